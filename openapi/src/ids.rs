@@ -1,0 +1,354 @@
+//! Identifiers. Each is a type of its own with a private field, is checked in [`FromStr`], and prints its wire form.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use uuid::Uuid;
+
+/// Why a text is not the identifier that it should be. The message names the pattern and is fit for an API answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{value:?} is not a valid {what}: it must match {pattern}")]
+pub struct InvalidId {
+    what: &'static str,
+    pattern: &'static str,
+    value: String,
+}
+
+/// How much of a refused value an error repeats, in characters.
+const QUOTED_VALUE_MAX: usize = 80;
+
+impl InvalidId {
+    fn new(what: &'static str, pattern: &'static str, value: &str) -> Self {
+        Self { what, pattern, value: value.chars().take(QUOTED_VALUE_MAX).collect() }
+    }
+}
+
+const SLUG_PATTERN: &str = "^[A-Za-z0-9_-]{8}[Q-T][A-Za-z0-9_-][CGKOSWaeimquy26-][A-Za-z0-9_-]{10}[AQgw]$";
+const SLUG_LEN: usize = 22;
+const BASE64_URL: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+
+/// A "slugid": a version 4 UUID in URL-safe base64 without padding, 22 characters.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SlugId(Uuid);
+
+/// Identifies a task; chosen by whoever creates it.
+pub type TaskId = SlugId;
+/// Identifies a group of tasks; by default it is the id of the first task.
+pub type TaskGroupId = SlugId;
+
+impl SlugId {
+    /// The id that this UUID spells, if it is a version 4 UUID of the RFC 4122 variant.
+    #[must_use]
+    pub fn from_uuid(uuid: Uuid) -> Option<Self> {
+        let bytes = uuid.as_bytes();
+        (bytes[6] >> 4 == 4 && bytes[8] >> 6 == 0b10).then_some(Self(uuid))
+    }
+
+    /// The id made of 16 random bytes that the caller drew.
+    #[must_use]
+    pub fn from_random(bytes: [u8; 16]) -> Self {
+        Self(uuid::Builder::from_random_bytes(bytes).into_uuid())
+    }
+
+    /// The UUID that the id spells; databases store this form.
+    #[must_use]
+    pub fn uuid(self) -> Uuid {
+        self.0
+    }
+
+    fn encode(self) -> [u8; SLUG_LEN] {
+        let mut bits = u128::from_be_bytes(*self.0.as_bytes());
+        let mut text = [0_u8; SLUG_LEN];
+        // 128 bits are 21 characters of 6 bits and one that holds the last 2 bits.
+        text[SLUG_LEN - 1] = BASE64_URL[((bits & 0b11) << 4) as usize];
+        bits >>= 2;
+        for place in text[..SLUG_LEN - 1].iter_mut().rev() {
+            *place = BASE64_URL[(bits & 0b11_1111) as usize];
+            bits >>= 6;
+        }
+        text
+    }
+}
+
+impl FromStr for SlugId {
+    type Err = InvalidId;
+
+    fn from_str(text: &str) -> Result<Self, InvalidId> {
+        let invalid = || InvalidId::new("slugid", SLUG_PATTERN, text);
+        if text.len() != SLUG_LEN {
+            return Err(invalid());
+        }
+        let mut bits: u128 = 0;
+        for (place, byte) in text.bytes().enumerate() {
+            let value = match byte {
+                b'A'..=b'Z' => byte - b'A',
+                b'a'..=b'z' => byte - b'a' + 26,
+                b'0'..=b'9' => byte - b'0' + 52,
+                b'-' => 62,
+                b'_' => 63,
+                _ => return Err(invalid()),
+            };
+            if place < SLUG_LEN - 1 {
+                bits = bits << 6 | u128::from(value);
+            } else if value & 0b1111 == 0 {
+                bits = bits << 2 | u128::from(value >> 4);
+            } else {
+                return Err(invalid());
+            }
+        }
+        Self::from_uuid(Uuid::from_u128(bits)).ok_or_else(invalid)
+    }
+}
+
+impl fmt::Display for SlugId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(std::str::from_utf8(&self.encode()).map_err(|_| fmt::Error)?)
+    }
+}
+
+impl fmt::Debug for SlugId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Serialize for SlugId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for SlugId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// A text identifier: a newtype over `String` that is checked when it is parsed or deserialized.
+macro_rules! text_id {
+    ($(#[$doc:meta])* $name:ident, $what:literal, $pattern:expr, $check:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
+        #[serde(transparent)]
+        pub struct $name(String);
+
+        impl $name {
+            /// The wire form.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = InvalidId;
+
+            fn from_str(text: &str) -> Result<Self, InvalidId> {
+                let check: fn(&str) -> bool = $check;
+                if check(text) { Ok(Self(text.to_owned())) } else { Err(InvalidId::new($what, $pattern, text)) }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+
+/// The length limit of most names, in characters.
+pub const NAME_MAX: usize = 38;
+/// The length limit of a projectId, in characters.
+pub const PROJECT_MAX: usize = 500;
+
+const NAME_PATTERN: &str = "^[a-zA-Z0-9-_]{1,38}$";
+const WORKER_TYPE_PATTERN: &str = "^[a-z]([-a-z0-9]{0,36}[a-z0-9])?$";
+const QUEUE_PATTERN: &str = "^[a-zA-Z0-9-_]{1,38}/[a-z]([-a-z0-9]{0,36}[a-z0-9])?$";
+const PROJECT_PATTERN: &str = "^([a-zA-Z0-9._/-]*)$, 1 to 500 characters";
+
+fn is_name(text: &str) -> bool {
+    (1..=NAME_MAX).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+}
+
+fn is_worker_type(text: &str) -> bool {
+    let lower = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    (1..=NAME_MAX).contains(&text.len())
+        && text.starts_with(|c: char| c.is_ascii_lowercase())
+        && text.bytes().all(|b| lower(b) || b == b'-')
+        && !text.ends_with('-')
+}
+
+fn is_queue(text: &str) -> bool {
+    text.split_once('/').is_some_and(|(provisioner, worker_type)| is_name(provisioner) && is_worker_type(worker_type))
+}
+
+fn is_project(text: &str) -> bool {
+    (1..=PROJECT_MAX).contains(&text.len())
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'/' | b'-'))
+}
+
+text_id!(
+    /// The first half of a task queue's id.
+    ProvisionerId, "provisionerId", NAME_PATTERN, is_name
+);
+text_id!(
+    /// The second half of a task queue's id.
+    WorkerType, "workerType", WORKER_TYPE_PATTERN, is_worker_type
+);
+text_id!(
+    /// A task queue: `<provisionerId>/<workerType>`.
+    TaskQueueId, "taskQueueId", QUEUE_PATTERN, is_queue
+);
+text_id!(
+    /// The scheduler that owns a task group.
+    SchedulerId, "schedulerId", NAME_PATTERN, is_name
+);
+text_id!(
+    /// The group that a worker says it belongs to.
+    WorkerGroup, "workerGroup", NAME_PATTERN, is_name
+);
+text_id!(
+    /// A worker within its group.
+    WorkerId, "workerId", NAME_PATTERN, is_name
+);
+text_id!(
+    /// The project that a task is accounted to.
+    ProjectId, "projectId", PROJECT_PATTERN, is_project
+);
+
+impl TaskQueueId {
+    /// The queue of a provisioner and a worker type.
+    #[must_use]
+    pub fn new(provisioner: &ProvisionerId, worker_type: &WorkerType) -> Self {
+        Self(format!("{provisioner}/{worker_type}"))
+    }
+
+    /// The part before the slash.
+    #[must_use]
+    pub fn provisioner_id(&self) -> &str {
+        self.0.split_once('/').map_or("", |(provisioner, _)| provisioner)
+    }
+
+    /// The part after the slash.
+    #[must_use]
+    pub fn worker_type(&self) -> &str {
+        self.0.split_once('/').map_or("", |(_, worker_type)| worker_type)
+    }
+}
+
+/// The number of a run within its task, from 0. With the task's id it is the fencing token of a claim.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct RunId(u16);
+
+impl RunId {
+    /// The first run of a task.
+    pub const FIRST: Self = Self(0);
+    /// The highest number that the wire allows.
+    pub const MAX: u16 = 1000;
+
+    /// The run with this number, if the wire allows it.
+    #[must_use]
+    pub fn new(number: u16) -> Option<Self> {
+        (number <= Self::MAX).then_some(Self(number))
+    }
+
+    /// The number.
+    #[must_use]
+    pub fn number(self) -> u16 {
+        self.0
+    }
+
+    /// The run after this one.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+impl FromStr for RunId {
+    type Err = InvalidId;
+
+    fn from_str(text: &str) -> Result<Self, InvalidId> {
+        let invalid = || InvalidId::new("runId", "^[1-9]*[0-9]+$, 0 to 1000", text);
+        let digits = text.trim_start_matches(|c: char| ('1'..='9').contains(&c));
+        if text.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+            return Err(invalid());
+        }
+        text.parse().ok().and_then(Self::new).ok_or_else(invalid)
+    }
+}
+
+impl fmt::Display for RunId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_slugid_spells_a_version_4_uuid() {
+        let uuid = Uuid::parse_str("f47ac10b-58cc-4372-a567-0e02b2c3d479").unwrap();
+        let id = SlugId::from_uuid(uuid).unwrap();
+        assert_eq!(id.to_string(), "9HrBC1jMQ3KlZw4CssPUeQ");
+        assert_eq!("9HrBC1jMQ3KlZw4CssPUeQ".parse(), Ok(id));
+    }
+
+    #[test]
+    fn a_text_that_is_not_a_slugid_is_refused() {
+        for text in [
+            "",
+            "abc",
+            "9HrBC1jMQ3KlZw4CssPUeR",
+            "9HrBC1jMU3KlZw4CssPUeQ",
+            "9HrBC1jM 3KlZw4CssPUeQ",
+            "9HrBC1jMQ3KlZw4CssPUeQ=",
+        ] {
+            assert!(text.parse::<SlugId>().is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_slugid_round_trips(bytes in any::<[u8; 16]>()) {
+            let id = SlugId::from_random(bytes);
+            prop_assert_eq!(id.to_string().parse(), Ok(id));
+        }
+    }
+
+    #[test]
+    fn queues_and_names_are_checked_against_their_patterns() {
+        for good in ["p/w", "Prov_1-x/w-1", "a/b0"] {
+            assert!(good.parse::<TaskQueueId>().is_ok(), "{good}");
+        }
+        for bad in ["p", "p/", "/w", "p/W", "p/w-", "p/1w", "p/w/x", "p p/w", "p/w\n"] {
+            assert!(bad.parse::<TaskQueueId>().is_err(), "{bad:?}");
+        }
+        assert!("x".repeat(38).parse::<SchedulerId>().is_ok());
+        assert!("x".repeat(39).parse::<SchedulerId>().is_err());
+        assert!("".parse::<ProjectId>().is_err());
+        assert!("a/b.c-d_e".parse::<ProjectId>().is_ok());
+    }
+
+    #[test]
+    fn run_numbers_stop_at_their_limit() {
+        assert_eq!("1000".parse(), Ok(RunId(1000)));
+        for bad in ["", "1001", "-1", "x", "99999999999"] {
+            assert!(bad.parse::<RunId>().is_err(), "{bad}");
+        }
+    }
+}

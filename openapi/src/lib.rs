@@ -1,0 +1,13 @@
+//! The wire of Tenure, shared by server and clients: identifiers, states, bodies, error codes and signatures.
+//!
+//! Pure: nothing here does I/O, reads a clock or draws a random number. The format is that of the
+//! Taskcluster Queue API, so that its clients and workers run against Tenure unchanged.
+
+pub mod bodies;
+pub mod dates;
+pub mod errors;
+pub mod ids;
+pub mod states;
+
+pub mod credentials;
+pub mod hawk;

@@ -1,0 +1,1 @@
+//! Tenure: a task queue as an HTTP service on PostgreSQL. See ARCHITECTURE.md for the map.
