@@ -38,7 +38,9 @@ impl ErrorCode {
     #[must_use]
     pub fn status(self) -> u16 {
         match self {
-            Self::MalformedPayload | Self::InvalidRequestArguments | Self::InputValidationError | Self::InputError => 400,
+            Self::MalformedPayload | Self::InvalidRequestArguments | Self::InputValidationError | Self::InputError => {
+                400
+            }
             Self::AuthenticationFailed => 401,
             Self::InsufficientScopes => 403,
             Self::ResourceNotFound => 404,

@@ -1,1 +1,3 @@
-//! Tenure: a task queue as an HTTP service on PostgreSQL. See ARCHITECTURE.md for the map.
+//! Tenure: a task queue as an HTTP service on PostgreSQL. ARCHITECTURE.md has the map.
+
+pub mod domain;

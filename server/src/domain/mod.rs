@@ -1,0 +1,7 @@
+//! The rules, as pure and total functions: no SQL, no HTTP, no clock, no randomness.
+#![deny(clippy::wildcard_enum_match_arm)]
+
+pub mod create;
+pub mod json;
+pub mod lifecycle;
+pub mod task;
