@@ -63,8 +63,8 @@ CREATE TABLE task_definitions (
     task_group uuid NOT NULL,
     deadline   timestamptz NOT NULL,
     expires    timestamptz NOT NULL,
-    scopes     text[] NOT NULL,
-    routes     text[] NOT NULL,
+    scopes     text NOT NULL,
+    routes     text NOT NULL,
     tags       text NOT NULL,
     definition text NOT NULL
 );
@@ -76,8 +76,8 @@ COMMENT ON COLUMN task_definitions.project IS 'projectId.';
 COMMENT ON COLUMN task_definitions.task_group IS 'taskGroupId.';
 COMMENT ON COLUMN task_definitions.deadline IS 'When the task is given up.';
 COMMENT ON COLUMN task_definitions.expires IS 'When the task is forgotten.';
-COMMENT ON COLUMN task_definitions.scopes IS 'What the task''s own credentials may do.';
-COMMENT ON COLUMN task_definitions.routes IS 'Extra routing keys of the task''s events.';
+COMMENT ON COLUMN task_definitions.scopes IS 'JSON text of what the task''s own credentials may do.';
+COMMENT ON COLUMN task_definitions.routes IS 'JSON text of the extra routing keys of the task''s events.';
 COMMENT ON COLUMN task_definitions.tags IS 'JSON text of the tags; events repeat them.';
 COMMENT ON COLUMN task_definitions.definition IS 'JSON text after defaults, given back byte for byte.';
 

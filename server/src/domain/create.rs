@@ -74,7 +74,7 @@ pub struct NewTask {
     pub scopes: Vec<String>,
     /// Extra routing keys of its events.
     pub routes: Vec<String>,
-    /// JSON text of the tags.
+    /// The tags, as JSON text.
     pub tags: String,
     /// JSON text of the definition, as it will be given back.
     pub definition: String,

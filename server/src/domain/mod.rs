@@ -2,6 +2,7 @@
 #![deny(clippy::wildcard_enum_match_arm)]
 
 pub mod create;
+pub mod events;
 pub mod json;
 pub mod lifecycle;
 pub mod task;
