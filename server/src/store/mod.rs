@@ -1,0 +1,3 @@
+//! All SQL, one file per family of tables.
+
+pub mod clients;
