@@ -4,6 +4,7 @@
 //! milliseconds and only while there are any: a NOTIFY in every transaction would serialise all commits.
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{Notify, futures::Notified};
@@ -22,6 +23,10 @@ struct Shared {
     others: Bell,
     /// Rung when a pass may have something to do.
     passes: Notify,
+    /// Whether anything may be unresolved: then the passes look often.
+    awake: AtomicBool,
+    /// How often anybody rang.
+    times_rung: AtomicU64,
 }
 
 /// A set of queues and somebody who waits for it to fill.
@@ -49,14 +54,43 @@ impl Bell {
 impl Bells {
     /// Runs have become claimable in these queues, by a transaction of this server that has committed.
     pub fn ring(&self, queues: impl IntoIterator<Item = i32> + Clone) {
+        self.shared.times_rung.fetch_add(1, Ordering::SeqCst);
+        self.stay_awake();
         self.shared.line.ring(queues.clone());
         self.shared.others.ring(queues);
     }
 
     /// Another server rang.
     pub fn ring_from_elsewhere(&self, queues: impl IntoIterator<Item = i32>) {
+        self.shared.times_rung.fetch_add(1, Ordering::SeqCst);
+        self.stay_awake();
         self.shared.line.ring(queues);
-        self.shared.passes.notify_waiters();
+    }
+
+    /// Something is unresolved: the passes look often from now on.
+    pub fn stay_awake(&self) {
+        if !self.shared.awake.swap(true, Ordering::SeqCst) {
+            self.shared.passes.notify_waiters();
+        }
+    }
+
+    /// Nothing was unresolved, unless somebody has rung since.
+    pub fn rest(&self, times_rung: u64) {
+        if self.times_rung() == times_rung {
+            self.shared.awake.store(false, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether anything may be unresolved.
+    #[must_use]
+    pub fn awake(&self) -> bool {
+        self.shared.awake.load(Ordering::SeqCst)
+    }
+
+    /// How often anybody has rung so far.
+    #[must_use]
+    pub fn times_rung(&self) -> u64 {
+        self.shared.times_rung.load(Ordering::SeqCst)
     }
 
     /// Something may be due at once, such as after the clock was moved.

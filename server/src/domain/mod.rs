@@ -5,4 +5,5 @@ pub mod create;
 pub mod events;
 pub mod json;
 pub mod lifecycle;
+pub mod scopes;
 pub mod task;

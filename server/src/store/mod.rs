@@ -2,9 +2,12 @@
 
 pub mod hot;
 
+pub mod bells;
 pub mod claims;
+pub mod clients;
 pub mod clock;
 pub mod counters;
+pub mod deadlines;
 pub mod decode;
 pub mod events;
 pub mod marks;
