@@ -106,7 +106,7 @@ impl ClientBuilder {
     /// assert!(Client::builder().root_url("localhost").build().is_err());
     /// ```
     pub fn build(self) -> Result<Client, Error> {
-        let problem = |problem: String| Error::Setting { setting: "root URL", problem };
+        let problem = |problem: String| Error::RootUrl(problem);
         let mut api = Url::parse(&self.root_url)
             .map_err(|e| problem(format!("{:?} is not a URL such as http://127.0.0.1:8080 ({e})", self.root_url)))?;
         if !matches!(api.scheme(), "http" | "https") || api.host_str().is_none() || api.query().is_some() {

@@ -23,14 +23,9 @@ pub enum Error {
     /// The answer was not what the API promises.
     #[error("the answer of the queue could not be read")]
     BadAnswer(#[source] serde_json::Error),
-    /// A setting of the client does not work.
-    #[error("{setting}: {problem}")]
-    Setting {
-        /// The setting's name.
-        setting: &'static str,
-        /// What is wrong with it and how to mend it.
-        problem: String,
-    },
+    /// The root URL is not one; the text says how to mend it.
+    #[error("{0}")]
+    RootUrl(String),
 }
 
 impl Error {
@@ -46,7 +41,7 @@ impl Error {
         match self {
             Self::Network(_) => true,
             Self::Refused { status, .. } => matches!(status, 408 | 429 | 500..),
-            Self::BadAnswer(_) | Self::Setting { .. } => false,
+            Self::BadAnswer(_) | Self::RootUrl(_) => false,
         }
     }
 
@@ -61,7 +56,7 @@ impl Error {
     pub fn status(&self) -> Option<u16> {
         match self {
             Self::Refused { status, .. } => Some(*status),
-            Self::Network(_) | Self::BadAnswer(_) | Self::Setting { .. } => None,
+            Self::Network(_) | Self::BadAnswer(_) | Self::RootUrl(_) => None,
         }
     }
 
@@ -69,7 +64,7 @@ impl Error {
     pub(crate) fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Refused { retry_after, .. } => *retry_after,
-            Self::Network(_) | Self::BadAnswer(_) | Self::Setting { .. } => None,
+            Self::Network(_) | Self::BadAnswer(_) | Self::RootUrl(_) => None,
         }
     }
 }

@@ -14,6 +14,7 @@ mod retry;
 mod submit;
 mod term;
 mod wire;
+pub mod worker;
 
 pub use claim::{Claim, Lost, LostBecause, NotReported, Renewal, Reported, WorkerName};
 pub use client::{Client, ClientBuilder};
