@@ -139,14 +139,14 @@ async fn a_directory_that_cannot_be_made_is_the_workers_fault() {
 async fn the_claim_is_renewed_before_its_term_ends() {
     let queue = Queue::start().await;
     // The server dates its claims in 2001 and answers the renewal with a term that is as long again.
-    queue.once("reclaim", renewed(3_500, "task-1"));
+    queue.once("reclaim", renewed(7_000, "task-1"));
     queue.once("reclaim", renewed(60_000, "task-2"));
-    let running = Running::with_task(queue, Duration::from_secs(2), &shell("sleep 4")).await;
+    let running = Running::with_task(queue, Duration::from_secs(4), &shell("sleep 7")).await;
     let reclaims = running.queue.wait_for("reclaim", 2).await;
     let claimed = running.queue.asked("p%2Fw")[0].at;
     let after = |index: usize| reclaims[index].at.duration_since(claimed).as_millis();
-    assert!((1400..2000).contains(&after(0)), "{} ms", after(0));
-    assert!((2800..3500).contains(&after(1)), "{} ms", after(1));
+    assert!((2900..4000).contains(&after(0)), "{} ms", after(0));
+    assert!((5800..7000).contains(&after(1)), "{} ms", after(1));
     let report = running.queue.wait_for("completed", 1).await;
     assert_eq!(report[0].signed_by, "task-2");
     running.stop().await;
@@ -157,7 +157,7 @@ async fn a_renewal_that_fails_in_passing_is_tried_again() {
     let queue = Queue::start().await;
     (0..7).for_each(|_| queue.once("reclaim", refuse(503)));
     queue.on("reclaim", |_| renewed(60_000, "task-1"));
-    let running = Running::with_task(queue, Duration::from_secs(4), &shell("sleep 4.5")).await;
+    let running = Running::with_task(queue, Duration::from_secs(6), &shell("sleep 6.5")).await;
     running.queue.wait_for("completed", 1).await;
     assert_eq!(running.queue.asked("reclaim").len(), 8);
     running.stop().await;
