@@ -106,9 +106,7 @@ impl ClaimLine {
     pub async fn claim(&self, request: Request) -> Result<Answer, OpError> {
         let (reply, answer) = oneshot::channel();
         let until = Instant::now() + request.patience;
-        self.queue
-            .try_send(Waiter { request, reply, until })
-            .map_err(|_| OpError::Overloaded("claimWork"))?;
+        self.queue.try_send(Waiter { request, reply, until }).map_err(|_| OpError::Overloaded("claimWork"))?;
         answer.await.unwrap_or(Err(OpError::Unavailable))
     }
 }

@@ -260,10 +260,11 @@ fn known_run(task: &Task, run: RunId, at: DateTime<Utc>) -> OpenRun {
         Last::Pending(open) | Last::Running(open, _) => Some(*open),
         Last::Unscheduled | Last::Ended => None,
     };
-    ended
-        .chain(open)
-        .find(|known| known.run == run)
-        .unwrap_or(OpenRun { run, reason: ReasonCreated::Scheduled, scheduled: at })
+    ended.chain(open).find(|known| known.run == run).unwrap_or(OpenRun {
+        run,
+        reason: ReasonCreated::Scheduled,
+        scheduled: at,
+    })
 }
 
 fn known_tenancy(task: &Task, run: RunId) -> Option<Tenancy> {

@@ -25,17 +25,17 @@ pub struct Request {
 }
 
 /// Claims the run. The worker that holds it already gets the same claim again, with its term unchanged; no other
-/// worker ever does (invariant I1). The second part says whether the claim was made now.
+/// worker ever does (invariant I1).
 pub async fn claim_task(
     pool: &PgPool,
     term: Duration,
     request: &Request,
-) -> Result<Result<(Granted, bool), OpError>, sqlx::Error> {
+) -> Result<Result<Granted, OpError>, sqlx::Error> {
     let (id, run) = (request.task.uuid(), request.run);
     let mut conn = pool.acquire().await?;
     let mut transaction = conn.begin().await?;
     tasks::lock(&mut transaction, id).await?;
-    let made = claims::claim_one(
+    claims::claim_one(
         &mut transaction,
         id,
         run.number().cast_signed(),
@@ -62,7 +62,7 @@ pub async fn claim_task(
             definition: Some(definition),
             task: known.task,
         };
-        return Ok(Ok((granted, made)));
+        return Ok(Ok(granted));
     }
     if known.task.deadline <= known.now {
         return Ok(Err(OpError::Conflict(format!("the deadline of task {} has passed", request.task))));

@@ -107,9 +107,9 @@ async fn diagnose(conn: &mut PgConnection, task: &NewTask) -> Result<Verdict<Tas
     }
     let group = task.group;
     match tasks::find_group(conn, group.uuid()).await? {
-        Some((scheduler, _)) if scheduler != task.scheduler.as_str() => Ok(Verdict::Refused(OpError::Conflict(format!(
-            "task group {group} belongs to schedulerId {scheduler}; all of its tasks must have that one"
-        )))),
+        Some((scheduler, _)) if scheduler != task.scheduler.as_str() => Ok(Verdict::Refused(OpError::Conflict(
+            format!("task group {group} belongs to schedulerId {scheduler}; all of its tasks must have that one"),
+        ))),
         Some((_, Some(_))) => {
             Ok(Verdict::Refused(OpError::Conflict(format!("task group {group} is sealed; no task can be added"))))
         }

@@ -65,8 +65,12 @@ impl Operation for Reclaim {
             let (member, ended) = (row.member(), history.remove(&row.seq).unwrap_or_default());
             verdicts[member] = Some(Verdict::Done(self.granted(row, ended).await?));
         }
-        let missing: Vec<Uuid> =
-            members.iter().zip(&verdicts).filter(|(_, verdict)| verdict.is_none()).map(|(m, _)| m.task.uuid()).collect();
+        let missing: Vec<Uuid> = members
+            .iter()
+            .zip(&verdicts)
+            .filter(|(_, verdict)| verdict.is_none())
+            .map(|(m, _)| m.task.uuid())
+            .collect();
         if !missing.is_empty() {
             let known = tasks::load(conn, &missing).await?;
             for (verdict, member) in verdicts.iter_mut().zip(members).filter(|(verdict, _)| verdict.is_none()) {

@@ -62,9 +62,8 @@ impl Operation for ReportRun {
             })
             .collect();
         let resolved = resolve::resolve(conn, &batch).await?;
-        self.bells.ring(
-            resolved.iter().filter(|row| row.next_reason.is_some()).map(|row| row.queue).collect::<Vec<_>>(),
-        );
+        self.bells
+            .ring(resolved.iter().filter(|row| row.next_reason.is_some()).map(|row| row.queue).collect::<Vec<_>>());
         let retried: Vec<i64> = resolved.iter().filter(|row| row.run > 0).map(|row| row.seq).collect();
         let mut history = tasks::load_history(conn, &retried).await?;
         let mut verdicts: Vec<Option<Verdict<Task>>> = members.iter().map(|_| None).collect();
@@ -72,8 +71,12 @@ impl Operation for ReportRun {
             let (member, ended) = (row.member(), history.remove(&row.seq).unwrap_or_default());
             verdicts[member] = Some(Verdict::Done(self.task_after(row, ended).await?));
         }
-        let missing: Vec<Uuid> =
-            members.iter().zip(&verdicts).filter(|(_, verdict)| verdict.is_none()).map(|(m, _)| m.task.uuid()).collect();
+        let missing: Vec<Uuid> = members
+            .iter()
+            .zip(&verdicts)
+            .filter(|(_, verdict)| verdict.is_none())
+            .map(|(m, _)| m.task.uuid())
+            .collect();
         if !missing.is_empty() {
             let mut known = tasks::load(conn, &missing).await?;
             for (verdict, member) in verdicts.iter_mut().zip(members).filter(|(verdict, _)| verdict.is_none()) {
@@ -108,11 +111,9 @@ impl ReportRun {
             }),
         });
         let last = match row.next_reason {
-            Some(reason) => Last::Pending(OpenRun {
-                run: run.next(),
-                reason: columns.reason_created(reason)?,
-                scheduled: row.now,
-            }),
+            Some(reason) => {
+                Last::Pending(OpenRun { run: run.next(), reason: columns.reason_created(reason)?, scheduled: row.now })
+            }
             None => Last::Ended,
         };
         Ok(Task {

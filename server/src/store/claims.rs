@@ -22,7 +22,8 @@ pub async fn list_returnable(conn: &mut PgConnection, ids: &[Uuid]) -> Result<Ve
 
 /// The claims that a batch made.
 pub async fn list_batch(conn: &mut PgConnection, batch: Uuid) -> Result<Vec<(Uuid, i16)>, sqlx::Error> {
-    let rows = sqlx::query!("-- list_batch\nSELECT id, run FROM claims WHERE batch = $1", batch).fetch_all(conn).await?;
+    let rows =
+        sqlx::query!("-- list_batch\nSELECT id, run FROM claims WHERE batch = $1", batch).fetch_all(conn).await?;
     Ok(rows.into_iter().map(|row| (row.id, row.run)).collect())
 }
 

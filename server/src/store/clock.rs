@@ -7,18 +7,22 @@ use super::advisory;
 
 /// What time it is for the server.
 pub async fn get_now(conn: &mut PgConnection) -> Result<DateTime<Utc>, sqlx::Error> {
-    sqlx::query_scalar!(r#"-- get_now
-        SELECT tenure_now() AS "now!""#)
-        .fetch_one(conn)
-        .await
+    sqlx::query_scalar!(
+        r#"-- get_now
+        SELECT tenure_now() AS "now!""#
+    )
+    .fetch_one(conn)
+    .await
 }
 
 /// Real time, as the database has it.
 pub async fn get_real_now(conn: &mut PgConnection) -> Result<DateTime<Utc>, sqlx::Error> {
-    sqlx::query_scalar!(r#"-- get_real_now
-        SELECT clock_timestamp() AS "now!""#)
-        .fetch_one(conn)
-        .await
+    sqlx::query_scalar!(
+        r#"-- get_real_now
+        SELECT clock_timestamp() AS "now!""#
+    )
+    .fetch_one(conn)
+    .await
 }
 
 /// Moves the manual clock ahead; answers what time it is then.

@@ -48,10 +48,7 @@ pub async fn list_counts(conn: &mut PgConnection) -> Result<Vec<(String, Counts)
     )
     .fetch_all(conn)
     .await?;
-    Ok(rows
-        .into_iter()
-        .map(|row| (row.name, Counts { pending: row.pending, claimed: row.claimed }))
-        .collect())
+    Ok(rows.into_iter().map(|row| (row.name, Counts { pending: row.pending, claimed: row.claimed })).collect())
 }
 
 /// Folds the deltas into the base. Answers how many there were; none also if another server is folding.

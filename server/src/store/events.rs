@@ -114,12 +114,10 @@ fn cut(rows: Vec<OutboxRow>, after: i64, limit: usize) -> Result<Vec<(i64, i64, 
 }
 
 async fn load_subjects(conn: &mut PgConnection, seqs: &[i64]) -> Result<HashMap<i64, Subject>, sqlx::Error> {
-    let rows = sqlx::query!(
-        "-- load_subjects\nSELECT seq, id, routes, tags FROM task_definitions WHERE seq = ANY($1)",
-        seqs
-    )
-    .fetch_all(&mut *conn)
-    .await?;
+    let rows =
+        sqlx::query!("-- load_subjects\nSELECT seq, id, routes, tags FROM task_definitions WHERE seq = ANY($1)", seqs)
+            .fetch_all(&mut *conn)
+            .await?;
     let ids: Vec<Uuid> = rows.iter().map(|row| row.id).collect();
     let mut loaded = tasks::load(conn, &ids).await?;
     Ok(rows

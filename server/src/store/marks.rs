@@ -88,9 +88,7 @@ pub async fn advance_marks(
     let mut new: HashMap<i32, Marks> = HashMap::new();
     for row in rows {
         let reached = row.first.map_or(horizon, |first| (first - 1).min(horizon)).max(row.mark);
-        let entry = new
-            .entry(row.queue)
-            .or_insert(Marks { generation: row.mark_generation, marks: [0; PRIORITIES] });
+        let entry = new.entry(row.queue).or_insert(Marks { generation: row.mark_generation, marks: [0; PRIORITIES] });
         if let Some(place) = usize::try_from(row.priority).ok().and_then(|priority| entry.marks.get_mut(priority)) {
             *place = reached;
         }

@@ -53,10 +53,12 @@ pub async fn connect_hot(options: &PgConnectOptions) -> Result<PgConnection, sql
 
 /// The process id of a session's backend: with it a lost session can be made sure to have ended.
 pub async fn get_backend(conn: &mut PgConnection) -> Result<i32, sqlx::Error> {
-    sqlx::query_scalar!(r#"-- get_backend
-        SELECT pg_backend_pid() AS "pid!""#)
-        .fetch_one(conn)
-        .await
+    sqlx::query_scalar!(
+        r#"-- get_backend
+        SELECT pg_backend_pid() AS "pid!""#
+    )
+    .fetch_one(conn)
+    .await
 }
 
 /// Ends a lost session's backend; answers whether it is still there.

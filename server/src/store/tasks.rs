@@ -176,12 +176,7 @@ fn tenancy(
     started: Option<DateTime<Utc>>,
     taken_until: Option<DateTime<Utc>>,
 ) -> Option<Tenancy> {
-    Some(Tenancy {
-        worker_group: worker_group?,
-        worker_id: worker_id?,
-        started: started?,
-        taken_until: taken_until?,
-    })
+    Some(Tenancy { worker_group: worker_group?, worker_id: worker_id?, started: started?, taken_until: taken_until? })
 }
 
 fn ended_run(row: RunRow) -> Result<EndedRun, Undecodable> {

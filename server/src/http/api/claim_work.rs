@@ -1,0 +1,42 @@
+//! claimWork.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use tenure_api::bodies::{CLAIM_TASKS, ClaimWorkRequest};
+use tenure_api::errors::ErrorCode;
+
+use super::claim_json;
+use crate::batch::claim_line::Request;
+use crate::domain::scopes::Expression;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::delivery::carry;
+use crate::http::error::ApiError;
+
+/// `POST /claim-work/:taskQueueId`
+pub async fn claim_work(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    let queue = call.task_queue_id()?;
+    call.no_query()?;
+    let body: ClaimWorkRequest = call.json()?;
+    if !CLAIM_TASKS.contains(&body.tasks) {
+        let message = format!("the body: `tasks` must be from {} to {}", CLAIM_TASKS.start(), CLAIM_TASKS.end());
+        return Err(ApiError::new(ErrorCode::InputValidationError, message));
+    }
+    call.authorize(&Expression::all_of([
+        format!("queue:claim-work:{queue}"),
+        format!("queue:worker-id:{}/{}", body.worker_group, body.worker_id),
+    ]))?;
+    let request = Request {
+        queue: app.queues.make_key(&app.pool, &queue).await?,
+        worker_group: body.worker_group.to_string(),
+        worker_id: body.worker_id.to_string(),
+        tasks: body.tasks,
+        patience: app.claim_work_wait,
+    };
+    let answer = app.line.claim(request).await?;
+    // An error from here on drops the answer, and with it hands the claims back.
+    let claims: Vec<String> =
+        answer.claims.iter().map(|granted| claim_json(&app, granted)).collect::<Result<_, _>>()?;
+    Ok(carry(format!("{{\"tasks\":[{}]}}", claims.join(",")), answer.delivery, call.connection.clone()))
+}

@@ -1,0 +1,60 @@
+//! The manual clock.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use tenure_api::dates::Timestamp;
+use tenure_api::errors::ErrorCode;
+
+use super::ok;
+use crate::background;
+use crate::domain::scopes::Expression;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::error::ApiError;
+use crate::store::clock;
+
+/// The furthest that one call moves the clock: ten years.
+const ADVANCE_MAX_SECONDS: f64 = 10.0 * 366.0 * 86_400.0;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Advance {
+    seconds: f64,
+}
+
+#[derive(Serialize)]
+struct Now {
+    now: Timestamp,
+}
+
+/// `GET /api/tenure/v1/clock`
+pub async fn get_clock(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.no_query()?;
+    call.authorize(&Expression::from("tenure:clock"))?;
+    let mut conn = app.pool.acquire().await?;
+    ok(&Now { now: clock::get_now(&mut conn).await?.into() })
+}
+
+/// `POST /api/tenure/v1/clock/advance`: answers after every pass that then fell due has run.
+pub async fn advance_clock(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.no_query()?;
+    call.authorize(&Expression::from("tenure:clock"))?;
+    if !app.manual_clock {
+        return Err(ApiError::new(
+            ErrorCode::RequestConflict,
+            "the clock of this server is not manual; start it with --clock manual",
+        ));
+    }
+    let Advance { seconds } = call.json()?;
+    if !(0.0..=ADVANCE_MAX_SECONDS).contains(&seconds) {
+        let message = format!("the body: `seconds` must be from 0 to {ADVANCE_MAX_SECONDS}");
+        return Err(ApiError::new(ErrorCode::InputValidationError, message));
+    }
+    let mut conn = app.pool.acquire().await?;
+    let now = clock::advance(&mut conn, seconds).await?;
+    drop(conn);
+    background::run_all_due(&app.passes).await?;
+    ok(&Now { now: now.into() })
+}

@@ -1,0 +1,100 @@
+//! pendingTasks, taskQueueCounts, taskQueueCountsBatch.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use serde::Serialize;
+use tenure_api::bodies::{COUNTS_BATCH_MAX, CountsBatchRequest};
+use tenure_api::errors::ErrorCode;
+use tenure_api::ids::TaskQueueId;
+
+use super::ok;
+use crate::domain::scopes::Expression;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::error::ApiError;
+use crate::store::counters::{self, Counts};
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct CountsBody<'a> {
+    provisioner_id: &'a str,
+    worker_type: &'a str,
+    task_queue_id: &'a TaskQueueId,
+    pending_tasks: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    claimed_tasks: Option<i64>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct BatchEntry<'a> {
+    task_queue_id: &'a TaskQueueId,
+    pending_tasks: i64,
+    claimed_tasks: i64,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct BatchBody<'a> {
+    task_queue_counts: Vec<BatchEntry<'a>>,
+}
+
+/// `GET /pending/:taskQueueId`
+pub async fn pending_tasks(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    let queue = call.task_queue_id()?;
+    call.no_query()?;
+    call.authorize(&Expression::from(format!("queue:pending-count:{queue}")))?;
+    let counts = one(&app, &queue).await?;
+    ok(&body(&queue, counts, None))
+}
+
+/// `GET /task-queues/:taskQueueId/counts`
+pub async fn task_queue_counts(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    let queue = call.task_queue_id()?;
+    call.no_query()?;
+    call.authorize(&both(&queue))?;
+    let counts = one(&app, &queue).await?;
+    ok(&body(&queue, counts, Some(counts.claimed)))
+}
+
+/// `POST /task-queues/counts`
+pub async fn task_queue_counts_batch(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.no_query()?;
+    let CountsBatchRequest { mut task_queue_ids } = call.json()?;
+    if task_queue_ids.len() > COUNTS_BATCH_MAX {
+        let message = format!("the body: `taskQueueIds` must have at most {COUNTS_BATCH_MAX} items");
+        return Err(ApiError::new(ErrorCode::InputValidationError, message));
+    }
+    call.authorize(&Expression::all_of(task_queue_ids.iter().map(both)))?;
+    task_queue_ids.sort();
+    task_queue_ids.dedup();
+    let mut conn = app.pool.acquire().await?;
+    let counts = counters::get_counts(&mut conn, &task_queue_ids).await?;
+    let entry = |(task_queue_id, counts): (_, Counts)| BatchEntry {
+        task_queue_id,
+        pending_tasks: counts.pending,
+        claimed_tasks: counts.claimed,
+    };
+    ok(&BatchBody { task_queue_counts: task_queue_ids.iter().zip(counts).map(entry).collect() })
+}
+
+fn both(queue: &TaskQueueId) -> Expression {
+    Expression::all_of([format!("queue:pending-count:{queue}"), format!("queue:claimed-count:{queue}")])
+}
+
+async fn one(app: &App, queue: &TaskQueueId) -> Result<Counts, ApiError> {
+    let mut conn = app.pool.acquire().await?;
+    let counts = counters::get_counts(&mut conn, std::slice::from_ref(queue)).await?;
+    Ok(counts.first().copied().unwrap_or_default())
+}
+
+fn body(queue: &TaskQueueId, counts: Counts, claimed_tasks: Option<i64>) -> CountsBody<'_> {
+    CountsBody {
+        provisioner_id: queue.provisioner_id(),
+        worker_type: queue.worker_type(),
+        task_queue_id: queue,
+        pending_tasks: counts.pending,
+        claimed_tasks,
+    }
+}

@@ -1,0 +1,45 @@
+//! createTask.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use tenure_api::bodies::CreateTaskRequest;
+use tenure_api::states::Priority;
+
+use super::{StatusBody, ok};
+use crate::domain::create::NewTask;
+use crate::domain::scopes::Expression;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::error::ApiError;
+use crate::ops::OpError;
+use crate::ops::create_task::Request;
+
+/// `PUT /task/:taskId`
+pub async fn create_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    let id = call.task_id()?;
+    call.no_query()?;
+    let task = NewTask::from_request(id, &call.json::<CreateTaskRequest<'_>>()?)?;
+    call.authorize(&scopes(&task))?;
+    if task.dependencies > 0 {
+        let message = "`dependencies` are not built yet in this version; create the task without them";
+        return Err(OpError::NotBuilt(message.to_owned()).into());
+    }
+    let queue = app.queues.make_key(&app.pool, &task.queue).await?;
+    let created = app.create.submit(Request { task: Arc::new(task), queue }).await?;
+    ok(&StatusBody { status: &created.status() })
+}
+
+/// What creating this task requires: what the task itself may do, its routes, project, scheduler, and its priority or a
+/// higher one in its queue.
+fn scopes(task: &NewTask) -> Expression {
+    let own = task.scopes.iter().cloned();
+    let routes = task.routes.iter().map(|route| format!("queue:route:{route}"));
+    let named =
+        [format!("queue:create-task:project:{}", task.project), format!("queue:scheduler-id:{}", task.scheduler)];
+    let priorities = Priority::ALL
+        .iter()
+        .filter(|&&priority| priority <= task.priority)
+        .map(|priority| format!("queue:create-task:{priority}:{}", task.queue));
+    Expression::all_of(own.chain(routes).chain(named).map(Expression::from).chain([Expression::any_of(priorities)]))
+}

@@ -1,0 +1,50 @@
+//! Whether the server lives, what it is, and how it does.
+
+use std::sync::Arc;
+
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use http::header::CONTENT_TYPE;
+use serde_json::json;
+
+use super::ok;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::error::ApiError;
+
+/// `GET /ping`: the process answers.
+pub async fn ping(app: App, _: Arc<Call>) -> Result<Response, ApiError> {
+    ok(&json!({"alive": true, "uptime": app.started.elapsed().as_secs_f64()}))
+}
+
+/// `GET /__lbheartbeat__`: the process answers.
+pub async fn lbheartbeat(_: App, _: Arc<Call>) -> Result<Response, ApiError> {
+    ok(&json!({}))
+}
+
+/// `GET /__heartbeat__`: the database answers too.
+pub async fn heartbeat(app: App, _: Arc<Call>) -> Result<Response, ApiError> {
+    let mut conn = app.pool.acquire().await?;
+    crate::store::clock::get_real_now(&mut conn).await?;
+    ok(&json!({}))
+}
+
+/// `GET /__version__`
+pub async fn version(_: App, _: Arc<Call>) -> Result<Response, ApiError> {
+    ok(&json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "commit": option_env!("TENURE_COMMIT").unwrap_or("unknown"),
+        "source": "tenure",
+        "build": option_env!("TENURE_BUILD").unwrap_or("unknown"),
+    }))
+}
+
+/// `GET /metrics`, in the text format of Prometheus.
+pub async fn metrics(app: App, _: Arc<Call>) -> Result<Response, ApiError> {
+    Ok((StatusCode::OK, [(CONTENT_TYPE, "text/plain; version=0.0.4")], app.metrics.render()).into_response())
+}
+
+/// `GET /robots.txt`
+pub async fn robots(_: App, _: Arc<Call>) -> Result<Response, ApiError> {
+    Ok((StatusCode::OK, [(CONTENT_TYPE, "text/plain")], "User-agent: *\nDisallow: /\n").into_response())
+}

@@ -1,0 +1,73 @@
+//! One file per endpoint, or per few that share everything. A handler reads the call, states the scopes, submits a
+//! member, and puts the answer into words. No rules here.
+
+pub mod claim_task;
+pub mod claim_work;
+pub mod clock;
+pub mod counts;
+pub mod create_task;
+pub mod definition;
+pub mod events;
+pub mod health;
+pub mod reclaim;
+pub mod report;
+pub mod status;
+
+use axum::response::{IntoResponse, Response};
+use http::header::CONTENT_TYPE;
+use serde::Serialize;
+use tenure_api::bodies::{Claim, Status};
+use tenure_api::credentials::Credentials;
+use tenure_api::dates::Timestamp;
+
+use super::app::App;
+use super::error::ApiError;
+use crate::auth::ClaimedRun;
+use crate::ops::claim_work::Granted;
+
+/// A 200 with this body.
+fn ok(body: &impl Serialize) -> Result<Response, ApiError> {
+    Ok(raw(to_json(body)?))
+}
+
+fn raw(json: String) -> Response {
+    ([(CONTENT_TYPE, "application/json")], json).into_response()
+}
+
+fn to_json(body: &impl Serialize) -> Result<String, ApiError> {
+    serde_json::to_string(body).map_err(|error| ApiError::internal(&error.to_string()))
+}
+
+#[derive(Serialize)]
+struct StatusBody<'a> {
+    status: &'a Status,
+}
+
+/// A claim in words, with fresh credentials.
+fn claim_json(app: &App, granted: &Granted) -> Result<String, ApiError> {
+    let unfit = |what: &str| ApiError::internal(&format!("a stored claim has an unfit {what}"));
+    let status = granted.task.status();
+    let scopes: Vec<String> = serde_json::from_str(&granted.scopes).map_err(|_| unfit("scopes"))?;
+    let credentials: Credentials = app.authenticator.task_credentials().issue(&ClaimedRun {
+        task_id: granted.task.id,
+        run_id: granted.run,
+        worker_group: &granted.tenancy.worker_group.parse().map_err(|_| unfit("worker group"))?,
+        worker_id: &granted.tenancy.worker_id.parse().map_err(|_| unfit("worker id"))?,
+        start: granted.now,
+        taken_until: granted.tenancy.taken_until,
+        task_scopes: &scopes,
+    });
+    let task = match &granted.definition {
+        Some(text) => Some(serde_json::from_str(text).map_err(|_| unfit("definition"))?),
+        None => None,
+    };
+    to_json(&Claim {
+        status: &status,
+        run_id: granted.run,
+        worker_group: &granted.tenancy.worker_group,
+        worker_id: &granted.tenancy.worker_id,
+        taken_until: Timestamp::new(granted.tenancy.taken_until),
+        task,
+        credentials,
+    })
+}

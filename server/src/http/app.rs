@@ -1,0 +1,66 @@
+//! What every handler works with.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use metrics_exporter_prometheus::PrometheusHandle;
+use sqlx::PgPool;
+
+use crate::auth::{Authenticator, Now};
+use crate::background::Context;
+use crate::batch::Batcher;
+use crate::batch::claim_line::ClaimLine;
+use crate::clock;
+use crate::ops::create_task::CreateTask;
+use crate::ops::reclaim::Reclaim;
+use crate::ops::report::ReportRun;
+use crate::ops::status::ReadStatus;
+use crate::store::queues::Queues;
+
+/// Shared by all requests; a clone is one reference count.
+pub type App = Arc<Parts>;
+
+/// The parts of the application.
+pub struct Parts {
+    /// Cold statements.
+    pub pool: PgPool,
+    /// Keys of queues.
+    pub queues: Queues,
+    /// Who callers are.
+    pub authenticator: Authenticator,
+    /// createTask.
+    pub create: Batcher<CreateTask>,
+    /// reclaimTask.
+    pub reclaim: Batcher<Reclaim>,
+    /// The three reports.
+    pub report: Batcher<ReportRun>,
+    /// status.
+    pub status: Batcher<ReadStatus>,
+    /// claimWork.
+    pub line: ClaimLine,
+    /// The passes, for the manual clock.
+    pub passes: Context,
+    /// Whether the clock may be moved.
+    pub manual_clock: bool,
+    /// Term of a claim.
+    pub claim_timeout: Duration,
+    /// Long poll of claimWork.
+    pub claim_work_wait: Duration,
+    /// When the server began.
+    pub started: Instant,
+    /// What `/metrics` prints.
+    pub metrics: PrometheusHandle,
+}
+
+impl Parts {
+    /// The two clocks. The database is asked only where they can differ.
+    pub async fn now(&self) -> Result<Now, sqlx::Error> {
+        let real_ms = clock::real_now().timestamp_millis();
+        if !self.manual_clock {
+            return Ok(Now { real_ms, server_ms: real_ms });
+        }
+        let mut conn = self.pool.acquire().await?;
+        let server = crate::store::clock::get_now(&mut conn).await?;
+        Ok(Now { real_ms, server_ms: server.timestamp_millis() })
+    }
+}

@@ -1,0 +1,224 @@
+//! One request: read, authenticated, and taken apart as the operations need it.
+
+use axum::RequestExt;
+use axum::body::Body;
+use axum::extract::{RawPathParams, Request};
+use axum::response::Response;
+use bytes::Bytes;
+use http::HeaderMap;
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use http::request::Parts;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use std::str::FromStr;
+use tenure_api::errors::ErrorCode;
+use tenure_api::ids::{InvalidId, RunId, TaskId, TaskQueueId};
+
+use super::app::App;
+use super::connection::Connection;
+use super::error::ApiError;
+use crate::auth::{AuthError, Principal, RequestParts};
+use crate::domain::json;
+use crate::domain::scopes::Expression;
+
+/// The largest body.
+pub const BODY_MAX: usize = 10 << 20;
+/// A read of a body fails when the peer sends nothing for so long.
+const BODY_PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
+
+/// A request.
+pub struct Call {
+    /// What the API calls the operation.
+    pub name: &'static str,
+    /// The parameters of the path, decoded once.
+    pub params: Vec<(String, String)>,
+    /// The body.
+    pub body: Bytes,
+    /// The connection that the answer will be written to.
+    pub connection: Option<Connection>,
+    query: Option<String>,
+    json: bool,
+    principal: Option<Principal>,
+}
+
+impl Call {
+    /// Reads a request and finds out who sent it. The error is the answer.
+    pub async fn read(app: &App, name: &'static str, mut request: Request) -> Result<Self, Response> {
+        let params = match request.extract_parts::<RawPathParams>().await {
+            Ok(params) => Ok(params.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()),
+            Err(error) => Err(error.to_string()),
+        };
+        let (parts, body) = request.into_parts();
+        let mut call = Self {
+            name,
+            params: Vec::new(),
+            body: Bytes::new(),
+            connection: parts.extensions.get::<Connection>().cloned(),
+            query: parts.uri.query().map(str::to_owned),
+            json: is_json(&parts.headers),
+            principal: None,
+        };
+        match params {
+            Ok(params) => call.params = params,
+            Err(error) => return Err(ApiError::arguments(format!("the path cannot be read: {error}")).response(&call)),
+        }
+        match read_body(&parts, body).await {
+            Ok(body) => call.body = body,
+            Err(error) => return Err(error.response(&call)),
+        }
+        match authenticate(app, &parts, &call.body).await {
+            Ok(principal) => call.principal = Some(principal),
+            Err(error) => return Err(error.response(&call)),
+        }
+        Ok(call)
+    }
+
+    /// Lets the caller through if their scopes satisfy the expression.
+    pub fn authorize(&self, required: &Expression) -> Result<(), ApiError> {
+        match &self.principal {
+            Some(principal) => Ok(principal.authorize(required)?),
+            None => Err(ApiError::internal("a request was not authenticated")),
+        }
+    }
+
+    /// A parameter of the path.
+    fn param<T: FromStr<Err = InvalidId>>(&self, name: &str) -> Result<T, ApiError> {
+        let value = self.params.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value.as_str());
+        value.parse().map_err(|error| ApiError::arguments(format!("the path parameter `{name}`: {error}")))
+    }
+
+    /// The parameter `taskId`.
+    pub fn task_id(&self) -> Result<TaskId, ApiError> {
+        self.param("taskId")
+    }
+
+    /// The parameter `runId`.
+    pub fn run_id(&self) -> Result<RunId, ApiError> {
+        self.param("runId")
+    }
+
+    /// The queue that the path names, in one segment or in two.
+    pub fn task_queue_id(&self) -> Result<TaskQueueId, ApiError> {
+        match self.params.as_slice() {
+            [(first, provisioner), (_, worker_type)] if first == "provisionerId" => {
+                format!("{provisioner}/{worker_type}")
+                    .parse()
+                    .map_err(|error: InvalidId| ApiError::arguments(format!("the task queue in the path: {error}")))
+            }
+            _ => self.param("taskQueueId"),
+        }
+    }
+
+    /// The parameters of the query string, of which only these are known.
+    pub fn query(&self, known: &[&str]) -> Result<Vec<(String, String)>, ApiError> {
+        let decode = |text: &str| {
+            percent_encoding::percent_decode_str(&text.replace('+', " "))
+                .decode_utf8()
+                .map(std::borrow::Cow::into_owned)
+        };
+        let mut found: Vec<(String, String)> = Vec::new();
+        for pair in self.query.as_deref().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let (Ok(name), Ok(value)) = (decode(name), decode(value)) else {
+                return Err(ApiError::arguments("the query string is not UTF-8"));
+            };
+            if !known.contains(&name.as_str()) {
+                return Err(ApiError::arguments(format!("the query parameter `{name}` is not known here")));
+            }
+            if found.iter().any(|(earlier, _)| *earlier == name) {
+                return Err(ApiError::arguments(format!("the query parameter `{name}` is given twice")));
+            }
+            found.push((name, value));
+        }
+        Ok(found)
+    }
+
+    /// Refuses any query string.
+    pub fn no_query(&self) -> Result<(), ApiError> {
+        self.query(&[]).map(drop)
+    }
+
+    /// The body as this type.
+    pub fn json<'a, T: Deserialize<'a>>(&'a self) -> Result<T, ApiError> {
+        if !self.json {
+            return Err(ApiError::new(
+                ErrorCode::MalformedPayload,
+                "the body must be JSON and be sent with Content-Type: application/json",
+            ));
+        }
+        json::check(&self.body).map_err(|error| malformed(&error))?;
+        serde_json::from_slice(&self.body).map_err(|error| {
+            if error.is_data() {
+                ApiError::new(ErrorCode::InputValidationError, invalid::<T>(&self.body, &error))
+            } else {
+                malformed(&error)
+            }
+        })
+    }
+
+    /// The body as this type; its default without a body.
+    pub fn json_or_default<T: DeserializeOwned + Default>(&self) -> Result<T, ApiError> {
+        if self.json && !self.body.is_empty() { self.json() } else { Ok(T::default()) }
+    }
+}
+
+fn malformed(error: &serde_json::Error) -> ApiError {
+    ApiError::new(ErrorCode::MalformedPayload, format!("the body is not acceptable JSON: {error}"))
+}
+
+/// Says which field is wrong: serde's message and the path to it.
+fn invalid<'a, T: Deserialize<'a>>(body: &'a [u8], plain: &serde_json::Error) -> String {
+    let mut parser = serde_json::Deserializer::from_slice(body);
+    match serde_path_to_error::deserialize::<_, T>(&mut parser) {
+        Err(error) if error.path().iter().len() > 0 => format!("the body: `{}`: {}", error.path(), error.inner()),
+        _ => format!("the body: {plain}"),
+    }
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    content_type.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json")
+}
+
+async fn read_body(parts: &Parts, body: Body) -> Result<Bytes, ApiError> {
+    if !parts.headers.contains_key(http::header::CONTENT_LENGTH)
+        && !parts.headers.contains_key(http::header::TRANSFER_ENCODING)
+    {
+        return Ok(Bytes::new());
+    }
+    let collected = tokio::time::timeout(BODY_PATIENCE, Limited::new(body, BODY_MAX).collect()).await;
+    match collected {
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            Err(ApiError::new(ErrorCode::InputTooLarge, format!("the body is over the limit of {BODY_MAX} bytes")))
+        }
+        Ok(Err(_)) | Err(_) => Err(ApiError::new(ErrorCode::MalformedPayload, "the body did not arrive whole")),
+    }
+}
+
+async fn authenticate(app: &App, parts: &Parts, body: &[u8]) -> Result<Principal, ApiError> {
+    let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
+    let request = RequestParts {
+        method: parts.method.as_str(),
+        target: parts.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str),
+        host: header(HOST.as_str()).or(parts.uri.authority().map(http::uri::Authority::as_str)).unwrap_or_default(),
+        forwarded_port: header("x-forwarded-port"),
+        forwarded_proto: header("x-forwarded-proto"),
+        // A header that is not text is no header that we know.
+        authorization: parts.headers.get(AUTHORIZATION).map(|value| value.to_str().unwrap_or("?")),
+        content_type: header(CONTENT_TYPE.as_str()),
+        body,
+    };
+    let now = match request.authorization {
+        Some(_) => app.now().await?,
+        None => crate::auth::Now { real_ms: 0, server_ms: 0 },
+    };
+    app.authenticator.authenticate(&request, now).await.map_err(|error| match error {
+        AuthError::Failure(failure) => ApiError::new(ErrorCode::AuthenticationFailed, failure.to_string()),
+        AuthError::Lookup(ref cause) => {
+            tracing::warn!(error = %cause, "a client could not be looked up");
+            ApiError::unavailable(error.to_string())
+        }
+    })
+}

@@ -1,0 +1,52 @@
+//! A body that carries claims: when it has been flushed to the connection, the claims count as delivered.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http_body::{Frame, SizeHint};
+
+use super::connection::Connection;
+use crate::batch::delivery::Delivery;
+
+struct Carrier {
+    content: Option<Bytes>,
+    delivery: Option<Delivery>,
+    connection: Option<Connection>,
+}
+
+/// An answer that carries claims.
+#[must_use]
+pub fn carry(json: String, delivery: Delivery, connection: Option<Connection>) -> Response {
+    let body = Carrier { content: Some(Bytes::from(json)), delivery: Some(delivery), connection };
+    ([(CONTENT_TYPE, "application/json")], Body::new(body)).into_response()
+}
+
+impl http_body::Body for Carrier {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, std::convert::Infallible>>> {
+        let Some(content) = self.content.take() else { return Poll::Ready(None) };
+        // From here on the answer is in the hands of the connection. The claims go with it: they are delivered when it
+        // has been flushed, and handed back when the connection ends before that.
+        if let (Some(delivery), Some(connection)) = (self.delivery.take(), &self.connection) {
+            connection.deliver_with_next_flush(delivery);
+        }
+        Poll::Ready(Some(Ok(Frame::data(content))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.content.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.content.as_ref().map_or(0, |content| content.len() as u64))
+    }
+}

@@ -1,0 +1,152 @@
+//! Errors as the wire shows them. The one place where an operation's error becomes a status.
+
+use axum::response::{IntoResponse, Response};
+use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{HeaderValue, StatusCode};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use tenure_api::dates::Timestamp;
+use tenure_api::errors::ErrorCode;
+
+use super::call::Call;
+use crate::auth::InsufficientScopes;
+use crate::clock;
+use crate::domain::create::Unacceptable;
+use crate::ops::OpError;
+
+/// Seconds after which a 503 may be tried again.
+const RETRY_SECONDS: &str = "1";
+/// How much of a refused body an error repeats, in bytes.
+const REPEATED_BODY_MAX: usize = 16 << 10;
+
+/// What is wrong with a request.
+#[derive(Debug)]
+pub struct ApiError {
+    code: ErrorCode,
+    message: String,
+}
+
+impl ApiError {
+    /// An error with this code.
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+
+    /// A parameter of the path or the query is wrong.
+    pub fn arguments(message: impl Into<String>) -> Self {
+        Self::new(ErrorCode::InvalidRequestArguments, message)
+    }
+
+    /// Try again later.
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(ErrorCode::ServiceUnavailable, message)
+    }
+
+    /// Our fault: the caller is told no more than an id, the log gets the rest.
+    #[must_use]
+    pub fn internal(cause: &str) -> Self {
+        let incident = uuid::Uuid::new_v4();
+        tracing::error!(incident.id = %incident, cause, "a request failed in a way that it should not");
+        Self::new(ErrorCode::InternalServerError, format!("internal error; incidentId {incident}"))
+    }
+
+    /// The answer to a call.
+    #[must_use]
+    pub fn response(self, call: &Call) -> Response {
+        let params: serde_json::Map<String, serde_json::Value> =
+            call.params.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect();
+        let payload = if call.body.len() <= REPEATED_BODY_MAX { serde_json::from_slice(&call.body).ok() } else { None };
+        let status = StatusCode::from_u16(self.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let time = Timestamp::new(clock::real_now());
+        let body = Body {
+            code: self.code,
+            message: format!(
+                "{}\n\n---\n\n* method:     {}\n* errorCode:  {}\n* statusCode: {}\n* time:       {time}",
+                self.message,
+                call.name,
+                self.code.as_str(),
+                self.code.status()
+            ),
+            request_info: RequestInfo { method: call.name, params, payload, time },
+        };
+        let mut response = (status, axum::Json(body)).into_response();
+        match self.code {
+            ErrorCode::AuthenticationFailed => {
+                response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("hawk"));
+            }
+            ErrorCode::ServiceUnavailable => {
+                response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static(RETRY_SECONDS));
+            }
+            _ => {}
+        }
+        response
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Body<'a> {
+    code: ErrorCode,
+    message: String,
+    request_info: RequestInfo<'a>,
+}
+
+#[derive(Serialize)]
+struct RequestInfo<'a> {
+    method: &'a str,
+    params: serde_json::Map<String, serde_json::Value>,
+    payload: Option<&'a RawValue>,
+    time: Timestamp,
+}
+
+impl From<OpError> for ApiError {
+    fn from(error: OpError) -> Self {
+        let code = match &error {
+            OpError::NotFound(_) => ErrorCode::ResourceNotFound,
+            OpError::Conflict(_) => ErrorCode::RequestConflict,
+            OpError::Input(_) => ErrorCode::InputError,
+            OpError::NotBuilt(_) => ErrorCode::NotImplemented,
+            OpError::Overloaded(_) | OpError::Unavailable => ErrorCode::ServiceUnavailable,
+            OpError::Internal(cause) => return Self::internal(&cause.to_string()),
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+impl From<sqlx::Error> for ApiError {
+    /// A cold statement failed. Whether the database is away or we are wrong, nothing was left half-done.
+    fn from(error: sqlx::Error) -> Self {
+        match &error {
+            sqlx::Error::Decode(_) | sqlx::Error::ColumnDecode { .. } | sqlx::Error::RowNotFound => {
+                Self::internal(&error.to_string())
+            }
+            sqlx::Error::Database(cause) if cause.code().is_some_and(|code| code.starts_with("42")) => {
+                Self::internal(&error.to_string())
+            }
+            _ => {
+                tracing::warn!(error = %error, "a statement failed, its caller is asked to try again");
+                Self::unavailable("the database did not answer; send the request again")
+            }
+        }
+    }
+}
+
+impl From<InsufficientScopes> for ApiError {
+    fn from(error: InsufficientScopes) -> Self {
+        Self::new(ErrorCode::InsufficientScopes, error.to_string())
+    }
+}
+
+impl From<Unacceptable> for ApiError {
+    fn from(error: Unacceptable) -> Self {
+        match error {
+            Unacceptable::Schema(message) => Self::new(ErrorCode::InputValidationError, format!("the body: {message}")),
+            Unacceptable::Rule(message) => Self::new(ErrorCode::InputError, message),
+        }
+    }
+}
+
+/// The answer to a path or a method that is not in the route table.
+pub async fn no_such_route() -> Response {
+    (StatusCode::NOT_FOUND, [(CONTENT_TYPE, "application/json")], r#"{"error":"Not found"}"#).into_response()
+}

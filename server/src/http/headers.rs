@@ -1,0 +1,69 @@
+//! Headers that every answer has.
+
+use axum::body::Body;
+use http::header::{
+    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_MAX_AGE,
+    ACCESS_CONTROL_REQUEST_METHOD, CACHE_CONTROL, CONTENT_SECURITY_POLICY, X_CONTENT_TYPE_OPTIONS,
+};
+use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
+use uuid::Uuid;
+
+/// The methods that CORS allows.
+pub const METHODS: &str = "OPTIONS,GET,HEAD,POST,PUT,DELETE,TRACE,CONNECT";
+const HEADERS: &str = "X-Requested-With,Content-Type,Authorization,Accept,Origin,Cache-Control";
+const TRACE_IN: &str = "x-taskcluster-trace-id";
+const TRACE_OUT: HeaderName = HeaderName::from_static("x-for-trace-id");
+const REQUEST_OUT: HeaderName = HeaderName::from_static("x-for-request-id");
+/// The longest trace id that is taken over from a caller.
+const TRACE_MAX: usize = 100;
+
+/// What a request is called in logs, here and elsewhere.
+pub struct Trace {
+    /// Given by the caller, or made here.
+    pub trace_id: String,
+    request_id: Uuid,
+}
+
+/// What to call a request.
+#[must_use]
+pub fn trace_of<B>(request: &Request<B>) -> Trace {
+    let request_id = Uuid::new_v4();
+    let given = request.headers().get(TRACE_IN).and_then(|value| value.to_str().ok());
+    let trace_id = match given.filter(|id| !id.is_empty() && id.len() <= TRACE_MAX) {
+        Some(id) => id.to_owned(),
+        None => request_id.to_string(),
+    };
+    Trace { trace_id, request_id }
+}
+
+/// Adds what every answer has; the part for browsers only where a browser asks.
+#[must_use]
+pub fn complete(mut response: Response<Body>, trace: &Trace, for_browser: bool) -> Response<Body> {
+    let headers = response.headers_mut();
+    let text = |text: &str| HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static("-"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store no-cache must-revalidate"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(TRACE_OUT, text(&trace.trace_id));
+    headers.insert(REQUEST_OUT, text(&trace.request_id.to_string()));
+    if for_browser {
+        headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'"));
+        headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
+        headers.insert(ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("900"));
+        headers.insert(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static(METHODS));
+        headers.insert(ACCESS_CONTROL_REQUEST_METHOD, HeaderValue::from_static("*"));
+        headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(HEADERS));
+    }
+    response
+}
+
+/// `2xx`, `4xx` and so on, for metrics.
+#[must_use]
+pub fn status_class(status: StatusCode) -> &'static str {
+    match status.as_u16() / 100 {
+        2 => "2xx",
+        3 => "3xx",
+        4 => "4xx",
+        5 => "5xx",
+        _ => "other",
+    }
+}
