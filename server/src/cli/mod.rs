@@ -1,0 +1,3 @@
+//! The administration commands of `tenure`: what they print and which operation they call.
+
+pub mod client;
