@@ -22,22 +22,26 @@ pub use duration::parse_duration;
 pub use secret::{SecretKey, SecretKeys};
 pub use usage::{SettingError, Usage};
 
+/// In seconds.
+const MINUTE: u64 = 60;
+const DAY: u64 = 24 * 60 * MINUTE;
+
 /// Shorter terms cannot be renewed in time over any network.
 const CLAIM_TIMEOUT_MIN: Duration = Duration::from_millis(100);
 /// A claim that outlives every deadline would never be taken from a dead worker.
-const CLAIM_TIMEOUT_MAX: Duration = Duration::from_hours(5 * 24);
+const CLAIM_TIMEOUT_MAX: Duration = Duration::from_secs(5 * DAY);
 /// Proxies and load balancers commonly cut a silent connection after a minute or two.
-const CLAIM_WORK_WAIT_MAX: Duration = Duration::from_mins(10);
+const CLAIM_WORK_WAIT_MAX: Duration = Duration::from_secs(10 * MINUTE);
 /// Less, and a message is handed out again before its poller could have read it.
 const MESSAGE_VISIBILITY_MIN: Duration = Duration::from_millis(100);
 /// The longest that the message protocol knows.
-const MESSAGE_VISIBILITY_MAX: Duration = Duration::from_hours(7 * 24);
+const MESSAGE_VISIBILITY_MAX: Duration = Duration::from_secs(7 * DAY);
 /// More would only keep work from workers that are waiting for it.
-const POLL_RESERVATION_MAX: Duration = Duration::from_mins(5);
+const POLL_RESERVATION_MAX: Duration = Duration::from_secs(5 * MINUTE);
 /// Less, and a reader that is restarted has already lost its place.
 const EVENT_RETENTION_MIN: Duration = Duration::from_secs(1);
 /// Events are rows: keeping them for ever fills the disk.
-const EVENT_RETENTION_MAX: Duration = Duration::from_hours(366 * 24);
+const EVENT_RETENTION_MAX: Duration = Duration::from_secs(366 * DAY);
 
 /// A task queue as an HTTP service on PostgreSQL.
 #[derive(Parser, Debug)]

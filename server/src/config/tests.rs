@@ -3,7 +3,7 @@
 use super::*;
 
 const KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
-const OTHER_KEY: &str = "/////////////////////////////////////////w==";
+const OTHER_KEY: &str = "//////////////////////////////////////////8=";
 const URL: &str = "postgres://me:hunter2@db.example.com/tenure";
 
 fn read(args: &[&str]) -> Result<Cli, Usage> {
@@ -31,11 +31,11 @@ fn the_defaults_are_those_of_the_interface() {
     let settings = settings(&[]).ok().unwrap();
     assert_eq!(settings.listen.to_string(), "127.0.0.1:8080");
     assert_eq!(settings.root_url(settings.listen), "http://127.0.0.1:8080");
-    assert_eq!(settings.claim_timeout, Duration::from_mins(20));
+    assert_eq!(settings.claim_timeout, Duration::from_secs(20 * MINUTE));
     assert_eq!(settings.claim_work_wait, Duration::from_secs(20));
-    assert_eq!(settings.message_visibility, Duration::from_mins(5));
+    assert_eq!(settings.message_visibility, Duration::from_secs(5 * MINUTE));
     assert_eq!(settings.poll_reservation, Duration::from_secs(2));
-    assert_eq!(settings.event_retention, Duration::from_hours(7 * 24));
+    assert_eq!(settings.event_retention, Duration::from_secs(7 * DAY));
     assert_eq!(settings.clock, ClockMode::Database);
     assert!(settings.secret_keys.is_none());
     assert!(matches!(settings.database, Database::Embedded(embedded) if embedded.data_dir.ends_with("tenure-data")));

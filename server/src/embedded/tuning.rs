@@ -10,6 +10,7 @@ const MB: u64 = 1 << 20;
 const GB: u64 = 1 << 30;
 /// What we assume where the machine does not say.
 const MEMORY_UNKNOWN: u64 = 2 * GB;
+const DISK_UNKNOWN: u64 = 8 * GB;
 
 /// What the settings depend on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,8 +31,8 @@ impl Machine {
         let installed = fs::read_to_string("/proc/meminfo").ok().and_then(|text| parse_mem_total(&text));
         let memory_bytes = installed.unwrap_or(MEMORY_UNKNOWN).min(limit.unwrap_or(u64::MAX));
         let free_disk_bytes = statvfs(data_dir)
-            .map(|disk| u64::from(disk.blocks_available()).saturating_mul(u64::from(disk.fragment_size())))
-            .unwrap_or(8 * GB);
+            .map(|disk| u128::from(disk.blocks_available()) * u128::from(disk.fragment_size()))
+            .map_or(DISK_UNKNOWN, |bytes| u64::try_from(bytes).unwrap_or(u64::MAX));
         Self { memory_bytes, free_disk_bytes, has_lz4 }
     }
 
