@@ -16,11 +16,12 @@
 //!            postgres.log what PostgreSQL says              postmaster.rs
 //! ```
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sqlx::postgres::PgConnectOptions;
 use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::SecretKeys;
@@ -43,6 +44,10 @@ use cluster::Cluster;
 use files::DataDirLock;
 use postmaster::Postmaster;
 
+/// A server that was killed while it started a program leaves its lock to the new process for a moment: a forked child
+/// shares its parent's open files until it becomes the program.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_LOOK_EVERY: Duration = Duration::from_millis(20);
 /// First and longest pause between two attempts to start a PostgreSQL that died.
 const RESTART_PAUSE: Duration = Duration::from_millis(100);
 const RESTART_PAUSE_MAX: Duration = Duration::from_secs(10);
@@ -73,12 +78,18 @@ impl Embedded {
     /// returns when it takes connections.
     pub async fn start(settings: &EmbeddedSettings) -> Result<Self, EmbeddedError> {
         let data_dir = files::make_data_dir(&settings.data_dir)?;
-        let lock = DataDirLock::take(&data_dir)?;
+        let deadline = Instant::now() + LOCK_PATIENCE;
+        let lock = loop {
+            match DataDirLock::take(&data_dir) {
+                Err(EmbeddedError::InUse { .. }) if Instant::now() < deadline => sleep(LOCK_LOOK_EVERY).await,
+                result => break result?,
+            }
+        };
         Self::start_locked(&data_dir, settings, lock).await
     }
 
     async fn start_locked(
-        data_dir: &std::path::Path,
+        data_dir: &Path,
         settings: &EmbeddedSettings,
         lock: DataDirLock,
     ) -> Result<Self, EmbeddedError> {
@@ -112,7 +123,7 @@ impl Embedded {
         let mut slot = self.postmaster.lock().await;
         let mut pause = RESTART_PAUSE;
         loop {
-            let since = tokio::time::Instant::now();
+            let since = Instant::now();
             if let Some(postmaster) = slot.as_mut() {
                 tokio::select! {
                     biased;
@@ -137,7 +148,7 @@ impl Embedded {
             tokio::select! {
                 biased;
                 () = self.stopping.cancelled() => return,
-                () = tokio::time::sleep(pause) => pause = (pause * 2).min(RESTART_PAUSE_MAX),
+                () = sleep(pause) => pause = (pause * 2).min(RESTART_PAUSE_MAX),
             }
         }
     }

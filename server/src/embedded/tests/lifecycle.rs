@@ -164,17 +164,13 @@ async fn a_pid_that_now_belongs_to_another_process_does_not_stop_a_start() {
 #[tokio::test]
 async fn a_data_directory_with_a_long_path_works() {
     let mut place = Place::new();
-    let long = place.base.path().join("directory".repeat(14));
-    fs::create_dir(&long).unwrap();
-    fs::set_permissions(&long, fs::Permissions::from_mode(0o711)).unwrap();
-    place.base = tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o711)).tempdir_in(&long).unwrap();
+    place.data_dir = place.base.path().join("directory".repeat(14));
     let embedded = place.start().await;
     remember(&embedded.connect_options()).await;
     let socket_dir = embedded.connect_options().get_socket().unwrap().clone();
-    assert!(!socket_dir.starts_with(&long), "{}", socket_dir.display());
+    assert!(!socket_dir.starts_with(place.data_dir()), "{}", socket_dir.display());
     embedded.stop().await;
     fs::remove_dir_all(socket_dir).unwrap();
-    fs::remove_dir_all(long).unwrap();
 }
 
 #[tokio::test]

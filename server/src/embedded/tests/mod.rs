@@ -2,18 +2,14 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid, getpgid};
-use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions as _, PgConnection};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
-use tokio::time::{Instant, sleep};
 
 use super::account::Account;
 use super::postmaster::PidFile;
@@ -30,17 +26,19 @@ const SERVE_IN: &str = "TENURE_TEST_EMBEDDED_SERVE_IN";
 /// A temporary directory that every user may pass through, with a data directory in it.
 struct Place {
     base: TempDir,
+    data_dir: PathBuf,
 }
 
 impl Place {
     fn new() -> Self {
         let base = tempfile::Builder::new().prefix("tenure-embedded-").tempdir_in("/tmp").unwrap();
         fs::set_permissions(base.path(), fs::Permissions::from_mode(0o711)).unwrap();
-        Self { base }
+        let data_dir = base.path().join("data");
+        Self { base, data_dir }
     }
 
     fn data_dir(&self) -> PathBuf {
-        self.base.path().join("data")
+        self.data_dir.clone()
     }
 
     fn pg_dir(&self) -> PathBuf {
