@@ -101,7 +101,7 @@ impl std::fmt::Debug for DatabaseArgs {
 /// The settings of the server, as they were written.
 #[derive(Args)]
 pub struct ServeArgs {
-    /// Address to listen on. Port 0 picks a free one. On 0.0.0.0 or [::] --root-url is required, because nobody can
+    /// Address to listen on. Port 0 picks a free one. On `0.0.0.0` or `[::]` --root-url is required, because nobody can
     /// connect to those addresses.
     #[arg(long, env = "TENURE_LISTEN", default_value = "127.0.0.1:8080", value_name = "IP:PORT")]
     pub listen: SocketAddr,
