@@ -175,7 +175,16 @@ pub enum Database {
     /// Somebody else's PostgreSQL.
     External(Box<PgConnectOptions>),
     /// A private PostgreSQL in the data directory.
-    Embedded(crate::embedded::EmbeddedSettings),
+    Embedded(EmbeddedSettings),
+}
+
+/// Where the cluster lives and what runs it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EmbeddedSettings {
+    /// Made when it is missing.
+    pub data_dir: PathBuf,
+    /// Folder of `postgres` and `initdb`; None looks for them.
+    pub pg_bin: Option<PathBuf>,
 }
 
 /// The checked settings of the server.
@@ -223,7 +232,7 @@ impl DatabaseArgs {
     /// Which database these arguments mean.
     pub fn database(&self) -> Result<Database, SettingError> {
         let Some(url) = self.database_url.as_deref().filter(|url| !url.is_empty()) else {
-            return Ok(Database::Embedded(crate::embedded::EmbeddedSettings {
+            return Ok(Database::Embedded(EmbeddedSettings {
                 data_dir: self.data_dir.clone(),
                 pg_bin: self.pg_bin.clone(),
             }));

@@ -6,7 +6,8 @@ use tokio::time::{Duration, Instant, sleep};
 use super::cluster::{self, DATABASE};
 use super::files::{self, DataDirLock};
 use super::postmaster::PidFile;
-use super::{Embedded, EmbeddedError, EmbeddedSettings};
+use super::{Embedded, EmbeddedError};
+use crate::config::EmbeddedSettings;
 
 /// A server that holds the lock may still be starting.
 const SERVER_PATIENCE: Duration = Duration::from_secs(30);

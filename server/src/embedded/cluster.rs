@@ -135,7 +135,7 @@ impl Cluster {
             return Ok(());
         }
         let reason =
-            last_complaint(&String::from_utf8_lossy(&output.stderr)).unwrap_or_else(|| output.status.to_string());
+            main_complaint(&String::from_utf8_lossy(&output.stderr)).unwrap_or_else(|| output.status.to_string());
         Err(EmbeddedError::Failed { program: self.binaries.initdb.display().to_string(), reason })
     }
 
@@ -319,28 +319,33 @@ fn complaint_since(log: &mut File, start: u64) -> Option<String> {
     let mut text = String::new();
     log.seek(SeekFrom::Start(start)).ok()?;
     log.read_to_string(&mut text).ok()?;
-    last_complaint(&text)
+    main_complaint(&text)
 }
 
 /// The line of a PostgreSQL program's output that says why it ended.
-fn last_complaint(text: &str) -> Option<String> {
-    let marks = ["PANIC:  ", "FATAL:  ", "error: ", "ERROR:  "];
-    let after_mark = |line: &str| marks.iter().find_map(|mark| Some(line.split_once(mark)?.1.to_owned()));
-    let complaints: Vec<String> = text.lines().filter_map(after_mark).collect();
-    // "configuration file contains errors" comes last, but the line before it names the setting.
-    if let Some(settings) = complaints.iter().find(|line| line.contains("contains errors")) {
-        let named = text.lines().find_map(|line| Some(line.split_once("LOG:  ")?.1));
-        return Some(named.map_or_else(|| settings.clone(), |named| format!("{settings}: {named}")));
+fn main_complaint(text: &str) -> Option<String> {
+    const MARKS: [&str; 4] = ["PANIC:  ", "FATAL:  ", "error: ", "ERROR:  "];
+    let after_mark = |line: &str| MARKS.iter().find_map(|mark| Some(line.split_once(mark)?.1.to_owned()));
+    // Somebody who tried to connect too early is told so with FATAL, too.
+    let mut complaints = text.lines().filter(|line| !line.contains("the database system is")).filter_map(after_mark);
+    if let Some(full) = complaints.clone().find(|line| line.contains("No space left on device")) {
+        return Some(full);
     }
-    complaints
-        .into_iter()
-        .next_back()
-        .or_else(|| text.lines().map(str::trim).rfind(|line| !line.is_empty()).map(str::to_owned))
+    // What follows the first complaint is mostly its consequence.
+    match complaints.next() {
+        // The line before it names the setting.
+        Some(line) if line.contains("contains errors") => {
+            let named = text.lines().find_map(|line| Some(line.split_once("LOG:  ")?.1));
+            Some(named.map_or_else(|| line.clone(), |named| format!("{line}: {named}")))
+        }
+        Some(line) => Some(line),
+        None => text.lines().map(str::trim).rfind(|line| !line.is_empty()).map(str::to_owned),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::last_complaint;
+    use super::main_complaint;
 
     #[test]
     fn the_line_that_says_why_is_picked_from_the_output() {
@@ -351,13 +356,18 @@ mod tests {
             ),
             ("2026 [1] LOG:  starting\n2026 [1] FATAL:  lock file exists\n2026 [1] HINT:  look\n", "lock file exists"),
             (
+                "ERROR:  could not extend file: No space left on device\nPANIC:  cannot abort\n",
+                "could not extend file: No space left on device",
+            ),
+            ("FATAL:  first\nFATAL:  the database system is starting up\nPANIC:  second\n", "first"),
+            (
                 "2026 LOG:  invalid value for parameter \"jit\": \"x\"\n2026 FATAL:  configuration file \"f\" contains errors\n",
                 "configuration file \"f\" contains errors: invalid value for parameter \"jit\": \"x\"",
             ),
             ("something else\n\n", "something else"),
         ] {
-            assert_eq!(last_complaint(text).as_deref(), Some(line));
+            assert_eq!(main_complaint(text).as_deref(), Some(line));
         }
-        assert_eq!(last_complaint(""), None);
+        assert_eq!(main_complaint(""), None);
     }
 }

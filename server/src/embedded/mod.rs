@@ -16,7 +16,7 @@
 //!            postgres.log what PostgreSQL says              postmaster.rs
 //! ```
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use sqlx::postgres::PgConnectOptions;
@@ -24,7 +24,7 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use crate::config::SecretKeys;
+use crate::config::{EmbeddedSettings, SecretKeys};
 
 mod account;
 mod attach;
@@ -53,15 +53,6 @@ const RESTART_PAUSE: Duration = Duration::from_millis(100);
 const RESTART_PAUSE_MAX: Duration = Duration::from_secs(10);
 /// One that ran this long before it died is tried again at once.
 const RAN_WELL: Duration = Duration::from_secs(60);
-
-/// Where the cluster lives and what runs it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct EmbeddedSettings {
-    /// Made when it is missing.
-    pub data_dir: PathBuf,
-    /// Folder of `postgres` and `initdb`; None looks for them.
-    pub pg_bin: Option<PathBuf>,
-}
 
 /// The running private PostgreSQL. Dropping it without [`Embedded::stop`] asks PostgreSQL to stop and does not wait.
 pub struct Embedded {
