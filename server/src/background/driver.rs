@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::marks::MarkTable;
-use super::{Context, PassReport, claims, counters, deadlines, events};
+use super::{Context, PassReport, claims, counters, deadlines, events, marks};
+use crate::batch::marks::MarkTable;
 
 /// How soon what is due is acted on while anything is unresolved.
 const AWAKE: Duration = Duration::from_millis(200);
@@ -29,15 +29,15 @@ enum Pace {
 }
 
 /// Starts all passes; they end after the pass in hand when they are stopped.
-pub fn start(context: &Context, marks: &MarkTable, tasks: &TaskTracker, stop: &CancellationToken) {
+pub fn start(context: &Context, table: &MarkTable, tasks: &TaskTracker, stop: &CancellationToken) {
     let drive = |name, pace| Driver { name, pace, context: context.clone(), stop: stop.clone() };
     tasks.spawn(drive("claims", Pace::Due).run(async |context: &Context| claims::pass(context).await));
     tasks.spawn(drive("deadlines", Pace::Due).run(async |context: &Context| deadlines::pass(context).await));
     let steady = Pace::Every(HOUSEKEEPING);
     tasks.spawn(drive("counters", steady).run(async |context: &Context| counters::pass(context).await));
     tasks.spawn(drive("sequence", steady).run(async |context: &Context| events::sequence(context).await));
-    let marks = marks.clone();
-    tasks.spawn(drive("marks", steady).run(async move |context: &Context| marks.pass(context).await));
+    let table = table.clone();
+    tasks.spawn(drive("marks", steady).run(async move |context: &Context| marks::pass(context, &table).await));
     let forgetting = Pace::Every(FORGETTING);
     tasks.spawn(drive("forget", forgetting).run(async |context: &Context| events::forget(context).await));
 }

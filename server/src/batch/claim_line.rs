@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use super::claim_batch::{Asked, ClaimBatch};
 use super::delivery::{Delivery, HandBack};
-use crate::background::marks::MarkTable;
+use super::marks::MarkTable;
 use crate::ops::OpError;
 use crate::ops::claim_work::Granted;
 use crate::store::queues::Queues;

@@ -9,6 +9,7 @@ mod claim_batch;
 pub mod claim_line;
 pub mod delivery;
 mod failure;
+pub mod marks;
 mod session;
 mod slow_lane;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sqlx::{Connection, PgConnection, PgPool};
+use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
 use super::OpError;
@@ -19,8 +19,6 @@ use tenure_api::states::ReasonCreated;
 pub struct CreateTask {
     /// Rung for what has become pending.
     pub bells: Bells,
-    /// For queues that are new.
-    pub pool: PgPool,
 }
 
 /// A task to create, and the key of its queue.

@@ -6,12 +6,14 @@ pub mod bells;
 pub mod claims;
 pub mod clients;
 pub mod clock;
+pub mod cluster;
 pub mod counters;
 pub mod deadlines;
 pub mod decode;
 pub mod events;
 pub mod marks;
 pub mod queues;
+pub mod schema;
 pub mod session;
 pub mod tasks;
 

@@ -38,6 +38,13 @@ pub fn pool(options: &PgConnectOptions) -> PgPool {
     PgPoolOptions::new().max_connections(POOL_MAX).acquire_timeout(ACQUIRE_TIMEOUT).connect_lazy_with(ours(options))
 }
 
+/// A pool of one connection for something that keeps it, with a name of its own in `pg_stat_activity`.
+#[must_use]
+pub fn small_pool(options: &PgConnectOptions, name: &str) -> PgPool {
+    let options = ours(options).application_name(name);
+    PgPoolOptions::new().max_connections(1).acquire_timeout(ACQUIRE_TIMEOUT).connect_lazy_with(options)
+}
+
 /// A session of its own for hot statements: plans are made once, from the shape of the statement alone, and only
 /// from index scans and nested loops, so that no statistics can turn them into scans of whole tables.
 pub async fn connect_hot(options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error> {

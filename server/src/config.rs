@@ -1,0 +1,360 @@
+//! Every setting once: its name, type, default, unit, and what goes wrong if it is too small.
+//!
+//! clap reads flags and environment into plain arguments; [`ServeArgs::settings`] and [`DatabaseArgs::database`] turn
+//! them into checked, typed values. Nothing here touches the disk or the network. Whatever is wrong becomes one line
+//! that names the setting, the value (never a secret's) and the fix: [`Usage`].
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use sqlx::postgres::PgConnectOptions;
+
+use crate::cli::client::ClientArgs;
+use crate::secrets::SecretKeys;
+
+mod duration;
+mod usage;
+
+pub use duration::parse_duration;
+pub use usage::{SettingError, Usage};
+
+/// In seconds.
+const MINUTE: u64 = 60;
+const DAY: u64 = 24 * 60 * MINUTE;
+
+/// Shorter terms cannot be renewed in time over any network.
+const CLAIM_TIMEOUT_MIN: Duration = Duration::from_millis(100);
+/// A claim that outlives every deadline would never be taken from a dead worker.
+const CLAIM_TIMEOUT_MAX: Duration = Duration::from_secs(5 * DAY);
+/// Proxies and load balancers commonly cut a silent connection after a minute or two.
+const CLAIM_WORK_WAIT_MAX: Duration = Duration::from_secs(10 * MINUTE);
+/// Less, and a message is handed out again before its poller could have read it.
+const MESSAGE_VISIBILITY_MIN: Duration = Duration::from_millis(100);
+/// The longest that the message protocol knows.
+const MESSAGE_VISIBILITY_MAX: Duration = Duration::from_secs(7 * DAY);
+/// More would only keep work from workers that are waiting for it.
+const POLL_RESERVATION_MAX: Duration = Duration::from_secs(5 * MINUTE);
+/// Less, and a reader that is restarted has already lost its place.
+const EVENT_RETENTION_MIN: Duration = Duration::from_secs(1);
+/// Events are rows: keeping them for ever fills the disk.
+const EVENT_RETENTION_MAX: Duration = Duration::from_secs(366 * DAY);
+
+/// A task queue as an HTTP service on PostgreSQL.
+#[derive(Parser, Debug)]
+#[command(name = "tenure", version, arg_required_else_help = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands of `tenure`.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Run the server.
+    Serve(ServeArgs),
+    /// Bring the database to this release's schema, and exit.
+    Migrate(DatabaseArgs),
+    /// Create, list, show, update and delete API clients.
+    Client {
+        /// Which database to work on.
+        #[command(flatten)]
+        database: DatabaseArgs,
+        /// The server's secret key, with which access tokens are encrypted. Embedded mode has its own.
+        #[arg(long, global = true, env = "TENURE_SECRET_KEY", hide_env_values = true, value_name = "KEYS")]
+        secret_key: Option<String>,
+        /// The URL that clients use; it is printed with new credentials.
+        #[arg(
+            long,
+            global = true,
+            env = "TENURE_ROOT_URL",
+            default_value = "http://127.0.0.1:8080",
+            value_name = "URL"
+        )]
+        root_url: String,
+        /// What to do with them.
+        #[command(flatten)]
+        client: ClientArgs,
+    },
+}
+
+/// Which database to use: `--database-url`, or a data directory.
+#[derive(Args, Clone)]
+pub struct DatabaseArgs {
+    /// PostgreSQL 15 or later, as `postgres://user:password@host/database`. Without it Tenure runs a PostgreSQL of its
+    /// own in the data directory (embedded mode).
+    #[arg(long, global = true, env = "DATABASE_URL", hide_env_values = true, value_name = "URL")]
+    pub database_url: Option<String>,
+
+    /// Directory for the embedded PostgreSQL, `root-credentials.json` and local artifacts.
+    #[arg(long, global = true, env = "TENURE_DATA_DIR", default_value = "./tenure-data", value_name = "DIR")]
+    pub data_dir: PathBuf,
+
+    /// Folder with the PostgreSQL programs `postgres` and `initdb` for embedded mode. Without it they are looked for in
+    /// PATH and in the usual folders of Debian, Red Hat and Homebrew.
+    #[arg(long, global = true, env = "TENURE_PG_BIN", value_name = "DIR")]
+    pub pg_bin: Option<PathBuf>,
+}
+
+impl std::fmt::Debug for DatabaseArgs {
+    /// Leaves out the URL, because it may hold a password.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DatabaseArgs")
+            .field("data_dir", &self.data_dir)
+            .field("pg_bin", &self.pg_bin)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The settings of the server, as they were written.
+#[derive(Args)]
+pub struct ServeArgs {
+    /// Address to listen on. Port 0 picks a free one. On `0.0.0.0` or `[::]` --root-url is required, because nobody can
+    /// connect to those addresses.
+    #[arg(long, env = "TENURE_LISTEN", default_value = "127.0.0.1:8080", value_name = "IP:PORT")]
+    pub listen: SocketAddr,
+
+    /// The URL that clients use; every URL that the server makes starts with it. Default: http:// and the address that
+    /// is listened on.
+    #[arg(long, env = "TENURE_ROOT_URL", value_name = "URL")]
+    pub root_url: Option<String>,
+
+    /// Which database to use.
+    #[command(flatten)]
+    pub database: DatabaseArgs,
+
+    /// Term of a claim (100ms to 5d). A worker that does not renew within it loses the task. Too small, and workers that
+    /// are only slow lose their claims: Taskcluster's workers renew 3 minutes before the end, so give them 210s or more.
+    #[arg(long, env = "TENURE_CLAIM_TIMEOUT", default_value = "20m", value_name = "DURATION", value_parser = parse_duration)]
+    pub claim_timeout: Duration,
+
+    /// How long claimWork waits for work before it answers with none (0s to 10m). Too small, and idle workers ask all
+    /// the time; longer than the timeout of a proxy in between, and they see errors.
+    #[arg(long, env = "TENURE_CLAIM_WORK_WAIT", default_value = "20s", value_name = "DURATION", value_parser = parse_duration)]
+    pub claim_work_wait: Duration,
+
+    /// How long a polled message stays hidden from other pollers (100ms to 7d). Too small, and two pollers work on the
+    /// same message; too large, and work of a poller that died waits that long.
+    #[arg(long, env = "TENURE_MESSAGE_VISIBILITY", default_value = "5m", value_name = "DURATION", value_parser = parse_duration)]
+    pub message_visibility: Duration,
+
+    /// How long claimWork leaves a run alone after its message was polled (0s to 5m). Too small, and pollers find their
+    /// tasks taken by claimWork.
+    #[arg(long, env = "TENURE_POLL_RESERVATION", default_value = "2s", value_name = "DURATION", value_parser = parse_duration)]
+    pub poll_reservation: Duration,
+
+    /// How long events are kept (1s to 366d). A reader whose place is older gets 410 and has missed events: make it
+    /// longer than the longest time a reader may be down.
+    #[arg(long, env = "TENURE_EVENT_RETENTION", default_value = "7d", value_name = "DURATION", value_parser = parse_duration)]
+    pub event_retention: Duration,
+
+    /// Base64 of 32 random bytes, or a comma list of them: the first signs and encrypts, all of them verify, so that a
+    /// key can be changed without a break. Embedded mode makes one on the first start; an external database needs it.
+    #[arg(long, env = "TENURE_SECRET_KEY", hide_env_values = true, value_name = "KEYS")]
+    pub secret_key: Option<String>,
+
+    /// Where the time comes from. `manual` is for tests: the database's time plus an offset that a request can advance.
+    #[arg(long, env = "TENURE_CLOCK", default_value = "database", value_name = "CLOCK")]
+    pub clock: ClockMode,
+}
+
+impl std::fmt::Debug for ServeArgs {
+    /// Shows only what cannot hold a secret.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServeArgs")
+            .field("listen", &self.listen)
+            .field("database", &self.database)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Where the server's time comes from.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ClockMode {
+    /// The clock of the database.
+    Database,
+    /// The clock of the database plus an offset that tests advance.
+    Manual,
+}
+
+/// The database to use.
+#[derive(Clone, Debug)]
+pub enum Database {
+    /// Somebody else's PostgreSQL.
+    External(Box<PgConnectOptions>),
+    /// A private PostgreSQL in the data directory.
+    Embedded(EmbeddedSettings),
+}
+
+/// Where the cluster lives and what runs it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EmbeddedSettings {
+    /// Made when it is missing.
+    pub data_dir: PathBuf,
+    /// Folder of `postgres` and `initdb`; None looks for them.
+    pub pg_bin: Option<PathBuf>,
+}
+
+/// The checked settings of the server.
+pub struct Settings {
+    /// Address to bind.
+    pub listen: SocketAddr,
+    /// As given; [`Settings::root_url`] has the default, which needs the bound port.
+    configured_root_url: Option<String>,
+    /// Where tasks are kept.
+    pub database: Database,
+    /// Embedded cluster, root credentials, local artifacts.
+    pub data_dir: PathBuf,
+    /// Term of a claim.
+    pub claim_timeout: Duration,
+    /// Long poll of claimWork.
+    pub claim_work_wait: Duration,
+    /// How long a polled message stays hidden from other pollers.
+    pub message_visibility: Duration,
+    /// How long claimWork leaves a run alone after its message was polled.
+    pub poll_reservation: Duration,
+    /// How long events are kept.
+    pub event_retention: Duration,
+    /// None in embedded mode when none was given: the data directory holds it.
+    pub secret_keys: Option<SecretKeys>,
+    /// Where the time comes from.
+    pub clock: ClockMode,
+}
+
+impl Settings {
+    /// The URL that clients use, without a slash at its end.
+    #[must_use]
+    pub fn root_url(&self, bound: SocketAddr) -> String {
+        self.configured_root_url.clone().unwrap_or_else(|| format!("http://{bound}"))
+    }
+}
+
+impl Cli {
+    /// Reads the command line (with the program's name first) and the environment.
+    pub fn read(args: impl IntoIterator<Item = OsString>) -> Result<Self, Usage> {
+        Self::try_parse_from(args).map_err(|error| Usage::from_clap(&error))
+    }
+}
+
+impl DatabaseArgs {
+    /// Which database these arguments mean.
+    pub fn database(&self) -> Result<Database, SettingError> {
+        let Some(url) = self.database_url.as_deref().filter(|url| !url.is_empty()) else {
+            return Ok(Database::Embedded(EmbeddedSettings {
+                data_dir: self.data_dir.clone(),
+                pg_bin: self.pg_bin.clone(),
+            }));
+        };
+        // The value is not repeated, and neither is the parser's message: both may hold the password.
+        let wrong = || {
+            SettingError::secret("--database-url (DATABASE_URL)", "write postgres://user:password@host:5432/database")
+        };
+        if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
+            return Err(wrong());
+        }
+        let options: PgConnectOptions = url.parse().map_err(|_| wrong())?;
+        Ok(Database::External(Box::new(options.application_name("tenure"))))
+    }
+}
+
+/// The secret keys that were given. Only embedded mode can do without: the data directory has its own.
+pub fn read_secret_keys(given: Option<&str>, database: &Database) -> Result<Option<SecretKeys>, SettingError> {
+    match (given.filter(|keys| !keys.is_empty()), database) {
+        (Some(keys), _) => SecretKeys::parse(keys)
+            .map(Some)
+            .map_err(|error| SettingError::secret("--secret-key (TENURE_SECRET_KEY)", error.to_string())),
+        (None, Database::Embedded(_)) => Ok(None),
+        (None, Database::External(_)) => Err(SettingError::missing_secret_key()),
+    }
+}
+
+impl ServeArgs {
+    /// Checks everything that can be checked without touching anything.
+    pub fn settings(&self) -> Result<Settings, SettingError> {
+        let database = self.database.database()?;
+        self.check_durations()?;
+        if self.clock == ClockMode::Manual && !self.listen.ip().is_loopback() {
+            let fix =
+                "a manual clock is for tests and only allowed on a loopback address, such as --listen 127.0.0.1:8080";
+            return Err(SettingError::new("--clock (TENURE_CLOCK)", "manual", fix));
+        }
+        let secret_keys = read_secret_keys(self.secret_key.as_deref(), &database)?;
+        Ok(Settings {
+            listen: self.listen,
+            configured_root_url: self.checked_root_url()?,
+            database,
+            data_dir: self.database.data_dir.clone(),
+            claim_timeout: self.claim_timeout,
+            claim_work_wait: self.claim_work_wait,
+            message_visibility: self.message_visibility,
+            poll_reservation: self.poll_reservation,
+            event_retention: self.event_retention,
+            secret_keys,
+            clock: self.clock,
+        })
+    }
+
+    fn check_durations(&self) -> Result<(), SettingError> {
+        let zero = Duration::ZERO;
+        for (name, value, least, most) in [
+            ("--claim-timeout (TENURE_CLAIM_TIMEOUT)", self.claim_timeout, CLAIM_TIMEOUT_MIN, CLAIM_TIMEOUT_MAX),
+            ("--claim-work-wait (TENURE_CLAIM_WORK_WAIT)", self.claim_work_wait, zero, CLAIM_WORK_WAIT_MAX),
+            (
+                "--message-visibility (TENURE_MESSAGE_VISIBILITY)",
+                self.message_visibility,
+                MESSAGE_VISIBILITY_MIN,
+                MESSAGE_VISIBILITY_MAX,
+            ),
+            ("--poll-reservation (TENURE_POLL_RESERVATION)", self.poll_reservation, zero, POLL_RESERVATION_MAX),
+            (
+                "--event-retention (TENURE_EVENT_RETENTION)",
+                self.event_retention,
+                EVENT_RETENTION_MIN,
+                EVENT_RETENTION_MAX,
+            ),
+        ] {
+            if !(least..=most).contains(&value) {
+                return Err(SettingError::new(
+                    name,
+                    duration::display(value),
+                    format!("choose between {} and {}", duration::display(least), duration::display(most)),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn checked_root_url(&self) -> Result<Option<String>, SettingError> {
+        const NAME: &str = "--root-url (TENURE_ROOT_URL)";
+        let Some(url) = self.root_url.as_deref().filter(|url| !url.is_empty()) else {
+            if self.listen.ip().is_unspecified() {
+                let fix =
+                    "clients cannot connect to that address: say with --root-url (TENURE_ROOT_URL) which URL they use";
+                return Err(SettingError::new("--listen (TENURE_LISTEN)", self.listen, fix));
+            }
+            return Ok(None);
+        };
+        let wrong = |fix: &str| Err(SettingError::new(NAME, url, fix));
+        if !url.starts_with("http://") && !url.starts_with("https://") {
+            return wrong("start it with http:// or https://");
+        }
+        if url.ends_with('/') {
+            return wrong("leave out the slash at the end");
+        }
+        if url.contains(['?', '#']) {
+            return wrong("leave out everything from the ? or # on");
+        }
+        match url.parse::<http::Uri>().ok().and_then(|uri| uri.authority().cloned()) {
+            Some(authority) if !authority.host().is_empty() && !authority.as_str().contains('@') => {
+                Ok(Some(url.to_owned()))
+            }
+            _ => wrong("write a URL without a user, such as https://tenure.example.com"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,125 @@
+//! Wrong settings are refused in one line that says what to change.
+
+use super::*;
+
+const KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+const OTHER_KEY: &str = "//////////////////////////////////////////8=";
+const URL: &str = "postgres://me:hunter2@db.example.com/tenure";
+
+fn read(args: &[&str]) -> Result<Cli, Usage> {
+    let args = ["tenure"].iter().chain(args);
+    Cli::read(args.map(OsString::from))
+}
+
+fn settings(flags: &[&str]) -> Result<Settings, Usage> {
+    let args: Vec<&str> = ["serve"].iter().chain(flags).copied().collect();
+    let Command::Serve(serve) = read(&args)?.command else { panic!("serve expected") };
+    Ok(serve.settings()?)
+}
+
+#[track_caller]
+fn refused(flags: &[&str], parts: &[&str]) {
+    let Err(Usage::Wrong(line)) = settings(flags) else { panic!("{flags:?} was accepted") };
+    assert!(!line.contains('\n') && !line.contains("hunter2") && !line.contains(KEY), "{line}");
+    for part in parts {
+        assert!(line.contains(part), "{part:?} is not in: {line}");
+    }
+}
+
+#[test]
+fn the_defaults_are_those_of_the_interface() {
+    let settings = settings(&[]).ok().unwrap();
+    assert_eq!(settings.listen.to_string(), "127.0.0.1:8080");
+    assert_eq!(settings.root_url(settings.listen), "http://127.0.0.1:8080");
+    assert_eq!(settings.claim_timeout, Duration::from_secs(20 * MINUTE));
+    assert_eq!(settings.claim_work_wait, Duration::from_secs(20));
+    assert_eq!(settings.message_visibility, Duration::from_secs(5 * MINUTE));
+    assert_eq!(settings.poll_reservation, Duration::from_secs(2));
+    assert_eq!(settings.event_retention, Duration::from_secs(7 * DAY));
+    assert_eq!(settings.clock, ClockMode::Database);
+    assert!(settings.secret_keys.is_none());
+    assert!(matches!(settings.database, Database::Embedded(embedded) if embedded.data_dir.ends_with("tenure-data")));
+}
+
+#[test]
+fn an_address_that_nobody_can_connect_to_needs_a_root_url() {
+    for listen in ["0.0.0.0:80", "[::]:80"] {
+        refused(&["--listen", listen], &["--listen", listen, "--root-url"]);
+        let with_root = settings(&["--listen", listen, "--root-url", "https://tenure.example.com"]).ok().unwrap();
+        assert_eq!(with_root.root_url(with_root.listen), "https://tenure.example.com");
+    }
+    let any_port = settings(&["--listen", "127.0.0.1:0"]).ok().unwrap();
+    assert_eq!(any_port.root_url("127.0.0.1:4711".parse().unwrap()), "http://127.0.0.1:4711");
+    refused(&["--listen", "localhost"], &["--listen", "localhost"]);
+}
+
+#[test]
+fn a_root_url_that_would_spoil_generated_urls_is_refused() {
+    for (url, fix) in [
+        ("tenure.example.com", "http://"),
+        ("ftp://tenure.example.com", "http://"),
+        ("http://tenure.example.com/", "slash"),
+        ("http://tenure.example.com?x=1", "?"),
+        ("http://tenure.example.com#x", "#"),
+        ("http://user@tenure.example.com", "without a user"),
+        ("http://", "slash"),
+        ("http:// x", "without a user"),
+    ] {
+        refused(&["--root-url", url], &["--root-url", url, fix]);
+    }
+}
+
+#[test]
+fn a_manual_clock_is_only_for_loopback() {
+    assert_eq!(settings(&["--clock", "manual"]).ok().unwrap().clock, ClockMode::Manual);
+    assert_eq!(settings(&["--clock", "manual", "--listen", "[::1]:0"]).ok().unwrap().clock, ClockMode::Manual);
+    refused(&["--clock", "manual", "--listen", "192.0.2.1:80"], &["--clock", "manual", "loopback"]);
+    refused(&["--clock", "sundial"], &["--clock", "sundial", "database, manual"]);
+}
+
+#[test]
+fn an_external_database_needs_a_secret_key() {
+    refused(&["--database-url", URL], &["--secret-key", "openssl"]);
+    refused(&["--database-url", "mysql://me:hunter2@x/y"], &["--database-url", "postgres://"]);
+    refused(&["--database-url", "postgres://me:hunter2@x:nan/y"], &["--database-url", "postgres://"]);
+    let external = settings(&["--database-url", URL, "--secret-key", KEY]).ok().unwrap();
+    let Database::External(options) = external.database else { panic!("external expected") };
+    assert_eq!(options.get_host(), "db.example.com");
+}
+
+#[test]
+fn each_secret_key_is_32_bytes() {
+    let both = format!("{OTHER_KEY},{KEY}");
+    assert!(settings(&["--secret-key", &both]).ok().unwrap().secret_keys.is_some());
+    for (value, which) in [("c2hvcnQ=", "number 1"), (",", "number 1"), ("not base64!", "number 1")] {
+        refused(&["--secret-key", value], &["--secret-key", which]);
+    }
+    refused(&["--secret-key", &format!("{KEY},x")], &["--secret-key", "number 2"]);
+}
+
+#[test]
+fn durations_have_units_and_limits() {
+    assert_eq!(settings(&["--claim-timeout", "90s"]).ok().unwrap().claim_timeout, Duration::from_secs(90));
+    refused(&["--claim-timeout", "90"], &["--claim-timeout", "'90'", "90s"]);
+    refused(&["--claim-timeout", "6d"], &["--claim-timeout", "'6d'", "100ms and 5d"]);
+    refused(&["--message-visibility", "0s"], &["--message-visibility", "'0s'", "100ms and 7d"]);
+    refused(&["--claim-work-wait", "1h"], &["--claim-work-wait", "'1h'", "10m"]);
+}
+
+#[test]
+fn other_mistakes_on_the_command_line_are_one_line_too() {
+    refused(&["--colour"], &["--colour", "--help"]);
+    refused(&["--root-url"], &["--root-url", "value"]);
+    for args in [&["sing"][..], &[], &["client"]] {
+        assert!(matches!(read(args), Err(Usage::Wrong(line)) if !line.contains('\n')), "{args:?}");
+    }
+    assert!(matches!(read(&["serve", "--help"]), Err(Usage::Answer(_))));
+}
+
+#[test]
+fn administration_commands_take_the_database_before_or_after_the_verb() {
+    for args in [&["client", "--data-dir", "/d", "list"], &["client", "list", "--data-dir", "/d"]] {
+        let Command::Client { database, .. } = read(args).unwrap().command else { panic!("client expected") };
+        assert_eq!(database.data_dir, PathBuf::from("/d"));
+    }
+}

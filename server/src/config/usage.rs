@@ -1,0 +1,123 @@
+//! What is wrong with a command line, as one line.
+
+use std::error::Error as _;
+use std::fmt::Display;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+/// A setting that cannot be used: its name, its value and what to do about it.
+#[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
+#[error("{setting} {value}: {fix}")]
+pub struct SettingError {
+    setting: String,
+    value: String,
+    fix: String,
+}
+
+impl SettingError {
+    /// The process' exit code for a wrong setting.
+    pub const EXIT_CODE: u8 = 2;
+
+    /// A value that may be shown.
+    #[must_use]
+    pub fn new(setting: &str, value: impl Display, fix: impl Into<String>) -> Self {
+        Self { setting: setting.to_owned(), value: format!("is '{value}'"), fix: fix.into() }
+    }
+
+    /// A value that may not be shown.
+    pub(super) fn secret(setting: &str, fix: impl Into<String>) -> Self {
+        Self {
+            setting: setting.to_owned(),
+            value: "cannot be used (not shown, because it is secret)".to_owned(),
+            fix: fix.into(),
+        }
+    }
+
+    /// An external database without a secret key: two servers would each make their own.
+    pub fn missing_secret_key() -> Self {
+        Self {
+            setting: "--secret-key (TENURE_SECRET_KEY)".to_owned(),
+            value: "is missing".to_owned(),
+            fix: "with --database-url every server needs the same key; make one with: openssl rand -base64 32"
+                .to_owned(),
+        }
+    }
+}
+
+/// What to print instead of running, and with which exit code to end.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Usage {
+    /// Help or the version was asked for: standard output, exit code 0.
+    Answer(String),
+    /// One line for standard error, exit code 2.
+    Wrong(String),
+}
+
+impl Usage {
+    /// Puts a message of clap, which takes several lines, into one.
+    pub(super) fn from_clap(error: &clap::Error) -> Self {
+        let context = |kind| error.get(kind).map(one_value);
+        let argument = context(ContextKind::InvalidArg).unwrap_or_default();
+        let wrong = |text: String| Self::Wrong(text.split_whitespace().collect::<Vec<_>>().join(" "));
+        match error.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Self::Answer(error.to_string()),
+            ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
+                wrong("no command given: see tenure --help".to_owned())
+            }
+            ErrorKind::ValueValidation => {
+                let value = context(ContextKind::InvalidValue).unwrap_or_default();
+                let reason = error.source().map(ToString::to_string).unwrap_or_default();
+                wrong(format!("{argument} is '{value}': {reason}"))
+            }
+            ErrorKind::InvalidValue => {
+                let value = context(ContextKind::InvalidValue).unwrap_or_default();
+                match context(ContextKind::ValidValue).filter(|choices| !choices.is_empty()) {
+                    Some(choices) => wrong(format!("{argument} is '{value}': choose one of {choices}")),
+                    None => wrong(format!("{argument} needs a value")),
+                }
+            }
+            ErrorKind::UnknownArgument => {
+                wrong(format!("unknown argument '{argument}': see --help for those there are"))
+            }
+            ErrorKind::InvalidSubcommand => {
+                let given = context(ContextKind::InvalidSubcommand).unwrap_or_default();
+                wrong(format!("unknown command '{given}': see --help for those there are"))
+            }
+            _ => wrong(first_paragraph(&error.to_string())),
+        }
+    }
+
+    /// Prints it where it belongs and gives the exit code.
+    #[must_use]
+    pub fn report(&self) -> u8 {
+        match self {
+            Self::Answer(text) => {
+                print!("{text}");
+                0
+            }
+            Self::Wrong(text) => {
+                eprintln!("tenure: {text}");
+                SettingError::EXIT_CODE
+            }
+        }
+    }
+}
+
+impl From<SettingError> for Usage {
+    fn from(error: SettingError) -> Self {
+        Self::Wrong(error.to_string())
+    }
+}
+
+/// clap's values without its quotes and colours.
+fn one_value(value: &ContextValue) -> String {
+    match value {
+        ContextValue::Strings(values) => values.join(", "),
+        other => other.to_string(),
+    }
+}
+
+/// The part of a message before clap's usage and hints.
+fn first_paragraph(text: &str) -> String {
+    text.split("\n\n").next().unwrap_or(text).trim_start_matches("error: ").to_owned()
+}

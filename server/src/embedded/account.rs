@@ -1,0 +1,121 @@
+//! Who runs PostgreSQL: the server's own user, or another one when the server is root, because PostgreSQL refuses root.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use nix::unistd::{Uid, User, getegid, geteuid};
+use tokio::process::Command;
+
+use super::error::{EmbeddedError, io_error};
+
+/// The user that PostgreSQL packages make.
+const POSTGRES: &str = "postgres";
+/// The user of last resort.
+const NOBODY: &str = "nobody";
+
+/// A user of the operating system.
+#[derive(Clone, Debug)]
+pub(super) struct Account {
+    name: String,
+    uid: u32,
+    gid: u32,
+    /// Whether this is somebody else than the server's user.
+    other: bool,
+}
+
+impl Account {
+    /// Whoever owns the cluster if there is one; else the server's user; for root `postgres`, or `nobody`.
+    pub(super) fn choose(pg_dir: &Path) -> Result<Self, EmbeddedError> {
+        let owner = match fs::metadata(pg_dir) {
+            Ok(metadata) => Some(metadata),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            Err(error) => return Err(io_error("look at", pg_dir)(error)),
+        };
+        let us = geteuid();
+        if !us.is_root() {
+            if let Some(owner) = owner.filter(|owner| owner.uid() != us.as_raw()) {
+                return Err(EmbeddedError::ForeignOwner { path: pg_dir.to_owned(), owner: owner.uid() });
+            }
+            return Ok(Self { name: name_of(us), uid: us.as_raw(), gid: getegid().as_raw(), other: false });
+        }
+        if let Some(owner) = owner.filter(|owner| owner.uid() != 0) {
+            let uid = Uid::from_raw(owner.uid());
+            return Ok(Self { name: name_of(uid), uid: owner.uid(), gid: owner.gid(), other: true });
+        }
+        if let Some(user) = find_user(POSTGRES) {
+            return Ok(user);
+        }
+        let nobody = find_user(NOBODY).ok_or(EmbeddedError::NoAccount)?;
+        tracing::warn!(
+            "there is no user postgres, so PostgreSQL runs as nobody: other programs of that user can read the data"
+        );
+        Ok(nobody)
+    }
+
+    /// The numeric user.
+    pub(super) fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// The numeric group.
+    pub(super) fn gid(&self) -> u32 {
+        self.gid
+    }
+
+    /// The user's name.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether this is somebody else than the server's user, so that files must be handed over.
+    pub(super) fn is_other(&self) -> bool {
+        self.other
+    }
+
+    /// A command that runs as this user, in its own process group (a Ctrl-C at the terminal is for the server, which
+    /// still needs PostgreSQL while it drains) and without our environment (`PGDATA` and its like would change what it does).
+    pub(super) fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        command.current_dir("/").env_clear().env("LC_ALL", "C").process_group(0);
+        if let Some(path) = std::env::var_os("PATH") {
+            command.env("PATH", path);
+        }
+        if self.other {
+            command.uid(self.uid).gid(self.gid);
+        }
+        command
+    }
+
+    /// Says which directory on the way to `path`, an absolute path, stops this user. Goes by the permission bits.
+    pub(super) fn check_can_enter(&self, path: &Path) -> Result<(), EmbeddedError> {
+        if !self.other {
+            return Ok(());
+        }
+        let mut ancestors: Vec<&Path> = path.ancestors().collect();
+        ancestors.reverse();
+        for directory in ancestors {
+            let metadata = fs::metadata(directory).map_err(io_error("look at", directory))?;
+            let needed = if metadata.uid() == self.uid {
+                0o100
+            } else if metadata.gid() == self.gid {
+                0o010
+            } else {
+                0o001
+            };
+            if metadata.mode() & needed == 0 {
+                return Err(EmbeddedError::CannotEnter { user: self.name.clone(), directory: directory.to_owned() });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn find_user(name: &str) -> Option<Account> {
+    let user = User::from_name(name).ok().flatten().filter(|user| !user.uid.is_root())?;
+    Some(Account { name: user.name, uid: user.uid.as_raw(), gid: user.gid.as_raw(), other: true })
+}
+
+fn name_of(uid: Uid) -> String {
+    User::from_uid(uid).ok().flatten().map_or_else(|| uid.to_string(), |user| user.name)
+}

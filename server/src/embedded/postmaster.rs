@@ -1,0 +1,182 @@
+//! One running PostgreSQL, our child or one that a killed server left behind, and the file in which it describes itself.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::process::Child;
+use tokio::time::{sleep, timeout};
+
+/// In the cluster's directory.
+const PID_FILE: &str = "postmaster.pid";
+/// How often somebody else's child is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// A fast shutdown writes everything out; after this long it is cut short, and the next start recovers.
+const STOP_PATIENCE: Duration = Duration::from_secs(5);
+/// PostgreSQL itself kills what is left after 5 s of an immediate shutdown.
+const QUIT_PATIENCE: Duration = Duration::from_secs(2);
+
+/// The main process of a PostgreSQL.
+pub(super) struct Postmaster {
+    pid: Pid,
+    pg_dir: PathBuf,
+    /// None for one that we adopted: it is not ours to wait for.
+    child: Option<Child>,
+}
+
+impl Postmaster {
+    /// One that we started.
+    pub(super) fn of_child(child: Child, pg_dir: &Path) -> Self {
+        let pid =
+            child.id().and_then(|pid| i32::try_from(pid).ok()).expect("a child that was not waited for has a pid");
+        Self { pid: Pid::from_raw(pid), pg_dir: pg_dir.to_owned(), child: Some(child) }
+    }
+
+    /// One that runs already.
+    pub(super) fn adopted(pid: i32, pg_dir: &Path) -> Self {
+        Self { pid: Pid::from_raw(pid), pg_dir: pg_dir.to_owned(), child: None }
+    }
+
+    /// Its process id.
+    pub(super) fn pid(&self) -> i32 {
+        self.pid.as_raw()
+    }
+
+    /// Returns when it has ended, and how. May be asked again.
+    pub(super) async fn exited(&mut self) -> String {
+        if let Some(child) = &mut self.child {
+            return match child.wait().await {
+                Ok(status) => status.to_string(),
+                Err(error) => error.to_string(),
+            };
+        }
+        while runs_in(self.pid(), &self.pg_dir) {
+            sleep(LOOK_EVERY).await;
+        }
+        "it is gone".to_owned()
+    }
+
+    /// Whether it has ended.
+    pub(super) fn has_exited(&mut self) -> bool {
+        match &mut self.child {
+            Some(child) => !matches!(child.try_wait(), Ok(None)),
+            None => !runs_in(self.pid.as_raw(), &self.pg_dir),
+        }
+    }
+
+    /// Has it read its settings again.
+    pub(super) fn reload(&self) {
+        self.signal(Signal::SIGHUP);
+    }
+
+    /// Cuts all sessions and shuts down, without waiting for it.
+    pub(super) fn ask_to_stop(&mut self) {
+        if !self.has_exited() {
+            self.signal(Signal::SIGINT);
+        }
+    }
+
+    /// Cuts all sessions, shuts down and waits until it is gone; harder after a while.
+    pub(super) async fn stop(&mut self) {
+        self.ask_to_stop();
+        if timeout(STOP_PATIENCE, self.exited()).await.is_ok() {
+            return;
+        }
+        tracing::warn!(
+            postgres.pid = self.pid(),
+            "PostgreSQL takes long to stop, cutting it short; its next start recovers"
+        );
+        self.signal(Signal::SIGQUIT);
+        if timeout(QUIT_PATIENCE, self.exited()).await.is_err() {
+            tracing::error!(postgres.pid = self.pid(), "PostgreSQL does not stop; the next start will find it running");
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        // It may have ended a moment ago; whoever waits for it finds out.
+        if let Err(error) =
+            kill(self.pid, signal).or_else(|error| if error == Errno::ESRCH { Ok(()) } else { Err(error) })
+        {
+            tracing::error!(postgres.pid = self.pid(), %error, "cannot send {signal} to PostgreSQL");
+        }
+    }
+}
+
+/// What a postmaster says about itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct PidFile {
+    /// Its process id; the process may be long gone.
+    pub(super) pid: i32,
+    /// Where its socket is; None while it has not got that far.
+    pub(super) socket_dir: Option<PathBuf>,
+    /// Whether it takes connections.
+    pub(super) ready: bool,
+}
+
+impl PidFile {
+    /// Reads the file in this cluster; None where there is none, or none that makes sense yet.
+    pub(super) fn find(pg_dir: &Path) -> Option<Self> {
+        Self::parse(&fs::read_to_string(pg_dir.join(PID_FILE)).ok()?)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let lines: Vec<&str> = text.lines().collect();
+        let pid = lines.first()?.trim().parse().ok().filter(|pid| *pid > 0)?;
+        let socket_dir = lines.get(4).filter(|line| !line.is_empty()).map(PathBuf::from);
+        let ready = lines.get(7).is_some_and(|status| status.trim() == "ready");
+        Some(Self { pid, socket_dir, ready })
+    }
+
+    /// The file of a postmaster that runs now.
+    pub(super) fn find_running(pg_dir: &Path) -> Option<Self> {
+        Self::find(pg_dir).filter(|file| runs_in(file.pid, pg_dir))
+    }
+}
+
+/// Removes the traces of a postmaster whose process id belongs to something else by now, as happens when a container is
+/// started again: PostgreSQL itself would take that process for its predecessor and refuse to start. Where nothing has
+/// that id, PostgreSQL's own check is the better one, because it also looks for sessions that outlived the postmaster.
+pub(super) fn clear_reused_pid(pg_dir: &Path, socket_dir: &Path) {
+    let Some(file) = PidFile::find(pg_dir) else { return };
+    if kill(Pid::from_raw(file.pid), None) == Err(Errno::ESRCH) || runs_in(file.pid, pg_dir) {
+        return;
+    }
+    tracing::warn!(
+        postgres.pid = file.pid,
+        "removing the pid file of a PostgreSQL that is gone; its pid is somebody else's now"
+    );
+    let socket = format!(".s.PGSQL.{}", super::socket::PORT);
+    for path in [pg_dir.join(PID_FILE), socket_dir.join(&socket), socket_dir.join(format!("{socket}.lock"))] {
+        // What cannot be removed is refused by PostgreSQL with its own message.
+        let _ = fs::remove_file(path);
+    }
+}
+
+/// Whether this process is a postmaster of this cluster: its working directory is the cluster's. Where the system does
+/// not tell (macOS), being alive must do.
+fn runs_in(pid: i32, pg_dir: &Path) -> bool {
+    if Path::new("/proc/self/cwd").exists() {
+        return fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|directory| directory == pg_dir);
+    }
+    kill(Pid::from_raw(pid), None).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pid_file_is_understood_in_every_state() {
+        let ready = "71\n/d/pg\n1700000000\n5432\n/d/run\n\n  123 456\nready   \n";
+        let parsed = PidFile::parse(ready).unwrap();
+        assert_eq!(parsed, PidFile { pid: 71, socket_dir: Some(PathBuf::from("/d/run")), ready: true });
+        assert!(!PidFile::parse(&ready.replace("ready   ", "starting")).unwrap().ready);
+        assert_eq!(PidFile::parse("71\n/d/pg\n").unwrap().socket_dir, None);
+        for broken in ["", "x\n", "-71\n"] {
+            assert_eq!(PidFile::parse(broken), None);
+        }
+    }
+}

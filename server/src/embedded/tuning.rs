@@ -1,0 +1,111 @@
+//! The settings of the embedded cluster: durable, and as they were measured to be fast for a queue.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use nix::sys::statvfs::statvfs;
+
+const MB: u64 = 1 << 20;
+const GB: u64 = 1 << 30;
+/// What we assume where the machine does not say.
+const MEMORY_UNKNOWN: u64 = 2 * GB;
+const DISK_UNKNOWN: u64 = 8 * GB;
+
+/// What the settings depend on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Machine {
+    /// Memory that this process may use.
+    pub(super) memory_bytes: u64,
+    /// Free space where the cluster lives.
+    pub(super) free_disk_bytes: u64,
+    /// Whether this PostgreSQL was built with lz4.
+    pub(super) has_lz4: bool,
+}
+
+impl Machine {
+    /// Looks at the machine, or at the container's share of it.
+    pub(super) fn look(data_dir: &Path, has_lz4: bool) -> Self {
+        let limits = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
+        let limit = limits.iter().filter_map(|path| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok()).min();
+        let installed = fs::read_to_string("/proc/meminfo").ok().and_then(|text| parse_mem_total(&text));
+        let memory_bytes = installed.unwrap_or(MEMORY_UNKNOWN).min(limit.unwrap_or(u64::MAX));
+        let free_disk_bytes = statvfs(data_dir)
+            .map(|disk| u128::from(disk.blocks_available()) * u128::from(disk.fragment_size()))
+            .map_or(DISK_UNKNOWN, |bytes| u64::try_from(bytes).unwrap_or(u64::MAX));
+        Self { memory_bytes, free_disk_bytes, has_lz4 }
+    }
+
+    /// The text of the settings file.
+    pub(super) fn settings(self) -> String {
+        let shared_buffers = (self.memory_bytes / 8).clamp(32 * MB, 2 * GB);
+        let maintenance = (self.memory_bytes / 64).clamp(16 * MB, 512 * MB);
+        // The log of changes may grow to this between checkpoints: large means fewer full-page images, but never most of
+        // what is left of a small disk.
+        let max_wal = (self.free_disk_bytes / 8).clamp(256 * MB, 8 * GB);
+        let sized = [
+            ("shared_buffers", shared_buffers),
+            ("effective_cache_size", (self.memory_bytes / 2).max(64 * MB)),
+            ("maintenance_work_mem", maintenance),
+            ("max_wal_size", max_wal),
+            ("min_wal_size", max_wal / 8),
+        ];
+        let fixed = [
+            // Nothing that was acknowledged may be lost.
+            ("fsync", "on"),
+            ("full_page_writes", "on"),
+            ("synchronous_commit", "on"),
+            // Short statements on a fast disk.
+            ("wal_compression", if self.has_lz4 { "lz4" } else { "on" }),
+            ("random_page_cost", "1.1"),
+            ("jit", "off"),
+            // Claimed rows die quickly; a minute between two looks makes claims four times slower.
+            ("autovacuum_naptime", "5s"),
+            ("max_connections", "100"),
+            ("password_encryption", "scram-sha-256"),
+            ("log_checkpoints", "off"),
+            ("log_line_prefix", "'%m [%p] '"),
+        ];
+        let mut text =
+            "# Written by tenure at every start. Put your own settings below the include in postgresql.conf.\n"
+                .to_owned();
+        for (name, bytes) in sized {
+            writeln!(text, "{name} = {}MB", bytes / MB).expect("writing to a string cannot fail");
+        }
+        for (name, value) in fixed {
+            writeln!(text, "{name} = {value}").expect("writing to a string cannot fail");
+        }
+        text
+    }
+}
+
+/// Reads the line `MemTotal:  24689764 kB`.
+fn parse_mem_total(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_machine_gets_the_measured_settings_and_a_small_one_its_share() {
+        let large = Machine { memory_bytes: 24 * GB, free_disk_bytes: 500 * GB, has_lz4: true }.settings();
+        for line in
+            ["shared_buffers = 2048MB", "max_wal_size = 8192MB", "min_wal_size = 1024MB", "wal_compression = lz4"]
+        {
+            assert!(large.contains(line), "{line} is not in {large}");
+        }
+        let small = Machine { memory_bytes: GB, free_disk_bytes: 4 * GB, has_lz4: false }.settings();
+        for line in ["shared_buffers = 128MB", "max_wal_size = 512MB", "wal_compression = on", "fsync = on"] {
+            assert!(small.contains(line), "{line} is not in {small}");
+        }
+    }
+
+    #[test]
+    fn the_memory_of_the_machine_is_read_in_bytes() {
+        assert_eq!(parse_mem_total("MemFree: 1 kB\nMemTotal:       2048 kB\n"), Some(2048 * 1024));
+        assert_eq!(parse_mem_total("MemTotal: much"), None);
+    }
+}

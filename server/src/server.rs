@@ -1,0 +1,237 @@
+//! One server from start to end: database, schema, keys, root client, requests and passes, drain.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sqlx::PgPool;
+use sqlx::postgres::PgConnectOptions;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use uuid::Uuid;
+
+use crate::auth::Authenticator;
+use crate::background::{Context, driver, elsewhere};
+use crate::batch::Batcher;
+use crate::batch::claim_line::{self, ClaimLine};
+use crate::batch::delivery::HandBack;
+use crate::batch::marks::MarkTable;
+use crate::config::{ClockMode, Database, Settings};
+use crate::embedded::{self, Embedded, EmbeddedError, RootCredentials};
+use crate::http::app::{App, Parts};
+use crate::http::{self, connection};
+use crate::ops::create_task::CreateTask;
+use crate::ops::reclaim::Reclaim;
+use crate::ops::report::ReportRun;
+use crate::ops::status::ReadStatus;
+use crate::secrets::{SecretKeys, new_access_token};
+use crate::store::clients::{self, NewClient};
+use crate::store::queues::Queues;
+use crate::store::{bells, cluster, schema, session};
+use crate::telemetry;
+use crate::wakeup::Bells;
+
+/// How long requests in hand may take when the server drains.
+const DRAIN_REQUESTS: Duration = Duration::from_secs(6);
+/// How long batches, hand-backs and passes may take after that.
+const DRAIN_TASKS: Duration = Duration::from_secs(2);
+/// How often the metrics forget what they need no more.
+const UPKEEP_EVERY: Duration = Duration::from_secs(5);
+/// The client that is made on the first start.
+const ROOT: &str = "root";
+
+/// Why a server did not start. One line for the operator.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The embedded PostgreSQL.
+    #[error(transparent)]
+    Embedded(#[from] EmbeddedError),
+    /// The database cannot be reached or used.
+    #[error("the database cannot be used: {0}")]
+    Database(#[from] sqlx::Error),
+    /// The schema cannot be brought up to date.
+    #[error("the schema cannot be brought to this release: {0}")]
+    Schema(#[from] sqlx::migrate::MigrateError),
+    /// The tokens of this database are encrypted with another key.
+    #[error("the root client cannot be made: {0}")]
+    Root(#[from] clients::ClientError),
+    /// Too old.
+    #[error("PostgreSQL {0} is too old: version {oldest} or later is needed", oldest = cluster::OLDEST_MAJOR)]
+    TooOld(u32),
+}
+
+/// A database that is ready, and what has to be stopped with it.
+struct Ready {
+    options: PgConnectOptions,
+    pool: PgPool,
+    embedded: Option<Arc<Embedded>>,
+}
+
+/// Runs a server on this listener until `shutdown`; calls `ready` with the root URL when it can serve.
+pub async fn run(
+    listener: TcpListener,
+    settings: Settings,
+    shutdown: CancellationToken,
+    ready: impl FnOnce(&str),
+) -> Result<(), StartError> {
+    let bound = listener.local_addr().map_err(sqlx::Error::Io)?;
+    let root_url = settings.root_url(bound);
+    let database = open(&settings.database).await?;
+    let result = serve(listener, &settings, &root_url, &database, shutdown, ready).await;
+    database.pool.close().await;
+    if let Some(embedded) = database.embedded {
+        embedded.stop().await;
+    }
+    result
+}
+
+async fn open(database: &Database) -> Result<Ready, StartError> {
+    let (options, embedded) = match database {
+        Database::External(options) => ((**options).clone(), None),
+        Database::Embedded(settings) => {
+            let embedded = Arc::new(Embedded::start(settings).await?);
+            let supervised = Arc::clone(&embedded);
+            tokio::spawn(async move { supervised.supervise().await });
+            (embedded.connect_options(), Some(embedded))
+        }
+    };
+    let pool = session::pool(&options);
+    Ok(Ready { options, pool, embedded })
+}
+
+/// Checks an external database, and brings the schema up to date.
+async fn prepare(database: &Ready) -> Result<(), StartError> {
+    if database.embedded.is_none() {
+        let major = cluster::get_major_version(&database.pool).await?;
+        if major < cluster::OLDEST_MAJOR {
+            return Err(StartError::TooOld(major));
+        }
+        for warning in cluster::find_warnings(&database.pool).await? {
+            tracing::warn!(setting = warning.setting, value = warning.value, "{}", warning.advice);
+        }
+    }
+    schema::migrate(&database.pool).await?;
+    Ok(())
+}
+
+async fn serve(
+    listener: TcpListener,
+    settings: &Settings,
+    root_url: &str,
+    database: &Ready,
+    shutdown: CancellationToken,
+    ready: impl FnOnce(&str),
+) -> Result<(), StartError> {
+    prepare(database).await?;
+    let keys = match (&settings.secret_keys, &database.embedded) {
+        (Some(keys), _) => keys.clone(),
+        (None, Some(embedded)) => embedded.secret_keys()?,
+        (None, None) => unreachable_without_keys(),
+    };
+    if database.embedded.is_some() {
+        make_root(&database.pool, &keys, &settings.data_dir, root_url).await?;
+    }
+    let mode = if database.embedded.is_some() { "embedded" } else { "external" };
+    tracing::info!(database = mode, root_url, version = env!("CARGO_PKG_VERSION"), "starting");
+    let (tasks, connections, stop) = (TaskTracker::new(), TaskTracker::new(), CancellationToken::new());
+    let app = assemble(settings, database, keys, &tasks, &stop, &shutdown);
+    let router = http::router(app);
+    ready(root_url);
+    connection::serve(listener, router, connections.clone(), shutdown).await;
+    tracing::info!("draining");
+    connections.close();
+    if tokio::time::timeout(DRAIN_REQUESTS, connections.wait()).await.is_err() {
+        tracing::warn!(connections = connections.len(), "some requests did not end in time");
+    }
+    // The last clone of the application went with the last connection: its batchers finish what they have and end.
+    stop.cancel();
+    tasks.close();
+    if tokio::time::timeout(DRAIN_TASKS, tasks.wait()).await.is_err() {
+        tracing::warn!(tasks = tasks.len(), "some background work did not end in time");
+    }
+    tracing::info!("stopped");
+    Ok(())
+}
+
+fn unreachable_without_keys() -> SecretKeys {
+    unreachable!("settings without keys are refused with an external database")
+}
+
+fn assemble(
+    settings: &Settings,
+    database: &Ready,
+    keys: SecretKeys,
+    tasks: &TaskTracker,
+    stop: &CancellationToken,
+    shutdown: &CancellationToken,
+) -> App {
+    let (options, pool) = (&database.options, database.pool.clone());
+    let (bells, queues, marks) = (Bells::default(), Queues::default(), MarkTable::default());
+    let back = HandBack::start(options, bells.clone(), tasks, stop.clone());
+    let passes = Context { pool: pool.clone(), bells: bells.clone(), event_retention: settings.event_retention };
+    driver::start(&passes, &marks, tasks, stop);
+    let me = Uuid::new_v4();
+    let listeners = session::small_pool(options, bells::LISTENER);
+    tasks.spawn(elsewhere::listen(listeners, bells.clone(), me, stop.clone()));
+    tasks.spawn(elsewhere::notify(pool.clone(), bells.clone(), me, stop.clone()));
+    let metrics = telemetry::start_metrics();
+    let (upkeep, until) = (metrics.clone(), stop.clone());
+    tasks.spawn(async move {
+        while tokio::time::timeout(UPKEEP_EVERY, until.cancelled()).await.is_err() {
+            upkeep.run_upkeep();
+        }
+    });
+    let line = claim_line::Parts {
+        database: options.clone(),
+        pool: pool.clone(),
+        queues: queues.clone(),
+        marks,
+        bells: bells.clone(),
+        back,
+        term: settings.claim_timeout,
+    };
+    let create = CreateTask { bells: bells.clone() };
+    let reclaim = Reclaim { queues: queues.clone(), pool: pool.clone(), term: settings.claim_timeout };
+    let report = ReportRun { queues: queues.clone(), pool: pool.clone(), bells };
+    Arc::new(Parts {
+        authenticator: Authenticator::new(pool.clone(), keys),
+        create: Batcher::start(create, options, tasks),
+        reclaim: Batcher::start(reclaim, options, tasks),
+        report: Batcher::start(report, options, tasks),
+        status: Batcher::start(ReadStatus, options, tasks),
+        line: ClaimLine::start(line, tasks, shutdown.clone()),
+        pool,
+        queues,
+        passes,
+        manual_clock: settings.clock == ClockMode::Manual,
+        claim_timeout: settings.claim_timeout,
+        claim_work_wait: settings.claim_work_wait,
+        started: Instant::now(),
+        metrics,
+    })
+}
+
+/// Makes the client `root` on the first start. Its file is written before the client is made, so that a server that is
+/// killed in between finds the token again.
+async fn make_root(pool: &PgPool, keys: &SecretKeys, data_dir: &Path, root_url: &str) -> Result<(), StartError> {
+    let known = embedded::find_root_token(data_dir)?;
+    let token = known.clone().unwrap_or_else(new_access_token);
+    let exists = clients::find(pool, ROOT).await?.is_some();
+    if exists && known.is_none() {
+        tracing::warn!("root-credentials.json is gone; `tenure client reset-token root` makes a new token");
+        return Ok(());
+    }
+    let credentials = RootCredentials { client_id: ROOT, access_token: token.expose(), root_url };
+    embedded::write_root_credentials(data_dir, &credentials)?;
+    if !exists {
+        let root = NewClient {
+            client_id: ROOT.to_owned(),
+            scopes: vec!["*".to_owned()],
+            description: "Made on the first start; may do everything.".to_owned(),
+            expires: None,
+        };
+        clients::create(pool, keys, &root, &token).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! Questions about a PostgreSQL cluster as a whole: does it answer, has it our database, are its settings safe.
+//!
+//! Not about tables; nothing here needs the schema.
+
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{ConnectOptions as _, Connection as _, PgPool};
+
+/// The oldest PostgreSQL that has all we use.
+pub const OLDEST_MAJOR: u32 = 15;
+
+/// A setting of somebody's PostgreSQL that endangers data or speed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Warning {
+    /// PostgreSQL's name of the setting.
+    pub setting: String,
+    /// What it is set to.
+    pub value: String,
+    /// What that does to us, and the better value.
+    pub advice: &'static str,
+}
+
+/// The settings we look at, the value that is wrong, and why.
+const QUESTIONABLE: [(&str, &str, &str); 6] = [
+    ("fsync", "off", "a power cut can destroy the database; set it to on"),
+    ("full_page_writes", "off", "a power cut can leave half-written pages; set it to on"),
+    ("synchronous_commit", "off", "a crash loses tasks that were acknowledged; set it to on"),
+    ("autovacuum", "off", "claims become slower and slower; set it to on"),
+    ("track_counts", "off", "autovacuum does nothing without it; set it to on"),
+    ("jit", "on", "compiling short statements costs more than running them; set it to off"),
+];
+
+/// Names the settings, as this pool's sessions see them, that endanger data or speed.
+pub async fn find_warnings(pool: &PgPool) -> Result<Vec<Warning>, sqlx::Error> {
+    let names: Vec<String> = QUESTIONABLE.iter().map(|(name, ..)| (*name).to_owned()).collect();
+    let rows = sqlx::query!(
+        r#"-- cluster_settings
+           SELECT name AS "name!", setting AS "setting!" FROM pg_settings WHERE name = ANY($1) ORDER BY name"#,
+        &names
+    )
+    .fetch_all(pool)
+    .await?;
+    let advice_for = |name: &str, value: &str| {
+        QUESTIONABLE.iter().find(|(n, wrong, _)| *n == name && *wrong == value).map(|(.., advice)| *advice)
+    };
+    Ok(rows
+        .into_iter()
+        .filter_map(|row| {
+            let advice = advice_for(&row.name, &row.setting)?;
+            Some(Warning { setting: row.name, value: row.setting, advice })
+        })
+        .collect())
+}
+
+/// The major version of the server behind this pool.
+pub async fn get_major_version(pool: &PgPool) -> Result<u32, sqlx::Error> {
+    let number = sqlx::query_scalar!(
+        r#"-- cluster_version
+           SELECT current_setting('server_version_num')::integer AS "number!""#
+    )
+    .fetch_one(pool)
+    .await?;
+    Ok(u32::try_from(number).unwrap_or(0) / 10_000)
+}
+
+/// Connects once and hangs up: succeeds when the server takes work.
+pub async fn ping(options: &PgConnectOptions) -> Result<(), sqlx::Error> {
+    options.connect().await?.close().await
+}
+
+/// Creates the database `name` on the server behind `admin`, unless it is there. The name is one of our constants.
+pub async fn ensure_database(admin: &PgConnectOptions, name: &'static str) -> Result<(), sqlx::Error> {
+    let mut connection = admin.connect().await?;
+    let found = sqlx::query_scalar!(
+        r#"-- cluster_has_database
+           SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1) AS "found!""#,
+        name
+    )
+    .fetch_one(&mut connection)
+    .await?;
+    if !found {
+        // A database cannot be created with a bound parameter; `name` never comes from outside.
+        let statement = sqlx::AssertSqlSafe(format!("CREATE DATABASE \"{name}\""));
+        sqlx::raw_sql(statement).execute(&mut connection).await?;
+    }
+    connection.close().await
+}

@@ -1,0 +1,75 @@
+//! Logs and metrics.
+//!
+//! Logs go to standard error: one line an event, as JSON unless it is a terminal. `TENURE_LOG` filters them in the form
+//! of `tracing`; `TENURE_LOG=info,access=info` shows every request.
+
+use std::io::IsTerminal;
+use std::sync::OnceLock;
+
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use tracing_subscriber::EnvFilter;
+
+/// What is logged unless `TENURE_LOG` says otherwise: requests only when they are asked for.
+const DEFAULT_FILTER: &str = "info,access=warn,sqlx=warn";
+/// Upper bounds of the buckets of times, in seconds.
+const SECONDS: [f64; 14] =
+    [0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.0, 5.0, 30.0];
+/// Upper bounds of the buckets of batch sizes.
+const MEMBERS: [f64; 9] = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 150.0, 200.0];
+
+/// Starts logging; later calls change nothing.
+pub fn start_logs() {
+    let filter = EnvFilter::try_from_env("TENURE_LOG").unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let started = if std::io::stderr().is_terminal() { logs.try_init() } else { logs.json().try_init() };
+    // A process that runs several servers, as tests do, logs once.
+    drop(started);
+}
+
+/// Starts counting; all servers of a process share the numbers.
+#[must_use]
+pub fn start_metrics() -> PrometheusHandle {
+    static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
+    HANDLE.get_or_init(install).clone()
+}
+
+fn install() -> PrometheusHandle {
+    let builder = PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS)
+        .and_then(|builder| builder.set_buckets_for_metric(Matcher::Suffix("_members".to_owned()), &MEMBERS))
+        .expect("the lists of buckets are not empty");
+    let recorder = builder.build_recorder();
+    let handle = recorder.handle();
+    // Only another recorder can be in the way, and there is none in this program.
+    drop(metrics::set_global_recorder(recorder));
+    describe();
+    handle
+}
+
+/// Says what each number means, and begins the counters at zero so that the first increment is seen as one.
+fn describe() {
+    use metrics::{describe_counter, describe_gauge, describe_histogram};
+    describe_histogram!("tenure_batch_members", "Requests that shared a statement");
+    describe_histogram!("tenure_batch_wait_seconds", "How long a request waited for its batch");
+    describe_histogram!("tenure_batch_seconds", "How long a batch took");
+    describe_counter!("tenure_batch_shed_total", "Requests refused because too many were waiting");
+    describe_counter!("tenure_slow_lane_total", "Requests that met a locked row or were too large for a batch");
+    describe_counter!("tenure_slow_lane_timeouts_total", "Requests that waited for a lock in vain");
+    describe_counter!("tenure_claims_undelivered_total", "Claims handed back because their answer was not delivered");
+    describe_counter!("tenure_pass_total", "What the background passes found and did");
+    describe_histogram!("tenure_pass_seconds", "How long a background pass took");
+    describe_gauge!("queue_pending_tasks", "Pending runs of a task queue");
+    describe_gauge!("queue_claimed_tasks", "Running claims of a task queue");
+    describe_gauge!("tenure_oldest_transaction_seconds", "Age of the oldest transaction in the database");
+    describe_histogram!("http_request_duration_seconds", "How long requests took");
+    describe_counter!("http_requests_total", "Requests answered, by class of status");
+    metrics::counter!("tenure_claims_undelivered_total").absolute(0);
+    for operation in ["create", "claim", "reclaim", "report", "status"] {
+        metrics::counter!("tenure_batch_shed_total", "operation" => operation).absolute(0);
+        metrics::counter!("tenure_slow_lane_total", "operation" => operation).absolute(0);
+        metrics::counter!("tenure_slow_lane_timeouts_total", "operation" => operation).absolute(0);
+    }
+    for status in ["2xx", "4xx", "5xx"] {
+        metrics::counter!("http_requests_total", "status" => status).absolute(0);
+    }
+}
