@@ -40,8 +40,12 @@ impl Definition<'_> {
         if let Some(group) = self.group {
             write!(body, r#","taskGroupId":"{group}""#).expect("a String takes whatever is written");
         }
-        body.push_str(r#","payload":{"maxRunTime":3600,"image":{"type":"indexed-image","path":"public/image.tar.zst"},"#);
-        body.push_str(r#""command":["/bin/sh","-cx","make all && make check"],"env":{"CHECKOUT":"/builds/worker/checkout"},"#);
+        body.push_str(
+            r#","payload":{"maxRunTime":3600,"image":{"type":"indexed-image","path":"public/image.tar.zst"},"#,
+        );
+        body.push_str(
+            r#""command":["/bin/sh","-cx","make all && make check"],"env":{"CHECKOUT":"/builds/worker/checkout"},"#,
+        );
         write!(body, r#""note":"{note}","input":""#).expect("a String takes whatever is written");
         random.push_hex(&mut body, padding);
         body.push_str(r#""},"metadata":{"name":"build linux64/opt","description":"Builds and checks one revision.","#);

@@ -29,11 +29,11 @@ impl Random {
     #[must_use]
     pub fn fork(seed: u64, actor: u64) -> Self {
         let mut parent = Self::from_seed(seed ^ actor.wrapping_mul(0xD1B5_4A32_D192_ED03));
-        Self::from_seed(parent.next())
+        Self::from_seed(parent.draw())
     }
 
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.state;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -43,7 +43,7 @@ impl Random {
 
     /// A number from 0 to `limit` - 1; 0 if the limit is 0.
     pub fn below(&mut self, limit: u64) -> u64 {
-        if limit == 0 { 0 } else { self.next() % limit }
+        if limit == 0 { 0 } else { self.draw() % limit }
     }
 
     /// True in this share of all cases.
@@ -59,7 +59,7 @@ impl Random {
 
     /// A task id that nobody else has.
     pub fn task_id(&mut self) -> SlugId {
-        let bits = u128::from(self.next()) << 64 | u128::from(self.next());
+        let bits = u128::from(self.draw()) << 64 | u128::from(self.draw());
         SlugId::from_random(bits.to_be_bytes())
     }
 
@@ -67,7 +67,7 @@ impl Random {
     pub fn push_hex(&mut self, text: &mut String, digits: usize) {
         let mut left = digits;
         while left > 0 {
-            let mut bits = self.next();
+            let mut bits = self.draw();
             for _ in 0..left.min(16) {
                 text.push(char::from(b"0123456789abcdef"[(bits & 0xf) as usize]));
                 bits >>= 4;
@@ -83,13 +83,13 @@ mod tests {
 
     #[test]
     fn a_seed_gives_the_same_sequence_again() {
-        let draw = |seed| {
+        let sequence = |seed| {
             let mut random = Random::from_seed(seed);
-            (0..5).map(|_| random.next()).collect::<Vec<_>>()
+            (0..5).map(|_| random.draw()).collect::<Vec<_>>()
         };
-        assert_eq!(draw(7), draw(7));
-        assert_ne!(draw(7), draw(8));
-        assert_ne!(Random::fork(7, 0).next(), Random::fork(7, 1).next());
+        assert_eq!(sequence(7), sequence(7));
+        assert_ne!(sequence(7), sequence(8));
+        assert_ne!(Random::fork(7, 0).draw(), Random::fork(7, 1).draw());
     }
 
     #[test]

@@ -40,7 +40,11 @@ pub fn binary() -> PathBuf {
         },
         PathBuf::from,
     );
-    assert!(path.is_file(), "{} does not exist: build it with `cargo build -p tenure-server`, or set TENURE_BIN", path.display());
+    assert!(
+        path.is_file(),
+        "{} does not exist: build it with `cargo build -p tenure-server`, or set TENURE_BIN",
+        path.display()
+    );
     path
 }
 

@@ -285,8 +285,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_reply_in_chunks_is_put_together() {
-        let (reply, _) =
-            exchange(b"HTTP/1.1 503 No\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\nabc\r\nA\r\n0123456789\r\n0\r\n\r\n").await;
+        let (reply, _) = exchange(
+            b"HTTP/1.1 503 No\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\nabc\r\nA\r\n0123456789\r\n0\r\n\r\n",
+        )
+        .await;
         assert_eq!(reply.unwrap(), Reply { status: 503, body: b"abc0123456789".to_vec() });
     }
 
