@@ -119,9 +119,9 @@ mod tests {
 
     #[test]
     fn a_name_with_brackets_does_not_move_the_fields() {
-        let stat: Stat = "7 (a) b) (c) S 1 7 7 0 -1 4194560 1 2 3 4 150 50 20 10 20 0 1 0 5".parse().unwrap();
+        let stat: Stat = "7 (a) b) (c) S 1 7 7 0 -1 4194560 1 2 3 4 150 50 20 30 20 0 1 0 5".parse().unwrap();
         assert_eq!((stat.pid, stat.name.as_str(), stat.parent), (7, "a) b) (c", 1));
-        assert_eq!((stat.own_seconds(), stat.ended_children), (2.0, 0.3));
+        assert_eq!((stat.own_seconds(), stat.ended_children), (2.0, 0.5));
         assert!("7 (x) S 1".parse::<Stat>().is_err());
     }
 
