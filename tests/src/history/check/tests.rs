@@ -171,7 +171,7 @@ fn runs_that_contradict_each_other_are_found() {
     assert!(story.broken().contains(&Rule::Accounted));
     let (mut story, task) = one_life();
     story.history.drained.tasks.get_mut(&task).unwrap().runs[0].run_id = 1;
-    assert_eq!(story.broken(), [Rule::Accounted]);
+    assert!(story.broken().contains(&Rule::Accounted));
 }
 
 #[test]
