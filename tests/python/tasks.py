@@ -47,5 +47,11 @@ def instant(text):
     return datetime.datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=datetime.timezone.utc)
 
 
+def in_millis(text):
+    """The moment as the server keeps it."""
+    moment = instant(text)
+    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+
+
 def runs(queue, task_id):
     return queue.status(task_id)["status"]["runs"]

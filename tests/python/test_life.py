@@ -7,7 +7,7 @@ import taskcluster
 from dateutil.relativedelta import relativedelta
 from taskcluster.exceptions import TaskclusterRestFailure
 
-from tasks import WORKER, claim, claim_one, create, definition, instant, runs
+from tasks import WORKER, claim, claim_one, create, definition, in_millis, instant, runs
 
 
 def test_the_server_answers_a_ping(server):
@@ -27,8 +27,8 @@ def test_a_task_that_is_created_waits_with_its_first_run(queue, queue_id):
     assert status["taskGroupId"] == task_id
     assert (status["schedulerId"], status["projectId"]) == ("-", "none")
     assert (status["state"], status["retriesLeft"]) == ("pending", 5)
-    assert instant(status["deadline"]) == instant(task["deadline"])
-    assert instant(status["expires"]) == instant(task["deadline"]) + relativedelta(years=1)
+    assert instant(status["deadline"]) == in_millis(task["deadline"])
+    assert instant(status["expires"]) == in_millis(task["deadline"]) + relativedelta(years=1)
     [run] = status["runs"]
     assert (run["runId"], run["state"], run["reasonCreated"]) == (0, "pending", "scheduled")
     assert "takenUntil" not in run and "resolved" not in run

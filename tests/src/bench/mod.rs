@@ -137,6 +137,9 @@ pub enum BenchError {
     /// The database cannot be asked.
     #[error("the database given by --database-url cannot be asked")]
     Database(#[from] sqlx::Error),
+    /// The tasks were used up before anything was measured.
+    #[error("no task was left when the warm-up was over: more --prefill or less --warmup is needed")]
+    Exhausted,
     /// Nothing worked for a long time.
     #[error("no call succeeded for too long; the last one: {0}")]
     Hopeless(String),
@@ -214,6 +217,9 @@ async fn measure<M: Mode + 'static>(settings: &Settings) -> Result<String, Bench
     }
     if let Some(failure) = failure {
         return Err(failure);
+    }
+    if elapsed.is_zero() || run.figures().tasks == 0 {
+        return Err(BenchError::Exhausted);
     }
     let durability = match &mut probe {
         Some(probe) => probe.durability().await?,

@@ -97,6 +97,8 @@ pub enum Event {
     RowsLocked,
     /// Sessions of a server were killed.
     SessionsKilled,
+    /// A server said that it is in trouble, or said nothing although the caller waited.
+    Trouble,
 }
 
 /// What a test chose for a task. Two creates with the same id and different content are a conflict.

@@ -13,8 +13,8 @@ use crate::random::Random;
 /// By this name the saboteur's own sessions are told apart from the servers'.
 const APPLICATION: &str = "saboteur";
 /// Longest pause between two deeds, and longest time that a transaction is held open, in milliseconds.
-const PAUSE_MAX: u64 = 400;
-const SNAPSHOT_MAX: u64 = 1_500;
+const PAUSE_MAX: u64 = 500;
+const SNAPSHOT_MAX: u64 = 1_000;
 const LOCK_MAX: u64 = 250;
 
 /// Goes on until the storm is over.

@@ -173,6 +173,7 @@ impl Actor {
             self.client.hang_up();
             return Answer::Unknown;
         }
+        let start = self.world.stamp();
         match self.client.call(credentials, method, path, body).await {
             Ok(answer) if answer.is_success() => Answer::Done(answer.body),
             Ok(answer) if answer.status < INTERNAL_ERROR => Answer::Refused(answer.status),
@@ -180,9 +181,13 @@ impl Actor {
                 if answer.status == INTERNAL_ERROR {
                     self.world.note_internal_error(format!("{method} {path} was answered with {answer:?}"));
                 }
+                self.world.write(start, Event::Trouble);
                 Answer::Unknown
             }
-            Err(_) => Answer::Unknown,
+            Err(_) => {
+                self.world.write(start, Event::Trouble);
+                Answer::Unknown
+            }
         }
     }
 }

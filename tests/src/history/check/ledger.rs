@@ -53,7 +53,7 @@ pub(super) struct Ledger<'a> {
     pub(super) reports: HashMap<RunKey, Vec<Report<'a>>>,
     pub(super) claims: Vec<Claim<'a>>,
     /// Times in which rows may have been locked by somebody whose claim then came to nothing: foreign locks, killed
-    /// sessions and claims with an unknown outcome.
+    /// sessions and servers in trouble. A caller that hung up is none of these: what its claim has taken stays taken.
     pub(super) disturbances: Vec<Span>,
 }
 
@@ -85,10 +85,7 @@ impl<'a> Ledger<'a> {
                 let handout = Handout { span, worker: *worker, by_claim_work: false };
                 self.handouts.entry(*run).or_default().push(handout);
             }
-            Event::ClaimWork { answer: Answer::Unknown, .. }
-            | Event::ClaimTask { answer: Answer::Unknown, .. }
-            | Event::RowsLocked
-            | Event::SessionsKilled => self.disturbances.push(span),
+            Event::RowsLocked | Event::SessionsKilled | Event::Trouble => self.disturbances.push(span),
             Event::ClaimWork { .. } | Event::ClaimTask { .. } | Event::Reclaim { .. } => {}
             Event::Report { run, verdict, answer } => {
                 self.reports.entry(*run).or_default().push(Report { span, verdict: *verdict, answer });

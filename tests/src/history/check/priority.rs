@@ -10,8 +10,8 @@ use super::ledger::{Claim, Ledger, Span};
 use super::{Findings, History, Rule};
 use crate::history::record::{PRIORITIES, RunKey, Stamp};
 
-/// How long after its end a disturbance may still matter: the server rolls back, or serves a client that has gone.
-const AFTERMATH: Stamp = 1_000_000;
+/// How long after its end a disturbance may still matter: the database rolls back what was cut off.
+const AFTERMATH: Stamp = 200_000;
 
 pub(super) fn check(_history: &History, ledger: &Ledger<'_>, findings: &mut Findings) {
     let waits = Waits::of(ledger);

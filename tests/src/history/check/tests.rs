@@ -314,19 +314,23 @@ fn claims_that_overlap_may_have_happened_in_either_order() {
 
 #[test]
 fn a_claim_may_skip_what_somebody_else_has_locked() {
-    for event in [
-        Event::RowsLocked,
-        Event::SessionsKilled,
-        Event::ClaimWork { queue: QUEUE, worker: 9, answer: Answer::Unknown },
-    ] {
+    for event in [Event::RowsLocked, Event::SessionsKilled, Event::Trouble] {
         let (mut story, _, _) = overtaken();
         let claim_of_low = story.history.records[2].start;
-        story.at(claim_of_low - 500_000, claim_of_low - 400_000, event.clone());
+        story.at(claim_of_low - 200_000, claim_of_low - 100_000, event.clone());
         assert_eq!(story.broken(), [], "{event:?}");
         let (mut story, _, _) = overtaken();
         story.at(claim_of_low - 5_000_000, claim_of_low - 4_000_000, event);
         assert_eq!(story.broken(), [Rule::Priority]);
     }
+}
+
+#[test]
+fn a_caller_that_hung_up_excuses_nothing() {
+    let (mut story, _, _) = overtaken();
+    let claim_of_low = story.history.records[2].start;
+    story.at(claim_of_low, claim_of_low, Event::ClaimWork { queue: QUEUE, worker: 9, answer: Answer::Unknown });
+    assert_eq!(story.broken(), [Rule::Priority]);
 }
 
 #[test]
