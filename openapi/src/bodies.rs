@@ -1,1 +1,286 @@
-//! bodies
+//! Request and response bodies. Field names, defaults and limits are those of the Taskcluster Queue API.
+
+use serde::ser::SerializeStruct;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::value::RawValue;
+use std::collections::BTreeMap;
+
+use crate::dates::Timestamp;
+use crate::ids::{
+    ProjectId, ProvisionerId, RunId, SchedulerId, SlugId, TaskGroupId, TaskId, TaskQueueId, WorkerGroup, WorkerId,
+    WorkerType,
+};
+use crate::states::{ExceptionReason, Priority, ReasonCreated, ReasonResolved, Requires, RunState, TaskState};
+
+/// Reads an optional field that may be absent but not null.
+fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
+}
+
+/// The body of createTask, as it was sent. `payload` and `extra` stay the bytes that they are.
+#[derive(Deserialize, Debug)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CreateTaskRequest<'a> {
+    /// With `worker_type`, one way to name the queue.
+    #[serde(default, deserialize_with = "present")]
+    pub provisioner_id: Option<ProvisionerId>,
+    /// See `provisioner_id`.
+    #[serde(default, deserialize_with = "present")]
+    pub worker_type: Option<WorkerType>,
+    /// The other way to name the queue; when both are given they must agree.
+    #[serde(default, deserialize_with = "present")]
+    pub task_queue_id: Option<TaskQueueId>,
+    /// Default `-`.
+    #[serde(default, deserialize_with = "present")]
+    pub scheduler_id: Option<SchedulerId>,
+    /// Default `none`.
+    #[serde(default, deserialize_with = "present")]
+    pub project_id: Option<ProjectId>,
+    /// Default: the task's own id.
+    #[serde(default, deserialize_with = "present")]
+    pub task_group_id: Option<TaskGroupId>,
+    /// Tasks that must be resolved first.
+    #[serde(default)]
+    pub dependencies: Vec<SlugId>,
+    /// How the dependencies must be resolved.
+    #[serde(default, deserialize_with = "present")]
+    pub requires: Option<Requires>,
+    /// Extra routing keys of the task's events.
+    #[serde(default)]
+    pub routes: Vec<String>,
+    /// Default `lowest`.
+    #[serde(default, deserialize_with = "present")]
+    pub priority: Option<Priority>,
+    /// Default 5.
+    #[serde(default, deserialize_with = "present")]
+    pub retries: Option<u16>,
+    /// When the submitter made the task; within 15 minutes of now.
+    pub created: Timestamp,
+    /// When the task is given up.
+    pub deadline: Timestamp,
+    /// When the task is forgotten. Default: a year after the deadline.
+    #[serde(default, deserialize_with = "present")]
+    pub expires: Option<Timestamp>,
+    /// What the task's own credentials may do.
+    #[serde(default)]
+    pub scopes: Vec<String>,
+    /// For the worker; any JSON object.
+    #[serde(borrow)]
+    pub payload: &'a RawValue,
+    /// For people.
+    pub metadata: Metadata,
+    /// For searching.
+    #[serde(default)]
+    pub tags: BTreeMap<String, String>,
+    /// Anything else; any JSON object. Default `{}`.
+    #[serde(borrow, default, deserialize_with = "present")]
+    pub extra: Option<&'a RawValue>,
+}
+
+/// What people want to know of a task.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct Metadata {
+    /// Up to 255 characters.
+    pub name: String,
+    /// Up to 32,768 characters.
+    pub description: String,
+    /// Up to 255 characters.
+    pub owner: String,
+    /// A URL of up to 4,096 characters.
+    pub source: String,
+}
+
+/// A task's definition as it is stored and given back: defaults filled in, never changed afterwards.
+#[derive(Serialize, Debug)]
+#[serde(rename_all = "camelCase")]
+pub struct TaskDefinition<'a> {
+    /// The first half of the queue's id.
+    pub provisioner_id: &'a str,
+    /// The second half of the queue's id.
+    pub worker_type: &'a str,
+    /// Where workers find the task.
+    pub task_queue_id: &'a TaskQueueId,
+    /// Who owns the group.
+    pub scheduler_id: &'a SchedulerId,
+    /// What the task is accounted to.
+    pub project_id: &'a ProjectId,
+    /// The group.
+    pub task_group_id: TaskGroupId,
+    /// Tasks that must be resolved first.
+    pub dependencies: &'a [SlugId],
+    /// How they must be resolved.
+    pub requires: Requires,
+    /// Extra routing keys of the task's events.
+    pub routes: &'a [String],
+    /// The priority at creation.
+    pub priority: Priority,
+    /// How many retries the task starts with.
+    pub retries: u16,
+    /// When the submitter made it.
+    pub created: Timestamp,
+    /// When it is given up.
+    pub deadline: Timestamp,
+    /// When it is forgotten.
+    pub expires: Timestamp,
+    /// What the task's own credentials may do.
+    pub scopes: &'a [String],
+    /// For the worker.
+    pub payload: &'a RawValue,
+    /// For people.
+    pub metadata: &'a Metadata,
+    /// For searching.
+    pub tags: &'a BTreeMap<String, String>,
+    /// Anything else.
+    pub extra: &'a RawValue,
+}
+
+/// What is known of one run.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Run {
+    /// Its number.
+    pub run_id: RunId,
+    /// Its state.
+    pub state: RunState,
+    /// Why it was made.
+    pub reason_created: ReasonCreated,
+    /// Why it ended; absent until it has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason_resolved: Option<ReasonResolved>,
+    /// Who claimed it; absent until somebody has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worker_group: Option<String>,
+    /// See `worker_group`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worker_id: Option<String>,
+    /// When the claim ends unless it is renewed; kept after the run has ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub taken_until: Option<Timestamp>,
+    /// When it became pending.
+    pub scheduled: Timestamp,
+    /// When it was claimed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started: Option<Timestamp>,
+    /// When it ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resolved: Option<Timestamp>,
+}
+
+/// The status of a task.
+#[derive(Deserialize, Debug, Clone, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    /// The task.
+    pub task_id: TaskId,
+    /// Where workers find it.
+    pub task_queue_id: TaskQueueId,
+    /// Who owns the group.
+    pub scheduler_id: String,
+    /// What it is accounted to.
+    pub project_id: String,
+    /// The group.
+    pub task_group_id: TaskGroupId,
+    /// The priority now.
+    pub priority: Priority,
+    /// When it is given up.
+    pub deadline: Timestamp,
+    /// When it is forgotten.
+    pub expires: Timestamp,
+    /// How often it may still be tried again.
+    pub retries_left: u16,
+    /// The state of the last run, or unscheduled.
+    pub state: TaskState,
+    /// Every run; the index is the run's number.
+    pub runs: Vec<Run>,
+}
+
+impl Serialize for Status {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut body = serializer.serialize_struct("Status", 13)?;
+        body.serialize_field("taskId", &self.task_id)?;
+        body.serialize_field("provisionerId", self.task_queue_id.provisioner_id())?;
+        body.serialize_field("workerType", self.task_queue_id.worker_type())?;
+        body.serialize_field("taskQueueId", &self.task_queue_id)?;
+        body.serialize_field("schedulerId", &self.scheduler_id)?;
+        body.serialize_field("projectId", &self.project_id)?;
+        body.serialize_field("taskGroupId", &self.task_group_id)?;
+        body.serialize_field("priority", &self.priority)?;
+        body.serialize_field("deadline", &self.deadline)?;
+        body.serialize_field("expires", &self.expires)?;
+        body.serialize_field("retriesLeft", &self.retries_left)?;
+        body.serialize_field("state", &self.state)?;
+        body.serialize_field("runs", &self.runs)?;
+        body.end()
+    }
+}
+
+/// The body of claimWork.
+#[derive(Serialize, Deserialize, Debug)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ClaimWorkRequest {
+    /// Who asks.
+    pub worker_group: WorkerGroup,
+    /// See `worker_group`.
+    pub worker_id: WorkerId,
+    /// How many tasks at most, 1 to 32.
+    #[serde(default = "one")]
+    pub tasks: u16,
+}
+
+fn one() -> u16 {
+    1
+}
+
+/// The body of claimTask.
+#[derive(Serialize, Deserialize, Debug)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ClaimTaskRequest {
+    /// Who asks.
+    pub worker_group: WorkerGroup,
+    /// See `worker_group`.
+    pub worker_id: WorkerId,
+}
+
+/// The body of reportException.
+#[derive(Serialize, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct ReportExceptionRequest {
+    /// Why the run ended.
+    pub reason: ExceptionReason,
+}
+
+/// A claim, as claimWork, claimTask and reclaimTask answer it.
+#[derive(Serialize, Debug)]
+#[serde(rename_all = "camelCase")]
+pub struct Claim<'a, C> {
+    /// The status of the task.
+    pub status: &'a Status,
+    /// The run that was claimed; with the task's id, the fencing token.
+    pub run_id: RunId,
+    /// Who claimed it.
+    pub worker_group: &'a str,
+    /// See `worker_group`.
+    pub worker_id: &'a str,
+    /// When the claim ends unless it is renewed.
+    pub taken_until: Timestamp,
+    /// The definition; reclaimTask leaves it out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task: Option<&'a RawValue>,
+    /// Good for this run only.
+    pub credentials: C,
+}
+
+/// How many tasks one claimWork may ask for.
+pub const CLAIM_TASKS: std::ops::RangeInclusive<u16> = 1..=32;
+
+/// How many queues taskQueueCountsBatch may ask for.
+pub const COUNTS_BATCH_MAX: usize = 1000;
+
+/// The body of taskQueueCountsBatch.
+#[derive(Serialize, Deserialize, Debug)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CountsBatchRequest {
+    /// The queues.
+    pub task_queue_ids: Vec<TaskQueueId>,
+}

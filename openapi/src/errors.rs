@@ -1,1 +1,75 @@
-//! errors
+//! The error codes of the API and the status that each has.
+
+use serde::{Deserialize, Serialize};
+
+/// What went wrong, in the word that clients compare.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum ErrorCode {
+    /// The body is not JSON, or is not sent as JSON.
+    MalformedPayload,
+    /// A parameter of the path or of the query does not fit its pattern.
+    InvalidRequestArguments,
+    /// The body does not fit its schema.
+    InputValidationError,
+    /// The body fits its schema but breaks a rule.
+    InputError,
+    /// The credentials are wrong.
+    AuthenticationFailed,
+    /// The credentials are good but do not allow this.
+    InsufficientScopes,
+    /// There is no such thing.
+    ResourceNotFound,
+    /// The state forbids it.
+    RequestConflict,
+    /// It was there and has expired.
+    ResourceExpired,
+    /// The body is over the limit.
+    InputTooLarge,
+    /// Not built in this version.
+    NotImplemented,
+    /// Overloaded, or the database is away; the same call may be sent again.
+    ServiceUnavailable,
+    /// A fault of the server.
+    InternalServerError,
+}
+
+impl ErrorCode {
+    /// The HTTP status that goes with the code.
+    #[must_use]
+    pub fn status(self) -> u16 {
+        match self {
+            Self::MalformedPayload | Self::InvalidRequestArguments | Self::InputValidationError | Self::InputError => {
+                400
+            }
+            Self::AuthenticationFailed => 401,
+            Self::InsufficientScopes => 403,
+            Self::ResourceNotFound => 404,
+            Self::RequestConflict => 409,
+            Self::ResourceExpired => 410,
+            Self::InputTooLarge => 413,
+            Self::InternalServerError => 500,
+            Self::NotImplemented => 501,
+            Self::ServiceUnavailable => 503,
+        }
+    }
+
+    /// The wire form.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::MalformedPayload => "MalformedPayload",
+            Self::InvalidRequestArguments => "InvalidRequestArguments",
+            Self::InputValidationError => "InputValidationError",
+            Self::InputError => "InputError",
+            Self::AuthenticationFailed => "AuthenticationFailed",
+            Self::InsufficientScopes => "InsufficientScopes",
+            Self::ResourceNotFound => "ResourceNotFound",
+            Self::RequestConflict => "RequestConflict",
+            Self::ResourceExpired => "ResourceExpired",
+            Self::InputTooLarge => "InputTooLarge",
+            Self::NotImplemented => "NotImplemented",
+            Self::ServiceUnavailable => "ServiceUnavailable",
+            Self::InternalServerError => "InternalServerError",
+        }
+    }
+}

@@ -226,6 +226,22 @@ text_id!(
     ProjectId, "projectId", PROJECT_PATTERN, is_project
 );
 
+impl SchedulerId {
+    /// What a task without a scheduler gets.
+    #[must_use]
+    pub fn default_value() -> Self {
+        Self("-".to_owned())
+    }
+}
+
+impl ProjectId {
+    /// What a task without a project gets.
+    #[must_use]
+    pub fn default_value() -> Self {
+        Self("none".to_owned())
+    }
+}
+
 impl TaskQueueId {
     /// The queue of a provisioner and a worker type.
     #[must_use]

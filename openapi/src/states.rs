@@ -1,1 +1,211 @@
-//! states
+//! The closed sets of words of the wire. Each word has its wire form and the small number that databases store.
+
+use serde::{Deserialize, Serialize};
+
+/// An enum whose variants have a wire word and a stored code.
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $code:literal $word:literal),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+        pub enum $name { $($(#[$vdoc])* #[serde(rename = $word)] $variant),+ }
+
+        impl $name {
+            /// Every word, in the order of the stored codes.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// The wire form.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $word),+ }
+            }
+
+            /// The number that the database stores.
+            #[must_use]
+            pub fn code(self) -> i16 {
+                match self { $(Self::$variant => $code),+ }
+            }
+
+            /// The word that a stored number stands for.
+            #[must_use]
+            pub fn from_code(code: i16) -> Option<Self> {
+                match code { $($code => Some(Self::$variant),)+ _ => None }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+    };
+}
+
+words! {
+    /// How urgent a task is. The order of the variants, and of the codes, is the order of service.
+    Priority {
+        /// Served first.
+        Highest = 0 "highest",
+        /// See [`Priority`].
+        VeryHigh = 1 "very-high",
+        /// See [`Priority`].
+        High = 2 "high",
+        /// See [`Priority`].
+        Medium = 3 "medium",
+        /// See [`Priority`].
+        Low = 4 "low",
+        /// See [`Priority`].
+        VeryLow = 5 "very-low",
+        /// Served last; the default.
+        Lowest = 6 "lowest",
+    }
+}
+
+words! {
+    /// What the results of a task's dependencies must be before it may run.
+    Requires {
+        /// Each of them completed.
+        AllCompleted = 0 "all-completed",
+        /// Each of them resolved, well or badly.
+        AllResolved = 1 "all-resolved",
+    }
+}
+
+words! {
+    /// The state of a task: that of its last run, or unscheduled while it has none.
+    TaskState {
+        /// No run exists yet.
+        Unscheduled = 0 "unscheduled",
+        /// The last run waits for a worker.
+        Pending = 1 "pending",
+        /// A worker holds a claim on the last run.
+        Running = 2 "running",
+        /// Reported as a success.
+        Completed = 3 "completed",
+        /// Reported as a failure of the task itself.
+        Failed = 4 "failed",
+        /// Ended for a reason outside the task.
+        Exception = 5 "exception",
+    }
+}
+
+words! {
+    /// The state of one run.
+    RunState {
+        /// Waits for a worker.
+        Pending = 1 "pending",
+        /// A worker holds a claim on it.
+        Running = 2 "running",
+        /// Reported as a success.
+        Completed = 3 "completed",
+        /// Reported as a failure of the task itself.
+        Failed = 4 "failed",
+        /// Ended for a reason outside the task.
+        Exception = 5 "exception",
+    }
+}
+
+words! {
+    /// Why a run was made.
+    ReasonCreated {
+        /// The task became ready to run.
+        Scheduled = 0 "scheduled",
+        /// The run before it was lost, or its worker shut down.
+        Retry = 1 "retry",
+        /// The task itself asked for another try (intermittent-task).
+        TaskRetry = 2 "task-retry",
+        /// Somebody asked for a rerun.
+        Rerun = 3 "rerun",
+        /// Made only to record an exception on a task that had no run.
+        Exception = 4 "exception",
+    }
+}
+
+words! {
+    /// Why a run ended.
+    ReasonResolved {
+        /// Reported as a success.
+        Completed = 0 "completed",
+        /// Reported as a failure.
+        Failed = 1 "failed",
+        /// The task's deadline passed.
+        DeadlineExceeded = 2 "deadline-exceeded",
+        /// Somebody cancelled the task.
+        Canceled = 3 "canceled",
+        /// The worker did not renew its claim in time.
+        ClaimExpired = 4 "claim-expired",
+        /// The worker shut down, or its claim never reached it.
+        WorkerShutdown = 5 "worker-shutdown",
+        /// The worker could not understand the payload.
+        MalformedPayload = 6 "malformed-payload",
+        /// Something that the task needs could not be had.
+        ResourceUnavailable = 7 "resource-unavailable",
+        /// The worker's own fault.
+        InternalError = 8 "internal-error",
+        /// The task asked for another try.
+        IntermittentTask = 9 "intermittent-task",
+    }
+}
+
+words! {
+    /// The reasons with which a worker may end a run as an exception.
+    ExceptionReason {
+        /// Retried while retries are left.
+        WorkerShutdown = 5 "worker-shutdown",
+        /// Final.
+        MalformedPayload = 6 "malformed-payload",
+        /// Final.
+        ResourceUnavailable = 7 "resource-unavailable",
+        /// Final.
+        InternalError = 8 "internal-error",
+        /// Retried while retries are left.
+        IntermittentTask = 9 "intermittent-task",
+    }
+}
+
+impl From<ExceptionReason> for ReasonResolved {
+    fn from(reason: ExceptionReason) -> Self {
+        match reason {
+            ExceptionReason::WorkerShutdown => Self::WorkerShutdown,
+            ExceptionReason::MalformedPayload => Self::MalformedPayload,
+            ExceptionReason::ResourceUnavailable => Self::ResourceUnavailable,
+            ExceptionReason::InternalError => Self::InternalError,
+            ExceptionReason::IntermittentTask => Self::IntermittentTask,
+        }
+    }
+}
+
+impl From<RunState> for TaskState {
+    fn from(state: RunState) -> Self {
+        match state {
+            RunState::Pending => Self::Pending,
+            RunState::Running => Self::Running,
+            RunState::Completed => Self::Completed,
+            RunState::Failed => Self::Failed,
+            RunState::Exception => Self::Exception,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_reads_back_as_its_word() {
+        for &word in Priority::ALL {
+            assert_eq!(Priority::from_code(word.code()), Some(word));
+        }
+        for &word in ReasonResolved::ALL {
+            assert_eq!(ReasonResolved::from_code(word.code()), Some(word));
+            assert_eq!(serde_json::to_value(word).unwrap(), word.as_str());
+        }
+        assert_eq!(Priority::from_code(7), None);
+    }
+
+    #[test]
+    fn an_exception_reason_keeps_its_code() {
+        for &reason in ExceptionReason::ALL {
+            assert_eq!(ReasonResolved::from(reason).code(), reason.code());
+        }
+    }
+}

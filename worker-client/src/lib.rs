@@ -1,1 +1,25 @@
-//! worker-client
+//! A client of the queue for submitters and workers, and the parts of the ready worker `tenure-worker`.
+//!
+//! [`Client`] signs and repeats requests; [`Client::claim_work`] hands out [`Claim`]s. Reporting the outcome of a
+//! claim consumes it, so that reporting twice does not compile, and a claim that the server has given to somebody
+//! else is a value ([`Lost`]), not an error. [`worker`] builds a worker that runs commands on top of that.
+//!
+//! Works against any server that speaks the Taskcluster Queue API; nothing here knows how the server is made.
+
+mod claim;
+mod client;
+mod clock;
+mod error;
+mod retry;
+mod submit;
+mod term;
+mod wire;
+pub mod worker;
+
+pub use claim::{Claim, Lost, LostBecause, NotReported, Renewal, Reported, WorkerName};
+pub use client::{Client, ClientBuilder};
+pub use error::Error;
+pub use retry::RetryPolicy;
+pub use tenure_api::credentials::{AccessToken, Credentials};
+pub use term::Term;
+pub use wire::{ExceptionReason, Metadata, NewTask, Priority, QueueCounts, RunStatus, State, Task, TaskStatus};

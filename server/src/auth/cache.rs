@@ -1,0 +1,174 @@
+//! Clients in memory for a second at most, so that a request costs no query.
+//!
+//! However many requests of a client arrive together, one of them reads it and all get its answer. Whoever changes or
+//! deletes a client thus takes effect on every server within a second, without messages between them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, Shared};
+use tokio::time::Instant;
+
+/// How old an entry may get, a missing client's included.
+pub(super) const AGE_MAX: Duration = Duration::from_secs(1);
+/// How many clients are kept; strangers who make up client ids cannot fill the memory.
+const ENTRIES_MAX: usize = 10_000;
+
+type Reading<T, E> = Shared<BoxFuture<'static, Result<Option<Arc<T>>, Arc<E>>>>;
+
+struct Entry<T, E> {
+    begun: Instant,
+    reading: Reading<T, E>,
+}
+
+/// Values by name, each read again when it is older than a second.
+pub(super) struct Cache<T, E> {
+    entries: Mutex<HashMap<String, Entry<T, E>>>,
+}
+
+impl<T: Send + Sync + 'static, E: Send + Sync + 'static> Cache<T, E> {
+    pub(super) fn new() -> Self {
+        Self { entries: Mutex::default() }
+    }
+
+    /// The value as it was at most a second ago; if it must be read, `read` gives the way to do so.
+    pub(super) async fn get<F>(&self, name: &str, read: impl FnOnce(String) -> F) -> Result<Option<Arc<T>>, Arc<E>>
+    where
+        F: Future<Output = Result<Option<T>, E>> + Send + 'static,
+    {
+        let reading = self.reading(name, read);
+        // Finished readings are taken without a turn through the scheduler, which is nearly every time.
+        if let Some(done) = reading.peek() {
+            return done.clone();
+        }
+        let result = reading.clone().await;
+        if result.is_err() {
+            self.forget(name, &reading);
+        }
+        result
+    }
+
+    fn reading<F>(&self, name: &str, read: impl FnOnce(String) -> F) -> Reading<T, E>
+    where
+        F: Future<Output = Result<Option<T>, E>> + Send + 'static,
+    {
+        let now = Instant::now();
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = entries.get(name)
+            && now.duration_since(entry.begun) < AGE_MAX
+        {
+            return entry.reading.clone();
+        }
+        let reading = read(name.to_owned()).map(|done| done.map(|value| value.map(Arc::new)).map_err(Arc::new));
+        let reading = reading.boxed().shared();
+        // Known clients come back at the cost of one reading each, as they do every second anyway.
+        if entries.len() >= ENTRIES_MAX {
+            entries.clear();
+        }
+        entries.insert(name.to_owned(), Entry { begun: now, reading: reading.clone() });
+        reading
+    }
+
+    /// A failure is for those who waited for it, not for those who come later.
+    fn forget(&self, name: &str, failed: &Reading<T, E>) {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        if entries.get(name).is_some_and(|entry| entry.reading.ptr_eq(failed)) {
+            entries.remove(name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    struct Source {
+        reads: Arc<AtomicUsize>,
+        cache: Cache<usize, &'static str>,
+    }
+
+    impl Source {
+        fn new() -> Self {
+            Self { reads: Arc::default(), cache: Cache::new() }
+        }
+
+        /// Each reading takes a moment and gives its own number; `answer` can turn it into something else.
+        async fn get(
+            &self,
+            name: &str,
+            answer: fn(usize) -> Result<Option<usize>, &'static str>,
+        ) -> Result<Option<usize>, &'static str> {
+            let reads = Arc::clone(&self.reads);
+            let read = |_| async move {
+                tokio::task::yield_now().await;
+                answer(reads.fetch_add(1, Ordering::SeqCst) + 1)
+            };
+            self.cache.get(name, read).await.map(|value| value.as_deref().copied()).map_err(|error| *error)
+        }
+
+        fn reads(&self) -> usize {
+            self.reads.load(Ordering::SeqCst)
+        }
+    }
+
+    const FOUND: fn(usize) -> Result<Option<usize>, &'static str> = |number| Ok(Some(number));
+    const MISSING: fn(usize) -> Result<Option<usize>, &'static str> = |_| Ok(None);
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn requests_that_come_together_share_one_reading() {
+        let source = Source::new();
+        let (a, b, c) = tokio::join!(source.get("ci", FOUND), source.get("ci", FOUND), source.get("other", FOUND));
+        assert_eq!((a, b), (Ok(Some(1)), Ok(Some(1))));
+        assert_eq!(c, Ok(Some(2)));
+        assert_eq!(source.get("ci", FOUND).await, Ok(Some(1)));
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn an_entry_is_read_again_after_a_second_whether_it_was_found_or_not() {
+        let source = Source::new();
+        assert_eq!(source.get("ci", FOUND).await, Ok(Some(1)));
+        assert_eq!(source.get("nobody", MISSING).await, Ok(None));
+        for entry in source.cache.entries.lock().unwrap().values_mut() {
+            entry.begun -= AGE_MAX - Duration::from_millis(200);
+        }
+        assert_eq!(source.get("ci", FOUND).await, Ok(Some(1)));
+        assert_eq!(source.get("nobody", FOUND).await, Ok(None));
+        for entry in source.cache.entries.lock().unwrap().values_mut() {
+            entry.begun -= Duration::from_millis(200);
+        }
+        assert_eq!(source.get("ci", MISSING).await, Ok(None));
+        assert_eq!(source.get("nobody", FOUND).await, Ok(Some(4)));
+        assert_eq!(source.reads(), 4);
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_failure_is_not_kept() {
+        let source = Source::new();
+        assert_eq!(source.get("ci", |_| Err("gone")).await, Err("gone"));
+        assert_eq!(source.get("ci", FOUND).await, Ok(Some(2)));
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn one_that_gives_up_does_not_stop_the_others() {
+        let source = Source::new();
+        let mut first = Box::pin(source.get("ci", FOUND));
+        assert!(futures_util::poll!(first.as_mut()).is_pending());
+        let mut second = Box::pin(source.get("ci", FOUND));
+        assert!(futures_util::poll!(second.as_mut()).is_pending());
+        drop(first);
+        assert_eq!(second.await, Ok(Some(1)));
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn made_up_names_cannot_fill_the_memory() {
+        let source = Source::new();
+        for number in 0..=ENTRIES_MAX {
+            let _ = source.get(&number.to_string(), MISSING).await;
+        }
+        assert!(source.cache.entries.lock().unwrap().len() <= ENTRIES_MAX);
+    }
+}

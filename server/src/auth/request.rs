@@ -1,0 +1,253 @@
+//! What one request says about its sender, and whether that is true. Pure: the client's account comes from outside.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use tenure_api::credentials::{AccessToken, Certificate, CertificateError, SigningKey};
+use tenure_api::hawk::{Ext, ExtError, Header, Target, media_type, payload_hash};
+
+use super::task_credentials::TaskCredentials;
+use super::{Account, AuthFailure, Principal};
+use crate::domain::scopes::{ScopeSet, expand, valid_scope};
+
+/// How far a signature's timestamp may be from the real time.
+pub const TIMESTAMP_SKEW_SECONDS: u64 = 15 * 60;
+/// What an issuer needs before it can give temporary credentials this id.
+const NAMING_SCOPE: &str = "auth:create-client:";
+/// The official Rust client signs the path without its query; it sends a query only to page through lists.
+const PAGING_PARAMETERS: [&str; 3] = ["limit", "continuationToken", "quarantined"];
+
+/// The two clocks that matter, in milliseconds since 1970.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    /// Real time, by which clients date what they sign.
+    pub real_ms: i64,
+    /// The server's clock, by which it dates what it signs; it can be ahead of real time in tests.
+    pub server_ms: i64,
+}
+
+/// A request as far as authentication looks at it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RequestParts<'a> {
+    /// The HTTP method.
+    pub method: &'a str,
+    /// Path and query exactly as received, not decoded.
+    pub target: &'a str,
+    /// The header `Host`.
+    pub host: &'a str,
+    /// The header `X-Forwarded-Port`.
+    pub forwarded_port: Option<&'a str>,
+    /// The header `X-Forwarded-Proto`.
+    pub forwarded_proto: Option<&'a str>,
+    /// The header `Authorization`.
+    pub authorization: Option<&'a str>,
+    /// The header `Content-Type`.
+    pub content_type: Option<&'a str>,
+    /// The body.
+    pub body: &'a [u8],
+}
+
+impl<'a> RequestParts<'a> {
+    pub(super) fn signed_target(&self) -> Target<'a> {
+        let (host, own_port) = split_host(self.host);
+        let forwarded = self.forwarded_port.and_then(|port| port.trim().parse().ok());
+        let secure = self.forwarded_proto.is_some_and(|proto| proto.trim().eq_ignore_ascii_case("https"));
+        let port = forwarded.or(secure.then_some(443)).or(own_port).unwrap_or(80);
+        Target { method: self.method, resource: self.target, host, port }
+    }
+
+    fn is_signed_by(&self, header: &Header<'_>, key: &SigningKey) -> bool {
+        let target = self.signed_target();
+        header.signed_by(key, &target)
+            || path_of_paging(self.target)
+                .is_some_and(|path| header.signed_by(key, &Target { resource: path, ..target }))
+    }
+
+    /// Bodies that are not JSON are read by no operation, and clients hash them as if they were empty.
+    fn has_hash(&self, hash: &str) -> bool {
+        let content_type = self.content_type.unwrap_or_default();
+        payload_hash(content_type, self.body).matches(hash)
+            || (!media_type(content_type).eq_ignore_ascii_case("application/json")
+                && payload_hash(content_type, b"").matches(hash))
+    }
+}
+
+/// The host, with the brackets of an IPv6 address, and the port if there is one.
+fn split_host(host: &str) -> (&str, Option<u16>) {
+    match host.rsplit_once(':') {
+        Some((name, port)) if !port.ends_with(']') => (name, port.parse().ok()),
+        Some(_) | None => (host, None),
+    }
+}
+
+fn path_of_paging(target: &str) -> Option<&str> {
+    let (path, query) = target.split_once('?')?;
+    let only_paging = query.split('&').all(|parameter| {
+        let name = parameter.split('=').next().unwrap_or_default();
+        PAGING_PARAMETERS.contains(&name)
+    });
+    only_paging.then_some(path)
+}
+
+/// Whose token or key a claim stands on.
+pub(super) enum Issuer<'a> {
+    /// A client in the database.
+    Client(&'a str),
+    /// The server itself.
+    Tasks,
+}
+
+/// What an `Authorization` header says; nothing of it is proven yet.
+pub(super) enum Claim<'a> {
+    Hawk { header: Header<'a>, certificate: Option<Box<Certificate>>, authorized_scopes: Option<Vec<String>> },
+    Basic { client_id: String, token: AccessToken },
+}
+
+impl<'a> Claim<'a> {
+    pub(super) fn read(authorization: &'a str) -> Result<Self, AuthFailure> {
+        let (scheme, rest) = authorization.trim().split_once(' ').unwrap_or((authorization, ""));
+        if scheme.eq_ignore_ascii_case("basic") {
+            return read_basic(rest.trim()).ok_or(AuthFailure::BasicSyntax);
+        }
+        if !scheme.eq_ignore_ascii_case("hawk") {
+            return Err(AuthFailure::Scheme);
+        }
+        let header = Header::parse(authorization)?;
+        let ext = header.ext.map(Ext::decode).transpose()?.unwrap_or_default();
+        if !ext.authorized_scopes.iter().flatten().all(|scope| valid_scope(scope)) {
+            return Err(ExtError.into());
+        }
+        let certificate = ext.certificate().map(Certificate::parse).transpose()?.map(Box::new);
+        Ok(Self::Hawk { header, certificate, authorized_scopes: ext.authorized_scopes })
+    }
+
+    pub(super) fn issuer(&self) -> Result<Issuer<'_>, AuthFailure> {
+        match self {
+            Self::Basic { client_id, .. } => Ok(Issuer::Client(client_id)),
+            Self::Hawk { header, certificate: None, .. } => Ok(Issuer::Client(header.id)),
+            Self::Hawk { header, certificate: Some(certificate), .. } => {
+                if TaskCredentials::claims_to_have_issued(certificate, header.id) {
+                    return Ok(Issuer::Tasks);
+                }
+                Ok(Issuer::Client(certificate.issuer(header.id)?))
+            }
+        }
+    }
+
+    /// Checks a claim that stands on the server's own issuer. The server dated it, so only the server's clock counts.
+    pub(super) fn check_task(
+        self,
+        tasks: &TaskCredentials,
+        request: &RequestParts<'_>,
+        now: Now,
+    ) -> Result<Principal, AuthFailure> {
+        let Self::Hawk { header, certificate: Some(certificate), authorized_scopes } = self else {
+            return Err(CertificateError::Issuer.into());
+        };
+        certificate.check_time(now.server_ms)?;
+        let key = tasks.verify(&certificate, header.id)?.key();
+        check_signature(&header, &key, request, now)?;
+        let expires_ms = Some(certificate.expiry_ms());
+        let scopes = Arc::new(expand(certificate.into_scopes()));
+        principal(&header, scopes, expires_ms, authorized_scopes)
+    }
+
+    /// Checks a claim that stands on this client's token.
+    pub(super) fn check(
+        self,
+        account: &Account,
+        request: &RequestParts<'_>,
+        now: Now,
+    ) -> Result<Principal, AuthFailure> {
+        match self {
+            Self::Basic { client_id, token } => {
+                if token != account.token {
+                    return Err(AuthFailure::BasicToken);
+                }
+                let (scopes, expires_ms) = (Arc::clone(&account.scopes), account.expires_ms);
+                Ok(Principal { client_id: Some(client_id), scopes, expires_ms })
+            }
+            Self::Hawk { header, certificate: None, authorized_scopes } => {
+                check_signature(&header, &account.key, request, now)?;
+                principal(&header, Arc::clone(&account.scopes), account.expires_ms, authorized_scopes)
+            }
+            Self::Hawk { header, certificate: Some(certificate), authorized_scopes } => {
+                certificate.check_time(now.real_ms).or_else(|_| certificate.check_time(now.server_ms))?;
+                let key = certificate.verify(header.id, &account.key)?.key();
+                check_lent(&certificate, header.id, &account.scopes)?;
+                check_signature(&header, &key, request, now)?;
+                let expiry = certificate.expiry_ms();
+                let expires_ms = Some(account.expires_ms.map_or(expiry, |expires| expires.min(expiry)));
+                let scopes = Arc::new(expand(certificate.into_scopes()));
+                principal(&header, scopes, expires_ms, authorized_scopes)
+            }
+        }
+    }
+}
+
+fn read_basic(encoded: &str) -> Option<Claim<'static>> {
+    let text = String::from_utf8(STANDARD.decode(encoded).ok()?).ok()?;
+    // Client ids can have colons, access tokens cannot.
+    let (client_id, token) = text.rsplit_once(':')?;
+    Some(Claim::Basic { client_id: client_id.to_owned(), token: AccessToken::new(token.to_owned()) })
+}
+
+/// An issuer lends only what it has, and only under a name that it may give.
+fn check_lent(certificate: &Certificate, client_id: &str, issuer_scopes: &ScopeSet) -> Result<(), AuthFailure> {
+    let naming = certificate.is_named().then(|| format!("{NAMING_SCOPE}{client_id}"));
+    let missing = naming.as_deref().filter(|scope| !issuer_scopes.allows(scope));
+    match missing.or_else(|| issuer_scopes.first_missing(certificate.scopes())) {
+        None => Ok(()),
+        Some(scope) => {
+            let issuer = certificate.issuer(client_id)?.to_owned();
+            Err(AuthFailure::IssuerScope { issuer, scope: scope.to_owned() })
+        }
+    }
+}
+
+fn check_signature(
+    header: &Header<'_>,
+    key: &SigningKey,
+    request: &RequestParts<'_>,
+    now: Now,
+) -> Result<(), AuthFailure> {
+    if !request.is_signed_by(header, key) {
+        return Err(AuthFailure::Mac(describe(&request.signed_target())));
+    }
+    let seconds = now.real_ms.div_euclid(1000).abs_diff(header.timestamp);
+    if seconds > TIMESTAMP_SKEW_SECONDS {
+        return Err(AuthFailure::Stale { seconds });
+    }
+    match header.hash {
+        Some(hash) if !request.has_hash(hash) => Err(AuthFailure::PayloadHash),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// What a proxy in between may have changed, so that its operator sees it.
+fn describe(target: &Target<'_>) -> String {
+    let shown = target
+        .resource
+        .char_indices()
+        .nth(200)
+        .map_or(Cow::Borrowed(target.resource), |(end, _)| Cow::Owned(format!("{}…", &target.resource[..end])));
+    format!("{} {shown} for {}:{}", target.method, target.host, target.port)
+}
+
+fn principal(
+    header: &Header<'_>,
+    scopes: Arc<ScopeSet>,
+    expires_ms: Option<i64>,
+    authorized_scopes: Option<Vec<String>>,
+) -> Result<Principal, AuthFailure> {
+    let scopes = match authorized_scopes {
+        None => scopes,
+        Some(narrowed) => match scopes.first_missing(&narrowed) {
+            None => Arc::new(expand(narrowed)),
+            Some(scope) => return Err(AuthFailure::AuthorizedScopes(scope.to_owned())),
+        },
+    };
+    Ok(Principal { client_id: Some(header.id.to_owned()), scopes, expires_ms })
+}

@@ -1,0 +1,452 @@
+//! One test for each way in and each refusal. Accounts are made here; the database has its own tests in the store.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use proptest::prelude::*;
+use tenure_api::credentials::{Credentials, Grant, issue};
+use tenure_api::hawk::{SignRequest, authorization_header};
+
+use super::*;
+
+const NOW_S: i64 = 1_769_860_800;
+const NOW: Now = Now { real_ms: NOW_S * 1000, server_ms: NOW_S * 1000 };
+const HOUR_MS: i64 = 3_600_000;
+const BODY: &[u8] = br#"{"a":1}"#;
+const KEYS: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+const TARGET: &str = "/api/queue/v1/task/CJmZxuGTQSGiSijhmS2LGg%2F?limit=5";
+
+fn tasks(setting: &str) -> TaskCredentials {
+    TaskCredentials::new(&SecretKeys::parse(setting).unwrap())
+}
+
+fn account(scopes: &[&str]) -> Account {
+    Account::from(ClientAccount {
+        access_token: AccessToken::new("the-token".to_owned()),
+        scopes: strings(scopes),
+        disabled: false,
+        expires: None,
+        expired: false,
+    })
+}
+
+fn strings(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(|text| (*text).to_owned()).collect()
+}
+
+fn permanent() -> Credentials {
+    let access_token = AccessToken::new("the-token".to_owned());
+    Credentials { client_id: "ci".to_owned(), access_token, certificate: None }
+}
+
+fn grant(name: Option<&str>, scopes: &[&str]) -> Grant {
+    Grant {
+        name: name.map(str::to_owned),
+        scopes: strings(scopes),
+        start_ms: NOW.real_ms,
+        expiry_ms: NOW.real_ms + HOUR_MS,
+        seed: tenure_api::credentials::seed([7; 33]),
+    }
+}
+
+fn temporary(name: Option<&str>, scopes: &[&str]) -> Credentials {
+    issue("ci", &permanent().access_token.key(), grant(name, scopes))
+}
+
+fn sign(credentials: &Credentials) -> String {
+    sign_as(credentials, "POST", TARGET)
+}
+
+fn sign_as(credentials: &Credentials, method: &str, resource: &str) -> String {
+    let payload = Some(("application/json", BODY));
+    let request =
+        SignRequest { method, resource, host: "queue.example", port: 8080, timestamp: NOW_S, nonce: "n", payload };
+    authorization_header(credentials, &request)
+}
+
+fn request(authorization: &str) -> RequestParts<'_> {
+    RequestParts {
+        method: "POST",
+        target: TARGET,
+        host: "Queue.example:8080",
+        authorization: Some(authorization),
+        content_type: Some("application/json; charset=utf-8"),
+        body: BODY,
+        ..RequestParts::default()
+    }
+}
+
+/// What the authenticator does, with this account in place of the database.
+fn check(account: &Account, request: &RequestParts<'_>, now: Now) -> Result<Principal, AuthFailure> {
+    let claim = Claim::read(request.authorization.unwrap())?;
+    match claim.issuer()? {
+        Issuer::Tasks => claim.check_task(&tasks(KEYS), request, now),
+        Issuer::Client(_) => claim.check(account, request, now),
+    }
+}
+
+fn accepted(credentials: &Credentials) -> Principal {
+    check(&account(&["*"]), &request(&sign(credentials)), NOW).unwrap()
+}
+
+fn refused(scopes: &[&str], credentials: &Credentials) -> AuthFailure {
+    check(&account(scopes), &request(&sign(credentials)), NOW).unwrap_err()
+}
+
+fn may(principal: &Principal, scope: &str) -> bool {
+    principal.authorize(&scope.into()).is_ok()
+}
+
+#[test]
+fn a_permanent_client_gets_its_scopes_and_those_of_everybody() {
+    let principal = check(&account(&["a:*"]), &request(&sign(&permanent())), NOW).unwrap();
+    assert_eq!(principal.client_id.as_deref(), Some("ci"));
+    assert_eq!(principal.expires_ms, None);
+    assert!(may(&principal, "a:b") && may(&principal, "queue:status:x") && !may(&principal, "b"));
+}
+
+#[test]
+fn a_403_names_the_caller_what_is_missing_and_what_is_required() {
+    let principal = check(&account(&["a:*"]), &request(&sign(&permanent())), NOW).unwrap();
+    let error = principal.authorize(&Expression::all_of(["a:1", "b"])).unwrap_err();
+    assert_eq!(error.to_string(), "the client \"ci\" lacks the scopes for this: missing b; required all of [a:1, b]");
+    let anonymous = Principal { client_id: None, ..principal };
+    assert!(anonymous.authorize(&"b".into()).unwrap_err().to_string().starts_with("a request without credentials"));
+}
+
+#[test]
+fn temporary_credentials_have_the_scopes_of_their_certificate_until_it_ends() {
+    for name in [None, Some("temp/one")] {
+        let principal = accepted(&temporary(name, &["a:*"]));
+        assert_eq!(principal.client_id.as_deref(), Some(name.unwrap_or("ci")));
+        assert_eq!(principal.expires_ms, Some(NOW.real_ms + HOUR_MS));
+        assert!(may(&principal, "a:b") && !may(&principal, "b"));
+    }
+    let soon = Account { expires_ms: Some(NOW.real_ms + 1), ..account(&["*"]) };
+    let principal = check(&soon, &request(&sign(&temporary(None, &["a:*"]))), NOW).unwrap();
+    assert_eq!(principal.expires_ms, Some(NOW.real_ms + 1));
+}
+
+#[test]
+fn an_issuer_cannot_lend_what_it_lacks() {
+    let lacks = |scope: &str| AuthFailure::IssuerScope { issuer: "ci".to_owned(), scope: scope.to_owned() };
+    assert_eq!(refused(&["a:b"], &temporary(None, &["a:b", "a:*"])), lacks("a:*"));
+    assert_eq!(refused(&["a:b"], &temporary(Some("temp/one"), &["a:b"])), lacks("auth:create-client:temp/one"));
+    let ok = account(&["a:b", "auth:create-client:temp/*"]);
+    assert!(check(&ok, &request(&sign(&temporary(Some("temp/one"), &["a:b"]))), NOW).is_ok());
+}
+
+#[test]
+fn a_certificate_must_be_in_force_by_either_clock() {
+    let header = sign(&temporary(None, &["a"]));
+    let at = |ahead_ms| Now { server_ms: NOW.server_ms + ahead_ms, ..NOW };
+    assert!(check(&account(&["*"]), &request(&header), at(40 * HOUR_MS)).is_ok());
+    let credentials = issue(
+        "ci",
+        &permanent().access_token.key(),
+        Grant { start_ms: NOW.real_ms + 40 * HOUR_MS, expiry_ms: NOW.real_ms + 41 * HOUR_MS, ..grant(None, &["a"]) },
+    );
+    assert!(check(&account(&["*"]), &request(&sign(&credentials)), at(40 * HOUR_MS)).is_ok());
+    assert_eq!(refused(&["*"], &credentials), CertificateError::NotYet.into());
+    let over = issue("ci", &permanent().access_token.key(), Grant { start_ms: 0, expiry_ms: 1, ..grant(None, &["a"]) });
+    assert_eq!(refused(&["*"], &over), CertificateError::Expired.into());
+}
+
+#[test]
+fn a_certificate_that_is_not_valid_is_refused() {
+    let with = |certificate: &str| Credentials { certificate: Some(certificate.to_owned()), ..temporary(None, &["a"]) };
+    assert_eq!(refused(&["*"], &with("{}")), CertificateError::Malformed.into());
+    let other = temporary(None, &["b"]).certificate.unwrap().replace("[\"b\"]", "[\"a\"]");
+    assert_eq!(refused(&["*"], &with(&other)), CertificateError::Signature.into());
+    let own = Credentials { client_id: "ci".to_owned(), ..temporary(Some("temp/one"), &["a"]) };
+    assert_eq!(refused(&["*"], &own), CertificateError::Issuer.into());
+}
+
+#[test]
+fn temporary_credentials_cannot_issue_others() {
+    let first = temporary(None, &["*"]);
+    let second = issue("ci", &first.access_token.key(), grant(None, &["a"]));
+    assert_eq!(refused(&["*"], &second), CertificateError::Signature.into());
+}
+
+#[test]
+fn a_wrong_token_or_a_changed_request_is_refused_and_says_what_was_seen() {
+    let wrong = Credentials { access_token: AccessToken::new("other".to_owned()), ..permanent() };
+    let seen = |text: &str| AuthFailure::Mac(text.to_owned());
+    assert_eq!(refused(&["*"], &wrong), seen(&format!("POST {TARGET} for Queue.example:8080")));
+    let header = sign(&permanent());
+    let parts = request(&header);
+    for changed in [
+        RequestParts { method: "PUT", ..parts },
+        RequestParts { target: "/api", ..parts },
+        RequestParts { host: "queue.example", ..parts },
+        RequestParts { host: "other:8080", ..parts },
+        RequestParts { forwarded_port: Some("81"), ..parts },
+        RequestParts { forwarded_proto: Some("https"), ..parts },
+    ] {
+        assert!(matches!(check(&account(&["*"]), &changed, NOW), Err(AuthFailure::Mac(_))), "{changed:?}");
+    }
+    let long = "/é".repeat(5000);
+    let failure = check(&account(&["*"]), &RequestParts { target: &long, ..parts }, NOW).unwrap_err();
+    assert!(failure.to_string().len() < 1000);
+}
+
+#[test]
+fn a_proxy_tells_the_port_that_the_client_connected_to() {
+    let header = sign(&permanent());
+    let parts = RequestParts { host: "queue.example", ..request(&header) };
+    let forwarded = RequestParts { forwarded_port: Some("8080"), forwarded_proto: Some("https"), ..parts };
+    assert!(check(&account(&["*"]), &forwarded, NOW).is_ok());
+    let port = |parts: RequestParts<'_>| parts.signed_target().port;
+    assert_eq!(port(parts), 80);
+    assert_eq!(port(RequestParts { forwarded_proto: Some("HTTPS"), ..parts }), 443);
+    assert_eq!(port(RequestParts { forwarded_proto: Some("http"), ..parts }), 80);
+    let v6 = RequestParts { host: "[::1]:8080", ..parts }.signed_target();
+    assert_eq!((v6.host, v6.port), ("[::1]", 8080));
+    let v6 = RequestParts { host: "[::1]", ..parts }.signed_target();
+    assert_eq!((v6.host, v6.port), ("[::1]", 80));
+}
+
+#[test]
+fn a_client_that_signs_the_path_alone_can_page_and_do_nothing_else() {
+    let header = sign_as(&permanent(), "GET", "/api/list");
+    let at = |target| {
+        check(&account(&["*"]), &RequestParts { method: "GET", target, ..request(&header) }, NOW).map(|_| ()).is_ok()
+    };
+    assert!(at("/api/list"));
+    assert!(at("/api/list?limit=5&continuationToken=abc"));
+    assert!(!at("/api/list?limit=5&other=1"));
+    assert!(!at("/api/list?"));
+    assert!(!at("/api/lists?limit=5"));
+}
+
+#[test]
+fn a_stale_timestamp_is_refused_by_real_time_alone() {
+    let header = sign(&permanent());
+    let at = |real_s: i64, server_s: i64| {
+        let now = Now { real_ms: real_s * 1000, server_ms: server_s * 1000 };
+        check(&account(&["*"]), &request(&header), now).map(|_| ())
+    };
+    assert_eq!(at(NOW_S + 900, NOW_S), Ok(()));
+    assert_eq!(at(NOW_S - 900, NOW_S), Ok(()));
+    assert_eq!(at(NOW_S, NOW_S + 100_000), Ok(()));
+    assert_eq!(at(NOW_S + 901, NOW_S), Err(AuthFailure::Stale { seconds: 901 }));
+    assert_eq!(at(NOW_S - 901, NOW_S), Err(AuthFailure::Stale { seconds: 901 }));
+}
+
+#[test]
+fn a_body_or_content_type_other_than_the_signed_one_is_refused() {
+    let header = sign(&permanent());
+    let parts = request(&header);
+    let with = |parts| check(&account(&["*"]), &parts, NOW).map(|_| ());
+    assert_eq!(with(RequestParts { body: b"{}", ..parts }), Err(AuthFailure::PayloadHash));
+    assert_eq!(with(RequestParts { content_type: Some("text/plain"), ..parts }), Err(AuthFailure::PayloadHash));
+    assert_eq!(with(RequestParts { content_type: None, ..parts }), Err(AuthFailure::PayloadHash));
+}
+
+#[test]
+fn bodies_that_are_not_json_are_hashed_as_they_are_or_as_empty() {
+    let payload = Some(("text/plain", &b""[..]));
+    let signed = SignRequest {
+        method: "POST",
+        resource: TARGET,
+        host: "queue.example",
+        port: 8080,
+        timestamp: NOW_S,
+        nonce: "n",
+        payload,
+    };
+    let header = authorization_header(&permanent(), &signed);
+    let parts = RequestParts { content_type: Some("text/plain"), body: b"some text", ..request(&header) };
+    assert!(check(&account(&["*"]), &parts, NOW).is_ok());
+    let whole = SignRequest { payload: Some(("text/plain", b"some text")), ..signed };
+    let header = authorization_header(&permanent(), &whole);
+    assert!(check(&account(&["*"]), &RequestParts { authorization: Some(&header), ..parts }, NOW).is_ok());
+}
+
+#[test]
+fn a_header_without_a_hash_leaves_the_body_open() {
+    let signed = SignRequest {
+        method: "POST",
+        resource: TARGET,
+        host: "queue.example",
+        port: 8080,
+        timestamp: NOW_S,
+        nonce: "n",
+        payload: None,
+    };
+    let header = authorization_header(&permanent(), &signed);
+    assert!(check(&account(&["*"]), &RequestParts { body: b"[]", ..request(&header) }, NOW).is_ok());
+}
+
+fn sign_with_ext(credentials: &Credentials, ext: &str) -> String {
+    // The certificate is put into ext as it is, so this gives ext another field as well.
+    let certificate = credentials.certificate.as_deref().unwrap_or("null");
+    sign(&Credentials { certificate: Some(format!("{certificate},{ext}")), ..credentials.clone() })
+}
+
+#[test]
+fn authorized_scopes_narrow_what_the_request_may_do() {
+    for credentials in [permanent(), temporary(None, &["a:*"])] {
+        let header = sign_with_ext(&credentials, r#""authorizedScopes":["a:b"]"#);
+        let principal = check(&account(&["a:*"]), &request(&header), NOW).unwrap();
+        assert!(may(&principal, "a:b") && may(&principal, "queue:status:x") && !may(&principal, "a:c"));
+        let header = sign_with_ext(&credentials, r#""authorizedScopes":["a:b","b"]"#);
+        let failure = check(&account(&["a:*"]), &request(&header), NOW).unwrap_err();
+        assert_eq!(failure, AuthFailure::AuthorizedScopes("b".to_owned()));
+    }
+}
+
+#[test]
+fn ext_that_cannot_be_read_is_refused() {
+    let header = sign_with_ext(&permanent(), r#""authorizedScopes":"a""#);
+    assert_eq!(check(&account(&["*"]), &request(&header), NOW).unwrap_err(), ExtError.into());
+    let header = sign_with_ext(&permanent(), r#""authorizedScopes":["a**"]"#);
+    assert_eq!(check(&account(&["*"]), &request(&header), NOW).unwrap_err(), ExtError.into());
+}
+
+#[test]
+fn a_header_of_another_scheme_or_form_is_refused() {
+    let failure = |text: &str| check(&account(&["*"]), &request(text), NOW).unwrap_err();
+    assert_eq!(failure("Bearer abc"), AuthFailure::Scheme);
+    assert_eq!(failure(""), AuthFailure::Scheme);
+    assert_eq!(failure("Hawk id=\"a\""), HeaderError::Missing("ts").into());
+}
+
+#[test]
+fn basic_takes_the_client_id_and_the_access_token() {
+    let basic = |text: &str| format!("basic {}", STANDARD.encode(text));
+    let with = |header: &str| check(&account(&["a"]), &request(header), NOW);
+    let principal = with(&basic("ci:a:the-token")).unwrap();
+    assert_eq!(principal.client_id.as_deref(), Some("ci:a"));
+    assert!(may(&principal, "a") && !may(&principal, "b"));
+    assert_eq!(with(&basic("ci:the-tokem")).unwrap_err(), AuthFailure::BasicToken);
+    assert_eq!(with(&basic("ci:")).unwrap_err(), AuthFailure::BasicToken);
+    assert_eq!(with(&basic("ci")).unwrap_err(), AuthFailure::BasicSyntax);
+    assert_eq!(with("Basic ?").unwrap_err(), AuthFailure::BasicSyntax);
+    assert_eq!(with("Basic").unwrap_err(), AuthFailure::BasicSyntax);
+}
+
+#[test]
+fn clients_that_are_unknown_disabled_or_expired_are_refused() {
+    let refusal = |account: Option<Account>| usable("ci", account.map(Arc::new)).err();
+    let ci = || "ci".to_owned();
+    assert_eq!(refusal(None), Some(AuthFailure::UnknownClient(ci())));
+    assert_eq!(refusal(Some(Account { disabled: true, ..account(&[]) })), Some(AuthFailure::Disabled(ci())));
+    assert_eq!(refusal(Some(Account { expired: true, ..account(&[]) })), Some(AuthFailure::Expired(ci())));
+    assert_eq!(refusal(Some(account(&[]))), None);
+}
+
+fn task(issuer: &TaskCredentials, scopes: &[&str]) -> Credentials {
+    let start = chrono::DateTime::from_timestamp(NOW_S, 0).unwrap();
+    issuer.issue(&ClaimedRun {
+        task_id: "CJmZxuGTQSGiSijhmS2LGg".parse().unwrap(),
+        run_id: tenure_api::ids::RunId::new(1).unwrap(),
+        worker_group: &"eu-1".parse().unwrap(),
+        worker_id: &"i-7".parse().unwrap(),
+        start,
+        taken_until: start + chrono::TimeDelta::minutes(20),
+        task_scopes: &strings(scopes),
+    })
+}
+
+#[test]
+fn task_credentials_do_what_their_run_needs_and_what_the_task_may() {
+    let principal = check(&account(&[]), &request(&sign(&task(&tasks(KEYS), &["mine:*"]))), NOW).unwrap();
+    let id = "task-client/CJmZxuGTQSGiSijhmS2LGg/1/on/eu-1/i-7/until/1769862000";
+    assert_eq!(principal.client_id.as_deref(), Some(id));
+    for verb in ["reclaim-task", "resolve-task", "create-artifact"] {
+        assert!(may(&principal, &format!("queue:{verb}:CJmZxuGTQSGiSijhmS2LGg/1")));
+        assert!(!may(&principal, &format!("queue:{verb}:CJmZxuGTQSGiSijhmS2LGg/2")));
+    }
+    assert!(may(&principal, "mine:too") && !may(&principal, "yours"));
+}
+
+#[test]
+fn task_credentials_end_by_the_servers_clock() {
+    let header = sign(&task(&tasks(KEYS), &[]));
+    let at = |ahead_ms| {
+        let now = Now { server_ms: NOW.server_ms + ahead_ms, ..NOW };
+        check(&account(&[]), &request(&header), now).map(|_| ())
+    };
+    assert_eq!(at(25 * 60_000), Ok(()));
+    assert_eq!(at(25 * 60_000 + 1), Err(CertificateError::Expired.into()));
+}
+
+#[test]
+fn task_credentials_outlive_a_change_of_keys_while_the_old_key_is_listed() {
+    let new = STANDARD.encode([9; 32]);
+    let rotated = tasks(&format!("{new},{KEYS}"));
+    let header = sign(&task(&tasks(KEYS), &[]));
+    let verified =
+        |issuer: &TaskCredentials| Claim::read(&header).unwrap().check_task(issuer, &request(&header), NOW).map(|_| ());
+    assert_eq!(verified(&rotated), Ok(()));
+    assert_eq!(verified(&tasks(&new)), Err(CertificateError::Signature.into()));
+    let header = sign(&task(&rotated, &[]));
+    assert!(Claim::read(&header).unwrap().check_task(&tasks(&new), &request(&header), NOW).is_ok());
+}
+
+#[test]
+fn task_credentials_cannot_be_made_or_widened_by_anybody_else() {
+    let real = task(&tasks(KEYS), &["mine"]);
+    let wider = real.certificate.as_deref().unwrap().replace("mine", "*");
+    let wider = Credentials { certificate: Some(wider), ..real.clone() };
+    assert_eq!(refused(&["*"], &wider), CertificateError::Signature.into());
+    let renamed = Credentials { client_id: "root".to_owned(), ..real.clone() };
+    assert_eq!(refused(&["*"], &renamed), CertificateError::Signature.into());
+    let forged = issue(task_credentials::ISSUER, &permanent().access_token.key(), grant(Some("root"), &["*"]));
+    assert_eq!(refused(&["*"], &forged), CertificateError::Signature.into());
+    let lent = issue(&real.client_id, &real.access_token.key(), grant(None, &["mine"]));
+    let claim = sign(&lent);
+    let asks_for_a_client =
+        matches!(Claim::read(&claim).unwrap().issuer(), Ok(Issuer::Client(id)) if id == real.client_id);
+    assert!(asks_for_a_client, "and of that id there is none");
+    assert!(!clients::valid_client_id(task_credentials::ISSUER));
+    let other_token = Credentials { access_token: AccessToken::new("other".to_owned()), ..real };
+    assert!(matches!(refused(&["*"], &other_token), AuthFailure::Mac(_)));
+}
+
+#[test]
+fn credentials_with_very_many_scopes_are_read() {
+    let scopes: Vec<String> = (0..2000).map(|number| format!("some:scope:with-the-number:{number}")).collect();
+    let scopes: Vec<&str> = scopes.iter().map(String::as_str).collect();
+    let principal = accepted(&task(&tasks(KEYS), &scopes));
+    assert!(may(&principal, "some:scope:with-the-number:1999"));
+}
+
+proptest! {
+    #[test]
+    fn no_header_makes_it_panic(header in "(Hawk |Basic )?[ -~]{0,150}") {
+        let _ = check(&account(&["*"]), &request(&header), NOW);
+    }
+}
+
+#[tokio::test]
+async fn clients_come_from_the_database_and_its_failure_is_not_theirs() {
+    let keys = SecretKeys::parse(KEYS).unwrap();
+    clients::tests::with_clients(|pool| async move {
+        let client = clients::NewClient {
+            client_id: "ci".to_owned(),
+            scopes: strings(&["a"]),
+            description: String::new(),
+            expires: None,
+        };
+        clients::create(&pool, &keys, &client, &permanent().access_token).await.unwrap();
+        let authenticator = Authenticator::new(pool.clone(), keys);
+        let (known, temporary) = (sign(&permanent()), sign(&temporary(None, &["a"])));
+        let principal = authenticator.authenticate(&request(&known), NOW).await.unwrap();
+        assert!(may(&principal, "a"));
+
+        pool.close().await;
+        let stranger = sign(&Credentials { client_id: "nobody".to_owned(), ..permanent() });
+        let error = authenticator.authenticate(&request(&stranger), NOW).await.unwrap_err();
+        assert!(matches!(error, AuthError::Lookup(_)), "{error}");
+        // Within the second a known client and its temporary credentials need no database.
+        assert!(authenticator.authenticate(&request(&temporary), NOW).await.is_ok());
+        let of_a_task = sign(&task(authenticator.task_credentials(), &[]));
+        assert!(authenticator.authenticate(&request(&of_a_task), NOW).await.is_ok());
+        let unsigned = RequestParts { authorization: None, ..request("") };
+        let anonymous = authenticator.authenticate(&unsigned, NOW).await.unwrap();
+        assert!(anonymous.client_id.is_none() && may(&anonymous, "queue:status:x") && !may(&anonymous, "a"));
+    })
+    .await;
+}

@@ -1,0 +1,32 @@
+//! Expired claims. A claim counts as expired when its term has ended by `tenure_now()` and nobody has renewed it; its
+//! run ends as claim-expired and the next one is pending while retries are left. A task past its deadline is left to
+//! the deadline pass.
+
+use uuid::Uuid;
+
+use super::{Context, PassReport, SLICE};
+use crate::store::claims;
+use crate::store::hot::resolve::{self, End, Member};
+
+/// Ends a slice of the claims that have expired.
+pub async fn pass(context: &Context) -> Result<PassReport, sqlx::Error> {
+    let mut conn = context.pool.acquire().await?;
+    let due = claims::list_due(&mut conn, SLICE).await?;
+    if due.is_empty() {
+        return Ok(PassReport::default());
+    }
+    let expired = |&(id, run): &(Uuid, i16)| Member { id, run, end: End::Expired };
+    let members: Vec<Member> = due.iter().map(expired).collect();
+    // The statement looks at the clock again: a claim that was renewed meanwhile stays.
+    let resolved = resolve::resolve(&mut conn, &members).await?;
+    let retried: Vec<i32> = resolved.iter().filter(|row| row.next_reason.is_some()).map(|row| row.queue).collect();
+    let report = PassReport {
+        found: due.len(),
+        done: resolved.len(),
+        retried: retried.len(),
+        exhausted: resolved.len() - retried.len(),
+        lost_race: due.len() - resolved.len(),
+    };
+    context.bells.ring(retried);
+    Ok(report)
+}

@@ -1,0 +1,18 @@
+//! Deadlines. A task that is not resolved when its deadline passes ends as deadline-exceeded, wherever it is; nothing
+//! is tried again afterwards. A report that arrives before this pass has come to the task still counts.
+
+use super::{Context, PassReport, SLICE};
+use crate::store::deadlines;
+
+/// Ends a slice of the tasks whose deadline has passed.
+pub async fn pass(context: &Context) -> Result<PassReport, sqlx::Error> {
+    let mut conn = context.pool.acquire().await?;
+    let slice = deadlines::end_overdue(&mut conn, SLICE).await?;
+    Ok(PassReport {
+        found: slice.found,
+        done: slice.dealt_with,
+        exhausted: slice.ended,
+        lost_race: slice.found - slice.dealt_with,
+        ..PassReport::default()
+    })
+}

@@ -1,0 +1,122 @@
+//! Runs each pass again and again: when it is rung for, and at a fallback in case nobody rings.
+
+use std::time::{Duration, Instant};
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::marks::MarkTable;
+use super::{Context, PassReport, claims, counters, deadlines, events};
+
+/// How soon what is due is acted on while anything is unresolved.
+const AWAKE: Duration = Duration::from_millis(200);
+/// How often passes look while nothing is.
+const RESTING: Duration = Duration::from_secs(5);
+/// How often counts are folded and events sequenced.
+const HOUSEKEEPING: Duration = Duration::from_millis(500);
+/// How often old events are looked for.
+const FORGETTING: Duration = Duration::from_secs(60);
+/// A pass that is full runs again at once, one that fails after this.
+const AFTER_FAILURE: Duration = Duration::from_secs(1);
+
+/// When a pass runs.
+#[derive(Clone, Copy)]
+enum Pace {
+    /// When something may be due.
+    Due,
+    /// At a steady pace.
+    Every(Duration),
+}
+
+/// Starts all passes; they end after the pass in hand when they are stopped.
+pub fn start(context: &Context, marks: &MarkTable, tasks: &TaskTracker, stop: &CancellationToken) {
+    let drive = |name, pace| Driver { name, pace, context: context.clone(), stop: stop.clone() };
+    tasks.spawn(drive("claims", Pace::Due).run(async |context: &Context| claims::pass(context).await));
+    tasks.spawn(drive("deadlines", Pace::Due).run(async |context: &Context| deadlines::pass(context).await));
+    let steady = Pace::Every(HOUSEKEEPING);
+    tasks.spawn(drive("counters", steady).run(async |context: &Context| counters::pass(context).await));
+    tasks.spawn(drive("sequence", steady).run(async |context: &Context| events::sequence(context).await));
+    let marks = marks.clone();
+    tasks.spawn(drive("marks", steady).run(async move |context: &Context| marks.pass(context).await));
+    let forgetting = Pace::Every(FORGETTING);
+    tasks.spawn(drive("forget", forgetting).run(async |context: &Context| events::forget(context).await));
+}
+
+struct Driver {
+    name: &'static str,
+    pace: Pace,
+    context: Context,
+    stop: CancellationToken,
+}
+
+impl Driver {
+    async fn run<P>(self, pass: P)
+    where
+        P: AsyncFn(&Context) -> Result<PassReport, sqlx::Error>,
+    {
+        let mut failing = false;
+        while !self.stop.is_cancelled() {
+            let started = Instant::now();
+            let pause = match pass(&self.context).await {
+                Ok(report) => {
+                    failing = false;
+                    self.publish(report, started);
+                    if report.done > 0 && matches!(self.pace, Pace::Due) { Duration::ZERO } else { self.pause() }
+                }
+                Err(error) => {
+                    // Said once, not at every try while the database is away.
+                    if !failing {
+                        tracing::error!(pass = self.name, error = %error, "a pass failed and will be tried again");
+                    }
+                    failing = true;
+                    AFTER_FAILURE
+                }
+            };
+            self.wait(pause).await;
+        }
+    }
+
+    fn pause(&self) -> Duration {
+        match self.pace {
+            Pace::Every(interval) => interval,
+            Pace::Due if self.context.bells.awake() => AWAKE,
+            Pace::Due => RESTING,
+        }
+    }
+
+    async fn wait(&self, pause: Duration) {
+        let rung = async {
+            match self.pace {
+                Pace::Due => self.context.bells.passes().await,
+                Pace::Every(_) => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = self.stop.cancelled() => {}
+            () = rung => {}
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+
+    fn publish(&self, report: PassReport, started: Instant) {
+        let count = |what: &'static str, number: usize| {
+            metrics::counter!("tenure_pass_total", "pass" => self.name, "what" => what).increment(number as u64);
+        };
+        count("found", report.found);
+        count("done", report.done);
+        count("retried", report.retried);
+        count("exhausted", report.exhausted);
+        count("lost_race", report.lost_race);
+        metrics::histogram!("tenure_pass_seconds", "pass" => self.name).record(started.elapsed());
+        if report.retried + report.exhausted > 0 {
+            tracing::info!(
+                pass = self.name,
+                found = report.found,
+                retried = report.retried,
+                exhausted = report.exhausted,
+                lost_race = report.lost_race,
+                "a pass ended runs"
+            );
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Moves the low-water marks of the queues that are claimed from. Only this moves a mark, and only by a plain read.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use tokio::sync::Mutex;
+
+use super::{Context, PassReport};
+use crate::store::hot::claim::PRIORITIES;
+use crate::store::marks::{self, Marks, Writer};
+
+/// The marks that this server knows.
+#[derive(Clone, Default)]
+pub struct MarkTable {
+    marks: Arc<RwLock<HashMap<i32, Marks>>>,
+    horizon: Arc<Mutex<Horizon>>,
+}
+
+/// How far every place that was handed out is either visible or will never be.
+#[derive(Default)]
+struct Horizon {
+    reached: i64,
+    /// A place, and the transactions that may still hold one up to it.
+    next: Option<(i64, Vec<Writer>)>,
+}
+
+impl Horizon {
+    fn advance(&mut self, last: i64, writers: &[Writer]) {
+        let (place, open) = self.next.take().unwrap_or_else(|| (last, writers.to_vec()));
+        let open: Vec<Writer> = open.into_iter().filter(|writer| writers.contains(writer)).collect();
+        if open.is_empty() {
+            self.reached = self.reached.max(place);
+        } else {
+            self.next = Some((place, open));
+        }
+    }
+}
+
+const NOT_KNOWN: Marks = Marks { generation: -1, marks: [0; PRIORITIES] };
+
+impl MarkTable {
+    /// Where to start scanning a queue. The first question about a queue makes the pass look after it.
+    #[must_use]
+    pub fn get(&self, queue: i32) -> Marks {
+        if let Some(marks) = self.marks.read().unwrap_or_else(PoisonError::into_inner).get(&queue) {
+            return *marks;
+        }
+        self.marks.write().unwrap_or_else(PoisonError::into_inner).insert(queue, NOT_KNOWN);
+        NOT_KNOWN
+    }
+
+    /// Moves the marks as far as is safe.
+    pub async fn pass(&self, context: &Context) -> Result<PassReport, sqlx::Error> {
+        let known = self.marks.read().unwrap_or_else(PoisonError::into_inner).clone();
+        if known.is_empty() {
+            return Ok(PassReport::default());
+        }
+        let mut conn = context.pool.acquire().await?;
+        let (last, writers) = marks::get_writers(&mut conn).await?;
+        let horizon = {
+            let mut horizon = self.horizon.lock().await;
+            horizon.advance(last, &writers);
+            horizon.reached
+        };
+        let moved = marks::advance_marks(&mut conn, &known, horizon).await?;
+        let done = moved.len();
+        self.marks.write().unwrap_or_else(PoisonError::into_inner).extend(moved);
+        Ok(PassReport { found: known.len(), done, ..PassReport::default() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn writer(pid: i32) -> Writer {
+        Writer { pid, began: i64::from(pid) }
+    }
+
+    #[test]
+    fn the_horizon_waits_for_every_writer_that_was_open() {
+        let mut horizon = Horizon::default();
+        horizon.advance(10, &[writer(1), writer(2)]);
+        assert_eq!(horizon.reached, 0);
+        // A writer that began later took a higher place.
+        horizon.advance(20, &[writer(2), writer(3)]);
+        assert_eq!(horizon.reached, 0);
+        horizon.advance(30, &[writer(3)]);
+        assert_eq!(horizon.reached, 10);
+        horizon.advance(40, &[]);
+        assert_eq!(horizon.reached, 40);
+    }
+
+    #[test]
+    fn without_open_writers_the_horizon_is_the_last_place() {
+        let mut horizon = Horizon::default();
+        horizon.advance(7, &[]);
+        assert_eq!(horizon.reached, 7);
+    }
+}

@@ -1,0 +1,60 @@
+//! Passes: what has to happen without anybody asking. Each is its own transaction script in a file of its own; any
+//! number of servers may run each.
+
+pub mod claims;
+pub mod counters;
+pub mod deadlines;
+pub mod driver;
+pub mod elsewhere;
+pub mod events;
+pub mod marks;
+
+use std::time::Duration;
+
+use sqlx::PgPool;
+
+use crate::wakeup::Bells;
+
+/// What every pass works with.
+#[derive(Clone)]
+pub struct Context {
+    /// The database.
+    pub pool: PgPool,
+    /// Rung for what becomes claimable.
+    pub bells: Bells,
+    /// How long events are kept.
+    pub event_retention: Duration,
+}
+
+/// Members of one pass; a pass that finds as many runs again at once.
+pub const SLICE: i64 = 200;
+
+/// What a pass did. Metrics and tests look at the same numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PassReport {
+    /// What was due.
+    pub found: usize,
+    /// What was ended, folded, moved or forgotten.
+    pub done: usize,
+    /// Ended runs that are tried again.
+    pub retried: usize,
+    /// Ended runs whose task had no retry left.
+    pub exhausted: usize,
+    /// What somebody else had dealt with, or holds.
+    pub lost_race: usize,
+}
+
+/// Runs everything that is due now, until nothing is.
+pub async fn run_all_due(context: &Context) -> Result<(), sqlx::Error> {
+    loop {
+        let expired = claims::pass(context).await?;
+        let overdue = deadlines::pass(context).await?;
+        if expired.done + overdue.done == 0 && expired.found + overdue.found == 0 {
+            return Ok(());
+        }
+        if expired.done + overdue.done == 0 {
+            // What is due is held by somebody for a moment.
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}

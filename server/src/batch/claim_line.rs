@@ -1,0 +1,263 @@
+//! The line of waiting claimWork requests: per queue, first come first served.
+//!
+//! One worker owns the line. A queue is tried when a request for it arrives, when its bell rings, and now and then in
+//! case a bell was lost; each try is for everybody in that queue's line, and what is found is handed out from its head.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use sqlx::postgres::{PgConnectOptions, PgPool};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use uuid::Uuid;
+
+use super::claim_batch::{Asked, ClaimBatch};
+use super::delivery::{Delivery, HandBack};
+use crate::background::marks::MarkTable;
+use crate::ops::OpError;
+use crate::ops::claim_work::Granted;
+use crate::store::queues::Queues;
+use crate::wakeup::Bells;
+
+/// Requests that may wait in line.
+pub const WAITING_MAX: usize = 50_000;
+/// Runs that one statement may claim.
+pub const RUNS_MAX: usize = 400;
+/// A queue with somebody in line is tried at least as often, in case a bell was lost.
+const RETRY_EVERY: Duration = Duration::from_secs(1);
+
+/// A claimWork request.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// `task_queues.id`.
+    pub queue: i32,
+    /// The worker's group.
+    pub worker_group: String,
+    /// The worker.
+    pub worker_id: String,
+    /// How many runs at most.
+    pub tasks: u16,
+    /// How long it waits for the first one.
+    pub patience: Duration,
+}
+
+/// What a request gets: claims, and the guard that gives them back unless they are delivered. Empty after a fruitless
+/// wait.
+#[derive(Debug)]
+pub struct Answer {
+    /// The claims.
+    pub claims: Vec<Granted>,
+    /// Who must be told that they were delivered.
+    pub delivery: Delivery,
+}
+
+/// Somebody in line.
+pub(super) struct Waiter {
+    pub(super) request: Request,
+    reply: oneshot::Sender<Result<Answer, OpError>>,
+    until: Instant,
+}
+
+/// The front of the line: what requests talk to.
+#[derive(Clone)]
+pub struct ClaimLine {
+    queue: mpsc::Sender<Waiter>,
+}
+
+/// What the line works with.
+pub struct Parts {
+    /// The database.
+    pub database: PgConnectOptions,
+    /// The pool, for names of queues and recovery.
+    pub pool: PgPool,
+    /// Names of queues.
+    pub queues: Queues,
+    /// Where to start scanning.
+    pub marks: MarkTable,
+    /// Who rings.
+    pub bells: Bells,
+    /// Where undelivered claims go.
+    pub back: HandBack,
+    /// The term of a claim.
+    pub term: Duration,
+}
+
+impl ClaimLine {
+    /// Starts the line. When it is stopped, everybody in it is sent away empty; it ends when its front is dropped.
+    #[must_use]
+    pub fn start(parts: Parts, tasks: &TaskTracker, stop: CancellationToken) -> Self {
+        let (queue, inbox) = mpsc::channel(WAITING_MAX);
+        let line = Line {
+            inbox,
+            bells: parts.bells.clone(),
+            back: parts.back.clone(),
+            batch: ClaimBatch::new(parts, tasks.clone()),
+            lines: HashMap::new(),
+            ready: HashSet::new(),
+            patience_ends: Instant::now(),
+            stop,
+        };
+        tasks.spawn(line.work());
+        Self { queue }
+    }
+
+    /// Gets in line and waits.
+    pub async fn claim(&self, request: Request) -> Result<Answer, OpError> {
+        let (reply, answer) = oneshot::channel();
+        let until = Instant::now() + request.patience;
+        self.queue
+            .try_send(Waiter { request, reply, until })
+            .map_err(|_| OpError::Overloaded("claimWork"))?;
+        answer.await.unwrap_or(Err(OpError::Unavailable))
+    }
+}
+
+struct Line {
+    inbox: mpsc::Receiver<Waiter>,
+    bells: Bells,
+    back: HandBack,
+    batch: ClaimBatch,
+    lines: HashMap<i32, VecDeque<Waiter>>,
+    /// Queues worth trying.
+    ready: HashSet<i32>,
+    /// When the next one loses patience, or earlier.
+    patience_ends: Instant,
+    stop: CancellationToken,
+}
+
+impl Line {
+    async fn work(mut self) {
+        let mut retry = tokio::time::interval(RETRY_EVERY);
+        retry.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            self.ready.retain(|queue| self.lines.contains_key(queue));
+            if self.ready.is_empty() {
+                tokio::select! {
+                    arrived = self.inbox.recv() => match arrived {
+                        Some(waiter) => self.enter(waiter),
+                        None => break,
+                    },
+                    () = self.bells.line() => {}
+                    _ = retry.tick() => self.ready.extend(self.lines.keys()),
+                    () = tokio::time::sleep_until(self.patience_ends.into()), if !self.lines.is_empty() => {}
+                    () = self.stop.cancelled(), if !self.lines.is_empty() => {}
+                }
+            }
+            while let Ok(waiter) = self.inbox.try_recv() {
+                self.enter(waiter);
+            }
+            self.ready.extend(self.bells.take_line());
+            self.send_away();
+            self.attempt().await;
+        }
+        self.batch.close().await;
+    }
+
+    fn enter(&mut self, waiter: Waiter) {
+        self.patience_ends = self.patience_ends.min(waiter.until);
+        self.ready.insert(waiter.request.queue);
+        self.lines.entry(waiter.request.queue).or_default().push_back(waiter);
+    }
+
+    /// Lets go of those whose patience has ended, with an empty answer; of everybody when the line is stopped.
+    fn send_away(&mut self) {
+        let (now, stopping, back) = (Instant::now(), self.stop.is_cancelled(), &self.back);
+        if self.patience_ends > now && !stopping {
+            return;
+        }
+        self.patience_ends = now + RETRY_EVERY;
+        for line in self.lines.values_mut() {
+            // Everybody is equally patient, so that the head of a line is the first to go.
+            while let Some(waiter) = line.pop_front_if(|waiter| stopping || waiter.until <= now) {
+                let empty = Answer { claims: Vec::new(), delivery: back.guard(Vec::new()) };
+                drop(waiter.reply.send(Ok(empty)));
+            }
+            if let Some(waiter) = line.front() {
+                self.patience_ends = self.patience_ends.min(waiter.until);
+            }
+        }
+        self.lines.retain(|_, line| !line.is_empty());
+    }
+
+    /// One statement for everybody in the queues that are ready.
+    async fn attempt(&mut self) {
+        let mut asked = Vec::new();
+        let mut room = RUNS_MAX;
+        for &queue in &self.ready {
+            let Some(line) = self.lines.get_mut(&queue) else { continue };
+            // Nothing must be claimed for somebody who hung up.
+            line.retain(|waiter| !waiter.reply.is_closed());
+        }
+        for &queue in &self.ready {
+            let Some(line) = self.lines.get(&queue) else { continue };
+            for waiter in line {
+                let tasks = usize::from(waiter.request.tasks);
+                if tasks > room || asked.len() == super::BATCH_MEMBERS_MAX {
+                    break;
+                }
+                room -= tasks;
+                asked.push(Asked { queue, request: &waiter.request });
+            }
+        }
+        if asked.is_empty() {
+            self.lines.retain(|_, line| !line.is_empty());
+            return;
+        }
+        let mut asked_of: HashMap<i32, usize> = HashMap::new();
+        for asked in &asked {
+            *asked_of.entry(asked.queue).or_default() += 1;
+        }
+        match self.batch.run(&asked).await {
+            Ok(mut found) => {
+                for (queue, asked) in asked_of {
+                    self.hand_out(queue, asked, found.remove(&queue).unwrap_or_default());
+                }
+            }
+            Err(error) => {
+                for (queue, asked) in asked_of {
+                    self.fail(queue, asked, &error);
+                }
+            }
+        }
+    }
+
+    /// Hands the claims of a queue to those at the head of its line: the statement has assigned them in that order.
+    fn hand_out(&mut self, queue: i32, asked: usize, mut found: VecDeque<Granted>) {
+        let Some(line) = self.lines.get_mut(&queue) else { return };
+        for _ in 0..asked {
+            let Some(waiter) = line.front() else { break };
+            let tasks = usize::from(waiter.request.tasks);
+            let claims: Vec<Granted> = found.drain(..tasks.min(found.len())).collect();
+            if claims.is_empty() {
+                // Nothing was left for this one, and so for nobody behind.
+                self.ready.remove(&queue);
+                return;
+            }
+            let Some(waiter) = line.pop_front() else { break };
+            let delivery = self.back.guard(claims.iter().map(super::claim_batch::held).collect());
+            // If the worker hung up meanwhile, the answer comes back here and its guard hands the claims back.
+            drop(waiter.reply.send(Ok(Answer { claims, delivery })));
+        }
+        if line.is_empty() {
+            self.lines.remove(&queue);
+            self.ready.remove(&queue);
+        }
+    }
+
+    fn fail(&mut self, queue: i32, asked: usize, error: &OpError) {
+        let Some(line) = self.lines.get_mut(&queue) else { return };
+        for waiter in line.drain(..asked.min(line.len())) {
+            drop(waiter.reply.send(Err(error.clone())));
+        }
+        if line.is_empty() {
+            self.lines.remove(&queue);
+        }
+        self.ready.remove(&queue);
+    }
+}
+
+/// The batch that a statement is known by when its answer is lost.
+pub(super) fn new_batch() -> Uuid {
+    Uuid::new_v4()
+}

@@ -1,0 +1,232 @@
+//! Coalescing: requests that arrive together share a statement.
+//!
+//! A [`Batcher`] is a bounded queue and one worker with a database session of its own. The worker takes everything that
+//! is waiting, runs it as one batch, and answers each caller. There is no timer: a batch is whatever arrived while the
+//! last one was in flight, so that a lone request waits for nobody. Members whose rows are locked, and members that are
+//! large, go to the slow lane, one a transaction.
+
+mod claim_batch;
+pub mod claim_line;
+pub mod delivery;
+mod failure;
+mod session;
+mod slow_lane;
+
+pub use session::Session;
+
+use std::collections::{HashSet, VecDeque};
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use sqlx::PgConnection;
+use sqlx::postgres::PgConnectOptions;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::task::TaskTracker;
+use uuid::Uuid;
+
+use crate::ops::OpError;
+use failure::Failure;
+use slow_lane::SlowLane;
+
+/// Members of one batch.
+pub const BATCH_MEMBERS_MAX: usize = 200;
+/// Bytes of the bodies in one batch; a larger member goes alone.
+pub const BATCH_BYTES_MAX: usize = 4 << 20;
+/// Bytes of the bodies that may wait for one operation.
+pub const WAITING_BYTES_MAX: usize = 128 << 20;
+
+/// An operation that is coalesced.
+pub trait Operation: Send + Sync + 'static {
+    /// What one request asks for.
+    type Member: Send + Sync + 'static;
+    /// What it gets.
+    type Answer: Send + 'static;
+    /// Its name in metrics and logs.
+    const NAME: &'static str;
+    /// Members that may wait. When there is too much to do creates are shed before reports, so that what is claimed
+    /// gets finished.
+    const WAITING_MAX: usize;
+
+    /// How many bytes a member weighs.
+    fn weight(member: &Self::Member) -> usize;
+
+    /// The task that a member is about. Two members of one task never share a batch: a transaction does not skip its
+    /// own locks.
+    fn task(member: &Self::Member) -> Uuid;
+
+    /// Runs a batch; one verdict for each member.
+    fn run(
+        &self,
+        conn: &mut PgConnection,
+        members: &[&Self::Member],
+    ) -> impl Future<Output = Result<Vec<Verdict<Self::Answer>>, sqlx::Error>> + Send;
+
+    /// Waits for the locks that made a member miss its batch, and takes them.
+    fn wait(
+        &self,
+        conn: &mut PgConnection,
+        member: &Self::Member,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+}
+
+/// What became of a member.
+#[derive(Debug)]
+pub enum Verdict<A> {
+    /// It is done.
+    Done(A),
+    /// It is refused.
+    Refused(OpError),
+    /// Somebody holds its rows.
+    Locked,
+}
+
+struct Job<O: Operation> {
+    member: O::Member,
+    reply: oneshot::Sender<Result<O::Answer, OpError>>,
+    since: Instant,
+}
+
+impl<O: Operation> Job<O> {
+    fn answer(self, result: Result<O::Answer, OpError>) {
+        // The caller may have hung up: what is done stays done, and its repeat gets the same answer.
+        drop(self.reply.send(result));
+    }
+}
+
+/// The front of a coalesced operation: what requests talk to.
+pub struct Batcher<O: Operation> {
+    queue: mpsc::Sender<Job<O>>,
+    waiting_bytes: Arc<AtomicUsize>,
+}
+
+impl<O: Operation> Batcher<O> {
+    /// Starts the workers. They end when the batcher is dropped and everything that waited is answered.
+    pub fn start(operation: O, database: &PgConnectOptions, tasks: &TaskTracker) -> Self {
+        let (queue, inbox) = mpsc::channel(O::WAITING_MAX);
+        let operation = Arc::new(operation);
+        let waiting_bytes = Arc::new(AtomicUsize::new(0));
+        let slow = SlowLane::start(&operation, database, tasks);
+        let worker = Worker {
+            operation,
+            inbox,
+            held_over: VecDeque::new(),
+            session: Session::new(database.clone()),
+            slow,
+            waiting_bytes: Arc::clone(&waiting_bytes),
+        };
+        tasks.spawn(worker.work());
+        Self { queue, waiting_bytes }
+    }
+
+    /// Hands in a member and waits for its answer.
+    pub async fn submit(&self, member: O::Member) -> Result<O::Answer, OpError> {
+        let weight = O::weight(&member);
+        let (reply, answer) = oneshot::channel();
+        let waiting = self.waiting_bytes.fetch_add(weight, Ordering::Relaxed);
+        let job = Job { member, reply, since: Instant::now() };
+        if waiting > WAITING_BYTES_MAX || self.queue.try_send(job).is_err() {
+            self.waiting_bytes.fetch_sub(weight, Ordering::Relaxed);
+            metrics::counter!("tenure_batch_shed_total", "operation" => O::NAME).increment(1);
+            return Err(OpError::Overloaded(O::NAME));
+        }
+        answer.await.unwrap_or(Err(OpError::Unavailable))
+    }
+}
+
+struct Worker<O: Operation> {
+    operation: Arc<O>,
+    inbox: mpsc::Receiver<Job<O>>,
+    /// Members that could not share the last batch.
+    held_over: VecDeque<Job<O>>,
+    session: Session,
+    slow: SlowLane<O>,
+    waiting_bytes: Arc<AtomicUsize>,
+}
+
+impl<O: Operation> Worker<O> {
+    async fn work(mut self) {
+        while let Some(batch) = self.next_batch().await {
+            metrics::histogram!("tenure_batch_members", "operation" => O::NAME).record(batch.len() as f64);
+            for job in &batch {
+                self.waiting_bytes.fetch_sub(O::weight(&job.member), Ordering::Relaxed);
+                metrics::histogram!("tenure_batch_wait_seconds", "operation" => O::NAME).record(job.since.elapsed());
+            }
+            let started = Instant::now();
+            self.run(batch).await;
+            metrics::histogram!("tenure_batch_seconds", "operation" => O::NAME).record(started.elapsed());
+        }
+    }
+
+    /// Everything that is waiting and may share a statement; none when the batcher is gone and all is done.
+    async fn next_batch(&mut self) -> Option<Vec<Job<O>>> {
+        let mut waiting = std::mem::take(&mut self.held_over);
+        if waiting.is_empty() {
+            waiting.push_back(self.inbox.recv().await?);
+        }
+        while waiting.len() < BATCH_MEMBERS_MAX
+            && let Ok(job) = self.inbox.try_recv()
+        {
+            waiting.push_back(job);
+        }
+        let mut batch = Vec::with_capacity(waiting.len());
+        let mut tasks = HashSet::new();
+        let mut bytes = 0;
+        for job in waiting {
+            bytes += O::weight(&job.member);
+            if (bytes <= BATCH_BYTES_MAX || batch.is_empty()) && tasks.insert(O::task(&job.member)) {
+                batch.push(job);
+            } else {
+                self.held_over.push_back(job);
+            }
+        }
+        Some(batch)
+    }
+
+    /// Runs a batch, halving it for as long as bad data in some member spoils it for the others.
+    async fn run(&mut self, batch: Vec<Job<O>>) {
+        if batch.len() == 1 && O::weight(&batch[0].member) > BATCH_BYTES_MAX {
+            self.slow.take(batch);
+            return;
+        }
+        let mut parts = vec![batch];
+        while let Some(mut part) = parts.pop() {
+            match self.attempt(&part).await {
+                Ok(verdicts) => self.answer(part, verdicts),
+                Err(Failure::BadData(_)) if part.len() > 1 => {
+                    let half = part.split_off(part.len() / 2);
+                    parts.extend([half, part]);
+                }
+                Err(failure) => {
+                    let error = failure.report(O::NAME);
+                    for job in part {
+                        job.answer(Err(error.clone()));
+                    }
+                }
+            }
+        }
+    }
+
+    /// One attempt, and a second one if the database asks for it.
+    async fn attempt(&mut self, part: &[Job<O>]) -> Result<Vec<Verdict<O::Answer>>, Failure> {
+        let members: Vec<&O::Member> = part.iter().map(|job| &job.member).collect();
+        let operation = Arc::clone(&self.operation);
+        match self.session.run(async |conn| operation.run(conn, &members).await).await {
+            Err(Failure::Again(_)) => self.session.run(async |conn| operation.run(conn, &members).await).await,
+            result => result,
+        }
+    }
+
+    fn answer(&mut self, part: Vec<Job<O>>, verdicts: Vec<Verdict<O::Answer>>) {
+        let mut locked = Vec::new();
+        for (job, verdict) in part.into_iter().zip(verdicts) {
+            match verdict {
+                Verdict::Done(answer) => job.answer(Ok(answer)),
+                Verdict::Refused(error) => job.answer(Err(error)),
+                Verdict::Locked => locked.push(job),
+            }
+        }
+        self.slow.take(locked);
+    }
+}

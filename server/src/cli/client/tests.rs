@@ -1,0 +1,104 @@
+//! What the commands accept, print and refuse.
+
+use clap::Parser;
+use clap::error::ErrorKind;
+
+use super::*;
+use crate::store::clients::tests::with_clients;
+
+#[derive(Debug, Parser)]
+struct Tenure {
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+fn parse(words: &[&str]) -> Result<ClientArgs, clap::Error> {
+    Tenure::try_parse_from(["client"].iter().chain(words)).map(|tenure| tenure.client)
+}
+
+fn keys() -> SecretKeys {
+    SecretKeys::parse("AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=").unwrap()
+}
+
+async fn tenure(pool: &PgPool, words: &[&str]) -> Result<String, CommandError> {
+    execute(pool, &keys(), "http://localhost:8080", parse(words).unwrap()).await
+}
+
+fn token_in(output: &str) -> String {
+    let json: serde_json::Value = serde_json::from_str(output).unwrap();
+    assert_eq!(json["rootUrl"], "http://localhost:8080");
+    assert_eq!(json["clientId"], "ci");
+    json["accessToken"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn wrong_arguments_are_errors_of_usage() {
+    let kind = |words: &[&str]| parse(words).unwrap_err().kind();
+    assert_eq!(kind(&["create", "a b"]), ErrorKind::ValueValidation);
+    assert_eq!(kind(&["create", "a", "--scope", "a**"]), ErrorKind::ValueValidation);
+    assert_eq!(kind(&["create", "a", "--expires", "soon"]), ErrorKind::ValueValidation);
+    assert_eq!(kind(&["create"]), ErrorKind::MissingRequiredArgument);
+    assert_eq!(kind(&["rename", "a"]), ErrorKind::InvalidSubcommand);
+    assert_eq!(parse(&["create", "a", "--expires", "soon"]).unwrap_err().exit_code(), 2);
+}
+
+#[tokio::test]
+async fn create_prints_credentials_that_the_store_has() {
+    with_clients(|pool| async move {
+        let create = ["create", "ci", "--scope", "a", "--scope", "b*", "--expires", "2027-01-31T12:00:00Z"];
+        let token = token_in(&tenure(&pool, &create).await.unwrap());
+        assert_eq!(token.len(), 43);
+        let account = clients::find_account(&pool, &keys(), "ci").await.unwrap().unwrap();
+        assert_eq!(account.access_token.expose(), token);
+        assert_eq!(account.scopes, ["a", "b*"]);
+        let again = tenure(&pool, &create).await.unwrap_err();
+        assert!(matches!(again, CommandError::Exists(_)), "{again}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_reset_token_is_printed_like_a_new_one() {
+    with_clients(|pool| async move {
+        let first = token_in(&tenure(&pool, &["create", "ci"]).await.unwrap());
+        let second = token_in(&tenure(&pool, &["reset-token", "ci"]).await.unwrap());
+        assert_ne!(first, second);
+        let account = clients::find_account(&pool, &keys(), "ci").await.unwrap().unwrap();
+        assert_eq!(account.access_token.expose(), second);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn clients_are_listed_as_a_table_or_as_json_without_their_tokens() {
+    with_clients(|pool| async move {
+        let token = token_in(&tenure(&pool, &["create", "ci", "--scope", "a", "--description", "d"]).await.unwrap());
+        let list = tenure(&pool, &["list"]).await.unwrap();
+        assert_eq!(list.lines().count(), 2);
+        assert!(list.contains("ci      enabled   never"), "{list}");
+        let json: serde_json::Value = serde_json::from_str(&tenure(&pool, &["list", "--json"]).await.unwrap()).unwrap();
+        assert_eq!(json[0]["clientId"], "ci");
+        let show = tenure(&pool, &["show", "ci"]).await.unwrap();
+        assert!(show.contains("description    d"), "{show}");
+        let one: serde_json::Value =
+            serde_json::from_str(&tenure(&pool, &["show", "ci", "--json"]).await.unwrap()).unwrap();
+        assert_eq!(one, json[0]);
+        for output in [list, json.to_string(), show] {
+            assert!(!output.contains(&token));
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_exist_is_refused_by_every_command() {
+    with_clients(|pool| async move {
+        tenure(&pool, &["create", "ci"]).await.unwrap();
+        assert_eq!(tenure(&pool, &["delete", "ci"]).await.unwrap(), "The client ci is deleted.");
+        for command in ["show", "delete", "reset-token"] {
+            let error = tenure(&pool, &[command, "ci"]).await.unwrap_err();
+            assert!(matches!(error, CommandError::Missing(_)), "{command}: {error}");
+        }
+    })
+    .await;
+}

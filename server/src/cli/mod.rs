@@ -1,0 +1,3 @@
+//! The administration commands of `tenure`.
+
+pub mod client;

@@ -1,0 +1,285 @@
+//! What makes a createTask body acceptable, the defaults that complete it, and when it counts as a repeat.
+
+use std::collections::HashSet;
+
+use chrono::{DateTime, DurationRound, Months, TimeDelta, Utc};
+use serde_json::Value;
+use tenure_api::bodies::{CreateTaskRequest, Metadata, TaskDefinition};
+use tenure_api::dates::Timestamp;
+use tenure_api::ids::{ProjectId, SchedulerId, TaskGroupId, TaskId, TaskQueueId};
+use tenure_api::states::{Priority, Requires};
+
+/// Dependencies that one task may have.
+pub const DEPENDENCIES_MAX: usize = 10_000;
+/// Routes that one task may have.
+pub const ROUTES_MAX: usize = 64;
+/// Characters of one route.
+pub const ROUTE_CHARS_MAX: usize = 249;
+/// The highest number of retries.
+pub const RETRIES_MAX: u16 = 49;
+/// The number of retries unless the submitter says otherwise.
+pub const RETRIES_DEFAULT: u16 = 5;
+/// Characters of a metadata name or owner.
+pub const METADATA_SHORT_MAX: usize = 255;
+/// Characters of a metadata description.
+pub const METADATA_DESCRIPTION_MAX: usize = 32_768;
+/// Characters of a metadata source.
+pub const METADATA_SOURCE_MAX: usize = 4_096;
+/// Characters of a tag's value.
+pub const TAG_CHARS_MAX: usize = 4_096;
+/// How far `created` may be from now, either way.
+pub const CREATED_DRIFT: TimeDelta = TimeDelta::minutes(15);
+/// How far ahead a deadline may lie, apart from the drift.
+pub const DEADLINE_AHEAD: TimeDelta = TimeDelta::days(5);
+/// How long a task is kept after its deadline unless the submitter says otherwise.
+const EXPIRES_DEFAULT: Months = Months::new(12);
+/// How long a group outlives its tasks at least.
+const GROUP_OUTLIVES: TimeDelta = TimeDelta::hours(1);
+
+/// Why a body is not acceptable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unacceptable {
+    /// A field does not fit the schema.
+    Schema(String),
+    /// Fields contradict each other or break a rule.
+    Rule(String),
+}
+
+/// A task that may be stored: checked, complete.
+#[derive(Debug, Clone)]
+pub struct NewTask {
+    /// Its id.
+    pub id: TaskId,
+    /// Where workers will find it.
+    pub queue: TaskQueueId,
+    /// Who owns its group.
+    pub scheduler: SchedulerId,
+    /// What it is accounted to.
+    pub project: ProjectId,
+    /// Its group.
+    pub group: TaskGroupId,
+    /// How urgent it is.
+    pub priority: Priority,
+    /// How often it may be tried again.
+    pub retries: u16,
+    /// When the submitter made it.
+    pub created: DateTime<Utc>,
+    /// When it is given up.
+    pub deadline: DateTime<Utc>,
+    /// When it is forgotten.
+    pub expires: DateTime<Utc>,
+    /// Until when its group must be kept at least.
+    pub group_expires: DateTime<Utc>,
+    /// What the task's own credentials may do.
+    pub scopes: Vec<String>,
+    /// Extra routing keys of its events.
+    pub routes: Vec<String>,
+    /// The tags, as JSON text.
+    pub tags: String,
+    /// JSON text of the definition, as it will be given back.
+    pub definition: String,
+    /// How many dependencies it names.
+    pub dependencies: usize,
+}
+
+impl NewTask {
+    /// Checks a body and fills in the defaults.
+    pub fn from_request(id: TaskId, request: &CreateTaskRequest<'_>) -> Result<Self, Unacceptable> {
+        check_schema(request).map_err(Unacceptable::Schema)?;
+        let queue = queue(request)?;
+        let deadline = request.deadline.time();
+        if request.created > request.deadline {
+            return Err(Unacceptable::Rule("`created` must not be after `deadline`".into()));
+        }
+        let expires = match request.expires {
+            Some(expires) => expires.time(),
+            None => deadline.checked_add_months(EXPIRES_DEFAULT).ok_or_else(|| {
+                Unacceptable::Rule("`deadline` is too far in the future to derive `expires` from it".into())
+            })?,
+        };
+        if expires < deadline {
+            return Err(Unacceptable::Rule("`expires` must not be before `deadline`".into()));
+        }
+        if let Some(scope) = request.scopes.iter().find(|scope| scope.ends_with("**")) {
+            return Err(Unacceptable::Rule(format!("`scopes` must not contain a scope that ends in `**`: {scope:?}")));
+        }
+        let default = (SchedulerId::default_value(), ProjectId::default_value());
+        let mut task = Self {
+            id,
+            queue,
+            scheduler: request.scheduler_id.clone().unwrap_or(default.0),
+            project: request.project_id.clone().unwrap_or(default.1),
+            group: request.task_group_id.unwrap_or(id),
+            priority: request.priority.unwrap_or(Priority::Lowest),
+            retries: request.retries.unwrap_or(RETRIES_DEFAULT),
+            created: request.created.time(),
+            deadline,
+            expires,
+            group_expires: group_expires(expires),
+            scopes: request.scopes.clone(),
+            routes: request.routes.clone(),
+            tags: serde_json::to_string(&request.tags).unwrap_or_default(),
+            definition: String::new(),
+            dependencies: request.dependencies.len(),
+        };
+        task.definition = definition(&task, request);
+        Ok(task)
+    }
+
+    /// How many bytes the task weighs in a batch.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.definition.len() + self.tags.len() + 500
+    }
+}
+
+/// The hour at or after the time until which a group is kept; the same hour for many tasks, so that it seldom changes.
+fn group_expires(task_expires: DateTime<Utc>) -> DateTime<Utc> {
+    let wanted = task_expires + GROUP_OUTLIVES;
+    wanted.duration_round_up(TimeDelta::hours(1)).unwrap_or(wanted)
+}
+
+fn definition(task: &NewTask, request: &CreateTaskRequest<'_>) -> String {
+    let empty = serde_json::value::RawValue::from_string("{}".to_owned()).ok();
+    let definition = TaskDefinition {
+        provisioner_id: task.queue.provisioner_id(),
+        worker_type: task.queue.worker_type(),
+        task_queue_id: &task.queue,
+        scheduler_id: &task.scheduler,
+        project_id: &task.project,
+        task_group_id: task.group,
+        dependencies: &request.dependencies,
+        requires: request.requires.unwrap_or(Requires::AllCompleted),
+        routes: &request.routes,
+        priority: task.priority,
+        retries: task.retries,
+        created: request.created,
+        deadline: request.deadline,
+        expires: Timestamp::new(task.expires),
+        scopes: &request.scopes,
+        payload: request.payload,
+        metadata: &request.metadata,
+        tags: &request.tags,
+        extra: request.extra.or(empty.as_deref()).unwrap_or(request.payload),
+    };
+    serde_json::to_string(&definition).unwrap_or_default()
+}
+
+fn queue(request: &CreateTaskRequest<'_>) -> Result<TaskQueueId, Unacceptable> {
+    let halves = match (&request.provisioner_id, &request.worker_type) {
+        (Some(provisioner), Some(worker_type)) => Some(TaskQueueId::new(provisioner, worker_type)),
+        (None, None) => None,
+        (Some(_), None) => return Err(Unacceptable::Rule("`provisionerId` needs `workerType` beside it".into())),
+        (None, Some(_)) => return Err(Unacceptable::Rule("`workerType` needs `provisionerId` beside it".into())),
+    };
+    match (halves, &request.task_queue_id) {
+        (Some(halves), Some(whole)) if halves != *whole => Err(Unacceptable::Rule(format!(
+            "`taskQueueId` {whole} does not agree with `provisionerId` and `workerType`, {halves}"
+        ))),
+        (Some(queue), _) => Ok(queue),
+        (None, Some(queue)) => Ok(queue.clone()),
+        (None, None) => {
+            Err(Unacceptable::Rule("name the queue: `taskQueueId`, or `provisionerId` and `workerType`".into()))
+        }
+    }
+}
+
+fn check_schema(request: &CreateTaskRequest<'_>) -> Result<(), String> {
+    if request.dependencies.len() > DEPENDENCIES_MAX {
+        return Err(format!("`dependencies` has {} items; at most {DEPENDENCIES_MAX}", request.dependencies.len()));
+    }
+    unique("dependencies", &request.dependencies)?;
+    if request.routes.len() > ROUTES_MAX {
+        return Err(format!("`routes` has {} items; at most {ROUTES_MAX}", request.routes.len()));
+    }
+    unique("routes", &request.routes)?;
+    for (n, route) in request.routes.iter().enumerate() {
+        let field = format!("routes[{n}]");
+        length(&field, route, 1, ROUTE_CHARS_MAX)?;
+        storable(&field, route)?;
+    }
+    if request.retries.is_some_and(|retries| retries > RETRIES_MAX) {
+        return Err(format!("`retries` must be from 0 to {RETRIES_MAX}"));
+    }
+    for (n, scope) in request.scopes.iter().enumerate() {
+        if !scope.bytes().all(|b| (0x20..=0x7e).contains(&b)) {
+            return Err(format!("`scopes[{n}]` must match ^[\\x20-\\x7e]*$"));
+        }
+    }
+    for (field, value) in [("payload", Some(request.payload)), ("extra", request.extra)] {
+        if value.is_some_and(|value| !value.get().trim_start().starts_with('{')) {
+            return Err(format!("`{field}` must be an object"));
+        }
+    }
+    check_metadata(&request.metadata)?;
+    for (name, value) in &request.tags {
+        length(&format!("tags[{name:?}]"), value, 0, TAG_CHARS_MAX)?;
+    }
+    Ok(())
+}
+
+fn check_metadata(metadata: &Metadata) -> Result<(), String> {
+    length("metadata.name", &metadata.name, 0, METADATA_SHORT_MAX)?;
+    length("metadata.description", &metadata.description, 0, METADATA_DESCRIPTION_MAX)?;
+    length("metadata.owner", &metadata.owner, 0, METADATA_SHORT_MAX)?;
+    length("metadata.source", &metadata.source, 0, METADATA_SOURCE_MAX)?;
+    let schemes = ["http://", "https://", "ssh://", "git@"];
+    if !schemes.iter().any(|scheme| metadata.source.starts_with(scheme)) {
+        return Err("`metadata.source` must match ^(https?://|ssh://|git@)".into());
+    }
+    Ok(())
+}
+
+fn length(field: &str, text: &str, least: usize, most: usize) -> Result<(), String> {
+    // A text has at most as many characters as bytes, so that short ones need no count.
+    let short_enough = text.len() <= most || text.chars().count() <= most;
+    if text.len() < least || !short_enough {
+        return Err(format!("`{field}` must have from {least} to {most} characters"));
+    }
+    Ok(())
+}
+
+/// A text column cannot hold the character U+0000.
+fn storable(field: &str, text: &str) -> Result<(), String> {
+    if text.contains('\0') {
+        return Err(format!("`{field}` must not contain the character U+0000"));
+    }
+    Ok(())
+}
+
+fn unique<T: Eq + std::hash::Hash + std::fmt::Display>(field: &str, items: &[T]) -> Result<(), String> {
+    let mut seen = HashSet::with_capacity(items.len());
+    match items.iter().find(|item| !seen.insert(*item)) {
+        Some(twice) => Err(format!("`{field}` contains {twice} twice")),
+        None => Ok(()),
+    }
+}
+
+/// Which date a task may not have at this moment, if any. The create statement has the same rules.
+#[must_use]
+pub fn date_refusal(task: &NewTask, now: DateTime<Utc>) -> Option<String> {
+    if (task.created - now).abs() > CREATED_DRIFT {
+        return Some(format!("`created` must be within 15 minutes of now, {}", Timestamp::new(now)));
+    }
+    if task.deadline < now {
+        return Some(format!("`deadline` must not be in the past; it is now {}", Timestamp::new(now)));
+    }
+    if task.deadline > now + DEADLINE_AHEAD + CREATED_DRIFT {
+        return Some(format!("`deadline` must be at most 5 days from now, {}", Timestamp::new(now)));
+    }
+    None
+}
+
+/// Whether two definitions say the same, whatever their spacing and the order of their keys.
+#[must_use]
+pub fn same_definition(stored: &str, sent: &str) -> bool {
+    if stored == sent {
+        return true;
+    }
+    let parsed = |text| serde_json::from_str::<Value>(text).ok();
+    parsed(stored).is_some_and(|stored| parsed(sent).is_some_and(|sent| stored == sent))
+}
+
+#[cfg(test)]
+#[path = "create_tests.rs"]
+mod tests;

@@ -1,0 +1,172 @@
+use super::*;
+use serde_json::json;
+
+const ID: &str = "9HrBC1jMQ3KlZw4CssPUeQ";
+
+fn body() -> Value {
+    json!({
+        "taskQueueId": "p/w",
+        "created": "2026-01-31T12:00:00Z",
+        "deadline": "2026-01-31T13:00:00Z",
+        "payload": {},
+        "metadata": {"name": "n", "description": "d", "owner": "o", "source": "https://example.com"},
+    })
+}
+
+fn read(body: &Value) -> Result<NewTask, String> {
+    let text = body.to_string();
+    let request: CreateTaskRequest<'_> = serde_json::from_str(&text).map_err(|e| e.to_string())?;
+    NewTask::from_request(ID.parse().unwrap(), &request).map_err(|refusal| match refusal {
+        Unacceptable::Schema(message) | Unacceptable::Rule(message) => message,
+    })
+}
+
+fn with(field: &str, value: impl Into<Value>) -> Value {
+    let mut body = body();
+    body.pointer_mut(field.rsplit_once('/').map_or("", |(parent, _)| parent)).unwrap()
+        [field.rsplit('/').next().unwrap()] = value.into();
+    body
+}
+
+#[test]
+fn absent_fields_get_their_defaults() {
+    let task = read(&body()).unwrap();
+    let definition: Value = serde_json::from_str(&task.definition).unwrap();
+    let expected = json!({
+        "provisionerId": "p", "workerType": "w", "taskQueueId": "p/w", "schedulerId": "-", "projectId": "none",
+        "taskGroupId": ID, "dependencies": [], "requires": "all-completed", "routes": [], "priority": "lowest",
+        "retries": 5, "created": "2026-01-31T12:00:00.000Z", "deadline": "2026-01-31T13:00:00.000Z",
+        "expires": "2027-01-31T13:00:00.000Z", "scopes": [], "payload": {}, "tags": {}, "extra": {},
+        "metadata": {"name": "n", "description": "d", "owner": "o", "source": "https://example.com"},
+    });
+    assert_eq!(definition, expected);
+    assert_eq!(Timestamp::new(task.group_expires).to_string(), "2027-01-31T14:00:00.000Z");
+}
+
+#[test]
+fn each_field_is_accepted_at_its_limit() {
+    let ids: Vec<String> = (0..10_000_u128).map(|n| TaskId::from_random(n.to_be_bytes()).to_string()).collect();
+    for (field, value) in [
+        ("/schedulerId", json!("x".repeat(38))),
+        ("/projectId", json!("x".repeat(500))),
+        ("/dependencies", json!(ids)),
+        ("/routes", json!((0..64).map(|n| format!("r{n}")).collect::<Vec<_>>())),
+        ("/routes", json!(["ü".repeat(249)])),
+        ("/retries", json!(0)),
+        ("/retries", json!(49)),
+        ("/priority", json!("highest")),
+        ("/expires", json!("2026-01-31T13:00:00Z")),
+        ("/scopes", json!(["a", "a", "", "b*"])),
+        ("/metadata/name", json!("ü".repeat(255))),
+        ("/metadata/description", json!("d".repeat(32_768))),
+        ("/metadata/owner", json!("")),
+        ("/metadata/source", json!(format!("ssh://{}", "x".repeat(4_090)))),
+        ("/tags", json!({"t": "v".repeat(4_096)})),
+        ("/payload", json!({"nul": "\0"})),
+        ("/extra", json!({"nul": "\0", "big": 1e300})),
+    ] {
+        read(&with(field, value)).unwrap_or_else(|error| panic!("{field}: {error}"));
+    }
+}
+
+#[test]
+fn each_field_is_refused_past_its_limit_by_name() {
+    let ids: Vec<String> = (0..10_001_u128).map(|n| TaskId::from_random(n.to_be_bytes()).to_string()).collect();
+    for (field, value, named) in [
+        ("/taskQueueId", json!("p/W"), "taskQueueId"),
+        ("/schedulerId", json!("x".repeat(39)), "schedulerId"),
+        ("/schedulerId", Value::Null, ""),
+        ("/projectId", json!("x".repeat(501)), "projectId"),
+        ("/projectId", json!(""), "projectId"),
+        ("/taskGroupId", json!("abc"), "slugid"),
+        ("/dependencies", json!(ids), "dependencies"),
+        ("/dependencies", json!([ID, ID]), "dependencies"),
+        ("/requires", json!("some"), "some"),
+        ("/routes", json!((0..65).map(|n| format!("r{n}")).collect::<Vec<_>>()), "routes"),
+        ("/routes", json!(["r", "r"]), "routes"),
+        ("/routes", json!([""]), "routes[0]"),
+        ("/routes", json!(["ok", "r".repeat(250)]), "routes[1]"),
+        ("/routes", json!(["a\0b"]), "routes[0]"),
+        ("/priority", json!("normal"), "normal"),
+        ("/retries", json!(50), "retries"),
+        ("/retries", json!(-1), ""),
+        ("/retries", json!(1.5), ""),
+        ("/created", json!("yesterday"), "RFC 3339"),
+        ("/created", json!("2026-01-31T14:00:00Z"), "created"),
+        ("/deadline", json!(17), ""),
+        ("/expires", json!("2026-01-31T12:59:59Z"), "expires"),
+        ("/scopes", json!(["a\n"]), "scopes[0]"),
+        ("/scopes", json!(["a**"]), "scopes"),
+        ("/payload", json!([]), "payload"),
+        ("/payload", json!("x"), "payload"),
+        ("/extra", json!(3), "extra"),
+        ("/metadata/name", json!("n".repeat(256)), "metadata.name"),
+        ("/metadata/description", json!("d".repeat(32_769)), "metadata.description"),
+        ("/metadata/owner", json!("o".repeat(256)), "metadata.owner"),
+        ("/metadata/source", json!("ftp://x"), "metadata.source"),
+        ("/metadata/source", json!(format!("ssh://{}", "x".repeat(4_091))), "metadata.source"),
+        ("/metadata/more", json!("x"), "more"),
+        ("/tags", json!({"t": "v".repeat(4_097)}), "tags[\"t\"]"),
+        ("/tags", json!({"t": 1}), ""),
+        ("/unknown", json!(1), "unknown"),
+        ("/workerType", json!("w"), "provisionerId"),
+        ("/provisionerId", json!("p"), "workerType"),
+    ] {
+        let error = read(&with(field, value.clone())).err().unwrap_or_else(|| panic!("{field} {value} was accepted"));
+        assert!(error.contains(named), "{field}: {error}");
+    }
+}
+
+#[test]
+fn the_two_ways_to_name_a_queue_must_agree() {
+    let mut both = body();
+    both["provisionerId"] = json!("p");
+    both["workerType"] = json!("w");
+    assert!(read(&both).is_ok());
+    both["workerType"] = json!("other");
+    assert!(read(&both).unwrap_err().contains("does not agree"));
+    both.as_object_mut().unwrap().remove("taskQueueId");
+    assert_eq!(read(&both).unwrap().queue.as_str(), "p/other");
+    both.as_object_mut().unwrap().retain(|key, _| key != "provisionerId" && key != "workerType");
+    assert!(read(&both).unwrap_err().contains("name the queue"));
+}
+
+#[test]
+fn a_required_field_that_is_missing_is_named() {
+    for field in ["created", "deadline", "payload", "metadata"] {
+        let mut short = body();
+        short.as_object_mut().unwrap().remove(field);
+        assert!(read(&short).unwrap_err().contains(field));
+    }
+}
+
+#[test]
+fn payload_and_extra_are_kept_byte_for_byte() {
+    let raw = r#"{"nul":"\u0000","n":1.10,"big":123456789012345678901234567890,"sp" : [ 1 ]}"#;
+    let text = body().to_string().replace(r#""payload":{}"#, &format!(r#""payload":{raw},"extra":{raw}"#));
+    let request: CreateTaskRequest<'_> = serde_json::from_str(&text).unwrap();
+    let task = NewTask::from_request(ID.parse().unwrap(), &request).unwrap();
+    assert_eq!(task.definition.matches(raw).count(), 2);
+}
+
+#[test]
+fn dates_are_checked_against_now_at_their_boundaries() {
+    let task = read(&body()).unwrap();
+    let second = TimeDelta::seconds(1);
+    assert_eq!(date_refusal(&task, task.created + CREATED_DRIFT), None);
+    assert!(date_refusal(&task, task.created + CREATED_DRIFT + second).unwrap().contains("created"));
+    assert!(date_refusal(&task, task.created - CREATED_DRIFT - second).unwrap().contains("created"));
+    let soon = NewTask { deadline: task.created, ..task.clone() };
+    assert_eq!(date_refusal(&soon, task.created), None);
+    assert!(date_refusal(&soon, task.created + second).unwrap().contains("deadline"));
+    let far = NewTask { deadline: task.created + DEADLINE_AHEAD + CREATED_DRIFT, ..task.clone() };
+    assert_eq!(date_refusal(&far, task.created), None);
+    assert!(date_refusal(&far, task.created - second).unwrap().contains("deadline"));
+}
+
+#[test]
+fn a_repeat_may_differ_in_spacing_and_in_the_order_of_keys_only() {
+    assert!(same_definition(r#"{"a":1,"b":[2.0]}"#, r#"{ "b": [2.0], "a": 1 }"#));
+    assert!(!same_definition(r#"{"a":1}"#, r#"{"a":2}"#));
+    assert!(!same_definition(r#"{"a":123456789012345678901234567890}"#, r#"{"a":123456789012345678901234567891}"#));
+}

@@ -1,0 +1,123 @@
+use super::*;
+use proptest::prelude::*;
+
+fn run(number: u16) -> RunId {
+    RunId::new(number).unwrap()
+}
+
+fn life(state: State) -> Life {
+    Life { state, retries_left: 1, hand_backs: 0 }
+}
+
+const SHUTDOWN: Report = Report::Exception(ExceptionReason::WorkerShutdown);
+
+/// Every state with every event, and what comes of it in one word.
+#[test]
+fn every_pair_of_state_and_event_has_its_answer() {
+    use Refusal::*;
+    let r = run(1);
+    let states = [State::Unscheduled, State::Pending(r), State::Running(r), State::Resolved(r, Outcome::Completed)];
+    let refusals: [(Event, [Option<Refusal>; 4]); 12] = [
+        (Event::Schedule, [None, Some(AlreadyScheduled), Some(AlreadyScheduled), Some(AlreadyResolved)]),
+        (Event::Claim(r), [Some(NoSuchRun), None, Some(AlreadyClaimed), Some(AlreadyResolved)]),
+        (Event::Claim(run(0)), [Some(NoSuchRun), Some(NotTheLastRun), Some(NotTheLastRun), Some(NotTheLastRun)]),
+        (Event::Claim(run(2)), [Some(NoSuchRun), Some(NoSuchRun), Some(NoSuchRun), Some(NoSuchRun)]),
+        (Event::Reclaim(r), [Some(NoSuchRun), Some(NotClaimed), None, Some(AlreadyResolved)]),
+        (Event::Report(r, Report::Completed), [Some(NoSuchRun), Some(NotClaimed), None, Some(AlreadyResolved)]),
+        (Event::Report(r, Report::Failed), [Some(NoSuchRun), Some(NotClaimed), None, Some(AlreadyResolved)]),
+        (Event::Report(r, SHUTDOWN), [Some(NoSuchRun), Some(NotClaimed), None, Some(AlreadyResolved)]),
+        (Event::ClaimExpired(r), [Some(NoSuchRun), Some(NotClaimed), None, Some(AlreadyResolved)]),
+        (Event::HandBack(r), [Some(NoSuchRun), Some(NotClaimed), None, Some(AlreadyResolved)]),
+        (Event::HandBack(run(0)), [Some(NoSuchRun), Some(NotTheLastRun), Some(NotTheLastRun), Some(NotTheLastRun)]),
+        (Event::DeadlinePassed, [None, None, None, Some(AlreadyResolved)]),
+    ];
+    for (event, expected) in refusals {
+        for (state, refusal) in states.into_iter().zip(expected) {
+            assert_eq!(apply(life(state), event).err(), refusal, "{state:?} with {event:?}");
+        }
+    }
+}
+
+#[test]
+fn each_reason_is_retried_or_final_as_the_contract_says() {
+    for &reason in ExceptionReason::ALL {
+        let step = apply(life(State::Running(run(0))), Event::Report(run(0), Report::Exception(reason))).unwrap();
+        let made = match reason {
+            ExceptionReason::WorkerShutdown => Some((run(1), ReasonCreated::Retry)),
+            ExceptionReason::IntermittentTask => Some((run(1), ReasonCreated::TaskRetry)),
+            ExceptionReason::MalformedPayload
+            | ExceptionReason::ResourceUnavailable
+            | ExceptionReason::InternalError => None,
+        };
+        assert_eq!(step.made, made, "{reason}");
+        assert_eq!(step.life.retries_left, u16::from(made.is_none()));
+        assert_eq!(step.ended, Some((run(0), Outcome::Exception(reason.into()))));
+    }
+}
+
+#[test]
+fn without_retries_left_the_task_is_resolved() {
+    let spent = Life { state: State::Running(run(3)), retries_left: 0, hand_backs: 0 };
+    for event in [Event::Report(run(3), SHUTDOWN), Event::ClaimExpired(run(3))] {
+        let step = apply(spent, event).unwrap();
+        assert!(matches!(step.life.state, State::Resolved(..)), "{event:?}");
+        assert_eq!(step.made, None);
+    }
+}
+
+#[test]
+fn a_hand_back_costs_no_retry_and_stops_at_its_limit() {
+    let mut current = Life { state: State::Running(run(0)), retries_left: 0, hand_backs: 0 };
+    for number in 0..HAND_BACKS_MAX {
+        let step = apply(current, Event::HandBack(run(number))).unwrap();
+        assert_eq!(step.made, Some((run(number + 1), ReasonCreated::Retry)));
+        assert_eq!(step.life.retries_left, 0);
+        current = apply(step.life, Event::Claim(run(number + 1))).unwrap().life;
+    }
+    assert_eq!(apply(current, Event::HandBack(run(HAND_BACKS_MAX))), Err(Refusal::HandBacksUsedUp));
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    let named = (0_u16..8).prop_map(run);
+    let report = prop_oneof![
+        Just(Report::Completed),
+        Just(Report::Failed),
+        prop::sample::select(ExceptionReason::ALL).prop_map(Report::Exception)
+    ];
+    prop_oneof![
+        Just(Event::Schedule),
+        named.clone().prop_map(Event::Claim),
+        named.clone().prop_map(Event::Reclaim),
+        (named.clone(), report).prop_map(|(run, report)| Event::Report(run, report)),
+        named.clone().prop_map(Event::ClaimExpired),
+        named.prop_map(Event::HandBack),
+        Just(Event::DeadlinePassed),
+    ]
+}
+
+proptest! {
+    /// Invariant I1: whatever happens, a run is claimed at most once and ends at most once, and runs follow each other.
+    #[test]
+    fn a_run_is_claimed_once_and_ends_once(events in prop::collection::vec(any_event(), 0..60), retries in 0_u16..4) {
+        let mut current = Life { state: State::Unscheduled, retries_left: retries, hand_backs: 0 };
+        let (mut claimed, mut ended, mut made) = (vec![], vec![], 0_u16);
+        for event in events {
+            let Ok(step) = apply(current, event) else { continue };
+            if let Event::Claim(number) = event {
+                prop_assert!(!claimed.contains(&number));
+                claimed.push(number);
+            }
+            if let Some((number, _)) = step.ended {
+                prop_assert!(!ended.contains(&number));
+                ended.push(number);
+            }
+            if let Some((number, _)) = step.made {
+                prop_assert_eq!(number, run(made));
+                made += 1;
+            }
+            prop_assert!(step.life.retries_left <= current.retries_left);
+            current = step.life;
+        }
+        prop_assert!(u16::try_from(ended.len()).unwrap() <= retries + HAND_BACKS_MAX + 1);
+    }
+}

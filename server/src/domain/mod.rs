@@ -1,0 +1,9 @@
+//! The rules, as pure and total functions: no SQL, no HTTP, no clock, no randomness.
+#![deny(clippy::wildcard_enum_match_arm)]
+
+pub mod create;
+pub mod events;
+pub mod json;
+pub mod lifecycle;
+pub mod scopes;
+pub mod task;

@@ -1,0 +1,180 @@
+//! A task as the database knows it, and the status that the wire shows of it.
+
+use chrono::{DateTime, Utc};
+use tenure_api::bodies::{Run, Status};
+use tenure_api::ids::{RunId, TaskGroupId, TaskId, TaskQueueId};
+use tenure_api::states::{Priority, ReasonCreated, ReasonResolved, RunState, TaskState};
+
+use super::lifecycle::{Life, Outcome, State};
+
+/// What never changes, or changes seldom, about a task.
+#[derive(Clone, Debug)]
+pub struct Task {
+    /// Its id.
+    pub id: TaskId,
+    /// Its key in the database.
+    pub seq: i64,
+    /// Where workers find it.
+    pub queue: TaskQueueId,
+    /// Who owns its group.
+    pub scheduler: String,
+    /// What it is accounted to.
+    pub project: String,
+    /// Its group.
+    pub group: TaskGroupId,
+    /// Its priority now.
+    pub priority: Priority,
+    /// When it is given up.
+    pub deadline: DateTime<Utc>,
+    /// When it is forgotten.
+    pub expires: DateTime<Utc>,
+    /// How often it may still be tried again.
+    pub retries_left: u16,
+    /// Where its last run is.
+    pub last: Last,
+    /// The runs that have ended, in order.
+    pub ended: Vec<EndedRun>,
+}
+
+/// Where the last run of a task is.
+#[derive(Clone, Debug)]
+pub enum Last {
+    /// There is none.
+    Unscheduled,
+    /// It waits for a worker.
+    Pending(OpenRun),
+    /// A worker holds it.
+    Running(OpenRun, Tenancy),
+    /// It has ended: it is the last of [`Task::ended`].
+    Ended,
+}
+
+/// A run that has not ended.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenRun {
+    /// Its number.
+    pub run: RunId,
+    /// Why it was made.
+    pub reason: ReasonCreated,
+    /// When it became pending.
+    pub scheduled: DateTime<Utc>,
+}
+
+/// Who holds a run, and until when.
+#[derive(Clone, Debug)]
+pub struct Tenancy {
+    /// The worker's group.
+    pub worker_group: String,
+    /// The worker.
+    pub worker_id: String,
+    /// Since when.
+    pub started: DateTime<Utc>,
+    /// Until when, unless it is renewed.
+    pub taken_until: DateTime<Utc>,
+}
+
+/// A run that has ended.
+#[derive(Clone, Debug)]
+pub struct EndedRun {
+    /// Its number, why it was made, and when it became pending.
+    pub run: OpenRun,
+    /// Its final state.
+    pub state: RunState,
+    /// Why it ended.
+    pub reason: ReasonResolved,
+    /// When it ended.
+    pub resolved: DateTime<Utc>,
+    /// Who held it, if anybody did.
+    pub tenancy: Option<Tenancy>,
+}
+
+impl EndedRun {
+    /// How the run ended, as the rules see it.
+    #[must_use]
+    pub fn outcome(&self) -> Outcome {
+        match self.state {
+            RunState::Completed => Outcome::Completed,
+            RunState::Failed => Outcome::Failed,
+            RunState::Pending | RunState::Running | RunState::Exception => Outcome::Exception(self.reason),
+        }
+    }
+}
+
+impl Task {
+    /// The task as the rules see it. How often it was handed back is not part of a task's description.
+    #[must_use]
+    pub fn life(&self) -> Life {
+        let state = match (&self.last, self.ended.last()) {
+            (Last::Unscheduled, _) | (Last::Ended, None) => State::Unscheduled,
+            (Last::Pending(open), _) => State::Pending(open.run),
+            (Last::Running(open, _), _) => State::Running(open.run),
+            (Last::Ended, Some(ended)) => State::Resolved(ended.run.run, ended.outcome()),
+        };
+        Life { state, retries_left: self.retries_left, hand_backs: 0 }
+    }
+
+    /// The status that the wire shows.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let mut runs: Vec<Run> = self.ended.iter().map(ended_run).collect();
+        let state = match &self.last {
+            Last::Unscheduled => TaskState::Unscheduled,
+            Last::Pending(open) => {
+                runs.push(open_run(open, RunState::Pending));
+                TaskState::Pending
+            }
+            Last::Running(open, tenancy) => {
+                runs.push(with_tenancy(open_run(open, RunState::Running), Some(tenancy)));
+                TaskState::Running
+            }
+            Last::Ended => self.ended.last().map_or(TaskState::Unscheduled, |run| run.state.into()),
+        };
+        Status {
+            task_id: self.id,
+            task_queue_id: self.queue.clone(),
+            scheduler_id: self.scheduler.clone(),
+            project_id: self.project.clone(),
+            task_group_id: self.group,
+            priority: self.priority,
+            deadline: self.deadline.into(),
+            expires: self.expires.into(),
+            retries_left: self.retries_left,
+            state,
+            runs,
+        }
+    }
+}
+
+fn open_run(open: &OpenRun, state: RunState) -> Run {
+    Run {
+        run_id: open.run,
+        state,
+        reason_created: open.reason,
+        reason_resolved: None,
+        worker_group: None,
+        worker_id: None,
+        taken_until: None,
+        scheduled: open.scheduled.into(),
+        started: None,
+        resolved: None,
+    }
+}
+
+fn with_tenancy(run: Run, tenancy: Option<&Tenancy>) -> Run {
+    Run {
+        worker_group: tenancy.map(|held| held.worker_group.clone()),
+        worker_id: tenancy.map(|held| held.worker_id.clone()),
+        taken_until: tenancy.map(|held| held.taken_until.into()),
+        started: tenancy.map(|held| held.started.into()),
+        ..run
+    }
+}
+
+fn ended_run(ended: &EndedRun) -> Run {
+    let run = Run {
+        reason_resolved: Some(ended.reason),
+        resolved: Some(ended.resolved.into()),
+        ..open_run(&ended.run, ended.state)
+    };
+    with_tenancy(run, ended.tenancy.as_ref())
+}

@@ -1,0 +1,54 @@
+//! One file per operation, over a batch of members: what its statement leaves out is diagnosed by the rules of
+//! `domain`. Nothing here knows HTTP.
+
+pub mod claim_task;
+pub mod claim_work;
+pub mod create_task;
+pub mod reclaim;
+pub mod report;
+pub mod status;
+
+use std::sync::Arc;
+
+use crate::domain::lifecycle::Refusal;
+
+/// Why an operation did not do what it was asked for.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum OpError {
+    /// What the request names does not exist.
+    #[error("{0}")]
+    NotFound(String),
+    /// The state forbids it.
+    #[error("{0}")]
+    Conflict(String),
+    /// The request breaks a rule.
+    #[error("{0}")]
+    Input(String),
+    /// A part of the API that is not built yet.
+    #[error("{0}")]
+    NotBuilt(String),
+    /// Too many such requests wait already; nothing was done.
+    #[error("too many {0} requests are waiting; send it again")]
+    Overloaded(&'static str),
+    /// The database is away, or somebody holds a lock for too long. What was asked for may have happened.
+    #[error("the database did not answer in time; send the request again")]
+    Unavailable,
+    /// A fault of ours.
+    #[error("an operation failed in a way that it should not")]
+    Internal(#[source] Arc<sqlx::Error>),
+}
+
+/// What a refusal of the rules means to whoever asked for something about a run.
+#[must_use]
+pub fn refused(refusal: Refusal, task: impl std::fmt::Display, run: impl std::fmt::Display) -> OpError {
+    let conflict = |text: &str| OpError::Conflict(format!("run {run} of task {task} {text}"));
+    match refusal {
+        Refusal::NoSuchRun => OpError::NotFound(format!("task {task} has no run {run}")),
+        Refusal::NotTheLastRun => conflict("is not the task's last run"),
+        Refusal::NotClaimed => conflict("is not claimed"),
+        Refusal::AlreadyClaimed => conflict("is claimed by somebody else"),
+        Refusal::AlreadyResolved => conflict("is resolved"),
+        Refusal::AlreadyScheduled => conflict("is scheduled already"),
+        Refusal::HandBacksUsedUp => conflict("was handed back too often"),
+    }
+}

@@ -1,0 +1,155 @@
+//! reportCompleted, reportFailed, reportException: end a run, or answer a repeat, or say why not.
+
+use sqlx::{PgConnection, PgPool};
+use tenure_api::ids::{RunId, TaskId};
+use uuid::Uuid;
+
+use super::{OpError, refused};
+use crate::batch::{Operation, Verdict};
+use crate::domain::lifecycle::{Event, Refusal, Report, apply};
+use crate::domain::task::{EndedRun, Last, OpenRun, Task, Tenancy};
+use crate::store::decode::Row;
+use crate::store::hot::resolve::{self, End, Member, Resolved};
+use crate::store::queues::Queues;
+use crate::store::{claims, tasks};
+use crate::wakeup::Bells;
+
+/// The operation.
+pub struct ReportRun {
+    /// For names of queues.
+    pub queues: Queues,
+    /// For names of queues.
+    pub pool: PgPool,
+    /// Rung when a run is tried again.
+    pub bells: Bells,
+}
+
+/// A report.
+#[derive(Debug, Clone, Copy)]
+pub struct Request {
+    /// The task.
+    pub task: TaskId,
+    /// The run.
+    pub run: RunId,
+    /// What became of it.
+    pub report: Report,
+}
+
+/// How much a member without a body weighs.
+const SMALL: usize = 64;
+
+impl Operation for ReportRun {
+    type Member = Request;
+    type Answer = Task;
+    const NAME: &'static str = "report";
+    const WAITING_MAX: usize = 16_000;
+
+    fn weight(_: &Request) -> usize {
+        SMALL
+    }
+
+    fn task(member: &Request) -> Uuid {
+        member.task.uuid()
+    }
+
+    async fn run(&self, conn: &mut PgConnection, members: &[&Request]) -> Result<Vec<Verdict<Task>>, sqlx::Error> {
+        let batch: Vec<Member> = members
+            .iter()
+            .map(|member| Member {
+                id: member.task.uuid(),
+                run: member.run.number().cast_signed(),
+                end: End::Report(member.report),
+            })
+            .collect();
+        let resolved = resolve::resolve(conn, &batch).await?;
+        self.bells.ring(
+            resolved.iter().filter(|row| row.next_reason.is_some()).map(|row| row.queue).collect::<Vec<_>>(),
+        );
+        let retried: Vec<i64> = resolved.iter().filter(|row| row.run > 0).map(|row| row.seq).collect();
+        let mut history = tasks::load_history(conn, &retried).await?;
+        let mut verdicts: Vec<Option<Verdict<Task>>> = members.iter().map(|_| None).collect();
+        for row in resolved {
+            let (member, ended) = (row.member(), history.remove(&row.seq).unwrap_or_default());
+            verdicts[member] = Some(Verdict::Done(self.task_after(row, ended).await?));
+        }
+        let missing: Vec<Uuid> =
+            members.iter().zip(&verdicts).filter(|(_, verdict)| verdict.is_none()).map(|(m, _)| m.task.uuid()).collect();
+        if !missing.is_empty() {
+            let mut known = tasks::load(conn, &missing).await?;
+            for (verdict, member) in verdicts.iter_mut().zip(members).filter(|(verdict, _)| verdict.is_none()) {
+                *verdict = Some(diagnose(member, known.remove(&member.task.uuid())));
+            }
+        }
+        Ok(verdicts.into_iter().flatten().collect())
+    }
+
+    async fn wait(&self, conn: &mut PgConnection, member: &Request) -> Result<(), sqlx::Error> {
+        tasks::lock(conn, member.task.uuid()).await?;
+        claims::lock(conn, member.task.uuid()).await
+    }
+}
+
+impl ReportRun {
+    async fn task_after(&self, row: Resolved, mut ended: Vec<EndedRun>) -> Result<Task, sqlx::Error> {
+        let columns = Row { table: "runs", task: row.id };
+        let run = columns.run(row.run)?;
+        // The history was read after the run was added to it, or not at all for a first run.
+        ended.retain(|earlier| earlier.run.run < run);
+        ended.push(EndedRun {
+            run: OpenRun { run, reason: columns.reason_created(row.reason_created)?, scheduled: row.scheduled },
+            state: columns.state(row.state)?,
+            reason: columns.reason_resolved(row.reason_resolved)?,
+            resolved: row.now,
+            tenancy: Some(Tenancy {
+                worker_group: row.worker_group,
+                worker_id: row.worker_id,
+                started: row.started,
+                taken_until: row.taken_until,
+            }),
+        });
+        let last = match row.next_reason {
+            Some(reason) => Last::Pending(OpenRun {
+                run: run.next(),
+                reason: columns.reason_created(reason)?,
+                scheduled: row.now,
+            }),
+            None => Last::Ended,
+        };
+        Ok(Task {
+            id: columns.slug("id", row.id)?,
+            seq: row.seq,
+            queue: self.queues.get_name(&self.pool, row.queue).await?,
+            scheduler: row.scheduler,
+            project: row.project,
+            group: columns.slug("task_group", row.task_group)?,
+            priority: columns.priority(row.priority)?,
+            deadline: row.deadline,
+            expires: row.expires,
+            retries_left: columns.retries(row.retries_left)?,
+            last,
+            ended,
+        })
+    }
+}
+
+fn diagnose(member: &Request, known: Option<tasks::Loaded>) -> Verdict<Task> {
+    let (task, run) = (member.task, member.run);
+    let Some(known) = known else {
+        return Verdict::Refused(OpError::NotFound(format!("task {task} does not exist")));
+    };
+    let outcome = member.report.outcome();
+    if let Some(ended) = known.task.ended.iter().find(|ended| ended.run.run == run) {
+        // A repeat of the report that ended the run. One that asked for another try is a repeat also when the next run
+        // has begun; completed and failed end the task, so that there the run must be the last one.
+        let retried = member.report.retry().is_some();
+        let last = matches!(known.task.life().state, crate::domain::lifecycle::State::Resolved(last, _) if last == run);
+        if ended.outcome() == outcome && (retried || last) {
+            return Verdict::Done(known.task);
+        }
+        return Verdict::Refused(refused(Refusal::AlreadyResolved, task, run));
+    }
+    match apply(known.task.life(), Event::Report(run, member.report)) {
+        Err(refusal) => Verdict::Refused(refused(refusal, task, run)),
+        Ok(_) => Verdict::Locked,
+    }
+}

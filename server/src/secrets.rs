@@ -1,0 +1,207 @@
+//! The server's secret keys, and what is made with them: encrypted access tokens and signing keys.
+//!
+//! The operator gives one secret of 32 bytes, or several to change it: the first one signs and encrypts, all of them
+//! verify and decrypt. Nothing is used directly; each purpose has a key of its own, derived by HKDF-SHA256, so that
+//! what one purpose reveals is of no use for another.
+
+use aes_gcm::aead::{Aead as _, KeyInit as _, Payload};
+use aes_gcm::{Aes256Gcm, Nonce};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use hkdf::Hkdf;
+use sha2::Sha256;
+use tenure_api::credentials::{AccessToken, SigningKey};
+
+/// The length of a secret key, in bytes.
+pub const SECRET_KEY_BYTES: usize = 32;
+const NONCE_BYTES: usize = 12;
+
+/// What a derived key is for. The labels are part of the stored data: a changed label makes it unreadable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Encrypts the access tokens in the table `clients`.
+    ClientTokens,
+    /// Signs the credentials that workers get with a claim.
+    TaskCredentials,
+    /// Signs the URLs of the message plane.
+    PollUrls,
+}
+
+impl Purpose {
+    fn label(self) -> &'static [u8] {
+        match self {
+            Self::ClientTokens => b"tenure/client-tokens/v1",
+            Self::TaskCredentials => b"tenure/task-credentials/v1",
+            Self::PollUrls => b"tenure/poll-urls/v1",
+        }
+    }
+}
+
+/// Why a setting is not a list of secret keys; it does not repeat the setting.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "secret key number {number} is not base64 of {SECRET_KEY_BYTES} bytes; `head -c 32 /dev/urandom | base64` makes one"
+)]
+pub struct InvalidSecretKey {
+    number: usize,
+}
+
+/// A token that none of the secret keys decrypts: it was encrypted with another key, or for another client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("no secret key decrypts it")]
+pub struct Undecryptable;
+
+/// The server's secret keys, in the operator's order.
+#[derive(Clone)]
+pub struct SecretKeys {
+    derivers: Vec<Hkdf<Sha256>>,
+    ciphers: Vec<Aes256Gcm>,
+}
+
+impl SecretKeys {
+    /// Reads the setting: base64 of 32 bytes, or several of them with commas between.
+    ///
+    /// # Errors
+    /// If one of them is something else.
+    pub fn parse(setting: &str) -> Result<Self, InvalidSecretKey> {
+        let secrets = setting.split(',').enumerate().map(|(index, text)| {
+            let mut secret = [0; SECRET_KEY_BYTES];
+            // One byte more, so that a longer secret is seen as such.
+            let mut room = [0; SECRET_KEY_BYTES + 1];
+            match STANDARD.decode_slice(text.trim(), &mut room) {
+                Ok(SECRET_KEY_BYTES) => secret.copy_from_slice(&room[..SECRET_KEY_BYTES]),
+                Ok(_) | Err(_) => return Err(InvalidSecretKey { number: index + 1 }),
+            }
+            Ok(secret)
+        });
+        let secrets: Vec<_> = secrets.collect::<Result<_, _>>()?;
+        Ok(Self::new(&secrets))
+    }
+
+    fn new(secrets: &[[u8; SECRET_KEY_BYTES]]) -> Self {
+        let derivers: Vec<_> = secrets.iter().map(|secret| Hkdf::<Sha256>::new(None, secret)).collect();
+        let ciphers = derivers.iter().map(|deriver| Aes256Gcm::new(&derive(deriver, Purpose::ClientTokens).into()));
+        Self { ciphers: ciphers.collect(), derivers }
+    }
+
+    /// The setting that stands for one new random key.
+    #[must_use]
+    pub fn generate_setting() -> String {
+        STANDARD.encode(random::<SECRET_KEY_BYTES>())
+    }
+
+    /// The signing keys for a purpose: sign with the first, accept any.
+    #[must_use]
+    pub fn signing_keys(&self, purpose: Purpose) -> Vec<SigningKey> {
+        self.derivers.iter().map(|deriver| SigningKey::new(&derive(deriver, purpose))).collect()
+    }
+
+    /// Encrypts a client's token; only for the same client can it be decrypted.
+    #[must_use]
+    pub fn encrypt_token(&self, client_id: &str, token: &AccessToken) -> Vec<u8> {
+        let nonce = random::<NONCE_BYTES>();
+        let payload = Payload { msg: token.expose().as_bytes(), aad: client_id.as_bytes() };
+        let sealed =
+            self.ciphers[0].encrypt(&Nonce::from(nonce), payload).expect("a token is far below AES-GCM's limit");
+        [&nonce[..], &sealed].concat()
+    }
+
+    /// Decrypts what [`encrypt_token`](Self::encrypt_token) made with any of the keys.
+    ///
+    /// # Errors
+    /// If none of the keys made it for this client.
+    pub fn decrypt_token(&self, client_id: &str, ciphertext: &[u8]) -> Result<AccessToken, Undecryptable> {
+        let (nonce, sealed) = ciphertext.split_first_chunk::<NONCE_BYTES>().ok_or(Undecryptable)?;
+        let aad = client_id.as_bytes();
+        let open = |cipher: &Aes256Gcm| cipher.decrypt(&Nonce::from(*nonce), Payload { msg: sealed, aad }).ok();
+        let token = self.ciphers.iter().find_map(open).ok_or(Undecryptable)?;
+        String::from_utf8(token).map(AccessToken::new).map_err(|_| Undecryptable)
+    }
+}
+
+fn derive(deriver: &Hkdf<Sha256>, purpose: Purpose) -> [u8; SECRET_KEY_BYTES] {
+    let mut key = [0; SECRET_KEY_BYTES];
+    deriver.expand(purpose.label(), &mut key).expect("HKDF-SHA256 gives up to 8160 bytes");
+    key
+}
+
+/// Random bytes that are fit for keys.
+#[must_use]
+pub fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).expect("every system that Tenure runs on has a source of randomness");
+    bytes
+}
+
+/// A new access token for a client.
+#[must_use]
+pub fn new_access_token() -> AccessToken {
+    AccessToken::from_random(random())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OLD: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+
+    fn keys(setting: &str) -> SecretKeys {
+        SecretKeys::parse(setting).unwrap()
+    }
+
+    fn new() -> String {
+        STANDARD.encode([9; 32])
+    }
+
+    fn token() -> AccessToken {
+        AccessToken::new("hush".to_owned())
+    }
+
+    #[test]
+    fn a_token_is_decrypted_for_the_client_it_was_encrypted_for_only() {
+        let sealed = keys(OLD).encrypt_token("ci", &token());
+        assert!(!sealed.windows(4).any(|window| window == b"hush"));
+        assert_eq!(keys(OLD).decrypt_token("ci", &sealed), Ok(token()));
+        assert_eq!(keys(OLD).decrypt_token("root", &sealed), Err(Undecryptable));
+    }
+
+    #[test]
+    fn a_changed_or_cut_off_token_is_refused() {
+        let mut sealed = keys(OLD).encrypt_token("ci", &token());
+        assert_eq!(keys(OLD).decrypt_token("ci", &sealed[..11]), Err(Undecryptable));
+        assert_eq!(keys(OLD).decrypt_token("ci", &sealed[..20]), Err(Undecryptable));
+        sealed[14] ^= 1;
+        assert_eq!(keys(OLD).decrypt_token("ci", &sealed), Err(Undecryptable));
+    }
+
+    #[test]
+    fn the_first_key_encrypts_and_every_key_decrypts() {
+        let rotated = keys(&format!("{}, {OLD}", new()));
+        let old = keys(OLD).encrypt_token("ci", &token());
+        assert_eq!(rotated.decrypt_token("ci", &old), Ok(token()));
+        let sealed = rotated.encrypt_token("ci", &token());
+        assert_eq!(keys(&new()).decrypt_token("ci", &sealed), Ok(token()));
+        assert_eq!(keys(OLD).decrypt_token("ci", &sealed), Err(Undecryptable));
+    }
+
+    #[test]
+    fn what_is_not_a_key_is_named_by_its_number_and_not_repeated() {
+        let number = |setting: &str| SecretKeys::parse(setting).err().map(|error| error.number);
+        assert_eq!(number(""), Some(1));
+        assert_eq!(number("secret"), Some(1));
+        assert_eq!(number(&format!("{OLD},")), Some(2));
+        assert_eq!(number(&STANDARD.encode([1; 31])), Some(1));
+        assert_eq!(number(&STANDARD.encode([1; 33])), Some(1));
+        assert_eq!(number(&STANDARD.encode([1; 64])), Some(1));
+        assert_eq!(number(&SecretKeys::generate_setting()), None);
+    }
+
+    #[test]
+    fn each_purpose_has_a_key_of_its_own_that_never_changes() {
+        let deriver = &keys(OLD).derivers[0];
+        let hex = |purpose| derive(deriver, purpose).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        assert_eq!(hex(Purpose::ClientTokens), "7fa3d5f513870c5e670a3ddb8642ef8903e1f953b2c7b33e4fae9e7d7097c236");
+        assert_eq!(hex(Purpose::TaskCredentials), "28cd0516236c9e11e7ce112b05f6f536d01d78de224a3cdbda791886d8dafcd4");
+        assert_eq!(hex(Purpose::PollUrls), "784281faded03cc2756ec61c42555092c6c562f3a13054e6aa66de4ff6b7dc42");
+    }
+}

@@ -1,0 +1,163 @@
+//! Against a real database: each test makes one of its own on the cluster that `TENURE_TEST_DATABASE_URL` names.
+
+use std::future::Future;
+use std::str::FromStr as _;
+
+use chrono::TimeDelta;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, PgPool};
+
+use super::*;
+use crate::secrets::random;
+
+const KEYS: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+/// The clock stands still, so that tests can say what is past.
+const CLOCK: &str = "CREATE FUNCTION tenure_now() RETURNS timestamptz LANGUAGE sql AS
+    $$ SELECT timestamptz '2026-01-31T12:00:00Z' $$";
+const MIGRATION: &str = include_str!("../../../../migrations/0002_clients.sql");
+
+fn keys() -> SecretKeys {
+    SecretKeys::parse(KEYS).unwrap()
+}
+
+fn now() -> DateTime<Utc> {
+    DateTime::from_str("2026-01-31T12:00:00Z").unwrap()
+}
+
+/// Runs a test on an empty table in a database of its own, which is dropped unless the test fails.
+pub(crate) async fn with_clients<F: Future<Output = ()>>(test: impl FnOnce(PgPool) -> F) {
+    let url = std::env::var("TENURE_TEST_DATABASE_URL")
+        .expect("TENURE_TEST_DATABASE_URL must be the URL of a PostgreSQL where tests may create databases");
+    let options = PgConnectOptions::from_str(&url).unwrap();
+    let mut admin = PgConnection::connect_with(&options).await.unwrap();
+    let name = format!("tenure_clients_{:032x}", u128::from_be_bytes(random()));
+    sqlx::raw_sql(AssertSqlSafe(format!("CREATE DATABASE {name}"))).execute(&mut admin).await.unwrap();
+    let pool = PgPoolOptions::new().max_connections(4).connect_with(options.database(&name)).await.unwrap();
+    let mut transaction = pool.begin().await.unwrap();
+    sqlx::raw_sql(CLOCK).execute(&mut *transaction).await.unwrap();
+    sqlx::raw_sql(MIGRATION).execute(&mut *transaction).await.unwrap();
+    transaction.commit().await.unwrap();
+    test(pool.clone()).await;
+    pool.close().await;
+    sqlx::raw_sql(AssertSqlSafe(format!("DROP DATABASE {name}"))).execute(&mut admin).await.unwrap();
+}
+
+fn ci() -> NewClient {
+    NewClient {
+        client_id: "project/ci".to_owned(),
+        scopes: vec!["queue:create-task:*".to_owned(), "x".to_owned()],
+        description: "builds".to_owned(),
+        expires: None,
+    }
+}
+
+fn token(text: &str) -> AccessToken {
+    AccessToken::new(text.to_owned())
+}
+
+#[tokio::test]
+async fn a_client_is_made_once_and_found_with_its_token() {
+    with_clients(|pool| async move {
+        assert!(create(&pool, &keys(), &ci(), &token("first")).await.unwrap());
+        assert!(!create(&pool, &keys(), &ci(), &token("second")).await.unwrap());
+        let account = find_account(&pool, &keys(), "project/ci").await.unwrap().unwrap();
+        assert_eq!(account.access_token, token("first"));
+        assert_eq!(account.scopes, ci().scopes);
+        assert!(!account.disabled && !account.expired && account.expires.is_none());
+        assert!(find_account(&pool, &keys(), "nobody").await.unwrap().is_none());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_database_never_sees_the_token() {
+    with_clients(|pool| async move {
+        create(&pool, &keys(), &ci(), &token("hush-hush")).await.unwrap();
+        let stored: Vec<u8> = sqlx::query_scalar("SELECT token FROM clients").fetch_one(&pool).await.unwrap();
+        assert!(!stored.windows(4).any(|window| window == b"hush"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_client_expires_by_the_clock_of_the_database() {
+    with_clients(|pool| async move {
+        for (id, seconds, expired) in [("later", 1, false), ("now", 0, false), ("earlier", -1, true)] {
+            let expires = Some(now() + TimeDelta::seconds(seconds));
+            let client = NewClient { client_id: id.to_owned(), expires, ..ci() };
+            create(&pool, &keys(), &client, &token("t")).await.unwrap();
+            let account = find_account(&pool, &keys(), id).await.unwrap().unwrap();
+            assert_eq!((account.expires, account.expired), (expires, expired), "{id}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_token_stored_with_another_key_is_an_error_that_names_the_client() {
+    with_clients(|pool| async move {
+        create(&pool, &keys(), &ci(), &token("t")).await.unwrap();
+        let other = SecretKeys::parse(&SecretKeys::generate_setting()).unwrap();
+        let error = find_account(&pool, &other, "project/ci").await.unwrap_err();
+        assert!(error.to_string().contains("project/ci"), "{error}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn clients_are_shown_without_their_token_in_the_order_of_their_ids() {
+    with_clients(|pool| async move {
+        let other = NewClient { client_id: "a".to_owned(), expires: Some(now()), ..ci() };
+        for client in [ci(), other] {
+            create(&pool, &keys(), &client, &token("t")).await.unwrap();
+        }
+        let all = list(&pool).await.unwrap();
+        assert_eq!(all.iter().map(|client| client.client_id.as_str()).collect::<Vec<_>>(), ["a", "project/ci"]);
+        assert_eq!(find(&pool, "project/ci").await.unwrap().as_ref(), Some(&all[1]));
+        assert_eq!(find(&pool, "nobody").await.unwrap(), None);
+        let json = serde_json::to_value(&all[0]).unwrap();
+        assert_eq!(json["expires"], "2026-01-31T12:00:00.000Z");
+        assert_eq!(json["lastModified"], json["created"]);
+        assert!(json.get("token").is_none());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_reset_token_replaces_the_old_one() {
+    with_clients(|pool| async move {
+        create(&pool, &keys(), &ci(), &token("old")).await.unwrap();
+        assert!(reset_token(&pool, &keys(), "project/ci", &token("new")).await.unwrap());
+        assert!(!reset_token(&pool, &keys(), "nobody", &token("new")).await.unwrap());
+        let account = find_account(&pool, &keys(), "project/ci").await.unwrap().unwrap();
+        assert_eq!(account.access_token, token("new"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_deleted_client_is_gone() {
+    with_clients(|pool| async move {
+        create(&pool, &keys(), &ci(), &token("t")).await.unwrap();
+        assert!(delete(&pool, "project/ci").await.unwrap());
+        assert!(!delete(&pool, "project/ci").await.unwrap());
+        assert!(find_account(&pool, &keys(), "project/ci").await.unwrap().is_none());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_database_refuses_the_ids_that_the_code_refuses() {
+    let long = "x".repeat(256);
+    for id in ["", "a b", "a~b", "\u{e9}", long.as_str()] {
+        assert!(!valid_client_id(id), "{id}");
+    }
+    assert!(valid_client_id(&"x".repeat(255)));
+    with_clients(|pool| async move {
+        for id in ["", "a b", "tenure~task-credentials"] {
+            let client = NewClient { client_id: id.to_owned(), ..ci() };
+            assert!(create(&pool, &keys(), &client, &token("t")).await.is_err(), "{id}");
+        }
+    })
+    .await;
+}

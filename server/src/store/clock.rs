@@ -1,0 +1,36 @@
+//! The clock that every time in the database comes from, and the offset of the manual one.
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+
+use super::advisory;
+
+/// What time it is for the server.
+pub async fn get_now(conn: &mut PgConnection) -> Result<DateTime<Utc>, sqlx::Error> {
+    sqlx::query_scalar!(r#"-- get_now
+        SELECT tenure_now() AS "now!""#)
+        .fetch_one(conn)
+        .await
+}
+
+/// Real time, as the database has it.
+pub async fn get_real_now(conn: &mut PgConnection) -> Result<DateTime<Utc>, sqlx::Error> {
+    sqlx::query_scalar!(r#"-- get_real_now
+        SELECT clock_timestamp() AS "now!""#)
+        .fetch_one(conn)
+        .await
+}
+
+/// Moves the manual clock ahead; answers what time it is then.
+pub async fn advance(conn: &mut PgConnection, seconds: f64) -> Result<DateTime<Utc>, sqlx::Error> {
+    sqlx::query!(
+        "-- advance_clock
+        WITH turn AS MATERIALIZED (SELECT pg_advisory_xact_lock($2))
+        UPDATE clock SET clock_offset = clock_offset + make_interval(secs => $1) FROM turn",
+        seconds,
+        advisory::CLOCK
+    )
+    .execute(&mut *conn)
+    .await?;
+    get_now(conn).await
+}

@@ -1,0 +1,79 @@
+//! Turning stored codes into domain types. A row that does not decode names table, column and task.
+
+use tenure_api::ids::{RunId, SlugId};
+use tenure_api::states::{Priority, ReasonCreated, ReasonResolved, RunState};
+use uuid::Uuid;
+
+/// A stored value that means nothing: a fault of ours, or of somebody who wrote to the database by hand.
+#[derive(Debug, thiserror::Error)]
+#[error("{table}.{column} of task {task} holds {value}, which means nothing")]
+pub struct Undecodable {
+    table: &'static str,
+    column: &'static str,
+    task: Uuid,
+    value: i64,
+}
+
+impl Undecodable {
+    /// A queue's name that is none.
+    #[must_use]
+    pub fn queue(task: Uuid) -> Self {
+        Self { table: "task_queues", column: "name", task, value: 0 }
+    }
+}
+
+impl From<Undecodable> for sqlx::Error {
+    fn from(error: Undecodable) -> Self {
+        Self::Decode(Box::new(error))
+    }
+}
+
+/// Decodes columns of one row, which belongs to one table and task.
+#[derive(Clone, Copy)]
+pub struct Row {
+    /// The table that errors name.
+    pub table: &'static str,
+    /// The task that errors name.
+    pub task: Uuid,
+}
+
+impl Row {
+    fn bad(self, column: &'static str, value: impl Into<i64>) -> Undecodable {
+        Undecodable { table: self.table, column, task: self.task, value: value.into() }
+    }
+
+    /// A task's or a group's id.
+    pub fn slug(self, column: &'static str, uuid: Uuid) -> Result<SlugId, Undecodable> {
+        SlugId::from_uuid(uuid).ok_or_else(|| self.bad(column, 0))
+    }
+
+    /// A run's number.
+    pub fn run(self, number: i16) -> Result<RunId, Undecodable> {
+        u16::try_from(number).ok().and_then(RunId::new).ok_or_else(|| self.bad("run", number))
+    }
+
+    /// A priority.
+    pub fn priority(self, code: i16) -> Result<Priority, Undecodable> {
+        Priority::from_code(code).ok_or_else(|| self.bad("priority", code))
+    }
+
+    /// A number of retries.
+    pub fn retries(self, number: i16) -> Result<u16, Undecodable> {
+        u16::try_from(number).map_err(|_| self.bad("retries_left", number))
+    }
+
+    /// The state of a run.
+    pub fn state(self, code: i16) -> Result<RunState, Undecodable> {
+        RunState::from_code(code).ok_or_else(|| self.bad("state", code))
+    }
+
+    /// Why a run was made.
+    pub fn reason_created(self, code: i16) -> Result<ReasonCreated, Undecodable> {
+        ReasonCreated::from_code(code).ok_or_else(|| self.bad("reason_created", code))
+    }
+
+    /// Why a run ended.
+    pub fn reason_resolved(self, code: i16) -> Result<ReasonResolved, Undecodable> {
+        ReasonResolved::from_code(code).ok_or_else(|| self.bad("reason_resolved", code))
+    }
+}

@@ -1,0 +1,153 @@
+//! The event log: giving positions to what the outbox holds, and reading it.
+
+use std::collections::HashMap;
+
+use chrono::{DateTime, Utc};
+use sqlx::{Connection, PgConnection};
+use uuid::Uuid;
+
+use super::decode::Row;
+use super::{advisory, tasks};
+use crate::domain::events::{self, Event, Kind, Subject, Transition};
+
+/// Gives positions to what is new, and waits for whoever is doing that already: afterwards everything that was
+/// committed before the call has its position.
+pub async fn sequence(conn: &mut PgConnection) -> Result<u64, sqlx::Error> {
+    // Two statements: the second must see what the holder of the lock before us has committed.
+    let mut transaction = conn.begin().await?;
+    sqlx::query!("-- sequencer_turn\nSELECT pg_advisory_xact_lock($1)", advisory::SEQUENCER)
+        .execute(&mut *transaction)
+        .await?;
+    let moved = sqlx::query!(
+        "-- sequence_events
+        WITH moved AS (DELETE FROM outbox_new RETURNING id, events),
+        next AS MATERIALIZED (
+            SELECT COALESCE((SELECT first + events FROM outbox_order ORDER BY first DESC LIMIT 1), 1) AS position
+        )
+        INSERT INTO outbox_order (first, events, outbox_id)
+        SELECT next.position + sum(events) OVER (ORDER BY id) - events, events, id FROM moved, next"
+    )
+    .execute(&mut *transaction)
+    .await?
+    .rows_affected();
+    transaction.commit().await?;
+    Ok(moved)
+}
+
+/// A part of the log.
+#[derive(Debug)]
+pub enum Page {
+    /// The events after the cursor.
+    Events(Vec<Event>),
+    /// The cursor points to events that are no longer kept; reading may start after this position.
+    Gone(i64),
+}
+
+struct OutboxRow {
+    first: i64,
+    at: DateTime<Utc>,
+    taken_until: Option<DateTime<Utc>>,
+    kinds: Vec<i16>,
+    seqs: Vec<i64>,
+    runs: Vec<i16>,
+    retries_left: Vec<i16>,
+}
+
+/// Reads up to `limit` events that come after a position.
+pub async fn read(conn: &mut PgConnection, after: i64, limit: usize) -> Result<Page, sqlx::Error> {
+    let oldest = sqlx::query_scalar!("-- oldest_event\nSELECT first FROM outbox_order ORDER BY first LIMIT 1")
+        .fetch_optional(&mut *conn)
+        .await?;
+    if let Some(oldest) = oldest
+        && after < oldest - 1
+    {
+        return Ok(Page::Gone(oldest - 1));
+    }
+    let rows = sqlx::query_as!(
+        OutboxRow,
+        r#"-- read_events
+        SELECT o.first, x.at, x.taken_until, x.kinds, x.seqs, x.runs, x.retries_left
+        FROM outbox_order o JOIN outbox x ON x.id = o.outbox_id
+        WHERE o.first >= COALESCE((SELECT max(first) FROM outbox_order WHERE first <= $1), 0)
+        ORDER BY o.first LIMIT $2"#,
+        after + 1,
+        i64::try_from(limit).unwrap_or(i64::MAX)
+    )
+    .fetch_all(&mut *conn)
+    .await?;
+    let wanted = cut(rows, after, limit)?;
+    let seqs: Vec<i64> = wanted.iter().map(|(seq, ..)| *seq).collect();
+    let subjects = load_subjects(conn, &seqs).await?;
+    let events = wanted
+        .into_iter()
+        // The tasks of old events may have expired; their events go with them.
+        .filter_map(|(seq, position, transition)| Some((subjects.get(&seq)?, position, transition)))
+        .flat_map(|(subject, position, transition)| events::render(&transition, subject, position))
+        .filter(|event| event.position > after)
+        .take(limit)
+        .collect();
+    Ok(Page::Events(events))
+}
+
+/// The transitions that a page needs, each with the position of its first event.
+fn cut(rows: Vec<OutboxRow>, after: i64, limit: usize) -> Result<Vec<(i64, i64, Transition)>, sqlx::Error> {
+    let columns = Row { table: "outbox", task: Uuid::nil() };
+    let mut wanted = Vec::new();
+    let end = after.saturating_add(i64::try_from(limit).unwrap_or(i64::MAX));
+    for row in rows {
+        let mut position = row.first;
+        for (((&kind, &seq), &run), &retries_left) in
+            row.kinds.iter().zip(&row.seqs).zip(&row.runs).zip(&row.retries_left)
+        {
+            let Some(kind) = Kind::from_code(kind) else { continue };
+            let next = position + i64::try_from(kind.exchanges().len()).unwrap_or_default();
+            if next > after + 1 && position <= end {
+                let run = columns.run(run)?;
+                let retries_left = columns.retries(retries_left)?;
+                let taken_until = row.taken_until;
+                wanted.push((seq, position, Transition { kind, run, retries_left, at: row.at, taken_until }));
+            }
+            position = next;
+        }
+    }
+    Ok(wanted)
+}
+
+async fn load_subjects(conn: &mut PgConnection, seqs: &[i64]) -> Result<HashMap<i64, Subject>, sqlx::Error> {
+    let rows = sqlx::query!(
+        "-- load_subjects\nSELECT seq, id, routes, tags FROM task_definitions WHERE seq = ANY($1)",
+        seqs
+    )
+    .fetch_all(&mut *conn)
+    .await?;
+    let ids: Vec<Uuid> = rows.iter().map(|row| row.id).collect();
+    let mut loaded = tasks::load(conn, &ids).await?;
+    Ok(rows
+        .into_iter()
+        .filter_map(|row| {
+            let task = loaded.remove(&row.id)?.task;
+            Some((row.seq, Subject { task, routes: row.routes, tags: events::raw_tags(&row.tags) }))
+        })
+        .collect())
+}
+
+/// Forgets events older than `retention`, except the newest, whose position the next one continues.
+pub async fn forget(conn: &mut PgConnection, retention: std::time::Duration, limit: i64) -> Result<u64, sqlx::Error> {
+    let forgotten = sqlx::query_scalar!(
+        r#"-- forget_events
+        WITH old AS MATERIALIZED (
+            SELECT o.first, o.outbox_id FROM outbox_order o JOIN outbox x ON x.id = o.outbox_id
+            WHERE x.at < tenure_now() - make_interval(secs => $1)
+              AND o.first < (SELECT max(first) FROM outbox_order)
+            ORDER BY o.first LIMIT $2
+        ),
+        places AS (DELETE FROM outbox_order o USING old WHERE o.first = old.first),
+        rows AS (DELETE FROM outbox x USING old WHERE x.id = old.outbox_id)
+        SELECT count(*) AS "n!" FROM old"#,
+        retention.as_secs_f64(),
+        limit
+    )
+    .fetch_one(conn)
+    .await?;
+    Ok(forgotten.cast_unsigned())
+}

@@ -1,0 +1,181 @@
+//! Creating tasks: definition, task, pending run, count and event in one statement.
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::domain::create::{CREATED_DRIFT, DEADLINE_AHEAD, NewTask};
+
+/// One member: the task, and the key of its queue.
+#[derive(Debug)]
+pub struct Member<'a> {
+    /// The task.
+    pub task: &'a NewTask,
+    /// `task_queues.id`.
+    pub queue: i32,
+}
+
+/// A task that was stored.
+#[derive(Debug)]
+pub struct Created {
+    /// Which member, from 0.
+    pub member: usize,
+    /// The task's key.
+    pub seq: i64,
+    /// When its first run became pending.
+    pub now: DateTime<Utc>,
+}
+
+/// The members as columns.
+#[derive(Default)]
+struct Columns<'a> {
+    ids: Vec<Uuid>,
+    queues: Vec<i32>,
+    priorities: Vec<i16>,
+    retries: Vec<i16>,
+    groups: Vec<Uuid>,
+    group_expires: Vec<DateTime<Utc>>,
+    schedulers: Vec<&'a str>,
+    projects: Vec<&'a str>,
+    created: Vec<DateTime<Utc>>,
+    deadlines: Vec<DateTime<Utc>>,
+    expires: Vec<DateTime<Utc>>,
+    scopes: Vec<String>,
+    routes: Vec<String>,
+    tags: Vec<&'a str>,
+    definitions: Vec<&'a str>,
+}
+
+impl<'a> Columns<'a> {
+    fn new(members: &[Member<'a>]) -> Self {
+        let json = |items: &[String]| serde_json::to_string(items).unwrap_or_default();
+        let mut columns = Self::default();
+        for Member { task, queue } in members {
+            columns.ids.push(task.id.uuid());
+            columns.queues.push(*queue);
+            columns.priorities.push(task.priority.code());
+            columns.retries.push(task.retries.cast_signed());
+            columns.groups.push(task.group.uuid());
+            columns.group_expires.push(task.group_expires);
+            columns.schedulers.push(task.scheduler.as_str());
+            columns.projects.push(task.project.as_str());
+            columns.created.push(task.created);
+            columns.deadlines.push(task.deadline);
+            columns.expires.push(task.expires);
+            columns.scopes.push(json(&task.scopes));
+            columns.routes.push(json(&task.routes));
+            columns.tags.push(&task.tags);
+            columns.definitions.push(&task.definition);
+        }
+        columns
+    }
+}
+
+/// Stores the tasks that are new, dated well, and welcome in their group. The others are missing from the answer.
+pub async fn create(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<Vec<Created>, sqlx::Error> {
+    let columns = Columns::new(members);
+    let rows = sqlx::query!(
+        r#"-- create_task
+        WITH moment AS MATERIALIZED (SELECT tenure_now() AS now),
+        input AS MATERIALIZED (
+            SELECT * FROM unnest(
+                $1::uuid[], $2::int[], $3::smallint[], $4::smallint[], $5::uuid[], $6::timestamptz[], $7::text[],
+                $8::text[], $9::timestamptz[], $10::timestamptz[], $11::timestamptz[], $12::text[], $13::text[],
+                $14::text[], $15::text[]
+            ) WITH ORDINALITY AS i(
+                id, queue, priority, retries, task_group, group_expires, scheduler,
+                project, created, deadline, expires, scopes, routes, tags, definition, n)
+        ),
+        -- A repeat must not touch the group, so it is put aside before the group is made.
+        fresh AS MATERIALIZED (
+            SELECT input.* FROM input, moment
+            WHERE input.created BETWEEN moment.now - make_interval(secs => $16) AND moment.now + make_interval(secs => $16)
+              AND input.deadline BETWEEN moment.now AND moment.now + make_interval(secs => $17)
+              AND NOT EXISTS (SELECT FROM tasks t WHERE t.id = input.id)
+        ),
+        wanted_groups AS MATERIALIZED (
+            SELECT DISTINCT ON (task_group) task_group AS id, scheduler, max(group_expires) OVER (PARTITION BY task_group) AS expires
+            FROM fresh ORDER BY task_group, n
+        ),
+        known_groups AS MATERIALIZED (
+            SELECT g.id, g.scheduler, g.sealed, g.expires < w.expires AS short, w.expires
+            FROM wanted_groups w JOIN task_groups g ON g.id = w.id
+        ),
+        new_groups AS (
+            INSERT INTO task_groups (id, scheduler, expires)
+            SELECT id, scheduler, expires FROM wanted_groups w
+            WHERE NOT EXISTS (SELECT FROM known_groups k WHERE k.id = w.id)
+            ORDER BY id
+            ON CONFLICT (id) DO NOTHING
+            RETURNING id, scheduler
+        ),
+        open_groups AS MATERIALIZED (
+            SELECT id, scheduler FROM known_groups WHERE sealed IS NULL
+            UNION ALL SELECT id, scheduler FROM new_groups
+        ),
+        -- Rounded up to the hour, so that this finds work about once an hour. Whoever holds the row raises it as well.
+        short_groups AS MATERIALIZED (
+            SELECT g.id, k.expires FROM known_groups k JOIN task_groups g ON g.id = k.id
+            WHERE k.short FOR UPDATE OF g SKIP LOCKED
+        ),
+        raised_groups AS (
+            UPDATE task_groups g SET expires = GREATEST(g.expires, s.expires) FROM short_groups s WHERE g.id = s.id
+        ),
+        new_tasks AS (
+            INSERT INTO tasks (id, queue, task_group, state, priority, retries_left, run)
+            SELECT f.id, f.queue, f.task_group, 1, f.priority, f.retries, 0
+            FROM fresh f JOIN open_groups g ON g.id = f.task_group AND g.scheduler = f.scheduler
+            ORDER BY f.id
+            ON CONFLICT (id) DO NOTHING
+            RETURNING id, seq
+        ),
+        stored AS MATERIALIZED (
+            SELECT f.*, t.seq FROM new_tasks t JOIN fresh f ON f.id = t.id ORDER BY f.n
+        ),
+        definitions AS (
+            INSERT INTO task_definitions
+                (seq, id, scheduler, project, task_group, deadline, expires, scopes, routes, tags, definition)
+            SELECT seq, id, scheduler, project, task_group, deadline, expires, scopes, routes, tags, definition
+            FROM stored
+        ),
+        times AS (
+            INSERT INTO task_times (seq, id, deadline, expires) SELECT seq, id, deadline, expires FROM stored
+        ),
+        runs_pending AS (
+            INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left)
+            SELECT seq, id, 0, queue, priority, deadline, moment.now, 0, retries FROM stored, moment ORDER BY n
+        ),
+        counted AS (
+            INSERT INTO counter_deltas (queue, pending, claimed) SELECT queue, count(*), 0 FROM stored GROUP BY queue
+        ),
+        told AS (
+            INSERT INTO outbox (at, kinds, seqs, runs, retries_left)
+            SELECT min(moment.now), array_agg(1::smallint), array_agg(seq ORDER BY n), array_agg(0::smallint),
+                   array_agg(retries ORDER BY n)
+            FROM stored, moment HAVING count(*) > 0
+            RETURNING id, 2 * cardinality(seqs) AS events
+        ),
+        told_of AS (INSERT INTO outbox_new (id, events) SELECT id, events FROM told)
+        SELECT stored.n AS "n!", stored.seq AS "seq!", moment.now AS "now!" FROM stored, moment"#,
+        &columns.ids,
+        &columns.queues,
+        &columns.priorities,
+        &columns.retries,
+        &columns.groups,
+        &columns.group_expires,
+        &columns.schedulers as &[&str],
+        &columns.projects as &[&str],
+        &columns.created,
+        &columns.deadlines,
+        &columns.expires,
+        &columns.scopes,
+        &columns.routes,
+        &columns.tags as &[&str],
+        &columns.definitions as &[&str],
+        CREATED_DRIFT.as_seconds_f64(),
+        (DEADLINE_AHEAD + CREATED_DRIFT).as_seconds_f64(),
+    )
+    .fetch_all(conn)
+    .await?;
+    Ok(rows.into_iter().map(|row| Created { member: super::member(row.n), seq: row.seq, now: row.now }).collect())
+}

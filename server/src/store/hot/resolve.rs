@@ -1,0 +1,197 @@
+//! Ending running claims: reports of workers, expired claims and hand-backs are one statement with different members.
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+use tenure_api::states::{ReasonCreated, ReasonResolved};
+use uuid::Uuid;
+
+use crate::domain::lifecycle::{HAND_BACKS_MAX, Outcome, Report};
+
+/// The end of a run that a member asks for.
+#[derive(Debug, Clone, Copy)]
+pub struct Member {
+    /// The task.
+    pub id: Uuid,
+    /// The run.
+    pub run: i16,
+    /// How and why.
+    pub end: End,
+}
+
+/// Why a claim ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// The worker says so.
+    Report(Report),
+    /// It was not renewed in time.
+    Expired,
+    /// Its answer was not delivered.
+    HandBack,
+}
+
+impl End {
+    fn outcome(self) -> Outcome {
+        match self {
+            Self::Report(report) => report.outcome(),
+            Self::Expired => Outcome::Exception(ReasonResolved::ClaimExpired),
+            Self::HandBack => Outcome::Exception(ReasonResolved::WorkerShutdown),
+        }
+    }
+
+    fn retry(self) -> Option<ReasonCreated> {
+        match self {
+            Self::Report(report) => report.retry(),
+            Self::Expired | Self::HandBack => Some(ReasonCreated::Retry),
+        }
+    }
+}
+
+/// A run that was ended.
+#[derive(Debug)]
+pub struct Resolved {
+    /// Which member, from 1.
+    pub n: i64,
+    /// The task's key.
+    pub seq: i64,
+    /// The task.
+    pub id: Uuid,
+    /// The run that ended.
+    pub run: i16,
+    /// Its final state.
+    pub state: i16,
+    /// Why it ended.
+    pub reason_resolved: i16,
+    /// `task_queues.id`.
+    pub queue: i32,
+    /// Priority.
+    pub priority: i16,
+    /// When the run became pending.
+    pub scheduled: DateTime<Utc>,
+    /// Why the run was made.
+    pub reason_created: i16,
+    /// When it was claimed.
+    pub started: DateTime<Utc>,
+    /// When its claim would have ended.
+    pub taken_until: DateTime<Utc>,
+    /// When it ended.
+    pub now: DateTime<Utc>,
+    /// Who held it.
+    pub worker_group: String,
+    /// Who held it.
+    pub worker_id: String,
+    /// Retries left afterwards.
+    pub retries_left: i16,
+    /// Why the next run was made, if one was.
+    pub next_reason: Option<i16>,
+    /// The scheduler.
+    pub scheduler: String,
+    /// The project.
+    pub project: String,
+    /// The group.
+    pub task_group: Uuid,
+    /// The deadline.
+    pub deadline: DateTime<Utc>,
+    /// When the task is forgotten.
+    pub expires: DateTime<Utc>,
+}
+
+impl Resolved {
+    /// Which member, from 0.
+    #[must_use]
+    pub fn member(&self) -> usize {
+        super::member(self.n)
+    }
+}
+
+/// Ends the runs, each if its claim is still held, and appends the next run where the rules allow one.
+pub async fn resolve(conn: &mut PgConnection, members: &[Member]) -> Result<Vec<Resolved>, sqlx::Error> {
+    let ids: Vec<Uuid> = members.iter().map(|member| member.id).collect();
+    let runs: Vec<i16> = members.iter().map(|member| member.run).collect();
+    let states: Vec<i16> = members.iter().map(|member| member.end.outcome().state().code()).collect();
+    let reasons: Vec<i16> = members.iter().map(|member| member.end.outcome().reason().code()).collect();
+    let retries: Vec<Option<i16>> = members.iter().map(|member| member.end.retry().map(ReasonCreated::code)).collect();
+    let expired: Vec<bool> = members.iter().map(|member| member.end == End::Expired).collect();
+    let back: Vec<bool> = members.iter().map(|member| member.end == End::HandBack).collect();
+    sqlx::query_as!(
+        Resolved,
+        r#"-- resolve_run
+        WITH moment AS MATERIALIZED (SELECT tenure_now() AS now),
+        input AS MATERIALIZED (
+            SELECT * FROM unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::smallint[],
+                                 $6::boolean[], $7::boolean[])
+                WITH ORDINALITY AS i(id, run, state, reason, retry, expired, back, n)
+        ),
+        held AS MATERIALIZED (
+            SELECT input.n, input.state, input.reason, input.retry, input.back, t.id, t.priority, t.retries_left,
+                   t.hand_backs, c.seq, c.run, c.queue, c.ord, c.deadline, c.scheduled, c.reason_created, c.started,
+                   c.taken_until, c.worker_group, c.worker_id
+            FROM input
+            JOIN tasks t ON t.id = input.id
+            JOIN claims c ON c.seq = t.seq AND c.run = input.run
+            WHERE t.state = 1 AND t.run = input.run
+              AND (NOT input.expired OR c.taken_until <= (SELECT now FROM moment))
+              AND (NOT input.back OR t.hand_backs < $8)
+            FOR UPDATE OF t, c SKIP LOCKED
+        ),
+        decided AS MATERIALIZED (
+            SELECT held.*,
+                   CASE WHEN held.back OR held.retries_left > 0 THEN held.retry END AS next_reason,
+                   CASE WHEN held.retry IS NULL OR held.back OR held.retries_left = 0 THEN held.retries_left
+                        ELSE held.retries_left - 1 END::smallint AS retries_after
+            FROM held
+        ),
+        released AS (DELETE FROM claims c USING decided d WHERE c.seq = d.seq),
+        history AS (
+            INSERT INTO runs (seq, run, state, reason_created, reason_resolved, scheduled, started, resolved,
+                              taken_until, worker_group, worker_id)
+            SELECT seq, run, state, reason_created, reason, scheduled, started, moment.now, taken_until, worker_group,
+                   worker_id
+            FROM decided, moment
+        ),
+        moved AS (
+            UPDATE tasks t SET state = CASE WHEN d.next_reason IS NULL THEN d.state ELSE 1 END,
+                run = CASE WHEN d.next_reason IS NULL THEN t.run ELSE t.run + 1 END,
+                retries_left = d.retries_after,
+                hand_backs = t.hand_backs + d.back::int::smallint
+            FROM decided d WHERE t.id = d.id
+        ),
+        -- A run that was handed back keeps its place, which may lie below a mark.
+        runs_pending AS (
+            INSERT INTO pending (seq, id, run, queue, priority, ord, deadline, scheduled, reason_created, retries_left)
+            SELECT seq, id, run + 1, queue, priority, CASE WHEN back THEN ord ELSE nextval('pending_ord') END,
+                   deadline, moment.now, next_reason, retries_after
+            FROM decided, moment WHERE next_reason IS NOT NULL
+        ),
+        unmarked AS (
+            UPDATE task_queues q SET mark_generation = mark_generation + 1
+            WHERE q.id IN (SELECT queue FROM decided WHERE back)
+        ),
+        counted AS (
+            INSERT INTO counter_deltas (queue, pending, claimed)
+            SELECT queue, count(next_reason), -count(*) FROM decided GROUP BY queue
+        ),
+        told AS (
+            INSERT INTO outbox (at, kinds, seqs, runs, retries_left)
+            SELECT min(moment.now), array_agg(CASE WHEN next_reason IS NULL THEN state ELSE 6 END::smallint),
+                   array_agg(seq), array_agg(run), array_agg(retries_after)
+            FROM decided, moment HAVING count(*) > 0
+            RETURNING id, cardinality(seqs) + cardinality(array_positions(kinds, 6::smallint)) AS events
+        ),
+        told_of AS (INSERT INTO outbox_new (id, events) SELECT id, events FROM told)
+        SELECT h.n AS "n!", h.seq, h.id, h.run, h.state AS "state!", h.reason AS "reason_resolved!", h.queue, h.priority,
+               h.scheduled, h.reason_created, h.started, h.taken_until, moment.now AS "now!", h.worker_group,
+               h.worker_id, h.retries_after AS "retries_left!", h.next_reason, d.scheduler, d.project, d.task_group,
+               d.deadline, d.expires
+        FROM decided h JOIN task_definitions d ON d.seq = h.seq, moment"#,
+        &ids,
+        &runs,
+        &states,
+        &reasons,
+        &retries as &[Option<i16>],
+        &expired,
+        &back,
+        HAND_BACKS_MAX.cast_signed(),
+    )
+    .fetch_all(conn)
+    .await
+}

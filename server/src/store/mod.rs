@@ -1,0 +1,28 @@
+//! All SQL. One file per family of tables; [`hot`] has the coalesced statements.
+
+pub mod hot;
+
+pub mod bells;
+pub mod claims;
+pub mod clients;
+pub mod clock;
+pub mod counters;
+pub mod deadlines;
+pub mod decode;
+pub mod events;
+pub mod marks;
+pub mod queues;
+pub mod session;
+pub mod tasks;
+
+/// Advisory locks of the database, each held by one actor at a time among all servers.
+pub mod advisory {
+    /// Applying migrations and setting up.
+    pub const SETUP: i64 = 0x7465_6e75_7265_0001;
+    /// Giving positions to events.
+    pub const SEQUENCER: i64 = 0x7465_6e75_7265_0002;
+    /// Folding the counts.
+    pub const FOLD: i64 = 0x7465_6e75_7265_0003;
+    /// Moving the manual clock.
+    pub const CLOCK: i64 = 0x7465_6e75_7265_0004;
+}

@@ -1,0 +1,65 @@
+//! Task queues: the short key of each name. Keys never change, so that each server remembers those it has seen.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use sqlx::PgPool;
+use tenure_api::ids::TaskQueueId;
+
+/// The keys that this server has seen, both ways.
+#[derive(Debug, Default, Clone)]
+pub struct Queues {
+    seen: Arc<RwLock<Seen>>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    keys: HashMap<TaskQueueId, i32>,
+    names: HashMap<i32, TaskQueueId>,
+}
+
+impl Queues {
+    fn remember(&self, key: i32, name: &TaskQueueId) {
+        let mut seen = self.seen.write().unwrap_or_else(PoisonError::into_inner);
+        seen.keys.insert(name.clone(), key);
+        seen.names.insert(key, name.clone());
+    }
+
+    /// The key of a queue that may not exist yet.
+    pub async fn find_key(&self, pool: &PgPool, name: &TaskQueueId) -> Result<Option<i32>, sqlx::Error> {
+        if let Some(&key) = self.seen.read().unwrap_or_else(PoisonError::into_inner).keys.get(name) {
+            return Ok(Some(key));
+        }
+        let key = sqlx::query_scalar!("-- find_queue\nSELECT id FROM task_queues WHERE name = $1", name.as_str())
+            .fetch_optional(pool)
+            .await?;
+        if let Some(key) = key {
+            self.remember(key, name);
+        }
+        Ok(key)
+    }
+
+    /// The key of a queue, which is made if it does not exist.
+    pub async fn make_key(&self, pool: &PgPool, name: &TaskQueueId) -> Result<i32, sqlx::Error> {
+        if let Some(key) = self.find_key(pool, name).await? {
+            return Ok(key);
+        }
+        sqlx::query!("-- make_queue\nINSERT INTO task_queues (name) VALUES ($1) ON CONFLICT DO NOTHING", name.as_str())
+            .execute(pool)
+            .await?;
+        self.find_key(pool, name).await?.ok_or(sqlx::Error::RowNotFound)
+    }
+
+    /// The name of a key that a row holds.
+    pub async fn get_name(&self, pool: &PgPool, key: i32) -> Result<TaskQueueId, sqlx::Error> {
+        if let Some(name) = self.seen.read().unwrap_or_else(PoisonError::into_inner).names.get(&key) {
+            return Ok(name.clone());
+        }
+        let name = sqlx::query_scalar!("-- get_queue\nSELECT name FROM task_queues WHERE id = $1", key)
+            .fetch_one(pool)
+            .await?;
+        let name: TaskQueueId = name.parse().map_err(|error| sqlx::Error::Decode(Box::new(error)))?;
+        self.remember(key, &name);
+        Ok(name)
+    }
+}

@@ -1,0 +1,84 @@
+//! Connections: the pool for cold statements, and single sessions for the hot ones.
+
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use sqlx::{ConnectOptions, Connection, PgConnection};
+
+/// Connections of the pool.
+const POOL_MAX: u32 = 10;
+/// How long a cold statement waits for a connection of the pool.
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
+/// No statement of ours runs longer; a claim over millions of pending runs takes milliseconds.
+const STATEMENT_TIMEOUT: &str = "30s";
+/// No transaction of ours idles longer.
+const IDLE_IN_TRANSACTION_TIMEOUT: &str = "10s";
+/// No statement of ours waits longer for a lock.
+const LOCK_TIMEOUT: &str = "2s";
+/// What `pg_stat_activity` calls our sessions; the marks rely on the beginning.
+const APPLICATION: &str = "tenure";
+
+fn ours(options: &PgConnectOptions) -> PgConnectOptions {
+    options
+        .clone()
+        .application_name(APPLICATION)
+        .options([
+            ("statement_timeout", STATEMENT_TIMEOUT),
+            ("idle_in_transaction_session_timeout", IDLE_IN_TRANSACTION_TIMEOUT),
+            ("lock_timeout", LOCK_TIMEOUT),
+            ("jit", "off"),
+            ("TimeZone", "UTC"),
+        ])
+        .disable_statement_logging()
+}
+
+/// The pool for cold statements. Connects when it is first used.
+#[must_use]
+pub fn pool(options: &PgConnectOptions) -> PgPool {
+    PgPoolOptions::new().max_connections(POOL_MAX).acquire_timeout(ACQUIRE_TIMEOUT).connect_lazy_with(ours(options))
+}
+
+/// A session of its own for hot statements: plans are made once, from the shape of the statement alone, and only
+/// from index scans and nested loops, so that no statistics can turn them into scans of whole tables.
+pub async fn connect_hot(options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error> {
+    let options = ours(options).options([
+        ("plan_cache_mode", "force_generic_plan"),
+        ("enable_seqscan", "off"),
+        ("enable_bitmapscan", "off"),
+        ("enable_hashjoin", "off"),
+        ("enable_mergejoin", "off"),
+    ]);
+    PgConnection::connect_with(&options).await
+}
+
+/// The process id of a session's backend: with it a lost session can be made sure to have ended.
+pub async fn get_backend(conn: &mut PgConnection) -> Result<i32, sqlx::Error> {
+    sqlx::query_scalar!(r#"-- get_backend
+        SELECT pg_backend_pid() AS "pid!""#)
+        .fetch_one(conn)
+        .await
+}
+
+/// Ends a lost session's backend; answers whether it is still there.
+pub async fn end_backend(conn: &mut PgConnection, pid: i32) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"-- end_backend
+        SELECT count(pg_terminate_backend(pid)) > 0 AS "there!" FROM pg_stat_activity
+        WHERE pid = $1 AND usename = current_user AND application_name LIKE 'tenure%'"#,
+        pid
+    )
+    .fetch_one(conn)
+    .await
+}
+
+/// The age of the oldest transaction in this database.
+pub async fn get_oldest_transaction(conn: &mut PgConnection) -> Result<Duration, sqlx::Error> {
+    let seconds = sqlx::query_scalar!(
+        r#"-- oldest_transaction
+        SELECT COALESCE(extract(epoch FROM max(clock_timestamp() - xact_start)), 0)::float8 AS "seconds!"
+        FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"#
+    )
+    .fetch_one(conn)
+    .await?;
+    Ok(Duration::try_from_secs_f64(seconds).unwrap_or_default())
+}

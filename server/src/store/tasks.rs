@@ -1,0 +1,206 @@
+//! Reading tasks: what a status, a diagnosis or a definition needs.
+
+use std::collections::HashMap;
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::decode::{Row, Undecodable};
+use crate::domain::task::{EndedRun, Last, OpenRun, Task, Tenancy};
+
+/// A task with what only the rules need to know of it.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The task.
+    pub task: Task,
+    /// How often it was handed back.
+    pub hand_backs: u16,
+    /// When this was read.
+    pub now: DateTime<Utc>,
+}
+
+struct TaskRow {
+    id: Uuid,
+    seq: i64,
+    queue: String,
+    priority: i16,
+    state: i16,
+    retries_left: i16,
+    hand_backs: i16,
+    last_run: Option<i16>,
+    scheduler: String,
+    project: String,
+    task_group: Uuid,
+    deadline: DateTime<Utc>,
+    expires: DateTime<Utc>,
+    reason_created: Option<i16>,
+    scheduled: Option<DateTime<Utc>>,
+    started: Option<DateTime<Utc>>,
+    taken_until: Option<DateTime<Utc>>,
+    worker_group: Option<String>,
+    worker_id: Option<String>,
+    now: DateTime<Utc>,
+}
+
+struct RunRow {
+    seq: i64,
+    run: i16,
+    state: i16,
+    reason_created: i16,
+    reason_resolved: i16,
+    scheduled: DateTime<Utc>,
+    started: Option<DateTime<Utc>>,
+    resolved: DateTime<Utc>,
+    taken_until: Option<DateTime<Utc>>,
+    worker_group: Option<String>,
+    worker_id: Option<String>,
+}
+
+/// Reads tasks; those that do not exist are missing from the answer. Two statements: the history is append-only, so
+/// that it fits the tasks although it is read a moment later.
+pub async fn load(conn: &mut PgConnection, ids: &[Uuid]) -> Result<HashMap<Uuid, Loaded>, sqlx::Error> {
+    let rows = sqlx::query_as!(
+        TaskRow,
+        r#"-- load_tasks
+        SELECT t.id, t.seq, q.name AS queue, t.priority, t.state, t.retries_left, t.hand_backs, t.run AS last_run,
+               d.scheduler, d.project, d.task_group, d.deadline, d.expires,
+               COALESCE(p.reason_created, c.reason_created) AS reason_created,
+               COALESCE(p.scheduled, c.scheduled) AS scheduled,
+               c.started AS "started?", c.taken_until AS "taken_until?", c.worker_group AS "worker_group?",
+               c.worker_id AS "worker_id?", tenure_now() AS "now!"
+        FROM unnest($1::uuid[]) AS i(id)
+        JOIN tasks t ON t.id = i.id
+        JOIN task_queues q ON q.id = t.queue
+        JOIN task_definitions d ON d.seq = t.seq
+        LEFT JOIN pending p ON t.state = 1 AND p.seq = t.seq
+        LEFT JOIN claims c ON t.state = 1 AND c.seq = t.seq"#,
+        ids
+    )
+    .fetch_all(&mut *conn)
+    .await?;
+    let with_history: Vec<i64> =
+        rows.iter().filter(|row| row.state > 1 || row.last_run > Some(0)).map(|row| row.seq).collect();
+    let mut history = load_history(conn, &with_history).await?;
+    rows.into_iter()
+        .map(|row| {
+            let ended = history.remove(&row.seq).unwrap_or_default();
+            let id = row.id;
+            Ok((id, decode(row, ended)?))
+        })
+        .collect()
+}
+
+/// The runs of tasks that have ended, by the tasks' keys.
+pub async fn load_history(conn: &mut PgConnection, seqs: &[i64]) -> Result<HashMap<i64, Vec<EndedRun>>, sqlx::Error> {
+    let mut history: HashMap<i64, Vec<EndedRun>> = HashMap::new();
+    if seqs.is_empty() {
+        return Ok(history);
+    }
+    let rows = sqlx::query_as!(
+        RunRow,
+        r#"-- load_runs
+        SELECT r.seq, r.run, r.state, r.reason_created, r.reason_resolved, r.scheduled, r.started, r.resolved,
+               r.taken_until, r.worker_group, r.worker_id
+        FROM runs r WHERE r.seq = ANY($1) ORDER BY r.seq, r.run"#,
+        seqs
+    )
+    .fetch_all(conn)
+    .await?;
+    for row in rows {
+        let seq = row.seq;
+        history.entry(seq).or_default().push(ended_run(row)?);
+    }
+    Ok(history)
+}
+
+/// The definition of a task, as JSON text.
+pub async fn find_definition(conn: &mut PgConnection, id: Uuid) -> Result<Option<String>, sqlx::Error> {
+    sqlx::query_scalar!(
+        "-- find_definition\nSELECT d.definition FROM tasks t JOIN task_definitions d ON d.seq = t.seq WHERE t.id = $1",
+        id
+    )
+    .fetch_optional(conn)
+    .await
+}
+
+/// The scheduler of a group and since when it is sealed.
+pub async fn find_group(
+    conn: &mut PgConnection,
+    id: Uuid,
+) -> Result<Option<(String, Option<DateTime<Utc>>)>, sqlx::Error> {
+    let row = sqlx::query!("-- find_group\nSELECT scheduler, sealed FROM task_groups WHERE id = $1", id)
+        .fetch_optional(conn)
+        .await?;
+    Ok(row.map(|row| (row.scheduler, row.sealed)))
+}
+
+fn decode(row: TaskRow, mut ended: Vec<EndedRun>) -> Result<Loaded, Undecodable> {
+    let columns = Row { table: "tasks", task: row.id };
+    let last = match (row.last_run, row.scheduled, row.reason_created) {
+        (None, ..) => Last::Unscheduled,
+        (Some(run), Some(scheduled), Some(reason)) if row.state == 1 => {
+            let open = OpenRun { run: columns.run(run)?, reason: columns.reason_created(reason)?, scheduled };
+            // A run that ended after the first statement is not part of what that statement saw.
+            ended.retain(|earlier| earlier.run.run < open.run);
+            match tenancy(row.worker_group, row.worker_id, row.started, row.taken_until) {
+                Some(tenancy) => Last::Running(open, tenancy),
+                None => Last::Pending(open),
+            }
+        }
+        (Some(_), ..) => Last::Ended,
+    };
+    Ok(Loaded {
+        task: Task {
+            id: columns.slug("id", row.id)?,
+            seq: row.seq,
+            queue: row.queue.parse().map_err(|_| Undecodable::queue(row.id))?,
+            scheduler: row.scheduler,
+            project: row.project,
+            group: columns.slug("task_group", row.task_group)?,
+            priority: columns.priority(row.priority)?,
+            deadline: row.deadline,
+            expires: row.expires,
+            retries_left: columns.retries(row.retries_left)?,
+            last,
+            ended,
+        },
+        hand_backs: columns.retries(row.hand_backs)?,
+        now: row.now,
+    })
+}
+
+fn tenancy(
+    worker_group: Option<String>,
+    worker_id: Option<String>,
+    started: Option<DateTime<Utc>>,
+    taken_until: Option<DateTime<Utc>>,
+) -> Option<Tenancy> {
+    Some(Tenancy {
+        worker_group: worker_group?,
+        worker_id: worker_id?,
+        started: started?,
+        taken_until: taken_until?,
+    })
+}
+
+fn ended_run(row: RunRow) -> Result<EndedRun, Undecodable> {
+    let columns = Row { table: "runs", task: Uuid::from_u64_pair(0, row.seq.cast_unsigned()) };
+    Ok(EndedRun {
+        run: OpenRun {
+            run: columns.run(row.run)?,
+            reason: columns.reason_created(row.reason_created)?,
+            scheduled: row.scheduled,
+        },
+        state: columns.state(row.state)?,
+        reason: columns.reason_resolved(row.reason_resolved)?,
+        resolved: row.resolved,
+        tenancy: tenancy(row.worker_group, row.worker_id, row.started, row.taken_until),
+    })
+}
+
+/// Waits for the task's row and locks it.
+pub async fn lock(conn: &mut PgConnection, id: Uuid) -> Result<(), sqlx::Error> {
+    sqlx::query!("-- lock_task\nSELECT FROM tasks WHERE id = $1 FOR UPDATE", id).execute(conn).await?;
+    Ok(())
+}

@@ -1,0 +1,128 @@
+//! Bells: whoever makes something claimable or due rings, whoever waits for it is woken.
+//!
+//! Ringing is local and costs nothing. One notifier per server tells the other servers, at most every few
+//! milliseconds and only while there are any: a NOTIFY in every transaction would serialise all commits.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{Notify, futures::Notified};
+
+/// The bells of one server.
+#[derive(Clone, Default)]
+pub struct Bells {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    /// Queues rung since the claim line last looked.
+    line: Bell,
+    /// Queues rung here since the notifier last told the others.
+    others: Bell,
+    /// Rung when a pass may have something to do.
+    passes: Notify,
+    /// Whether anything may be unresolved: then the passes look often.
+    awake: AtomicBool,
+    /// How often anybody rang.
+    times_rung: AtomicU64,
+}
+
+/// A set of queues and somebody who waits for it to fill.
+#[derive(Default)]
+struct Bell {
+    rung: Mutex<HashSet<i32>>,
+    notify: Notify,
+}
+
+impl Bell {
+    fn ring(&self, queues: impl IntoIterator<Item = i32>) {
+        let mut rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = rung.len();
+        rung.extend(queues);
+        if rung.len() > before {
+            self.notify.notify_one();
+        }
+    }
+
+    fn take(&self) -> HashSet<i32> {
+        std::mem::take(&mut *self.rung.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Bells {
+    /// Runs have become claimable in these queues, by a transaction of this server that has committed.
+    pub fn ring(&self, queues: impl IntoIterator<Item = i32> + Clone) {
+        self.shared.times_rung.fetch_add(1, Ordering::SeqCst);
+        self.stay_awake();
+        self.shared.line.ring(queues.clone());
+        self.shared.others.ring(queues);
+    }
+
+    /// Another server rang.
+    pub fn ring_from_elsewhere(&self, queues: impl IntoIterator<Item = i32>) {
+        self.shared.times_rung.fetch_add(1, Ordering::SeqCst);
+        self.stay_awake();
+        self.shared.line.ring(queues);
+    }
+
+    /// Something is unresolved: the passes look often from now on.
+    pub fn stay_awake(&self) {
+        if !self.shared.awake.swap(true, Ordering::SeqCst) {
+            self.shared.passes.notify_waiters();
+        }
+    }
+
+    /// Nothing was unresolved, unless somebody has rung since.
+    pub fn rest(&self, times_rung: u64) {
+        if self.times_rung() == times_rung {
+            self.shared.awake.store(false, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether anything may be unresolved.
+    #[must_use]
+    pub fn awake(&self) -> bool {
+        self.shared.awake.load(Ordering::SeqCst)
+    }
+
+    /// How often anybody has rung so far.
+    #[must_use]
+    pub fn times_rung(&self) -> u64 {
+        self.shared.times_rung.load(Ordering::SeqCst)
+    }
+
+    /// Something may be due at once, such as after the clock was moved.
+    pub fn ring_passes(&self) {
+        self.shared.passes.notify_waiters();
+    }
+
+    /// Waits until the passes are rung for.
+    #[must_use]
+    pub fn passes(&self) -> Notified<'_> {
+        self.shared.passes.notified()
+    }
+
+    /// Waits until the claim line is rung for.
+    pub async fn line(&self) {
+        self.shared.line.notify.notified().await;
+    }
+
+    /// The queues that were rung for the claim line since the last call.
+    #[must_use]
+    pub fn take_line(&self) -> HashSet<i32> {
+        self.shared.line.take()
+    }
+
+    /// Waits until there is something to tell the other servers.
+    pub async fn others(&self) {
+        self.shared.others.notify.notified().await;
+    }
+
+    /// What to tell the other servers.
+    #[must_use]
+    pub fn take_others(&self) -> HashSet<i32> {
+        self.shared.others.take()
+    }
+}

@@ -1,0 +1,168 @@
+//! The demonstration behind `scripts/run`: a server, workers, real work, workers killed in the middle, and a check.
+//!
+//! Every source file becomes a task that computes its checksum and counts with ordinary commands; some more tasks are
+//! made to fail. Twice, two workers that hold tasks are killed with SIGKILL. At the end everything is accounted for:
+//! the state of each task by the API, each result against a checksum computed here, each retry against its cause.
+//! Only processes started here are ended, by their number.
+
+mod account;
+mod plan;
+mod processes;
+mod table;
+mod watch;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use futures_util::{StreamExt, TryStreamExt};
+use tenure_api::ids::TaskQueueId;
+use tenure_worker::{Client, Credentials};
+use tokio::signal::unix::{SignalKind, signal};
+
+use processes::{Server, Workers};
+
+/// Any failure ends the demonstration; its text is for whoever runs it.
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+const QUEUE: &str = "demo/files";
+const INTERRUPTED: u8 = 130;
+/// How many requests are under way at once while tasks are handed in or looked at.
+const CONCURRENCY: usize = 16;
+
+/// Starts a server with workers, gives them real work, kills some of them, and checks every result.
+#[derive(Parser)]
+#[command(name = "tenure-demo", version)]
+struct Cli {
+    /// Where the programs tenure and tenure-worker are; by default beside this one.
+    #[arg(long)]
+    bin_dir: Option<PathBuf>,
+    /// The server's data; reused by the next run.
+    #[arg(long, default_value = "tenure-data")]
+    data_dir: PathBuf,
+    /// Logs, results and the workers' directories; its contents are replaced by each run.
+    #[arg(long, default_value = "run-data/demo")]
+    scratch_dir: PathBuf,
+    /// The server's address.
+    #[arg(long, env = "TENURE_LISTEN", default_value = "127.0.0.1:8080")]
+    listen: String,
+    /// Directories with files to work on; by default the current one and then /usr/share/doc.
+    #[arg(long)]
+    tree: Vec<PathBuf>,
+    /// The most files to work on.
+    #[arg(long, default_value_t = 400)]
+    max: usize,
+    /// How many workers run; each takes four tasks at a time.
+    #[arg(long, default_value_t = 3)]
+    workers: usize,
+    /// Give up if the tasks are not all resolved after this many seconds.
+    #[arg(long, default_value_t = 300)]
+    patience_seconds: u64,
+    /// Stop everything at the end, with exit code 0 if all is accounted for and 1 if not.
+    #[arg(long)]
+    once: bool,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match demonstrate(&cli).await {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("tenure-demo: {}", watch::chain(&*error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs everything and stops everything, also when something fails on the way.
+async fn demonstrate(cli: &Cli) -> Result<ExitCode> {
+    let bin_dir = match &cli.bin_dir {
+        Some(dir) => dir.clone(),
+        None => std::env::current_exe()?.parent().map(Path::to_path_buf).unwrap_or_default(),
+    };
+    let scratch = fresh_scratch(&cli.scratch_dir)?;
+    println!("Starting tenure serve with its own PostgreSQL in {} …", cli.data_dir.display());
+    let server = Server::start(&bin_dir, &cli.data_dir, &cli.listen, &scratch).await?;
+    let mut workers = Workers::new(&bin_dir, &scratch, server.root_url(), server.credentials().clone());
+    let mut ended = tokio::select! {
+        outcome = work(cli, &server, &mut workers, &scratch) => outcome.map(Some),
+        signal = stop_signal() => signal.map(|()| None),
+    };
+    if let Ok(Some(_)) = ended
+        && !cli.once
+    {
+        print_where_to_look(&server, &scratch);
+        ended = stop_signal().await.and(ended);
+    }
+    println!("Stopping the workers and the server …");
+    workers.stop().await;
+    server.stop().await;
+    ended.map(|code| code.unwrap_or(ExitCode::from(INTERRUPTED)))
+}
+
+async fn work(cli: &Cli, server: &Server, workers: &mut Workers, scratch: &Path) -> Result<ExitCode> {
+    let queue: TaskQueueId = QUEUE.parse()?;
+    let client = client(server.root_url(), server.credentials())?;
+    println!("The server is ready at {}.", server.root_url());
+    (1..=cli.workers).try_for_each(|number| workers.start(&format!("worker-{number}")))?;
+    println!("Started {} workers: {}.", cli.workers, workers.describe());
+    let tasks = plan::plan(&cli.tree, cli.max, scratch)?;
+    let group = tasks.first().ok_or("there are no files to work on")?.id;
+    println!("Handing in {} tasks …", tasks.len());
+    futures_util::stream::iter(&tasks)
+        .map(|task| {
+            let definition = task.definition(&queue, group, &client);
+            let client = &client;
+            async move { client.create_task(task.id, &definition).await }
+        })
+        .buffer_unordered(CONCURRENCY)
+        .try_for_each(async |_| Ok(()))
+        .await?;
+    let patience = Duration::from_secs(cli.patience_seconds);
+    let seen = watch::watch(&client, &tasks, workers, patience).await?;
+    let account = account::account(&client, &queue, &tasks, &seen).await?;
+    account.print();
+    let code = if account.is_complete() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    Ok(code)
+}
+
+fn print_where_to_look(server: &Server, scratch: &Path) {
+    let root_url = server.root_url();
+    println!("\nThe server and the workers stay up until Ctrl-C.");
+    println!("  root URL      {root_url}");
+    println!("  credentials   {} (client root, all scopes)", server.credentials_file().display());
+    println!("  queue         {QUEUE}");
+    println!("  logs          {}", scratch.display());
+    println!("  try           curl -u root:<accessToken> {root_url}/api/queue/v1/task-queues/{QUEUE}/counts");
+}
+
+fn client(root_url: &str, credentials: &Credentials) -> Result<Client> {
+    Ok(Client::builder().root_url(root_url).credentials(credentials.clone()).build()?)
+}
+
+/// An empty directory that is only ours; what an earlier run left in it goes.
+fn fresh_scratch(dir: &Path) -> Result<PathBuf> {
+    let dir = std::path::absolute(dir)?;
+    // Marks a directory as ours, so that a mistyped --scratch-dir deletes nothing.
+    let mark = dir.join(".tenure-demo");
+    if mark.exists() {
+        std::fs::remove_dir_all(&dir)?;
+    } else if dir.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
+        return Err(format!("--scratch-dir {} holds something else; name an empty directory", dir.display()).into());
+    }
+    std::fs::create_dir_all(dir.join("results"))?;
+    std::fs::write(mark, "")?;
+    Ok(dir)
+}
+
+async fn stop_signal() -> Result<()> {
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    println!();
+    Ok(())
+}

@@ -1,0 +1,187 @@
+//! The processes of the demonstration: one server and its workers, each a child in a process group of its own, so
+//! that a Ctrl-C in the terminal reaches only us and we stop them in the right order.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tenure_worker::Credentials;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+use tokio::time::timeout;
+
+use crate::{QUEUE, Result};
+
+/// The line that the server prints when it can serve.
+const READY: &str = "tenure ready: ";
+/// The first start builds and compiles a database cluster.
+const START_PATIENCE: Duration = Duration::from_secs(120);
+const STOP_PATIENCE: Duration = Duration::from_secs(20);
+/// Short, so that tasks of a killed worker come back while one watches.
+const CLAIM_TIMEOUT: &str = "15s";
+const WORKER_GROUP: &str = "demo";
+const WORKER_CAPACITY: &str = "4";
+/// How many lines of a log are shown when its writer failed.
+const LOG_TAIL: usize = 15;
+
+/// A running server.
+pub struct Server {
+    child: Child,
+    root_url: String,
+    credentials_file: PathBuf,
+    credentials: Credentials,
+}
+
+impl Server {
+    /// Starts the server and waits until it can serve.
+    pub async fn start(bin_dir: &Path, data_dir: &Path, listen: &str, scratch: &Path) -> Result<Self> {
+        let log_path = scratch.join("server.log");
+        let log = File::create(&log_path)?;
+        let mut command = Command::new(bin_dir.join("tenure"));
+        command.args(["serve", "--listen", listen, "--claim-timeout", CLAIM_TIMEOUT, "--data-dir"]).arg(data_dir);
+        // A database of somebody's would be used instead of the private one.
+        command.env_remove("DATABASE_URL").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+        let mut child = spawn(&mut command)?;
+        let Ok(ready) = timeout(START_PATIENCE, ready_line(&mut child)).await else {
+            end(&mut child).await;
+            return Err(format!("tenure serve was not ready after {START_PATIENCE:?}\n{}", tail(&log_path)).into());
+        };
+        let Some(root_url) = ready? else {
+            let status = child.wait().await?;
+            return Err(format!("tenure serve ended at its start ({status})\n{}", tail(&log_path)).into());
+        };
+        let credentials_file = data_dir.join("root-credentials.json");
+        let text = std::fs::read_to_string(&credentials_file)
+            .map_err(|e| format!("{} cannot be read: {e}", credentials_file.display()))?;
+        let credentials = serde_json::from_str(&text)?;
+        Ok(Self { child, root_url, credentials_file, credentials })
+    }
+
+    /// The URL that the server says it has.
+    pub fn root_url(&self) -> &str {
+        &self.root_url
+    }
+
+    /// The client with all scopes.
+    pub fn credentials(&self) -> &Credentials {
+        &self.credentials
+    }
+
+    /// Where the client with all scopes is written down.
+    pub fn credentials_file(&self) -> &Path {
+        &self.credentials_file
+    }
+
+    /// Asks the server to end, and waits for it.
+    pub async fn stop(mut self) {
+        end(&mut self.child).await;
+    }
+}
+
+/// The root URL in the server's ready line, or none if its output ends before that.
+async fn ready_line(child: &mut Child) -> Result<Option<String>> {
+    let output = child.stdout.take().ok_or("the server has no standard output")?;
+    let mut lines = BufReader::new(output).lines();
+    while let Some(line) = lines.next_line().await? {
+        if let Some(root_url) = line.strip_prefix(READY) {
+            // Read on, so that the server can write on.
+            tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+            return Ok(Some(root_url.trim().to_owned()));
+        }
+        println!("  {line}");
+    }
+    Ok(None)
+}
+
+/// The workers, by name.
+pub struct Workers {
+    program: PathBuf,
+    scratch: PathBuf,
+    root_url: String,
+    credentials: Credentials,
+    running: BTreeMap<String, Child>,
+}
+
+impl Workers {
+    /// No workers yet; this is how each will be started.
+    pub fn new(bin_dir: &Path, scratch: &Path, root_url: &str, credentials: Credentials) -> Self {
+        let (program, scratch) = (bin_dir.join("tenure-worker"), scratch.to_owned());
+        Self { program, scratch, root_url: root_url.to_owned(), credentials, running: BTreeMap::new() }
+    }
+
+    /// Starts a worker, or starts it again.
+    pub fn start(&mut self, name: &str) -> Result<()> {
+        let log = OpenOptions::new().create(true).append(true).open(self.scratch.join(format!("{name}.log")))?;
+        let mut command = Command::new(&self.program);
+        command
+            .args(["run", "--task-queue", QUEUE, "--worker-group", WORKER_GROUP, "--worker-id", name])
+            .args(["--capacity", WORKER_CAPACITY, "--work-dir"])
+            .arg(self.scratch.join("work"))
+            .env("TASKCLUSTER_ROOT_URL", &self.root_url)
+            .env("TASKCLUSTER_CLIENT_ID", &self.credentials.client_id)
+            .env("TASKCLUSTER_ACCESS_TOKEN", self.credentials.access_token.expose())
+            .env_remove("TASKCLUSTER_CERTIFICATE")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
+        self.running.insert(name.to_owned(), spawn(&mut command)?);
+        Ok(())
+    }
+
+    /// Kills a worker with SIGKILL, so that it can say nothing more.
+    pub async fn kill(&mut self, name: &str) -> Result<()> {
+        let mut child = self.running.remove(name).ok_or("a worker that does not run cannot be killed")?;
+        child.kill().await?;
+        Ok(())
+    }
+
+    /// A worker that ended although nobody told it to.
+    pub fn find_ended(&mut self) -> Result<Option<String>> {
+        for (name, child) in &mut self.running {
+            if let Some(status) = child.try_wait()? {
+                let log = tail(&self.scratch.join(format!("{name}.log")));
+                return Ok(Some(format!("{name} ended by itself ({status})\n{log}")));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Names and process numbers.
+    pub fn describe(&self) -> String {
+        let one = |(name, child): (&String, &Child)| format!("{name} (process {})", child.id().unwrap_or_default());
+        self.running.iter().map(one).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Asks all of them to end, and waits for them.
+    pub async fn stop(&mut self) {
+        futures_util::future::join_all(self.running.values_mut().map(end)).await;
+    }
+}
+
+fn spawn(command: &mut Command) -> Result<Child> {
+    let program = command.as_std().get_program().to_string_lossy().into_owned();
+    let child = command.process_group(0).kill_on_drop(true).spawn();
+    Ok(child.map_err(|e| format!("{program} cannot be started: {e}"))?)
+}
+
+/// SIGTERM, and SIGKILL if that does not help.
+async fn end(child: &mut Child) {
+    let Some(pid) = child.id().and_then(|id| i32::try_from(id).ok()) else { return };
+    // It may have ended in this moment, which is just as well.
+    let _ended_already = kill(Pid::from_raw(pid), Signal::SIGTERM);
+    if timeout(STOP_PATIENCE, child.wait()).await.is_err() {
+        eprintln!("process {pid} did not end within {STOP_PATIENCE:?} and is killed");
+        let _ended_now = child.kill().await;
+    }
+}
+
+fn tail(log: &Path) -> String {
+    let text = std::fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    let shown = lines[lines.len().saturating_sub(LOG_TAIL)..].join("\n  ");
+    format!("  {shown}\n  (all of it: {})", log.display())
+}

@@ -1,0 +1,179 @@
+//! Watches the tasks until all are resolved, shows how far they are, and kills workers on the way.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use futures_util::{StreamExt, TryStreamExt};
+use tenure_api::ids::{RunId, TaskId};
+use tenure_worker::{Client, State, TaskStatus};
+use tokio::time::Instant;
+
+use crate::plan::Planned;
+use crate::processes::Workers;
+use crate::{CONCURRENCY, Result};
+
+const TICK: Duration = Duration::from_millis(500);
+/// How often progress is printed where a line cannot be rewritten.
+const PLAIN_PROGRESS: Duration = Duration::from_secs(5);
+/// Workers are killed when these shares of the tasks are resolved, in percent.
+const KILL_AT: [usize; 2] = [15, 50];
+/// So many at a time.
+const KILLED_TOGETHER: usize = 2;
+/// After a kill, long enough for a report that was already on its way to arrive.
+const SETTLE: Duration = Duration::from_millis(500);
+
+/// A run that a worker held when it was killed.
+#[derive(PartialEq, Eq)]
+pub struct Held {
+    pub task_id: TaskId,
+    pub run_id: RunId,
+    pub worker: String,
+}
+
+/// What happened while the tasks ran.
+pub struct Seen {
+    pub held: Vec<Held>,
+    pub kills: usize,
+    pub took: Duration,
+}
+
+/// The state of each task as last seen.
+type Statuses = HashMap<TaskId, TaskStatus>;
+
+/// Watches until every task is resolved, or patience is at its end.
+pub async fn watch(client: &Client, tasks: &[Planned], workers: &mut Workers, patience: Duration) -> Result<Seen> {
+    let start = Instant::now();
+    let mut seen = Seen { held: Vec::new(), kills: 0, took: Duration::ZERO };
+    let mut statuses = Statuses::new();
+    let mut progress = Progress::new(tasks.len());
+    let mut rounds = KILL_AT.iter().peekable();
+    loop {
+        refresh(client, tasks, &mut statuses).await?;
+        let resolved = statuses.values().filter(|status| status.state.is_resolved()).count();
+        seen.took = start.elapsed();
+        progress.show(&statuses, seen.took);
+        if resolved == tasks.len() || seen.took > patience {
+            progress.end();
+            return Ok(seen);
+        }
+        if let Some(problem) = workers.find_ended()? {
+            return Err(problem.into());
+        }
+        if rounds.peek().is_some_and(|share| resolved * 100 >= *share * tasks.len()) {
+            let victims = busiest(&statuses, &seen.held);
+            if victims.len() == KILLED_TOGETHER {
+                rounds.next();
+                seen.kills += victims.len();
+                let mut held = kill(client, tasks, workers, &victims, &mut statuses).await?;
+                held.retain(|held| !seen.held.contains(held));
+                progress.say(&format!(
+                    "Killed {} with SIGKILL while they held {} tasks, and started them again.",
+                    victims.join(" and "),
+                    held.len()
+                ));
+                seen.held.extend(held);
+            }
+        }
+        tokio::time::sleep(TICK).await;
+    }
+}
+
+/// Reads the status of each task that was not resolved when it was last seen.
+async fn refresh(client: &Client, tasks: &[Planned], statuses: &mut Statuses) -> Result<()> {
+    let unresolved = |task: &&Planned| !statuses.get(&task.id).is_some_and(|status| status.state.is_resolved());
+    let open: Vec<TaskId> = tasks.iter().filter(unresolved).map(|task| task.id).collect();
+    let read = read_all(client, open).await?;
+    statuses.extend(read.into_iter().map(|status| (status.task_id, status)));
+    Ok(())
+}
+
+/// Reads the status of these tasks.
+pub async fn read_all(client: &Client, ids: Vec<TaskId>) -> Result<Vec<TaskStatus>> {
+    let read = futures_util::stream::iter(ids).map(|id| client.status(id)).buffer_unordered(CONCURRENCY);
+    Ok(read.try_collect().await?)
+}
+
+/// The claim under which this task runs now.
+fn claim(status: &TaskStatus) -> Option<Held> {
+    let run = status.runs.last().filter(|run| run.state == State::Running)?;
+    Some(Held { task_id: status.task_id, run_id: run.run_id, worker: run.worker_id.clone()? })
+}
+
+/// The workers that hold the most tasks, without what they held before they were last killed.
+fn busiest(statuses: &Statuses, lost: &[Held]) -> Vec<String> {
+    let mut claims: BTreeMap<String, usize> = BTreeMap::new();
+    for held in statuses.values().filter_map(claim).filter(|held| !lost.contains(held)) {
+        *claims.entry(held.worker).or_default() += 1;
+    }
+    let mut by_count: Vec<(String, usize)> = claims.into_iter().collect();
+    by_count.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    by_count.into_iter().take(KILLED_TOGETHER).map(|(worker, _)| worker).collect()
+}
+
+/// Kills the workers, notes what they held, and starts them again.
+async fn kill(
+    client: &Client,
+    tasks: &[Planned],
+    workers: &mut Workers,
+    victims: &[String],
+    statuses: &mut Statuses,
+) -> Result<Vec<Held>> {
+    for victim in victims {
+        workers.kill(victim).await?;
+    }
+    tokio::time::sleep(SETTLE).await;
+    refresh(client, tasks, statuses).await?;
+    let held = statuses.values().filter_map(claim).filter(|held| victims.contains(&held.worker)).collect();
+    victims.iter().try_for_each(|victim| workers.start(victim))?;
+    Ok(held)
+}
+
+/// One line that is rewritten on a terminal, and repeated now and then elsewhere.
+struct Progress {
+    tasks: usize,
+    terminal: bool,
+    printed: Option<Duration>,
+}
+
+impl Progress {
+    fn new(tasks: usize) -> Self {
+        Self { tasks, terminal: std::io::stdout().is_terminal(), printed: None }
+    }
+
+    fn show(&mut self, statuses: &Statuses, elapsed: Duration) {
+        let count = |state| statuses.values().filter(|status| status.state == state).count();
+        let [pending, running] = [State::Pending, State::Running].map(count);
+        let [completed, failed, exception] = [State::Completed, State::Failed, State::Exception].map(count);
+        let line = format!(
+            "{:3} s {}/{}: {completed} completed {failed} failed {exception} exception, {running} running {pending} pending",
+            elapsed.as_secs(),
+            completed + failed + exception,
+            self.tasks,
+        );
+        if self.terminal {
+            print!("\r\x1b[K{line}");
+            // A line of progress that cannot be shown is no reason to stop.
+            let _shown = std::io::stdout().flush();
+        } else if self.printed.is_none_or(|last| elapsed >= last + PLAIN_PROGRESS) {
+            self.printed = Some(elapsed);
+            println!("{line}");
+        }
+    }
+
+    fn say(&self, line: &str) {
+        println!("{}{line}", if self.terminal { "\r\x1b[K" } else { "" });
+    }
+
+    fn end(&self) {
+        if self.terminal {
+            println!();
+        }
+    }
+}
+
+/// The error and its causes in one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}

@@ -1,0 +1,323 @@
+//! Claims: a run of a task that is ours for a term.
+//!
+//! A claim renews its term with [`Claim::reclaim`] and ends in exactly one report, which consumes it. That the server
+//! no longer regards the claim as ours is an ordinary outcome, [`Lost`]: whatever was done under it must be dropped.
+
+use std::fmt;
+use std::time::Duration;
+
+use reqwest::Method;
+use serde::de::DeserializeOwned;
+use tenure_api::ids::{RunId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
+use tokio::time::Instant;
+
+use crate::client::{Answer, Call, PATIENCE, parameter};
+use crate::wire::{ClaimAnswer, ClaimWorkAnswer, ClaimWorkBody, ReclaimAnswer, StatusAnswer};
+use crate::{Client, Error, ExceptionReason, Task, TaskStatus, Term};
+
+/// How long one call for work may take: the server waits up to 20 s for a task to appear.
+const CLAIM_PATIENCE: Duration = Duration::from_secs(40);
+/// No call for work may ask for more.
+const CLAIMS_MAX: usize = 32;
+/// A renewal or a report is given up after this share of what remains, so that there is time for another try.
+const PATIENCE_SHARE: u32 = 3;
+const SHORTEST_PATIENCE: Duration = Duration::from_millis(500);
+
+/// Who claims.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkerName {
+    /// The group, often a data centre or region.
+    pub group: WorkerGroup,
+    /// The worker within its group.
+    pub id: WorkerId,
+}
+
+/// A run of a task that is ours until its term ends.
+#[must_use = "a claim that is dropped blocks its task until the term ends"]
+pub struct Claim {
+    /// Signs with the task's credentials.
+    client: Client,
+    task_id: TaskId,
+    run_id: RunId,
+    task: Task,
+    term: Term,
+}
+
+/// A claim that is no longer ours. Another worker may be at the task already.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lost {
+    /// The task.
+    pub task_id: TaskId,
+    /// The run that was claimed.
+    pub run_id: RunId,
+    /// How we know.
+    pub because: LostBecause,
+}
+
+/// How we know that a claim is no longer ours.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LostBecause {
+    /// The server said so.
+    Refused {
+        /// With this HTTP status: 403, 404, 409 or 410.
+        status: u16,
+        /// And in these words.
+        message: String,
+    },
+    /// The term is over and no renewal succeeded.
+    TermOver,
+}
+
+impl fmt::Display for LostBecause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused { status, message } => write!(f, "the queue answered {status}: {message}"),
+            Self::TermOver => f.write_str("the term ended before it could be renewed"),
+        }
+    }
+}
+
+/// The outcome of [`Claim::reclaim`].
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "work on a lost claim must stop"]
+pub enum Renewal {
+    /// Ours for another term.
+    Renewed,
+    /// No longer ours.
+    Lost(Lost),
+}
+
+/// The outcome of a report.
+#[derive(Debug)]
+pub enum Reported {
+    /// The server took it; this is where the task now stands.
+    Accepted(TaskStatus),
+    /// The claim was no longer ours; the report changed nothing.
+    Lost(Lost),
+}
+
+/// A report that did not get through. The claim comes back with it, so that the caller can try again.
+#[derive(Debug, thiserror::Error)]
+#[error("the outcome of run {} of task {} could not be reported", claim.run_id, claim.task_id)]
+pub struct NotReported {
+    /// Still ours until its term ends.
+    pub claim: Box<Claim>,
+    /// What went wrong.
+    #[source]
+    pub error: Error,
+}
+
+impl Client {
+    /// Waits for work and claims up to `most` tasks (32 at the most); may come back empty.
+    ///
+    /// # Errors
+    /// The server refused, or could not be reached.
+    ///
+    /// ```no_run
+    /// # use tenure_worker::{Client, WorkerName};
+    /// # async fn example(client: &Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let me = WorkerName { group: "home".parse()?, id: "worker-1".parse()? };
+    /// for claim in client.claim_work(&"proj/linux".parse()?, &me, 4).await? {
+    ///     claim.complete().await?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn claim_work(&self, queue: &TaskQueueId, me: &WorkerName, most: usize) -> Result<Vec<Claim>, Error> {
+        let tasks = most.clamp(1, CLAIMS_MAX);
+        let body = ClaimWorkBody { worker_group: me.group.as_str(), worker_id: me.id.as_str(), tasks };
+        let call = Call {
+            method: Method::POST,
+            path: format!("/claim-work/{}", parameter(queue)),
+            body: Some(serde_json::to_vec(&body).expect("texts and a number")),
+            patience: CLAIM_PATIENCE,
+        };
+        let Answer { value, date, received, .. } = self.call::<ClaimWorkAnswer>(&call).await?;
+        let claim = |answer: ClaimAnswer| {
+            let run = answer.status.runs.into_iter().find(|run| run.run_id == answer.run_id);
+            let claimed = run.and_then(|run| run.started).or(date);
+            Claim {
+                client: self.with_credentials(answer.credentials),
+                task_id: answer.status.task_id,
+                run_id: answer.run_id,
+                task: answer.task,
+                term: Term::of_claim(answer.taken_until, claimed, received),
+            }
+        };
+        Ok(value.tasks.into_iter().map(claim).collect())
+    }
+}
+
+impl Claim {
+    /// The task.
+    ///
+    /// ```
+    /// # fn example(claim: &tenure_worker::Claim) { println!("{}", claim.task_id()); }
+    /// ```
+    #[must_use]
+    pub fn task_id(&self) -> TaskId {
+        self.task_id
+    }
+
+    /// The run that is ours.
+    ///
+    /// ```
+    /// # fn example(claim: &tenure_worker::Claim) { println!("{}", claim.run_id()); }
+    /// ```
+    #[must_use]
+    pub fn run_id(&self) -> RunId {
+        self.run_id
+    }
+
+    /// The definition of the task.
+    ///
+    /// ```
+    /// # fn example(claim: &tenure_worker::Claim) { println!("{}", claim.task().payload); }
+    /// ```
+    #[must_use]
+    pub fn task(&self) -> &Task {
+        &self.task
+    }
+
+    /// Until when the claim is ours, and when to renew it.
+    ///
+    /// ```
+    /// # fn example(claim: &tenure_worker::Claim) { println!("{:?}", claim.term().renew_at()); }
+    /// ```
+    #[must_use]
+    pub fn term(&self) -> Term {
+        self.term
+    }
+
+    /// Renews the term and the task's credentials.
+    ///
+    /// # Errors
+    /// No usable answer came; the claim is still ours until its term ends, so it is worth trying again.
+    ///
+    /// ```no_run
+    /// # use tenure_worker::{Claim, Renewal};
+    /// # async fn example(claim: &mut Claim) -> Result<(), tenure_worker::Error> {
+    /// if let Renewal::Lost(lost) = claim.reclaim().await? {
+    ///     println!("stop working: {}", lost.because);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn reclaim(&mut self) -> Result<Renewal, Error> {
+        match self.post::<ReclaimAnswer>("reclaim", None).await {
+            Ok(answer) => {
+                self.term = self.term.renewed(answer.value.taken_until, answer.asked);
+                self.client = self.client.with_credentials(answer.value.credentials);
+                Ok(Renewal::Renewed)
+            }
+            Err(error) => self.lost_by(error).map(Renewal::Lost),
+        }
+    }
+
+    /// Reports that the task succeeded.
+    ///
+    /// # Errors
+    /// No usable answer came; the claim is in the error.
+    ///
+    /// ```no_run
+    /// # async fn example(claim: tenure_worker::Claim) -> Result<(), tenure_worker::NotReported> {
+    /// claim.complete().await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// A second report does not compile:
+    ///
+    /// ```compile_fail,E0382
+    /// # async fn example(claim: tenure_worker::Claim) -> Result<(), tenure_worker::NotReported> {
+    /// claim.complete().await?;
+    /// claim.fail().await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn complete(self) -> Result<Reported, NotReported> {
+        self.report("completed", None).await
+    }
+
+    /// Reports that the task ran and failed.
+    ///
+    /// # Errors
+    /// No usable answer came; the claim is in the error.
+    ///
+    /// ```no_run
+    /// # async fn example(claim: tenure_worker::Claim) -> Result<(), tenure_worker::NotReported> {
+    /// claim.fail().await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn fail(self) -> Result<Reported, NotReported> {
+        self.report("failed", None).await
+    }
+
+    /// Reports that the run ended without a verdict on the task.
+    ///
+    /// # Errors
+    /// No usable answer came; the claim is in the error.
+    ///
+    /// ```no_run
+    /// # use tenure_worker::{Claim, ExceptionReason, NotReported};
+    /// # async fn example(claim: Claim) -> Result<(), NotReported> {
+    /// claim.exception(ExceptionReason::WorkerShutdown).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn exception(self, reason: ExceptionReason) -> Result<Reported, NotReported> {
+        self.report("exception", Some(serde_json::json!({ "reason": reason }))).await
+    }
+
+    /// The claim, given up because its term is over.
+    pub(crate) fn term_over(&self) -> Lost {
+        Lost { task_id: self.task_id, run_id: self.run_id, because: LostBecause::TermOver }
+    }
+
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    async fn report(self, outcome: &str, body: Option<serde_json::Value>) -> Result<Reported, NotReported> {
+        match self.post::<StatusAnswer>(outcome, body.as_ref()).await {
+            Ok(answer) => Ok(Reported::Accepted(answer.value.status)),
+            Err(error) => match self.lost_by(error) {
+                Ok(lost) => Ok(Reported::Lost(lost)),
+                Err(error) => Err(NotReported { claim: Box::new(self), error }),
+            },
+        }
+    }
+
+    async fn post<T: DeserializeOwned>(
+        &self,
+        action: &str,
+        body: Option<&serde_json::Value>,
+    ) -> Result<Answer<T>, Error> {
+        let left = self.term.ends().saturating_duration_since(Instant::now());
+        let call = Call {
+            method: Method::POST,
+            path: format!("/task/{}/runs/{}/{action}", parameter(&self.task_id), parameter(&self.run_id)),
+            body: body.map(|body| body.to_string().into_bytes()),
+            patience: (left / PATIENCE_SHARE).clamp(SHORTEST_PATIENCE, PATIENCE),
+        };
+        self.client.call(&call).await
+    }
+
+    /// Whether an error means that the claim is no longer ours.
+    fn lost_by(&self, error: Error) -> Result<Lost, Error> {
+        match error {
+            Error::Refused { status: status @ (403 | 404 | 409 | 410), message, .. } => Ok(Lost {
+                task_id: self.task_id,
+                run_id: self.run_id,
+                because: LostBecause::Refused { status, message },
+            }),
+            error => Err(error),
+        }
+    }
+}
+
+impl fmt::Debug for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { task_id, run_id, term, .. } = self;
+        f.debug_struct("Claim")
+            .field("task_id", task_id)
+            .field("run_id", run_id)
+            .field("term", term)
+            .finish_non_exhaustive()
+    }
+}

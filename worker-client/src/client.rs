@@ -1,0 +1,335 @@
+//! One HTTP client: signs each request, sends it again where that can help, and turns answers into values.
+//!
+//! Cheap to clone; clones share connections and what was learned about the server's clock.
+
+use std::sync::{Arc, Once};
+use std::time::Duration;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, DATE, HeaderMap, RETRY_AFTER};
+use reqwest::{Method, Url};
+use serde::de::DeserializeOwned;
+use tenure_api::credentials::Credentials;
+use tenure_api::dates::Timestamp;
+use tenure_api::hawk::{SignRequest, authorization_header};
+use tokio::time::Instant;
+
+use crate::clock::{ServerClock, http_date};
+use crate::wire::ErrorAnswer;
+use crate::{Error, RetryPolicy, retry};
+
+/// Where the API is below the root URL.
+const API_PATH: &str = "/api/queue/v1";
+/// How long an ordinary call may take.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Below the 90 s after which servers close an idle connection.
+const IDLE_CONNECTION: Duration = Duration::from_secs(60);
+/// How much of a server's explanation an error repeats, in characters.
+const MESSAGE_MAX: usize = 500;
+const JSON: &str = "application/json";
+/// Everything but the characters that no URL library rewrites.
+const PATH_PARAMETER: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+
+/// A client of the queue.
+#[derive(Clone)]
+pub struct Client {
+    shared: Arc<Shared>,
+    credentials: Option<Arc<Credentials>>,
+}
+
+struct Shared {
+    http: reqwest::Client,
+    api: Url,
+    root_url: String,
+    retry: RetryPolicy,
+    clock: ServerClock,
+}
+
+/// Collects the settings of a [`Client`].
+#[derive(Default)]
+pub struct ClientBuilder {
+    root_url: String,
+    credentials: Option<Credentials>,
+    retry: RetryPolicy,
+}
+
+impl ClientBuilder {
+    /// Sets the URL under which the server serves `/api/queue/v1`.
+    ///
+    /// ```
+    /// # use tenure_worker::Client;
+    /// let client = Client::builder().root_url("http://127.0.0.1:8080/").build()?;
+    /// assert_eq!(client.root_url(), "http://127.0.0.1:8080");
+    /// # Ok::<(), tenure_worker::Error>(())
+    /// ```
+    #[must_use]
+    pub fn root_url(mut self, root_url: &str) -> Self {
+        root_url.trim_end_matches('/').clone_into(&mut self.root_url);
+        self
+    }
+
+    /// Sets who signs the requests; without, they are sent unsigned.
+    ///
+    /// ```
+    /// # use tenure_worker::{AccessToken, Client, Credentials};
+    /// let access_token = AccessToken::new("secret".into());
+    /// let root = Credentials { client_id: "root".into(), access_token, certificate: None };
+    /// let builder = Client::builder().credentials(root);
+    /// # let _ = builder;
+    /// ```
+    #[must_use]
+    pub fn credentials(self, credentials: Credentials) -> Self {
+        Self { credentials: Some(credentials), ..self }
+    }
+
+    /// Sets when failed requests are sent again.
+    ///
+    /// ```
+    /// # use tenure_worker::{Client, RetryPolicy};
+    /// let builder = Client::builder().retry_policy(RetryPolicy::default().retries(2));
+    /// # let _ = builder;
+    /// ```
+    #[must_use]
+    pub fn retry_policy(self, retry: RetryPolicy) -> Self {
+        Self { retry, ..self }
+    }
+
+    /// Makes the client; nothing is sent yet.
+    ///
+    /// # Errors
+    /// The root URL is not one, or the system's TLS settings cannot be read.
+    ///
+    /// ```
+    /// # use tenure_worker::Client;
+    /// assert!(Client::builder().root_url("http://127.0.0.1:8080").build().is_ok());
+    /// assert!(Client::builder().root_url("localhost").build().is_err());
+    /// ```
+    pub fn build(self) -> Result<Client, Error> {
+        let problem = |problem: String| Error::RootUrl(problem);
+        let mut api = Url::parse(&self.root_url)
+            .map_err(|e| problem(format!("{:?} is not a URL such as http://127.0.0.1:8080 ({e})", self.root_url)))?;
+        if !matches!(api.scheme(), "http" | "https") || api.host_str().is_none() || api.query().is_some() {
+            return Err(problem(format!("{:?} must be http://host or https://host", self.root_url)));
+        }
+        api.set_path(&format!("{}{API_PATH}", api.path().trim_end_matches('/')));
+        install_tls_provider();
+        let http = reqwest::Client::builder()
+            .connect_timeout(CONNECT_TIMEOUT)
+            .pool_idle_timeout(IDLE_CONNECTION)
+            .redirect(reqwest::redirect::Policy::none())
+            .user_agent(concat!("tenure-worker/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .map_err(Error::Network)?;
+        let shared = Shared { http, api, root_url: self.root_url, retry: self.retry, clock: ServerClock::default() };
+        Ok(Client { shared: Arc::new(shared), credentials: self.credentials.map(Arc::new) })
+    }
+}
+
+/// The TLS library asks for one cryptography provider per process; a program that has chosen its own keeps it.
+fn install_tls_provider() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // Refused only when there is a provider already, and then that one is fine.
+        let _already = rustls::crypto::ring::default_provider().install_default();
+    });
+}
+
+/// One call of the API.
+pub(crate) struct Call {
+    pub method: Method,
+    /// Below [`API_PATH`], with every parameter encoded by [`parameter`].
+    pub path: String,
+    pub body: Option<Vec<u8>>,
+    pub patience: Duration,
+}
+
+/// A successful answer and when it was.
+pub(crate) struct Answer<T> {
+    pub value: T,
+    pub date: Option<Timestamp>,
+    /// Just before the request that was answered went out.
+    pub asked: Instant,
+    pub received: Instant,
+}
+
+/// A value in a path, encoded whole: `/` becomes `%2F`.
+pub(crate) fn parameter(value: &dyn std::fmt::Display) -> String {
+    utf8_percent_encode(&value.to_string(), PATH_PARAMETER).to_string()
+}
+
+impl Client {
+    /// Starts a client.
+    ///
+    /// ```
+    /// # use tenure_worker::Client;
+    /// let client = Client::builder().root_url("http://127.0.0.1:8080").build()?;
+    /// # let _ = client;
+    /// # Ok::<(), tenure_worker::Error>(())
+    /// ```
+    #[must_use]
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder::default()
+    }
+
+    /// The root URL, without a slash at its end.
+    ///
+    /// ```
+    /// # use tenure_worker::Client;
+    /// let client = Client::builder().root_url("http://127.0.0.1:8080").build()?;
+    /// assert_eq!(client.root_url(), "http://127.0.0.1:8080");
+    /// # Ok::<(), tenure_worker::Error>(())
+    /// ```
+    #[must_use]
+    pub fn root_url(&self) -> &str {
+        &self.shared.root_url
+    }
+
+    /// The time by the server's clock as far as it is known, for `created` and `deadline` of a task.
+    ///
+    /// ```
+    /// # fn example(client: &tenure_worker::Client) {
+    /// let deadline = client.now().time() + chrono::TimeDelta::hours(1);
+    /// # let _ = deadline;
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        self.shared.clock.now()
+    }
+
+    /// The same client with other credentials.
+    ///
+    /// ```
+    /// # use tenure_worker::{Client, Credentials};
+    /// # fn example(client: &Client, issued: Credentials) {
+    /// let narrow = client.with_credentials(issued);
+    /// # let _ = narrow;
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn with_credentials(&self, credentials: Credentials) -> Self {
+        Self { shared: Arc::clone(&self.shared), credentials: Some(Arc::new(credentials)) }
+    }
+
+    pub(crate) fn retry_policy(&self) -> &RetryPolicy {
+        &self.shared.retry
+    }
+
+    /// Sends a call until it is answered, refused for good, or out of retries.
+    pub(crate) async fn call<T: DeserializeOwned>(&self, call: &Call) -> Result<Answer<T>, Error> {
+        let mut tried = 0;
+        let mut clock_mended = false;
+        loop {
+            tried += 1;
+            let (outcome, clock_moved) = self.try_once(call).await;
+            let error = match outcome {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            // The signature may have been refused only because our clock was wrong; now we know better.
+            if clock_moved && !clock_mended && error.status() == Some(401) {
+                clock_mended = true;
+                continue;
+            }
+            let Some(pause) = self.shared.retry.pause_after(tried, &error, retry::jitter()) else {
+                return Err(error);
+            };
+            tracing::debug!(path = call.path, tried, error = crate::error::chain(&error), "a request is sent again");
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Sends a call once; also tells whether the answer moved our idea of the server's clock.
+    async fn try_once<T: DeserializeOwned>(&self, call: &Call) -> (Result<Answer<T>, Error>, bool) {
+        let asked = Instant::now();
+        let response = match self.send(call).await {
+            Ok(response) => response,
+            Err(error) => return (Err(error), false),
+        };
+        let date = header(response.headers(), DATE.as_str()).and_then(http_date);
+        let clock_moved = date.is_some_and(|date| self.shared.clock.learn(date));
+        let status = response.status();
+        let retry_after = header(response.headers(), RETRY_AFTER.as_str()).and_then(|s| s.trim().parse().ok());
+        let body = match response.bytes().await {
+            Ok(body) => body,
+            Err(error) => return (Err(Error::Network(error.without_url())), clock_moved),
+        };
+        let outcome = if status.is_success() {
+            let answer = |value| Answer { value, date, asked, received: Instant::now() };
+            serde_json::from_slice(&body).map(answer).map_err(Error::BadAnswer)
+        } else {
+            Err(refusal(status.as_u16(), &body, retry_after.map(Duration::from_secs)))
+        };
+        (outcome, clock_moved)
+    }
+
+    async fn send(&self, call: &Call) -> Result<reqwest::Response, Error> {
+        let mut url = self.shared.api.clone();
+        // The parameters are encoded already, and `set_path` leaves an encoded character as it is.
+        url.set_path(&format!("{}{}", self.shared.api.path(), call.path));
+        let signature = self.signature(call, &url);
+        let mut request = self.shared.http.request(call.method.clone(), url).timeout(call.patience);
+        if let Some(signature) = signature {
+            request = request.header(AUTHORIZATION, signature);
+        }
+        if let Some(body) = &call.body {
+            request = request.header(CONTENT_TYPE, JSON).body(body.clone());
+        }
+        request.send().await.map_err(|error| Error::Network(error.without_url()))
+    }
+
+    fn signature(&self, call: &Call, url: &Url) -> Option<String> {
+        let credentials = self.credentials.as_deref()?;
+        let nonce = uuid::Uuid::new_v4().simple().to_string();
+        Some(authorization_header(
+            credentials,
+            &SignRequest {
+                method: call.method.as_str(),
+                resource: url.path(),
+                host: url.host_str().unwrap_or_default(),
+                port: url.port_or_known_default().unwrap_or_default(),
+                timestamp: self.now().time().timestamp(),
+                nonce: &nonce,
+                payload: call.body.as_deref().map(|body| (JSON, body)),
+            },
+        ))
+    }
+}
+
+fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
+}
+
+fn refusal(status: u16, body: &[u8], retry_after: Option<Duration>) -> Error {
+    // A proxy in between answers without our error body; its status says enough.
+    let answer: ErrorAnswer = serde_json::from_slice(body).unwrap_or_default();
+    // After the first line the server repeats the call, which the log has already.
+    let message = answer.message.lines().next().unwrap_or_default().chars().take(MESSAGE_MAX).collect();
+    Error::Refused { status, code: answer.code, message, retry_after }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slash_in_a_parameter_is_encoded() {
+        assert_eq!(parameter(&"prov/w-1"), "prov%2Fw-1");
+        assert_eq!(parameter(&"a b%2F?"), "a%20b%252F%3F");
+    }
+
+    #[test]
+    fn an_encoded_parameter_survives_the_url_library() {
+        let mut url = Url::parse("http://localhost/api/queue/v1").unwrap();
+        url.set_path(&format!("{}/claim-work/{}", url.path(), parameter(&"p/w%")));
+        assert_eq!(url.as_str(), "http://localhost/api/queue/v1/claim-work/p%2Fw%25");
+    }
+
+    #[test]
+    fn a_root_url_must_be_one() {
+        for bad in ["", "localhost:8080", "ftp://x", "http://", "http://x/?a=b"] {
+            assert!(Client::builder().root_url(bad).build().is_err(), "{bad}");
+        }
+    }
+}

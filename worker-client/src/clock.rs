@@ -1,0 +1,67 @@
+//! The wall clock, for the two dates that a client has to write: the time of a signature and `created` of a task.
+//!
+//! It is the local clock plus an offset learned from the `Date` header of the server's answers, so that a machine
+//! whose clock is wrong can still sign. Claims and their renewal never use it: they run on the monotonic clock.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use chrono::{DateTime, TimeDelta, Utc};
+use tenure_api::dates::Timestamp;
+
+/// A difference below this is left alone: `Date` has whole seconds and the answer was some time on its way.
+const SMALLEST_OFFSET_SECONDS: i64 = 5;
+
+/// The local clock, corrected by what the server says about the time.
+#[derive(Debug, Default)]
+pub(crate) struct ServerClock {
+    offset_seconds: AtomicI64,
+}
+
+impl ServerClock {
+    /// The time by the server's clock, as far as it is known.
+    pub(crate) fn now(&self) -> Timestamp {
+        let offset = TimeDelta::try_seconds(self.offset_seconds.load(Ordering::Relaxed)).unwrap_or_default();
+        Timestamp::new(local_time() + offset)
+    }
+
+    /// Learns from a `Date` header; answers whether the correction changed.
+    pub(crate) fn learn(&self, date: Timestamp) -> bool {
+        let measured = (date.time() - local_time()).num_seconds();
+        let offset = if measured.abs() < SMALLEST_OFFSET_SECONDS { 0 } else { measured };
+        let before = self.offset_seconds.swap(offset, Ordering::Relaxed);
+        (before - offset).abs() >= SMALLEST_OFFSET_SECONDS
+    }
+}
+
+/// The time in an HTTP `Date` header, if it is one.
+pub(crate) fn http_date(text: &str) -> Option<Timestamp> {
+    DateTime::parse_from_rfc2822(text).ok().map(|time| Timestamp::new(time.with_timezone(&Utc)))
+}
+
+#[expect(clippy::disallowed_methods, reason = "the one place where the client reads the wall clock")]
+fn local_time() -> DateTime<Utc> {
+    std::time::SystemTime::now().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_offset_follows_the_server_and_ignores_jitter() {
+        let clock = ServerClock::default();
+        let hour = TimeDelta::hours(1);
+        assert!(clock.learn(Timestamp::new(local_time() + hour)));
+        assert!((clock.now().time() - local_time() - hour).num_seconds().abs() <= 2);
+        assert!(!clock.learn(Timestamp::new(local_time() + hour + TimeDelta::seconds(2))));
+        assert!(clock.learn(Timestamp::new(local_time() - TimeDelta::seconds(1))));
+        assert!((clock.now().time() - local_time()).num_seconds().abs() <= 1);
+    }
+
+    #[test]
+    fn an_http_date_is_read() {
+        let date = http_date("Sun, 06 Nov 1994 08:49:37 GMT").unwrap();
+        assert_eq!(date.to_string(), "1994-11-06T08:49:37.000Z");
+        assert!(http_date("soon").is_none());
+    }
+}

@@ -1,0 +1,82 @@
+//! Why a call got no usable answer. What the server decided about a claim is not here: see [`crate::Lost`].
+
+use std::time::Duration;
+
+/// Why a call got no usable answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No answer came: the connection failed or the time was up.
+    #[error("no answer from the queue")]
+    Network(#[source] reqwest::Error),
+    /// The server refused; the fields are those of its error body.
+    #[error("the queue answered {status} {code}: {message}")]
+    Refused {
+        /// The HTTP status.
+        status: u16,
+        /// The error code of the API, empty if the body had none.
+        code: String,
+        /// The first line of the server's explanation.
+        message: String,
+        /// How long the server asked to wait before the next try.
+        retry_after: Option<Duration>,
+    },
+    /// The answer was not what the API promises.
+    #[error("the answer of the queue could not be read")]
+    BadAnswer(#[source] serde_json::Error),
+    /// The root URL is not one; the text says how to mend it.
+    #[error("{0}")]
+    RootUrl(String),
+}
+
+impl Error {
+    /// Whether the same call may succeed later: no answer, 408, 429 or 5xx.
+    ///
+    /// ```
+    /// # use tenure_worker::Error;
+    /// let busy = Error::Refused { status: 503, code: String::new(), message: String::new(), retry_after: None };
+    /// assert!(busy.is_transient());
+    /// ```
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Network(_) => true,
+            Self::Refused { status, .. } => matches!(status, 408 | 429 | 500..),
+            Self::BadAnswer(_) | Self::RootUrl(_) => false,
+        }
+    }
+
+    /// The HTTP status of a refusal.
+    ///
+    /// ```
+    /// # use tenure_worker::Error;
+    /// let gone = Error::Refused { status: 410, code: String::new(), message: String::new(), retry_after: None };
+    /// assert_eq!(gone.status(), Some(410));
+    /// ```
+    #[must_use]
+    pub fn status(&self) -> Option<u16> {
+        match self {
+            Self::Refused { status, .. } => Some(*status),
+            Self::Network(_) | Self::BadAnswer(_) | Self::RootUrl(_) => None,
+        }
+    }
+
+    /// How long the server asked to wait before the next try.
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Refused { retry_after, .. } => *retry_after,
+            Self::Network(_) | Self::BadAnswer(_) | Self::RootUrl(_) => None,
+        }
+    }
+}
+
+/// The error and its causes in one line, for the log.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text.push_str(": ");
+        text.push_str(&inner.to_string());
+        cause = inner.source();
+    }
+    text
+}

@@ -1,0 +1,142 @@
+//! When a request that failed is sent again. One policy object serves every call of a client.
+//!
+//! Requests are repeated on network errors, 408, 429 and 5xx (all calls of the queue are safe to repeat) and never
+//! on another 4xx: the same request would be refused again.
+
+use std::time::Duration;
+
+use crate::Error;
+
+/// How often, and after which pauses, a request is sent again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RetryPolicy {
+    retries: u32,
+    first_pause: Duration,
+    longest_pause: Duration,
+}
+
+/// Retries after the first try.
+const RETRIES: u32 = 5;
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        Self { retries: RETRIES, first_pause: FIRST_PAUSE, longest_pause: LONGEST_PAUSE }
+    }
+}
+
+impl RetryPolicy {
+    /// A policy that never sends a request twice.
+    ///
+    /// ```
+    /// # use tenure_worker::RetryPolicy;
+    /// assert_ne!(RetryPolicy::never(), RetryPolicy::default());
+    /// ```
+    #[must_use]
+    pub fn never() -> Self {
+        Self { retries: 0, ..Self::default() }
+    }
+
+    /// The policy with another number of retries.
+    ///
+    /// ```
+    /// # use tenure_worker::RetryPolicy;
+    /// let patient = RetryPolicy::default().retries(10);
+    /// # assert_ne!(patient, RetryPolicy::default());
+    /// ```
+    #[must_use]
+    pub fn retries(self, retries: u32) -> Self {
+        Self { retries, ..self }
+    }
+
+    /// The policy with another first pause; each further one is twice as long.
+    ///
+    /// ```
+    /// # use tenure_worker::RetryPolicy;
+    /// let eager = RetryPolicy::default().first_pause(std::time::Duration::from_millis(10));
+    /// # assert_ne!(eager, RetryPolicy::default());
+    /// ```
+    #[must_use]
+    pub fn first_pause(self, first_pause: Duration) -> Self {
+        Self { first_pause, ..self }
+    }
+
+    /// The pause after try number `tried` (from 1) failed with `error`, or none if that was the last try.
+    /// `jitter` is a random number from 0 to 1.
+    pub(crate) fn pause_after(&self, tried: u32, error: &Error, jitter: f64) -> Option<Duration> {
+        if tried > self.retries || !error.is_transient() {
+            return None;
+        }
+        let asked = error.retry_after().unwrap_or_default().min(self.longest_pause);
+        Some(self.backoff(tried, jitter).max(asked))
+    }
+
+    /// The pause after failure number `failures` in a row, without regard to the number of retries.
+    pub(crate) fn backoff(&self, failures: u32, jitter: f64) -> Duration {
+        let doublings = failures.saturating_sub(1).min(16);
+        let pause = self.first_pause.saturating_mul(1 << doublings).min(self.longest_pause);
+        // Between half and the whole pause, so that clients that failed together do not return together.
+        pause.mul_f64(0.5 + 0.5 * jitter.clamp(0.0, 1.0))
+    }
+}
+
+/// A random number from 0 to 1, good enough to spread retries.
+pub(crate) fn jitter() -> f64 {
+    let bits = uuid::Uuid::new_v4().as_u128() & u128::from(u32::MAX);
+    f64::from(u32::try_from(bits).unwrap_or_default()) / f64::from(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(status: u16, retry_after: Option<Duration>) -> Error {
+        Error::Refused { status, code: String::new(), message: String::new(), retry_after }
+    }
+
+    #[test]
+    fn only_what_may_pass_is_tried_again() {
+        let policy = RetryPolicy::default();
+        for (status, again) in [
+            (400, false),
+            (401, false),
+            (403, false),
+            (404, false),
+            (408, true),
+            (409, false),
+            (410, false),
+            (429, true),
+            (500, true),
+            (502, true),
+            (503, true),
+        ] {
+            assert_eq!(policy.pause_after(1, &refused(status, None), 0.5).is_some(), again, "{status}");
+        }
+    }
+
+    #[test]
+    fn the_pauses_double_and_then_end() {
+        let policy = RetryPolicy::default();
+        let error = refused(503, None);
+        let pauses: Vec<_> = (1..=6).map(|tried| policy.pause_after(tried, &error, 1.0)).collect();
+        let millis = |n| Some(Duration::from_millis(n));
+        assert_eq!(pauses, [millis(100), millis(200), millis(400), millis(800), millis(1600), None]);
+        assert_eq!(policy.pause_after(1, &error, 0.0), millis(50));
+        assert_eq!(RetryPolicy::never().pause_after(1, &error, 0.0), None);
+        assert_eq!(policy.backoff(1000, 1.0), LONGEST_PAUSE);
+    }
+
+    #[test]
+    fn retry_after_is_honoured_within_reason() {
+        let policy = RetryPolicy::default();
+        let asked = |seconds| refused(429, Some(Duration::from_secs(seconds)));
+        assert_eq!(policy.pause_after(1, &asked(3), 1.0), Some(Duration::from_secs(3)));
+        assert_eq!(policy.pause_after(1, &asked(86_400), 1.0), Some(LONGEST_PAUSE));
+    }
+
+    #[test]
+    fn jitter_stays_between_zero_and_one() {
+        assert!((0..100).map(|_| jitter()).all(|x| (0.0..=1.0).contains(&x)));
+    }
+}

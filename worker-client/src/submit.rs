@@ -1,0 +1,82 @@
+//! The calls of submitters and provisioners.
+
+use reqwest::Method;
+use tenure_api::ids::{TaskId, TaskQueueId};
+
+use crate::client::{Call, PATIENCE, parameter};
+use crate::wire::StatusAnswer;
+use crate::{Client, Error, NewTask, QueueCounts, Task, TaskStatus};
+
+impl Client {
+    /// Creates a task under an id that the caller drew; repeating the same call is harmless.
+    ///
+    /// # Errors
+    /// The server refused the definition, or could not be reached.
+    ///
+    /// ```no_run
+    /// # use tenure_worker::{Client, NewTask};
+    /// # async fn example(client: &Client, task: &NewTask) -> Result<(), Box<dyn std::error::Error>> {
+    /// let status = client.create_task("9HrBC1jMQ3KlZw4CssPUeQ".parse()?, task).await?;
+    /// println!("{:?}", status.state);
+    /// # Ok(()) }
+    /// ```
+    pub async fn create_task(&self, id: TaskId, task: &NewTask) -> Result<TaskStatus, Error> {
+        let body = serde_json::to_vec(task).expect("every key in a definition is a text");
+        let call = Call {
+            method: Method::PUT,
+            path: format!("/task/{}", parameter(&id)),
+            body: Some(body),
+            patience: PATIENCE,
+        };
+        Ok(self.call::<StatusAnswer>(&call).await?.value.status)
+    }
+
+    /// Reads where a task stands.
+    ///
+    /// # Errors
+    /// There is no such task, or the server could not be reached.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_worker::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let status = client.status("9HrBC1jMQ3KlZw4CssPUeQ".parse()?).await?;
+    /// println!("{} tries", status.runs.len());
+    /// # Ok(()) }
+    /// ```
+    pub async fn status(&self, id: TaskId) -> Result<TaskStatus, Error> {
+        Ok(self.call::<StatusAnswer>(&get(format!("/task/{}/status", parameter(&id)))).await?.value.status)
+    }
+
+    /// Reads the definition of a task.
+    ///
+    /// # Errors
+    /// There is no such task, or the server could not be reached.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_worker::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let task = client.task("9HrBC1jMQ3KlZw4CssPUeQ".parse()?).await?;
+    /// println!("{}", task.metadata.name);
+    /// # Ok(()) }
+    /// ```
+    pub async fn task(&self, id: TaskId) -> Result<Task, Error> {
+        Ok(self.call(&get(format!("/task/{}", parameter(&id)))).await?.value)
+    }
+
+    /// Reads how many tasks of a queue wait and how many are held by workers.
+    ///
+    /// # Errors
+    /// The caller may not know, or the server could not be reached.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_worker::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let counts = client.counts(&"proj/linux".parse()?).await?;
+    /// println!("{} wait, {} run", counts.pending_tasks, counts.claimed_tasks);
+    /// # Ok(()) }
+    /// ```
+    pub async fn counts(&self, queue: &TaskQueueId) -> Result<QueueCounts, Error> {
+        Ok(self.call(&get(format!("/task-queues/{}/counts", parameter(queue)))).await?.value)
+    }
+}
+
+fn get(path: String) -> Call {
+    Call { method: Method::GET, path, body: None, patience: PATIENCE }
+}

@@ -1,0 +1,106 @@
+//! The term of a claim on the local monotonic clock.
+//!
+//! Only differences of server times enter, so a local clock that is wrong, or that is set while a task runs, changes
+//! nothing. What remains after a claim is `takenUntil` minus the time of the claim, both by the server's clock. A
+//! renewal moves the end by as much as `takenUntil` moved, but never further than a whole term from now: that way a
+//! server clock that jumps cannot make us believe in a longer term than the server grants.
+
+use std::time::Duration;
+
+use tenure_api::dates::Timestamp;
+use tokio::time::Instant;
+
+/// Assumed when an answer dates neither the claim nor itself; short, because renewing too early costs nothing.
+const UNDATED_TERM: Duration = Duration::from_secs(30);
+
+/// Until when a claim is held, and when to renew it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Term {
+    since: Instant,
+    ends: Instant,
+    whole: Duration,
+    taken_until: Timestamp,
+}
+
+impl Term {
+    /// The term of a claim that arrived at `received`; `claimed` is when the server says that it was made.
+    pub(crate) fn of_claim(taken_until: Timestamp, claimed: Option<Timestamp>, received: Instant) -> Self {
+        let whole = claimed.map_or(UNDATED_TERM, |claimed| between(claimed, taken_until));
+        Self { since: received, ends: received + whole, whole, taken_until }
+    }
+
+    /// The term after a renewal that was asked for at `asked` and moved the end to `taken_until`.
+    pub(crate) fn renewed(self, taken_until: Timestamp, asked: Instant) -> Self {
+        let moved = self.ends + between(self.taken_until, taken_until);
+        Self { since: asked, ends: moved.min(asked + self.whole), whole: self.whole, taken_until }
+    }
+
+    /// When the claim ends if it is not renewed.
+    ///
+    /// ```no_run
+    /// # fn example(claim: &tenure_worker::Claim) {
+    /// let left = claim.term().ends().saturating_duration_since(tokio::time::Instant::now());
+    /// # let _ = left;
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn ends(&self) -> Instant {
+        self.ends
+    }
+
+    /// When to renew: after three quarters of what remained when the term began.
+    ///
+    /// ```no_run
+    /// # async fn example(claim: &tenure_worker::Claim) {
+    /// tokio::time::sleep_until(claim.term().renew_at()).await;
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn renew_at(&self) -> Instant {
+        self.since + self.ends.saturating_duration_since(self.since) * 3 / 4
+    }
+}
+
+/// The time from one server date to a later one; zero if it is not later.
+fn between(from: Timestamp, to: Timestamp) -> Duration {
+    (to.time() - from.time()).to_std().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> Timestamp {
+        serde_json::from_value(text.into()).unwrap()
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_claim_is_renewed_after_three_quarters() {
+        let now = Instant::now();
+        let term = Term::of_claim(at("2001-01-01T00:20:00Z"), Some(at("2001-01-01T00:00:00Z")), now);
+        assert_eq!(term.ends(), now + 1200 * SECOND);
+        assert_eq!(term.renew_at(), now + 900 * SECOND);
+    }
+
+    #[test]
+    fn a_renewal_moves_the_end_by_what_the_server_moved_it() {
+        let now = Instant::now();
+        let claimed = Term::of_claim(at("2001-01-01T00:20:00Z"), Some(at("2001-01-01T00:00:00Z")), now);
+        let asked = now + 900 * SECOND;
+        assert_eq!(claimed.renewed(at("2001-01-01T00:35:00Z"), asked).ends(), asked + 1200 * SECOND);
+        // The server kept the old end: so do we, although the renewal was answered.
+        assert_eq!(claimed.renewed(at("2001-01-01T00:20:00Z"), asked).ends(), claimed.ends());
+        // The server's clock jumped by an hour: the term is no longer than before.
+        assert_eq!(claimed.renewed(at("2001-01-01T01:35:00Z"), asked).ends(), asked + 1200 * SECOND);
+    }
+
+    #[test]
+    fn without_dates_the_term_is_short_and_never_negative() {
+        let now = Instant::now();
+        assert_eq!(Term::of_claim(at("2001-01-01T00:20:00Z"), None, now).ends(), now + UNDATED_TERM);
+        let past = Term::of_claim(at("2001-01-01T00:00:00Z"), Some(at("2001-01-01T00:20:00Z")), now);
+        assert_eq!((past.ends(), past.renew_at()), (now, now));
+    }
+}

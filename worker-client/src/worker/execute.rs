@@ -1,0 +1,92 @@
+//! Runs the commands of a payload one after another, and stops them when told to or when their time is up.
+
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::payload::Payload;
+use super::place::Place;
+use super::process::{ProcessGroup, ProcessGroups};
+
+/// How the commands of a task ended.
+#[derive(Debug)]
+pub(super) enum Execution {
+    /// All of them succeeded.
+    Succeeded,
+    /// One of them did not, for this reason.
+    Failed(String),
+    /// They were told to stop.
+    Stopped,
+    /// The worker could not run them, for this reason.
+    WorkerFault(String),
+}
+
+/// Runs the commands; nothing that they started is left when it returns.
+pub(super) async fn execute(
+    payload: &Payload,
+    place: &Place,
+    groups: &ProcessGroups,
+    stop: &CancellationToken,
+    grace: Duration,
+) -> Execution {
+    let deadline = Instant::now() + payload.max_run_time;
+    for argv in &payload.commands {
+        if stop.is_cancelled() {
+            return Execution::Stopped;
+        }
+        place.note(&format!("running {argv:?}"));
+        let started = place.command(argv, &payload.env).map(|mut command| ProcessGroup::spawn(&mut command, groups));
+        let mut process = match started {
+            Ok(Ok(process)) => process,
+            Ok(Err(error)) => return not_started(&argv[0], &error),
+            Err(error) => return Execution::WorkerFault(format!("the task's log cannot be shared: {error}")),
+        };
+        let ended = tokio::select! {
+            // A command that has ended counts, even if it was told to stop at the same moment.
+            biased;
+            ended = process.wait() => ended,
+            () = stop.cancelled() => {
+                process.stop(grace).await;
+                return Execution::Stopped;
+            }
+            () = tokio::time::sleep_until(deadline) => {
+                process.stop(grace).await;
+                return Execution::Failed(format!("maxRunTime of {} s is over", payload.max_run_time.as_secs()));
+            }
+        };
+        match ended {
+            Ok(status) if status.success() => {}
+            Ok(status) => return Execution::Failed(describe(status)),
+            Err(error) => return Execution::WorkerFault(format!("the command cannot be waited for: {error}")),
+        }
+    }
+    Execution::Succeeded
+}
+
+fn describe(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit code {code}"),
+        (None, Some(signal)) => format!("killed by signal {signal}"),
+        (None, None) => status.to_string(),
+    }
+}
+
+/// A program that is not there, or cannot be run, is the task's fault; a system without resources is the worker's.
+fn not_started(program: &str, error: &io::Error) -> Execution {
+    let problem = format!("{program:?} cannot be started: {error}");
+    match error.kind() {
+        io::ErrorKind::NotFound
+        | io::ErrorKind::PermissionDenied
+        | io::ErrorKind::NotADirectory
+        | io::ErrorKind::IsADirectory
+        | io::ErrorKind::InvalidInput
+        | io::ErrorKind::InvalidFilename
+        | io::ErrorKind::ArgumentListTooLong => Execution::Failed(problem),
+        _ if error.raw_os_error() == Some(nix::libc::ENOEXEC) => Execution::Failed(problem),
+        _ => Execution::WorkerFault(problem),
+    }
+}

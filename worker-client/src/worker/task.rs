@@ -1,0 +1,182 @@
+//! One claimed task from the claim to the report.
+//!
+//! Two things go on at the same time: the commands run, and the claim is renewed. If the claim is lost the commands
+//! are stopped and nothing is reported, because the run is no longer ours to judge.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::execute::{Execution, execute};
+use super::payload::Payload;
+use super::place::Place;
+use super::{ProcessGroups, Settings};
+use crate::error::chain;
+use crate::{Claim, ExceptionReason, Lost, NotReported, Renewal, Reported, retry};
+
+/// Even when the term is nearly over, renewals are at least this far apart.
+const RENEWAL_INTERVAL: Duration = Duration::from_millis(100);
+/// How long a worker that shuts down goes on trying to report.
+const LAST_WORDS: Duration = Duration::from_secs(10);
+
+/// What a task needs of its worker.
+pub(super) struct Context {
+    pub settings: Arc<Settings>,
+    pub groups: ProcessGroups,
+    pub shutdown: CancellationToken,
+}
+
+/// What there is to report.
+#[derive(Debug, Clone, Copy)]
+enum Outcome {
+    Completed,
+    Failed,
+    Exception(ExceptionReason),
+}
+
+/// Runs a claimed task and reports how it went.
+pub(super) async fn run(mut claim: Claim, context: &Context) {
+    tracing::info!("task claimed");
+    let verdict = match open(&claim, &context.settings.work_dir) {
+        Ok(place) => work(&mut claim, &place, context).await,
+        Err(error) => {
+            tracing::error!(%error, "the task's directory could not be made");
+            Ok(Outcome::Exception(ExceptionReason::InternalError))
+        }
+    };
+    match verdict {
+        Ok(outcome) => report(claim, outcome, &context.shutdown).await,
+        Err(lost) => log_lost(&lost),
+    }
+}
+
+fn open(claim: &Claim, work_dir: &Path) -> std::io::Result<Place> {
+    Place::create(work_dir, claim.client().root_url(), claim.task_id(), claim.run_id())
+}
+
+/// Runs the commands while the claim holds.
+async fn work(claim: &mut Claim, place: &Place, context: &Context) -> Result<Outcome, Lost> {
+    let payload = match Payload::parse(&claim.task().payload) {
+        Ok(payload) => payload,
+        Err(error) => {
+            place.note(&format!("malformed payload: {error}"));
+            tracing::info!(%error, "the task's payload is malformed");
+            return Ok(Outcome::Exception(ExceptionReason::MalformedPayload));
+        }
+    };
+    let stop = context.shutdown.child_token();
+    let execution = execute(&payload, place, &context.groups, &stop, context.settings.stop_grace);
+    tokio::pin!(execution);
+    let execution = tokio::select! {
+        execution = &mut execution => execution,
+        lost = keep(claim) => {
+            place.note(&format!("the claim is lost ({}); stopping", lost.because));
+            stop.cancel();
+            execution.await;
+            return Err(lost);
+        }
+    };
+    Ok(judge(execution, place))
+}
+
+fn judge(execution: Execution, place: &Place) -> Outcome {
+    match execution {
+        Execution::Succeeded => {
+            place.note("completed");
+            Outcome::Completed
+        }
+        Execution::Failed(why) => {
+            place.note(&format!("failed: {why}"));
+            Outcome::Failed
+        }
+        Execution::Stopped => {
+            place.note("the worker shuts down");
+            Outcome::Exception(ExceptionReason::WorkerShutdown)
+        }
+        Execution::WorkerFault(why) => {
+            place.note(&format!("the worker is at fault: {why}"));
+            tracing::error!(why, "the worker could not run a command");
+            Outcome::Exception(ExceptionReason::InternalError)
+        }
+    }
+}
+
+/// Renews the claim for as long as that is possible.
+async fn keep(claim: &mut Claim) -> Lost {
+    loop {
+        tokio::time::sleep(RENEWAL_INTERVAL).await;
+        tokio::time::sleep_until(claim.term().renew_at()).await;
+        let ends = claim.term().ends();
+        match tokio::time::timeout_at(ends, renew(claim)).await {
+            Ok(None) => {
+                let left = claim.term().ends().saturating_duration_since(Instant::now());
+                tracing::info!(seconds = left.as_secs(), "claim renewed");
+            }
+            Ok(Some(lost)) => return lost,
+            Err(_term_over) => return claim.term_over(),
+        }
+    }
+}
+
+/// Renews the claim once, however many tries it takes; answers whether the claim turned out to be lost.
+async fn renew(claim: &mut Claim) -> Option<Lost> {
+    let mut failures = 0;
+    loop {
+        match claim.reclaim().await {
+            Ok(Renewal::Renewed) => return None,
+            Ok(Renewal::Lost(lost)) => return Some(lost),
+            Err(error) => {
+                failures += 1;
+                tracing::warn!(failures, error = chain(&error), "the claim could not be renewed; trying again");
+                tokio::time::sleep(claim.client().retry_policy().backoff(failures, retry::jitter())).await;
+            }
+        }
+    }
+}
+
+/// Reports until it gets through, the term is over, or a shutdown has waited long enough.
+async fn report(claim: Claim, outcome: Outcome, shutdown: &CancellationToken) {
+    let ends = claim.term().ends();
+    let last_call = async {
+        shutdown.cancelled().await;
+        tokio::time::sleep(LAST_WORDS).await;
+    };
+    tokio::select! {
+        () = send_report(claim, outcome) => {}
+        () = tokio::time::sleep_until(ends) => {
+            tracing::warn!(?outcome, "the claim ended before its outcome could be reported");
+        }
+        () = last_call => tracing::warn!(?outcome, "the outcome could not be reported before the shutdown"),
+    }
+}
+
+async fn send_report(mut claim: Claim, outcome: Outcome) {
+    let mut failures = 0;
+    loop {
+        let sent = match outcome {
+            Outcome::Completed => claim.complete().await,
+            Outcome::Failed => claim.fail().await,
+            Outcome::Exception(reason) => claim.exception(reason).await,
+        };
+        match sent {
+            Ok(Reported::Accepted(_)) => return tracing::info!(?outcome, "task reported"),
+            Ok(Reported::Lost(lost)) => return log_lost(&lost),
+            Err(NotReported { error, .. }) if !error.is_transient() => {
+                return tracing::error!(?outcome, error = chain(&error), "the report was refused");
+            }
+            Err(NotReported { claim: back, error }) => {
+                failures += 1;
+                tracing::warn!(failures, error = chain(&error), "the report did not get through; trying again");
+                claim = *back;
+                tokio::time::sleep(claim.client().retry_policy().backoff(failures, retry::jitter())).await;
+            }
+        }
+    }
+}
+
+fn log_lost(lost: &Lost) {
+    tracing::warn!(because = %lost.because, "claim lost; nothing is reported");
+}

@@ -1,0 +1,8 @@
+//! The client and the worker against a scripted queue ([`queue::Queue`]), with real connections and real processes.
+
+#![expect(clippy::unwrap_used, reason = "a test's helpers may fail as its tests do")]
+
+mod binary;
+mod client;
+mod queue;
+mod worker;

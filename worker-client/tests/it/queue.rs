@@ -1,0 +1,227 @@
+//! A scripted queue: it checks signatures, records what it is asked, and answers what the test says.
+
+use std::collections::{HashMap, VecDeque};
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tenure_api::credentials::AccessToken;
+use tenure_api::hawk::{Header, Target, payload_hash};
+use tokio::net::TcpListener;
+
+pub const TOKEN: &str = "secret-of-the-worker";
+pub const TASK_IDS: [&str; 3] = ["9HrBC1jMQ3KlZw4CssPUeQ", "AAAAAAAAQACAAAAAAAAAAA", "AAAAAAAAQACAAAAAAAAAAQ"];
+/// How long a test waits for something that must happen.
+pub const SOON: Duration = Duration::from_secs(20);
+
+/// A request as the queue saw it.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    pub call: String,
+    pub body: Value,
+    /// The client id of a valid signature, empty without one.
+    pub signed_by: String,
+    pub timestamp: i64,
+    pub at: Instant,
+}
+
+/// What the queue answers.
+#[derive(Clone)]
+pub struct Reply {
+    pub status: u16,
+    pub headers: Vec<(&'static str, String)>,
+    pub body: Value,
+}
+
+pub fn ok(body: Value) -> Reply {
+    Reply { status: 200, headers: Vec::new(), body }
+}
+
+pub fn refuse(status: u16) -> Reply {
+    let body = json!({"code": "TestRefusal", "message": "the test says no\n---\nmore"});
+    Reply { status, headers: Vec::new(), body }
+}
+
+/// Answers a call whose path ends so.
+type Rule = Box<dyn Fn(&Asked) -> Reply + Send>;
+
+#[derive(Default)]
+struct Script {
+    rules: Vec<(&'static str, Rule)>,
+    once: HashMap<&'static str, VecDeque<Reply>>,
+    asked: Vec<Asked>,
+}
+
+#[derive(Clone)]
+pub struct Queue {
+    pub address: SocketAddr,
+    script: Arc<Mutex<Script>>,
+}
+
+impl Queue {
+    /// A queue that has no work and takes every report.
+    pub async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let queue = Self { address: listener.local_addr().unwrap(), script: Arc::default() };
+        for report in ["completed", "failed", "exception"] {
+            queue.on(report, |_| ok(json!({"status": status(TASK_IDS[0], 0, 10)})));
+        }
+        let serving = queue.clone();
+        tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let queue = serving.clone();
+                tokio::spawn(async move {
+                    let service = hyper::service::service_fn(|request| queue.answer(request));
+                    // A client that goes away is no failure of the queue.
+                    let _ended = hyper::server::conn::http1::Builder::new()
+                        .serve_connection(TokioIo::new(stream), service)
+                        .await;
+                });
+            }
+        });
+        queue
+    }
+
+    pub fn root_url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Answers calls whose path ends in `call` like this from now on.
+    pub fn on(&self, call: &'static str, rule: impl Fn(&Asked) -> Reply + Send + 'static) {
+        let mut script = self.script.lock().unwrap();
+        script.rules.retain(|(name, _)| *name != call);
+        script.rules.push((call, Box::new(rule)));
+    }
+
+    /// Answers the next call whose path ends in `call` with this, before any rule.
+    pub fn once(&self, call: &'static str, reply: Reply) {
+        self.script.lock().unwrap().once.entry(call).or_default().push_back(reply);
+    }
+
+    /// Hands out these claims at the next call for work.
+    pub fn hand_out(&self, claims: &[Value]) {
+        self.once("p%2Fw", ok(json!({ "tasks": claims })));
+    }
+
+    /// The calls so far whose path ends in `call`.
+    pub fn asked(&self, call: &str) -> Vec<Asked> {
+        self.script.lock().unwrap().asked.iter().filter(|asked| asked.call.ends_with(call)).cloned().collect()
+    }
+
+    /// All reports so far.
+    pub fn reports(&self) -> Vec<Asked> {
+        ["completed", "failed", "exception"].iter().flat_map(|call| self.asked(call)).collect()
+    }
+
+    /// Waits until there are so many calls.
+    pub async fn wait_for(&self, call: &str, count: usize) -> Vec<Asked> {
+        until(&format!("{count} × {call}"), || Some(self.asked(call)).filter(|asked| asked.len() >= count)).await
+    }
+
+    async fn answer(&self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+        let (head, body) = request.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        let (signed_by, timestamp) = self.check(&head, &body);
+        let asked = Asked {
+            call: format!("{} {}", head.method, head.uri.path()),
+            body: serde_json::from_slice(&body).unwrap_or(Value::Null),
+            signed_by,
+            timestamp,
+            at: Instant::now(),
+        };
+        let reply = {
+            let mut script = self.script.lock().unwrap();
+            script.asked.push(asked.clone());
+            let once = script.once.iter_mut().find(|(call, _)| asked.call.ends_with(**call));
+            once.and_then(|(_, replies)| replies.pop_front())
+                .or_else(|| script.rules.iter().find(|(call, _)| asked.call.ends_with(call)).map(|(_, f)| f(&asked)))
+                .unwrap_or_else(|| ok(json!({"tasks": []})))
+        };
+        let mut response = Response::builder().status(reply.status).header("content-type", "application/json");
+        for (name, value) in reply.headers {
+            response = response.header(name, value);
+        }
+        Ok(response.body(Full::new(reply.body.to_string().into())).unwrap())
+    }
+
+    /// Who signed a request, with the worker's token or with the token of the task's `credentials`.
+    fn check(&self, head: &hyper::http::request::Parts, body: &[u8]) -> (String, i64) {
+        let Some(value) = head.headers.get("authorization") else { return (String::new(), 0) };
+        let header = Header::parse(value.to_str().unwrap()).unwrap();
+        let token = if header.id == "worker" { TOKEN.to_owned() } else { task_token(header.id) };
+        let target = Target {
+            method: head.method.as_str(),
+            resource: head.uri.path_and_query().unwrap().as_str(),
+            host: &self.address.ip().to_string(),
+            port: self.address.port(),
+        };
+        assert!(header.signed_by(&AccessToken::new(token).key(), &target), "the signature of {target:?}");
+        if let Some(hash) = header.hash {
+            assert!(payload_hash("application/json", body).matches(hash), "the hash of the body");
+        } else {
+            assert!(body.is_empty(), "a body that is not signed");
+        }
+        (header.id.to_owned(), header.timestamp)
+    }
+}
+
+fn task_token(client_id: &str) -> String {
+    format!("secret-of-{client_id}")
+}
+
+pub fn credentials(client_id: &str) -> Value {
+    json!({"clientId": client_id, "accessToken": task_token(client_id)})
+}
+
+/// A date of the server's, which is nowhere near the local clock.
+pub fn date(millis: u64) -> String {
+    format!("2001-01-01T00:{:02}:{:02}.{:03}Z", millis / 60_000, millis / 1000 % 60, millis % 1000)
+}
+
+fn status(task_id: &str, run_id: u16, taken_until_millis: u64) -> Value {
+    let runs: Vec<Value> = (0..=run_id)
+        .map(|run| {
+            json!({"runId": run, "state": "running", "reasonCreated": "scheduled", "scheduled": date(0),
+                   "started": date(0), "takenUntil": date(taken_until_millis), "workerGroup": "g", "workerId": "w"})
+        })
+        .collect();
+    json!({"taskId": task_id, "state": "running", "retriesLeft": 5, "runs": runs, "somethingNew": 1})
+}
+
+/// A claim of run 0, by credentials named `task-0`.
+pub fn claim(task_id: &str, term: Duration, payload: &Value) -> Value {
+    let until = u64::try_from(term.as_millis()).unwrap();
+    json!({
+        "status": status(task_id, 0, until), "runId": 0, "workerGroup": "g", "workerId": "w",
+        "takenUntil": date(until), "credentials": credentials("task-0"),
+        "task": {
+            "taskQueueId": "p/w", "taskGroupId": task_id, "deadline": date(3_000_000), "payload": payload,
+            "metadata": {"name": "n", "description": "d", "owner": "o", "source": "https://example.com"},
+        },
+    })
+}
+
+/// The answer to a renewal that moves the end to `taken_until_millis`, with credentials of this name.
+pub fn renewed(taken_until_millis: u64, client_id: &str) -> Reply {
+    ok(json!({"status": status(TASK_IDS[0], 0, taken_until_millis), "runId": 0, "workerGroup": "g", "workerId": "w",
+              "takenUntil": date(taken_until_millis), "credentials": credentials(client_id)}))
+}
+
+/// Waits until `look` finds something.
+pub async fn until<T>(what: &str, look: impl Fn() -> Option<T>) -> T {
+    let deadline = Instant::now() + SOON;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
