@@ -35,7 +35,7 @@ pub(super) async fn sabotage(world: Arc<World>, database: Arc<TestDatabase>, num
             }
             _ => {
                 let held = Duration::from_millis(random.below(LOCK_MAX));
-                hold_rows(&mut session, random.draw(), held).await.expect("rows can be locked");
+                hold_rows(&mut session, &mut random, held).await.expect("rows can be locked");
                 world.write(start, Event::RowsLocked);
             }
         }
@@ -65,17 +65,19 @@ async fn hold_snapshot(session: &mut PgConnection, held: Duration) -> Result<(),
     Ok(())
 }
 
-/// Locks a few rows that lie together somewhere in the table of tasks.
-async fn hold_rows(session: &mut PgConnection, somewhere: u64, held: Duration) -> Result<(), sqlx::Error> {
+/// Locks a few rows that lie together somewhere in one of the tables that the servers lock rows of.
+async fn hold_rows(session: &mut PgConnection, random: &mut Random, held: Duration) -> Result<(), sqlx::Error> {
+    // Rows that a server has locked are skipped, so that the saboteur never waits and never is part of a deadlock.
+    let statement = random.pick(&[
+        "SELECT 1 FROM tasks WHERE ctid = ANY (ARRAY(SELECT ctid FROM tasks \
+         OFFSET $1 % greatest((SELECT count(*) FROM tasks), 1) LIMIT 5)) FOR UPDATE SKIP LOCKED",
+        "SELECT 1 FROM pending WHERE ctid = ANY (ARRAY(SELECT ctid FROM pending \
+         OFFSET $1 % greatest((SELECT count(*) FROM pending), 1) LIMIT 5)) FOR UPDATE SKIP LOCKED",
+    ]);
+    let Some(statement) = statement.copied() else { return Ok(()) };
+    let somewhere = (random.draw() >> 1).cast_signed();
     sqlx::query("BEGIN").execute(&mut *session).await?;
-    // The lock must not wait for a server while it holds what another one wants.
-    sqlx::query(
-        "SELECT 1 FROM tasks WHERE ctid = ANY (ARRAY(\
-         SELECT ctid FROM tasks OFFSET $1 % greatest((SELECT count(*) FROM tasks), 1) LIMIT 5)) FOR UPDATE SKIP LOCKED",
-    )
-    .bind((somewhere >> 1).cast_signed())
-    .execute(&mut *session)
-    .await?;
+    sqlx::query(statement).bind(somewhere).execute(&mut *session).await?;
     tokio::time::sleep(held).await;
     sqlx::query("ROLLBACK").execute(session).await?;
     Ok(())

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use super::ledger::{Claim, Ledger, Span};
+use super::ledger::{Claim, Handout, Ledger, Span};
 use super::{Findings, History, Rule};
 use crate::history::record::{PRIORITIES, RunKey, Stamp};
 
@@ -46,7 +46,7 @@ impl Waits {
         for (run, handouts) in &ledger.handouts {
             let Some((spec, created)) = ledger.acknowledged(run.0) else { continue };
             let Some(start) = waiting_since(*run, created, ledger) else { continue };
-            let Some(end) = handouts.iter().map(|handout| handout.span.start).min() else { continue };
+            let Some(end) = waiting_until(handouts) else { continue };
             let wait = Wait { run: *run, waiting: Span { start, end } };
             sorted.entry((spec.queue, spec.priority)).or_default().push((start, wait));
         }
@@ -82,6 +82,13 @@ fn waiting_since(run: RunKey, created: Stamp, ledger: &Ledger<'_>) -> Option<Sta
     let reports = ledger.reports.get(&(task, before))?;
     let retried = reports.iter().filter(|report| report.verdict.retries() && report.answer.done().is_some());
     retried.map(|report| report.span.end).min()
+}
+
+/// A run waits until somebody asks for work and gets it. claimTask also answers a worker that has had the run all the
+/// time, from a claim whose answer it never saw, so it proves nothing about when the wait was over.
+fn waiting_until(handouts: &[Handout]) -> Option<Stamp> {
+    let first = handouts.iter().min_by_key(|handout| handout.span.start)?;
+    first.by_claim_work.then_some(first.span.start)
 }
 
 /// The times in which nothing can be said, merged and in order.

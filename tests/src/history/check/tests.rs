@@ -334,6 +334,13 @@ fn a_caller_that_hung_up_excuses_nothing() {
 }
 
 #[test]
+fn claim_task_does_not_prove_that_the_run_had_been_waiting() {
+    let (mut story, _, high) = overtaken();
+    story.history.records[3].event = Event::ClaimTask { run: (high, 0), worker: 1, answer: Answer::Done(()) };
+    assert_eq!(story.broken(), []);
+}
+
+#[test]
 fn a_retry_waits_from_the_report_that_made_it() {
     let mut story = Story::new();
     let (high, low) = (story.created(HIGH), story.created(LOW));
