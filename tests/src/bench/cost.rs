@@ -1,0 +1,136 @@
+//! Processor time of the three parties, from Linux' `/proc`. Elsewhere the figures are missing, not wrong.
+
+use std::fs;
+use std::str::FromStr;
+
+/// The unit of the times in `/proc/<pid>/stat`; Linux has it at 100 on every architecture that we run on.
+const TICKS_PER_SECOND: f64 = 100.0;
+/// What PostgreSQL's processes are called.
+const POSTGRES: &str = "postgres";
+
+/// The processes whose time is counted.
+#[derive(Debug)]
+pub(crate) struct Processes {
+    server: Option<u32>,
+    postmaster: Option<u32>,
+}
+
+/// Processor seconds up to a moment, or between two.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Cost {
+    pub(crate) server: Option<f64>,
+    pub(crate) postgres: Option<f64>,
+    pub(crate) generator: Option<f64>,
+}
+
+impl Cost {
+    pub(crate) fn since(&self, start: &Self) -> Self {
+        let between = |end: Option<f64>, start: Option<f64>| end.zip(start).map(|(end, start)| end - start);
+        Self {
+            server: between(self.server, start.server),
+            postgres: between(self.postgres, start.postgres),
+            generator: between(self.generator, start.generator),
+        }
+    }
+}
+
+impl Processes {
+    /// PostgreSQL's first process is the one that was named, else the parent of our own session there, else a child
+    /// of the server. A database on another machine has a session whose number means nothing here, so the name of a
+    /// process that was found and not given is checked.
+    pub(crate) fn find(server: Option<u32>, postmaster: Option<u32>, backend: Option<u32>) -> Self {
+        let by_session = || {
+            let backend = Stat::read(backend?).filter(|stat| stat.name == POSTGRES)?;
+            Stat::read(backend.parent).filter(|stat| stat.name == POSTGRES).map(|stat| stat.pid)
+        };
+        let by_server = || children(server?).into_iter().find(|stat| stat.name == POSTGRES).map(|stat| stat.pid);
+        Self { server, postmaster: postmaster.or_else(by_session).or_else(by_server) }
+    }
+
+    pub(crate) fn cost(&self) -> Cost {
+        Cost {
+            server: self.server.and_then(Stat::read).map(|stat| stat.own_seconds()),
+            postgres: self.postmaster.and_then(postgres_seconds),
+            generator: Stat::read(std::process::id()).map(|stat| stat.own_seconds()),
+        }
+    }
+}
+
+/// PostgreSQL's first process, its sessions that are running and those that have ended: the time of a child that was
+/// waited for has moved to its parent, so the sum never falls.
+fn postgres_seconds(postmaster: u32) -> Option<f64> {
+    let stat = Stat::read(postmaster)?;
+    let running: f64 = children(postmaster).iter().map(Stat::own_seconds).sum();
+    Some(stat.own_seconds() + stat.ended_children + running)
+}
+
+fn children(parent: u32) -> Vec<Stat> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter_map(Stat::read).filter(|stat| stat.parent == parent).collect()
+}
+
+/// The part of `/proc/<pid>/stat` that matters here.
+#[derive(Debug, PartialEq)]
+struct Stat {
+    pid: u32,
+    name: String,
+    parent: u32,
+    user: f64,
+    system: f64,
+    ended_children: f64,
+}
+
+impl Stat {
+    fn read(pid: u32) -> Option<Self> {
+        fs::read_to_string(format!("/proc/{pid}/stat")).ok()?.parse().ok()
+    }
+
+    fn own_seconds(&self) -> f64 {
+        self.user + self.system
+    }
+}
+
+impl FromStr for Stat {
+    type Err = ();
+
+    /// `pid (name) state ppid …`, with the times at places 14 to 17. The name may hold spaces and brackets.
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (pid, rest) = text.split_once(" (").ok_or(())?;
+        let (name, rest) = rest.rsplit_once(") ").ok_or(())?;
+        let fields: Vec<&str> = rest.split(' ').collect();
+        // The list starts at place 3.
+        let field = |place: usize| fields.get(place - 3).ok_or(());
+        let seconds = |place| Ok(field(place)?.parse::<f64>().map_err(|_| ())? / TICKS_PER_SECOND);
+        Ok(Self {
+            pid: pid.parse().map_err(|_| ())?,
+            name: name.to_owned(),
+            parent: field(4)?.parse().map_err(|_| ())?,
+            user: seconds(14)?,
+            system: seconds(15)?,
+            ended_children: seconds(16)? + seconds(17)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_brackets_does_not_move_the_fields() {
+        let stat: Stat = "7 (a) b) (c) S 1 7 7 0 -1 4194560 1 2 3 4 150 50 20 30 20 0 1 0 5".parse().unwrap();
+        assert_eq!((stat.pid, stat.name.as_str(), stat.parent), (7, "a) b) (c", 1));
+        assert_eq!((stat.own_seconds(), stat.ended_children), (2.0, 0.5));
+        assert!("7 (x) S 1".parse::<Stat>().is_err());
+    }
+
+    #[test]
+    fn our_own_time_is_counted_and_a_stranger_is_not_taken_for_postgresql() {
+        let processes = Processes::find(None, None, Some(std::process::id()));
+        assert_eq!(processes.postmaster, None);
+        let cost = processes.cost();
+        assert!(cost.generator.is_some() && cost.server.is_none() && cost.postgres.is_none());
+        assert_eq!(cost.since(&cost).generator, Some(0.0));
+    }
+}

@@ -1,0 +1,21 @@
+//! Create tasks and leave them pending.
+
+use super::Mode;
+use crate::bench::BenchError;
+use crate::bench::lane::Lane;
+
+/// Nothing is kept between turns.
+pub(crate) struct Create;
+
+impl Mode for Create {
+    const STEPS: &'static [&'static str] = &["create"];
+
+    async fn prepare(_lane: &mut Lane) -> Result<Self, BenchError> {
+        Ok(Self)
+    }
+
+    async fn turn(&mut self, lane: &mut Lane) -> Result<u64, BenchError> {
+        lane.create(0).await?;
+        Ok(1)
+    }
+}

@@ -1,0 +1,26 @@
+//! Create, claim one, report completed: the whole life of a task in three requests.
+
+use super::Mode;
+use crate::bench::BenchError;
+use crate::bench::lane::Lane;
+
+/// Nothing is kept between turns. A lane reports what it has claimed, which may be another lane's task; since every
+/// lane creates before it claims, there is always one for each.
+pub(crate) struct Lifecycle;
+
+impl Mode for Lifecycle {
+    const STEPS: &'static [&'static str] = &["create", "claim", "report"];
+
+    async fn prepare(_lane: &mut Lane) -> Result<Self, BenchError> {
+        Ok(Self)
+    }
+
+    async fn turn(&mut self, lane: &mut Lane) -> Result<u64, BenchError> {
+        lane.create(0).await?;
+        let claims = lane.claim(1, 1).await?;
+        for claim in &claims {
+            lane.complete(2, claim).await?;
+        }
+        Ok(claims.len() as u64)
+    }
+}

@@ -1,0 +1,30 @@
+//! The modes. Each says which steps it measures, what a lane needs first, and what one turn of a lane is.
+
+mod claim32;
+mod create;
+mod lifecycle;
+mod pickup;
+mod reclaim;
+mod status;
+
+pub(crate) use claim32::Claim32;
+pub(crate) use create::Create;
+pub(crate) use lifecycle::Lifecycle;
+pub(crate) use pickup::Pickup;
+pub(crate) use reclaim::Reclaim;
+pub(crate) use status::Status;
+
+use super::BenchError;
+use super::lane::Lane;
+
+/// What a lane does, over and over.
+pub(crate) trait Mode: Sized {
+    /// The steps that are measured, in the order of their columns.
+    const STEPS: &'static [&'static str];
+
+    /// Makes what the turns need. Not measured.
+    async fn prepare(lane: &mut Lane) -> Result<Self, BenchError>;
+
+    /// One turn; gives back how many tasks it was worth.
+    async fn turn(&mut self, lane: &mut Lane) -> Result<u64, BenchError>;
+}

@@ -1,0 +1,53 @@
+//! From the start of a create until a worker that was waiting has the task. Each lane has a queue and a worker of its
+//! own, so that the worker that is measured is the one that gets the task.
+
+use std::time::Duration;
+
+use tenure_api::credentials::Credentials;
+use tokio::time::{Instant, sleep};
+
+use super::Mode;
+use crate::bench::BenchError;
+use crate::bench::lane::{Lane, read_claims};
+use crate::http::Client;
+
+const PICKUP: usize = 0;
+const CREATE: usize = 1;
+const REPORT: usize = 2;
+/// How long before the create the worker's request is sent. Nothing tells a client that it stands in line.
+const HEAD_START: Duration = Duration::from_millis(10);
+
+/// The waiting worker's connection.
+pub(crate) struct Pickup {
+    worker: Client,
+    credentials: Credentials,
+}
+
+impl Mode for Pickup {
+    const STEPS: &'static [&'static str] = &["pickup", "create", "report"];
+
+    async fn prepare(lane: &mut Lane) -> Result<Self, BenchError> {
+        lane.use_queue_of_its_own();
+        let (worker, credentials) = lane.second_client()?;
+        Ok(Self { worker, credentials })
+    }
+
+    async fn turn(&mut self, lane: &mut Lane) -> Result<u64, BenchError> {
+        let (path, body) = lane.claim_request(1);
+        self.worker.start(&self.credentials, "POST", &path, Some(body.as_bytes())).await?;
+        sleep(HEAD_START).await;
+        let began = Instant::now();
+        let picked_up = async {
+            let reply = self.worker.finish().await;
+            (reply, Instant::now())
+        };
+        let (created, (reply, ended)) = tokio::join!(lane.create(CREATE), picked_up);
+        created?;
+        let claims = read_claims(&reply?.body)?;
+        lane.record(PICKUP, began, ended);
+        for claim in &claims {
+            lane.complete(REPORT, claim).await?;
+        }
+        Ok(claims.len() as u64)
+    }
+}

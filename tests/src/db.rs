@@ -1,0 +1,98 @@
+//! A database of its own for each test, on the cluster that `TENURE_TEST_DATABASE_URL` names.
+
+use std::str::FromStr;
+
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection};
+
+use crate::random::Random;
+
+/// Names the URL of a database whose user may create databases and end other sessions.
+pub const ADMIN_URL: &str = "TENURE_TEST_DATABASE_URL";
+
+/// A database that lives as long as this value.
+#[derive(Debug)]
+pub struct TestDatabase {
+    admin_url: String,
+    name: String,
+    url: String,
+}
+
+impl TestDatabase {
+    /// Makes an empty database.
+    ///
+    /// # Panics
+    ///
+    /// If `TENURE_TEST_DATABASE_URL` is not set or its user may not create databases.
+    pub async fn create() -> Self {
+        let admin_url = std::env::var(ADMIN_URL)
+            .unwrap_or_else(|_| panic!("{ADMIN_URL} must name a PostgreSQL whose user may create databases"));
+        let name = format!("tenure_test_{:016x}", Random::fresh_seed());
+        let mut admin = PgConnection::connect(&admin_url).await.expect("the test cluster can be reached");
+        sqlx::query(AssertSqlSafe(format!("CREATE DATABASE {name}")))
+            .execute(&mut admin)
+            .await
+            .expect("the test cluster's user may create databases");
+        let url = with_database(&admin_url, &name);
+        Self { admin_url, name, url }
+    }
+
+    /// Its URL.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// A session of the cluster's administrator on this database, under an application name that tells it apart from
+    /// the servers' sessions.
+    ///
+    /// # Panics
+    ///
+    /// If the cluster cannot be reached.
+    pub async fn connect(&self, application: &str) -> PgConnection {
+        let options = PgConnectOptions::from_str(&self.url).expect("the URL connected before");
+        options.application_name(application).connect().await.expect("the test cluster can be reached")
+    }
+}
+
+impl Drop for TestDatabase {
+    fn drop(&mut self) {
+        let (url, name) = (self.admin_url.clone(), self.name.clone());
+        // A runtime cannot be entered twice, and the test may have panicked inside its own.
+        let dropped = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(async {
+                let mut admin = PgConnection::connect(&url).await.map_err(std::io::Error::other)?;
+                let statement = AssertSqlSafe(format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)"));
+                sqlx::query(statement).execute(&mut admin).await.map_err(std::io::Error::other)
+            })
+        });
+        if !matches!(dropped.join(), Ok(Ok(_))) {
+            eprintln!("the test database {} is left behind", self.name);
+        }
+    }
+}
+
+/// The URL with another database in it.
+fn with_database(url: &str, name: &str) -> String {
+    let (base, query) = url.split_once('?').map_or((url, None), |(base, query)| (base, Some(query)));
+    let authority_at = base.find("://").map_or(0, |at| at + 3);
+    let server = base[authority_at..].find('/').map_or(base, |at| &base[..authority_at + at]);
+    query.map_or_else(|| format!("{server}/{name}"), |query| format!("{server}/{name}?{query}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_database_of_a_url_is_replaced() {
+        for (url, expected) in [
+            ("postgres://u:p@h:5432/postgres", "postgres://u:p@h:5432/t"),
+            ("postgres://u:p@h", "postgres://u:p@h/t"),
+            ("postgres:///postgres?host=/run/postgresql&user=u", "postgres:///t?host=/run/postgresql&user=u"),
+        ] {
+            assert_eq!(with_database(url, "t"), expected);
+        }
+    }
+}

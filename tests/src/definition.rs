@@ -1,0 +1,79 @@
+//! Task definitions as text, built without a JSON tree: the load generator writes thousands a second.
+
+use std::fmt::Write;
+
+use crate::clock::wire_date;
+use crate::random::Random;
+
+/// What a test varies in a task. Everything else is the same in all of them.
+#[derive(Debug, Clone)]
+pub struct Definition<'a> {
+    /// `<provisionerId>/<workerType>`.
+    pub queue: &'a str,
+    /// One of the seven priorities.
+    pub priority: &'a str,
+    /// How often the server may retry it.
+    pub retries: u32,
+    /// When the task was made, in milliseconds since 1970 of the server's clock.
+    pub created: i64,
+    /// By when it must be resolved, in the same unit.
+    pub deadline: i64,
+    /// The group; none is the server's default, a group of its own.
+    pub group: Option<&'a str>,
+    /// Free text that is part of the definition.
+    pub note: &'a str,
+}
+
+impl Definition<'_> {
+    /// The body of createTask. `padding` random digits in the payload make it as long as wanted.
+    #[must_use]
+    pub fn body(&self, padding: usize, random: &mut Random) -> String {
+        let Self { queue, priority, retries, note, .. } = self;
+        let created = wire_date(self.created);
+        let deadline = wire_date(self.deadline);
+        let mut body = String::with_capacity(600 + padding);
+        let written = write!(
+            body,
+            r#"{{"taskQueueId":"{queue}","priority":"{priority}","retries":{retries},"created":"{created}","deadline":"{deadline}""#
+        );
+        written.expect("a String takes whatever is written");
+        if let Some(group) = self.group {
+            write!(body, r#","taskGroupId":"{group}""#).expect("a String takes whatever is written");
+        }
+        body.push_str(
+            r#","payload":{"maxRunTime":3600,"image":{"type":"indexed-image","path":"public/image.tar.zst"},"#,
+        );
+        body.push_str(
+            r#""command":["/bin/sh","-cx","make all && make check"],"env":{"CHECKOUT":"/builds/worker/checkout"},"#,
+        );
+        write!(body, r#""note":"{note}","input":""#).expect("a String takes whatever is written");
+        random.push_hex(&mut body, padding);
+        body.push_str(r#""},"metadata":{"name":"build linux64/opt","description":"Builds and checks one revision.","#);
+        body.push_str(r#""owner":"builds@example.com","source":"https://example.com/repository/file/taskcluster"}}"#);
+        body
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_is_json_of_the_size_asked_for() {
+        let definition = Definition {
+            queue: "prov/wt",
+            priority: "high",
+            retries: 2,
+            created: 0,
+            deadline: 3_600_000,
+            group: Some("f47ac10bTcKlZw4CssPUeQ"),
+            note: "n",
+        };
+        let body = definition.body(900, &mut Random::from_seed(1));
+        let parsed: serde_json::Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(parsed["taskQueueId"], "prov/wt");
+        assert_eq!(parsed["deadline"], "1970-01-01T01:00:00.000Z");
+        assert_eq!(parsed["payload"]["input"].as_str().unwrap().len(), 900);
+        assert!((1_400..1_700).contains(&body.len()), "{}", body.len());
+    }
+}

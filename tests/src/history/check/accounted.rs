@@ -1,0 +1,97 @@
+//! Every acknowledged task is there, as it was created, and was worked off; refusals of creates were right.
+
+use tenure_api::ids::SlugId;
+
+use super::ledger::{Creation, Ledger};
+use super::{Findings, History, Rule};
+use crate::history::record::{Answer, PRIORITIES, TaskSpec};
+use crate::history::snapshot::{Snapshot, Status};
+
+const CONFLICT: u16 = 409;
+/// A claim that could not be delivered is handed back, which costs no retry but is allowed this often only.
+const HANDED_BACK_MAX: u32 = 5;
+/// Reasons after which a task gets another run.
+const RETRIED: [&str; 3] = ["worker-shutdown", "intermittent-task", "claim-expired"];
+
+pub(super) fn check(history: &History, ledger: &Ledger<'_>, findings: &mut Findings) {
+    for (task, creations) in &ledger.creations {
+        check_conflicts(*task, creations, findings);
+        match ledger.acknowledged(*task) {
+            Some((spec, _)) => {
+                check_exists(history, "when all was quiet", &history.quiet, spec, findings);
+                check_exists(history, "at the end", &history.drained, spec, findings);
+                check_resolved(spec, &history.drained, findings);
+            }
+            None => check_refused(*task, creations, &history.drained, findings),
+        }
+        if let Some(status) = history.drained.tasks.get(task) {
+            check_runs(*task, status, findings);
+        }
+    }
+}
+
+fn check_exists(history: &History, when: &str, snapshot: &Snapshot, spec: &TaskSpec, findings: &mut Findings) {
+    let task = spec.task;
+    let Some(status) = snapshot.tasks.get(&task) else {
+        findings.add(Rule::Accounted, format!("{task} was acknowledged and does not exist {when}"));
+        return;
+    };
+    let queue = history.queues.get(spec.queue).map(String::as_str);
+    if queue != Some(&status.task_queue_id) || PRIORITIES[spec.priority] != status.priority {
+        findings.add(Rule::Accounted, format!("{task} was created as {spec:?} and is {status:?} {when}"));
+    }
+    if status.retries_left > spec.retries {
+        findings.add(Rule::Accounted, format!("{task} may be retried {} times, {status:?} {when}", spec.retries));
+    }
+    let used = spec.retries.saturating_sub(status.retries_left);
+    if status.runs.len() as u32 > 1 + used + HANDED_BACK_MAX {
+        findings.add(Rule::Accounted, format!("{task} has more runs than retries used: {status:?} {when}"));
+    }
+}
+
+fn check_resolved(spec: &TaskSpec, drained: &Snapshot, findings: &mut Findings) {
+    let task = spec.task;
+    if let Some(status) = drained.tasks.get(&task).filter(|status| !status.is_resolved()) {
+        findings.add(Rule::Accounted, format!("{task} was never worked off: {status:?}"));
+    }
+}
+
+/// Runs are numbered without gaps, and only the last one may be anything but an exception that is retried.
+fn check_runs(task: SlugId, status: &Status, findings: &mut Findings) {
+    let numbered = status.runs.iter().enumerate().all(|(place, run)| usize::from(run.run_id) == place);
+    let last = status.runs.last().map_or("unscheduled", |run| run.state.as_str());
+    let earlier = &status.runs[..status.runs.len().saturating_sub(1)];
+    let retried = earlier.iter().all(|run| {
+        run.state == "exception" && run.reason_resolved.as_deref().is_some_and(|reason| RETRIED.contains(&reason))
+    });
+    if !numbered || last != status.state || !retried {
+        findings.add(Rule::Accounted, format!("the runs of {task} contradict each other: {status:?}"));
+    }
+}
+
+/// Nobody was told that it exists, and everybody was told that it does not.
+fn check_refused(task: SlugId, creations: &[Creation<'_>], drained: &Snapshot, findings: &mut Findings) {
+    let refused = !creations.iter().any(|creation| creation.answer.may_be_done());
+    if refused && drained.tasks.contains_key(&task) {
+        findings.add(Rule::Conflict, format!("every create of {task} was refused and it exists"));
+    }
+}
+
+fn check_conflicts(task: SlugId, creations: &[Creation<'_>], findings: &mut Findings) {
+    let done: Vec<&Creation<'_>> = creations.iter().filter(|creation| creation.answer.done().is_some()).collect();
+    if let [first, rest @ ..] = done.as_slice()
+        && rest.iter().any(|creation| creation.spec.content != first.spec.content)
+    {
+        findings.add(Rule::Conflict, format!("{task} was acknowledged with two different contents"));
+    }
+    for refused in creations.iter().filter(|creation| *creation.answer == Answer::Refused(CONFLICT)) {
+        let justified = creations.iter().any(|other| {
+            other.spec.content != refused.spec.content
+                && other.answer.may_be_done()
+                && other.span.start <= refused.span.end
+        });
+        if !justified {
+            findings.add(Rule::Conflict, format!("a create of {task} was refused although nothing contradicted it"));
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The records sorted by what they are about.
+
+use std::collections::HashMap;
+
+use tenure_api::ids::SlugId;
+
+use super::History;
+use crate::history::record::{Answer, Event, Record, RunKey, Stamp, TaskSpec, Verdict};
+
+/// From one moment to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) start: Stamp,
+    pub(super) end: Stamp,
+}
+
+/// An attempt to create a task.
+#[derive(Debug)]
+pub(super) struct Creation<'a> {
+    pub(super) span: Span,
+    pub(super) spec: &'a TaskSpec,
+    pub(super) answer: &'a Answer<()>,
+}
+
+/// A run that a worker was told to have.
+#[derive(Debug)]
+pub(super) struct Handout {
+    pub(super) span: Span,
+    pub(super) worker: usize,
+    pub(super) by_claim_work: bool,
+}
+
+/// An attempt to report a run.
+#[derive(Debug)]
+pub(super) struct Report<'a> {
+    pub(super) span: Span,
+    pub(super) verdict: Verdict,
+    pub(super) answer: &'a Answer<()>,
+}
+
+/// An answer of claimWork that is not empty.
+#[derive(Debug)]
+pub(super) struct Claim<'a> {
+    pub(super) span: Span,
+    pub(super) queue: usize,
+    pub(super) runs: &'a [RunKey],
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Ledger<'a> {
+    pub(super) creations: HashMap<SlugId, Vec<Creation<'a>>>,
+    pub(super) handouts: HashMap<RunKey, Vec<Handout>>,
+    pub(super) reports: HashMap<RunKey, Vec<Report<'a>>>,
+    pub(super) claims: Vec<Claim<'a>>,
+    /// Times in which rows may have been locked by somebody whose claim then came to nothing: foreign locks, killed
+    /// sessions and servers in trouble. A caller that hung up is none of these: what its claim has taken stays taken.
+    pub(super) disturbances: Vec<Span>,
+}
+
+impl<'a> Ledger<'a> {
+    pub(super) fn of(history: &'a History) -> Self {
+        let mut ledger = Self::default();
+        for record in &history.records {
+            ledger.enter(record);
+        }
+        ledger
+    }
+
+    fn enter(&mut self, record: &'a Record) {
+        let span = Span { start: record.start, end: record.end };
+        match &record.event {
+            Event::Create { task, answer } => {
+                self.creations.entry(task.task).or_default().push(Creation { span, spec: task, answer });
+            }
+            Event::ClaimWork { queue, worker, answer: Answer::Done(runs) } => {
+                for run in runs {
+                    let handout = Handout { span, worker: *worker, by_claim_work: true };
+                    self.handouts.entry(*run).or_default().push(handout);
+                }
+                if !runs.is_empty() {
+                    self.claims.push(Claim { span, queue: *queue, runs });
+                }
+            }
+            Event::ClaimTask { run, worker, answer: Answer::Done(()) } => {
+                let handout = Handout { span, worker: *worker, by_claim_work: false };
+                self.handouts.entry(*run).or_default().push(handout);
+            }
+            Event::RowsLocked | Event::SessionsKilled | Event::Trouble => self.disturbances.push(span),
+            Event::ClaimWork { .. } | Event::ClaimTask { .. } | Event::Reclaim { .. } => {}
+            Event::Report { run, verdict, answer } => {
+                self.reports.entry(*run).or_default().push(Report { span, verdict: *verdict, answer });
+            }
+        }
+    }
+
+    /// The content that a task was acknowledged with, and when that was first known.
+    pub(super) fn acknowledged(&self, task: SlugId) -> Option<(&'a TaskSpec, Stamp)> {
+        let done = self.creations.get(&task)?.iter().filter(|creation| creation.answer.done().is_some());
+        done.min_by_key(|creation| creation.span.end).map(|creation| (creation.spec, creation.span.end))
+    }
+}

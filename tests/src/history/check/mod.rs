@@ -1,0 +1,95 @@
+//! The rules that every history must obey, whatever the schedule was. They know nothing of how the server works: a
+//! violation is a set of answers that no correct queue can have given.
+//!
+//! An answer that was lost or says "perhaps" may stand for either outcome, so such a record never proves a violation
+//! by itself; it only widens what the other records may mean.
+
+mod accounted;
+mod counts;
+mod handouts;
+mod ledger;
+mod priority;
+mod resolutions;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use super::record::Record;
+use super::snapshot::Snapshot;
+use ledger::Ledger;
+
+/// Everything about one run of the test.
+#[derive(Debug, Clone, Default)]
+pub struct History {
+    /// The ids of the queues; records name them by their place here.
+    pub queues: Vec<String>,
+    /// What happened, in no particular order.
+    pub records: Vec<Record>,
+    /// Answers that admit a bug: cut connections and locked rows are no excuse for them.
+    pub internal_errors: Vec<String>,
+    /// The state when the actors had stopped.
+    pub quiet: Snapshot,
+    /// The state when the remaining tasks had been worked off.
+    pub drained: Snapshot,
+}
+
+/// The rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Rule {
+    /// A task whose creation was acknowledged exists as it was created, and ends up resolved.
+    Accounted,
+    /// A refusal changes nothing, an exact repeat is not refused, and of two contents under one id only one is taken.
+    Conflict,
+    /// A run is resolved once, as its accepted report says and not otherwise.
+    ResolvedOnce,
+    /// A run is handed out once, and belongs to the worker who was told so.
+    HandedOutOnce,
+    /// No task is handed out while one of higher priority has been waiting in the same queue all the time.
+    Priority,
+    /// The counts of a queue equal a recount.
+    Counts,
+    /// Trouble with the database is answered with "try again", never with 500.
+    NoInternalError,
+}
+
+/// A rule that was broken, and how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// The rule.
+    pub rule: Rule,
+    /// Which tasks, runs and answers contradict each other.
+    pub detail: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.rule, self.detail)
+    }
+}
+
+/// What the rules report to.
+#[derive(Debug, Default)]
+struct Findings(Vec<Violation>);
+
+impl Findings {
+    fn add(&mut self, rule: Rule, detail: String) {
+        self.0.push(Violation { rule, detail });
+    }
+}
+
+/// All violations of all rules.
+#[must_use]
+pub fn check(history: &History) -> Vec<Violation> {
+    let ledger = Ledger::of(history);
+    let mut findings = Findings::default();
+    accounted::check(history, &ledger, &mut findings);
+    resolutions::check(history, &ledger, &mut findings);
+    handouts::check(history, &ledger, &mut findings);
+    priority::check(history, &ledger, &mut findings);
+    counts::check(history, &mut findings);
+    for answer in &history.internal_errors {
+        findings.add(Rule::NoInternalError, answer.clone());
+    }
+    findings.0
+}

@@ -1,0 +1,116 @@
+//! A task of lower priority is not handed out while one of higher priority has been waiting all the time.
+//!
+//! A run counts as waiting from the moment that its existence was acknowledged until somebody who got it asked for it.
+//! Runs that nobody got are left out: they may have been past their deadline. So are claims at a time when rows could
+//! be locked by somebody else, because a claim skips what is locked instead of waiting.
+
+use std::collections::HashMap;
+
+use super::ledger::{Claim, Handout, Ledger, Span};
+use super::{Findings, History, Rule};
+use crate::history::record::{PRIORITIES, RunKey, Stamp};
+
+/// How long after its end a disturbance may still matter: the database rolls back what was cut off.
+const AFTERMATH: Stamp = 200_000;
+
+pub(super) fn check(_history: &History, ledger: &Ledger<'_>, findings: &mut Findings) {
+    let waits = Waits::of(ledger);
+    let disturbed = Disturbed::of(ledger);
+    for claim in ledger.claims.iter().filter(|claim| !disturbed.overlaps(claim.span)) {
+        if let Some((low, high)) = waits.overtaken(ledger, claim) {
+            findings.add(
+                Rule::Priority,
+                format!(
+                    "{low:?} was handed out in {:?} while run {} of {} with a higher priority was waiting in {:?}",
+                    claim.span, high.run.1, high.run.0, high.waiting
+                ),
+            );
+        }
+    }
+}
+
+/// A run that waited.
+#[derive(Debug, Clone, Copy)]
+struct Wait {
+    run: RunKey,
+    waiting: Span,
+}
+
+/// For each queue and priority: the waits by their start, each with the one that ends last up to there. So one look
+/// tells whether any of the waits that began before a moment lasts beyond another.
+struct Waits(HashMap<(usize, usize), Vec<(Stamp, Wait)>>);
+
+impl Waits {
+    fn of(ledger: &Ledger<'_>) -> Self {
+        let mut sorted: HashMap<(usize, usize), Vec<(Stamp, Wait)>> = HashMap::new();
+        for (run, handouts) in &ledger.handouts {
+            let Some((spec, created)) = ledger.acknowledged(run.0) else { continue };
+            let Some(start) = waiting_since(*run, created, ledger) else { continue };
+            let Some(end) = waiting_until(handouts) else { continue };
+            let wait = Wait { run: *run, waiting: Span { start, end } };
+            sorted.entry((spec.queue, spec.priority)).or_default().push((start, wait));
+        }
+        for waits in sorted.values_mut() {
+            waits.sort_unstable_by_key(|(start, _)| *start);
+            let mut longest = waits.first().map(|(_, wait)| *wait);
+            for (_, wait) in waits {
+                longest = longest.filter(|longest| longest.waiting.end >= wait.waiting.end).or(Some(*wait));
+                *wait = longest.unwrap_or(*wait);
+            }
+        }
+        Self(sorted)
+    }
+
+    /// A run of this claim and one with a higher priority that had waited before the claim and waited on after it.
+    fn overtaken(&self, ledger: &Ledger<'_>, claim: &Claim<'_>) -> Option<(RunKey, Wait)> {
+        let priority = |run: &RunKey| ledger.acknowledged(run.0).map(|(spec, _)| (spec.priority, *run));
+        let (lowest, run) = claim.runs.iter().filter_map(priority).min()?;
+        (lowest + 1..PRIORITIES.len()).find_map(|higher| {
+            let waits = self.0.get(&(claim.queue, higher))?;
+            let begun = waits.partition_point(|(start, _)| *start < claim.span.start);
+            let (_, longest) = waits[..begun].last()?;
+            (longest.waiting.end > claim.span.end).then_some((run, *longest))
+        })
+    }
+}
+
+/// The first run waits from its creation, a later one from the report that made it. A run that the server made for
+/// another reason appeared at a moment that nobody knows.
+fn waiting_since(run: RunKey, created: Stamp, ledger: &Ledger<'_>) -> Option<Stamp> {
+    let (task, number) = run;
+    let Some(before) = number.checked_sub(1) else { return Some(created) };
+    let reports = ledger.reports.get(&(task, before))?;
+    let retried = reports.iter().filter(|report| report.verdict.retries() && report.answer.done().is_some());
+    retried.map(|report| report.span.end).min()
+}
+
+/// A run waits until somebody asks for work and gets it. claimTask also answers a worker that has had the run all the
+/// time, from a claim whose answer it never saw, so it proves nothing about when the wait was over.
+fn waiting_until(handouts: &[Handout]) -> Option<Stamp> {
+    let first = handouts.iter().min_by_key(|handout| handout.span.start)?;
+    first.by_claim_work.then_some(first.span.start)
+}
+
+/// The times in which nothing can be said, merged and in order.
+struct Disturbed(Vec<Span>);
+
+impl Disturbed {
+    fn of(ledger: &Ledger<'_>) -> Self {
+        let mut spans = ledger.disturbances.clone();
+        spans.sort_unstable_by_key(|span| span.start);
+        let mut merged: Vec<Span> = Vec::new();
+        for span in spans {
+            let end = span.end.saturating_add(AFTERMATH);
+            match merged.last_mut().filter(|last| last.end >= span.start) {
+                Some(last) => last.end = last.end.max(end),
+                None => merged.push(Span { start: span.start, end }),
+            }
+        }
+        Self(merged)
+    }
+
+    fn overlaps(&self, span: Span) -> bool {
+        let after = self.0.partition_point(|disturbed| disturbed.end < span.start);
+        self.0.get(after).is_some_and(|disturbed| disturbed.start <= span.end)
+    }
+}

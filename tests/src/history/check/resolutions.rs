@@ -1,0 +1,57 @@
+//! A run is resolved at most once, and the way its report was accepted.
+
+use super::ledger::{Ledger, Report};
+use super::{Findings, History, Rule};
+use crate::history::record::{RunKey, Verdict};
+use crate::history::snapshot::{Run, Status};
+
+pub(super) fn check(history: &History, ledger: &Ledger<'_>, findings: &mut Findings) {
+    for (run, reports) in &ledger.reports {
+        let status = history.drained.tasks.get(&run.0);
+        check_reports(*run, reports, status, findings);
+    }
+    for (task, status) in &history.drained.tasks {
+        for run in &status.runs {
+            let reports = ledger.reports.get(&(*task, run.run_id)).map_or(&[][..], Vec::as_slice);
+            check_origin((*task, run.run_id), run, reports, findings);
+        }
+    }
+}
+
+fn check_reports(run: RunKey, reports: &[Report<'_>], status: Option<&Status>, findings: &mut Findings) {
+    let (task, number) = run;
+    let mut accepted: Vec<Verdict> =
+        reports.iter().filter(|report| report.answer.done().is_some()).map(|report| report.verdict).collect();
+    accepted.sort_unstable();
+    accepted.dedup();
+    if accepted.len() > 1 {
+        findings.add(Rule::ResolvedOnce, format!("run {number} of {task} was accepted as each of {accepted:?}"));
+    }
+    // A task that is missing altogether is another rule's business.
+    let Some(status) = status else { return };
+    let found = status.runs.get(usize::from(number));
+    for verdict in accepted {
+        if !found.is_some_and(|found| says(found, verdict)) {
+            findings.add(
+                Rule::ResolvedOnce,
+                format!("run {number} of {task} was accepted as {verdict:?} and is {found:?} at the end"),
+            );
+        }
+    }
+}
+
+/// What only a worker can say must have been said by one, in a report that was not refused.
+fn check_origin(run: RunKey, found: &Run, reports: &[Report<'_>], findings: &mut Findings) {
+    let (task, number) = run;
+    // The server says this one too, when it hands back a claim that it could not deliver.
+    let by_workers_only = Verdict::ALL.into_iter().filter(|verdict| *verdict != Verdict::WorkerShutdown);
+    let Some(verdict) = by_workers_only.into_iter().find(|verdict| says(found, *verdict)) else { return };
+    if !reports.iter().any(|report| report.verdict == verdict && report.answer.may_be_done()) {
+        findings.add(Rule::ResolvedOnce, format!("run {number} of {task} is {verdict:?} and nobody reported that"));
+    }
+}
+
+fn says(run: &Run, verdict: Verdict) -> bool {
+    let (state, reason) = verdict.wire();
+    run.state == state && run.reason_resolved.as_deref() == Some(reason)
+}

@@ -1,0 +1,25 @@
+//! The random history test: many clients work on two servers at once while connections are cut and rows are locked,
+//! everything they did and were told is written down, and a checker looks for answers that cannot all be true.
+//!
+//! `record` is what is written down, `check` the rules (pure, proven on hand-made histories), `snapshot` what the
+//! server says when all is quiet. The rest makes the history: `world` is what the actors share, `submitter`, `worker`
+//! and `saboteur` are the actors, `storm` runs them and then drains the queues.
+
+pub mod check;
+pub mod record;
+pub mod snapshot;
+
+mod saboteur;
+mod storm;
+mod submitter;
+mod worker;
+mod world;
+
+pub use check::{Violation, check};
+pub use storm::{Plan, run, seed};
+
+/// The wire's name for a worker that the records know by its number.
+#[must_use]
+pub fn worker_id(worker: usize) -> String {
+    format!("worker-{worker}")
+}

@@ -1,0 +1,65 @@
+//! What the server says about its tasks and queues when nothing is in flight.
+
+use std::collections::HashMap;
+
+use serde::Deserialize;
+use tenure_api::ids::SlugId;
+
+/// The state of everything at one quiet moment.
+#[derive(Debug, Clone, Default)]
+pub struct Snapshot {
+    /// The status of every task that exists, of all that anybody tried to create.
+    pub tasks: HashMap<SlugId, Status>,
+    /// The counts of each queue, by number.
+    pub counts: Vec<Counts>,
+}
+
+/// As much of a status structure as the checker reads.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    /// The queue's id.
+    pub task_queue_id: String,
+    /// The priority by name.
+    pub priority: String,
+    /// How many retries the task still has.
+    pub retries_left: u32,
+    /// The task's state.
+    pub state: String,
+    /// Its runs.
+    pub runs: Vec<Run>,
+}
+
+impl Status {
+    /// Whether nothing will happen to it any more.
+    #[must_use]
+    pub fn is_resolved(&self) -> bool {
+        matches!(self.state.as_str(), "completed" | "failed" | "exception")
+    }
+}
+
+/// As much of a run as the checker reads.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Run {
+    /// Its number, which is also its place.
+    pub run_id: u16,
+    /// The run's state.
+    pub state: String,
+    /// Why it is resolved.
+    #[serde(default)]
+    pub reason_resolved: Option<String>,
+    /// Who claimed it.
+    #[serde(default)]
+    pub worker_id: Option<String>,
+}
+
+/// The answer of taskQueueCounts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Counts {
+    /// Runs that wait.
+    pub pending_tasks: u64,
+    /// Runs that somebody holds.
+    pub claimed_tasks: u64,
+}

@@ -1,0 +1,220 @@
+//! Runs a storm: two servers on one database, all the actors, then silence, then working off what is left.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use tenure_api::ids::SlugId;
+use tokio::task::JoinSet;
+
+use super::check::History;
+use super::record::Answer;
+use super::saboteur::sabotage;
+use super::snapshot::{Counts, Snapshot, Status};
+use super::submitter::submit;
+use super::worker::Worker;
+use super::world::{Actor, World};
+use crate::db::TestDatabase;
+use crate::http::{QUEUE_API, TENURE_API, queue_segment};
+use crate::random::Random;
+use crate::server::{Launch, Server, create_root_client, fresh_secret_key};
+
+const SUBMITTERS: u64 = 4;
+const WORKERS: usize = 8;
+const READERS: u64 = 8;
+const QUEUES: [&str; 3] = ["storm/alpha", "storm/beta", "storm/gamma"];
+const CLAIM_TERM_SECONDS: u64 = 60;
+/// Longest pause between two moves of the clock, in milliseconds, and longest move, in seconds.
+const CLOCK_PAUSE_MAX: u64 = 200;
+const CLOCK_MOVE_MAX: u64 = 15;
+/// A server whose sessions were killed answers reads again within this time.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(30);
+/// What a client that hung up had asked for may still be going on in the server; this is time enough for it.
+const QUIET_WITHIN: Duration = Duration::from_secs(8);
+const QUIET_POLL: Duration = Duration::from_millis(250);
+/// So many times the claims may run out before tasks that are left count as stuck.
+const DRAIN_ROUNDS: usize = 12;
+
+/// What kind of storm.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Decides every choice of every actor, though not how their calls interleave.
+    pub seed: u64,
+    /// How many operations submitters and workers do together.
+    pub operations: u64,
+    /// An invariant that the server is to break on purpose, by its name in the variable `TENURE_BREAK`.
+    pub breakage: Option<&'static str>,
+}
+
+/// Runs the storm and gives back its history.
+///
+/// # Panics
+///
+/// If the servers cannot be started, do not stop, or stay unreachable.
+pub async fn run(plan: &Plan) -> History {
+    let database = Arc::new(TestDatabase::create().await);
+    let folder = tempfile::tempdir().expect("a temporary directory can be made");
+    let servers = start_servers(plan, &database, folder.path()).await;
+    let root = servers.root;
+    let root_urls = servers.running.iter().map(|server| server.root_url().to_owned()).collect();
+    let queues = QUEUES.map(str::to_owned).to_vec();
+    let world = Arc::new(World::new(root, root_urls, queues, plan.seed, plan.operations));
+    read_clock(&mut Actor::patient(Arc::clone(&world), 0)).await;
+
+    let mut actors = JoinSet::new();
+    for number in 1..=SUBMITTERS {
+        actors.spawn(submit(Actor::new(Arc::clone(&world), number)));
+    }
+    for number in 0..WORKERS {
+        let actor = Actor::new(Arc::clone(&world), 100 + number as u64);
+        actors.spawn(Worker::new(actor, number).work());
+    }
+    let mut trouble = JoinSet::new();
+    trouble.spawn(move_clock(Actor::patient(Arc::clone(&world), 200)));
+    trouble.spawn(sabotage(Arc::clone(&world), Arc::clone(&database), 201));
+    while let Some(ended) = actors.join_next().await {
+        ended.expect("an actor does its work without failing");
+    }
+    world.end();
+    while let Some(ended) = trouble.join_next().await {
+        ended.expect("an actor does its work without failing");
+    }
+
+    let quiet = take_snapshot(&world).await;
+    drain(&world).await;
+    let drained = take_snapshot(&world).await;
+    for server in servers.running {
+        assert!(server.stop().await.success(), "a server that is asked to stop ends with success");
+    }
+    History { quiet, drained, ..world.history() }
+}
+
+struct Servers {
+    running: Vec<Server>,
+    root: tenure_api::credentials::Credentials,
+}
+
+async fn start_servers(plan: &Plan, database: &TestDatabase, folder: &std::path::Path) -> Servers {
+    let secret = fresh_secret_key();
+    let mut launch = Launch::on_database(database.url(), &secret)
+        .flag("--clock", "manual")
+        .flag("--claim-timeout", format!("{CLAIM_TERM_SECONDS}s"))
+        .flag("--claim-work-wait", "1s");
+    if let Some(breakage) = plan.breakage {
+        launch = launch.env("TENURE_BREAK", breakage);
+    }
+    let first = launch.start(folder, "first").await;
+    let second = launch.start(folder, "second").await;
+    let root = create_root_client(database.url(), &secret).credentials;
+    Servers { running: vec![first, second], root }
+}
+
+/// Moves the clock on, by little enough at a time that a request on its way is not made old by it.
+async fn move_clock(mut actor: Actor) {
+    while !actor.world.is_over() {
+        tokio::time::sleep(Duration::from_millis(actor.random.below(CLOCK_PAUSE_MAX))).await;
+        let seconds = 1 + actor.random.below(CLOCK_MOVE_MAX);
+        advance_clock(&mut actor, seconds).await;
+    }
+}
+
+async fn advance_clock(actor: &mut Actor, seconds: u64) {
+    let body = format!(r#"{{"seconds":{seconds}}}"#);
+    // Without an answer it is unknown whether it moved, so it is read in any case.
+    let _ = actor.call("POST", &format!("{TENURE_API}/clock/advance"), Some(&body)).await;
+    read_clock(actor).await;
+}
+
+async fn read_clock(actor: &mut Actor) {
+    let answer = until_answered(actor, &format!("{TENURE_API}/clock")).await;
+    let answer = answer.expect("the clock can be read");
+    let now = answer["now"].as_str().and_then(|now| chrono::DateTime::parse_from_rfc3339(now).ok());
+    let now = now.expect("the clock shows a date").timestamp_millis();
+    actor.world.set_server_millis(now);
+}
+
+/// Reads until there is an answer, at most for some time. None is 404.
+async fn until_answered(actor: &mut Actor, path: &str) -> Option<serde_json::Value> {
+    let deadline = Instant::now() + ANSWERED_WITHIN;
+    loop {
+        match actor.call("GET", path, None).await {
+            Answer::Done(body) => return Some(body),
+            Answer::Refused(404) => return None,
+            Answer::Refused(status) => panic!("GET {path} was refused with {status}"),
+            Answer::Unknown => assert!(Instant::now() < deadline, "GET {path} had no answer for {ANSWERED_WITHIN:?}"),
+        }
+        tokio::time::sleep(QUIET_POLL).await;
+    }
+}
+
+/// What the servers say once it is the same before and after, so that nothing was in flight meanwhile. If that never
+/// happens, or the counts never fit, the last one is taken and the checker will have something to say.
+async fn take_snapshot(world: &Arc<World>) -> Snapshot {
+    let deadline = Instant::now() + QUIET_WITHIN;
+    let mut reader = Actor::patient(Arc::clone(world), 300);
+    loop {
+        let before = read_counts(&mut reader).await;
+        let tasks = read_tasks(world).await;
+        let counts = read_counts(&mut reader).await;
+        let unresolved = tasks.values().filter(|status| matches!(status.state.as_str(), "pending" | "running")).count();
+        let counted: u64 = counts.iter().map(|counts| counts.pending_tasks + counts.claimed_tasks).sum();
+        let settled = before == counts && counted == unresolved as u64;
+        if settled || Instant::now() > deadline {
+            return Snapshot { tasks, counts };
+        }
+        tokio::time::sleep(QUIET_POLL).await;
+    }
+}
+
+async fn read_counts(reader: &mut Actor) -> Vec<Counts> {
+    let mut all = Vec::with_capacity(QUEUES.len());
+    for queue in QUEUES {
+        let path = format!("{QUEUE_API}/task-queues/{}/counts", queue_segment(queue));
+        let answer = until_answered(reader, &path).await.unwrap_or_default();
+        all.push(Counts::deserialize(answer).expect("taskQueueCounts answers with two counts"));
+    }
+    all
+}
+
+/// The status of every task that anybody tried to create.
+async fn read_tasks(world: &Arc<World>) -> HashMap<SlugId, Status> {
+    let tried = world.all_tried();
+    let mut readers = JoinSet::new();
+    for part in tried.chunks(tried.len().div_ceil(READERS as usize).max(1)) {
+        let ids: Vec<SlugId> = part.iter().map(|tried| tried.spec.task).collect();
+        let mut actor = Actor::patient(Arc::clone(world), 310 + readers.len() as u64);
+        readers.spawn(async move {
+            let mut found = Vec::with_capacity(ids.len());
+            for id in ids {
+                if let Some(answer) = until_answered(&mut actor, &format!("{QUEUE_API}/task/{id}/status")).await {
+                    let status = Status::deserialize(&answer["status"]).expect("status answers with a status");
+                    found.push((id, status));
+                }
+            }
+            found
+        });
+    }
+    readers.join_all().await.into_iter().flatten().collect()
+}
+
+/// Lets the claims of workers that are gone run out and completes what comes back, until nothing is left.
+async fn drain(world: &Arc<World>) {
+    let mut clock = Actor::patient(Arc::clone(world), 400);
+    let mut worker = Worker::new(Actor::patient(Arc::clone(world), 401), WORKERS);
+    for _ in 0..DRAIN_ROUNDS {
+        advance_clock(&mut clock, CLAIM_TERM_SECONDS + 1).await;
+        for queue in 0..QUEUES.len() {
+            worker.drain(queue).await;
+        }
+        if read_tasks(world).await.values().all(Status::is_resolved) {
+            return;
+        }
+    }
+}
+
+/// The seed that the environment asks for, or a new one.
+#[must_use]
+pub fn seed() -> u64 {
+    std::env::var("TENURE_HISTORY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(Random::fresh_seed)
+}

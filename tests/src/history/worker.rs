@@ -1,0 +1,217 @@
+//! Claims tasks and reports them: mostly as a good worker does, sometimes twice, late, contradicting itself or never.
+
+use std::sync::atomic::Ordering;
+
+use serde::Deserialize;
+use serde_json::Value;
+use tenure_api::credentials::Credentials;
+use tenure_api::ids::SlugId;
+
+use super::record::{Answer, Event, RunKey, Verdict};
+use super::worker_id;
+use super::world::Actor;
+use crate::http::{QUEUE_API, queue_segment};
+
+/// claimTask asks for one of this many last tasks.
+const RECENT: usize = 30;
+const CLAIM_TASK_PERCENT: u64 = 8;
+const LATE_PERCENT: u64 = 5;
+/// How many reports in a hundred are made with the root client's credentials instead of the claim's.
+const AS_ROOT_PERCENT: u64 = 10;
+const LIMIT_MAX: u64 = 5;
+const DRAIN_LIMIT: u64 = 32;
+
+/// A claim that the worker holds, or thinks it holds.
+#[derive(Debug, Clone)]
+struct Held {
+    run: RunKey,
+    credentials: Credentials,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Claim {
+    status: ClaimStatus,
+    run_id: u16,
+    credentials: Credentials,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ClaimStatus {
+    task_id: SlugId,
+}
+
+impl From<Claim> for Held {
+    fn from(claim: Claim) -> Self {
+        Self { run: (claim.status.task_id, claim.run_id), credentials: claim.credentials }
+    }
+}
+
+/// One worker.
+#[derive(Debug)]
+pub(super) struct Worker {
+    actor: Actor,
+    number: usize,
+    /// Claims that it never reported; some are reported late.
+    forgotten: Vec<Held>,
+}
+
+impl Worker {
+    pub(super) fn new(actor: Actor, number: usize) -> Self {
+        Self { actor, number, forgotten: Vec::new() }
+    }
+
+    /// Works until the operations are used up.
+    pub(super) async fn work(mut self) {
+        while self.actor.world.take_operation() {
+            let roll = self.actor.random.below(100);
+            if roll < CLAIM_TASK_PERCENT {
+                self.ask_for_one().await;
+            } else if roll < CLAIM_TASK_PERCENT + LATE_PERCENT && !self.forgotten.is_empty() {
+                let index = self.actor.random.below(self.forgotten.len() as u64) as usize;
+                let late = self.forgotten.swap_remove(index);
+                self.report(&late, Verdict::Completed).await;
+            } else {
+                let queue = self.actor.random.below(self.actor.world.queues.len() as u64) as usize;
+                let limit = 1 + self.actor.random.below(LIMIT_MAX);
+                for held in self.claim(queue, limit).await {
+                    self.live(held).await;
+                }
+            }
+        }
+    }
+
+    /// Completes whatever the queue has; gives back how many that was.
+    pub(super) async fn drain(&mut self, queue: usize) -> usize {
+        let mut completed = 0;
+        loop {
+            let claims = self.claim(queue, DRAIN_LIMIT).await;
+            if claims.is_empty() {
+                return completed;
+            }
+            completed += claims.len();
+            for held in claims {
+                self.report(&held, Verdict::Completed).await;
+            }
+        }
+    }
+
+    async fn claim(&mut self, queue: usize, limit: u64) -> Vec<Held> {
+        let path = format!("{QUEUE_API}/claim-work/{}", queue_segment(&self.actor.world.queues[queue]));
+        let worker = worker_id(self.number);
+        let body = format!(r#"{{"workerGroup":"storm","workerId":"{worker}","tasks":{limit}}}"#);
+        let start = self.actor.world.stamp();
+        let answer = self.actor.call("POST", &path, Some(&body)).await;
+        let mut claims = Vec::new();
+        let answer = match answer {
+            Answer::Done(answer) => {
+                claims = read_claims(&answer);
+                Answer::Done(claims.iter().map(|held| held.run).collect())
+            }
+            Answer::Refused(status) => Answer::Refused(status),
+            Answer::Unknown => Answer::Unknown,
+        };
+        self.actor.world.write(start, Event::ClaimWork { queue, worker: self.number, answer });
+        claims
+    }
+
+    /// claimTask on a task that anybody created, and sometimes once more.
+    async fn ask_for_one(&mut self) {
+        let Some(tried) = self.actor.world.pick_tried(&mut self.actor.random, RECENT) else { return };
+        let run = (tried.spec.task, 0);
+        let Some(held) = self.claim_task(run).await else { return };
+        if self.actor.random.percent(20) {
+            self.claim_task(run).await;
+        }
+        self.live(held).await;
+    }
+
+    async fn claim_task(&mut self, run: RunKey) -> Option<Held> {
+        let worker = worker_id(self.number);
+        let body = format!(r#"{{"workerGroup":"storm","workerId":"{worker}"}}"#);
+        let start = self.actor.world.stamp();
+        let answer = self.actor.call("POST", &run_path(run, "claim"), Some(&body)).await;
+        let mut held = None;
+        let answer = match answer {
+            Answer::Done(answer) => {
+                held = serde_json::from_value::<Claim>(answer).ok().map(Held::from);
+                Answer::Done(())
+            }
+            Answer::Refused(status) => Answer::Refused(status),
+            Answer::Unknown => Answer::Unknown,
+        };
+        self.actor.world.write(start, Event::ClaimTask { run, worker: self.number, answer });
+        held
+    }
+
+    /// What becomes of a claim.
+    async fn live(&mut self, held: Held) {
+        let verdict = match self.actor.random.below(100) {
+            0..65 => Verdict::Completed,
+            65..75 => Verdict::Failed,
+            _ => self.actor.random.pick(&Verdict::ALL).copied().unwrap_or(Verdict::Completed),
+        };
+        match self.actor.random.below(100) {
+            0..75 => self.report(&held, verdict).await,
+            75..83 => {
+                self.reclaim(&held).await;
+                self.report(&held, verdict).await;
+            }
+            83..88 => {
+                self.report(&held, verdict).await;
+                self.report(&held, verdict).await;
+            }
+            88..94 => {
+                let other = self.actor.random.pick(&Verdict::ALL).copied().unwrap_or(Verdict::Failed);
+                self.report(&held, verdict).await;
+                self.report(&held, other).await;
+            }
+            _ => self.forgotten.push(held),
+        }
+    }
+
+    async fn reclaim(&mut self, held: &Held) {
+        let start = self.actor.world.stamp();
+        let answer = self.actor.call_as(&held.credentials, "POST", &run_path(held.run, "reclaim"), None).await;
+        self.actor.world.write(start, Event::Reclaim { run: held.run, answer: without_content(&answer) });
+    }
+
+    async fn report(&mut self, held: &Held, verdict: Verdict) {
+        let (state, reason) = verdict.wire();
+        let body = (state == "exception").then(|| format!(r#"{{"reason":"{reason}"}}"#));
+        let as_root = self.actor.random.percent(AS_ROOT_PERCENT);
+        let credentials = if as_root { self.actor.world.root.clone() } else { held.credentials.clone() };
+        let start = self.actor.world.stamp();
+        let path = run_path(held.run, state);
+        let answer = self.actor.call_as(&credentials, "POST", &path, body.as_deref()).await;
+        let answer = without_content(&answer);
+        if answer.done().is_some() && !verdict.retries() {
+            self.actor.world.backlog.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.actor.world.write(start, Event::Report { run: held.run, verdict, answer });
+    }
+}
+
+fn run_path(run: RunKey, what: &str) -> String {
+    format!("{QUEUE_API}/task/{}/runs/{}/{what}", run.0, run.1)
+}
+
+fn without_content(answer: &Answer<Value>) -> Answer<()> {
+    match answer {
+        Answer::Done(_) => Answer::Done(()),
+        Answer::Refused(status) => Answer::Refused(*status),
+        Answer::Unknown => Answer::Unknown,
+    }
+}
+
+/// The claims of an answer.
+///
+/// # Panics
+///
+/// If it is not what claimWork answers: a run that was handed out in a form that nobody understands is lost.
+fn read_claims(answer: &Value) -> Vec<Held> {
+    let claims: Vec<Claim> =
+        serde_json::from_value(answer["tasks"].clone()).expect("claimWork answers with a list of claims");
+    claims.into_iter().map(Held::from).collect()
+}

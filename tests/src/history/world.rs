@@ -1,0 +1,198 @@
+//! What the actors of a storm share, and what each of them needs to make a call and write it down.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tenure_api::credentials::Credentials;
+
+use super::check::History;
+use super::record::{Answer, Event, Record, Stamp, TaskSpec};
+use crate::clock::unix_millis;
+use crate::http::Client;
+use crate::random::Random;
+
+/// How many calls in a hundred are cut off before their answer.
+const CUT_OFF_PERCENT: u64 = 3;
+/// A call that is cut off has been on its way for less than this, in microseconds.
+const CUT_OFF_WITHIN: u64 = 4_000;
+/// How often an actor goes to the other server, in a hundred calls.
+const MOVE_PERCENT: u64 = 3;
+const INTERNAL_ERROR: u16 = 500;
+
+/// A task that was tried to create: what it is and the body that says so.
+#[derive(Debug, Clone)]
+pub(super) struct Tried {
+    pub(super) spec: TaskSpec,
+    pub(super) body: Arc<str>,
+}
+
+/// Shared by all actors.
+#[derive(Debug)]
+pub(super) struct World {
+    pub(super) root: Credentials,
+    pub(super) root_urls: Vec<String>,
+    pub(super) queues: Vec<String>,
+    pub(super) seed: u64,
+    began: Instant,
+    operations_left: AtomicU64,
+    over: AtomicBool,
+    clock_ahead_millis: AtomicI64,
+    /// Tasks created less tasks resolved, roughly: it only tells submitters when to slow down.
+    pub(super) backlog: AtomicI64,
+    tried: Mutex<Vec<Tried>>,
+    history: Mutex<History>,
+}
+
+impl World {
+    pub(super) fn new(
+        root: Credentials,
+        root_urls: Vec<String>,
+        queues: Vec<String>,
+        seed: u64,
+        operations: u64,
+    ) -> Self {
+        let history = History { queues: queues.clone(), ..History::default() };
+        Self {
+            root,
+            root_urls,
+            queues,
+            seed,
+            began: Instant::now(),
+            operations_left: AtomicU64::new(operations),
+            over: AtomicBool::new(false),
+            clock_ahead_millis: AtomicI64::new(0),
+            backlog: AtomicI64::new(0),
+            tried: Mutex::default(),
+            history: Mutex::new(history),
+        }
+    }
+
+    pub(super) fn stamp(&self) -> Stamp {
+        u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// Whether the caller may do another operation.
+    pub(super) fn take_operation(&self) -> bool {
+        self.operations_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
+    }
+
+    pub(super) fn end(&self) {
+        self.over.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    /// The server's clock, which the test moves.
+    pub(super) fn server_millis(&self) -> i64 {
+        unix_millis() + self.clock_ahead_millis.load(Ordering::Relaxed)
+    }
+
+    /// Takes over what the server says its clock shows.
+    pub(super) fn set_server_millis(&self, millis: i64) {
+        self.clock_ahead_millis.store(millis - unix_millis(), Ordering::Relaxed);
+    }
+
+    pub(super) fn note_tried(&self, tried: Tried) {
+        self.tried.lock().unwrap_or_else(PoisonError::into_inner).push(tried);
+    }
+
+    /// One of the tasks that were tried last.
+    pub(super) fn pick_tried(&self, random: &mut Random, last: usize) -> Option<Tried> {
+        let tried = self.tried.lock().unwrap_or_else(PoisonError::into_inner);
+        random.pick(&tried[tried.len().saturating_sub(last)..]).cloned()
+    }
+
+    pub(super) fn all_tried(&self) -> Vec<Tried> {
+        self.tried.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn write(&self, start: Stamp, event: Event) {
+        let record = Record { start, end: self.stamp(), event };
+        self.history.lock().unwrap_or_else(PoisonError::into_inner).records.push(record);
+    }
+
+    fn note_internal_error(&self, what: String) {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner).internal_errors.push(what);
+    }
+
+    /// The history so far.
+    pub(super) fn history(&self) -> History {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// One caller with its connection.
+#[derive(Debug)]
+pub(super) struct Actor {
+    pub(super) world: Arc<World>,
+    pub(super) random: Random,
+    client: Client,
+    cut_off_percent: u64,
+}
+
+impl Actor {
+    /// Number `number` of all actors; its number decides everything that it will choose.
+    pub(super) fn new(world: Arc<World>, number: u64) -> Self {
+        let mut random = Random::fork(world.seed, number);
+        let client = client_of_any_server(&world, &mut random);
+        Self { world, random, client, cut_off_percent: CUT_OFF_PERCENT }
+    }
+
+    /// An actor that waits for each of its answers.
+    pub(super) fn patient(world: Arc<World>, number: u64) -> Self {
+        Self { cut_off_percent: 0, ..Self::new(world, number) }
+    }
+
+    /// Makes a call as the root client.
+    pub(super) async fn call(&mut self, method: &str, path: &str, body: Option<&str>) -> Answer<Value> {
+        let root = self.world.root.clone();
+        self.call_as(&root, method, path, body).await
+    }
+
+    /// Makes a call, sometimes without waiting for its answer.
+    pub(super) async fn call_as(
+        &mut self,
+        credentials: &Credentials,
+        method: &str,
+        path: &str,
+        body: Option<&str>,
+    ) -> Answer<Value> {
+        if self.random.percent(MOVE_PERCENT) {
+            self.client = client_of_any_server(&self.world, &mut self.random);
+        }
+        let body = body.map(str::as_bytes);
+        if self.random.percent(self.cut_off_percent) {
+            let sent = self.client.start(credentials, method, path, body).await;
+            if sent.is_ok() {
+                tokio::time::sleep(Duration::from_micros(self.random.below(CUT_OFF_WITHIN))).await;
+            }
+            self.client.hang_up();
+            return Answer::Unknown;
+        }
+        let start = self.world.stamp();
+        match self.client.call(credentials, method, path, body).await {
+            Ok(answer) if answer.is_success() => Answer::Done(answer.body),
+            Ok(answer) if answer.status < INTERNAL_ERROR => Answer::Refused(answer.status),
+            Ok(answer) => {
+                if answer.status == INTERNAL_ERROR {
+                    self.world.note_internal_error(format!("{method} {path} was answered with {answer:?}"));
+                }
+                self.world.write(start, Event::Trouble);
+                Answer::Unknown
+            }
+            Err(_) => {
+                self.world.write(start, Event::Trouble);
+                Answer::Unknown
+            }
+        }
+    }
+}
+
+fn client_of_any_server(world: &World, random: &mut Random) -> Client {
+    let root_url = random.pick(&world.root_urls).expect("a storm has servers");
+    Client::new(root_url).expect("a server prints a root URL")
+}

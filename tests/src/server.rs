@@ -1,0 +1,228 @@
+//! A real `tenure serve` process: started, waited for, stopped politely or killed.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::http::Account;
+
+/// What the server prints before its root URL once it can serve.
+const READY: &str = "tenure ready: ";
+/// An embedded cluster has to be made first, on a machine that is busy with other tests.
+const READY_WITHIN: Duration = Duration::from_secs(60);
+/// Promised are 10 s; the rest is for a busy machine.
+const STOPPED_WITHIN: Duration = Duration::from_secs(20);
+const POLL: Duration = Duration::from_millis(20);
+/// How much of a log a failure quotes.
+const QUOTED_LINES: usize = 40;
+
+/// The program under test: `TENURE_BIN`, or the one that cargo built beside the running test.
+///
+/// # Panics
+///
+/// If there is no such file.
+#[must_use]
+pub fn binary() -> PathBuf {
+    let path = std::env::var_os("TENURE_BIN").map_or_else(
+        || {
+            let mut folder = std::env::current_exe().expect("a running program has a path");
+            // target/<profile>/deps/it-0123 for a test, target/<profile>/tenure-bench for a program.
+            folder.pop();
+            if folder.ends_with("deps") {
+                folder.pop();
+            }
+            folder.join("tenure")
+        },
+        PathBuf::from,
+    );
+    assert!(
+        path.is_file(),
+        "{} does not exist: build it with `cargo build -p tenure-server`, or set TENURE_BIN",
+        path.display()
+    );
+    path
+}
+
+/// How to start a server.
+#[derive(Debug, Clone, Default)]
+pub struct Launch {
+    args: Vec<OsString>,
+    env: Vec<(OsString, OsString)>,
+}
+
+impl Launch {
+    /// A server on a database that exists, on a port that the system picks.
+    #[must_use]
+    pub fn on_database(database_url: &str, secret_key: &str) -> Self {
+        Self::default().flag("--database-url", database_url).flag("--secret-key", secret_key)
+    }
+
+    /// Adds a flag and its value.
+    #[must_use]
+    pub fn flag(mut self, name: &str, value: impl Into<OsString>) -> Self {
+        self.args.extend([OsString::from(name), value.into()]);
+        self
+    }
+
+    /// Sets an environment variable.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: impl Into<OsString>) -> Self {
+        self.env.push((name.into(), value.into()));
+        self
+    }
+
+    /// Starts the server and waits until it can serve. Its output goes to a file in `folder`, which is also its data
+    /// directory; `name` tells several servers of one folder apart.
+    ///
+    /// # Panics
+    ///
+    /// If it ends or says nothing; the panic quotes its output.
+    pub async fn start(&self, folder: &Path, name: &str) -> Server {
+        let log = folder.join(format!("{name}.log"));
+        let output = std::fs::File::create(&log).expect("the test's folder can be written");
+        let errors = output.try_clone().expect("a file handle can be copied");
+        let child = Command::new(binary())
+            .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
+            .arg(folder.join(name))
+            .args(&self.args)
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(output)
+            .stderr(errors)
+            .spawn()
+            .expect("the server's program can be started");
+        let mut server = Server { child, root_url: String::new(), log };
+        server.root_url = server.wait_until_ready().await;
+        server
+    }
+}
+
+/// A running server. Dropped, it is killed.
+#[derive(Debug)]
+pub struct Server {
+    child: Child,
+    root_url: String,
+    log: PathBuf,
+}
+
+impl Server {
+    /// Where it serves.
+    #[must_use]
+    pub fn root_url(&self) -> &str {
+        &self.root_url
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it has printed, to the last few lines.
+    #[must_use]
+    pub fn log_tail(&self) -> String {
+        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(QUOTED_LINES)..].join("\n")
+    }
+
+    /// Whether the process has ended by itself.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().is_ok_and(|status| status.is_some())
+    }
+
+    /// Kills it without warning, as a power cut would, and waits until it is gone.
+    ///
+    /// # Errors
+    ///
+    /// If the system refuses.
+    pub fn kill(&mut self) -> io::Result<ExitStatus> {
+        self.child.kill()?;
+        self.child.wait()
+    }
+
+    /// Asks it to stop (SIGTERM) without waiting.
+    ///
+    /// # Errors
+    ///
+    /// If the process is gone.
+    pub fn terminate(&self) -> io::Result<()> {
+        let pid = i32::try_from(self.child.id()).map_err(io::Error::other)?;
+        kill(Pid::from_raw(pid), Signal::SIGTERM).map_err(io::Error::from)
+    }
+
+    /// Asks it to stop and waits until it has.
+    ///
+    /// # Panics
+    ///
+    /// If it does not stop in time.
+    pub async fn stop(mut self) -> ExitStatus {
+        self.terminate().expect("a child that nobody waited for can be signalled");
+        let deadline = Instant::now() + STOPPED_WITHIN;
+        while Instant::now() < deadline {
+            if let Some(status) = self.child.try_wait().expect("a child can be waited for") {
+                return status;
+            }
+            tokio::time::sleep(POLL).await;
+        }
+        panic!("the server did not stop within {STOPPED_WITHIN:?} of SIGTERM:\n{}", self.log_tail());
+    }
+
+    async fn wait_until_ready(&mut self) -> String {
+        let deadline = Instant::now() + READY_WITHIN;
+        while Instant::now() < deadline {
+            let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+            // Without its newline the line may be there in half.
+            let complete = text.rsplit_once('\n').map_or("", |(lines, _)| lines);
+            if let Some(url) = complete.lines().find_map(|line| line.strip_prefix(READY)) {
+                return url.trim().to_owned();
+            }
+            assert!(!self.has_ended(), "the server ended instead of serving:\n{}", self.log_tail());
+            tokio::time::sleep(POLL).await;
+        }
+        panic!("the server was not ready within {READY_WITHIN:?}:\n{}", self.log_tail());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended long ago; a test that fails must leave no process behind either way.
+        let _ = self.kill();
+    }
+}
+
+/// Makes the client `root`, who may do everything, in a database that a server has migrated.
+///
+/// # Panics
+///
+/// If the command refuses; the panic quotes what it said.
+#[must_use]
+pub fn create_root_client(database_url: &str, secret_key: &str) -> Account {
+    let output = Command::new(binary())
+        .args(["client", "create", "root", "--scope", "*", "--json"])
+        .env("DATABASE_URL", database_url)
+        .env("TENURE_SECRET_KEY", secret_key)
+        .output()
+        .expect("the server's program can be started");
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "tenure client create root: {complaint}");
+    serde_json::from_slice(&output.stdout).expect("tenure client create --json prints the credentials")
+}
+
+/// A secret key for the servers of one test.
+///
+/// # Panics
+///
+/// If the operating system has no randomness to give.
+#[must_use]
+pub fn fresh_secret_key() -> String {
+    use base64::Engine;
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).expect("the operating system gives random bytes");
+    base64::engine::general_purpose::STANDARD.encode(bytes)
+}

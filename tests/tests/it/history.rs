@@ -1,0 +1,78 @@
+//! The random history test, and the proof that its checker finds what it is there to find.
+
+use std::path::{Path, PathBuf};
+
+use tenure_tests::history::check::{History, Rule};
+use tenure_tests::history::{Plan, Violation, check, run, seed};
+
+/// Operations of the fast list; the long one asks for more through `TENURE_HISTORY_OPS`.
+const OPERATIONS: u64 = 10_000;
+/// Enough for every kind of operation to happen many times.
+const OPERATIONS_WHEN_BROKEN: u64 = 1_500;
+/// How many violations a failure quotes.
+const QUOTED: usize = 20;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_answer_of_a_stormy_history_can_be_true() {
+    let operations = std::env::var("TENURE_HISTORY_OPS").map_or(OPERATIONS, |text| text.parse().unwrap());
+    let plan = Plan { seed: seed(), operations, breakage: None };
+    let history = run(&plan).await;
+    let violations = check(&history);
+    if !violations.is_empty() {
+        panic!("{}", explain(&plan, &history, &violations));
+    }
+    // A history in which nothing happened would prove nothing.
+    let completed = history.drained.tasks.values().filter(|status| status.state == "completed").count() as u64;
+    assert!(completed > operations / 20, "only {completed} tasks were completed in {operations} operations");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_checker_catches_a_run_claimed_twice() {
+    assert_caught("claim-twice", Rule::HandedOutOnce).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_checker_catches_a_lost_create() {
+    assert_caught("lose-create", Rule::Accounted).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_checker_catches_a_wrong_count() {
+    assert_caught("count-off-by-one", Rule::Counts).await;
+}
+
+async fn assert_caught(breakage: &'static str, rule: Rule) {
+    let plan = Plan { seed: seed(), operations: OPERATIONS_WHEN_BROKEN, breakage: Some(breakage) };
+    let history = run(&plan).await;
+    let violations = check(&history);
+    let caught = violations.iter().any(|violation| violation.rule == rule);
+    assert!(caught, "{breakage} was not caught as {rule:?}: {}", explain(&plan, &history, &violations));
+}
+
+/// What a failure says: how to see it again, what is wrong, and where everything is written down.
+fn explain(plan: &Plan, history: &History, violations: &[Violation]) -> String {
+    let quoted: Vec<String> = violations.iter().take(QUOTED).map(ToString::to_string).collect();
+    let file = write_down(plan, history);
+    format!(
+        "{} violations, TENURE_HISTORY_SEED={} TENURE_HISTORY_OPS={}, history in {}:\n{}",
+        violations.len(),
+        plan.seed,
+        plan.operations,
+        file.display(),
+        quoted.join("\n")
+    )
+}
+
+fn write_down(plan: &Plan, history: &History) -> PathBuf {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("history-{}.txt", plan.seed));
+    let mut records = history.records.clone();
+    records.sort_by_key(|record| record.start);
+    let mut lines: Vec<String> = records.iter().map(|record| format!("{record:?}")).collect();
+    lines.extend(history.internal_errors.iter().cloned());
+    for (when, snapshot) in [("quiet", &history.quiet), ("drained", &history.drained)] {
+        lines.push(format!("{when}: {:?}", snapshot.counts));
+        lines.extend(snapshot.tasks.iter().map(|(task, status)| format!("{when}: {task} {status:?}")));
+    }
+    std::fs::write(&file, lines.join("\n")).expect("the build folder can be written");
+    file
+}

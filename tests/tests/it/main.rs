@@ -1,0 +1,3 @@
+//! The system tests, in one program: real servers, real databases, real faults.
+
+mod history;
