@@ -43,11 +43,8 @@ impl<T: Send + Sync + 'static, E: Send + Sync + 'static> Cache<T, E> {
         if let Some(done) = reading.peek() {
             return done.clone();
         }
-        let result = reading.clone().await;
-        if result.is_err() {
-            self.forget(name, &reading);
-        }
-        result
+        let waiting = Waiting { cache: self, name, reading };
+        waiting.reading.clone().await
     }
 
     fn reading<F>(&self, name: &str, read: impl FnOnce(String) -> F) -> Reading<T, E>
@@ -71,11 +68,26 @@ impl<T: Send + Sync + 'static, E: Send + Sync + 'static> Cache<T, E> {
         reading
     }
 
-    /// A failure is for those who waited for it, not for those who come later.
-    fn forget(&self, name: &str, failed: &Reading<T, E>) {
+    fn forget(&self, name: &str, unwanted: &Reading<T, E>) {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        if entries.get(name).is_some_and(|entry| entry.reading.ptr_eq(failed)) {
+        if entries.get(name).is_some_and(|entry| entry.reading.ptr_eq(unwanted)) {
             entries.remove(name);
+        }
+    }
+}
+
+/// Somebody who waits for a reading. A failure is for those who waited for it, not for those who come later; and
+/// a reading that was given up half-way must not lie in the cache, where it would keep its database connection.
+struct Waiting<'a, T: Send + Sync + 'static, E: Send + Sync + 'static> {
+    cache: &'a Cache<T, E>,
+    name: &'a str,
+    reading: Reading<T, E>,
+}
+
+impl<T: Send + Sync + 'static, E: Send + Sync + 'static> Drop for Waiting<'_, T, E> {
+    fn drop(&mut self) {
+        if !matches!(self.reading.peek(), Some(Ok(_))) {
+            self.cache.forget(self.name, &self.reading);
         }
     }
 }
@@ -156,11 +168,19 @@ mod tests {
     async fn one_that_gives_up_does_not_stop_the_others() {
         let source = Source::new();
         let mut first = Box::pin(source.get("ci", FOUND));
-        assert!(futures_util::poll!(first.as_mut()).is_pending());
         let mut second = Box::pin(source.get("ci", FOUND));
-        assert!(futures_util::poll!(second.as_mut()).is_pending());
-        drop(first);
-        assert_eq!(second.await, Ok(Some(1)));
+        assert!(futures_util::poll!(first.as_mut()).is_pending());
+        let both = futures_util::future::join(second.as_mut(), async move { drop(first) });
+        assert_eq!(both.await.0, Ok(Some(1)));
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_reading_that_nobody_waits_for_is_dropped() {
+        let source = Source::new();
+        let mut only = Box::pin(source.get("ci", FOUND));
+        assert!(futures_util::poll!(only.as_mut()).is_pending());
+        drop(only);
+        assert!(source.cache.entries.lock().unwrap().is_empty());
     }
 
     #[tokio::test(flavor = "current_thread")]
