@@ -112,8 +112,11 @@ impl Cluster {
         let password_file = unfinished.join("password");
         files::write_private(&password_file, self.password.as_bytes(), Some(&self.account))?;
         let new = unfinished.join(PG_DIR);
-        self.initdb(&new, &password_file).await?;
-        self.configure(&new)?;
+        let made = self.initdb(&new, &password_file).await.and_then(|()| self.configure(&new));
+        if made.is_err() {
+            self.remove_unfinished();
+        }
+        made?;
         fs::rename(&new, &self.pg_dir)
             .and_then(|()| files::sync_parent(&self.pg_dir))
             .map_err(io_error("make", &self.pg_dir))?;
@@ -330,6 +333,10 @@ fn main_complaint(text: &str) -> Option<String> {
     let mut complaints = text.lines().filter(|line| !line.contains("the database system is")).filter_map(after_mark);
     if let Some(full) = complaints.clone().find(|line| line.contains("No space left on device")) {
         return Some(full);
+    }
+    // How PostgreSQL puts it when part of a write still fitted.
+    if text.contains("Check free disk space") {
+        return complaints.next().map(|line| format!("{line}; the disk is full"));
     }
     // What follows the first complaint is mostly its consequence.
     match complaints.next() {
