@@ -2,7 +2,7 @@
 
 use axum::RequestExt;
 use axum::body::Body;
-use axum::extract::{RawPathParams, Request};
+use axum::extract::{OriginalUri, RawPathParams, Request};
 use axum::response::Response;
 use bytes::Bytes;
 use http::HeaderMap;
@@ -198,11 +198,13 @@ async fn read_body(parts: &Parts, body: Body) -> Result<Bytes, ApiError> {
 }
 
 async fn authenticate(app: &App, parts: &Parts, body: &[u8]) -> Result<Principal, ApiError> {
+    // Nested routers see a shortened path; what was signed is the whole one.
+    let uri = parts.extensions.get::<OriginalUri>().map_or(&parts.uri, |original| &original.0);
     let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
     let request = RequestParts {
         method: parts.method.as_str(),
-        target: parts.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str),
-        host: header(HOST.as_str()).or(parts.uri.authority().map(http::uri::Authority::as_str)).unwrap_or_default(),
+        target: uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str),
+        host: header(HOST.as_str()).or(uri.authority().map(http::uri::Authority::as_str)).unwrap_or_default(),
         forwarded_port: header("x-forwarded-port"),
         forwarded_proto: header("x-forwarded-proto"),
         // A header that is not text is no header that we know.

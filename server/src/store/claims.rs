@@ -31,7 +31,7 @@ pub async fn list_batch(conn: &mut PgConnection, batch: Uuid) -> Result<Vec<(Uui
 pub async fn list_due(conn: &mut PgConnection, limit: i64) -> Result<Vec<(Uuid, i16)>, sqlx::Error> {
     let rows = sqlx::query!(
         "-- list_due_claims
-        WITH moment AS MATERIALIZED (SELECT tenure_now() AS now)
+        WITH moment AS MATERIALIZED (SELECT now FROM moment)
         SELECT c.id, c.run FROM claims c
         WHERE c.taken_until <= (SELECT now FROM moment) AND c.deadline > (SELECT now FROM moment)
         ORDER BY c.taken_until LIMIT $1",
@@ -64,7 +64,7 @@ pub async fn claim_one(
 ) -> Result<bool, sqlx::Error> {
     let made = sqlx::query_scalar!(
         r#"-- claim_task
-        WITH moment AS MATERIALIZED (SELECT tenure_now() AS now),
+        WITH moment AS MATERIALIZED (SELECT now FROM moment),
         taken AS (
             DELETE FROM pending p USING tasks t, moment
             WHERE t.id = $1 AND p.seq = t.seq AND p.run = $2 AND p.deadline > moment.now

@@ -19,7 +19,10 @@ pub async fn end_overdue(conn: &mut PgConnection, limit: i64) -> Result<Slice, s
     let mut transaction = conn.begin().await?;
     let due = sqlx::query!(
         "-- list_overdue
-        SELECT seq, id FROM task_times WHERE deadline <= tenure_now() ORDER BY deadline LIMIT $1 FOR UPDATE SKIP LOCKED",
+        -- The moment stands apart: a volatile function in the condition would be called for each row, without the index.
+        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        SELECT x.id, x.deadline FROM task_times x WHERE x.deadline <= (SELECT now FROM moment)
+        ORDER BY x.deadline LIMIT $1 FOR UPDATE SKIP LOCKED",
         limit
     )
     .fetch_all(&mut *transaction)
@@ -27,6 +30,7 @@ pub async fn end_overdue(conn: &mut PgConnection, limit: i64) -> Result<Slice, s
     if due.is_empty() {
         return Ok(Slice { found: 0, dealt_with: 0, ended: 0 });
     }
+    let latest = due.iter().filter_map(|row| row.deadline).max();
     // Tasks first, as every writer does; whoever holds one keeps it until the next pass.
     let ids: Vec<Uuid> = due.iter().map(|row| row.id).collect();
     let locked: Vec<Uuid> = sqlx::query_scalar!(
@@ -40,8 +44,8 @@ pub async fn end_overdue(conn: &mut PgConnection, limit: i64) -> Result<Slice, s
     let dealt_with = sqlx::query!(
         "-- forget_deadlines
         UPDATE task_times x SET deadline = NULL FROM tasks t
-        WHERE x.seq = ANY($1) AND x.deadline <= tenure_now() AND t.id = x.id AND t.id = ANY($2) AND t.state > 1",
-        &due.iter().map(|row| row.seq).collect::<Vec<_>>(),
+        WHERE x.deadline <= $1 AND x.id = ANY($2) AND t.id = x.id AND t.state > 1",
+        latest,
         &locked
     )
     .execute(&mut *transaction)
@@ -55,7 +59,7 @@ pub async fn end_overdue(conn: &mut PgConnection, limit: i64) -> Result<Slice, s
 async fn end(transaction: &mut PgConnection, locked: &[Uuid]) -> Result<usize, sqlx::Error> {
     let ended = sqlx::query_scalar!(
         r#"-- end_overdue
-        WITH moment AS MATERIALIZED (SELECT tenure_now() AS now),
+        WITH moment AS MATERIALIZED (SELECT now FROM moment),
         open AS MATERIALIZED (SELECT id, seq, queue, run, state, retries_left FROM tasks WHERE id = ANY($1) AND state < 2),
         unqueued AS (
             DELETE FROM pending p USING open WHERE p.seq = open.seq

@@ -133,9 +133,10 @@ async fn load_subjects(conn: &mut PgConnection, seqs: &[i64]) -> Result<HashMap<
 pub async fn forget(conn: &mut PgConnection, retention: std::time::Duration, limit: i64) -> Result<u64, sqlx::Error> {
     let forgotten = sqlx::query_scalar!(
         r#"-- forget_events
-        WITH old AS MATERIALIZED (
+        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        old AS MATERIALIZED (
             SELECT o.first, o.outbox_id FROM outbox_order o JOIN outbox x ON x.id = o.outbox_id
-            WHERE x.at < tenure_now() - make_interval(secs => $1)
+            WHERE x.at < (SELECT now FROM moment) - make_interval(secs => $1)
               AND o.first < (SELECT max(first) FROM outbox_order)
             ORDER BY o.first LIMIT $2
         ),

@@ -63,18 +63,20 @@ pub async fn load(conn: &mut PgConnection, ids: &[Uuid]) -> Result<HashMap<Uuid,
     let rows = sqlx::query_as!(
         TaskRow,
         r#"-- load_tasks
+        WITH moment AS MATERIALIZED (SELECT now FROM moment)
         SELECT t.id, t.seq, q.name AS queue, t.priority, t.state, t.retries_left, t.hand_backs, t.run AS last_run,
                d.scheduler, d.project, d.task_group, d.deadline, d.expires,
                COALESCE(p.reason_created, c.reason_created) AS reason_created,
                COALESCE(p.scheduled, c.scheduled) AS scheduled,
                c.started AS "started?", c.taken_until AS "taken_until?", c.worker_group AS "worker_group?",
-               c.worker_id AS "worker_id?", tenure_now() AS "now!"
+               c.worker_id AS "worker_id?", moment.now AS "now!"
         FROM unnest($1::uuid[]) AS i(id)
         JOIN tasks t ON t.id = i.id
         JOIN task_queues q ON q.id = t.queue
         JOIN task_definitions d ON d.seq = t.seq
         LEFT JOIN pending p ON t.state = 1 AND p.seq = t.seq
-        LEFT JOIN claims c ON t.state = 1 AND c.seq = t.seq"#,
+        LEFT JOIN claims c ON t.state = 1 AND c.seq = t.seq
+        CROSS JOIN moment"#,
         ids
     )
     .fetch_all(&mut *conn)

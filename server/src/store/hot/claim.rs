@@ -93,7 +93,7 @@ pub async fn claim(
     sqlx::query_as!(
         Claimed,
         r#"-- claim_work
-        WITH moment AS MATERIALIZED (SELECT tenure_now() AS now),
+        WITH moment AS MATERIALIZED (SELECT now FROM moment),
         wanted AS MATERIALIZED (
             SELECT w.*, sum(w.wanted) OVER (ORDER BY w.n) - w.wanted AS slots_before
             FROM unnest($1::int[], $2::bigint[], $3::int[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[],

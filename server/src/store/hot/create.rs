@@ -76,7 +76,7 @@ pub async fn create(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<V
     let columns = Columns::new(members);
     let rows = sqlx::query!(
         r#"-- create_task
-        WITH moment AS MATERIALIZED (SELECT tenure_now() AS now),
+        WITH moment AS MATERIALIZED (SELECT now FROM moment),
         input AS MATERIALIZED (
             SELECT * FROM unnest(
                 $1::uuid[], $2::int[], $3::smallint[], $4::smallint[], $5::uuid[], $6::timestamptz[], $7::text[],

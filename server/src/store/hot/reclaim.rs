@@ -77,7 +77,7 @@ pub async fn reclaim(
     sqlx::query_as!(
         Renewed,
         r#"-- reclaim_task
-        WITH moment AS MATERIALIZED (SELECT tenure_now() AS now),
+        WITH moment AS MATERIALIZED (SELECT now FROM moment),
         input AS MATERIALIZED (SELECT * FROM unnest($1::uuid[], $2::smallint[]) WITH ORDINALITY AS i(id, run, n)),
         held AS MATERIALIZED (
             SELECT input.n, t.priority, c.seq FROM input

@@ -115,7 +115,7 @@ pub async fn resolve(conn: &mut PgConnection, members: &[Member]) -> Result<Vec<
     sqlx::query_as!(
         Resolved,
         r#"-- resolve_run
-        WITH moment AS MATERIALIZED (SELECT tenure_now() AS now),
+        WITH moment AS MATERIALIZED (SELECT now FROM moment),
         input AS MATERIALIZED (
             SELECT * FROM unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::smallint[],
                                  $6::boolean[], $7::boolean[])
