@@ -2,3 +2,4 @@
 
 mod invariants;
 mod races;
+mod support;
