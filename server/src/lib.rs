@@ -16,4 +16,6 @@ pub mod secrets;
 pub mod server;
 pub mod store;
 pub mod telemetry;
+#[cfg(feature = "test-util")]
+pub mod testing;
 pub mod wakeup;

@@ -146,8 +146,12 @@ impl Line {
                 self.enter(waiter);
             }
             self.ready.extend(self.bells.take_line());
-            self.send_away();
+            if self.stop.is_cancelled() {
+                self.send_away();
+            }
+            // First the attempt: somebody without patience is tried once too.
             self.attempt().await;
+            self.send_away();
         }
         self.batch.close().await;
     }

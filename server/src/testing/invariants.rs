@@ -1,0 +1,198 @@
+//! The invariants of ARCHITECTURE.md as queries: each lists what violates one.
+//!
+//! All are read in one snapshot, so that they hold at any moment, not only when nothing is in flight.
+
+use sqlx::{Connection, PgConnection, PgPool};
+
+/// Violations of one kind that are listed; one is enough to find the fault.
+const LISTED_MAX: usize = 5;
+
+/// The name of each check, and the query that lists what violates it.
+pub const CHECKS: &[(&str, &str)] = &[
+    (
+        "I1: a task's resolved runs are numbered from 0 without a gap",
+        "SELECT t.id || ' in state ' || t.state || ', last run ' || COALESCE(t.run::text, 'none') || ', resolved: '
+             || COALESCE(array_agg(r.run ORDER BY r.run) FILTER (WHERE r.run IS NOT NULL), '{}')::text
+         FROM tasks t LEFT JOIN runs r ON r.seq = t.seq GROUP BY t.id
+         HAVING count(r.run) <> CASE WHEN t.state = 0 THEN 0 WHEN t.state = 1 THEN t.run ELSE t.run + 1 END
+             OR min(r.run) <> 0 OR max(r.run) <> count(r.run) - 1",
+    ),
+    (
+        "I1: a resolved run is neither pending nor claimed",
+        "SELECT o.what || ' ' || o.id || ' run ' || o.run
+         FROM (SELECT 'pending' AS what, seq, id, run FROM pending UNION ALL SELECT 'claimed', seq, id, run FROM claims) o
+         JOIN runs r ON r.seq = o.seq AND r.run = o.run",
+    ),
+    (
+        "I1: a task ends as its last run does, and only exceptions are tried again",
+        "SELECT t.id || ' in state ' || t.state || ', run ' || r.run || ' in state ' || r.state
+         FROM tasks t JOIN runs r ON r.seq = t.seq
+         WHERE CASE WHEN t.state > 1 AND r.run = t.run THEN r.state <> t.state ELSE r.state <> 5 END",
+    ),
+    (
+        "I1: a run is claimed at most once",
+        "SELECT 'seq ' || e.seq || ' run ' || e.run || ' claimed ' || count(*) || ' times'
+         FROM outbox x, unnest(x.kinds, x.seqs, x.runs) AS e(kind, seq, run)
+         WHERE e.kind = 2 GROUP BY e.seq, e.run HAVING count(*) > 1",
+    ),
+    (
+        "I2: an unresolved task has its last run in exactly one of pending and claims, any other task in none",
+        "SELECT t.id || ' in state ' || t.state || ': ' || count(o.seq) || ' open'
+         FROM tasks t
+         LEFT JOIN (SELECT seq, run FROM pending UNION ALL SELECT seq, run FROM claims) o ON o.seq = t.seq
+         GROUP BY t.id
+         HAVING count(o.seq) <> (t.state = 1)::int OR count(o.seq) FILTER (WHERE o.run IS DISTINCT FROM t.run) > 0",
+    ),
+    (
+        "I2: no row without its task",
+        "SELECT x.what || ' of seq ' || x.seq
+         FROM (SELECT 'pending' AS what, seq FROM pending UNION ALL SELECT 'claims', seq FROM claims
+               UNION ALL SELECT 'runs', seq FROM runs UNION ALL SELECT 'task_definitions', seq FROM task_definitions
+               UNION ALL SELECT 'task_times', seq FROM task_times) x
+         WHERE NOT EXISTS (SELECT FROM tasks t WHERE t.seq = x.seq)",
+    ),
+    (
+        "I2: no task without its definition, times, queue and group",
+        "SELECT t.id::text FROM tasks t
+         WHERE (SELECT count(*) FROM task_definitions d WHERE d.seq = t.seq AND d.id = t.id
+                                                          AND d.task_group = t.task_group) <> 1
+            OR (SELECT count(*) FROM task_times x WHERE x.seq = t.seq AND x.id = t.id) <> 1
+            OR NOT EXISTS (SELECT FROM task_queues q WHERE q.id = t.queue)
+            OR NOT EXISTS (SELECT FROM task_groups g JOIN task_definitions d ON d.seq = t.seq
+                           WHERE g.id = t.task_group AND g.scheduler = d.scheduler)",
+    ),
+    (
+        "I2: what pending and claims repeat of a task agrees with it",
+        "SELECT o.what || ' of ' || o.id
+         FROM (SELECT 'pending' AS what, seq, id, queue, priority, retries_left, deadline FROM pending
+               UNION ALL SELECT 'claim', seq, id, queue, NULL, retries_left, deadline FROM claims) o
+         JOIN tasks t ON t.seq = o.seq JOIN task_definitions d ON d.seq = o.seq
+         WHERE (o.id, o.queue, COALESCE(o.priority, t.priority), o.retries_left, o.deadline)
+               <> (t.id, t.queue, t.priority, t.retries_left, d.deadline)",
+    ),
+    (
+        "I2: no two pending runs of a queue and priority share a place",
+        "SELECT 'queue ' || queue || ' priority ' || priority || ' place ' || ord
+         FROM pending GROUP BY queue, priority, ord HAVING count(*) > 1",
+    ),
+    (
+        "I4: the counts equal a recount",
+        "SELECT 'queue ' || queue || ': counted ' || sum(n) || ' pending and ' || sum(m) || ' claimed too many'
+         FROM (SELECT queue, pending AS n, claimed AS m FROM counters
+               UNION ALL SELECT queue, pending, claimed FROM counter_deltas
+               UNION ALL SELECT queue, -1, 0 FROM pending UNION ALL SELECT queue, 0, -1 FROM claims) x
+         GROUP BY queue HAVING sum(n) <> 0 OR sum(m) <> 0",
+    ),
+    (
+        "I5: each outbox row waits for its position or has one",
+        "SELECT 'outbox row ' || COALESCE(x.id, o.id) || ' stands ' || count(o.id) || ' times'
+         FROM outbox x
+         FULL JOIN (SELECT id FROM outbox_new UNION ALL SELECT outbox_id FROM outbox_order) o ON o.id = x.id
+         GROUP BY x.id, o.id HAVING count(o.id) <> 1 OR x.id IS NULL",
+    ),
+    (
+        "I5: an outbox row takes as many positions as it has events",
+        "SELECT 'outbox row ' || x.id
+         FROM outbox x
+         JOIN (SELECT id, events FROM outbox_new UNION ALL SELECT outbox_id, events FROM outbox_order) o ON o.id = x.id
+         WHERE o.events <> (SELECT COALESCE(sum(CASE WHEN kind IN (1, 6) THEN 2 ELSE 1 END), 0)
+                            FROM unnest(x.kinds) AS k(kind))
+            OR cardinality(x.kinds) = 0 OR cardinality(x.kinds) <> cardinality(x.seqs)
+            OR cardinality(x.kinds) <> cardinality(x.runs) OR cardinality(x.kinds) <> cardinality(x.retries_left)",
+    ),
+    (
+        "I5: positions are dense",
+        "SELECT 'position ' || first || ' follows ' || before
+         FROM (SELECT first, lag(first + events) OVER (ORDER BY first) AS before FROM outbox_order) o
+         WHERE before IS NOT NULL AND first <> before",
+    ),
+    (
+        "I5: the events of a task are in order",
+        "SELECT 'seq ' || seq || ' at position ' || first
+         FROM (SELECT e.seq, o.first, rank, lag(rank) OVER (PARTITION BY e.seq ORDER BY o.first, e.n) AS before
+               FROM outbox_order o JOIN outbox x ON x.id = o.outbox_id,
+                    unnest(x.kinds, x.seqs, x.runs) WITH ORDINALITY AS e(kind, seq, run, n),
+                    LATERAL (SELECT e.run * 3 + CASE e.kind WHEN 1 THEN 0 WHEN 2 THEN 1 ELSE 2 END AS rank) r) y
+         WHERE rank <= before",
+    ),
+];
+
+/// Checks that compare the event log with the tasks; old events are forgotten, so that these need the whole log.
+pub const WHOLE_LOG_CHECKS: &[(&str, &str)] = &[
+    (
+        "I5: a task's creation is told once",
+        "SELECT t.id || ' told ' || count(e.seq) || ' times'
+         FROM tasks t LEFT JOIN (
+             SELECT e.seq FROM outbox x, unnest(x.kinds, x.seqs, x.runs) AS e(kind, seq, run)
+             WHERE e.kind = 1 AND e.run = 0
+         ) e ON e.seq = t.seq
+         GROUP BY t.id
+         HAVING count(e.seq) <> 1 AND NOT (t.state = 0 AND count(e.seq) = 0)
+            AND NOT EXISTS (SELECT FROM runs r WHERE r.seq = t.seq AND r.run = 0 AND r.reason_created = 4)",
+    ),
+    (
+        "I5: each claim is told, and nothing else is told as a claim",
+        "WITH told AS (
+             SELECT e.seq, e.run FROM outbox x, unnest(x.kinds, x.seqs, x.runs) AS e(kind, seq, run) WHERE e.kind = 2
+         ), true_ones AS (
+             SELECT seq, run FROM claims UNION ALL SELECT seq, run FROM runs WHERE started IS NOT NULL
+         )
+         SELECT 'not told: seq ' || seq || ' run ' || run FROM (TABLE true_ones EXCEPT ALL TABLE told) x
+         UNION ALL SELECT 'told in vain: seq ' || seq || ' run ' || run FROM (TABLE told EXCEPT ALL TABLE true_ones) x",
+    ),
+    (
+        "I5: each end of a run is told, and whether another run follows",
+        "WITH told AS (
+             SELECT e.seq, e.run, e.kind::int FROM outbox x, unnest(x.kinds, x.seqs, x.runs) AS e(kind, seq, run)
+             WHERE e.kind > 2
+         ), true_ones AS (
+             SELECT r.seq, r.run, CASE WHEN r.run < t.run THEN 6 ELSE r.state END::int AS kind
+             FROM runs r JOIN tasks t ON t.seq = r.seq
+         )
+         SELECT 'not told: seq ' || seq || ' run ' || run || ' kind ' || kind
+         FROM (TABLE true_ones EXCEPT ALL TABLE told) x
+         UNION ALL SELECT 'told in vain: seq ' || seq || ' run ' || run || ' kind ' || kind
+         FROM (TABLE told EXCEPT ALL TABLE true_ones) x",
+    ),
+];
+
+/// Names every violation of the invariants that it finds; none is how it should be.
+///
+/// # Panics
+/// If the database does not answer.
+pub async fn check_invariants(pool: &PgPool) -> Vec<String> {
+    let mut conn = pool.acquire().await.expect("the database accepts a connection");
+    let mut snapshot = conn.begin().await.expect("a transaction begins");
+    sqlx::query("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        .execute(&mut *snapshot)
+        .await
+        .expect("the isolation level is set");
+    let violations = check_invariants_on(&mut snapshot).await;
+    snapshot.rollback().await.expect("the snapshot ends");
+    violations
+}
+
+/// The same inside a transaction of the caller's.
+///
+/// # Panics
+/// If the database does not answer.
+pub async fn check_invariants_on(conn: &mut PgConnection) -> Vec<String> {
+    let mut violations = Vec::new();
+    let whole: bool = sqlx::query_scalar("SELECT COALESCE(min(first), 1) = 1 FROM outbox_order")
+        .fetch_one(&mut *conn)
+        .await
+        .expect("the log can be read");
+    let more = if whole { WHOLE_LOG_CHECKS } else { &[] };
+    for (name, sql) in CHECKS.iter().chain(more) {
+        let found: Vec<Option<String>> = sqlx::query_scalar(*sql)
+            .fetch_all(&mut *conn)
+            .await
+            .unwrap_or_else(|error| panic!("the check {name:?} does not run: {error}"));
+        if !found.is_empty() {
+            let listed: Vec<&str> = found.iter().take(LISTED_MAX).map(|row| row.as_deref().unwrap_or("?")).collect();
+            let listed = listed.join("; ");
+            violations.push(format!("{name} ({} violations): {listed}", found.len()));
+        }
+    }
+    violations
+}

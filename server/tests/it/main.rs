@@ -1,0 +1,5 @@
+//! Tests of the server crate against a real database. Run with `scripts/with-pg`.
+
+mod invariants;
+mod races;
+mod support;

@@ -1,0 +1,9 @@
+//! Races, made deterministic by locks that the test holds.
+
+mod claiming;
+mod events;
+mod guards;
+mod locks;
+mod lost_answers;
+mod marks;
+mod same_task;

@@ -1,0 +1,223 @@
+//! Rows that somebody else has locked: who waits, who does not, and who gives up.
+
+use std::time::{Duration, Instant};
+
+use sqlx::{Connection, PgConnection};
+use tenure_server::background::deadlines;
+use tenure_server::domain::lifecycle::Report;
+use tenure_server::domain::task::Last;
+use tenure_server::ops::OpError;
+use tenure_server::ops::claim_work::Granted;
+use tenure_server::testing::queue::QUEUE;
+use tenure_server::testing::{Queue, TestDatabase};
+
+use crate::support::{Gate, number, until_somebody_waits};
+
+/// What the server waits for a lock at most.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
+
+async fn claimed() -> (TestDatabase, Queue, Granted) {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    queue.create_one(QUEUE).await;
+    let claim = queue.claim_one(QUEUE).await;
+    (database, queue, claim)
+}
+
+/// The first half of a writer such as cancel: locks the tasks, as everybody does first.
+async fn lock_tasks(conn: &mut PgConnection) {
+    sqlx::query("SELECT FROM tasks ORDER BY id FOR UPDATE").execute(conn).await.unwrap();
+}
+
+/// The second half: takes the run out of `pending` and then out of `claims`, and ends it. Answers whether there was one.
+async fn cancel(conn: &mut PgConnection) -> bool {
+    let unqueued = sqlx::query_as::<_, (i64, i16, i32)>("DELETE FROM pending RETURNING seq, run, queue");
+    let unqueued = unqueued.fetch_optional(&mut *conn).await.unwrap();
+    let released = sqlx::query_as::<_, (i64, i16, i32)>("SELECT seq, run, queue FROM claims FOR UPDATE");
+    let released = released.fetch_optional(&mut *conn).await.unwrap();
+    let (pending, claimed) = (i32::from(unqueued.is_some()), i32::from(released.is_some()));
+    let Some((seq, run, queue)) = unqueued.or(released) else { return false };
+    sqlx::query(
+        "WITH history AS (
+             INSERT INTO runs (seq, run, state, reason_created, reason_resolved, scheduled, started, resolved)
+             SELECT $1, $2, 5, 0, 3, now(), (SELECT started FROM claims WHERE seq = $1), now()
+         ), released AS (DELETE FROM claims WHERE seq = $1),
+         moved AS (UPDATE tasks SET state = 5 WHERE seq = $1),
+         counted AS (INSERT INTO counter_deltas (queue, pending, claimed) VALUES ($3, -$4, -$5)),
+         told AS (
+             INSERT INTO outbox (at, kinds, seqs, runs, retries_left)
+             VALUES (now(), '{5}', ARRAY[$1], ARRAY[$2], '{5}') RETURNING id
+         )
+         INSERT INTO outbox_new SELECT id, 1 FROM told",
+    )
+    .bind(seq)
+    .bind(run)
+    .bind(queue)
+    .bind(pending)
+    .bind(claimed)
+    .execute(conn)
+    .await
+    .unwrap();
+    true
+}
+
+#[tokio::test]
+async fn a_claim_does_not_wait_for_a_cancel_that_has_locked_the_task_and_the_cancel_ends_the_claim() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    queue.create_one(QUEUE).await;
+    let mut conn = database.connect().await;
+    let mut canceller = conn.begin().await.unwrap();
+    lock_tasks(&mut canceller).await;
+    let claim = queue.claim_one(QUEUE).await;
+    assert!(cancel(&mut canceller).await);
+    canceller.commit().await.unwrap();
+    let late = queue.report(claim.task.id, claim.run, Report::Completed).await;
+    assert!(matches!(late, Err(OpError::Conflict(_))), "{late:?}");
+    drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_cancel_that_meets_a_committing_claim_waits_for_it_and_ends_the_claim() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    queue.create_one(QUEUE).await;
+    let gate = Gate::close(&database, "claims").await;
+    let mut conn = database.connect().await;
+    let mut canceller = conn.begin().await.unwrap();
+    let cancelling = async {
+        until_somebody_waits(database.pool()).await;
+        lock_tasks(&mut canceller).await;
+        let opened = async {
+            while until_somebody_waits(database.pool()).await.len() < 2 {
+                tokio::task::yield_now().await;
+            }
+            gate.open().await;
+        };
+        tokio::join!(cancel(&mut canceller), opened).0
+    };
+    let (claim, cancelled) = tokio::join!(queue.claim_one(QUEUE), cancelling);
+    assert!(cancelled);
+    canceller.commit().await.unwrap();
+    let late = queue.reclaim(claim.task.id, claim.run).await;
+    assert!(matches!(late, Err(OpError::Conflict(_))), "{late:?}");
+    drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_claim_passes_over_a_run_that_is_being_cancelled() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    queue.create_one(QUEUE).await;
+    let mut conn = database.connect().await;
+    let mut canceller = conn.begin().await.unwrap();
+    lock_tasks(&mut canceller).await;
+    assert!(cancel(&mut canceller).await);
+    assert!(queue.claim_work(QUEUE, "worker", 1, Duration::from_millis(50)).await.unwrap().claims.is_empty());
+    canceller.commit().await.unwrap();
+    assert!(queue.claim_work(QUEUE, "worker", 1, Duration::from_millis(50)).await.unwrap().claims.is_empty());
+    drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn the_deadline_pass_leaves_a_run_that_is_being_claimed_to_its_next_turn() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let task = queue.create_one(QUEUE).await;
+    let gate = Gate::close(&database, "claims").await;
+    // Only the pass sees the deadline as past: the claim has looked already.
+    let passing = async {
+        until_somebody_waits(database.pool()).await;
+        sqlx::query("UPDATE task_times SET deadline = now() - interval '1 second'")
+            .execute(database.pool())
+            .await
+            .unwrap();
+        let opened = async {
+            while until_somebody_waits(database.pool()).await.len() < 2 {
+                tokio::task::yield_now().await;
+            }
+            gate.open().await;
+        };
+        tokio::join!(deadlines::pass(&queue.passes), opened).0.unwrap()
+    };
+    let (claim, first) = tokio::join!(queue.claim_one(QUEUE), passing);
+    assert_eq!((first.found, first.done), (1, 0));
+    assert!(matches!(queue.status(task).await.last, Last::Running(..)));
+    let second = deadlines::pass(&queue.passes).await.unwrap();
+    assert_eq!((second.found, second.done), (1, 1));
+    let late = queue.report(task, claim.run, Report::Completed).await;
+    assert!(matches!(late, Err(OpError::Conflict(_))), "{late:?}");
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_report_waits_in_the_slow_lane_for_a_locked_task_and_others_pass_it() {
+    let (database, queue, locked) = claimed().await;
+    let mut conn = database.connect().await;
+    let mut foreign = conn.begin().await.unwrap();
+    lock_tasks(&mut foreign).await;
+    queue.create_one(QUEUE).await;
+    let free = queue.claim_one(QUEUE).await;
+    let others = async {
+        until_somebody_waits(database.pool()).await;
+        queue.report(free.task.id, free.run, Report::Completed).await.unwrap();
+        assert!(matches!(queue.status(locked.task.id).await.last, Last::Running(..)));
+        foreign.rollback().await.unwrap();
+    };
+    let (answer, ()) = tokio::join!(queue.report(locked.task.id, locked.run, Report::Failed), others);
+    assert_eq!(answer.unwrap().ended.len(), 1);
+    drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_renewal_waits_in_the_slow_lane_for_a_locked_claim() {
+    let (database, queue, claim) = claimed().await;
+    let mut conn = database.connect().await;
+    let mut foreign = conn.begin().await.unwrap();
+    sqlx::query("SELECT FROM claims FOR UPDATE").execute(&mut *foreign).await.unwrap();
+    let unlocked = async {
+        until_somebody_waits(database.pool()).await;
+        foreign.rollback().await.unwrap();
+    };
+    let (answer, ()) = tokio::join!(queue.reclaim(claim.task.id, claim.run), unlocked);
+    assert!(answer.unwrap().tenancy.taken_until > claim.tenancy.taken_until);
+    drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_lock_that_is_held_too_long_makes_the_operations_unavailable_and_changes_nothing() {
+    let (database, queue, claim) = claimed().await;
+    let before = number(database.pool(), "SELECT count(*) FROM outbox").await;
+    let mut conn = database.connect().await;
+    let mut foreign = conn.begin().await.unwrap();
+    lock_tasks(&mut foreign).await;
+    sqlx::query("SELECT FROM claims FOR UPDATE").execute(&mut *foreign).await.unwrap();
+    let started = Instant::now();
+    let (report, reclaim) = tokio::join!(
+        queue.report(claim.task.id, claim.run, Report::Completed),
+        queue.reclaim(claim.task.id, claim.run)
+    );
+    let took = started.elapsed();
+    assert!(matches!(report, Err(OpError::Unavailable)), "{report:?}");
+    assert!(matches!(reclaim, Err(OpError::Unavailable)), "{reclaim:?}");
+    assert!(took >= LOCK_TIMEOUT && took < 2 * LOCK_TIMEOUT, "{took:?}");
+    foreign.rollback().await.unwrap();
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM outbox").await, before);
+    let Last::Running(_, tenancy) = queue.status(claim.task.id).await.last else { panic!("the claim is gone") };
+    assert_eq!(tenancy.taken_until, claim.tenancy.taken_until);
+    queue.report(claim.task.id, claim.run, Report::Completed).await.unwrap();
+    drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}

@@ -1,0 +1,149 @@
+//! What several tests need: a commit held open, a connection that is cut, who waits for a lock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
+use tenure_server::domain::create::NewTask;
+use tenure_server::store::hot::create::{Member, create};
+use tenure_server::testing::{Queue, TestDatabase, eventually};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
+
+/// The advisory lock that a held commit waits for.
+const GATE: i64 = 42;
+
+/// Holds every commit open that inserted into a table, until it is opened. Sessions of the server give up after their
+/// lock timeout of two seconds.
+pub struct Gate {
+    holder: PgConnection,
+}
+
+impl Gate {
+    /// Closes the gate for commits that inserted into `table`.
+    pub async fn close(database: &TestDatabase, table: &str) -> Self {
+        let mut holder = database.connect().await;
+        let sql = format!(
+            "CREATE OR REPLACE FUNCTION gate() RETURNS trigger LANGUAGE plpgsql AS
+                 $$ BEGIN PERFORM pg_advisory_xact_lock_shared({GATE}); RETURN NULL; END $$;
+             CREATE CONSTRAINT TRIGGER gate AFTER INSERT ON {table} DEFERRABLE INITIALLY DEFERRED
+                 FOR EACH ROW EXECUTE FUNCTION gate();
+             SELECT pg_advisory_lock({GATE});"
+        );
+        sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut holder).await.unwrap();
+        Self { holder }
+    }
+
+    /// Lets the commits through.
+    pub async fn open(self) {
+        self.holder.close().await.unwrap();
+    }
+}
+
+/// Waits until somebody in this database waits for a lock; the process ids of those who do.
+pub async fn until_somebody_waits(pool: &PgPool) -> Vec<i32> {
+    eventually("somebody waits for a lock", async || !waiting(pool).await.is_empty()).await;
+    waiting(pool).await
+}
+
+async fn waiting(pool: &PgPool) -> Vec<i32> {
+    sqlx::query_scalar(
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
+    )
+    .fetch_all(pool)
+    .await
+    .unwrap()
+}
+
+/// One number from the database.
+pub async fn number(pool: &PgPool, sql: &'static str) -> i64 {
+    sqlx::query_scalar(sql).fetch_one(pool).await.unwrap()
+}
+
+/// Creates tasks with one statement on this connection, without the batcher.
+pub async fn create_on(conn: &mut PgConnection, queue: &Queue, tasks: &[NewTask]) {
+    let mut members = Vec::new();
+    for task in tasks {
+        members.push(Member { task, queue: queue.key(task.queue.as_str()).await });
+    }
+    assert_eq!(create(conn, &members).await.unwrap().len(), tasks.len());
+}
+
+/// A way to the database that loses answers on demand.
+pub struct Proxy {
+    options: PgConnectOptions,
+    cut: Arc<AtomicBool>,
+    cut_now: Arc<Notify>,
+    acceptor: tokio::task::JoinHandle<()>,
+}
+
+impl Proxy {
+    /// Listens in front of the database.
+    pub async fn start(database: &TestDatabase) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let target = (database.options().get_host().to_owned(), database.options().get_port());
+        let options = database.options().clone().port(listener.local_addr().unwrap().port());
+        let cut = Arc::new(AtomicBool::new(false));
+        let cut_now = Arc::new(Notify::new());
+        let cutting = (Arc::clone(&cut), Arc::clone(&cut_now));
+        let acceptor = tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let server = TcpStream::connect((target.0.as_str(), target.1)).await.unwrap();
+                tokio::spawn(forward(client, server, cutting.clone()));
+            }
+        });
+        Self { options, cut, cut_now, acceptor }
+    }
+
+    /// How to connect through it.
+    pub fn options(&self) -> &PgConnectOptions {
+        &self.options
+    }
+
+    /// Loses the next answer of the database, and with it the connection.
+    pub fn lose_the_next_answer(&self) {
+        self.cut.store(true, Ordering::SeqCst);
+    }
+
+    /// Cuts the connections on this side only: the database does not notice.
+    pub fn cut_now(&self) {
+        self.cut_now.notify_waiters();
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.acceptor.abort();
+    }
+}
+
+async fn forward(client: TcpStream, server: TcpStream, (cut, cut_now): (Arc<AtomicBool>, Arc<Notify>)) {
+    let (mut from_client, mut to_client) = client.into_split();
+    let (mut from_server, mut to_server) = server.into_split();
+    let mut there = tokio::spawn(async move {
+        drop(tokio::io::copy(&mut from_client, &mut to_server).await);
+        to_server
+    });
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        tokio::select! {
+            () = cut_now.notified() => {
+                // The client sees the end; the database's side stays open until the database closes it.
+                drop(to_client.shutdown().await);
+                while let Ok(1..) = from_server.read(&mut buffer).await {}
+                there.abort();
+                return;
+            }
+            _ = &mut there => return,
+            read = from_server.read(&mut buffer) => {
+                let length = read.unwrap_or(0);
+                if length == 0 || cut.swap(false, Ordering::SeqCst) || to_client.write_all(&buffer[..length]).await.is_err() {
+                    there.abort();
+                    return;
+                }
+            }
+        }
+    }
+}
