@@ -4,4 +4,6 @@ mod authentication;
 mod bad_input;
 mod history;
 mod hung_up;
+mod proxy;
 mod rig;
+mod serve;
