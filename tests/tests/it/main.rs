@@ -7,3 +7,4 @@ mod hung_up;
 mod proxy;
 mod rig;
 mod serve;
+mod under_load;

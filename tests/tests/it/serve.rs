@@ -1,13 +1,11 @@
 //! `tenure serve` as an operator meets it: starts, refusals, drains, and databases that go away.
 
-use std::path::Path;
 use std::process::Output;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use serde_json::{Value, json};
 use sqlx::Row as _;
-use tempfile::TempDir;
 use tenure_api::credentials::Credentials;
 use tenure_api::ids::SlugId;
 use tenure_tests::http::{Account, QUEUE_API};
@@ -18,8 +16,9 @@ use tokio::net::TcpStream;
 
 use crate::proxy::Proxy;
 use crate::rig::{
-    Leftover, PATIENCE, Raw, RawReply, Rig, Signature, call, claim, claim_path, client_of, credentials_of, definition,
-    eventually, finish, new_folder, new_task, postmaster_of, refusal, run_of, status, stderr, stdout, tenure, worker,
+    PATIENCE, Place, Raw, RawReply, Rig, Signature, call, claim, claim_path, client_of, credentials_of, definition,
+    embedded, eventually, finish, new_folder, new_task, postmaster_of, refusal, run_of, status, stderr, stdout, tenure,
+    worker,
 };
 
 const QUEUE: &str = "serve/queue";
@@ -30,48 +29,6 @@ const DRAINED_WITHIN: Duration = Duration::from_secs(10);
 const WOKEN_WITHIN: Duration = Duration::from_millis(500);
 /// Nobody's uid on every system that has one.
 const NOBODY: u32 = 65_534;
-
-/// A data directory for the embedded PostgreSQL.
-struct Place {
-    folder: TempDir,
-}
-
-impl Place {
-    fn new() -> Self {
-        Self { folder: new_folder() }
-    }
-
-    fn data_dir(&self) -> std::path::PathBuf {
-        self.folder.path().join("data")
-    }
-
-    /// Where a server that takes `data` as its name has its data.
-    async fn start(&self, launch: &Launch) -> (Server, Credentials) {
-        let server = launch.start(self.folder.path(), "data").await;
-        let account = read_root(&self.data_dir());
-        assert_eq!(account.root_url, server.root_url());
-        (server, account.credentials)
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        drop(Leftover(&self.data_dir()));
-    }
-}
-
-fn embedded() -> Launch {
-    let launch = Launch::default().flag("--claim-work-wait", "1s");
-    match std::env::var_os("TENURE_TEST_PG_BIN") {
-        Some(folder) => launch.flag("--pg-bin", folder),
-        None => launch,
-    }
-}
-
-fn read_root(data_dir: &Path) -> Account {
-    let text = std::fs::read_to_string(data_dir.join("root-credentials.json")).expect("root-credentials.json");
-    serde_json::from_str(&text).expect("root-credentials.json holds credentials")
-}
 
 async fn create(server: &Server, who: &Credentials, queue: &str) -> SlugId {
     let task = new_task();
@@ -356,113 +313,6 @@ async fn a_second_signal_stops_a_server_at_once() {
     rig.server.terminate().unwrap();
     assert_eq!(rig.server.ended().await.code(), Some(130));
     assert!(told.elapsed() < Duration::from_secs(2), "{:?}", told.elapsed());
-}
-
-/// What one of the busy callers was told.
-#[derive(Default)]
-struct Told {
-    created: Vec<SlugId>,
-    /// Claims that were answered but whose report was not.
-    held: Vec<Value>,
-    completed: Vec<String>,
-}
-
-/// Creates tasks until the server stops answering.
-async fn keep_creating(rig: &Rig) -> Told {
-    let (mut client, mut told) = (rig.client(), Told::default());
-    loop {
-        let task = new_task();
-        let body = definition(QUEUE).to_string().into_bytes();
-        match client.call(&rig.root, "PUT", &format!("{QUEUE_API}/task/{task}"), Some(&body)).await {
-            Ok(answer) if answer.is_success() => told.created.push(task),
-            Ok(answer) => assert_eq!(answer.status, 503, "{}", answer.body),
-            Err(_) => return told,
-        }
-    }
-}
-
-/// Claims and completes tasks until the server stops answering.
-async fn keep_working(rig: &Rig) -> Told {
-    let (mut client, mut told) = (rig.client(), Told::default());
-    loop {
-        let path = format!("{QUEUE_API}{}", claim_path(QUEUE));
-        let body = worker(4).to_string().into_bytes();
-        let Ok(answer) = client.call(&rig.root, "POST", &path, Some(&body)).await else { return told };
-        told.held.extend(answer.body["tasks"].as_array().into_iter().flatten().cloned());
-        while let Some(claim) = told.held.pop() {
-            let path = format!("{QUEUE_API}{}/completed", run_of(&claim));
-            match client.call(&credentials_of(&claim), "POST", &path, None).await {
-                Ok(answer) if answer.is_success() => told.completed.push(run_of(&claim)),
-                Ok(answer) => assert_eq!(answer.status, 503, "{}", answer.body),
-                Err(_) => {
-                    told.held.push(claim);
-                    return told;
-                }
-            }
-        }
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_told_to_stop_under_load_loses_and_doubles_nothing() {
-    let mut rig = Rig::start().await;
-    let told = {
-        let (rig, mut database) = (&rig, rig.database.connect("test").await);
-        let stopping = async {
-            eventually("the load is under way", async || {
-                let rows = sqlx::query("SELECT count(*) FROM runs").fetch_one(&mut database).await.unwrap();
-                (rows.get::<i64, _>(0) >= 100).then_some(())
-            })
-            .await;
-            rig.server.terminate().unwrap();
-            Instant::now()
-        };
-        let (stopped, a, b, c, d) =
-            tokio::join!(stopping, keep_creating(rig), keep_creating(rig), keep_working(rig), keep_working(rig));
-        assert!(stopped.elapsed() < DRAINED_WITHIN);
-        [a, b, c, d]
-    };
-    assert!(rig.server.ended().await.success());
-    rig.server = rig.another("again").await;
-    let held: Vec<&Value> = told.iter().flat_map(|told| &told.held).collect();
-    for claim in held {
-        // Reported a second time at most, which must be harmless.
-        let path = format!("{}/completed", run_of(claim));
-        let answer = call(&mut rig.client(), &credentials_of(claim), "POST", &path, None).await;
-        assert_eq!(answer.status, 200, "{}", answer.body);
-    }
-    // The rest is pending; nothing may be left claimed by nobody.
-    eventually("everything is done", async || {
-        let (pending, claimed) = counts(&rig.server, &rig.root).await;
-        if pending == 0 {
-            return (claimed == 0).then_some(());
-        }
-        for claim in rig.claim(QUEUE, 32).await {
-            let path = format!("{}/completed", run_of(&claim));
-            let answer = call(&mut rig.client(), &credentials_of(&claim), "POST", &path, None).await;
-            assert_eq!(answer.status, 200, "{}", answer.body);
-        }
-        None
-    })
-    .await;
-    let created: Vec<SlugId> = told.iter().flat_map(|told| told.created.iter().copied()).collect();
-    let completed: Vec<&String> = told.iter().flat_map(|told| &told.completed).collect();
-    assert!(created.len() >= 100 && completed.len() >= 50, "{} and {}", created.len(), completed.len());
-    let mut client = rig.client();
-    for task in created {
-        let status = status(&mut client, &rig.root, task).await;
-        let runs = status["runs"].as_array().unwrap();
-        let done = runs.iter().filter(|run| run["state"] == "completed").count();
-        assert_eq!((&status["state"], done), (&json!("completed"), 1), "{status}");
-        let handed_back = &runs[..runs.len() - 1];
-        assert!(handed_back.iter().all(|run| run["reasonResolved"] == "worker-shutdown"), "{status}");
-    }
-    // No run was acknowledged twice.
-    let mut runs = completed.clone();
-    runs.sort();
-    runs.dedup();
-    assert_eq!(runs.len(), completed.len());
-    assert!(rig.server.stop().await.success());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
