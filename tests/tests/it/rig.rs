@@ -221,15 +221,50 @@ pub fn refusal(output: &Output, code: i32) -> String {
     lines[0].to_owned()
 }
 
-/// Removes a private PostgreSQL that a killed server left behind.
-pub struct Leftover<'a>(pub &'a Path);
+/// A data directory for the embedded PostgreSQL.
+pub struct Place {
+    pub folder: TempDir,
+}
 
-impl Drop for Leftover<'_> {
+impl Place {
+    pub fn new() -> Self {
+        Self { folder: new_folder() }
+    }
+
+    /// Where a server of the name `data` has its data.
+    pub fn data_dir(&self) -> std::path::PathBuf {
+        self.folder.path().join("data")
+    }
+
+    pub async fn start(&self, launch: &Launch) -> (Server, Credentials) {
+        let server = launch.start(self.folder.path(), "data").await;
+        let account = read_root(&self.data_dir());
+        assert_eq!(account.root_url, server.root_url());
+        (server, account.credentials)
+    }
+}
+
+impl Drop for Place {
+    /// A test that failed half-way must not leave a PostgreSQL running.
     fn drop(&mut self) {
-        if let Some(pid) = postmaster_of(self.0) {
+        if let Some(pid) = postmaster_of(&self.data_dir()) {
             let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGQUIT);
         }
     }
+}
+
+/// An embedded server.
+pub fn embedded() -> Launch {
+    let launch = Launch::default().flag("--claim-work-wait", "1s");
+    match std::env::var_os("TENURE_TEST_PG_BIN") {
+        Some(folder) => launch.flag("--pg-bin", folder),
+        None => launch,
+    }
+}
+
+fn read_root(data_dir: &Path) -> Account {
+    let text = std::fs::read_to_string(data_dir.join("root-credentials.json")).expect("root-credentials.json");
+    serde_json::from_str(&text).expect("root-credentials.json holds credentials")
 }
 
 /// The process of the private PostgreSQL in a data directory, while its pid file is there.

@@ -1,0 +1,450 @@
+//! `tenure serve` as an operator meets it: starts, refusals, drains, and databases that go away.
+
+use std::process::Output;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use serde_json::{Value, json};
+use sqlx::Row as _;
+use tenure_api::credentials::Credentials;
+use tenure_api::ids::SlugId;
+use tenure_tests::http::{Account, QUEUE_API};
+use tenure_tests::server::{Launch, Server, create_root_client, fresh_secret_key};
+use tenure_tests::wire::Target;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
+
+use crate::proxy::Proxy;
+use crate::rig::{
+    PATIENCE, Place, Raw, RawReply, Rig, Signature, call, claim, claim_path, client_of, credentials_of, definition,
+    embedded, eventually, finish, new_folder, new_task, postmaster_of, refusal, run_of, status, stderr, stdout, tenure,
+    worker,
+};
+
+const QUEUE: &str = "serve/queue";
+/// Promised to whoever stops a server.
+const DRAINED_WITHIN: Duration = Duration::from_secs(10);
+/// Ten times what is promised to a worker that waits on another server than the one where the task is created: the
+/// machine runs other tests too.
+const WOKEN_WITHIN: Duration = Duration::from_millis(500);
+/// Nobody's uid on every system that has one.
+const NOBODY: u32 = 65_534;
+
+async fn create(server: &Server, who: &Credentials, queue: &str) -> SlugId {
+    let task = new_task();
+    let path = format!("/task/{task}");
+    let answer = call(&mut client_of(server), who, "PUT", &path, Some(&definition(queue))).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    task
+}
+
+async fn state(server: &Server, who: &Credentials, task: SlugId) -> String {
+    status(&mut client_of(server), who, task).await["state"].as_str().expect("a state").to_owned()
+}
+
+async fn counts(server: &Server, who: &Credentials) -> (Value, Value) {
+    let answer = call(&mut client_of(server), who, "GET", "/task-queues/serve%2Fqueue/counts", None).await;
+    (answer.body["pendingTasks"].clone(), answer.body["claimedTasks"].clone())
+}
+
+/// A signed request on a connection of its own, answered in any way.
+async fn send(server: &Server, who: &Credentials, method: &str, path: &str, body: Option<&Value>) -> RawReply {
+    let target = format!("{QUEUE_API}{path}");
+    let header = Signature { who, method, target: &target, ..Signature::of(server) }.header();
+    let body = body.map(|body| body.to_string().into_bytes());
+    Raw::new(method, &target).authorization(&header).json(body.as_deref()).send(server.root_url()).await
+}
+
+/// Creates tasks until one is acknowledged again; everything else must be a 503 that says when to try again.
+async fn create_until_it_works(server: &Server, who: &Credentials) -> SlugId {
+    eventually("the server recovers", async || {
+        let task = new_task();
+        let reply = send(server, who, "PUT", &format!("/task/{task}"), Some(&definition(QUEUE))).await;
+        if reply.status == 200 {
+            return Some(task);
+        }
+        assert_unavailable(&reply);
+        None
+    })
+    .await
+}
+
+#[track_caller]
+fn assert_unavailable(reply: &RawReply) {
+    reply.refused(503, "ServiceUnavailable");
+    let after = reply.header("retry-after").expect("a 503 says when to try again");
+    assert!(after.parse::<u32>().is_ok_and(|seconds| seconds > 0), "{after}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_embedded_server_makes_its_root_client_and_keeps_its_tasks() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let place = Place::new();
+    let (server, root) = place.start(&embedded()).await;
+    assert_eq!(root.client_id, "root");
+    let mode = std::fs::metadata(place.data_dir().join("root-credentials.json")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    assert!(server.log_tail().contains("embedded mode"), "{}", server.log_tail());
+    let task = create(&server, &root, QUEUE).await;
+
+    // A second server on the same directory is refused, and the first is none the worse for it.
+    let second = refusal(&finish(embedded().command(&place.data_dir())).await, 1);
+    assert!(second.contains("in use by another tenure process"), "{second}");
+    assert!(second.contains(&server.pid().to_string()), "{second}");
+    assert_eq!(state(&server, &root, task).await, "pending");
+    administrate_beside(&place, &server).await;
+
+    assert!(server.stop().await.success());
+    assert_eq!(postmaster_of(&place.data_dir()), None, "PostgreSQL stops with its server");
+    let (server, again) = place.start(&embedded()).await;
+    assert_eq!(again, root, "a restart changes no token");
+    assert_eq!(state(&server, &root, task).await, "pending");
+    assert_eq!(claim(&mut client_of(&server), &root, QUEUE, 1).await.len(), 1);
+    assert!(server.stop().await.success());
+}
+
+/// `tenure client` and `tenure migrate` work beside the server that runs the cluster.
+async fn administrate_beside(place: &Place, server: &Server) {
+    let data_dir = place.data_dir();
+    let run = async |args: &[&str]| tenure(args, &[("TENURE_DATA_DIR", data_dir.to_str().unwrap())]).await;
+    let created = run(&["client", "create", "ci", "--scope", "queue:claimed-count:*", "--json"]).await;
+    assert!(created.status.success(), "{}", stderr(&created));
+    let who = serde_json::from_slice::<Account>(&created.stdout).unwrap().credentials;
+    let reply = send(server, &who, "GET", "/task-queues/serve%2Fqueue/counts", None).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let listed = run(&["client", "list"]).await;
+    assert!(stdout(&listed).contains("root") && stdout(&listed).contains("ci"), "{}", stdout(&listed));
+    assert!(run(&["migrate"]).await.status.success());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_embedded_server_survives_every_violent_death() {
+    let place = Place::new();
+    let (mut server, root) = place.start(&embedded()).await;
+    let first = create(&server, &root, QUEUE).await;
+
+    // The server: its PostgreSQL is adopted by the next one.
+    server.kill().unwrap();
+    let postmaster = postmaster_of(&place.data_dir()).expect("PostgreSQL outlives a killed server");
+    let (mut server, _) = place.start(&embedded()).await;
+    assert_eq!(postmaster_of(&place.data_dir()), Some(postmaster), "adopted, not started again");
+    assert_eq!(state(&server, &root, first).await, "pending");
+
+    // PostgreSQL: the server starts it again by itself.
+    let second = create(&server, &root, QUEUE).await;
+    kill(postmaster, Signal::SIGKILL).unwrap();
+    // Sessions of the dead PostgreSQL may still finish what they have; what they acknowledge counts.
+    let third = create_until_it_works(&server, &root).await;
+    let restarted = eventually("PostgreSQL runs again", async || {
+        postmaster_of(&place.data_dir()).filter(|&restarted| restarted != postmaster)
+    })
+    .await;
+    let fourth = create_until_it_works(&server, &root).await;
+
+    // Both.
+    server.kill().unwrap();
+    kill(restarted, Signal::SIGKILL).unwrap();
+    let (server, _) = place.start(&embedded()).await;
+    for task in [first, second, third, fourth] {
+        assert_eq!(state(&server, &root, task).await, "pending", "an acknowledged task is lost");
+    }
+    assert!(server.stop().await.success());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_embedded_server_runs_as_an_ordinary_user() {
+    if !nix::unistd::geteuid().is_root() {
+        // Then every other test here runs as an ordinary user.
+        return;
+    }
+    let place = Place::new();
+    let path = place.folder.path();
+    nix::unistd::chown(path, Some(NOBODY.into()), Some(NOBODY.into())).unwrap();
+    let (server, root) = place.start(&embedded().user(NOBODY)).await;
+    let task = create(&server, &root, QUEUE).await;
+    assert_eq!(state(&server, &root, task).await, "pending");
+    let owner =
+        |name: &str| std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(place.data_dir().join(name)).unwrap());
+    assert_eq!((owner("pg"), owner("root-credentials.json")), (NOBODY, NOBODY));
+    assert!(server.stop().await.success());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_start_that_cannot_be_is_refused_in_one_line() {
+    let folder = new_folder();
+    let data_dir = folder.path().join("data");
+    let start = async |launch: Launch| -> Output { finish(launch.command(&data_dir)).await };
+    let missing = refusal(&start(Launch::default().flag("--pg-bin", "/nonexistent")).await, 1);
+    assert!(missing.contains("/nonexistent") && missing.contains("apt install postgresql"), "{missing}");
+
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let line = refusal(&start(Launch::default().listen(&address)).await, 2);
+    assert!(line.contains("--listen") && line.contains(&address), "{line}");
+
+    let gone = Launch::on_database("postgres://nobody@127.0.0.1:1/none", &fresh_secret_key());
+    let line = refusal(&start(gone).await, 1);
+    assert!(line.contains("database"), "{line}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wrong_setting_is_refused_in_one_line_that_names_it() {
+    let folder = new_folder();
+    let data_dir = folder.path().join("data");
+    let with = |name: &str, value: &str| Launch::default().flag(name, value);
+    let url = "postgres://u:topsecret@127.0.0.1:1/d";
+    let cases = [
+        (with("--claim-timeout", "5"), "--claim-timeout", "5"),
+        (with("--claim-timeout", "10ms"), "--claim-timeout", "10ms"),
+        (with("--claim-timeout", "6d"), "--claim-timeout", "6d"),
+        (with("--claim-work-wait", "11m"), "--claim-work-wait", "11m"),
+        (Launch::default().env("TENURE_CLAIM_WORK_WAIT", "-1s"), "--claim-work-wait", "-1s"),
+        (with("--message-visibility", "0s"), "--message-visibility", "0s"),
+        (with("--poll-reservation", "6m"), "--poll-reservation", "6m"),
+        (with("--event-retention", "0s"), "--event-retention", "0s"),
+        (with("--clock", "sundial"), "--clock", "sundial"),
+        (with("--root-url", "queue.example.com"), "--root-url", "queue.example.com"),
+        (with("--root-url", "http://queue.example.com/"), "--root-url", "http://queue.example.com/"),
+        (with("--unheard", "1"), "--unheard", ""),
+        (with("--database-url", "mysql://u:topsecret@h/d"), "--database-url", ""),
+        (with("--database-url", url), "--secret-key", ""),
+        (with("--secret-key", "topsecret"), "--secret-key", ""),
+        (Launch::default().env("TENURE_CLAIM_TIMEOUT", "soon"), "--claim-timeout", "soon"),
+        (Launch::default().listen("localhost"), "--listen", "localhost"),
+        (Launch::default().listen("0.0.0.0:0"), "--root-url", "0.0.0.0:0"),
+        (with("--clock", "manual").listen("0.0.0.0:0").flag("--root-url", "http://x"), "--clock", "loopback"),
+    ];
+    for (launch, setting, value) in cases {
+        let output = finish(launch.command(&data_dir)).await;
+        let line = refusal(&output, 2);
+        assert!(line.contains(setting) && line.contains(value), "{line}");
+        assert!(!line.contains("topsecret"), "{line}");
+        assert_eq!(stdout(&output), "");
+    }
+    assert!(!data_dir.exists(), "a refused start leaves nothing");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_database_that_goes_away_and_comes_back_needs_no_restart() {
+    let database = tenure_tests::db::TestDatabase::create().await;
+    let (proxy, key, folder) = (Proxy::before(database.url()).await, fresh_secret_key(), new_folder());
+    let launch = Launch::on_database(proxy.url(), &key).flag("--claim-work-wait", "1s");
+    let server = launch.start(folder.path(), "server").await;
+    let root = create_root_client(database.url(), &key).credentials;
+    let kept = create(&server, &root, QUEUE).await;
+    for _ in 0..2 {
+        proxy.cut();
+        let lost = format!("/task/{}", new_task());
+        for (method, path, body) in [
+            ("PUT", lost.clone(), Some(definition(QUEUE))),
+            ("GET", format!("/task/{kept}"), None),
+            ("GET", format!("/task/{kept}/status"), None),
+            ("POST", claim_path(QUEUE), Some(worker(1))),
+            ("POST", format!("/task/{kept}/runs/0/claim"), Some(json!({"workerGroup": "g", "workerId": "w"}))),
+            ("POST", format!("/task/{kept}/runs/0/reclaim"), None),
+            ("POST", format!("/task/{kept}/runs/0/completed"), None),
+            ("GET", "/__heartbeat__".to_owned(), None),
+        ] {
+            let asked = Instant::now();
+            let reply = send(&server, &root, method, &path, body.as_ref()).await;
+            assert_eq!(reply.status, 503, "{method} {path}: {}", reply.text());
+            assert_unavailable(&reply);
+            assert!(asked.elapsed() < DRAINED_WITHIN, "{method} {path} took {:?}", asked.elapsed());
+        }
+        assert_eq!(Raw::new("GET", &format!("{QUEUE_API}/ping")).send(server.root_url()).await.status, 200);
+        proxy.mend();
+        let task = create_until_it_works(&server, &root).await;
+        assert_eq!(state(&server, &root, task).await, "pending");
+        assert_eq!(state(&server, &root, kept).await, "pending");
+        let lost = send(&server, &root, "GET", &lost, None).await;
+        assert_eq!(lost.status, 404, "what was refused was stored: {}", lost.text());
+    }
+    assert_eq!(claim(&mut client_of(&server), &root, QUEUE, 32).await.len(), 3);
+    assert!(server.stop().await.success());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_told_to_stop_sends_those_who_wait_away_empty() {
+    let mut rig = Rig::start().await;
+    let mut waiting = Vec::new();
+    for n in 0..20 {
+        let mut client = rig.client();
+        let path = format!("{QUEUE_API}{}", claim_path(&format!("serve/queue-{}", n % 3)));
+        client.start(&rig.root, "POST", &path, Some(worker(1).to_string().as_bytes())).await.unwrap();
+        waiting.push(client);
+    }
+    // Idle connections must not hold the server up either.
+    let mut idle = rig.client();
+    assert!(idle.call(&rig.root, "GET", &format!("{QUEUE_API}/ping"), None).await.unwrap().is_success());
+    let mut database = rig.database.connect("test").await;
+    eventually("the requests arrive", async || {
+        let rows = sqlx::query("SELECT count(*) FROM task_queues").fetch_one(&mut database).await.unwrap();
+        (rows.get::<i64, _>(0) == 3).then_some(())
+    })
+    .await;
+    let told = Instant::now();
+    rig.server.terminate().unwrap();
+    for mut client in waiting {
+        // One that had not been read when the server was told may also find its connection closed.
+        if let Ok(reply) = client.finish().await {
+            assert_eq!((reply.status, reply.body.as_slice()), (200, br#"{"tasks":[]}"#.as_slice()));
+        }
+    }
+    assert!(rig.server.ended().await.success());
+    assert!(told.elapsed() < DRAINED_WITHIN, "{:?}", told.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_signal_stops_a_server_at_once() {
+    let mut rig = Rig::start().await;
+    let target = Target::parse(rig.server.root_url()).unwrap();
+    // A request that never ends keeps the drain waiting.
+    let mut half = TcpStream::connect((target.host.as_str(), target.port)).await.unwrap();
+    let head = format!("POST {QUEUE_API}/claim-work/a%2Fb HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n");
+    half.write_all(head.as_bytes()).await.unwrap();
+    assert!(rig.call("GET", "/ping", None).await.is_success());
+    rig.server.terminate().unwrap();
+    eventually("the server takes no more connections", async || {
+        TcpStream::connect((target.host.as_str(), target.port)).await.is_err().then_some(())
+    })
+    .await;
+    assert!(!rig.server.has_ended());
+    let told = Instant::now();
+    rig.server.terminate().unwrap();
+    assert_eq!(rig.server.ended().await.code(), Some(130));
+    assert!(told.elapsed() < Duration::from_secs(2), "{:?}", told.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_created_on_one_server_wakes_a_worker_that_waits_on_another() {
+    let rig = Rig::start().await;
+    let other = rig.another("other").await;
+    let mut database = rig.database.connect("test").await;
+    let mut worst = Duration::ZERO;
+    for round in 0..6 {
+        let queue = format!("serve/round-{round}");
+        let mut waiting = client_of(&other);
+        let path = format!("{QUEUE_API}{}", claim_path(&queue));
+        waiting.start(&rig.root, "POST", &path, Some(worker(1).to_string().as_bytes())).await.unwrap();
+        eventually("the worker is in line", async || {
+            let rows = sqlx::query("SELECT count(*) FROM task_queues WHERE name = $1").bind(&queue);
+            (rows.fetch_one(&mut database).await.unwrap().get::<i64, _>(0) == 1).then_some(())
+        })
+        .await;
+        for _ in 0..5 {
+            assert!(call(&mut client_of(&other), &rig.root, "GET", "/ping", None).await.is_success());
+        }
+        let task = create(&rig.server, &rig.root, &queue).await;
+        let created = Instant::now();
+        let reply = tokio::time::timeout(PATIENCE, waiting.finish()).await.unwrap().unwrap();
+        let took = created.elapsed();
+        let body: Value = serde_json::from_slice(&reply.body).unwrap();
+        assert_eq!(body["tasks"][0]["status"]["taskId"], json!(task), "{body}");
+        // The first round may find the servers still connecting to each other.
+        if round > 0 {
+            worst = worst.max(took);
+        }
+    }
+    assert!(worst < WOKEN_WITHIN, "{worst:?}");
+    assert!(other.stop().await.success());
+    assert!(rig.server.stop().await.success());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_manual_clock_answers_after_what_fell_due_has_happened() {
+    let rig = Rig::start_with(|launch| launch.flag("--clock", "manual")).await;
+    let task = new_task();
+    assert_eq!(rig.create(task, &definition(QUEUE)).await.status, 200);
+    let advance = async |seconds: Value| {
+        rig.call("POST", "/api/tenure/v1/clock/advance", Some(&json!({"seconds": seconds}))).await
+    };
+    let now = async || rig.call("GET", "/api/tenure/v1/clock", None).await.body["now"].as_str().unwrap().to_owned();
+    assert_eq!(rig.claim(QUEUE, 1).await.len(), 1);
+
+    let before = now().await;
+    let answer = advance(json!(20 * 60 + 1)).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    assert!(answer.body["now"].as_str().unwrap() > before.as_str() && now().await > before);
+    let status = rig.status(task).await;
+    let run = |n: usize, field: &str| status["runs"][n][field].clone();
+    assert_eq!((run(0, "state"), run(0, "reasonResolved")), (json!("exception"), json!("claim-expired")));
+    assert_eq!((run(1, "state"), run(1, "reasonCreated")), (json!("pending"), json!("retry")));
+    assert_eq!(status["retriesLeft"], 4);
+    let claims = rig.claim(QUEUE, 1).await;
+    assert_eq!(claims[0]["runId"], 1, "the retry can be claimed at once");
+
+    assert_eq!(advance(json!(3_600)).await.status, 200);
+    let status = rig.status(task).await;
+    let last = &status["runs"].as_array().unwrap().last().unwrap()["reasonResolved"];
+    assert_eq!((&status["state"], last), (&json!("exception"), &json!("deadline-exceeded")), "{status}");
+    assert_eq!(counts(&rig.server, &rig.root).await, (json!(0), json!(0)));
+    // The claim ended with the deadline, or its run before that.
+    let path = format!("{}/completed", run_of(&claims[0]));
+    assert!(
+        [401, 409].contains(&call(&mut rig.client(), &credentials_of(&claims[0]), "POST", &path, None).await.status)
+    );
+
+    for wrong in [json!(-1), json!("1"), json!(1e12), Value::Null] {
+        assert_eq!(advance(wrong).await.code(), "InputValidationError");
+    }
+    assert!(rig.server.stop().await.success());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_that_is_not_manual_cannot_be_moved() {
+    let rig = Rig::start().await;
+    let answer = rig.call("POST", "/api/tenure/v1/clock/advance", Some(&json!({"seconds": 1}))).await;
+    assert_eq!((answer.status, answer.code()), (409, "RequestConflict"), "{}", answer.body);
+    assert_eq!(rig.call("GET", "/api/tenure/v1/clock", None).await.status, 200);
+    assert!(rig.server.stop().await.success());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_are_administered_from_the_command_line() {
+    let database = tenure_tests::db::TestDatabase::create().await;
+    let key = fresh_secret_key();
+    let env = [("DATABASE_URL", database.url()), ("TENURE_SECRET_KEY", key.as_str())];
+    let run = async |args: &[&str]| tenure(args, &env).await;
+    let migrated = run(&["migrate"]).await;
+    assert_eq!((migrated.status.code(), stdout(&migrated).lines().count()), (Some(0), 1), "{}", stderr(&migrated));
+    assert_eq!(run(&["migrate"]).await.status.code(), Some(0), "a repeat is harmless");
+
+    let created =
+        run(&["client", "create", "ci/one", "--scope", "a:*", "--scope", "b", "--root-url", "http://q"]).await;
+    let account: Value = serde_json::from_slice(&created.stdout).unwrap();
+    assert_eq!((&account["clientId"], &account["rootUrl"]), (&json!("ci/one"), &json!("http://q")));
+    let reset = run(&["client", "reset-token", "ci/one", "--json"]).await;
+    let again: Value = serde_json::from_slice(&reset.stdout).unwrap();
+    assert_ne!(again["accessToken"], account["accessToken"]);
+
+    let listed = stdout(&run(&["client", "list"]).await);
+    assert!(listed.starts_with("CLIENT") && listed.contains("ci/one") && listed.contains("a:* b"), "{listed}");
+    let shown = stdout(&run(&["client", "show", "ci/one"]).await);
+    assert!(shown.contains("ci/one") && shown.contains("enabled") && shown.contains("never"), "{shown}");
+    for output in [&listed, &shown] {
+        assert!(!output.contains(again["accessToken"].as_str().unwrap()), "a token is shown once only");
+    }
+    let listed: Value = serde_json::from_slice(&run(&["client", "list", "--json"]).await.stdout).unwrap();
+    assert_eq!((&listed[0]["clientId"], &listed[0]["scopes"]), (&json!("ci/one"), &json!(["a:*", "b"])));
+    let shown: Value = serde_json::from_slice(&run(&["client", "show", "ci/one", "--json"]).await.stdout).unwrap();
+    assert_eq!(shown, listed[0]);
+
+    assert!(refusal(&run(&["client", "create", "ci/one"]).await, 1).contains("ci/one"));
+    assert!(run(&["client", "delete", "ci/one"]).await.status.success());
+    for command in ["show", "delete", "reset-token"] {
+        assert!(refusal(&run(&["client", command, "ci/one"]).await, 1).contains("ci/one"));
+    }
+    for (args, named) in [
+        (vec!["client", "create", "a~b"], "client id"),
+        (vec!["client", "create", "x", "--scope", "a**"], "scope"),
+        (vec!["client", "create", "x", "--expires", "soon"], "soon"),
+        (vec!["client", "show"], "CLIENT_ID"),
+        (vec!["client", "explode"], "explode"),
+        (vec!["explode"], "explode"),
+    ] {
+        let line = refusal(&run(&args).await, 2);
+        assert!(line.contains(named), "{line}");
+    }
+    let keyless = tenure(&["client", "list"], &[("DATABASE_URL", database.url())]).await;
+    assert!(refusal(&keyless, 2).contains("--secret-key"));
+}
