@@ -1,5 +1,6 @@
 //! Tests of the server crate against a real database. Run with `scripts/with-pg`.
 
+mod explain;
 mod invariants;
 mod races;
 mod support;
