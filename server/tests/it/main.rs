@@ -3,4 +3,5 @@
 mod explain;
 mod invariants;
 mod races;
+mod servers;
 mod support;
