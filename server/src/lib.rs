@@ -3,6 +3,8 @@
 pub mod auth;
 pub mod background;
 pub mod batch;
+#[cfg(feature = "test-util")]
+pub mod breakage;
 pub mod cli;
 pub mod clock;
 pub mod config;

@@ -28,7 +28,7 @@ use crate::ops::status::ReadStatus;
 use crate::secrets::{SecretKeys, new_access_token};
 use crate::store::clients::{self, NewClient};
 use crate::store::queues::Queues;
-use crate::store::{bells, cluster, schema, session};
+use crate::store::{bells, clock, cluster, schema, session};
 use crate::telemetry;
 use crate::wakeup::Bells;
 
@@ -132,6 +132,7 @@ async fn serve(
     if database.embedded.is_some() {
         make_root(&database.pool, &keys, &settings.data_dir, root_url).await?;
     }
+    warn_of_moved_clock(settings, &database.pool).await?;
     let mode = if database.embedded.is_some() { "embedded" } else { "external" };
     tracing::info!(database = mode, root_url, version = env!("CARGO_PKG_VERSION"), "starting");
     let (tasks, connections, stop) = (TaskTracker::new(), TaskTracker::new(), CancellationToken::new());
@@ -151,6 +152,15 @@ async fn serve(
         tracing::warn!(tasks = tasks.len(), "some background work did not end in time");
     }
     tracing::info!("stopped");
+    Ok(())
+}
+
+/// A database whose clock was moved by tests stays in their future.
+async fn warn_of_moved_clock(settings: &Settings, pool: &PgPool) -> Result<(), StartError> {
+    let seconds = clock::get_offset(&mut *pool.acquire().await?).await?;
+    if seconds != 0.0 && settings.clock == ClockMode::Database {
+        tracing::warn!(seconds, "the clock of this database was moved by --clock manual; all times are ahead by that");
+    }
     Ok(())
 }
 

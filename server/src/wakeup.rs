@@ -99,7 +99,6 @@ impl Bells {
     }
 
     /// Waits until the passes are rung for.
-    #[must_use]
     pub fn passes(&self) -> Notified<'_> {
         self.shared.passes.notified()
     }

@@ -40,8 +40,8 @@ def test_temporary_credentials_can_do_what_they_say_and_no_more(server, queue_id
     queue = server.queue(temporary(server, scopes_to_create(queue_id), name=name))
     task_id = create(queue, queue_id)
     assert server.queue().status(task_id)["status"]["state"] == "pending"
-    message = assert_forbidden(queue.status, task_id)
-    assert f"queue:status:{task_id}" in message
+    message = assert_forbidden(queue.taskQueueCounts, queue_id)
+    assert f"queue:claimed-count:{queue_id}" in message
     assert_forbidden(queue.createTask, taskcluster.slugId(), definition(queue_id, priority="high"))
     assert_forbidden(queue.createTask, taskcluster.slugId(), definition(queue_id, scopes=["somebody:else"]))
     assert_forbidden(queue.createTask, taskcluster.slugId(), definition(queue_id, routes=["index.somewhere"]))
@@ -56,10 +56,10 @@ def test_the_scope_of_a_higher_priority_is_enough_for_a_lower_one(server, queue_
 
 
 def test_a_scope_that_ends_in_a_star_stands_for_all_that_begin_like_it(server, queue_id):
-    queue = server.queue(temporary(server, ["queue:status:*"]))
-    task_id = create(server.queue(), queue_id)
-    assert queue.status(task_id)["status"]["state"] == "pending"
-    assert_forbidden(queue.task, task_id)
+    queue = server.queue(temporary(server, ["queue:claimed-count:python-tests/*"]))
+    create(server.queue(), queue_id)
+    assert queue.taskQueueCounts(queue_id)["pendingTasks"] == 1
+    assert_forbidden(queue.taskQueueCounts, "other/queue")
 
 
 def test_temporary_credentials_that_are_over_or_forged_are_refused(server, queue_id):
@@ -93,10 +93,12 @@ def test_a_wrong_token_or_an_unknown_client_is_refused(server, queue_id):
         assert_unknown(server.queue(credentials).pendingTasks, queue_id)
 
 
-def test_nobody_may_do_nothing(server, queue_id):
+def test_without_credentials_one_may_look_and_not_touch(server, queue_id):
     anonymous = server.anonymous_queue()
     assert anonymous.ping()["alive"] is True
-    assert_forbidden(anonymous.pendingTasks, queue_id)
+    # Everybody may see what is pending, but not what is claimed.
+    assert anonymous.pendingTasks(queue_id)["pendingTasks"] == 0
+    assert_forbidden(anonymous.taskQueueCounts, queue_id)
     assert_forbidden(anonymous.createTask, taskcluster.slugId(), definition(queue_id))
 
 
@@ -104,10 +106,10 @@ def test_a_request_can_give_up_scopes(server, queue_id):
     task_id = create(server.queue(), queue_id)
     narrowed = server.queue(authorizedScopes=[f"queue:status:{task_id}"])
     assert narrowed.status(task_id)["status"]["taskId"] == task_id
-    assert_forbidden(narrowed.task, task_id)
+    assert_forbidden(narrowed.taskQueueCounts, queue_id)
     # What the caller does not have it cannot keep.
     credentials = temporary(server, ["queue:status:*"])
-    grasping = server.queue(credentials, authorizedScopes=["queue:get-task:*"])
+    grasping = server.queue(credentials, authorizedScopes=["queue:claimed-count:*"])
     assert_unknown(grasping.status, task_id)
 
 

@@ -76,9 +76,8 @@ def test_a_task_without_a_required_part_is_refused(queue, queue_id, missing):
         {"expires": taskcluster.fromNowJSON("1 minute")},
         {"scopes": ["too:**"]},
         {"provisionerId": "other", "workerType": "queue"},
-        {"dependencies": [taskcluster.slugId()]},
     ],
-    ids=["too old", "from the future", "past its deadline", "deadline too far", "expires early", "scope", "queue", "dependency"],
+    ids=["too old", "from the future", "past its deadline", "deadline too far", "expires early", "scope", "queue"],
 )
 def test_a_task_that_makes_no_sense_is_refused(queue, queue_id, changes):
     task_id = taskcluster.slugId()

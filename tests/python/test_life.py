@@ -204,22 +204,6 @@ def test_many_queues_are_counted_at_once(queue, queue_id):
     assert told == {queue_id: (1, 0), other: (0, 0)}
 
 
-def test_many_tasks_are_read_at_once(queue, queue_id):
-    created = {create(queue, queue_id) for _ in range(3)}
-    asked = {"taskIds": [*created, taskcluster.slugId()]}
-    statuses = queue.statuses(asked)["statuses"]
-    assert {one["taskId"] for one in statuses} == created
-    assert all(one["status"] == queue.status(one["taskId"])["status"] for one in statuses)
-    tasks = queue.tasks(asked)["tasks"]
-    assert {one["taskId"] for one in tasks} == created
-    assert all(one["task"] == queue.task(one["taskId"]) for one in tasks)
-
-    pages = []
-    queue.statuses(payload=asked, query={"limit": 2}, paginationHandler=lambda page: pages.append(page["statuses"]))
-    assert sum(map(len, pages)) == len(created)
-    assert {one["taskId"] for page in pages for one in page} == created
-
-
 def test_a_worker_that_shuts_down_gives_its_task_to_another(server, queue, queue_id):
     task_id = create(queue, queue_id)
     first = server.queue(claim_one(queue, queue_id)["credentials"])

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -53,6 +54,8 @@ pub fn binary() -> PathBuf {
 pub struct Launch {
     args: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
+    listen: Option<String>,
+    user: Option<u32>,
 }
 
 impl Launch {
@@ -76,6 +79,36 @@ impl Launch {
         self
     }
 
+    /// Another address to listen on than a free port of the loopback interface.
+    #[must_use]
+    pub fn listen(mut self, address: impl Into<String>) -> Self {
+        self.listen = Some(address.into());
+        self
+    }
+
+    /// Runs the server as this user and group, which only root can do.
+    #[must_use]
+    pub fn user(mut self, id: u32) -> Self {
+        self.user = Some(id);
+        self
+    }
+
+    /// The command that starts the server, with `data_dir` as its data directory.
+    #[must_use]
+    pub fn command(&self, data_dir: &Path) -> Command {
+        let mut command = Command::new(binary());
+        command
+            .args(["serve", "--listen", self.listen.as_deref().unwrap_or("127.0.0.1:0"), "--data-dir"])
+            .arg(data_dir)
+            .args(&self.args)
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null());
+        if let Some(user) = self.user {
+            command.uid(user).gid(user);
+        }
+        command
+    }
+
     /// Starts the server and waits until it can serve. Its output goes to a file in `folder`, which is also its data
     /// directory; `name` tells several servers of one folder apart.
     ///
@@ -86,12 +119,8 @@ impl Launch {
         let log = folder.join(format!("{name}.log"));
         let output = std::fs::File::create(&log).expect("the test's folder can be written");
         let errors = output.try_clone().expect("a file handle can be copied");
-        let child = Command::new(binary())
-            .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
-            .arg(folder.join(name))
-            .args(&self.args)
-            .envs(self.env.iter().map(|(name, value)| (name, value)))
-            .stdin(Stdio::null())
+        let child = self
+            .command(&folder.join(name))
             .stdout(output)
             .stderr(errors)
             .spawn()
@@ -163,6 +192,15 @@ impl Server {
     /// If it does not stop in time.
     pub async fn stop(mut self) -> ExitStatus {
         self.terminate().expect("a child that nobody waited for can be signalled");
+        self.ended().await
+    }
+
+    /// Waits until a server that was asked to stop has stopped.
+    ///
+    /// # Panics
+    ///
+    /// If it does not stop in time.
+    pub async fn ended(&mut self) -> ExitStatus {
         let deadline = Instant::now() + STOPPED_WITHIN;
         while Instant::now() < deadline {
             if let Some(status) = self.child.try_wait().expect("a child can be waited for") {

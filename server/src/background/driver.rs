@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{Context, PassReport, claims, counters, deadlines, events, marks};
+use super::{Context, PassReport, SLICE, claims, counters, deadlines, events, marks};
 use crate::batch::marks::MarkTable;
 
 /// How soon what is due is acted on while anything is unresolved.
@@ -26,6 +26,8 @@ enum Pace {
     Due,
     /// At a steady pace.
     Every(Duration),
+    /// At a steady pace, and again at once while there is more than a slice to do.
+    InSlices(Duration),
 }
 
 /// Starts all passes; they end after the pass in hand when they are stopped.
@@ -38,7 +40,7 @@ pub fn start(context: &Context, table: &MarkTable, tasks: &TaskTracker, stop: &C
     tasks.spawn(drive("sequence", steady).run(async |context: &Context| events::sequence(context).await));
     let table = table.clone();
     tasks.spawn(drive("marks", steady).run(async move |context: &Context| marks::pass(context, &table).await));
-    let forgetting = Pace::Every(FORGETTING);
+    let forgetting = Pace::InSlices(FORGETTING);
     tasks.spawn(drive("forget", forgetting).run(async |context: &Context| events::forget(context).await));
 }
 
@@ -61,7 +63,7 @@ impl Driver {
                 Ok(report) => {
                     failing = false;
                     self.publish(report, started);
-                    if report.done > 0 && matches!(self.pace, Pace::Due) { Duration::ZERO } else { self.pause() }
+                    self.pause_after(report)
                 }
                 Err(error) => {
                     // Said once, not at every try while the database is away.
@@ -76,9 +78,11 @@ impl Driver {
         }
     }
 
-    fn pause(&self) -> Duration {
+    fn pause_after(&self, report: PassReport) -> Duration {
         match self.pace {
-            Pace::Every(interval) => interval,
+            Pace::Due if report.done > 0 => Duration::ZERO,
+            Pace::InSlices(_) if report.done as i64 >= SLICE => Duration::ZERO,
+            Pace::Every(interval) | Pace::InSlices(interval) => interval,
             Pace::Due if self.context.bells.awake() => AWAKE,
             Pace::Due => RESTING,
         }
@@ -88,7 +92,7 @@ impl Driver {
         let rung = async {
             match self.pace {
                 Pace::Due => self.context.bells.passes().await,
-                Pace::Every(_) => std::future::pending().await,
+                Pace::Every(_) | Pace::InSlices(_) => std::future::pending().await,
             }
         };
         tokio::select! {

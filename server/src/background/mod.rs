@@ -9,7 +9,7 @@ pub mod elsewhere;
 pub mod events;
 pub mod marks;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sqlx::PgPool;
 
@@ -44,17 +44,26 @@ pub struct PassReport {
     pub lost_race: usize,
 }
 
-/// Runs everything that is due now, until nothing is.
+/// How long [`run_all_due`] waits for rows that somebody else holds.
+const HELD_PATIENCE: Duration = Duration::from_secs(3);
+/// How often it looks again.
+const HELD_LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// Runs everything that is due now, until nothing is; what a foreign transaction holds is left after a while.
 pub async fn run_all_due(context: &Context) -> Result<(), sqlx::Error> {
+    let mut progress = Instant::now();
     loop {
         let expired = claims::pass(context).await?;
         let overdue = deadlines::pass(context).await?;
-        if expired.done + overdue.done == 0 && expired.found + overdue.found == 0 {
+        if expired.found + overdue.found == 0 {
             return Ok(());
         }
-        if expired.done + overdue.done == 0 {
-            // What is due is held by somebody for a moment.
-            tokio::time::sleep(Duration::from_millis(5)).await;
+        if expired.done + overdue.done > 0 {
+            progress = Instant::now();
+        } else if progress.elapsed() > HELD_PATIENCE {
+            return Ok(());
+        } else {
+            tokio::time::sleep(HELD_LOOK_EVERY).await;
         }
     }
 }

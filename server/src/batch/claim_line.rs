@@ -237,6 +237,8 @@ impl Line {
                 return;
             }
             let Some(waiter) = line.pop_front() else { break };
+            #[cfg(feature = "test-util")]
+            let claims = crate::breakage::perhaps_twice(claims);
             let delivery = self.back.guard(claims.iter().map(super::claim_batch::held).collect());
             // If the worker hung up meanwhile, the answer comes back here and its guard hands the claims back.
             drop(waiter.reply.send(Ok(Answer { claims, delivery })));

@@ -199,6 +199,8 @@ impl<O: Operation> Worker<O> {
                     let half = part.split_off(part.len() / 2);
                     parts.extend([half, part]);
                 }
+                // Some member waits for a lock that a foreign transaction holds: alone, each finds out for itself.
+                Err(Failure::Again(_)) if part.len() > 1 => self.slow.take(part),
                 Err(failure) => {
                     let error = failure.report(O::NAME);
                     for job in part {

@@ -160,14 +160,14 @@ fn open_run(open: &OpenRun, state: RunState) -> Run {
     }
 }
 
-fn with_tenancy(run: Run, tenancy: Option<&Tenancy>) -> Run {
-    Run {
-        worker_group: tenancy.map(|held| held.worker_group.clone()),
-        worker_id: tenancy.map(|held| held.worker_id.clone()),
-        taken_until: tenancy.map(|held| held.taken_until.into()),
-        started: tenancy.map(|held| held.started.into()),
-        ..run
+fn with_tenancy(mut run: Run, tenancy: Option<&Tenancy>) -> Run {
+    if let Some(held) = tenancy {
+        run.worker_group = Some(held.worker_group.clone());
+        run.worker_id = Some(held.worker_id.clone());
+        run.taken_until = Some(held.taken_until.into());
+        run.started = Some(held.started.into());
     }
+    run
 }
 
 fn ended_run(ended: &EndedRun) -> Run {

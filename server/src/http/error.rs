@@ -12,6 +12,7 @@ use super::call::Call;
 use crate::auth::InsufficientScopes;
 use crate::clock;
 use crate::domain::create::Unacceptable;
+use crate::domain::json;
 use crate::ops::OpError;
 
 /// Seconds after which a 503 may be tried again.
@@ -55,7 +56,9 @@ impl ApiError {
     pub fn response(self, call: &Call) -> Response {
         let params: serde_json::Map<String, serde_json::Value> =
             call.params.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect();
-        let payload = if call.body.len() <= REPEATED_BODY_MAX { serde_json::from_slice(&call.body).ok() } else { None };
+        // What we cannot read, such as half a surrogate pair or a key twice, the caller may not be able to read either.
+        let repeated = call.body.len() <= REPEATED_BODY_MAX && json::check(&call.body).is_ok();
+        let payload = if repeated { serde_json::from_slice(&call.body).ok() } else { None };
         let status = StatusCode::from_u16(self.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let time = Timestamp::new(clock::real_now());
         let body = Body {

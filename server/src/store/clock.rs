@@ -38,3 +38,13 @@ pub async fn advance(conn: &mut PgConnection, seconds: f64) -> Result<DateTime<U
     .await?;
     get_now(conn).await
 }
+
+/// How far the manual clock is ahead.
+pub async fn get_offset(conn: &mut PgConnection) -> Result<f64, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"-- get_offset
+        SELECT extract(epoch FROM clock_offset)::float8 AS "seconds!" FROM clock"#
+    )
+    .fetch_one(conn)
+    .await
+}

@@ -26,6 +26,10 @@ pub async fn create_task(app: App, call: Arc<Call>) -> Result<Response, ApiError
         return Err(OpError::NotBuilt(message.to_owned()).into());
     }
     let queue = app.queues.make_key(&app.pool, &task.queue).await?;
+    #[cfg(feature = "test-util")]
+    if crate::breakage::strikes(crate::breakage::Breakage::LoseCreate) {
+        return Ok(super::raw("{\"status\":{}}".to_owned()));
+    }
     let created = app.create.submit(Request { task: Arc::new(task), queue }).await?;
     ok(&StatusBody { status: &created.status() })
 }

@@ -30,18 +30,13 @@ struct Body {
 /// arrived finds that answer's events.
 pub async fn list_events(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize(&Expression::from("tenure:list-events"))?;
-    let (mut after, mut limit) = (0, LIMIT_DEFAULT);
+    let (mut after, mut limit) = (0_i64, LIMIT_DEFAULT);
     for (name, value) in call.query(&["after", "limit"])? {
         let unfit = |what: &str| ApiError::arguments(format!("the query parameter `{name}` must be {what}"));
-        match name.as_str() {
-            "after" => {
-                after = value
-                    .parse::<u32>()
-                    .map(i64::from)
-                    .or_else(|_| value.parse::<i64>())
-                    .map_err(|_| unfit("a position: 0 or a whole number"))?
-            }
-            _ => limit = value.parse().map_err(|_| unfit("from 1 to 1000"))?,
+        if name == "after" {
+            after = value.parse().map_err(|_| unfit("a position: 0 or a whole number"))?;
+        } else {
+            limit = value.parse().map_err(|_| unfit("from 1 to 1000"))?;
         }
         if after < 0 || after == i64::MAX {
             return Err(unfit("a position: 0 or a whole number"));

@@ -75,6 +75,7 @@ pub struct Claimed {
 }
 
 /// Claims for `term` what is wanted, highest priority and oldest first, and hands it out in the order of the slots.
+#[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
 pub async fn claim(
     conn: &mut PgConnection,
     wants: &[Want],

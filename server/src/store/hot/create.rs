@@ -72,6 +72,7 @@ impl<'a> Columns<'a> {
 }
 
 /// Stores the tasks that are new, dated well, and welcome in their group. The others are missing from the answer.
+#[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
 pub async fn create(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<Vec<Created>, sqlx::Error> {
     let columns = Columns::new(members);
     let rows = sqlx::query!(

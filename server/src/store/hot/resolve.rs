@@ -104,6 +104,7 @@ impl Resolved {
 }
 
 /// Ends the runs, each if its claim is still held, and appends the next run where the rules allow one.
+#[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
 pub async fn resolve(conn: &mut PgConnection, members: &[Member]) -> Result<Vec<Resolved>, sqlx::Error> {
     let ids: Vec<Uuid> = members.iter().map(|member| member.id).collect();
     let runs: Vec<i16> = members.iter().map(|member| member.run).collect();

@@ -170,7 +170,10 @@ impl Account {
         println!("  the queue: {} pending, {} claimed", self.counts.pending_tasks, self.counts.claimed_tasks);
         println!("\nWorkers killed: {}; they held {} runs.", self.kills, self.held);
         let shown = &self.retried[..self.retried.len().min(ROWS_MAX)];
-        table::print(&format!("Tasks that took more than one run: {}", self.retried.len()), &["task", "runs"], shown);
+        let more =
+            if shown.len() < self.retried.len() { format!(", {} of them shown", shown.len()) } else { String::new() };
+        let title = format!("Tasks that took more than one run: {}{more}", self.retried.len());
+        table::print(&title, &["task", "runs"], shown);
         self.print_kinds();
         println!("\nChecksums recomputed outside the tasks: {} files, all compared.", self.checked);
         for problem in self.problems.iter().take(PROBLEMS_MAX) {

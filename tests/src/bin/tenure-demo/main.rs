@@ -11,12 +11,14 @@ mod processes;
 mod table;
 mod watch;
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
 use futures_util::{StreamExt, TryStreamExt};
+use nix::fcntl::{Flock, FlockArg};
 use tenure_api::ids::TaskQueueId;
 use tenure_worker::{Client, Credentials};
 use tokio::signal::unix::{SignalKind, signal};
@@ -27,6 +29,8 @@ use processes::{Server, Workers};
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 const QUEUE: &str = "demo/files";
+/// The file that marks and locks the scratch directory.
+const MARK: &str = ".tenure-demo";
 const INTERRUPTED: u8 = 130;
 /// How many requests are under way at once while tasks are handed in or looked at.
 const CONCURRENCY: usize = 16;
@@ -82,7 +86,7 @@ async fn demonstrate(cli: &Cli) -> Result<ExitCode> {
         Some(dir) => dir.clone(),
         None => std::env::current_exe()?.parent().map(Path::to_path_buf).unwrap_or_default(),
     };
-    let scratch = fresh_scratch(&cli.scratch_dir)?;
+    let (scratch, _lock) = fresh_scratch(&cli.scratch_dir)?;
     println!("Starting tenure serve with its own PostgreSQL in {} …", cli.data_dir.display());
     let server = Server::start(&bin_dir, &cli.data_dir, &cli.listen, &scratch).await?;
     let mut workers = Workers::new(&bin_dir, &scratch, server.root_url(), server.credentials().clone());
@@ -99,6 +103,7 @@ async fn demonstrate(cli: &Cli) -> Result<ExitCode> {
     println!("Stopping the workers and the server …");
     workers.stop().await;
     server.stop().await;
+    println!("Stopped. The database stays in {} for the next run.", cli.data_dir.display());
     ended.map(|code| code.unwrap_or(ExitCode::from(INTERRUPTED)))
 }
 
@@ -130,31 +135,46 @@ async fn work(cli: &Cli, server: &Server, workers: &mut Workers, scratch: &Path)
 
 fn print_where_to_look(server: &Server, scratch: &Path) {
     let root_url = server.root_url();
-    println!("\nThe server and the workers stay up until Ctrl-C.");
+    let file = server.credentials_file().display();
+    println!("\nThe server and the workers stay up until Ctrl-C. In another terminal, in this directory:");
+    println!("  TOKEN=$(sed -n 's/.*\"accessToken\": *\"\\([^\"]*\\)\".*/\\1/p' {file})");
+    println!("  curl -u root:$TOKEN {root_url}/api/queue/v1/task-queues/{QUEUE}/counts");
+    println!("  curl -u root:$TOKEN '{root_url}/api/tenure/v1/events?limit=10'");
+    println!("  curl {root_url}/metrics");
+    println!("Where things are:");
     println!("  root URL      {root_url}");
-    println!("  credentials   {} (client root, all scopes)", server.credentials_file().display());
+    println!("  credentials   {file} (client root, all scopes)");
     println!("  queue         {QUEUE}");
-    println!("  logs          {}", scratch.display());
-    println!("  try           curl -u root:<accessToken> {root_url}/api/queue/v1/task-queues/{QUEUE}/counts");
+    println!("  logs, results {}", scratch.display());
+    println!("README.md goes on from here: create tasks of your own, claim and report them.");
 }
 
 fn client(root_url: &str, credentials: &Credentials) -> Result<Client> {
     Ok(Client::builder().root_url(root_url).credentials(credentials.clone()).build()?)
 }
 
-/// An empty directory that is only ours; what an earlier run left in it goes.
-fn fresh_scratch(dir: &Path) -> Result<PathBuf> {
+/// An empty directory that is only ours for as long as the lock is held; what an earlier run left in it goes.
+fn fresh_scratch(dir: &Path) -> Result<(PathBuf, Flock<File>)> {
     let dir = std::path::absolute(dir)?;
     // Marks a directory as ours, so that a mistyped --scratch-dir deletes nothing.
-    let mark = dir.join(".tenure-demo");
-    if mark.exists() {
-        std::fs::remove_dir_all(&dir)?;
-    } else if dir.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
+    let mark = dir.join(MARK);
+    if !mark.exists() && dir.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
         return Err(format!("--scratch-dir {} holds something else; name an empty directory", dir.display()).into());
     }
+    std::fs::create_dir_all(&dir)?;
+    let lock = Flock::lock(File::create(&mark)?, FlockArg::LockExclusiveNonblock).map_err(|(_, _)| {
+        format!("another demonstration works in {}; stop it, or name another --scratch-dir", dir.display())
+    })?;
+    for entry in dir.read_dir()? {
+        let path = entry?.path();
+        if path.is_dir() {
+            std::fs::remove_dir_all(&path)?;
+        } else if path != mark {
+            std::fs::remove_file(&path)?;
+        }
+    }
     std::fs::create_dir_all(dir.join("results"))?;
-    std::fs::write(mark, "")?;
-    Ok(dir)
+    Ok((dir, lock))
 }
 
 async fn stop_signal() -> Result<()> {

@@ -22,7 +22,7 @@ const READY: &str = "tenure ready: ";
 const START_PATIENCE: Duration = Duration::from_secs(120);
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
 /// Short, so that tasks of a killed worker come back while one watches.
-const CLAIM_TIMEOUT: &str = "15s";
+pub const CLAIM_TIMEOUT: &str = "15s";
 const WORKER_GROUP: &str = "demo";
 const WORKER_CAPACITY: &str = "4";
 /// How many lines of a log are shown when its writer failed.

@@ -10,7 +10,7 @@ use tenure_worker::{Client, State, TaskStatus};
 use tokio::time::Instant;
 
 use crate::plan::Planned;
-use crate::processes::Workers;
+use crate::processes::{CLAIM_TIMEOUT, Workers};
 use crate::{CONCURRENCY, Result};
 
 const TICK: Duration = Duration::from_millis(500);
@@ -68,7 +68,8 @@ pub async fn watch(client: &Client, tasks: &[Planned], workers: &mut Workers, pa
                 let mut held = kill(client, tasks, workers, &victims, &mut statuses).await?;
                 held.retain(|held| !seen.held.contains(held));
                 progress.say(&format!(
-                    "Killed {} with SIGKILL while they held {} tasks, and started them again.",
+                    "Killed {} with SIGKILL while they held {} tasks, and started them again. Their claims run out {CLAIM_TIMEOUT} after \
+                     they were made; then others get the tasks.",
                     victims.join(" and "),
                     held.len()
                 ));

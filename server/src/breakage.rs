@@ -1,0 +1,51 @@
+//! Deliberate breakages, to prove that the checkers of the tests can fail. Compiled only with the feature `test-util`,
+//! and off unless `TENURE_BREAK` names one.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What is broken on purpose.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Breakage {
+    /// Now and then a run is claimed for two workers.
+    ClaimTwice,
+    /// Now and then a create is acknowledged and not stored.
+    LoseCreate,
+    /// Counts are off by one.
+    CountOffByOne,
+}
+
+/// Every so many chances the breakage strikes.
+const EVERY: u64 = 20;
+
+fn chosen() -> Option<Breakage> {
+    static CHOSEN: OnceLock<Option<Breakage>> = OnceLock::new();
+    *CHOSEN.get_or_init(|| match std::env::var("TENURE_BREAK").as_deref() {
+        Ok("claim-twice") => Some(Breakage::ClaimTwice),
+        Ok("lose-create") => Some(Breakage::LoseCreate),
+        Ok("count-off-by-one") => Some(Breakage::CountOffByOne),
+        _ => None,
+    })
+}
+
+/// Whether this breakage is on.
+#[must_use]
+pub fn is_on(breakage: Breakage) -> bool {
+    chosen() == Some(breakage)
+}
+
+/// Whether this breakage strikes now.
+#[must_use]
+pub fn strikes(breakage: Breakage) -> bool {
+    static CHANCES: AtomicU64 = AtomicU64::new(0);
+    is_on(breakage) && CHANCES.fetch_add(1, Ordering::Relaxed) % EVERY == EVERY - 1
+}
+
+/// Claims, of which the first is there twice when that breakage strikes.
+#[must_use]
+pub fn perhaps_twice<T: Clone>(mut claims: Vec<T>) -> Vec<T> {
+    if strikes(Breakage::ClaimTwice) {
+        claims.extend(claims.first().cloned());
+    }
+    claims
+}

@@ -1,0 +1,461 @@
+//! What a caller can get wrong, and that nothing comes of it but an answer that says what to change.
+
+use serde_json::{Value, json};
+use tenure_tests::http::QUEUE_API;
+
+use crate::rig::{Raw, Rig, claim_path, definition, minutes_from_now, new_task, run_of, worker};
+
+const QUEUE: &str = "bad/input";
+const SCHEMA: &str = "InputValidationError";
+const RULE: &str = "InputError";
+const SHAPE: &str = "MalformedPayload";
+const ARGUMENTS: &str = "InvalidRequestArguments";
+/// 10 MB, as the contract has it.
+const BODY_MAX: usize = 10 << 20;
+
+/// A definition with one thing changed.
+fn spoiled(pointer: &str, value: &Value) -> Value {
+    let mut body = definition(QUEUE);
+    let (parent, key) = pointer.rsplit_once('/').unwrap();
+    body.pointer_mut(parent).unwrap()[key] = value.clone();
+    body
+}
+
+/// Each of these must be refused with the code and a message that has the text, and leave no trace.
+async fn all_refused(rig: &Rig, bodies: &[(Value, &str, &str)]) {
+    for (body, code, named) in bodies {
+        let task = new_task();
+        let answer = rig.create(task, body).await;
+        let shown: String = body.to_string().chars().take(300).collect();
+        assert_eq!((answer.status, answer.code()), (400, *code), "{} for {shown}", answer.body);
+        let message = answer.body["message"].as_str().unwrap();
+        assert!(message.contains(named), "{message:?} does not name {named} for {shown}");
+        let known = rig.call("GET", &format!("/task/{task}"), None).await;
+        assert_eq!(known.status, 404, "a refused task was stored: {shown}");
+    }
+    let counts = rig.call("GET", "/task-queues/bad%2Finput/counts", None).await;
+    assert_eq!((&counts.body["pendingTasks"], &counts.body["claimedTasks"]), (&json!(0), &json!(0)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_field_of_the_wrong_type_or_past_its_limit_is_refused_by_name() {
+    let rig = Rig::start().await;
+    let long = |length: usize| json!("x".repeat(length));
+    let many = |count: usize| (0..count).map(|n| json!(format!("route.{n}"))).collect::<Value>();
+    let edges = (0..10_001).map(|_| json!(new_task())).collect::<Value>();
+    let twice = new_task();
+    let source = |length: usize| json!(format!("https://{}", "x".repeat(length - 8)));
+    let fields = [
+        ("/taskQueueId", vec![json!("noslash"), json!("p/W"), json!("p/-w"), json!("p/w/x"), json!(""), json!(1)]),
+        ("/taskQueueId", vec![json!(format!("{}/w", "p".repeat(39))), json!(format!("p/{}", "w".repeat(39)))]),
+        ("/provisionerId", vec![json!("a b"), json!(""), long(39), json!(1)]),
+        ("/workerType", vec![json!("W"), json!("w-"), long(39), json!([])]),
+        ("/schedulerId", vec![json!("a b"), json!(""), long(39), json!(1)]),
+        ("/projectId", vec![json!("a b"), json!(""), long(501), json!(1)]),
+        ("/taskGroupId", vec![json!("short"), long(22), json!(1)]),
+        ("/dependencies", vec![json!("x"), json!(["short"]), json!([twice, twice]), edges]),
+        ("/requires", vec![json!("some"), json!(1)]),
+        ("/routes", vec![json!("x"), json!([1]), json!([""]), json!([long(250)]), many(65), json!(["a", "a"])]),
+        ("/routes", vec![json!(["a\u{0}b"])]),
+        ("/priority", vec![json!("normal"), json!("HIGH"), json!(1)]),
+        ("/retries", vec![json!(-1), json!(50), json!(1.5), json!("5"), json!(70_000)]),
+        ("/created", vec![json!("yesterday"), json!(1), json!("2026-13-01T00:00:00Z")]),
+        ("/deadline", vec![json!("soon"), json!(1), Value::Null]),
+        ("/expires", vec![json!("never"), json!(1)]),
+        ("/scopes", vec![json!("x"), json!([1]), json!(["\u{e9}"]), json!(["a\nb"])]),
+        ("/payload", vec![json!([]), json!("x"), json!(1), Value::Null]),
+        ("/extra", vec![json!([]), json!("x")]),
+        ("/tags", vec![json!([]), json!({"a": 1}), json!({"a": long(4_097)})]),
+        ("/metadata", vec![json!("x"), json!({}), Value::Null]),
+        ("/metadata/name", vec![long(256), json!(1), Value::Null]),
+        ("/metadata/description", vec![long(32_769), json!(1)]),
+        ("/metadata/owner", vec![long(256), json!(1)]),
+        ("/metadata/source", vec![source(4_097), json!("ftp://x"), json!("x"), json!(1)]),
+        ("/metadata/unheard", vec![json!(1)]),
+        ("/unheard", vec![json!(1)]),
+    ];
+    let bodies: Vec<_> = fields
+        .iter()
+        .flat_map(|(pointer, values)| {
+            values.iter().map(|value| (spoiled(pointer, value), SCHEMA, pointer.rsplit('/').next().unwrap()))
+        })
+        .collect();
+    all_refused(&rig, &bodies).await;
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_field_that_is_missing_or_null_is_refused_by_name() {
+    let rig = Rig::start().await;
+    let mut bodies = Vec::new();
+    for field in ["created", "deadline", "payload", "metadata"] {
+        let mut body = definition(QUEUE);
+        body.as_object_mut().unwrap().remove(field);
+        bodies.push((body, SCHEMA, field));
+    }
+    for field in ["name", "description", "owner", "source"] {
+        let mut body = definition(QUEUE);
+        body["metadata"].as_object_mut().unwrap().remove(field);
+        bodies.push((body, SCHEMA, field));
+    }
+    let optional = [
+        "provisionerId",
+        "workerType",
+        "taskQueueId",
+        "schedulerId",
+        "projectId",
+        "taskGroupId",
+        "dependencies",
+        "requires",
+        "routes",
+        "priority",
+        "retries",
+        "expires",
+        "scopes",
+        "tags",
+        "extra",
+    ];
+    bodies.extend(optional.map(|field| (spoiled(&format!("/{field}"), &Value::Null), SCHEMA, field)));
+    bodies.push((json!([]), SCHEMA, "the body"));
+    all_refused(&rig, &bodies).await;
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fields_that_break_a_rule_are_refused_by_name() {
+    let rig = Rig::start().await;
+    let with = |changes: &[(&str, Value)]| {
+        let mut body = definition(QUEUE);
+        for (field, value) in changes {
+            body[*field] = value.clone();
+        }
+        body
+    };
+    let mut unnamed = definition(QUEUE);
+    unnamed.as_object_mut().unwrap().remove("taskQueueId");
+    let minutes = |minutes: i64| json!(minutes_from_now(minutes));
+    let bodies = [
+        (unnamed.clone(), RULE, "taskQueueId"),
+        (with(&[("provisionerId", json!("bad"))]), RULE, "workerType"),
+        (with(&[("workerType", json!("input"))]), RULE, "provisionerId"),
+        (with(&[("provisionerId", json!("bad")), ("workerType", json!("other"))]), RULE, "taskQueueId"),
+        (with(&[("created", minutes(-17))]), RULE, "created"),
+        (with(&[("created", minutes(17))]), RULE, "created"),
+        (with(&[("created", minutes(1)), ("deadline", minutes(0))]), RULE, "created"),
+        (with(&[("created", minutes(-5)), ("deadline", minutes(-1))]), RULE, "deadline"),
+        (with(&[("deadline", minutes(5 * 24 * 60 + 17))]), RULE, "deadline"),
+        (with(&[("expires", minutes(59))]), RULE, "expires"),
+        (with(&[("scopes", json!(["queue:**"]))]), RULE, "scopes"),
+    ];
+    all_refused(&rig, &bodies).await;
+    // What lies just inside is accepted.
+    for body in [
+        with(&[("created", minutes(-14)), ("deadline", minutes(5 * 24 * 60 + 14))]),
+        with(&[("provisionerId", json!("bad")), ("workerType", json!("input"))]),
+        with(&[("retries", json!(49)), ("routes", json!(["x".repeat(249)])), ("projectId", json!("p".repeat(500)))]),
+        with(&[("scopes", json!(["a*", "a*", ""])), ("tags", json!({"": "\u{0}"})), ("schedulerId", json!("-"))]),
+    ] {
+        let answer = rig.create(new_task(), &body).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    }
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dependencies_are_refused_as_not_built_and_store_nothing() {
+    let rig = Rig::start().await;
+    let (task, other) = (new_task(), new_task());
+    assert_eq!(rig.create(other, &definition(QUEUE)).await.status, 200);
+    let answer = rig.create(task, &spoiled("/dependencies", &json!([other]))).await;
+    assert_eq!((answer.status, answer.code()), (501, "NotImplemented"), "{}", answer.body);
+    assert!(answer.body["message"].as_str().unwrap().contains("dependencies"));
+    assert_eq!(rig.call("GET", &format!("/task/{task}/status"), None).await.status, 404);
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_that_is_not_acceptable_json_is_malformed() {
+    let rig = Rig::start().await;
+    let good = definition(QUEUE).to_string();
+    let nested = |depth: usize| {
+        let payload = format!("{{\"a\":{}1{}}}", "[".repeat(depth), "]".repeat(depth));
+        good.replace(r#"{"command":["true"]}"#, &payload)
+    };
+    let spliced = |text: &str, bytes: &[u8]| {
+        let (before, after) = text.split_once("true").unwrap();
+        [before.as_bytes(), bytes, after.as_bytes()].concat()
+    };
+    let cases: Vec<(&str, Vec<u8>)> = vec![
+        ("empty", Vec::new()),
+        ("half", good.as_bytes()[..good.len() - 1].to_vec()),
+        ("more behind it", format!("{good}{{}}").into_bytes()),
+        ("text", b"task=1".to_vec()),
+        ("too deep", nested(99).into_bytes()),
+        ("far too deep", nested(200_000).into_bytes()),
+        ("not UTF-8", spliced(&good, b"\xff\xfe")),
+        ("half of a surrogate pair", good.replace("true", r"\ud800").into_bytes()),
+        ("a key twice", good.replacen('{', r#"{"retries":1,"retries":2,"#, 1).into_bytes()),
+        ("a key twice, once escaped", good.replacen('{', r#"{"retries":1,"r\u0065tries":2,"#, 1).into_bytes()),
+        ("a key twice in the payload", good.replace(r#"["true"]"#, r#"{"a":[{"k":1,"k":1}]}"#).into_bytes()),
+    ];
+    for (what, body) in cases {
+        let task = new_task();
+        let path = format!("/task/{task}");
+        let reply = rig.send(&rig.signed(&rig.root, "PUT", &path, Some(&body))).await;
+        let message = reply.refused(400, SHAPE);
+        if what.contains("twice") {
+            assert!(
+                message.contains("twice") && (message.contains("retries") || message.contains("\"k\"")),
+                "{message}"
+            );
+        }
+        assert_eq!(rig.call("GET", &path, None).await.status, 404, "{what}");
+    }
+    let deep = rig.signed(&rig.root, "PUT", &format!("/task/{}", new_task()), Some(nested(90).as_bytes()));
+    assert_eq!(rig.send(&deep).await.status, 200);
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_must_be_sent_as_json() {
+    let rig = Rig::start().await;
+    let body = definition(QUEUE).to_string();
+    let path = format!("/task/{}", new_task());
+    for content_type in ["text/plain", "application/x-www-form-urlencoded", "application/jsonp", ""] {
+        let raw = rig.signed(&rig.root, "PUT", &path, Some(body.as_bytes())).header("Content-Type", content_type);
+        rig.send(&raw).await.refused(400, SHAPE);
+    }
+    let raw = rig.signed(&rig.root, "PUT", &path, Some(body.as_bytes())).without("Content-Type");
+    rig.send(&raw).await.refused(400, SHAPE);
+    let mut raw = rig.signed(&rig.root, "PUT", &path, None);
+    rig.send(&raw).await.refused(400, SHAPE);
+    raw = raw.json(Some(body.as_bytes())).header("Content-Type", "Application/JSON; charset=utf-8");
+    assert_eq!(rig.send(&raw).await.status, 200);
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_of_ten_megabytes_is_taken_and_one_more_byte_is_not() {
+    let rig = Rig::start().await;
+    let good = definition(QUEUE).to_string();
+    for (size, expected) in [(BODY_MAX, 200), (BODY_MAX + 1, 413)] {
+        let padding = "x".repeat(size - good.len());
+        let body = good.replace("\"true\"", &format!("\"true{padding}\""));
+        assert_eq!(body.len(), size);
+        let path = format!("/task/{}", new_task());
+        let reply = rig.send(&rig.signed(&rig.root, "PUT", &path, Some(body.as_bytes()))).await;
+        assert_eq!(reply.status, expected, "{}", reply.text().chars().take(500).collect::<String>());
+        if expected == 413 {
+            reply.refused(413, "InputTooLarge");
+            assert_eq!(rig.call("GET", &path, None).await.status, 404);
+        } else {
+            let stored = rig.send(&rig.signed(&rig.root, "GET", &path, None)).await;
+            assert!(stored.text().contains(&padding));
+        }
+    }
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn payload_and_extra_come_back_byte_for_byte() {
+    let rig = Rig::start().await;
+    let payload = concat!(
+        r#"{ "nul":"\u0000","\u0000":1 , "e":"\u00e9é", "pair":"\ud83d\ude00","#,
+        r#""n":1.00000000000000000000000000001E+400,"big":123456789012345678901234567890,"z":-0.0,"a":[ ] }"#
+    );
+    let extra = r#"{"slash":"\/","tab":"\t" , "deep":{"b":1,"a":2}}"#;
+    let body = definition(QUEUE).to_string().replace(r#"{"command":["true"]}"#, payload);
+    let body = body.replacen('{', &format!("{{\"extra\":{extra},"), 1);
+    let task = new_task();
+    let path = format!("/task/{task}");
+    // The second time it is a repeat.
+    for _ in 0..2 {
+        let reply = rig.send(&rig.signed(&rig.root, "PUT", &path, Some(body.as_bytes()))).await;
+        assert_eq!(reply.status, 200, "{}", reply.text());
+    }
+    let claim = rig.signed(&rig.root, "POST", &claim_path(QUEUE), Some(worker(1).to_string().as_bytes()));
+    for raw in [rig.signed(&rig.root, "GET", &path, None), claim] {
+        let text = rig.send(&raw).await.text();
+        assert!(text.contains(&format!("\"payload\":{payload}")), "{text}");
+        assert!(text.contains(&format!("\"extra\":{extra}")), "{text}");
+    }
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_parameter_of_the_path_is_refused_by_name() {
+    let rig = Rig::start().await;
+    let task = new_task();
+    let worker = worker(1).to_string();
+    let reason = r#"{"reason":"internal-error"}"#;
+    let mut cases = Vec::new();
+    for id in ["short", "AAAAAAAAAAAAAAAAAAAAAA", &format!("{task}A"), "%20", "a%2Fb", &"x".repeat(3_000)] {
+        cases.push(("GET", format!("/task/{id}"), None, "taskId"));
+        cases.push(("GET", format!("/task/{id}/status"), None, "taskId"));
+        cases.push(("PUT", format!("/task/{id}"), Some("{}"), "taskId"));
+        cases.push(("POST", format!("/task/{id}/runs/0/claim"), Some(worker.as_str()), "taskId"));
+        cases.push(("POST", format!("/task/{id}/runs/0/completed"), None, "taskId"));
+    }
+    for run in ["x", "-1", "1.5", "0x1", "%30x", "99999999999999999999"] {
+        cases.push(("POST", format!("/task/{task}/runs/{run}/claim"), Some(worker.as_str()), "runId"));
+        cases.push(("POST", format!("/task/{task}/runs/{run}/reclaim"), None, "runId"));
+        cases.push(("POST", format!("/task/{task}/runs/{run}/completed"), None, "runId"));
+        cases.push(("POST", format!("/task/{task}/runs/{run}/failed"), None, "runId"));
+        cases.push(("POST", format!("/task/{task}/runs/{run}/exception"), Some(reason), "runId"));
+    }
+    for queue in ["noslash", "p%2FW", "p%2Fw%2Fx", "p/W", "a%20b/w", "p%2F", "%00%2Fw"] {
+        cases.push(("POST", format!("/claim-work/{queue}"), Some(worker.as_str()), "queue"));
+        cases.push(("GET", format!("/pending/{queue}"), None, "queue"));
+        cases.push(("GET", format!("/task-queues/{queue}/counts"), None, "queue"));
+    }
+    // What is not UTF-8 has no name yet.
+    cases.push(("GET", "/task/%FF/status".to_owned(), None, "path"));
+    cases.push(("POST", format!("/task/{task}/runs/%C3%28/completed"), None, "path"));
+    for (method, path, body, named) in cases {
+        let reply = rig.send(&rig.signed(&rig.root, method, &path, body.map(str::as_bytes))).await;
+        let message = reply.refused(400, ARGUMENTS);
+        let message = message.split("---").next().unwrap().to_lowercase();
+        assert!(message.contains(&named.to_lowercase()), "{method} {path}: {message}");
+    }
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_query_parameter_that_nobody_declared_is_refused_by_name() {
+    let rig = Rig::start().await;
+    let task = new_task();
+    assert_eq!(rig.create(task, &definition(QUEUE)).await.status, 200);
+    let run = format!("/task/{task}/runs/0");
+    let cases = [
+        ("GET", format!("/task/{task}?unheard=1"), None),
+        ("GET", format!("/task/{task}/status?unheard"), None),
+        ("PUT", format!("/task/{}?unheard=1", new_task()), Some(definition(QUEUE))),
+        ("POST", format!("{}?unheard=1", claim_path(QUEUE)), Some(worker(1))),
+        ("POST", format!("{run}/claim?unheard=1"), Some(worker(1))),
+        ("POST", format!("{run}/reclaim?unheard=1"), None),
+        ("POST", format!("{run}/completed?unheard=1"), None),
+        ("POST", format!("{run}/failed?unheard=1"), None),
+        ("POST", format!("{run}/exception?unheard=1"), Some(json!({"reason": "internal-error"}))),
+        ("GET", "/pending/bad%2Finput?unheard=1".to_owned(), None),
+        ("GET", "/task-queues/bad%2Finput/counts?unheard=1".to_owned(), None),
+        ("POST", "/task-queues/counts?unheard=1".to_owned(), Some(json!({"taskQueueIds": []}))),
+        ("GET", "/api/tenure/v1/clock?unheard=1".to_owned(), None),
+        ("GET", "/api/tenure/v1/events?unheard=1".to_owned(), None),
+    ];
+    for (method, path, body) in cases {
+        let answer = rig.call(method, &path, body.as_ref()).await;
+        assert_eq!((answer.status, answer.code()), (400, ARGUMENTS), "{path}: {}", answer.body);
+        assert!(answer.body["message"].as_str().unwrap().contains("unheard"), "{path}: {}", answer.body);
+    }
+    for query in ["after=1&after=2", "limit=0", "limit=1001", "limit=x", "after=-1", "limit=%FF"] {
+        let answer = rig.call("GET", &format!("/api/tenure/v1/events?{query}"), None).await;
+        assert_eq!((answer.status, answer.code()), (400, ARGUMENTS), "{query}: {}", answer.body);
+    }
+    let known = rig.status(task).await;
+    assert_eq!(known["state"], "pending");
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bodies_of_workers_are_checked_field_by_field() {
+    let rig = Rig::start().await;
+    let task = new_task();
+    assert_eq!(rig.create(task, &definition(QUEUE)).await.status, 200);
+    let claim = |changes: Value| {
+        let mut body = worker(1);
+        body.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        body
+    };
+    let run = format!("/task/{task}/runs/0");
+    let (claim_work, exception) = (claim_path(QUEUE), format!("{run}/exception"));
+    let one = |key: &str, value: Value| claim(json!({key: value}));
+    let cases = [
+        (&claim_work, one("tasks", json!(0)), "tasks"),
+        (&claim_work, one("tasks", json!(33)), "tasks"),
+        (&claim_work, one("tasks", json!(-1)), "tasks"),
+        (&claim_work, one("tasks", json!("1")), "tasks"),
+        (&claim_work, one("tasks", json!(100_000)), "tasks"),
+        (&claim_work, one("tasks", Value::Null), "tasks"),
+        (&claim_work, one("workerGroup", json!("x".repeat(39))), "workerGroup"),
+        (&claim_work, one("workerId", json!("a b")), "workerId"),
+        (&claim_work, json!({"workerId": "w"}), "workerGroup"),
+        (&claim_work, one("unheard", json!(1)), "unheard"),
+        (&format!("{run}/claim"), worker(1), "tasks"),
+        (&format!("{run}/claim"), json!({"workerGroup": "g", "workerId": ""}), "workerId"),
+        (&exception, json!({"reason": "superseded"}), "reason"),
+        (&exception, json!({"reason": "claim-expired"}), "reason"),
+        (&exception, json!({"reason": 1}), "reason"),
+        (&exception, json!({}), "reason"),
+        (&exception, json!({"reason": "internal-error", "unheard": 1}), "unheard"),
+        (&"/task-queues/counts".to_owned(), json!({"taskQueueIds": ["p/W"]}), "taskQueueIds"),
+        (&"/task-queues/counts".to_owned(), json!({"taskQueueIds": vec!["p/w"; 1_001]}), "taskQueueIds"),
+        (&"/task-queues/counts".to_owned(), json!({}), "taskQueueIds"),
+    ];
+    for (path, body, named) in cases {
+        let answer = rig.call("POST", path, Some(&body)).await;
+        assert_eq!((answer.status, answer.code()), (400, SCHEMA), "{path} {body}: {}", answer.body);
+        let message = answer.body["message"].as_str().unwrap();
+        assert!(message.contains(named), "{path} {body}: {message}");
+    }
+    let known = rig.status(task).await;
+    assert_eq!((&known["state"], known["runs"].as_array().unwrap().len()), (&json!("pending"), 1));
+    // Operations without an input ignore bodies, whatever they are.
+    let claims = rig.claim(QUEUE, 32).await;
+    let path = format!("{}/completed", run_of(&claims[0]));
+    let reply = rig.send(&rig.signed(&rig.root, "POST", &path, Some(b"{not json"))).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_path_or_method_that_nobody_knows_is_not_found() {
+    let rig = Rig::start().await;
+    let task = new_task();
+    for (method, target) in [
+        ("GET", "/".to_owned()),
+        ("GET", QUEUE_API.to_owned()),
+        ("GET", format!("{QUEUE_API}/")),
+        ("GET", format!("{QUEUE_API}/tasks/{task}/")),
+        ("GET", format!("{QUEUE_API}/Task/{task}")),
+        ("GET", format!("{QUEUE_API}/task/{task}/status/")),
+        ("GET", format!("{QUEUE_API}//task/{task}")),
+        ("DELETE", format!("{QUEUE_API}/task/{task}")),
+        ("POST", format!("{QUEUE_API}/task/{task}")),
+        ("GET", format!("{QUEUE_API}/claim-work/p%2Fw")),
+        ("BREW", format!("{QUEUE_API}/ping")),
+        ("GET", format!("{QUEUE_API}/claim-work/a/b/c")),
+    ] {
+        let reply = rig.send(&Raw::new(method, &target)).await;
+        assert_eq!((reply.status, reply.text().as_str()), (404, r#"{"error":"Not found"}"#), "{method} {target}");
+        assert_eq!(reply.header("content-type"), Some("application/json"), "{method} {target}");
+    }
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_error_says_which_call_failed_and_repeats_it() {
+    let rig = Rig::start().await;
+    let task = new_task();
+    let body = json!({"reason": "superseded"});
+    let path = format!("/task/{task}/runs/7/exception");
+    let reply = rig.send(&rig.signed(&rig.root, "POST", &path, Some(body.to_string().as_bytes()))).await;
+    let message = reply.refused(400, SCHEMA);
+    let answer = reply.json();
+    let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    assert_eq!(keys(&answer), ["code", "message", "requestInfo"]);
+    let info = &answer["requestInfo"];
+    assert_eq!(keys(info), ["method", "params", "payload", "time"]);
+    assert_eq!(info["method"], "reportException");
+    assert_eq!(info["params"], json!({"taskId": task, "runId": "7"}));
+    assert_eq!(info["payload"], body);
+    let time = info["time"].as_str().unwrap();
+    assert!(time.len() == 24 && time.ends_with('Z') && time.as_bytes()[19] == b'.', "{time}");
+    for line in ["\n---\n", "* method:     reportException", &format!("* errorCode:  {SCHEMA}"), "* statusCode: 400"] {
+        assert!(message.contains(line), "{message}");
+    }
+    assert!(message.contains(&format!("* time:       {time}")), "{message}");
+    assert_eq!(reply.header("content-type"), Some("application/json"));
+    assert_eq!(reply.header("cache-control"), Some("no-store no-cache must-revalidate"));
+    assert!(reply.header("x-for-request-id").is_some() && reply.header("x-for-trace-id").is_some());
+    rig.server.stop().await;
+}

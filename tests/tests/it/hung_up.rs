@@ -1,0 +1,121 @@
+//! Workers that hang up: nothing is claimed for them, and what was is given to the next one at once.
+
+use serde_json::{Value, json};
+use sqlx::Row as _;
+use tenure_api::ids::SlugId;
+use tenure_tests::http::{Client, QUEUE_API};
+
+use crate::rig::{Rig, claim_path, credentials_of, definition, eventually, new_task, run_of, worker};
+
+/// Larger than what the sockets of both sides take without a reader, and less than the largest body.
+const LARGE: usize = 9 << 20;
+/// Hang-ups at a moment that nobody chose.
+const ROUNDS: usize = 12;
+
+/// Sends a claimWork; the server knows of it and has had time to put it in line.
+async fn wait_in_line(rig: &Rig, queue: &str) -> Client {
+    let mut client = rig.client();
+    let path = format!("{QUEUE_API}{}", claim_path(queue));
+    client.start(&rig.root, "POST", &path, Some(worker(1).to_string().as_bytes())).await.unwrap();
+    let mut database = rig.database.connect("test").await;
+    // The first request for a queue makes its row on the way into the line.
+    eventually("the queue is known", async || {
+        let rows = sqlx::query("SELECT count(*) FROM task_queues WHERE name = $1").bind(queue);
+        (rows.fetch_one(&mut database).await.unwrap().get::<i64, _>(0) == 1).then_some(())
+    })
+    .await;
+    take_turns(rig).await;
+    client
+}
+
+/// Lets the server answer a few others, each on a connection of its own, so that it sees what came before them.
+async fn take_turns(rig: &Rig) {
+    for _ in 0..10 {
+        assert_eq!(rig.call("GET", "/ping", None).await.status, 200);
+    }
+}
+
+/// States and reasons of the runs, and what is left of the retries.
+async fn history(rig: &Rig, task: SlugId) -> (Vec<[Value; 3]>, Value) {
+    let status = rig.status(task).await;
+    let runs = status["runs"].as_array().unwrap().iter();
+    let runs = runs.map(|run| ["state", "reasonCreated", "reasonResolved"].map(|field| run[field].clone())).collect();
+    (runs, status["retriesLeft"].clone())
+}
+
+async fn complete(rig: &Rig, claim: &Value) {
+    let path = format!("{QUEUE_API}{}/completed", run_of(claim));
+    let answer = rig.client().call(&credentials_of(claim), "POST", &path, None).await.unwrap();
+    assert_eq!(answer.status, 200, "{}", answer.body);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_claimed_for_a_worker_that_hung_up_while_it_waited() {
+    let rig = Rig::start().await;
+    let mut waiting = wait_in_line(&rig, "hung/up").await;
+    waiting.hang_up();
+    take_turns(&rig).await;
+    let task = new_task();
+    assert_eq!(rig.create(task, &definition("hung/up")).await.status, 200);
+    take_turns(&rig).await;
+    assert_eq!(history(&rig, task).await, (vec![[json!("pending"), json!("scheduled"), Value::Null]], json!(5)));
+    let claims = rig.claim("hung/up", 1).await;
+    assert_eq!((claims.len(), &claims[0]["runId"]), (1, &json!(0)));
+    complete(&rig, &claims[0]).await;
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_that_could_not_be_delivered_is_handed_back_without_using_up_a_retry() {
+    let rig = Rig::start().await;
+    let mut waiting = wait_in_line(&rig, "hung/up").await;
+    let task = new_task();
+    let mut body = definition("hung/up");
+    body["payload"] = json!({"large": "x".repeat(LARGE)});
+    assert_eq!(rig.create(task, &body).await.status, 200);
+    // Claimed for the one that waits, who does not read its answer.
+    eventually("the task is claimed", async || (rig.status(task).await["state"] == "running").then_some(())).await;
+    assert_eq!(rig.status(task).await["runs"][0]["workerId"], "worker");
+    waiting.hang_up();
+    let claims = rig.claim("hung/up", 1).await;
+    assert_eq!((claims.len(), &claims[0]["runId"]), (1, &json!(1)));
+    assert_eq!(claims[0]["task"]["payload"]["large"].as_str().map(str::len), Some(LARGE));
+    let (runs, retries_left) = history(&rig, task).await;
+    assert_eq!(runs[0], [json!("exception"), json!("scheduled"), json!("worker-shutdown")]);
+    assert_eq!(runs[1], [json!("running"), json!("retry"), Value::Null]);
+    assert_eq!((runs.len(), retries_left), (2, json!(5)));
+    complete(&rig, &claims[0]).await;
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whenever_a_worker_hangs_up_the_next_one_gets_the_task() {
+    // An answer that had left the server when the worker hung up expires as any other claim.
+    let rig = Rig::start_with(|launch| launch.flag("--claim-timeout", "1s")).await;
+    for round in 0..ROUNDS {
+        let queue = format!("hung/up-{round}");
+        let mut waiting = wait_in_line(&rig, &queue).await;
+        let (task, mut submitter) = (new_task(), rig.client());
+        let path = format!("{QUEUE_API}/task/{task}");
+        submitter.start(&rig.root, "PUT", &path, Some(definition(&queue).to_string().as_bytes())).await.unwrap();
+        let created = submitter.finish();
+        if round % 3 == 0 {
+            waiting.hang_up();
+            assert_eq!(created.await.unwrap().status, 200);
+        } else {
+            assert_eq!(created.await.unwrap().status, 200);
+            waiting.hang_up();
+        }
+        let claims = eventually("another worker has the task", async || rig.claim(&queue, 1).await.pop()).await;
+        complete(&rig, &claims).await;
+        let (runs, retries_left) = history(&rig, task).await;
+        assert_eq!(runs.last().unwrap()[0], "completed");
+        let expired = runs.iter().filter(|run| run[2] == "claim-expired").count();
+        assert_eq!(retries_left, json!(5 - expired), "{runs:?}");
+        let known = ["claim-expired", "worker-shutdown", "completed"];
+        assert!(runs.iter().all(|run| known.contains(&run[2].as_str().unwrap_or_default())), "{runs:?}");
+    }
+    let counts = rig.call("GET", "/task-queues/hung%2Fup-0/counts", None).await;
+    assert_eq!((&counts.body["pendingTasks"], &counts.body["claimedTasks"]), (&json!(0), &json!(0)));
+    rig.server.stop().await;
+}

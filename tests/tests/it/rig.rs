@@ -1,0 +1,416 @@
+//! A server under test, and requests to it that no well-behaved client would send.
+
+use std::path::Path;
+use std::process::Output;
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use tempfile::TempDir;
+use tenure_api::credentials::Credentials;
+use tenure_api::ids::SlugId;
+use tenure_tests::clock::{unix_millis, unix_seconds, wire_date};
+use tenure_tests::db::TestDatabase;
+use tenure_tests::http::{Account, Answer, Client, QUEUE_API, queue_segment};
+use tenure_tests::random::Random;
+use tenure_tests::server::{Launch, Server, binary, create_root_client, fresh_secret_key};
+use tenure_tests::wire::Target;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::process::Command;
+
+/// Everything here takes far less; a machine that is busy with other tests may need more.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+/// Between two looks at a condition.
+pub const LOOK_EVERY: Duration = Duration::from_millis(20);
+const HOUR_MS: i64 = 3_600_000;
+
+/// A server on a database of its own.
+pub struct Rig {
+    pub server: Server,
+    pub root: Credentials,
+    pub secret_key: String,
+    pub database: TestDatabase,
+    pub folder: TempDir,
+}
+
+impl Rig {
+    pub async fn start() -> Self {
+        Self::start_with(|launch| launch).await
+    }
+
+    /// A server with more settings.
+    pub async fn start_with(settings: impl FnOnce(Launch) -> Launch) -> Self {
+        let (database, secret_key, folder) = (TestDatabase::create().await, fresh_secret_key(), new_folder());
+        let launch = settings(Launch::on_database(database.url(), &secret_key));
+        let server = launch.start(folder.path(), "server").await;
+        let root = create_root_client(database.url(), &secret_key).credentials;
+        Self { server, root, secret_key, database, folder }
+    }
+
+    /// Another server on the same database.
+    pub async fn another(&self, name: &str) -> Server {
+        Launch::on_database(self.database.url(), &self.secret_key).start(self.folder.path(), name).await
+    }
+
+    pub fn client(&self) -> Client {
+        client_of(&self.server)
+    }
+
+    /// A call of the Queue API by root.
+    pub async fn call(&self, method: &str, path: &str, body: Option<&Value>) -> Answer {
+        call(&mut self.client(), &self.root, method, path, body).await
+    }
+
+    pub async fn create(&self, task: SlugId, definition: &Value) -> Answer {
+        self.call("PUT", &format!("/task/{task}"), Some(definition)).await
+    }
+
+    pub async fn status(&self, task: SlugId) -> Value {
+        status(&mut self.client(), &self.root, task).await
+    }
+
+    /// Claims what the queue has, up to this many runs.
+    pub async fn claim(&self, queue: &str, tasks: u16) -> Vec<Value> {
+        claim(&mut self.client(), &self.root, queue, tasks).await
+    }
+
+    /// A request as `who` would sign it, for a test to spoil.
+    pub fn signed(&self, who: &Credentials, method: &str, path: &str, body: Option<&[u8]>) -> Raw {
+        let target = format!("{QUEUE_API}{path}");
+        let signature = Signature { who, method, target: &target, ..Signature::of(&self.server) };
+        Raw::new(method, &target).authorization(&signature.header()).json(body)
+    }
+
+    pub async fn send(&self, raw: &Raw) -> RawReply {
+        raw.send(self.server.root_url()).await
+    }
+
+    /// `tenure client ...` on the rig's database.
+    pub async fn administrate(&self, args: &[&str]) -> Output {
+        let args = [&["client"], args].concat();
+        tenure(&args, &[("DATABASE_URL", self.database.url()), ("TENURE_SECRET_KEY", &self.secret_key)]).await
+    }
+
+    /// A client that may do no more than this.
+    pub async fn make_client(&self, id: &str, scopes: &[&str]) -> Credentials {
+        let mut args = vec!["create", id, "--json"];
+        args.extend(scopes.iter().flat_map(|scope| ["--scope", scope]));
+        let output = self.administrate(&args).await;
+        assert!(output.status.success(), "{}", stderr(&output));
+        serde_json::from_slice::<Account>(&output.stdout).expect("create prints the credentials").credentials
+    }
+}
+
+/// A folder in which the embedded PostgreSQL can have its own although it runs as another user.
+pub fn new_folder() -> TempDir {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::Builder::new().prefix("tenure-it-").tempdir_in("/tmp").expect("/tmp can be written");
+    let open = std::fs::Permissions::from_mode(0o711);
+    std::fs::set_permissions(folder.path(), open).expect("the folder is ours");
+    folder
+}
+
+pub fn client_of(server: &Server) -> Client {
+    Client::new(server.root_url()).expect("a server prints a root URL")
+}
+
+pub async fn call(client: &mut Client, who: &Credentials, method: &str, path: &str, body: Option<&Value>) -> Answer {
+    let body = body.map(|body| body.to_string().into_bytes());
+    let path = if path.starts_with("/api") { path.to_owned() } else { format!("{QUEUE_API}{path}") };
+    let answer = tokio::time::timeout(PATIENCE, client.call(who, method, &path, body.as_deref())).await;
+    answer.expect("the server answers").expect("the server keeps the connection")
+}
+
+pub async fn status(client: &mut Client, who: &Credentials, task: SlugId) -> Value {
+    let answer = call(client, who, "GET", &format!("/task/{task}/status"), None).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    answer.body["status"].clone()
+}
+
+pub async fn claim(client: &mut Client, who: &Credentials, queue: &str, tasks: u16) -> Vec<Value> {
+    let answer = call(client, who, "POST", &claim_path(queue), Some(&worker(tasks))).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    answer.body["tasks"].as_array().expect("claims are a list").clone()
+}
+
+pub fn claim_path(queue: &str) -> String {
+    format!("/claim-work/{}", queue_segment(queue))
+}
+
+/// The body of claimWork.
+pub fn worker(tasks: u16) -> Value {
+    json!({"workerGroup": "group", "workerId": "worker", "tasks": tasks})
+}
+
+/// The credentials that came with a claim.
+pub fn credentials_of(claim: &Value) -> Credentials {
+    serde_json::from_value(claim["credentials"].clone()).expect("a claim has credentials")
+}
+
+/// The path of the claimed run, below the task API.
+pub fn run_of(claim: &Value) -> String {
+    format!("/task/{}/runs/{}", claim["status"]["taskId"].as_str().unwrap_or_default(), claim["runId"])
+}
+
+pub fn new_task() -> SlugId {
+    Random::from_seed(Random::fresh_seed()).task_id()
+}
+
+/// A task that a server accepts.
+pub fn definition(queue: &str) -> Value {
+    let now = unix_millis();
+    json!({
+        "taskQueueId": queue,
+        "created": wire_date(now),
+        "deadline": wire_date(now + HOUR_MS),
+        "payload": {"command": ["true"]},
+        "metadata": {"name": "n", "description": "d", "owner": "o@example.com", "source": "https://example.com/"},
+    })
+}
+
+/// The moment so many minutes from now.
+pub fn minutes_from_now(minutes: i64) -> String {
+    wire_date(unix_millis() + minutes * 60_000)
+}
+
+/// Waits until the condition gives something.
+pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Runs `tenure` to its end.
+pub async fn tenure(args: &[&str], env: &[(&str, &str)]) -> Output {
+    let mut command = std::process::Command::new(binary());
+    command.args(args).envs(env.iter().copied());
+    finish(command).await
+}
+
+/// Runs a command that must end by itself.
+pub async fn finish(command: std::process::Command) -> Output {
+    let mut command = Command::from(command);
+    let output = tokio::time::timeout(PATIENCE, command.kill_on_drop(true).output()).await;
+    output.expect("the command ends by itself").expect("the program can be started")
+}
+
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The one line by which a start or a command is refused with this exit code.
+#[track_caller]
+pub fn refusal(output: &Output, code: i32) -> String {
+    let text = stderr(output);
+    assert_eq!(output.status.code(), Some(code), "{text}");
+    let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("tenure")).collect();
+    assert_eq!(lines.len(), 1, "not one line: {text}");
+    assert_eq!(text.lines().count(), 1, "more than one line: {text}");
+    lines[0].to_owned()
+}
+
+/// Removes a private PostgreSQL that a killed server left behind.
+pub struct Leftover<'a>(pub &'a Path);
+
+impl Drop for Leftover<'_> {
+    fn drop(&mut self) {
+        if let Some(pid) = postmaster_of(self.0) {
+            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGQUIT);
+        }
+    }
+}
+
+/// The process of the private PostgreSQL in a data directory, while its pid file is there.
+pub fn postmaster_of(data_dir: &Path) -> Option<nix::unistd::Pid> {
+    let text = std::fs::read_to_string(data_dir.join("pg/postmaster.pid")).ok()?;
+    text.lines().next()?.trim().parse().ok().map(nix::unistd::Pid::from_raw)
+}
+
+/// A request, byte for byte.
+#[derive(Clone)]
+pub struct Raw {
+    pub method: String,
+    pub target: String,
+    pub headers: Vec<(String, String)>,
+    pub body: Option<Vec<u8>>,
+}
+
+/// What came back, with its headers.
+pub struct RawReply {
+    pub status: u16,
+    headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+}
+
+impl Raw {
+    pub fn new(method: &str, target: &str) -> Self {
+        Self { method: method.to_owned(), target: target.to_owned(), headers: Vec::new(), body: None }
+    }
+
+    pub fn header(mut self, name: &str, value: &str) -> Self {
+        self.headers.retain(|(known, _)| known != name);
+        self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    pub fn without(mut self, name: &str) -> Self {
+        self.headers.retain(|(known, _)| known != name);
+        self
+    }
+
+    pub fn authorization(self, value: &str) -> Self {
+        self.header("Authorization", value)
+    }
+
+    pub fn json(mut self, body: Option<&[u8]>) -> Self {
+        self.body = body.map(<[u8]>::to_vec);
+        if body.is_some() { self.header("Content-Type", "application/json") } else { self }
+    }
+
+    /// Sends it on a connection of its own.
+    pub async fn send(&self, root_url: &str) -> RawReply {
+        tokio::time::timeout(PATIENCE, self.exchange(root_url)).await.expect("the server answers")
+    }
+
+    async fn exchange(&self, root_url: &str) -> RawReply {
+        let target = Target::parse(root_url).expect("a server prints a root URL");
+        let stream = TcpStream::connect((target.host.as_str(), target.port)).await.expect("the server listens");
+        let mut request = format!("{} {} HTTP/1.1\r\nHost: {}\r\n", self.method, self.target, target.authority);
+        for (name, value) in &self.headers {
+            request.push_str(&format!("{name}: {value}\r\n"));
+        }
+        if let Some(body) = &self.body {
+            request.push_str(&format!("Content-Length: {}\r\n", body.len()));
+        }
+        request.push_str("Connection: close\r\n\r\n");
+        let (mut incoming, mut outgoing) = stream.into_split();
+        let sending = async {
+            // A server may answer before it has read everything, and close.
+            drop(outgoing.write_all(request.as_bytes()).await);
+            drop(outgoing.write_all(self.body.as_deref().unwrap_or_default()).await);
+            outgoing
+        };
+        let receiving = async {
+            let mut bytes = Vec::new();
+            drop(incoming.read_to_end(&mut bytes).await);
+            bytes
+        };
+        let (_outgoing, bytes) = tokio::join!(sending, receiving);
+        RawReply::parse(&bytes)
+    }
+}
+
+impl RawReply {
+    /// The connection closes after a reply, so that its end is the end of the body.
+    pub fn parse(bytes: &[u8]) -> Self {
+        let end = bytes.windows(4).position(|window| window == b"\r\n\r\n").expect("a reply has a head");
+        let head = std::str::from_utf8(&bytes[..end]).expect("a head is text");
+        let mut lines = head.split("\r\n");
+        let status = lines.next().and_then(|line| line.split(' ').nth(1)).and_then(|status| status.parse().ok());
+        let headers = lines
+            .filter_map(|line| line.split_once(": "))
+            .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()));
+        let reply = Self {
+            status: status.expect("a status line"),
+            headers: headers.collect(),
+            body: bytes[end + 4..].to_vec(),
+        };
+        assert_eq!(reply.header("transfer-encoding"), None, "this reader knows no chunks");
+        reply
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or(Value::Null)
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    /// Asserts an error of the API, and gives its message.
+    #[track_caller]
+    pub fn refused(&self, status: u16, code: &str) -> String {
+        let body = self.json();
+        assert_eq!((self.status, body["code"].as_str()), (status, Some(code)), "{}", self.text());
+        body["message"].as_str().unwrap_or_default().to_owned()
+    }
+}
+
+/// A Hawk signature, worked out from the specification alone.
+pub struct Signature<'a> {
+    pub who: &'a Credentials,
+    pub method: &'a str,
+    pub target: &'a str,
+    pub host: String,
+    pub port: u16,
+    pub ts: i64,
+    pub hash: Option<String>,
+    /// JSON that goes into `ext`.
+    pub ext: Option<Value>,
+}
+
+impl Signature<'static> {
+    /// A signature for this server by nobody for nothing: fill in the rest.
+    pub fn of(server: &Server) -> Self {
+        static NOBODY: std::sync::LazyLock<Credentials> = std::sync::LazyLock::new(|| Credentials {
+            client_id: "nobody".to_owned(),
+            access_token: tenure_api::credentials::AccessToken::new("none".to_owned()),
+            certificate: None,
+        });
+        let target = Target::parse(server.root_url()).expect("a server prints a root URL");
+        let (host, port) = (target.host, target.port);
+        Self { who: &NOBODY, method: "GET", target: "/", host, port, ts: unix_seconds(), hash: None, ext: None }
+    }
+}
+
+impl Signature<'_> {
+    pub fn header(&self) -> String {
+        let certificate =
+            self.who.certificate.as_deref().map(
+                |text| json!({"certificate": serde_json::from_str::<Value>(text).expect("a certificate is JSON")}),
+            );
+        let ext = self.ext.clone().or(certificate).map(|ext| STANDARD.encode(ext.to_string())).unwrap_or_default();
+        let hash = self.hash.clone().unwrap_or_default();
+        let Self { method, target, host, port, ts, .. } = self;
+        let text = format!("hawk.1.header\n{ts}\nabcdef\n{method}\n{target}\n{host}\n{port}\n{hash}\n{ext}\n");
+        let mac = STANDARD.encode(hmac_sha256(self.who.access_token.expose().as_bytes(), text.as_bytes()));
+        let mut header = format!("Hawk id=\"{}\", ts=\"{ts}\", nonce=\"abcdef\"", self.who.client_id);
+        for (name, value) in [("hash", &hash), ("ext", &ext), ("mac", &mac)] {
+            if !value.is_empty() {
+                header.push_str(&format!(", {name}=\"{value}\""));
+            }
+        }
+        header
+    }
+}
+
+/// The hash by which a JSON body is signed.
+pub fn body_hash(body: &[u8]) -> String {
+    let text = [b"hawk.1.payload\napplication/json\n".as_slice(), body, b"\n"].concat();
+    STANDARD.encode(Sha256::digest(text))
+}
+
+fn hmac_sha256(key: &[u8], text: &[u8]) -> Vec<u8> {
+    const BLOCK: usize = 64;
+    let mut block = if key.len() > BLOCK { Sha256::digest(key).to_vec() } else { key.to_vec() };
+    block.resize(BLOCK, 0);
+    let padded = |pad: u8| block.iter().map(|byte| byte ^ pad).collect::<Vec<u8>>();
+    let inner = Sha256::digest([padded(0x36).as_slice(), text].concat());
+    Sha256::digest([padded(0x5c).as_slice(), inner.as_slice()].concat()).to_vec()
+}
