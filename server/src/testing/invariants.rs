@@ -53,13 +53,14 @@ pub const CHECKS: &[(&str, &str)] = &[
     ),
     (
         "I2: no task without its definition, times, queue and group",
-        "SELECT t.id::text FROM tasks t
-         WHERE (SELECT count(*) FROM task_definitions d WHERE d.seq = t.seq AND d.id = t.id
-                                                          AND d.task_group = t.task_group) <> 1
-            OR (SELECT count(*) FROM task_times x WHERE x.seq = t.seq AND x.id = t.id) <> 1
-            OR NOT EXISTS (SELECT FROM task_queues q WHERE q.id = t.queue)
-            OR NOT EXISTS (SELECT FROM task_groups g JOIN task_definitions d ON d.seq = t.seq
-                           WHERE g.id = t.task_group AND g.scheduler = d.scheduler)",
+        "SELECT t.id::text
+         FROM tasks t
+         LEFT JOIN task_definitions d ON d.seq = t.seq AND d.id = t.id AND d.task_group = t.task_group
+         LEFT JOIN task_times x ON x.seq = t.seq AND x.id = t.id
+         LEFT JOIN task_queues q ON q.id = t.queue
+         LEFT JOIN task_groups g ON g.id = t.task_group AND g.scheduler = d.scheduler
+         GROUP BY t.id
+         HAVING count(*) <> 1 OR count(d.seq) + count(x.seq) + count(q.id) + count(g.id) <> 4",
     ),
     (
         "I2: what pending and claims repeat of a task agrees with it",

@@ -1,5 +1,9 @@
 //! Tests of the server crate against a real database. Run with `scripts/with-pg`.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+mod explain;
 mod invariants;
 mod races;
+mod servers;
 mod support;

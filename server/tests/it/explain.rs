@@ -1,0 +1,264 @@
+//! Plans of the hot statements: made while the tables are empty, and still right when they are full.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::json;
+use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
+use tenure_api::ids::TaskQueueId;
+use tenure_server::domain::create::NewTask;
+use tenure_server::domain::lifecycle::Report;
+use tenure_server::store::hot::resolve::{End, Member};
+use tenure_server::store::hot::{claim, reclaim, resolve};
+use tenure_server::store::{claims, counters, deadlines, events, marks, session, tasks};
+use tenure_server::testing::queue::{QUEUE, TERM, new_task};
+use tenure_server::testing::{Queue, TestDatabase};
+use uuid::Uuid;
+
+use crate::support::create_on;
+
+/// Tables that grow with the number of tasks.
+const BIG: [&str; 9] =
+    ["tasks", "pending", "claims", "runs", "task_definitions", "task_times", "task_groups", "outbox", "outbox_order"];
+/// Statements that run in hot sessions.
+const HOT: [&str; 7] =
+    ["create_task", "claim_work", "reclaim_task", "resolve_run", "load_tasks", "load_runs", "list_returnable"];
+/// Tasks in the full database, a fifth of them pending and a fifth claimed.
+const FULL: i32 = 50_000;
+
+/// Fills the tables with tasks in many groups and a few queues, as the operations would have.
+const FILL: &str = "
+    INSERT INTO task_queues (name) SELECT 'fill/q' || n FROM generate_series(1, 5) n ON CONFLICT DO NOTHING;
+    CREATE TEMP TABLE made AS
+        SELECT gen_random_uuid() AS id, nextval('task_seq') AS seq, n, q.id AS queue, (n % 7)::smallint AS priority,
+               CASE WHEN n % 5 = 0 THEN 'pending' WHEN n % 5 = 1 THEN 'claimed' ELSE 'ended' END AS place,
+               overlay(overlay(md5((n / 10)::text) PLACING '4' FROM 13) PLACING '8' FROM 17)::uuid AS task_group, now() + interval '1 h' + n * interval '1 ms' AS deadline
+        FROM generate_series(1, $FULL) n JOIN task_queues q ON q.name = 'fill/q' || (n / 7 % 5 + 1);
+    INSERT INTO task_groups (id, scheduler, expires)
+        SELECT DISTINCT task_group, '-', now() + interval '1 year' FROM made;
+    INSERT INTO tasks (id, seq, queue, task_group, state, priority, retries_left, run)
+        SELECT id, seq, queue, task_group, CASE place WHEN 'ended' THEN 3 ELSE 1 END, priority, 5, 0 FROM made;
+    INSERT INTO task_definitions
+        SELECT seq, id, '-', 'none', task_group, deadline, deadline, '[]', '[]', '{}', '{}' FROM made;
+    INSERT INTO task_times SELECT seq, id, deadline, deadline FROM made;
+    INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left)
+        SELECT seq, id, 0, queue, priority, deadline, now(), 0, 5 FROM made WHERE place = 'pending' ORDER BY n;
+    INSERT INTO claims
+        SELECT seq, id, 0, queue, n, deadline, now(), 0, 5, now(), now() + interval '20 min' + n * interval '1 ms',
+               'g', 'w', gen_random_uuid() FROM made WHERE place = 'claimed';
+    INSERT INTO runs
+        SELECT seq, 0, 3, 0, 0, now(), now(), now(), now(), 'g', 'w' FROM made WHERE place = 'ended';
+    INSERT INTO counters
+        SELECT queue, count(*) FILTER (WHERE place = 'pending'), count(*) FILTER (WHERE place = 'claimed')
+        FROM made GROUP BY queue;
+    INSERT INTO outbox (at, kinds, seqs, runs, retries_left)
+        SELECT now(), array_agg(kind::smallint), array_agg(seq), array_agg(0::smallint), array_agg(5::smallint)
+        FROM made JOIN (VALUES (1, 'any'), (2, 'claimed'), (2, 'ended'), (3, 'ended')) k(kind, of)
+            ON k.of IN ('any', made.place)
+        GROUP BY kind, n / 100 ORDER BY kind, n / 100;
+    INSERT INTO outbox_new
+        SELECT id, CASE WHEN kinds[1] = 1 THEN 2 ELSE 1 END * cardinality(kinds) FROM outbox
+        WHERE id NOT IN (SELECT outbox_id FROM outbox_order) AND id NOT IN (SELECT id FROM outbox_new);";
+
+async fn fill(conn: &mut PgConnection) {
+    let sql = FILL.replace("$FULL", &FULL.to_string());
+    sqlx::raw_sql(AssertSqlSafe(sql)).execute(conn).await.unwrap();
+}
+
+async fn ids(conn: &mut PgConnection, place: &'static str, count: i64) -> Vec<Uuid> {
+    sqlx::query_scalar(AssertSqlSafe(format!("SELECT id FROM {place} LIMIT {count}"))).fetch_all(conn).await.unwrap()
+}
+
+/// Runs every hot statement once, in a transaction that is rolled back: what the server would do, nothing remains.
+async fn run_hot(conn: &mut PgConnection, queue: &Queue, new: &NewTask, open: &[Uuid]) {
+    let key = queue.key("fill/q1").await;
+    let mut transaction = conn.begin().await.unwrap();
+    create_on(&mut transaction, queue, std::slice::from_ref(new)).await;
+    let want = claim::Want { queue: key, generation: -1, marks: [0; 7], slots: vec![1; 5] };
+    let worker = claim::Worker { group: "g", id: "w" };
+    claim::claim(&mut transaction, &[want], &[worker], TERM, Uuid::new_v4()).await.unwrap();
+    let members: Vec<_> = open.iter().map(|&id| reclaim::Member { id, run: 0 }).collect();
+    reclaim::reclaim(&mut transaction, &members, TERM).await.unwrap();
+    claims::list_returnable(&mut transaction, open).await.unwrap();
+    let ends: Vec<_> = open.iter().map(|&id| Member { id, run: 0, end: End::Report(Report::Completed) }).collect();
+    resolve::resolve(&mut transaction, &ends).await.unwrap();
+    tasks::load(&mut transaction, &[new.id.uuid()]).await.unwrap();
+    tasks::load_history(&mut transaction, &[1]).await.unwrap();
+    transaction.rollback().await.unwrap();
+}
+
+/// The generic plan of a statement that this session has prepared.
+async fn plan(conn: &mut PgConnection, statement: &str) -> Vec<String> {
+    let (name, parameters): (String, i32) = sqlx::query_as(
+        "SELECT name, cardinality(parameter_types) FROM pg_prepared_statements WHERE statement LIKE $1 || E'\\n%'",
+    )
+    .bind(format!("-- {statement}"))
+    .fetch_one(&mut *conn)
+    .await
+    .unwrap_or_else(|error| panic!("{statement} is not prepared: {error}"));
+    let nulls = vec!["NULL"; usize::try_from(parameters).unwrap()].join(", ");
+    let sql = format!("EXPLAIN (COSTS OFF) EXECUTE \"{name}\"({nulls})");
+    let rows = sqlx::query(AssertSqlSafe(sql)).persistent(false).fetch_all(conn).await.unwrap();
+    rows.iter().map(|row| row.get::<String, _>(0)).collect()
+}
+
+async fn plans(conn: &mut PgConnection) -> BTreeMap<&'static str, Vec<String>> {
+    let mut plans = BTreeMap::new();
+    for statement in HOT {
+        plans.insert(statement, plan(conn, statement).await);
+    }
+    plans
+}
+
+/// What is wrong with a plan.
+fn faults(plan: &[String]) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (line, next) in plan.iter().zip(plan.iter().skip(1).map(String::as_str).chain([""])) {
+        let node = line.trim_start().trim_start_matches("->").trim_start();
+        if ["Hash ", "Merge ", "Bitmap", "Parallel"].iter().any(|bad| node.starts_with(bad)) {
+            faults.push(node.to_owned());
+        }
+        let Some((scan, rest)) = node.split_once(" on ") else { continue };
+        let table = rest.split(' ').next().unwrap_or_default();
+        let through_index = scan.starts_with("Index") && next.trim_start().starts_with("Index Cond:");
+        if scan.contains("Scan") && BIG.contains(&table) && !through_index {
+            faults.push(format!("{node} / {}", next.trim()));
+        }
+    }
+    faults
+}
+
+fn assert_good(plans: &BTreeMap<&'static str, Vec<String>>, when: &str) {
+    for (statement, plan) in plans {
+        assert_eq!(faults(plan), Vec::<String>::new(), "{statement} {when}:\n{}", plan.join("\n"));
+    }
+    let claim = &plans["claim_work"];
+    let locking = claim.iter().skip_while(|line| !line.contains("LockRows"));
+    let mut reading = locking.skip_while(|line| !line.contains(" on pending") && !line.contains("Sort"));
+    let (scan, condition) = (reading.next().expect("a claim reads pending"), reading.next().expect("by an index"));
+    assert!(
+        scan.contains("Index Scan using pending_ready on pending")
+            && ["queue =", "priority =", "ord >"].iter().all(|part| condition.contains(part)),
+        "a claim does not read pending in the order of its index:\n{}",
+        claim.join("\n")
+    );
+}
+
+#[tokio::test]
+async fn the_plans_of_hot_statements_are_right_on_empty_tables_and_stay_when_they_fill() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let mut hot = session::connect_hot(database.options()).await.unwrap();
+    let new = new_task(QUEUE, &json!({}));
+    run_hot(&mut hot, &queue, &new, &[Uuid::new_v4()]).await;
+    let empty = plans(&mut hot).await;
+    assert_good(&empty, "on empty tables");
+    let mut filler = database.connect().await;
+    fill(&mut filler).await;
+    let open = ids(&mut filler, "claims", 200).await;
+    run_hot(&mut hot, &queue, &new, &open).await;
+    assert_eq!(plans(&mut hot).await, empty, "full tables");
+    sqlx::raw_sql("ANALYZE").execute(&mut filler).await.unwrap();
+    run_hot(&mut hot, &queue, &new, &open).await;
+    assert_good(&plans(&mut hot).await, "with statistics");
+    let mut late = session::connect_hot(database.options()).await.unwrap();
+    run_hot(&mut late, &queue, &new, &open).await;
+    assert_good(&plans(&mut late).await, "in a session that starts with full tables");
+    drop((hot, late, filler));
+    queue.stop().await;
+    database.finish().await;
+}
+
+/// What a transaction has read of the big tables so far: whole scans, and rows through indexes.
+async fn reads(conn: &mut PgConnection) -> BTreeMap<String, (i64, i64)> {
+    let rows: Vec<(String, i64, i64)> = sqlx::query_as(
+        "SELECT relname::text, COALESCE(seq_scan, 0), COALESCE(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables
+         WHERE relname = ANY($1)",
+    )
+    .bind(BIG.map(str::to_owned).to_vec())
+    .fetch_all(conn)
+    .await
+    .unwrap();
+    rows.into_iter().map(|(table, scans, rows)| (table, (scans, rows))).collect()
+}
+
+async fn run_cold(conn: &mut PgConnection, statement: &str, open: &[Uuid], waiting: &[Uuid]) {
+    match statement {
+        "list_due_claims" => drop(claims::list_due(conn, 200).await.unwrap()),
+        "end_overdue" => {
+            let slice = deadlines::end_overdue(conn, 200).await.unwrap();
+            assert!(slice.found <= 200);
+        }
+        "resolve_run of one" | "resolve_run of many" => {
+            let count = if statement.ends_with("one") { 1 } else { open.len() };
+            let expired: Vec<_> = open[..count].iter().map(|&id| Member { id, run: 0, end: End::Expired }).collect();
+            resolve::resolve(conn, &expired).await.unwrap();
+        }
+        "claim_task" => drop(claims::claim_one(conn, waiting[0], 0, "g", "w", TERM).await.unwrap()),
+        "load_tasks" => drop(tasks::load(conn, open).await.unwrap()),
+        "get_counts" => {
+            let name: TaskQueueId = "fill/q1".parse().unwrap();
+            assert!(counters::get_counts(conn, &[name]).await.unwrap()[0].pending > 0);
+        }
+        "sequence_events" => drop(events::sequence(conn).await.unwrap()),
+        "read_events" => drop(events::read(conn, 10_000, 100).await.unwrap()),
+        "advance_marks" => {
+            let old = std::iter::once((1, marks::Marks { generation: 0, marks: [0; 7] })).collect();
+            marks::advance_marks(conn, &old, 1000).await.unwrap();
+        }
+        other => unreachable!("{other}"),
+    }
+}
+
+/// Statements of passes and cold operations, which run in sessions of the pool.
+const COLD: [&str; 10] = [
+    "list_due_claims",
+    "end_overdue",
+    "resolve_run of one",
+    "resolve_run of many",
+    "claim_task",
+    "load_tasks",
+    "get_counts",
+    "sequence_events",
+    "read_events",
+    "advance_marks",
+];
+
+#[tokio::test]
+async fn statements_of_passes_read_only_what_they_need_of_full_tables() {
+    let database = TestDatabase::create().await;
+    let mut filler = database.connect().await;
+    fill(&mut filler).await;
+    events::sequence(&mut filler).await.unwrap();
+    sqlx::raw_sql("UPDATE claims SET taken_until = now() WHERE seq % 20 = 1").execute(&mut filler).await.unwrap();
+    sqlx::raw_sql("UPDATE task_times SET deadline = now() WHERE seq % 50 = 2").execute(&mut filler).await.unwrap();
+    let pool = session::pool(database.options());
+    let (open, waiting) = (ids(&mut filler, "claims", 200).await, ids(&mut filler, "pending", 5).await);
+    let mut faults = BTreeSet::new();
+    for statistics in ["without", "with"] {
+        let mut conn = pool.acquire().await.unwrap();
+        for statement in COLD {
+            // Often enough for a session to change its mind about plans.
+            for _ in 0..7 {
+                let mut transaction = conn.begin().await.unwrap();
+                let before = reads(&mut transaction).await;
+                run_cold(&mut transaction, statement, &open, &waiting).await;
+                let mut read = reads(&mut transaction).await;
+                read.retain(|table, (scans, rows)| {
+                    let (scans_before, rows_before) = before.get(table).copied().unwrap_or_default();
+                    // A few thousand: a slice of 200, several times. The tables have ten thousand rows and more.
+                    *scans > scans_before || *rows > rows_before + 3000
+                });
+                if !read.is_empty() {
+                    faults.insert(format!("{statement}, {statistics} statistics: {read:?}"));
+                }
+                transaction.rollback().await.unwrap();
+            }
+        }
+        drop(conn);
+        sqlx::raw_sql("ANALYZE").execute(&mut filler).await.unwrap();
+    }
+    assert!(faults.is_empty(), "reads too much: {faults:#?}");
+    drop(filler);
+    pool.close().await;
+    database.finish().await;
+}
