@@ -57,20 +57,37 @@ impl TestDatabase {
 
 impl Drop for TestDatabase {
     fn drop(&mut self) {
-        let (url, name) = (self.admin_url.clone(), self.name.clone());
+        let (admin_url, name, url) = (self.admin_url.clone(), self.name.clone(), self.url.clone());
         // A runtime cannot be entered twice, and the test may have panicked inside its own.
         let dropped = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(async {
-                let mut admin = PgConnection::connect(&url).await.map_err(std::io::Error::other)?;
+                let violations = violations(&url).await;
+                let mut admin = PgConnection::connect(&admin_url).await.map_err(std::io::Error::other)?;
                 let statement = AssertSqlSafe(format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)"));
-                sqlx::query(statement).execute(&mut admin).await.map_err(std::io::Error::other)
+                sqlx::query(statement).execute(&mut admin).await.map_err(std::io::Error::other)?;
+                violations.map_err(std::io::Error::other)
             })
         });
-        if !matches!(dropped.join(), Ok(Ok(_))) {
-            eprintln!("the test database {} is left behind", self.name);
+        match dropped.join() {
+            Ok(Ok(violations)) if violations.is_empty() => {}
+            Ok(Ok(violations)) if std::thread::panicking() => eprintln!("violated invariants: {violations:#?}"),
+            Ok(Ok(violations)) => panic!("violated invariants: {violations:#?}"),
+            Ok(Err(_)) | Err(_) => eprintln!("the test database {} is left behind", self.name),
         }
     }
+}
+
+/// Which invariants (design, section 5) a database violates; none where no server has been. One snapshot is looked at,
+/// so that servers may still run.
+async fn violations(url: &str) -> Result<Vec<String>, sqlx::Error> {
+    let mut conn = PgConnection::connect(url).await?;
+    let schema: (bool,) = sqlx::query_as("SELECT to_regclass('outbox_order') IS NOT NULL").fetch_one(&mut conn).await?;
+    if !schema.0 {
+        return Ok(Vec::new());
+    }
+    sqlx::query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").execute(&mut conn).await?;
+    Ok(tenure_server::testing::check_invariants_on(&mut conn).await)
 }
 
 /// The URL with another database in it.

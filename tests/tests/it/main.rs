@@ -2,6 +2,7 @@
 
 mod authentication;
 mod bad_input;
+mod events;
 mod history;
 mod hung_up;
 mod rig;

@@ -1,0 +1,143 @@
+//! The event log over HTTP: exchanges, routing keys, payloads, positions.
+
+use serde_json::{Value, json};
+use tenure_tests::http::{QUEUE_API, TENURE_API};
+
+use crate::rig::{Rig, credentials_of, definition, new_task, run_of};
+
+async fn events(rig: &Rig, after: i64, limit: usize) -> Vec<Value> {
+    let path = format!("{TENURE_API}/events?after={after}&limit={limit}");
+    let answer = rig.call("GET", &path, None).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    answer.body["events"].as_array().unwrap().clone()
+}
+
+async fn report(rig: &Rig, claim: &Value, how: &str, body: Option<&Value>) {
+    let path = format!("{QUEUE_API}{}/{how}", run_of(claim));
+    let body = body.map(|body| body.to_string().into_bytes());
+    let answer = rig.client().call(&credentials_of(claim), "POST", &path, body.as_deref()).await.unwrap();
+    assert_eq!(answer.status, 200, "{}", answer.body);
+}
+
+fn exchange(event: &Value) -> &str {
+    event["exchange"].as_str().unwrap().strip_prefix("exchange/taskcluster-queue/v1/").unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_whole_life_is_told_in_order_and_each_event_shows_the_task_as_it_was() {
+    let rig = Rig::start().await;
+    let task = new_task();
+    let mut asked = definition("event/log");
+    asked["routes"] = json!(["index.a.b", "notify.x"]);
+    asked["tags"] = json!({"kind": "build"});
+    assert_eq!(rig.create(task, &asked).await.status, 200);
+    let first = rig.claim("event/log", 1).await.remove(0);
+    report(&rig, &first, "exception", Some(&json!({"reason": "intermittent-task"}))).await;
+    let second = rig.claim("event/log", 1).await.remove(0);
+    report(&rig, &second, "completed", None).await;
+
+    let log = events(&rig, 0, 100).await;
+    let positions: Vec<i64> = log.iter().map(|event| event["position"].as_i64().unwrap()).collect();
+    assert_eq!(positions, (1..=7).collect::<Vec<_>>(), "positions have no gaps");
+    let told: Vec<(&str, &Value, &Value, usize)> = log
+        .iter()
+        .map(|event| {
+            let status = &event["payload"]["status"];
+            (exchange(event), &event["payload"]["runId"], &status["state"], status["runs"].as_array().unwrap().len())
+        })
+        .collect();
+    let text = |word: &str| json!(word);
+    assert_eq!(
+        told,
+        [
+            ("task-defined", &Value::Null, &text("unscheduled"), 0),
+            ("task-pending", &json!(0), &text("pending"), 1),
+            ("task-running", &json!(0), &text("running"), 1),
+            // The status of an exception that is retried shows the new run already.
+            ("task-exception", &json!(0), &text("pending"), 2),
+            ("task-pending", &json!(1), &text("pending"), 2),
+            ("task-running", &json!(1), &text("running"), 2),
+            ("task-completed", &json!(1), &text("completed"), 2),
+        ]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_event_has_its_routing_key_its_cc_routes_and_its_payload() {
+    let rig = Rig::start().await;
+    let task = new_task();
+    let mut asked = definition("event/log");
+    asked["routes"] = json!(["index.a.b", "notify.x"]);
+    asked["tags"] = json!({"kind": "build"});
+    asked["schedulerId"] = json!("sched");
+    assert_eq!(rig.create(task, &asked).await.status, 200);
+    let claim = rig.claim("event/log", 1).await.remove(0);
+    let log = events(&rig, 2, 1).await;
+    let running = &log[0];
+    assert_eq!(exchange(running), "task-running");
+    assert_eq!(running["routingKey"], json!(format!("primary.{task}.0.group.worker.event.log.sched.{task}._")));
+    assert_eq!(running["cc"], json!(["route.index.a.b", "route.notify.x"]));
+    let payload = &running["payload"];
+    assert_eq!(payload["version"], 1);
+    assert_eq!(payload["workerGroup"], "group");
+    assert_eq!(payload["workerId"], "worker");
+    assert_eq!(payload["takenUntil"], claim["takenUntil"]);
+    assert_eq!(payload["status"], claim["status"]);
+    assert_eq!(payload["task"], json!({"tags": {"kind": "build"}}));
+    // A renewal is no event, and does not change what was told.
+    let path = format!("{QUEUE_API}{}/reclaim", run_of(&claim));
+    let renewed = rig.client().call(&credentials_of(&claim), "POST", &path, None).await.unwrap();
+    assert_eq!(renewed.status, 200);
+    assert_eq!(events(&rig, 2, 10).await, log);
+    let defined = &events(&rig, 0, 1).await[0];
+    assert_eq!(defined["routingKey"], json!(format!("primary.{task}._._._.event.log.sched.{task}._")));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_log_is_read_in_pages_and_its_cursor_is_checked() {
+    let rig = Rig::start().await;
+    for _ in 0..7 {
+        assert_eq!(rig.create(new_task(), &definition("event/log")).await.status, 200);
+    }
+    let all = events(&rig, 0, 100).await;
+    assert_eq!(all.len(), 14);
+    let (mut paged, mut after) = (Vec::new(), 0);
+    loop {
+        let page = events(&rig, after, 3).await;
+        let Some(last) = page.last() else { break };
+        after = last["position"].as_i64().unwrap();
+        paged.extend(page);
+    }
+    assert_eq!(paged, all);
+    for query in ["after=-1", "after=x", "limit=0", "limit=1001", "limit=x", "after=1&after=2", "other=1"] {
+        let answer = rig.call("GET", &format!("{TENURE_API}/events?{query}"), None).await;
+        assert_eq!((answer.status, answer.code()), (400, "InvalidRequestArguments"), "{query}");
+    }
+    let nobody = rig.send(&crate::rig::Raw::new("GET", &format!("{TENURE_API}/events"))).await;
+    nobody.refused(403, "InsufficientScopes");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cursor_that_is_older_than_the_retention_gets_410_with_the_oldest_position() {
+    let rig = Rig::start().await;
+    for _ in 0..5 {
+        assert_eq!(rig.create(new_task(), &definition("event/log")).await.status, 200);
+    }
+    assert_eq!(events(&rig, 0, 100).await.len(), 10);
+    let mut database = rig.database.connect("test").await;
+    sqlx::query("UPDATE outbox SET at = at - interval '8 days' WHERE id < (SELECT max(id) FROM outbox)")
+        .execute(&mut database)
+        .await
+        .unwrap();
+    // Old events are looked for once a minute, and when a server starts.
+    let _second = rig.another("second").await;
+    let gone = crate::rig::eventually("the old events are forgotten", async || {
+        let answer = rig.call("GET", &format!("{TENURE_API}/events?after=0"), None).await;
+        (answer.status == 410).then_some(answer)
+    })
+    .await;
+    assert_eq!(gone.code(), "ResourceExpired");
+    let message = gone.body["message"].as_str().unwrap();
+    assert!(message.contains("after=8"), "{message}");
+    assert_eq!(events(&rig, 8, 100).await.len(), 2);
+}
