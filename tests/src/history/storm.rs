@@ -32,6 +32,8 @@ const CLOCK_MOVE_MAX: u64 = 15;
 const ANSWERED_WITHIN: Duration = Duration::from_secs(30);
 /// What a client that hung up had asked for may still be going on in the server; this is time enough for it.
 const QUIET_WITHIN: Duration = Duration::from_secs(8);
+/// The least number of looks, since one at many tasks takes longer than that.
+const LOOKS_MIN: u32 = 5;
 const QUIET_POLL: Duration = Duration::from_millis(250);
 /// So many times the claims may run out before tasks that are left count as stuck.
 const DRAIN_ROUNDS: usize = 12;
@@ -153,18 +155,29 @@ async fn until_answered(actor: &mut Actor, path: &str) -> Option<serde_json::Val
 async fn take_snapshot(world: &Arc<World>) -> Snapshot {
     let deadline = Instant::now() + QUIET_WITHIN;
     let mut reader = Actor::patient(Arc::clone(world), 300);
+    let mut looks = 0;
     loop {
+        looks += 1;
         let before = read_counts(&mut reader).await;
         let tasks = read_tasks(world).await;
         let counts = read_counts(&mut reader).await;
-        let unresolved = tasks.values().filter(|status| matches!(status.state.as_str(), "pending" | "running")).count();
-        let counted: u64 = counts.iter().map(|counts| counts.pending_tasks + counts.claimed_tasks).sum();
-        let settled = before == counts && counted == unresolved as u64;
-        if settled || Instant::now() > deadline {
+        // The clock runs on: a claim that expires while the statuses are read makes them and the counts differ.
+        let settled = before == counts && counts == count(&tasks);
+        if settled || (Instant::now() > deadline && looks >= LOOKS_MIN) {
             return Snapshot { tasks, counts };
         }
         tokio::time::sleep(QUIET_POLL).await;
     }
+}
+
+/// What the counts should be, by the statuses.
+fn count(tasks: &HashMap<SlugId, Status>) -> Vec<Counts> {
+    let in_state = |queue: &str, state: &str| {
+        tasks.values().filter(|status| status.task_queue_id == queue && status.state == state).count() as u64
+    };
+    let counts =
+        |queue| Counts { pending_tasks: in_state(queue, "pending"), claimed_tasks: in_state(queue, "running") };
+    QUEUES.map(counts).to_vec()
 }
 
 async fn read_counts(reader: &mut Actor) -> Vec<Counts> {
