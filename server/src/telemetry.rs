@@ -50,6 +50,10 @@ fn install() -> PrometheusHandle {
 fn describe() {
     use metrics::{describe_counter, describe_gauge, describe_histogram};
     describe_histogram!("tenure_batch_members", "Requests that shared a statement");
+    describe_gauge!(
+        "tenure_batch_waiting",
+        "Requests that wait for their batch; for claim, workers that wait for work"
+    );
     describe_histogram!("tenure_batch_wait_seconds", "How long a request waited for its batch");
     describe_histogram!("tenure_batch_seconds", "How long a batch took");
     describe_counter!("tenure_batch_shed_total", "Requests refused because too many were waiting");
@@ -66,6 +70,7 @@ fn describe() {
     metrics::counter!("tenure_claims_undelivered_total").absolute(0);
     for operation in ["create", "claim", "reclaim", "report", "status"] {
         metrics::counter!("tenure_batch_shed_total", "operation" => operation).absolute(0);
+        metrics::gauge!("tenure_batch_waiting", "operation" => operation).set(0.0);
         metrics::counter!("tenure_slow_lane_total", "operation" => operation).absolute(0);
         metrics::counter!("tenure_slow_lane_timeouts_total", "operation" => operation).absolute(0);
     }

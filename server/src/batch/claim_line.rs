@@ -169,6 +169,8 @@ impl Line {
             return;
         }
         self.patience_ends = now + RETRY_EVERY;
+        let waiting: usize = self.lines.values().map(VecDeque::len).sum();
+        metrics::gauge!("tenure_batch_waiting", "operation" => "claim").set(waiting as f64);
         for line in self.lines.values_mut() {
             // Everybody is equally patient, so that the head of a line is the first to go.
             while let Some(waiter) = line.pop_front_if(|waiter| stopping || waiter.until <= now) {

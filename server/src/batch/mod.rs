@@ -150,6 +150,8 @@ impl<O: Operation> Worker<O> {
     async fn work(mut self) {
         while let Some(batch) = self.next_batch().await {
             metrics::histogram!("tenure_batch_members", "operation" => O::NAME).record(batch.len() as f64);
+            let waiting = self.inbox.len() + self.held_over.len();
+            metrics::gauge!("tenure_batch_waiting", "operation" => O::NAME).set(waiting as f64);
             for job in &batch {
                 self.waiting_bytes.fetch_sub(O::weight(&job.member), Ordering::Relaxed);
                 metrics::histogram!("tenure_batch_wait_seconds", "operation" => O::NAME).record(job.since.elapsed());

@@ -24,8 +24,8 @@ use crate::domain::scopes::Expression;
 
 /// The largest body.
 pub const BODY_MAX: usize = 10 << 20;
-/// A read of a body fails when the peer sends nothing for so long.
-const BODY_PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
+/// A body must arrive within this time: the largest one at 0.7 Mbit/s.
+const BODY_PATIENCE: std::time::Duration = std::time::Duration::from_secs(120);
 
 /// A request.
 pub struct Call {

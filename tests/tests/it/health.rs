@@ -1,0 +1,72 @@
+//! What operators and load balancers ask: whether the server lives, what it is, how it does.
+
+use serde_json::json;
+
+use crate::rig::{Raw, Rig, definition, eventually, new_task};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_health_checks_answer_without_credentials_at_both_places() {
+    let rig = Rig::start().await;
+    for prefix in ["", "/api/queue/v1"] {
+        for path in ["/__heartbeat__", "/__lbheartbeat__"] {
+            let reply = rig.send(&Raw::new("GET", &format!("{prefix}{path}"))).await;
+            assert_eq!((reply.status, reply.json()), (200, json!({})), "{prefix}{path}");
+        }
+        let version = rig.send(&Raw::new("GET", &format!("{prefix}/__version__"))).await.json();
+        for field in ["version", "commit", "source", "build"] {
+            assert!(version[field].is_string(), "{version}");
+        }
+    }
+    let ping = rig.send(&Raw::new("GET", "/api/queue/v1/ping")).await;
+    assert_eq!(ping.json()["alive"], true);
+    assert!(ping.json()["uptime"].as_f64().is_some_and(|uptime| uptime >= 0.0));
+    assert!(rig.send(&Raw::new("GET", "/robots.txt")).await.text().contains("Disallow: /"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_answer_says_what_it_is_and_what_it_is_called() {
+    let rig = Rig::start().await;
+    let reply = rig.send(&Raw::new("GET", "/api/queue/v1/ping").header("x-taskcluster-trace-id", "my-trace")).await;
+    assert_eq!(reply.header("content-type"), Some("application/json"));
+    assert_eq!(reply.header("cache-control"), Some("no-store no-cache must-revalidate"));
+    assert_eq!(reply.header("x-content-type-options"), Some("nosniff"));
+    assert_eq!(reply.header("x-for-trace-id"), Some("my-trace"));
+    assert!(reply.header("x-for-request-id").is_some_and(|id| id.len() == 36));
+    assert_eq!(reply.header("access-control-allow-origin"), None, "nobody asked from a browser");
+    let browser = rig.send(&Raw::new("GET", "/api/queue/v1/ping").header("origin", "https://ui.example")).await;
+    assert_eq!(browser.header("access-control-allow-origin"), Some("*"));
+    let preflight = rig.send(&Raw::new("OPTIONS", "/api/queue/v1/task/x")).await;
+    assert_eq!(preflight.status, 200);
+    assert!(preflight.header("allow").is_some_and(|methods| methods.contains("PUT")));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_metrics_count_from_zero_and_follow_the_queue() {
+    let rig = Rig::start().await;
+    let metrics = async || rig.send(&Raw::new("GET", "/metrics")).await.text();
+    let fresh = metrics().await;
+    for zero in ["tenure_claims_undelivered_total 0", r#"tenure_batch_shed_total{operation="create"} 0"#] {
+        assert!(fresh.contains(zero), "{zero} is missing:\n{fresh}");
+    }
+    for _ in 0..3 {
+        assert_eq!(rig.create(new_task(), &definition("health/check")).await.status, 200);
+    }
+    assert_eq!(rig.claim("health/check", 1).await.len(), 1);
+    eventually("the gauges follow", async || {
+        let text = metrics().await;
+        [
+            r#"queue_pending_tasks{taskQueueId="health/check"} 2"#,
+            r#"queue_claimed_tasks{taskQueueId="health/check"} 1"#,
+            r#"tenure_batch_members_count{operation="create"} "#,
+            r#"tenure_batch_wait_seconds_count{operation="create"} "#,
+            r#"tenure_batch_waiting{operation="claim"} 0"#,
+            r#"tenure_pass_total{pass="claims",what="found"} "#,
+            "tenure_oldest_transaction_seconds ",
+            r#"http_requests_total{status="2xx"} "#,
+        ]
+        .iter()
+        .all(|line| text.contains(line))
+        .then_some(())
+    })
+    .await;
+}
