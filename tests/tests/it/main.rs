@@ -14,6 +14,7 @@ mod events;
 mod health;
 mod history;
 mod hung_up;
+mod poll;
 mod proxy;
 mod rig;
 mod serve;

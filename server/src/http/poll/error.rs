@@ -161,8 +161,9 @@ fn internal(cause: &dyn std::error::Error) -> PollError {
     PollError::new(Code::InternalError, format!("internal error; incidentId {incident}"))
 }
 
-/// The answer to a signed URL whose path leads nowhere: it was changed like any other part of it.
+/// The answer to a signed URL whose path leads nowhere: it was changed like any other part of it. The signature may have
+/// become a part of the path.
 pub fn refuse_unknown_path(uri: &Uri) -> Option<Response> {
-    let signed = uri.query()?.split('&').any(|pair| pair.starts_with("sig="));
+    let signed = uri.path().starts_with(super::PATH) || uri.path_and_query()?.as_str().contains("sig=");
     signed.then(|| PollError::authentication("the signature does not match".to_owned()).response(Uuid::new_v4()))
 }

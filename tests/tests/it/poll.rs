@@ -1,0 +1,561 @@
+//! The message plane over HTTP: signed URLs, Azure's XML, and what a URL that was tampered with gets.
+
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use tenure_api::ids::SlugId;
+use tenure_tests::http::{QUEUE_API, TENURE_API};
+use tenure_tests::server::{Launch, Server, fresh_secret_key};
+
+use crate::rig::{Raw, RawReply, Rig, call, client_of, credentials_of, definition, eventually, new_task, run_of};
+
+const QUEUE: &str = "poll/plane";
+/// What one server made visible another one sees within this: ten times what is promised with a bell and without.
+const SEEN_WITHIN: Duration = Duration::from_millis(500);
+const SEEN_WITHOUT_BELL_WITHIN: Duration = Duration::from_secs(10);
+
+/// The signed URLs of a task queue, without the root URL, highest priority first.
+struct Urls(Vec<(String, String)>);
+
+impl Urls {
+    async fn ask(rig: &Rig) -> Self {
+        let answer = rig.call("GET", &format!("/poll-task-url/{QUEUE}"), None).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        Self::read(&answer.body, rig.server.root_url())
+    }
+
+    fn read(body: &Value, root_url: &str) -> Self {
+        let url = |value: &Value| {
+            value.as_str().unwrap().strip_prefix(root_url).expect("it starts with the root URL").to_owned()
+        };
+        let queues = body["queues"].as_array().unwrap();
+        Self(queues.iter().map(|queue| (url(&queue["signedPollUrl"]), url(&queue["signedDeleteUrl"]))).collect())
+    }
+
+    /// Of the lowest priority, which tasks have unless they say otherwise.
+    fn poll(&self) -> &str {
+        &self.0[6].0
+    }
+
+    /// The same, for messages to be hidden for so many seconds.
+    fn poll_for(&self, seconds: u32) -> String {
+        self.poll().replace("visibilitytimeout=300", &format!("visibilitytimeout={seconds}"))
+    }
+
+    fn delete(&self, message: &Message) -> String {
+        self.delete_with(&message.id, &encoded(&message.receipt))
+    }
+
+    fn delete_with(&self, id: &str, receipt: &str) -> String {
+        self.0[6].1.replace("{{messageId}}", id).replace("{{popReceipt}}", receipt)
+    }
+
+    /// The poll URL's signature at another place of its queue.
+    fn at(&self, place: &str, more: &str) -> String {
+        let (path, query) = self.poll().split_once("/messages?").unwrap();
+        format!("{path}{place}?{query}{more}")
+    }
+}
+
+fn encoded(text: &str) -> String {
+    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Message {
+    id: String,
+    receipt: String,
+    dequeued: String,
+    task: String,
+    run: i64,
+}
+
+fn element<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
+    xml.split_once(&format!("<{name}>"))?.1.split_once(&format!("</{name}>")).map(|(text, _)| text)
+}
+
+fn messages(reply: &RawReply) -> Vec<Message> {
+    assert_eq!((reply.status, reply.header("content-type")), (200, Some("application/xml")), "{}", reply.text());
+    let text = reply.text();
+    let one = |xml: &str| {
+        let content: Value =
+            serde_json::from_slice(&STANDARD.decode(element(xml, "MessageText").unwrap()).unwrap()).unwrap();
+        assert_eq!(content.as_object().unwrap().len(), 2, "{content}");
+        Message {
+            id: element(xml, "MessageId").unwrap().to_owned(),
+            receipt: element(xml, "PopReceipt").unwrap_or_default().to_owned(),
+            dequeued: element(xml, "DequeueCount").unwrap().to_owned(),
+            task: content["taskId"].as_str().unwrap().to_owned(),
+            run: content["runId"].as_i64().unwrap(),
+        }
+    };
+    text.split("<QueueMessage>").skip(1).map(one).collect()
+}
+
+async fn send(server: &Server, method: &str, target: &str) -> RawReply {
+    Raw::new(method, target).send(server.root_url()).await
+}
+
+async fn get(rig: &Rig, target: &str) -> RawReply {
+    send(&rig.server, "GET", target).await
+}
+
+#[track_caller]
+fn assert_error(reply: &RawReply, status: u16, code: &str) {
+    let text = reply.text();
+    assert_eq!(
+        (reply.status, reply.header("x-ms-error-code"), element(&text, "Code"), reply.header("content-type")),
+        (status, Some(code), Some(code), Some("application/xml")),
+        "{text}"
+    );
+    assert!(text.starts_with("<?xml version=\"1.0\" encoding=\"utf-8\"?><Error>"), "{text}");
+    assert!(reply.header("x-ms-request-id").is_some() || reply.header("x-for-request-id").is_some());
+}
+
+async fn create(rig: &Rig, priority: &str) -> SlugId {
+    let (task, mut definition) = (new_task(), definition(QUEUE));
+    definition["priority"] = json!(priority);
+    let answer = rig.create(task, &definition).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    task
+}
+
+async fn advance(rig: &Rig, seconds: u64) {
+    let answer = rig.call("POST", &format!("{TENURE_API}/clock/advance"), Some(&json!({"seconds": seconds}))).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+}
+
+async fn manual() -> Rig {
+    Rig::start_with(|launch| launch.flag("--clock", "manual")).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_priority_has_a_queue_and_the_highest_comes_first() {
+    let rig = Rig::start().await;
+    let urls = Urls::ask(&rig).await;
+    assert_eq!(urls.0.len(), 7);
+    let priorities = ["highest", "very-high", "high", "medium", "low", "very-low", "lowest"];
+    for (priority, (poll, delete)) in priorities.iter().zip(&urls.0) {
+        let task = create(&rig, priority).await;
+        let found = messages(&get(&rig, poll).await);
+        assert_eq!(found.iter().map(|one| (one.task.clone(), one.run)).collect::<Vec<_>>(), [(task.to_string(), 0)]);
+        assert!(poll.contains("?visibilitytimeout=300&") && !poll.contains("spr="), "{poll}");
+        assert!(delete.contains("/messages/{{messageId}}?popreceipt={{popReceipt}}&"), "{delete}");
+        let rest = delete.replacen("{{messageId}}", "", 1).replacen("{{popReceipt}}", "", 1);
+        assert!(!format!("{poll}{rest}").contains(['{', '}']), "no other braces: {delete}");
+    }
+    assert_eq!(get(&rig, urls.poll()).await.text(), r#"<?xml version="1.0" encoding="utf-8"?><QueueMessagesList />"#);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn urls_are_for_those_who_may_poll_the_queue() {
+    let rig = Rig::start().await;
+    let path = format!("/poll-task-url/{QUEUE}");
+    let poll = format!("queue:poll-task-urls:{QUEUE}");
+    let role = format!("assume:worker-type:{QUEUE}");
+    let cases: [(&str, Vec<&str>, u16); 4] = [
+        ("modern", vec![&poll], 200),
+        ("legacy", vec!["queue:poll-task-urls", &role], 200),
+        ("half", vec!["queue:poll-task-urls"], 403),
+        ("other", vec!["queue:poll-task-urls:poll/other", "queue:claim-work:*"], 403),
+    ];
+    for (name, scopes, status) in cases {
+        let who = rig.make_client(name, &scopes).await;
+        let answer = call(&mut rig.client(), &who, "GET", &path, None).await;
+        assert_eq!(answer.status, status, "{name}: {}", answer.body);
+    }
+    assert_eq!(rig.call("GET", "/poll-task-url/poll/Not_A_Type", None).await.code(), "InvalidRequestArguments");
+    assert_eq!(rig.call("GET", &format!("{path}?x=1"), None).await.code(), "InvalidRequestArguments");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn workers_of_those_days_claim_and_submitters_create_with_the_scopes_of_those_days() {
+    let rig = Rig::start().await;
+    let submitter = rig.make_client("submitter", &[&format!("queue:create-task:{QUEUE}")]).await;
+    let (task, body) = (new_task(), definition(QUEUE));
+    let created = call(&mut rig.client(), &submitter, "PUT", &format!("/task/{task}"), Some(&body)).await;
+    assert_eq!(created.status, 200, "{}", created.body);
+    let mut urgent = body.clone();
+    urgent["priority"] = json!("low");
+    let refused = call(&mut rig.client(), &submitter, "PUT", &format!("/task/{}", new_task()), Some(&urgent)).await;
+    assert_eq!(refused.code(), "InsufficientScopes", "scopes without a priority are for the lowest one");
+    let role = format!("assume:worker-type:{QUEUE}");
+    let worker = rig.make_client("worker", &["queue:claim-task", &role, "assume:worker-id:g/w"]).await;
+    let path = format!("/task/{task}/runs/0/claim");
+    let other = json!({"workerGroup": "g", "workerId": "other"});
+    assert_eq!(call(&mut rig.client(), &worker, "POST", &path, Some(&other)).await.code(), "InsufficientScopes");
+    let own = json!({"workerGroup": "g", "workerId": "w"});
+    let claimed = call(&mut rig.client(), &worker, "POST", &path, Some(&own)).await;
+    assert_eq!(claimed.status, 200, "{}", claimed.body);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn numbers_out_of_range_are_named() {
+    let rig = Rig::start().await;
+    let urls = Urls::ask(&rig).await;
+    for _ in 0..3 {
+        create(&rig, "lowest").await;
+    }
+    for (bad, code) in [
+        ("numofmessages=0", "OutOfRangeQueryParameterValue"),
+        ("numofmessages=33", "OutOfRangeQueryParameterValue"),
+        ("numofmessages=abc", "InvalidQueryParameterValue"),
+        ("numofmessages=", "InvalidQueryParameterValue"),
+    ] {
+        let reply = get(&rig, &format!("{}&{bad}", urls.poll())).await;
+        assert_error(&reply, 400, code);
+        assert_eq!(element(&reply.text(), "QueryParameterName"), Some("numofmessages"));
+        assert_eq!(element(&reply.text(), "MinimumAllowed").is_some(), code.starts_with("OutOfRange"));
+    }
+    for (bad, code) in [("0", "OutOfRange"), ("604801", "OutOfRange"), ("1.5", "Invalid")] {
+        let target = urls.poll().replace("visibilitytimeout=300", &format!("visibilitytimeout={bad}"));
+        assert_error(&get(&rig, &target).await, 400, &format!("{code}QueryParameterValue"));
+    }
+    assert_eq!(messages(&get(&rig, &format!("{}&numofmessages=32", urls.poll())).await).len(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_receipt_that_is_not_encoded_fails_every_time_and_a_raw_slash_is_understood() {
+    let rig = Rig::start_with(|launch| launch.flag("--clock", "manual").flag("--message-visibility", "1s")).await;
+    let urls = Urls::ask(&rig).await;
+    create(&rig, "lowest").await;
+    for _ in 0..20 {
+        let message = messages(&get(&rig, urls.poll()).await).remove(0);
+        let raw = send(&rig.server, "DELETE", &urls.delete_with(&message.id, &message.receipt)).await;
+        assert_error(&raw, 400, "PopReceiptMismatch");
+        let only_plus = message.receipt.replace('+', "%2B");
+        assert!(only_plus.contains('/') && only_plus.ends_with('='), "{only_plus}");
+        let reply = send(&rig.server, "DELETE", &urls.delete_with(&message.id, &only_plus)).await;
+        assert_eq!((reply.status, reply.body.len()), (204, 0), "{}", reply.text());
+        // The message after a deleted one is hidden for as long as the server's setting says.
+        advance(&rig, 2).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_the_last_receipt_of_a_message_that_is_there_deletes_it() {
+    let rig = manual().await;
+    let urls = Urls::ask(&rig).await;
+    create(&rig, "lowest").await;
+    let first = messages(&get(&rig, urls.poll()).await).remove(0);
+    assert!(messages(&get(&rig, urls.poll()).await).is_empty(), "it is hidden");
+    advance(&rig, 299).await;
+    assert!(messages(&get(&rig, urls.poll()).await).is_empty(), "it is still hidden");
+    advance(&rig, 2).await;
+    let second = messages(&get(&rig, urls.poll()).await).remove(0);
+    assert_eq!((&second.id, second.dequeued.as_str()), (&first.id, "2"));
+    assert_error(&send(&rig.server, "DELETE", &urls.delete(&first)).await, 400, "PopReceiptMismatch");
+    for id in ["6ba7b810-9dad-11d1-80b4-00c04fd430c8", "x", "%7B%7D", "00000000-0000-8000-8000-0000000fffff"] {
+        let target = urls.delete_with(id, &encoded(&second.receipt));
+        assert_error(&send(&rig.server, "DELETE", &target).await, 404, "MessageNotFound");
+    }
+    let without = urls.delete(&second).replace("popreceipt=", "timeout=");
+    assert_error(&send(&rig.server, "DELETE", &without).await, 400, "MissingRequiredQueryParameter");
+    assert_eq!(send(&rig.server, "DELETE", &urls.delete(&second)).await.status, 204);
+    assert_error(&send(&rig.server, "DELETE", &urls.delete(&second)).await, 404, "MessageNotFound");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn counts_and_claims_do_not_depend_on_deletes() {
+    let rig = Rig::start().await;
+    let urls = Urls::ask(&rig).await;
+    let pending = async || rig.call("GET", &format!("/pending/{QUEUE}"), None).await.body["pendingTasks"].clone();
+    let task = create(&rig, "lowest").await;
+    let message = messages(&get(&rig, urls.poll()).await).remove(0);
+    assert_eq!(pending().await, 1, "a polled run is pending");
+    let body = json!({"workerGroup": "g", "workerId": "w"});
+    let claim = rig.call("POST", &format!("/task/{task}/runs/0/claim"), Some(&body)).await;
+    assert_eq!(claim.status, 200, "{}", claim.body);
+    assert_eq!(pending().await, 0, "although nobody has deleted the message");
+    assert_error(&send(&rig.server, "DELETE", &urls.delete(&message)).await, 404, "MessageNotFound");
+    assert_eq!(pending().await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claiming_what_a_message_points_to_is_refused_where_its_message_is_to_be_deleted() {
+    let rig = manual().await;
+    let claim = async |task: SlugId, run: u8, worker: &str| {
+        let body = json!({"workerGroup": "g", "workerId": worker});
+        rig.call("POST", &format!("/task/{task}/runs/{run}/claim"), Some(&body)).await
+    };
+    assert_eq!(claim(new_task(), 0, "w").await.status, 404, "unknown task");
+    let task = create(&rig, "lowest").await;
+    assert_eq!(claim(task, 1, "w").await.status, 404, "unknown run");
+    let claimed = claim(task, 0, "w").await;
+    assert_eq!(claimed.status, 200);
+    assert_eq!(claim(task, 0, "other").await.status, 409, "claimed by somebody else");
+    let path = format!("{}/completed", run_of(&claimed.body));
+    let who = credentials_of(&claimed.body);
+    assert_eq!(call(&mut rig.client(), &who, "POST", &path, None).await.status, 200);
+    assert_eq!(claim(task, 0, "w").await.status, 409, "resolved");
+    let late = create(&rig, "lowest").await;
+    advance(&rig, 3601).await;
+    assert_eq!(claim(late, 0, "w").await.status, 409, "past its deadline");
+}
+
+/// The places of a URL whose values a caller may choose: whatever stands there is no business of the signature's.
+fn chosen(target: &str) -> Vec<std::ops::Range<usize>> {
+    let value = |name: &str| {
+        let start = target.find(name).map(|at| at + name.len())?;
+        let end = target[start..].find('&').map_or(target.len(), |length| start + length);
+        Some(start..end)
+    };
+    let id = target.find("/messages/queue-").and_then(|at| {
+        let from = at + target[at + 10..].find("/messages/")? + 20;
+        Some(from..from + target[from..].find('?')?)
+    });
+    ["visibilitytimeout=", "popreceipt="].iter().filter_map(|name| value(name)).chain(id).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_byte_of_a_url_is_changed_it_is_refused() {
+    let rig = Rig::start().await;
+    let urls = Urls::ask(&rig).await;
+    create(&rig, "lowest").await;
+    let message = messages(&get(&rig, urls.poll()).await).remove(0);
+    let mut tried = 0;
+    for (method, target) in [("GET", urls.poll().to_owned()), ("DELETE", urls.delete(&message))] {
+        let chosen = chosen(&target);
+        for at in (1..target.len()).filter(|at| !chosen.iter().any(|range| range.contains(at))) {
+            let was = target.as_bytes()[at];
+            for byte in [was ^ 1, was ^ 2, was ^ 32, b'0', b'a', b'%', b'&', b'/', b'?', b'.'] {
+                // The rest cannot stand in a request's first line.
+                if byte == was || !(0x21..0x7f).contains(&byte) || b"#\"<>\\^`{|}".contains(&byte) {
+                    continue;
+                }
+                let mut changed = target.clone().into_bytes();
+                changed[at] = byte;
+                let changed = String::from_utf8(changed).unwrap();
+                // %2b is the same character as %2B.
+                if changed.eq_ignore_ascii_case(&target) && target.as_bytes()[at.saturating_sub(2)..at].contains(&b'%')
+                {
+                    continue;
+                }
+                let reply = send(&rig.server, method, &changed).await;
+                assert!(reply.status == 403, "{method} {changed}: {} {}", reply.status, reply.text());
+                assert_error(&reply, 403, "AuthenticationFailed");
+                tried += 1;
+            }
+        }
+    }
+    assert!(tried > 2000, "{tried}");
+    assert_eq!(send(&rig.server, "DELETE", &urls.delete(&message)).await.status, 204, "nothing had changed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_url_serves_its_queue_and_its_operation_only() {
+    let rig = Rig::start().await;
+    let urls = Urls::ask(&rig).await;
+    create(&rig, "lowest").await;
+    let message = messages(&get(&rig, urls.poll()).await).remove(0);
+    let mismatch = "AuthorizationPermissionMismatch";
+    for method in ["POST", "PUT", "DELETE", "HEAD"] {
+        let reply = send(&rig.server, method, urls.poll()).await;
+        assert_eq!((reply.status, reply.header("x-ms-error-code")), (403, Some(mismatch)), "{method}");
+    }
+    for method in ["GET", "POST", "PUT", "HEAD"] {
+        let reply = send(&rig.server, method, &urls.delete(&message)).await;
+        assert_eq!((reply.status, reply.header("x-ms-error-code")), (403, Some(mismatch)), "{method}");
+    }
+    assert_error(&send(&rig.server, "PATCH", urls.poll()).await, 405, "UnsupportedHttpVerb");
+    // The delete URL's signature neither shows nor changes anything.
+    let delete_query = urls.0[6].1.split_once("&sv=").unwrap().1;
+    let base = urls.poll().split_once('?').unwrap().0;
+    assert_error(&get(&rig, &format!("{base}?peekonly=true&sv={delete_query}")).await, 403, mismatch);
+    // Another queue's signature.
+    let other = &urls.0[5].0.split_once('?').unwrap().1;
+    assert_error(&get(&rig, &format!("{base}?{other}")).await, 403, "AuthenticationFailed");
+    let elsewhere = urls.poll().replace("/queue-1-", "/queue-2-");
+    assert_error(&get(&rig, &elsewhere).await, 403, "AuthenticationFailed");
+    // More rights, and a longer life.
+    for (from, to) in [("sp=rup", "sp=raup"), ("sp=rup", "sp=p"), ("&sp=rup", ""), ("&sv=2015-04-05", "")] {
+        assert_error(&get(&rig, &urls.poll().replace(from, to)).await, 403, "AuthenticationFailed");
+    }
+    for name in ["se=", "st="] {
+        let at = urls.poll().find(name).unwrap() + name.len();
+        let (before, after) = urls.poll().split_at(at);
+        let target = format!("{before}2099{}", &after[4..]);
+        assert_error(&get(&rig, &target).await, 403, "AuthenticationFailed");
+    }
+    assert_error(&get(&rig, base).await, 403, "AuthenticationFailed");
+    // The order of parameters is the client's, and a proxy may have decoded what needs no encoding.
+    let mut parts: Vec<&str> = urls.poll().split_once('?').unwrap().1.split('&').collect();
+    parts.reverse();
+    let target = format!("{base}?{}", parts.join("&").replace("%3A", ":").replace("%2F", "/").replace("%3D", "="));
+    assert!(messages(&get(&rig, &target).await).is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_url_ends_after_half_an_hour_and_says_so_beforehand() {
+    let rig = manual().await;
+    let answer = rig.call("GET", &format!("/poll-task-url/{QUEUE}"), None).await;
+    let urls = Urls::read(&answer.body, rig.server.root_url());
+    let clock = rig.call("GET", &format!("{TENURE_API}/clock"), None).await.body["now"].clone();
+    let at = |text: &Value| chrono::DateTime::parse_from_rfc3339(text.as_str().unwrap()).unwrap();
+    let left = at(&answer.body["expires"]) - at(&clock);
+    assert!((1790..=1800).contains(&left.num_seconds()), "{left}");
+    advance(&rig, 1780).await;
+    assert!(messages(&get(&rig, urls.poll()).await).is_empty());
+    advance(&rig, 21).await;
+    let reply = get(&rig, urls.poll()).await;
+    assert_error(&reply, 403, "AuthenticationFailed");
+    assert_eq!(element(&reply.text(), "AuthenticationErrorDetail"), Some("the signature has expired"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn urls_of_the_previous_key_live_on_and_those_of_no_key_do_not() {
+    let rig = Rig::start().await;
+    let urls = Urls::ask(&rig).await;
+    let start = async |name: &str, keys: String| {
+        Launch::on_database(rig.database.url(), &keys).start(rig.folder.path(), name).await
+    };
+    let new = fresh_secret_key();
+    let rotated = start("rotated", format!("{new},{}", rig.secret_key)).await;
+    assert!(messages(&send(&rotated, "GET", urls.poll()).await).is_empty());
+    let answer = call(&mut client_of(&rotated), &rig.root, "GET", &format!("/poll-task-url/{QUEUE}"), None).await;
+    let renewed = Urls::read(&answer.body, rotated.root_url());
+    assert_error(&get(&rig, renewed.poll()).await, 403, "AuthenticationFailed");
+    let forgotten = start("forgotten", new).await;
+    assert_error(&send(&forgotten, "GET", urls.poll()).await, 403, "AuthenticationFailed");
+    assert!(messages(&send(&forgotten, "GET", renewed.poll()).await).is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn behind_tls_urls_are_for_https_only() {
+    // Free a moment ago; what the server prints is its root URL, not its address.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let public = "https://queue.example.com";
+    let rig = Rig::start_with(|launch| launch.listen(free.to_string()).flag("--root-url", public)).await;
+    let local = format!("http://{free}");
+    let basic = STANDARD.encode(format!("{}:{}", rig.root.client_id, rig.root.access_token.expose()));
+    let asked = Raw::new("GET", &format!("{QUEUE_API}/poll-task-url/{QUEUE}"));
+    let answer = asked.authorization(&format!("Basic {basic}")).send(&local).await;
+    let urls = Urls::read(&answer.json(), public);
+    assert!(urls.poll().contains("&spr=https&"), "{}", urls.poll());
+    assert!(messages(&Raw::new("GET", urls.poll()).send(&local).await).is_empty());
+    let plain = Raw::new("GET", urls.poll()).header("x-forwarded-proto", "http").send(&local).await;
+    assert_error(&plain, 403, "AuthorizationProtocolMismatch");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn looking_changes_nothing_and_an_update_hides_or_shows() {
+    let rig = manual().await;
+    let urls = Urls::ask(&rig).await;
+    let task = create(&rig, "lowest").await;
+    let peek = async || messages(&get(&rig, &format!("{}&peekonly=true&numofmessages=32", urls.poll())).await);
+    for _ in 0..2 {
+        let seen = peek().await.remove(0);
+        assert_eq!((seen.task, seen.receipt.as_str(), seen.dequeued.as_str()), (task.to_string(), "", "0"));
+    }
+    let count = async || {
+        let reply = send(&rig.server, "HEAD", &urls.at("", "&comp=metadata")).await;
+        assert_eq!(reply.status, 200);
+        reply.header("x-ms-approximate-messages-count").unwrap().to_owned()
+    };
+    let got = messages(&get(&rig, urls.poll()).await).remove(0);
+    assert_eq!((peek().await.len(), count().await.as_str()), (0, "1"));
+    let update = async |message: &Message, seconds: &str, body: Option<&str>| {
+        let more = format!("&popreceipt={}", encoded(&message.receipt));
+        let target = urls.at(&format!("/messages/{}", message.id), &more);
+        let target = target.replace("visibilitytimeout=300", &format!("visibilitytimeout={seconds}"));
+        let mut raw = Raw::new("PUT", &target);
+        raw.body = body.map(|body| body.as_bytes().to_vec());
+        raw.send(rig.server.root_url()).await
+    };
+    for (seconds, code) in [("-1", "OutOfRange"), ("604801", "OutOfRange"), ("x", "Invalid")] {
+        assert_error(&update(&got, seconds, None).await, 400, &format!("{code}QueryParameterValue"));
+    }
+    let document = |text: &str| format!("<QueueMessage><MessageText>{text}</MessageText></QueueMessage>");
+    assert_error(&update(&got, "600", Some(&document("b3RoZXI="))).await, 400, "InvalidXmlNodeValue");
+    assert_error(&update(&got, "600", Some("<x")).await, 400, "InvalidXmlDocument");
+    let huge = document(&"a".repeat(100 << 10));
+    assert_error(&update(&got, "600", Some(&huge)).await, 413, "RequestBodyTooLarge");
+    let same = STANDARD.encode(format!(r#"{{"taskId":"{task}","runId":0}}"#));
+    let updated = update(&got, "600", Some(&document(&same))).await;
+    assert_eq!(updated.status, 204, "{}", updated.text());
+    assert!(updated.header("x-ms-time-next-visible").unwrap().ends_with(" GMT"));
+    let renewed = Message { receipt: updated.header("x-ms-popreceipt").unwrap().to_owned(), ..got.clone() };
+    assert_error(&update(&got, "600", None).await, 400, "PopReceiptMismatch");
+    advance(&rig, 301).await;
+    assert_eq!(peek().await.len(), 0, "hidden for longer");
+    assert_eq!(update(&renewed, "0", None).await.status, 204);
+    let again = messages(&get(&rig, urls.poll()).await);
+    assert_eq!((again.len(), again[0].dequeued.as_str()), (1, "2"), "visible at once");
+    assert_error(&get(&rig, &urls.at("", "")).await, 400, "InvalidQueryParameterValue");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_have_azures_headers() {
+    let rig = Rig::start().await;
+    let urls = Urls::ask(&rig).await;
+    let raw =
+        Raw::new("GET", urls.poll()).header("x-ms-version", "2026-10-06").header("x-ms-client-request-id", "mine");
+    let reply = raw.send(rig.server.root_url()).await;
+    assert_eq!(reply.header("x-ms-version"), Some("2026-10-06"));
+    assert_eq!(reply.header("x-ms-client-request-id"), Some("mine"));
+    assert_eq!(reply.header("cache-control"), Some("no-cache"));
+    assert!(reply.header("server").unwrap().starts_with("Tenure/") && reply.header("date").is_some());
+    create(&rig, "lowest").await;
+    let text = get(&rig, urls.poll()).await.text();
+    for name in ["InsertionTime", "ExpirationTime", "TimeNextVisible"] {
+        let time = element(&text, name).unwrap();
+        chrono::NaiveDateTime::parse_from_str(time, "%a, %d %b %Y %H:%M:%S GMT").expect(time);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_nobody_gets_done_with_is_told_to_the_operator_once() {
+    let rig = manual().await;
+    let urls = Urls::ask(&rig).await;
+    let task = create(&rig, "lowest").await;
+    for _ in 0..12 {
+        assert_eq!(messages(&get(&rig, &urls.poll_for(1)).await).len(), 1);
+        advance(&rig, 2).await;
+    }
+    let log = rig.server.log();
+    let told: Vec<&str> = log.lines().filter(|line| line.contains("again and again")).collect();
+    assert_eq!(told.len(), 1, "{log}");
+    assert!(told[0].contains(&task.to_string()) && told[0].contains(QUEUE), "{}", told[0]);
+    let gauge = format!(r#"tenure_messages_alarming{{taskQueueId="{QUEUE}"}} 1"#);
+    let metrics = async || send(&rig.server, "GET", "/metrics").await.text();
+    eventually("the metrics show it", async || metrics().await.contains(&gauge).then_some(())).await;
+    let text = metrics().await;
+    assert!(text.contains(r#"tenure_messages_total{what="alarming"} 1"#), "{text}");
+    assert!(text.contains(r#"tenure_messages_total{what="returned"} 12"#), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_one_server_makes_another_one_shows_soon_with_a_bell_and_without() {
+    let rig = Rig::start().await;
+    let other = rig.another("other").await;
+    let urls = Urls::ask(&rig).await;
+    let seen_after = async || {
+        assert!(messages(&send(&other, "GET", urls.poll()).await).is_empty());
+        create(&rig, "lowest").await;
+        let made = Instant::now();
+        eventually("the other server shows it", async || {
+            (!messages(&send(&other, "GET", urls.poll()).await).is_empty()).then_some(())
+        })
+        .await;
+        made.elapsed()
+    };
+    // Until the servers have found each other.
+    seen_after().await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let with_bell = seen_after().await;
+    assert!(with_bell < SEEN_WITHIN, "{with_bell:?}");
+    let mut admin = rig.database.connect("saboteur").await;
+    let silence = tokio::spawn(async move {
+        loop {
+            let listeners = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                             WHERE datname = current_database() AND application_name = 'tenure-listener'";
+            sqlx::query(listeners).execute(&mut admin).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    let without = seen_after().await;
+    silence.abort();
+    assert!(without < SEEN_WITHOUT_BELL_WITHIN, "{without:?}");
+}
