@@ -62,7 +62,7 @@ fn a_message_names_its_run() {
 
 #[test]
 fn urls_are_renewed_five_minutes_before_their_end_or_at_half_of_a_short_life() {
-    let minutes = |n| Duration::from_secs(60 * n);
+    let minutes = |n: u64| Duration::from_secs(60 * n);
     assert_eq!(usable(minutes(30)), minutes(25));
     assert_eq!(usable(minutes(10)), minutes(5));
     assert_eq!(usable(minutes(4)), minutes(2));
