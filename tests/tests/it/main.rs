@@ -11,9 +11,11 @@
 mod authentication;
 mod bad_input;
 mod events;
+mod faults;
 mod health;
 mod history;
 mod hung_up;
+mod poll_worker;
 mod proxy;
 mod rig;
 mod serve;
