@@ -11,3 +11,4 @@ pub mod states;
 
 pub mod credentials;
 pub mod hawk;
+pub mod sas;

@@ -17,15 +17,18 @@ use crate::batch::Batcher;
 use crate::batch::claim_line::{self, ClaimLine};
 use crate::batch::delivery::HandBack;
 use crate::batch::marks::MarkTable;
+use crate::batch::message_queue::MessageQueue;
 use crate::config::{ClockMode, Database, Settings};
 use crate::embedded::{self, Embedded, EmbeddedError, RootCredentials};
 use crate::http::app::{App, Parts};
+use crate::http::poll::PollUrls;
 use crate::http::{self, connection};
 use crate::ops::create_task::CreateTask;
+use crate::ops::messages::{DeleteMessages, GetMessages};
 use crate::ops::reclaim::Reclaim;
 use crate::ops::report::ReportRun;
 use crate::ops::status::ReadStatus;
-use crate::secrets::{SecretKeys, new_access_token};
+use crate::secrets::{Purpose, SecretKeys, new_access_token};
 use crate::store::clients::{self, NewClient};
 use crate::store::queues::Queues;
 use crate::store::{bells, clock, cluster, schema, session};
@@ -136,7 +139,7 @@ async fn serve(
     let mode = if database.embedded.is_some() { "embedded" } else { "external" };
     tracing::info!(database = mode, root_url, version = env!("CARGO_PKG_VERSION"), "starting");
     let (tasks, connections, stop) = (TaskTracker::new(), TaskTracker::new(), CancellationToken::new());
-    let app = assemble(settings, database, keys, &tasks, &stop, &shutdown);
+    let app = assemble(settings, database, keys, root_url, &tasks, &stop, &shutdown);
     let router = http::router(app);
     ready(root_url);
     connection::serve(listener, router, connections.clone(), shutdown).await;
@@ -172,6 +175,7 @@ fn assemble(
     settings: &Settings,
     database: &Ready,
     keys: SecretKeys,
+    root_url: &str,
     tasks: &TaskTracker,
     stop: &CancellationToken,
     shutdown: &CancellationToken,
@@ -196,20 +200,25 @@ fn assemble(
         database: options.clone(),
         pool: pool.clone(),
         queues: queues.clone(),
-        marks,
+        marks: marks.clone(),
         bells: bells.clone(),
         back,
         term: settings.claim_timeout,
     };
-    let create = CreateTask { bells: bells.clone() };
     let reclaim = Reclaim { queues: queues.clone(), pool: pool.clone(), term: settings.claim_timeout };
-    let report = ReportRun { queues: queues.clone(), pool: pool.clone(), bells };
+    let report = ReportRun { queues: queues.clone(), pool: pool.clone() };
+    let get_messages = GetMessages { marks, reservation: settings.poll_reservation };
+    let delete_messages = DeleteMessages { visibility: settings.message_visibility };
+    let poll_keys = keys.signing_keys(Purpose::PollUrls);
     Arc::new(Parts {
+        messages: MessageQueue::new(Batcher::start(get_messages, options, &bells, tasks), bells.clone()),
+        delete_messages: Batcher::start(delete_messages, options, &bells, tasks),
+        poll_urls: PollUrls::new(poll_keys, root_url, settings.message_visibility),
         authenticator: Authenticator::new(pool.clone(), keys),
-        create: Batcher::start(create, options, tasks),
-        reclaim: Batcher::start(reclaim, options, tasks),
-        report: Batcher::start(report, options, tasks),
-        status: Batcher::start(ReadStatus, options, tasks),
+        create: Batcher::start(CreateTask, options, &bells, tasks),
+        reclaim: Batcher::start(reclaim, options, &bells, tasks),
+        report: Batcher::start(report, options, &bells, tasks),
+        status: Batcher::start(ReadStatus, options, &bells, tasks),
         line: ClaimLine::start(line, tasks, shutdown.clone()),
         pool,
         queues,

@@ -64,11 +64,30 @@ fn describe() {
     describe_histogram!("tenure_pass_seconds", "How long a background pass took");
     describe_gauge!("queue_pending_tasks", "Pending runs of a task queue");
     describe_gauge!("queue_claimed_tasks", "Running claims of a task queue");
+    describe_gauge!("tenure_messages_hidden", "Messages that pollers hold: got, not claimed, not deleted");
+    describe_gauge!(
+        "tenure_messages_alarming",
+        "Messages that were got ten times or more and whose run is still pending"
+    );
+    describe_counter!(
+        "tenure_messages_total",
+        "Messages got, updated, returned because nobody claimed their run in time, deleted before their run was claimed, and got for the tenth time"
+    );
+    describe_counter!(
+        "tenure_polls_total",
+        "Polls answered from memory, because nothing had happened, and by the database"
+    );
     describe_gauge!("tenure_oldest_transaction_seconds", "Age of the oldest transaction in the database");
     describe_histogram!("http_request_duration_seconds", "How long requests took");
     describe_counter!("http_requests_total", "Requests answered, by class of status");
     metrics::counter!("tenure_claims_undelivered_total").absolute(0);
-    for operation in ["create", "claim", "reclaim", "report", "status"] {
+    for what in ["got", "updated", "returned", "deleted_unclaimed", "alarming"] {
+        metrics::counter!("tenure_messages_total", "what" => what).absolute(0);
+    }
+    for answered in ["from_memory", "by_database"] {
+        metrics::counter!("tenure_polls_total", "answered" => answered).absolute(0);
+    }
+    for operation in ["create", "claim", "reclaim", "report", "status", "get_messages", "delete_messages"] {
         metrics::counter!("tenure_batch_shed_total", "operation" => operation).absolute(0);
         metrics::gauge!("tenure_batch_waiting", "operation" => operation).set(0.0);
         metrics::counter!("tenure_slow_lane_total", "operation" => operation).absolute(0);

@@ -3,9 +3,9 @@
 //! Ringing is local and costs nothing. One notifier per server tells the other servers, at most every few
 //! milliseconds and only while there are any: a NOTIFY in every transaction would serialise all commits.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use tokio::sync::{Notify, futures::Notified};
 
@@ -27,6 +27,8 @@ struct Shared {
     awake: AtomicBool,
     /// How often anybody rang.
     times_rung: AtomicU64,
+    /// How often anybody rang for a queue, of the queues that are asked about.
+    generations: RwLock<HashMap<i32, AtomicU64>>,
 }
 
 /// A set of queues and somebody who waits for it to fill.
@@ -52,8 +54,10 @@ impl Bell {
 }
 
 impl Bells {
-    /// Runs have become claimable in these queues, by a transaction of this server that has committed.
+    /// Runs have become claimable in these queues, or messages visible, by a transaction of this server that has
+    /// committed.
     pub fn ring(&self, queues: impl IntoIterator<Item = i32> + Clone) {
+        self.raise_generations(queues.clone());
         self.shared.times_rung.fetch_add(1, Ordering::SeqCst);
         self.stay_awake();
         self.shared.line.ring(queues.clone());
@@ -61,10 +65,32 @@ impl Bells {
     }
 
     /// Another server rang.
-    pub fn ring_from_elsewhere(&self, queues: impl IntoIterator<Item = i32>) {
+    pub fn ring_from_elsewhere(&self, queues: impl IntoIterator<Item = i32> + Clone) {
+        self.raise_generations(queues.clone());
         self.shared.times_rung.fetch_add(1, Ordering::SeqCst);
         self.stay_awake();
         self.shared.line.ring(queues);
+    }
+
+    /// How often somebody has rung for a queue since this was first asked about it. Whoever reads it, then asks the
+    /// database, and finds a queue empty, may believe that for as long as the number stays the same.
+    #[must_use]
+    pub fn generation(&self, queue: i32) -> u64 {
+        let known = &self.shared.generations;
+        if let Some(generation) = known.read().unwrap_or_else(PoisonError::into_inner).get(&queue) {
+            return generation.load(Ordering::SeqCst);
+        }
+        known.write().unwrap_or_else(PoisonError::into_inner).entry(queue).or_default().load(Ordering::SeqCst)
+    }
+
+    fn raise_generations(&self, queues: impl IntoIterator<Item = i32>) {
+        let known = self.shared.generations.read().unwrap_or_else(PoisonError::into_inner);
+        for queue in queues {
+            // A queue that nobody asked about has no reader that could be wrong.
+            if let Some(generation) = known.get(&queue) {
+                generation.fetch_add(1, Ordering::SeqCst);
+            }
+        }
     }
 
     /// Something is unresolved: the passes look often from now on.

@@ -13,12 +13,16 @@ pub async fn pass(context: &Context) -> Result<PassReport, sqlx::Error> {
     let rung = context.bells.times_rung();
     let mut conn = context.pool.acquire().await?;
     let folded = usize::try_from(counters::fold(&mut conn).await?).unwrap_or(usize::MAX);
-    let counts = counters::list_counts(&mut conn).await?;
     let mut open = 0;
-    for (queue, count) in counts {
-        open += count.pending + count.claimed;
-        metrics::gauge!("queue_pending_tasks", "taskQueueId" => queue.clone()).set(count.pending as f64);
-        metrics::gauge!("queue_claimed_tasks", "taskQueueId" => queue).set(count.claimed as f64);
+    for load in counters::list_loads(&mut conn).await? {
+        open += load.counts.pending + load.counts.claimed;
+        let publish = |name: &'static str, number: i64| {
+            metrics::gauge!(name, "taskQueueId" => load.queue.clone()).set(number as f64);
+        };
+        publish("queue_pending_tasks", load.counts.pending);
+        publish("queue_claimed_tasks", load.counts.claimed);
+        publish("tenure_messages_hidden", load.hidden);
+        publish("tenure_messages_alarming", load.alarming);
     }
     if open == 0 {
         context.bells.rest(rung);

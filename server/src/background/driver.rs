@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{Context, PassReport, SLICE, claims, counters, deadlines, events, marks};
+use super::{Context, PassReport, SLICE, claims, counters, deadlines, events, marks, messages};
 use crate::batch::marks::MarkTable;
 
 /// How soon what is due is acted on while anything is unresolved.
@@ -35,6 +35,7 @@ pub fn start(context: &Context, table: &MarkTable, tasks: &TaskTracker, stop: &C
     let drive = |name, pace| Driver { name, pace, context: context.clone(), stop: stop.clone() };
     tasks.spawn(drive("claims", Pace::Due).run(async |context: &Context| claims::pass(context).await));
     tasks.spawn(drive("deadlines", Pace::Due).run(async |context: &Context| deadlines::pass(context).await));
+    tasks.spawn(drive("messages", Pace::Due).run(async |context: &Context| messages::pass(context).await));
     let steady = Pace::Every(HOUSEKEEPING);
     tasks.spawn(drive("counters", steady).run(async |context: &Context| counters::pass(context).await));
     tasks.spawn(drive("sequence", steady).run(async |context: &Context| events::sequence(context).await));

@@ -8,6 +8,7 @@ pub mod driver;
 pub mod elsewhere;
 pub mod events;
 pub mod marks;
+pub mod messages;
 
 use std::time::{Duration, Instant};
 
@@ -55,10 +56,11 @@ pub async fn run_all_due(context: &Context) -> Result<(), sqlx::Error> {
     loop {
         let expired = claims::pass(context).await?;
         let overdue = deadlines::pass(context).await?;
-        if expired.found + overdue.found == 0 {
+        let shown = messages::pass(context).await?;
+        if expired.found + overdue.found + shown.found == 0 {
             return Ok(());
         }
-        if expired.done + overdue.done > 0 {
+        if expired.done + overdue.done + shown.done > 0 {
             progress = Instant::now();
         } else if progress.elapsed() > HELD_PATIENCE {
             return Ok(());

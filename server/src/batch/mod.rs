@@ -10,6 +10,7 @@ pub mod claim_line;
 pub mod delivery;
 mod failure;
 pub mod marks;
+pub mod message_queue;
 mod session;
 mod slow_lane;
 
@@ -28,6 +29,7 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::ops::OpError;
+use crate::wakeup::Bells;
 use failure::Failure;
 use slow_lane::SlowLane;
 
@@ -53,15 +55,17 @@ pub trait Operation: Send + Sync + 'static {
     /// How many bytes a member weighs.
     fn weight(member: &Self::Member) -> usize;
 
-    /// The task that a member is about. Two members of one task never share a batch: a transaction does not skip its
-    /// own locks.
-    fn task(member: &Self::Member) -> Uuid;
+    /// The task or the message that a member is about, if it is about one. Two members of one never share a batch: a
+    /// transaction does not skip its own locks.
+    fn task(member: &Self::Member) -> Option<Uuid>;
 
-    /// Runs a batch; one verdict for each member.
+    /// Runs a batch; one verdict for each member. The queues in which it makes something claimable go into `claimable`,
+    /// to be rung for once it has committed.
     fn run(
         &self,
         conn: &mut PgConnection,
         members: &[&Self::Member],
+        claimable: &mut Vec<i32>,
     ) -> impl Future<Output = Result<Vec<Verdict<Self::Answer>>, sqlx::Error>> + Send;
 
     /// Waits for the locks that made a member miss its batch, and takes them.
@@ -104,17 +108,18 @@ pub struct Batcher<O: Operation> {
 
 impl<O: Operation> Batcher<O> {
     /// Starts the workers. They end when the batcher is dropped and everything that waited is answered.
-    pub fn start(operation: O, database: &PgConnectOptions, tasks: &TaskTracker) -> Self {
+    pub fn start(operation: O, database: &PgConnectOptions, bells: &Bells, tasks: &TaskTracker) -> Self {
         let (queue, inbox) = mpsc::channel(O::WAITING_MAX);
         let operation = Arc::new(operation);
         let waiting_bytes = Arc::new(AtomicUsize::new(0));
-        let slow = SlowLane::start(&operation, database, tasks);
+        let slow = SlowLane::start(&operation, database, bells, tasks);
         let worker = Worker {
             operation,
             inbox,
             held_over: VecDeque::new(),
             session: Session::new(database.clone()),
             slow,
+            bells: bells.clone(),
             waiting_bytes: Arc::clone(&waiting_bytes),
         };
         tasks.spawn(worker.work());
@@ -143,6 +148,7 @@ struct Worker<O: Operation> {
     held_over: VecDeque<Job<O>>,
     session: Session,
     slow: SlowLane<O>,
+    bells: Bells,
     waiting_bytes: Arc<AtomicUsize>,
 }
 
@@ -178,7 +184,9 @@ impl<O: Operation> Worker<O> {
         let mut bytes = 0;
         for job in waiting {
             bytes += O::weight(&job.member);
-            if (bytes <= BATCH_BYTES_MAX || batch.is_empty()) && tasks.insert(O::task(&job.member)) {
+            if (bytes <= BATCH_BYTES_MAX || batch.is_empty())
+                && O::task(&job.member).is_none_or(|task| tasks.insert(task))
+            {
                 batch.push(job);
             } else {
                 self.held_over.push_back(job);
@@ -217,10 +225,14 @@ impl<O: Operation> Worker<O> {
     async fn attempt(&mut self, part: &[Job<O>]) -> Result<Vec<Verdict<O::Answer>>, Failure> {
         let members: Vec<&O::Member> = part.iter().map(|job| &job.member).collect();
         let operation = Arc::clone(&self.operation);
-        match self.session.run(async |conn| operation.run(conn, &members).await).await {
-            Err(Failure::Again(_)) => self.session.run(async |conn| operation.run(conn, &members).await).await,
-            result => result,
+        let mut claimable = Vec::new();
+        let mut result = self.session.run(async |conn| operation.run(conn, &members, &mut claimable).await).await;
+        if let Err(Failure::Again(_)) = result {
+            result = self.session.run(async |conn| operation.run(conn, &members, &mut claimable).await).await;
         }
+        // Each statement has committed by itself, also when one after it failed.
+        self.bells.ring(claimable);
+        result
     }
 
     fn answer(&mut self, part: Vec<Job<O>>, verdicts: Vec<Verdict<O::Answer>>) {

@@ -10,6 +10,7 @@ use tokio_util::task::TaskTracker;
 use super::failure::Failure;
 use super::{Job, Operation, Session, Verdict};
 use crate::ops::OpError;
+use crate::wakeup::Bells;
 
 /// Sessions of the slow lane of an operation.
 const SESSIONS: usize = 2;
@@ -23,11 +24,12 @@ pub struct SlowLane<O: Operation> {
 
 impl<O: Operation> SlowLane<O> {
     /// Starts the lane; it ends when its front is dropped and all is done.
-    pub fn start(operation: &Arc<O>, database: &PgConnectOptions, tasks: &TaskTracker) -> Self {
+    pub fn start(operation: &Arc<O>, database: &PgConnectOptions, bells: &Bells, tasks: &TaskTracker) -> Self {
         let (queue, inbox) = mpsc::channel(WAITING_MAX);
         let inbox = Arc::new(Mutex::new(inbox));
         for _ in 0..SESSIONS {
-            tasks.spawn(work(Arc::clone(operation), Arc::clone(&inbox), Session::new(database.clone())));
+            let session = Session::new(database.clone());
+            tasks.spawn(work(Arc::clone(operation), Arc::clone(&inbox), session, bells.clone()));
         }
         Self { queue }
     }
@@ -43,11 +45,20 @@ impl<O: Operation> SlowLane<O> {
     }
 }
 
-async fn work<O: Operation>(operation: Arc<O>, inbox: Arc<Mutex<mpsc::Receiver<Job<O>>>>, mut session: Session) {
+async fn work<O: Operation>(
+    operation: Arc<O>,
+    inbox: Arc<Mutex<mpsc::Receiver<Job<O>>>>,
+    mut session: Session,
+    bells: Bells,
+) {
     loop {
         let Some(job) = inbox.lock().await.recv().await else { break };
         let member = &job.member;
-        let result = session.run(async |conn| alone(&*operation, conn, member).await).await;
+        let mut claimable = Vec::new();
+        let result = session.run(async |conn| alone(&*operation, conn, member, &mut claimable).await).await;
+        if result.is_ok() {
+            bells.ring(claimable);
+        }
         let answer = match result {
             Ok(Verdict::Done(answer)) => Ok(answer),
             Ok(Verdict::Refused(error)) => Err(error),
@@ -67,10 +78,11 @@ async fn alone<O: Operation>(
     operation: &O,
     conn: &mut PgConnection,
     member: &O::Member,
+    claimable: &mut Vec<i32>,
 ) -> Result<Verdict<O::Answer>, sqlx::Error> {
     let mut transaction = conn.begin().await?;
     operation.wait(&mut transaction, member).await?;
-    let mut verdicts = operation.run(&mut transaction, &[member]).await?;
+    let mut verdicts = operation.run(&mut transaction, &[member], claimable).await?;
     transaction.commit().await?;
     Ok(verdicts.pop().unwrap_or(Verdict::Locked))
 }

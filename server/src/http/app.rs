@@ -10,8 +10,11 @@ use crate::auth::{Authenticator, Now};
 use crate::background::Context;
 use crate::batch::Batcher;
 use crate::batch::claim_line::ClaimLine;
+use crate::batch::message_queue::MessageQueue;
 use crate::clock;
+use crate::http::poll::PollUrls;
 use crate::ops::create_task::CreateTask;
+use crate::ops::messages::DeleteMessages;
 use crate::ops::reclaim::Reclaim;
 use crate::ops::report::ReportRun;
 use crate::ops::status::ReadStatus;
@@ -38,6 +41,12 @@ pub struct Parts {
     pub status: Batcher<ReadStatus>,
     /// claimWork.
     pub line: ClaimLine,
+    /// Getting messages.
+    pub messages: MessageQueue,
+    /// Deleting messages.
+    pub delete_messages: Batcher<DeleteMessages>,
+    /// The message plane's URLs.
+    pub poll_urls: PollUrls,
     /// The passes, for the manual clock.
     pub passes: Context,
     /// Whether the clock may be moved.

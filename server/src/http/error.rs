@@ -1,5 +1,6 @@
 //! Errors as the wire shows them. The one place where an operation's error becomes a status.
 
+use axum::extract::OriginalUri;
 use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
@@ -150,6 +151,9 @@ impl From<Unacceptable> for ApiError {
 }
 
 /// The answer to a path or a method that is not in the route table.
-pub async fn no_such_route() -> Response {
+pub async fn no_such_route(OriginalUri(uri): OriginalUri) -> Response {
+    if let Some(refused) = super::poll::refuse_unknown_path(&uri) {
+        return refused;
+    }
     (StatusCode::NOT_FOUND, [(CONTENT_TYPE, "application/json")], r#"{"error":"Not found"}"#).into_response()
 }

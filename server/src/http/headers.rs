@@ -41,7 +41,7 @@ pub fn trace_of<B>(request: &Request<B>) -> Trace {
 pub fn complete(mut response: Response<Body>, trace: &Trace, for_browser: bool) -> Response<Body> {
     let headers = response.headers_mut();
     let text = |text: &str| HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static("-"));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store no-cache must-revalidate"));
+    headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store no-cache must-revalidate"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(TRACE_OUT, text(&trace.trace_id));
     headers.insert(REQUEST_OUT, text(&trace.request_id.to_string()));

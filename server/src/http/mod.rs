@@ -7,6 +7,7 @@ pub mod connection;
 pub mod delivery;
 pub mod error;
 mod headers;
+pub mod poll;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -14,9 +15,12 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::response::Response;
-use axum::routing::{MethodRouter, get, post, put};
+use axum::routing::{MethodRouter, any, get, post, put};
 
-use api::{claim_task, claim_work, clock, counts, create_task, definition, events, health, reclaim, report, status};
+use api::{
+    claim_task, claim_work, clock, counts, create_task, definition, events, health, poll_task_urls, reclaim, report,
+    status,
+};
 use app::App;
 use call::Call;
 use error::ApiError;
@@ -31,6 +35,7 @@ pub fn router(app: App) -> Router {
         .route("/robots.txt", get(on("robots", health::robots)));
     root.nest("/api/queue/v1", queue_api())
         .nest("/api/tenure/v1", own_api())
+        .nest(poll::PATH, message_plane())
         .fallback(error::no_such_route)
         .method_not_allowed_fallback(error::no_such_route)
         .with_state(app)
@@ -55,6 +60,7 @@ fn queue_api() -> Router<App> {
         .route("/task/{taskId}/runs/{runId}/completed", post(on("reportCompleted", report::completed)))
         .route("/task/{taskId}/runs/{runId}/failed", post(on("reportFailed", report::failed)))
         .route("/task/{taskId}/runs/{runId}/exception", post(on("reportException", report::exception)))
+        .route("/poll-task-url/{provisionerId}/{workerType}", get(on("pollTaskUrls", poll_task_urls::poll_task_urls)))
         .route("/pending/{taskQueueId}", pending())
         .route("/pending/{provisionerId}/{workerType}", pending())
         .route("/task-queues/counts", post(on("taskQueueCountsBatch", counts::task_queue_counts_batch)))
@@ -72,6 +78,14 @@ fn own_api() -> Router<App> {
         .route("/events", get(on("listEvents", events::list_events)))
         .route("/clock", get(on("getClock", clock::get_clock)))
         .route("/clock/advance", post(on("advanceClock", clock::advance_clock)))
+}
+
+/// Signed URLs, which Azure's queue clients speak.
+fn message_plane() -> Router<App> {
+    Router::new()
+        .route("/{queue}", any(poll::queue))
+        .route("/{queue}/messages", any(poll::messages))
+        .route("/{queue}/messages/{messageId}", any(poll::message))
 }
 
 /// Turns an operation's handler, a function from the application and the call to an answer, into a method of a route.

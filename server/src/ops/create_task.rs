@@ -11,15 +11,11 @@ use crate::domain::create::{NewTask, date_refusal, same_definition};
 use crate::domain::task::{Last, OpenRun, Task};
 use crate::store::hot::create::{self, Created, Member};
 use crate::store::tasks::{self, Loaded};
-use crate::wakeup::Bells;
 use tenure_api::ids::RunId;
 use tenure_api::states::ReasonCreated;
 
 /// The operation.
-pub struct CreateTask {
-    /// Rung for what has become pending.
-    pub bells: Bells,
-}
+pub struct CreateTask;
 
 /// A task to create, and the key of its queue.
 #[derive(Debug)]
@@ -40,17 +36,20 @@ impl Operation for CreateTask {
         member.task.bytes()
     }
 
-    fn task(member: &Request) -> Uuid {
-        member.task.id.uuid()
+    fn task(member: &Request) -> Option<Uuid> {
+        Some(member.task.id.uuid())
     }
 
-    async fn run(&self, conn: &mut PgConnection, members: &[&Request]) -> Result<Vec<Verdict<Task>>, sqlx::Error> {
+    async fn run(
+        &self,
+        conn: &mut PgConnection,
+        members: &[&Request],
+        claimable: &mut Vec<i32>,
+    ) -> Result<Vec<Verdict<Task>>, sqlx::Error> {
         let batch: Vec<Member<'_>> =
             members.iter().map(|member| Member { task: &member.task, queue: member.queue }).collect();
         let stored = create::create(conn, &batch).await?;
-        // In autocommit mode the tasks are claimable now. In the slow lane they will be in a moment, and whoever waits
-        // is woken again by the fallback.
-        self.bells.ring(stored.iter().map(|row| members[row.member].queue).collect::<Vec<_>>());
+        claimable.extend(stored.iter().map(|row| members[row.member].queue));
         let mut verdicts: Vec<Option<Verdict<Task>>> = members.iter().map(|_| None).collect();
         for row in stored {
             verdicts[row.member] = Some(Verdict::Done(new_task(&members[row.member].task, &row)));

@@ -4,6 +4,7 @@
 pub mod claim_task;
 pub mod claim_work;
 pub mod create_task;
+pub mod messages;
 pub mod reclaim;
 pub mod report;
 pub mod status;

@@ -48,11 +48,16 @@ impl Operation for Reclaim {
         SMALL
     }
 
-    fn task(member: &Request) -> Uuid {
-        member.task.uuid()
+    fn task(member: &Request) -> Option<Uuid> {
+        Some(member.task.uuid())
     }
 
-    async fn run(&self, conn: &mut PgConnection, members: &[&Request]) -> Result<Vec<Verdict<Granted>>, sqlx::Error> {
+    async fn run(
+        &self,
+        conn: &mut PgConnection,
+        members: &[&Request],
+        _: &mut Vec<i32>,
+    ) -> Result<Vec<Verdict<Granted>>, sqlx::Error> {
         let batch: Vec<Member> = members
             .iter()
             .map(|member| Member { id: member.task.uuid(), run: member.run.number().cast_signed() })

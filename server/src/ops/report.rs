@@ -12,7 +12,6 @@ use crate::store::decode::Row;
 use crate::store::hot::resolve::{self, End, Member, Resolved};
 use crate::store::queues::Queues;
 use crate::store::{claims, tasks};
-use crate::wakeup::Bells;
 
 /// The operation.
 pub struct ReportRun {
@@ -20,8 +19,6 @@ pub struct ReportRun {
     pub queues: Queues,
     /// For names of queues.
     pub pool: PgPool,
-    /// Rung when a run is tried again.
-    pub bells: Bells,
 }
 
 /// A report.
@@ -48,11 +45,16 @@ impl Operation for ReportRun {
         SMALL
     }
 
-    fn task(member: &Request) -> Uuid {
-        member.task.uuid()
+    fn task(member: &Request) -> Option<Uuid> {
+        Some(member.task.uuid())
     }
 
-    async fn run(&self, conn: &mut PgConnection, members: &[&Request]) -> Result<Vec<Verdict<Task>>, sqlx::Error> {
+    async fn run(
+        &self,
+        conn: &mut PgConnection,
+        members: &[&Request],
+        claimable: &mut Vec<i32>,
+    ) -> Result<Vec<Verdict<Task>>, sqlx::Error> {
         let batch: Vec<Member> = members
             .iter()
             .map(|member| Member {
@@ -62,8 +64,7 @@ impl Operation for ReportRun {
             })
             .collect();
         let resolved = resolve::resolve(conn, &batch).await?;
-        self.bells
-            .ring(resolved.iter().filter(|row| row.next_reason.is_some()).map(|row| row.queue).collect::<Vec<_>>());
+        claimable.extend(resolved.iter().filter(|row| row.next_reason.is_some()).map(|row| row.queue));
         let retried: Vec<i64> = resolved.iter().filter(|row| row.run > 0).map(|row| row.seq).collect();
         let mut history = tasks::load_history(conn, &retried).await?;
         let mut verdicts: Vec<Option<Verdict<Task>>> = members.iter().map(|_| None).collect();

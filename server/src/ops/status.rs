@@ -25,11 +25,16 @@ impl Operation for ReadStatus {
         SMALL
     }
 
-    fn task(member: &TaskId) -> Uuid {
-        member.uuid()
+    fn task(member: &TaskId) -> Option<Uuid> {
+        Some(member.uuid())
     }
 
-    async fn run(&self, conn: &mut PgConnection, members: &[&TaskId]) -> Result<Vec<Verdict<Task>>, sqlx::Error> {
+    async fn run(
+        &self,
+        conn: &mut PgConnection,
+        members: &[&TaskId],
+        _: &mut Vec<i32>,
+    ) -> Result<Vec<Verdict<Task>>, sqlx::Error> {
         let ids: Vec<Uuid> = members.iter().map(|id| id.uuid()).collect();
         let mut known = tasks::load(conn, &ids).await?;
         Ok(members

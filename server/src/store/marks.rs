@@ -71,10 +71,13 @@ pub async fn advance_marks(
     let rows = sqlx::query!(
         r#"-- advance_marks
         SELECT i.queue AS "queue!", i.priority AS "priority!", q.mark_generation,
-               (SELECT p.ord FROM pending p
-                WHERE p.queue = i.queue AND p.priority = i.priority AND p.hidden_until IS NULL
-                  AND p.ord > CASE WHEN q.mark_generation = i.generation THEN i.mark ELSE 0 END
-                ORDER BY p.ord LIMIT 1) AS first,
+               (SELECT min(f.ord) FROM (VALUES (true), (false)) AS h(hidden) CROSS JOIN LATERAL (
+                    SELECT p.ord FROM pending p
+                    WHERE p.queue = i.queue AND p.priority = i.priority AND p.reserved_until IS NULL
+                      AND (p.hidden_until IS NOT NULL) = h.hidden
+                      AND p.ord > CASE WHEN q.mark_generation = i.generation THEN i.mark ELSE 0 END
+                    ORDER BY p.ord LIMIT 1
+                ) f) AS first,
                CASE WHEN q.mark_generation = i.generation THEN i.mark ELSE 0 END AS "mark!"
         FROM unnest($1::int[], $2::smallint[], $3::bigint[], $4::bigint[]) AS i(queue, priority, generation, mark)
         JOIN task_queues q ON q.id = i.queue"#,

@@ -12,6 +12,7 @@ pub mod deadlines;
 pub mod decode;
 pub mod events;
 pub mod marks;
+pub mod messages;
 pub mod queues;
 pub mod schema;
 pub mod session;

@@ -83,12 +83,12 @@ impl Queue {
             term,
         };
         let reclaim = Reclaim { queues: queues.clone(), pool: pool.clone(), term };
-        let report = ReportRun { queues: queues.clone(), pool: pool.clone(), bells: bells.clone() };
+        let report = ReportRun { queues: queues.clone(), pool: pool.clone() };
         Self {
-            create: Batcher::start(CreateTask { bells: bells.clone() }, options, &tasks),
-            reclaim: Batcher::start(reclaim, options, &tasks),
-            report: Batcher::start(report, options, &tasks),
-            status: Batcher::start(ReadStatus, options, &tasks),
+            create: Batcher::start(CreateTask, options, &bells, &tasks),
+            reclaim: Batcher::start(reclaim, options, &bells, &tasks),
+            report: Batcher::start(report, options, &bells, &tasks),
+            status: Batcher::start(ReadStatus, options, &bells, &tasks),
             line: ClaimLine::start(line, &tasks, stop.clone()),
             back,
             passes: Context { pool, bells, event_retention: Duration::from_secs(3600) },

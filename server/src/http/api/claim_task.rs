@@ -19,9 +19,15 @@ pub async fn claim_task(app: App, call: Arc<Call>) -> Result<Response, ApiError>
     let body: ClaimTaskRequest = call.json()?;
     // The scopes name the task's queue, so that the task must be known before they can be checked.
     let known = app.status.submit(task).await?;
-    call.authorize(&Expression::all_of([
-        format!("queue:claim-task:{}", known.queue),
-        format!("queue:worker-id:{}/{}", body.worker_group, body.worker_id),
+    let worker = format!("{}/{}", body.worker_group, body.worker_id);
+    call.authorize(&Expression::any_of([
+        Expression::all_of([format!("queue:claim-task:{}", known.queue), format!("queue:worker-id:{worker}")]),
+        // What workers had in the days of signed URLs.
+        Expression::all_of([
+            "queue:claim-task".to_owned(),
+            format!("assume:worker-type:{}", known.queue),
+            format!("assume:worker-id:{worker}"),
+        ]),
     ]))?;
     let request =
         Request { task, run, worker_group: body.worker_group.to_string(), worker_id: body.worker_id.to_string() };

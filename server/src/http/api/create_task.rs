@@ -45,5 +45,20 @@ fn scopes(task: &NewTask) -> Expression {
         .iter()
         .filter(|&&priority| priority <= task.priority)
         .map(|priority| format!("queue:create-task:{priority}:{}", task.queue));
-    Expression::all_of(own.chain(routes).chain(named).map(Expression::from).chain([Expression::any_of(priorities)]))
+    let modern = Expression::all_of(named.map(Expression::from).into_iter().chain([Expression::any_of(priorities)]));
+    let here = if task.priority == Priority::Lowest { Expression::any_of([modern, legacy(task)]) } else { modern };
+    Expression::all_of(own.chain(routes).map(Expression::from).chain([here]))
+}
+
+/// What submitters had in the days of signed URLs, before scopes named priorities: enough for the lowest one.
+fn legacy(task: &NewTask) -> Expression {
+    let (queue, group) = (&task.queue, format!("{}/{}", task.scheduler, task.group));
+    Expression::any_of([
+        Expression::from(format!("queue:create-task:{queue}")),
+        Expression::all_of([
+            format!("queue:define-task:{queue}"),
+            format!("queue:task-group-id:{group}"),
+            format!("queue:schedule-task:{group}/{}", task.id),
+        ]),
+    ])
 }

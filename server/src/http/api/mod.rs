@@ -9,6 +9,7 @@ pub mod create_task;
 pub mod definition;
 pub mod events;
 pub mod health;
+pub mod poll_task_urls;
 pub mod reclaim;
 pub mod report;
 pub mod status;

@@ -101,19 +101,23 @@ pub async fn claim(
                         $8::bigint[], $9::bigint[], $10::bigint[])
                 WITH ORDINALITY AS w(queue, generation, wanted, m0, m1, m2, m3, m4, m5, m6, n)
         ),
-        -- One scan a queue: priority by priority, each from its mark, until enough is found. The nested loops keep the
-        -- order, and rows past the limit are never locked.
+        -- One scan a queue: priority by priority, each from its mark, until enough is found. Runs whose message a poller
+        -- holds go before the others, because pollers take the oldest. The nested loops keep the order, and rows past
+        -- the limit are never locked.
         picked AS MATERIALIZED (
             SELECT wanted.slots_before, p.*
             FROM wanted JOIN task_queues q ON q.id = wanted.queue
             CROSS JOIN LATERAL (
                 SELECT p.* FROM unnest(
-                    ARRAY[0, 1, 2, 3, 4, 5, 6]::smallint[],
-                    ARRAY[wanted.m0, wanted.m1, wanted.m2, wanted.m3, wanted.m4, wanted.m5, wanted.m6]
-                ) AS m(priority, mark)
+                    ARRAY[0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6]::smallint[],
+                    ARRAY[true, false, true, false, true, false, true, false, true, false, true, false, true, false],
+                    ARRAY[wanted.m0, wanted.m0, wanted.m1, wanted.m1, wanted.m2, wanted.m2, wanted.m3, wanted.m3,
+                          wanted.m4, wanted.m4, wanted.m5, wanted.m5, wanted.m6, wanted.m6]
+                ) AS m(priority, hidden, mark)
                 CROSS JOIN LATERAL (
                     SELECT p.* FROM pending p
-                    WHERE p.queue = wanted.queue AND p.priority = m.priority AND p.hidden_until IS NULL
+                    WHERE p.queue = wanted.queue AND p.priority = m.priority AND p.reserved_until IS NULL
+                      AND (p.hidden_until IS NOT NULL) = m.hidden
                       AND p.ord > CASE WHEN q.mark_generation = wanted.generation THEN m.mark ELSE 0 END
                       AND p.deadline > (SELECT now FROM moment)
                     ORDER BY p.ord

@@ -8,6 +8,7 @@
 
 pub mod claim;
 pub mod create;
+pub mod messages;
 pub mod reclaim;
 pub mod resolve;
 

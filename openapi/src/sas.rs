@@ -1,0 +1,263 @@
+//! Signatures of the message plane's URLs: Azure Storage's service SAS on one queue.
+//!
+//! A signed URL is a capability for one queue. The signature covers what may be done, from when until when, and with
+//! which queue; it covers decoded values, so that clients may re-quote the URL and order its parameters as they like.
+//! Nothing else is needed to check it. Layout: "Create a service SAS" in the documentation of Azure Storage, version
+//! 2015-04-05; later versions sign the same lines for a queue.
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use chrono::{DateTime, NaiveDateTime, Utc};
+use hmac::Mac as _;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use subtle::ConstantTimeEq as _;
+
+use crate::credentials::SigningKey;
+
+/// The version of the layout that is issued.
+pub const VERSION: &str = "2015-04-05";
+/// The names of the parameters that belong to a signature.
+pub const NAMES: [&str; 8] = ["sv", "st", "se", "sp", "si", "sip", "spr", "sig"];
+/// Times in a signed URL, in whole seconds.
+const TIME: &str = "%Y-%m-%dT%H:%M:%SZ";
+/// What no URL library rewrites.
+const VALUE: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+
+/// A letter of `sp`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Permission {
+    /// Peek at messages and read how many there are.
+    Read,
+    /// Change a message's visibility.
+    Update,
+    /// Get and delete messages.
+    Process,
+}
+
+impl Permission {
+    /// Every permission, in the order in which Azure wants them.
+    pub const ALL: [Self; 3] = [Self::Read, Self::Update, Self::Process];
+
+    fn letter(self) -> char {
+        match self {
+            Self::Read => 'r',
+            Self::Update => 'u',
+            Self::Process => 'p',
+        }
+    }
+}
+
+/// What a URL allows: which operations, and when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    letters: String,
+    start: Option<DateTime<Utc>>,
+    expiry: DateTime<Utc>,
+    https_only: bool,
+}
+
+impl Grant {
+    /// These permissions between two moments, which count in whole seconds.
+    #[must_use]
+    pub fn new(permissions: &[Permission], start: DateTime<Utc>, expiry: DateTime<Utc>) -> Self {
+        let letters = Permission::ALL.iter().filter(|one| permissions.contains(one)).map(|one| one.letter()).collect();
+        Self { letters, start: Some(start), expiry, https_only: false }
+    }
+
+    /// The same, over HTTPS only.
+    #[must_use]
+    pub fn over_https_only(self) -> Self {
+        Self { https_only: true, ..self }
+    }
+
+    /// Whether it allows this.
+    #[must_use]
+    pub fn allows(&self, permission: Permission) -> bool {
+        self.letters.contains(permission.letter())
+    }
+
+    /// Whether it is for HTTPS only.
+    #[must_use]
+    pub fn is_https_only(&self) -> bool {
+        self.https_only
+    }
+
+    /// The signed parameters of a URL, encoded, without a leading `?` or `&`.
+    #[must_use]
+    pub fn sign(&self, resource: &Resource<'_>, key: &SigningKey) -> String {
+        let start = self.start.map(|time| time.format(TIME).to_string()).unwrap_or_default();
+        let fields = Fields {
+            sv: VERSION,
+            st: &start,
+            se: &self.expiry.format(TIME).to_string(),
+            sp: &self.letters,
+            spr: if self.https_only { "https" } else { "" },
+            ..Fields::default()
+        };
+        let signature = fields.signature(resource, key);
+        let pairs = [
+            ("sv", fields.sv),
+            ("st", fields.st),
+            ("se", fields.se),
+            ("sp", fields.sp),
+            ("spr", fields.spr),
+            ("sig", &signature),
+        ];
+        let encoded = |(name, value): &(&str, &str)| format!("{name}={}", utf8_percent_encode(value, VALUE));
+        pairs.iter().filter(|(_, value)| !value.is_empty()).map(encoded).collect::<Vec<_>>().join("&")
+    }
+}
+
+/// The queue that a signature is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resource<'a> {
+    /// The account, which stands in the signed text only.
+    pub account: &'a str,
+    /// The queue's name.
+    pub queue: &'a str,
+}
+
+impl fmt::Display for Resource<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "/queue/{}/{}", self.account.to_ascii_lowercase(), self.queue)
+    }
+}
+
+/// The signed values, decoded. An absent one is empty.
+#[derive(Clone, Copy, Default)]
+struct Fields<'a> {
+    sv: &'a str,
+    st: &'a str,
+    se: &'a str,
+    sp: &'a str,
+    si: &'a str,
+    sip: &'a str,
+    spr: &'a str,
+}
+
+impl Fields<'_> {
+    /// No field can run into another one: each ends a line, and a line break inside a value would make one line too many.
+    fn signature(&self, resource: &Resource<'_>, key: &SigningKey) -> String {
+        let lines = [self.sp, self.st, self.se, &resource.to_string(), self.si, self.sip, self.spr, self.sv];
+        STANDARD.encode(key.start().chain_update(lines.join("\n")).finalize().into_bytes())
+    }
+}
+
+/// Why a URL is not honoured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SasError {
+    /// A part of the signature is not there.
+    #[error("the parameter {0} is missing")]
+    Missing(&'static str),
+    /// The signature is not ours, or something that it covers was changed.
+    #[error("the signature does not match")]
+    Signature,
+    /// Before `st`.
+    #[error("the signature is not valid yet")]
+    NotYet,
+    /// From `se` on.
+    #[error("the signature has expired")]
+    Expired,
+}
+
+/// Checks the signature of a URL in constant time and says what it grants. Any of the keys may have made it.
+///
+/// # Errors
+/// The signature is incomplete, wrong, or not valid at this moment.
+pub fn verify(
+    resource: &Resource<'_>,
+    query: &Query,
+    keys: &[SigningKey],
+    now: DateTime<Utc>,
+) -> Result<Grant, SasError> {
+    let required =
+        |name: &'static str| query.get(name).filter(|value| !value.is_empty()).ok_or(SasError::Missing(name));
+    let optional = |name: &str| query.get(name).unwrap_or_default();
+    let fields = Fields {
+        sv: required("sv")?,
+        st: optional("st"),
+        se: required("se")?,
+        sp: required("sp")?,
+        si: optional("si"),
+        sip: optional("sip"),
+        spr: optional("spr"),
+    };
+    let given = required("sig")?.as_bytes();
+    let matching = keys
+        .iter()
+        .map(|key| fields.signature(resource, key).as_bytes().ct_eq(given))
+        .fold(subtle::Choice::from(0), |any, one| any | one);
+    if !bool::from(matching) {
+        return Err(SasError::Signature);
+    }
+    // Whatever is signed was written here, so that what cannot be read back was not.
+    let time = |text: &str| {
+        NaiveDateTime::parse_from_str(text, TIME).map(|time| time.and_utc()).map_err(|_| SasError::Signature)
+    };
+    let start = if fields.st.is_empty() { None } else { Some(time(fields.st)?) };
+    let expiry = time(fields.se)?;
+    if start.is_some_and(|start| now < start) {
+        return Err(SasError::NotYet);
+    }
+    if now >= expiry {
+        return Err(SasError::Expired);
+    }
+    Ok(Grant { letters: fields.sp.to_owned(), start, expiry, https_only: fields.spr == "https" })
+}
+
+/// Why a query string cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum QueryError {
+    /// A name or a value is not UTF-8 after decoding.
+    #[error("the query string is not UTF-8")]
+    Encoding,
+    /// A name stands twice.
+    #[error("the parameter {0} is given twice")]
+    Twice(String),
+}
+
+/// A query string, decoded once: `%` sequences, and `+` as a space.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Query(Vec<(String, String)>);
+
+impl Query {
+    /// Reads a query string, without its `?`.
+    ///
+    /// # Errors
+    /// It is not UTF-8, or names a parameter twice.
+    pub fn parse(text: &str) -> Result<Self, QueryError> {
+        let decode = |text: &str| {
+            let spaced = text.replace('+', " ");
+            percent_decode_str(&spaced)
+                .decode_utf8()
+                .map(std::borrow::Cow::into_owned)
+                .map_err(|_| QueryError::Encoding)
+        };
+        let mut pairs: Vec<(String, String)> = Vec::new();
+        for pair in text.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let (name, value) = (decode(name)?, decode(value)?);
+            if pairs.iter().any(|(earlier, _)| *earlier == name) {
+                return Err(QueryError::Twice(name));
+            }
+            pairs.push((name, value));
+        }
+        Ok(Self(pairs))
+    }
+
+    /// The value of a parameter.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The names, in their order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(name, _)| name.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests;

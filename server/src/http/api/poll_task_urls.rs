@@ -1,0 +1,43 @@
+//! pollTaskUrls.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use chrono::DateTime;
+use serde::Serialize;
+use tenure_api::dates::Timestamp;
+
+use super::ok;
+use crate::domain::scopes::Expression;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::error::ApiError;
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Urls {
+    signed_poll_url: String,
+    signed_delete_url: String,
+}
+
+#[derive(Serialize)]
+struct Body {
+    queues: Vec<Urls>,
+    expires: Timestamp,
+}
+
+/// `GET /poll-task-url/:provisionerId/:workerType`
+pub async fn poll_task_urls(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    let queue = call.task_queue_id()?;
+    call.no_query()?;
+    call.authorize(&Expression::any_of([
+        Expression::from(format!("queue:poll-task-urls:{queue}")),
+        Expression::all_of(["queue:poll-task-urls".to_owned(), format!("assume:worker-type:{queue}")]),
+    ]))?;
+    let key = app.queues.make_key(&app.pool, &queue).await?;
+    let now = DateTime::from_timestamp_millis(app.now().await?.server_ms).unwrap_or_default();
+    let (urls, expires) = app.poll_urls.sign(key, now);
+    let queues =
+        urls.into_iter().map(|urls| Urls { signed_poll_url: urls.poll, signed_delete_url: urls.delete }).collect();
+    ok(&Body { queues, expires: Timestamp::new(expires) })
+}

@@ -1,0 +1,168 @@
+//! Errors of the message plane, in Azure's words and form.
+
+use axum::response::{IntoResponse, Response};
+use chrono::SecondsFormat;
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderName, HeaderValue, StatusCode, Uri};
+use tenure_api::sas::SasError;
+use uuid::Uuid;
+
+use super::xml;
+use crate::clock;
+use crate::domain::message::Refusal;
+use crate::ops::OpError;
+
+const ERROR_CODE: HeaderName = HeaderName::from_static("x-ms-error-code");
+/// Seconds after which a 503 may be tried again.
+const RETRY_SECONDS: HeaderValue = HeaderValue::from_static("1");
+
+/// What clients look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Code {
+    AuthenticationFailed,
+    AuthorizationPermissionMismatch,
+    AuthorizationProtocolMismatch,
+    InvalidQueryParameterValue,
+    OutOfRangeQueryParameterValue,
+    MissingRequiredQueryParameter,
+    InvalidXmlDocument,
+    InvalidXmlNodeValue,
+    PopReceiptMismatch,
+    MessageNotFound,
+    QueueNotFound,
+    UnsupportedHttpVerb,
+    RequestBodyTooLarge,
+    InternalError,
+    ServerBusy,
+}
+
+impl Code {
+    fn status(self) -> StatusCode {
+        match self {
+            Self::AuthenticationFailed
+            | Self::AuthorizationPermissionMismatch
+            | Self::AuthorizationProtocolMismatch => StatusCode::FORBIDDEN,
+            Self::InvalidQueryParameterValue
+            | Self::OutOfRangeQueryParameterValue
+            | Self::MissingRequiredQueryParameter
+            | Self::InvalidXmlDocument
+            | Self::InvalidXmlNodeValue
+            | Self::PopReceiptMismatch => StatusCode::BAD_REQUEST,
+            Self::MessageNotFound | Self::QueueNotFound => StatusCode::NOT_FOUND,
+            Self::UnsupportedHttpVerb => StatusCode::METHOD_NOT_ALLOWED,
+            Self::RequestBodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::InternalError => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::ServerBusy => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+}
+
+/// What is wrong with a request.
+#[derive(Debug)]
+pub(super) struct PollError {
+    code: Code,
+    message: String,
+    /// Further elements of the body.
+    details: Vec<(&'static str, String)>,
+}
+
+impl PollError {
+    pub(super) fn new(code: Code, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), details: Vec::new() }
+    }
+
+    /// The signature is not good enough; the detail says why.
+    pub(super) fn authentication(detail: String) -> Self {
+        let text = "the URL is not signed by this server, or was changed, or is not valid now; ask for a new one with pollTaskUrls";
+        Self::new(Code::AuthenticationFailed, text).with("AuthenticationErrorDetail", detail)
+    }
+
+    /// The same with a further element.
+    pub(super) fn with(mut self, name: &'static str, value: impl ToString) -> Self {
+        self.details.push((name, value.to_string()));
+        self
+    }
+
+    #[cfg(test)]
+    pub(super) fn code(&self) -> Code {
+        self.code
+    }
+
+    pub(super) fn response(self, request_id: Uuid) -> Response {
+        let code = format!("{:?}", self.code);
+        let time = clock::real_now().to_rfc3339_opts(SecondsFormat::Micros, true);
+        let message = format!("{}\nRequestId:{request_id}\nTime:{time}", self.message);
+        let status = self.code.status();
+        let body = xml::error(&code, &message, &self.details).unwrap_or_default();
+        let mut response = (status, [(CONTENT_TYPE, "application/xml")], body).into_response();
+        let headers = response.headers_mut();
+        headers.insert(ERROR_CODE, HeaderValue::from_str(&code).unwrap_or(HeaderValue::from_static("InternalError")));
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            headers.insert(RETRY_AFTER, RETRY_SECONDS);
+        }
+        response
+    }
+}
+
+impl From<SasError> for PollError {
+    fn from(error: SasError) -> Self {
+        Self::authentication(error.to_string())
+    }
+}
+
+impl From<Refusal> for PollError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::NoSuchMessage => {
+                Self::new(Code::MessageNotFound, "the message is gone: its run was claimed or ended, or it was deleted")
+            }
+            Refusal::ReceiptNotCurrent => Self::new(
+                Code::PopReceiptMismatch,
+                "the pop receipt is not the message's last one: somebody got or updated the message since",
+            ),
+        }
+    }
+}
+
+impl From<OpError> for PollError {
+    fn from(error: OpError) -> Self {
+        match error {
+            OpError::Overloaded(_) | OpError::Unavailable => Self::new(Code::ServerBusy, error.to_string()),
+            OpError::NotFound(_)
+            | OpError::Conflict(_)
+            | OpError::Input(_)
+            | OpError::NotBuilt(_)
+            | OpError::Internal(_) => internal(&error),
+        }
+    }
+}
+
+impl From<sqlx::Error> for PollError {
+    fn from(error: sqlx::Error) -> Self {
+        match &error {
+            sqlx::Error::Decode(_) | sqlx::Error::ColumnDecode { .. } | sqlx::Error::RowNotFound => internal(&error),
+            _ => {
+                tracing::warn!(error = %error, "a statement failed, its caller is asked to try again");
+                Self::new(Code::ServerBusy, "the database did not answer; send the request again")
+            }
+        }
+    }
+}
+
+impl From<std::io::Error> for PollError {
+    fn from(error: std::io::Error) -> Self {
+        internal(&error)
+    }
+}
+
+fn internal(cause: &dyn std::error::Error) -> PollError {
+    let incident = Uuid::new_v4();
+    tracing::error!(incident.id = %incident, cause = %cause, "a poll failed in a way that it should not");
+    PollError::new(Code::InternalError, format!("internal error; incidentId {incident}"))
+}
+
+/// The answer to a signed URL whose path leads nowhere: it was changed like any other part of it.
+pub fn refuse_unknown_path(uri: &Uri) -> Option<Response> {
+    let signed = uri.query()?.split('&').any(|pair| pair.starts_with("sig="));
+    signed.then(|| PollError::authentication("the signature does not match".to_owned()).response(Uuid::new_v4()))
+}

@@ -1,0 +1,228 @@
+//! The message plane: signed URLs that answer as Azure's queue service does, one queue for each task queue and priority.
+//!
+//! Callers show no credentials: a URL is a capability, and its signature is checked before anything else is looked at.
+//! What is asked for comes after it, so that a URL that was tampered with learns nothing but that.
+
+mod error;
+mod request;
+mod urls;
+mod xml;
+
+use std::time::Duration;
+
+use axum::extract::{OriginalUri, Path, Request, State};
+use axum::response::{IntoResponse, Response};
+use chrono::{DateTime, Utc};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, SERVER};
+use http::{HeaderName, HeaderValue, Method, StatusCode};
+use http_body_util::{BodyExt, Limited};
+use tenure_api::ids::TaskQueueId;
+use tenure_api::sas::Permission;
+use uuid::Uuid;
+
+pub use error::refuse_unknown_path;
+pub use urls::{PATH, PollUrls};
+
+use self::error::{Code, PollError};
+use self::request::Asked;
+use super::app::App;
+use crate::domain::message::{MessageId, QueueName};
+use crate::ops::messages::{self, DeleteRequest, GetRequest};
+
+/// Azure takes texts of up to 64 KiB.
+const BODY_MAX: usize = 80 << 10;
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-ms-request-id");
+const CLIENT_REQUEST_ID: HeaderName = HeaderName::from_static("x-ms-client-request-id");
+const VERSION: HeaderName = HeaderName::from_static("x-ms-version");
+const POP_RECEIPT: HeaderName = HeaderName::from_static("x-ms-popreceipt");
+const TIME_NEXT_VISIBLE: HeaderName = HeaderName::from_static("x-ms-time-next-visible");
+const MESSAGES_COUNT: HeaderName = HeaderName::from_static("x-ms-approximate-messages-count");
+/// The longest id that is taken over from a client.
+const CLIENT_REQUEST_ID_MAX: usize = 1024;
+
+/// A date as Azure writes it, RFC 1123.
+fn http_date(time: DateTime<Utc>) -> String {
+    time.format("%a, %d %b %Y %H:%M:%S GMT").to_string()
+}
+
+/// `/{queue}`: how many messages there are.
+pub async fn queue(State(app): State<App>, Path(queue): Path<String>, request: Request) -> Response {
+    answer(app, &queue, None, request, Place::Queue).await
+}
+
+/// `/{queue}/messages`: get, or peek.
+pub async fn messages(State(app): State<App>, Path(queue): Path<String>, request: Request) -> Response {
+    answer(app, &queue, None, request, Place::Messages).await
+}
+
+/// `/{queue}/messages/{messageId}`: delete, or update.
+pub async fn message(State(app): State<App>, Path((queue, id)): Path<(String, String)>, request: Request) -> Response {
+    answer(app, &queue, Some(id), request, Place::Message).await
+}
+
+/// What a path names.
+#[derive(Clone, Copy)]
+enum Place {
+    Queue,
+    Messages,
+    Message,
+}
+
+/// What a request asks for.
+#[derive(Clone, Copy)]
+enum Operation {
+    Get,
+    Peek,
+    Delete,
+    Update,
+    Metadata,
+}
+
+impl Operation {
+    /// The operation of a method at a place, and the permission that it needs. Operations of Azure that submitters have
+    /// createTask for, such as putting and clearing messages, are granted to nobody.
+    fn find(place: Place, method: &Method, asked: &Asked) -> Result<(Self, Permission), PollError> {
+        let peek = matches!(asked.get("peekonly"), Some(value) if value.eq_ignore_ascii_case("true"));
+        let found = match place {
+            Place::Messages if method == Method::GET && peek => (Self::Peek, Permission::Read),
+            Place::Messages if method == Method::GET => (Self::Get, Permission::Process),
+            Place::Message if method == Method::DELETE => (Self::Delete, Permission::Process),
+            Place::Message if method == Method::PUT => (Self::Update, Permission::Update),
+            Place::Queue if method == Method::GET || method == Method::HEAD => (Self::Metadata, Permission::Read),
+            Place::Queue | Place::Messages | Place::Message => {
+                let known = [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::DELETE];
+                let code = if known.contains(method) {
+                    Code::AuthorizationPermissionMismatch
+                } else {
+                    Code::UnsupportedHttpVerb
+                };
+                return Err(PollError::new(code, format!("a signed URL does not allow {method} here")));
+            }
+        };
+        Ok(found)
+    }
+}
+
+async fn answer(app: App, queue: &str, id: Option<String>, request: Request, place: Place) -> Response {
+    let request_id = Uuid::new_v4();
+    let version = request.headers().get(&VERSION).cloned();
+    let client_request_id =
+        request.headers().get(&CLIENT_REQUEST_ID).filter(|id| id.len() <= CLIENT_REQUEST_ID_MAX).cloned();
+    let mut response = match serve(&app, queue, id, request, place).await {
+        Ok(response) => response,
+        Err(error) => error.response(request_id),
+    };
+    let headers = response.headers_mut();
+    headers.insert(REQUEST_ID, HeaderValue::from_str(&request_id.to_string()).unwrap_or(HeaderValue::from_static("-")));
+    headers.insert(VERSION, version.unwrap_or(HeaderValue::from_static(tenure_api::sas::VERSION)));
+    headers.insert(SERVER, HeaderValue::from_static(concat!("Tenure/", env!("CARGO_PKG_VERSION"))));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    if let Some(id) = client_request_id {
+        headers.insert(CLIENT_REQUEST_ID, id);
+    }
+    response
+}
+
+async fn serve(
+    app: &App,
+    queue: &str,
+    id: Option<String>,
+    request: Request,
+    place: Place,
+) -> Result<Response, PollError> {
+    let (parts, body) = request.into_parts();
+    let uri = parts.extensions.get::<OriginalUri>().map_or(&parts.uri, |original| &original.0);
+    let asked = Asked::read(uri.query().unwrap_or_default())?;
+    let grant = app.poll_urls.verify(queue, &asked, app.now().await?)?;
+    if grant.is_https_only() && parts.headers.get("x-forwarded-proto").is_some_and(|scheme| scheme == "http") {
+        return Err(PollError::new(Code::AuthorizationProtocolMismatch, "this URL is for https only"));
+    }
+    let (operation, permission) = Operation::find(place, &parts.method, &asked)?;
+    if !grant.allows(permission) {
+        let text = "this URL's signature does not allow the operation";
+        return Err(PollError::new(Code::AuthorizationPermissionMismatch, text));
+    }
+    // Names are issued by this server only, so that a signed one can be read.
+    let unknown = || PollError::new(Code::QueueNotFound, format!("there is no queue {queue}"));
+    let name: QueueName = queue.parse().map_err(|_| unknown())?;
+    let task_queue = app.queues.get_name(&app.pool, name.queue).await.map_err(|error| match error {
+        sqlx::Error::RowNotFound => unknown(),
+        other => PollError::from(other),
+    })?;
+    match operation {
+        Operation::Get => get(app, name, task_queue, &asked).await,
+        Operation::Peek => peek(app, name, &asked).await,
+        Operation::Delete => delete(app, name, id.as_deref().unwrap_or_default(), &asked).await,
+        Operation::Update => {
+            let body = Limited::new(body, BODY_MAX).collect().await.map_err(|_| {
+                PollError::new(Code::RequestBodyTooLarge, format!("the body is over the limit of {BODY_MAX} bytes"))
+            })?;
+            update(app, name, id.as_deref().unwrap_or_default(), &asked, &body.to_bytes()).await
+        }
+        Operation::Metadata => metadata(app, name, &asked).await,
+    }
+}
+
+fn xml_answer(body: String) -> Response {
+    ([(CONTENT_TYPE, "application/xml")], body).into_response()
+}
+
+async fn get(app: &App, queue: QueueName, name: TaskQueueId, asked: &Asked) -> Result<Response, PollError> {
+    let request = GetRequest { queue, name, count: asked.count()?, visibility: asked.visibility_of_get()? };
+    let got = app.messages.get(request).await?;
+    Ok(xml_answer(xml::got(&got)?))
+}
+
+async fn peek(app: &App, queue: QueueName, asked: &Asked) -> Result<Response, PollError> {
+    let (key, priority) = (queue.queue, queue.priority.code());
+    let limit = i64::from(asked.count()?);
+    let peeked = crate::store::messages::peek(&app.pool, key, priority, limit).await?;
+    Ok(xml_answer(xml::peeked(&peeked)?))
+}
+
+/// The message that path and receipt name.
+fn named(queue: QueueName, id: &str, asked: &Asked) -> Result<DeleteRequest, PollError> {
+    let receipt = asked.required("popreceipt")?;
+    let message = id.parse().ok().and_then(MessageId::from_uuid);
+    let message = message.ok_or_else(|| {
+        PollError::new(Code::MessageNotFound, "there is no message with this id: it must be the MessageId of an answer")
+    })?;
+    let receipt = receipt.parse().map_err(|_| {
+        let hint = "this pop receipt is not one of ours; in a URL its + must be written as %2B";
+        PollError::new(Code::PopReceiptMismatch, hint)
+    })?;
+    Ok(DeleteRequest { queue, message, receipt })
+}
+
+async fn delete(app: &App, queue: QueueName, id: &str, asked: &Asked) -> Result<Response, PollError> {
+    app.delete_messages.submit(named(queue, id, asked)?).await??;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+async fn update(app: &App, queue: QueueName, id: &str, asked: &Asked, body: &[u8]) -> Result<Response, PollError> {
+    let request = named(queue, id, asked)?;
+    let visibility: Duration = asked.visibility_of_update()?;
+    if !body.is_empty()
+        && let Some(task) = crate::store::messages::find_task(&app.pool, request.message.seq).await?
+    {
+        xml::check_update(body, task, request.message.run)?;
+    }
+    let (receipt, visible) = messages::update(&app.pool, &request, visibility).await??;
+    if visibility.is_zero() {
+        app.passes.bells.ring([queue.queue]);
+    }
+    let mut response = StatusCode::NO_CONTENT.into_response();
+    let text = |text: &str| HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static("-"));
+    response.headers_mut().insert(POP_RECEIPT, text(&receipt.to_string()));
+    response.headers_mut().insert(TIME_NEXT_VISIBLE, text(&http_date(visible)));
+    Ok(response)
+}
+
+async fn metadata(app: &App, queue: QueueName, asked: &Asked) -> Result<Response, PollError> {
+    if asked.get("comp") != Some("metadata") {
+        let text = "a queue has nothing but its metadata: append comp=metadata";
+        return Err(PollError::new(Code::InvalidQueryParameterValue, text));
+    }
+    let count = crate::store::messages::count(&app.pool, queue.queue, queue.priority.code()).await?;
+    Ok((StatusCode::OK, [(MESSAGES_COUNT, count.to_string())]).into_response())
+}

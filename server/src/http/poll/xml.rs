@@ -1,0 +1,154 @@
+//! The bodies of the message plane.
+
+use std::io;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use quick_xml::Writer;
+use quick_xml::events::{BytesDecl, BytesText, Event};
+use serde::{Deserialize, Serialize};
+use tenure_api::ids::SlugId;
+use uuid::Uuid;
+
+use super::error::{Code, PollError};
+use super::http_date;
+use crate::store::hot::messages::Got;
+use crate::store::messages::Peeked;
+
+/// What a message says, and nothing else: old workers take the fields for the arguments of a function.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Content {
+    task_id: Option<SlugId>,
+    run_id: i16,
+}
+
+fn text(task: Uuid, run: i16) -> String {
+    let content = Content { task_id: SlugId::from_uuid(task), run_id: run };
+    STANDARD.encode(serde_json::to_vec(&content).unwrap_or_default())
+}
+
+fn document(write: impl FnOnce(&mut Writer<Vec<u8>>) -> io::Result<()>) -> io::Result<String> {
+    let mut writer = Writer::new(Vec::new());
+    writer.write_event(Event::Decl(BytesDecl::new("1.0", Some("utf-8"), None)))?;
+    write(&mut writer)?;
+    String::from_utf8(writer.into_inner()).map_err(io::Error::other)
+}
+
+fn element(writer: &mut Writer<Vec<u8>>, name: &str, value: &str) -> io::Result<()> {
+    writer.create_element(name).write_text_content(BytesText::new(value))?;
+    Ok(())
+}
+
+fn list<T>(messages: &[T], write: impl Fn(&mut Writer<Vec<u8>>, &T) -> io::Result<()>) -> io::Result<String> {
+    document(|writer| {
+        if messages.is_empty() {
+            // Azure's own form, with the space.
+            writer.get_mut().extend_from_slice(b"<QueueMessagesList />");
+            return Ok(());
+        }
+        writer.create_element("QueueMessagesList").write_inner_content(|writer| {
+            for message in messages {
+                writer.create_element("QueueMessage").write_inner_content(|writer| write(writer, message))?;
+            }
+            Ok(())
+        })?;
+        Ok(())
+    })
+}
+
+/// Messages that somebody got.
+pub(super) fn got(messages: &[Got]) -> io::Result<String> {
+    list(messages, |writer, got| {
+        element(writer, "MessageId", &got.message.to_uuid().to_string())?;
+        element(writer, "InsertionTime", &http_date(got.scheduled))?;
+        element(writer, "ExpirationTime", &http_date(got.deadline))?;
+        element(writer, "PopReceipt", &got.receipt.to_string())?;
+        element(writer, "TimeNextVisible", &http_date(got.hidden_until))?;
+        element(writer, "DequeueCount", &got.dequeued.to_string())?;
+        element(writer, "MessageText", &text(got.task, got.message.run))
+    })
+}
+
+/// Messages that somebody looks at.
+pub(super) fn peeked(messages: &[Peeked]) -> io::Result<String> {
+    list(messages, |writer, peeked| {
+        element(writer, "MessageId", &peeked.message.to_uuid().to_string())?;
+        element(writer, "InsertionTime", &http_date(peeked.scheduled))?;
+        element(writer, "ExpirationTime", &http_date(peeked.deadline))?;
+        element(writer, "DequeueCount", &peeked.dequeued.to_string())?;
+        element(writer, "MessageText", &text(peeked.task, peeked.message.run))
+    })
+}
+
+/// An error.
+pub(super) fn error(code: &str, message: &str, details: &[(&'static str, String)]) -> io::Result<String> {
+    document(|writer| {
+        writer.create_element("Error").write_inner_content(|writer| {
+            element(writer, "Code", code)?;
+            element(writer, "Message", message)?;
+            details.iter().try_for_each(|(name, value)| element(writer, name, value))
+        })?;
+        Ok(())
+    })
+}
+
+/// The body of an update.
+#[derive(Deserialize)]
+struct QueueMessage {
+    #[serde(rename = "MessageText")]
+    text: String,
+}
+
+/// Checks the body of an update: a message says which run it is for, and that cannot be changed.
+pub(super) fn check_update(body: &[u8], task: Uuid, run: i16) -> Result<(), PollError> {
+    let given: QueueMessage = quick_xml::de::from_reader(body).map_err(|error| {
+        let message = format!("the body must be <QueueMessage><MessageText>...</MessageText></QueueMessage>: {error}");
+        PollError::new(Code::InvalidXmlDocument, message)
+    })?;
+    if given.text.trim() == text(task, run) {
+        return Ok(());
+    }
+    let message = "a message's text cannot be changed: send it as it was got, or no body";
+    Err(PollError::new(Code::InvalidXmlNodeValue, message).with("XmlNodeName", "MessageText"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_is_task_and_run_and_nothing_else() {
+        let id: SlugId = "fN1SbArXTPSVFNUvaOlinQ".parse().unwrap();
+        let decoded = STANDARD.decode(text(id.uuid(), 3)).unwrap();
+        assert_eq!(decoded, br#"{"taskId":"fN1SbArXTPSVFNUvaOlinQ","runId":3}"#);
+    }
+
+    #[test]
+    fn an_empty_list_and_an_error_have_azures_form() {
+        assert_eq!(got(&[]).unwrap(), r#"<?xml version="1.0" encoding="utf-8"?><QueueMessagesList />"#);
+        let details = [("QueryParameterName", "<x>".to_owned())];
+        assert_eq!(
+            error("SomeCode", "a & b", &details).unwrap(),
+            r#"<?xml version="1.0" encoding="utf-8"?><Error><Code>SomeCode</Code><Message>a &amp; b</Message><QueryParameterName>&lt;x&gt;</QueryParameterName></Error>"#
+        );
+    }
+
+    #[test]
+    fn the_text_of_a_message_stays_what_it_is() {
+        let task = SlugId::from_uuid(Uuid::new_v4()).unwrap().uuid();
+        let body = |text: &str| {
+            format!(
+                "\u{feff}<?xml version='1.0' encoding='utf-8'?>\n<QueueMessage><MessageText>{text}</MessageText></QueueMessage>"
+            )
+        };
+        assert!(check_update(body(&text(task, 0)).as_bytes(), task, 0).is_ok());
+        let code = |body: &str| check_update(body.as_bytes(), task, 0).err().map(|error| error.code());
+        assert_eq!(code(&body(&text(task, 1))), Some(Code::InvalidXmlNodeValue));
+        assert_eq!(code(&body("")), Some(Code::InvalidXmlNodeValue));
+        for bad in ["<", "<a/>", "<QueueMessage>", "{}", "<QueueMessage><MessageText>&x;</MessageText></QueueMessage>"]
+        {
+            assert_eq!(code(bad), Some(Code::InvalidXmlDocument), "{bad}");
+        }
+    }
+}
