@@ -6,7 +6,7 @@ use serde_json::json;
 use tenure_worker::worker::Plane;
 
 use crate::mailbox::{Mailbox, QUEUES, RECEIPT, SIGNATURE, URLS, list, message, number_of_messages};
-use crate::queue::{Reply, TASK_IDS, refuse, until};
+use crate::queue::{Reply, TASK_IDS, claim, ok, refuse, until};
 use crate::worker::{Running, shell};
 
 /// Runs until the test says so.
@@ -190,7 +190,7 @@ async fn no_server_does_not_end_the_worker() {
 #[tokio::test]
 async fn a_claim_that_is_on_its_way_at_a_shutdown_is_handed_back() {
     let mailbox = Mailbox::open(shell("echo ran > ran")).await;
-    let granted = crate::queue::ok(crate::queue::claim(TASK_IDS[0], Duration::from_secs(60), &shell("echo ran > ran")));
+    let granted = ok(claim(TASK_IDS[0], Duration::from_secs(60), &shell("echo ran > ran")));
     mailbox.queue.once("claim", Reply { after: Duration::from_millis(700), ..granted });
     mailbox.post(QUEUES[0], [message(0)]);
     let running = start(&mailbox, 2);
