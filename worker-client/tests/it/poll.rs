@@ -13,6 +13,8 @@ use crate::worker::{Running, shell};
 const WAITS: &str = "while ! test -e ../go; do sleep 0.05; done";
 /// Long enough for another round over the queues.
 const ROUND: Duration = Duration::from_millis(1500);
+/// Less than the pause between two rounds.
+const SOON_ENOUGH: Duration = Duration::from_millis(900);
 
 fn start(mailbox: &Mailbox, capacity: usize) -> Running {
     Running::start_on(Plane::Poll, mailbox.queue.clone(), capacity)
@@ -107,7 +109,7 @@ async fn after_a_round_without_work_there_is_a_pause_of_a_second() {
     let rounds = mailbox.queue.wait_for(QUEUES[0], 3).await;
     for pair in rounds.windows(2) {
         let pause = pair[1].at.duration_since(pair[0].at).as_millis();
-        assert!((1000..2000).contains(&pause), "{pause} ms");
+        assert!((1000..3000).contains(&pause), "{pause} ms");
     }
     assert_eq!(mailbox.queue.asked(URLS).len(), 1);
     running.stop().await;
@@ -146,9 +148,9 @@ async fn a_poll_that_is_refused_with_403_renews_the_urls_at_once() {
     mailbox.queue.once(QUEUES[3], refuse(403));
     let renewed = mailbox.queue.wait_for(URLS, 2).await[1].at;
     let refused = mailbox.queue.asked(QUEUES[3])[1].at;
-    assert!(renewed.duration_since(refused) < Duration::from_millis(500));
+    assert!(renewed.duration_since(refused) < SOON_ENOUGH);
     let again = mailbox.queue.wait_for(QUEUES[0], 3).await[2].at;
-    assert!(again.duration_since(renewed) < Duration::from_millis(500));
+    assert!(again.duration_since(renewed) < SOON_ENOUGH);
     running.stop().await;
 }
 
@@ -211,7 +213,7 @@ async fn a_shutdown_without_work_is_quick_and_claims_nothing_more() {
     mailbox.queue.wait_for(QUEUES[6], 1).await;
     let begun = Instant::now();
     running.stop().await;
-    assert!(begun.elapsed() < Duration::from_millis(500));
+    assert!(begun.elapsed() < SOON_ENOUGH);
     let polls = mailbox.polls().len();
     mailbox.post(QUEUES[0], [message(0)]);
     tokio::time::sleep(ROUND).await;
