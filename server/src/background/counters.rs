@@ -1,8 +1,10 @@
 //! Folds the deltas of the counts into their base, and publishes the counts and the age of the oldest transaction.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use super::{Context, PassReport};
+use crate::store::messages::{self, Held};
 use crate::store::{counters, session};
 
 /// A transaction older than that endangers vacuum, and the operator is warned.
@@ -14,15 +16,18 @@ pub async fn pass(context: &Context) -> Result<PassReport, sqlx::Error> {
     let mut conn = context.pool.acquire().await?;
     let folded = usize::try_from(counters::fold(&mut conn).await?).unwrap_or(usize::MAX);
     let mut open = 0;
-    for load in counters::list_loads(&mut conn).await? {
-        open += load.counts.pending + load.counts.claimed;
-        let publish = |name: &'static str, number: i64| {
-            metrics::gauge!(name, "taskQueueId" => load.queue.clone()).set(number as f64);
-        };
-        publish("queue_pending_tasks", load.counts.pending);
-        publish("queue_claimed_tasks", load.counts.claimed);
-        publish("tenure_messages_hidden", load.hidden);
-        publish("tenure_messages_alarming", load.alarming);
+    let publish = |name: &'static str, queue: &str, number: i64| {
+        metrics::gauge!(name, "taskQueueId" => queue.to_owned()).set(number as f64);
+    };
+    let mut held: HashMap<String, Held> =
+        messages::list_held(&mut conn).await?.into_iter().map(|held| (held.queue.clone(), held)).collect();
+    for (queue, count) in counters::list_counts(&mut conn).await? {
+        open += count.pending + count.claimed;
+        publish("queue_pending_tasks", &queue, count.pending);
+        publish("queue_claimed_tasks", &queue, count.claimed);
+        let held = held.remove(&queue);
+        publish("tenure_messages_hidden", &queue, held.as_ref().map_or(0, |held| held.hidden));
+        publish("tenure_messages_alarming", &queue, held.as_ref().map_or(0, |held| held.alarming));
     }
     if open == 0 {
         context.bells.rest(rung);

@@ -36,42 +36,19 @@ pub async fn get_counts(conn: &mut PgConnection, queues: &[TaskQueueId]) -> Resu
     Ok(rows.into_iter().map(|row| Counts { pending: row.pending, claimed: row.claimed }).collect())
 }
 
-/// What the operator sees of a queue.
-#[derive(Debug)]
-pub struct Load {
-    /// The queue.
-    pub queue: String,
-    /// Its counts.
-    pub counts: Counts,
-    /// Messages that pollers hold: got, not claimed, not deleted.
-    pub hidden: i64,
-    /// Messages that were got again and again.
-    pub alarming: i64,
-}
-
-/// The load of every queue, for the metrics. The number in the statement is
-/// [`DEQUEUES_ALARMING`](crate::domain::message::DEQUEUES_ALARMING), written out because an index is made for it.
-pub async fn list_loads(conn: &mut PgConnection) -> Result<Vec<Load>, sqlx::Error> {
+/// The counts of every queue, for the metrics.
+pub async fn list_counts(conn: &mut PgConnection) -> Result<Vec<(String, Counts)>, sqlx::Error> {
     let rows = sqlx::query!(
-        r#"-- list_loads
-        SELECT q.name, sum(x.pending)::bigint AS "pending!", sum(x.claimed)::bigint AS "claimed!",
-               sum(x.hidden)::bigint AS "hidden!", sum(x.alarming)::bigint AS "alarming!"
-        FROM (SELECT queue, pending, claimed, 0 AS hidden, 0 AS alarming FROM counters
-              UNION ALL SELECT queue, pending, claimed, 0, 0 FROM counter_deltas
-              UNION ALL SELECT queue, 0, 0, count(*), 0 FROM pending WHERE hidden_until IS NOT NULL GROUP BY queue
-              UNION ALL SELECT queue, 0, 0, 0, count(*) FROM pending WHERE dequeued >= 10 GROUP BY queue) x
+        r#"-- list_counts
+        SELECT q.name, sum(x.pending)::bigint AS "pending!", sum(x.claimed)::bigint AS "claimed!"
+        FROM (SELECT queue, pending, claimed FROM counters
+              UNION ALL SELECT queue, pending, claimed FROM counter_deltas) x
         JOIN task_queues q ON q.id = x.queue
         GROUP BY q.name"#
     )
     .fetch_all(conn)
     .await?;
-    let loads = rows.into_iter().map(|row| Load {
-        queue: row.name,
-        counts: Counts { pending: row.pending, claimed: row.claimed },
-        hidden: row.hidden,
-        alarming: row.alarming,
-    });
-    Ok(loads.collect())
+    Ok(rows.into_iter().map(|row| (row.name, Counts { pending: row.pending, claimed: row.claimed })).collect())
 }
 
 /// Folds the deltas into the base. Answers how many there were; none also if another server is folding.

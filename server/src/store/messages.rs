@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use sqlx::{PgConnection, PgPool};
+use sqlx::{Connection, PgConnection, PgPool};
 use uuid::Uuid;
 
 use crate::domain::message::{Known, MessageId, Receipt};
@@ -33,12 +33,14 @@ pub async fn peek(pool: &PgPool, queue: i32, priority: i16, limit: i64) -> Resul
         "-- peek_messages
         WITH moment AS MATERIALIZED (SELECT now FROM moment)
         SELECT p.seq, p.run, p.message, p.id, p.scheduled, p.deadline, p.dequeued FROM pending p
-        WHERE p.queue = $1 AND p.priority = $2 AND p.reserved_until IS NULL AND (p.hidden_until IS NOT NULL) = false
+        WHERE p.queue = $1 AND p.priority = $2 AND p.reserved_until IS NULL AND (p.hidden_until IS NOT NULL) = $4
           AND p.deadline > (SELECT now FROM moment)
         ORDER BY p.ord LIMIT $3",
         queue,
         priority,
-        limit
+        limit,
+        // A constant in the statement would be turned into a condition that is not the index's.
+        false
     )
     .fetch_all(pool)
     .await?;
@@ -175,7 +177,7 @@ pub async fn show_due(conn: &mut PgConnection, limit: i64) -> Result<Due, sqlx::
         shown AS (
             UPDATE pending p SET reserved_until = NULL,
                 hidden_until = CASE WHEN p.hidden_until > moment.now THEN p.hidden_until END
-            FROM due, moment WHERE p.seq = due.seq
+            FROM moment WHERE p.seq = ANY (ARRAY(SELECT seq FROM due))
             RETURNING p.queue, p.hidden_until IS NULL AS visible
         ),
         unmarked AS (
@@ -197,4 +199,35 @@ pub async fn show_due(conn: &mut PgConnection, limit: i64) -> Result<Due, sqlx::
         }
     }
     Ok(due)
+}
+
+/// Messages that pollers hold, or got again and again.
+#[derive(Debug)]
+pub struct Held {
+    /// The queue.
+    pub queue: String,
+    /// Got, not claimed, not deleted.
+    pub hidden: i64,
+    /// Got as often as is alarming. The number in the statement is
+    /// [`DEQUEUES_ALARMING`](crate::domain::message::DEQUEUES_ALARMING), written out because an index is made for it.
+    pub alarming: i64,
+}
+
+/// Counts what pollers hold, for each queue, for the metrics.
+pub async fn list_held(conn: &mut PgConnection) -> Result<Vec<Held>, sqlx::Error> {
+    let mut transaction = conn.begin().await?;
+    // Both kinds are rare and have an index; before the first ANALYZE the planner does not know that they are rare.
+    sqlx::query!("-- only_by_index\nSET LOCAL enable_seqscan = off").execute(&mut *transaction).await?;
+    let held = sqlx::query_as!(
+        Held,
+        r#"-- list_held
+        SELECT q.name AS queue, COALESCE(h.hidden, 0) AS "hidden!", COALESCE(a.alarming, 0) AS "alarming!"
+        FROM (SELECT queue, count(*) AS hidden FROM pending WHERE hidden_until IS NOT NULL GROUP BY queue) h
+        FULL JOIN (SELECT queue, count(*) AS alarming FROM pending WHERE dequeued >= 10 GROUP BY queue) a USING (queue)
+        JOIN task_queues q ON q.id = queue"#
+    )
+    .fetch_all(&mut *transaction)
+    .await?;
+    transaction.commit().await?;
+    Ok(held)
 }

@@ -77,6 +77,11 @@ pub const CHECKS: &[(&str, &str)] = &[
          FROM pending GROUP BY queue, priority, ord HAVING count(*) > 1",
     ),
     (
+        "Messages: a run is kept from claimWork no longer than its message is hidden, and only got messages have receipts",
+        "SELECT id || ' message ' || message FROM pending
+         WHERE reserved_until > COALESCE(hidden_until, '-infinity') OR (receipt IS NULL) <> (dequeued = 0)",
+    ),
+    (
         "I4: the counts equal a recount",
         "SELECT 'queue ' || queue || ': counted ' || sum(n) || ' pending and ' || sum(m) || ' claimed too many'
          FROM (SELECT queue, pending AS n, claimed AS m FROM counters

@@ -9,6 +9,7 @@ use serde_json::json;
 use sqlx::postgres::PgConnectOptions;
 use tenure_api::bodies::CreateTaskRequest;
 use tenure_api::ids::{RunId, TaskId, TaskQueueId};
+use tenure_api::states::Priority;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -17,21 +18,29 @@ use crate::batch::Batcher;
 use crate::batch::claim_line::{self, Answer, ClaimLine};
 use crate::batch::delivery::HandBack;
 use crate::batch::marks::MarkTable;
+use crate::batch::message_queue::MessageQueue;
 use crate::domain::create::NewTask;
 use crate::domain::lifecycle::Report;
+use crate::domain::message::QueueName;
 use crate::domain::task::Task;
 use crate::ops::claim_work::Granted;
 use crate::ops::create_task::{self, CreateTask};
+use crate::ops::messages::{DeleteMessages, DeleteRequest, Deleted, GetMessages, GetRequest};
 use crate::ops::reclaim::{self, Reclaim};
 use crate::ops::report::{self, ReportRun};
 use crate::ops::status::ReadStatus;
 use crate::ops::{OpError, claim_task};
+use crate::store::hot::messages::Got;
 use crate::store::queues::Queues;
 use crate::store::session;
 use crate::wakeup::Bells;
 
 /// The term of claims unless a test says otherwise.
 pub const TERM: Duration = Duration::from_secs(1200);
+/// How long claimWork leaves a run alone whose message was got.
+pub const RESERVATION: Duration = Duration::from_secs(2);
+/// How long a message is hidden.
+pub const VISIBILITY: Duration = Duration::from_secs(300);
 /// The queue that the tests use.
 pub const QUEUE: &str = "proj/worker";
 
@@ -47,6 +56,10 @@ pub struct Queue {
     pub status: Batcher<ReadStatus>,
     /// claimWork.
     pub line: ClaimLine,
+    /// Getting messages.
+    pub messages: MessageQueue,
+    /// Deleting messages.
+    pub delete_messages: Batcher<DeleteMessages>,
     /// Where undelivered claims go.
     pub back: HandBack,
     /// What the passes work with.
@@ -84,7 +97,11 @@ impl Queue {
         };
         let reclaim = Reclaim { queues: queues.clone(), pool: pool.clone(), term };
         let report = ReportRun { queues: queues.clone(), pool: pool.clone() };
+        let get = GetMessages { marks: marks.clone(), reservation: RESERVATION };
+        let delete = DeleteMessages { visibility: VISIBILITY };
         Self {
+            messages: MessageQueue::new(Batcher::start(get, options, &bells, &tasks), bells.clone()),
+            delete_messages: Batcher::start(delete, options, &bells, &tasks),
             create: Batcher::start(CreateTask, options, &bells, &tasks),
             reclaim: Batcher::start(reclaim, options, &bells, &tasks),
             report: Batcher::start(report, options, &bells, &tasks),
@@ -144,6 +161,27 @@ impl Queue {
             self.claim_work(queue, "worker", 1, Duration::from_secs(2)).await.expect("a claim is answered");
         answer.delivery.delivered();
         answer.claims.pop().expect("a run is pending")
+    }
+
+    /// Gets messages of the lowest priority.
+    ///
+    /// # Panics
+    /// If it is refused.
+    pub async fn get_messages(&self, queue: &str, count: u16) -> Vec<Got> {
+        let name: TaskQueueId = queue.parse().expect("the name of a queue");
+        let queue = QueueName { queue: self.key(queue).await, priority: Priority::Lowest };
+        let request = GetRequest { queue, name, count, visibility: VISIBILITY };
+        self.messages.get(request).await.expect("a poll is answered")
+    }
+
+    /// Deletes a message of the lowest priority.
+    ///
+    /// # Panics
+    /// If it is neither done nor refused by a rule.
+    pub async fn delete_message(&self, queue: &str, got: &Got) -> Deleted {
+        let queue = QueueName { queue: self.key(queue).await, priority: Priority::Lowest };
+        let request = DeleteRequest { queue, message: got.message, receipt: got.receipt };
+        self.delete_messages.submit(request).await.expect("a deletion is answered")
     }
 
     /// claimTask.

@@ -8,8 +8,8 @@ use tenure_api::ids::TaskQueueId;
 use tenure_server::domain::create::NewTask;
 use tenure_server::domain::lifecycle::Report;
 use tenure_server::store::hot::resolve::{End, Member};
-use tenure_server::store::hot::{claim, reclaim, resolve};
-use tenure_server::store::{claims, counters, deadlines, events, marks, session, tasks};
+use tenure_server::store::hot::{claim, messages, reclaim, resolve};
+use tenure_server::store::{self, claims, counters, deadlines, events, marks, session, tasks};
 use tenure_server::testing::queue::{QUEUE, TERM, new_task};
 use tenure_server::testing::{Queue, TestDatabase};
 use uuid::Uuid;
@@ -20,8 +20,17 @@ use crate::support::create_on;
 const BIG: [&str; 9] =
     ["tasks", "pending", "claims", "runs", "task_definitions", "task_times", "task_groups", "outbox", "outbox_order"];
 /// Statements that run in hot sessions.
-const HOT: [&str; 7] =
-    ["create_task", "claim_work", "reclaim_task", "resolve_run", "load_tasks", "load_runs", "list_returnable"];
+const HOT: [&str; 9] = [
+    "create_task",
+    "claim_work",
+    "reclaim_task",
+    "resolve_run",
+    "load_tasks",
+    "load_runs",
+    "list_returnable",
+    "get_messages",
+    "delete_messages",
+];
 /// Tasks in the full database, a fifth of them pending and a fifth claimed.
 const FULL: i32 = 50_000;
 
@@ -81,9 +90,17 @@ async fn run_hot(conn: &mut PgConnection, queue: &Queue, new: &NewTask, open: &[
     claims::list_returnable(&mut transaction, open).await.unwrap();
     let ends: Vec<_> = open.iter().map(|&id| Member { id, run: 0, end: End::Report(Report::Completed) }).collect();
     resolve::resolve(&mut transaction, &ends).await.unwrap();
+    let want = messages::Want { queue: key, priority: 6, generation: -1, mark: 0, slots: vec![1; 5] };
+    let found = messages::get(&mut transaction, &[want], &[TERM], &[7; 5], TERM).await.unwrap();
+    let deletions: Vec<_> = found.got.iter().map(|got| deletion(key, got)).collect();
+    messages::delete(&mut transaction, &deletions, TERM).await.unwrap();
     tasks::load(&mut transaction, &[new.id.uuid()]).await.unwrap();
     tasks::load_history(&mut transaction, &[1]).await.unwrap();
     transaction.rollback().await.unwrap();
+}
+
+fn deletion(queue: i32, got: &messages::Got) -> messages::Deletion {
+    messages::Deletion { queue, priority: 6, message: got.message, receipt: got.receipt }
 }
 
 /// The generic plan of a statement that this session has prepared.
@@ -131,16 +148,20 @@ fn assert_good(plans: &BTreeMap<&'static str, Vec<String>>, when: &str) {
     for (statement, plan) in plans {
         assert_eq!(faults(plan), Vec::<String>::new(), "{statement} {when}:\n{}", plan.join("\n"));
     }
-    let claim = &plans["claim_work"];
-    let locking = claim.iter().skip_while(|line| !line.contains("LockRows"));
-    let mut reading = locking.skip_while(|line| !line.contains(" on pending") && !line.contains("Sort"));
-    let (scan, condition) = (reading.next().expect("a claim reads pending"), reading.next().expect("by an index"));
-    assert!(
-        scan.contains("Index Scan using pending_ready on pending")
-            && ["queue =", "priority =", "ord >"].iter().all(|part| condition.contains(part)),
-        "a claim does not read pending in the order of its index:\n{}",
-        claim.join("\n")
-    );
+    for statement in ["claim_work", "get_messages"] {
+        let plan = &plans[statement];
+        let locking = plan.iter().skip_while(|line| !line.contains("LockRows"));
+        let mut reading = locking.skip_while(|line| !line.contains(" on pending") && !line.contains("Sort"));
+        let (scan, condition) = (reading.next().expect("it reads pending"), reading.next().expect("by an index"));
+        assert!(
+            scan.contains("Index Scan using pending_ready on pending")
+                && ["queue =", "priority =", "hidden_until IS NOT NULL) =", "ord >"]
+                    .iter()
+                    .all(|part| condition.contains(part)),
+            "{statement} does not read pending in the order of its index:\n{}",
+            plan.join("\n")
+        );
+    }
 }
 
 #[tokio::test]
@@ -205,12 +226,17 @@ async fn run_cold(conn: &mut PgConnection, statement: &str, open: &[Uuid], waiti
             let old = std::iter::once((1, marks::Marks { generation: 0, marks: [0; 7] })).collect();
             marks::advance_marks(conn, &old, 1000).await.unwrap();
         }
+        "show_due_messages" => {
+            let due = store::messages::show_due(conn, 200).await.unwrap();
+            assert!(due.found >= 200);
+        }
+        "list_held" => assert!(!store::messages::list_held(conn).await.unwrap().is_empty()),
         other => unreachable!("{other}"),
     }
 }
 
 /// Statements of passes and cold operations, which run in sessions of the pool.
-const COLD: [&str; 10] = [
+const COLD: [&str; 12] = [
     "list_due_claims",
     "end_overdue",
     "resolve_run of one",
@@ -221,6 +247,8 @@ const COLD: [&str; 10] = [
     "sequence_events",
     "read_events",
     "advance_marks",
+    "show_due_messages",
+    "list_held",
 ];
 
 #[tokio::test]
@@ -231,6 +259,13 @@ async fn statements_of_passes_read_only_what_they_need_of_full_tables() {
     events::sequence(&mut filler).await.unwrap();
     sqlx::raw_sql("UPDATE claims SET taken_until = now() WHERE seq % 20 = 1").execute(&mut filler).await.unwrap();
     sqlx::raw_sql("UPDATE task_times SET deadline = now() WHERE seq % 50 = 2").execute(&mut filler).await.unwrap();
+    sqlx::raw_sql(
+        "UPDATE pending SET receipt = 1, dequeued = 1 + ord % 12, hidden_until = now() - interval '1 s' * (ord % 2),
+             reserved_until = now() - interval '1 s' WHERE ord % 10 = 0",
+    )
+    .execute(&mut filler)
+    .await
+    .unwrap();
     let pool = session::pool(database.options());
     let (open, waiting) = (ids(&mut filler, "claims", 200).await, ids(&mut filler, "pending", 5).await);
     let mut faults = BTreeSet::new();

@@ -36,6 +36,8 @@ const BREAKAGES: &[(&str, &str)] = &[
     ("UPDATE tasks SET retries_left = 1", "I2: what pending and claims repeat"),
     ("INSERT INTO pending SELECT 1000, id, run, queue, priority, ord, deadline, scheduled, reason_created, retries_left
       FROM pending", "I2: no two pending runs"),
+    ("UPDATE pending SET reserved_until = now()", "Messages: a run is kept"),
+    ("UPDATE pending SET dequeued = 1", "Messages: a run is kept"),
     ("DELETE FROM counter_deltas WHERE claimed = 1", "I4: the counts"),
     ("INSERT INTO counters SELECT id, 1, 0 FROM task_queues", "I4: the counts"),
     ("DELETE FROM outbox_new", "I5: each outbox row waits"),

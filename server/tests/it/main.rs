@@ -4,6 +4,7 @@
 
 mod explain;
 mod invariants;
+mod messages;
 mod races;
 mod servers;
 mod support;

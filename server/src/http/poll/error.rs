@@ -78,8 +78,8 @@ impl PollError {
     }
 
     /// The same with a further element.
-    pub(super) fn with(mut self, name: &'static str, value: impl ToString) -> Self {
-        self.details.push((name, value.to_string()));
+    pub(super) fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.details.push((name, value.into()));
         self
     }
 

@@ -63,8 +63,8 @@ impl Asked {
             PollError::new(Code::OutOfRangeQueryParameterValue, message)
                 .with("QueryParameterName", name)
                 .with("QueryParameterValue", text)
-                .with("MinimumAllowed", allowed.start())
-                .with("MaximumAllowed", allowed.end())
+                .with("MinimumAllowed", allowed.start().to_string())
+                .with("MaximumAllowed", allowed.end().to_string())
         })
     }
 

@@ -60,6 +60,7 @@ pub struct Found {
 /// Gets the oldest visible messages of each queue, and hides each for as long as its poller says. `receipts` has a random
 /// number for each slot. claimWork leaves the runs alone for `reservation`, or for as long as they are hidden if that is
 /// shorter.
+#[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
 pub async fn get(
     conn: &mut PgConnection,
     wants: &[Want],
@@ -78,7 +79,8 @@ pub async fn get(
         r#"-- get_messages
         WITH moment AS MATERIALIZED (SELECT now FROM moment),
         wanted AS MATERIALIZED (
-            SELECT w.*, CASE WHEN q.mark_generation = w.generation THEN w.mark ELSE 0 END AS after,
+            -- A column for what is constant: the planner would turn a constant into a condition that is not the index's.
+            SELECT w.*, false AS hidden, CASE WHEN q.mark_generation = w.generation THEN w.mark ELSE 0 END AS after,
                    sum(w.wanted) OVER (ORDER BY w.n) - w.wanted AS slots_before
             FROM unnest($1::int[], $2::smallint[], $3::bigint[], $4::bigint[], $5::int[])
                 WITH ORDINALITY AS w(queue, priority, generation, mark, wanted, n)
@@ -89,7 +91,7 @@ pub async fn get(
             FROM wanted CROSS JOIN LATERAL (
                 SELECT p.seq, p.ord FROM pending p
                 WHERE p.queue = wanted.queue AND p.priority = wanted.priority AND p.reserved_until IS NULL
-                  AND (p.hidden_until IS NOT NULL) = false AND p.ord > wanted.after
+                  AND (p.hidden_until IS NOT NULL) = wanted.hidden AND p.ord > wanted.after
                   AND p.deadline > (SELECT now FROM moment)
                 ORDER BY p.ord LIMIT wanted.wanted
                 FOR UPDATE SKIP LOCKED
@@ -115,7 +117,7 @@ pub async fn get(
                CASE WHEN h.seq IS NULL THEN EXISTS (
                    SELECT FROM pending p
                    WHERE p.queue = w.queue AND p.priority = w.priority AND p.reserved_until IS NULL
-                     AND (p.hidden_until IS NOT NULL) = false AND p.ord > w.after
+                     AND (p.hidden_until IS NOT NULL) = w.hidden AND p.ord > w.after
                      AND p.deadline > (SELECT now FROM moment)
                ) ELSE false END AS "locked!"
         FROM wanted w LEFT JOIN hidden h ON h.n = w.n"#,
