@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use reqwest::Method;
 use serde::de::DeserializeOwned;
+use tenure_api::dates::Timestamp;
 use tenure_api::ids::{RunId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
 use tokio::time::Instant;
 
 use crate::client::{Answer, Call, PATIENCE, parameter};
-use crate::wire::{ClaimAnswer, ClaimWorkAnswer, ClaimWorkBody, ReclaimAnswer, StatusAnswer};
+use crate::wire::{ClaimAnswer, ClaimTaskBody, ClaimWorkAnswer, ClaimWorkBody, ReclaimAnswer, StatusAnswer};
 use crate::{Client, Error, ExceptionReason, Task, TaskStatus, Term};
 
 /// How long one call for work may take: the server waits up to 20 s for a task to appear.
@@ -133,17 +134,56 @@ impl Client {
         };
         let Answer { value, date, received, .. } = self.call::<ClaimWorkAnswer>(&call).await?;
         let claim = |answer: ClaimAnswer| {
-            let run = answer.status.runs.into_iter().find(|run| run.run_id == answer.run_id);
-            let claimed = run.and_then(|run| run.started).or(date);
-            Claim {
-                client: self.with_credentials(answer.credentials),
-                task_id: answer.status.task_id,
-                run_id: answer.run_id,
-                task: answer.task,
-                term: Term::of_claim(answer.taken_until, claimed, received),
-            }
+            let term = Term::of_claim(answer.taken_until, answer.claimed().or(date), received);
+            self.claimed(answer, term)
         };
         Ok(value.tasks.into_iter().map(claim).collect())
+    }
+
+    /// Claims a run that is known from a message or from the status of its task. Repeating the call is harmless: the
+    /// claim is the same, and its term is counted from when it was first granted.
+    ///
+    /// # Errors
+    /// The run is not to be had (409; 404 if there is none), or no usable answer came.
+    ///
+    /// ```no_run
+    /// # use tenure_worker::{Client, WorkerName};
+    /// # async fn example(client: &Client, me: &WorkerName) -> Result<(), Box<dyn std::error::Error>> {
+    /// let claim = client.claim_task("9HrBC1jMQ3KlZw4CssPUeQ".parse()?, "0".parse()?, me).await?;
+    /// println!("working on {}", claim.task_id());
+    /// claim.complete().await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn claim_task(&self, task_id: TaskId, run_id: RunId, me: &WorkerName) -> Result<Claim, Error> {
+        let body = ClaimTaskBody { worker_group: me.group.as_str(), worker_id: me.id.as_str() };
+        let call = Call {
+            method: Method::POST,
+            path: format!("/task/{}/runs/{}/claim", parameter(&task_id), parameter(&run_id)),
+            body: Some(serde_json::to_vec(&body).expect("two texts")),
+            patience: PATIENCE,
+        };
+        // An earlier try may have been granted although its answer was lost, so that the term may run since then.
+        let first_asked = Instant::now();
+        let Answer { value, date, received, .. } = self.call::<ClaimAnswer>(&call).await?;
+        let term = Term::of_repeated_claim(value.taken_until, value.claimed(), date, (first_asked, received));
+        Ok(self.claimed(value, term))
+    }
+
+    fn claimed(&self, answer: ClaimAnswer, term: Term) -> Claim {
+        Claim {
+            client: self.with_credentials(answer.credentials),
+            task_id: answer.status.task_id,
+            run_id: answer.run_id,
+            task: answer.task,
+            term,
+        }
+    }
+}
+
+impl ClaimAnswer {
+    /// When the server granted the claim, by its clock.
+    fn claimed(&self) -> Option<Timestamp> {
+        self.status.runs.iter().find(|run| run.run_id == self.run_id).and_then(|run| run.started)
     }
 }
 

@@ -216,6 +216,11 @@ impl Client {
         &self.shared.retry
     }
 
+    /// For requests that are not calls of the API.
+    pub(crate) fn http(&self) -> &reqwest::Client {
+        &self.shared.http
+    }
+
     /// Sends a call until it is answered, refused for good, or out of retries.
     pub(crate) async fn call<T: DeserializeOwned>(&self, call: &Call) -> Result<Answer<T>, Error> {
         let mut tried = 0;
@@ -297,16 +302,21 @@ impl Client {
     }
 }
 
-fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+pub(crate) fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
 }
 
 fn refusal(status: u16, body: &[u8], retry_after: Option<Duration>) -> Error {
     // A proxy in between answers without our error body; its status says enough.
     let answer: ErrorAnswer = serde_json::from_slice(body).unwrap_or_default();
+    refusal_in_words(status, answer.code, &answer.message, retry_after)
+}
+
+/// A refusal with the beginning of the server's explanation.
+pub(crate) fn refusal_in_words(status: u16, code: String, message: &str, retry_after: Option<Duration>) -> Error {
     // After the first line the server repeats the call, which the log has already.
-    let message = answer.message.lines().next().unwrap_or_default().chars().take(MESSAGE_MAX).collect();
-    Error::Refused { status, code: answer.code, message, retry_after }
+    let message = message.lines().next().unwrap_or_default().chars().take(MESSAGE_MAX).collect();
+    Error::Refused { status, code, message, retry_after }
 }
 
 #[cfg(test)]

@@ -23,6 +23,12 @@ pub enum Error {
     /// The answer was not what the API promises.
     #[error("the answer of the queue could not be read")]
     BadAnswer(#[source] serde_json::Error),
+    /// The answer to a poll was not a list of messages.
+    #[error("the answer of the queue is not a list of messages")]
+    BadMessages(#[source] quick_xml::DeError),
+    /// A signed URL of the server's cannot be used; the URL itself is a secret and not told.
+    #[error("a signed URL of the queue cannot be used: {0}")]
+    SignedUrl(&'static str),
     /// The root URL is not one; the text says how to mend it.
     #[error("{0}")]
     RootUrl(String),
@@ -41,7 +47,7 @@ impl Error {
         match self {
             Self::Network(_) => true,
             Self::Refused { status, .. } => matches!(status, 408 | 429 | 500..),
-            Self::BadAnswer(_) | Self::RootUrl(_) => false,
+            Self::BadAnswer(_) | Self::BadMessages(_) | Self::SignedUrl(_) | Self::RootUrl(_) => false,
         }
     }
 
@@ -56,7 +62,9 @@ impl Error {
     pub fn status(&self) -> Option<u16> {
         match self {
             Self::Refused { status, .. } => Some(*status),
-            Self::Network(_) | Self::BadAnswer(_) | Self::RootUrl(_) => None,
+            Self::Network(_) | Self::BadAnswer(_) | Self::BadMessages(_) | Self::SignedUrl(_) | Self::RootUrl(_) => {
+                None
+            }
         }
     }
 
@@ -64,7 +72,9 @@ impl Error {
     pub(crate) fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Refused { retry_after, .. } => *retry_after,
-            Self::Network(_) | Self::BadAnswer(_) | Self::RootUrl(_) => None,
+            Self::Network(_) | Self::BadAnswer(_) | Self::BadMessages(_) | Self::SignedUrl(_) | Self::RootUrl(_) => {
+                None
+            }
         }
     }
 }

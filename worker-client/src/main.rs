@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tenure_api::ids::{TaskQueueId, WorkerGroup, WorkerId};
-use tenure_worker::worker::{STOP_GRACE, Settings, Worker};
+use tenure_worker::worker::{DEQUEUE_ALARM, Plane, STOP_GRACE, Settings, Worker};
 use tenure_worker::{AccessToken, Client, Credentials, WorkerName};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -67,15 +67,29 @@ struct Run {
     work_dir: PathBuf,
     /// How tasks are taken from the queue.
     #[arg(long, env = "TENURE_PLANE", value_enum, default_value = "claim")]
-    plane: Plane,
+    plane: PlaneName,
+    /// With --plane poll: tell in the log of a message that was handed out more often than this.
+    ///
+    /// Each time nobody claimed its task or deleted it. Too low, and it cries wolf when a worker dies.
+    #[arg(long, env = "TENURE_DEQUEUE_ALARM", default_value_t = DEQUEUE_ALARM, value_parser = clap::value_parser!(u32).range(1..))]
+    dequeue_alarm: u32,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Plane {
+enum PlaneName {
     /// By claimWork, which waits for tasks to appear.
     Claim,
-    /// By signed message URLs; not available yet.
+    /// As messages behind signed URLs, which are polled about once a second.
     Poll,
+}
+
+impl From<PlaneName> for Plane {
+    fn from(name: PlaneName) -> Self {
+        match name {
+            PlaneName::Claim => Self::Claim,
+            PlaneName::Poll => Self::Poll,
+        }
+    }
 }
 
 #[tokio::main]
@@ -120,9 +134,6 @@ async fn obey((mut terminate, mut interrupt): (Signal, Signal), shutdown: &Cance
 }
 
 fn settings(run: Run) -> Result<Settings, String> {
-    if matches!(run.plane, Plane::Poll) {
-        return Err("--plane poll is not available in this version: use --plane claim".into());
-    }
     std::fs::create_dir_all(&run.work_dir).map_err(|e| {
         format!("--work-dir {}: cannot be made ({e}); name a writable directory", run.work_dir.display())
     })?;
@@ -137,6 +148,8 @@ fn settings(run: Run) -> Result<Settings, String> {
         client: client.map_err(|e| format!("--root-url: {e}"))?,
         queue: run.task_queue,
         name: WorkerName { group: run.worker_group, id: run.worker_id },
+        plane: run.plane.into(),
+        dequeue_alarm: run.dequeue_alarm,
         capacity: run.capacity,
         work_dir: run.work_dir,
         stop_grace: STOP_GRACE,

@@ -68,8 +68,13 @@ impl RetryPolicy {
         if tried > self.retries || !error.is_transient() {
             return None;
         }
+        Some(self.pause_of(tried, error, jitter))
+    }
+
+    /// The pause after failure number `failures` in a row, and as long as the server asked for.
+    pub(crate) fn pause_of(&self, failures: u32, error: &Error, jitter: f64) -> Duration {
         let asked = error.retry_after().unwrap_or_default().min(self.longest_pause);
-        Some(self.backoff(tried, jitter).max(asked))
+        self.backoff(failures, jitter).max(asked)
     }
 
     /// The pause after failure number `failures` in a row, without regard to the number of retries.

@@ -29,6 +29,22 @@ impl Term {
         Self { since: received, ends: received + whole, whole, taken_until }
     }
 
+    /// The term of a claim that may have been granted before this answer: to an earlier try of the same call, first
+    /// sent at the earlier of the two times and answered at the later one, or to a call before it. `date` is when the
+    /// server answered; it is left out of account if it does not fit the claim, as with a server whose claims are
+    /// dated by another clock.
+    pub(crate) fn of_repeated_claim(
+        taken_until: Timestamp,
+        claimed: Option<Timestamp>,
+        date: Option<Timestamp>,
+        (first_asked, received): (Instant, Instant),
+    ) -> Self {
+        let term = Self::of_claim(taken_until, claimed.or(date), first_asked);
+        let fitting = date.filter(|date| claimed.is_none_or(|claimed| claimed <= *date) && *date < taken_until);
+        let left = fitting.map_or(term.whole, |date| between(date, taken_until));
+        Self { ends: term.ends.min(received + left), ..term }
+    }
+
     /// The term after a renewal that was asked for at `asked` and moved the end to `taken_until`.
     pub(crate) fn renewed(self, taken_until: Timestamp, asked: Instant) -> Self {
         let moved = self.ends + between(self.taken_until, taken_until);
@@ -94,6 +110,27 @@ mod tests {
         assert_eq!(claimed.renewed(at("2001-01-01T00:20:00Z"), asked).ends(), claimed.ends());
         // The server's clock jumped by an hour: the term is no longer than before.
         assert_eq!(claimed.renewed(at("2001-01-01T01:35:00Z"), asked).ends(), asked + 1200 * SECOND);
+    }
+
+    #[test]
+    fn a_claim_that_may_be_older_than_its_answer_ends_early_rather_than_late() {
+        let asked = Instant::now();
+        let answered = asked + 10 * SECOND;
+        let ends = |claimed: Option<&str>, date: Option<&str>| {
+            let times = (asked, answered);
+            Term::of_repeated_claim(at("2001-01-01T00:20:00Z"), claimed.map(at), date.map(at), times).ends() - asked
+        };
+        let claimed = Some("2001-01-01T00:00:00Z");
+        // Granted at the last try: it could as well have been the first one.
+        assert_eq!(ends(claimed, Some("2001-01-01T00:00:00Z")), 1200 * SECOND);
+        assert_eq!(ends(claimed, None), 1200 * SECOND);
+        // Granted five minutes before the answer.
+        assert_eq!(ends(claimed, Some("2001-01-01T00:05:00Z")), 910 * SECOND);
+        // Dates that do not fit the claim say nothing.
+        for elsewhere in ["2001-01-01T00:20:00Z", "2001-01-01T02:00:00Z", "2000-12-31T23:00:00Z"] {
+            assert_eq!(ends(claimed, Some(elsewhere)), 1200 * SECOND, "{elsewhere}");
+        }
+        assert_eq!(ends(None, None), UNDATED_TERM);
     }
 
     #[test]

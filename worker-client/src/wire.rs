@@ -238,6 +238,13 @@ pub(crate) struct ClaimWorkBody<'a> {
     pub tasks: usize,
 }
 
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ClaimTaskBody<'a> {
+    pub worker_group: &'a str,
+    pub worker_id: &'a str,
+}
+
 #[derive(Deserialize)]
 pub(crate) struct ClaimWorkAnswer {
     pub tasks: Vec<ClaimAnswer>,

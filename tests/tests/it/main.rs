@@ -11,10 +11,12 @@
 mod authentication;
 mod bad_input;
 mod events;
+mod faults;
 mod health;
 mod history;
 mod hung_up;
 mod poll;
+mod poll_worker;
 mod proxy;
 mod rig;
 mod serve;

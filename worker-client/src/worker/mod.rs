@@ -1,5 +1,7 @@
 //! A worker that runs commands: claims as many tasks as it has room for, renews them, reports each outcome once.
 //!
+//! Work comes by claimWork or as messages ([`Plane`]); everything after the claim is the same.
+//!
 //! Nothing short of a shutdown ends it: when the queue cannot be reached it waits and asks again. On shutdown it
 //! claims no more, stops what runs and hands it back as `worker-shutdown`. The directories of tasks are kept, with
 //! their logs; clearing the work directory is the operator's business.
@@ -8,9 +10,12 @@
 //! running goes on until it ends by itself. Therefore tasks should put their results in place in one step.
 
 mod execute;
+mod message;
 mod payload;
 mod place;
+mod poll;
 mod process;
+mod source;
 mod task;
 
 use std::num::NonZeroUsize;
@@ -25,14 +30,24 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 pub use process::ProcessGroups;
+use source::{Offer, Source};
 
 use crate::error::chain;
-use crate::{Claim, Client, Error, WorkerName, retry};
+use crate::{Client, Error, WorkerName, retry};
 
 /// How long the processes of a task may take to end after they were asked to.
 pub const STOP_GRACE: Duration = Duration::from_secs(5);
-/// The least time between two calls for work, in case the server does not wait for work to appear.
-const CLAIM_INTERVAL: Duration = Duration::from_millis(500);
+/// Messages that were handed out more often than this are told of, normally.
+pub const DEQUEUE_ALARM: u32 = 10;
+
+/// How work comes from the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Plane {
+    /// By claimWork, which waits for tasks to appear and claims them.
+    Claim,
+    /// As messages behind signed URLs, which are polled, claimed one by one, and deleted.
+    Poll,
+}
 
 /// The settings of a [`Worker`].
 #[derive(Clone)]
@@ -43,6 +58,10 @@ pub struct Settings {
     pub queue: TaskQueueId,
     /// Who claims it.
     pub name: WorkerName,
+    /// How it comes.
+    pub plane: Plane,
+    /// A message that was handed out more often than this is told of in the log, normally [`DEQUEUE_ALARM`].
+    pub dequeue_alarm: u32,
     /// How many tasks run at the same time.
     pub capacity: NonZeroUsize,
     /// Holds a directory `<taskId>-<runId>` for each task.
@@ -91,15 +110,16 @@ impl Worker {
     /// # }
     /// ```
     pub async fn run(self, shutdown: CancellationToken) {
-        let Settings { client, queue, name, capacity, .. } = &*self.settings;
-        tracing::info!(queue.id = %queue, worker.id = %name.id, capacity, "worker started");
+        let Settings { client, queue, name, capacity, plane, .. } = &*self.settings;
+        tracing::info!(queue.id = %queue, worker.id = %name.id, capacity, ?plane, "worker started");
+        let mut source = Source::new(&self.settings, &shutdown);
         let mut tasks = JoinSet::new();
         let mut failures = 0;
         while !shutdown.is_cancelled() {
             while let Some(ended) = tasks.try_join_next() {
                 log_panic(ended);
             }
-            let free = capacity.get() - tasks.len();
+            let free = capacity.get().saturating_sub(tasks.len());
             if free == 0 {
                 tokio::select! {
                     () = shutdown.cancelled() => {}
@@ -109,21 +129,22 @@ impl Worker {
             }
             let asked = Instant::now();
             let answer = tokio::select! {
-                // A claim that is on its way now would be ours without our knowing; the server hands such back.
+                // What is on its way now would be ours without our knowing. The server hands claims back; messages
+                // come back by themselves.
                 () = shutdown.cancelled() => break,
-                answer = client.claim_work(queue, name, free) => answer,
+                answer = source.find(free) => answer,
             };
             let pause_until = match answer {
-                Ok(claims) => {
+                Ok(offers) => {
                     failures = 0;
-                    let came_empty = claims.is_empty();
-                    claims.into_iter().for_each(|claim| self.start(&mut tasks, claim, &shutdown));
-                    if came_empty { asked + CLAIM_INTERVAL } else { asked }
+                    let came_empty = offers.is_empty();
+                    offers.into_iter().for_each(|offer| self.start(&mut tasks, offer, &shutdown));
+                    if came_empty { source.rest_until(asked) } else { asked }
                 }
                 Err(error) => {
                     failures += 1;
                     log_claim_failure(&error, failures);
-                    Instant::now() + client.retry_policy().backoff(failures, retry::jitter())
+                    Instant::now() + client.retry_policy().pause_of(failures, &error, retry::jitter())
                 }
             };
             tokio::select! {
@@ -135,17 +156,21 @@ impl Worker {
         while let Some(ended) = tasks.join_next().await {
             log_panic(ended);
         }
+        source.close().await;
         tracing::info!(worker.id = %name.id, "worker stopped");
     }
 
-    fn start(&self, tasks: &mut JoinSet<()>, claim: Claim, shutdown: &CancellationToken) {
-        let span = tracing::info_span!("task", task.id = %claim.task_id(), run.id = %claim.run_id());
+    fn start(&self, tasks: &mut JoinSet<()>, offer: Offer, shutdown: &CancellationToken) {
         let context = task::Context {
             settings: Arc::clone(&self.settings),
             groups: self.groups.clone(),
             shutdown: shutdown.clone(),
         };
-        tasks.spawn(async move { task::run(claim, &context).await }.instrument(span));
+        tasks.spawn(async move {
+            let Some((claim, _hold)) = offer.claim().await else { return };
+            let span = tracing::info_span!("task", task.id = %claim.task_id(), run.id = %claim.run_id());
+            task::run(claim, &context).instrument(span).await;
+        });
     }
 }
 

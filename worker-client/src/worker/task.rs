@@ -19,8 +19,8 @@ use crate::{Claim, ExceptionReason, Lost, NotReported, Renewal, Reported, retry}
 
 /// Even when the term is nearly over, renewals are at least this far apart.
 const RENEWAL_INTERVAL: Duration = Duration::from_millis(100);
-/// How long a worker that shuts down goes on trying to report.
-const LAST_WORDS: Duration = Duration::from_secs(10);
+/// How long a worker that shuts down waits for what is still under way: answers to claims, reports, deletions.
+pub(super) const LAST_WORDS: Duration = Duration::from_secs(10);
 
 /// What a task needs of its worker.
 pub(super) struct Context {
@@ -140,17 +140,19 @@ async fn renew(claim: &mut Claim) -> Option<Lost> {
 /// Reports until it gets through, the term is over, or a shutdown has waited long enough.
 async fn report(claim: Claim, outcome: Outcome, shutdown: &CancellationToken) {
     let ends = claim.term().ends();
-    let last_call = async {
-        shutdown.cancelled().await;
-        tokio::time::sleep(LAST_WORDS).await;
-    };
     tokio::select! {
         () = send_report(claim, outcome) => {}
         () = tokio::time::sleep_until(ends) => {
             tracing::warn!(?outcome, "the claim ended before its outcome could be reported");
         }
-        () = last_call => tracing::warn!(?outcome, "the outcome could not be reported before the shutdown"),
+        () = last_call(shutdown) => tracing::warn!(?outcome, "the outcome could not be reported before the shutdown"),
     }
+}
+
+/// Returns when a shutdown has waited long enough.
+pub(super) async fn last_call(shutdown: &CancellationToken) {
+    shutdown.cancelled().await;
+    tokio::time::sleep(LAST_WORDS).await;
 }
 
 async fn send_report(mut claim: Claim, outcome: Outcome) {

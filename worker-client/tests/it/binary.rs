@@ -10,8 +10,9 @@ use serde_json::json;
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
-use crate::queue::{Queue, SOON, TASK_IDS, TOKEN, claim};
-use crate::worker::{pid_in, runs};
+use crate::mailbox::{Mailbox, QUEUES, message};
+use crate::queue::{Queue, SOON, TASK_IDS, TOKEN, claim, refuse, until};
+use crate::worker::{pid_in, runs, shell};
 
 const TERM: Duration = Duration::from_secs(60);
 
@@ -79,7 +80,8 @@ async fn a_second_signal_ends_it_at_once() {
     let (code, log) = end(child).await;
     assert_eq!(code, Some(1), "{log}");
     assert!(start.elapsed() < Duration::from_secs(2));
-    assert!(!runs(pid));
+    // It was killed without anybody waiting for it, so that it may take a moment longer.
+    until("the task's process to end", || (!runs(pid)).then_some(())).await;
     assert_eq!(queue.reports().len(), 0);
 }
 
@@ -89,7 +91,6 @@ async fn a_wrong_setting_is_one_line_and_exit_code_2() {
     let file = dir.path().join("file");
     std::fs::write(&file, "").unwrap();
     for (mut command, says) in [
-        (program("http://127.0.0.1:1", dir.path(), "poll"), "--plane"),
         (program("localhost", dir.path(), "claim"), "--root-url"),
         (program("http://127.0.0.1:1", &file.join("below"), "claim"), "--work-dir"),
     ] {
@@ -97,4 +98,88 @@ async fn a_wrong_setting_is_one_line_and_exit_code_2() {
         assert_eq!((code, log.lines().count()), (Some(2), 1), "{log}");
         assert!(log.contains(says), "{log}");
     }
+}
+
+/// Runs the program on these messages until the queues have been polled in vain twice; the answer is its log.
+async fn log_of(mailbox: &Mailbox, set_up: impl FnOnce(&mut Command)) -> String {
+    let dir = TempDir::new().unwrap();
+    let mut command = program(&mailbox.queue.root_url(), dir.path(), "poll");
+    // With everything that any library says.
+    set_up(command.env("RUST_LOG", "trace"));
+    let child = command.spawn().unwrap();
+    mailbox.queue.wait_for(QUEUES[6], 2).await;
+    send(&child, Signal::SIGTERM);
+    let (code, log) = end(child).await;
+    assert_eq!(code, Some(0), "{log}");
+    log
+}
+
+fn warnings<'a>(log: &'a str, about: &str) -> Vec<&'a str> {
+    log.lines().filter(|line| line.contains("WARN") && line.contains(about)).collect()
+}
+
+#[tokio::test]
+async fn a_message_that_comes_too_often_raises_one_alarm() {
+    for (set_to, alarm) in [(None, 10), (Some("3"), 3)] {
+        let mailbox = Mailbox::open(shell("true")).await;
+        let loud = message(1).id("loud");
+        mailbox.post(QUEUES[0], [message(0).id("quiet").count(alarm), loud.clone().count(alarm + 1)]);
+        mailbox.post(QUEUES[1], [loud.count(alarm + 2)]);
+        mailbox.queue.on("loud", |_| refuse(400));
+        let log = log_of(&mailbox, |command| {
+            command.args(set_to.map(|count| format!("--dequeue-alarm={count}")));
+        })
+        .await;
+        let alarms = warnings(&log, "dequeue_count");
+        assert_eq!(alarms.len(), 1, "{alarms:?}");
+        for detail in ["loud", TASK_IDS[1], &(alarm + 1).to_string()] {
+            assert!(alarms[0].contains(detail), "{detail}: {}", alarms[0]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn failed_deletions_and_unreadable_messages_are_logged_without_any_secret() {
+    let mailbox = Mailbox::open(shell("true")).await;
+    mailbox.queue.once("m-0", refuse(503));
+    mailbox.post(QUEUES[0], [message(0), message(1).id("unreadable").text("?")]);
+    let log = log_of(&mailbox, |_| {}).await;
+    assert_eq!(mailbox.queue.asked("m-0").len(), 2);
+    let failed = warnings(&log, "could not be deleted; trying again");
+    assert_eq!(failed.len(), 1, "{log}");
+    assert!(failed[0].contains("m-0") && failed[0].contains("503"), "{}", failed[0]);
+    assert!(warnings(&log, "unreadable message is deleted")[0].contains("unreadable"), "{log}");
+    for secret in ["a-secret", "A+/b", "A%2B%2Fb", TOKEN, "secret-of"] {
+        let told = log.lines().find(|line| line.contains(secret));
+        assert_eq!(told, None, "{secret} is in the log");
+    }
+}
+
+#[tokio::test]
+async fn a_dequeue_alarm_of_nothing_is_refused() {
+    let dir = TempDir::new().unwrap();
+    for wrong in ["0", "-1", "often"] {
+        let mut command = program("http://127.0.0.1:1", dir.path(), "poll");
+        let (code, log) = end(command.env("TENURE_DEQUEUE_ALARM", wrong).spawn().unwrap()).await;
+        assert_eq!(code, Some(2), "{log}");
+        assert!(log.contains("--dequeue-alarm"), "{log}");
+    }
+}
+
+#[tokio::test]
+async fn a_polling_worker_hands_every_running_task_back_too() {
+    let mailbox = Mailbox::open(shell("echo $$ > shell; exec sleep 1000")).await;
+    mailbox.post(QUEUES[0], [message(0), message(1)]);
+    let dir = TempDir::new().unwrap();
+    let child = program(&mailbox.queue.root_url(), dir.path(), "poll").spawn().unwrap();
+    let places = [0, 1].map(|at| dir.path().join(format!("{}-0", TASK_IDS[at])));
+    let pids = [pid_in(&places[0].join("shell")).await, pid_in(&places[1].join("shell")).await];
+    send(&child, Signal::SIGTERM);
+    let (code, log) = end(child).await;
+    assert_eq!(code, Some(0), "{log}");
+    assert_eq!(pids.map(runs), [false, false]);
+    let reports = mailbox.queue.asked("exception");
+    assert_eq!(reports.len(), 2);
+    assert!(reports.iter().all(|report| report.body == json!({"reason": "worker-shutdown"})));
+    until("both deletions", || (mailbox.deletions().len() == 2).then_some(())).await;
 }

@@ -7,6 +7,7 @@ use tenure_worker::{
     AccessToken, Client, Credentials, Error, ExceptionReason, LostBecause, Renewal, Reported, RetryPolicy, WorkerName,
 };
 
+use crate::mailbox::{Mailbox, QUEUES, message};
 use crate::queue::{Queue, Reply, TASK_IDS, TOKEN, claim, ok, refuse, renewed};
 
 const TERM: Duration = Duration::from_secs(60);
@@ -138,4 +139,43 @@ async fn a_report_that_did_not_get_through_gives_the_claim_back() {
     let refused = claim.complete().await.unwrap_err();
     assert_eq!(refused.error.status(), Some(503));
     assert!(matches!(refused.claim.complete().await.unwrap(), Reported::Accepted(_)));
+}
+
+#[tokio::test]
+async fn a_run_from_a_message_is_claimed_and_its_message_deleted() {
+    let mailbox = Mailbox::open(json!({})).await;
+    mailbox.post(QUEUES[3], [message(0).count(2)]);
+    let client = client(&mailbox.queue, eager());
+    let urls = client.poll_task_urls(&"p/w".parse().unwrap()).await.unwrap();
+    assert_eq!((urls.queues.len(), urls.expires.to_string().as_str()), (7, "2100-01-01T00:30:00.000Z"));
+    let left = urls.ends().duration_since(urls.renew_at());
+    assert_eq!(left, Duration::from_secs(300));
+    assert!(client.messages(&urls.queues[0], 5).await.unwrap().is_empty());
+    let message = client.messages(&urls.queues[3], 5).await.unwrap().pop().unwrap();
+    assert_eq!((message.id(), message.dequeue_count()), ("m-0", 2));
+    let (task_id, run_id) = message.run().unwrap();
+    let claim = client.claim_task(task_id, run_id, &me()).await.unwrap();
+    assert_eq!((claim.task_id().to_string().as_str(), claim.run_id().number()), (TASK_IDS[0], 0));
+    client.delete_message(&urls.queues[3], &message).await.unwrap();
+    // Gone already is as good; anything else is told, once.
+    for (status, deleted) in [(404, true), (204, true), (400, false), (403, false), (503, false)] {
+        let before = mailbox.deletions().len();
+        mailbox.queue.once("m-0", refuse(status));
+        let answer = client.delete_message(&urls.queues[3], &message).await;
+        assert_eq!((answer.is_ok(), mailbox.deletions().len()), (deleted, before + 1), "{status}");
+    }
+    assert!(matches!(claim.complete().await.unwrap(), Reported::Accepted(_)));
+}
+
+#[tokio::test]
+async fn an_error_of_the_message_plane_has_its_code_and_words() {
+    let mailbox = Mailbox::open(json!({})).await;
+    let client = client(&mailbox.queue, eager());
+    let urls = client.poll_task_urls(&"p/w".parse().unwrap()).await.unwrap();
+    let xml = "<?xml version=\"1.0\"?><Error><Code>ServerBusy</Code><Message>come later\nRequestId:1</Message></Error>";
+    let headers = vec![("x-ms-error-code", "ServerBusy".to_owned())];
+    mailbox.queue.once(QUEUES[0], Reply { headers, xml: Some(xml.into()), ..refuse(503) });
+    let error = client.messages(&urls.queues[0], 1).await.err().unwrap();
+    assert_eq!(error.to_string(), "the queue answered 503 ServerBusy: come later");
+    assert_eq!(mailbox.queue.asked(QUEUES[0]).len(), 1);
 }

@@ -4,5 +4,8 @@
 
 mod binary;
 mod client;
+mod mailbox;
+mod poll;
+mod poll_refused;
 mod queue;
 mod worker;

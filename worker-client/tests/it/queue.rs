@@ -1,7 +1,7 @@
 //! A scripted queue: it checks signatures, records what it is asked, and answers what the test says.
 
 use std::collections::{HashMap, VecDeque};
-use std::convert::Infallible;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -24,6 +24,7 @@ pub const SOON: Duration = Duration::from_secs(20);
 #[derive(Debug, Clone)]
 pub struct Asked {
     pub call: String,
+    pub query: String,
     pub body: Value,
     /// The client id of a valid signature, empty without one.
     pub signed_by: String,
@@ -32,20 +33,26 @@ pub struct Asked {
 }
 
 /// What the queue answers.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Reply {
     pub status: u16,
     pub headers: Vec<(&'static str, String)>,
     pub body: Value,
+    /// Sent instead of the body.
+    pub xml: Option<String>,
+    /// How long the answer takes.
+    pub after: Duration,
+    /// The connection ends instead.
+    pub cut: bool,
 }
 
 pub fn ok(body: Value) -> Reply {
-    Reply { status: 200, headers: Vec::new(), body }
+    Reply { status: 200, body, ..Reply::default() }
 }
 
 pub fn refuse(status: u16) -> Reply {
     let body = json!({"code": "TestRefusal", "message": "the test says no\n---\nmore"});
-    Reply { status, headers: Vec::new(), body }
+    Reply { status, body, ..Reply::default() }
 }
 
 /// Answers a call whose path ends so.
@@ -125,12 +132,13 @@ impl Queue {
         until(&format!("{count} × {call}"), || Some(self.asked(call)).filter(|asked| asked.len() >= count)).await
     }
 
-    async fn answer(&self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+    async fn answer(&self, request: Request<Incoming>) -> io::Result<Response<Full<Bytes>>> {
         let (head, body) = request.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
         let (signed_by, timestamp) = self.check(&head, &body);
         let asked = Asked {
             call: format!("{} {}", head.method, head.uri.path()),
+            query: head.uri.query().unwrap_or_default().to_owned(),
             body: serde_json::from_slice(&body).unwrap_or(Value::Null),
             signed_by,
             timestamp,
@@ -144,11 +152,16 @@ impl Queue {
                 .or_else(|| script.rules.iter().find(|(call, _)| asked.call.ends_with(call)).map(|(_, f)| f(&asked)))
                 .unwrap_or_else(|| ok(json!({"tasks": []})))
         };
+        tokio::time::sleep(reply.after).await;
+        if reply.cut {
+            return Err(io::Error::other("the test cuts the connection"));
+        }
         let mut response = Response::builder().status(reply.status).header("content-type", "application/json");
         for (name, value) in reply.headers {
             response = response.header(name, value);
         }
-        Ok(response.body(Full::new(reply.body.to_string().into())).unwrap())
+        let body = reply.xml.unwrap_or_else(|| reply.body.to_string());
+        Ok(response.body(Full::new(body.into())).unwrap())
     }
 
     /// Who signed a request, with the worker's token or with the token of the task's `credentials`.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tenure_worker::worker::{Settings, Worker};
+use tenure_worker::worker::{DEQUEUE_ALARM, Plane, Settings, Worker};
 use tenure_worker::{AccessToken, Client, Credentials, RetryPolicy, WorkerName};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -16,15 +16,19 @@ const TERM: Duration = Duration::from_secs(60);
 /// Starts a process that ignores TERM and outlives the shell unless its whole group is killed.
 const STUBBORN: &str = "sh -c 'trap \"\" TERM; echo $$ > inner; sleep 1000; sleep 1000' & echo $$ > outer; wait";
 
-struct Running {
-    queue: Queue,
-    dir: TempDir,
-    shutdown: CancellationToken,
+pub struct Running {
+    pub queue: Queue,
+    pub dir: TempDir,
+    pub shutdown: CancellationToken,
     worker: JoinHandle<()>,
 }
 
 impl Running {
     async fn start(queue: Queue, capacity: usize) -> Self {
+        Self::start_on(Plane::Claim, queue, capacity)
+    }
+
+    pub fn start_on(plane: Plane, queue: Queue, capacity: usize) -> Self {
         let dir = TempDir::new().unwrap();
         let credentials =
             Credentials { client_id: "worker".into(), access_token: AccessToken::new(TOKEN.into()), certificate: None };
@@ -34,6 +38,8 @@ impl Running {
             client: client.build().unwrap(),
             queue: "p/w".parse().unwrap(),
             name: WorkerName { group: "g".parse().unwrap(), id: "w".parse().unwrap() },
+            plane,
+            dequeue_alarm: DEQUEUE_ALARM,
             capacity: capacity.try_into().unwrap(),
             work_dir: dir.path().join("work"),
             stop_grace: Duration::from_millis(500),
@@ -50,7 +56,7 @@ impl Running {
         Self::start(queue, 1).await
     }
 
-    fn place(&self) -> PathBuf {
+    pub fn place(&self) -> PathBuf {
         self.dir.path().join("work").join(format!("{}-0", TASK_IDS[0]))
     }
 
@@ -58,13 +64,13 @@ impl Running {
         std::fs::read_to_string(self.place().join("live.log")).unwrap()
     }
 
-    async fn stop(self) {
+    pub async fn stop(self) {
         self.shutdown.cancel();
         self.worker.await.unwrap();
     }
 }
 
-fn shell(script: &str) -> Value {
+pub fn shell(script: &str) -> Value {
     json!({"command": [["/bin/sh", "-c", script]]})
 }
 

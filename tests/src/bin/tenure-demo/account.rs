@@ -18,6 +18,8 @@ const COUNTS_PATIENCE: Duration = Duration::from_secs(30);
 /// How many rows a table may have before the rest becomes one row.
 const ROWS_MAX: usize = 12;
 const PROBLEMS_MAX: usize = 20;
+/// With so many tasks for each worker there is one for everybody.
+const TASKS_PER_WORKER: usize = 15;
 
 /// What a task wrote about its file.
 struct Counted {
@@ -47,13 +49,21 @@ pub struct Account {
     states: BTreeMap<String, usize>,
     counts: QueueCounts,
     retried: Vec<Vec<String>>,
+    /// How many runs each worker had, by the worker's name and how it takes its tasks.
+    shares: BTreeMap<(String, &'static str), usize>,
     kinds: BTreeMap<String, Kind>,
     checked: usize,
     problems: Vec<String>,
 }
 
 /// Draws up the account.
-pub async fn account(client: &Client, queue: &TaskQueueId, tasks: &[Planned], seen: &Seen) -> Result<Account> {
+pub async fn account(
+    client: &Client,
+    queue: &TaskQueueId,
+    tasks: &[Planned],
+    planes: BTreeMap<String, &'static str>,
+    seen: &Seen,
+) -> Result<Account> {
     let read = read_all(client, tasks.iter().map(|task| task.id).collect()).await?;
     let statuses: HashMap<TaskId, TaskStatus> = read.into_iter().map(|status| (status.task_id, status)).collect();
     let mut account = Account {
@@ -64,6 +74,7 @@ pub async fn account(client: &Client, queue: &TaskQueueId, tasks: &[Planned], se
         states: BTreeMap::new(),
         counts: counts_at_rest(client, queue).await?,
         retried: Vec::new(),
+        shares: planes.into_iter().map(|worker| (worker, 0)).collect(),
         kinds: BTreeMap::new(),
         checked: 0,
         problems: Vec::new(),
@@ -78,6 +89,7 @@ pub async fn account(client: &Client, queue: &TaskQueueId, tasks: &[Planned], se
         }
     }
     account.check_held(&statuses, seen);
+    account.share(&statuses);
     Ok(account)
 }
 
@@ -152,6 +164,21 @@ impl Account {
         }
     }
 
+    /// Whoever works, by whichever plane, must have had some of the work.
+    fn share(&mut self, statuses: &HashMap<TaskId, TaskStatus>) {
+        let mut runs: BTreeMap<&str, usize> = BTreeMap::new();
+        for worker in statuses.values().flat_map(|status| &status.runs).filter_map(|run| run.worker_id.as_deref()) {
+            *runs.entry(worker).or_default() += 1;
+        }
+        let enough = self.tasks >= self.shares.len() * TASKS_PER_WORKER;
+        for ((worker, plane), count) in &mut self.shares {
+            *count = runs.get(worker.as_str()).copied().unwrap_or_default();
+            if enough && *count == 0 {
+                self.problems.push(format!("{worker} (--plane {plane}) had no task"));
+            }
+        }
+    }
+
     fn count(&mut self, source: &Path, counted: &Counted) {
         self.checked += 1;
         let extension = source.extension().and_then(|text| text.to_str());
@@ -168,6 +195,11 @@ impl Account {
         let states: Vec<_> = self.states.iter().map(|(state, count)| vec![state.clone(), count.to_string()]).collect();
         table::print("Tasks by state, from the API", &["state", "tasks"], &states);
         println!("  the queue: {} pending, {} claimed", self.counts.pending_tasks, self.counts.claimed_tasks);
+        let share = |((worker, plane), runs): (&(String, &str), &usize)| {
+            vec![worker.clone(), (*plane).to_owned(), runs.to_string()]
+        };
+        let shares: Vec<_> = self.shares.iter().map(share).collect();
+        table::print("Runs by worker", &["worker", "plane", "runs"], &shares);
         println!("\nWorkers killed: {}; they held {} runs.", self.kills, self.held);
         let shown = &self.retried[..self.retried.len().min(ROWS_MAX)];
         let more =

@@ -1,4 +1,5 @@
 //! The demonstration behind `scripts/run`: a server, workers, real work, workers killed in the middle, and a check.
+//! Every second worker takes its tasks over the message plane.
 //!
 //! Every source file becomes a task that computes its checksum and counts with ordinary commands; some more tasks are
 //! made to fail. Twice, two workers that hold tasks are killed with SIGKILL. At the end everything is accounted for:
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use futures_util::{StreamExt, TryStreamExt};
 use nix::fcntl::{Flock, FlockArg};
 use tenure_api::ids::TaskQueueId;
@@ -60,12 +61,34 @@ struct Cli {
     /// How many workers run; each takes four tasks at a time.
     #[arg(long, default_value_t = 3)]
     workers: usize,
+    /// How the workers take tasks: by claimWork, by polling messages, or every second one so.
+    #[arg(long, value_enum, default_value = "both")]
+    plane: Plane,
     /// Give up if the tasks are not all resolved after this many seconds.
     #[arg(long, default_value_t = 300)]
     patience_seconds: u64,
     /// Stop everything at the end, with exit code 0 if all is accounted for and 1 if not.
     #[arg(long)]
     once: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Plane {
+    Claim,
+    Poll,
+    Both,
+}
+
+impl Plane {
+    /// What the worker with this number, from 1, is told.
+    fn of_worker(self, number: usize) -> &'static str {
+        match self {
+            Self::Claim => "claim",
+            Self::Poll => "poll",
+            Self::Both if number.is_multiple_of(2) => "poll",
+            Self::Both => "claim",
+        }
+    }
 }
 
 #[tokio::main]
@@ -111,7 +134,7 @@ async fn work(cli: &Cli, server: &Server, workers: &mut Workers, scratch: &Path)
     let queue: TaskQueueId = QUEUE.parse()?;
     let client = client(server.root_url(), server.credentials())?;
     println!("The server is ready at {}.", server.root_url());
-    (1..=cli.workers).try_for_each(|number| workers.start(&format!("worker-{number}")))?;
+    (1..=cli.workers).try_for_each(|number| workers.start(&format!("worker-{number}"), cli.plane.of_worker(number)))?;
     println!("Started {} workers: {}.", cli.workers, workers.describe());
     let tasks = plan::plan(&cli.tree, cli.max, scratch)?;
     let group = tasks.first().ok_or("there are no files to work on")?.id;
@@ -127,7 +150,7 @@ async fn work(cli: &Cli, server: &Server, workers: &mut Workers, scratch: &Path)
         .await?;
     let patience = Duration::from_secs(cli.patience_seconds);
     let seen = watch::watch(&client, &tasks, workers, patience).await?;
-    let account = account::account(&client, &queue, &tasks, &seen).await?;
+    let account = account::account(&client, &queue, &tasks, workers.planes(), &seen).await?;
     account.print();
     let code = if account.is_complete() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     Ok(code)

@@ -23,6 +23,8 @@ const START_PATIENCE: Duration = Duration::from_secs(120);
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
 /// Short, so that tasks of a killed worker come back while one watches.
 pub const CLAIM_TIMEOUT: &str = "15s";
+/// So do messages that a killed worker had polled and not claimed yet.
+const MESSAGE_VISIBILITY: &str = "15s";
 const WORKER_GROUP: &str = "demo";
 const WORKER_CAPACITY: &str = "4";
 /// How many lines of a log are shown when its writer failed.
@@ -42,7 +44,8 @@ impl Server {
         let log_path = scratch.join("server.log");
         let log = File::create(&log_path)?;
         let mut command = Command::new(bin_dir.join("tenure"));
-        command.args(["serve", "--listen", listen, "--claim-timeout", CLAIM_TIMEOUT, "--data-dir"]).arg(data_dir);
+        command.args(["serve", "--listen", listen, "--claim-timeout", CLAIM_TIMEOUT]);
+        command.args(["--message-visibility", MESSAGE_VISIBILITY, "--data-dir"]).arg(data_dir);
         // A database of somebody's would be used instead of the private one.
         command.env_remove("DATABASE_URL").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
         let mut child = spawn(&mut command)?;
@@ -103,7 +106,13 @@ pub struct Workers {
     scratch: PathBuf,
     root_url: String,
     credentials: Credentials,
-    running: BTreeMap<String, Child>,
+    running: BTreeMap<String, Running>,
+}
+
+/// A worker that runs.
+struct Running {
+    child: Child,
+    plane: &'static str,
 }
 
 impl Workers {
@@ -113,13 +122,13 @@ impl Workers {
         Self { program, scratch, root_url: root_url.to_owned(), credentials, running: BTreeMap::new() }
     }
 
-    /// Starts a worker, or starts it again.
-    pub fn start(&mut self, name: &str) -> Result<()> {
+    /// Starts a worker that takes its tasks so.
+    pub fn start(&mut self, name: &str, plane: &'static str) -> Result<()> {
         let log = OpenOptions::new().create(true).append(true).open(self.scratch.join(format!("{name}.log")))?;
         let mut command = Command::new(&self.program);
         command
             .args(["run", "--task-queue", QUEUE, "--worker-group", WORKER_GROUP, "--worker-id", name])
-            .args(["--capacity", WORKER_CAPACITY, "--work-dir"])
+            .args(["--plane", plane, "--capacity", WORKER_CAPACITY, "--work-dir"])
             .arg(self.scratch.join("work"))
             .env("TASKCLUSTER_ROOT_URL", &self.root_url)
             .env("TASKCLUSTER_CLIENT_ID", &self.credentials.client_id)
@@ -128,21 +137,26 @@ impl Workers {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log);
-        self.running.insert(name.to_owned(), spawn(&mut command)?);
+        self.running.insert(name.to_owned(), Running { child: spawn(&mut command)?, plane });
         Ok(())
     }
 
-    /// Kills a worker with SIGKILL, so that it can say nothing more.
-    pub async fn kill(&mut self, name: &str) -> Result<()> {
-        let mut child = self.running.remove(name).ok_or("a worker that does not run cannot be killed")?;
-        child.kill().await?;
-        Ok(())
+    /// Kills a worker with SIGKILL, so that it can say nothing more; the answer is how it took its tasks.
+    pub async fn kill(&mut self, name: &str) -> Result<&'static str> {
+        let mut worker = self.running.remove(name).ok_or("a worker that does not run cannot be killed")?;
+        worker.child.kill().await?;
+        Ok(worker.plane)
+    }
+
+    /// How each worker takes its tasks, by name.
+    pub fn planes(&self) -> BTreeMap<String, &'static str> {
+        self.running.iter().map(|(name, worker)| (name.clone(), worker.plane)).collect()
     }
 
     /// A worker that ended although nobody told it to.
     pub fn find_ended(&mut self) -> Result<Option<String>> {
-        for (name, child) in &mut self.running {
-            if let Some(status) = child.try_wait()? {
+        for (name, worker) in &mut self.running {
+            if let Some(status) = worker.child.try_wait()? {
                 let log = tail(&self.scratch.join(format!("{name}.log")));
                 return Ok(Some(format!("{name} ended by itself ({status})\n{log}")));
             }
@@ -150,15 +164,17 @@ impl Workers {
         Ok(None)
     }
 
-    /// Names and process numbers.
+    /// Names, process numbers, and how they take their tasks.
     pub fn describe(&self) -> String {
-        let one = |(name, child): (&String, &Child)| format!("{name} (process {})", child.id().unwrap_or_default());
+        let one = |(name, worker): (&String, &Running)| {
+            format!("{name} (process {}, --plane {})", worker.child.id().unwrap_or_default(), worker.plane)
+        };
         self.running.iter().map(one).collect::<Vec<_>>().join(", ")
     }
 
     /// Asks all of them to end, and waits for them.
     pub async fn stop(&mut self) {
-        futures_util::future::join_all(self.running.values_mut().map(end)).await;
+        futures_util::future::join_all(self.running.values_mut().map(|worker| end(&mut worker.child))).await;
     }
 }
 

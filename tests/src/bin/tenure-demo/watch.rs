@@ -120,13 +120,14 @@ async fn kill(
     victims: &[String],
     statuses: &mut Statuses,
 ) -> Result<Vec<Held>> {
+    let mut planes = Vec::new();
     for victim in victims {
-        workers.kill(victim).await?;
+        planes.push(workers.kill(victim).await?);
     }
     tokio::time::sleep(SETTLE).await;
     refresh(client, tasks, statuses).await?;
     let held = statuses.values().filter_map(claim).filter(|held| victims.contains(&held.worker)).collect();
-    victims.iter().try_for_each(|victim| workers.start(victim))?;
+    victims.iter().zip(planes).try_for_each(|(victim, plane)| workers.start(victim, plane))?;
     Ok(held)
 }
 

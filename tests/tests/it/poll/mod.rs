@@ -1,0 +1,135 @@
+//! The message plane over HTTP.
+
+mod messages;
+mod urls;
+
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use tenure_api::ids::SlugId;
+use tenure_tests::http::{QUEUE_API, TENURE_API};
+use tenure_tests::server::{Launch, Server, fresh_secret_key};
+
+use crate::rig::{Raw, RawReply, Rig, call, client_of, credentials_of, definition, eventually, new_task, run_of};
+
+const QUEUE: &str = "poll/plane";
+/// What one server made visible another one sees within this: ten times what is promised with a bell and without.
+const SEEN_WITHIN: Duration = Duration::from_millis(500);
+const SEEN_WITHOUT_BELL_WITHIN: Duration = Duration::from_secs(10);
+
+/// The signed URLs of a task queue, without the root URL, highest priority first.
+struct Urls(Vec<(String, String)>);
+
+impl Urls {
+    async fn ask(rig: &Rig) -> Self {
+        let answer = rig.call("GET", &format!("/poll-task-url/{QUEUE}"), None).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        Self::read(&answer.body, rig.server.root_url())
+    }
+
+    fn read(body: &Value, root_url: &str) -> Self {
+        let url = |value: &Value| {
+            value.as_str().unwrap().strip_prefix(root_url).expect("it starts with the root URL").to_owned()
+        };
+        let queues = body["queues"].as_array().unwrap();
+        Self(queues.iter().map(|queue| (url(&queue["signedPollUrl"]), url(&queue["signedDeleteUrl"]))).collect())
+    }
+
+    /// Of the lowest priority, which tasks have unless they say otherwise.
+    fn poll(&self) -> &str {
+        &self.0[6].0
+    }
+
+    /// The same, for messages to be hidden for so many seconds.
+    fn poll_for(&self, seconds: u32) -> String {
+        self.poll().replace("visibilitytimeout=300", &format!("visibilitytimeout={seconds}"))
+    }
+
+    fn delete(&self, message: &Message) -> String {
+        self.delete_with(&message.id, &encoded(&message.receipt))
+    }
+
+    fn delete_with(&self, id: &str, receipt: &str) -> String {
+        self.0[6].1.replace("{{messageId}}", id).replace("{{popReceipt}}", receipt)
+    }
+
+    /// The poll URL's signature at another place of its queue.
+    fn at(&self, place: &str, more: &str) -> String {
+        let (path, query) = self.poll().split_once("/messages?").unwrap();
+        format!("{path}{place}?{query}{more}")
+    }
+}
+
+fn encoded(text: &str) -> String {
+    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Message {
+    id: String,
+    receipt: String,
+    dequeued: String,
+    task: String,
+    run: i64,
+}
+
+fn element<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
+    xml.split_once(&format!("<{name}>"))?.1.split_once(&format!("</{name}>")).map(|(text, _)| text)
+}
+
+fn messages(reply: &RawReply) -> Vec<Message> {
+    assert_eq!((reply.status, reply.header("content-type")), (200, Some("application/xml")), "{}", reply.text());
+    let text = reply.text();
+    let one = |xml: &str| {
+        let content: Value =
+            serde_json::from_slice(&STANDARD.decode(element(xml, "MessageText").unwrap()).unwrap()).unwrap();
+        assert_eq!(content.as_object().unwrap().len(), 2, "{content}");
+        Message {
+            id: element(xml, "MessageId").unwrap().to_owned(),
+            receipt: element(xml, "PopReceipt").unwrap_or_default().to_owned(),
+            dequeued: element(xml, "DequeueCount").unwrap().to_owned(),
+            task: content["taskId"].as_str().unwrap().to_owned(),
+            run: content["runId"].as_i64().unwrap(),
+        }
+    };
+    text.split("<QueueMessage>").skip(1).map(one).collect()
+}
+
+async fn send(server: &Server, method: &str, target: &str) -> RawReply {
+    Raw::new(method, target).send(server.root_url()).await
+}
+
+async fn get(rig: &Rig, target: &str) -> RawReply {
+    send(&rig.server, "GET", target).await
+}
+
+#[track_caller]
+fn assert_error(reply: &RawReply, status: u16, code: &str) {
+    let text = reply.text();
+    assert_eq!(
+        (reply.status, reply.header("x-ms-error-code"), element(&text, "Code"), reply.header("content-type")),
+        (status, Some(code), Some(code), Some("application/xml")),
+        "{text}"
+    );
+    assert!(text.starts_with("<?xml version=\"1.0\" encoding=\"utf-8\"?><Error>"), "{text}");
+    assert!(reply.header("x-ms-request-id").is_some() || reply.header("x-for-request-id").is_some());
+}
+
+async fn create(rig: &Rig, priority: &str) -> SlugId {
+    let (task, mut definition) = (new_task(), definition(QUEUE));
+    definition["priority"] = json!(priority);
+    let answer = rig.create(task, &definition).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    task
+}
+
+async fn advance(rig: &Rig, seconds: u64) {
+    let answer = rig.call("POST", &format!("{TENURE_API}/clock/advance"), Some(&json!({"seconds": seconds}))).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+}
+
+async fn manual() -> Rig {
+    Rig::start_with(|launch| launch.flag("--clock", "manual")).await
+}

@@ -1,0 +1,168 @@
+//! Signed URLs: who gets them, what they are good for, and what one that was tampered with gets.
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn urls_are_for_those_who_may_poll_the_queue() {
+    let rig = Rig::start().await;
+    let path = format!("/poll-task-url/{QUEUE}");
+    let poll = format!("queue:poll-task-urls:{QUEUE}");
+    let role = format!("assume:worker-type:{QUEUE}");
+    let cases: [(&str, Vec<&str>, u16); 4] = [
+        ("modern", vec![&poll], 200),
+        ("legacy", vec!["queue:poll-task-urls", &role], 200),
+        ("half", vec!["queue:poll-task-urls"], 403),
+        ("other", vec!["queue:poll-task-urls:poll/other", "queue:claim-work:*"], 403),
+    ];
+    for (name, scopes, status) in cases {
+        let who = rig.make_client(name, &scopes).await;
+        let answer = call(&mut rig.client(), &who, "GET", &path, None).await;
+        assert_eq!(answer.status, status, "{name}: {}", answer.body);
+    }
+    assert_eq!(rig.call("GET", "/poll-task-url/poll/Not_A_Type", None).await.code(), "InvalidRequestArguments");
+    assert_eq!(rig.call("GET", &format!("{path}?x=1"), None).await.code(), "InvalidRequestArguments");
+}
+
+/// The places of a URL whose values a caller may choose: whatever stands there is no business of the signature's.
+fn chosen(target: &str) -> Vec<std::ops::Range<usize>> {
+    let value = |name: &str| {
+        let start = target.find(name).map(|at| at + name.len())?;
+        let end = target[start..].find('&').map_or(target.len(), |length| start + length);
+        Some(start..end)
+    };
+    let id = target.find("/messages/queue-").and_then(|at| {
+        let from = at + target[at + 10..].find("/messages/")? + 20;
+        Some(from..from + target[from..].find('?')?)
+    });
+    ["visibilitytimeout=", "popreceipt="].iter().filter_map(|name| value(name)).chain(id).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_byte_of_a_url_is_changed_it_is_refused() {
+    let rig = Rig::start().await;
+    let urls = Urls::ask(&rig).await;
+    create(&rig, "lowest").await;
+    let message = messages(&get(&rig, urls.poll()).await).remove(0);
+    let mut tried = 0;
+    for (method, target) in [("GET", urls.poll().to_owned()), ("DELETE", urls.delete(&message))] {
+        let chosen = chosen(&target);
+        for at in (1..target.len()).filter(|at| !chosen.iter().any(|range| range.contains(at))) {
+            let was = target.as_bytes()[at];
+            for byte in [was ^ 1, was ^ 2, was ^ 32, b'0', b'a', b'%', b'&', b'/', b'?', b'.'] {
+                // The rest cannot stand in a request's first line.
+                if byte == was || !(0x21..0x7f).contains(&byte) || b"#\"<>\\^`{|}".contains(&byte) {
+                    continue;
+                }
+                let mut changed = target.clone().into_bytes();
+                changed[at] = byte;
+                let changed = String::from_utf8(changed).unwrap();
+                // %2b is the same character as %2B.
+                if changed.eq_ignore_ascii_case(&target) && target.as_bytes()[at.saturating_sub(2)..at].contains(&b'%')
+                {
+                    continue;
+                }
+                let reply = send(&rig.server, method, &changed).await;
+                assert!(reply.status == 403, "{method} {changed}: {} {}", reply.status, reply.text());
+                assert_error(&reply, 403, "AuthenticationFailed");
+                tried += 1;
+            }
+        }
+    }
+    assert!(tried > 2000, "{tried}");
+    assert_eq!(send(&rig.server, "DELETE", &urls.delete(&message)).await.status, 204, "nothing had changed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_url_serves_its_queue_and_its_operation_only() {
+    let rig = Rig::start().await;
+    let urls = Urls::ask(&rig).await;
+    create(&rig, "lowest").await;
+    let message = messages(&get(&rig, urls.poll()).await).remove(0);
+    let mismatch = "AuthorizationPermissionMismatch";
+    for method in ["POST", "PUT", "DELETE", "HEAD"] {
+        let reply = send(&rig.server, method, urls.poll()).await;
+        assert_eq!((reply.status, reply.header("x-ms-error-code")), (403, Some(mismatch)), "{method}");
+    }
+    for method in ["GET", "POST", "PUT", "HEAD"] {
+        let reply = send(&rig.server, method, &urls.delete(&message)).await;
+        assert_eq!((reply.status, reply.header("x-ms-error-code")), (403, Some(mismatch)), "{method}");
+    }
+    assert_error(&send(&rig.server, "PATCH", urls.poll()).await, 405, "UnsupportedHttpVerb");
+    // The delete URL's signature neither shows nor changes anything.
+    let delete_query = urls.0[6].1.split_once("&sv=").unwrap().1;
+    let base = urls.poll().split_once('?').unwrap().0;
+    assert_error(&get(&rig, &format!("{base}?peekonly=true&sv={delete_query}")).await, 403, mismatch);
+    // Another queue's signature.
+    let other = &urls.0[5].0.split_once('?').unwrap().1;
+    assert_error(&get(&rig, &format!("{base}?{other}")).await, 403, "AuthenticationFailed");
+    let elsewhere = urls.poll().replace("/queue-1-", "/queue-2-");
+    assert_error(&get(&rig, &elsewhere).await, 403, "AuthenticationFailed");
+    // More rights, and a longer life.
+    for (from, to) in [("sp=rup", "sp=raup"), ("sp=rup", "sp=p"), ("&sp=rup", ""), ("&sv=2015-04-05", "")] {
+        assert_error(&get(&rig, &urls.poll().replace(from, to)).await, 403, "AuthenticationFailed");
+    }
+    for name in ["se=", "st="] {
+        let at = urls.poll().find(name).unwrap() + name.len();
+        let (before, after) = urls.poll().split_at(at);
+        let target = format!("{before}2099{}", &after[4..]);
+        assert_error(&get(&rig, &target).await, 403, "AuthenticationFailed");
+    }
+    assert_error(&get(&rig, base).await, 403, "AuthenticationFailed");
+    // The order of parameters is the client's, and a proxy may have decoded what needs no encoding.
+    let mut parts: Vec<&str> = urls.poll().split_once('?').unwrap().1.split('&').collect();
+    parts.reverse();
+    let target = format!("{base}?{}", parts.join("&").replace("%3A", ":").replace("%2F", "/").replace("%3D", "="));
+    assert!(messages(&get(&rig, &target).await).is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_url_ends_after_half_an_hour_and_says_so_beforehand() {
+    let rig = manual().await;
+    let answer = rig.call("GET", &format!("/poll-task-url/{QUEUE}"), None).await;
+    let urls = Urls::read(&answer.body, rig.server.root_url());
+    let clock = rig.call("GET", &format!("{TENURE_API}/clock"), None).await.body["now"].clone();
+    let at = |text: &Value| chrono::DateTime::parse_from_rfc3339(text.as_str().unwrap()).unwrap();
+    let left = at(&answer.body["expires"]) - at(&clock);
+    assert!((1790..=1800).contains(&left.num_seconds()), "{left}");
+    advance(&rig, 1780).await;
+    assert!(messages(&get(&rig, urls.poll()).await).is_empty());
+    advance(&rig, 21).await;
+    let reply = get(&rig, urls.poll()).await;
+    assert_error(&reply, 403, "AuthenticationFailed");
+    assert_eq!(element(&reply.text(), "AuthenticationErrorDetail"), Some("the signature has expired"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn urls_of_the_previous_key_live_on_and_those_of_no_key_do_not() {
+    let rig = Rig::start().await;
+    let urls = Urls::ask(&rig).await;
+    let start = async |name: &str, keys: String| {
+        Launch::on_database(rig.database.url(), &keys).start(rig.folder.path(), name).await
+    };
+    let new = fresh_secret_key();
+    let rotated = start("rotated", format!("{new},{}", rig.secret_key)).await;
+    assert!(messages(&send(&rotated, "GET", urls.poll()).await).is_empty());
+    let answer = call(&mut client_of(&rotated), &rig.root, "GET", &format!("/poll-task-url/{QUEUE}"), None).await;
+    let renewed = Urls::read(&answer.body, rotated.root_url());
+    assert_error(&get(&rig, renewed.poll()).await, 403, "AuthenticationFailed");
+    let forgotten = start("forgotten", new).await;
+    assert_error(&send(&forgotten, "GET", urls.poll()).await, 403, "AuthenticationFailed");
+    assert!(messages(&send(&forgotten, "GET", renewed.poll()).await).is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn behind_tls_urls_are_for_https_only() {
+    // Free a moment ago; what the server prints is its root URL, not its address.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let public = "https://queue.example.com";
+    let rig = Rig::start_with(|launch| launch.listen(free.to_string()).flag("--root-url", public)).await;
+    let local = format!("http://{free}");
+    let basic = STANDARD.encode(format!("{}:{}", rig.root.client_id, rig.root.access_token.expose()));
+    let asked = Raw::new("GET", &format!("{QUEUE_API}/poll-task-url/{QUEUE}"));
+    let answer = asked.authorization(&format!("Basic {basic}")).send(&local).await;
+    let urls = Urls::read(&answer.json(), public);
+    assert!(urls.poll().contains("&spr=https&"), "{}", urls.poll());
+    assert!(messages(&Raw::new("GET", urls.poll()).send(&local).await).is_empty());
+    let plain = Raw::new("GET", urls.poll()).header("x-forwarded-proto", "http").send(&local).await;
+    assert_error(&plain, 403, "AuthorizationProtocolMismatch");
+}

@@ -1,0 +1,188 @@
+//! A real `tenure-worker --plane poll` on a real server, with faults between them: no task is lost, and no message is
+//! deleted while its task is still to be had.
+
+use std::path::Path;
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+use tenure_api::credentials::Credentials;
+use tenure_api::ids::SlugId;
+use tenure_tests::server::binary;
+use tokio::process::{Child, Command};
+
+use crate::faults::{Fault, FaultyWay, Passed};
+use crate::rig::{Rig, definition, eventually, new_task};
+
+const QUEUE: &str = "polled/linux";
+/// More than all tries of one claim.
+const ALL_TRIES: usize = 8;
+
+/// A server and a worker that polls it, both by way of the faults.
+struct Polled {
+    rig: Rig,
+    way: FaultyWay,
+}
+
+impl Polled {
+    async fn start() -> Self {
+        let way = FaultyWay::open().await;
+        let rig = Rig::start_with(|launch| {
+            let short = launch.flag("--message-visibility", "2s").flag("--claim-timeout", "10s");
+            short.listen(way.behind()).flag("--root-url", way.url())
+        })
+        .await;
+        Self { rig, way }
+    }
+
+    /// A worker that runs one task at a time.
+    fn worker(&self, name: &str, credentials: &Credentials) -> Child {
+        let folder: &Path = self.rig.folder.path();
+        let log = std::fs::File::create(folder.join(format!("{name}.log"))).unwrap();
+        Command::new(binary().with_file_name("tenure-worker"))
+            .args(["run", "--plane", "poll", "--task-queue", QUEUE, "--worker-group", "group", "--worker-id", name])
+            .arg("--work-dir")
+            .arg(folder.join("work"))
+            .env("TASKCLUSTER_ROOT_URL", self.way.url())
+            .env("TASKCLUSTER_CLIENT_ID", &credentials.client_id)
+            .env("TASKCLUSTER_ACCESS_TOKEN", credentials.access_token.expose())
+            .env_remove("TASKCLUSTER_CERTIFICATE")
+            .stdin(Stdio::null())
+            .stderr(log)
+            .kill_on_drop(true)
+            .spawn()
+            .expect("build it with `cargo build --workspace`")
+    }
+
+    fn log(&self, name: &str) -> String {
+        std::fs::read_to_string(self.rig.folder.path().join(format!("{name}.log"))).unwrap_or_default()
+    }
+
+    async fn create(&self, script: &str, priority: &str) -> SlugId {
+        let task = new_task();
+        let mut body = definition(QUEUE);
+        body["priority"] = json!(priority);
+        body["payload"] = json!({"command": [["/bin/sh", "-c", script]]});
+        let answer = self.rig.create(task, &body).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        task
+    }
+
+    async fn resolved(&self, task: SlugId) -> Value {
+        eventually("the task is resolved", async || {
+            let status = self.rig.status(task).await;
+            matches!(status["state"].as_str(), Some("completed" | "failed" | "exception")).then_some(status)
+        })
+        .await
+    }
+
+    /// The requests of the worker about claims and messages.
+    fn story(&self) -> Vec<Passed> {
+        let told = |passed: &Passed| passed.call.ends_with("/claim") || passed.call.starts_with("DELETE");
+        self.way.passed().into_iter().filter(told).collect()
+    }
+}
+
+/// No deletion may come before the claim was answered for good.
+#[track_caller]
+fn deleted_only_after_the_claim(story: &[Passed]) {
+    let claimed = story.iter().position(|passed| passed.call.ends_with("/claim") && passed.status == 200);
+    let deleted = story.iter().position(|passed| passed.call.starts_with("DELETE"));
+    let (Some(claimed), Some(deleted)) = (claimed, deleted) else { panic!("no claim, or no deletion: {story:?}") };
+    assert!(claimed < deleted, "{story:?}");
+    let fine = |passed: &&Passed| passed.call.starts_with("DELETE") && !matches!(passed.status, 204 | 404);
+    assert!(!story.iter().any(|passed| fine(&passed)), "{story:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_whose_claim_meets_a_fault_keeps_its_message_and_completes() {
+    let polled = Polled::start().await;
+    let scopes = [
+        format!("queue:poll-task-urls:{QUEUE}"),
+        format!("queue:claim-task:{QUEUE}"),
+        "queue:worker-id:group/*".to_owned(),
+    ];
+    let narrow = polled.rig.make_client("poller", &scopes.each_ref().map(String::as_str)).await;
+    let mut worker = polled.worker("worker", &narrow);
+    for faults in [
+        vec![],
+        vec![Fault::Busy],
+        vec![Fault::CutBefore],
+        // The claim was granted; asking again gives the same one.
+        vec![Fault::CutAfter],
+        // The worker gives up for now. The message comes back when its visibility timeout is over.
+        vec![Fault::Busy; ALL_TRIES],
+        vec![Fault::CutBefore; ALL_TRIES],
+    ] {
+        let before = polled.story().len();
+        polled.way.spoil("/claim", faults.clone());
+        let task = polled.create("echo done", "medium").await;
+        let status = polled.resolved(task).await;
+        let expected = (json!("completed"), json!(1), json!("worker"), json!(5));
+        let runs = status["runs"].as_array().unwrap();
+        let found = (&status["state"], json!(runs.len()), &runs[0]["workerId"], &status["retriesLeft"]);
+        assert_eq!(found, (&expected.0, expected.1, &expected.2, &expected.3), "{faults:?}: {}", polled.log("worker"));
+        let story = eventually("the message is deleted", async || {
+            let story = polled.story().split_off(before);
+            story.iter().any(|passed| passed.call.starts_with("DELETE")).then_some(story)
+        })
+        .await;
+        deleted_only_after_the_claim(&story);
+        let claims = story.iter().filter(|passed| passed.call.ends_with("/claim")).count();
+        assert_eq!(claims, faults.len() + 1, "{story:?}");
+    }
+    let counts = polled.rig.call("GET", "/task-queues/polled%2Flinux/counts", None).await;
+    assert_eq!((&counts.body["pendingTasks"], &counts.body["claimedTasks"]), (&json!(0), &json!(0)));
+    assert!(!polled.log("worker").contains("sig="), "a signed URL is in the log");
+    stop(&mut worker).await;
+    polled.rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_polling_worker_that_dies_loses_its_task_to_the_next_one() {
+    let polled = Polled::start().await;
+    let task = polled.create("test -e ../again || sleep 60", "lowest").await;
+    let mut first = polled.worker("first", &polled.rig.root);
+    eventually("the task runs", async || (polled.rig.status(task).await["state"] == "running").then_some(())).await;
+    first.kill().await.unwrap();
+    std::fs::write(polled.rig.folder.path().join("work/again"), "").unwrap();
+    let mut second = polled.worker("second", &polled.rig.root);
+    let status = polled.resolved(task).await;
+    let runs: Vec<[&Value; 3]> = status["runs"].as_array().unwrap().iter().map(fields).collect();
+    assert_eq!(runs[0], [&json!("first"), &json!("exception"), &json!("claim-expired")]);
+    assert_eq!(runs[1], [&json!("second"), &json!("completed"), &json!("completed")]);
+    stop(&mut second).await;
+    polled.rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_most_urgent_of_many_tasks_run_first_over_the_message_plane() {
+    let polled = Polled::start().await;
+    let priorities = ["lowest", "low", "medium", "high", "highest"];
+    let mut tasks = Vec::new();
+    for priority in priorities.iter().chain(&priorities) {
+        tasks.push((*priority, polled.create("true", priority).await));
+    }
+    let mut worker = polled.worker("worker", &polled.rig.root);
+    let mut started = Vec::new();
+    for (priority, task) in &tasks {
+        let status = polled.resolved(*task).await;
+        assert_eq!(status["state"], "completed", "{}", polled.log("worker"));
+        started.push((status["runs"][0]["started"].as_str().unwrap().to_owned(), *priority));
+    }
+    started.sort();
+    let order: Vec<&str> = started.chunks(2).map(|pair| pair[0].1).collect();
+    assert_eq!(order, ["highest", "high", "medium", "low", "lowest"]);
+    stop(&mut worker).await;
+    polled.rig.server.stop().await;
+}
+
+fn fields(run: &Value) -> [&Value; 3] {
+    ["workerId", "state", "reasonResolved"].map(|field| &run[field])
+}
+
+/// SIGTERM, which a worker without tasks obeys at once.
+async fn stop(worker: &mut Child) {
+    let pid = i32::try_from(worker.id().expect("it runs")).unwrap();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGTERM).unwrap();
+    assert_eq!(worker.wait().await.unwrap().code(), Some(0));
+}

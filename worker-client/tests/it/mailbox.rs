@@ -1,0 +1,141 @@
+//! The message plane of the scripted queue: seven queues of messages, and the URLs to them.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+use crate::queue::{Asked, Queue, Reply, TASK_IDS, claim, ok};
+
+/// The queues of messages, the highest priority first.
+pub const QUEUES: [&str; 7] =
+    ["q7/messages", "q6/messages", "q5/messages", "q4/messages", "q3/messages", "q2/messages", "q1/messages"];
+/// The signature in the URLs, which nobody may tell.
+pub const SIGNATURE: &str = "a-secret%2Bsignature%3D";
+/// A receipt with every character that must be encoded.
+pub const RECEIPT: &str = "A+/b==";
+/// Where the URLs come from.
+pub const URLS: &str = "poll-task-url/p/w";
+const TERM: Duration = Duration::from_secs(60);
+
+/// A message as XML.
+#[derive(Clone)]
+pub struct Posted {
+    id: String,
+    text: String,
+    count: u32,
+}
+
+/// A message for run 0 of the task with this number.
+pub fn message(task: usize) -> Posted {
+    let hint = json!({"taskId": TASK_IDS[task], "runId": 0});
+    Posted { id: format!("m-{task}"), text: STANDARD.encode(hint.to_string()), count: 1 }
+}
+
+impl Posted {
+    pub fn id(self, id: &str) -> Self {
+        Self { id: id.into(), ..self }
+    }
+
+    pub fn text(self, text: &str) -> Self {
+        Self { text: text.into(), ..self }
+    }
+
+    pub fn count(self, count: u32) -> Self {
+        Self { count, ..self }
+    }
+}
+
+/// The messages of a queue, each handed out once.
+#[derive(Clone)]
+pub struct Mailbox {
+    pub queue: Queue,
+    posted: Arc<Mutex<HashMap<&'static str, VecDeque<Posted>>>>,
+}
+
+impl Mailbox {
+    /// Empty queues with URLs that live long, which grant every claim; the tasks run this payload.
+    pub async fn open(payload: Value) -> Self {
+        let mailbox = Self { queue: Queue::start().await, posted: Arc::default() };
+        mailbox.issue(Duration::from_secs(1800));
+        for name in QUEUES {
+            let of_queue = mailbox.clone();
+            mailbox.queue.on(name, move |asked| of_queue.give(name, asked));
+        }
+        mailbox.queue.on("claim", move |asked| {
+            let task = asked.call.split('/').nth(5).expect("…/task/<taskId>/runs/0/claim").to_owned();
+            ok(claim(&task, TERM, &payload))
+        });
+        mailbox
+    }
+
+    /// From now on URLs are given out that live so long.
+    pub fn issue(&self, life: Duration) {
+        let root = self.queue.root_url();
+        self.queue.on(URLS, move |_| urls(&root, life));
+    }
+
+    /// Puts messages into the queue with this name.
+    pub fn post(&self, name: &'static str, messages: impl IntoIterator<Item = Posted>) {
+        self.posted.lock().unwrap().entry(name).or_default().extend(messages);
+    }
+
+    fn give(&self, name: &'static str, asked: &Asked) -> Reply {
+        let mut posted = self.posted.lock().unwrap();
+        let waiting = posted.entry(name).or_default();
+        let count = number_of_messages(asked).min(waiting.len());
+        list(waiting.drain(..count))
+    }
+
+    /// Every poll so far: the number of its queue, from 7 for the highest priority.
+    pub fn polls(&self) -> Vec<char> {
+        let name = |asked: &Asked| asked.call.strip_suffix("/messages").and_then(|path| path.chars().last());
+        self.queue.asked("/messages").iter().filter_map(name).collect()
+    }
+
+    /// Every deletion so far, and what it was asked for.
+    pub fn deletions(&self) -> Vec<Asked> {
+        self.queue.asked("").into_iter().filter(|asked| asked.call.starts_with("DELETE")).collect()
+    }
+}
+
+/// How many messages a poll asks for.
+pub fn number_of_messages(asked: &Asked) -> usize {
+    let query = asked.query.strip_prefix(&format!("visibilitytimeout=300&sig={SIGNATURE}&numofmessages="));
+    query.expect("the URL as it was given, and a number").parse().unwrap()
+}
+
+/// A list of messages as a poll answers it, whatever was asked for.
+pub fn list(messages: impl IntoIterator<Item = Posted>) -> Reply {
+    let one = |Posted { id, text, count }| {
+        format!(
+            "<QueueMessage><MessageId>{id}</MessageId><InsertionTime>Thu, 09 May 2019 01:19:44 GMT</InsertionTime>\
+             <ExpirationTime>Thu, 16 May 2019 01:19:44 GMT</ExpirationTime><PopReceipt>{RECEIPT}</PopReceipt>\
+             <TimeNextVisible>Thu, 09 May 2019 01:24:44 GMT</TimeNextVisible><DequeueCount>{count}</DequeueCount>\
+             <MessageText>{text}</MessageText></QueueMessage>"
+        )
+    };
+    let inner: String = messages.into_iter().map(one).collect();
+    let list = if inner.is_empty() {
+        "<QueueMessagesList />".to_owned()
+    } else {
+        format!("<QueueMessagesList>{inner}</QueueMessagesList>")
+    };
+    Reply { xml: Some(format!("<?xml version=\"1.0\" encoding=\"utf-8\"?>{list}")), ..ok(Value::Null) }
+}
+
+/// URLs that live so long, by a server whose clock is far from ours.
+fn urls(root: &str, life: Duration) -> Reply {
+    let one = |name: &str| {
+        json!({
+            "signedPollUrl": format!("{root}/m/{name}?visibilitytimeout=300&sig={SIGNATURE}"),
+            "signedDeleteUrl": format!("{root}/m/{name}/{{{{messageId}}}}?popreceipt={{{{popReceipt}}}}&sig={SIGNATURE}"),
+        })
+    };
+    let expires = format!("2100-01-01T00:{:02}:{:02}.000Z", life.as_secs() / 60, life.as_secs() % 60);
+    let date = vec![("date", "Fri, 01 Jan 2100 00:00:00 GMT".to_owned())];
+    Reply { headers: date, ..ok(json!({"queues": QUEUES.map(one), "expires": expires})) }
+}
