@@ -153,11 +153,11 @@ def test_a_message_comes_back_with_a_higher_count_and_another_receipt(timed_serv
     messages = messages_of(server, queue_id)
     seen = []
     for count in range(1, 5):
-        message = messages.receive_message(visibility_timeout=10)
+        message = messages.receive_message(visibility_timeout=100)
         assert message.dequeue_count == count
-        server.advance(9)
+        server.advance(60)
         assert messages.receive_message() is None
-        server.advance(2)
+        server.advance(41)
         seen.append(message)
     assert len({message.id for message in seen}) == 1
     assert len({message.pop_receipt for message in seen}) == 4
@@ -207,14 +207,14 @@ def test_an_update_hides_a_message_for_another_time(timed_server, queue_id):
     create_now(server, queue_id)
     messages = messages_of(server, queue_id)
     first = messages.receive_message(visibility_timeout=10)
-    updated = messages.update_message(first.id, first.pop_receipt, visibility_timeout=60)
+    updated = messages.update_message(first.id, first.pop_receipt, visibility_timeout=100)
     assert updated.id == first.id
     assert updated.pop_receipt != first.pop_receipt
     now = instant(server.now())
-    assert 50 < (updated.next_visible_on - now).total_seconds() <= 60
-    server.advance(59)
+    assert 80 < (updated.next_visible_on - now).total_seconds() <= 100
+    server.advance(60)
     assert messages.receive_message() is None
-    server.advance(2)
+    server.advance(41)
     assert messages.receive_message().dequeue_count == 2
 
 
@@ -316,9 +316,9 @@ def test_a_message_deleted_too_early_takes_no_work_away(timed_server, queue_id):
     deleted = messages.receive_message()
     messages.delete_message(deleted)
     assert pending(server, queue_id) == 1
-    server.advance(VISIBILITY_SECONDS - 1)
+    server.advance(VISIBILITY_SECONDS - 60)
     assert messages.receive_message() is None
-    server.advance(2)
+    server.advance(61)
     message = messages.receive_message()
     assert (content(message), message.dequeue_count) == ({"taskId": task_id, "runId": 0}, 1)
     assert message.id != deleted.id
@@ -414,9 +414,9 @@ def test_a_url_ends(timed_server, queue_id):
     server = timed_server
     create_now(server, queue_id, deadline_in="2 hours")
     messages = messages_of(server, queue_id)
-    server.advance(URL_VALID_SECONDS - 5)
+    server.advance(URL_VALID_SECONDS - 60)
     message = messages.receive_message()
-    server.advance(6)
+    server.advance(61)
     for call in [messages.receive_message, lambda: messages.delete_message(message)]:
         assert_refused(refusal_of(call), 403, "AuthenticationFailed", ClientAuthenticationError)
     # The message itself knows nothing of URLs.
