@@ -96,12 +96,17 @@ class Server:
 
     def now(self):
         """What the server's clock shows, as the text of a date."""
-        return self._clock("GET", "/api/tenure/v1/clock")["now"]
+        return self.call("GET", "/api/tenure/v1/clock")["now"]
 
     def advance(self, seconds):
-        self._clock("POST", "/api/tenure/v1/clock/advance", {"seconds": seconds})
+        self.call("POST", "/api/tenure/v1/clock/advance", {"seconds": seconds})
 
-    def _clock(self, method, path, body=None):
+    def poll_urls(self, queue_id):
+        """What pollTaskUrls answers, which today's client does not know."""
+        return self.call("GET", f"/api/queue/v1/poll-task-url/{queue_id}")
+
+    def call(self, method, path, body=None):
+        """Calls what the official client has no method for, as root."""
         content = "" if body is None else json.dumps(body)
         content_type = "" if body is None else "application/json"
         credentials = {"id": self.root["clientId"], "key": self.root["accessToken"], "algorithm": "sha256"}
