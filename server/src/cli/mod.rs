@@ -16,7 +16,7 @@ use crate::store::{schema, session};
 use crate::telemetry;
 
 /// One thread for requests for so many cores: PostgreSQL needs the others, and fewer threads make larger batches. On two
-/// cores one thread serves a fifth more than two.
+/// cores one thread served a fifth more than two with 64 connections and more, and slightly less with few.
 const CORES_PER_WORKER: usize = 2;
 /// The exit code of a process that a second signal stopped.
 const STOPPED_AT_ONCE: i32 = 130;
