@@ -6,6 +6,7 @@ import concurrent.futures
 import datetime
 import json
 import re
+import time
 import uuid
 
 import pytest
@@ -22,6 +23,8 @@ VISIBILITY_SECONDS = 300
 # claimWork leaves a run alone for two seconds after its message was got.
 PAST_THE_RESERVATION = 3
 URL_VALID_SECONDS = 30 * 60
+# Room for a busy machine.
+AT_MOST_SECONDS = 15
 
 
 def account_url(signed_url):
@@ -161,6 +164,17 @@ def test_a_message_comes_back_with_a_higher_count_and_another_receipt(timed_serv
         seen.append(message)
     assert len({message.id for message in seen}) == 1
     assert len({message.pop_receipt for message in seen}) == 4
+
+
+def test_in_real_time_a_message_comes_back_after_its_second(server, queue, queue_id):
+    create(queue, queue_id)
+    messages = messages_of(server, queue_id)
+    began = time.monotonic()
+    messages.receive_message(visibility_timeout=1)
+    while (again := messages.receive_message()) is None:
+        assert time.monotonic() - began < AT_MOST_SECONDS
+    assert again.dequeue_count == 2
+    assert time.monotonic() - began >= 1
 
 
 def test_messages_end_with_their_deadline(timed_server, queue_id):
@@ -363,6 +377,16 @@ def test_claim_work_gives_a_run_whose_message_is_hidden_and_takes_the_message_aw
     server.advance(PAST_THE_RESERVATION)
     assert claim_one(queue, queue_id)["status"]["taskId"] == task_id
     assert_refused(refusal_of(messages.delete_message, message), 404, "MessageNotFound", ResourceNotFoundError)
+
+
+def test_in_real_time_claim_work_waits_for_a_poller_for_two_seconds(server, queue, queue_id):
+    task_id = create(queue, queue_id)
+    began = time.monotonic()
+    messages_of(server, queue_id).receive_message(visibility_timeout=VISIBILITY_SECONDS)
+    while not (claims := claim(queue, queue_id)):
+        assert time.monotonic() - began < AT_MOST_SECONDS
+    assert claims[0]["status"]["taskId"] == task_id
+    assert time.monotonic() - began >= 2
 
 
 def test_a_retry_is_another_message(timed_server, queue_id):
