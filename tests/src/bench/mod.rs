@@ -385,3 +385,31 @@ async fn wal_now(probe: &mut Option<Probe>) -> Result<Option<i64>, BenchError> {
         None => Ok(None),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AZURITE: [&str; 4] = ["--azure-queue", "http://127.0.0.1:1/devstoreaccount1", "--azure-key", "c2VjcmV0"];
+
+    #[test]
+    fn a_mode_has_the_connections_and_the_depth_that_it_needs() {
+        let settings = |words: &[&str]| Settings::parse_from([&["tenure-bench"], words].concat());
+        assert_eq!((settings(&["create"]).connections(), settings(&["create"]).depth()), (CONNECTIONS, 0));
+        assert_eq!((settings(&["idle-pollers"]).connections(), settings(&["get32"]).depth()), (POLLERS, DEEP));
+        let given = settings(&["get1", "--connections", "3", "--prefill", "100"]);
+        assert_eq!((given.connections(), given.depth()), (3, 100));
+        let azure = Azure::new("http://h", "account", "c2VjcmV0").unwrap();
+        let run = Run::new(Service::Azure(azure), &given, 1, 1);
+        run.expect_tasks(given.depth());
+        assert_eq!(run.share(), 33);
+    }
+
+    #[tokio::test]
+    async fn a_mode_with_tasks_is_refused_on_azure_before_anything_is_sent() {
+        let settings = Settings::parse_from([&["tenure-bench", "lifecycle"][..], &AZURITE].concat());
+        assert!(matches!(run(&settings).await, Err(BenchError::NotOnAzure)));
+        let settings = Settings::parse_from([&["tenure-bench", "get1"][..], &AZURITE].concat());
+        assert!(matches!(run(&settings).await, Err(BenchError::Wire(_))));
+    }
+}
