@@ -144,8 +144,9 @@ async fn measure<M: Mode + 'static>(settings: &Settings) -> Result<String, Bench
         Ok(ready) => watch(settings, &run, ready, &processes, &mut probe).await,
         Err(error) => Err(error),
     };
-    remove_queues(&run).await?;
+    let removed = remove_queues(&run).await;
     let (elapsed, cost, wal) = measured?;
+    removed?;
     if elapsed.is_zero() || run.figures().tasks == 0 {
         return Err(BenchError::Exhausted);
     }
