@@ -34,6 +34,8 @@ pub fn router(app: App) -> Router {
         .route("/metrics", get(on("metrics", health::metrics)))
         .route("/robots.txt", get(on("robots", health::robots)));
     root.nest("/api/queue/v1", queue_api())
+        // Clients from before there were root URLs are given a base URL that ends like this.
+        .nest("/v1", queue_api())
         .nest("/api/tenure/v1", own_api())
         .nest(poll::PATH, message_plane())
         .fallback(error::no_such_route)
