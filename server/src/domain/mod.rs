@@ -5,5 +5,6 @@ pub mod create;
 pub mod events;
 pub mod json;
 pub mod lifecycle;
+pub mod roles;
 pub mod scopes;
 pub mod task;

@@ -3,9 +3,11 @@
 
 pub mod claim_task;
 pub mod claim_work;
+pub mod clients;
 pub mod create_task;
 pub mod reclaim;
 pub mod report;
+pub mod roles;
 pub mod status;
 
 use std::sync::Arc;

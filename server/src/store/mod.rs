@@ -13,6 +13,7 @@ pub mod decode;
 pub mod events;
 pub mod marks;
 pub mod queues;
+pub mod roles;
 pub mod schema;
 pub mod session;
 pub mod tasks;
