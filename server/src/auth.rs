@@ -154,6 +154,9 @@ impl Principal {
     }
 }
 
+/// Scopes with everything that roles give; shared by all requests of a client.
+type Expanded = Result<Arc<ScopeSet>, TooLarge>;
+
 /// A client that can prove itself, with everything about it worked out that does not depend on the request.
 struct Account {
     client_id: String,
@@ -161,7 +164,7 @@ struct Account {
     key: SigningKey,
     held: Vec<String>,
     /// What it may do by the roles that were valid when it was last asked.
-    expanded: Mutex<Option<(Arc<Resolver>, Result<Arc<ScopeSet>, TooLarge>)>>,
+    expanded: Mutex<Option<(Arc<Resolver>, Expanded)>>,
     expires_ms: Option<i64>,
     disabled: bool,
     expired: bool,
@@ -185,7 +188,7 @@ impl Account {
     }
 
     /// What the client may do by these roles, worked out once for them.
-    fn scopes(&self, roles: &Arc<Resolver>) -> Result<Arc<ScopeSet>, TooLarge> {
+    fn scopes(&self, roles: &Arc<Resolver>) -> Expanded {
         let mut expanded = self.expanded.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((by, scopes)) = &*expanded
             && Arc::ptr_eq(by, roles)

@@ -170,7 +170,7 @@ fn what_cannot_be_a_role_is_refused() {
     }
     assert!(check_scopes(&strings(&["a", "b*", ""])).is_ok());
     assert!(check_scopes(&strings(&["a", "b**"])).unwrap_err().contains("scopes[1]"));
-    assert!(check_scopes(&vec!["a".repeat(SCOPE_CHARS_MAX + 1)]).unwrap_err().contains("scopes[0]"));
+    assert!(check_scopes(&["a".repeat(SCOPE_CHARS_MAX + 1)]).unwrap_err().contains("scopes[0]"));
     assert!(check_scopes(&vec![String::new(); SCOPES_MAX + 1]).unwrap_err().contains("10001"));
     assert!(check_parameters(&strings(&["a:<..>:b", "c"])).is_ok());
     assert!(check_parameters(&strings(&["a:<..>:<..>"])).is_err());

@@ -28,6 +28,9 @@ pub const BODY_MAX: usize = 10 << 20;
 /// A body must arrive within this time: the largest one at 0.7 Mbit/s.
 const BODY_PATIENCE: std::time::Duration = std::time::Duration::from_secs(120);
 
+/// For requests that are not signed: nothing about them depends on the time.
+const NO_TIME: Now = Now { real_ms: 0, server_ms: 0 };
+
 /// A request.
 pub struct Call {
     /// What the API calls the operation.
@@ -39,6 +42,7 @@ pub struct Call {
     /// The connection that the answer will be written to.
     pub connection: Option<Connection>,
     head: Parts,
+    arrived: Now,
     principal: Option<Principal>,
 }
 
@@ -65,6 +69,7 @@ impl Call {
             body: Bytes::new(),
             connection: parts.extensions.get::<Connection>().cloned(),
             head: parts,
+            arrived: NO_TIME,
             principal: None,
         };
         match params {
@@ -79,10 +84,16 @@ impl Call {
             return Ok(call);
         }
         match authenticate(app, &call).await {
-            Ok(principal) => call.principal = Some(principal),
+            Ok((principal, arrived)) => (call.principal, call.arrived) = (Some(principal), arrived),
             Err(error) => return Err(error.response(&call)),
         }
         Ok(call)
+    }
+
+    /// Lets the caller through if they still may, for a request that has waited: its client may be gone by now.
+    pub async fn authorize_again(&self, app: &App, required: &Expression) -> Result<(), ApiError> {
+        let principal = app.authenticator.authenticate(&self.request_parts(), self.arrived).await?;
+        Ok(principal.authorize(required)?)
     }
 
     /// The request as far as authentication looks at it.
@@ -243,8 +254,8 @@ async fn read_body(parts: &Parts, body: Body) -> Result<Bytes, ApiError> {
     }
 }
 
-async fn authenticate(app: &App, call: &Call) -> Result<Principal, ApiError> {
+async fn authenticate(app: &App, call: &Call) -> Result<(Principal, Now), ApiError> {
     let request = call.request_parts();
-    let now = if request.is_signed() { app.now().await? } else { Now { real_ms: 0, server_ms: 0 } };
-    Ok(app.authenticator.authenticate(&request, now).await?)
+    let now = if request.is_signed() { app.now().await? } else { NO_TIME };
+    Ok((app.authenticator.authenticate(&request, now).await?, now))
 }

@@ -8,6 +8,7 @@
 
 #![expect(clippy::unwrap_used, reason = "everything here is a test or a part of one")]
 
+mod accounts;
 mod authentication;
 mod bad_input;
 mod events;
@@ -17,4 +18,5 @@ mod hung_up;
 mod proxy;
 mod rig;
 mod serve;
+mod signed_urls;
 mod under_load;
