@@ -11,6 +11,7 @@ mod client;
 mod clock;
 mod error;
 mod retry;
+mod signed_url;
 mod submit;
 mod term;
 mod wire;

@@ -68,26 +68,32 @@ fn task() -> MethodRouter<App> {
     get(on("task", definition::task)).merge(put(on("createTask", create_task::create_task)))
 }
 
-/// The Taskcluster Auth API, as far as it is about clients, roles and scopes.
+/// The Taskcluster Auth API, as far as it is about clients, roles and scopes. Its lists end in a slash, which the Python
+/// client leaves out.
 fn auth_api() -> Router<App> {
     Router::new()
         .route("/ping", get(open("ping", health::ping)))
         .route("/__heartbeat__", get(open("heartbeat", health::heartbeat)))
         .route("/__lbheartbeat__", get(open("lbheartbeat", health::lbheartbeat)))
         .route("/__version__", get(open("version", health::version)))
+        .route("/clients", get(on("listClients", clients::list_clients)))
         .route("/clients/", get(on("listClients", clients::list_clients)))
         .route("/clients/{clientId}", client())
         .route("/clients/{clientId}/reset", post(on("resetAccessToken", clients::reset_access_token)))
         .route("/clients/{clientId}/enable", post(on("enableClient", clients::enable_client)))
         .route("/clients/{clientId}/disable", post(on("disableClient", clients::disable_client)))
+        .route("/roles", get(on("listRoles", roles::list_roles)))
         .route("/roles/", get(on("listRoles", roles::list_roles)))
+        .route("/roles2", get(on("listRoles2", roles::list_roles2)))
         .route("/roles2/", get(on("listRoles2", roles::list_roles2)))
+        .route("/roleids", get(on("listRoleIds", roles::list_role_ids)))
         .route("/roleids/", get(on("listRoleIds", roles::list_role_ids)))
         .route("/roles/{roleId}", role())
         .route("/scopes/expand", post(on("expandScopes", scopes::expand_scopes)))
         .route("/scopes/current", get(on("currentScopes", scopes::current_scopes)))
         .route("/authenticate-hawk", post(open("authenticateHawk", scopes::authenticate_hawk)))
         .route("/test-authenticate", post(open("testAuthenticate", scopes::test_authenticate)))
+        .route("/test-authenticate-get", get(open("testAuthenticateGet", scopes::test_authenticate_get)))
         .route("/test-authenticate-get/", get(open("testAuthenticateGet", scopes::test_authenticate_get)))
 }
 

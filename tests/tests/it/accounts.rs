@@ -6,28 +6,27 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tenure_api::credentials::{AccessToken, Credentials, Grant, issue, seed};
 use tenure_tests::clock::unix_millis;
-use tenure_tests::http::{Answer, QUEUE_API};
+use tenure_tests::http::Answer;
 use tenure_tests::server::Server;
 
 use crate::rig::{
-    LOOK_EVERY, Raw, Rig, Signature, body_hash, call, claim_path, client_of, definition, eventually, minutes_from_now,
-    new_task, stderr, stdout, tenure, worker,
+    LOOK_EVERY, Raw, Rig, call, claim_path, client_of, definition, eventually, minutes_from_now, new_task, worker,
 };
 
-const API: &str = "/api/auth/v1";
-const DENIED: &str = "InsufficientScopes";
+pub const API: &str = "/api/auth/v1";
+pub const DENIED: &str = "InsufficientScopes";
 const QUEUE: &str = "accounts/queue";
 /// What is read once a second, with time for a busy machine.
 const FELT_WITHIN: Duration = Duration::from_millis(1_500);
 
 /// One who calls the Auth API.
-struct Caller<'a> {
-    server: &'a Server,
-    who: &'a Credentials,
+pub struct Caller<'a> {
+    pub server: &'a Server,
+    pub who: &'a Credentials,
 }
 
 impl Caller<'_> {
-    async fn call(&self, method: &str, path: &str, body: Option<Value>) -> Answer {
+    pub async fn call(&self, method: &str, path: &str, body: Option<Value>) -> Answer {
         call(&mut client_of(self.server), self.who, method, &format!("{API}{path}"), body.as_ref()).await
     }
 
@@ -37,47 +36,47 @@ impl Caller<'_> {
         answer.body
     }
 
-    async fn get(&self, path: &str) -> Value {
+    pub async fn get(&self, path: &str) -> Value {
         Self::good(self.call("GET", path, None).await)
     }
 
-    async fn put(&self, path: &str, body: Value) -> Value {
+    pub async fn put(&self, path: &str, body: Value) -> Value {
         Self::good(self.call("PUT", path, Some(body)).await)
     }
 
-    async fn post(&self, path: &str, body: Option<Value>) -> Value {
+    pub async fn post(&self, path: &str, body: Option<Value>) -> Value {
         Self::good(self.call("POST", path, body).await)
     }
 
-    async fn delete(&self, path: &str) {
+    pub async fn delete(&self, path: &str) {
         assert_eq!(self.call("DELETE", path, None).await.status, 204);
     }
 
     /// Asserts a refusal, and gives its message.
-    async fn refused(&self, (method, path): (&str, &str), body: Option<Value>, status: u16, code: &str) -> String {
+    pub async fn refused(&self, (method, path): (&str, &str), body: Option<Value>, status: u16, code: &str) -> String {
         let answer = self.call(method, path, body).await;
         assert_eq!((answer.status, answer.code()), (status, code), "{method} {path}: {}", answer.body);
         answer.body["message"].as_str().unwrap().to_owned()
     }
 
-    async fn scopes(&self) -> Vec<String> {
+    pub async fn scopes(&self) -> Vec<String> {
         serde_json::from_value(self.get("/scopes/current").await["scopes"].take()).unwrap()
     }
 }
 
-fn by<'a>(rig: &'a Rig, who: &'a Credentials) -> Caller<'a> {
+pub fn by<'a>(rig: &'a Rig, who: &'a Credentials) -> Caller<'a> {
     Caller { server: &rig.server, who }
 }
 
-fn a_client(scopes: &[&str]) -> Value {
+pub fn a_client(scopes: &[&str]) -> Value {
     json!({"description": "d", "expires": minutes_from_now(60), "scopes": scopes})
 }
 
-fn a_role(scopes: &[&str]) -> Value {
+pub fn a_role(scopes: &[&str]) -> Value {
     json!({"description": "d", "scopes": scopes})
 }
 
-fn credentials(client: &Value) -> Credentials {
+pub fn credentials(client: &Value) -> Credentials {
     Credentials {
         client_id: client["clientId"].as_str().unwrap().to_owned(),
         access_token: AccessToken::new(client["accessToken"].as_str().unwrap().to_owned()),
@@ -85,7 +84,7 @@ fn credentials(client: &Value) -> Credentials {
     }
 }
 
-fn lend(issuer: &Credentials, scopes: &[&str]) -> Credentials {
+pub fn lend(issuer: &Credentials, scopes: &[&str]) -> Credentials {
     let now = unix_millis();
     let grant = Grant {
         name: None,
@@ -490,139 +489,5 @@ async fn a_worker_that_is_shut_out_while_it_waits_gets_no_task() {
     let claims = rig.claim(QUEUE, 1).await;
     assert_eq!(claims[0]["status"]["taskId"], task.to_string());
     assert_eq!(claims[0]["status"]["retriesLeft"], 5, "it was handed back");
-    rig.server.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn scopes_are_expanded_for_whoever_asks() {
-    let rig = Rig::start().await;
-    let root = by(&rig, &rig.root);
-    root.put("/roles/repo%3A*", a_role(&["branch:<..>"])).await;
-    let expand = async |scopes: Value| root.post("/scopes/expand", Some(json!({"scopes": scopes}))).await;
-    let expanded = expand(json!(["b", "assume:repo:x", "b:*", "b:c"])).await;
-    assert_eq!(expanded, json!({"scopes": ["assume:repo:x", "b", "b:*", "branch:x"]}));
-    assert_eq!(expand(json!([])).await, json!({"scopes": []}));
-    for wrong in [json!(["a**"]), json!("a"), json!([1])] {
-        let body = Some(json!({"scopes": wrong}));
-        root.refused(("POST", "/scopes/expand"), body, 400, "InputValidationError").await;
-    }
-    assert_eq!(root.scopes().await, ["*"]);
-    // Without credentials as well, and with what the role for everybody adds.
-    root.put("/roles/anonymous", a_role(&["assume:repo:public"])).await;
-    let current = rig.send(&Raw::new("GET", &format!("{API}/scopes/current"))).await;
-    assert_eq!(current.status, 200, "{}", current.text());
-    let scopes = current.json()["scopes"].as_array().unwrap().clone();
-    for scope in ["assume:anonymous", "branch:public", "queue:status:*"] {
-        assert!(scopes.contains(&json!(scope)), "{scope}");
-    }
-    rig.server.stop().await;
-}
-
-/// What another service would ask about a request that it got.
-fn as_seen_elsewhere(method: &str, target: &str, authorization: Option<&str>) -> Value {
-    let mut seen = json!({"method": method, "resource": target, "host": "elsewhere.example", "port": 443});
-    if let Some(authorization) = authorization {
-        seen["authorization"] = json!(authorization);
-    }
-    seen
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn other_services_can_ask_who_sent_them_a_request() {
-    let rig = Rig::start().await;
-    let root = by(&rig, &rig.root);
-    let asked = async |seen: Value| {
-        let body = seen.to_string().into_bytes();
-        let raw = Raw::new("POST", &format!("{API}/authenticate-hawk")).json(Some(&body));
-        let reply = rig.send(&raw).await;
-        assert_eq!(reply.status, 200, "{}", reply.text());
-        reply.json()
-    };
-    let made = root.put("/clients/ci", a_client(&["a"])).await;
-    let who = credentials(&made);
-    let sign = |hash: Option<String>| {
-        let (host, port) = ("elsewhere.example".to_owned(), 443);
-        Signature { who: &who, method: "POST", target: "/x?y=1", host, port, hash, ..Signature::of(&rig.server) }
-            .header()
-    };
-    let header = sign(None);
-    let success = asked(as_seen_elsewhere("post", "/x?y=1", Some(&header))).await;
-    assert_eq!((&success["status"], &success["clientId"]), (&json!("auth-success"), &json!("ci")));
-    assert_eq!((&success["scheme"], &success["expires"]), (&json!("hawk"), &made["expires"]));
-    assert_eq!(success.get("hash"), None);
-    assert!(success["scopes"].as_array().unwrap().contains(&json!("a")));
-    // The body is with the other service, and so is the check of its hash.
-    let hash = body_hash(b"whatever");
-    let success = asked(as_seen_elsewhere("post", "/x?y=1", Some(&sign(Some(hash.clone()))))).await;
-    assert_eq!((&success["status"], &success["hash"]), (&json!("auth-success"), &json!(hash)));
-
-    let basic = format!("Basic {}", rig.root.access_token.expose());
-    for (method, target, authorization) in [
-        ("get", "/x?y=1", &header),
-        ("post", "/x", &header),
-        ("post", "/x?y=1", &basic),
-        ("post", "/x?bewit=a", &header),
-    ] {
-        let failed = asked(as_seen_elsewhere(method, target, Some(authorization))).await;
-        assert_eq!(failed["status"], "auth-failed", "{failed}");
-        assert!(failed["message"].as_str().is_some_and(|message| !message.is_empty()));
-    }
-    let nobody = asked(as_seen_elsewhere("get", "/x", None)).await;
-    assert_eq!((&nobody["status"], &nobody["scheme"]), (&json!("no-auth"), &json!("none")));
-    assert!(nobody["scopes"].as_array().unwrap().contains(&json!("queue:status:*")));
-    for (field, value) in [("port", json!(70_000)), ("host", json!(null)), ("other", json!(1))] {
-        let mut seen = as_seen_elsewhere("get", "/x", None);
-        seen[field] = value;
-        root.refused(("POST", "/authenticate-hawk"), Some(seen), 400, "InputValidationError").await;
-    }
-    rig.server.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_of_the_api_can_try_out_how_they_sign() {
-    let rig = Rig::start().await;
-    let access_token = AccessToken::new("no-secret".to_owned());
-    let tester = Credentials { client_id: "tester".to_owned(), access_token, certificate: None };
-    let tester = by(&rig, &tester);
-    let path = "/test-authenticate";
-    let test = |held: &[&str], required: &[&str]| Some(json!({"clientScopes": held, "requiredScopes": required}));
-    let answer = tester.post(path, test(&["test:a"], &["test:a"])).await;
-    assert_eq!(answer, json!({"clientId": "tester", "scopes": ["assume:anonymous", "test:a"]}));
-    tester.refused(("POST", path), test(&["test:a"], &["test:b"]), 403, DENIED).await;
-    by(&rig, &rig.root).refused(("POST", path), test(&["a"], &["a"]), 401, "AuthenticationFailed").await;
-    tester.refused(("POST", path), test(&["a**"], &[]), 400, "InputValidationError").await;
-    let lent = lend(tester.who, &["test:a:b"]);
-    let answer = by(&rig, &lent).post(path, test(&["test:*"], &["test:a:b"])).await;
-    assert_eq!(answer["scopes"], json!(["assume:anonymous", "test:a:b"]));
-    assert_eq!(tester.get("/test-authenticate-get/").await["clientId"], "tester");
-    let narrow = lend(tester.who, &["test:other"]);
-    by(&rig, &narrow).refused(("GET", "/test-authenticate-get/"), None, 403, DENIED).await;
-    // It is no client of anything else.
-    tester.refused(("GET", "/scopes/current"), None, 401, "AuthenticationFailed").await;
-    rig.server.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_command_line_changes_clients_and_roles_with_the_server_running() {
-    let rig = Rig::start().await;
-    let env = [("DATABASE_URL", rig.database.url())];
-    let role = async |args: &[&str]| tenure(&[&["role"], args].concat(), &env).await;
-    let who = rig.make_client("ci", &["assume:r"]).await;
-    let ci = by(&rig, &who);
-    assert!(!ci.scopes().await.contains(&"x".to_owned()));
-    let made = role(&["create", "r", "--scope", "x", "--json"]).await;
-    assert!(made.status.success(), "{}", stderr(&made));
-    assert_eq!(serde_json::from_slice::<Value>(&made.stdout).unwrap()["scopes"], json!(["x"]));
-    eventually("the role is felt", async || ci.scopes().await.contains(&"x".to_owned()).then_some(())).await;
-    assert!(stdout(&role(&["list"]).await).contains("r     x"));
-    let refused = role(&["create", "r2", "--scope", "assume:r2"]).await;
-    assert_eq!(refused.status.code(), Some(1), "{}", stderr(&refused));
-    assert_eq!(role(&["create", "r3", "--scope", "a**"]).await.status.code(), Some(2));
-    assert_eq!(role(&["show", "nobody"]).await.status.code(), Some(1));
-    let disabled = rig.administrate(&["disable", "ci"]).await;
-    assert!(disabled.status.success(), "{}", stderr(&disabled));
-    let out = async || (ci.call("GET", "/scopes/current", None).await.status == 401).then_some(());
-    eventually("the client is shut out", out).await;
-    assert_eq!(rig.send(&Raw::new("GET", &format!("{QUEUE_API}/ping"))).await.status, 200);
     rig.server.stop().await;
 }

@@ -20,3 +20,4 @@ mod rig;
 mod serve;
 mod signed_urls;
 mod under_load;
+mod who_am_i;
