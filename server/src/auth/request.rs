@@ -11,7 +11,7 @@ use tenure_api::hawk::{Ext, ExtError, Header, Target, media_type, payload_hash};
 
 use super::task_credentials::TaskCredentials;
 use super::{Account, AuthFailure, Principal};
-use crate::domain::roles::Resolver;
+use crate::domain::roles::{Resolver, assume_any};
 use crate::domain::scopes::{ScopeSet, valid_scope};
 
 /// How far a signature's timestamp may be from the real time.
@@ -186,6 +186,17 @@ impl<'a> Claim<'a> {
                     return Ok(Issuer::Tasks);
                 }
                 Ok(Issuer::Client(certificate.issuer(proof.id())?))
+            }
+        }
+    }
+
+    /// Whether what the sender may do depends on roles that it assumes.
+    pub(super) fn assumes_roles(&self) -> bool {
+        match self {
+            Self::Basic { .. } => true,
+            Self::Hawk { certificate, authorized_scopes, .. } => {
+                certificate.as_ref().is_none_or(|certificate| assume_any(certificate.scopes()))
+                    || authorized_scopes.as_deref().is_some_and(assume_any)
             }
         }
     }

@@ -465,6 +465,14 @@ async fn clients_come_from_the_database_and_its_failure_is_not_theirs() {
         let unsigned = RequestParts { authorization: None, ..request("") };
         let anonymous = authenticator.authenticate(&unsigned, NOW).await.unwrap();
         assert!(anonymous.client_id.is_none() && may(&anonymous, "queue:status:x") && !may(&anonymous, "a"));
+        // Later, workers still come through, unless their tasks assume roles.
+        tokio::time::sleep(cache::AGE_MAX).await;
+        assert!(authenticator.authenticate(&request(&of_a_task), NOW).await.is_ok());
+        let assuming = sign(&task(authenticator.task_credentials(), &["assume:r"]));
+        for needs_roles in [&request(&assuming), &request(&known), &unsigned] {
+            let error = authenticator.authenticate(needs_roles, NOW).await.unwrap_err();
+            assert!(matches!(error, AuthError::Lookup(_)), "{error}");
+        }
     })
     .await;
 }

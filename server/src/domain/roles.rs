@@ -117,6 +117,12 @@ pub fn added(role_id: Option<&str>, new: &[String], existing: &[String]) -> Vec<
         .collect()
 }
 
+/// Whether roles give anything to whoever has one of these scopes.
+#[must_use]
+pub fn assume_any(scopes: &[String]) -> bool {
+    scopes.iter().any(|scope| assumed(scope).is_some())
+}
+
 /// What a scope assumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Assumed<'a> {
@@ -234,7 +240,7 @@ impl Resolver {
     /// If that is too much.
     pub fn expand(&self, scopes: impl IntoIterator<Item = String>) -> Result<ScopeSet, TooLarge> {
         let own: Vec<String> = scopes.into_iter().collect();
-        let own = if own.iter().any(|scope| assumed(scope).is_some()) { self.close(own)? } else { own };
+        let own = if assume_any(&own) { self.close(own)? } else { own };
         Ok(ScopeSet::with(own, &self.everybody))
     }
 
