@@ -16,7 +16,7 @@ pub const SCOPES_MAX: usize = 10_000;
 pub const SCOPE_CHARS_MAX: usize = 4_096;
 /// The most characters that the description of a role or a client may have.
 pub const DESCRIPTION_CHARS_MAX: usize = 10_240;
-/// How large a set may get by expansion: the bytes of its scopes, with [`SCOPE_OVERHEAD`] for each.
+/// How large a set may get by expansion: the bytes of its scopes, and some more for each.
 pub const EXPANSION_MAX: usize = 4 << 20;
 /// What a scope counts for besides its bytes.
 const SCOPE_OVERHEAD: usize = 32;
