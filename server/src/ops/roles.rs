@@ -82,3 +82,44 @@ async fn check_circle(conn: &mut PgConnection, role: &NewRole) -> Result<Result<
         }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::clients::tests::with_clients;
+
+    fn role(role_id: &str, scopes: &[&str]) -> NewRole {
+        let scopes = scopes.iter().map(|&scope| scope.to_owned()).collect();
+        NewRole { role_id: role_id.to_owned(), scopes, description: String::new() }
+    }
+
+    #[tokio::test]
+    async fn of_two_roles_that_would_close_a_circle_together_one_is_refused() {
+        with_clients(|pool| async move {
+            for round in 0..10 {
+                let (a, b) = (format!("a{round}"), format!("b{round}"));
+                let (to_a, to_b) = (format!("assume:{a}"), format!("assume:{b}"));
+                let (one, other) = (role(&a, &[&to_b]), role(&b, &[&to_a]));
+                let (one, other) = tokio::join!(create(&pool, &one), create(&pool, &other));
+                let (one, other) = (one.unwrap(), other.unwrap());
+                assert!(one.is_ok() != other.is_ok(), "{one:?} {other:?}");
+                let refused = one.err().or(other.err()).unwrap();
+                assert!(matches!(refused, OpError::Input(_)), "{refused}");
+            }
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn an_update_of_scopes_that_are_no_longer_there_is_a_conflict_and_changes_nothing() {
+        with_clients(|pool| async move {
+            create(&pool, &role("r", &["a"])).await.unwrap().unwrap();
+            let seen = ["a".to_owned()];
+            update(&pool, &role("r", &["b"]), Some(&seen)).await.unwrap().unwrap();
+            let late = update(&pool, &role("r", &["c"]), Some(&seen)).await.unwrap().unwrap_err();
+            assert!(matches!(late, OpError::Conflict(_)), "{late}");
+            assert_eq!(roles::find(&pool, "r").await.unwrap().unwrap().scopes, ["b"]);
+        })
+        .await;
+    }
+}
