@@ -54,6 +54,7 @@ free_port() {
 # Starts a server; its output goes to "out" and "err". Sets $server, its process, and $address, where it listens.
 serve() { # OPTION...
   address=127.0.0.1:$(free_port)
+  : >out
   "$bin/tenure" serve --listen "$address" "$@" >out 2>err &
   server=$!
   processes+=("$server")
