@@ -12,6 +12,7 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::auth::Authenticator;
+use crate::background::groups::Memory;
 use crate::background::{Context, driver, elsewhere};
 use crate::batch::Batcher;
 use crate::batch::claim_line::{self, ClaimLine};
@@ -179,7 +180,9 @@ fn assemble(
     let (options, pool) = (&database.options, database.pool.clone());
     let (bells, queues, marks) = (Bells::default(), Queues::default(), MarkTable::default());
     let back = HandBack::start(options, bells.clone(), tasks, stop.clone());
-    let passes = Context { pool: pool.clone(), bells: bells.clone(), event_retention: settings.event_retention };
+    let passes = Context { pool: pool.clone(), bells: bells.clone(), event_retention: settings.event_retention,
+        witnesses: Memory::default(),
+    };
     driver::start(&passes, &marks, tasks, stop);
     let me = Uuid::new_v4();
     let listeners = session::small_pool(options, bells::LISTENER);

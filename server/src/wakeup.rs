@@ -23,6 +23,10 @@ struct Shared {
     others: Bell,
     /// Rung when a pass may have something to do.
     passes: Notify,
+    /// Rung when a task was resolved, or created with dependencies.
+    dependencies: Notify,
+    /// Rung when a task was resolved.
+    groups: Notify,
     /// Whether anything may be unresolved: then the passes look often.
     awake: AtomicBool,
     /// How often anybody rang.
@@ -96,6 +100,29 @@ impl Bells {
     /// Something may be due at once, such as after the clock was moved.
     pub fn ring_passes(&self) {
         self.shared.passes.notify_waiters();
+    }
+
+    /// A task was resolved.
+    pub fn ring_resolved(&self) {
+        self.stay_awake();
+        self.shared.dependencies.notify_one();
+        self.shared.groups.notify_one();
+    }
+
+    /// A task was created that waits for others.
+    pub fn ring_dependencies(&self) {
+        self.stay_awake();
+        self.shared.dependencies.notify_one();
+    }
+
+    /// Waits until a task was resolved or waits for others.
+    pub fn dependencies(&self) -> Notified<'_> {
+        self.shared.dependencies.notified()
+    }
+
+    /// Waits until a task was resolved.
+    pub fn groups(&self) -> Notified<'_> {
+        self.shared.groups.notified()
     }
 
     /// Waits until the passes are rung for.

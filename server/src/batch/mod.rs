@@ -38,6 +38,9 @@ pub const BATCH_BYTES_MAX: usize = 4 << 20;
 /// Bytes of the bodies that may wait for one operation.
 pub const WAITING_BYTES_MAX: usize = 128 << 20;
 
+/// Dependencies of the members of one batch; a member with more goes alone.
+pub const BATCH_EDGES_MAX: usize = 2_000;
+
 /// An operation that is coalesced.
 pub trait Operation: Send + Sync + 'static {
     /// What one request asks for.
@@ -52,6 +55,12 @@ pub trait Operation: Send + Sync + 'static {
 
     /// How many bytes a member weighs.
     fn weight(member: &Self::Member) -> usize;
+
+    /// How many dependencies a member has.
+    fn edges(member: &Self::Member) -> usize {
+        let _ = member;
+        0
+    }
 
     /// The task that a member is about. Two members of one task never share a batch: a transaction does not skip its
     /// own locks.
@@ -175,10 +184,12 @@ impl<O: Operation> Worker<O> {
         }
         let mut batch = Vec::with_capacity(waiting.len());
         let mut tasks = HashSet::new();
-        let mut bytes = 0;
+        let (mut bytes, mut edges) = (0, 0);
         for job in waiting {
             bytes += O::weight(&job.member);
-            if (bytes <= BATCH_BYTES_MAX || batch.is_empty()) && tasks.insert(O::task(&job.member)) {
+            edges += O::edges(&job.member);
+            let fits = bytes <= BATCH_BYTES_MAX && edges <= BATCH_EDGES_MAX;
+            if (fits || batch.is_empty()) && tasks.insert(O::task(&job.member)) {
                 batch.push(job);
             } else {
                 self.held_over.push_back(job);
@@ -189,7 +200,8 @@ impl<O: Operation> Worker<O> {
 
     /// Runs a batch, halving it for as long as bad data in some member spoils it for the others.
     async fn run(&mut self, batch: Vec<Job<O>>) {
-        if batch.len() == 1 && O::weight(&batch[0].member) > BATCH_BYTES_MAX {
+        let large = |member| O::weight(member) > BATCH_BYTES_MAX || O::edges(member) > BATCH_EDGES_MAX;
+        if batch.len() == 1 && large(&batch[0].member) {
             self.slow.take(batch);
             return;
         }

@@ -10,7 +10,7 @@ pub mod status;
 
 use std::sync::Arc;
 
-use crate::domain::lifecycle::Refusal;
+use crate::domain::lifecycle::{RUNS_MAX, Refusal};
 
 /// Why an operation did not do what it was asked for.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -50,5 +50,6 @@ pub fn refused(refusal: Refusal, task: impl std::fmt::Display, run: impl std::fm
         Refusal::AlreadyResolved => conflict("is resolved"),
         Refusal::AlreadyScheduled => conflict("is scheduled already"),
         Refusal::HandBacksUsedUp => conflict("was handed back too often"),
+        Refusal::RunsUsedUp => OpError::Conflict(format!("task {task} has had {RUNS_MAX} runs; create a new task")),
     }
 }

@@ -64,6 +64,9 @@ impl Operation for ReportRun {
         let resolved = resolve::resolve(conn, &batch).await?;
         self.bells
             .ring(resolved.iter().filter(|row| row.next_reason.is_some()).map(|row| row.queue).collect::<Vec<_>>());
+        if resolved.iter().any(|row| row.next_reason.is_none()) {
+            self.bells.ring_resolved();
+        }
         let retried: Vec<i64> = resolved.iter().filter(|row| row.run > 0).map(|row| row.seq).collect();
         let mut history = tasks::load_history(conn, &retried).await?;
         let mut verdicts: Vec<Option<Verdict<Task>>> = members.iter().map(|_| None).collect();

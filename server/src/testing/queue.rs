@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::background::Context;
+use crate::background::groups::Memory;
 use crate::batch::Batcher;
 use crate::batch::claim_line::{self, Answer, ClaimLine};
 use crate::batch::delivery::HandBack;
@@ -91,7 +92,12 @@ impl Queue {
             status: Batcher::start(ReadStatus, options, &tasks),
             line: ClaimLine::start(line, &tasks, stop.clone()),
             back,
-            passes: Context { pool, bells, event_retention: Duration::from_secs(3600) },
+            passes: Context {
+                pool,
+                bells,
+                event_retention: Duration::from_secs(3600),
+                witnesses: Memory::default(),
+            },
             marks,
             queues,
             term,

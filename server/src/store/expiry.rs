@@ -1,0 +1,135 @@
+//! Forgetting what has expired: tasks with everything that belongs to them, and empty groups.
+
+use sqlx::{Connection, PgConnection};
+use uuid::Uuid;
+
+/// Tasks that one transaction forgets.
+const TASKS_MAX: i64 = 200;
+/// Edges that one transaction forgets.
+const EDGES_MAX: i64 = 2_000;
+/// Groups that one transaction forgets.
+const GROUPS_MAX: i64 = 200;
+
+/// What became of a slice of what has expired.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Slice {
+    /// What has expired, and may be forgotten.
+    pub found: usize,
+    /// Rows that were forgotten; the others are held by somebody.
+    pub forgotten: usize,
+}
+
+/// Forgets a slice of the tasks that have expired. A task that has many edges loses those first.
+///
+/// A task is kept until its deadline was dealt with, and until the log has been read of its end: whoever reads the log
+/// asks for the task's group.
+pub async fn forget_tasks(conn: &mut PgConnection) -> Result<Slice, sqlx::Error> {
+    let mut transaction = conn.begin().await?;
+    let due = list_due(&mut transaction).await?;
+    let found = due.len();
+    if found == 0 {
+        return Ok(Slice::default());
+    }
+    let ids: Vec<Uuid> = due.iter().map(|(id, _)| *id).collect();
+    let locked = sqlx::query!(
+        "-- lock_expired
+        SELECT id, seq FROM tasks WHERE id = ANY($1) AND state > 1 ORDER BY id FOR UPDATE SKIP LOCKED",
+        &ids
+    )
+    .fetch_all(&mut *transaction)
+    .await?;
+    let (ids, seqs): (Vec<Uuid>, Vec<i64>) = locked.into_iter().map(|row| (row.id, row.seq)).unzip();
+    let edges = forget_edges(&mut transaction, &ids, &seqs).await?;
+    let forgotten = if edges < EDGES_MAX.cast_unsigned() { forget(&mut transaction, &ids, &seqs).await? } else { edges };
+    transaction.commit().await?;
+    Ok(Slice { found, forgotten: usize::try_from(forgotten).unwrap_or(usize::MAX) })
+}
+
+async fn list_due(transaction: &mut PgConnection) -> Result<Vec<(Uuid, i64)>, sqlx::Error> {
+    let rows = sqlx::query!(
+        "-- list_expired
+        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        unread AS MATERIALIZED (
+            SELECT unnest(x.seqs) AS seq FROM outbox_new o JOIN outbox x ON x.id = o.id
+            UNION ALL
+            SELECT unnest(x.seqs) FROM outbox_order o JOIN outbox x ON x.id = o.outbox_id
+            WHERE o.first > (SELECT position FROM log_readers WHERE name = 'groups')
+        )
+        SELECT x.id, x.seq FROM task_times x
+        WHERE x.expires <= (SELECT now FROM moment) AND x.deadline IS NULL
+          AND NOT EXISTS (SELECT FROM unread u WHERE u.seq = x.seq)
+        ORDER BY x.expires LIMIT $1",
+        TASKS_MAX
+    )
+    .fetch_all(transaction)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.id, row.seq)).collect())
+}
+
+async fn forget_edges(transaction: &mut PgConnection, ids: &[Uuid], seqs: &[i64]) -> Result<u64, sqlx::Error> {
+    let gone = sqlx::query!(
+        "-- forget_dependencies
+        DELETE FROM dependencies e USING (
+            (SELECT required, dependent FROM dependencies WHERE required = ANY($2) LIMIT $3)
+            UNION
+            (SELECT required, dependent FROM dependencies WHERE dependent = ANY($1) LIMIT $3)
+        ) gone WHERE e.required = gone.required AND e.dependent = gone.dependent",
+        ids,
+        seqs,
+        EDGES_MAX
+    )
+    .execute(transaction)
+    .await?;
+    Ok(gone.rows_affected())
+}
+
+/// Forgets tasks that have no edges left, in one statement: nothing is ever seen without its task.
+async fn forget(transaction: &mut PgConnection, ids: &[Uuid], seqs: &[i64]) -> Result<u64, sqlx::Error> {
+    let gone = sqlx::query_scalar!(
+        r#"-- forget_tasks
+        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        history AS (DELETE FROM runs r WHERE r.seq = ANY($2)),
+        definitions AS (DELETE FROM task_definitions d WHERE d.seq = ANY($2)),
+        times AS (DELETE FROM task_times x WHERE x.expires <= (SELECT now FROM moment) AND x.seq = ANY($2)),
+        gone AS (DELETE FROM tasks t WHERE t.id = ANY($1) RETURNING t.id)
+        SELECT count(*) AS "n!" FROM gone"#,
+        ids,
+        seqs
+    )
+    .fetch_one(transaction)
+    .await?;
+    Ok(gone.cast_unsigned())
+}
+
+/// Forgets a slice of the groups that have expired and are empty. createTask adds no task to an expired group without
+/// holding its row.
+pub async fn forget_groups(conn: &mut PgConnection) -> Result<Slice, sqlx::Error> {
+    let mut transaction = conn.begin().await?;
+    let locked = sqlx::query_scalar!(
+        "-- lock_expired_groups
+        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        SELECT g.id FROM task_groups g
+        WHERE g.expires <= (SELECT now FROM moment)
+          AND NOT EXISTS (SELECT FROM tasks t WHERE t.id = g.id AND t.task_group = g.id)
+          AND NOT EXISTS (SELECT FROM tasks t WHERE t.task_group = g.id AND t.id <> t.task_group)
+        ORDER BY g.expires LIMIT $1 FOR UPDATE OF g SKIP LOCKED",
+        GROUPS_MAX
+    )
+    .fetch_all(&mut *transaction)
+    .await?;
+    // A new look: a create that held the row has committed its task, and has raised the expiry.
+    let gone = sqlx::query!(
+        "-- forget_groups
+        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        DELETE FROM task_groups g
+        WHERE g.id = ANY($1) AND g.expires <= (SELECT now FROM moment)
+          AND NOT EXISTS (SELECT FROM tasks t WHERE t.id = g.id AND t.task_group = g.id)
+          AND NOT EXISTS (SELECT FROM tasks t WHERE t.task_group = g.id AND t.id <> t.task_group)",
+        &locked
+    )
+    .execute(&mut *transaction)
+    .await?
+    .rows_affected();
+    transaction.commit().await?;
+    Ok(Slice { found: locked.len(), forgotten: usize::try_from(gone).unwrap_or(usize::MAX) })
+}
