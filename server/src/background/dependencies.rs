@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use super::{Context, PASS_MAX, PassReport};
-use crate::store::dependency_work::{self, EDGES_MAX, Read};
+use crate::store::dependency_work::{self, Read};
 use crate::store::events;
 
 /// Reads the next part of the log and settles what comes of it, slice by slice.
@@ -29,7 +29,7 @@ pub async fn pass(context: &Context) -> Result<PassReport, sqlx::Error> {
         if !slice.scheduled.is_empty() {
             context.bells.ring(slice.scheduled);
         }
-        let more = slice.found == EDGES_MAX && slice.settled > 0;
+        let more = slice.full && slice.settled > 0;
         if !more || Instant::now() > until {
             return Ok(report);
         }

@@ -31,6 +31,12 @@ use crate::ops::OpError;
 use failure::Failure;
 use slow_lane::SlowLane;
 
+/// What the failure of an ordinary transaction means for its caller.
+#[must_use]
+pub fn cold_failure(error: sqlx::Error) -> OpError {
+    Failure::new(error).report("transaction")
+}
+
 /// Members of one batch.
 pub const BATCH_MEMBERS_MAX: usize = 200;
 /// Bytes of the bodies in one batch; a larger member goes alone.

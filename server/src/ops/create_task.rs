@@ -10,6 +10,7 @@ use crate::batch::{Operation, Verdict};
 use crate::domain::create::{Awaited, NewTask, date_refusal, dependency_refusal, same_definition};
 use crate::domain::task::{Last, OpenRun, Task};
 use crate::store::dependencies::{self, Edge, Required, Wanted};
+use crate::store::groups;
 use crate::store::hot::create::{self, Created, Member};
 use crate::store::tasks::{self, Loaded};
 use crate::wakeup::Bells;
@@ -79,9 +80,9 @@ impl Operation for CreateTask {
     }
 
     async fn wait(&self, conn: &mut PgConnection, member: &Request) -> Result<(), sqlx::Error> {
-        // There is nothing to lock yet: what this one met was committed a moment ago, or its inserts wait by themselves.
-        let _ = member;
-        conn.ping().await
+        // Whoever forgets the group, or adds to it, is waited for. What else this one met was committed a moment ago,
+        // or its inserts wait by themselves.
+        groups::lock(conn, member.task.group.uuid()).await
     }
 }
 

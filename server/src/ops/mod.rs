@@ -1,12 +1,16 @@
 //! One file per operation, over a batch of members: what its statement leaves out is diagnosed by the rules of
 //! `domain`. Nothing here knows HTTP.
 
+pub mod change_priority;
+pub mod change_task;
 pub mod claim_task;
 pub mod claim_work;
 pub mod create_task;
+pub mod list_tasks;
 pub mod reclaim;
 pub mod report;
 pub mod status;
+pub mod task_group;
 
 use std::sync::Arc;
 
@@ -36,6 +40,13 @@ pub enum OpError {
     /// A fault of ours.
     #[error("an operation failed in a way that it should not")]
     Internal(#[source] Arc<sqlx::Error>),
+}
+
+impl From<sqlx::Error> for OpError {
+    /// An ordinary transaction failed; nothing of it was kept.
+    fn from(error: sqlx::Error) -> Self {
+        crate::batch::cold_failure(error)
+    }
 }
 
 /// What a refusal of the rules means to whoever asked for something about a run.

@@ -21,11 +21,11 @@ pub struct Slice {
 pub async fn end_overdue(conn: &mut PgConnection, limit: i64) -> Result<Slice, sqlx::Error> {
     let mut transaction = conn.begin().await?;
     let due = sqlx::query!(
-        "-- list_overdue
+        r#"-- list_overdue
         -- The moment stands apart: a volatile function in the condition would be called for each row, without the index.
         WITH moment AS MATERIALIZED (SELECT now FROM moment)
-        SELECT x.id, x.deadline FROM task_times x WHERE x.deadline <= (SELECT now FROM moment)
-        ORDER BY x.deadline LIMIT $1 FOR UPDATE SKIP LOCKED",
+        SELECT x.id, x.ctid::text AS "place!" FROM task_times x WHERE x.deadline <= (SELECT now FROM moment)
+        ORDER BY x.deadline LIMIT $1 FOR UPDATE SKIP LOCKED"#,
         limit
     )
     .fetch_all(&mut *transaction)
@@ -33,9 +33,10 @@ pub async fn end_overdue(conn: &mut PgConnection, limit: i64) -> Result<Slice, s
     if due.is_empty() {
         return Ok(Slice { found: 0, dealt_with: 0, ended: 0 });
     }
-    let latest = due.iter().filter_map(|row| row.deadline).max();
     // Tasks first, as every writer does; whoever holds one keeps it until the next pass.
     let ids: Vec<Uuid> = due.iter().map(|row| row.id).collect();
+    // The rows are locked, so that they stay where they are.
+    let places: Vec<String> = due.iter().map(|row| row.place.clone()).collect();
     let locked: Vec<Uuid> = sqlx::query_scalar!(
         "-- lock_overdue\nSELECT id FROM tasks WHERE id = ANY($1) ORDER BY id FOR UPDATE SKIP LOCKED",
         &ids
@@ -47,8 +48,8 @@ pub async fn end_overdue(conn: &mut PgConnection, limit: i64) -> Result<Slice, s
     let dealt_with = sqlx::query!(
         "-- forget_deadlines
         UPDATE task_times x SET deadline = NULL FROM tasks t
-        WHERE x.deadline <= $1 AND x.id = ANY($2) AND t.id = x.id AND t.state > 1",
-        latest,
+        WHERE x.ctid = ANY($1::text[]::tid[]) AND t.id = x.id AND t.id = ANY($2) AND t.state > 1",
+        &places,
         &locked
     )
     .execute(&mut *transaction)

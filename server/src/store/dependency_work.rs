@@ -98,6 +98,8 @@ pub async fn read_log(conn: &mut PgConnection) -> Result<Read, sqlx::Error> {
 pub struct Slice {
     /// Edges that the slice looked at.
     pub found: usize,
+    /// Whether there may be more.
+    pub full: bool,
     /// Those that it marked as satisfied; of the others somebody holds the dependent task.
     pub settled: usize,
     /// The queues of the tasks that it scheduled, one for each.
@@ -110,7 +112,11 @@ pub struct Slice {
 /// transactions that mark the last two edges of a task, the one that locks it second sees what the first one marked.
 pub async fn settle(conn: &mut PgConnection) -> Result<Slice, sqlx::Error> {
     let mut transaction = conn.begin().await?;
-    let due = list_due(&mut transaction).await?;
+    let mut due = list_due(&mut transaction).await?;
+    let full = due.len() == EDGES_MAX;
+    // Several rows of work may be about one edge.
+    due.sort_unstable();
+    due.dedup();
     if due.is_empty() {
         forget_done(&mut transaction).await?;
         transaction.commit().await?;
@@ -125,11 +131,11 @@ pub async fn settle(conn: &mut PgConnection) -> Result<Slice, sqlx::Error> {
     .await?;
     let settled = mark(&mut transaction, &due, &locked).await?;
     let scheduled = scheduling::schedule(&mut transaction, &locked, When::Ready).await?;
-    if due.len() < EDGES_MAX {
+    if !full {
         forget_done(&mut transaction).await?;
     }
     transaction.commit().await?;
-    Ok(Slice { found: due.len(), settled, scheduled })
+    Ok(Slice { found: due.len(), full, settled, scheduled })
 }
 
 /// Unsatisfied edges whose required task has ended as it must, in the order of the work; never more than a slice.
@@ -168,7 +174,7 @@ async fn mark(transaction: &mut PgConnection, due: &[(i64, Uuid)], locked: &[Uui
     let marked = sqlx::query!(
         "-- mark_dependencies
         UPDATE dependencies e SET satisfied = true
-        FROM (SELECT DISTINCT i.required, i.dependent FROM unnest($1::bigint[], $2::uuid[]) AS i(required, dependent)) i
+        FROM unnest($1::bigint[], $2::uuid[]) AS i(required, dependent)
         WHERE e.required = i.required AND e.dependent = i.dependent AND NOT e.satisfied",
         &required,
         &dependents

@@ -1,5 +1,7 @@
 //! Forgetting what has expired: tasks with everything that belongs to them, and empty groups.
 
+use std::collections::HashMap;
+
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
@@ -30,7 +32,7 @@ pub async fn forget_tasks(conn: &mut PgConnection) -> Result<Slice, sqlx::Error>
     if found == 0 {
         return Ok(Slice::default());
     }
-    let ids: Vec<Uuid> = due.iter().map(|(id, _)| *id).collect();
+    let ids: Vec<Uuid> = due.keys().copied().collect();
     let locked = sqlx::query!(
         "-- lock_expired
         SELECT id, seq FROM tasks WHERE id = ANY($1) AND state > 1 ORDER BY id FOR UPDATE SKIP LOCKED",
@@ -39,15 +41,18 @@ pub async fn forget_tasks(conn: &mut PgConnection) -> Result<Slice, sqlx::Error>
     .fetch_all(&mut *transaction)
     .await?;
     let (ids, seqs): (Vec<Uuid>, Vec<i64>) = locked.into_iter().map(|row| (row.id, row.seq)).unzip();
+    let places: Vec<String> = ids.iter().filter_map(|id| due.get(id).cloned()).collect();
     let edges = forget_edges(&mut transaction, &ids, &seqs).await?;
-    let forgotten = if edges < EDGES_MAX.cast_unsigned() { forget(&mut transaction, &ids, &seqs).await? } else { edges };
+    let forgotten = if edges < EDGES_MAX.cast_unsigned() { forget(&mut transaction, &ids, &seqs, &places).await? } else { edges };
     transaction.commit().await?;
     Ok(Slice { found, forgotten: usize::try_from(forgotten).unwrap_or(usize::MAX) })
 }
 
-async fn list_due(transaction: &mut PgConnection) -> Result<Vec<(Uuid, i64)>, sqlx::Error> {
+/// Tasks that have expired and may be forgotten, each with the place of its row in `task_times`. Nobody moves that row
+/// any more: it has no deadline left, and whoever forgets it holds the task.
+async fn list_due(transaction: &mut PgConnection) -> Result<HashMap<Uuid, String>, sqlx::Error> {
     let rows = sqlx::query!(
-        "-- list_expired
+        r#"-- list_expired
         WITH moment AS MATERIALIZED (SELECT now FROM moment),
         unread AS MATERIALIZED (
             SELECT unnest(x.seqs) AS seq FROM outbox_new o JOIN outbox x ON x.id = o.id
@@ -55,15 +60,15 @@ async fn list_due(transaction: &mut PgConnection) -> Result<Vec<(Uuid, i64)>, sq
             SELECT unnest(x.seqs) FROM outbox_order o JOIN outbox x ON x.id = o.outbox_id
             WHERE o.first > (SELECT position FROM log_readers WHERE name = 'groups')
         )
-        SELECT x.id, x.seq FROM task_times x
+        SELECT x.id, x.ctid::text AS "place!" FROM task_times x
         WHERE x.expires <= (SELECT now FROM moment) AND x.deadline IS NULL
           AND NOT EXISTS (SELECT FROM unread u WHERE u.seq = x.seq)
-        ORDER BY x.expires LIMIT $1",
+        ORDER BY x.expires LIMIT $1"#,
         TASKS_MAX
     )
     .fetch_all(transaction)
     .await?;
-    Ok(rows.into_iter().map(|row| (row.id, row.seq)).collect())
+    Ok(rows.into_iter().map(|row| (row.id, row.place)).collect())
 }
 
 async fn forget_edges(transaction: &mut PgConnection, ids: &[Uuid], seqs: &[i64]) -> Result<u64, sqlx::Error> {
@@ -84,17 +89,22 @@ async fn forget_edges(transaction: &mut PgConnection, ids: &[Uuid], seqs: &[i64]
 }
 
 /// Forgets tasks that have no edges left, in one statement: nothing is ever seen without its task.
-async fn forget(transaction: &mut PgConnection, ids: &[Uuid], seqs: &[i64]) -> Result<u64, sqlx::Error> {
+async fn forget(
+    transaction: &mut PgConnection,
+    ids: &[Uuid],
+    seqs: &[i64],
+    places: &[String],
+) -> Result<u64, sqlx::Error> {
     let gone = sqlx::query_scalar!(
         r#"-- forget_tasks
-        WITH moment AS MATERIALIZED (SELECT now FROM moment),
-        history AS (DELETE FROM runs r WHERE r.seq = ANY($2)),
+        WITH history AS (DELETE FROM runs r WHERE r.seq = ANY($2)),
         definitions AS (DELETE FROM task_definitions d WHERE d.seq = ANY($2)),
-        times AS (DELETE FROM task_times x WHERE x.expires <= (SELECT now FROM moment) AND x.seq = ANY($2)),
+        times AS (DELETE FROM task_times x WHERE x.ctid = ANY($3::text[]::tid[]) AND x.id = ANY($1)),
         gone AS (DELETE FROM tasks t WHERE t.id = ANY($1) RETURNING t.id)
         SELECT count(*) AS "n!" FROM gone"#,
         ids,
-        seqs
+        seqs,
+        places
     )
     .fetch_one(transaction)
     .await?;

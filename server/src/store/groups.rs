@@ -18,6 +18,12 @@ pub async fn find(conn: &mut PgConnection, id: Uuid) -> Result<Option<Group>, sq
     Ok(Some(Group { id, scheduler: row.scheduler, expires: row.expires, sealed: row.sealed }))
 }
 
+/// Waits for a group's row, if there is one, and locks it.
+pub async fn lock(conn: &mut PgConnection, id: Uuid) -> Result<(), sqlx::Error> {
+    sqlx::query!("-- lock_group\nSELECT FROM task_groups WHERE id = $1 FOR NO KEY UPDATE", id).execute(conn).await?;
+    Ok(())
+}
+
 /// The ids of a group's tasks after this one, at most so many.
 pub async fn list_tasks(
     conn: &mut PgConnection,
