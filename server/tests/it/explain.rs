@@ -242,7 +242,7 @@ async fn run_cold(conn: &mut PgConnection, statement: &str, open: &[Uuid], waiti
             groups::tell_resolved(conn, &mut groups::Witnesses::default()).await.unwrap();
         }
         "list_group" => {
-            let group = sqlx::query_scalar("SELECT task_group FROM tasks WHERE id = $1").bind(open[0]);
+            let group = sqlx::query_scalar("SELECT task_group FROM tasks WHERE id = $1").bind(open[100]);
             let group: Uuid = group.fetch_one(&mut *conn).await.unwrap();
             assert_eq!(groups::list_tasks(conn, group, Uuid::nil(), 100).await.unwrap().len(), 10);
             assert!(!groups::lock_open(conn, group, Uuid::nil(), 100).await.unwrap().is_empty());
