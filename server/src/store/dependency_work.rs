@@ -133,12 +133,26 @@ pub async fn settle(conn: &mut PgConnection) -> Result<Slice, sqlx::Error> {
     .fetch_all(&mut *transaction)
     .await?;
     let settled = mark(&mut transaction, &due, &locked).await?;
-    let scheduled = scheduling::schedule(&mut transaction, &locked, When::Ready).await?;
+    let scheduled = schedule(&mut transaction, &locked).await?;
     if !full {
         forget_done(&mut transaction).await?;
     }
     transaction.commit().await?;
     Ok(Slice { found: due.len(), full, settled, scheduled })
+}
+
+async fn schedule(transaction: &mut PgConnection, locked: &[Uuid]) -> Result<Vec<i32>, sqlx::Error> {
+    #[cfg(feature = "test-util")]
+    {
+        use crate::breakage::{Breakage, strikes};
+        if locked.iter().any(|_| strikes(Breakage::LoseDependent)) {
+            return Ok(Vec::new());
+        }
+        if locked.iter().any(|_| strikes(Breakage::ScheduleEarly)) {
+            return scheduling::schedule(transaction, locked, When::Always).await;
+        }
+    }
+    scheduling::schedule(transaction, locked, When::Ready).await
 }
 
 /// Unsatisfied edges whose required task has ended as it must, in the order of the work; never more than a slice.

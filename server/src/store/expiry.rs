@@ -46,7 +46,8 @@ pub async fn forget_tasks(conn: &mut PgConnection) -> Result<Slice, sqlx::Error>
     let (ids, seqs): (Vec<Uuid>, Vec<i64>) = locked.into_iter().map(|row| (row.id, row.seq)).unzip();
     let places: Vec<String> = ids.iter().filter_map(|id| due.get(id).cloned()).collect();
     let edges = forget_edges(&mut transaction, &ids, &seqs).await?;
-    let forgotten = if edges < EDGES_MAX.cast_unsigned() { forget(&mut transaction, &ids, &seqs, &places).await? } else { edges };
+    let forgotten =
+        if edges < EDGES_MAX.cast_unsigned() { forget(&mut transaction, &ids, &seqs, &places).await? } else { edges };
     transaction.commit().await?;
     Ok(Slice { found, forgotten: usize::try_from(forgotten).unwrap_or(usize::MAX) })
 }
