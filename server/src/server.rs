@@ -12,6 +12,7 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::auth::Authenticator;
+use crate::background::groups::Memory;
 use crate::background::{Context, driver, elsewhere};
 use crate::batch::Batcher;
 use crate::batch::claim_line::{self, ClaimLine};
@@ -183,7 +184,12 @@ fn assemble(
     let (options, pool) = (&database.options, database.pool.clone());
     let (bells, queues, marks) = (Bells::default(), Queues::default(), MarkTable::default());
     let back = HandBack::start(options, bells.clone(), tasks, stop.clone());
-    let passes = Context { pool: pool.clone(), bells: bells.clone(), event_retention: settings.event_retention };
+    let passes = Context {
+        pool: pool.clone(),
+        bells: bells.clone(),
+        event_retention: settings.event_retention,
+        witnesses: Memory::default(),
+    };
     driver::start(&passes, &marks, tasks, stop);
     let me = Uuid::new_v4();
     let listeners = session::small_pool(options, bells::LISTENER);
@@ -206,7 +212,7 @@ fn assemble(
         term: settings.claim_timeout,
     };
     let reclaim = Reclaim { queues: queues.clone(), pool: pool.clone(), term: settings.claim_timeout };
-    let report = ReportRun { queues: queues.clone(), pool: pool.clone() };
+    let report = ReportRun { queues: queues.clone(), pool: pool.clone(), bells: bells.clone() };
     let get_messages = GetMessages { marks, reservation: settings.poll_reservation };
     let delete_messages = DeleteMessages { visibility: settings.message_visibility };
     let poll_keys = keys.signing_keys(Purpose::PollUrls);
@@ -215,7 +221,7 @@ fn assemble(
         delete_messages: Batcher::start(delete_messages, options, &bells, tasks),
         poll_urls: PollUrls::new(poll_keys, root_url, settings.message_visibility),
         authenticator: Authenticator::new(pool.clone(), keys),
-        create: Batcher::start(CreateTask, options, &bells, tasks),
+        create: Batcher::start(CreateTask { bells: bells.clone() }, options, &bells, tasks),
         reclaim: Batcher::start(reclaim, options, &bells, tasks),
         report: Batcher::start(report, options, &bells, tasks),
         status: Batcher::start(ReadStatus, options, &bells, tasks),

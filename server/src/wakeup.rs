@@ -23,6 +23,12 @@ struct Shared {
     others: Bell,
     /// Rung when a pass may have something to do.
     passes: Notify,
+    /// Rung when a task was resolved, or created with dependencies.
+    dependencies: Notify,
+    /// Whether any task waits or waited for another one: if not, nobody needs to look what a resolution means to others.
+    dependents: AtomicBool,
+    /// Rung when a task was resolved.
+    groups: Notify,
     /// Whether anything may be unresolved: then the passes look often.
     awake: AtomicBool,
     /// How often anybody rang.
@@ -122,6 +128,37 @@ impl Bells {
     /// Something may be due at once, such as after the clock was moved.
     pub fn ring_passes(&self) {
         self.shared.passes.notify_waiters();
+    }
+
+    /// A task was resolved.
+    pub fn ring_resolved(&self) {
+        self.stay_awake();
+        if self.shared.dependents.load(Ordering::SeqCst) {
+            self.shared.dependencies.notify_one();
+        }
+        self.shared.groups.notify_one();
+    }
+
+    /// A task was created that waits for others.
+    pub fn ring_dependencies(&self) {
+        self.stay_awake();
+        self.expect_dependents(true);
+        self.shared.dependencies.notify_one();
+    }
+
+    /// Whether there are dependencies, as the pass has found. Those that another server makes are found by its next turn.
+    pub fn expect_dependents(&self, any: bool) {
+        self.shared.dependents.store(any, Ordering::SeqCst);
+    }
+
+    /// Waits until a task was resolved or waits for others.
+    pub fn dependencies(&self) -> Notified<'_> {
+        self.shared.dependencies.notified()
+    }
+
+    /// Waits until a task was resolved.
+    pub fn groups(&self) -> Notified<'_> {
+        self.shared.groups.notified()
     }
 
     /// Waits until the passes are rung for.

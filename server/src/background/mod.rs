@@ -4,9 +4,12 @@
 pub mod claims;
 pub mod counters;
 pub mod deadlines;
+pub mod dependencies;
 pub mod driver;
 pub mod elsewhere;
 pub mod events;
+pub mod expiry;
+pub mod groups;
 pub mod marks;
 pub mod messages;
 
@@ -25,10 +28,15 @@ pub struct Context {
     pub bells: Bells,
     /// How long events are kept.
     pub event_retention: Duration,
+    /// What the groups pass remembers.
+    pub witnesses: groups::Memory,
 }
 
 /// Members of one pass; a pass that finds as many runs again at once.
 pub const SLICE: i64 = 200;
+
+/// A pass that works slice by slice comes back to its driver after this time.
+pub const PASS_MAX: Duration = Duration::from_secs(1);
 
 /// What a pass did. Metrics and tests look at the same numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -57,10 +65,15 @@ pub async fn run_all_due(context: &Context) -> Result<(), sqlx::Error> {
         let expired = claims::pass(context).await?;
         let overdue = deadlines::pass(context).await?;
         let shown = messages::pass(context).await?;
-        if expired.found + overdue.found + shown.found == 0 {
+        let waiting = dependencies::pass(context).await?;
+        let groups = groups::pass(context).await?;
+        let forgotten = expiry::pass(context).await?;
+        let reports = [expired, overdue, shown, waiting, groups, forgotten];
+        // A pass that found another server at work has not seen whether that is done.
+        if reports.iter().all(|report| report.found + report.lost_race == 0) {
             return Ok(());
         }
-        if expired.done + overdue.done + shown.done > 0 {
+        if reports.iter().any(|report| report.done > 0) {
             progress = Instant::now();
         } else if progress.elapsed() > HELD_PATIENCE {
             return Ok(());

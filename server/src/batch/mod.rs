@@ -33,12 +33,21 @@ use crate::wakeup::Bells;
 use failure::Failure;
 use slow_lane::SlowLane;
 
+/// What the failure of an ordinary transaction means for its caller.
+#[must_use]
+pub fn cold_failure(error: sqlx::Error) -> OpError {
+    Failure::new(error).report("transaction")
+}
+
 /// Members of one batch.
 pub const BATCH_MEMBERS_MAX: usize = 200;
 /// Bytes of the bodies in one batch; a larger member goes alone.
 pub const BATCH_BYTES_MAX: usize = 4 << 20;
 /// Bytes of the bodies that may wait for one operation.
 pub const WAITING_BYTES_MAX: usize = 128 << 20;
+
+/// Dependencies of the members of one batch; a member with more goes alone.
+pub const BATCH_EDGES_MAX: usize = 2_000;
 
 /// An operation that is coalesced.
 pub trait Operation: Send + Sync + 'static {
@@ -54,6 +63,12 @@ pub trait Operation: Send + Sync + 'static {
 
     /// How many bytes a member weighs.
     fn weight(member: &Self::Member) -> usize;
+
+    /// How many dependencies a member has.
+    fn edges(member: &Self::Member) -> usize {
+        let _ = member;
+        0
+    }
 
     /// The task or the message that a member is about, if it is about one. Two members of one never share a batch: a
     /// transaction does not skip its own locks.
@@ -181,12 +196,12 @@ impl<O: Operation> Worker<O> {
         }
         let mut batch = Vec::with_capacity(waiting.len());
         let mut tasks = HashSet::new();
-        let mut bytes = 0;
+        let (mut bytes, mut edges) = (0, 0);
         for job in waiting {
             bytes += O::weight(&job.member);
-            if (bytes <= BATCH_BYTES_MAX || batch.is_empty())
-                && O::task(&job.member).is_none_or(|task| tasks.insert(task))
-            {
+            edges += O::edges(&job.member);
+            let fits = bytes <= BATCH_BYTES_MAX && edges <= BATCH_EDGES_MAX;
+            if (fits || batch.is_empty()) && O::task(&job.member).is_none_or(|task| tasks.insert(task)) {
                 batch.push(job);
             } else {
                 self.held_over.push_back(job);
@@ -197,7 +212,8 @@ impl<O: Operation> Worker<O> {
 
     /// Runs a batch, halving it for as long as bad data in some member spoils it for the others.
     async fn run(&mut self, batch: Vec<Job<O>>) {
-        if batch.len() == 1 && O::weight(&batch[0].member) > BATCH_BYTES_MAX {
+        let large = |member| O::weight(member) > BATCH_BYTES_MAX || O::edges(member) > BATCH_EDGES_MAX;
+        if batch.len() == 1 && large(&batch[0].member) {
             self.slow.take(batch);
             return;
         }

@@ -18,8 +18,8 @@ use axum::response::Response;
 use axum::routing::{MethodRouter, any, delete, get, post, put};
 
 use api::{
-    claim_task, claim_work, clients, clock, counts, create_task, definition, events, health, poll_task_urls, reclaim,
-    report, roles, scopes, status,
+    change_priority, change_task, claim_task, claim_work, clients, clock, counts, create_task, definition, events,
+    health, poll_task_urls, reclaim, report, roles, scopes, status, task_group, task_lists,
 };
 use app::App;
 use call::{Call, Sender};
@@ -56,6 +56,19 @@ fn queue_api() -> Router<App> {
         .route("/__version__", get(open("version", health::version)))
         .route("/task/{taskId}", task())
         .route("/task/{taskId}/status", get(on("status", status::status)))
+        .route("/task/{taskId}/dependents", get(on("listDependentTasks", task_lists::list_dependent_tasks)))
+        .route("/task/{taskId}/schedule", post(on("scheduleTask", change_task::schedule_task)))
+        .route("/task/{taskId}/rerun", post(on("rerunTask", change_task::rerun_task)))
+        .route("/task/{taskId}/cancel", post(on("cancelTask", change_task::cancel_task)))
+        .route("/task/{taskId}/priority", post(on("changeTaskPriority", change_priority::change_task_priority)))
+        .route("/task-group/{taskGroupId}", get(on("getTaskGroup", task_group::get_task_group)))
+        .route("/task-group/{taskGroupId}/list", get(on("listTaskGroup", task_lists::list_task_group)))
+        .route("/task-group/{taskGroupId}/seal", post(on("sealTaskGroup", task_group::seal_task_group)))
+        .route("/task-group/{taskGroupId}/cancel", post(on("cancelTaskGroup", task_group::cancel_task_group)))
+        .route(
+            "/task-group/{taskGroupId}/priority",
+            post(on("changeTaskGroupPriority", change_priority::change_task_group_priority)),
+        )
         .route("/claim-work/{taskQueueId}", claim_work())
         .route("/claim-work/{provisionerId}/{workerType}", claim_work())
         .route("/task/{taskId}/runs/{runId}/claim", post(on("claimTask", claim_task::claim_task)))
