@@ -9,6 +9,7 @@ mod request;
 mod task_credentials;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sqlx::PgPool;
 use tenure_api::credentials::{AccessToken, CertificateError, SigningKey};
@@ -22,6 +23,9 @@ use cache::Cache;
 use request::{Claim, Issuer};
 pub use request::{Now, RequestParts, TIMESTAMP_SKEW_SECONDS};
 pub use task_credentials::{ClaimedRun, TaskCredentials};
+
+/// How long looking a client up may take before its request is told to come again.
+const LOOKUP_MAX: Duration = Duration::from_secs(10);
 
 /// Why a request is not from whom it says; each is a 401. The messages are fit for an API answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -200,7 +204,11 @@ impl Authenticator {
     async fn account(&self, client_id: &str) -> Result<Arc<Account>, AuthError> {
         let read = |id: String| {
             let (pool, keys) = (self.pool.clone(), Arc::clone(&self.keys));
-            async move { Ok(clients::find_account(&pool, &keys, &id).await?.map(Account::from)) }
+            async move {
+                let found = tokio::time::timeout(LOOKUP_MAX, clients::find_account(&pool, &keys, &id)).await;
+                let found = found.unwrap_or(Err(ClientError::Database(sqlx::Error::PoolTimedOut)))?;
+                Ok(found.map(Account::from))
+            }
         };
         let account = self.accounts.get(client_id, read).await.map_err(AuthError::Lookup)?;
         usable(client_id, account).map_err(AuthError::from)

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{Context, PassReport, SLICE, claims, counters, deadlines, events, marks, messages};
+use super::{Context, PassReport, SLICE, claims, clocks, counters, deadlines, events, marks, messages};
 use crate::batch::marks::MarkTable;
 
 /// How soon what is due is acted on while anything is unresolved.
@@ -16,6 +16,10 @@ const RESTING: Duration = Duration::from_secs(5);
 const HOUSEKEEPING: Duration = Duration::from_millis(500);
 /// How often old events are looked for.
 const FORGETTING: Duration = Duration::from_secs(60);
+/// How often the clock of this machine is compared with the database's.
+const COMPARING: Duration = Duration::from_secs(60);
+/// A pass that takes longer is given up and tried again: its database has gone silent. Longer than the statement timeout.
+const PASS_MAX: Duration = Duration::from_secs(60);
 /// A pass that is full runs again at once, one that fails after this.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 
@@ -41,6 +45,7 @@ pub fn start(context: &Context, table: &MarkTable, tasks: &TaskTracker, stop: &C
     tasks.spawn(drive("sequence", steady).run(async |context: &Context| events::sequence(context).await));
     let table = table.clone();
     tasks.spawn(drive("marks", steady).run(async move |context: &Context| marks::pass(context, &table).await));
+    tasks.spawn(drive("clock", Pace::Every(COMPARING)).run(async |context: &Context| clocks::pass(context).await));
     let forgetting = Pace::InSlices(FORGETTING);
     tasks.spawn(drive("forget", forgetting).run(async |context: &Context| events::forget(context).await));
 }
@@ -60,8 +65,12 @@ impl Driver {
         let mut failing = false;
         while !self.stop.is_cancelled() {
             let started = Instant::now();
-            let pause = match pass(&self.context).await {
+            let result = tokio::time::timeout(PASS_MAX, pass(&self.context)).await;
+            let pause = match result.unwrap_or(Err(sqlx::Error::PoolTimedOut)) {
                 Ok(report) => {
+                    if failing {
+                        tracing::info!(pass = self.name, "a pass that had failed works again");
+                    }
                     failing = false;
                     self.publish(report, started);
                     self.pause_after(report)
@@ -72,6 +81,7 @@ impl Driver {
                         tracing::error!(pass = self.name, error = %error, "a pass failed and will be tried again");
                     }
                     failing = true;
+                    metrics::counter!("tenure_pass_failures_total", "pass" => self.name).increment(1);
                     AFTER_FAILURE
                 }
             };

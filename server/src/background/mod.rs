@@ -2,6 +2,7 @@
 //! number of servers may run each.
 
 pub mod claims;
+pub mod clocks;
 pub mod counters;
 pub mod deadlines;
 pub mod driver;
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use sqlx::PgPool;
 
+use crate::clock::ClockSkew;
 use crate::wakeup::Bells;
 
 /// What every pass works with.
@@ -25,6 +27,8 @@ pub struct Context {
     pub bells: Bells,
     /// How long events are kept.
     pub event_retention: Duration,
+    /// How far the database's clock is ahead of this machine's, as it was measured last.
+    pub skew: ClockSkew,
 }
 
 /// Members of one pass; a pass that finds as many runs again at once.
