@@ -89,12 +89,69 @@ async fn hear(pool: &PgPool, bells: &Bells, me: Uuid, silence: Duration) -> Resu
     listener.listen(bells::CHANNEL).await?;
     // What was rung while nobody listened is made up for by the fallbacks.
     loop {
-        let heard = tokio::time::timeout(silence, listener.recv()).await;
-        let notification = heard.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
+        let heard = tokio::time::timeout(silence, listener.try_recv()).await;
+        let Some(notification) = heard.unwrap_or(Err(sqlx::Error::PoolTimedOut))? else {
+            tracing::warn!("lost the bells of the other servers, connected again");
+            continue;
+        };
         let (from, queues) = bells::read(notification.payload());
         // A sign of life names no queues, and keeps nobody awake.
         if from != Some(me) && !queues.is_empty() {
             bells.ring_from_elsewhere(queues);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{TestDatabase, eventually};
+
+    #[tokio::test]
+    async fn a_listener_that_hears_nothing_for_too_long_is_given_up_and_signs_of_life_keep_it() {
+        const SILENCE: Duration = Duration::from_millis(500);
+        let database = TestDatabase::create().await;
+        let pool = session::small_pool(database.options(), bells::LISTENER);
+        let (rung, me) = (Bells::default(), Uuid::new_v4());
+        let silent = tokio::time::timeout(SILENCE * 10, hear(&pool, &rung, me, SILENCE)).await;
+        assert!(matches!(silent, Ok(Err(sqlx::Error::PoolTimedOut))), "{silent:?}");
+
+        let signing = async {
+            loop {
+                tell(database.pool(), me, &[]).await;
+                tokio::time::sleep(SILENCE / 10).await;
+            }
+        };
+        tokio::select! {
+            ended = hear(&pool, &rung, me, SILENCE) => panic!("{ended:?}"),
+            () = signing => {}
+            () = tokio::time::sleep(SILENCE * 4) => {}
+        }
+        assert_eq!(rung.times_rung(), 0, "a sign of life is not a bell");
+        assert!(SIGN_OF_LIFE_EVERY + NOTIFY_MAX < SILENCE_MAX);
+        pool.close().await;
+        database.finish().await;
+    }
+
+    #[tokio::test]
+    async fn one_server_hears_what_another_one_rings() {
+        let database = TestDatabase::create().await;
+        let (here, there, stop) = (Bells::default(), Bells::default(), CancellationToken::new());
+        let (me, other) = (Uuid::new_v4(), Uuid::new_v4());
+        let hearing =
+            |bells: &Bells, who| tokio::spawn(listen(database.options().clone(), bells.clone(), who, stop.clone()));
+        // A server tells the others only while there are any, which it knows by their listening.
+        let (listening, own) = (hearing(&here, me), hearing(&there, other));
+        let notifying = tokio::spawn(notify(database.pool().clone(), there.clone(), other, stop.clone()));
+        eventually("a bell is heard", async || {
+            there.ring([7]);
+            here.take_line().contains(&7)
+        })
+        .await;
+        stop.cancel();
+        listening.await.unwrap();
+        own.await.unwrap();
+        notifying.await.unwrap();
+        database.finish().await;
     }
 }

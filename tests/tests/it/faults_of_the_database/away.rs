@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use serde_json::json;
 use tenure_tests::http::QUEUE_API;
 use tenure_tests::server::{Launch, Server, create_root_client, fresh_secret_key};
@@ -49,7 +50,7 @@ async fn a_database_that_is_killed_twice_is_used_again_when_it_is_back() {
         .await;
         let lost = format!("/task/{}", new_task());
         let known = format!("/task/{}", kept[0]);
-        for (method, path, body) in [
+        let asking = [
             ("PUT", lost.clone(), Some(definition(QUEUE))),
             ("GET", known.clone(), None),
             ("GET", format!("{known}/status"), None),
@@ -57,13 +58,15 @@ async fn a_database_that_is_killed_twice_is_used_again_when_it_is_back() {
             ("POST", format!("{known}/runs/0/claim"), Some(json!({"workerGroup": "g", "workerId": "w"}))),
             ("POST", format!("{known}/runs/0/completed"), None),
             ("GET", "/__heartbeat__".to_owned(), None),
-        ] {
+        ];
+        join_all(asking.map(async |(method, path, body)| {
             let asked = Instant::now();
             let reply = send(&server, &root, method, &path, body.as_ref()).await;
             assert_eq!(reply.status, 503, "{method} {path}: {}", reply.text());
             assert_unavailable(&reply);
             assert!(asked.elapsed() < REFUSED_WITHIN, "{method} {path} took {:?}", asked.elapsed());
-        }
+        }))
+        .await;
         assert_eq!(ping(&server).await, 200, "the process itself is well");
         cluster.start_again().await;
         kept.push(create_until_it_works(&server, &root).await);

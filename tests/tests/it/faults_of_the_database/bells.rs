@@ -64,6 +64,9 @@ async fn a_listener_that_is_cut_again_and_again_hears_the_other_servers_afterwar
         took.push(wake(&rig, &other, &mut database).await);
     }
     assert!(took.iter().all(|took| *took < HEARD_WITHIN), "{took:?}");
+    for server in [&rig.server, &other] {
+        assert!(server.log().contains("lost the bells of the other servers"), "{}", server.log());
+    }
     assert!(other.stop().await.success());
     assert!(rig.server.stop().await.success());
 }
