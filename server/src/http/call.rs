@@ -216,7 +216,8 @@ async fn authenticate(app: &App, parts: &Parts, body: &[u8]) -> Result<Principal
     app.authenticator.authenticate(&request, now).await.map_err(|error| match error {
         AuthError::Failure(failure) => ApiError::new(ErrorCode::AuthenticationFailed, failure.to_string()),
         AuthError::Lookup(ref cause) => {
-            tracing::warn!(error = %cause, "a client could not be looked up");
+            let source = std::error::Error::source(&**cause).map(tracing::field::display);
+            tracing::warn!(error = %cause, cause = source, "a client could not be looked up");
             ApiError::unavailable(error.to_string())
         }
     })

@@ -252,3 +252,25 @@ async fn running_all_that_is_due_leaves_what_a_foreign_transaction_holds_after_a
     queue.stop().await;
     database.finish().await;
 }
+
+#[tokio::test]
+async fn running_all_that_is_due_waits_for_a_pass_that_has_not_committed() {
+    let (database, queue, held) = claimed().await;
+    clock::advance(&mut database.connect().await, 7_200.0).await.unwrap();
+    // A pass of this or another server is at it: it has ended the task, and its commit takes a while.
+    let gate = Gate::close(&database, "runs").await;
+    let ending = async { deadlines::pass(&queue.passes).await.unwrap() };
+    let running = async {
+        until_somebody_waits(database.pool()).await;
+        let opened = async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            gate.open().await;
+        };
+        tokio::join!(run_all_due(&queue.passes), opened).0.unwrap();
+        assert!(matches!(queue.status(held.task.id).await.last, Last::Ended), "answered before it was done");
+    };
+    let (report, ()) = tokio::join!(ending, running);
+    assert_eq!(report.exhausted, 1);
+    queue.stop().await;
+    database.finish().await;
+}

@@ -159,3 +159,23 @@ async fn a_postmaster_that_stands_still_leaves_what_is_connected_working() {
     assert_invariants(&url).await;
     assert!(server.stop().await.success());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_whose_database_stands_still_can_be_stopped() {
+    let cluster = Cluster::start(&[]).await;
+    let (key, folder) = (fresh_secret_key(), new_folder());
+    let url = cluster.url("postgres");
+    let mut server =
+        Launch::on_database(&url, &key).flag("--claim-work-wait", "1s").start(folder.path(), "server").await;
+    let root = create_root_client(&url, &key).credentials;
+    create_until_it_works(&server, &root).await;
+    cluster.freeze();
+    // A request in hand, whose batch hangs.
+    let mut client = client_of(&server);
+    let body = definition(QUEUE).to_string().into_bytes();
+    client.start(&root, "PUT", &format!("{QUEUE_API}/task/{}", new_task()), Some(&body)).await.unwrap();
+    server.terminate().unwrap();
+    assert!(server.ended().await.success(), "{}", server.log_tail());
+    drop(client);
+    cluster.thaw();
+}
