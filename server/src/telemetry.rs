@@ -95,6 +95,9 @@ fn describe() {
         metrics::counter!("tenure_slow_lane_total", "operation" => operation).absolute(0);
         metrics::counter!("tenure_slow_lane_timeouts_total", "operation" => operation).absolute(0);
     }
+    for pass in ["claims", "deadlines", "messages", "counters", "sequence", "marks", "clock", "forget"] {
+        metrics::counter!("tenure_pass_failures_total", "pass" => pass).absolute(0);
+    }
     for status in ["2xx", "4xx", "5xx"] {
         metrics::counter!("http_requests_total", "status" => status).absolute(0);
     }
