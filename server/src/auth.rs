@@ -31,6 +31,9 @@ use request::{Claim, Issuer};
 pub use request::{Now, RequestParts, TIMESTAMP_SKEW_SECONDS};
 pub use task_credentials::{ClaimedRun, TaskCredentials};
 
+/// How long looking a client up may take before its request is told to come again.
+const LOOKUP_MAX: Duration = Duration::from_secs(10);
+
 /// Why a request is not from whom it says; each is a 401. The messages are fit for an API answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AuthFailure {
@@ -317,7 +320,9 @@ impl Authenticator {
         let read = |id: String| {
             let (pool, keys) = (self.pool.clone(), Arc::clone(&self.keys));
             async move {
-                let Some(mut client) = clients::find_account(&pool, &keys, &id).await? else { return Ok(None) };
+                let found = tokio::time::timeout(LOOKUP_MAX, clients::find_account(&pool, &keys, &id)).await;
+                let found = found.unwrap_or(Err(ClientError::Database(sqlx::Error::PoolTimedOut)))?;
+                let Some(mut client) = found else { return Ok(None) };
                 client.scopes.push(role_of_client(&id));
                 Ok(Some(Account::new(&id, client)))
             }

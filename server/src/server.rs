@@ -13,12 +13,13 @@ use uuid::Uuid;
 
 use crate::auth::Authenticator;
 use crate::background::groups::Memory;
-use crate::background::{Context, driver, elsewhere};
+use crate::background::{Context, clocks, driver, elsewhere};
 use crate::batch::Batcher;
 use crate::batch::claim_line::{self, ClaimLine};
 use crate::batch::delivery::HandBack;
 use crate::batch::marks::MarkTable;
 use crate::batch::message_queue::MessageQueue;
+use crate::clock::ClockSkew;
 use crate::config::{ClockMode, Database, Settings};
 use crate::embedded::{self, Embedded, EmbeddedError, RootCredentials};
 use crate::http::app::{App, Parts};
@@ -32,7 +33,7 @@ use crate::ops::status::ReadStatus;
 use crate::secrets::{Purpose, SecretKeys, new_access_token};
 use crate::store::clients::{self, NewClient};
 use crate::store::queues::Queues;
-use crate::store::{bells, clock, cluster, schema, session};
+use crate::store::{clock, cluster, schema, session};
 use crate::telemetry;
 use crate::wakeup::Bells;
 
@@ -40,6 +41,8 @@ use crate::wakeup::Bells;
 const DRAIN_REQUESTS: Duration = Duration::from_secs(6);
 /// How long batches, hand-backs and passes may take after that.
 const DRAIN_TASKS: Duration = Duration::from_secs(2);
+/// How long closing the database connections may take: one whose database went silent never closes.
+const CLOSE_MAX: Duration = Duration::from_secs(2);
 /// How often the metrics forget what they need no more.
 const UPKEEP_EVERY: Duration = Duration::from_secs(5);
 /// The client that is made on the first start.
@@ -83,7 +86,9 @@ pub async fn run(
     let root_url = settings.root_url(bound);
     let database = open(&settings.database).await?;
     let result = serve(listener, &settings, &root_url, &database, shutdown, ready).await;
-    database.pool.close().await;
+    if tokio::time::timeout(CLOSE_MAX, database.pool.close()).await.is_err() {
+        tracing::warn!("some database connections did not close in time");
+    }
     if let Some(embedded) = database.embedded {
         embedded.stop().await;
     }
@@ -141,6 +146,8 @@ async fn serve(
     tracing::info!(database = mode, root_url, version = env!("CARGO_PKG_VERSION"), "starting");
     let (tasks, connections, stop) = (TaskTracker::new(), TaskTracker::new(), CancellationToken::new());
     let app = assemble(settings, database, keys, root_url, &tasks, &stop, &shutdown);
+    // Before the first request, whose credentials are checked with it.
+    clocks::pass(&app.passes).await?;
     let router = http::router(app);
     ready(root_url);
     connection::serve(listener, router, connections.clone(), shutdown).await;
@@ -189,11 +196,11 @@ fn assemble(
         bells: bells.clone(),
         event_retention: settings.event_retention,
         witnesses: Memory::default(),
+        skew: ClockSkew::default(),
     };
     driver::start(&passes, &marks, tasks, stop);
     let me = Uuid::new_v4();
-    let listeners = session::small_pool(options, bells::LISTENER);
-    tasks.spawn(elsewhere::listen(listeners, bells.clone(), me, stop.clone()));
+    tasks.spawn(elsewhere::listen(options.clone(), bells.clone(), me, stop.clone()));
     tasks.spawn(elsewhere::notify(pool.clone(), bells.clone(), me, stop.clone()));
     let metrics = telemetry::start_metrics();
     let (upkeep, until) = (metrics.clone(), stop.clone());

@@ -6,7 +6,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::{
-    Context, PassReport, SLICE, claims, counters, deadlines, dependencies, events, expiry, groups, marks, messages,
+    Context, PassReport, SLICE, claims, clocks, counters, deadlines, dependencies, events, expiry, groups, marks,
+    messages,
 };
 use crate::batch::marks::MarkTable;
 
@@ -23,6 +24,10 @@ const FORGETTING: Duration = Duration::from_secs(60);
 const DEPENDENCIES_EVERY: Duration = Duration::from_millis(20);
 /// The same for the groups pass, whose events nobody waits for.
 const GROUPS_EVERY: Duration = Duration::from_millis(250);
+/// How often the clock of this machine is compared with the database's.
+const COMPARING: Duration = Duration::from_secs(60);
+/// A pass that takes longer is given up and tried again: its database has gone silent. Longer than the statement timeout.
+const PASS_MAX: Duration = Duration::from_secs(60);
 /// A pass that is full runs again at once, one that fails after this.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 
@@ -56,6 +61,7 @@ pub fn start(context: &Context, table: &MarkTable, tasks: &TaskTracker, stop: &C
     tasks.spawn(drive("sequence", steady).run(async |context: &Context| events::sequence(context).await));
     let table = table.clone();
     tasks.spawn(drive("marks", steady).run(async move |context: &Context| marks::pass(context, &table).await));
+    tasks.spawn(drive("clock", Pace::Every(COMPARING)).run(async |context: &Context| clocks::pass(context).await));
     let forgetting = Pace::InSlices(FORGETTING);
     tasks.spawn(drive("forget", forgetting).run(async |context: &Context| events::forget(context).await));
     tasks.spawn(drive("expiry", forgetting).run(async |context: &Context| expiry::pass(context).await));
@@ -76,8 +82,12 @@ impl Driver {
         let mut failing = false;
         while !self.stop.is_cancelled() {
             let started = Instant::now();
-            let pause = match pass(&self.context).await {
+            let result = tokio::time::timeout(PASS_MAX, pass(&self.context)).await;
+            let pause = match result.unwrap_or(Err(sqlx::Error::PoolTimedOut)) {
                 Ok(report) => {
+                    if failing {
+                        tracing::info!(pass = self.name, "a pass that had failed works again");
+                    }
                     failing = false;
                     self.publish(report, started);
                     self.pause_after(report)
@@ -88,6 +98,7 @@ impl Driver {
                         tracing::error!(pass = self.name, error = %error, "a pass failed and will be tried again");
                     }
                     failing = true;
+                    metrics::counter!("tenure_pass_failures_total", "pass" => self.name).increment(1);
                     AFTER_FAILURE
                 }
             };

@@ -43,7 +43,7 @@ pub fn cold_failure(error: sqlx::Error) -> OpError {
 pub const BATCH_MEMBERS_MAX: usize = 200;
 /// Bytes of the bodies in one batch; a larger member goes alone.
 pub const BATCH_BYTES_MAX: usize = 4 << 20;
-/// Bytes of the bodies that may wait for one operation.
+/// Bytes of the bodies that one operation may hold, from the request to its answer, in the slow lane too.
 pub const WAITING_BYTES_MAX: usize = 128 << 20;
 
 /// Dependencies of the members of one batch; a member with more goes alone.
@@ -106,6 +106,29 @@ struct Job<O: Operation> {
     member: O::Member,
     reply: oneshot::Sender<Result<O::Answer, OpError>>,
     since: Instant,
+    /// Counted for as long as the member is in memory, wherever it waits.
+    _weight: Weight,
+}
+
+/// Bytes that are counted until this is dropped.
+struct Weight {
+    bytes: usize,
+    all: Arc<AtomicUsize>,
+}
+
+impl Weight {
+    /// Counts them, unless there are too many already.
+    fn take(bytes: usize, all: &Arc<AtomicUsize>) -> Option<Self> {
+        let before = all.fetch_add(bytes, Ordering::Relaxed);
+        let weight = Self { bytes, all: Arc::clone(all) };
+        (before <= WAITING_BYTES_MAX).then_some(weight)
+    }
+}
+
+impl Drop for Weight {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 impl<O: Operation> Job<O> {
@@ -126,7 +149,7 @@ impl<O: Operation> Batcher<O> {
     pub fn start(operation: O, database: &PgConnectOptions, bells: &Bells, tasks: &TaskTracker) -> Self {
         let (queue, inbox) = mpsc::channel(O::WAITING_MAX);
         let operation = Arc::new(operation);
-        let waiting_bytes = Arc::new(AtomicUsize::new(0));
+        let waiting_bytes = Arc::<AtomicUsize>::default();
         let slow = SlowLane::start(&operation, database, bells, tasks);
         let worker = Worker {
             operation,
@@ -135,7 +158,6 @@ impl<O: Operation> Batcher<O> {
             session: Session::new(database.clone()),
             slow,
             bells: bells.clone(),
-            waiting_bytes: Arc::clone(&waiting_bytes),
         };
         tasks.spawn(worker.work());
         Self { queue, waiting_bytes }
@@ -145,10 +167,9 @@ impl<O: Operation> Batcher<O> {
     pub async fn submit(&self, member: O::Member) -> Result<O::Answer, OpError> {
         let weight = O::weight(&member);
         let (reply, answer) = oneshot::channel();
-        let waiting = self.waiting_bytes.fetch_add(weight, Ordering::Relaxed);
-        let job = Job { member, reply, since: Instant::now() };
-        if waiting > WAITING_BYTES_MAX || self.queue.try_send(job).is_err() {
-            self.waiting_bytes.fetch_sub(weight, Ordering::Relaxed);
+        let weight = Weight::take(weight, &self.waiting_bytes);
+        let job = weight.map(|weight| Job { member, reply, since: Instant::now(), _weight: weight });
+        if job.is_none_or(|job| self.queue.try_send(job).is_err()) {
             metrics::counter!("tenure_batch_shed_total", "operation" => O::NAME).increment(1);
             return Err(OpError::Overloaded(O::NAME));
         }
@@ -164,7 +185,6 @@ struct Worker<O: Operation> {
     session: Session,
     slow: SlowLane<O>,
     bells: Bells,
-    waiting_bytes: Arc<AtomicUsize>,
 }
 
 impl<O: Operation> Worker<O> {
@@ -174,7 +194,6 @@ impl<O: Operation> Worker<O> {
             let waiting = self.inbox.len() + self.held_over.len();
             metrics::gauge!("tenure_batch_waiting", "operation" => O::NAME).set(waiting as f64);
             for job in &batch {
-                self.waiting_bytes.fetch_sub(O::weight(&job.member), Ordering::Relaxed);
                 metrics::histogram!("tenure_batch_wait_seconds", "operation" => O::NAME).record(job.since.elapsed());
             }
             let started = Instant::now();

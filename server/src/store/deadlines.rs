@@ -59,6 +59,17 @@ pub async fn end_overdue(conn: &mut PgConnection, limit: i64) -> Result<Slice, s
     Ok(Slice { found: due.len(), dealt_with: usize::try_from(dealt_with).unwrap_or(usize::MAX), ended })
 }
 
+/// Whether some deadline has passed that was not dealt with, whoever may hold it: another pass that has not committed, too.
+pub async fn is_due(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"-- is_overdue
+        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        SELECT EXISTS (SELECT FROM task_times WHERE deadline <= (SELECT now FROM moment)) AS "due!""#
+    )
+    .fetch_one(conn)
+    .await
+}
+
 /// Whether a deadline passes within this time.
 pub async fn is_near(conn: &mut PgConnection, within: std::time::Duration) -> Result<bool, sqlx::Error> {
     sqlx::query_scalar!(

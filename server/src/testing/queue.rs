@@ -20,6 +20,7 @@ use crate::batch::claim_line::{self, Answer, ClaimLine};
 use crate::batch::delivery::HandBack;
 use crate::batch::marks::MarkTable;
 use crate::batch::message_queue::MessageQueue;
+use crate::clock::ClockSkew;
 use crate::domain::create::NewTask;
 use crate::domain::lifecycle::Report;
 use crate::domain::message::QueueName;
@@ -109,7 +110,13 @@ impl Queue {
             status: Batcher::start(ReadStatus, options, &bells, &tasks),
             line: ClaimLine::start(line, &tasks, stop.clone()),
             back,
-            passes: Context { pool, bells, event_retention: Duration::from_secs(3600), witnesses: Memory::default() },
+            passes: Context {
+                pool,
+                bells,
+                event_retention: Duration::from_secs(3600),
+                witnesses: Memory::default(),
+                skew: ClockSkew::default(),
+            },
             marks,
             queues,
             term,
