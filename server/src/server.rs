@@ -12,6 +12,7 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::auth::Authenticator;
+use crate::background::tail::Tail;
 use crate::background::{Context, driver, elsewhere};
 use crate::batch::Batcher;
 use crate::batch::claim_line::{self, ClaimLine};
@@ -220,6 +221,9 @@ fn assemble(
         report: Batcher::start(report, options, &bells, tasks),
         status: Batcher::start(ReadStatus, options, &bells, tasks),
         line: ClaimLine::start(line, tasks, shutdown.clone()),
+        tail: Tail::start(pool.clone(), bells, tasks, shutdown.clone()),
+        tasks: tasks.clone(),
+        draining: shutdown.clone(),
         pool,
         queues,
         passes,

@@ -77,6 +77,7 @@ fn describe() {
         "tenure_polls_total",
         "Polls answered from memory, because nothing had happened, and by the database"
     );
+    describe_gauge!("tenure_event_streams", "Streams of events that are open");
     describe_gauge!("tenure_oldest_transaction_seconds", "Age of the oldest transaction in the database");
     describe_histogram!("http_request_duration_seconds", "How long requests took");
     describe_counter!("http_requests_total", "Requests answered, by class of status");

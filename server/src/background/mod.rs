@@ -9,6 +9,7 @@ pub mod elsewhere;
 pub mod events;
 pub mod marks;
 pub mod messages;
+pub mod tail;
 
 use std::time::{Duration, Instant};
 

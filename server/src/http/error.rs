@@ -10,7 +10,7 @@ use tenure_api::dates::Timestamp;
 use tenure_api::errors::ErrorCode;
 
 use super::call::Call;
-use crate::auth::InsufficientScopes;
+use crate::auth::{AuthError, InsufficientScopes};
 use crate::clock;
 use crate::domain::create::Unacceptable;
 use crate::domain::json;
@@ -50,6 +50,12 @@ impl ApiError {
         let incident = uuid::Uuid::new_v4();
         tracing::error!(incident.id = %incident, cause, "a request failed in a way that it should not");
         Self::new(ErrorCode::InternalServerError, format!("internal error; incidentId {incident}"))
+    }
+
+    /// Which error it is.
+    #[must_use]
+    pub fn code(&self) -> ErrorCode {
+        self.code
     }
 
     /// The answer to a call.
@@ -130,6 +136,18 @@ impl From<sqlx::Error> for ApiError {
             _ => {
                 tracing::warn!(error = %error, "a statement failed, its caller is asked to try again");
                 Self::unavailable("the database did not answer; send the request again")
+            }
+        }
+    }
+}
+
+impl From<AuthError> for ApiError {
+    fn from(error: AuthError) -> Self {
+        match error {
+            AuthError::Failure(failure) => Self::new(ErrorCode::AuthenticationFailed, failure.to_string()),
+            AuthError::Lookup(ref cause) => {
+                tracing::warn!(error = %cause, "a client could not be looked up");
+                Self::unavailable(error.to_string())
             }
         }
     }

@@ -18,8 +18,8 @@ use axum::response::Response;
 use axum::routing::{MethodRouter, any, get, post, put};
 
 use api::{
-    claim_task, claim_work, clock, counts, create_task, definition, events, health, poll_task_urls, reclaim, report,
-    status,
+    claim_task, claim_work, clock, counts, create_task, definition, event_stream, events, health, poll_task_urls,
+    reclaim, report, status,
 };
 use app::App;
 use call::Call;
@@ -76,6 +76,7 @@ fn task() -> MethodRouter<App> {
 fn own_api() -> Router<App> {
     Router::new()
         .route("/events", get(on("listEvents", events::list_events)))
+        .route("/events/stream", get(on("streamEvents", event_stream::stream_events)))
         .route("/clock", get(on("getClock", clock::get_clock)))
         .route("/clock/advance", post(on("advanceClock", clock::advance_clock)))
 }
