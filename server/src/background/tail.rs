@@ -237,6 +237,7 @@ impl Tail {
 
     /// Brings memory up to the end of the log. Costs one read if nothing is new.
     async fn read_on(&self) -> Result<(), sqlx::Error> {
+        metrics::counter!("tenure_event_reads_total", "who" => "all").increment(1);
         let mut conn = self.shared.pool.acquire().await?;
         let mut ends = events::get_ends(&mut conn).await?;
         if ends.unsequenced {

@@ -10,6 +10,7 @@
 
 mod authentication;
 mod bad_input;
+mod event_stream;
 mod events;
 mod faults;
 mod health;
@@ -20,4 +21,5 @@ mod poll_worker;
 mod proxy;
 mod rig;
 mod serve;
+mod sse;
 mod under_load;

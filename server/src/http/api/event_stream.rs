@@ -169,6 +169,7 @@ impl Teller {
 
     /// Reads a page of the log; answers the oldest position if what comes next is no longer there.
     async fn catch_up(&mut self, frame: &mut String) -> Result<Option<i64>, sqlx::Error> {
+        metrics::counter!("tenure_event_reads_total", "who" => "one").increment(1);
         let stretch = {
             let _turn = self.listener.turn_to_catch_up().await;
             let mut conn = self.app.pool.acquire().await?;
