@@ -367,6 +367,26 @@ async fn the_stream_of_a_client_that_is_deleted_ends_and_others_go_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_who_is_stuck_is_shut_out_as_well() {
+    let rig = Rig::start().await;
+    let (server, who) = (&rig.server, &rig.root);
+    let reader = rig.make_client("reader", &["tenure:list-events"]).await;
+    let mut stuck = Stream::open(server, &reader, "").await.begun().await;
+    // More than sockets hold.
+    for _ in 0..400 {
+        create(server, who, &large("stream/large")).await;
+    }
+    assert_eq!(metric(server, STREAMS).await, 1.0);
+    assert!(rig.administrate(&["delete", "reader"]).await.status.success());
+    eventually("the stream ends", async || (metric(server, STREAMS).await == 0.0).then_some(())).await;
+    let mut told = 0;
+    while let Item::Event { .. } = stuck.next().await {
+        told += 1;
+    }
+    assert!(told < 800, "the reader was to be stuck");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_streams_ask_the_database_as_much_as_one_and_none_at_all_when_nobody_listens() {
     let rig = Rig::start().await;
     let (server, who) = (&rig.server, &rig.root);
