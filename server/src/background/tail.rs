@@ -250,17 +250,20 @@ impl Tail {
             through = match events::read_on(&mut conn, through, PAGE).await? {
                 Stretch::Events(events, through) => {
                     let told = events.into_iter().map(|event| Told::render(event).map(Arc::new));
-                    let told = told.collect::<Result<_, _>>()?;
-                    if let Some(ring) = &mut *self.ring() {
-                        ring.push(told, through);
-                    }
-                    self.shared.moved.send_replace(());
+                    self.tell(told.collect::<Result<_, _>>()?, through);
                     through
                 }
                 Stretch::Gone(oldest) => self.start_at(oldest),
             };
         }
         Ok(())
+    }
+
+    fn tell(&self, told: Vec<Arc<Told>>, through: i64) {
+        if let Some(ring) = &mut *self.ring() {
+            ring.push(told, through);
+        }
+        self.shared.moved.send_replace(());
     }
 
     fn start_at(&self, position: i64) -> i64 {
@@ -343,6 +346,26 @@ mod tests {
         assert_eq!(handed(&ring, 14), (vec![], 15));
         assert!(ring.after(15).is_none());
         assert!(ring.after(99).is_none(), "a listener can be ahead of memory");
+    }
+
+    #[tokio::test]
+    async fn whoever_waits_is_told_when_memory_begins_and_when_it_moves() {
+        let stop = CancellationToken::new();
+        stop.cancel();
+        let pool = sqlx::postgres::PgPoolOptions::new().connect_lazy("postgres://nowhere.invalid").unwrap();
+        let tail = Tail::start(pool, Bells::default(), &TaskTracker::new(), stop);
+        let mut listener = tail.listen().unwrap();
+        let mut next = Box::pin(listener.next(3));
+        assert!(futures_util::poll!(next.as_mut()).is_pending());
+        tail.start_at(5);
+        assert!(matches!(next.await, Next::Behind));
+        let mut next = Box::pin(listener.next(5));
+        assert!(futures_util::poll!(next.as_mut()).is_pending());
+        tail.tell(vec![told(6, 1)], 7);
+        assert!(matches!(next.await, Next::Events(events, 7) if events.len() == 1));
+        assert_eq!(tail.listeners(), 1);
+        drop(listener);
+        assert_eq!(tail.listeners(), 0);
     }
 
     #[test]
