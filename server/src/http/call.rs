@@ -13,6 +13,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::str::FromStr;
 use tenure_api::errors::ErrorCode;
+use tenure_api::hawk::bewit::split_url;
 use tenure_api::ids::{InvalidId, RunId, TaskId, TaskQueueId};
 
 use super::app::App;
@@ -45,9 +46,18 @@ pub struct Call {
     principal: Option<Principal>,
 }
 
+/// Whether anybody asks who sends a request before its handler does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Sender {
+    /// Yes.
+    Authenticated,
+    /// No: the handler needs no scopes, or asks by itself. Such a request needs no database.
+    Anybody,
+}
+
 impl Call {
     /// Reads a request and finds out who sent it. The error is the answer.
-    pub async fn read(app: &App, name: &'static str, mut request: Request) -> Result<Self, Response> {
+    pub async fn read(app: &App, name: &'static str, sender: Sender, mut request: Request) -> Result<Self, Response> {
         let params = match request.extract_parts::<RawPathParams>().await {
             Ok(params) => Ok(params.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()),
             Err(error) => Err(error.to_string()),
@@ -70,19 +80,14 @@ impl Call {
             Ok(body) => call.body = body,
             Err(error) => return Err(error.response(&call)),
         }
+        if sender == Sender::Anybody {
+            return Ok(call);
+        }
         match authenticate(app, &call).await {
             Ok((principal, arrived)) => (call.principal, call.arrived) = (Some(principal), arrived),
             Err(error) => return Err(error.response(&call)),
         }
         Ok(call)
-    }
-
-    /// Lets the caller through if their scopes satisfy the expression.
-    pub fn authorize(&self, required: &Expression) -> Result<(), ApiError> {
-        match &self.principal {
-            Some(principal) => Ok(principal.authorize(required)?),
-            None => Err(ApiError::internal("a request was not authenticated")),
-        }
     }
 
     /// Lets the caller through if they still may, for a request that has waited: its client may be gone by now.
@@ -104,26 +109,52 @@ impl Call {
     }
 
     /// The request as far as authentication looks at it.
-    fn request_parts(&self) -> RequestParts<'_> {
+    pub fn request_parts(&self) -> RequestParts<'_> {
         let header = |name: &str| self.head.headers.get(name).and_then(|value| value.to_str().ok());
-        // Nested routers see a shortened path; what was signed is the whole one.
-        let uri = self.head.extensions.get::<OriginalUri>().map_or(&self.head.uri, |original| &original.0);
+        let authority = || self.uri().authority().map(http::uri::Authority::as_str);
         RequestParts {
             method: self.head.method.as_str(),
-            target: uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str),
-            host: header(HOST.as_str()).or(uri.authority().map(http::uri::Authority::as_str)).unwrap_or_default(),
+            target: self.target(),
+            host: header(HOST.as_str()).or_else(authority).unwrap_or_default(),
             forwarded_port: header("x-forwarded-port"),
             forwarded_proto: header("x-forwarded-proto"),
-            authorization: self.header(AUTHORIZATION.as_str()),
+            // A header that is not text is no header that we know.
+            authorization: self.head.headers.get(AUTHORIZATION).map(|value| value.to_str().unwrap_or("?")),
             content_type: header(CONTENT_TYPE.as_str()),
             body: &self.body,
+            body_is_elsewhere: false,
         }
+    }
+
+    /// Nested routers see a shortened path; what was signed is the whole one.
+    fn uri(&self) -> &http::Uri {
+        self.head.extensions.get::<OriginalUri>().map_or(&self.head.uri, |original| &original.0)
+    }
+
+    fn target(&self) -> &str {
+        self.uri().path_and_query().map_or("/", http::uri::PathAndQuery::as_str)
+    }
+
+    /// Who sent the request.
+    pub fn principal(&self) -> Result<&Principal, ApiError> {
+        self.principal.as_ref().ok_or_else(|| ApiError::internal("a request was not authenticated"))
+    }
+
+    /// Lets the caller through if their scopes satisfy the expression.
+    pub fn authorize(&self, required: &Expression) -> Result<(), ApiError> {
+        Ok(self.principal()?.authorize(required)?)
+    }
+
+    /// A parameter of the path as it is.
+    pub fn text_param(&self, name: &str) -> &str {
+        self.params.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value.as_str())
     }
 
     /// A parameter of the path.
     fn param<T: FromStr<Err = InvalidId>>(&self, name: &str) -> Result<T, ApiError> {
-        let value = self.params.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value.as_str());
-        value.parse().map_err(|error| ApiError::arguments(format!("the path parameter `{name}`: {error}")))
+        self.text_param(name)
+            .parse()
+            .map_err(|error| ApiError::arguments(format!("the path parameter `{name}`: {error}")))
     }
 
     /// The parameter `taskId`.
@@ -148,7 +179,7 @@ impl Call {
         }
     }
 
-    /// The parameters of the query string, of which only these are known.
+    /// The parameters of the query string, of which only these are known. A bewit is not among them.
     pub fn query(&self, known: &[&str]) -> Result<Vec<(String, String)>, ApiError> {
         let decode = |text: &str| {
             percent_encoding::percent_decode_str(&text.replace('+', " "))
@@ -156,7 +187,10 @@ impl Call {
                 .map(std::borrow::Cow::into_owned)
         };
         let mut found: Vec<(String, String)> = Vec::new();
-        for pair in self.head.uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+        let unsigned = split_url(self.target());
+        let target = unsigned.as_ref().map_or_else(|| self.target(), |url| url.resource.as_ref());
+        let query = target.split_once('?').map_or("", |(_, query)| query);
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let (Ok(name), Ok(value)) = (decode(name), decode(value)) else {
                 return Err(ApiError::arguments("the query string is not UTF-8"));
@@ -234,6 +268,6 @@ async fn read_body(parts: &Parts, body: Body) -> Result<Bytes, ApiError> {
 
 async fn authenticate(app: &App, call: &Call) -> Result<(Principal, Now), ApiError> {
     let request = call.request_parts();
-    let now = if request.authorization.is_some() { app.now().await? } else { NO_TIME };
+    let now = if request.is_signed() { app.now().await? } else { NO_TIME };
     Ok((app.authenticator.authenticate(&request, now).await?, now))
 }

@@ -10,11 +10,12 @@ use tenure_api::dates::Timestamp;
 use tenure_api::errors::ErrorCode;
 
 use super::call::Call;
-use crate::auth::{AuthError, InsufficientScopes};
+use crate::auth::{AuthError, AuthFailure, InsufficientScopes};
 use crate::clock;
 use crate::domain::create::Unacceptable;
 use crate::domain::json;
 use crate::ops::OpError;
+use crate::store::clients::ClientError;
 
 /// Seconds after which a 503 may be tried again.
 const RETRY_SECONDS: &str = "1";
@@ -37,6 +38,11 @@ impl ApiError {
     /// A parameter of the path or the query is wrong.
     pub fn arguments(message: impl Into<String>) -> Self {
         Self::new(ErrorCode::InvalidRequestArguments, message)
+    }
+
+    /// The body is JSON of the right form, but breaks a rule.
+    pub fn body(message: impl std::fmt::Display) -> Self {
+        Self::new(ErrorCode::InputValidationError, format!("the body: {message}"))
     }
 
     /// Try again later.
@@ -141,14 +147,29 @@ impl From<sqlx::Error> for ApiError {
     }
 }
 
+impl From<AuthFailure> for ApiError {
+    fn from(failure: AuthFailure) -> Self {
+        Self::new(ErrorCode::AuthenticationFailed, failure.to_string())
+    }
+}
+
 impl From<AuthError> for ApiError {
     fn from(error: AuthError) -> Self {
         match error {
-            AuthError::Failure(failure) => Self::new(ErrorCode::AuthenticationFailed, failure.to_string()),
+            AuthError::Failure(failure) => failure.into(),
             AuthError::Lookup(ref cause) => {
-                tracing::warn!(error = %cause, "a client could not be looked up");
+                tracing::warn!(error = %cause, "clients or roles could not be looked up");
                 Self::unavailable(error.to_string())
             }
+        }
+    }
+}
+
+impl From<ClientError> for ApiError {
+    fn from(error: ClientError) -> Self {
+        match error {
+            ClientError::Database(error) => error.into(),
+            ClientError::Token { .. } => Self::internal(&error.to_string()),
         }
     }
 }

@@ -15,25 +15,28 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::response::Response;
-use axum::routing::{MethodRouter, any, get, post, put};
+use axum::routing::{MethodRouter, any, delete, get, post, put};
 
 use api::{
-    claim_task, claim_work, clock, counts, create_task, definition, event_stream, events, health, poll_task_urls,
-    reclaim, report, status,
+    claim_task, claim_work, clients, clock, counts, create_task, definition, event_stream, events, health,
+    poll_task_urls, reclaim, report, roles, scopes, status,
 };
 use app::App;
-use call::Call;
+use call::{Call, Sender};
 use error::ApiError;
 
 /// Every route.
 pub fn router(app: App) -> Router {
     let root = Router::new()
-        .route("/__heartbeat__", get(on("heartbeat", health::heartbeat)))
-        .route("/__lbheartbeat__", get(on("lbheartbeat", health::lbheartbeat)))
-        .route("/__version__", get(on("version", health::version)))
-        .route("/metrics", get(on("metrics", health::metrics)))
-        .route("/robots.txt", get(on("robots", health::robots)));
+        .route("/__heartbeat__", get(open("heartbeat", health::heartbeat)))
+        .route("/__lbheartbeat__", get(open("lbheartbeat", health::lbheartbeat)))
+        .route("/__version__", get(open("version", health::version)))
+        .route("/metrics", get(open("metrics", health::metrics)))
+        .route("/robots.txt", get(open("robots", health::robots)));
     root.nest("/api/queue/v1", queue_api())
+        // Clients from before there were root URLs are given a base URL that ends like this.
+        .nest("/v1", queue_api())
+        .nest("/api/auth/v1", auth_api())
         .nest("/api/tenure/v1", own_api())
         .nest(poll::PATH, message_plane())
         .fallback(error::no_such_route)
@@ -47,10 +50,10 @@ fn queue_api() -> Router<App> {
     let pending = || get(on("pendingTasks", counts::pending_tasks));
     let counts = || get(on("taskQueueCounts", counts::task_queue_counts));
     Router::new()
-        .route("/ping", get(on("ping", health::ping)))
-        .route("/__heartbeat__", get(on("heartbeat", health::heartbeat)))
-        .route("/__lbheartbeat__", get(on("lbheartbeat", health::lbheartbeat)))
-        .route("/__version__", get(on("version", health::version)))
+        .route("/ping", get(open("ping", health::ping)))
+        .route("/__heartbeat__", get(open("heartbeat", health::heartbeat)))
+        .route("/__lbheartbeat__", get(open("lbheartbeat", health::lbheartbeat)))
+        .route("/__version__", get(open("version", health::version)))
         .route("/task/{taskId}", task())
         .route("/task/{taskId}/status", get(on("status", status::status)))
         .route("/claim-work/{taskQueueId}", claim_work())
@@ -72,6 +75,49 @@ fn task() -> MethodRouter<App> {
     get(on("task", definition::task)).merge(put(on("createTask", create_task::create_task)))
 }
 
+/// The Taskcluster Auth API, as far as it is about clients, roles and scopes. Its lists end in a slash, which the Python
+/// client leaves out.
+fn auth_api() -> Router<App> {
+    Router::new()
+        .route("/ping", get(open("ping", health::ping)))
+        .route("/__heartbeat__", get(open("heartbeat", health::heartbeat)))
+        .route("/__lbheartbeat__", get(open("lbheartbeat", health::lbheartbeat)))
+        .route("/__version__", get(open("version", health::version)))
+        .route("/clients", get(on("listClients", clients::list_clients)))
+        .route("/clients/", get(on("listClients", clients::list_clients)))
+        .route("/clients/{clientId}", client())
+        .route("/clients/{clientId}/reset", post(on("resetAccessToken", clients::reset_access_token)))
+        .route("/clients/{clientId}/enable", post(on("enableClient", clients::enable_client)))
+        .route("/clients/{clientId}/disable", post(on("disableClient", clients::disable_client)))
+        .route("/roles", get(on("listRoles", roles::list_roles)))
+        .route("/roles/", get(on("listRoles", roles::list_roles)))
+        .route("/roles2", get(on("listRoles2", roles::list_roles2)))
+        .route("/roles2/", get(on("listRoles2", roles::list_roles2)))
+        .route("/roleids", get(on("listRoleIds", roles::list_role_ids)))
+        .route("/roleids/", get(on("listRoleIds", roles::list_role_ids)))
+        .route("/roles/{roleId}", role())
+        .route("/scopes/expand", post(on("expandScopes", scopes::expand_scopes)))
+        .route("/scopes/current", get(on("currentScopes", scopes::current_scopes)))
+        .route("/authenticate-hawk", post(open("authenticateHawk", scopes::authenticate_hawk)))
+        .route("/test-authenticate", post(open("testAuthenticate", scopes::test_authenticate)))
+        .route("/test-authenticate-get", get(open("testAuthenticateGet", scopes::test_authenticate_get)))
+        .route("/test-authenticate-get/", get(open("testAuthenticateGet", scopes::test_authenticate_get)))
+}
+
+fn client() -> MethodRouter<App> {
+    get(on("client", clients::client))
+        .merge(put(on("createClient", clients::create_client)))
+        .merge(post(on("updateClient", clients::update_client)))
+        .merge(delete(on("deleteClient", clients::delete_client)))
+}
+
+fn role() -> MethodRouter<App> {
+    get(on("role", roles::role))
+        .merge(put(on("createRole", roles::create_role)))
+        .merge(post(on("updateRole", roles::update_role)))
+        .merge(delete(on("deleteRole", roles::delete_role)))
+}
+
 /// What Tenure has beyond it.
 fn own_api() -> Router<App> {
     Router::new()
@@ -89,12 +135,32 @@ fn message_plane() -> Router<App> {
         .route("/{queue}/messages/{messageId}", any(poll::message))
 }
 
+type Answer = std::pin::Pin<Box<dyn Future<Output = Response> + Send>>;
+
 /// Turns an operation's handler, a function from the application and the call to an answer, into a method of a route.
 /// `name` is what the API calls the operation.
-fn on<H, F>(
+fn on<H, F>(name: &'static str, handler: H) -> impl Fn(State<App>, Request) -> Answer + Clone + Send + Sync + 'static
+where
+    H: Fn(App, Arc<Call>) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Result<Response, ApiError>> + Send + 'static,
+{
+    handle(name, Sender::Authenticated, handler)
+}
+
+/// The same for an operation that needs no scopes, or authenticates its callers by itself.
+fn open<H, F>(name: &'static str, handler: H) -> impl Fn(State<App>, Request) -> Answer + Clone + Send + Sync + 'static
+where
+    H: Fn(App, Arc<Call>) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Result<Response, ApiError>> + Send + 'static,
+{
+    handle(name, Sender::Anybody, handler)
+}
+
+fn handle<H, F>(
     name: &'static str,
+    sender: Sender,
     handler: H,
-) -> impl Fn(State<App>, Request) -> std::pin::Pin<Box<dyn Future<Output = Response> + Send>> + Clone + Send + Sync + 'static
+) -> impl Fn(State<App>, Request) -> Answer + Clone + Send + Sync + 'static
 where
     H: Fn(App, Arc<Call>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Result<Response, ApiError>> + Send + 'static,
@@ -102,7 +168,7 @@ where
     move |State(app), request| {
         let handler = handler.clone();
         Box::pin(async move {
-            let call = match Call::read(&app, name, request).await {
+            let call = match Call::read(&app, name, sender, request).await {
                 Ok(call) => Arc::new(call),
                 Err(refused) => return refused,
             };
