@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use crate::auth::Authenticator;
 use crate::background::groups::Memory;
+use crate::background::tail::Tail;
 use crate::background::{Context, clocks, driver, elsewhere};
 use crate::batch::Batcher;
 use crate::batch::claim_line::{self, ClaimLine};
@@ -233,6 +234,9 @@ fn assemble(
         report: Batcher::start(report, options, &bells, tasks),
         status: Batcher::start(ReadStatus, options, &bells, tasks),
         line: ClaimLine::start(line, tasks, shutdown.clone()),
+        tail: Tail::start(pool.clone(), bells, tasks, shutdown.clone()),
+        tasks: tasks.clone(),
+        draining: shutdown.clone(),
         pool,
         queues,
         passes,

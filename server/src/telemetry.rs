@@ -77,6 +77,11 @@ fn describe() {
         "tenure_polls_total",
         "Polls answered from memory, because nothing had happened, and by the database"
     );
+    describe_counter!(
+        "tenure_event_reads_total",
+        "Looks at the event log: for all streams together, and for one that is behind"
+    );
+    describe_gauge!("tenure_event_streams", "Streams of events that are open");
     describe_gauge!("tenure_oldest_transaction_seconds", "Age of the oldest transaction in the database");
     describe_gauge!("tenure_clock_skew_seconds", "How far the database's clock is ahead of this machine's");
     describe_counter!("tenure_pass_failures_total", "Background passes that failed; each is tried again");

@@ -21,6 +21,8 @@ struct Shared {
     line: Bell,
     /// Queues rung here since the notifier last told the others.
     others: Bell,
+    /// Rung when there may be new events.
+    tail: Notify,
     /// Rung when a pass may have something to do.
     passes: Notify,
     /// Rung when a task was resolved, or created with dependencies.
@@ -68,6 +70,7 @@ impl Bells {
         self.stay_awake();
         self.shared.line.ring(queues.clone());
         self.shared.others.ring(queues);
+        self.shared.tail.notify_one();
     }
 
     /// Another server rang.
@@ -76,6 +79,7 @@ impl Bells {
         self.shared.times_rung.fetch_add(1, Ordering::SeqCst);
         self.stay_awake();
         self.shared.line.ring(queues);
+        self.shared.tail.notify_one();
     }
 
     /// How often somebody has rung for a queue since this was first asked about it. Whoever reads it, then asks the
@@ -164,6 +168,11 @@ impl Bells {
     /// Waits until the passes are rung for.
     pub fn passes(&self) -> Notified<'_> {
         self.shared.passes.notified()
+    }
+
+    /// Waits until somebody rings: whatever makes a run claimable is also an event.
+    pub async fn tail(&self) {
+        self.shared.tail.notified().await;
     }
 
     /// Waits until the claim line is rung for.

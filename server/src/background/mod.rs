@@ -13,6 +13,7 @@ pub mod expiry;
 pub mod groups;
 pub mod marks;
 pub mod messages;
+pub mod tail;
 
 use std::time::{Duration, Instant};
 

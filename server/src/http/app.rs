@@ -5,9 +5,12 @@ use std::time::{Duration, Instant};
 
 use metrics_exporter_prometheus::PrometheusHandle;
 use sqlx::PgPool;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::auth::{Authenticator, Now};
 use crate::background::Context;
+use crate::background::tail::Tail;
 use crate::batch::Batcher;
 use crate::batch::claim_line::ClaimLine;
 use crate::batch::message_queue::MessageQueue;
@@ -47,6 +50,12 @@ pub struct Parts {
     pub delete_messages: Batcher<DeleteMessages>,
     /// The message plane's URLs.
     pub poll_urls: PollUrls,
+    /// The newest events, for streams.
+    pub tail: Tail,
+    /// Where streams run.
+    pub tasks: TaskTracker,
+    /// Ends streams when the server drains.
+    pub draining: CancellationToken,
     /// The passes, for the manual clock.
     pub passes: Context,
     /// Whether the clock may be moved.

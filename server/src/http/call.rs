@@ -97,6 +97,18 @@ impl Call {
         Ok(principal.authorize(required)?)
     }
 
+    /// When the caller's credentials end, in milliseconds since 1970.
+    #[must_use]
+    pub fn credentials_end_ms(&self) -> Option<i64> {
+        self.principal.as_ref().and_then(|principal| principal.expires_ms)
+    }
+
+    /// A header of the request; one that is not text is a `?`, which is nothing that we know.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.head.headers.get(name).map(|value| value.to_str().unwrap_or("?"))
+    }
+
     /// The request as far as authentication looks at it.
     pub fn request_parts(&self) -> RequestParts<'_> {
         let header = |name: &str| self.head.headers.get(name).and_then(|value| value.to_str().ok());

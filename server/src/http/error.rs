@@ -65,6 +65,12 @@ impl ApiError {
         Self::new(ErrorCode::InternalServerError, format!("internal error; incidentId {incident}"))
     }
 
+    /// Which error it is.
+    #[must_use]
+    pub fn code(&self) -> ErrorCode {
+        self.code
+    }
+
     /// The answer to a call.
     #[must_use]
     pub fn response(self, call: &Call) -> Response {

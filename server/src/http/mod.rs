@@ -19,8 +19,8 @@ use axum::response::Response;
 use axum::routing::{MethodRouter, any, delete, get, post, put};
 
 use api::{
-    change_priority, change_task, claim_task, claim_work, clients, clock, counts, create_task, definition, events,
-    health, poll_task_urls, reclaim, report, roles, scopes, status, task_group, task_lists,
+    change_priority, change_task, claim_task, claim_work, clients, clock, counts, create_task, definition,
+    event_stream, events, health, poll_task_urls, reclaim, report, roles, scopes, status, task_group, task_lists,
 };
 use app::App;
 use call::{Call, Sender};
@@ -143,6 +143,7 @@ fn role() -> MethodRouter<App> {
 fn own_api() -> Router<App> {
     Router::new()
         .route("/events", get(on("listEvents", events::list_events)))
+        .route("/events/stream", get(on("streamEvents", event_stream::stream_events)))
         .route("/clock", get(on("getClock", clock::get_clock)))
         .route("/clock/advance", post(on("advanceClock", clock::advance_clock)))
 }

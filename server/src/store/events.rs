@@ -139,6 +139,57 @@ async fn load_subjects(conn: &mut PgConnection, seqs: &[i64]) -> Result<HashMap<
         .collect()
 }
 
+/// How far the log goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Ends {
+    /// A reader may start after this position or any later one.
+    pub oldest: i64,
+    /// The position of the newest event, 0 if there has been none.
+    pub newest: i64,
+    /// Whether there are events that have no position yet.
+    pub unsequenced: bool,
+}
+
+/// How far the log goes, by one read: what everything that waits for new events asks again and again.
+pub async fn get_ends(conn: &mut PgConnection) -> Result<Ends, sqlx::Error> {
+    sqlx::query_as!(
+        Ends,
+        r#"-- event_ends
+        SELECT COALESCE((SELECT first FROM outbox_order ORDER BY first LIMIT 1), 1) - 1 AS "oldest!",
+               COALESCE((SELECT first + events FROM outbox_order ORDER BY first DESC LIMIT 1), 1) - 1 AS "newest!",
+               EXISTS (SELECT FROM outbox_new) AS "unsequenced!""#
+    )
+    .fetch_one(conn)
+    .await
+}
+
+/// A part of the log that was read on from a position.
+#[derive(Debug)]
+pub enum Stretch {
+    /// The events, and the position up to which everything has been read. The events alone do not tell: those of tasks
+    /// that have expired are missing.
+    Events(Vec<Event>, i64),
+    /// The cursor points to events that are no longer kept; reading may start after this position.
+    Gone(i64),
+}
+
+/// Reads up to `limit` events that come after a position, all in one snapshot: events that are forgotten meanwhile are
+/// either all there or are reported as gone.
+pub async fn read_on(conn: &mut PgConnection, after: i64, limit: usize) -> Result<Stretch, sqlx::Error> {
+    let mut snapshot = conn.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
+    let newest = get_ends(&mut snapshot).await?.newest;
+    let page = read(&mut snapshot, after, limit).await?;
+    snapshot.commit().await?;
+    Ok(match page {
+        Page::Gone(oldest) => Stretch::Gone(oldest),
+        Page::Events(events, _) => {
+            let looked_at = after.saturating_add(i64::try_from(limit).unwrap_or(i64::MAX)).min(newest).max(after);
+            let through = events.last().map_or(looked_at, |event| event.position.max(looked_at));
+            Stretch::Events(events, through)
+        }
+    })
+}
+
 /// Forgets events older than `retention`, except the newest, whose position the next one continues.
 pub async fn forget(conn: &mut PgConnection, retention: std::time::Duration, limit: i64) -> Result<u64, sqlx::Error> {
     let forgotten = sqlx::query_scalar!(

@@ -11,6 +11,7 @@
 mod accounts;
 mod authentication;
 mod bad_input;
+mod event_stream;
 mod events;
 mod faults;
 mod faults_of_the_database;
@@ -23,5 +24,6 @@ mod proxy;
 mod rig;
 mod serve;
 mod signed_urls;
+mod sse;
 mod under_load;
 mod who_am_i;

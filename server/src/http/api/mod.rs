@@ -10,6 +10,7 @@ pub mod clock;
 pub mod counts;
 pub mod create_task;
 pub mod definition;
+pub mod event_stream;
 pub mod events;
 pub mod health;
 pub mod poll_task_urls;
