@@ -6,6 +6,7 @@
 
 mod cache;
 mod request;
+mod session;
 mod task_credentials;
 
 use std::sync::Arc;
@@ -21,6 +22,8 @@ use crate::store::clients::{self, ClientAccount, ClientError};
 use cache::Cache;
 use request::{Claim, Issuer};
 pub use request::{Now, RequestParts, TIMESTAMP_SKEW_SECONDS};
+use session::Tickets;
+pub use session::{SESSION_LIFETIME, Session};
 pub use task_credentials::{ClaimedRun, TaskCredentials};
 
 /// Why a request is not from whom it says; each is a 401. The messages are fit for an API answer.
@@ -161,6 +164,7 @@ pub struct Authenticator {
     keys: Arc<SecretKeys>,
     accounts: Cache<Account, ClientError>,
     tasks: TaskCredentials,
+    tickets: Tickets,
     anonymous: Principal,
 }
 
@@ -171,6 +175,7 @@ impl Authenticator {
         Self {
             pool,
             tasks: TaskCredentials::new(&keys),
+            tickets: Tickets::new(&keys),
             keys: Arc::new(keys),
             accounts: Cache::new(),
             anonymous: Principal { client_id: None, scopes: Arc::new(expand([])), expires_ms: None },

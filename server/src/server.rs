@@ -21,6 +21,7 @@ use crate::batch::message_queue::MessageQueue;
 use crate::config::{ClockMode, Database, Settings};
 use crate::embedded::{self, Embedded, EmbeddedError, RootCredentials};
 use crate::http::app::{App, Parts};
+use crate::http::page::Pages;
 use crate::http::poll::PollUrls;
 use crate::http::{self, connection};
 use crate::ops::create_task::CreateTask;
@@ -213,6 +214,7 @@ fn assemble(
     Arc::new(Parts {
         messages: MessageQueue::new(Batcher::start(get_messages, options, &bells, tasks), bells.clone()),
         delete_messages: Batcher::start(delete_messages, options, &bells, tasks),
+        pages: Pages::new(root_url),
         poll_urls: PollUrls::new(poll_keys, root_url, settings.message_visibility),
         authenticator: Authenticator::new(pool.clone(), keys),
         create: Batcher::start(CreateTask, options, &bells, tasks),

@@ -12,6 +12,7 @@ use crate::batch::Batcher;
 use crate::batch::claim_line::ClaimLine;
 use crate::batch::message_queue::MessageQueue;
 use crate::clock;
+use crate::http::page::Pages;
 use crate::http::poll::PollUrls;
 use crate::ops::create_task::CreateTask;
 use crate::ops::messages::DeleteMessages;
@@ -47,6 +48,8 @@ pub struct Parts {
     pub delete_messages: Batcher<DeleteMessages>,
     /// The message plane's URLs.
     pub poll_urls: PollUrls,
+    /// What the operator's page needs.
+    pub pages: Pages,
     /// The passes, for the manual clock.
     pub passes: Context,
     /// Whether the clock may be moved.

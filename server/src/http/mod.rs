@@ -7,6 +7,7 @@ pub mod connection;
 pub mod delivery;
 pub mod error;
 mod headers;
+pub mod page;
 pub mod poll;
 
 use std::future::Future;
@@ -36,6 +37,7 @@ pub fn router(app: App) -> Router {
     root.nest("/api/queue/v1", queue_api())
         .nest("/api/tenure/v1", own_api())
         .nest(poll::PATH, message_plane())
+        .merge(page::router())
         .fallback(error::no_such_route)
         .method_not_allowed_fallback(error::no_such_route)
         .with_state(app)

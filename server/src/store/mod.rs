@@ -13,6 +13,7 @@ pub mod decode;
 pub mod events;
 pub mod marks;
 pub mod messages;
+pub mod page;
 pub mod queues;
 pub mod schema;
 pub mod session;
