@@ -39,8 +39,8 @@ pub(super) struct About {
 
 impl About {
     fn headings(self, all: &[&'static str]) -> Vec<&'static str> {
-        let keep = |heading: &&str| !(self.queue && *heading == "Queue") && !(self.worker && *heading == "Worker");
-        all.iter().copied().filter(|heading| keep(&heading)).collect()
+        let left_out = |heading: &str| (self.queue && heading == "Queue") || (self.worker && heading == "Worker");
+        all.iter().copied().filter(|heading| !left_out(heading)).collect()
     }
 }
 

@@ -109,7 +109,7 @@ pub(super) fn pretty(json: &str) -> String {
             }
             '{' | '[' => {
                 out.push(token);
-                while tokens.next_if(|next| next.is_ascii_whitespace()).is_some() {}
+                while tokens.next_if(char::is_ascii_whitespace).is_some() {}
                 match tokens.next_if(|next| matches!(next, '}' | ']')) {
                     Some(end) => out.push(end),
                     None => {

@@ -147,17 +147,17 @@ pub(super) async fn find_visitor(app: &App, headers: &HeaderMap) -> Result<(Opti
     let mut pairs = cookies.flat_map(|cookies| cookies.split(';')).filter_map(|cookie| cookie.trim().split_once('='));
     if let Some((_, ticket)) = pairs.find(|(known, _)| *known == name) {
         let now = app.now().await?;
-        if let Some(session) = app.authenticator.resume(ticket, now).await.map_err(lookup_failed)? {
+        if let Some(session) = app.authenticator.resume(ticket, now).await.map_err(|error| lookup_failed(&error))? {
             let principal = session.principal.clone();
             return Ok((Some(session), principal));
         }
     }
     let nobody = RequestParts::default();
     let principal = app.authenticator.authenticate(&nobody, Now { real_ms: 0, server_ms: 0 }).await;
-    Ok((None, principal.map_err(lookup_failed)?))
+    Ok((None, principal.map_err(|error| lookup_failed(&error))?))
 }
 
-fn lookup_failed(error: AuthError) -> Trouble {
+fn lookup_failed(error: &AuthError) -> Trouble {
     tracing::warn!(%error, "a visitor of the page could not be looked up");
     Trouble::Unavailable
 }
