@@ -12,7 +12,7 @@ use super::visit::Visit;
 use super::{Page, Trouble};
 use crate::http::app::App;
 use crate::store::clock;
-use crate::store::page::{self, MemberState};
+use crate::store::page::{self, MemberRow, MemberState};
 
 /// Tasks of a page.
 const TASKS_MAX: i64 = 200;
@@ -31,13 +31,20 @@ pub(super) async fn group(app: App, visit: Arc<Visit>) -> Result<Page, Trouble> 
     let group = found.ok_or_else(|| Trouble::NotFound(format!("There is no task group {id}.")))?;
     let members = page::list_members(&mut conn, id.uuid(), after, TASKS_MAX).await?;
     conn.commit().await?;
-    let rows = html! { @for row in &members { tr {
-        td { (layout::task(&visit, &row.task.to_string(), row.definition.as_deref())) }
-        td { (layout::state(match row.state { MemberState::Unscheduled => "unscheduled", MemberState::Run(state) => state.as_str() })) }
-        td { (layout::queue(&visit, &row.queue)) }
-        td { (row.priority) }
-        td.number { @match row.run { Some(run) => (run.number() + 1), None => { span.zero { "0" } } } }
-    } } };
+    let cells = |row: &MemberRow| {
+        let state = match row.state {
+            MemberState::Unscheduled => "unscheduled",
+            MemberState::Run(state) => state.as_str(),
+        };
+        vec![
+            ("Task", layout::task(&visit, &row.task.to_string(), row.definition.as_deref())),
+            ("State", layout::state(state)),
+            ("Queue", layout::queue(&visit, &row.queue)),
+            ("Priority", html! { (row.priority) }),
+            (">Runs", layout::number(row.run.map_or(0, |run| i64::from(run.number()) + 1))),
+        ]
+    };
+    let rows: Vec<_> = members.iter().map(cells).collect();
     let last = members.last().filter(|_| i64::try_from(members.len()).is_ok_and(|count| count == TASKS_MAX));
     let aside = html! {
         @if !after.is_nil() { a href=(visit.link_to("group", &[&id.to_string()])) { "from the beginning" } " · " }
@@ -56,7 +63,7 @@ pub(super) async fn group(app: App, visit: Arc<Visit>) -> Result<Page, Trouble> 
         @if members.is_empty() {
             (section("Tasks", &aside, &layout::empty(&html! { p { "No task here. Tasks join a group by naming it as taskGroupId when they are created." } })))
         } @else {
-            (section("Tasks", &aside, &table("members", &["Task", "State", "Queue", "Priority", "Runs"], &rows)))
+            (section("Tasks", &aside, &table(&rows)))
         }
     };
     // The refreshing page is the first one; the others are read in peace.

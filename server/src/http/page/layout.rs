@@ -95,12 +95,21 @@ pub(super) fn empty(body: &Markup) -> Markup {
     html! { div.note { (body) } }
 }
 
-/// A table with these headings, and a row of cells for each thing.
-pub(super) fn table(class: &str, headings: &[&str], rows: &Markup) -> Markup {
+/// The cells of a row, each with the heading of its column. A heading that begins with `>` is one of numbers.
+pub(super) type Cells = Vec<(&'static str, Markup)>;
+
+/// A table; all rows have the same columns. Each cell repeats its heading, for screens that are too narrow for columns.
+pub(super) fn table(rows: &[Cells]) -> Markup {
+    let words = |heading: &'static str| heading.trim_start_matches('>');
+    let is_number = |heading: &str| heading.starts_with('>');
     html! {
-        div.scroll { table class=(class) {
-            thead { tr { @for heading in headings { th scope="col" { (heading) } } } }
-            tbody { (rows) }
+        div.scroll { table {
+            thead { tr { @for (heading, _) in rows.iter().take(1).flatten() {
+                th scope="col" .number[is_number(heading)] { (words(heading)) }
+            } } }
+            tbody { @for row in rows { tr { @for (heading, cell) in row {
+                td data-label=(words(heading)) .number[is_number(heading)] { (cell) }
+            } } } }
         } }
     }
 }
@@ -141,6 +150,11 @@ pub(super) fn queue(visit: &Visit, name: &str) -> Markup {
 /// A worker.
 pub(super) fn worker(visit: &Visit, group: &str, id: &str) -> Markup {
     html! { a href=(visit.link_to("worker", &[group, id])) { (group) "/" (id) } }
+}
+
+/// Where there is nothing to say.
+pub(super) fn none() -> Markup {
+    html! { span.zero { "–" } }
 }
 
 /// A number, dim if it is zero.

@@ -43,10 +43,8 @@ pub(super) async fn overview(app: App, visit: Arc<Visit>) -> Result<Page, Troubl
     let body = html! {
         (figures(&visit, &queues, oldest, now))
         (queues_section(&visit, &queues, &hidden, now))
-        div.columns {
-            (claims_section(&visit, &claims, all_claims || !allowed.is_empty(), now))
-            (rows::failures_section(&visit, &failures, now, About::default()))
-        }
+        (claims_section(&visit, &claims, all_claims || !allowed.is_empty(), now))
+        (rows::failures_section(&visit, &failures, now, About::default()))
         (rows::workers_section(&visit, &work, now, About::default()))
     };
     Ok(Page { title: "Overview".to_owned(), refresh: Some(REFRESH), body })
@@ -104,20 +102,24 @@ fn queues_section(visit: &Visit, queues: &[QueueRow], hidden: &HashMap<i32, i64>
         return section("Queues", &html! {}, &layout::empty(&note));
     }
     let unseen = html! { span.dim title="You may not see this; log in as a client that may." { "–" } };
-    let body = html! { @for queue in queues {
-        @let pending = may_see_pending(visit, &queue.name);
-        tr {
-            td { (layout::queue(visit, &queue.name)) }
-            td.number { @if pending { (layout::number(queue.pending)) } @else { (unseen) } }
-            td.number { @if may_see_claimed(visit, &queue.name) { (layout::number(queue.claimed)) } @else { (unseen) } }
-            td.number { @if pending { (layout::number(hidden.get(&queue.key).copied().unwrap_or(0))) } @else { (unseen) } }
-            td.number { @match queue.oldest { Some(time) if pending => (layout::span(time, now)), _ => { span.zero { "–" } } } }
-        }
-    } };
+    let cells = |queue: &QueueRow| {
+        let pending = may_see_pending(visit, &queue.name);
+        let seen = |may: bool, number: i64| if may { layout::number(number) } else { unseen.clone() };
+        vec![
+            ("Queue", layout::queue(visit, &queue.name)),
+            (">Pending", seen(pending, queue.pending)),
+            (">Claimed", seen(may_see_claimed(visit, &queue.name), queue.claimed)),
+            (">Hidden messages", seen(pending, hidden.get(&queue.key).copied().unwrap_or(0))),
+            (
+                ">Oldest pending",
+                queue.oldest.filter(|_| pending).map_or_else(layout::none, |time| layout::span(time, now)),
+            ),
+        ]
+    };
+    let rows: Vec<_> = queues.iter().map(cells).collect();
     let limit = usize::try_from(page::QUEUES_MAX).unwrap_or(usize::MAX);
     let aside = html! { @if queues.len() >= limit { "the " (limit) " fullest" } @else { (queues.len()) } };
-    let headings = ["Queue", "Pending", "Claimed", "Hidden messages", "Oldest pending"];
-    section("Queues", &aside, &table("queues", &headings, &body))
+    section("Queues", &aside, &table(&rows))
 }
 
 fn claims_section(visit: &Visit, claims: &[ClaimRow], allowed: bool, now: DateTime<Utc>) -> Markup {

@@ -87,16 +87,19 @@ fn waiting_section(visit: &Visit, name: &str, waiting: &[WaitingRow], now: DateT
     if waiting.is_empty() {
         return section(title, &html! {}, &layout::empty(&html! { p { "Nothing waits for a worker." } }));
     }
-    let body = html! { @for row in waiting { tr {
-        td { (layout::task(visit, &row.task.to_string(), row.definition.as_deref())) }
-        td.number { (row.run) }
-        td { (row.priority) @if let Some(until) = row.hidden_until { " " span.dim { "message hidden for " (layout::span(until, now)) } } }
-        td.number { (layout::span(row.scheduled, now)) }
-        td.number { (layout::time(row.deadline, now)) }
-    } } };
-    section(
-        title,
-        &html! { "in the order of service" },
-        &table("waiting", &["Task", "Run", "Priority", "Waiting for", "Deadline"], &body),
-    )
+    let cells = |row: &WaitingRow| {
+        let priority = html! {
+            (row.priority)
+            @if let Some(until) = row.hidden_until { " " span.dim { "message hidden for " (layout::span(until, now)) } }
+        };
+        vec![
+            ("Task", layout::task(visit, &row.task.to_string(), row.definition.as_deref())),
+            (">Run", html! { (row.run) }),
+            ("Priority", priority),
+            (">Waiting for", layout::span(row.scheduled, now)),
+            (">Deadline", layout::time(row.deadline, now)),
+        ]
+    };
+    let rows: Vec<_> = waiting.iter().map(cells).collect();
+    section(title, &html! { "in the order of service" }, &table(&rows))
 }

@@ -37,48 +37,53 @@ pub(super) struct About {
     pub worker: bool,
 }
 
-impl About {
-    fn headings(self, all: &[&'static str]) -> Vec<&'static str> {
-        let left_out = |heading: &str| (self.queue && heading == "Queue") || (self.worker && heading == "Worker");
-        all.iter().copied().filter(|heading| !left_out(heading)).collect()
-    }
-}
-
 /// Running claims, those that end first on top.
 pub(super) fn claims(visit: &Visit, rows: &[ClaimRow], now: DateTime<Utc>, about: About) -> Markup {
-    let body = html! { @for row in rows { tr {
-        td { (layout::task(visit, &row.task.to_string(), row.definition.as_deref())) }
-        td.number { (row.run) }
-        @if !about.queue { td { (layout::queue(visit, &row.queue)) } }
-        @if !about.worker { td { (layout::worker(visit, &row.worker_group, &row.worker_id)) } }
-        td.number { (layout::span(row.started, now)) }
-        td.number.soon[row.taken_until - now < ENDS_SOON] {
-            @if row.taken_until > now { (layout::span(row.taken_until, now)) } @else { "over by " (layout::span(row.taken_until, now)) }
+    let cells = |row: &ClaimRow| {
+        let left = html! { span.soon[row.taken_until - now < ENDS_SOON] {
+            @if row.taken_until <= now { "over by " }
+            (layout::span(row.taken_until, now))
+        } };
+        let mut cells = vec![
+            ("Task", layout::task(visit, &row.task.to_string(), row.definition.as_deref())),
+            (">Run", html! { (row.run) }),
+        ];
+        if !about.queue {
+            cells.push(("Queue", layout::queue(visit, &row.queue)));
         }
-    } } };
-    table("claims", &about.headings(&["Task", "Run", "Queue", "Worker", "Running for", "Time left"]), &body)
+        if !about.worker {
+            cells.push(("Worker", layout::worker(visit, &row.worker_group, &row.worker_id)));
+        }
+        cells.extend([(">Running for", layout::span(row.started, now)), (">Time left", left)]);
+        cells
+    };
+    table(&rows.iter().map(cells).collect::<Vec<_>>())
 }
 
 /// Runs that have ended, the newest on top.
 pub(super) fn ended(visit: &Visit, rows: &[EndedRow], now: DateTime<Utc>, about: About) -> Markup {
-    let body = html! { @for row in rows { tr {
-        td { (layout::task(visit, &row.task.to_string(), row.definition.as_deref())) }
-        td.number { (row.run) }
-        td { (layout::state(row.state.as_str())) }
-        td {
-            @if row.reason.as_str() != row.state.as_str() { (row.reason) }
-            @if row.retried { " " span.dim { "tried again" } }
+    let cells = |row: &EndedRow| {
+        let reason = html! {
+            @if row.reason.as_str() != row.state.as_str() { (row.reason) " " }
+            @if row.retried { span.dim { "tried again" } }
+        };
+        let mut cells = vec![
+            ("Task", layout::task(visit, &row.task.to_string(), row.definition.as_deref())),
+            (">Run", html! { (row.run) }),
+            ("State", layout::state(row.state.as_str())),
+            ("Reason", reason),
+        ];
+        if !about.queue {
+            cells.push(("Queue", layout::queue(visit, &row.queue)));
         }
-        @if !about.queue { td { (layout::queue(visit, &row.queue)) } }
-        @if !about.worker { td {
-            @match &row.worker {
-                Some((group, id)) => (layout::worker(visit, group, id)),
-                None => { span.dim { "none" } },
-            }
-        } }
-        td.number { (layout::time(row.resolved, now)) }
-    } } };
-    table("ended", &about.headings(&["Task", "Run", "State", "Reason", "Queue", "Worker", "Ended"]), &body)
+        if !about.worker {
+            let worker = row.worker.as_ref().map(|(group, id)| layout::worker(visit, group, id));
+            cells.push(("Worker", worker.unwrap_or_else(layout::none)));
+        }
+        cells.push((">Ended", layout::time(row.resolved, now)));
+        cells
+    };
+    table(&rows.iter().map(cells).collect::<Vec<_>>())
 }
 
 /// Reads failures that the visitor may see.
@@ -158,18 +163,23 @@ pub(super) fn workers_section(visit: &Visit, all: &[Work], now: DateTime<Utc>, a
         };
         return section("Workers", &html! {}, &layout::empty(&note));
     }
-    let body = html! { @for work in all.iter().take(WORKERS_MAX) { tr {
-        td { (layout::worker(visit, &work.group, &work.id)) }
-        @if !about.queue { td { (layout::queue(visit, &work.queue)) } }
-        td.number { (layout::number(work.running)) }
-        td.number { (layout::number(work.completed)) }
-        td.number { (layout::number(work.failed)) }
-        td.number { (layout::time(work.seen, now)) }
-    } } };
+    let cells = |work: &Work| {
+        let mut cells = vec![("Worker", layout::worker(visit, &work.group, &work.id))];
+        if !about.queue {
+            cells.push(("Queue", layout::queue(visit, &work.queue)));
+        }
+        cells.extend([
+            (">Running", layout::number(work.running)),
+            (">Completed", layout::number(work.completed)),
+            (">Failed", layout::number(work.failed)),
+            (">Last seen", layout::time(work.seen, now)),
+        ]);
+        cells
+    };
+    let rows: Vec<_> = all.iter().take(WORKERS_MAX).map(cells).collect();
     let aside = html! { "by what they hold, and the last " (text::count(page::ENDED_READ)) " runs that ended"
     @if all.len() > WORKERS_MAX { "; " (WORKERS_MAX) " of " (all.len()) " shown" } };
-    let headings = about.headings(&["Worker ", "Queue", "Running", "Completed", "Failed", "Last seen"]);
-    section("Workers", &aside, &table("workers", &headings, &body))
+    section("Workers", &aside, &table(&rows))
 }
 
 impl Work {

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use maud::{Markup, html};
 use tenure_api::bodies::{Metadata, Run, Status};
+use tenure_api::dates::Timestamp;
 use tenure_api::ids::TaskId;
+use tenure_api::states::ReasonCreated;
 
-use super::layout::{self, section, table};
+use super::layout::{self, Cells, section, table};
 use super::overview::REFRESH;
 use super::visit::Visit;
 use super::{Page, Trouble, text};
@@ -86,26 +88,29 @@ fn runs(visit: &Visit, status: &Status, now: DateTime<Utc>) -> Markup {
         let note = html! { p { "The task has no run yet: it has not been scheduled." } };
         return section("Runs", &html! {}, &layout::empty(&note));
     }
-    let rows = html! { @for run in status.runs.iter().rev() { (run_row(visit, run, now)) } };
-    let headings = ["Run", "State", "Reason", "Worker", "Scheduled", "Started", "Ended", "Taken until"];
-    section("Runs", &html! { "newest first" }, &table("runs", &headings, &rows))
+    let rows: Vec<_> = status.runs.iter().rev().map(|run| run_cells(visit, run, now)).collect();
+    section("Runs", &html! { "newest first" }, &table(&rows))
 }
 
-fn run_row(visit: &Visit, run: &Run, now: DateTime<Utc>) -> Markup {
-    let none = html! { span.zero { "–" } };
-    html! { tr {
-        td.number { (run.run_id) }
-        td { (layout::state(run.state.as_str())) }
-        td {
-            @match run.reason_resolved { Some(reason) if reason.as_str() != run.state.as_str() => (reason), _ => {} }
-            @if run.reason_created.as_str() != "scheduled" { " " span.dim { "made by " (run.reason_created) } }
-        }
-        td { @match (&run.worker_group, &run.worker_id) { (Some(group), Some(id)) => (layout::worker(visit, group, id)), _ => (none) } }
-        td.number { (layout::time(run.scheduled.time(), now)) }
-        td.number { @match run.started { Some(time) => (layout::time(time.time(), now)), None => (none) } }
-        td.number { @match run.resolved { Some(time) => (layout::time(time.time(), now)), None => (none) } }
-        td.number { @match run.taken_until { Some(time) => (layout::time(time.time(), now)), None => (none) } }
-    } }
+fn run_cells(visit: &Visit, run: &Run, now: DateTime<Utc>) -> Cells {
+    let reason = html! {
+        @if let Some(reason) = run.reason_resolved.filter(|reason| reason.as_str() != run.state.as_str()) { (reason) " " }
+        @if run.reason_created != ReasonCreated::Scheduled { span.dim { "made by " (run.reason_created) } }
+    };
+    let worker = run.worker_group.as_deref().zip(run.worker_id.as_deref());
+    let time = |time: Option<Timestamp>| time.map_or_else(layout::none, |time| layout::time(time.time(), now));
+    // What an ended claim would have lasted to is of no use to anybody.
+    let taken_until = run.taken_until.filter(|_| run.resolved.is_none());
+    vec![
+        (">Run", html! { (run.run_id) }),
+        ("State", layout::state(run.state.as_str())),
+        ("Reason", reason),
+        ("Worker", worker.map_or_else(layout::none, |(group, id)| layout::worker(visit, group, id))),
+        (">Scheduled", time(Some(run.scheduled))),
+        (">Started", time(run.started)),
+        (">Ended", time(run.resolved)),
+        (">Taken until", time(taken_until)),
+    ]
 }
 
 fn definition_section(visit: &Visit, id: TaskId, definition: &str) -> Markup {
