@@ -26,15 +26,21 @@ const NAMED_DEFINITION_MAX: i32 = 16 << 10;
 /// before anybody waits for the page.
 pub async fn begin(pool: &PgPool) -> Result<Transaction<'static, Postgres>, sqlx::Error> {
     let mut transaction = pool.begin().await?;
+    set_plans(&mut transaction).await?;
+    Ok(transaction)
+}
+
+/// The settings of [`begin`], for the transaction that is open.
+pub async fn set_plans(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- page_settings
         SELECT set_config(s.name, s.value, true)
         FROM (VALUES ('enable_seqscan', 'off'), ('enable_bitmapscan', 'off'), ('enable_hashjoin', 'off'),
                      ('enable_mergejoin', 'off'), ('statement_timeout', '3s')) AS s(name, value)"
     )
-    .fetch_all(&mut *transaction)
+    .fetch_all(conn)
     .await?;
-    Ok(transaction)
+    Ok(())
 }
 
 /// A queue at a glance.

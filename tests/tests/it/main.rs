@@ -15,6 +15,7 @@ mod faults;
 mod health;
 mod history;
 mod hung_up;
+mod page;
 mod poll;
 mod poll_worker;
 mod proxy;
