@@ -193,10 +193,11 @@ async fn behind_tls_the_cookie_is_for_this_host_and_tls_only() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unknown_client_and_a_wrong_token_get_the_same_answer_after_a_delay() {
     let rig = Rig::start().await;
+    rig.make_client("known", &["*"]).await;
     rig.make_client("shut", &["*"]).await;
     sql(&rig, "UPDATE clients SET disabled = true WHERE client_id = 'shut'").await;
     let mut answers = Vec::new();
-    for (client, token) in [("root", "wrong"), ("nobody", "wrong"), ("shut", "wrong"), ("", ""), (HOSTILE, HOSTILE)] {
+    for (client, token) in [("known", "wrong"), ("nobody", "wrong"), ("shut", "wrong"), ("", ""), (HOSTILE, HOSTILE)] {
         let began = Instant::now();
         let reply = rig.send(&login(&rig, client, token)).await;
         assert!(began.elapsed() >= Duration::from_millis(500), "{client}");
@@ -389,7 +390,6 @@ async fn what_somebody_wrote_is_text_on_every_page() {
         body["payload"] = json!({HOSTILE: [HOSTILE]});
         body["extra"] = json!({HOSTILE: {HOSTILE: HOSTILE}});
         body["routes"] = json!([HOSTILE]);
-        body["projectId"] = json!("proj'&");
     })
     .await;
     let script = create(&rig, |_| {}).await;
@@ -415,8 +415,6 @@ async fn what_somebody_wrote_is_text_on_every_page() {
             hides(&page, &["<script", "<img", "</textarea>", "javascript:"]);
         }
     }
-    let page = get(&rig, &format!("/task/{task}"), None).await;
-    shows(&page, &["proj'&amp;"]);
     let page = get(&rig, &format!("/task/{script}"), None).await;
     shows(&page, &["javascript:alert(1)"]);
     hides(&page, &["href=\"javascript:"]);

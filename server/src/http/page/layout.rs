@@ -154,7 +154,7 @@ pub(super) fn worker(visit: &Visit, group: &str, id: &str) -> Markup {
 
 /// Where there is nothing to say.
 pub(super) fn none() -> Markup {
-    html! { span.zero { "–" } }
+    html! { span.none { "–" } }
 }
 
 /// A number, dim if it is zero.

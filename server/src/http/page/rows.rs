@@ -101,8 +101,7 @@ pub(super) async fn failures(
 pub(super) fn failures_section(visit: &Visit, rows: &[EndedRow], now: DateTime<Utc>, about: About) -> Markup {
     let aside = html! { "failed runs and exceptions, newest first" };
     if rows.is_empty() {
-        let note = html! { p { "Nothing has failed lately: there is no failed run among the last "
-        (text::count(page::ENDED_READ)) " that ended badly in the newest part of the event log." } };
+        let note = html! { p { "Nothing has failed lately, as far as the newest part of the event log tells." } };
         return section("Latest failures", &html! {}, &layout::empty(&note));
     }
     section("Latest failures", &aside, &ended(visit, rows, now, about))
