@@ -37,6 +37,8 @@ use crate::ops::OpError;
 
 /// Pages that read the database at once; the others wait, so that visitors never take all connections.
 const READERS_MAX: usize = 3;
+/// How long a page waits for its turn.
+const READER_PATIENCE: Duration = Duration::from_secs(5);
 /// Logins that are looked at, at once; the others are refused. With the delay of a failed one, this bounds guessing.
 const LOGINS_MAX: usize = 8;
 /// The largest form, in bytes.
@@ -203,9 +205,9 @@ where
                 Ok(visit) => Arc::new(visit),
                 Err(response) => return response,
             };
-            let made = match app.pages.readers.acquire().await {
-                Ok(_reader) => handler(Arc::clone(&app), Arc::clone(&visit)).await,
-                Err(_closed) => Err(Trouble::Unavailable),
+            let made = match tokio::time::timeout(READER_PATIENCE, app.pages.readers.acquire()).await {
+                Ok(Ok(_reader)) => handler(Arc::clone(&app), Arc::clone(&visit)).await,
+                Ok(Err(_)) | Err(_) => Err(Trouble::Unavailable),
             };
             match made {
                 Ok(page) => answer(StatusCode::OK, &layout::frame(&visit, &page)),
