@@ -109,7 +109,7 @@ fn queues_section(visit: &Visit, queues: &[QueueRow], hidden: &HashMap<i32, i64>
             ("Queue", layout::queue(visit, &queue.name)),
             (">Pending", seen(pending, queue.pending)),
             (">Claimed", seen(may_see_claimed(visit, &queue.name), queue.claimed)),
-            (">Hidden messages", seen(pending, hidden.get(&queue.key).copied().unwrap_or(0))),
+            (">Hidden", seen(pending, hidden.get(&queue.key).copied().unwrap_or(0))),
             (
                 ">Oldest pending",
                 queue.oldest.filter(|_| pending).map_or_else(layout::none, |time| layout::span(time, now)),
