@@ -9,6 +9,7 @@
 
 mod cache;
 mod request;
+mod session;
 mod task_credentials;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,6 +30,8 @@ use crate::store::roles;
 use cache::Cache;
 use request::{Claim, Issuer};
 pub use request::{Now, RequestParts, TIMESTAMP_SKEW_SECONDS};
+use session::Tickets;
+pub use session::{SESSION_LIFETIME, Session};
 pub use task_credentials::{ClaimedRun, TaskCredentials};
 
 /// How long looking a client up may take before its request is told to come again.
@@ -220,6 +223,7 @@ pub struct Authenticator {
     /// The newest that were read; reading them again costs one number while they are the same.
     latest: Arc<Mutex<Roles>>,
     tasks: TaskCredentials,
+    tickets: Tickets,
 }
 
 /// All roles, and which generation of them.
@@ -241,6 +245,7 @@ impl Authenticator {
         Self {
             pool,
             tasks: TaskCredentials::new(&keys),
+            tickets: Tickets::new(&keys),
             keys: Arc::new(keys),
             accounts: Cache::new(),
             roles: Cache::new(),

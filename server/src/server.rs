@@ -24,6 +24,7 @@ use crate::clock::ClockSkew;
 use crate::config::{ClockMode, Database, Settings};
 use crate::embedded::{self, Embedded, EmbeddedError, RootCredentials};
 use crate::http::app::{App, Parts};
+use crate::http::page::Pages;
 use crate::http::poll::PollUrls;
 use crate::http::{self, connection};
 use crate::ops::create_task::CreateTask;
@@ -227,6 +228,7 @@ fn assemble(
     Arc::new(Parts {
         messages: MessageQueue::new(Batcher::start(get_messages, options, &bells, tasks), bells.clone()),
         delete_messages: Batcher::start(delete_messages, options, &bells, tasks),
+        pages: Pages::new(root_url),
         poll_urls: PollUrls::new(poll_keys, root_url, settings.message_visibility),
         authenticator: Authenticator::new(pool.clone(), keys),
         create: Batcher::start(CreateTask { bells: bells.clone() }, options, &bells, tasks),

@@ -15,6 +15,7 @@ use crate::batch::Batcher;
 use crate::batch::claim_line::ClaimLine;
 use crate::batch::message_queue::MessageQueue;
 use crate::clock;
+use crate::http::page::Pages;
 use crate::http::poll::PollUrls;
 use crate::ops::create_task::CreateTask;
 use crate::ops::messages::DeleteMessages;
@@ -56,6 +57,8 @@ pub struct Parts {
     pub tasks: TaskTracker,
     /// Ends streams when the server drains.
     pub draining: CancellationToken,
+    /// What the operator's page needs.
+    pub pages: Pages,
     /// The passes, for the manual clock.
     pub passes: Context,
     /// Whether the clock may be moved.

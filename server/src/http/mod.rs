@@ -7,6 +7,7 @@ pub mod connection;
 pub mod delivery;
 pub mod error;
 mod headers;
+pub mod page;
 pub mod poll;
 
 use std::future::Future;
@@ -47,6 +48,7 @@ pub fn router(app: App) -> Router {
         .nest("/api/auth/v1", auth_api())
         .nest("/api/tenure/v1", own_api())
         .nest(poll::PATH, message_plane())
+        .merge(page::router())
         .fallback(error::no_such_route)
         .method_not_allowed_fallback(error::no_such_route)
         .with_state(app)

@@ -18,6 +18,7 @@ pub mod expiry;
 pub mod groups;
 pub mod marks;
 pub mod messages;
+pub mod page;
 pub mod priorities;
 pub mod queues;
 pub mod roles;

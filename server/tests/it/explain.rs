@@ -9,6 +9,7 @@ use tenure_server::domain::create::NewTask;
 use tenure_server::domain::lifecycle::Report;
 use tenure_server::store::hot::resolve::{End, Member};
 use tenure_server::store::hot::{claim, messages, reclaim, resolve};
+use tenure_server::store::page::{self, Ends, Filter};
 use tenure_server::store::{
     self, claims, counters, deadlines, dependencies, dependency_work, events, expiry, groups, marks, priorities,
     session, tasks,
@@ -282,12 +283,50 @@ async fn run_cold(conn: &mut PgConnection, statement: &str, open: &[Uuid], waiti
             assert!(due.found >= 200);
         }
         "list_held" => assert!(!store::messages::list_held(conn).await.unwrap().is_empty()),
+        of_page => run_page(conn, of_page, open[0]).await,
+    }
+}
+
+/// The statements of the operator's page; a page about one queue or worker is not to read more than the overview.
+async fn run_page(conn: &mut PgConnection, statement: &str, held: Uuid) {
+    page::set_plans(conn).await.unwrap();
+    let key: i32 =
+        sqlx::query_scalar("SELECT id FROM task_queues WHERE name = 'fill/q1'").fetch_one(&mut *conn).await.unwrap();
+    let only = [key];
+    let all = Filter::default();
+    let one = Filter { queues: Some(&only), worker: Some(("g", "w")) };
+    match statement {
+        "page_queues" => {
+            let rows = page::list_queues(conn, None).await.unwrap();
+            assert!(rows.len() == 5 && rows[0].pending > 0 && rows[0].oldest.is_some());
+            assert_eq!(page::list_queues(conn, Some(key)).await.unwrap().len(), 1);
+        }
+        "page_hidden" => assert!(!page::list_hidden(conn).await.unwrap().is_empty()),
+        "page_claims" => {
+            assert_eq!(page::list_claims(conn, all, 25).await.unwrap().len(), 25);
+        }
+        "page_claims of one" => assert_eq!(page::list_claims(conn, one, 25).await.unwrap().len(), 25),
+        "page_holders" => assert!(!page::list_holders(conn, None).await.unwrap().is_empty()),
+        "page_ended" => assert_eq!(page::list_ended(conn, Ends::All, all, 500).await.unwrap().len(), 500),
+        "page_ended of one" => assert!(!page::list_ended(conn, Ends::All, one, 25).await.unwrap().is_empty()),
+        "page_failures" => drop(page::list_ended(conn, Ends::Failures, all, 25).await.unwrap()),
+        "page_waiting" => assert_eq!(page::list_waiting(conn, key, 25).await.unwrap().len(), 25),
+        "page_members" => {
+            let group: Uuid = sqlx::query_scalar("SELECT task_group FROM tasks WHERE id = $1")
+                .bind(held)
+                .fetch_one(&mut *conn)
+                .await
+                .unwrap();
+            // A group is ten numbers from 1 on, so that the first has nine.
+            let members = page::list_members(conn, group, Uuid::nil(), 200).await.unwrap();
+            assert!((9..=10).contains(&members.len()));
+        }
         other => unreachable!("{other}"),
     }
 }
 
 /// Statements of passes and cold operations, which run in sessions of the pool.
-const COLD: [&str; 19] = [
+const COLD: [&str; 29] = [
     "skip_dependency_log",
     "read_dependency_log",
     "settle_dependencies",
@@ -307,6 +346,16 @@ const COLD: [&str; 19] = [
     "advance_marks",
     "show_due_messages",
     "list_held",
+    "page_queues",
+    "page_hidden",
+    "page_claims",
+    "page_claims of one",
+    "page_holders",
+    "page_ended",
+    "page_ended of one",
+    "page_failures",
+    "page_waiting",
+    "page_members",
 ];
 
 #[tokio::test]

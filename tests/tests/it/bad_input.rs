@@ -414,7 +414,9 @@ async fn a_path_or_method_that_nobody_knows_is_not_found() {
     let rig = Rig::start().await;
     let task = new_task();
     for (method, target) in [
-        ("GET", "/".to_owned()),
+        ("POST", "/".to_owned()),
+        ("GET", "/logout".to_owned()),
+        ("GET", "/Task/x".to_owned()),
         ("GET", QUEUE_API.to_owned()),
         ("GET", format!("{QUEUE_API}/")),
         ("GET", format!("{QUEUE_API}/tasks/{task}/")),

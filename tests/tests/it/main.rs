@@ -18,6 +18,7 @@ mod faults_of_the_database;
 mod health;
 mod history;
 mod hung_up;
+mod page;
 mod poll;
 mod poll_worker;
 mod proxy;
