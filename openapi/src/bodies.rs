@@ -242,6 +242,14 @@ pub struct ClaimTaskRequest {
     pub worker_id: WorkerId,
 }
 
+/// The body of changeTaskPriority and changeTaskGroupPriority.
+#[derive(Serialize, Deserialize, Debug)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ChangePriorityRequest {
+    /// What the priority is to be.
+    pub new_priority: Priority,
+}
+
 /// The body of reportException.
 #[derive(Serialize, Deserialize, Debug)]
 #[serde(deny_unknown_fields)]

@@ -28,5 +28,8 @@ pub async fn pass(context: &Context) -> Result<PassReport, sqlx::Error> {
         lost_race: due.len() - resolved.len(),
     };
     context.bells.ring(retried);
+    if report.exhausted > 0 {
+        context.bells.ring_resolved();
+    }
     Ok(report)
 }

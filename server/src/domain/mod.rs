@@ -2,6 +2,7 @@
 #![deny(clippy::wildcard_enum_match_arm)]
 
 pub mod create;
+pub mod event_filter;
 pub mod events;
 pub mod json;
 pub mod lifecycle;
@@ -9,3 +10,4 @@ pub mod message;
 pub mod roles;
 pub mod scopes;
 pub mod task;
+pub mod topic;

@@ -36,6 +36,19 @@ pub struct Task {
     pub ended: Vec<EndedRun>,
 }
 
+/// A group of tasks.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// Its id.
+    pub id: TaskGroupId,
+    /// Who owns it.
+    pub scheduler: String,
+    /// When it is forgotten.
+    pub expires: DateTime<Utc>,
+    /// Since when no task may be added.
+    pub sealed: Option<DateTime<Utc>>,
+}
+
 /// Where the last run of a task is.
 #[derive(Clone, Debug)]
 pub enum Last {

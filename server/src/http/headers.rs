@@ -45,7 +45,8 @@ pub fn complete(mut response: Response<Body>, trace: &Trace, for_browser: bool) 
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(TRACE_OUT, text(&trace.trace_id));
     headers.insert(REQUEST_OUT, text(&trace.request_id.to_string()));
-    if for_browser {
+    // A page has a policy of its own, and is for no other site.
+    if for_browser && !headers.contains_key(CONTENT_SECURITY_POLICY) {
         headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'"));
         headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
         headers.insert(ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("900"));

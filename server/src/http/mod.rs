@@ -7,10 +7,12 @@ pub mod connection;
 pub mod delivery;
 pub mod error;
 mod headers;
+pub mod page;
 pub mod poll;
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Request, State};
@@ -18,12 +20,19 @@ use axum::response::Response;
 use axum::routing::{MethodRouter, any, delete, get, post, put};
 
 use api::{
-    claim_task, claim_work, clients, clock, counts, create_task, definition, events, health, poll_task_urls, reclaim,
-    report, roles, scopes, status,
+    change_priority, change_task, claim_task, claim_work, clients, clock, counts, create_task, definition,
+    event_stream, events, health, poll_task_urls, reclaim, report, roles, scopes, status, task_group, task_lists,
 };
 use app::App;
 use call::{Call, Sender};
 use error::ApiError;
+
+/// How long an answer may take, apart from a claimWork's waiting for work. Longer than a statement may take and than a
+/// batch waits for a database that went silent: what is still unanswered then hangs on something dead.
+const ANSWER_MAX: Duration = Duration::from_secs(60);
+
+/// How long moving the manual clock may take.
+const ADVANCE_MAX: Duration = Duration::from_secs(3600);
 
 /// Every route.
 pub fn router(app: App) -> Router {
@@ -39,6 +48,7 @@ pub fn router(app: App) -> Router {
         .nest("/api/auth/v1", auth_api())
         .nest("/api/tenure/v1", own_api())
         .nest(poll::PATH, message_plane())
+        .merge(page::router())
         .fallback(error::no_such_route)
         .method_not_allowed_fallback(error::no_such_route)
         .with_state(app)
@@ -56,6 +66,19 @@ fn queue_api() -> Router<App> {
         .route("/__version__", get(open("version", health::version)))
         .route("/task/{taskId}", task())
         .route("/task/{taskId}/status", get(on("status", status::status)))
+        .route("/task/{taskId}/dependents", get(on("listDependentTasks", task_lists::list_dependent_tasks)))
+        .route("/task/{taskId}/schedule", post(on("scheduleTask", change_task::schedule_task)))
+        .route("/task/{taskId}/rerun", post(on("rerunTask", change_task::rerun_task)))
+        .route("/task/{taskId}/cancel", post(on("cancelTask", change_task::cancel_task)))
+        .route("/task/{taskId}/priority", post(on("changeTaskPriority", change_priority::change_task_priority)))
+        .route("/task-group/{taskGroupId}", get(on("getTaskGroup", task_group::get_task_group)))
+        .route("/task-group/{taskGroupId}/list", get(on("listTaskGroup", task_lists::list_task_group)))
+        .route("/task-group/{taskGroupId}/seal", post(on("sealTaskGroup", task_group::seal_task_group)))
+        .route("/task-group/{taskGroupId}/cancel", post(on("cancelTaskGroup", task_group::cancel_task_group)))
+        .route(
+            "/task-group/{taskGroupId}/priority",
+            post(on("changeTaskGroupPriority", change_priority::change_task_group_priority)),
+        )
         .route("/claim-work/{taskQueueId}", claim_work())
         .route("/claim-work/{provisionerId}/{workerType}", claim_work())
         .route("/task/{taskId}/runs/{runId}/claim", post(on("claimTask", claim_task::claim_task)))
@@ -122,6 +145,7 @@ fn role() -> MethodRouter<App> {
 fn own_api() -> Router<App> {
     Router::new()
         .route("/events", get(on("listEvents", events::list_events)))
+        .route("/events/stream", get(on("streamEvents", event_stream::stream_events)))
         .route("/clock", get(on("getClock", clock::get_clock)))
         .route("/clock/advance", post(on("advanceClock", clock::advance_clock)))
 }
@@ -171,10 +195,21 @@ where
                 Ok(call) => Arc::new(call),
                 Err(refused) => return refused,
             };
-            match handler(app, Arc::clone(&call)).await {
+            let patience = patience(name, &app);
+            let answering = tokio::time::timeout(patience, handler(app, Arc::clone(&call)));
+            match answering.await.unwrap_or_else(|_| Err(ApiError::no_answer(name))) {
                 Ok(response) => response,
                 Err(error) => error.response(&call),
             }
         })
+    }
+}
+
+/// How long a request may take. Moving the clock runs all that then falls due, however much that is.
+fn patience(name: &'static str, app: &App) -> Duration {
+    match name {
+        "claimWork" => ANSWER_MAX + app.claim_work_wait,
+        "advanceClock" => ADVANCE_MAX,
+        _ => ANSWER_MAX,
     }
 }
