@@ -93,7 +93,7 @@ block() { # NAME DOCUMENT
 
 # Commands that nobody runs are wrong sooner or later.
 all_marked() { # DOCUMENT
-  awk '/^```(sh|python|yaml|nginx|caddyfile)$/ && previous !~ /^<!-- tour: / {
+  awk '/^```(sh|sql|python|yaml|nginx|caddyfile)$/ && previous !~ /^<!-- tour: / {
       print FILENAME ":" NR ": this block has no mark"; bad = 1 }
     { previous = $0 }
     END { exit bad }' "$top/$1" >&2
