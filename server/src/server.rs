@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use crate::auth::Authenticator;
 use crate::background::groups::Memory;
-use crate::background::{Context, driver, elsewhere};
+use crate::background::{Context, driver, elsewhere, watched};
 use crate::batch::Batcher;
 use crate::batch::claim_line::{self, ClaimLine};
 use crate::batch::delivery::HandBack;
@@ -137,7 +137,7 @@ async fn serve(
     let mode = if database.embedded.is_some() { "embedded" } else { "external" };
     tracing::info!(database = mode, root_url, version = env!("CARGO_PKG_VERSION"), "starting");
     let (tasks, connections, stop) = (TaskTracker::new(), TaskTracker::new(), CancellationToken::new());
-    let app = assemble(settings, database, keys, &tasks, &stop, &shutdown);
+    let app = assemble(settings, database, keys, root_url, &tasks, &stop, &shutdown);
     let router = http::router(app);
     ready(root_url);
     connection::serve(listener, router, connections.clone(), shutdown).await;
@@ -173,6 +173,7 @@ fn assemble(
     settings: &Settings,
     database: &Ready,
     keys: SecretKeys,
+    root_url: &str,
     tasks: &TaskTracker,
     stop: &CancellationToken,
     shutdown: &CancellationToken,
@@ -184,6 +185,7 @@ fn assemble(
         witnesses: Memory::default(),
     };
     driver::start(&passes, &marks, tasks, stop);
+    tasks.spawn(watched::look(pool.clone(), bells.clone(), stop.clone()));
     let me = Uuid::new_v4();
     let listeners = session::small_pool(options, bells::LISTENER);
     tasks.spawn(elsewhere::listen(listeners, bells.clone(), me, stop.clone()));
@@ -217,6 +219,8 @@ fn assemble(
         pool,
         queues,
         passes,
+        root_url: root_url.to_owned(),
+        drain: shutdown.clone(),
         manual_clock: settings.clock == ClockMode::Manual,
         claim_timeout: settings.claim_timeout,
         claim_work_wait: settings.claim_work_wait,

@@ -9,6 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{Notify, futures::Notified};
 
+mod watched;
+
+pub use watched::{WATCHERS_MAX, Watched, Watcher};
+
 /// The bells of one server.
 #[derive(Clone, Default)]
 pub struct Bells {
@@ -27,6 +31,8 @@ struct Shared {
     dependencies: Notify,
     /// Rung when a task was resolved.
     groups: Notify,
+    /// Tasks whose end somebody waits for.
+    watched: Watched,
     /// Whether anything may be unresolved: then the passes look often.
     awake: AtomicBool,
     /// How often anybody rang.
@@ -113,6 +119,12 @@ impl Bells {
     pub fn ring_dependencies(&self) {
         self.stay_awake();
         self.shared.dependencies.notify_one();
+    }
+
+    /// The tasks whose end somebody waits for at this server.
+    #[must_use]
+    pub fn watched(&self) -> &Watched {
+        &self.shared.watched
     }
 
     /// Waits until a task was resolved or waits for others.

@@ -28,5 +28,6 @@ pub async fn pass(context: &Context) -> Result<PassReport, sqlx::Error> {
         lost_race: due.len() - resolved.len(),
     };
     context.bells.ring(retried);
+    context.bells.watched().ring(resolved.iter().filter(|row| row.next_reason.is_none()).map(|row| row.id));
     Ok(report)
 }

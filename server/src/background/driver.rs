@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{Context, PassReport, SLICE, claims, counters, deadlines, dependencies, events, expiry, groups, marks};
+use super::{Context, PassReport, SLICE, claims, counters, deadlines, dependencies, events, expiry, groups, idempotency, marks};
 use crate::batch::marks::MarkTable;
 
 /// How soon what is due is acted on while anything is unresolved.
@@ -56,6 +56,7 @@ pub fn start(context: &Context, table: &MarkTable, tasks: &TaskTracker, stop: &C
     let forgetting = Pace::InSlices(FORGETTING);
     tasks.spawn(drive("forget", forgetting).run(async |context: &Context| events::forget(context).await));
     tasks.spawn(drive("expiry", forgetting).run(async |context: &Context| expiry::pass(context).await));
+    tasks.spawn(drive("idempotency", forgetting).run(async |context: &Context| idempotency::pass(context).await));
 }
 
 struct Driver {

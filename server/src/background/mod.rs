@@ -10,7 +10,9 @@ pub mod elsewhere;
 pub mod events;
 pub mod expiry;
 pub mod groups;
+pub mod idempotency;
 pub mod marks;
+pub mod watched;
 
 use std::time::{Duration, Instant};
 
@@ -66,7 +68,8 @@ pub async fn run_all_due(context: &Context) -> Result<(), sqlx::Error> {
         let waiting = dependencies::pass(context).await?;
         let groups = groups::pass(context).await?;
         let forgotten = expiry::pass(context).await?;
-        let reports = [expired, overdue, waiting, groups, forgotten];
+        let keys = idempotency::pass(context).await?;
+        let reports = [expired, overdue, waiting, groups, forgotten, keys];
         // A pass that found another server at work has not seen whether that is done.
         if reports.iter().all(|report| report.found + report.lost_race == 0) {
             return Ok(());

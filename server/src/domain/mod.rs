@@ -6,4 +6,5 @@ pub mod events;
 pub mod json;
 pub mod lifecycle;
 pub mod scopes;
+pub mod submit;
 pub mod task;

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use metrics_exporter_prometheus::PrometheusHandle;
 use sqlx::PgPool;
+use tokio_util::sync::CancellationToken;
 
 use crate::auth::{Authenticator, Now};
 use crate::background::Context;
@@ -40,6 +41,10 @@ pub struct Parts {
     pub line: ClaimLine,
     /// The passes, for the manual clock.
     pub passes: Context,
+    /// Where clients find the server, without a slash at its end.
+    pub root_url: String,
+    /// Cancelled when the server drains: whoever waits is sent away.
+    pub drain: CancellationToken,
     /// Whether the clock may be moved.
     pub manual_clock: bool,
     /// Term of a claim.

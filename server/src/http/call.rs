@@ -5,7 +5,7 @@ use axum::body::Body;
 use axum::extract::{OriginalUri, RawPathParams, Request};
 use axum::response::Response;
 use bytes::Bytes;
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use http::request::Parts;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
@@ -39,7 +39,7 @@ pub struct Call {
     /// The connection that the answer will be written to.
     pub connection: Option<Connection>,
     query: Option<String>,
-    json: bool,
+    headers: HeaderMap,
     principal: Option<Principal>,
 }
 
@@ -57,7 +57,7 @@ impl Call {
             body: Bytes::new(),
             connection: parts.extensions.get::<Connection>().cloned(),
             query: parts.uri.query().map(str::to_owned),
-            json: is_json(&parts.headers),
+            headers: parts.headers.clone(),
             principal: None,
         };
         match params {
@@ -75,12 +75,19 @@ impl Call {
         Ok(call)
     }
 
+    /// Who sent the request.
+    pub fn principal(&self) -> Result<&Principal, ApiError> {
+        self.principal.as_ref().ok_or_else(|| ApiError::internal("a request was not authenticated"))
+    }
+
     /// Lets the caller through if their scopes satisfy the expression.
     pub fn authorize(&self, required: &Expression) -> Result<(), ApiError> {
-        match &self.principal {
-            Some(principal) => Ok(principal.authorize(required)?),
-            None => Err(ApiError::internal("a request was not authenticated")),
-        }
+        Ok(self.principal()?.authorize(required)?)
+    }
+
+    /// The values of a header.
+    pub fn header_values(&self, name: &str) -> Vec<&HeaderValue> {
+        self.headers.get_all(name).iter().collect()
     }
 
     /// A parameter of the path.
@@ -168,7 +175,7 @@ impl Call {
 
     /// The body as this type.
     pub fn json<'a, T: Deserialize<'a>>(&'a self) -> Result<T, ApiError> {
-        if !self.json {
+        if !is_json(&self.headers) {
             return Err(ApiError::new(
                 ErrorCode::MalformedPayload,
                 "the body must be JSON and be sent with Content-Type: application/json",
@@ -183,7 +190,7 @@ impl Call {
 
     /// The body as this type; its default without a body.
     pub fn json_or_default<T: DeserializeOwned + Default>(&self) -> Result<T, ApiError> {
-        if self.json && !self.body.is_empty() { self.json() } else { Ok(T::default()) }
+        if is_json(&self.headers) && !self.body.is_empty() { self.json() } else { Ok(T::default()) }
     }
 }
 

@@ -18,7 +18,7 @@ use axum::routing::{MethodRouter, get, post, put};
 
 use api::{
     change_priority, change_task, claim_task, claim_work, clock, counts, create_task, definition, events, health,
-    reclaim, report, status, task_group, task_lists,
+    reclaim, report, status, submit, task_group, task_lists, task_queues, wait,
 };
 use app::App;
 use call::Call;
@@ -86,6 +86,9 @@ fn task() -> MethodRouter<App> {
 fn own_api() -> Router<App> {
     Router::new()
         .route("/events", get(on("listEvents", events::list_events)))
+        .route("/tasks", post(on("createTasks", submit::create_tasks)))
+        .route("/tasks/{taskId}/wait", get(on("waitForTask", wait::wait_for_task)))
+        .route("/queues", get(on("listQueues", task_queues::list_queues)))
         .route("/clock", get(on("getClock", clock::get_clock)))
         .route("/clock/advance", post(on("advanceClock", clock::advance_clock)))
 }

@@ -60,6 +60,18 @@ pub async fn connect_hot(options: &PgConnectOptions) -> Result<PgConnection, sql
     PgConnection::connect_with(&options).await
 }
 
+/// Lets the rest of a transaction of the pool plan as the hot sessions do, for the statements that it shares with them.
+pub async fn plan_as_hot(transaction: &mut PgConnection) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        r#"-- plan_as_hot
+        SELECT set_config(name, 'off', true) AS value
+        FROM unnest('{enable_seqscan,enable_bitmapscan,enable_hashjoin,enable_mergejoin}'::text[]) AS s(name)"#
+    )
+    .fetch_all(transaction)
+    .await?;
+    Ok(())
+}
+
 /// The process id of a session's backend: with it a lost session can be made sure to have ended.
 pub async fn get_backend(conn: &mut PgConnection) -> Result<i32, sqlx::Error> {
     sqlx::query_scalar!(

@@ -14,8 +14,11 @@ pub mod health;
 pub mod reclaim;
 pub mod report;
 pub mod status;
+pub mod submit;
 pub mod task_group;
 pub mod task_lists;
+pub mod task_queues;
+pub mod wait;
 
 use axum::response::{IntoResponse, Response};
 use http::header::CONTENT_TYPE;
