@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use tenure_api::ids::{RunId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
 use tokio::time::Instant;
 
-use crate::client::{Answer, Call, PATIENCE, parameter};
+use crate::client::{Own, Answer, Call, PATIENCE, parameter};
 use crate::wire::{ClaimAnswer, ClaimWorkAnswer, ClaimWorkBody, ReclaimAnswer, StatusAnswer};
 use crate::{Client, Error, ExceptionReason, Task, TaskStatus, Term};
 
@@ -130,6 +130,7 @@ impl Client {
             path: format!("/claim-work/{}", parameter(queue)),
             body: Some(serde_json::to_vec(&body).expect("texts and a number")),
             patience: CLAIM_PATIENCE,
+            own: Own::default(),
         };
         let Answer { value, date, received, .. } = self.call::<ClaimWorkAnswer>(&call).await?;
         let claim = |answer: ClaimAnswer| {
@@ -294,6 +295,7 @@ impl Claim {
             path: format!("/task/{}/runs/{}/{action}", parameter(&self.task_id), parameter(&self.run_id)),
             body: body.map(|body| body.to_string().into_bytes()),
             patience: (left / PATIENCE_SHARE).clamp(SHORTEST_PATIENCE, PATIENCE),
+            own: Own::default(),
         };
         self.client.call(&call).await
     }

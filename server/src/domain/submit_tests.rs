@@ -9,13 +9,13 @@ fn now() -> DateTime<Utc> {
 }
 
 /// Ids as they are drawn: 1, 2, 3.
-fn drawn(n: u8) -> TaskId {
-    TaskId::from_random([n; 16])
+fn drawn(n: u128) -> TaskId {
+    TaskId::from_random(n.to_be_bytes())
 }
 
 fn read(body: &Value) -> Result<Graph, String> {
     let text = body.to_string();
-    let mut last = 0;
+    let mut last = 0_u128;
     let draw = || {
         last += 1;
         drawn(last)
