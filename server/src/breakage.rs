@@ -13,6 +13,10 @@ pub enum Breakage {
     LoseCreate,
     /// Counts are off by one.
     CountOffByOne,
+    /// Now and then a task is scheduled although it still waits for another one.
+    ScheduleEarly,
+    /// Now and then a task whose last dependency is satisfied is not scheduled.
+    LoseDependent,
 }
 
 /// Every so many chances the breakage strikes.
@@ -24,6 +28,8 @@ fn chosen() -> Option<Breakage> {
         Ok("claim-twice") => Some(Breakage::ClaimTwice),
         Ok("lose-create") => Some(Breakage::LoseCreate),
         Ok("count-off-by-one") => Some(Breakage::CountOffByOne),
+        Ok("schedule-early") => Some(Breakage::ScheduleEarly),
+        Ok("lose-dependent") => Some(Breakage::LoseDependent),
         _ => None,
     })
 }

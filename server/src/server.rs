@@ -181,7 +181,10 @@ fn assemble(
     let (options, pool) = (&database.options, database.pool.clone());
     let (bells, queues, marks) = (Bells::default(), Queues::default(), MarkTable::default());
     let back = HandBack::start(options, bells.clone(), tasks, stop.clone());
-    let passes = Context { pool: pool.clone(), bells: bells.clone(), event_retention: settings.event_retention,
+    let passes = Context {
+        pool: pool.clone(),
+        bells: bells.clone(),
+        event_retention: settings.event_retention,
         witnesses: Memory::default(),
     };
     driver::start(&passes, &marks, tasks, stop);

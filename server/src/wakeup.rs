@@ -29,6 +29,8 @@ struct Shared {
     passes: Notify,
     /// Rung when a task was resolved, or created with dependencies.
     dependencies: Notify,
+    /// Whether any task waits or waited for another one: if not, nobody needs to look what a resolution means to others.
+    dependents: AtomicBool,
     /// Rung when a task was resolved.
     groups: Notify,
     /// Tasks whose end somebody waits for.
@@ -111,13 +113,16 @@ impl Bells {
     /// A task was resolved.
     pub fn ring_resolved(&self) {
         self.stay_awake();
-        self.shared.dependencies.notify_one();
+        if self.shared.dependents.load(Ordering::SeqCst) {
+            self.shared.dependencies.notify_one();
+        }
         self.shared.groups.notify_one();
     }
 
     /// A task was created that waits for others.
     pub fn ring_dependencies(&self) {
         self.stay_awake();
+        self.expect_dependents(true);
         self.shared.dependencies.notify_one();
     }
 
@@ -125,6 +130,11 @@ impl Bells {
     #[must_use]
     pub fn watched(&self) -> &Watched {
         &self.shared.watched
+    }
+
+    /// Whether there are dependencies, as the pass has found. Those that another server makes are found by its next turn.
+    pub fn expect_dependents(&self, any: bool) {
+        self.shared.dependents.store(any, Ordering::SeqCst);
     }
 
     /// Waits until a task was resolved or waits for others.

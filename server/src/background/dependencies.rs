@@ -10,7 +10,9 @@ use crate::store::events;
 /// Reads the next part of the log and settles what comes of it, slice by slice.
 pub async fn pass(context: &Context) -> Result<PassReport, sqlx::Error> {
     let mut conn = context.pool.acquire().await?;
-    if dependency_work::skip_log(&mut conn).await? {
+    let none = dependency_work::skip_log(&mut conn).await?;
+    context.bells.expect_dependents(!none);
+    if none {
         return Ok(PassReport::default());
     }
     events::sequence(&mut conn).await?;

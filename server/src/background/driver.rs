@@ -20,7 +20,7 @@ const FORGETTING: Duration = Duration::from_secs(60);
 /// under load a pass has more to do at once.
 const DEPENDENCIES_EVERY: Duration = Duration::from_millis(20);
 /// The same for the groups pass, whose events nobody waits for.
-const GROUPS_EVERY: Duration = Duration::from_millis(100);
+const GROUPS_EVERY: Duration = Duration::from_millis(250);
 /// A pass that is full runs again at once, one that fails after this.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tokio::sync::Mutex;
 
 use super::{Context, PassReport};
-use crate::store::groups::{self, Witnesses};
 use crate::store::events;
+use crate::store::groups::{self, Witnesses};
 
 /// Unresolved tasks that are remembered, one for each group, so that a look at a large group is short. Nothing is lost
 /// when they are forgotten.
@@ -24,10 +24,5 @@ pub async fn pass(context: &Context) -> Result<PassReport, sqlx::Error> {
         witnesses.clear();
     }
     let slice = groups::tell_resolved(&mut conn, &mut witnesses).await?;
-    Ok(PassReport {
-        found: slice.rows,
-        done: slice.rows,
-        lost_race: usize::from(slice.busy),
-        ..PassReport::default()
-    })
+    Ok(PassReport { found: slice.rows, done: slice.rows, lost_race: usize::from(slice.busy), ..PassReport::default() })
 }

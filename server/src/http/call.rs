@@ -161,7 +161,8 @@ impl Call {
             } else if value.is_empty() {
                 return Err(ApiError::arguments("the query parameter `continuationToken` must not be empty"));
             } else {
-                let unfit = |_| ApiError::new(ErrorCode::InputError, "Invalid continuation token: send one that an answer had");
+                let unfit =
+                    |_| ApiError::new(ErrorCode::InputError, "Invalid continuation token: send one that an answer had");
                 cursor.after = Some(value.parse().map_err(unfit)?);
             }
         }

@@ -8,9 +8,9 @@ use tenure_api::states::ReasonResolved;
 use super::{OpError, refused};
 use crate::domain::lifecycle::{Event, Refusal, State, Step, apply};
 use crate::domain::task::Task;
+use crate::store::ending;
 use crate::store::scheduling::{self, When};
 use crate::store::tasks::{self, Loaded};
-use crate::store::ending;
 use crate::wakeup::Bells;
 
 /// How often a cancel looks again when a run that it wanted to end was being claimed.

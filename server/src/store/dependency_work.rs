@@ -31,7 +31,10 @@ pub enum Read {
 pub async fn skip_log(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- skip_dependency_log
-        WITH none AS MATERIALIZED (SELECT NOT EXISTS (SELECT FROM dependencies) AS none),
+        WITH none AS MATERIALIZED (
+            -- In the order of an index, which knows what has been deleted.
+            SELECT NOT EXISTS (SELECT FROM (SELECT required FROM dependencies ORDER BY required LIMIT 1) e) AS none
+        ),
         last AS MATERIALIZED (
             SELECT first + events - 1 AS position FROM outbox_order WHERE (SELECT none FROM none)
             ORDER BY first DESC LIMIT 1
@@ -130,12 +133,26 @@ pub async fn settle(conn: &mut PgConnection) -> Result<Slice, sqlx::Error> {
     .fetch_all(&mut *transaction)
     .await?;
     let settled = mark(&mut transaction, &due, &locked).await?;
-    let scheduled = scheduling::schedule(&mut transaction, &locked, When::Ready).await?;
+    let scheduled = schedule(&mut transaction, &locked).await?;
     if !full {
         forget_done(&mut transaction).await?;
     }
     transaction.commit().await?;
     Ok(Slice { found: due.len(), full, settled, scheduled })
+}
+
+async fn schedule(transaction: &mut PgConnection, locked: &[Uuid]) -> Result<Vec<i32>, sqlx::Error> {
+    #[cfg(feature = "test-util")]
+    {
+        use crate::breakage::{Breakage, strikes};
+        if locked.iter().any(|_| strikes(Breakage::LoseDependent)) {
+            return Ok(Vec::new());
+        }
+        if locked.iter().any(|_| strikes(Breakage::ScheduleEarly)) {
+            return scheduling::schedule(transaction, locked, When::Always).await;
+        }
+    }
+    scheduling::schedule(transaction, locked, When::Ready).await
 }
 
 /// Unsatisfied edges whose required task has ended as it must, in the order of the work; never more than a slice.
@@ -158,7 +175,8 @@ async fn list_due(transaction: &mut PgConnection) -> Result<Vec<(i64, Uuid)>, sq
             JOIN tasks t ON t.id = d.id AND (t.state = 3 OR (e.any_end AND t.state > 1))
             WHERE w.kind = 7 AND n.seq = w.seq
         ) e
-        WHERE EXISTS (SELECT FROM tasks t WHERE t.id = e.dependent)
+        -- A subquery for each row, so that nobody gets the idea to read all tasks.
+        WHERE (SELECT true FROM tasks t WHERE t.id = e.dependent)
         LIMIT $1"#,
         EDGES_MAX as i64
     )
@@ -195,11 +213,11 @@ async fn forget_done(transaction: &mut PgConnection) -> Result<(), sqlx::Error> 
                 JOIN dependencies e ON e.dependent = n.id AND NOT e.satisfied
                 JOIN task_definitions d ON d.seq = e.required
                 JOIN tasks t ON t.id = d.id AND (t.state = 3 OR (e.any_end AND t.state > 1))
-                JOIN tasks x ON x.id = e.dependent
                 WHERE n.seq = w.seq)
             ELSE NOT EXISTS (
-                SELECT FROM dependencies e JOIN tasks x ON x.id = e.dependent
-                WHERE e.required = w.seq AND NOT e.satisfied AND (w.kind = 3 OR e.any_end))
+                SELECT FROM dependencies e
+                WHERE e.required = w.seq AND NOT e.satisfied AND (w.kind = 3 OR e.any_end)
+                  AND (SELECT true FROM tasks x WHERE x.id = e.dependent))
             END"
     )
     .execute(transaction)

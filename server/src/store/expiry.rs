@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
+use super::session::avoid_scans;
+
 /// Tasks that one transaction forgets.
 const TASKS_MAX: i64 = 200;
 /// Edges that one transaction forgets.
@@ -27,6 +29,7 @@ pub struct Slice {
 /// asks for the task's group.
 pub async fn forget_tasks(conn: &mut PgConnection) -> Result<Slice, sqlx::Error> {
     let mut transaction = conn.begin().await?;
+    avoid_scans(&mut transaction).await?;
     let due = list_due(&mut transaction).await?;
     let found = due.len();
     if found == 0 {
@@ -43,7 +46,8 @@ pub async fn forget_tasks(conn: &mut PgConnection) -> Result<Slice, sqlx::Error>
     let (ids, seqs): (Vec<Uuid>, Vec<i64>) = locked.into_iter().map(|row| (row.id, row.seq)).unzip();
     let places: Vec<String> = ids.iter().filter_map(|id| due.get(id).cloned()).collect();
     let edges = forget_edges(&mut transaction, &ids, &seqs).await?;
-    let forgotten = if edges < EDGES_MAX.cast_unsigned() { forget(&mut transaction, &ids, &seqs, &places).await? } else { edges };
+    let forgotten =
+        if edges < EDGES_MAX.cast_unsigned() { forget(&mut transaction, &ids, &seqs, &places).await? } else { edges };
     transaction.commit().await?;
     Ok(Slice { found, forgotten: usize::try_from(forgotten).unwrap_or(usize::MAX) })
 }
@@ -55,9 +59,9 @@ async fn list_due(transaction: &mut PgConnection) -> Result<HashMap<Uuid, String
         r#"-- list_expired
         WITH moment AS MATERIALIZED (SELECT now FROM moment),
         unread AS MATERIALIZED (
-            SELECT unnest(x.seqs) AS seq FROM outbox_new o JOIN outbox x ON x.id = o.id
+            SELECT unnest((SELECT x.seqs FROM outbox x WHERE x.id = o.id)) AS seq FROM outbox_new o
             UNION ALL
-            SELECT unnest(x.seqs) FROM outbox_order o JOIN outbox x ON x.id = o.outbox_id
+            SELECT unnest((SELECT x.seqs FROM outbox x WHERE x.id = o.outbox_id)) FROM outbox_order o
             WHERE o.first > (SELECT position FROM log_readers WHERE name = 'groups')
         )
         SELECT x.id, x.ctid::text AS "place!" FROM task_times x
@@ -72,20 +76,35 @@ async fn list_due(transaction: &mut PgConnection) -> Result<HashMap<Uuid, String
 }
 
 async fn forget_edges(transaction: &mut PgConnection, ids: &[Uuid], seqs: &[i64]) -> Result<u64, sqlx::Error> {
-    let gone = sqlx::query!(
-        "-- forget_dependencies
-        DELETE FROM dependencies e USING (
-            (SELECT required, dependent FROM dependencies WHERE required = ANY($2) LIMIT $3)
-            UNION
-            (SELECT required, dependent FROM dependencies WHERE dependent = ANY($1) LIMIT $3)
-        ) gone WHERE e.required = gone.required AND e.dependent = gone.dependent",
+    // Locked first: an edge that is being marked is waited for, and the next statement sees it as it is then.
+    let edges = sqlx::query!(
+        r#"-- lock_dependencies
+        SELECT x.required AS "required!", x.dependent AS "dependent!" FROM (
+            SELECT e.required, e.dependent FROM unnest($2::bigint[]) AS i(seq)
+            CROSS JOIN LATERAL (SELECT * FROM dependencies e WHERE e.required = i.seq LIMIT $3 FOR UPDATE) e
+            UNION ALL
+            SELECT e.required, e.dependent FROM unnest($1::uuid[]) AS i(id)
+            CROSS JOIN LATERAL (SELECT * FROM dependencies e WHERE e.dependent = i.id LIMIT $3 FOR UPDATE) e
+        ) x LIMIT $3"#,
         ids,
         seqs,
         EDGES_MAX
     )
+    .fetch_all(&mut *transaction)
+    .await?;
+    let (required, dependents): (Vec<i64>, Vec<Uuid>) =
+        edges.into_iter().map(|row| (row.required, row.dependent)).unzip();
+    let gone = sqlx::query!(
+        "-- forget_dependencies
+        DELETE FROM dependencies e USING unnest($1::bigint[], $2::uuid[]) AS i(required, dependent)
+        WHERE e.required = i.required AND e.dependent = i.dependent",
+        &required,
+        &dependents
+    )
     .execute(transaction)
     .await?;
-    Ok(gone.rows_affected())
+    // An edge between two tasks that both expire may stand twice in the list.
+    Ok(gone.rows_affected().max(required.len() as u64))
 }
 
 /// Forgets tasks that have no edges left, in one statement: nothing is ever seen without its task.

@@ -185,10 +185,13 @@ async fn read_log(transaction: &mut PgConnection, position: i64) -> Result<Part,
             SELECT e.seq, part.first, e.n FROM part, unnest(part.kinds, part.seqs) WITH ORDINALITY AS e(kind, seq, n)
             WHERE e.kind IN (3, 4, 5)
         ),
+        -- A subquery for each row, here and below, so that nobody gets the idea to read all definitions.
+        of_tasks AS MATERIALIZED (
+            SELECT (SELECT d.task_group FROM task_definitions d WHERE d.seq = r.seq), r.seq, r.first, r.n FROM resolved r
+        ),
         of_groups AS MATERIALIZED (
-            SELECT DISTINCT ON (d.task_group) d.task_group, r.seq
-            FROM resolved r JOIN task_definitions d ON d.seq = r.seq
-            ORDER BY d.task_group, r.first DESC, r.n DESC
+            SELECT DISTINCT ON (task_group) task_group, seq FROM of_tasks WHERE task_group IS NOT NULL
+            ORDER BY task_group, first DESC, n DESC
         )
         SELECT (SELECT count(*) FROM part) AS "rows!", (SELECT max(first + events - 1) FROM part) AS "end?",
                COALESCE((SELECT array_agg(task_group ORDER BY task_group) FROM of_groups), '{}') AS "groups!",
@@ -230,14 +233,15 @@ async fn tell(
         ),
         -- Resolutions that this statement sees and the part does not have: a later part tells of their groups.
         later AS MATERIALIZED (
-            SELECT e.seq FROM outbox_new o JOIN outbox x ON x.id = o.id, unnest(x.kinds, x.seqs) AS e(kind, seq)
+            SELECT e.seq
+            FROM (SELECT id FROM outbox_new UNION ALL SELECT outbox_id FROM outbox_order WHERE first > $4) o
+            CROSS JOIN LATERAL (
+                SELECT e.seq, e.kind FROM outbox x, unnest(x.kinds, x.seqs) AS e(kind, seq) WHERE x.id = o.id OFFSET 0
+            ) e
             WHERE e.kind IN (3, 4, 5)
-            UNION ALL
-            SELECT e.seq FROM outbox_order o JOIN outbox x ON x.id = o.outbox_id, unnest(x.kinds, x.seqs) AS e(kind, seq)
-            WHERE o.first > $4 AND e.kind IN (3, 4, 5)
         ),
         later_groups AS MATERIALIZED (
-            SELECT DISTINCT d.task_group AS id FROM later JOIN task_definitions d ON d.seq = later.seq
+            SELECT DISTINCT (SELECT d.task_group FROM task_definitions d WHERE d.seq = later.seq) AS id FROM later
         ),
         over AS MATERIALIZED (
             SELECT l.id, l.seq FROM looked l

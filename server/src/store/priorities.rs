@@ -70,12 +70,7 @@ pub async fn was_resolved(conn: &mut PgConnection, id: Uuid) -> Result<bool, sql
 }
 
 /// Tells that the priority of a group's tasks was changed.
-pub async fn tell_group(
-    conn: &mut PgConnection,
-    group: Uuid,
-    priority: i16,
-    affected: i64,
-) -> Result<(), sqlx::Error> {
+pub async fn tell_group(conn: &mut PgConnection, group: Uuid, priority: i16, affected: i64) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- tell_group_priority
         WITH told AS (

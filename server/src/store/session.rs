@@ -72,6 +72,13 @@ pub async fn plan_as_hot(transaction: &mut PgConnection) -> Result<(), sqlx::Err
     Ok(())
 }
 
+/// Has the rest of a transaction planned without scans of whole tables, for statements of which no statistics can tell
+/// the planner that they need a small part of a large one.
+pub async fn avoid_scans(transaction: &mut PgConnection) -> Result<(), sqlx::Error> {
+    sqlx::query!("-- avoid_scans\nSELECT set_config('enable_seqscan', 'off', true)").fetch_one(transaction).await?;
+    Ok(())
+}
+
 /// The process id of a session's backend: with it a lost session can be made sure to have ended.
 pub async fn get_backend(conn: &mut PgConnection) -> Result<i32, sqlx::Error> {
     sqlx::query_scalar!(

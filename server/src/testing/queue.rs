@@ -92,12 +92,7 @@ impl Queue {
             status: Batcher::start(ReadStatus, options, &tasks),
             line: ClaimLine::start(line, &tasks, stop.clone()),
             back,
-            passes: Context {
-                pool,
-                bells,
-                event_retention: Duration::from_secs(3600),
-                witnesses: Memory::default(),
-            },
+            passes: Context { pool, bells, event_retention: Duration::from_secs(3600), witnesses: Memory::default() },
             marks,
             queues,
             term,

@@ -10,7 +10,8 @@ use tenure_server::domain::lifecycle::Report;
 use tenure_server::store::hot::resolve::{End, Member};
 use tenure_server::store::hot::{claim, reclaim, resolve};
 use tenure_server::store::{
-    claims, counters, deadlines, dependencies, dependency_work, events, expiry, groups, marks, priorities, session, tasks,
+    claims, counters, deadlines, dependencies, dependency_work, events, expiry, groups, marks, priorities, session,
+    tasks,
 };
 use tenure_server::testing::queue::{QUEUE, TERM, new_task};
 use tenure_server::testing::{Queue, TestDatabase};
@@ -242,7 +243,7 @@ async fn run_cold(conn: &mut PgConnection, statement: &str, open: &[Uuid], waiti
             groups::tell_resolved(conn, &mut groups::Witnesses::default()).await.unwrap();
         }
         "list_group" => {
-            let group = sqlx::query_scalar("SELECT task_group FROM tasks WHERE id = $1").bind(open[0]);
+            let group = sqlx::query_scalar("SELECT task_group FROM tasks WHERE id = $1").bind(open[100]);
             let group: Uuid = group.fetch_one(&mut *conn).await.unwrap();
             assert_eq!(groups::list_tasks(conn, group, Uuid::nil(), 100).await.unwrap().len(), 10);
             assert!(!groups::lock_open(conn, group, Uuid::nil(), 100).await.unwrap().is_empty());
@@ -295,7 +296,8 @@ async fn statements_of_passes_read_only_what_they_need_of_full_tables() {
     events::sequence(&mut filler).await.unwrap();
     sqlx::raw_sql("UPDATE claims SET taken_until = now() WHERE seq % 20 = 1").execute(&mut filler).await.unwrap();
     sqlx::raw_sql("UPDATE task_times SET deadline = now() WHERE seq % 50 = 2").execute(&mut filler).await.unwrap();
-    let expired = "WITH gone AS (SELECT id FROM task_times WHERE id IN (SELECT id FROM tasks WHERE state = 3) LIMIT 100)
+    let expired =
+        "WITH gone AS (SELECT id FROM task_times WHERE id IN (SELECT id FROM tasks WHERE state = 3) LIMIT 100)
         UPDATE task_times SET expires = now(), deadline = NULL WHERE id IN (SELECT id FROM gone)";
     sqlx::raw_sql(expired).execute(&mut filler).await.unwrap();
     let pool = session::pool(database.options());

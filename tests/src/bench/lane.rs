@@ -37,6 +37,7 @@ pub(crate) struct Run {
     root_url: String,
     seed: u64,
     queue: String,
+    group: String,
     figures: RefCell<Figures>,
     start: Cell<Option<Instant>>,
     end: Cell<Option<Instant>>,
@@ -50,11 +51,13 @@ impl Run {
         // A queue of its own: what an earlier run has left must not be claimed in this one.
         let mut queue = "bench/load-".to_owned();
         Random::from_seed(seed).push_hex(&mut queue, 12);
+        let group = Random::from_seed(!seed).task_id().to_string();
         Self {
             root: account.credentials.clone(),
             root_url: account.root_url.clone(),
             seed,
             queue,
+            group,
             figures: RefCell::new(Figures::new(steps)),
             start: Cell::new(None),
             end: Cell::new(None),
@@ -70,6 +73,11 @@ impl Run {
         self.to_claim.set(tasks);
     }
 
+    /// How many tasks the lanes are to create, or claim, while measuring; with the last one the run ends.
+    pub(crate) fn end_after(&self, tasks: u64) {
+        self.to_claim.set(tasks);
+    }
+
     /// Whether the caller is to create one of those tasks.
     pub(crate) fn take_prefill(&self) -> bool {
         let left = self.to_create.get();
@@ -77,7 +85,7 @@ impl Run {
         left > 0
     }
 
-    /// For modes that only take: these tasks are gone, and with the last one the run ends.
+    /// For modes with a number of tasks: so many are done, and with the last one the run ends.
     pub(crate) fn note_claimed(&self, tasks: u64) {
         self.to_claim.set(self.to_claim.get().saturating_sub(tasks));
         if self.to_claim.get() == 0 {
@@ -171,6 +179,7 @@ pub(crate) struct Lane {
     random: Random,
     worker: String,
     queue: String,
+    group: Option<String>,
     failures_in_a_row: u32,
 }
 
@@ -179,7 +188,7 @@ impl Lane {
         let client = Client::new(&run.root_url)?;
         let random = Random::fork(run.seed, number);
         let queue = run.queue.clone();
-        Ok(Self { run, client, random, worker: format!("bench-{number}"), queue, failures_in_a_row: 0 })
+        Ok(Self { run, client, random, worker: format!("bench-{number}"), queue, group: None, failures_in_a_row: 0 })
     }
 
     pub(crate) fn run(&self) -> &Run {
@@ -193,6 +202,11 @@ impl Lane {
     /// Leaves the common queue for one that no other lane uses.
     pub(crate) fn use_queue_of_its_own(&mut self) {
         self.queue = format!("{}-{}", self.run.queue, self.worker.trim_start_matches("bench-"));
+    }
+
+    /// Puts what the lane creates into the group that all lanes share.
+    pub(crate) fn use_the_common_group(&mut self) {
+        self.group = Some(self.run.group.clone());
     }
 
     /// Another connection to the same server, and the credentials to use on it.
@@ -245,8 +259,10 @@ impl Lane {
             retries: RETRIES,
             created,
             deadline: created + DAY_MILLIS,
-            group: None,
+            group: self.group.as_deref(),
             note: "",
+            dependencies: &[],
+            any_end: false,
         };
         let body = definition.body(PAYLOAD_DIGITS, &mut self.random);
         let path = format!("{QUEUE_API}/task/{task}");

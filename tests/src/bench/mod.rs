@@ -37,6 +37,9 @@ const FINISH_WITHIN: Duration = Duration::from_secs(2);
 /// What `claim32` takes from if no other depth is asked for.
 const CLAIM32_DEPTH: u64 = 100_000;
 
+/// What `group` puts into its group.
+const GROUP_TASKS: u64 = 10_000;
+
 /// Measures a task queue.
 #[derive(Debug, Parser)]
 #[command(name = "tenure-bench", version)]
@@ -89,6 +92,8 @@ pub enum ModeName {
     Lifecycle,
     /// Create tasks and leave them.
     Create,
+    /// Create 10,000 tasks in one group, and stop.
+    Group,
     /// Claim up to 32 at once and report each.
     Claim32,
     /// Renew a claim.
@@ -177,6 +182,7 @@ pub async fn run(settings: &Settings) -> Result<String, BenchError> {
             match settings.mode {
                 ModeName::Lifecycle => measure::<mode::Lifecycle>(settings).await,
                 ModeName::Create => measure::<mode::Create>(settings).await,
+                ModeName::Group => measure::<mode::Group>(settings).await,
                 ModeName::Claim32 => measure::<mode::Claim32>(settings).await,
                 ModeName::Reclaim => measure::<mode::Reclaim>(settings).await,
                 ModeName::Status => measure::<mode::Status>(settings).await,
@@ -236,6 +242,9 @@ async fn prepare<M: Mode + 'static>(settings: &Settings, run: &Rc<Run>) -> Resul
         (_, depth) => depth,
     };
     run.expect_tasks(depth);
+    if settings.mode == ModeName::Group {
+        run.end_after(GROUP_TASKS);
+    }
     let mut preparing = JoinSet::new();
     for number in 0..settings.connections as u64 {
         let run = Rc::clone(run);

@@ -8,8 +8,8 @@ use tenure_api::ids::TaskId;
 use tenure_api::states::{Priority, ReasonCreated, ReasonResolved};
 use tenure_server::domain::lifecycle::Report;
 use tenure_server::domain::task::{Last, Task};
-use tenure_server::ops::change_priority::change_task;
 use tenure_server::ops::OpError;
+use tenure_server::ops::change_priority::change_task;
 use tenure_server::ops::change_task::{Change, change};
 use tenure_server::testing::queue::{QUEUE, new_task};
 use tenure_server::testing::{Queue, TestDatabase};
@@ -185,7 +185,10 @@ async fn another_priority_moves_a_pending_run_and_keeps_its_age() {
     assert_eq!(queue.claim_one(QUEUE).await.task.id, tasks[0], "it is older");
     assert_eq!(queue.claim_one(QUEUE).await.task.id, tasks[2]);
     let [event] = &told(&database, "task-priority-changed").await[..] else { panic!("not told once") };
-    assert_eq!((&event["payload"]["oldPriority"], &event["payload"]["newPriority"]), (&json!("lowest"), &json!("medium")));
+    assert_eq!(
+        (&event["payload"]["oldPriority"], &event["payload"]["newPriority"]),
+        (&json!("lowest"), &json!("medium"))
+    );
     assert_eq!(event["payload"]["status"]["state"], "pending");
     assert!(event["payload"].get("task").is_none());
     drop(conn);

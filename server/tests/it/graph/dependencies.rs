@@ -46,8 +46,11 @@ async fn a_task_waits_until_the_task_it_depends_on_is_completed() {
 #[tokio::test]
 async fn a_failure_ends_the_wait_only_for_all_resolved() {
     let (database, queue) = start().await;
-    let reports =
-        [Report::Failed, Report::Exception(ExceptionReason::InternalError), Report::Exception(ExceptionReason::MalformedPayload)];
+    let reports = [
+        Report::Failed,
+        Report::Exception(ExceptionReason::InternalError),
+        Report::Exception(ExceptionReason::MalformedPayload),
+    ];
     for report in reports {
         let required = queue.create_one(QUEUE).await;
         let picky = create_waiting(&queue, &[required], &json!({})).await;

@@ -114,7 +114,9 @@ async fn a_group_is_cancelled_in_slices_after_it_was_sealed_and_only_what_is_ope
     assert!(cancelled.tasks.contains(&waits.uuid()));
     assert_eq!(state(&queue, running.task.id).await, "exception");
     assert_eq!(state(&queue, tasks[0]).await, "completed");
-    assert!(number(database.pool(), "SELECT max(cardinality(seqs))::bigint FROM outbox WHERE kinds[1] = 5").await <= 200);
+    assert!(
+        number(database.pool(), "SELECT max(cardinality(seqs))::bigint FROM outbox WHERE kinds[1] = 5").await <= 200
+    );
     let again = cancel(&queue.passes.pool, &queue.passes.bells, id).await.unwrap();
     assert_eq!((again.size, again.tasks.len()), (451, 0));
     tell(&queue).await;
@@ -138,7 +140,8 @@ async fn the_priority_of_a_group_changes_for_what_was_never_resolved() {
     assert_eq!(queue.status(tasks[1]).await.priority, Priority::Lowest);
     assert!(change_group(&queue.passes.pool, &queue.passes.bells, id, Priority::High).await.unwrap().is_empty());
     let [event] = &told(&database, "task-group-priority-changed").await[..] else { panic!("not told once") };
-    let payload = json!({"version": 1, "taskGroupId": id, "schedulerId": "-", "newPriority": "high", "tasksAffected": 248});
+    let payload =
+        json!({"version": 1, "taskGroupId": id, "schedulerId": "-", "newPriority": "high", "tasksAffected": 248});
     assert_eq!(event["payload"], payload);
     assert_eq!(told(&database, "task-priority-changed").await.len(), 248);
     finish(database, queue).await;

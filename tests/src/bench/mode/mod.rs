@@ -2,6 +2,7 @@
 
 mod claim32;
 mod create;
+mod group;
 mod lifecycle;
 mod pickup;
 mod reclaim;
@@ -9,6 +10,7 @@ mod status;
 
 pub(crate) use claim32::Claim32;
 pub(crate) use create::Create;
+pub(crate) use group::Group;
 pub(crate) use lifecycle::Lifecycle;
 pub(crate) use pickup::Pickup;
 pub(crate) use reclaim::Reclaim;
