@@ -10,6 +10,7 @@
 
 mod authentication;
 mod bad_input;
+mod command_line;
 mod events;
 mod health;
 mod history;
@@ -17,4 +18,6 @@ mod hung_up;
 mod proxy;
 mod rig;
 mod serve;
+mod submit;
 mod under_load;
+mod waiting;
