@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use tenure_api::ids::{RunId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
 use tokio::time::Instant;
 
-use crate::client::{Own, Answer, Call, PATIENCE, parameter};
+use crate::client::{Answer, Call, Own, PATIENCE, parameter};
 use crate::wire::{ClaimAnswer, ClaimWorkAnswer, ClaimWorkBody, ReclaimAnswer, StatusAnswer};
 use crate::{Client, Error, ExceptionReason, Task, TaskStatus, Term};
 

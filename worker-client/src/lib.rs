@@ -21,7 +21,7 @@ pub use claim::{Claim, Lost, LostBecause, NotReported, Renewal, Reported, Worker
 pub use client::{Client, ClientBuilder};
 pub use error::Error;
 pub use retry::RetryPolicy;
-pub use tenure_api::credentials::{AccessToken, Credentials};
 pub use tenure::{GroupChange, TaskChange};
+pub use tenure_api::credentials::{AccessToken, Credentials};
 pub use term::Term;
 pub use wire::{ExceptionReason, Metadata, NewTask, Priority, QueueCounts, RunStatus, State, Task, TaskStatus};

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{Context, PassReport, SLICE, claims, counters, deadlines, dependencies, events, expiry, groups, idempotency, marks};
+use super::{
+    Context, PassReport, SLICE, claims, counters, deadlines, dependencies, events, expiry, groups, idempotency, marks,
+};
 use crate::batch::marks::MarkTable;
 
 /// How soon what is due is acted on while anything is unresolved.

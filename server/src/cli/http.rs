@@ -42,7 +42,10 @@ pub struct ServerArgs {
 impl std::fmt::Debug for ServerArgs {
     /// Leaves out the secrets.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ServerArgs").field("root_url", &self.root_url).field("client_id", &self.client_id).finish_non_exhaustive()
+        f.debug_struct("ServerArgs")
+            .field("root_url", &self.root_url)
+            .field("client_id", &self.client_id)
+            .finish_non_exhaustive()
     }
 }
 

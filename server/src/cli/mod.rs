@@ -46,18 +46,27 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             Command::Client { database, secret_key, root_url, client } => {
                 administrate(database, secret_key, root_url, client).await
             }
-            Command::Task { server, task } => http::end("task", match http::Server::new(server) {
-                Ok(server) => task::run(&server, task).await,
-                Err(error) => Err(error),
-            }),
-            Command::Group { server, group } => http::end("group", match http::Server::new(server) {
-                Ok(server) => group::run(&server, group).await,
-                Err(error) => Err(error),
-            }),
-            Command::Queue { server, queue } => http::end("queue", match http::Server::new(server) {
-                Ok(server) => queue::run(&server, queue).await,
-                Err(error) => Err(error),
-            }),
+            Command::Task { server, task } => http::end(
+                "task",
+                match http::Server::new(server) {
+                    Ok(server) => task::run(&server, task).await,
+                    Err(error) => Err(error),
+                },
+            ),
+            Command::Group { server, group } => http::end(
+                "group",
+                match http::Server::new(server) {
+                    Ok(server) => group::run(&server, group).await,
+                    Err(error) => Err(error),
+                },
+            ),
+            Command::Queue { server, queue } => http::end(
+                "queue",
+                match http::Server::new(server) {
+                    Ok(server) => queue::run(&server, queue).await,
+                    Err(error) => Err(error),
+                },
+            ),
         }
     })
 }

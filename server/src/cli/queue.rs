@@ -31,7 +31,8 @@ pub async fn run(server: &Server, command: QueueCommand) -> Result<ExitCode, Com
         QueueCommand::Show { ref queue } => server.client.get_queue(queue).await,
     };
     let answer = answer.map_err(|error| server.error(&error))?;
-    let row = |queue: &Value| [field(queue, "/pendingTasks"), field(queue, "/claimedTasks"), field(queue, "/taskQueueId")];
+    let row =
+        |queue: &Value| [field(queue, "/pendingTasks"), field(queue, "/claimedTasks"), field(queue, "/taskQueueId")];
     server.print(&answer, |answer| {
         let rows = match command {
             QueueCommand::List => entries(answer, "queues"),

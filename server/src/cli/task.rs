@@ -105,7 +105,9 @@ fn parse_deadline(text: &str) -> Result<Deadline, String> {
         return Ok(Deadline::At(time));
     }
     let duration = parse_duration(text).ok().and_then(|duration| TimeDelta::from_std(duration).ok());
-    duration.map(Deadline::In).ok_or_else(|| "write a duration such as 2h, or a time such as 2027-01-31T12:00:00Z".to_owned())
+    duration
+        .map(Deadline::In)
+        .ok_or_else(|| "write a duration such as 2h, or a time such as 2027-01-31T12:00:00Z".to_owned())
 }
 
 /// Does the command. Waiting succeeds if every task was completed.
@@ -242,7 +244,8 @@ fn reason(entry: &Value) -> String {
 }
 
 fn states(answers: &[Value]) -> String {
-    let row = |entry: &Value| [field(entry, "/status/taskId"), field(entry, "/status/state"), runs(entry), reason(entry)];
+    let row =
+        |entry: &Value| [field(entry, "/status/taskId"), field(entry, "/status/state"), runs(entry), reason(entry)];
     table(["TASK", "STATE", "RUNS", "REASON"], answers.iter().map(row))
 }
 

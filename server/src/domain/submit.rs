@@ -18,6 +18,8 @@ use super::create::{METADATA_SHORT_MAX, NewTask, Unacceptable};
 
 /// Tasks of one submission.
 pub const TASKS_MAX: usize = 1_000;
+/// Dependencies of all tasks of one submission together: each is a row of the one transaction.
+pub const DEPENDENCIES_TOTAL_MAX: usize = 100_000;
 /// Characters of a local name.
 pub const NAME_CHARS_MAX: usize = 255;
 /// How long after its creation a task is given up unless the submitter says otherwise.
@@ -94,6 +96,12 @@ impl Graph {
             return Err(Unacceptable::Schema(format!(
                 "`tasks` must have from 1 to {TASKS_MAX} entries; it has {}",
                 tasks.len()
+            )));
+        }
+        let dependencies: usize = tasks.iter().map(|task| task.dependencies.len()).sum();
+        if several && dependencies > DEPENDENCIES_TOTAL_MAX {
+            return Err(Unacceptable::Schema(format!(
+                "`tasks` have {dependencies} dependencies together; at most {DEPENDENCIES_TOTAL_MAX}: split the request"
             )));
         }
         let ids: Vec<TaskId> = tasks.iter().map(|task| task.task_id.unwrap_or_else(&mut draw)).collect();
@@ -220,13 +228,7 @@ impl Wiring {
         }
     }
 
-    fn refuse(
-        &self,
-        circle: &[usize],
-        tasks: &[SubmittedTask<'_>],
-        ids: &[TaskId],
-        several: bool,
-    ) -> Unacceptable {
+    fn refuse(&self, circle: &[usize], tasks: &[SubmittedTask<'_>], ids: &[TaskId], several: bool) -> Unacceptable {
         let (first, next) = (circle[0], circle[1 % circle.len()]);
         let at = self.dependencies[first].iter().position(|id| *id == ids[next]).unwrap_or_default();
         let label = |&n: &usize| tasks[n].name.clone().unwrap_or_else(|| ids[n].to_string());

@@ -73,7 +73,8 @@ fn what_is_there_is_kept() {
     let definition = definition(&graph, 0);
     assert_eq!(graph.entries[0].task.id.to_string(), ID);
     for (field, value) in body.as_object().unwrap() {
-        let same_time = |a: &Value, b: &Value| a.as_str().zip(b.as_str()).is_some_and(|(a, b)| a.replace(".000Z", "Z") == b);
+        let same_time =
+            |a: &Value, b: &Value| a.as_str().zip(b.as_str()).is_some_and(|(a, b)| a.replace(".000Z", "Z") == b);
         let found = &definition[field];
         assert!(field == "taskId" || found == value || same_time(found, value), "{field}: {found}");
     }
@@ -144,6 +145,12 @@ fn a_refusal_names_the_entry() {
     let many = vec![json!({}); TASKS_MAX + 1];
     assert!(several(&json!(many)).unwrap_err().contains("it has 1001"));
     assert_eq!(several(&json!(vec![json!({}); TASKS_MAX])).unwrap().entries.len(), TASKS_MAX);
+    let dense: Vec<Value> = (0..11)
+        .map(|_| json!({"dependencies": (0..10_000).map(|n| drawn(n + 1).to_string()).collect::<Vec<_>>()}))
+        .collect();
+    let refusal = several(&json!(dense)).unwrap_err();
+    assert!(refusal.starts_with("`tasks` have 110000 dependencies together; at most 100000"), "{refusal}");
+    assert_eq!(several(&json!(dense[..10])).unwrap().entries.len(), 10);
     let alone = read(&json!({"taskQueueId": "p/w", "dependencies": ["who"]})).unwrap_err();
     assert!(alone.starts_with("`dependencies[0]` is \"who\""), "{alone}");
     let unnamed = read(&json!({"tasks": [{}]})).unwrap_err();
@@ -153,7 +160,10 @@ fn a_refusal_names_the_entry() {
 #[test]
 fn a_circle_is_refused_and_shown() {
     for (tasks, says) in [
-        (json!([{"name": "a", "dependencies": ["a"]}]), "`tasks[0].dependencies[0]` makes a circle in which each task waits for the next: a -> a"),
+        (
+            json!([{"name": "a", "dependencies": ["a"]}]),
+            "`tasks[0].dependencies[0]` makes a circle in which each task waits for the next: a -> a",
+        ),
         (
             // The first waits for the circle, but is not in it.
             json!([
@@ -164,7 +174,10 @@ fn a_circle_is_refused_and_shown() {
             ]),
             "`tasks[2].dependencies[0]` makes a circle in which each task waits for the next: b -> c -> a -> b",
         ),
-        (json!([{"taskId": ID, "dependencies": [OTHER]}, {"taskId": OTHER, "dependencies": [ID]}]), "`tasks[0].dependencies[0]` makes"),
+        (
+            json!([{"taskId": ID, "dependencies": [OTHER]}, {"taskId": OTHER, "dependencies": [ID]}]),
+            "`tasks[0].dependencies[0]` makes",
+        ),
     ] {
         let refusal = several(&tasks).unwrap_err();
         assert!(refusal.starts_with(says), "{refusal}");

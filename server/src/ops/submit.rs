@@ -1,7 +1,7 @@
 //! Creating one or several tasks at once: all of them in one transaction, or none. Tasks are stored by the statement
 //! that createTask uses, and refused by its rules.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use sqlx::{Connection, PgConnection, PgPool};
@@ -47,19 +47,16 @@ pub struct Submitted {
 }
 
 /// Creates the tasks; if the key says that this was done before, answers how they are now.
-pub async fn submit(
-    pool: &PgPool,
-    bells: &Bells,
-    graph: &Graph,
-    key: Option<&Key>,
-) -> Result<Submitted, OpError> {
+pub async fn submit(pool: &PgPool, bells: &Bells, graph: &Graph, key: Option<&Key>) -> Result<Submitted, OpError> {
     for _ in 0..TRIES_MAX {
         match attempt(pool, bells, graph, key).await {
             Ok(Some(submitted)) => return Ok(submitted),
             Ok(None) => {}
             Err(Trouble::Refused(error)) => return Err(error),
             Err(Trouble::Database(error)) if !is_contention(&error) => return Err(error.into()),
-            Err(Trouble::Database(error)) => tracing::debug!(error = %error, "a submission met a lock and is tried again"),
+            Err(Trouble::Database(error)) => {
+                tracing::debug!(error = %error, "a submission met a lock and is tried again")
+            }
         }
     }
     Err(OpError::Unavailable)
@@ -84,12 +81,7 @@ fn is_contention(error: &sqlx::Error) -> bool {
 }
 
 /// One transaction; none if another server was faster with something and a new look is needed.
-async fn attempt(
-    pool: &PgPool,
-    bells: &Bells,
-    graph: &Graph,
-    key: Option<&Key>,
-) -> Result<Option<Submitted>, Trouble> {
+async fn attempt(pool: &PgPool, bells: &Bells, graph: &Graph, key: Option<&Key>) -> Result<Option<Submitted>, Trouble> {
     let mut conn = pool.acquire().await?;
     let mut transaction = conn.begin().await?;
     if let Some(key) = key {
@@ -122,7 +114,8 @@ async fn attempt(
     dependencies::insert(&mut transaction, &edges).await?;
     transaction.commit().await?;
     let pending = plan.stored.values().filter(|row| !row.waits);
-    let rung: BTreeSet<i32> = pending.filter_map(|row| queues.get(&graph.entries[row.member].task.queue).copied()).collect();
+    let rung: BTreeSet<i32> =
+        pending.filter_map(|row| queues.get(&graph.entries[row.member].task.queue).copied()).collect();
     bells.ring(rung);
     if plan.stored.values().any(|row| row.waits) {
         bells.ring_dependencies();
@@ -155,7 +148,7 @@ struct Plan {
     /// Entries that wait for nothing that they may not wait for.
     welcome: Vec<usize>,
     /// Entries that were stored.
-    stored: HashMap<usize, Created>,
+    stored: BTreeMap<usize, Created>,
 }
 
 impl Plan {
@@ -175,7 +168,7 @@ impl Plan {
         let welcome = (0..graph.entries.len())
             .filter(|&n| dependency_refusal(&graph.entries[n].task, &awaited[n]).is_none())
             .collect();
-        Self { required, awaited, welcome, stored: HashMap::new() }
+        Self { required, awaited, welcome, stored: BTreeMap::new() }
     }
 
     fn waits(&self, entry: usize) -> bool {

@@ -30,7 +30,18 @@ fn account(rig: &Rig) -> [(&str, &str); 3] {
 fn start_worker(rig: &Rig) -> Worker {
     let mut command = Command::new(binary().with_file_name("tenure-worker"));
     command
-        .args(["run", "--task-queue", QUEUE, "--worker-group", "g", "--worker-id", "w", "--capacity", "2", "--work-dir"])
+        .args([
+            "run",
+            "--task-queue",
+            QUEUE,
+            "--worker-group",
+            "g",
+            "--worker-id",
+            "w",
+            "--capacity",
+            "2",
+            "--work-dir",
+        ])
         .arg(rig.folder.path().join("work"))
         .envs(account(rig))
         .stdout(Stdio::null())
@@ -66,7 +77,8 @@ async fn a_command_is_run_and_waited_for() {
     let _worker = start_worker(&rig);
     let file = rig.folder.path().join("made");
     let command = format!("echo made > {}", file.display());
-    let output = run(&rig, &["task", "create", "-q", QUEUE, "--name", "make it", "--wait", "--", "sh", "-c", &command]).await;
+    let output =
+        run(&rig, &["task", "create", "-q", QUEUE, "--name", "make it", "--wait", "--", "sh", "-c", &command]).await;
     assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "made\n");
     let text = stdout(&output);
@@ -92,7 +104,10 @@ async fn a_command_that_fails_fails_the_wait() {
     assert!(progress.contains(&format!("{good}  completed\n")), "{progress}");
     assert_eq!(run(&rig, &["task", "wait", &good]).await.status.code(), Some(0));
     let json = answer(&rig, &["task", "wait", &good]).await;
-    assert_eq!((&json["tasks"][0]["resolved"], &json["tasks"][0]["status"]["state"]), (&Value::Bool(true), &"completed".into()));
+    assert_eq!(
+        (&json["tasks"][0]["resolved"], &json["tasks"][0]["status"]["state"]),
+        (&Value::Bool(true), &"completed".into())
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -117,7 +132,10 @@ async fn a_graph_from_a_file_runs_in_its_order() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "first\nsecond\nthird\n");
     let answer: Value = serde_json::from_str(&stdout(&output)).unwrap();
-    assert_eq!((&answer["tasks"][0]["name"], &answer["tasks"][0]["status"]["state"]), (&"third".into(), &"completed".into()));
+    assert_eq!(
+        (&answer["tasks"][0]["name"], &answer["tasks"][0]["status"]["state"]),
+        (&"third".into(), &"completed".into())
+    );
     let last = answer["tasks"][0]["taskId"].as_str().unwrap();
     let after = created(&rig, &["--after", last, "--", "true"]).await;
     assert_eq!(run(&rig, &["task", "wait", &after]).await.status.code(), Some(0));
@@ -127,7 +145,10 @@ async fn a_graph_from_a_file_runs_in_its_order() {
     let shown = done(&rig, &["group", "show", group]).await;
     assert!(shown.contains("tasks          3\n") && shown.contains("  completed    3"), "{shown}");
     let mut input = Command::new(binary());
-    input.args(["task", "create", "--json", "--file", "-"]).envs(account(&rig)).stdin(std::fs::File::open(&path).unwrap());
+    input
+        .args(["task", "create", "--json", "--file", "-"])
+        .envs(account(&rig))
+        .stdin(std::fs::File::open(&path).unwrap());
     let output = finish(input).await;
     let again: Value = serde_json::from_str(&stdout(&output)).unwrap();
     assert_ne!(again["taskGroupId"], answer["taskGroupId"], "another call is another graph");
@@ -139,11 +160,20 @@ async fn tasks_groups_and_queues_are_shown_and_changed() {
     let options = ["--name", "shown", "--priority", "high", "--retries", "1", "--deadline", "2h", "--", "make", "all"];
     let task = created(&rig, &options).await;
     let text = done(&rig, &["task", "show", &task]).await;
-    for line in ["name           shown", "state          pending", "priority       high", "retries left   1", "payload        {\"command\":[[\"make\",\"all\"]]}"] {
+    for line in [
+        "name           shown",
+        "state          pending",
+        "priority       high",
+        "retries left   1",
+        "payload        {\"command\":[[\"make\",\"all\"]]}",
+    ] {
         assert!(text.contains(line), "{line}:\n{text}");
     }
     let shown = answer(&rig, &["task", "show", &task]).await;
-    assert_eq!((&shown["status"]["taskId"], &shown["task"]["metadata"]["name"]), (&task.clone().into(), &"shown".into()));
+    assert_eq!(
+        (&shown["status"]["taskId"], &shown["task"]["metadata"]["name"]),
+        (&task.clone().into(), &"shown".into())
+    );
     let counts = "PENDING  CLAIMED  QUEUE\n1        0        command/line\n";
     assert_eq!(done(&rig, &["queue", "list"]).await, counts);
     assert_eq!(done(&rig, &["queue", "show", QUEUE]).await, counts);
@@ -213,5 +243,10 @@ async fn the_data_directory_says_which_server_and_as_whom() {
     let credentials = serde_json::json!({"rootUrl": root_url, "clientId": id, "accessToken": token});
     std::fs::write(data.join("root-credentials.json"), credentials.to_string()).unwrap();
     let output = tenure(&["queue", "list", "--data-dir", data.to_str().unwrap()], &[]).await;
-    assert_eq!((output.status.code(), stdout(&output)), (Some(0), "PENDING  CLAIMED  QUEUE\n".to_owned()), "{}", stderr(&output));
+    assert_eq!(
+        (output.status.code(), stdout(&output)),
+        (Some(0), "PENDING  CLAIMED  QUEUE\n".to_owned()),
+        "{}",
+        stderr(&output)
+    );
 }

@@ -5,7 +5,9 @@ use sqlx::Row as _;
 use tenure_api::credentials::Credentials;
 use tenure_tests::http::{Answer, TENURE_API};
 
-use crate::rig::{Raw, RawReply, Rig, Signature, call, credentials_of, definition, eventually, minutes_from_now, new_task, run_of};
+use crate::rig::{
+    Raw, RawReply, Rig, Signature, call, credentials_of, definition, eventually, minutes_from_now, new_task, run_of,
+};
 
 const QUEUE: &str = "submit/graph";
 
@@ -100,7 +102,8 @@ async fn the_tasks_of_a_graph_wait_for_each_other_by_their_names() {
     assert_eq!(listed["tasks"].as_array().unwrap().len(), 3);
     assert_eq!(complete_one(&rig).await, ids[1]);
     eventually("the test may run", async || {
-        (rig.call("GET", &format!("/task/{}/status", ids[0]), None).await.body["status"]["state"] == "pending").then_some(())
+        (rig.call("GET", &format!("/task/{}/status", ids[0]), None).await.body["status"]["state"] == "pending")
+            .then_some(())
     })
     .await;
     let third = rig.call("GET", &format!("/task/{}/status", ids[2]), None).await.body;
@@ -151,7 +154,10 @@ async fn one_task_that_is_refused_is_the_end_of_all() {
     assert_eq!(rig.create(taken, &definition("other/queue")).await.status, 200);
     assert_eq!(rig.create(sealed, &definition("other/queue")).await.status, 200);
     assert_eq!(rig.call("POST", &format!("/task-group/{sealed}/seal"), None).await.status, 200);
-    eventually("counts are folded", async || (count(&rig, "SELECT count(*) FROM counter_deltas").await == 0).then_some(())).await;
+    eventually("counts are folded", async || {
+        (count(&rig, "SELECT count(*) FROM counter_deltas").await == 0).then_some(())
+    })
+    .await;
     let before = left_behind(&rig).await;
     for (bad, status, code, says) in [
         (json!({"taskId": taken}), 409, "RequestConflict", "exists already"),
@@ -211,7 +217,10 @@ async fn what_cannot_be_read_is_refused_with_the_field() {
         (json!({"tasks": {"taskQueueId": QUEUE}}), "`tasks`"),
         (json!([{"taskQueueId": QUEUE}]), "the body"),
         (json!({"taskQueueId": QUEUE, "taskId": "x"}), "`taskId`"),
-        (json!({"tasks": [{"taskQueueId": QUEUE, "name": "a", "dependencies": ["a"]}]}), "`tasks[0].dependencies[0]` makes a circle"),
+        (
+            json!({"tasks": [{"taskQueueId": QUEUE, "name": "a", "dependencies": ["a"]}]}),
+            "`tasks[0].dependencies[0]` makes a circle",
+        ),
     ] {
         let answer = submit(&rig, &body).await;
         assert_eq!(answer.status, 400, "{}", answer.body);
@@ -287,8 +296,11 @@ async fn two_with_the_same_key_at_once_create_once() {
     let body = json!({ "tasks": tasks });
     for round in 1..=5 {
         let key = format!("round {round}");
-        let (one, two, three) =
-            tokio::join!(submit_keyed(&rig, &key, &body), submit_keyed(&rig, &key, &body), submit_keyed(&rig, &key, &body));
+        let (one, two, three) = tokio::join!(
+            submit_keyed(&rig, &key, &body),
+            submit_keyed(&rig, &key, &body),
+            submit_keyed(&rig, &key, &body)
+        );
         assert_eq!((one.status, two.status, three.status), (200, 200, 200));
         assert_eq!(ids(&one.json()), ids(&two.json()));
         assert_eq!(ids(&one.json()), ids(&three.json()));
@@ -304,11 +316,13 @@ async fn a_repeat_after_a_lost_answer_finds_what_was_created() {
     let (raw, url) = (keyed(&rig, &rig.root, "lost", &body), rig.server.root_url().to_owned());
     // Nobody reads what it answers.
     let sent = tokio::spawn(async move { raw.send(&url).await.status });
-    eventually("it is committed", async || (count(&rig, "SELECT count(*) FROM tasks").await == 300).then_some(())).await;
+    eventually("it is committed", async || (count(&rig, "SELECT count(*) FROM tasks").await == 300).then_some(()))
+        .await;
     rig.server.kill().unwrap();
     sent.abort();
     let mut database = rig.database.connect("test").await;
-    let known = sqlx::query("SELECT tasks FROM idempotency_keys WHERE key = 'lost'").fetch_one(&mut database).await.unwrap();
+    let known =
+        sqlx::query("SELECT tasks FROM idempotency_keys WHERE key = 'lost'").fetch_one(&mut database).await.unwrap();
     let known: Vec<String> = known
         .get::<Vec<sqlx::types::Uuid>, _>(0)
         .into_iter()
@@ -338,7 +352,8 @@ async fn a_key_is_forgotten_after_a_day() {
     sqlx::query(age).execute(&mut database).await.unwrap();
     // Old keys are looked for once a minute, and when a server starts.
     let _second = rig.another("second").await;
-    eventually("it is gone", async || (count(&rig, "SELECT count(*) FROM idempotency_keys").await == 0).then_some(())).await;
+    eventually("it is gone", async || (count(&rig, "SELECT count(*) FROM idempotency_keys").await == 0).then_some(()))
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

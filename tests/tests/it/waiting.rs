@@ -101,7 +101,8 @@ async fn cancels_deadlines_and_lost_claims_end_a_wait_too() {
     let overdue: SlugId = overdue.body["tasks"][0]["taskId"].as_str().unwrap().parse().unwrap();
     let answer = wait(&rig, &rig.server, overdue, LONG).await;
     assert_eq!(answer.body["status"]["runs"][0]["reasonResolved"], "deadline-exceeded", "{}", answer.body);
-    let lost = rig.call("POST", &format!("{TENURE_API}/tasks"), Some(&json!({"taskQueueId": QUEUE, "retries": 0}))).await;
+    let lost =
+        rig.call("POST", &format!("{TENURE_API}/tasks"), Some(&json!({"taskQueueId": QUEUE, "retries": 0}))).await;
     let lost: SlugId = lost.body["tasks"][0]["taskId"].as_str().unwrap().parse().unwrap();
     assert_eq!(rig.claim(QUEUE, 1).await.len(), 1);
     let answer = wait(&rig, &rig.server, lost, LONG).await;

@@ -38,7 +38,8 @@ fn a_command_becomes_a_task_for_a_worker_that_runs_commands() {
             "retries": 1, "deadline": "2027-01-31T12:00:00.000Z", "dependencies": [ID],
         })
     );
-    let soon: Timestamp = serde_json::from_value(created(&["--deadline", "2h", "--", "x"])["deadline"].clone()).unwrap();
+    let soon: Timestamp =
+        serde_json::from_value(created(&["--deadline", "2h", "--", "x"])["deadline"].clone()).unwrap();
     let minutes = (soon.time() - crate::clock::real_now()).num_minutes();
     assert!((118..=120).contains(&minutes), "{minutes}");
 }
