@@ -55,7 +55,7 @@ pub async fn submit(pool: &PgPool, bells: &Bells, graph: &Graph, key: Option<&Ke
             Err(Trouble::Refused(error)) => return Err(error),
             Err(Trouble::Database(error)) if !is_contention(&error) => return Err(error.into()),
             Err(Trouble::Database(error)) => {
-                tracing::debug!(error = %error, "a submission met a lock and is tried again")
+                tracing::debug!(error = %error, "a submission met a lock and is tried again");
             }
         }
     }
@@ -76,7 +76,7 @@ impl From<sqlx::Error> for Trouble {
 
 /// A deadlock, or a lock that was not given in time: nothing happened.
 fn is_contention(error: &sqlx::Error) -> bool {
-    let code = error.as_database_error().and_then(|error| error.code());
+    let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
     code.is_some_and(|code| code.starts_with("40") || code.starts_with("55"))
 }
 
