@@ -13,7 +13,7 @@ pub enum Breakage {
     LoseCreate,
     /// Counts are off by one.
     CountOffByOne,
-    /// Now and then a task is scheduled although it still waits for another one.
+    /// A task is scheduled as soon as the first of its dependencies is satisfied.
     ScheduleEarly,
     /// Now and then a task whose last dependency is satisfied is not scheduled.
     LoseDependent,

@@ -319,10 +319,8 @@ fn render_one(transition: &Transition, subject: &Subject, exchange: Exchange, po
     ]
     .join(".");
     let routes: Vec<String> = serde_json::from_str(&subject.routes).unwrap_or_default();
-    let change: Option<PriorityChange> = match transition.kind {
-        Kind::Reprioritised => details_of(transition),
-        _ => None,
-    };
+    let change: Option<PriorityChange> =
+        if transition.kind == Kind::Reprioritised { details_of(transition) } else { None };
     Event {
         position,
         time: Timestamp::new(transition.at),
@@ -335,10 +333,7 @@ fn render_one(transition: &Transition, subject: &Subject, exchange: Exchange, po
             run_id: run,
             worker_group: tenancy.as_ref().map(|held| held.worker_group.clone()),
             worker_id: tenancy.as_ref().map(|held| held.worker_id.clone()),
-            taken_until: match exchange {
-                Exchange::TaskRunning => transition.taken_until.map(Timestamp::new),
-                _ => None,
-            },
+            taken_until: transition.taken_until.filter(|_| exchange == Exchange::TaskRunning).map(Timestamp::new),
             old_priority: change.as_ref().and_then(|change| Priority::from_code(change.old)),
             new_priority: change.as_ref().and_then(|change| Priority::from_code(change.new)),
             task: (exchange != Exchange::TaskPriorityChanged).then(|| Tagged { tags: subject.tags.clone() }),

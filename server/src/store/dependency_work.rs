@@ -144,11 +144,11 @@ pub async fn settle(conn: &mut PgConnection) -> Result<Slice, sqlx::Error> {
 async fn schedule(transaction: &mut PgConnection, locked: &[Uuid]) -> Result<Vec<i32>, sqlx::Error> {
     #[cfg(feature = "test-util")]
     {
-        use crate::breakage::{Breakage, strikes};
+        use crate::breakage::{Breakage, is_on, strikes};
         if locked.iter().any(|_| strikes(Breakage::LoseDependent)) {
             return Ok(Vec::new());
         }
-        if locked.iter().any(|_| strikes(Breakage::ScheduleEarly)) {
+        if is_on(Breakage::ScheduleEarly) {
             return scheduling::schedule(transaction, locked, When::Always).await;
         }
     }

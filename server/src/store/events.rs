@@ -38,8 +38,8 @@ pub async fn sequence(conn: &mut PgConnection) -> Result<u64, sqlx::Error> {
 /// A part of the log.
 #[derive(Debug)]
 pub enum Page {
-    /// The events after the cursor.
-    Events(Vec<Event>),
+    /// The events after the cursor, and the position up to which they were read: those of forgotten tasks are left out.
+    Events(Vec<Event>, i64),
     /// The cursor points to events that are no longer kept; reading may start after this position.
     Gone(i64),
 }
@@ -78,6 +78,10 @@ pub async fn read(conn: &mut PgConnection, after: i64, limit: usize) -> Result<P
     .fetch_all(&mut *conn)
     .await?;
     let wanted = cut(rows, after, limit)?;
+    let end = wanted.last().map_or(after, |(_, position, transition)| {
+        let last = position + transition.kind.exchanges().len() as i64 - 1;
+        last.min(after.saturating_add(i64::try_from(limit).unwrap_or(i64::MAX)))
+    });
     let seqs: Vec<i64> = wanted.iter().map(|(seq, ..)| *seq).collect();
     let subjects = load_subjects(conn, &seqs).await?;
     let events = wanted
@@ -87,7 +91,7 @@ pub async fn read(conn: &mut PgConnection, after: i64, limit: usize) -> Result<P
         .filter(|event| event.position > after)
         .take(limit)
         .collect();
-    Ok(Page::Events(events))
+    Ok(Page::Events(events, end))
 }
 
 /// The transitions that a page needs, each with the position of its first event.

@@ -29,7 +29,8 @@ pub async fn change(
               AND d.deadline > (SELECT now FROM moment)
         ),
         moved AS (UPDATE tasks t SET priority = $2 FROM wanted w WHERE t.id = w.id),
-        -- A run that is claimed meanwhile is not affected.
+        -- The one place where a pending run changes its priority: whatever else must change with it (the message of the run)
+        -- belongs here. A run that is claimed meanwhile is not affected.
         requeued AS (
             UPDATE pending p SET priority = $2 FROM wanted w WHERE p.seq = w.seq RETURNING p.seq, p.queue
         ),

@@ -22,7 +22,7 @@ const LIMIT_MAX: usize = 1_000;
 #[derive(Serialize)]
 struct Body {
     events: Vec<Event>,
-    /// The cursor for the next page.
+    /// The cursor for the next page. It goes on also when all that was read is of tasks that are forgotten.
     after: i64,
 }
 
@@ -48,10 +48,7 @@ pub async fn list_events(app: App, call: Arc<Call>) -> Result<Response, ApiError
     let mut conn = app.pool.acquire().await?;
     events::sequence(&mut conn).await?;
     match events::read(&mut conn, after, limit).await? {
-        Page::Events(events) => {
-            let after = events.last().map_or(after, |event| event.position);
-            ok(&Body { events, after })
-        }
+        Page::Events(events, after) => ok(&Body { events, after }),
         Page::Gone(oldest) => Err(ApiError::new(
             ErrorCode::ResourceExpired,
             format!("events up to position {oldest} are no longer kept; read on with after={oldest}"),

@@ -5,6 +5,7 @@ use sqlx::Connection;
 use tenure_server::background::{expiry, run_all_due};
 use tenure_server::domain::lifecycle::Report;
 use tenure_server::ops::OpError;
+use tenure_server::store::events;
 use tenure_server::testing::queue::{QUEUE, new_task};
 
 use super::{advance, claim_and_report, create_waiting, finish, start, state, told};
@@ -60,6 +61,10 @@ async fn one_leap_over_deadline_and_expiry_leaves_nothing_behind_and_tells_the_g
     assert_eq!(number(database.pool(), kinds).await, 3);
     // Events of what is forgotten are left out, and do no harm.
     assert!(told(&database, "task-exception").await.is_empty());
+    let mut conn = database.connect().await;
+    let page = events::read(&mut conn, 0, 2).await.unwrap();
+    assert!(matches!(&page, events::Page::Events(events, 2) if events.is_empty()), "{page:?}");
+    drop(conn);
     finish(database, queue).await;
 }
 

@@ -6,7 +6,7 @@ use tenure_api::ids::SlugId;
 use super::ledger::{Handout, Ledger};
 use super::{Findings, History, Rule};
 use crate::history::record::{Change, RunKey, TaskSpec, Verdict};
-use crate::history::snapshot::Snapshot;
+use crate::history::snapshot::{Snapshot, Status};
 
 pub(super) fn check(history: &History, ledger: &Ledger<'_>, findings: &mut Findings) {
     for (run, handouts) in &ledger.handouts {
@@ -50,7 +50,7 @@ fn check_order(
 
 /// When nothing is left to do, a task without a run waits for one that has not ended as it must.
 fn check_woken(spec: &TaskSpec, settled: &Snapshot, findings: &mut Findings) {
-    let unscheduled = settled.tasks.get(&spec.task).is_some_and(|status| status.is_unscheduled());
+    let unscheduled = settled.tasks.get(&spec.task).is_some_and(Status::is_unscheduled);
     let satisfied = |required: &SlugId| {
         settled.tasks.get(required).is_some_and(|status| {
             status.runs.iter().any(|run| run.state == "completed") || (spec.any_end && status.is_resolved())
