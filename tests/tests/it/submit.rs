@@ -309,6 +309,27 @@ async fn two_with_the_same_key_at_once_create_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_graphs_that_want_the_same_task_one_is_refused_whole() {
+    let rig = Rig::start().await;
+    let second = rig.another("second").await;
+    for round in 1..=5 {
+        let (group, shared) = (new_task(), new_task());
+        let graph = |name: &str| {
+            let mut tasks = vec![json!({"taskQueueId": QUEUE}); 40];
+            tasks[20] = json!({"taskQueueId": QUEUE, "taskId": shared, "metadata": {"name": name}});
+            json!({"taskGroupId": group, "tasks": tasks})
+        };
+        let (one, other, path) = (graph("one"), graph("other"), format!("{TENURE_API}/tasks"));
+        let mut client = crate::rig::client_of(&second);
+        let (one, other) = tokio::join!(submit(&rig, &one), call(&mut client, &rig.root, "POST", &path, Some(&other)));
+        let mut outcomes = [one.status, other.status];
+        outcomes.sort_unstable();
+        assert_eq!(outcomes, [200, 409], "{} {}", one.body, other.body);
+        assert_eq!(count(&rig, "SELECT count(*) FROM tasks").await, 40 * round);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_repeat_after_a_lost_answer_finds_what_was_created() {
     let mut rig = Rig::start().await;
     let tasks: Vec<Value> = (0..300).map(|_| json!({"taskQueueId": QUEUE})).collect();
