@@ -14,7 +14,7 @@ use uuid::Uuid;
 use crate::auth::Authenticator;
 use crate::background::groups::Memory;
 use crate::background::tail::Tail;
-use crate::background::{Context, clocks, driver, elsewhere};
+use crate::background::{Context, clocks, driver, elsewhere, watched};
 use crate::batch::Batcher;
 use crate::batch::claim_line::{self, ClaimLine};
 use crate::batch::delivery::HandBack;
@@ -201,6 +201,7 @@ fn assemble(
         skew: ClockSkew::default(),
     };
     driver::start(&passes, &marks, tasks, stop);
+    tasks.spawn(watched::look(pool.clone(), bells.clone(), stop.clone()));
     let me = Uuid::new_v4();
     tasks.spawn(elsewhere::listen(options.clone(), bells.clone(), me, stop.clone()));
     tasks.spawn(elsewhere::notify(pool.clone(), bells.clone(), me, stop.clone()));
@@ -242,6 +243,8 @@ fn assemble(
         pool,
         queues,
         passes,
+        root_url: root_url.to_owned(),
+        drain: shutdown.clone(),
         manual_clock: settings.clock == ClockMode::Manual,
         claim_timeout: settings.claim_timeout,
         claim_work_wait: settings.claim_work_wait,

@@ -9,6 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use tokio::sync::{Notify, futures::Notified};
 
+mod watched;
+
+pub use watched::{WATCHERS_MAX, Watched, Watcher};
+
 /// The bells of one server.
 #[derive(Clone, Default)]
 pub struct Bells {
@@ -31,6 +35,8 @@ struct Shared {
     dependents: AtomicBool,
     /// Rung when a task was resolved.
     groups: Notify,
+    /// Tasks whose end somebody waits for.
+    watched: Watched,
     /// Whether anything may be unresolved: then the passes look often.
     awake: AtomicBool,
     /// How often anybody rang.
@@ -148,6 +154,12 @@ impl Bells {
         self.stay_awake();
         self.expect_dependents(true);
         self.shared.dependencies.notify_one();
+    }
+
+    /// The tasks whose end somebody waits for at this server.
+    #[must_use]
+    pub fn watched(&self) -> &Watched {
+        &self.shared.watched
     }
 
     /// Whether there are dependencies, as the pass has found. Those that another server makes are found by its next turn.

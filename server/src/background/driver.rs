@@ -6,8 +6,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::{
-    Context, PassReport, SLICE, claims, clocks, counters, deadlines, dependencies, events, expiry, groups, marks,
-    messages,
+    Context, PassReport, SLICE, claims, clocks, counters, deadlines, dependencies, events, expiry, groups, idempotency,
+    marks, messages,
 };
 use crate::batch::marks::MarkTable;
 
@@ -65,6 +65,7 @@ pub fn start(context: &Context, table: &MarkTable, tasks: &TaskTracker, stop: &C
     let forgetting = Pace::InSlices(FORGETTING);
     tasks.spawn(drive("forget", forgetting).run(async |context: &Context| events::forget(context).await));
     tasks.spawn(drive("expiry", forgetting).run(async |context: &Context| expiry::pass(context).await));
+    tasks.spawn(drive("idempotency", forgetting).run(async |context: &Context| idempotency::pass(context).await));
 }
 
 struct Driver {

@@ -11,9 +11,11 @@ pub mod elsewhere;
 pub mod events;
 pub mod expiry;
 pub mod groups;
+pub mod idempotency;
 pub mod marks;
 pub mod messages;
 pub mod tail;
+pub mod watched;
 
 use std::time::{Duration, Instant};
 
@@ -74,7 +76,8 @@ pub async fn run_all_due(context: &Context) -> Result<(), sqlx::Error> {
         let waiting = dependencies::pass(context).await?;
         let groups = groups::pass(context).await?;
         let forgotten = expiry::pass(context).await?;
-        let reports = [expired, overdue, shown, waiting, groups, forgotten];
+        let keys = idempotency::pass(context).await?;
+        let reports = [expired, overdue, shown, waiting, groups, forgotten, keys];
         // The passes leave out what somebody holds, which may be a pass of this very server that is about to commit; and a
         // pass that found another server at work has not seen whether that is done.
         if reports.iter().all(|report| report.found + report.lost_race == 0) && !is_anything_held(context).await? {

@@ -9,5 +9,6 @@ pub mod lifecycle;
 pub mod message;
 pub mod roles;
 pub mod scopes;
+pub mod submit;
 pub mod task;
 pub mod topic;

@@ -126,6 +126,15 @@ impl Task {
         Life { state, retries_left: self.retries_left, hand_backs: 0 }
     }
 
+    /// Whether the task has ended, for now: a rerun may open it again.
+    #[must_use]
+    pub fn is_resolved(&self) -> bool {
+        match self.life().state {
+            State::Resolved(..) => true,
+            State::Unscheduled | State::Pending(_) | State::Running(_) => false,
+        }
+    }
+
     /// The status that the wire shows.
     #[must_use]
     pub fn status(&self) -> Status {

@@ -61,6 +61,10 @@ pub struct Parts {
     pub pages: Pages,
     /// The passes, for the manual clock.
     pub passes: Context,
+    /// Where clients find the server, without a slash at its end.
+    pub root_url: String,
+    /// Cancelled when the server drains: whoever waits is sent away.
+    pub drain: CancellationToken,
     /// Whether the clock may be moved.
     pub manual_clock: bool,
     /// Term of a claim.

@@ -5,9 +5,9 @@ use axum::body::Body;
 use axum::extract::{OriginalUri, RawPathParams, Request};
 use axum::response::Response;
 use bytes::Bytes;
-use http::HeaderMap;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use http::request::Parts;
+use http::{HeaderMap, HeaderValue};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -149,6 +149,11 @@ impl Call {
     /// A parameter of the path as it is.
     pub fn text_param(&self, name: &str) -> &str {
         self.params.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value.as_str())
+    }
+
+    /// The values of a header.
+    pub fn header_values(&self, name: &str) -> Vec<&HeaderValue> {
+        self.head.headers.get_all(name).iter().collect()
     }
 
     /// A parameter of the path.

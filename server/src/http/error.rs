@@ -35,6 +35,12 @@ impl ApiError {
         Self { code, message: message.into() }
     }
 
+    /// The same error with something before its message, such as which part of the body it is about.
+    #[must_use]
+    pub fn at(self, place: &str) -> Self {
+        Self { message: format!("{place}{}", self.message), ..self }
+    }
+
     /// A parameter of the path or the query is wrong.
     pub fn arguments(message: impl Into<String>) -> Self {
         Self::new(ErrorCode::InvalidRequestArguments, message)

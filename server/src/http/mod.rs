@@ -21,7 +21,8 @@ use axum::routing::{MethodRouter, any, delete, get, post, put};
 
 use api::{
     change_priority, change_task, claim_task, claim_work, clients, clock, counts, create_task, definition,
-    event_stream, events, health, poll_task_urls, reclaim, report, roles, scopes, status, task_group, task_lists,
+    event_stream, events, health, poll_task_urls, reclaim, report, roles, scopes, status, submit, task_group,
+    task_lists, task_queues, wait,
 };
 use app::App;
 use call::{Call, Sender};
@@ -146,6 +147,9 @@ fn own_api() -> Router<App> {
     Router::new()
         .route("/events", get(on("listEvents", events::list_events)))
         .route("/events/stream", get(on("streamEvents", event_stream::stream_events)))
+        .route("/tasks", post(on("createTasks", submit::create_tasks)))
+        .route("/tasks/{taskId}/wait", get(on("waitForTask", wait::wait_for_task)))
+        .route("/queues", get(on("listQueues", task_queues::list_queues)))
         .route("/clock", get(on("getClock", clock::get_clock)))
         .route("/clock/advance", post(on("advanceClock", clock::advance_clock)))
 }

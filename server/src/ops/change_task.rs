@@ -54,7 +54,10 @@ pub async fn change(pool: &PgPool, bells: &Bells, id: TaskId, change: Change) ->
             transaction.commit().await?;
             match change {
                 Change::Schedule | Change::Rerun => bells.ring(queue),
-                Change::Cancel => bells.ring_resolved(),
+                Change::Cancel => {
+                    bells.ring_resolved();
+                    bells.watched().ring([id.uuid()]);
+                }
             }
             return Ok(task);
         }

@@ -88,7 +88,8 @@ impl Operation for CreateTask {
     }
 }
 
-fn new_task(task: &NewTask, stored: &Created) -> Task {
+/// A task that was just stored.
+pub(super) fn new_task(task: &NewTask, stored: &Created) -> Task {
     Task {
         id: task.id,
         seq: stored.seq,
@@ -173,7 +174,7 @@ fn awaited(task: &NewTask, required: &[Required]) -> Waits {
 }
 
 /// Why a task was not stored.
-async fn diagnose(
+pub(super) async fn diagnose(
     conn: &mut PgConnection,
     task: &NewTask,
     awaited: &[(TaskId, Awaited)],

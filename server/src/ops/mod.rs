@@ -13,7 +13,9 @@ pub mod reclaim;
 pub mod report;
 pub mod roles;
 pub mod status;
+pub mod submit;
 pub mod task_group;
+pub mod wait;
 
 use std::sync::Arc;
 
@@ -43,6 +45,20 @@ pub enum OpError {
     /// A fault of ours.
     #[error("an operation failed in a way that it should not")]
     Internal(#[source] Arc<sqlx::Error>),
+}
+
+impl OpError {
+    /// The same error with something before what it tells the caller.
+    #[must_use]
+    pub fn at(self, place: &str) -> Self {
+        match self {
+            Self::NotFound(message) => Self::NotFound(format!("{place}{message}")),
+            Self::Conflict(message) => Self::Conflict(format!("{place}{message}")),
+            Self::Input(message) => Self::Input(format!("{place}{message}")),
+            Self::NotBuilt(message) => Self::NotBuilt(format!("{place}{message}")),
+            Self::Overloaded(_) | Self::Unavailable | Self::Internal(_) => self,
+        }
+    }
 }
 
 impl From<sqlx::Error> for OpError {

@@ -53,6 +53,7 @@ pub async fn cancel(pool: &PgPool, bells: &Bells, id: TaskGroupId) -> Result<Can
         let mut transaction = conn.begin().await?;
         let mut left = groups::lock_open(&mut transaction, id.uuid(), after, SLICE).await?;
         let Some(&last) = left.last() else { break };
+        let before = tasks.len();
         // A run that is claimed at this moment is found among the claims by the next look.
         for _ in 0..TRIES_MAX {
             let ended = ending::end_open(&mut transaction, &left, ReasonResolved::Canceled).await?;
@@ -64,6 +65,7 @@ pub async fn cancel(pool: &PgPool, bells: &Bells, id: TaskGroupId) -> Result<Can
         }
         transaction.commit().await?;
         bells.ring_resolved();
+        bells.watched().ring(tasks[before..].iter().copied());
         after = last;
     }
     let size = groups::count_tasks(&mut conn, id.uuid()).await?;

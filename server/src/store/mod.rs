@@ -16,6 +16,7 @@ pub mod ending;
 pub mod events;
 pub mod expiry;
 pub mod groups;
+pub mod idempotency;
 pub mod marks;
 pub mod messages;
 pub mod page;

@@ -74,6 +74,18 @@ pub async fn connect_hot(options: &PgConnectOptions) -> Result<PgConnection, sql
     PgConnection::connect_with(&options).await
 }
 
+/// Lets the rest of a transaction of the pool plan as the hot sessions do, for the statements that it shares with them.
+pub async fn plan_as_hot(transaction: &mut PgConnection) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        r#"-- plan_as_hot
+        SELECT set_config(name, 'off', true) AS value
+        FROM unnest('{enable_seqscan,enable_bitmapscan,enable_hashjoin,enable_mergejoin}'::text[]) AS s(name)"#
+    )
+    .fetch_all(transaction)
+    .await?;
+    Ok(())
+}
+
 /// Has the rest of a transaction planned without scans of whole tables, for statements of which no statistics can tell
 /// the planner that they need a small part of a large one.
 pub async fn avoid_scans(transaction: &mut PgConnection) -> Result<(), sqlx::Error> {

@@ -223,3 +223,14 @@ pub async fn lock(conn: &mut PgConnection, id: Uuid) -> Result<(), sqlx::Error> 
     sqlx::query!("-- lock_task\nSELECT FROM tasks WHERE id = $1 FOR UPDATE", id).execute(conn).await?;
     Ok(())
 }
+
+/// Those of these tasks that are resolved.
+pub async fn list_resolved(conn: &mut PgConnection, ids: &[Uuid]) -> Result<Vec<Uuid>, sqlx::Error> {
+    sqlx::query_scalar!(
+        "-- list_resolved
+        SELECT t.id FROM unnest($1::uuid[]) AS i(id) JOIN tasks t ON t.id = i.id WHERE t.state > 1",
+        ids
+    )
+    .fetch_all(conn)
+    .await
+}

@@ -11,6 +11,7 @@
 mod accounts;
 mod authentication;
 mod bad_input;
+mod command_line;
 mod event_stream;
 mod events;
 mod faults;
@@ -26,5 +27,7 @@ mod rig;
 mod serve;
 mod signed_urls;
 mod sse;
+mod submit;
 mod under_load;
+mod waiting;
 mod who_am_i;

@@ -31,7 +31,7 @@ pub async fn create_task(app: App, call: Arc<Call>) -> Result<Response, ApiError
 
 /// What creating this task requires: what the task itself may do, its routes, project, scheduler, and its priority or a
 /// higher one in its queue.
-fn scopes(task: &NewTask) -> Expression {
+pub(super) fn scopes(task: &NewTask) -> Expression {
     let own = task.scopes.iter().cloned();
     let routes = task.routes.iter().map(|route| format!("queue:route:{route}"));
     let named =

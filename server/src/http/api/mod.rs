@@ -19,8 +19,11 @@ pub mod report;
 pub mod roles;
 pub mod scopes;
 pub mod status;
+pub mod submit;
 pub mod task_group;
 pub mod task_lists;
+pub mod task_queues;
+pub mod wait;
 
 mod pages;
 
