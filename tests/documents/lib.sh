@@ -82,13 +82,14 @@ token_of() { # DATA-DIRECTORY
 }
 
 # The blocks of code after marks with this name, one after another, in a file of that name, for the server at $address
-# and these programs.
-block() { # NAME DOCUMENT
+# and these programs. Without a document it is the README.
+block() { # NAME [DOCUMENT]
+  local document=${2:-README.md}
   awk -v mark="<!-- tour: $1 -->" '
     $0 == mark { found = 1; next }
     found && /^```/ { inside = !inside; found = inside; next }
-    inside' "$top/$2" | sed -e "s|127\.0\.0\.1:8080|$address|g" -e "s|target/release/|$bin/|g" >"$1"
-  [ -s "$1" ] || { echo "$name: $2 has no block \"$1\"" >&2; exit 1; }
+    inside' "$top/$document" | sed -e "s|127\.0\.0\.1:8080|$address|g" -e "s|target/release/|$bin/|g" >"$1"
+  [ -s "$1" ] || { echo "$name: $document has no block \"$1\"" >&2; exit 1; }
 }
 
 # Commands that nobody runs are wrong sooner or later.
