@@ -12,3 +12,4 @@ pub mod states;
 pub mod credentials;
 pub mod hawk;
 pub mod sas;
+mod schema;

@@ -9,6 +9,7 @@ use tenure_api::bodies::Status;
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::RunId;
 use tenure_api::states::{ReasonCreated, ReasonResolved};
+use utoipa::ToSchema;
 
 use super::task::{EndedRun, Last, OpenRun, Task, Tenancy};
 
@@ -117,7 +118,7 @@ pub struct Subject {
 }
 
 /// An event as it is read.
-#[derive(Serialize, Debug)]
+#[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Event {
     /// Its place in the log, from 1.
@@ -135,8 +136,9 @@ pub struct Event {
 }
 
 /// The message of an event.
-#[derive(Serialize, Debug)]
+#[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = EventPayload)]
 pub struct Payload {
     version: u8,
     status: Status,
@@ -151,8 +153,12 @@ pub struct Payload {
     task: Tagged,
 }
 
-#[derive(Serialize, Debug)]
+/// What an event says of a task's definition.
+#[derive(Serialize, Debug, ToSchema)]
+#[schema(as = EventTask)]
 struct Tagged {
+    /// The tags.
+    #[schema(value_type = Object)]
     tags: Box<RawValue>,
 }
 

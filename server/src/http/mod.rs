@@ -5,48 +5,53 @@ pub mod app;
 pub mod call;
 pub mod connection;
 pub mod delivery;
+pub mod docs;
 pub mod error;
 mod headers;
 pub mod poll;
-
-use std::future::Future;
-use std::sync::Arc;
+pub mod routes;
 
 use axum::Router;
-use axum::extract::{Request, State};
-use axum::response::Response;
-use axum::routing::{MethodRouter, any, get, post, put};
 
 use api::{
-    claim_task, claim_work, clock, counts, create_task, definition, events, health, poll_task_urls, reclaim, report,
-    status,
+    claim_task, claim_work, clock, counts, create_task, definition, documentation, events, health, poll_task_urls,
+    reclaim, report, status,
 };
 use app::App;
-use call::Call;
-use error::ApiError;
+use routes::{Methods, Routes, get, on, post, put, signed};
 
-/// Every route.
+/// What serves requests.
 pub fn router(app: App) -> Router {
-    let root = Router::new()
-        .route("/__heartbeat__", get(on("heartbeat", health::heartbeat)))
-        .route("/__lbheartbeat__", get(on("lbheartbeat", health::lbheartbeat)))
-        .route("/__version__", get(on("version", health::version)))
-        .route("/metrics", get(on("metrics", health::metrics)))
-        .route("/robots.txt", get(on("robots", health::robots)));
-    root.nest("/api/queue/v1", queue_api())
-        .nest("/api/tenure/v1", own_api())
-        .nest(poll::PATH, message_plane())
+    routes()
+        .into_router()
         .fallback(error::no_such_route)
         .method_not_allowed_fallback(error::no_such_route)
         .with_state(app)
 }
 
+/// Every route. Each operation is described in [`docs`]; a test holds the two against each other.
+fn routes() -> Routes {
+    Routes::new()
+        .route("/__heartbeat__", get(on("heartbeat", health::heartbeat)))
+        .route("/__lbheartbeat__", get(on("lbheartbeat", health::lbheartbeat)))
+        .route("/__version__", get(on("version", health::version)))
+        .route("/metrics", get(on("metrics", health::metrics)))
+        .route("/robots.txt", get(on("robots", health::robots)))
+        .route("/openapi.json", get(on("openapi", documentation::openapi)))
+        .route("/docs", get(on("docs", documentation::docs)))
+        .route("/docs/", get(on("docsFile", documentation::docs_file)))
+        .route("/docs/{file}", get(on("docsFile", documentation::docs_file)))
+        .nest("/api/queue/v1", queue_api())
+        .nest("/api/tenure/v1", own_api())
+        .nest(poll::PATH, message_plane())
+}
+
 /// The Taskcluster Queue API. A queue's id may come as one escaped segment or as two.
-fn queue_api() -> Router<App> {
+fn queue_api() -> Routes {
     let claim_work = || post(on("claimWork", claim_work::claim_work));
     let pending = || get(on("pendingTasks", counts::pending_tasks));
     let counts = || get(on("taskQueueCounts", counts::task_queue_counts));
-    Router::new()
+    Routes::new()
         .route("/ping", get(on("ping", health::ping)))
         .route("/__heartbeat__", get(on("heartbeat", health::heartbeat)))
         .route("/__lbheartbeat__", get(on("lbheartbeat", health::lbheartbeat)))
@@ -68,47 +73,25 @@ fn queue_api() -> Router<App> {
         .route("/task-queues/{provisionerId}/{workerType}/counts", counts())
 }
 
-fn task() -> MethodRouter<App> {
+fn task() -> Methods {
     get(on("task", definition::task)).merge(put(on("createTask", create_task::create_task)))
 }
 
 /// What Tenure has beyond it.
-fn own_api() -> Router<App> {
-    Router::new()
+fn own_api() -> Routes {
+    Routes::new()
         .route("/events", get(on("listEvents", events::list_events)))
         .route("/clock", get(on("getClock", clock::get_clock)))
         .route("/clock/advance", post(on("advanceClock", clock::advance_clock)))
 }
 
 /// Signed URLs, which Azure's queue clients speak.
-fn message_plane() -> Router<App> {
-    Router::new()
-        .route("/{queue}", any(poll::queue))
-        .route("/{queue}/messages", any(poll::messages))
-        .route("/{queue}/messages/{messageId}", any(poll::message))
-}
-
-/// Turns an operation's handler, a function from the application and the call to an answer, into a method of a route.
-/// `name` is what the API calls the operation.
-fn on<H, F>(
-    name: &'static str,
-    handler: H,
-) -> impl Fn(State<App>, Request) -> std::pin::Pin<Box<dyn Future<Output = Response> + Send>> + Clone + Send + Sync + 'static
-where
-    H: Fn(App, Arc<Call>) -> F + Clone + Send + Sync + 'static,
-    F: Future<Output = Result<Response, ApiError>> + Send + 'static,
-{
-    move |State(app), request| {
-        let handler = handler.clone();
-        Box::pin(async move {
-            let call = match Call::read(&app, name, request).await {
-                Ok(call) => Arc::new(call),
-                Err(refused) => return refused,
-            };
-            match handler(app, Arc::clone(&call)).await {
-                Ok(response) => response,
-                Err(error) => error.response(&call),
-            }
-        })
-    }
+fn message_plane() -> Routes {
+    Routes::new()
+        .route("/{queue}", signed(&[("get", "getMessageQueue")], poll::queue))
+        .route("/{queue}/messages", signed(&[("get", "getMessages")], poll::messages))
+        .route(
+            "/{queue}/messages/{messageId}",
+            signed(&[("delete", "deleteMessage"), ("put", "updateMessage")], poll::message),
+        )
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::response::Response;
 use serde::Serialize;
 use tenure_api::errors::ErrorCode;
+use utoipa::ToSchema;
 
 use super::ok;
 use crate::domain::events::Event;
@@ -15,12 +16,15 @@ use crate::http::error::ApiError;
 use crate::store::events::{self, Page};
 
 /// Events of one page unless the caller says otherwise.
-const LIMIT_DEFAULT: usize = 100;
+pub(in crate::http) const LIMIT_DEFAULT: usize = 100;
 /// Events of one page at most.
-const LIMIT_MAX: usize = 1_000;
+pub(in crate::http) const LIMIT_MAX: usize = 1_000;
 
-#[derive(Serialize)]
-struct Body {
+/// A page of the event log.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Events)]
+pub(in crate::http) struct Body {
+    /// Oldest first.
     events: Vec<Event>,
     /// The cursor for the next page.
     after: i64,

@@ -23,7 +23,8 @@ use uuid::Uuid;
 pub use error::refuse_unknown_path;
 pub use urls::{PATH, PollUrls};
 
-use self::error::{Code, PollError};
+pub(super) use self::error::Code;
+use self::error::PollError;
 use self::request::Asked;
 use super::app::App;
 use crate::domain::message::{MessageId, QueueName};
