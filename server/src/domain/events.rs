@@ -140,16 +140,22 @@ pub struct Event {
 #[serde(rename_all = "camelCase")]
 #[schema(as = EventPayload)]
 pub struct Payload {
+    /// Of the form of this message.
     version: u8,
+    /// The task right after it.
     status: Status,
+    /// The run, if it is about one.
     #[serde(skip_serializing_if = "Option::is_none")]
     run_id: Option<RunId>,
+    /// Who claimed the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     worker_group: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     worker_id: Option<String>,
+    /// When the claim ends unless it is renewed.
     #[serde(skip_serializing_if = "Option::is_none")]
     taken_until: Option<Timestamp>,
+    /// What is said of the definition.
     task: Tagged,
 }
 

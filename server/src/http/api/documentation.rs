@@ -9,6 +9,7 @@ use http::{HeaderValue, StatusCode};
 use tenure_api::errors::ErrorCode;
 use tenure_api::ids::TaskId;
 use utoipa_swagger_ui::{Config, serve};
+use uuid::Uuid;
 
 use super::ok;
 use crate::http::app::App;
@@ -32,7 +33,7 @@ static SETTINGS: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
 pub async fn openapi(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.no_query()?;
     let now = DateTime::from_timestamp_millis(app.now().await?.server_ms).unwrap_or_default();
-    ok(&document(&Sample { now, task: TaskId::from_random(crate::secrets::random()) }))
+    ok(&document(&Sample { now, task: TaskId::from_uuid(Uuid::new_v4()).unwrap_or(Sample::fixed().task) }))
 }
 
 /// `GET /docs`: the interface's files are found relative to `/docs/`.

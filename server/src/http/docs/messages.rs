@@ -76,7 +76,12 @@ fn delete() -> Operation {
 
 fn named(operation: Operation) -> Operation {
     operation
-        .query("popreceipt", "From getting or updating it; `+` is written `%2B`", &json!({"type": "string"}), &json!(RECEIPT))
+        .query(
+            "popreceipt",
+            "From getting or updating it; `+` is written `%2B`",
+            &json!({"type": "string"}),
+            &json!(RECEIPT),
+        )
         .refuses_xml(Code::MissingRequiredQueryParameter, "a parameter is missing")
         .refuses_xml(Code::MessageNotFound, "the run was claimed or has ended, or the message was deleted")
         .refuses_xml(Code::PopReceiptMismatch, "the receipt is not the message's last one")

@@ -27,7 +27,8 @@ use super::routes::Route;
 
 /// Every description.
 fn operations(sample: &Sample) -> Vec<Operation> {
-    [queue::operations(sample), tenure::operations(sample), messages::operations(sample), service::operations()].concat()
+    [queue::operations(sample), tenure::operations(sample), messages::operations(sample), service::operations()]
+        .concat()
 }
 
 /// The document of the server's own routes.
@@ -51,10 +52,8 @@ fn describe(routes: &[Route], operations: Vec<Operation>, sample: &Sample) -> Va
             .or_default()
             .insert(route.method.to_owned(), describe_one(route, &aliases, &operation, sample));
     }
-    let mut schemas: Map<String, Value> = schemas
-        .into_iter()
-        .map(|(name, schema)| (name, serde_json::to_value(schema).unwrap_or_default()))
-        .collect();
+    let mut schemas: Map<String, Value> =
+        schemas.into_iter().map(|(name, schema)| (name, serde_json::to_value(schema).unwrap_or_default())).collect();
     schemas.values_mut().for_each(absent_not_null);
     schemas.insert("QueueMessage".to_owned(), parameters::queue_message());
     json!({

@@ -59,7 +59,10 @@ pub fn open(tag: &'static str, name: &'static str, summary: &'static str) -> Ope
     bare(tag, name, summary)
         .refuses(ErrorCode::AuthenticationFailed, "there are credentials, and they are wrong or have expired")
         .refuses(ErrorCode::InputTooLarge, "the body is over 10 MB")
-        .refuses(ErrorCode::InternalServerError, "a fault of the server; its log has the incident that the message names")
+        .refuses(
+            ErrorCode::InternalServerError,
+            "a fault of the server; its log has the incident that the message names",
+        )
         .refuses(ErrorCode::ServiceUnavailable, "overload, or the database is away; send the same request again")
 }
 
@@ -145,14 +148,7 @@ impl Operation {
 
     /// An answer of this status and kind.
     #[must_use]
-    pub fn answers_with(
-        mut self,
-        status: u16,
-        about: &str,
-        media_type: &str,
-        schema: &Value,
-        example: &Value,
-    ) -> Self {
+    pub fn answers_with(mut self, status: u16, about: &str, media_type: &str, schema: &Value, example: &Value) -> Self {
         let content = json!({media_type: {"schema": schema, "example": example}});
         self.answers.push((status, json!({"description": about, "content": content})));
         self

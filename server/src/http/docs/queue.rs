@@ -2,7 +2,8 @@
 
 use serde_json::json;
 use tenure_api::bodies::{
-    Claim, ClaimTaskRequest, ClaimWorkRequest, CountsBatchRequest, CreateTaskRequest, ReportExceptionRequest, TaskDefinition,
+    Claim, ClaimTaskRequest, ClaimWorkRequest, CountsBatchRequest, CreateTaskRequest, ReportExceptionRequest,
+    TaskDefinition,
 };
 use tenure_api::errors::ErrorCode::{InputError, NotImplemented, RequestConflict, ResourceNotFound};
 
@@ -128,7 +129,9 @@ fn reports(sample: &Sample) -> Vec<Operation> {
         report("reportCompleted", "Report that a run succeeded", "completed").about(repeats),
         report("reportFailed", "Report that a run failed", "failed").about(repeats),
         report("reportException", "Report that a run could not be done", "exception")
-            .about(&format!("{repeats} `worker-shutdown` and `intermittent-task` lead to another try while retries are left."))
+            .about(&format!(
+                "{repeats} `worker-shutdown` and `intermittent-task` lead to another try while retries are left."
+            ))
             .takes::<ReportExceptionRequest>(&json!({"reason": "malformed-payload"})),
     ]
 }

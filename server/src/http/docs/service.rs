@@ -18,7 +18,12 @@ pub(super) fn operations() -> Vec<Operation> {
     vec![
         service("ping", "Whether the process answers")
             .answers::<Alive>("It does", &json!({"alive": true, "uptime": 12.5})),
-        json_answer(service("lbheartbeat", "Whether the process answers, for load balancers"), "It does", &empty, &json!({})),
+        json_answer(
+            service("lbheartbeat", "Whether the process answers, for load balancers"),
+            "It does",
+            &empty,
+            &json!({}),
+        ),
         json_answer(service("heartbeat", "Whether the database answers too"), "It does", &empty, &json!({})),
         service("version", "Which version this is").answers::<Version>(
             "The version",

@@ -23,7 +23,8 @@ pub(super) fn operations(sample: &Sample) -> Vec<Operation> {
             "task": {"tags": {"kind": "example"}},
         },
     });
-    let limits = json!({"type": "integer", "minimum": 1, "maximum": events::LIMIT_MAX, "default": events::LIMIT_DEFAULT});
+    let limits =
+        json!({"type": "integer", "minimum": 1, "maximum": events::LIMIT_MAX, "default": events::LIMIT_DEFAULT});
     vec![
         operation("tenure", "listEvents", "Read the event log")
             .about("Oldest first. The `after` of an answer is what to ask for next; events are kept for seven days.")
@@ -36,12 +37,17 @@ pub(super) fn operations(sample: &Sample) -> Vec<Operation> {
             )
             .query("limit", "How many events at most", &limits, &json!(10))
             .answers::<events::Body>("The events", &json!({"events": [event], "after": 2}))
-            .refuses(ResourceExpired, "events right after this position are no longer kept; the message says where to go on"),
+            .refuses(
+                ResourceExpired,
+                "events right after this position are no longer kept; the message says where to go on",
+            ),
         operation("tenure", "getClock", "Read the server's clock")
             .scopes("tenure:clock")
             .answers::<Now>("The time by which everything is stored and compared", &json!({"now": sample.after(0)})),
         operation("tenure", "advanceClock", "Move the manual clock forward")
-            .about("For tests, on a server with `--clock manual`. It answers when everything that fell due has been done.")
+            .about(
+                "For tests, on a server with `--clock manual`. It answers when everything that fell due has been done.",
+            )
             .scopes("tenure:clock")
             .takes::<Advance>(&json!({"seconds": 60}))
             .answers::<Now>("The time after it", &json!({"now": sample.after(1)}))
