@@ -24,10 +24,10 @@ fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> R
 #[derive(Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CreateTaskRequest<'a> {
-    /// With `worker_type`, one way to name the queue.
+    /// With `workerType`, one way to name the queue.
     #[serde(default, deserialize_with = "present")]
     pub provisioner_id: Option<ProvisionerId>,
-    /// See `provisioner_id`.
+    /// See `provisionerId`.
     #[serde(default, deserialize_with = "present")]
     pub worker_type: Option<WorkerType>,
     /// The other way to name the queue; when both are given they must agree.
@@ -165,7 +165,7 @@ pub struct Run {
     /// Who claimed it; absent until somebody has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker_group: Option<String>,
-    /// See `worker_group`.
+    /// See `workerGroup`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker_id: Option<String>,
     /// When the claim ends unless it is renewed; kept after the run has ended.
@@ -281,7 +281,7 @@ impl ToSchema for Status {
 pub struct ClaimWorkRequest {
     /// Who asks.
     pub worker_group: WorkerGroup,
-    /// See `worker_group`.
+    /// See `workerGroup`.
     pub worker_id: WorkerId,
     /// How many tasks at most, 1 to 32.
     #[serde(default = "one")]
@@ -299,7 +299,7 @@ fn one() -> u16 {
 pub struct ClaimTaskRequest {
     /// Who asks.
     pub worker_group: WorkerGroup,
-    /// See `worker_group`.
+    /// See `workerGroup`.
     pub worker_id: WorkerId,
 }
 
@@ -321,7 +321,7 @@ pub struct Claim<'a> {
     pub run_id: RunId,
     /// Who claimed it.
     pub worker_group: &'a str,
-    /// See `worker_group`.
+    /// See `workerGroup`.
     pub worker_id: &'a str,
     /// When the claim ends unless it is renewed.
     pub taken_until: Timestamp,

@@ -1,7 +1,9 @@
 //! Hawk: a request is signed with the client's access token in its `Authorization` header, which the token never leaves.
 //!
-//! Both sides are here: [`authorization_header`] for clients, [`Header`] for the server. Only SHA-256, as in every
-//! Taskcluster client. Whether a header is recent, and whose key it must be signed with, is the server's to decide.
+//! Both sides are here: [`authorization_header`] for clients, [`Header`] for the server, and signed URLs in [`bewit`].
+//! Only SHA-256, as in every Taskcluster client. Whether a header is recent, and whose key it must be signed with, is the server's to decide.
+
+pub mod bewit;
 
 use base64::Engine as _;
 use base64::alphabet;
@@ -109,7 +111,7 @@ impl<'a> Header<'a> {
 
     fn expected<'b>(&'b self, target: &'b Target<'b>) -> Signed<'b> {
         let Self { ts, nonce, hash, ext, app, dlg, .. } = *self;
-        Signed { target, ts, nonce, hash, ext, app, dlg }
+        Signed { kind: Kind::Header, target, ts, nonce, hash, ext, app, dlg }
     }
 }
 
@@ -153,8 +155,25 @@ impl<'a> Attributes<'a> {
     }
 }
 
+/// Where a signature stands, which it says itself.
+#[derive(Clone, Copy)]
+enum Kind {
+    Header,
+    Bewit,
+}
+
+impl Kind {
+    fn first_line(self) -> &'static [u8] {
+        match self {
+            Self::Header => b"hawk.1.header\n",
+            Self::Bewit => b"hawk.1.bewit\n",
+        }
+    }
+}
+
 /// Everything that goes into a signature.
 struct Signed<'a> {
+    kind: Kind,
     target: &'a Target<'a>,
     ts: &'a str,
     nonce: &'a str,
@@ -168,7 +187,7 @@ impl Signed<'_> {
     /// Feeds the signed text line by line: building it first would cost an allocation for each request.
     fn mac(&self, key: &SigningKey) -> Tag {
         let mut mac = key.start();
-        mac.update(b"hawk.1.header\n");
+        mac.update(self.kind.first_line());
         for line in [self.ts, self.nonce] {
             mac.update(line.as_bytes());
             mac.update(b"\n");
@@ -266,6 +285,13 @@ impl Ext {
     }
 }
 
+/// What a client adds to its signature because of its credentials.
+fn ext_of(credentials: &Credentials) -> Option<String> {
+    // Some clients carry permanent credentials with an empty certificate.
+    let certificate = credentials.certificate.as_deref().filter(|text| !text.is_empty());
+    certificate.map(|text| STANDARD.encode(format!("{{\"certificate\":{text}}}")))
+}
+
 /// A request that a client is about to sign.
 #[derive(Clone, Copy, Debug)]
 pub struct SignRequest<'a> {
@@ -292,11 +318,9 @@ pub fn authorization_header(credentials: &Credentials, request: &SignRequest<'_>
     let target = Target { method, resource, host, port };
     let ts = timestamp.to_string();
     let hash = payload.map(|(content_type, body)| payload_hash(content_type, body));
-    // Some clients carry permanent credentials with an empty certificate.
-    let certificate = credentials.certificate.as_deref().filter(|text| !text.is_empty());
-    let ext = certificate.map(|text| STANDARD.encode(format!("{{\"certificate\":{text}}}")));
+    let ext = ext_of(credentials);
     let (hash, ext) = (hash.as_ref().map(Tag::as_str), ext.as_deref());
-    let signed = Signed { target: &target, ts: &ts, nonce, hash, ext, app: None, dlg: None };
+    let signed = Signed { kind: Kind::Header, target: &target, ts: &ts, nonce, hash, ext, app: None, dlg: None };
     let mac = signed.mac(&credentials.access_token.key());
 
     let mut header = String::with_capacity(256 + ext.map_or(0, str::len));

@@ -3,6 +3,7 @@
 //! Pure: nothing here does I/O, reads a clock or draws a random number. The format is that of the
 //! Taskcluster Queue API, so that its clients and workers run against Tenure unchanged.
 
+pub mod auth;
 pub mod bodies;
 pub mod dates;
 pub mod errors;

@@ -30,6 +30,8 @@ const VALUE: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.'
 pub enum Permission {
     /// Peek at messages and read how many there are.
     Read,
+    /// Put messages. The server grants it to nobody: its messages are made by createTask.
+    Add,
     /// Change a message's visibility.
     Update,
     /// Get and delete messages.
@@ -38,11 +40,12 @@ pub enum Permission {
 
 impl Permission {
     /// Every permission, in the order in which Azure wants them.
-    pub const ALL: [Self; 3] = [Self::Read, Self::Update, Self::Process];
+    pub const ALL: [Self; 4] = [Self::Read, Self::Add, Self::Update, Self::Process];
 
     fn letter(self) -> char {
         match self {
             Self::Read => 'r',
+            Self::Add => 'a',
             Self::Update => 'u',
             Self::Process => 'p',
         }

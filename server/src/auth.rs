@@ -1,22 +1,30 @@
 //! Authentication: who sends a request, and what they may do.
 //!
-//! Callers sign with Hawk (permanent, temporary and task credentials), or send `clientId:accessToken` by HTTP Basic,
+//! Callers sign with Hawk (permanent, temporary and task credentials) in a header or in the URL (bewit), or send `clientId:accessToken` by HTTP Basic,
 //! or are nobody in particular. Nothing here knows an HTTP library: the caller hands over what the signature covers.
+//! What somebody may do is worked out from roles when a client is read, and not for each request; for temporary
+//! credentials it is, but only if they assume a role.
+//!
 //! A replayed request is not noticed, as with every Taskcluster service; operations are repeatable instead.
 
 mod cache;
 mod request;
 mod task_credentials;
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use sqlx::PgPool;
 use tenure_api::credentials::{AccessToken, CertificateError, SigningKey};
+use tenure_api::hawk::bewit::BewitError;
 use tenure_api::hawk::{ExtError, HeaderError};
 
-use crate::domain::scopes::{Expression, ScopeSet, expand};
+use crate::domain::roles::{Resolver, TooLarge};
+use crate::domain::scopes::{Expression, ScopeSet};
 use crate::secrets::SecretKeys;
 use crate::store::clients::{self, ClientAccount, ClientError};
+use crate::store::roles;
 
 use cache::Cache;
 use request::{Claim, Issuer};
@@ -32,6 +40,18 @@ pub enum AuthFailure {
     /// The Hawk header cannot be read.
     #[error(transparent)]
     Header(#[from] HeaderError),
+    /// The signature in the URL cannot be read.
+    #[error(transparent)]
+    Bewit(#[from] BewitError),
+    /// Signed twice.
+    #[error("a request is signed by its Authorization header or by the query parameter bewit, not by both")]
+    HeaderAndBewit,
+    /// A signed URL is for reading.
+    #[error("the query parameter bewit is for GET and HEAD only; sign other requests with a header")]
+    BewitMethod,
+    /// The URL was good once.
+    #[error("the signed URL has expired: its bewit has come to its end")]
+    BewitOver,
     /// The attribute `ext` cannot be read.
     #[error(transparent)]
     Ext(#[from] ExtError),
@@ -75,6 +95,9 @@ pub enum AuthFailure {
     /// `authorizedScopes` asks for more than the credentials have.
     #[error("ext.authorizedScopes has {0:?}, which the credentials do not")]
     AuthorizedScopes(String),
+    /// The roles that the credentials assume are too large.
+    #[error(transparent)]
+    TooLarge(#[from] TooLarge),
     /// The Basic header cannot be read.
     #[error("the Basic header must be base64 of clientId:accessToken")]
     BasicSyntax,
@@ -132,27 +155,57 @@ impl Principal {
     }
 }
 
+/// Scopes with everything that roles give; shared by all requests of a client.
+type Expanded = Result<Arc<ScopeSet>, TooLarge>;
+
 /// A client that can prove itself, with everything about it worked out that does not depend on the request.
 struct Account {
+    client_id: String,
     token: AccessToken,
     key: SigningKey,
-    scopes: Arc<ScopeSet>,
+    held: Vec<String>,
+    /// What it may do by the roles that were valid when it was last asked.
+    expanded: Mutex<Option<(Arc<Resolver>, Expanded)>>,
     expires_ms: Option<i64>,
     disabled: bool,
     expired: bool,
+    /// Whether the next use is worth a note.
+    use_is_news: AtomicBool,
 }
 
-impl From<ClientAccount> for Account {
-    fn from(client: ClientAccount) -> Self {
+impl Account {
+    fn new(client_id: &str, client: ClientAccount) -> Self {
         Self {
+            client_id: client_id.to_owned(),
             key: client.access_token.key(),
             token: client.access_token,
-            scopes: Arc::new(expand(client.scopes)),
+            held: client.scopes,
+            expanded: Mutex::default(),
             expires_ms: client.expires.map(|time| time.timestamp_millis()),
             disabled: client.disabled,
             expired: client.expired,
+            use_is_news: AtomicBool::new(client.use_is_news),
         }
     }
+
+    /// What the client may do by these roles, worked out once for them.
+    fn scopes(&self, roles: &Arc<Resolver>) -> Expanded {
+        let mut expanded = self.expanded.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((by, scopes)) = &*expanded
+            && Arc::ptr_eq(by, roles)
+        {
+            return scopes.clone();
+        }
+        let scopes = roles.expand(self.held.iter().cloned()).map(Arc::new);
+        *expanded = Some((Arc::clone(roles), scopes.clone()));
+        scopes
+    }
+}
+
+/// The scope that every client holds besides its own: a role can be made for it by name.
+#[must_use]
+pub fn role_of_client(client_id: &str) -> String {
+    format!("assume:client-id:{client_id}")
 }
 
 /// Finds out who sends requests.
@@ -160,9 +213,23 @@ pub struct Authenticator {
     pool: PgPool,
     keys: Arc<SecretKeys>,
     accounts: Cache<Account, ClientError>,
+    roles: Cache<Roles, ClientError>,
+    /// The newest that were read; reading them again costs one number while they are the same.
+    latest: Arc<Mutex<Roles>>,
     tasks: TaskCredentials,
-    anonymous: Principal,
 }
+
+/// All roles, and which generation of them.
+#[derive(Clone, Default)]
+struct Roles {
+    generation: i64,
+    resolver: Arc<Resolver>,
+}
+
+/// How long the report of a worker waits for roles that it hardly needs.
+const ROLES_PATIENCE: Duration = Duration::from_millis(100);
+/// There is one entry for all roles.
+const ALL_ROLES: &str = "roles";
 
 impl Authenticator {
     /// Looks clients up in this database, and makes the credentials of tasks with these keys.
@@ -173,7 +240,8 @@ impl Authenticator {
             tasks: TaskCredentials::new(&keys),
             keys: Arc::new(keys),
             accounts: Cache::new(),
-            anonymous: Principal { client_id: None, scopes: Arc::new(expand([])), expires_ms: None },
+            roles: Cache::new(),
+            latest: Arc::default(),
         }
     }
 
@@ -183,28 +251,113 @@ impl Authenticator {
         &self.tasks
     }
 
+    /// The keys that access tokens are stored with.
+    #[must_use]
+    pub fn keys(&self) -> &SecretKeys {
+        &self.keys
+    }
+
     /// Who sent this request.
     ///
     /// # Errors
     /// If the sender's credentials are not valid, or the database cannot be asked about them.
     pub async fn authenticate(&self, request: &RequestParts<'_>, now: Now) -> Result<Principal, AuthError> {
-        let Some(authorization) = request.authorization else { return Ok(self.anonymous.clone()) };
-        let claim = Claim::read(authorization)?;
-        let account = match claim.issuer()? {
-            Issuer::Tasks => return Ok(claim.check_task(&self.tasks, request, now)?),
-            Issuer::Client(id) => self.account(id).await?,
+        let Some(claim) = Claim::read(request)? else {
+            let roles = self.roles().await?;
+            return Ok(anonymous(&roles));
         };
-        Ok(claim.check(&account, request, now)?)
+        let account = match claim.issuer()? {
+            Issuer::Tasks => {
+                let roles = if claim.assumes_roles() { self.roles().await? } else { self.roles_soon().await? };
+                return Ok(claim.check_task(&self.tasks, &roles, request, now)?);
+            }
+            Issuer::Client(id) => self.account(id),
+        };
+        let (account, roles) = futures_util::future::join(account, self.roles()).await;
+        let account = account?;
+        let principal = claim.check(&account, &roles?, request, now)?;
+        self.note_use(&account);
+        Ok(principal)
+    }
+
+    /// All roles as they were at most a second ago.
+    ///
+    /// # Errors
+    /// If the database cannot be asked about them.
+    pub async fn roles(&self) -> Result<Arc<Resolver>, AuthError> {
+        let read = |_| {
+            let (pool, latest) = (self.pool.clone(), Arc::clone(&self.latest));
+            async move { Ok(Some(read_roles(&pool, &latest).await?)) }
+        };
+        let roles = self.roles.get(ALL_ROLES, read).await.map_err(AuthError::Lookup)?;
+        Ok(roles.map(|roles| Arc::clone(&roles.resolver)).unwrap_or_default())
+    }
+
+    /// The same, but rather those of earlier than wait for a database that does not answer: a worker whose credentials
+    /// assume nothing gets nothing from them but what everybody may do.
+    async fn roles_soon(&self) -> Result<Arc<Resolver>, AuthError> {
+        if let Ok(Ok(roles)) = tokio::time::timeout(ROLES_PATIENCE, self.roles()).await {
+            return Ok(roles);
+        }
+        let known = self.latest.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if known.generation > 0 { Ok(known.resolver) } else { self.roles().await }
+    }
+
+    /// What was remembered of this client is no longer true: the next request reads it again.
+    pub fn client_changed(&self, client_id: &str) {
+        self.accounts.invalidate(client_id);
+    }
+
+    /// What was remembered of the roles is no longer true.
+    pub fn roles_changed(&self) {
+        self.roles.invalidate(ALL_ROLES);
     }
 
     async fn account(&self, client_id: &str) -> Result<Arc<Account>, AuthError> {
         let read = |id: String| {
             let (pool, keys) = (self.pool.clone(), Arc::clone(&self.keys));
-            async move { Ok(clients::find_account(&pool, &keys, &id).await?.map(Account::from)) }
+            async move {
+                let Some(mut client) = clients::find_account(&pool, &keys, &id).await? else { return Ok(None) };
+                client.scopes.push(role_of_client(&id));
+                Ok(Some(Account::new(&id, client)))
+            }
         };
         let account = self.accounts.get(client_id, read).await.map_err(AuthError::Lookup)?;
         usable(client_id, account).map_err(AuthError::from)
     }
+
+    /// Once in some hours, and without keeping the request waiting.
+    fn note_use(&self, account: &Account) {
+        if !account.use_is_news.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        let (pool, id) = (self.pool.clone(), account.client_id.clone());
+        tokio::spawn(async move {
+            if let Err(error) = clients::note_use(&pool, &id).await {
+                tracing::debug!(error = %error, "when a client was last used could not be noted");
+            }
+        });
+    }
+}
+
+fn anonymous(roles: &Resolver) -> Principal {
+    Principal { client_id: None, scopes: roles.everybody(), expires_ms: None }
+}
+
+/// A reading that ends late must not bring back roles that a later one has replaced.
+async fn read_roles(pool: &PgPool, latest: &Mutex<Roles>) -> Result<Roles, sqlx::Error> {
+    let newest = || latest.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let known = newest();
+    if roles::get_generation(pool).await? == known.generation {
+        return Ok(known);
+    }
+    let (generation, all) = roles::load_all(pool).await?;
+    let read = Roles { generation, resolver: Arc::new(Resolver::new(all)) };
+    let mut latest = latest.lock().unwrap_or_else(PoisonError::into_inner);
+    if latest.generation < generation {
+        *latest = read.clone();
+    }
+    Ok(read)
 }
 
 fn usable(client_id: &str, account: Option<Arc<Account>>) -> Result<Arc<Account>, AuthFailure> {
@@ -213,6 +366,38 @@ fn usable(client_id: &str, account: Option<Arc<Account>>) -> Result<Arc<Account>
         Some(account) if account.disabled => Err(AuthFailure::Disabled(client_id.to_owned())),
         Some(account) if account.expired => Err(AuthFailure::Expired(client_id.to_owned())),
         Some(account) => Ok(account),
+    }
+}
+
+/// A client that has no row, for requests that try out how clients sign: its scopes are whatever the test says.
+pub struct Tester(Account);
+
+impl Tester {
+    /// The id of the client.
+    pub const CLIENT_ID: &str = "tester";
+    const ACCESS_TOKEN: &str = "no-secret";
+
+    /// The client with these scopes.
+    #[must_use]
+    pub fn new(scopes: Vec<String>) -> Self {
+        let access_token = AccessToken::new(Self::ACCESS_TOKEN.to_owned());
+        let client =
+            ClientAccount { access_token, scopes, disabled: false, expires: None, expired: false, use_is_news: false };
+        Self(Account::new(Self::CLIENT_ID, client))
+    }
+
+    /// Who sent this request, if the tester is the only client there is, and there are no roles.
+    ///
+    /// # Errors
+    /// If the sender's credentials are not valid.
+    pub fn authenticate(&self, request: &RequestParts<'_>, now: Now) -> Result<Principal, AuthFailure> {
+        let roles = Arc::new(Resolver::alone());
+        let Some(claim) = Claim::read(request)? else { return Ok(anonymous(&roles)) };
+        match claim.issuer()? {
+            Issuer::Client(Self::CLIENT_ID) => claim.check(&self.0, &roles, request, now),
+            Issuer::Client(other) => Err(AuthFailure::UnknownClient(other.to_owned())),
+            Issuer::Tasks => Err(AuthFailure::UnknownClient(task_credentials::ISSUER.to_owned())),
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use sqlx::postgres::PgConnectOptions;
 
 use crate::cli::client::ClientArgs;
+use crate::cli::role::RoleArgs;
 use crate::secrets::SecretKeys;
 
 mod duration;
@@ -80,6 +81,15 @@ pub enum Command {
         /// What to do with them.
         #[command(flatten)]
         client: ClientArgs,
+    },
+    /// Create, list, show, update and delete roles.
+    Role {
+        /// Which database to work on.
+        #[command(flatten)]
+        database: DatabaseArgs,
+        /// What to do with them.
+        #[command(flatten)]
+        role: RoleArgs,
     },
 }
 

@@ -249,6 +249,7 @@ async fn make_root(pool: &PgPool, keys: &SecretKeys, data_dir: &Path, root_url: 
             scopes: vec!["*".to_owned()],
             description: "Made on the first start; may do everything.".to_owned(),
             expires: None,
+            delete_on_expiration: false,
         };
         clients::create(pool, keys, &root, &token).await?;
     }

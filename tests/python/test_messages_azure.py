@@ -1,66 +1,28 @@
-"""The message plane as Azure's own client of storage queues sees it: azure-storage-queue, unmodified."""
+"""The message plane as Azure's own client of storage queues sees it: getting, looking, updating, deleting."""
 
-import asyncio
 import base64
 import concurrent.futures
 import datetime
-import json
-import re
+import time
 import uuid
 
 import pytest
-import requests
-from azure.core.exceptions import ClientAuthenticationError, HttpResponseError, ResourceNotFoundError
-from azure.storage.queue import QueueClient
-from azure.storage.queue.aio import QueueClient as AsyncQueueClient
+from azure.core.exceptions import ResourceNotFoundError
 
+from azure_messages import (
+    AT_MOST_SECONDS,
+    PAST_THE_RESERVATION,
+    PRIORITIES,
+    VISIBILITY_SECONDS,
+    assert_refused,
+    content,
+    create_now,
+    messages_of,
+    pending,
+    receive_all,
+    refusal_of,
+)
 from tasks import WORKER, claim, claim_one, create, instant
-
-PRIORITIES = ["highest", "very-high", "high", "medium", "low", "very-low", "lowest"]
-# What a poll URL asks for unless its caller says otherwise, and after how long a message deleted too early is replaced.
-VISIBILITY_SECONDS = 300
-# claimWork leaves a run alone for two seconds after its message was got.
-PAST_THE_RESERVATION = 3
-URL_VALID_SECONDS = 30 * 60
-
-
-def account_url(signed_url):
-    """The SDK wants a queue's URL; ours name its messages."""
-    path, query = signed_url.split("?", 1)
-    return path.rsplit("/messages", 1)[0] + "?" + query
-
-
-def messages_of(server, queue_id, priority="lowest"):
-    urls = server.poll_urls(queue_id)["queues"][PRIORITIES.index(priority)]
-    return QueueClient.from_queue_url(account_url(urls["signedPollUrl"]))
-
-
-def create_now(server, queue_id, **changes):
-    return create(server.queue(), queue_id, now=server.now(), **changes)
-
-
-def content(message):
-    return json.loads(base64.b64decode(message.content, validate=True))
-
-
-def pending(server, queue_id):
-    return server.queue().pendingTasks(queue_id)["pendingTasks"]
-
-
-def refusal_of(call, *args, **options):
-    with pytest.raises(HttpResponseError) as refusal:
-        call(*args, **options)
-    return refusal.value
-
-
-def assert_refused(error, status, code, kind=HttpResponseError):
-    assert (type(error), error.status_code, error.error_code) == (kind, status, code), error
-    assert error.response.headers["x-ms-error-code"] == code
-
-
-def receive_all(messages, **options):
-    return list(messages.receive_messages(**options))
-
 
 # Getting
 
@@ -161,6 +123,17 @@ def test_a_message_comes_back_with_a_higher_count_and_another_receipt(timed_serv
         seen.append(message)
     assert len({message.id for message in seen}) == 1
     assert len({message.pop_receipt for message in seen}) == 4
+
+
+def test_in_real_time_a_message_comes_back_after_its_second(server, queue, queue_id):
+    create(queue, queue_id)
+    messages = messages_of(server, queue_id)
+    began = time.monotonic()
+    messages.receive_message(visibility_timeout=1)
+    while (again := messages.receive_message()) is None:
+        assert time.monotonic() - began < AT_MOST_SECONDS
+    assert again.dequeue_count == 2
+    assert time.monotonic() - began >= 1
 
 
 def test_messages_end_with_their_deadline(timed_server, queue_id):
@@ -365,6 +338,16 @@ def test_claim_work_gives_a_run_whose_message_is_hidden_and_takes_the_message_aw
     assert_refused(refusal_of(messages.delete_message, message), 404, "MessageNotFound", ResourceNotFoundError)
 
 
+def test_in_real_time_claim_work_waits_for_a_poller_for_two_seconds(server, queue, queue_id):
+    task_id = create(queue, queue_id)
+    began = time.monotonic()
+    messages_of(server, queue_id).receive_message(visibility_timeout=VISIBILITY_SECONDS)
+    while not (claims := claim(queue, queue_id)):
+        assert time.monotonic() - began < AT_MOST_SECONDS
+    assert claims[0]["status"]["taskId"] == task_id
+    assert time.monotonic() - began >= 2
+
+
 def test_a_retry_is_another_message(timed_server, queue_id):
     server, queue = timed_server, timed_server.queue()
     task_id = create_now(server, queue_id)
@@ -377,118 +360,3 @@ def test_a_retry_is_another_message(timed_server, queue_id):
     assert second.id != first.id
     assert_refused(refusal_of(messages.delete_message, first), 404, "MessageNotFound", ResourceNotFoundError)
     messages.delete_message(second)
-
-
-# What a URL does not allow
-
-
-def changed(url, pattern, replacement):
-    made = re.sub(pattern, replacement, url)
-    assert made != url
-    return QueueClient.from_queue_url(account_url(made))
-
-
-@pytest.mark.parametrize(
-    ("pattern", "replacement"),
-    [
-        (r"sig=..", "sig=AA"),
-        (r"&sig=[^&]*", ""),
-        (r"sp=[^&]*", "sp=raup"),
-        (r"se=20", "se=21"),
-        (r"st=20", "st=19"),
-        (r"/queue-(\d+)-1/", r"/queue-\1-2/"),
-        (r"/queue-(\d+)-1/", r"/queue-1\1-1/"),
-    ],
-    ids=["signature", "no signature", "permissions", "expiry", "start", "priority", "queue"],
-)
-def test_a_url_that_was_changed_is_not_accepted(server, queue, queue_id, pattern, replacement):
-    create(queue, queue_id)
-    url = server.poll_urls(queue_id)["queues"][-1]["signedPollUrl"]
-    messages = changed(url, pattern, replacement)
-    for call in [messages.receive_message, messages.peek_messages, messages.get_queue_properties]:
-        assert_refused(refusal_of(call), 403, "AuthenticationFailed", ClientAuthenticationError)
-    assert messages_of(server, queue_id).peek_messages()[0].dequeue_count == 0
-
-
-def test_a_url_ends(timed_server, queue_id):
-    server = timed_server
-    create_now(server, queue_id, deadline_in="2 hours")
-    messages = messages_of(server, queue_id)
-    server.advance(URL_VALID_SECONDS - 60)
-    message = messages.receive_message()
-    server.advance(61)
-    for call in [messages.receive_message, lambda: messages.delete_message(message)]:
-        assert_refused(refusal_of(call), 403, "AuthenticationFailed", ClientAuthenticationError)
-    # The message itself knows nothing of URLs.
-    messages_of(server, queue_id).delete_message(message)
-
-
-def test_a_delete_url_gets_and_deletes_but_does_not_look_or_update(server, queue, queue_id):
-    create(queue, queue_id)
-    urls = server.poll_urls(queue_id)["queues"][-1]
-    messages = QueueClient.from_queue_url(account_url(urls["signedDeleteUrl"]))
-    message = messages.receive_message(visibility_timeout=VISIBILITY_SECONDS)
-    for call in [
-        messages.peek_messages,
-        messages.get_queue_properties,
-        lambda: messages.update_message(message, visibility_timeout=0),
-    ]:
-        assert_refused(refusal_of(call), 403, "AuthorizationPermissionMismatch")
-    messages.delete_message(message)
-
-
-def test_nobody_puts_or_clears_messages(server, queue, queue_id):
-    create(queue, queue_id)
-    messages = messages_of(server, queue_id)
-    for call in [
-        lambda: messages.send_message("something"),
-        messages.clear_messages,
-        messages.create_queue,
-        messages.delete_queue,
-        lambda: messages.set_queue_metadata({"a": "b"}),
-        lambda: messages.set_queue_access_policy({}),
-    ]:
-        assert_refused(refusal_of(call), 403, "AuthorizationPermissionMismatch")
-    assert len(messages.peek_messages(max_messages=32)) == 1
-
-
-def test_an_answer_names_the_request_that_it_is_for(server, queue, queue_id):
-    create(queue, queue_id)
-    answers = []
-    options = {"raw_response_hook": answers.append, "client_request_id": "mine-17"}
-    messages = messages_of(server, queue_id)
-    message = messages.receive_message(**options)
-    messages.delete_message(message, **options)
-    with pytest.raises(ResourceNotFoundError):
-        messages.delete_message(message, client_request_id="mine-17", raw_response_hook=answers.append)
-    assert [answer.http_response.status_code for answer in answers] == [200, 204, 404]
-    for answer in answers:
-        headers = answer.http_response.headers
-        assert headers["x-ms-client-request-id"] == "mine-17"
-        assert headers["x-ms-version"] == answer.http_request.headers["x-ms-version"]
-        assert uuid.UUID(headers["x-ms-request-id"])
-        assert headers["cache-control"] == "no-cache"
-
-
-# Other ways to send the same
-
-
-def test_the_asynchronous_client_does_the_same(server, queue, queue_id):
-    task_id = create(queue, queue_id)
-    url = account_url(server.poll_urls(queue_id)["queues"][-1]["signedPollUrl"])
-
-    async def receive_and_delete():
-        async with AsyncQueueClient.from_queue_url(url) as messages:
-            message = await messages.receive_message(visibility_timeout=VISIBILITY_SECONDS)
-            await messages.delete_message(message)
-            with pytest.raises(ResourceNotFoundError):
-                await messages.delete_message(message)
-            return content(message)
-
-    assert asyncio.run(receive_and_delete()) == {"taskId": task_id, "runId": 0}
-
-
-def test_an_empty_list_has_azures_form(server, queue_id):
-    answer = requests.get(server.poll_urls(queue_id)["queues"][0]["signedPollUrl"], timeout=60)
-    assert answer.content == b'<?xml version="1.0" encoding="utf-8"?><QueueMessagesList />'
-    assert answer.headers["content-type"] == "application/xml"

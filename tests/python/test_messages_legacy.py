@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 import taskcluster
 
+from azure_messages import PAST_THE_RESERVATION, PRIORITIES
 from tasks import WORKER, claim_one, create, definition, instant
 
-PRIORITIES = ["highest", "very-high", "high", "medium", "low", "very-low", "lowest"]
 PROVISIONER = "python-tests"
 LEGACY_WORKER = {"worker_group": "old-group", "worker_id": "old-worker"}
 # scriptworker waits for at least ten seconds before it tries anything again.
 WITHOUT_A_RETRY_SECONDS = 8
-PAST_THE_RESERVATION = 3
 STOPPED_WITHIN_SECONDS = 20
 
 

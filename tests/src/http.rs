@@ -134,6 +134,7 @@ impl Client {
         body: Option<&[u8]>,
     ) -> Result<(), WireError> {
         let resource = format!("{}{path}", self.target.prefix);
+        let body = body.map(|body| (JSON, body));
         let mut nonce = String::with_capacity(8);
         self.nonces.push_hex(&mut nonce, 8);
         let authorization = authorization_header(
@@ -145,10 +146,36 @@ impl Client {
                 port: self.target.port,
                 timestamp: unix_seconds(),
                 nonce: &nonce,
-                payload: body.map(|body| (JSON, body)),
+                payload: body,
             },
         );
-        write_request(&mut self.request, &self.target, method, &resource, Some(&authorization), body);
+        self.send(method, &resource, Some(&authorization), body).await
+    }
+
+    /// Sends a call whose URL is its own proof, and gives back the reply. The resource is the whole path with its query;
+    /// a body comes with its content type.
+    ///
+    /// # Errors
+    ///
+    /// If there was no reply.
+    pub async fn exchange_unsigned(
+        &mut self,
+        method: &str,
+        resource: &str,
+        body: Option<(&str, &[u8])>,
+    ) -> Result<Reply, WireError> {
+        self.send(method, resource, None, body).await?;
+        self.finish().await
+    }
+
+    async fn send(
+        &mut self,
+        method: &str,
+        resource: &str,
+        authorization: Option<&str>,
+        body: Option<(&str, &[u8])>,
+    ) -> Result<(), WireError> {
+        write_request(&mut self.request, &self.target, method, resource, authorization, body);
         let mut connection = match self.connection.take() {
             Some(connection) if connection.is_reusable() => connection,
             _ => Connection::open(&self.target).await?,

@@ -9,7 +9,7 @@ use std::io;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// The content type of every body that is sent.
+/// The content type of the API's bodies.
 pub const JSON: &str = "application/json";
 /// A reply may not be longer: a server that goes wild must not take the machine with it.
 const REPLY_MAX: usize = 64 << 20;
@@ -178,14 +178,15 @@ impl Connection {
     }
 }
 
-/// Writes the bytes of a request into a buffer that the caller reuses. The path is sent as it is.
+/// Writes the bytes of a request into a buffer that the caller reuses. The path is sent as it is; a body comes with its
+/// content type.
 pub fn write_request(
     out: &mut Vec<u8>,
     target: &Target,
     method: &str,
     resource: &str,
     authorization: Option<&str>,
-    body: Option<&[u8]>,
+    body: Option<(&str, &[u8])>,
 ) {
     out.clear();
     for part in [method, " ", resource, " HTTP/1.1\r\nHost: ", &target.authority, "\r\n"] {
@@ -196,12 +197,12 @@ pub fn write_request(
             out.extend_from_slice(part.as_bytes());
         }
     }
-    let Some(body) = body else {
+    let Some((content_type, body)) = body else {
         // Some proxies and servers want a length on a POST or PUT even when there is nothing to say.
         out.extend_from_slice(if method == "GET" { b"\r\n" } else { b"Content-Length: 0\r\n\r\n" });
         return;
     };
-    for part in ["Content-Type: ", JSON, "\r\nContent-Length: ", &body.len().to_string(), "\r\n\r\n"] {
+    for part in ["Content-Type: ", content_type, "\r\nContent-Length: ", &body.len().to_string(), "\r\n\r\n"] {
         out.extend_from_slice(part.as_bytes());
     }
     out.extend_from_slice(body);
@@ -269,7 +270,7 @@ mod tests {
         let client = async {
             let mut connection = Connection::open(&target).await.unwrap();
             let mut request = Vec::new();
-            write_request(&mut request, &target, "POST", "/x", None, Some(b"{}"));
+            write_request(&mut request, &target, "POST", "/x", None, Some((JSON, b"{}")));
             connection.send(&request).await.unwrap();
             (connection.receive().await, connection)
         };
@@ -323,7 +324,7 @@ mod tests {
     fn a_request_says_how_long_its_body_is() {
         let target = Target::parse("http://h:1").unwrap();
         let mut out = Vec::new();
-        write_request(&mut out, &target, "PUT", "/a%2Fb?c", Some("Hawk x"), Some(b"{}"));
+        write_request(&mut out, &target, "PUT", "/a%2Fb?c", Some("Hawk x"), Some((JSON, b"{}")));
         let expected = "PUT /a%2Fb?c HTTP/1.1\r\nHost: h:1\r\nAuthorization: Hawk x\r\n\
                         Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}";
         assert_eq!(std::str::from_utf8(&out).unwrap(), expected);

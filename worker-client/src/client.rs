@@ -212,6 +212,10 @@ impl Client {
         Self { shared: Arc::clone(&self.shared), credentials: Some(Arc::new(credentials)) }
     }
 
+    pub(crate) fn credentials(&self) -> Option<&Credentials> {
+        self.credentials.as_deref()
+    }
+
     pub(crate) fn retry_policy(&self) -> &RetryPolicy {
         &self.shared.retry
     }

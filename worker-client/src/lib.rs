@@ -12,6 +12,7 @@ mod clock;
 mod error;
 mod messages;
 mod retry;
+mod signed_url;
 mod submit;
 mod term;
 mod wire;

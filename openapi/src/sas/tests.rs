@@ -42,6 +42,15 @@ fn the_signed_text_is_azures() {
 }
 
 #[test]
+fn permissions_stand_in_azures_order() {
+    let all = [Permission::Process, Permission::Update, Permission::Add, Permission::Read];
+    let signed = Grant::new(&all, at(0), at(60)).sign(&QUEUE, &key());
+    assert!(signed.contains("&sp=raup&"), "{signed}");
+    assert!(check(&signed, at(0)).unwrap().allows(Permission::Add));
+    assert!(!check(&grant().sign(&QUEUE, &key()), at(0)).unwrap().allows(Permission::Add));
+}
+
+#[test]
 fn what_is_signed_is_granted_until_it_expires() {
     let signed = grant().sign(&QUEUE, &key());
     assert_eq!(check(&signed, at(-1)), Err(SasError::NotYet));

@@ -68,6 +68,11 @@ impl<T: Send + Sync + 'static, E: Send + Sync + 'static> Cache<T, E> {
         reading
     }
 
+    /// The next one who asks reads it again.
+    pub(super) fn invalidate(&self, name: &str) {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+    }
+
     fn forget(&self, name: &str, unwanted: &Reading<T, E>) {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         if entries.get(name).is_some_and(|entry| entry.reading.ptr_eq(unwanted)) {
@@ -162,6 +167,21 @@ mod tests {
         let source = Source::new();
         assert_eq!(source.get("ci", |_| Err("gone")).await, Err("gone"));
         assert_eq!(source.get("ci", FOUND).await, Ok(Some(2)));
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn what_is_said_to_be_no_longer_true_is_read_again_at_once() {
+        let source = Source::new();
+        assert_eq!(source.get("ci", FOUND).await, Ok(Some(1)));
+        let mut begun_before = Box::pin(source.get("other", FOUND));
+        assert!(futures_util::poll!(begun_before.as_mut()).is_pending());
+        source.cache.invalidate("ci");
+        source.cache.invalidate("other");
+        assert_eq!(source.get("ci", MISSING).await, Ok(None));
+        // Who asked before the change may see what was before it; whoever asks after it does not.
+        assert_eq!(source.get("other", FOUND).await, Ok(Some(3)));
+        assert_eq!(begun_before.await, Ok(Some(4)));
+        assert_eq!(source.get("other", FOUND).await, Ok(Some(3)));
     }
 
     #[tokio::test(flavor = "current_thread")]

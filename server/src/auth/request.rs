@@ -6,11 +6,13 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use tenure_api::credentials::{AccessToken, Certificate, CertificateError, SigningKey};
+use tenure_api::hawk::bewit::{Bewit, split_url};
 use tenure_api::hawk::{Ext, ExtError, Header, Target, media_type, payload_hash};
 
 use super::task_credentials::TaskCredentials;
 use super::{Account, AuthFailure, Principal};
-use crate::domain::scopes::{ScopeSet, expand, valid_scope};
+use crate::domain::roles::{Resolver, assume_any};
+use crate::domain::scopes::{ScopeSet, valid_scope};
 
 /// How far a signature's timestamp may be from the real time.
 pub const TIMESTAMP_SKEW_SECONDS: u64 = 15 * 60;
@@ -47,6 +49,8 @@ pub struct RequestParts<'a> {
     pub content_type: Option<&'a str>,
     /// The body.
     pub body: &'a [u8],
+    /// Whether somebody else has the body and checks its hash: another service that asks about a request of its own.
+    pub body_is_elsewhere: bool,
 }
 
 impl<'a> RequestParts<'a> {
@@ -56,6 +60,12 @@ impl<'a> RequestParts<'a> {
         let secure = self.forwarded_proto.is_some_and(|proto| proto.trim().eq_ignore_ascii_case("https"));
         let port = forwarded.or(secure.then_some(443)).or(own_port).unwrap_or(80);
         Target { method: self.method, resource: self.target, host, port }
+    }
+
+    /// Whether the request has anything to authenticate; without, no clock need be read for it.
+    #[must_use]
+    pub fn is_signed(&self) -> bool {
+        self.authorization.is_some() || split_url(self.target).is_some()
     }
 
     fn is_signed_by(&self, header: &Header<'_>, key: &SigningKey) -> bool {
@@ -99,39 +109,94 @@ pub(super) enum Issuer<'a> {
     Tasks,
 }
 
-/// What an `Authorization` header says; nothing of it is proven yet.
+/// Where a request is signed.
+pub(super) enum Proof<'a> {
+    Header(Header<'a>),
+    Url { bewit: Bewit, resource: Cow<'a, str> },
+}
+
+impl Proof<'_> {
+    fn id(&self) -> &str {
+        match self {
+            Self::Header(header) => header.id,
+            Self::Url { bewit, .. } => &bewit.id,
+        }
+    }
+
+    fn ext(&self) -> Option<&str> {
+        match self {
+            Self::Header(header) => header.ext,
+            Self::Url { bewit, .. } => bewit.ext.as_deref(),
+        }
+    }
+
+    /// When the signature itself ends.
+    fn expires_ms(&self) -> Option<i64> {
+        match self {
+            Self::Header(_) => None,
+            Self::Url { bewit, .. } => Some(bewit.expires.saturating_mul(1000)),
+        }
+    }
+}
+
+/// What a request says about its sender; nothing of it is proven yet.
 pub(super) enum Claim<'a> {
-    Hawk { header: Header<'a>, certificate: Option<Box<Certificate>>, authorized_scopes: Option<Vec<String>> },
+    Hawk { proof: Box<Proof<'a>>, certificate: Option<Box<Certificate>>, authorized_scopes: Option<Vec<String>> },
     Basic { client_id: String, token: AccessToken },
 }
 
 impl<'a> Claim<'a> {
-    pub(super) fn read(authorization: &'a str) -> Result<Self, AuthFailure> {
-        let (scheme, rest) = authorization.trim().split_once(' ').unwrap_or((authorization, ""));
-        if scheme.eq_ignore_ascii_case("basic") {
-            return read_basic(rest.trim()).ok_or(AuthFailure::BasicSyntax);
-        }
-        if !scheme.eq_ignore_ascii_case("hawk") {
-            return Err(AuthFailure::Scheme);
-        }
-        let header = Header::parse(authorization)?;
-        let ext = header.ext.map(Ext::decode).transpose()?.unwrap_or_default();
+    /// Reads what there is, if there is anything.
+    pub(super) fn read(request: &RequestParts<'a>) -> Result<Option<Self>, AuthFailure> {
+        let proof = match (request.authorization, split_url(request.target)) {
+            (None, None) => return Ok(None),
+            (Some(_), Some(_)) => return Err(AuthFailure::HeaderAndBewit),
+            (None, Some(url)) => {
+                // A HEAD asks for what a GET does.
+                if !["GET", "HEAD"].iter().any(|method| request.method.eq_ignore_ascii_case(method)) {
+                    return Err(AuthFailure::BewitMethod);
+                }
+                Proof::Url { bewit: Bewit::parse(url.bewit)?, resource: url.resource }
+            }
+            (Some(authorization), None) => {
+                let (scheme, rest) = authorization.trim().split_once(' ').unwrap_or((authorization, ""));
+                if scheme.eq_ignore_ascii_case("basic") {
+                    return read_basic(rest.trim()).map(Some).ok_or(AuthFailure::BasicSyntax);
+                }
+                if !scheme.eq_ignore_ascii_case("hawk") {
+                    return Err(AuthFailure::Scheme);
+                }
+                Proof::Header(Header::parse(authorization)?)
+            }
+        };
+        let ext = proof.ext().map(Ext::decode).transpose()?.unwrap_or_default();
         if !ext.authorized_scopes.iter().flatten().all(|scope| valid_scope(scope)) {
             return Err(ExtError.into());
         }
         let certificate = ext.certificate().map(Certificate::parse).transpose()?.map(Box::new);
-        Ok(Self::Hawk { header, certificate, authorized_scopes: ext.authorized_scopes })
+        Ok(Some(Self::Hawk { proof: Box::new(proof), certificate, authorized_scopes: ext.authorized_scopes }))
     }
 
     pub(super) fn issuer(&self) -> Result<Issuer<'_>, AuthFailure> {
         match self {
             Self::Basic { client_id, .. } => Ok(Issuer::Client(client_id)),
-            Self::Hawk { header, certificate: None, .. } => Ok(Issuer::Client(header.id)),
-            Self::Hawk { header, certificate: Some(certificate), .. } => {
-                if TaskCredentials::claims_to_have_issued(certificate, header.id) {
+            Self::Hawk { proof, certificate: None, .. } => Ok(Issuer::Client(proof.id())),
+            Self::Hawk { proof, certificate: Some(certificate), .. } => {
+                if TaskCredentials::claims_to_have_issued(certificate, proof.id()) {
                     return Ok(Issuer::Tasks);
                 }
-                Ok(Issuer::Client(certificate.issuer(header.id)?))
+                Ok(Issuer::Client(certificate.issuer(proof.id())?))
+            }
+        }
+    }
+
+    /// Whether what the sender may do depends on roles that it assumes.
+    pub(super) fn assumes_roles(&self) -> bool {
+        match self {
+            Self::Basic { .. } => true,
+            Self::Hawk { certificate, authorized_scopes, .. } => {
+                certificate.as_ref().is_none_or(|certificate| assume_any(certificate.scopes()))
+                    || authorized_scopes.as_deref().is_some_and(assume_any)
             }
         }
     }
@@ -140,24 +205,26 @@ impl<'a> Claim<'a> {
     pub(super) fn check_task(
         self,
         tasks: &TaskCredentials,
+        roles: &Resolver,
         request: &RequestParts<'_>,
         now: Now,
     ) -> Result<Principal, AuthFailure> {
-        let Self::Hawk { header, certificate: Some(certificate), authorized_scopes } = self else {
+        let Self::Hawk { proof, certificate: Some(certificate), authorized_scopes } = self else {
             return Err(CertificateError::Issuer.into());
         };
         certificate.check_time(now.server_ms)?;
-        let key = tasks.verify(&certificate, header.id)?.key();
-        check_signature(&header, &key, request, now)?;
+        let key = tasks.verify(&certificate, proof.id())?.key();
+        check_signature(&proof, &key, request, now)?;
         let expires_ms = Some(certificate.expiry_ms());
-        let scopes = Arc::new(expand(certificate.into_scopes()));
-        principal(&header, scopes, expires_ms, authorized_scopes)
+        let scopes = Arc::new(roles.expand(certificate.into_scopes())?);
+        principal(&proof, scopes, expires_ms, authorized_scopes, roles)
     }
 
     /// Checks a claim that stands on this client's token.
     pub(super) fn check(
         self,
         account: &Account,
+        roles: &Arc<Resolver>,
         request: &RequestParts<'_>,
         now: Now,
     ) -> Result<Principal, AuthFailure> {
@@ -166,25 +233,28 @@ impl<'a> Claim<'a> {
                 if token != account.token {
                     return Err(AuthFailure::BasicToken);
                 }
-                let (scopes, expires_ms) = (Arc::clone(&account.scopes), account.expires_ms);
+                let (scopes, expires_ms) = (account.scopes(roles)?, account.expires_ms);
                 Ok(Principal { client_id: Some(client_id), scopes, expires_ms })
             }
-            Self::Hawk { header, certificate: None, authorized_scopes } => {
-                check_signature(&header, &account.key, request, now)?;
-                principal(&header, Arc::clone(&account.scopes), account.expires_ms, authorized_scopes)
+            Self::Hawk { proof, certificate: None, authorized_scopes } => {
+                check_signature(&proof, &account.key, request, now)?;
+                principal(&proof, account.scopes(roles)?, account.expires_ms, authorized_scopes, roles)
             }
-            Self::Hawk { header, certificate: Some(certificate), authorized_scopes } => {
+            Self::Hawk { proof, certificate: Some(certificate), authorized_scopes } => {
                 certificate.check_time(now.real_ms).or_else(|_| certificate.check_time(now.server_ms))?;
-                let key = certificate.verify(header.id, &account.key)?.key();
-                check_lent(&certificate, header.id, &account.scopes)?;
-                check_signature(&header, &key, request, now)?;
-                let expiry = certificate.expiry_ms();
-                let expires_ms = Some(account.expires_ms.map_or(expiry, |expires| expires.min(expiry)));
-                let scopes = Arc::new(expand(certificate.into_scopes()));
-                principal(&header, scopes, expires_ms, authorized_scopes)
+                let key = certificate.verify(proof.id(), &account.key)?.key();
+                check_lent(&certificate, proof.id(), &*account.scopes(roles)?)?;
+                check_signature(&proof, &key, request, now)?;
+                let expires_ms = earlier(account.expires_ms, Some(certificate.expiry_ms()));
+                let scopes = Arc::new(roles.expand(certificate.into_scopes())?);
+                principal(&proof, scopes, expires_ms, authorized_scopes, roles)
             }
         }
     }
+}
+
+fn earlier(one: Option<i64>, other: Option<i64>) -> Option<i64> {
+    one.into_iter().chain(other).min()
 }
 
 fn read_basic(encoded: &str) -> Option<Claim<'static>> {
@@ -208,11 +278,15 @@ fn check_lent(certificate: &Certificate, client_id: &str, issuer_scopes: &ScopeS
 }
 
 fn check_signature(
-    header: &Header<'_>,
+    proof: &Proof<'_>,
     key: &SigningKey,
     request: &RequestParts<'_>,
     now: Now,
 ) -> Result<(), AuthFailure> {
+    let header = match proof {
+        Proof::Header(header) => header,
+        Proof::Url { bewit, resource } => return check_url(bewit, resource, key, request, now),
+    };
     if !request.is_signed_by(header, key) {
         return Err(AuthFailure::Mac(describe(&request.signed_target())));
     }
@@ -221,9 +295,44 @@ fn check_signature(
         return Err(AuthFailure::Stale { seconds });
     }
     match header.hash {
-        Some(hash) if !request.has_hash(hash) => Err(AuthFailure::PayloadHash),
+        Some(hash) if !request.body_is_elsewhere && !request.has_hash(hash) => Err(AuthFailure::PayloadHash),
         Some(_) | None => Ok(()),
     }
+}
+
+/// The signer dated the end of the URL, so real time counts.
+fn check_url(
+    bewit: &Bewit,
+    resource: &str,
+    key: &SigningKey,
+    request: &RequestParts<'_>,
+    now: Now,
+) -> Result<(), AuthFailure> {
+    let target = Target { resource, ..request.signed_target() };
+    let signed = |resource: &str| bewit.signed_by(key, resource, target.host, target.port);
+    if !signed(resource) && !escaped_again(resource).is_some_and(|resource| signed(&resource)) {
+        return Err(AuthFailure::Mac(describe(&target)));
+    }
+    if bewit.is_over(now.real_ms) {
+        return Err(AuthFailure::BewitOver);
+    }
+    Ok(())
+}
+
+/// The path as it was before an HTTP library unescaped what it thought needs no escaping, which some do to a URL after
+/// it was signed. None if there is nothing of that kind in it.
+fn escaped_again(resource: &str) -> Option<String> {
+    let (path, query) = resource.split_once('?').map_or((resource, None), |(path, query)| (path, Some(query)));
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~/%".contains(&byte);
+    if path.bytes().all(plain) {
+        return None;
+    }
+    let mut text = String::with_capacity(resource.len() * 2);
+    for byte in path.bytes() {
+        if plain(byte) { text.push(char::from(byte)) } else { text.push_str(&format!("%{byte:02X}")) }
+    }
+    query.into_iter().for_each(|query| text.extend(["?", query]));
+    Some(text)
 }
 
 /// What a proxy in between may have changed, so that its operator sees it.
@@ -237,17 +346,19 @@ fn describe(target: &Target<'_>) -> String {
 }
 
 fn principal(
-    header: &Header<'_>,
+    proof: &Proof<'_>,
     scopes: Arc<ScopeSet>,
     expires_ms: Option<i64>,
     authorized_scopes: Option<Vec<String>>,
+    roles: &Resolver,
 ) -> Result<Principal, AuthFailure> {
     let scopes = match authorized_scopes {
         None => scopes,
         Some(narrowed) => match scopes.first_missing(&narrowed) {
-            None => Arc::new(expand(narrowed)),
+            None => Arc::new(roles.expand(narrowed)?),
             Some(scope) => return Err(AuthFailure::AuthorizedScopes(scope.to_owned())),
         },
     };
-    Ok(Principal { client_id: Some(header.id.to_owned()), scopes, expires_ms })
+    let expires_ms = earlier(expires_ms, proof.expires_ms());
+    Ok(Principal { client_id: Some(proof.id().to_owned()), scopes, expires_ms })
 }

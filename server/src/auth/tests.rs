@@ -8,6 +8,8 @@ use tenure_api::hawk::{SignRequest, authorization_header};
 
 use super::*;
 
+mod roles_and_urls;
+
 const NOW_S: i64 = 1_769_860_800;
 const NOW: Now = Now { real_ms: NOW_S * 1000, server_ms: NOW_S * 1000 };
 const HOUR_MS: i64 = 3_600_000;
@@ -20,13 +22,15 @@ fn tasks(setting: &str) -> TaskCredentials {
 }
 
 fn account(scopes: &[&str]) -> Account {
-    Account::from(ClientAccount {
+    let client = ClientAccount {
         access_token: AccessToken::new("the-token".to_owned()),
         scopes: strings(scopes),
         disabled: false,
         expires: None,
         expired: false,
-    })
+        use_is_news: false,
+    };
+    Account::new("ci", client)
 }
 
 fn strings(texts: &[&str]) -> Vec<String> {
@@ -77,10 +81,19 @@ fn request(authorization: &str) -> RequestParts<'_> {
 
 /// What the authenticator does, with this account in place of the database.
 fn check(account: &Account, request: &RequestParts<'_>, now: Now) -> Result<Principal, AuthFailure> {
-    let claim = Claim::read(request.authorization.unwrap())?;
+    check_with(&Arc::default(), account, request, now)
+}
+
+fn check_with(
+    roles: &Arc<Resolver>,
+    account: &Account,
+    request: &RequestParts<'_>,
+    now: Now,
+) -> Result<Principal, AuthFailure> {
+    let claim = Claim::read(request)?.unwrap();
     match claim.issuer()? {
-        Issuer::Tasks => claim.check_task(&tasks(KEYS), request, now),
-        Issuer::Client(_) => claim.check(account, request, now),
+        Issuer::Tasks => claim.check_task(&tasks(KEYS), roles, request, now),
+        Issuer::Client(_) => claim.check(account, roles, request, now),
     }
 }
 
@@ -336,6 +349,10 @@ fn clients_that_are_unknown_disabled_or_expired_are_refused() {
     assert_eq!(refusal(Some(account(&[]))), None);
 }
 
+fn read(header: &str) -> Claim<'_> {
+    Claim::read(&request(header)).unwrap().unwrap()
+}
+
 fn task(issuer: &TaskCredentials, scopes: &[&str]) -> Credentials {
     let start = chrono::DateTime::from_timestamp(NOW_S, 0).unwrap();
     issuer.issue(&ClaimedRun {
@@ -377,12 +394,13 @@ fn task_credentials_outlive_a_change_of_keys_while_the_old_key_is_listed() {
     let new = STANDARD.encode([9; 32]);
     let rotated = tasks(&format!("{new},{KEYS}"));
     let header = sign(&task(&tasks(KEYS), &[]));
-    let verified =
-        |issuer: &TaskCredentials| Claim::read(&header).unwrap().check_task(issuer, &request(&header), NOW).map(|_| ());
+    let verified = |issuer: &TaskCredentials| {
+        read(&header).check_task(issuer, &Resolver::default(), &request(&header), NOW).map(|_| ())
+    };
     assert_eq!(verified(&rotated), Ok(()));
     assert_eq!(verified(&tasks(&new)), Err(CertificateError::Signature.into()));
     let header = sign(&task(&rotated, &[]));
-    assert!(Claim::read(&header).unwrap().check_task(&tasks(&new), &request(&header), NOW).is_ok());
+    assert!(read(&header).check_task(&tasks(&new), &Resolver::default(), &request(&header), NOW).is_ok());
 }
 
 #[test]
@@ -397,8 +415,7 @@ fn task_credentials_cannot_be_made_or_widened_by_anybody_else() {
     assert_eq!(refused(&["*"], &forged), CertificateError::Signature.into());
     let lent = issue(&real.client_id, &real.access_token.key(), grant(None, &["mine"]));
     let claim = sign(&lent);
-    let asks_for_a_client =
-        matches!(Claim::read(&claim).unwrap().issuer(), Ok(Issuer::Client(id)) if id == real.client_id);
+    let asks_for_a_client = matches!(read(&claim).issuer(), Ok(Issuer::Client(id)) if id == real.client_id);
     assert!(asks_for_a_client, "and of that id there is none");
     assert!(!clients::valid_client_id(task_credentials::ISSUER));
     let other_token = Credentials { access_token: AccessToken::new("other".to_owned()), ..real };
@@ -429,6 +446,7 @@ async fn clients_come_from_the_database_and_its_failure_is_not_theirs() {
             scopes: strings(&["a"]),
             description: String::new(),
             expires: None,
+            delete_on_expiration: false,
         };
         clients::create(&pool, &keys, &client, &permanent().access_token).await.unwrap();
         let authenticator = Authenticator::new(pool.clone(), keys);
@@ -447,6 +465,14 @@ async fn clients_come_from_the_database_and_its_failure_is_not_theirs() {
         let unsigned = RequestParts { authorization: None, ..request("") };
         let anonymous = authenticator.authenticate(&unsigned, NOW).await.unwrap();
         assert!(anonymous.client_id.is_none() && may(&anonymous, "queue:status:x") && !may(&anonymous, "a"));
+        // Later, workers still come through, unless their tasks assume roles.
+        tokio::time::sleep(cache::AGE_MAX).await;
+        assert!(authenticator.authenticate(&request(&of_a_task), NOW).await.is_ok());
+        let assuming = sign(&task(authenticator.task_credentials(), &["assume:r"]));
+        for needs_roles in [&request(&assuming), &request(&known), &unsigned] {
+            let error = authenticator.authenticate(needs_roles, NOW).await.unwrap_err();
+            assert!(matches!(error, AuthError::Lookup(_)), "{error}");
+        }
     })
     .await;
 }

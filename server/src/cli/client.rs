@@ -1,6 +1,5 @@
 //! `tenure client`: makes, shows and removes clients, on the database directly.
 
-use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
@@ -9,8 +8,11 @@ use sqlx::PgPool;
 use tenure_api::credentials::{AccessToken, valid_scope};
 use tenure_api::dates::Timestamp;
 
+use super::print::{pretty, table};
+use crate::domain::roles::SCOPE_CHARS_MAX;
+use crate::ops::clients::{check, check_client_id};
 use crate::secrets::{SecretKeys, new_access_token};
-use crate::store::clients::{self, CLIENT_ID_MAX, ClientInfo, NewClient, valid_client_id};
+use crate::store::clients::{self, ClientChange, ClientInfo, NewClient};
 
 /// The options that every `tenure client` command has.
 #[derive(Debug, Args)]
@@ -32,6 +34,18 @@ pub enum ClientCommand {
     List,
     /// Show one client
     Show {
+        /// The id of the client
+        client_id: String,
+    },
+    /// Change a client; what is not given stays
+    Update(UpdateArgs),
+    /// Refuse a client until it is enabled again; its credentials stop working within a second
+    Disable {
+        /// The id of the client
+        client_id: String,
+    },
+    /// Let a disabled client in again
+    Enable {
         /// The id of the client
         client_id: String,
     },
@@ -64,13 +78,47 @@ pub struct CreateArgs {
     pub expires: Option<Timestamp>,
 }
 
-fn parse_client_id(text: &str) -> Result<String, String> {
-    let rule = || format!("a client id has 1 to {CLIENT_ID_MAX} letters, digits and characters of !@/:.+|_-");
-    valid_client_id(text).then(|| text.to_owned()).ok_or_else(rule)
+/// What `tenure client update` changes.
+#[derive(Debug, Args)]
+pub struct UpdateArgs {
+    /// The id of the client
+    pub client_id: String,
+    /// What the client may do from now on, in place of what it could; repeat it for more scopes
+    #[arg(long = "scope", value_name = "SCOPE", value_parser = parse_scope, conflicts_with = "no_scopes")]
+    pub scopes: Vec<String>,
+    /// Leave the client without scopes of its own
+    #[arg(long)]
+    pub no_scopes: bool,
+    /// What the client is for
+    #[arg(long)]
+    pub description: Option<String>,
+    /// When the client stops working, such as 2027-01-31T12:00:00Z, or `never`
+    #[arg(long, value_name = "TIME", value_parser = parse_end)]
+    pub expires: Option<End>,
 }
 
-fn parse_scope(text: &str) -> Result<String, &'static str> {
-    valid_scope(text).then(|| text.to_owned()).ok_or("a scope is printable ASCII and does not end in two stars")
+/// When a client stops working.
+#[derive(Debug, Clone, Copy)]
+pub enum End {
+    /// It does not.
+    Never,
+    /// Then.
+    At(Timestamp),
+}
+
+fn parse_end(text: &str) -> Result<End, serde::de::value::Error> {
+    if text == "never" { Ok(End::Never) } else { parse_time(text).map(End::At) }
+}
+
+fn parse_client_id(text: &str) -> Result<String, String> {
+    check_client_id(text).map(|()| text.to_owned())
+}
+
+pub(super) fn parse_scope(text: &str) -> Result<String, String> {
+    let fits = valid_scope(text) && text.len() <= SCOPE_CHARS_MAX;
+    let rule =
+        || format!("a scope is up to {SCOPE_CHARS_MAX} characters of printable ASCII and does not end in two stars");
+    fits.then(|| text.to_owned()).ok_or_else(rule)
 }
 
 fn parse_time(text: &str) -> Result<Timestamp, serde::de::value::Error> {
@@ -88,6 +136,9 @@ pub enum CommandError {
     /// None of that id is there.
     #[error("there is no client {0:?}; `tenure client list` shows those that exist")]
     Missing(String),
+    /// What is given breaks a rule.
+    #[error("{0}")]
+    Unfit(String),
     /// The database did not answer as it should.
     #[error("the database refused: {0}")]
     Database(#[from] sqlx::Error),
@@ -120,18 +171,42 @@ pub async fn execute(
     match args.command {
         ClientCommand::Create(CreateArgs { client_id, scopes, description, expires }) => {
             let token = new_access_token();
-            let client = NewClient { client_id, scopes, description, expires: expires.map(Timestamp::time) };
+            check(&description, &scopes).map_err(CommandError::Unfit)?;
+            let expires = expires.map(Timestamp::time);
+            let client = NewClient { client_id, scopes, description, expires, delete_on_expiration: false };
             let created = clients::create(pool, keys, &client, &token).await?;
             require(created, || CommandError::Exists(client.client_id.clone()))?;
             Ok(credentials_json(&client.client_id, &token, root_url))
         }
         ClientCommand::List => {
-            let all = clients::list(pool).await?;
-            Ok(if args.json { pretty(&all) } else { table(&all) })
+            let all = clients::list(pool, "", None, None).await?;
+            Ok(if args.json { pretty(&all) } else { list(&all) })
         }
         ClientCommand::Show { client_id } => {
-            let client = clients::find(pool, &client_id).await?.ok_or(CommandError::Missing(client_id))?;
-            Ok(if args.json { pretty(&client) } else { details(&client) })
+            let client = clients::find(pool, &client_id).await?;
+            show(args.json, client_id, client)
+        }
+        ClientCommand::Update(UpdateArgs { client_id, scopes, no_scopes, description, expires }) => {
+            check(description.as_deref().unwrap_or_default(), &scopes).map_err(CommandError::Unfit)?;
+            let change = ClientChange {
+                scopes: (no_scopes || !scopes.is_empty()).then_some(scopes),
+                description,
+                expires: expires.map(|end| match end {
+                    End::Never => None,
+                    End::At(time) => Some(time.time()),
+                }),
+                delete_on_expiration: None,
+            };
+            let client = clients::update(pool, &client_id, None, &change).await?;
+            show(args.json, client_id, client)
+        }
+        ClientCommand::Disable { client_id } => {
+            let client = clients::set_disabled(pool, &client_id, true).await?;
+            show(args.json, client_id, client)
+        }
+        ClientCommand::Enable { client_id } => {
+            let client = clients::set_disabled(pool, &client_id, false).await?;
+            show(args.json, client_id, client)
         }
         ClientCommand::Delete { client_id } => {
             let deleted = clients::delete(pool, &client_id).await?;
@@ -158,8 +233,9 @@ pub fn credentials_json(client_id: &str, token: &AccessToken, root_url: &str) ->
     json!({ "clientId": client_id, "accessToken": token.expose(), "rootUrl": root_url }).to_string()
 }
 
-fn pretty(value: &impl serde::Serialize) -> String {
-    serde_json::to_string_pretty(value).expect("clients are text, dates and lists")
+fn show(json: bool, client_id: String, client: Option<ClientInfo>) -> Result<String, CommandError> {
+    let client = client.ok_or(CommandError::Missing(client_id))?;
+    Ok(if json { pretty(&client) } else { details(&client) })
 }
 
 fn state(client: &ClientInfo) -> &'static str {
@@ -170,15 +246,11 @@ fn expiry(client: &ClientInfo) -> String {
     client.expires.map_or_else(|| "never".to_owned(), |time| time.to_string())
 }
 
-fn table(all: &[ClientInfo]) -> String {
-    let width = all.iter().map(|client| client.client_id.len()).max().unwrap_or_default().max("CLIENT".len());
-    let mut text = format!("{:width$}  {:8}  {:24}  SCOPES\n", "CLIENT", "STATE", "EXPIRES");
-    for client in all {
-        let (id, scopes) = (&client.client_id, client.scopes.join(" "));
-        writeln!(text, "{id:width$}  {:8}  {:24}  {scopes}", state(client), expiry(client))
-            .expect("writing to a String cannot fail");
-    }
-    text
+fn list(all: &[ClientInfo]) -> String {
+    let row = |client: &ClientInfo| {
+        [client.client_id.clone(), state(client).to_owned(), expiry(client), client.scopes.join(" ")]
+    };
+    table(["CLIENT", "STATE", "EXPIRES", "SCOPES"], all.iter().map(row))
 }
 
 fn details(client: &ClientInfo) -> String {
@@ -190,6 +262,8 @@ fn details(client: &ClientInfo) -> String {
         ("expires", expiry(client)),
         ("created", client.created.to_string()),
         ("last modified", client.last_modified.to_string()),
+        ("token of", client.last_rotated.to_string()),
+        ("last used", client.last_date_used.to_string()),
     ];
     rows.map(|(name, value)| format!("{name:13}  {value}")).join("\n")
 }

@@ -1,6 +1,8 @@
 //! The commands of `tenure`: what they print, and how they end.
 
 pub mod client;
+mod print;
+pub mod role;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -43,6 +45,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             Command::Client { database, secret_key, root_url, client } => {
                 administrate(database, secret_key, root_url, client).await
             }
+            Command::Role { database, role } => administrate_roles(database, role).await,
         }
     })
 }
@@ -135,6 +138,27 @@ async fn migrate(args: DatabaseArgs) -> ExitCode {
         }
         Err(error) => failed(&StartError::from(error)),
     }
+}
+
+/// Roles are no secrets, so no key is needed.
+async fn administrate_roles(args: DatabaseArgs, command: role::RoleArgs) -> ExitCode {
+    let database = match args.database() {
+        Ok(database) => database,
+        Err(error) => return wrong(error),
+    };
+    let (pool, access) = match open(&database).await {
+        Ok(open) => open,
+        Err(error) => return failed(&error),
+    };
+    let code = match schema::migrate(&pool).await {
+        Ok(()) => role::run(&pool, command).await,
+        Err(error) => failed(&StartError::from(error)),
+    };
+    pool.close().await;
+    if let Some(access) = access {
+        access.close().await;
+    }
+    code
 }
 
 async fn administrate(

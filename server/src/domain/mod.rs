@@ -6,5 +6,6 @@ pub mod events;
 pub mod json;
 pub mod lifecycle;
 pub mod message;
+pub mod roles;
 pub mod scopes;
 pub mod task;

@@ -37,15 +37,6 @@ pub fn satisfies(held: &str, required: &str) -> bool {
     }
 }
 
-/// Everything that a caller with these scopes may do: theirs and what everybody may.
-///
-/// This is the one place where scopes expand; roles will be followed here.
-#[must_use]
-pub fn expand(scopes: impl IntoIterator<Item = String>) -> ScopeSet {
-    let own = scopes.into_iter().map(Cow::Owned);
-    ScopeSet::normalised(own.chain(ANONYMOUS.into_iter().map(Cow::Borrowed)).collect())
-}
-
 /// Held scopes without those that others among them cover, each pattern before the scopes that share its beginning.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
@@ -56,6 +47,20 @@ impl ScopeSet {
     #[must_use]
     pub fn new(scopes: impl IntoIterator<Item = String>) -> Self {
         Self::normalised(scopes.into_iter().map(Cow::Owned).collect())
+    }
+
+    /// The set of these scopes and of another set.
+    #[must_use]
+    pub fn with(scopes: impl IntoIterator<Item = String>, others: &Self) -> Self {
+        Self::normalised(scopes.into_iter().map(Cow::Owned).chain(others.0.iter().cloned()).collect())
+    }
+
+    /// The set of these scopes; those that everybody has are not copied.
+    #[must_use]
+    pub(super) fn of_everybody(scopes: impl IntoIterator<Item = String>) -> Self {
+        let known = |scope: &String| ANONYMOUS.iter().find(|known| *known == scope);
+        let shared = |scope: String| known(&scope).map_or(Cow::Owned(scope), |&known| Cow::Borrowed(known));
+        Self::normalised(scopes.into_iter().map(shared).collect())
     }
 
     fn normalised(mut scopes: Vec<Cow<'static, str>>) -> Self {
@@ -257,12 +262,16 @@ mod tests {
     }
 
     #[test]
-    fn everybody_may_read_but_nobody_gets_more() {
-        let scopes = expand(["queue:create-task:x".to_owned()]);
-        assert!(scopes.allows("queue:status:abc") && scopes.allows("queue:create-task:x"));
+    fn two_sets_together_allow_what_either_does() {
+        let both = ScopeSet::with(["a:*".to_owned(), "c".to_owned()], &set(&["a:b", "d"]));
+        assert_eq!(both, set(&["a:*", "c", "d"]));
+    }
+
+    #[test]
+    fn what_everybody_may_do_is_reading_alone() {
+        let scopes = ScopeSet::of_everybody(ANONYMOUS.map(str::to_owned));
+        assert!(scopes.allows("queue:status:abc") && !scopes.allows("queue:create-task:x"));
         assert!(scopes.allows("queue:get-artifact:public/log") && !scopes.allows("queue:get-artifact:private/log"));
-        assert!(!expand([]).allows("queue:create-task:x"));
-        assert_eq!(expand(["*".to_owned()]), set(&["*"]));
         assert!(ANONYMOUS.iter().all(|scope| valid_scope(scope)));
     }
 

@@ -13,12 +13,13 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::str::FromStr;
 use tenure_api::errors::ErrorCode;
+use tenure_api::hawk::bewit::split_url;
 use tenure_api::ids::{InvalidId, RunId, TaskId, TaskQueueId};
 
 use super::app::App;
 use super::connection::Connection;
 use super::error::ApiError;
-use crate::auth::{AuthError, Principal, RequestParts};
+use crate::auth::{Now, Principal, RequestParts};
 use crate::domain::json;
 use crate::domain::scopes::Expression;
 
@@ -26,6 +27,9 @@ use crate::domain::scopes::Expression;
 pub const BODY_MAX: usize = 10 << 20;
 /// A body must arrive within this time: the largest one at 0.7 Mbit/s.
 const BODY_PATIENCE: std::time::Duration = std::time::Duration::from_secs(120);
+
+/// For requests that are not signed: nothing about them depends on the time.
+const NO_TIME: Now = Now { real_ms: 0, server_ms: 0 };
 
 /// A request.
 pub struct Call {
@@ -37,14 +41,23 @@ pub struct Call {
     pub body: Bytes,
     /// The connection that the answer will be written to.
     pub connection: Option<Connection>,
-    query: Option<String>,
-    json: bool,
+    head: Parts,
+    arrived: Now,
     principal: Option<Principal>,
+}
+
+/// Whether anybody asks who sends a request before its handler does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sender {
+    /// Yes.
+    Authenticated,
+    /// No: the handler needs no scopes, or asks by itself. Such a request needs no database.
+    Anybody,
 }
 
 impl Call {
     /// Reads a request and finds out who sent it. The error is the answer.
-    pub async fn read(app: &App, name: &'static str, mut request: Request) -> Result<Self, Response> {
+    pub async fn read(app: &App, name: &'static str, sender: Sender, mut request: Request) -> Result<Self, Response> {
         let params = match request.extract_parts::<RawPathParams>().await {
             Ok(params) => Ok(params.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()),
             Err(error) => Err(error.to_string()),
@@ -55,37 +68,81 @@ impl Call {
             params: Vec::new(),
             body: Bytes::new(),
             connection: parts.extensions.get::<Connection>().cloned(),
-            query: parts.uri.query().map(str::to_owned),
-            json: is_json(&parts.headers),
+            head: parts,
+            arrived: NO_TIME,
             principal: None,
         };
         match params {
             Ok(params) => call.params = params,
             Err(error) => return Err(ApiError::arguments(format!("the path cannot be read: {error}")).response(&call)),
         }
-        match read_body(&parts, body).await {
+        match read_body(&call.head, body).await {
             Ok(body) => call.body = body,
             Err(error) => return Err(error.response(&call)),
         }
-        match authenticate(app, &parts, &call.body).await {
-            Ok(principal) => call.principal = Some(principal),
+        if sender == Sender::Anybody {
+            return Ok(call);
+        }
+        match authenticate(app, &call).await {
+            Ok((principal, arrived)) => (call.principal, call.arrived) = (Some(principal), arrived),
             Err(error) => return Err(error.response(&call)),
         }
         Ok(call)
     }
 
+    /// Lets the caller through if they still may, for a request that has waited: its client may be gone by now.
+    pub async fn authorize_again(&self, app: &App, required: &Expression) -> Result<(), ApiError> {
+        let principal = app.authenticator.authenticate(&self.request_parts(), self.arrived).await?;
+        Ok(principal.authorize(required)?)
+    }
+
+    /// The request as far as authentication looks at it.
+    pub fn request_parts(&self) -> RequestParts<'_> {
+        let header = |name: &str| self.head.headers.get(name).and_then(|value| value.to_str().ok());
+        let authority = || self.uri().authority().map(http::uri::Authority::as_str);
+        RequestParts {
+            method: self.head.method.as_str(),
+            target: self.target(),
+            host: header(HOST.as_str()).or_else(authority).unwrap_or_default(),
+            forwarded_port: header("x-forwarded-port"),
+            forwarded_proto: header("x-forwarded-proto"),
+            // A header that is not text is no header that we know.
+            authorization: self.head.headers.get(AUTHORIZATION).map(|value| value.to_str().unwrap_or("?")),
+            content_type: header(CONTENT_TYPE.as_str()),
+            body: &self.body,
+            body_is_elsewhere: false,
+        }
+    }
+
+    /// Nested routers see a shortened path; what was signed is the whole one.
+    fn uri(&self) -> &http::Uri {
+        self.head.extensions.get::<OriginalUri>().map_or(&self.head.uri, |original| &original.0)
+    }
+
+    fn target(&self) -> &str {
+        self.uri().path_and_query().map_or("/", http::uri::PathAndQuery::as_str)
+    }
+
+    /// Who sent the request.
+    pub fn principal(&self) -> Result<&Principal, ApiError> {
+        self.principal.as_ref().ok_or_else(|| ApiError::internal("a request was not authenticated"))
+    }
+
     /// Lets the caller through if their scopes satisfy the expression.
     pub fn authorize(&self, required: &Expression) -> Result<(), ApiError> {
-        match &self.principal {
-            Some(principal) => Ok(principal.authorize(required)?),
-            None => Err(ApiError::internal("a request was not authenticated")),
-        }
+        Ok(self.principal()?.authorize(required)?)
+    }
+
+    /// A parameter of the path as it is.
+    pub fn text_param(&self, name: &str) -> &str {
+        self.params.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value.as_str())
     }
 
     /// A parameter of the path.
     fn param<T: FromStr<Err = InvalidId>>(&self, name: &str) -> Result<T, ApiError> {
-        let value = self.params.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value.as_str());
-        value.parse().map_err(|error| ApiError::arguments(format!("the path parameter `{name}`: {error}")))
+        self.text_param(name)
+            .parse()
+            .map_err(|error| ApiError::arguments(format!("the path parameter `{name}`: {error}")))
     }
 
     /// The parameter `taskId`.
@@ -110,7 +167,7 @@ impl Call {
         }
     }
 
-    /// The parameters of the query string, of which only these are known.
+    /// The parameters of the query string, of which only these are known. A bewit is not among them.
     pub fn query(&self, known: &[&str]) -> Result<Vec<(String, String)>, ApiError> {
         let decode = |text: &str| {
             percent_encoding::percent_decode_str(&text.replace('+', " "))
@@ -118,7 +175,10 @@ impl Call {
                 .map(std::borrow::Cow::into_owned)
         };
         let mut found: Vec<(String, String)> = Vec::new();
-        for pair in self.query.as_deref().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+        let unsigned = split_url(self.target());
+        let target = unsigned.as_ref().map_or_else(|| self.target(), |url| url.resource.as_ref());
+        let query = target.split_once('?').map_or("", |(_, query)| query);
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let (Ok(name), Ok(value)) = (decode(name), decode(value)) else {
                 return Err(ApiError::arguments("the query string is not UTF-8"));
@@ -141,7 +201,7 @@ impl Call {
 
     /// The body as this type.
     pub fn json<'a, T: Deserialize<'a>>(&'a self) -> Result<T, ApiError> {
-        if !self.json {
+        if !is_json(&self.head.headers) {
             return Err(ApiError::new(
                 ErrorCode::MalformedPayload,
                 "the body must be JSON and be sent with Content-Type: application/json",
@@ -156,7 +216,7 @@ impl Call {
 
     /// The body as this type; its default without a body.
     pub fn json_or_default<T: DeserializeOwned + Default>(&self) -> Result<T, ApiError> {
-        if self.json && !self.body.is_empty() { self.json() } else { Ok(T::default()) }
+        if is_json(&self.head.headers) && !self.body.is_empty() { self.json() } else { Ok(T::default()) }
     }
 }
 
@@ -194,30 +254,8 @@ async fn read_body(parts: &Parts, body: Body) -> Result<Bytes, ApiError> {
     }
 }
 
-async fn authenticate(app: &App, parts: &Parts, body: &[u8]) -> Result<Principal, ApiError> {
-    // Nested routers see a shortened path; what was signed is the whole one.
-    let uri = parts.extensions.get::<OriginalUri>().map_or(&parts.uri, |original| &original.0);
-    let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
-    let request = RequestParts {
-        method: parts.method.as_str(),
-        target: uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str),
-        host: header(HOST.as_str()).or(uri.authority().map(http::uri::Authority::as_str)).unwrap_or_default(),
-        forwarded_port: header("x-forwarded-port"),
-        forwarded_proto: header("x-forwarded-proto"),
-        // A header that is not text is no header that we know.
-        authorization: parts.headers.get(AUTHORIZATION).map(|value| value.to_str().unwrap_or("?")),
-        content_type: header(CONTENT_TYPE.as_str()),
-        body,
-    };
-    let now = match request.authorization {
-        Some(_) => app.now().await?,
-        None => crate::auth::Now { real_ms: 0, server_ms: 0 },
-    };
-    app.authenticator.authenticate(&request, now).await.map_err(|error| match error {
-        AuthError::Failure(failure) => ApiError::new(ErrorCode::AuthenticationFailed, failure.to_string()),
-        AuthError::Lookup(ref cause) => {
-            tracing::warn!(error = %cause, "a client could not be looked up");
-            ApiError::unavailable(error.to_string())
-        }
-    })
+async fn authenticate(app: &App, call: &Call) -> Result<(Principal, Now), ApiError> {
+    let request = call.request_parts();
+    let now = if request.is_signed() { app.now().await? } else { NO_TIME };
+    Ok((app.authenticator.authenticate(&request, now).await?, now))
 }

@@ -11,11 +11,12 @@ use tenure_api::errors::ErrorCode;
 use utoipa::ToSchema;
 
 use super::call::Call;
-use crate::auth::InsufficientScopes;
+use crate::auth::{AuthError, AuthFailure, InsufficientScopes};
 use crate::clock;
 use crate::domain::create::Unacceptable;
 use crate::domain::json;
 use crate::ops::OpError;
+use crate::store::clients::ClientError;
 
 /// Seconds after which a 503 may be tried again.
 const RETRY_SECONDS: &str = "1";
@@ -38,6 +39,11 @@ impl ApiError {
     /// A parameter of the path or the query is wrong.
     pub fn arguments(message: impl Into<String>) -> Self {
         Self::new(ErrorCode::InvalidRequestArguments, message)
+    }
+
+    /// The body is JSON of the right form, but breaks a rule.
+    pub fn body(message: impl std::fmt::Display) -> Self {
+        Self::new(ErrorCode::InputValidationError, format!("the body: {message}"))
     }
 
     /// Try again later.
@@ -144,6 +150,33 @@ impl From<sqlx::Error> for ApiError {
                 tracing::warn!(error = %error, "a statement failed, its caller is asked to try again");
                 Self::unavailable("the database did not answer; send the request again")
             }
+        }
+    }
+}
+
+impl From<AuthFailure> for ApiError {
+    fn from(failure: AuthFailure) -> Self {
+        Self::new(ErrorCode::AuthenticationFailed, failure.to_string())
+    }
+}
+
+impl From<AuthError> for ApiError {
+    fn from(error: AuthError) -> Self {
+        match error {
+            AuthError::Failure(failure) => failure.into(),
+            AuthError::Lookup(ref cause) => {
+                tracing::warn!(error = %cause, "clients or roles could not be looked up");
+                Self::unavailable(error.to_string())
+            }
+        }
+    }
+}
+
+impl From<ClientError> for ApiError {
+    fn from(error: ClientError) -> Self {
+        match error {
+            ClientError::Database(error) => error.into(),
+            ClientError::Token { .. } => Self::internal(&error.to_string()),
         }
     }
 }

@@ -14,11 +14,11 @@ pub mod routes;
 use axum::Router;
 
 use api::{
-    claim_task, claim_work, clock, counts, create_task, definition, documentation, events, health, poll_task_urls,
-    reclaim, report, status,
+    claim_task, claim_work, clients, clock, counts, create_task, definition, documentation, events, health,
+    poll_task_urls, reclaim, report, roles, scopes, status,
 };
 use app::App;
-use routes::{Methods, Routes, get, on, post, put, signed};
+use routes::{Methods, Routes, delete, get, on, open, post, put, signed};
 
 /// What serves requests.
 pub fn router(app: App) -> Router {
@@ -32,16 +32,19 @@ pub fn router(app: App) -> Router {
 /// Every route. Each operation is described in [`docs`]; a test holds the two against each other.
 fn routes() -> Routes {
     Routes::new()
-        .route("/__heartbeat__", get(on("heartbeat", health::heartbeat)))
-        .route("/__lbheartbeat__", get(on("lbheartbeat", health::lbheartbeat)))
-        .route("/__version__", get(on("version", health::version)))
-        .route("/metrics", get(on("metrics", health::metrics)))
-        .route("/robots.txt", get(on("robots", health::robots)))
-        .route("/openapi.json", get(on("openapi", documentation::openapi)))
-        .route("/docs", get(on("docs", documentation::docs)))
-        .route("/docs/", get(on("docsFile", documentation::docs_file)))
-        .route("/docs/{file}", get(on("docsFile", documentation::docs_file)))
+        .route("/__heartbeat__", get(open("heartbeat", health::heartbeat)))
+        .route("/__lbheartbeat__", get(open("lbheartbeat", health::lbheartbeat)))
+        .route("/__version__", get(open("version", health::version)))
+        .route("/metrics", get(open("metrics", health::metrics)))
+        .route("/robots.txt", get(open("robots", health::robots)))
+        .route("/openapi.json", get(open("openapi", documentation::openapi)))
+        .route("/docs", get(open("docs", documentation::docs)))
+        .route("/docs/", get(open("docsFile", documentation::docs_file)))
+        .route("/docs/{file}", get(open("docsFile", documentation::docs_file)))
         .nest("/api/queue/v1", queue_api())
+        // Clients from before there were root URLs are given a base URL that ends like this.
+        .nest("/v1", queue_api())
+        .nest("/api/auth/v1", auth_api())
         .nest("/api/tenure/v1", own_api())
         .nest(poll::PATH, message_plane())
 }
@@ -52,10 +55,10 @@ fn queue_api() -> Routes {
     let pending = || get(on("pendingTasks", counts::pending_tasks));
     let counts = || get(on("taskQueueCounts", counts::task_queue_counts));
     Routes::new()
-        .route("/ping", get(on("ping", health::ping)))
-        .route("/__heartbeat__", get(on("heartbeat", health::heartbeat)))
-        .route("/__lbheartbeat__", get(on("lbheartbeat", health::lbheartbeat)))
-        .route("/__version__", get(on("version", health::version)))
+        .route("/ping", get(open("ping", health::ping)))
+        .route("/__heartbeat__", get(open("heartbeat", health::heartbeat)))
+        .route("/__lbheartbeat__", get(open("lbheartbeat", health::lbheartbeat)))
+        .route("/__version__", get(open("version", health::version)))
         .route("/task/{taskId}", task())
         .route("/task/{taskId}/status", get(on("status", status::status)))
         .route("/claim-work/{taskQueueId}", claim_work())
@@ -75,6 +78,49 @@ fn queue_api() -> Routes {
 
 fn task() -> Methods {
     get(on("task", definition::task)).merge(put(on("createTask", create_task::create_task)))
+}
+
+/// The Taskcluster Auth API, as far as it is about clients, roles and scopes. Its lists end in a slash, which the Python
+/// client leaves out.
+fn auth_api() -> Routes {
+    Routes::new()
+        .route("/ping", get(open("ping", health::ping)))
+        .route("/__heartbeat__", get(open("heartbeat", health::heartbeat)))
+        .route("/__lbheartbeat__", get(open("lbheartbeat", health::lbheartbeat)))
+        .route("/__version__", get(open("version", health::version)))
+        .route("/clients", get(on("listClients", clients::list_clients)))
+        .route("/clients/", get(on("listClients", clients::list_clients)))
+        .route("/clients/{clientId}", client())
+        .route("/clients/{clientId}/reset", post(on("resetAccessToken", clients::reset_access_token)))
+        .route("/clients/{clientId}/enable", post(on("enableClient", clients::enable_client)))
+        .route("/clients/{clientId}/disable", post(on("disableClient", clients::disable_client)))
+        .route("/roles", get(on("listRoles", roles::list_roles)))
+        .route("/roles/", get(on("listRoles", roles::list_roles)))
+        .route("/roles2", get(on("listRoles2", roles::list_roles2)))
+        .route("/roles2/", get(on("listRoles2", roles::list_roles2)))
+        .route("/roleids", get(on("listRoleIds", roles::list_role_ids)))
+        .route("/roleids/", get(on("listRoleIds", roles::list_role_ids)))
+        .route("/roles/{roleId}", role())
+        .route("/scopes/expand", post(on("expandScopes", scopes::expand_scopes)))
+        .route("/scopes/current", get(on("currentScopes", scopes::current_scopes)))
+        .route("/authenticate-hawk", post(open("authenticateHawk", scopes::authenticate_hawk)))
+        .route("/test-authenticate", post(open("testAuthenticate", scopes::test_authenticate)))
+        .route("/test-authenticate-get", get(open("testAuthenticateGet", scopes::test_authenticate_get)))
+        .route("/test-authenticate-get/", get(open("testAuthenticateGet", scopes::test_authenticate_get)))
+}
+
+fn client() -> Methods {
+    get(on("client", clients::client))
+        .merge(put(on("createClient", clients::create_client)))
+        .merge(post(on("updateClient", clients::update_client)))
+        .merge(delete(on("deleteClient", clients::delete_client)))
+}
+
+fn role() -> Methods {
+    get(on("role", roles::role))
+        .merge(put(on("createRole", roles::create_role)))
+        .merge(post(on("updateRole", roles::update_role)))
+        .merge(delete(on("deleteRole", roles::delete_role)))
 }
 
 /// What Tenure has beyond it.

@@ -11,7 +11,7 @@ use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, any};
 
 use super::app::App;
-use super::call::Call;
+use super::call::{Call, Sender};
 use super::error::ApiError;
 
 /// One line of the table.
@@ -23,6 +23,8 @@ pub struct Route {
     pub path: String,
     /// What the API calls the operation.
     pub name: &'static str,
+    /// Whether the server finds out who calls.
+    pub sender: Sender,
 }
 
 /// Routes, in the order in which they were added.
@@ -43,7 +45,7 @@ impl Routes {
     #[must_use]
     pub fn route(mut self, path: &str, methods: Methods) -> Self {
         let named = methods.named.into_iter();
-        self.list.extend(named.map(|(method, name)| Route { method, path: path.to_owned(), name }));
+        self.list.extend(named.map(|(method, name, sender)| Route { method, path: path.to_owned(), name, sender }));
         Self { router: self.router.route(path, methods.router), list: self.list }
     }
 
@@ -71,7 +73,7 @@ impl Routes {
 /// The methods of a path.
 pub struct Methods {
     router: MethodRouter<App>,
-    named: Vec<(&'static str, &'static str)>,
+    named: Vec<(&'static str, &'static str, Sender)>,
 }
 
 impl Methods {
@@ -86,6 +88,7 @@ impl Methods {
 /// An operation: its name, and how to serve it.
 pub struct Operation {
     name: &'static str,
+    sender: Sender,
     serve: Box<dyn FnOnce(MethodFilter) -> MethodRouter<App>>,
 }
 
@@ -104,8 +107,13 @@ pub fn put(operation: Operation) -> Methods {
     with(MethodFilter::PUT, "put", operation)
 }
 
+/// Serves the operation for DELETE.
+pub fn delete(operation: Operation) -> Methods {
+    with(MethodFilter::DELETE, "delete", operation)
+}
+
 fn with(filter: MethodFilter, method: &'static str, operation: Operation) -> Methods {
-    Methods { router: (operation.serve)(filter), named: vec![(method, operation.name)] }
+    Methods { router: (operation.serve)(filter), named: vec![(method, operation.name, operation.sender)] }
 }
 
 /// A handler that looks at the method itself; it serves these operations and refuses every other method in its own way.
@@ -114,7 +122,8 @@ where
     H: Handler<T, App>,
     T: 'static,
 {
-    Methods { router: any(handler), named: named.to_vec() }
+    let named = named.iter().map(|&(method, name)| (method, name, Sender::Anybody)).collect();
+    Methods { router: any(handler), named }
 }
 
 /// Turns an operation's handler, a function from the application and the call to an answer, into a method of a route.
@@ -124,10 +133,27 @@ where
     H: Fn(App, Arc<Call>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Result<Response, ApiError>> + Send + 'static,
 {
+    handle(name, Sender::Authenticated, handler)
+}
+
+/// The same for an operation that needs no scopes, or authenticates its callers by itself.
+pub fn open<H, F>(name: &'static str, handler: H) -> Operation
+where
+    H: Fn(App, Arc<Call>) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Result<Response, ApiError>> + Send + 'static,
+{
+    handle(name, Sender::Anybody, handler)
+}
+
+fn handle<H, F>(name: &'static str, sender: Sender, handler: H) -> Operation
+where
+    H: Fn(App, Arc<Call>) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Result<Response, ApiError>> + Send + 'static,
+{
     let serve = move |State(app): State<App>, request: Request| {
         let handler = handler.clone();
         async move {
-            let call = match Call::read(&app, name, request).await {
+            let call = match Call::read(&app, name, sender, request).await {
                 Ok(call) => Arc::new(call),
                 Err(refused) => return refused,
             };
@@ -137,5 +163,5 @@ where
             }
         }
     };
-    Operation { name, serve: Box::new(move |filter| axum::routing::on(filter, serve)) }
+    Operation { name, sender, serve: Box::new(move |filter| axum::routing::on(filter, serve)) }
 }

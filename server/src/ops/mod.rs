@@ -3,10 +3,12 @@
 
 pub mod claim_task;
 pub mod claim_work;
+pub mod clients;
 pub mod create_task;
 pub mod messages;
 pub mod reclaim;
 pub mod report;
+pub mod roles;
 pub mod status;
 
 use std::sync::Arc;

@@ -14,6 +14,7 @@ pub mod events;
 pub mod marks;
 pub mod messages;
 pub mod queues;
+pub mod roles;
 pub mod schema;
 pub mod session;
 pub mod tasks;

@@ -43,6 +43,7 @@ impl Fleet {
             scopes: vec!["*".to_owned()],
             description: String::new(),
             expires: None,
+            delete_on_expiration: false,
         };
         let keys = SecretKeys::parse(&secret).unwrap();
         assert!(clients::create(database.pool(), &keys, &client, &token).await.unwrap());

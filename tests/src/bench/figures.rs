@@ -10,6 +10,8 @@ pub(crate) struct Figures {
     micros: Vec<Vec<u32>>,
     /// Tasks (or whatever the mode counts) that went through within the window.
     pub(crate) tasks: u64,
+    /// Gets within the window that found nothing. They are in none of the other figures.
+    pub(crate) empty: u64,
     /// Failed turns within the window, by what went wrong.
     pub(crate) failures: BTreeMap<String, u64>,
 }

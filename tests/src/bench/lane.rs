@@ -1,6 +1,5 @@
-//! One connection of the generator, the calls that modes are made of, and the window in which they count.
+//! One connection of the generator and the calls that modes are made of.
 
-use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -8,16 +7,17 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tenure_api::credentials::Credentials;
 use tenure_api::ids::SlugId;
-use tokio::sync::Notify;
-use tokio::task::{JoinError, JoinSet};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 
 use super::BenchError;
-use super::figures::Figures;
+use super::messages::{self, QueueUrls, SignedUrls};
+use super::run::Run;
+use super::service::Service;
 use crate::clock::unix_millis;
 use crate::definition::Definition;
-use crate::http::{Account, Client, QUEUE_API, queue_segment};
+use crate::http::{Client, QUEUE_API, queue_segment};
 use crate::random::Random;
+use crate::wire::Reply;
 
 /// Random digits in every payload; with them a definition is about 1.5 kB.
 const PAYLOAD_DIGITS: usize = 900;
@@ -29,114 +29,8 @@ const REST: Duration = Duration::from_millis(50);
 const FAILURES_IN_A_ROW: u32 = 200;
 /// How much of a refusal an error quotes, in bytes.
 const QUOTED: usize = 200;
-
-/// What all lanes of a run share. They live on one thread.
-#[derive(Debug)]
-pub(crate) struct Run {
-    root: Credentials,
-    root_url: String,
-    seed: u64,
-    queue: String,
-    figures: RefCell<Figures>,
-    start: Cell<Option<Instant>>,
-    end: Cell<Option<Instant>>,
-    to_create: Cell<u64>,
-    to_claim: Cell<u64>,
-    exhausted: Notify,
-}
-
-impl Run {
-    pub(crate) fn new(account: &Account, seed: u64, steps: usize) -> Self {
-        // A queue of its own: what an earlier run has left must not be claimed in this one.
-        let mut queue = "bench/load-".to_owned();
-        Random::from_seed(seed).push_hex(&mut queue, 12);
-        Self {
-            root: account.credentials.clone(),
-            root_url: account.root_url.clone(),
-            seed,
-            queue,
-            figures: RefCell::new(Figures::new(steps)),
-            start: Cell::new(None),
-            end: Cell::new(None),
-            to_create: Cell::new(0),
-            to_claim: Cell::new(0),
-            exhausted: Notify::new(),
-        }
-    }
-
-    /// How many tasks the lanes are to create before measuring.
-    pub(crate) fn expect_tasks(&self, tasks: u64) {
-        self.to_create.set(tasks);
-        self.to_claim.set(tasks);
-    }
-
-    /// Whether the caller is to create one of those tasks.
-    pub(crate) fn take_prefill(&self) -> bool {
-        let left = self.to_create.get();
-        self.to_create.set(left.saturating_sub(1));
-        left > 0
-    }
-
-    /// For modes that only take: these tasks are gone, and with the last one the run ends.
-    pub(crate) fn note_claimed(&self, tasks: u64) {
-        self.to_claim.set(self.to_claim.get().saturating_sub(tasks));
-        if self.to_claim.get() == 0 {
-            self.exhausted.notify_one();
-        }
-    }
-
-    pub(crate) fn open_window(&self, start: Instant, end: Instant) {
-        self.start.set(Some(start));
-        self.end.set(Some(end));
-    }
-
-    /// Whether lanes are to go on.
-    pub(crate) fn is_open(&self) -> bool {
-        self.end.get().is_some_and(|end| Instant::now() < end)
-    }
-
-    /// Waits until time is up, the tasks are used up or a lane has failed.
-    pub(crate) async fn wait_for_the_end(&self, lanes: &mut JoinSet<Result<(), BenchError>>) -> Option<BenchError> {
-        let end = self.end.get()?;
-        loop {
-            tokio::select! {
-                () = sleep_until(end) => return None,
-                () = self.exhausted.notified() => return None,
-                Some(finished) = lanes.join_next() => {
-                    if let Some(failure) = failure_of(finished) {
-                        return Some(failure);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Ends the window now, if it has not ended by itself, and says how long it was.
-    pub(crate) fn close_window(&self) -> Duration {
-        let now = Instant::now();
-        let end = self.end.get().unwrap_or(now).min(now);
-        self.end.set(Some(end));
-        end.saturating_duration_since(self.start.get().unwrap_or(end))
-    }
-
-    pub(crate) fn figures(&self) -> std::cell::RefMut<'_, Figures> {
-        self.figures.borrow_mut()
-    }
-
-    fn counts(&self, began: Instant, ended: Instant) -> bool {
-        let window = self.start.get().zip(self.end.get());
-        window.is_some_and(|(start, end)| began >= start && ended <= end)
-    }
-}
-
-/// Why a lane ended, if not because time was up.
-pub(crate) fn failure_of(finished: Result<Result<(), BenchError>, JoinError>) -> Option<BenchError> {
-    match finished {
-        Ok(Ok(())) => None,
-        Ok(Err(error)) => Some(error),
-        Err(error) => Some(BenchError::Generator(error.to_string())),
-    }
-}
+/// How many message queues a task queue has.
+const PRIORITIES: usize = 7;
 
 /// A claimed run: as much of a claim as reporting needs.
 #[derive(Debug, Deserialize)]
@@ -163,23 +57,32 @@ struct Renewed {
     credentials: Credentials,
 }
 
+#[derive(Debug, Deserialize)]
+struct PollUrls {
+    queues: Vec<SignedUrls>,
+}
+
 /// One connection and its worker's identity.
 #[derive(Debug)]
 pub(crate) struct Lane {
     run: Rc<Run>,
     client: Client,
     random: Random,
+    number: u64,
     worker: String,
     queue: String,
+    /// Where the lane puts messages on Azure.
+    put_url: Option<String>,
     failures_in_a_row: u32,
 }
 
 impl Lane {
     pub(crate) fn new(run: Rc<Run>, number: u64) -> Result<Self, BenchError> {
-        let client = Client::new(&run.root_url)?;
-        let random = Random::fork(run.seed, number);
-        let queue = run.queue.clone();
-        Ok(Self { run, client, random, worker: format!("bench-{number}"), queue, failures_in_a_row: 0 })
+        let client = Client::new(run.service().url())?;
+        let random = Random::fork(run.seed(), number);
+        let queue = run.queue().to_owned();
+        let worker = format!("bench-{number}");
+        Ok(Self { run, client, random, number, worker, queue, put_url: None, failures_in_a_row: 0 })
     }
 
     pub(crate) fn run(&self) -> &Run {
@@ -190,14 +93,86 @@ impl Lane {
         &mut self.random
     }
 
-    /// Leaves the common queue for one that no other lane uses.
-    pub(crate) fn use_queue_of_its_own(&mut self) {
-        self.queue = format!("{}-{}", self.run.queue, self.worker.trim_start_matches("bench-"));
+    pub(crate) fn client(&mut self) -> &mut Client {
+        &mut self.client
     }
 
-    /// Another connection to the same server, and the credentials to use on it.
-    pub(crate) fn second_client(&self) -> Result<(Client, Credentials), BenchError> {
-        Ok((Client::new(&self.run.root_url)?, self.run.root.clone()))
+    /// Where the lane stands among all, from 0 to just below 1.
+    pub(crate) fn place(&self) -> f64 {
+        self.number as f64 / self.run.connections() as f64
+    }
+
+    /// Leaves the common queue for one that no other lane uses.
+    pub(crate) fn use_queue_of_its_own(&mut self) {
+        self.queue = format!("{}-{}", self.run.queue(), self.number);
+    }
+
+    /// Leaves the common queue for one of as many as the settings say.
+    pub(crate) fn share_task_queues(&mut self) {
+        self.queue = format!("{}-{}", self.run.queue(), self.number % self.run.task_queues() as u64);
+    }
+
+    /// Another connection to the same server.
+    pub(crate) fn another_client(&self) -> Result<Client, BenchError> {
+        Ok(Client::new(self.run.service().url())?)
+    }
+
+    /// The credentials of the run's client.
+    pub(crate) fn root(&self) -> Result<Credentials, BenchError> {
+        self.run.service().credentials().cloned()
+    }
+
+    /// The addresses of the lane's message queues, highest priority first. They are made if they do not exist.
+    pub(crate) async fn queues(&mut self) -> Result<Vec<QueueUrls>, BenchError> {
+        let run = Rc::clone(&self.run);
+        let queues = match run.service() {
+            Service::Tenure(_) => {
+                let path = format!("{QUEUE_API}/poll-task-url/{}", self.queue);
+                let answer = self.call(None, "pollTaskUrls", None, "GET", &path, None).await?;
+                let urls: PollUrls = parse("pollTaskUrls", &answer)?;
+                urls.queues.into_iter().map(SignedUrls::into_paths).collect::<Option<Vec<_>>>()
+            }
+            Service::Azure(azure) => {
+                let mut queues = Vec::with_capacity(PRIORITIES);
+                for priority in (1..=PRIORITIES).rev() {
+                    let name = format!("{}-{priority}", self.queue.replace('/', "-"));
+                    // Noted when it is there: other lanes may make it at the same time, but none may be told too early.
+                    let known = run.made().contains(&name);
+                    if !known {
+                        messages::make_queue(&mut self.client, &azure.queue_resource(&name)?).await?;
+                        run.made().insert(name.clone());
+                    }
+                    queues.push(azure.urls(&name)?);
+                }
+                Some(queues)
+            }
+        };
+        let reason = "an address without a path".to_owned();
+        queues.ok_or(BenchError::Answer { what: "pollTaskUrls", reason })
+    }
+
+    /// The addresses of the queue that [`Self::put`] puts into.
+    pub(crate) async fn lowest_queue(&mut self) -> Result<QueueUrls, BenchError> {
+        let reason = "no queue".to_owned();
+        let lowest = self.queues().await?.pop().ok_or(BenchError::Answer { what: "pollTaskUrls", reason })?;
+        self.put_url.clone_from(&lowest.put);
+        Ok(lowest)
+    }
+
+    /// Makes a message in the lowest of the lane's queues, without measuring it: creates a task, or on Azure puts a
+    /// message that reads the same. Gives back the message's text.
+    pub(crate) async fn put(&mut self) -> Result<String, BenchError> {
+        let task = match self.put_url.take() {
+            None => self.create_task().await?,
+            Some(url) => {
+                let task = self.random.task_id();
+                let put = messages::put(&mut self.client, &url, &messages::text_of(task)).await;
+                self.put_url = Some(url);
+                put?;
+                task
+            }
+        };
+        Ok(messages::text_of(task))
     }
 
     /// Notes that a turn went well and how many tasks it was worth.
@@ -206,6 +181,14 @@ impl Lane {
         let now = Instant::now();
         if self.run.counts(now, now) {
             self.run.figures().tasks += tasks;
+        }
+    }
+
+    /// Notes a get that found nothing.
+    pub(crate) fn note_empty(&self) {
+        let now = Instant::now();
+        if self.run.counts(now, now) {
+            self.run.figures().empty += 1;
         }
     }
 
@@ -300,17 +283,25 @@ impl Lane {
         body: Option<&[u8]>,
     ) -> Result<Vec<u8>, BenchError> {
         let began = Instant::now();
-        let credentials = credentials.unwrap_or(&self.run.root);
+        let credentials = match credentials {
+            Some(credentials) => credentials,
+            None => self.run.service().credentials()?,
+        };
         let reply = self.client.exchange(credentials, method, path, body).await?;
         if reply.status != 200 {
-            let body = String::from_utf8_lossy(&reply.body[..reply.body.len().min(QUOTED)]).replace('\n', " ");
-            return Err(BenchError::Refused { what, status: reply.status, body });
+            return Err(refusal(what, &reply));
         }
         if let Some(step) = step {
             self.record(step, began, Instant::now());
         }
         Ok(reply.body)
     }
+}
+
+/// What an unwelcome reply says.
+pub(crate) fn refusal(what: &'static str, reply: &Reply) -> BenchError {
+    let body = String::from_utf8_lossy(&reply.body[..reply.body.len().min(QUOTED)]).replace('\n', " ");
+    BenchError::Refused { what, status: reply.status, body }
 }
 
 /// The claims in an answer to claimWork.

@@ -4,107 +4,58 @@
 //! from the server what it adds in load. Every request is signed, its body too, and reports use the credentials of
 //! their claim, so the server does all the work that a real client causes.
 //!
-//! A mode is one file in `mode/`. What all modes share is here: `lane` (one connection and its timing), `figures`
-//! (percentiles), `cost` (processor time), `database` (WAL and durability) and `report` (the row).
+//! The modes of the message plane run against a queue service of Azure too, with the same requests at the same places.
+//!
+//! A mode is one file in `mode/`. What all modes share is here: `run` (the window and what is left), `lane` (one
+//! connection and its calls), `messages` and `azure` (signed URLs), `figures` (percentiles), `cost` (processor time),
+//! `database` (WAL and durability), `settings` and `report` (the row).
 
+mod azure;
 mod cost;
 mod database;
 mod figures;
 mod lane;
+mod messages;
 mod mode;
 mod report;
+mod run;
+mod service;
+mod settings;
 
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use clap::{Parser, ValueEnum};
-use tenure_api::credentials::{AccessToken, Credentials};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::http::Account;
+use crate::http::Client;
 use crate::random::Random;
 use crate::wire::WireError;
 
-use self::cost::Processes;
+use self::cost::{Cost, Processes};
 use self::database::Probe;
-use self::lane::{Lane, Run};
+use self::lane::Lane;
 use self::mode::Mode;
+use self::run::Run;
+use self::service::Service;
+pub use self::settings::{ModeName, Settings};
 
 /// Lanes that are in the middle of a call when time is up get this long to finish; a long poll may not.
 const FINISH_WITHIN: Duration = Duration::from_secs(2);
-/// What `claim32` takes from if no other depth is asked for.
-const CLAIM32_DEPTH: u64 = 100_000;
-
-/// Measures a task queue.
-#[derive(Debug, Parser)]
-#[command(name = "tenure-bench", version)]
-pub struct Settings {
-    /// What to measure.
-    #[arg(value_enum)]
-    pub mode: ModeName,
-    /// How many connections call at the same time, each one request after the other.
-    #[arg(long, default_value_t = 64)]
-    pub connections: usize,
-    /// How long to measure.
-    #[arg(long, default_value_t = 10)]
-    pub seconds: u64,
-    /// How long to run before measuring.
-    #[arg(long, default_value_t = 3)]
-    pub warmup: u64,
-    /// How many tasks to put into the queue first.
-    #[arg(long, default_value_t = 0)]
-    pub prefill: u64,
-    /// A file with clientId, accessToken and rootUrl, instead of the three flags.
-    #[arg(long)]
-    pub credentials: Option<PathBuf>,
-    /// Where the server is.
-    #[arg(long, env = "TASKCLUSTER_ROOT_URL")]
-    pub root_url: Option<String>,
-    /// Who to call as; needs the scopes of submitters and workers.
-    #[arg(long, env = "TASKCLUSTER_CLIENT_ID")]
-    pub client_id: Option<String>,
-    /// The secret of that client.
-    #[arg(long, env = "TASKCLUSTER_ACCESS_TOKEN", hide_env_values = true)]
-    pub access_token: Option<String>,
-    /// The server's process, to count its processor time.
-    #[arg(long)]
-    pub server_pid: Option<u32>,
-    /// PostgreSQL's first process; found through the database or the server where it is not given.
-    #[arg(long)]
-    pub pg_pid: Option<u32>,
-    /// The server's database, to count WAL and to read the durability settings.
-    #[arg(long, env = "TENURE_BENCH_DATABASE_URL", hide_env_values = true)]
-    pub database_url: Option<String>,
-    /// Leaves out the table's head, for a series of rows.
-    #[arg(long)]
-    pub no_head: bool,
-}
-
-/// The modes by name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ModeName {
-    /// Create a task, claim one, report it completed.
-    Lifecycle,
-    /// Create tasks and leave them.
-    Create,
-    /// Claim up to 32 at once and report each.
-    Claim32,
-    /// Renew a claim.
-    Reclaim,
-    /// Read a task's status.
-    Status,
-    /// From the start of a create until a worker that was waiting has the task.
-    Pickup,
-}
-
+/// How many connections fill the queue before the measurement.
+const FILLERS: u64 = 64;
 /// Why there are no figures.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// The settings do not say which server to call as whom.
     #[error("--root-url, --client-id and --access-token are needed, or --credentials FILE")]
     NoAccount,
+    /// There are no tasks on Azure.
+    #[error("this mode needs the Queue API, which Azure's queue service does not have")]
+    NotOnAzure,
+    /// The key of the account on Azure is none.
+    #[error("--azure-key is not base64: {0}")]
+    AzureKey(String),
     /// The credentials file cannot be used.
     #[error("{path}: {reason}")]
     CredentialsFile {
@@ -148,23 +99,6 @@ pub enum BenchError {
     Generator(String),
 }
 
-impl Settings {
-    fn account(&self) -> Result<Account, BenchError> {
-        if let Some(path) = &self.credentials {
-            let failed = |reason: String| BenchError::CredentialsFile { path: path.display().to_string(), reason };
-            let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
-            return serde_json::from_str(&text).map_err(|error| failed(error.to_string()));
-        }
-        let (Some(root_url), Some(client_id), Some(token)) = (&self.root_url, &self.client_id, &self.access_token)
-        else {
-            return Err(BenchError::NoAccount);
-        };
-        let access_token = AccessToken::new(token.clone());
-        let credentials = Credentials { client_id: client_id.clone(), access_token, certificate: None };
-        Ok(Account { credentials, root_url: root_url.clone() })
-    }
-}
-
 /// Runs the mode that the settings name and gives back the lines to print.
 ///
 /// # Errors
@@ -181,25 +115,58 @@ pub async fn run(settings: &Settings) -> Result<String, BenchError> {
                 ModeName::Reclaim => measure::<mode::Reclaim>(settings).await,
                 ModeName::Status => measure::<mode::Status>(settings).await,
                 ModeName::Pickup => measure::<mode::Pickup>(settings).await,
+                ModeName::Get1 => measure::<mode::Get<1>>(settings).await,
+                ModeName::Get32 => measure::<mode::Get<32>>(settings).await,
+                ModeName::Delete => measure::<mode::Delete>(settings).await,
+                ModeName::PutToVisible => measure::<mode::PutToVisible>(settings).await,
+                ModeName::IdlePollers => measure::<mode::IdlePollers>(settings).await,
             }
         })
         .await
 }
 
 async fn measure<M: Mode + 'static>(settings: &Settings) -> Result<String, BenchError> {
-    let account = settings.account()?;
+    let service = settings.service()?;
+    if matches!(service, Service::Azure(_)) && !M::ON_AZURE {
+        return Err(BenchError::NotOnAzure);
+    }
     let mut probe = match &settings.database_url {
-        Some(url) => Some(Probe::connect(url).await?),
-        None => None,
+        Some(url) if settings.azure_queue.is_none() => Some(Probe::connect(url).await?),
+        _ => None,
     };
     let backend = match &mut probe {
         Some(probe) => Some(probe.backend_pid().await?),
         None => None,
     };
     let processes = Processes::find(settings.server_pid, settings.pg_pid, backend);
-    let run = Rc::new(Run::new(&account, Random::fresh_seed(), M::STEPS.len()));
-    let ready = prepare::<M>(settings, &run).await?;
+    let run = Rc::new(Run::new(service, settings, Random::fresh_seed(), M::STEPS.len()));
+    let measured = match prepare::<M>(settings, &run).await {
+        Ok(ready) => watch(settings, &run, ready, &processes, &mut probe).await,
+        Err(error) => Err(error),
+    };
+    let removed = remove_queues(&run).await;
+    let (elapsed, cost, wal) = measured?;
+    removed?;
+    if elapsed.is_zero() || run.figures().tasks == 0 {
+        return Err(BenchError::Exhausted);
+    }
+    let durability = match &mut probe {
+        Some(probe) => probe.durability().await?,
+        None if settings.azure_queue.is_some() => "the service's own".to_owned(),
+        None => "not asked (no --database-url)".to_owned(),
+    };
+    let row = report::Row { settings, steps: M::STEPS, counts: M::COUNTS, elapsed, cost, wal, durability };
+    Ok(row.render(&mut run.figures()))
+}
 
+/// Lets the lanes run, and says how long was measured, what it cost and how much WAL it wrote.
+async fn watch<M: Mode + 'static>(
+    settings: &Settings,
+    run: &Run,
+    ready: Vec<(M, Lane)>,
+    processes: &Processes,
+    probe: &mut Option<Probe>,
+) -> Result<(Duration, Cost, Option<i64>), BenchError> {
     let start = Instant::now() + Duration::from_secs(settings.warmup);
     run.open_window(start, start + Duration::from_secs(settings.seconds));
     let mut lanes = JoinSet::new();
@@ -207,51 +174,65 @@ async fn measure<M: Mode + 'static>(settings: &Settings) -> Result<String, Bench
         lanes.spawn_local(drive(mode, lane));
     }
     sleep_until(start).await;
-    let (cost, wal) = (processes.cost(), wal_now(&mut probe).await?);
+    let (cost, wal) = (processes.cost(), wal_now(probe).await?);
     let mut failure = run.wait_for_the_end(&mut lanes).await;
-    let (cost, wal) =
-        (processes.cost().since(&cost), wal_now(&mut probe).await?.zip(wal).map(|(end, start)| end - start));
+    let (cost, wal) = (processes.cost().since(&cost), wal_now(probe).await?.zip(wal).map(|(end, start)| end - start));
     let elapsed = run.close_window();
     while let Ok(Some(finished)) = timeout(FINISH_WITHIN, lanes.join_next()).await {
-        failure = failure.or_else(|| lane::failure_of(finished));
+        failure = failure.or_else(|| run::failure_of(finished));
     }
-    if let Some(failure) = failure {
-        return Err(failure);
-    }
-    if elapsed.is_zero() || run.figures().tasks == 0 {
-        return Err(BenchError::Exhausted);
-    }
-    let durability = match &mut probe {
-        Some(probe) => probe.durability().await?,
-        None => "not asked (no --database-url)".to_owned(),
-    };
-    let row = report::Row { settings, steps: M::STEPS, elapsed, cost, wal, durability };
-    Ok(row.render(&mut run.figures()))
+    failure.map_or(Ok((elapsed, cost, wal)), Err)
 }
 
-/// Opens the connections, fills the queue and lets every lane make what its mode needs; none of it is measured.
+/// Fills the queue, opens the connections and lets every lane make what its mode needs; none of it is measured.
 async fn prepare<M: Mode + 'static>(settings: &Settings, run: &Rc<Run>) -> Result<Vec<(M, Lane)>, BenchError> {
-    let depth = match (settings.mode, settings.prefill) {
-        (ModeName::Claim32, 0) => CLAIM32_DEPTH,
-        (_, depth) => depth,
-    };
-    run.expect_tasks(depth);
+    run.expect_tasks(settings.depth());
+    let lanes = run.connections() as u64;
+    let mut filling = JoinSet::new();
+    // Numbers that no lane has: what a lane does follows from its number.
+    for number in lanes..lanes + FILLERS.min(settings.depth()) {
+        let run = Rc::clone(run);
+        filling.spawn_local(async move {
+            let mut lane = Lane::new(run, number)?;
+            if M::ON_AZURE {
+                lane.lowest_queue().await?;
+            }
+            while lane.run().take_prefill() {
+                lane.put().await?;
+            }
+            Ok::<_, BenchError>(())
+        });
+    }
+    all_of(filling).await?;
     let mut preparing = JoinSet::new();
-    for number in 0..settings.connections as u64 {
+    for number in 0..lanes {
         let run = Rc::clone(run);
         preparing.spawn_local(async move {
             let mut lane = Lane::new(run, number)?;
-            while lane.run().take_prefill() {
-                lane.create_task().await?;
-            }
             Ok::<_, BenchError>((M::prepare(&mut lane).await?, lane))
         });
     }
-    let mut ready = Vec::with_capacity(settings.connections);
-    while let Some(prepared) = preparing.join_next().await {
-        ready.push(prepared.map_err(|error| BenchError::Generator(error.to_string()))??);
+    all_of(preparing).await
+}
+
+/// What all of these came to, or the first error.
+async fn all_of<T: 'static>(mut running: JoinSet<Result<T, BenchError>>) -> Result<Vec<T>, BenchError> {
+    let mut done = Vec::with_capacity(running.len());
+    while let Some(ended) = running.join_next().await {
+        done.push(ended.map_err(|error| BenchError::Generator(error.to_string()))??);
     }
-    Ok(ready)
+    Ok(done)
+}
+
+/// Leaves nothing behind on Azure, where each queue makes all others slower.
+async fn remove_queues(run: &Run) -> Result<(), BenchError> {
+    let Service::Azure(azure) = run.service() else { return Ok(()) };
+    let mut client = Client::new(azure.url())?;
+    let made = std::mem::take(&mut *run.made());
+    for queue in made {
+        messages::remove_queue(&mut client, &azure.queue_resource(&queue)?).await?;
+    }
+    Ok(())
 }
 
 /// One lane's life: turn after turn until time is up.
@@ -269,5 +250,22 @@ async fn wal_now(probe: &mut Option<Probe>) -> Result<Option<i64>, BenchError> {
     match probe {
         Some(probe) => Ok(Some(probe.wal_position().await?)),
         None => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    const AZURITE: [&str; 4] = ["--azure-queue", "http://127.0.0.1:1/devstoreaccount1", "--azure-key", "c2VjcmV0"];
+
+    #[tokio::test]
+    async fn a_mode_with_tasks_is_refused_on_azure_before_anything_is_sent() {
+        let settings = Settings::parse_from([&["tenure-bench", "lifecycle"][..], &AZURITE].concat());
+        assert!(matches!(run(&settings).await, Err(BenchError::NotOnAzure)));
+        let settings = Settings::parse_from([&["tenure-bench", "get1"][..], &AZURITE].concat());
+        assert!(matches!(run(&settings).await, Err(BenchError::Wire(_))));
     }
 }

@@ -3,12 +3,13 @@
 //!
 //! `record` is what is written down, `check` the rules (pure, proven on hand-made histories), `snapshot` what the
 //! server says when all is quiet. The rest makes the history: `world` is what the actors share, `submitter`, `worker`
-//! and `saboteur` are the actors, `storm` runs them and then drains the queues.
+//! (with `poller`) and `saboteur` are the actors, `storm` runs them and then drains the queues.
 
 pub mod check;
 pub mod record;
 pub mod snapshot;
 
+mod poller;
 mod saboteur;
 mod storm;
 mod submitter;
@@ -17,6 +18,10 @@ mod world;
 
 pub use check::{Violation, check};
 pub use storm::{Plan, run, seed};
+
+/// The queue whose workers also poll messages. A polled run is kept for its poller for a while, so that there the order
+/// of priorities cannot be told from outside.
+pub const POLLED_QUEUE: usize = 3;
 
 /// The wire's name for a worker that the records know by its number.
 #[must_use]

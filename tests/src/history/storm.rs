@@ -23,7 +23,7 @@ use crate::server::{Launch, Server, create_root_client, fresh_secret_key};
 const SUBMITTERS: u64 = 4;
 const WORKERS: usize = 8;
 const READERS: u64 = 8;
-const QUEUES: [&str; 3] = ["storm/alpha", "storm/beta", "storm/gamma"];
+const QUEUES: [&str; 4] = ["storm/alpha", "storm/beta", "storm/gamma", "storm/polled"];
 const CLAIM_TERM_SECONDS: u64 = 60;
 /// Longest pause between two moves of the clock, in milliseconds, and longest move, in seconds.
 const CLOCK_PAUSE_MAX: u64 = 200;

@@ -8,14 +8,15 @@ use tenure_api::credentials::Credentials;
 use tenure_api::ids::SlugId;
 
 use super::record::{Answer, Event, RunKey, Verdict};
-use super::worker_id;
 use super::world::Actor;
+use super::{poller, worker_id};
 use crate::http::{QUEUE_API, queue_segment};
 
 /// claimTask asks for one of this many last tasks.
 const RECENT: usize = 30;
 const CLAIM_TASK_PERCENT: u64 = 8;
 const LATE_PERCENT: u64 = 5;
+const POLL_PERCENT: u64 = 15;
 /// How many reports in a hundred are made with the root client's credentials instead of the claim's.
 const AS_ROOT_PERCENT: u64 = 10;
 const LIMIT_MAX: u64 = 5;
@@ -72,6 +73,12 @@ impl Worker {
                 let index = self.actor.random.below(self.forgotten.len() as u64) as usize;
                 let late = self.forgotten.swap_remove(index);
                 self.report(&late, Verdict::Completed).await;
+            } else if roll >= 100 - POLL_PERCENT {
+                for run in poller::poll(&mut self.actor).await {
+                    if let Some(held) = self.claim_task(run).await {
+                        self.live(held).await;
+                    }
+                }
             } else {
                 let queue = self.actor.random.below(self.actor.world.queues.len() as u64) as usize;
                 let limit = 1 + self.actor.random.below(LIMIT_MAX);

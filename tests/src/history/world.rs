@@ -153,6 +153,24 @@ impl Actor {
         self.call_as(&root, method, path, body).await
     }
 
+    /// Makes a request as the root client and waits for its answer, whatever it is. None: there was none.
+    pub(super) async fn fetch(&mut self, method: &str, path: &str) -> Option<(u16, String)> {
+        let (root, start) = (self.world.root.clone(), self.world.stamp());
+        match self.client.exchange(&root, method, path, None).await {
+            Ok(reply) => {
+                let text = String::from_utf8_lossy(&reply.body).into_owned();
+                if reply.status == INTERNAL_ERROR {
+                    self.world.note_internal_error(format!("{method} {path} was answered with {text}"));
+                }
+                Some((reply.status, text)).filter(|(status, _)| *status < INTERNAL_ERROR)
+            }
+            Err(_) => {
+                self.world.write(start, Event::Trouble);
+                None
+            }
+        }
+    }
+
     /// Makes a call, sometimes without waiting for its answer.
     pub(super) async fn call_as(
         &mut self,

@@ -8,6 +8,7 @@
 
 #![expect(clippy::unwrap_used, reason = "everything here is a test or a part of one")]
 
+mod accounts;
 mod authentication;
 mod bad_input;
 mod events;
@@ -20,4 +21,6 @@ mod poll_worker;
 mod proxy;
 mod rig;
 mod serve;
+mod signed_urls;
 mod under_load;
+mod who_am_i;

@@ -75,7 +75,7 @@ async fn clients_are_listed_as_a_table_or_as_json_without_their_tokens() {
         let token = token_in(&tenure(&pool, &["create", "ci", "--scope", "a", "--description", "d"]).await.unwrap());
         let list = tenure(&pool, &["list"]).await.unwrap();
         assert_eq!(list.lines().count(), 2);
-        assert!(list.contains("ci      enabled   never"), "{list}");
+        assert!(list.contains("ci      enabled  never"), "{list}");
         let json: serde_json::Value = serde_json::from_str(&tenure(&pool, &["list", "--json"]).await.unwrap()).unwrap();
         assert_eq!(json[0]["clientId"], "ci");
         let show = tenure(&pool, &["show", "ci"]).await.unwrap();
@@ -91,11 +91,36 @@ async fn clients_are_listed_as_a_table_or_as_json_without_their_tokens() {
 }
 
 #[tokio::test]
+async fn a_client_is_changed_disabled_and_enabled() {
+    with_clients(|pool| async move {
+        tenure(&pool, &["create", "ci", "--scope", "a", "--expires", "2027-01-31T12:00:00Z"]).await.unwrap();
+        let json = async |words: &[&str]| {
+            let words = [words, &["--json"]].concat();
+            serde_json::from_str::<serde_json::Value>(&tenure(&pool, &words).await.unwrap()).unwrap()
+        };
+        let changed = json(&["update", "ci", "--description", "d"]).await;
+        assert_eq!((&changed["description"], &changed["scopes"]), (&json!("d"), &json!(["a"])));
+        assert_eq!(changed["expires"], "2027-01-31T12:00:00.000Z");
+        let changed = json(&["update", "ci", "--scope", "b", "--scope", "c", "--expires", "never"]).await;
+        assert_eq!((&changed["scopes"], &changed["expires"]), (&json!(["b", "c"]), &json!(null)));
+        assert_eq!(changed["description"], "d");
+        assert_eq!(json(&["update", "ci", "--no-scopes"]).await["scopes"], json!([]));
+        assert_eq!(json(&["disable", "ci"]).await["disabled"], true);
+        assert!(tenure(&pool, &["list"]).await.unwrap().contains("ci      disabled"));
+        assert_eq!(json(&["enable", "ci"]).await["disabled"], false);
+        let long = "x".repeat(10_241);
+        let error = tenure(&pool, &["update", "ci", "--description", &long]).await.unwrap_err();
+        assert!(matches!(error, CommandError::Unfit(_)), "{error}");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_client_that_does_not_exist_is_refused_by_every_command() {
     with_clients(|pool| async move {
         tenure(&pool, &["create", "ci"]).await.unwrap();
         assert_eq!(tenure(&pool, &["delete", "ci"]).await.unwrap(), "The client ci is deleted.");
-        for command in ["show", "delete", "reset-token"] {
+        for command in ["show", "delete", "reset-token", "update", "disable", "enable"] {
             let error = tenure(&pool, &[command, "ci"]).await.unwrap_err();
             assert!(matches!(error, CommandError::Missing(_)), "{command}: {error}");
         }

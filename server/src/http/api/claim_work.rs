@@ -1,6 +1,7 @@
 //! claimWork.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use axum::response::Response;
 use tenure_api::bodies::{CLAIM_TASKS, ClaimWorkRequest};
@@ -14,6 +15,9 @@ use crate::http::call::Call;
 use crate::http::delivery::carry;
 use crate::http::error::ApiError;
 
+/// A client that was deleted while it waited this long or longer gets nothing.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(100);
+
 /// `POST /claim-work/:taskQueueId`
 pub async fn claim_work(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let queue = call.task_queue_id()?;
@@ -23,10 +27,11 @@ pub async fn claim_work(app: App, call: Arc<Call>) -> Result<Response, ApiError>
         let message = format!("the body: `tasks` must be from {} to {}", CLAIM_TASKS.start(), CLAIM_TASKS.end());
         return Err(ApiError::new(ErrorCode::InputValidationError, message));
     }
-    call.authorize(&Expression::all_of([
+    let required = Expression::all_of([
         format!("queue:claim-work:{queue}"),
         format!("queue:worker-id:{}/{}", body.worker_group, body.worker_id),
-    ]))?;
+    ]);
+    call.authorize(&required)?;
     let request = Request {
         queue: app.queues.make_key(&app.pool, &queue).await?,
         worker_group: body.worker_group.to_string(),
@@ -34,8 +39,12 @@ pub async fn claim_work(app: App, call: Arc<Call>) -> Result<Response, ApiError>
         tasks: body.tasks,
         patience: app.claim_work_wait,
     };
+    let asked = Instant::now();
     let answer = app.line.claim(request).await?;
     // An error from here on drops the answer, and with it hands the claims back.
+    if !answer.claims.is_empty() && asked.elapsed() >= LOOK_AGAIN_AFTER {
+        call.authorize_again(&app, &required).await?;
+    }
     let claims: Vec<String> =
         answer.claims.iter().map(|granted| claim_json(&app, granted)).collect::<Result<_, _>>()?;
     Ok(carry(format!("{{\"tasks\":[{}]}}", claims.join(",")), answer.delivery, call.connection.clone()))

@@ -3,6 +3,7 @@
 
 pub mod claim_task;
 pub mod claim_work;
+pub mod clients;
 pub mod clock;
 pub mod counts;
 pub mod create_task;
@@ -13,7 +14,11 @@ pub mod health;
 pub mod poll_task_urls;
 pub mod reclaim;
 pub mod report;
+pub mod roles;
+pub mod scopes;
 pub mod status;
+
+mod pages;
 
 use axum::response::{IntoResponse, Response};
 use http::header::CONTENT_TYPE;
@@ -31,6 +36,11 @@ use crate::ops::claim_work::Granted;
 /// A 200 with this body.
 fn ok(body: &impl Serialize) -> Result<Response, ApiError> {
     Ok(raw(to_json(body)?))
+}
+
+/// A 204.
+fn nothing() -> Response {
+    http::StatusCode::NO_CONTENT.into_response()
 }
 
 fn raw(json: String) -> Response {

@@ -4,6 +4,7 @@
 //! error statuses from the error codes. What is written here by hand are sentences, scopes and examples; tests hold them
 //! against the route table, the schemas, and a real server.
 
+mod auth;
 mod messages;
 mod operation;
 mod parameters;
@@ -27,8 +28,14 @@ use super::routes::Route;
 
 /// Every description.
 fn operations(sample: &Sample) -> Vec<Operation> {
-    [queue::operations(sample), tenure::operations(sample), messages::operations(sample), service::operations()]
-        .concat()
+    [
+        queue::operations(sample),
+        auth::operations(sample),
+        tenure::operations(sample),
+        messages::operations(sample),
+        service::operations(),
+    ]
+    .concat()
 }
 
 /// The document of the server's own routes.
@@ -68,6 +75,7 @@ fn describe(routes: &[Route], operations: Vec<Operation>, sample: &Sample) -> Va
         "servers": [{"url": ".", "description": "The server that this document came from"}],
         "tags": [
             {"name": "queue", "description": "The Taskcluster Queue API: tasks, claims, reports, counts"},
+            {"name": "auth", "description": "The Taskcluster Auth API: clients, roles, scopes"},
             {"name": "tenure", "description": "What Tenure has beyond it"},
             {"name": "messages", "description": "The message plane: signed URLs in the protocol of Azure's queues"},
             {"name": "service", "description": "Health, measurements, documentation"},
@@ -95,7 +103,7 @@ fn security_schemes() -> Value {
             "name": "Authorization",
             "description": "A Hawk signature, `Hawk id=\"...\", ts=\"...\", nonce=\"...\", mac=\"...\"`, made anew for each \
                 request with HMAC-SHA256 over method, path, host and port. Taskcluster's clients make it; temporary and \
-                task credentials send their certificate in its `ext`.",
+                task credentials send their certificate in its `ext`. A GET may be signed in its URL instead, as `bewit`.",
         },
         "signedUrl": {
             "type": "apiKey",
@@ -224,9 +232,9 @@ fn absent_not_null(schema: &mut Value) {
             if let Some(Value::Array(choices)) = fields.get_mut("oneOf") {
                 choices.retain(|one| one["type"] != "null");
                 if let [only] = choices.as_slice() {
-                    let only = only.clone();
+                    let only = only.as_object().cloned().unwrap_or_default();
                     fields.remove("oneOf");
-                    fields.insert("allOf".to_owned(), json!([only]));
+                    fields.extend(only);
                 }
             }
             fields.values_mut().for_each(absent_not_null);

@@ -51,13 +51,13 @@ pub struct Operation {
 /// An operation of an API: it reads a body of JSON, knows its caller, and takes no parameter that it does not know.
 pub fn operation(tag: &'static str, name: &'static str, summary: &'static str) -> Operation {
     open(tag, name, summary)
+        .refuses(ErrorCode::AuthenticationFailed, "there are credentials, and they are wrong or have expired")
         .refuses(ErrorCode::InvalidRequestArguments, "a parameter of the path or of the query is not what it must be")
 }
 
 /// An operation that everybody may call.
 pub fn open(tag: &'static str, name: &'static str, summary: &'static str) -> Operation {
     bare(tag, name, summary)
-        .refuses(ErrorCode::AuthenticationFailed, "there are credentials, and they are wrong or have expired")
         .refuses(ErrorCode::InputTooLarge, "the body is over 10 MB")
         .refuses(
             ErrorCode::InternalServerError,

@@ -5,6 +5,8 @@ use tenure_api::ids::{ProvisionerId, RunId, TaskId, TaskQueueId, WorkerType};
 use utoipa::PartialSchema;
 
 use super::sample::{QUEUE, Sample};
+use crate::domain::roles::ROLE_ID_MAX;
+use crate::store::clients::CLIENT_ID_MAX;
 
 /// The parameters that stand in a path.
 pub(super) fn of_path(path: &str, sample: &Sample) -> Vec<Value> {
@@ -27,6 +29,14 @@ fn one(name: &str, sample: &Sample) -> Value {
         "messageId" => {
             let uuid = json!({"type": "string", "format": "uuid"});
             ("The message's `MessageId`", uuid, json!("00000001-0000-4000-8000-000000000001"))
+        }
+        "clientId" => {
+            let pattern = json!({"type": "string", "pattern": "^[A-Za-z0-9!@/:.+|_-]+$", "maxLength": CLIENT_ID_MAX});
+            ("The client", pattern, json!("ci"))
+        }
+        "roleId" => {
+            let pattern = json!({"type": "string", "pattern": "^[\\x20-\\x7e]+$", "maxLength": ROLE_ID_MAX});
+            ("The role", pattern, json!("submitter"))
         }
         "file" => ("The file's name", text, json!("index.html")),
         // A test refuses a document with a parameter that nobody described.

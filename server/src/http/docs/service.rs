@@ -1,6 +1,7 @@
 //! What operators, load balancers and readers of the documentation ask for, described.
 
 use serde_json::{Value, json};
+use tenure_api::errors::ErrorCode;
 
 use super::operation::{Operation, open};
 use crate::http::api::health::{Alive, Version};
@@ -44,7 +45,9 @@ pub(super) fn operations() -> Vec<Operation> {
             &json!("User-agent: *\nDisallow: /\n"),
         ),
         json_answer(
-            service("openapi", "This document").about("With today's dates in the examples, so that they can be sent."),
+            service("openapi", "This document")
+                .about("With today's dates in the examples, so that they can be sent.")
+                .refuses(ErrorCode::InvalidRequestArguments, "a parameter of the query, which has none"),
             "The document",
             &object,
             &json!({"openapi": "3.1.0"}),
@@ -56,6 +59,6 @@ pub(super) fn operations() -> Vec<Operation> {
         ),
         service("docsFile", "The user interface of this document")
             .answers_with(200, "A file of the interface", "text/html", &text, &json!(page))
-            .refuses(tenure_api::errors::ErrorCode::ResourceNotFound, "there is no such file"),
+            .refuses(ErrorCode::ResourceNotFound, "there is no such file"),
     ]
 }

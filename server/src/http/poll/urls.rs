@@ -18,6 +18,8 @@ const ACCOUNT: &str = "tenure";
 const STARTS_BEFORE: TimeDelta = TimeDelta::minutes(15);
 /// And for this long.
 const VALID_FOR: TimeDelta = TimeDelta::minutes(30);
+/// What a poller may do. Putting messages is not among it.
+const POLLER: [Permission; 3] = [Permission::Read, Permission::Update, Permission::Process];
 
 /// Makes and checks signed URLs.
 pub struct PollUrls {
@@ -63,7 +65,7 @@ impl PollUrls {
         };
         let base = format!("{}{PATH}/{name}/messages", self.root_url);
         SignedUrls {
-            poll: format!("{base}?visibilitytimeout={}&{}", self.visibility_seconds, sign(&Permission::ALL)),
+            poll: format!("{base}?visibilitytimeout={}&{}", self.visibility_seconds, sign(&POLLER)),
             delete: format!("{base}/{{{{messageId}}}}?popreceipt={{{{popReceipt}}}}&{}", sign(&[Permission::Process])),
         }
     }
@@ -72,5 +74,20 @@ impl PollUrls {
     pub(super) fn verify(&self, queue: &str, asked: &Asked, now: Now) -> Result<Grant, PollError> {
         let now = DateTime::from_timestamp_millis(now.server_ms).unwrap_or_default();
         Ok(verify(&Resource { account: ACCOUNT, queue }, asked.query(), &self.keys, now)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_url_allows_to_put_messages() {
+        let urls = PollUrls::new(vec![SigningKey::new(b"key")], "http://localhost", std::time::Duration::from_secs(1));
+        let (signed, _) = urls.sign(7, DateTime::UNIX_EPOCH);
+        assert_eq!(signed.len(), Priority::ALL.len());
+        for urls in signed {
+            assert!(urls.poll.contains("&sp=rup&") && urls.delete.contains("&sp=p&"), "{} {}", urls.poll, urls.delete);
+        }
     }
 }

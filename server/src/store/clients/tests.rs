@@ -13,8 +13,10 @@ use crate::secrets::random;
 const KEYS: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 /// The clock stands still, so that tests can say what is past.
 const CLOCK: &str = "CREATE FUNCTION tenure_now() RETURNS timestamptz LANGUAGE sql AS
-    $$ SELECT timestamptz '2026-01-31T12:00:00Z' $$";
-const MIGRATION: &str = include_str!("../../../../migrations/0002_clients.sql");
+    $$ SELECT coalesce(nullif(current_setting('test.now', true), ''), '2026-01-31T12:00:00Z')::timestamptz $$;
+    CREATE VIEW moment AS SELECT tenure_now() AS now";
+const MIGRATIONS: [&str; 2] =
+    [include_str!("../../../../migrations/0002_clients.sql"), include_str!("../../../../migrations/0004_roles.sql")];
 
 fn keys() -> SecretKeys {
     SecretKeys::parse(KEYS).unwrap()
@@ -24,7 +26,7 @@ fn now() -> DateTime<Utc> {
     DateTime::from_str("2026-01-31T12:00:00Z").unwrap()
 }
 
-/// Runs a test on an empty table in a database of its own, which is dropped unless the test fails.
+/// Runs a test on empty tables in a database of its own, which is dropped unless the test fails.
 pub(crate) async fn with_clients<F: Future<Output = ()>>(test: impl FnOnce(PgPool) -> F) {
     let url = std::env::var("TENURE_TEST_DATABASE_URL")
         .expect("TENURE_TEST_DATABASE_URL must be the URL of a PostgreSQL where tests may create databases");
@@ -35,7 +37,9 @@ pub(crate) async fn with_clients<F: Future<Output = ()>>(test: impl FnOnce(PgPoo
     let pool = PgPoolOptions::new().max_connections(4).connect_with(options.database(&name)).await.unwrap();
     let mut transaction = pool.begin().await.unwrap();
     sqlx::raw_sql(CLOCK).execute(&mut *transaction).await.unwrap();
-    sqlx::raw_sql(MIGRATION).execute(&mut *transaction).await.unwrap();
+    for migration in MIGRATIONS {
+        sqlx::raw_sql(migration).execute(&mut *transaction).await.unwrap();
+    }
     transaction.commit().await.unwrap();
     test(pool.clone()).await;
     pool.close().await;
@@ -48,6 +52,7 @@ fn ci() -> NewClient {
         scopes: vec!["queue:create-task:*".to_owned(), "x".to_owned()],
         description: "builds".to_owned(),
         expires: None,
+        delete_on_expiration: false,
     }
 }
 
@@ -111,7 +116,7 @@ async fn clients_are_shown_without_their_token_in_the_order_of_their_ids() {
         for client in [ci(), other] {
             create(&pool, &keys(), &client, &token("t")).await.unwrap();
         }
-        let all = list(&pool).await.unwrap();
+        let all = list(&pool, "", None, None).await.unwrap();
         assert_eq!(all.iter().map(|client| client.client_id.as_str()).collect::<Vec<_>>(), ["a", "project/ci"]);
         assert_eq!(find(&pool, "project/ci").await.unwrap().as_ref(), Some(&all[1]));
         assert_eq!(find(&pool, "nobody").await.unwrap(), None);
@@ -119,6 +124,117 @@ async fn clients_are_shown_without_their_token_in_the_order_of_their_ids() {
         assert_eq!(json["expires"], "2026-01-31T12:00:00.000Z");
         assert_eq!(json["lastModified"], json["created"]);
         assert!(json.get("token").is_none());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn clients_are_listed_in_pages_and_by_the_beginning_of_their_ids() {
+    with_clients(|pool| async move {
+        for id in ["a/b", "a_b", "A", "a/c", "b"] {
+            create(&pool, &keys(), &NewClient { client_id: id.to_owned(), ..ci() }, &token("t")).await.unwrap();
+        }
+        let ids = async |prefix: &str, after, limit| {
+            let page = list(&pool, prefix, after, limit).await.unwrap();
+            page.into_iter().map(|client| client.client_id).collect::<Vec<_>>()
+        };
+        assert_eq!(ids("", None, None).await, ["A", "a/b", "a/c", "a_b", "b"]);
+        assert_eq!(ids("a/", None, None).await, ["a/b", "a/c"]);
+        assert_eq!(ids("a_", None, None).await, ["a_b"]);
+        assert_eq!(ids("", Some("a/b"), Some(2)).await, ["a/c", "a_b"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_change_leaves_alone_what_it_does_not_name() {
+    with_clients(|pool| async move {
+        create(&pool, &keys(), &ci(), &token("t")).await.unwrap();
+        let unchanged = find(&pool, "project/ci").await.unwrap().unwrap();
+        let change = ClientChange { description: Some("new".to_owned()), ..ClientChange::default() };
+        let changed = update(&pool, "project/ci", None, &change).await.unwrap().unwrap();
+        assert_eq!(changed, ClientInfo { description: "new".to_owned(), ..unchanged });
+        let change = ClientChange {
+            scopes: Some(vec![]),
+            expires: Some(Some(now())),
+            delete_on_expiration: Some(true),
+            ..ClientChange::default()
+        };
+        let seen = ci().scopes;
+        assert_eq!(update(&pool, "project/ci", Some(&seen[..1]), &change).await.unwrap(), None, "somebody was faster");
+        let changed = update(&pool, "project/ci", Some(&seen), &change).await.unwrap().unwrap();
+        assert_eq!((changed.scopes.len(), changed.expires), (0, Some(Timestamp::new(now()))));
+        assert!(changed.delete_on_expiration);
+        let forever = ClientChange { expires: Some(None), ..ClientChange::default() };
+        assert_eq!(update(&pool, "project/ci", None, &forever).await.unwrap().unwrap().expires, None);
+        assert_eq!(update(&pool, "nobody", None, &forever).await.unwrap(), None);
+        assert_eq!(find(&pool, "project/ci").await.unwrap().unwrap().description, "new");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_disabled_client_is_refused_until_it_is_enabled() {
+    with_clients(|pool| async move {
+        create(&pool, &keys(), &ci(), &token("t")).await.unwrap();
+        for disabled in [true, true, false] {
+            let client = set_disabled(&pool, "project/ci", disabled).await.unwrap().unwrap();
+            assert_eq!(client.disabled, disabled);
+            assert_eq!(find_account(&pool, &keys(), "project/ci").await.unwrap().unwrap().disabled, disabled);
+        }
+        assert_eq!(set_disabled(&pool, "nobody", true).await.unwrap(), None);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_token_is_told_again_only_for_the_same_client_soon_after() {
+    with_clients(|pool| async move {
+        let client = NewClient { expires: Some(now()), ..ci() };
+        create(&pool, &keys(), &client, &token("t")).await.unwrap();
+        let fresh = async |client: &NewClient| find_fresh_token(&pool, &keys(), client).await.unwrap();
+        assert_eq!(fresh(&client).await, Some(token("t")));
+        for other in [
+            NewClient { scopes: vec![], ..client.clone() },
+            NewClient { description: "other".to_owned(), ..client.clone() },
+            NewClient { expires: None, ..client.clone() },
+            NewClient { delete_on_expiration: true, ..client.clone() },
+            NewClient { client_id: "other".to_owned(), ..client.clone() },
+        ] {
+            assert_eq!(fresh(&other).await, None, "{other:?}");
+        }
+        set_disabled(&pool, "project/ci", true).await.unwrap();
+        assert_eq!(fresh(&client).await, None);
+        set_disabled(&pool, "project/ci", false).await.unwrap();
+        assert_eq!(fresh(&client).await, Some(token("t")));
+        let mut later = pool.begin().await.unwrap();
+        sqlx::raw_sql("SET LOCAL test.now = '2026-01-31T12:15:00Z'").execute(&mut *later).await.unwrap();
+        assert_eq!(find_fresh_token(&mut *later, &keys(), &client).await.unwrap(), None);
+        drop(later);
+        reset_token(&pool, &keys(), "project/ci", &token("new")).await.unwrap();
+        assert_eq!(fresh(&client).await, None);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_use_is_noted_once_in_six_hours() {
+    with_clients(|pool| async move {
+        create(&pool, &keys(), &ci(), &token("t")).await.unwrap();
+        let look = async |at: &'static str| {
+            let mut conn = pool.begin().await.unwrap();
+            sqlx::query("SELECT set_config('test.now', $1, true)").bind(at).execute(&mut *conn).await.unwrap();
+            let news = find_account(&mut *conn, &keys(), "project/ci").await.unwrap().unwrap().use_is_news;
+            note_use(&mut *conn, "project/ci").await.unwrap();
+            let used = find(&mut *conn, "project/ci").await.unwrap().unwrap().last_date_used.to_string();
+            conn.commit().await.unwrap();
+            (news, used)
+        };
+        let first = "2026-01-31T13:00:00.000Z";
+        assert_eq!(look(first).await, (true, first.to_owned()));
+        assert_eq!(look("2026-01-31T18:59:00.000Z").await, (false, first.to_owned()));
+        let second = "2026-01-31T19:01:00.000Z";
+        assert_eq!(look(second).await, (true, second.to_owned()));
     })
     .await;
 }

@@ -2,15 +2,23 @@
 
 mod claim32;
 mod create;
+mod delete;
+mod get;
+mod idle_pollers;
 mod lifecycle;
 mod pickup;
+mod put_to_visible;
 mod reclaim;
 mod status;
 
 pub(crate) use claim32::Claim32;
 pub(crate) use create::Create;
+pub(crate) use delete::Delete;
+pub(crate) use get::Get;
+pub(crate) use idle_pollers::IdlePollers;
 pub(crate) use lifecycle::Lifecycle;
 pub(crate) use pickup::Pickup;
+pub(crate) use put_to_visible::PutToVisible;
 pub(crate) use reclaim::Reclaim;
 pub(crate) use status::Status;
 
@@ -21,6 +29,10 @@ use super::lane::Lane;
 pub(crate) trait Mode: Sized {
     /// The steps that are measured, in the order of their columns.
     const STEPS: &'static [&'static str];
+    /// What a turn's number counts.
+    const COUNTS: &'static str = "tasks";
+    /// Whether Azure's queue service has what the mode needs.
+    const ON_AZURE: bool = false;
 
     /// Makes what the turns need. Not measured.
     async fn prepare(lane: &mut Lane) -> Result<Self, BenchError>;

@@ -28,8 +28,7 @@ impl Mode for Pickup {
 
     async fn prepare(lane: &mut Lane) -> Result<Self, BenchError> {
         lane.use_queue_of_its_own();
-        let (worker, credentials) = lane.second_client()?;
-        Ok(Self { worker, credentials })
+        Ok(Self { worker: lane.another_client()?, credentials: lane.root()? })
     }
 
     async fn turn(&mut self, lane: &mut Lane) -> Result<u64, BenchError> {

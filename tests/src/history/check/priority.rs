@@ -8,6 +8,7 @@ use std::collections::HashMap;
 
 use super::ledger::{Claim, Handout, Ledger, Span};
 use super::{Findings, History, Rule};
+use crate::history::POLLED_QUEUE;
 use crate::history::record::{PRIORITIES, RunKey, Stamp};
 
 /// How long after its end a disturbance may still matter: the database rolls back what was cut off.
@@ -45,6 +46,9 @@ impl Waits {
         let mut sorted: HashMap<(usize, usize), Vec<(Stamp, Wait)>> = HashMap::new();
         for (run, handouts) in &ledger.handouts {
             let Some((spec, created)) = ledger.acknowledged(run.0) else { continue };
+            if spec.queue == POLLED_QUEUE {
+                continue;
+            }
             let Some(start) = waiting_since(*run, created, ledger) else { continue };
             let Some(end) = waiting_until(handouts) else { continue };
             let wait = Wait { run: *run, waiting: Span { start, end } };

@@ -1,6 +1,7 @@
 //! Signed URLs: who gets them, what they are good for, and what one that was tampered with gets.
 
 use super::*;
+use crate::rig::Signature;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn urls_are_for_those_who_may_poll_the_queue() {
@@ -21,6 +22,17 @@ async fn urls_are_for_those_who_may_poll_the_queue() {
     }
     assert_eq!(rig.call("GET", "/poll-task-url/poll/Not_A_Type", None).await.code(), "InvalidRequestArguments");
     assert_eq!(rig.call("GET", &format!("{path}?x=1"), None).await.code(), "InvalidRequestArguments");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_from_before_root_urls_find_the_api_below_v1() {
+    let rig = Rig::start().await;
+    let target = format!("/v1/poll-task-url/{QUEUE}");
+    let signature = Signature { who: &rig.root, method: "GET", target: &target, ..Signature::of(&rig.server) };
+    let reply = rig.send(&Raw::new("GET", &target).authorization(&signature.header())).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    assert_eq!(Urls::read(&reply.json(), rig.server.root_url()).0.len(), 7);
+    assert_eq!(send(&rig.server, "GET", "/v1/ping").await.status, 200);
 }
 
 /// The places of a URL whose values a caller may choose: whatever stands there is no business of the signature's.

@@ -1,0 +1,212 @@
+//! Bodies of the Auth API: clients, roles, scopes. Field names are those of Taskcluster's Auth service.
+
+use serde::{Deserialize, Deserializer, Serialize};
+use utoipa::ToSchema;
+
+use crate::dates::Timestamp;
+
+/// Reads an optional field that may be absent but not null.
+fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
+}
+
+/// The body of createClient and updateClient.
+#[derive(Deserialize, Debug, Clone, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ClientRequest {
+    /// From when on the client is refused.
+    pub expires: Timestamp,
+    /// For people.
+    pub description: String,
+    /// What the client may do, before expansion. Without: none for a new client, unchanged for another.
+    #[serde(default, deserialize_with = "present")]
+    pub scopes: Option<Vec<String>>,
+    /// Whether the client may be deleted when it has expired.
+    #[serde(default)]
+    pub delete_on_expiration: bool,
+}
+
+/// A client as it is shown.
+#[derive(Serialize, Debug, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Client<'a> {
+    /// What the client calls itself.
+    pub client_id: &'a str,
+    /// For people.
+    pub description: &'a str,
+    /// From when on the client is refused.
+    pub expires: Timestamp,
+    /// When it was made.
+    pub created: Timestamp,
+    /// When anything about it was last changed.
+    pub last_modified: Timestamp,
+    /// When it was last used, to within hours.
+    pub last_date_used: Timestamp,
+    /// When its token was made.
+    pub last_rotated: Timestamp,
+    /// Whether the client may be deleted when it has expired.
+    pub delete_on_expiration: bool,
+    /// What it may do, before expansion.
+    pub scopes: &'a [String],
+    /// What it may do by its roles too.
+    pub expanded_scopes: Vec<&'a str>,
+    /// Whether it is refused for now.
+    pub disabled: bool,
+    /// Only in the answer to whoever made it or its token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub access_token: Option<&'a str>,
+}
+
+/// The body of createRole and updateRole.
+#[derive(Deserialize, Debug, Clone, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RoleRequest {
+    /// For people.
+    pub description: String,
+    /// What the role gives, before expansion.
+    pub scopes: Vec<String>,
+}
+
+/// A role as it is shown.
+#[derive(Serialize, Debug, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Role<'a> {
+    /// What is assumed.
+    pub role_id: &'a str,
+    /// What it gives, before expansion.
+    pub scopes: &'a [String],
+    /// For people.
+    pub description: &'a str,
+    /// When it was made.
+    pub created: Timestamp,
+    /// When anything about it was last changed.
+    pub last_modified: Timestamp,
+    /// What whoever assumes it may do by other roles too.
+    pub expanded_scopes: Vec<String>,
+}
+
+/// A set of scopes, as asked about and as answered.
+#[derive(Serialize, Deserialize, Debug, Clone, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Scopes {
+    /// In any order.
+    pub scopes: Vec<String>,
+}
+
+/// The body of authenticateHawk: a request that another service got.
+#[derive(Deserialize, Debug, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AuthenticateHawkRequest {
+    /// The HTTP method.
+    pub method: String,
+    /// Path and query exactly as received.
+    pub resource: String,
+    /// The host without the port.
+    pub host: String,
+    /// The port that the client connected to.
+    pub port: u16,
+    /// The header `Authorization`, if there is one.
+    #[serde(default, deserialize_with = "present")]
+    pub authorization: Option<String>,
+    /// Where the request came from; for people who read logs.
+    #[serde(default, deserialize_with = "present")]
+    pub source_ip: Option<String>,
+}
+
+/// The answer to authenticateHawk.
+#[derive(Serialize, Debug, ToSchema)]
+#[serde(tag = "status", rename_all = "kebab-case", rename_all_fields = "camelCase")]
+pub enum Authentication<'a> {
+    /// The sender is who it says.
+    AuthSuccess {
+        /// Always `hawk`.
+        scheme: &'a str,
+        /// Who sent it.
+        client_id: &'a str,
+        /// What the sender may do, expanded.
+        scopes: Vec<&'a str>,
+        /// When the credentials end.
+        expires: Timestamp,
+        /// The hash of the body, for the service to check.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        hash: Option<&'a str>,
+    },
+    /// The sender is not.
+    AuthFailed {
+        /// Why not.
+        message: String,
+    },
+    /// The sender does not say who it is.
+    NoAuth {
+        /// Always `none`.
+        scheme: &'a str,
+        /// What everybody may do.
+        scopes: Vec<&'a str>,
+        /// Until when this can be relied on.
+        expires: Timestamp,
+    },
+}
+
+/// The body of testAuthenticate.
+#[derive(Deserialize, Debug, Default, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TestAuthenticateRequest {
+    /// What the client `tester` is to have.
+    #[serde(default)]
+    pub client_scopes: Vec<String>,
+    /// What the request is to need.
+    #[serde(default)]
+    pub required_scopes: Vec<String>,
+}
+
+/// The answer to testAuthenticate and testAuthenticateGet.
+#[derive(Serialize, Debug, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TestAuthenticateResponse<'a> {
+    /// Who sent the request.
+    pub client_id: &'a str,
+    /// What the sender may do.
+    pub scopes: Vec<&'a str>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_authentication_says_its_status_in_words_with_hyphens() {
+        let json = |answer: Authentication<'_>| serde_json::to_value(answer).unwrap();
+        let expires = Timestamp::new(chrono::DateTime::from_timestamp(0, 0).unwrap());
+        let success = json(Authentication::AuthSuccess {
+            scheme: "hawk",
+            client_id: "ci",
+            scopes: vec!["a"],
+            expires,
+            hash: None,
+        });
+        let expected = serde_json::json!({
+            "status": "auth-success", "scheme": "hawk", "clientId": "ci", "scopes": ["a"],
+            "expires": "1970-01-01T00:00:00.000Z",
+        });
+        assert_eq!(success, expected);
+        let failed = json(Authentication::AuthFailed { message: "no".to_owned() });
+        assert_eq!(failed, serde_json::json!({"status": "auth-failed", "message": "no"}));
+        assert_eq!(json(Authentication::NoAuth { scheme: "none", scopes: vec![], expires })["status"], "no-auth");
+    }
+
+    #[test]
+    fn a_client_needs_a_description_and_an_end_and_knows_no_other_fields() {
+        let read = |text: &str| serde_json::from_str::<ClientRequest>(text);
+        let full = r#"{"description":"d","expires":"2030-01-01T00:00:00Z","deleteOnExpiration":true,"scopes":["a"]}"#;
+        assert!(read(full).unwrap().delete_on_expiration);
+        assert!(read(r#"{"description":"d","expires":"2030-01-01T00:00:00Z"}"#).unwrap().scopes.is_none());
+        for wrong in [
+            r#"{"description":"d"}"#,
+            r#"{"expires":"2030-01-01T00:00:00Z"}"#,
+            r#"{"description":"d","expires":"2030-01-01T00:00:00Z","scopes":null}"#,
+            r#"{"description":"d","expires":"2030-01-01T00:00:00Z","clientId":"a"}"#,
+        ] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
+}

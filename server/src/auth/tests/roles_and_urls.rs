@@ -1,0 +1,210 @@
+//! Roles in authentication, and signed URLs.
+
+use tenure_api::hawk::bewit::{SignUrl, bewit};
+
+use super::*;
+use crate::domain::roles::RoleScopes;
+
+fn roles(roles: &[(&str, &[&str])]) -> Arc<Resolver> {
+    let role =
+        |&(role_id, scopes): &(&str, &[&str])| RoleScopes { role_id: role_id.to_owned(), scopes: strings(scopes) };
+    Arc::new(Resolver::new(roles.iter().map(role)))
+}
+
+#[test]
+fn what_is_assumed_is_followed_for_clients_temporary_and_task_credentials_and_narrowed_ones() {
+    let roles = roles(&[("reader", &["read:*"]), ("anonymous", &["seen-by-all"]), ("hook:*", &["fire:<..>"])]);
+    let with = |account: &Account, header: &str| check_with(&roles, account, &request(header), NOW);
+    let ci = || account(&["assume:reader", "assume:hook:*"]);
+    let principal = with(&ci(), &sign(&permanent())).unwrap();
+    assert!(may(&principal, "read:x") && may(&principal, "fire:any") && may(&principal, "seen-by-all"));
+    // What roles give can be lent, and roles can be lent.
+    let principal = with(&ci(), &sign(&temporary(None, &["read:x", "assume:hook:a"]))).unwrap();
+    assert!(may(&principal, "read:x") && may(&principal, "fire:a") && !may(&principal, "fire:b"));
+    let failure = with(&account(&["assume:hook:a"]), &sign(&temporary(None, &["assume:reader"]))).unwrap_err();
+    assert!(matches!(failure, AuthFailure::IssuerScope { .. }), "{failure}");
+    let principal = with(&ci(), &sign(&task(&tasks(KEYS), &["assume:reader"]))).unwrap();
+    assert!(may(&principal, "read:x") && may(&principal, "seen-by-all") && !may(&principal, "fire:a"));
+    let header = sign_with_ext(&permanent(), r#""authorizedScopes":["assume:hook:a"]"#);
+    let principal = with(&ci(), &header).unwrap();
+    assert!(may(&principal, "fire:a") && !may(&principal, "read:x"));
+}
+
+#[test]
+fn a_client_is_expanded_once_for_the_same_roles_and_anew_for_others() {
+    let (one, other) = (roles(&[("r", &["a"])]), roles(&[("r", &["b"])]));
+    let account = account(&["assume:r"]);
+    let first = account.scopes(&one).unwrap();
+    assert!(Arc::ptr_eq(&first, &account.scopes(&one).unwrap()));
+    assert!(first.allows("a") && !first.allows("b"));
+    let second = account.scopes(&other).unwrap();
+    assert!(second.allows("b") && !second.allows("a"));
+}
+
+#[test]
+fn credentials_whose_roles_have_no_end_are_refused_and_say_why() {
+    let roles = roles(&[("a*", &["assume:a<..>b"])]);
+    let refused = |account: Account| check_with(&roles, &account, &request(&sign(&permanent())), NOW).unwrap_err();
+    assert_eq!(refused(account(&["assume:a"])), TooLarge.into());
+    assert!(check_with(&roles, &account(&["assume:b"]), &request(&sign(&permanent())), NOW).is_ok());
+}
+
+const READ: &str = "/api/queue/v1/task/x/status";
+
+fn signed_url(credentials: &Credentials, resource: &str, expires: i64) -> String {
+    let url = SignUrl { resource, host: "queue.example", port: 8080, expires };
+    let separator = if resource.contains('?') { '&' } else { '?' };
+    format!("{resource}{separator}bewit={}", bewit(credentials, &url))
+}
+
+fn reading<'a>(target: &'a str, method: &'a str) -> RequestParts<'a> {
+    RequestParts { method, target, host: "Queue.example:8080", ..RequestParts::default() }
+}
+
+#[test]
+fn a_signed_url_does_what_its_signer_may_until_it_ends() {
+    for (credentials, ends) in [(permanent(), NOW_S + 1), (temporary(Some("temp/one"), &["a:*"]), NOW_S + 1)] {
+        let url = signed_url(&credentials, READ, ends);
+        for method in ["GET", "HEAD"] {
+            let principal = check(&account(&["*"]), &reading(&url, method), NOW).unwrap();
+            assert_eq!(principal.client_id.as_deref(), Some(credentials.client_id.as_str()));
+            assert_eq!(principal.expires_ms, Some(ends * 1000));
+            assert!(may(&principal, "a:b"));
+            assert_eq!(may(&principal, "b"), credentials.certificate.is_none());
+        }
+        let at = |real_ms| check(&account(&["*"]), &reading(&url, "GET"), Now { real_ms, ..NOW }).map(|_| ());
+        assert_eq!(at(ends * 1000 - 1), Ok(()));
+        assert_eq!(at(ends * 1000), Err(AuthFailure::BewitOver));
+    }
+    let paged = signed_url(&permanent(), "/api/list?limit=5", NOW_S + 1);
+    assert!(check(&account(&["*"]), &reading(&paged, "GET"), NOW).is_ok());
+    let of_a_task = signed_url(&task(&tasks(KEYS), &["mine"]), READ, NOW_S + 1);
+    assert!(may(&check(&account(&[]), &reading(&of_a_task, "GET"), NOW).unwrap(), "mine"));
+}
+
+#[test]
+fn a_signed_url_is_good_for_nothing_else() {
+    let url = signed_url(&permanent(), READ, NOW_S + 60);
+    let refused = |request: &RequestParts<'_>| check(&account(&["*"]), request, NOW).unwrap_err();
+    for method in ["POST", "PUT", "DELETE"] {
+        assert_eq!(refused(&reading(&url, method)), AuthFailure::BewitMethod);
+    }
+    let header = sign(&permanent());
+    let both = RequestParts { authorization: Some(&header), ..reading(&url, "GET") };
+    assert_eq!(refused(&both), AuthFailure::HeaderAndBewit);
+    for changed in [
+        url.replace("/x/", "/y/"),
+        format!("{url}&limit=5"),
+        url.replace("?bewit", "?a=1&bewit"),
+        signed_url(
+            &Credentials { access_token: AccessToken::new("other".to_owned()), ..permanent() },
+            READ,
+            NOW_S + 60,
+        ),
+    ] {
+        assert!(matches!(refused(&reading(&changed, "GET")), AuthFailure::Mac(_)), "{changed}");
+    }
+    let elsewhere = RequestParts { host: "other:8080", ..reading(&url, "GET") };
+    assert!(matches!(refused(&elsewhere), AuthFailure::Mac(_)));
+    assert_eq!(refused(&reading("/a?bewit=x", "GET")), BewitError.into());
+}
+
+#[test]
+fn a_signed_url_may_lose_the_escapes_that_its_path_does_not_need() {
+    let url = signed_url(&permanent(), "/artifacts/public%2Fa%3Ab%40c%28%29?x=1", NOW_S + 60);
+    let loose = url.replace("%3A", ":").replace("%40", "@").replace("%28%29", "()");
+    assert!(check(&account(&["*"]), &reading(&loose, "GET"), NOW).is_ok());
+    let other = loose.replace("public", "private");
+    assert!(matches!(check(&account(&["*"]), &reading(&other, "GET"), NOW), Err(AuthFailure::Mac(_))));
+}
+
+#[test]
+fn the_tester_is_the_only_client_of_its_tests() {
+    let tester = Credentials {
+        client_id: "tester".to_owned(),
+        access_token: AccessToken::new("no-secret".to_owned()),
+        certificate: None,
+    };
+    let test = |credentials: &Credentials| {
+        Tester::new(strings(&["test:a"])).authenticate(&request(&sign(credentials)), NOW).map(|found| found.scopes)
+    };
+    assert_eq!(test(&tester).unwrap().iter().collect::<Vec<_>>(), ["assume:anonymous", "test:a"]);
+    assert_eq!(test(&permanent()).unwrap_err(), AuthFailure::UnknownClient("ci".to_owned()));
+    let wrong = Credentials { access_token: AccessToken::new("secret".to_owned()), ..tester };
+    assert!(matches!(test(&wrong).unwrap_err(), AuthFailure::Mac(_)));
+    let of_a_task = test(&task(&tasks(KEYS), &["mine"])).unwrap_err();
+    assert!(matches!(of_a_task, AuthFailure::UnknownClient(_)));
+}
+
+#[test]
+fn a_hash_is_left_to_whoever_has_the_body() {
+    let header = sign(&permanent());
+    let elsewhere = RequestParts { body: b"", content_type: None, ..request(&header) };
+    assert_eq!(check(&account(&["*"]), &elsewhere, NOW).unwrap_err(), AuthFailure::PayloadHash);
+    let elsewhere = RequestParts { body_is_elsewhere: true, ..elsewhere };
+    assert!(check(&account(&["*"]), &elsewhere, NOW).is_ok());
+}
+
+#[tokio::test]
+async fn changes_that_this_server_made_are_felt_at_once_and_others_within_a_second() {
+    let keys = SecretKeys::parse(KEYS).unwrap();
+    clients::tests::with_clients(|pool| async move {
+        let client = clients::NewClient {
+            client_id: "ci".to_owned(),
+            scopes: strings(&["assume:r", "auth:create-client:temp/*"]),
+            description: String::new(),
+            expires: None,
+            delete_on_expiration: false,
+        };
+        clients::create(&pool, &keys, &client, &permanent().access_token).await.unwrap();
+        let here = Authenticator::new(pool.clone(), keys.clone());
+        let elsewhere = Authenticator::new(pool.clone(), keys);
+        let (header, lent) = (sign(&permanent()), sign(&temporary(Some("temp/one"), &["assume:r"])));
+        let may_do = async |authenticator: &Authenticator, scope: &str| {
+            let mut may_both = vec![];
+            for header in [&header, &lent] {
+                may_both.push(may(&authenticator.authenticate(&request(header), NOW).await.unwrap(), scope));
+            }
+            assert_eq!(may_both[0], may_both[1], "temporary credentials follow their issuer");
+            may_both[0]
+        };
+        assert!(!may_do(&here, "a").await && !may_do(&elsewhere, "a").await);
+        let mut role = roles::NewRole { role_id: "r".to_owned(), scopes: strings(&["a"]), description: String::new() };
+        roles::create(&pool, &role).await.unwrap();
+        here.roles_changed();
+        assert!(may_do(&here, "a").await);
+        tokio::time::sleep(cache::AGE_MAX).await;
+        assert!(may_do(&elsewhere, "a").await);
+        // A role of the client's own name, and one for everybody.
+        role.role_id = "client-id:ci".to_owned();
+        role.scopes = strings(&["b"]);
+        roles::create(&pool, &role).await.unwrap();
+        role.role_id = "anonymous".to_owned();
+        role.scopes = strings(&["c"]);
+        roles::create(&pool, &role).await.unwrap();
+        here.roles_changed();
+        assert!(may(&here.authenticate(&request(&header), NOW).await.unwrap(), "b"));
+        let unsigned = RequestParts { authorization: None, ..request("") };
+        assert!(may(&here.authenticate(&unsigned, NOW).await.unwrap(), "c"));
+
+        clients::set_disabled(&pool, "ci", true).await.unwrap();
+        here.client_changed("ci");
+        for header in [&header, &lent] {
+            let refused = here.authenticate(&request(header), NOW).await.unwrap_err();
+            assert!(matches!(refused, AuthError::Failure(AuthFailure::Disabled(_))), "{refused}");
+        }
+        tokio::time::sleep(cache::AGE_MAX).await;
+        assert!(elsewhere.authenticate(&request(&lent), NOW).await.is_err());
+    })
+    .await;
+}
+
+proptest! {
+    #[test]
+    fn no_url_makes_it_panic(target in "/[ -~]{0,20}\\?(bewit=)?[ -~]{0,80}") {
+        let request = reading(&target, "GET");
+        if let Ok(Some(claim)) = Claim::read(&request) {
+            let _ = claim.check(&account(&["*"]), &roles(&[]), &request, NOW);
+        }
+    }
+}

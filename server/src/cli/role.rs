@@ -1,0 +1,175 @@
+//! `tenure role`: makes, shows, changes and removes roles, on the database directly.
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use serde_json::json;
+use sqlx::PgPool;
+
+use super::client::parse_scope;
+use super::print::{pretty, table};
+use crate::domain::roles::valid_role_id;
+use crate::ops::{OpError, roles as ops};
+use crate::store::roles::{self, NewRole, RoleInfo};
+
+/// The options that every `tenure role` command has.
+#[derive(Debug, Args)]
+pub struct RoleArgs {
+    /// Print JSON instead of a table
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: RoleCommand,
+}
+
+/// What to do with roles.
+#[derive(Debug, Subcommand)]
+pub enum RoleCommand {
+    /// Make a role: whoever has the scope assume:<ROLE_ID> has its scopes too
+    Create(CreateArgs),
+    /// List all roles
+    List,
+    /// Show one role
+    Show {
+        /// The id of the role
+        role_id: String,
+    },
+    /// Change a role; what is not given stays. Servers notice within a second
+    Update(UpdateArgs),
+    /// Remove a role; what it gave is lost within a second
+    Delete {
+        /// The id of the role
+        role_id: String,
+    },
+}
+
+/// The role that `tenure role create` makes.
+#[derive(Debug, Args)]
+pub struct CreateArgs {
+    /// The id of the role; with a star at its end it matches every name that begins like it
+    #[arg(value_parser = parse_role_id)]
+    pub role_id: String,
+    /// What the role gives; repeat it for more scopes. `<..>` stands for what a star at the end of the id matched
+    #[arg(long = "scope", value_name = "SCOPE", value_parser = parse_scope)]
+    pub scopes: Vec<String>,
+    /// What the role is for
+    #[arg(long, default_value = "")]
+    pub description: String,
+}
+
+/// What `tenure role update` changes.
+#[derive(Debug, Args)]
+pub struct UpdateArgs {
+    /// The id of the role
+    pub role_id: String,
+    /// What the role gives from now on, in place of what it gave; repeat it for more scopes
+    #[arg(long = "scope", value_name = "SCOPE", value_parser = parse_scope, conflicts_with = "no_scopes")]
+    pub scopes: Vec<String>,
+    /// Leave the role without scopes
+    #[arg(long)]
+    pub no_scopes: bool,
+    /// What the role is for
+    #[arg(long)]
+    pub description: Option<String>,
+}
+
+fn parse_role_id(text: &str) -> Result<String, &'static str> {
+    let rule = "a role id is up to 1000 characters of printable ASCII, and does not end in two stars";
+    valid_role_id(text).then(|| text.to_owned()).ok_or(rule)
+}
+
+/// Why a command was not done.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// None of that id is there.
+    #[error("there is no role {0:?}; `tenure role list` shows those that exist")]
+    Missing(String),
+    /// What is given breaks a rule.
+    #[error("{0}")]
+    Unfit(String),
+    /// The role cannot be made or become this.
+    #[error(transparent)]
+    Refused(#[from] OpError),
+    /// The database did not answer as it should.
+    #[error("the database refused: {0}")]
+    Database(#[from] sqlx::Error),
+}
+
+/// Does the command and prints its result, or on standard error why not: exit code 0 or 1.
+pub async fn run(pool: &PgPool, args: RoleArgs) -> ExitCode {
+    match execute(pool, args).await {
+        Ok(output) => {
+            println!("{}", output.trim_end());
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("tenure role: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Does the command and gives what it prints.
+///
+/// # Errors
+/// If the command is refused.
+pub async fn execute(pool: &PgPool, args: RoleArgs) -> Result<String, CommandError> {
+    match args.command {
+        RoleCommand::Create(CreateArgs { role_id, scopes, description }) => {
+            let role = NewRole { role_id, scopes, description };
+            ops::check(&role).map_err(CommandError::Unfit)?;
+            Ok(show(args.json, &ops::create(pool, &role).await??))
+        }
+        RoleCommand::List => {
+            let all = roles::list(pool, None, None).await?;
+            Ok(if args.json { pretty(&all) } else { list(&all) })
+        }
+        RoleCommand::Show { role_id } => Ok(show(args.json, &find(pool, &role_id).await?)),
+        RoleCommand::Update(UpdateArgs { role_id, scopes, no_scopes, description }) => {
+            let existing = find(pool, &role_id).await?;
+            let keeps = scopes.is_empty() && !no_scopes;
+            let role = NewRole {
+                role_id,
+                scopes: if keeps { existing.scopes.clone() } else { scopes },
+                description: description.unwrap_or(existing.description),
+            };
+            ops::check(&role).map_err(CommandError::Unfit)?;
+            Ok(show(args.json, &ops::update(pool, &role, Some(&existing.scopes)).await??))
+        }
+        RoleCommand::Delete { role_id } => {
+            if !roles::delete(pool, &role_id).await? {
+                return Err(CommandError::Missing(role_id));
+            }
+            let done = || format!("The role {role_id} is deleted.");
+            Ok(if args.json { json!({ "roleId": role_id, "deleted": true }).to_string() } else { done() })
+        }
+    }
+}
+
+async fn find(pool: &PgPool, role_id: &str) -> Result<RoleInfo, CommandError> {
+    roles::find(pool, role_id).await?.ok_or_else(|| CommandError::Missing(role_id.to_owned()))
+}
+
+fn show(json: bool, role: &RoleInfo) -> String {
+    if json { pretty(role) } else { details(role) }
+}
+
+fn list(all: &[RoleInfo]) -> String {
+    let row = |role: &RoleInfo| [role.role_id.clone(), role.scopes.join(" ")];
+    table(["ROLE", "SCOPES"], all.iter().map(row))
+}
+
+fn details(role: &RoleInfo) -> String {
+    let rows = [
+        ("role", role.role_id.clone()),
+        ("description", role.description.clone()),
+        ("scopes", role.scopes.join("\n               ")),
+        ("created", role.created.to_string()),
+        ("last modified", role.last_modified.to_string()),
+    ];
+    rows.map(|(name, value)| format!("{name:13}  {value}")).join("\n")
+}
+
+#[cfg(test)]
+mod tests;

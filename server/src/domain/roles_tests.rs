@@ -1,0 +1,243 @@
+//! What roles give, as a table and as properties, and what cannot be a role.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn strings(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(|&text| text.to_owned()).collect()
+}
+
+fn resolver(roles: &[(&str, &[&str])]) -> Resolver {
+    Resolver::new(
+        roles.iter().map(|&(role_id, scopes)| RoleScopes { role_id: role_id.to_owned(), scopes: strings(scopes) }),
+    )
+}
+
+fn resolved(resolver: &Resolver, scopes: &[&str]) -> Vec<String> {
+    resolver.resolve(strings(scopes)).unwrap().iter().map(str::to_owned).collect()
+}
+
+#[test]
+fn roles_give_what_the_table_says() {
+    let roles = resolver(&[
+        ("reader", &["read"]),
+        ("writer", &["write", "assume:reader"]),
+        ("chief", &["assume:write*"]),
+        ("project:*", &["queue:create-task:<..>:*", "in:project"]),
+        ("project:x:admin", &["admin-of-x"]),
+        ("hook-id:*", &["assume:project:<..>:hooks", "index:<..>.latest"]),
+        ("group:*", &["assume:project:<..>"]),
+        ("client-id:ci/*", &["ci:<..>"]),
+        ("all", &["*"]),
+        ("plain", &["literal:<..>"]),
+    ]);
+    let table: &[(&[&str], &[&str])] = &[
+        (&[], &[]),
+        (&["a"], &["a"]),
+        (&["assume:nobody"], &["assume:nobody"]),
+        (&["assume:reader"], &["assume:reader", "read"]),
+        (&["assume:writer"], &["assume:reader", "assume:writer", "read", "write"]),
+        (&["assume:chief"], &["assume:chief", "assume:reader", "assume:write*", "read", "write"]),
+        (&["assume:project:y"], &["assume:project:y", "in:project", "queue:create-task:y:*"]),
+        // An exact role and one that ends in a star may both match.
+        (
+            &["assume:project:x:admin"],
+            &["admin-of-x", "assume:project:x:admin", "in:project", "queue:create-task:x:admin:*"],
+        ),
+        // The rest of the name may be empty.
+        (&["assume:project:"], &["assume:project:", "in:project", "queue:create-task::*"]),
+        (&["assume:project"], &["assume:project"]),
+        // A held pattern inside of the role's: the parameter begins like it, and what follows is lost in the star.
+        (&["assume:project:x:*"], &["admin-of-x", "assume:project:x:*", "in:project", "queue:create-task:x:*"]),
+        (
+            &["assume:hook-id:h*"],
+            &["assume:hook-id:h*", "assume:project:h*", "in:project", "index:h*", "queue:create-task:h*"],
+        ),
+        // A held pattern around the role's.
+        (&["assume:client*"], &["assume:client*", "ci:*"]),
+        (&["assume:client-id:ci/*"], &["assume:client-id:ci/*", "ci:*"]),
+        (&["assume:client-id:ci/a*"], &["assume:client-id:ci/a*", "ci:a*"]),
+        (&["assume:client-id:ci/a"], &["assume:client-id:ci/a", "ci:a"]),
+        // Parameters are handed on.
+        (&["assume:group:g"], &["assume:group:g", "assume:project:g", "in:project", "queue:create-task:g:*"]),
+        (
+            &["assume:hook-id:h"],
+            &[
+                "assume:hook-id:h",
+                "assume:project:h:hooks",
+                "in:project",
+                "index:h.latest",
+                "queue:create-task:h:hooks:*",
+            ],
+        ),
+        // A star inside of a name is a character.
+        (&["assume:project:a*b"], &["assume:project:a*b", "in:project", "queue:create-task:a*b:*"]),
+        // Without a star in its id a role has no parameter.
+        (&["assume:plain"], &["assume:plain", "literal:<..>"]),
+        (&["assume:all"], &["*"]),
+        (&["*", "assume:writer"], &["*"]),
+    ];
+    for (held, expected) in table {
+        assert_eq!(resolved(&roles, held), strings(expected), "{held:?}");
+    }
+    // A star at the beginning of the word assumes everything.
+    for held in ["a*", "assum*", "assume*", "assume:*"] {
+        assert_eq!(resolved(&roles, &[held]), ["*"], "{held}");
+    }
+    assert_eq!(resolved(&roles, &["assumed*", "b*"]), ["assumed*", "b*"]);
+}
+
+#[test]
+fn a_role_named_by_a_lone_star_gives_to_whoever_assumes_anything() {
+    let roles = resolver(&[("*", &["seen:<..>"])]);
+    assert_eq!(resolved(&roles, &["assume:x"]), ["assume:x", "seen:x"]);
+    assert_eq!(resolved(&roles, &["assume:x*"]), ["assume:x*", "seen:x*"]);
+    assert_eq!(resolved(&roles, &["assume:*"]), ["assume:*", "seen:*"]);
+}
+
+#[test]
+fn roles_that_assume_each_other_end() {
+    let roles = resolver(&[("a", &["assume:b", "x"]), ("b", &["assume:a", "y"]), ("c*", &["assume:c<..>"])]);
+    assert_eq!(resolved(&roles, &["assume:a"]), ["assume:a", "assume:b", "x", "y"]);
+    assert_eq!(resolved(&roles, &["assume:cd", "assume:c*"]), ["assume:c*"]);
+}
+
+#[test]
+fn an_expansion_without_end_is_cut_off_by_its_limit() {
+    let roles = resolver(&[("a*", &["assume:a<..>b"])]);
+    assert_eq!(roles.resolve(strings(&["assume:a"])), Err(TooLarge));
+    assert_eq!(roles.expand(strings(&["assume:a"])), Err(TooLarge));
+    assert!(roles.expand(strings(&["assume:b"])).is_ok());
+    // For everybody the role is as if it were not there, so that whoever can mend it still gets in.
+    let everybody = resolver(&[("anonymous", &["assume:a"]), ("a*", &["assume:a<..>b"])]).everybody();
+    assert!(everybody.allows("queue:status:x") && !everybody.allows("assume:a"));
+}
+
+#[test]
+fn everybody_has_the_starter_and_the_role_anonymous() {
+    let plain = Resolver::default().expand(strings(&["queue:create-task:x"])).unwrap();
+    assert!(plain.allows("queue:status:abc") && plain.allows("queue:create-task:x") && plain.allows(ASSUME_ANONYMOUS));
+    assert!(!plain.allows("secrets:get:x"));
+    let roles = resolver(&[("anonymous", &["assume:visitor"]), ("visitor", &["secrets:get:x"])]);
+    for scopes in [roles.expand([]).unwrap(), roles.expand(strings(&["assume:other"])).unwrap()] {
+        assert!(scopes.allows("queue:status:abc") && scopes.allows("secrets:get:x"), "{scopes:?}");
+    }
+    assert!(roles.everybody().allows("secrets:get:x"));
+    assert_eq!(roles.expand(strings(&["*"])).unwrap(), ScopeSet::new(strings(&["*"])));
+}
+
+#[test]
+fn what_is_added_is_what_the_old_scopes_do_not_cover() {
+    let added = |role: Option<&str>, new: &[&str], old: &[&str]| added(role, &strings(new), &strings(old));
+    assert_eq!(added(None, &["a", "b:c", "d"], &["a", "b:*"]), ["d"]);
+    assert_eq!(added(None, &["b:*"], &["b:c"]), ["b:*"]);
+    // Whoever writes a parameter must hold whatever it may become.
+    assert_eq!(added(Some("r*"), &["x:<..>:y"], &[]), ["x:*"]);
+    assert_eq!(added(Some("r*"), &["x:<..>:y", "x:<..>:z"], &["x:<..>:y"]), ["x:*"]);
+    assert!(added(Some("r*"), &["x:<..>:y"], &["x:*"]).is_empty());
+    assert_eq!(added(Some("r"), &["x:<..>"], &[]), ["x:<..>"]);
+}
+
+#[test]
+fn a_cycle_is_found_and_shown() {
+    let roles = resolver(&[
+        ("a", &["assume:b"]),
+        ("b", &["x", "assume:c*"]),
+        ("c:d", &["assume:a"]),
+        ("e", &["assume:a", "*"]),
+        ("f*", &["assume:f<..>x"]),
+        ("g*", &["assume:h:<..>"]),
+        ("h:*", &["assume:b"]),
+        ("i:*", &["assume:i"]),
+        ("j:k", &["assume:j:*"]),
+    ]);
+    assert_eq!(roles.find_cycle("a").unwrap(), ["a", "b", "c:d", "a"]);
+    assert_eq!(roles.find_cycle("f*").unwrap(), ["f*", "f*"]);
+    assert_eq!(roles.find_cycle("j:k").unwrap(), ["j:k", "j:k"]);
+    for harmless in ["e", "g*", "h:*", "i:*", "nobody"] {
+        assert_eq!(roles.find_cycle(harmless), None, "{harmless}");
+    }
+}
+
+#[test]
+fn what_cannot_be_a_role_is_refused() {
+    for good in ["a", "*", "repo:github.com/a/b:*", " ", &"x".repeat(ROLE_ID_MAX)] {
+        assert!(valid_role_id(good), "{good}");
+    }
+    for bad in ["", "a**", "\u{e9}", "a\n", &"x".repeat(ROLE_ID_MAX + 1)] {
+        assert!(!valid_role_id(bad), "{bad}");
+    }
+    assert!(check_scopes(&strings(&["a", "b*", ""])).is_ok());
+    assert!(check_scopes(&strings(&["a", "b**"])).unwrap_err().contains("scopes[1]"));
+    assert!(check_scopes(&["a".repeat(SCOPE_CHARS_MAX + 1)]).unwrap_err().contains("scopes[0]"));
+    assert!(check_scopes(&vec![String::new(); SCOPES_MAX + 1]).unwrap_err().contains("10001"));
+    assert!(check_parameters(&strings(&["a:<..>:b", "c"])).is_ok());
+    assert!(check_parameters(&strings(&["a:<..>:<..>"])).is_err());
+    assert!(check_parameters(&strings(&["a:*<..>"])).is_err());
+    assert!(check_description(&"x".repeat(DESCRIPTION_CHARS_MAX)).is_ok());
+    assert!(check_description(&"x".repeat(DESCRIPTION_CHARS_MAX + 1)).is_err());
+    assert!(check_description("\0").is_err());
+}
+
+/// Roles whose expansion ends: what a parameter is handed on to is never longer than what it came from.
+fn any_roles() -> impl Strategy<Value = Vec<(String, Vec<String>)>> {
+    let scope = "(assume:[ab]{0,3}(<\\.\\.>)?\\*?)|([xy]{0,2}(<\\.\\.>)?[xy]{0,2}\\*?)";
+    proptest::collection::vec(("[ab]{1,3}\\*?", proptest::collection::vec(scope, 0..4)), 0..6)
+}
+
+fn build(roles: Vec<(String, Vec<String>)>) -> Resolver {
+    let fits = |scope: &String| valid_scope(scope) && check_parameters(std::slice::from_ref(scope)).is_ok();
+    Resolver::new(roles.into_iter().map(|(role_id, mut scopes)| {
+        scopes.retain(fits);
+        RoleScopes { role_id, scopes }
+    }))
+}
+
+fn any_held() -> impl Strategy<Value = Vec<String>> {
+    let scope = "(assume:[ab]{0,4}\\*?)|([xy]{0,3}\\*?)|(assume?\\*)";
+    proptest::collection::vec(scope, 0..5)
+        .prop_map(|held| held.into_iter().filter(|scope| valid_scope(scope)).collect())
+}
+
+proptest! {
+    #[test]
+    fn expansion_ends_keeps_what_is_held_and_is_idempotent(roles in any_roles(), held in any_held()) {
+        let roles = build(roles);
+        // Roles that hand a longer name to themselves have no end; the limit is theirs.
+        let Ok(once) = roles.resolve(held.clone()) else { return Ok(()) };
+        prop_assert_eq!(once.first_missing(&held), None);
+        let again = roles.resolve(once.iter().map(str::to_owned)).unwrap();
+        prop_assert_eq!(&again, &once);
+    }
+
+    #[test]
+    fn more_scopes_never_expand_to_less(roles in any_roles(), held in any_held(), more in any_held()) {
+        let roles = build(roles);
+        let (Ok(less), Ok(all)) = (roles.resolve(held.clone()), roles.resolve([held, more].concat())) else {
+            return Ok(());
+        };
+        let less: Vec<String> = less.iter().map(str::to_owned).collect();
+        prop_assert_eq!(all.first_missing(&less), None);
+    }
+
+    #[test]
+    fn a_wider_pattern_expands_to_no_less(roles in any_roles(), name in "[ab]{0,4}", keep in 0..5_usize) {
+        let roles = build(roles);
+        let wide = format!("assume:{}*", &name[..keep.min(name.len())]);
+        let (Ok(one), Ok(many)) = (roles.resolve([format!("assume:{name}")]), roles.resolve([wide])) else {
+            return Ok(());
+        };
+        let one: Vec<String> = one.iter().map(str::to_owned).collect();
+        prop_assert_eq!(many.first_missing(&one), None);
+    }
+
+    #[test]
+    fn roles_without_cycles_stay_within_the_limit(roles in any_roles(), held in any_held()) {
+        let ids: Vec<String> = roles.iter().map(|(id, _)| id.clone()).collect();
+        let roles = build(roles);
+        if ids.iter().all(|id| roles.find_cycle(id).is_none()) {
+            prop_assert!(roles.resolve(held).is_ok());
+        }
+    }
+}

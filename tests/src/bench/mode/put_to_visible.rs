@@ -1,0 +1,67 @@
+//! From the start of a create (on Azure: of a put) until a poller has the message, which asks in a tight loop on another
+//! connection. Each lane has a queue and a poller of its own. The message is deleted before the next turn; the loop goes
+//! on all the time, so that a create begins at any moment of a poll.
+
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::Mode;
+use crate::bench::BenchError;
+use crate::bench::lane::Lane;
+use crate::bench::messages::{Message, QueueUrls, delete, get};
+
+/// What a poller saw, and when.
+type Seen = Result<(Message, Instant), BenchError>;
+
+/// The lane's poller.
+pub(crate) struct PutToVisible {
+    urls: QueueUrls,
+    seen: UnboundedReceiver<Seen>,
+    /// Ends the poller when the lane ends.
+    _poller: JoinSet<()>,
+}
+
+impl Mode for PutToVisible {
+    const STEPS: &'static [&'static str] = &["visible"];
+    const COUNTS: &'static str = "messages";
+    const ON_AZURE: bool = true;
+
+    async fn prepare(lane: &mut Lane) -> Result<Self, BenchError> {
+        lane.use_queue_of_its_own();
+        let urls = lane.lowest_queue().await?;
+        let mut client = lane.another_client()?;
+        let (sender, seen) = unbounded_channel();
+        let mut poller = JoinSet::new();
+        let polled = urls.clone();
+        poller.spawn_local(async move {
+            loop {
+                let got = get(&mut client, &polled, 1).await;
+                let now = Instant::now();
+                let news: Vec<Seen> = match got {
+                    Ok(messages) => messages.into_iter().map(|message| Ok((message, now))).collect(),
+                    Err(error) => vec![Err(error)],
+                };
+                if news.into_iter().any(|news| sender.send(news).is_err()) {
+                    return;
+                }
+            }
+        });
+        Ok(Self { urls, seen, _poller: poller })
+    }
+
+    async fn turn(&mut self, lane: &mut Lane) -> Result<u64, BenchError> {
+        let began = Instant::now();
+        let text = lane.put().await?;
+        loop {
+            let ended = || BenchError::Generator("the poller has ended".to_owned());
+            let (message, seen) = self.seen.recv().await.ok_or_else(ended)??;
+            delete(lane.client(), &self.urls, &message).await?;
+            // A message of a turn that failed half-way is only cleared away.
+            if message.text == text {
+                lane.record(0, began, seen);
+                return Ok(1);
+            }
+        }
+    }
+}

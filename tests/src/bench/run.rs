@@ -1,0 +1,169 @@
+//! What the lanes of a run share: the service, the queue, the window in which their calls count, and how much is left.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::{Instant, sleep_until};
+
+use super::figures::Figures;
+use super::service::Service;
+use super::{BenchError, Settings};
+use crate::random::Random;
+
+/// What all lanes of a run share. They live on one thread.
+#[derive(Debug)]
+pub(crate) struct Run {
+    service: Service,
+    connections: usize,
+    task_queues: usize,
+    seed: u64,
+    queue: String,
+    /// Queues of Azure that were made, to be removed at the end.
+    made: RefCell<BTreeSet<String>>,
+    figures: RefCell<Figures>,
+    start: Cell<Option<Instant>>,
+    end: Cell<Option<Instant>>,
+    to_create: Cell<u64>,
+    to_claim: Cell<u64>,
+    depth: Cell<u64>,
+    exhausted: Notify,
+}
+
+impl Run {
+    pub(crate) fn new(service: Service, settings: &Settings, seed: u64, steps: usize) -> Self {
+        // A queue of its own: what an earlier run has left must not be claimed in this one.
+        let mut queue = "bench/load-".to_owned();
+        Random::from_seed(seed).push_hex(&mut queue, 12);
+        Self {
+            service,
+            connections: settings.connections(),
+            task_queues: settings.task_queues.max(1),
+            seed,
+            queue,
+            made: RefCell::default(),
+            figures: RefCell::new(Figures::new(steps)),
+            start: Cell::new(None),
+            end: Cell::new(None),
+            to_create: Cell::new(0),
+            to_claim: Cell::new(0),
+            depth: Cell::new(0),
+            exhausted: Notify::new(),
+        }
+    }
+
+    /// How many tasks the lanes are to create before measuring.
+    pub(crate) fn expect_tasks(&self, tasks: u64) {
+        self.to_create.set(tasks);
+        self.to_claim.set(tasks);
+        self.depth.set(tasks);
+    }
+
+    /// How many of those tasks are each lane's part.
+    pub(crate) fn share(&self) -> usize {
+        usize::try_from(self.depth.get()).unwrap_or(usize::MAX) / self.connections
+    }
+
+    /// Whether the caller is to create one of those tasks.
+    pub(crate) fn take_prefill(&self) -> bool {
+        let left = self.to_create.get();
+        self.to_create.set(left.saturating_sub(1));
+        left > 0
+    }
+
+    /// For modes that only take: these tasks are gone, and with the last one the run ends.
+    pub(crate) fn note_claimed(&self, tasks: u64) {
+        self.to_claim.set(self.to_claim.get().saturating_sub(tasks));
+        if self.to_claim.get() == 0 {
+            self.note_dry();
+        }
+    }
+
+    /// Nothing is left to do: the run ends here.
+    pub(crate) fn note_dry(&self) {
+        let now = Instant::now();
+        self.end.set(Some(self.end.get().map_or(now, |end| end.min(now))));
+        self.exhausted.notify_one();
+    }
+
+    pub(crate) fn service(&self) -> &Service {
+        &self.service
+    }
+
+    pub(crate) fn connections(&self) -> usize {
+        self.connections
+    }
+
+    pub(crate) fn task_queues(&self) -> usize {
+        self.task_queues
+    }
+
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// The task queue that lanes share unless their mode wants it otherwise.
+    pub(crate) fn queue(&self) -> &str {
+        &self.queue
+    }
+
+    /// The queues of Azure that lanes have made.
+    pub(crate) fn made(&self) -> std::cell::RefMut<'_, BTreeSet<String>> {
+        self.made.borrow_mut()
+    }
+
+    pub(crate) fn open_window(&self, start: Instant, end: Instant) {
+        self.start.set(Some(start));
+        self.end.set(Some(end));
+    }
+
+    /// Whether lanes are to go on.
+    pub(crate) fn is_open(&self) -> bool {
+        self.end.get().is_some_and(|end| Instant::now() < end)
+    }
+
+    /// Waits until time is up, the tasks are used up or a lane has failed.
+    pub(crate) async fn wait_for_the_end(&self, lanes: &mut JoinSet<Result<(), BenchError>>) -> Option<BenchError> {
+        let end = self.end.get()?;
+        loop {
+            tokio::select! {
+                () = sleep_until(end) => return None,
+                () = self.exhausted.notified() => return None,
+                Some(finished) = lanes.join_next() => {
+                    if let Some(failure) = failure_of(finished) {
+                        return Some(failure);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends the window now, if it has not ended by itself, and says how long it was.
+    pub(crate) fn close_window(&self) -> Duration {
+        let now = Instant::now();
+        let end = self.end.get().unwrap_or(now).min(now);
+        self.end.set(Some(end));
+        end.saturating_duration_since(self.start.get().unwrap_or(end))
+    }
+
+    pub(crate) fn figures(&self) -> std::cell::RefMut<'_, Figures> {
+        self.figures.borrow_mut()
+    }
+
+    /// Whether something that happened between these moments belongs to the figures.
+    pub(crate) fn counts(&self, began: Instant, ended: Instant) -> bool {
+        let window = self.start.get().zip(self.end.get());
+        window.is_some_and(|(start, end)| began >= start && ended <= end)
+    }
+}
+
+/// Why a lane ended, if not because time was up.
+pub(crate) fn failure_of(finished: Result<Result<(), BenchError>, JoinError>) -> Option<BenchError> {
+    match finished {
+        Ok(Ok(())) => None,
+        Ok(Err(error)) => Some(error),
+        Err(error) => Some(BenchError::Generator(error.to_string())),
+    }
+}

@@ -1,0 +1,164 @@
+//! What the user of the load generator may choose.
+
+use std::path::PathBuf;
+
+use clap::{Parser, ValueEnum};
+use tenure_api::credentials::{AccessToken, Credentials};
+
+use super::BenchError;
+use super::azure::Azure;
+use super::service::Service;
+use crate::http::Account;
+
+/// What modes take from that take many at once, if no other depth is asked for.
+const DEEP: u64 = 100_000;
+/// And what modes take from that take one after the other.
+const SHALLOW: u64 = 20_000;
+/// How many connections call if no other number is asked for.
+const CONNECTIONS: usize = 64;
+/// And how many do nothing but wait for work.
+const POLLERS: usize = 500;
+
+/// Measures a task queue.
+#[derive(Debug, Parser)]
+#[command(name = "tenure-bench", version)]
+pub struct Settings {
+    /// What to measure.
+    #[arg(value_enum)]
+    pub mode: ModeName,
+    /// How many connections call at the same time, each one request after the other; 64, or 500 idle pollers.
+    #[arg(long)]
+    pub connections: Option<usize>,
+    /// How long to measure.
+    #[arg(long, default_value_t = 10)]
+    pub seconds: u64,
+    /// How long to run before measuring.
+    #[arg(long, default_value_t = 3)]
+    pub warmup: u64,
+    /// How many tasks to put into the queue first; 0 is as many as the mode needs.
+    #[arg(long, default_value_t = 0)]
+    pub prefill: u64,
+    /// Over how many task queues `idle-pollers` are spread.
+    #[arg(long, default_value_t = 1)]
+    pub task_queues: usize,
+    /// A file with clientId, accessToken and rootUrl, instead of the three flags.
+    #[arg(long)]
+    pub credentials: Option<PathBuf>,
+    /// Where the server is.
+    #[arg(long, env = "TASKCLUSTER_ROOT_URL")]
+    pub root_url: Option<String>,
+    /// Who to call as; needs the scopes of submitters and workers.
+    #[arg(long, env = "TASKCLUSTER_CLIENT_ID")]
+    pub client_id: Option<String>,
+    /// The secret of that client.
+    #[arg(long, env = "TASKCLUSTER_ACCESS_TOKEN", hide_env_values = true)]
+    pub access_token: Option<String>,
+    /// Measures a queue service of Azure here instead, for example Azurite's http://127.0.0.1:10001/devstoreaccount1.
+    #[arg(long, requires = "azure_key")]
+    pub azure_queue: Option<String>,
+    /// The account there.
+    #[arg(long, default_value = "devstoreaccount1")]
+    pub azure_account: String,
+    /// That account's key, in base64.
+    #[arg(long, env = "TENURE_BENCH_AZURE_KEY", hide_env_values = true)]
+    pub azure_key: Option<String>,
+    /// The server's process, to count its processor time.
+    #[arg(long)]
+    pub server_pid: Option<u32>,
+    /// PostgreSQL's first process; found through the database or the server where it is not given.
+    #[arg(long)]
+    pub pg_pid: Option<u32>,
+    /// The server's database, to count WAL and to read the durability settings.
+    #[arg(long, env = "TENURE_BENCH_DATABASE_URL", hide_env_values = true)]
+    pub database_url: Option<String>,
+    /// Leaves out the table's head, for a series of rows.
+    #[arg(long)]
+    pub no_head: bool,
+}
+
+/// The modes by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ModeName {
+    /// Create a task, claim one, report it completed.
+    Lifecycle,
+    /// Create tasks and leave them.
+    Create,
+    /// Claim up to 32 at once and report each.
+    Claim32,
+    /// Renew a claim.
+    Reclaim,
+    /// Read a task's status.
+    Status,
+    /// From the start of a create until a worker that was waiting has the task.
+    Pickup,
+    /// Get one message at a time.
+    Get1,
+    /// Get up to 32 messages at once.
+    Get32,
+    /// Delete messages that were got before.
+    Delete,
+    /// From the start of a create, or put, until a poller in a tight loop has the message.
+    PutToVisible,
+    /// Poll the seven empty queues of a task queue once a second on each connection.
+    IdlePollers,
+}
+
+impl Settings {
+    /// How many lanes there are.
+    pub(crate) fn connections(&self) -> usize {
+        let default = if self.mode == ModeName::IdlePollers { POLLERS } else { CONNECTIONS };
+        self.connections.unwrap_or(default).max(1)
+    }
+
+    /// How many tasks, or messages, are there when measuring begins.
+    pub(crate) fn depth(&self) -> u64 {
+        match self.mode {
+            _ if self.prefill > 0 => self.prefill,
+            ModeName::Claim32 | ModeName::Get32 => DEEP,
+            ModeName::Get1 | ModeName::Delete => SHALLOW,
+            _ => 0,
+        }
+    }
+
+    /// What is measured.
+    pub(crate) fn service(&self) -> Result<Service, BenchError> {
+        match (&self.azure_queue, &self.azure_key) {
+            (Some(url), Some(key)) => Ok(Service::Azure(Azure::new(url, &self.azure_account, key)?)),
+            _ => Ok(Service::Tenure(self.account()?)),
+        }
+    }
+
+    fn account(&self) -> Result<Account, BenchError> {
+        if let Some(path) = &self.credentials {
+            let failed = |reason: String| BenchError::CredentialsFile { path: path.display().to_string(), reason };
+            let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+            return serde_json::from_str(&text).map_err(|error| failed(error.to_string()));
+        }
+        let (Some(root_url), Some(client_id), Some(token)) = (&self.root_url, &self.client_id, &self.access_token)
+        else {
+            return Err(BenchError::NoAccount);
+        };
+        let access_token = AccessToken::new(token.clone());
+        let credentials = Credentials { client_id: client_id.clone(), access_token, certificate: None };
+        Ok(Account { credentials, root_url: root_url.clone() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::run::Run;
+
+    #[test]
+    fn a_mode_has_the_connections_and_the_depth_that_it_needs() {
+        let settings = |words: &[&str]| Settings::parse_from([&["tenure-bench"], words].concat());
+        assert_eq!((settings(&["create"]).connections(), settings(&["create"]).depth()), (CONNECTIONS, 0));
+        assert_eq!((settings(&["idle-pollers"]).connections(), settings(&["get32"]).depth()), (POLLERS, DEEP));
+        let given = settings(&["get1", "--connections", "3", "--prefill", "100"]);
+        assert_eq!((given.connections(), given.depth()), (3, 100));
+        let azure = Azure::new("http://h", "account", "c2VjcmV0").unwrap();
+        let run = Run::new(Service::Azure(azure), &given, 1, 1);
+        run.expect_tasks(given.depth());
+        assert_eq!(run.share(), 33);
+    }
+}

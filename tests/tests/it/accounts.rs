@@ -1,0 +1,493 @@
+//! Clients and roles over the API: each success, each refusal, what everybody's servers make of it, and attempts to get
+//! more than one has.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tenure_api::credentials::{AccessToken, Credentials, Grant, issue, seed};
+use tenure_tests::clock::unix_millis;
+use tenure_tests::http::Answer;
+use tenure_tests::server::Server;
+
+use crate::rig::{
+    LOOK_EVERY, Raw, Rig, call, claim_path, client_of, definition, eventually, minutes_from_now, new_task, worker,
+};
+
+pub const API: &str = "/api/auth/v1";
+pub const DENIED: &str = "InsufficientScopes";
+const QUEUE: &str = "accounts/queue";
+/// What is read once a second, with time for a busy machine.
+const FELT_WITHIN: Duration = Duration::from_millis(1_500);
+
+/// One who calls the Auth API.
+pub struct Caller<'a> {
+    pub server: &'a Server,
+    pub who: &'a Credentials,
+}
+
+impl Caller<'_> {
+    pub async fn call(&self, method: &str, path: &str, body: Option<Value>) -> Answer {
+        call(&mut client_of(self.server), self.who, method, &format!("{API}{path}"), body.as_ref()).await
+    }
+
+    #[track_caller]
+    fn good(answer: Answer) -> Value {
+        assert!(answer.is_success(), "{} {}", answer.status, answer.body);
+        answer.body
+    }
+
+    pub async fn get(&self, path: &str) -> Value {
+        Self::good(self.call("GET", path, None).await)
+    }
+
+    pub async fn put(&self, path: &str, body: Value) -> Value {
+        Self::good(self.call("PUT", path, Some(body)).await)
+    }
+
+    pub async fn post(&self, path: &str, body: Option<Value>) -> Value {
+        Self::good(self.call("POST", path, body).await)
+    }
+
+    pub async fn delete(&self, path: &str) {
+        assert_eq!(self.call("DELETE", path, None).await.status, 204);
+    }
+
+    /// Asserts a refusal, and gives its message.
+    pub async fn refused(&self, (method, path): (&str, &str), body: Option<Value>, status: u16, code: &str) -> String {
+        let answer = self.call(method, path, body).await;
+        assert_eq!((answer.status, answer.code()), (status, code), "{method} {path}: {}", answer.body);
+        answer.body["message"].as_str().unwrap().to_owned()
+    }
+
+    pub async fn scopes(&self) -> Vec<String> {
+        serde_json::from_value(self.get("/scopes/current").await["scopes"].take()).unwrap()
+    }
+}
+
+pub fn by<'a>(rig: &'a Rig, who: &'a Credentials) -> Caller<'a> {
+    Caller { server: &rig.server, who }
+}
+
+pub fn a_client(scopes: &[&str]) -> Value {
+    json!({"description": "d", "expires": minutes_from_now(60), "scopes": scopes})
+}
+
+pub fn a_role(scopes: &[&str]) -> Value {
+    json!({"description": "d", "scopes": scopes})
+}
+
+pub fn credentials(client: &Value) -> Credentials {
+    Credentials {
+        client_id: client["clientId"].as_str().unwrap().to_owned(),
+        access_token: AccessToken::new(client["accessToken"].as_str().unwrap().to_owned()),
+        certificate: None,
+    }
+}
+
+pub fn lend(issuer: &Credentials, scopes: &[&str]) -> Credentials {
+    let now = unix_millis();
+    let grant = Grant {
+        name: None,
+        scopes: scopes.iter().map(|&scope| scope.to_owned()).collect(),
+        start_ms: now,
+        expiry_ms: now + 60_000,
+        seed: seed([7; 33]),
+    };
+    issue(&issuer.client_id, &issuer.access_token.key(), grant)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_lives_from_its_creation_to_its_deletion() {
+    let rig = Rig::start().await;
+    let root = by(&rig, &rig.root);
+    let definition = a_client(&["queue:claimed-count:*"]);
+    let path = "/clients/ci%2Fone";
+    let made = root.put(path, definition.clone()).await;
+    let mine = credentials(&made);
+    assert_eq!(mine.client_id, "ci/one");
+    assert_eq!(made["expandedScopes"], json!(["assume:client-id:ci/one", "queue:claimed-count:*"]));
+    assert!(by(&rig, &mine).scopes().await.contains(&"queue:claimed-count:*".to_owned()));
+
+    // Whoever has not got the answer asks again, and gets the same one; any other definition is a conflict.
+    assert_eq!(root.put(path, definition.clone()).await["accessToken"], made["accessToken"]);
+    for (field, value) in [("description", json!("other")), ("scopes", json!([])), ("deleteOnExpiration", json!(true))]
+    {
+        let mut other = definition.clone();
+        other[field] = value;
+        root.refused(("PUT", path), Some(other), 409, "RequestConflict").await;
+    }
+
+    // The token is told to whoever made it, and to nobody else.
+    let mut shown = root.get(path).await;
+    assert_eq!(shown.get("accessToken"), None);
+    assert_eq!((&shown["disabled"], &shown["deleteOnExpiration"]), (&json!(false), &json!(false)));
+    shown["lastDateUsed"] = made["lastDateUsed"].clone();
+    shown["accessToken"] = made["accessToken"].clone();
+    assert_eq!(shown, made);
+
+    let mut changed = a_client(&["queue:get-task:*"]);
+    changed["deleteOnExpiration"] = json!(true);
+    let changed = root.post(path, Some(changed)).await;
+    assert_eq!((&changed["scopes"], &changed["deleteOnExpiration"]), (&json!(["queue:get-task:*"]), &json!(true)));
+    assert!(!by(&rig, &mine).scopes().await.contains(&"queue:claimed-count:*".to_owned()), "felt at once");
+    let unchanged = json!({"description": "new", "expires": minutes_from_now(60)});
+    assert_eq!(root.post(path, Some(unchanged)).await["scopes"], json!(["queue:get-task:*"]));
+
+    let reset = root.post(&format!("{path}/reset"), None).await;
+    assert_ne!(reset["accessToken"], made["accessToken"]);
+    assert_ne!(reset["lastRotated"], made["lastRotated"]);
+    assert_eq!(by(&rig, &mine).call("GET", "/scopes/current", None).await.status, 401);
+    let mine = credentials(&reset);
+    for (verb, status) in [("disable", 401), ("disable", 401), ("enable", 200), ("enable", 200)] {
+        let answer = root.post(&format!("{path}/{verb}"), None).await;
+        assert_eq!(answer["disabled"], json!(verb == "disable"));
+        assert_eq!(by(&rig, &mine).call("GET", "/scopes/current", None).await.status, status, "{verb}");
+    }
+    let used = async || (root.get(path).await["lastDateUsed"] != made["created"]).then_some(());
+    eventually("the use of the client is noted", used).await;
+
+    for _ in 0..2 {
+        root.delete(path).await;
+    }
+    assert_eq!(by(&rig, &mine).call("GET", "/scopes/current", None).await.status, 401);
+    for (method, path) in [("GET", path), ("POST", path)] {
+        let body = (method == "POST").then(|| a_client(&[]));
+        root.refused((method, path), body, 404, "ResourceNotFound").await;
+    }
+    for verb in ["reset", "enable", "disable"] {
+        root.refused(("POST", &format!("{path}/{verb}")), None, 404, "ResourceNotFound").await;
+    }
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_stops_at_its_end_and_one_without_an_end_says_the_year_3000() {
+    let rig = Rig::start().await;
+    let root = by(&rig, &rig.root);
+    let mut over = a_client(&["*"]);
+    over["expires"] = json!(minutes_from_now(-1));
+    let over = credentials(&root.put("/clients/over", over).await);
+    assert_eq!(by(&rig, &over).call("GET", "/scopes/current", None).await.status, 401);
+    assert_eq!(root.get("/clients/root").await["expires"], "3000-01-01T00:00:00.000Z");
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_and_roles_are_listed_in_pages() {
+    let rig = Rig::start().await;
+    let root = by(&rig, &rig.root);
+    let ids: Vec<String> = (0..5).map(|number| format!("page/{number}")).collect();
+    for id in &ids {
+        let segment = id.replace('/', "%2F");
+        root.put(&format!("/clients/{segment}"), a_client(&[])).await;
+        root.put(&format!("/roles/{segment}"), a_role(&["a"])).await;
+    }
+    for (list, field, id) in [
+        ("/clients/?prefix=page/", "clients", Some("clientId")),
+        ("/roles2/?", "roles", Some("roleId")),
+        ("/roleids/?", "roleIds", None),
+    ] {
+        let whole = root.get(list).await;
+        assert_eq!(whole.get("continuationToken"), None, "{list}");
+        let name = |entry: &Value| id.map_or(entry, |id| &entry[id]).as_str().unwrap().to_owned();
+        let names = |body: &Value| body[field].as_array().unwrap().iter().map(name).collect::<Vec<_>>();
+        assert_eq!(names(&whole), ids, "{list}");
+        let (mut found, mut token, mut pages) = (Vec::new(), String::new(), 0);
+        loop {
+            let page = root.get(&format!("{list}&limit=2{token}")).await;
+            found.extend(names(&page));
+            pages += 1;
+            match page["continuationToken"].as_str() {
+                Some(next) => token = format!("&continuationToken={next}"),
+                None => break,
+            }
+        }
+        assert_eq!((found, pages), (ids.clone(), 3), "{list}");
+        for wrong in ["limit=0", "limit=x", "limit=-1", "other=1"] {
+            root.refused(("GET", &format!("{list}&{wrong}")), None, 400, "InvalidRequestArguments").await;
+        }
+        root.refused(("GET", &format!("{list}&continuationToken=%3F")), None, 400, "InputError").await;
+    }
+    assert_eq!(root.get("/clients/?prefix=page/3").await["clients"].as_array().unwrap().len(), 1);
+    root.refused(("GET", "/clients/?prefix=a%20b"), None, 400, "InvalidRequestArguments").await;
+    let roles = root.get("/roles/").await;
+    assert_eq!(roles.as_array().unwrap().len(), 5);
+    assert_eq!(roles[0]["expandedScopes"], json!(["a", "assume:page/0"]));
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_role_lives_from_its_creation_to_its_deletion() {
+    let rig = Rig::start().await;
+    let root = by(&rig, &rig.root);
+    let path = "/roles/team%3A*";
+    let made = root.put(path, a_role(&["queue:create-task:<..>:*"])).await;
+    assert_eq!(made["roleId"], "team:*");
+    assert_eq!(made["expandedScopes"], json!(["assume:team:*", "queue:create-task:*"]));
+    assert_eq!(root.put(path, a_role(&["queue:create-task:<..>:*"])).await, made, "a repeat");
+    root.refused(("PUT", path), Some(a_role(&["x"])), 409, "RequestConflict").await;
+    assert_eq!(root.get(path).await, made);
+
+    let member = credentials(&root.put("/clients/member", a_client(&["assume:team:red"])).await);
+    let member = by(&rig, &member);
+    assert!(member.scopes().await.contains(&"queue:create-task:red:*".to_owned()));
+    let changed = root.post(path, Some(a_role(&["paint:<..>"]))).await;
+    assert_eq!((&changed["created"], &changed["scopes"]), (&made["created"], &json!(["paint:<..>"])));
+    let scopes = member.scopes().await;
+    assert!(scopes.contains(&"paint:red".to_owned()) && !scopes.contains(&"queue:create-task:red:*".to_owned()));
+    root.put("/roles/client-id%3Amember", a_role(&["by-name"])).await;
+    assert!(member.scopes().await.contains(&"by-name".to_owned()));
+
+    for _ in 0..2 {
+        root.delete(path).await;
+    }
+    assert!(!member.scopes().await.contains(&"paint:red".to_owned()));
+    root.refused(("GET", path), None, 404, "ResourceNotFound").await;
+    root.refused(("POST", path), Some(a_role(&[])), 404, "ResourceNotFound").await;
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn roles_that_cannot_be_are_refused_and_change_nothing() {
+    let rig = Rig::start().await;
+    let root = by(&rig, &rig.root);
+    root.put("/roles/a", a_role(&["assume:b"])).await;
+    let message = root.refused(("PUT", "/roles/b"), Some(a_role(&["assume:a"])), 400, "InputError").await;
+    assert!(message.contains(r#""b" -> "a" -> "b""#), "{message}");
+    root.refused(("POST", "/roles/a"), Some(a_role(&["assume:*"])), 400, "InputError").await;
+    root.refused(("PUT", "/roles/g*"), Some(a_role(&["assume:g<..>x"])), 400, "InputError").await;
+    for scopes in [&["a**"][..], &["a:<..>:<..>"], &["a*<..>"], &["\u{e9}"]] {
+        let message = root.refused(("PUT", "/roles/c*"), Some(a_role(scopes)), 400, "InputValidationError").await;
+        assert!(message.contains("scope"), "{message}");
+    }
+    for id in ["a**", "%C3%A9", "a%0A"] {
+        let path = format!("/roles/{id}");
+        let message = root.refused(("PUT", &path), Some(a_role(&[])), 400, "InvalidRequestArguments").await;
+        assert!(message.contains("roleId"), "{message}");
+    }
+    for body in [json!({"scopes": []}), json!({"description": "d"}), json!({"description": "d", "scopes": [1]})] {
+        root.refused(("PUT", "/roles/c"), Some(body), 400, "InputValidationError").await;
+    }
+    let long = json!({"description": "x".repeat(10_241), "scopes": []});
+    assert!(root.refused(("PUT", "/roles/c"), Some(long), 400, "InputValidationError").await.contains("description"));
+    assert_eq!(root.get("/roleids/").await["roleIds"], json!(["a"]));
+    assert_eq!(root.get("/roles/a").await["scopes"], json!(["assume:b"]));
+    for id in ["a%20b", "a~b", "%C3%A9"] {
+        let path = format!("/clients/{id}");
+        let message = root.refused(("PUT", &path), Some(a_client(&[])), 400, "InvalidRequestArguments").await;
+        assert!(message.contains("clientId"), "{message}");
+    }
+    for (field, value) in [("scopes", json!(["a**"])), ("expires", json!("soon")), ("clientId", json!("c"))] {
+        let mut body = a_client(&[]);
+        body[field] = value;
+        let message = root.refused(("PUT", "/clients/c"), Some(body), 400, "InputValidationError").await;
+        assert!(message.contains(field), "{message}");
+    }
+    root.refused(("GET", "/clients/c"), None, 404, "ResourceNotFound").await;
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn everything_about_clients_and_roles_needs_its_scope() {
+    let rig = Rig::start().await;
+    by(&rig, &rig.root).put("/clients/victim", a_client(&["x"])).await;
+    by(&rig, &rig.root).put("/roles/victim", a_role(&["x"])).await;
+    let nobody = rig.make_client("small", &["auth:none"]).await;
+    let (client, role) = ("/clients/victim", "/roles/victim");
+    let verb = |verb: &str| format!("{client}/{verb}");
+    let cases = [
+        ("GET", "/clients/".to_owned(), None, "auth:list-clients"),
+        ("GET", client.to_owned(), None, "auth:get-client:victim"),
+        ("PUT", client.to_owned(), Some(a_client(&[])), "auth:create-client:victim"),
+        ("POST", client.to_owned(), Some(a_client(&[])), "auth:update-client:victim"),
+        ("DELETE", client.to_owned(), None, "auth:delete-client:victim"),
+        ("POST", verb("reset"), None, "auth:reset-access-token:victim"),
+        ("POST", verb("enable"), None, "auth:enable-client:victim"),
+        ("POST", verb("disable"), None, "auth:disable-client:victim"),
+        ("GET", "/roles/".to_owned(), None, "auth:list-roles"),
+        ("GET", "/roles2/".to_owned(), None, "auth:list-roles"),
+        ("GET", "/roleids/".to_owned(), None, "auth:list-roles"),
+        ("GET", role.to_owned(), None, "auth:get-role:victim"),
+        ("PUT", role.to_owned(), Some(a_role(&[])), "auth:create-role:victim"),
+        ("POST", role.to_owned(), Some(a_role(&[])), "auth:update-role:victim"),
+        ("DELETE", role.to_owned(), None, "auth:delete-role:victim"),
+    ];
+    for (method, path, body, scope) in cases {
+        let message = by(&rig, &nobody).refused((method, &path), body.clone(), 403, DENIED).await;
+        assert!(message.contains(scope) && message.contains("small"), "{method} {path}: {message}");
+        let bytes = body.map(|body| body.to_string().into_bytes());
+        let unsigned = Raw::new(method, &format!("{API}{path}")).json(bytes.as_deref());
+        rig.send(&unsigned).await.refused(403, DENIED);
+    }
+    let root = by(&rig, &rig.root);
+    assert_eq!((&root.get(client).await["scopes"], &root.get(role).await["scopes"]), (&json!(["x"]), &json!(["x"])));
+    let narrowed = lend(&rig.root, &["auth:nothing"]);
+    // Everybody has these two.
+    assert!(by(&rig, &narrowed).scopes().await.contains(&"auth:nothing".to_owned()));
+    by(&rig, &narrowed).post("/scopes/expand", Some(json!({"scopes": []}))).await;
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_gets_more_than_they_have_by_making_or_changing_clients_and_roles() {
+    let rig = Rig::start().await;
+    let root = by(&rig, &rig.root);
+    root.put("/roles/held", a_role(&["from-role:*"])).await;
+    root.put("/roles/other", a_role(&["secret"])).await;
+    root.put("/clients/mine%2Fbig", a_client(&["big", "a:b"])).await;
+    root.put("/roles/mine-big", a_role(&["big", "a:b"])).await;
+    let scopes = [
+        "a:*",
+        "assume:held",
+        "auth:create-client:mine/*",
+        "auth:update-client:mine/*",
+        "auth:create-role:mine*",
+        "auth:update-role:mine*",
+    ];
+    let climber = rig.make_client("climber", &scopes).await;
+    let climber = by(&rig, &climber);
+
+    for (number, granted) in [&["a:b"][..], &["a:*"], &["assume:held"], &["from-role:x"], &[]].into_iter().enumerate() {
+        climber.put(&format!("/clients/mine%2F{number}"), a_client(granted)).await;
+        climber.put(&format!("/roles/mine-{number}"), a_role(granted)).await;
+    }
+    for granted in [&["*"][..], &["a*"], &["big"], &["a:b", "big"], &["assume:other"], &["assume:*"], &["a:*", "as*"]] {
+        for verb in ["PUT", "POST"] {
+            for (path, body) in [("/clients/mine%2F0", a_client(granted)), ("/roles/mine-0", a_role(granted))] {
+                let message = climber.refused((verb, path), Some(body), 403, DENIED).await;
+                assert!(message.contains("climber"), "{message}");
+            }
+        }
+    }
+    for path in ["/clients/mine%2F0", "/roles/mine-0"] {
+        assert_eq!(root.get(path).await["scopes"], json!(["a:b"]), "{path}");
+    }
+    // A parameter may become anything that begins like it: whoever writes it must hold all of that.
+    climber.put("/roles/mine-starred-a*", a_role(&["a:<..>:x"])).await;
+    for granted in ["from<..>", "<..>", "b:<..>", "assume:<..>", "assume:held<..>"] {
+        let message = climber.refused(("PUT", "/roles/mine-starred-b*"), Some(a_role(&[granted])), 403, DENIED).await;
+        assert!(message.contains(&granted.replace("<..>", "*")), "{message}");
+    }
+    // Others' names.
+    for path in ["/clients/climber", "/clients/other"] {
+        climber.refused(("PUT", path), Some(a_client(&[])), 403, DENIED).await;
+        climber.refused(("POST", path), Some(a_client(&["*"])), 403, DENIED).await;
+    }
+    climber.refused(("PUT", "/roles/client-id%3Aclimber"), Some(a_role(&["a:b"])), 403, DENIED).await;
+    climber.refused(("PUT", "/roles/anonymous"), Some(a_role(&["a:b"])), 403, DENIED).await;
+
+    // What is there already may stay and go, but not come back.
+    for (path, body) in [("/clients/mine%2Fbig", a_client as fn(&[&str]) -> Value), ("/roles/mine-big", a_role)] {
+        climber.post(path, Some(body(&["big", "a:b", "a:c"]))).await;
+        climber.post(path, Some(body(&["a:b"]))).await;
+        climber.refused(("POST", path), Some(body(&["big", "a:b"])), 403, DENIED).await;
+    }
+    // A token of somebody who has more.
+    climber.refused(("POST", "/clients/mine%2Fbig/reset"), None, 403, DENIED).await;
+    // Temporary credentials cannot lend a role that their issuer lacks.
+    let lent = lend(climber.who, &["assume:other"]);
+    assert_eq!(by(&rig, &lent).call("GET", "/scopes/current", None).await.status, 401);
+    let lent = lend(climber.who, &["assume:held"]);
+    assert!(by(&rig, &lent).scopes().await.contains(&"from-role:*".to_owned()));
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_on_one_server_is_felt_by_the_other_within_a_second() {
+    let rig = Rig::start().await;
+    let other = rig.another("other").await;
+    let root = by(&rig, &rig.root);
+    let client = credentials(&root.put("/clients/ci", a_client(&["assume:r", "auth:get-role:*"])).await);
+    let (lent, there) = (lend(&client, &["assume:r"]), Caller { server: &other, who: &client });
+    let lent_there = Caller { server: &other, who: &lent };
+    let has = async |caller: &Caller<'_>, scope: &str| caller.scopes().await.contains(&scope.to_owned());
+    assert!(!has(&there, "x").await && !has(&lent_there, "x").await);
+    within(
+        "a new role",
+        async || has(&there, "x").await && has(&lent_there, "x").await,
+        async || {
+            root.put("/roles/r", a_role(&["x"])).await;
+        },
+    )
+    .await;
+    assert!(has(&by(&rig, &client), "x").await && has(&by(&rig, &lent), "x").await, "here at once");
+    within(
+        "a changed role",
+        async || has(&there, "y").await && !has(&lent_there, "x").await,
+        async || {
+            root.post("/roles/r", Some(a_role(&["y"]))).await;
+        },
+    )
+    .await;
+    within("a deleted role", async || !has(&there, "y").await, async || root.delete("/roles/r").await).await;
+    let out = async |caller: &Caller<'_>| caller.call("GET", "/scopes/current", None).await.status == 401;
+    within(
+        "a role for everybody",
+        async || has(&there, "z").await,
+        async || {
+            root.put("/roles/anonymous", a_role(&["z"])).await;
+        },
+    )
+    .await;
+    within(
+        "a disabled client",
+        async || out(&there).await && out(&lent_there).await,
+        async || {
+            root.post("/clients/ci/disable", None).await;
+            assert!(out(&by(&rig, &client)).await && out(&by(&rig, &lent)).await, "here at once");
+        },
+    )
+    .await;
+    within(
+        "an enabled client",
+        async || !out(&there).await,
+        async || {
+            root.post("/clients/ci/enable", None).await;
+        },
+    )
+    .await;
+    within(
+        "a deleted client",
+        async || out(&there).await && out(&lent_there).await,
+        async || {
+            root.delete("/clients/ci").await;
+            assert!(out(&by(&rig, &client)).await && out(&by(&rig, &lent)).await, "here at once");
+        },
+    )
+    .await;
+    other.stop().await;
+    rig.server.stop().await;
+}
+
+/// Makes a change, and waits until it is felt.
+async fn within(what: &str, felt: impl AsyncFn() -> bool, change: impl AsyncFnOnce()) {
+    change().await;
+    let begun = Instant::now();
+    while !felt().await {
+        assert!(begun.elapsed() < FELT_WITHIN, "not felt: {what}");
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_is_shut_out_while_it_waits_gets_no_task() {
+    let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "10s")).await;
+    let root = by(&rig, &rig.root);
+    let scopes = ["queue:claim-work:*", "queue:worker-id:*"];
+    let mine = credentials(&root.put("/clients/worker", a_client(&scopes)).await);
+    let (path, body) = (claim_path(QUEUE), worker(1));
+    let mut client = rig.client();
+    let waiting = call(&mut client, &mine, "POST", &path, Some(&body));
+    let task = new_task();
+    let shut_out = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        root.post("/clients/worker/disable", None).await;
+        assert_eq!(rig.create(task, &definition(QUEUE)).await.status, 200);
+    };
+    let (answer, ()) = tokio::join!(waiting, shut_out);
+    assert_eq!(answer.status, 401, "{}", answer.body);
+    let claims = rig.claim(QUEUE, 1).await;
+    assert_eq!(claims[0]["status"]["taskId"], task.to_string());
+    assert_eq!(claims[0]["status"]["retriesLeft"], 5, "it was handed back");
+    rig.server.stop().await;
+}

@@ -1,0 +1,91 @@
+//! Signed URLs: whoever has one can read what it names until it ends, without credentials of their own.
+
+use std::time::Duration;
+
+use reqwest::Url;
+use tenure_api::hawk::bewit::{SignUrl, bewit};
+
+use crate::Client;
+
+impl Client {
+    /// A URL for reading this path below the root URL (and its query, if there is one) for so long. None if the client
+    /// has no credentials, or if there can be no such URL.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # fn example(client: &tenure_worker::Client) {
+    /// let path = "/api/queue/v1/task/9HrBC1jMQ3KlZw4CssPUeQ/status";
+    /// if let Some(url) = client.signed_url(path, Duration::from_secs(900)) {
+    ///     println!("good for a quarter of an hour: {url}");
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn signed_url(&self, path: &str, lifetime: Duration) -> Option<String> {
+        let credentials = self.credentials()?;
+        if !path.starts_with('/') {
+            return None;
+        }
+        // What is signed is what the URL library makes of the path, because that is what will be sent.
+        let mut url = Url::parse(&format!("{}{path}", self.root_url())).ok()?;
+        url.set_fragment(None);
+        let query = url.query().map(|query| format!("?{query}")).unwrap_or_default();
+        let seconds = i64::try_from(lifetime.as_secs()).unwrap_or(i64::MAX);
+        let value = bewit(
+            credentials,
+            &SignUrl {
+                resource: &format!("{}{query}", url.path()),
+                host: url.host_str()?,
+                port: url.port_or_known_default()?,
+                expires: self.now().time().timestamp().saturating_add(seconds),
+            },
+        );
+        let separator = if query.is_empty() { '?' } else { '&' };
+        Some(format!("{url}{separator}bewit={value}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_api::hawk::bewit::{Bewit, split_url};
+
+    use super::*;
+    use crate::{AccessToken, Credentials};
+
+    fn client(root_url: &str) -> Client {
+        Client::builder().root_url(root_url).build().unwrap()
+    }
+
+    fn credentials() -> Credentials {
+        let access_token = AccessToken::new("secret".to_owned());
+        Credentials { client_id: "ci".to_owned(), access_token, certificate: None }
+    }
+
+    #[test]
+    fn a_signed_url_is_signed_as_it_will_be_sent() {
+        for (root, path, resource, host, port) in [
+            ("http://localhost:8080", "/a/b%2Fc", "/a/b%2Fc", "localhost", 8080),
+            ("https://example.com/tenure/", "/a?b=1", "/tenure/a?b=1", "example.com", 443),
+            ("http://example.com", "/a b?c=d e#f", "/a%20b?c=d%20e", "example.com", 80),
+        ] {
+            let signed = client(root).with_credentials(credentials());
+            let url = signed.signed_url(path, Duration::from_secs(60)).unwrap();
+            let target = &url[url.find(host).unwrap()..];
+            let target = &target[target.find('/').unwrap()..];
+            let found = split_url(target).unwrap();
+            assert_eq!(found.resource, resource);
+            let bewit = Bewit::parse(found.bewit).unwrap();
+            assert!(bewit.signed_by(&credentials().access_token.key(), resource, host, port), "{url}");
+            let left = bewit.expires - signed.now().time().timestamp();
+            assert!((58..=60).contains(&left), "{left}");
+        }
+    }
+
+    #[test]
+    fn without_credentials_or_a_path_there_is_no_signed_url() {
+        assert_eq!(client("http://localhost").signed_url("/a", Duration::from_secs(1)), None);
+        let signed = client("http://localhost").with_credentials(credentials());
+        assert_eq!(signed.signed_url("a", Duration::from_secs(1)), None);
+        assert_eq!(signed.signed_url(":80/a", Duration::from_secs(1)), None);
+    }
+}
