@@ -16,6 +16,7 @@ mod faults;
 mod health;
 mod history;
 mod hung_up;
+mod openapi;
 mod poll;
 mod poll_worker;
 mod proxy;
