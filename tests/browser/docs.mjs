@@ -8,7 +8,7 @@ async function open({ page, root }) {
   await page.goto("/docs");
   await page.waitForSelector("#operations-queue-createTask");
   await page.click(".scheme-container button.authorize");
-  const basic = page.locator(".auth-container", { has: page.locator("#auth-basic-username, #auth_username") }).last();
+  const basic = page.locator(".auth-container").filter({ hasText: /basic\s*\(http/ });
   await basic.locator("#auth-basic-username, #auth_username").fill(root.clientId);
   await basic.locator("#auth-basic-password, #auth_password").fill(root.accessToken);
   await basic.locator("button.authorize").click();

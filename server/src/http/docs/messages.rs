@@ -120,3 +120,36 @@ fn example(sample: &Sample) -> String {
         date(6),
     )
 }
+
+/// A message of the message plane. It is XML, which has no type of ours to be made from.
+pub(super) fn message_schema() -> Value {
+    let text = |about: &str| json!({"type": "string", "description": about});
+    json!({
+        "type": "object",
+        "xml": {"name": "QueueMessage"},
+        "required": ["MessageId", "InsertionTime", "ExpirationTime", "DequeueCount", "MessageText"],
+        "properties": {
+            "MessageId": text("With the queue, what the message is updated and deleted by"),
+            "InsertionTime": text("When the run became pending, in the form of HTTP dates"),
+            "ExpirationTime": text("The task's deadline"),
+            "PopReceipt": text("Proves that its holder got the message last; not with `peekonly`"),
+            "TimeNextVisible": text("Until when the message is hidden; not with `peekonly`"),
+            "DequeueCount": {"type": "integer", "description": "How often it was got"},
+            "MessageText": text("Base64 of `{\"taskId\": ..., \"runId\": ...}`"),
+        },
+    })
+}
+
+/// An error of the message plane.
+pub(super) fn error_schema() -> Value {
+    let text = |about: &str| json!({"type": "string", "description": about});
+    json!({
+        "type": "object",
+        "xml": {"name": "Error"},
+        "required": ["Code", "Message"],
+        "properties": {
+            "Code": text("What clients compare"),
+            "Message": text("What is wrong; further elements may name the parameter and its limits"),
+        },
+    })
+}

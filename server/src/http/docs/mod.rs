@@ -16,7 +16,7 @@ mod tenure;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 use utoipa::{PartialSchema, ToSchema};
@@ -48,6 +48,7 @@ fn describe(routes: &[Route], operations: Vec<Operation>, sample: &Sample) -> Va
     let mut paths: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
     let mut schemas: Schemas = vec![("Error".to_owned(), ErrorBody::schema())];
     ErrorBody::schemas(&mut schemas);
+    let examples = error_examples(&operations);
     for mut operation in operations {
         // An operation may be found at several paths. Its name can stand in the document once, so that the others are told.
         let mut at = routes.iter().filter(|route| route.name == operation.name);
@@ -62,7 +63,8 @@ fn describe(routes: &[Route], operations: Vec<Operation>, sample: &Sample) -> Va
     let mut schemas: Map<String, Value> =
         schemas.into_iter().map(|(name, schema)| (name, serde_json::to_value(schema).unwrap_or_default())).collect();
     schemas.values_mut().for_each(absent_not_null);
-    schemas.insert("QueueMessage".to_owned(), parameters::queue_message());
+    schemas.insert("QueueMessage".to_owned(), messages::message_schema());
+    schemas.insert("QueueError".to_owned(), messages::error_schema());
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -81,7 +83,7 @@ fn describe(routes: &[Route], operations: Vec<Operation>, sample: &Sample) -> Va
             {"name": "service", "description": "Health, measurements, documentation"},
         ],
         "paths": paths,
-        "components": {"schemas": schemas, "securitySchemes": security_schemes()},
+        "components": {"schemas": schemas, "examples": examples, "securitySchemes": security_schemes()},
     })
 }
 
@@ -170,7 +172,7 @@ fn responses(operation: &Operation) -> Map<String, Value> {
             refusals.iter().map(|refusal| format!("* `{}`: {}", refusal.code, refusal.when)).collect();
         let mut response = json!({
             "description": reasons.join("\n"),
-            "content": if operation.access == Access::SignedUrl { error_xml(&refusals) } else { error_json(operation, &refusals) },
+            "content": if operation.access == Access::SignedUrl { error_xml(&refusals) } else { error_json(&refusals) },
         });
         if let Some((name, about)) = error_header(status) {
             response["headers"] = json!({name: {"description": about, "schema": {"type": "string"}}});
@@ -188,33 +190,53 @@ fn error_header(status: u16) -> Option<(&'static str, &'static str)> {
     }
 }
 
-fn error_json(operation: &Operation, refusals: &[&Refusal]) -> Value {
-    let codes: std::collections::BTreeSet<&str> = refusals.iter().map(|refusal| refusal.code.as_str()).collect();
-    let example = |refusal: &&Refusal| {
-        let info = json!({"method": operation.name, "params": {}, "payload": null, "time": "2026-01-31T12:00:00.000Z"});
-        (refusal.code.clone(), json!({"value": {"code": refusal.code, "message": refusal.when, "requestInfo": info}}))
-    };
+fn error_json(refusals: &[&Refusal]) -> Value {
+    let codes: BTreeSet<&str> = refusals.iter().map(|refusal| refusal.code.as_str()).collect();
     json!({"application/json": {
         "schema": {
             "allOf": [{"$ref": "#/components/schemas/Error"}],
             "properties": {"code": {"enum": codes}},
         },
-        "examples": refusals.iter().map(example).collect::<Map<_, _>>(),
+        "examples": examples(refusals),
     }})
 }
 
 fn error_xml(refusals: &[&Refusal]) -> Value {
-    let example = |refusal: &&Refusal| {
-        let text = refusal.when.replace('`', "");
-        let (start, code) = ("<?xml version=\"1.0\" encoding=\"utf-8\"?>", &refusal.code);
-        let xml = format!("{start}<Error><Code>{code}</Code><Message>{text}</Message></Error>");
-        (refusal.code.clone(), json!({"value": xml}))
-    };
-    let text = json!({"type": "string"});
     json!({"application/xml": {
-        "schema": {"type": "object", "properties": {"Code": text, "Message": text}, "xml": {"name": "Error"}},
-        "examples": refusals.iter().map(example).collect::<Map<_, _>>(),
+        "schema": {"$ref": "#/components/schemas/QueueError"},
+        "examples": examples(refusals),
     }})
+}
+
+/// Every error of a code looks the same but for its message, which is said in words.
+fn examples(refusals: &[&Refusal]) -> Map<String, Value> {
+    let refer = |refusal: &&Refusal| {
+        let name = example_name(refusal);
+        (refusal.code.clone(), json!({"$ref": format!("#/components/examples/{name}")}))
+    };
+    refusals.iter().map(refer).collect()
+}
+
+fn example_name(refusal: &Refusal) -> String {
+    if refusal.xml { format!("{}-xml", refusal.code) } else { refusal.code.clone() }
+}
+
+/// An example of each error that some operation can give.
+fn error_examples(operations: &[Operation]) -> Map<String, Value> {
+    let one = |refusal: &Refusal| {
+        let (code, when) = (&refusal.code, &refusal.when);
+        let value = if refusal.xml {
+            let start = "<?xml version=\"1.0\" encoding=\"utf-8\"?>";
+            json!(format!("{start}<Error><Code>{code}</Code><Message>{when}</Message></Error>"))
+        } else {
+            let time = "2026-01-31T12:00:00.000Z";
+            let info = json!({"method": "createTask", "params": {}, "payload": null, "time": time});
+            json!({"code": code, "message": when, "requestInfo": info})
+        };
+        (example_name(refusal), json!({"value": value}))
+    };
+    // The last one wins.
+    operations.iter().rev().flat_map(|operation| operation.refusals.iter().map(one)).collect()
 }
 
 /// utoipa says of every optional field that it may be null. On this wire a field is absent instead.

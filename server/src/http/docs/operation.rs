@@ -30,6 +30,8 @@ pub(super) struct Refusal {
     pub(super) code: String,
     pub(super) status: u16,
     pub(super) when: String,
+    /// In the form of the message plane.
+    pub(super) xml: bool,
 }
 
 /// The description of one operation.
@@ -170,18 +172,17 @@ impl Operation {
 
     /// An error that it can give, and when.
     #[must_use]
-    pub fn refuses(self, code: ErrorCode, when: &str) -> Self {
-        self.refuses_as(code.as_str().to_owned(), code.status(), when)
+    pub fn refuses(mut self, code: ErrorCode, when: &str) -> Self {
+        let (status, code, when) = (code.status(), code.as_str().to_owned(), when.to_owned());
+        self.refusals.push(Refusal { code, status, when, xml: false });
+        self
     }
 
     /// An error in the form of the message plane.
     #[must_use]
-    pub(super) fn refuses_xml(self, code: Code, when: &str) -> Self {
-        self.refuses_as(format!("{code:?}"), code.status().as_u16(), when)
-    }
-
-    fn refuses_as(mut self, code: String, status: u16, when: &str) -> Self {
-        self.refusals.push(Refusal { code, status, when: when.to_owned() });
+    pub(super) fn refuses_xml(mut self, code: Code, when: &str) -> Self {
+        let (status, code, when) = (code.status().as_u16(), format!("{code:?}"), when.to_owned());
+        self.refusals.push(Refusal { code, status, when, xml: true });
         self
     }
 

@@ -115,6 +115,11 @@ fn every_reference_leads_to_a_schema() {
     }
 }
 
+/// What a reference leads to.
+fn resolve<'a>(document: &'a Value, reference: &Value) -> &'a Value {
+    document.pointer(reference["$ref"].as_str().unwrap().trim_start_matches('#')).unwrap()
+}
+
 /// The schema of a part of the document, with the components that it refers to.
 fn schema_in(document: &Value, schema: &Value) -> jsonschema::Validator {
     let mut schema = schema.clone();
@@ -139,7 +144,8 @@ fn every_example_fits_its_schema() {
                     continue;
                 }
                 let examples = content["examples"].as_object().into_iter().flatten();
-                let examples = examples.map(|(_, example)| &example["value"]).chain(content.get("example"));
+                let examples =
+                    examples.map(|(_, example)| &resolve(&document, example)["value"]).chain(content.get("example"));
                 pairs.extend(examples.map(|example| (content["schema"].clone(), example.clone())));
             }
         }
