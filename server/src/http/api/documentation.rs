@@ -26,7 +26,14 @@ const POLICY: HeaderValue = HeaderValue::from_static(
 /// Relative, so that it works below any root URL. Access tokens are not kept by the browser.
 static SETTINGS: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
     let config = Config::new(["../openapi.json"]);
-    Arc::new(config.use_base_layout().try_it_out_enabled(true).display_request_duration(true).filter(true).validator_url("none"))
+    Arc::new(
+        config
+            .use_base_layout()
+            .try_it_out_enabled(true)
+            .display_request_duration(true)
+            .filter(true)
+            .validator_url("none"),
+    )
 });
 
 /// `GET /openapi.json`: with examples that work today.
