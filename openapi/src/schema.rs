@@ -15,6 +15,11 @@ pub(crate) fn text(description: &str, pattern: &str, example: &str) -> RefOr<Sch
     of_type(Type::String, description, example.into()).pattern(Some(pattern)).into()
 }
 
+/// One of some words.
+pub(crate) fn words<const N: usize>(description: &str, words: [&'static str; N]) -> RefOr<Schema> {
+    Object::builder().schema_type(Type::String).description(Some(description)).enum_values(Some(words)).into()
+}
+
 /// A moment.
 pub(crate) fn moment(description: &str, example: &str) -> RefOr<Schema> {
     let format = SchemaFormat::KnownFormat(KnownFormat::DateTime);

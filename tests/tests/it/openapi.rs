@@ -194,7 +194,7 @@ fn fits(document: &Value, name: &str, operation: &Operation, reply: &RawReply) {
     let promised = &operation.described["responses"][reply.status.to_string()];
     assert!(promised.is_object(), "{name} answered {}, which is not described: {}", reply.status, reply.text());
     for header in promised["headers"].as_object().into_iter().flat_map(serde_json::Map::keys) {
-        assert!(reply.header(header).is_some(), "{name}: {} has no {header}", reply.status);
+        assert!(reply.header(&header.to_ascii_lowercase()).is_some(), "{name}: {} has no {header}", reply.status);
     }
     let Some(content) = promised["content"].as_object() else {
         assert!(reply.body.is_empty(), "{name}: {}", reply.text());
