@@ -64,7 +64,6 @@ impl Routes {
     }
 
     /// What serves requests.
-    #[must_use]
     pub fn into_router(self) -> Router<App> {
         self.router
     }
