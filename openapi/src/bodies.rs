@@ -16,7 +16,7 @@ use crate::ids::{
 use crate::states::{ExceptionReason, Priority, ReasonCreated, ReasonResolved, Requires, RunState, TaskState};
 
 /// Reads an optional field that may be absent but not null.
-fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+pub(crate) fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)
 }
 
@@ -301,6 +301,14 @@ pub struct ClaimTaskRequest {
     pub worker_group: WorkerGroup,
     /// See `workerGroup`.
     pub worker_id: WorkerId,
+}
+
+/// The body of changeTaskPriority and changeTaskGroupPriority.
+#[derive(Serialize, Deserialize, Debug)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ChangePriorityRequest {
+    /// What the priority is to be.
+    pub new_priority: Priority,
 }
 
 /// The body of reportException.

@@ -94,6 +94,12 @@ impl SigningKey {
         Self(Hmac::new_from_slice(secret).expect("HMAC takes a key of any length"))
     }
 
+    /// The signature of a message.
+    #[must_use]
+    pub fn sign(&self, message: &str) -> Tag {
+        Tag::new(self.start().chain_update(message).finalize().into_bytes())
+    }
+
     /// The HMAC state to which a message is given piece by piece.
     pub(crate) fn start(&self) -> Hmac<Sha256> {
         self.0.clone()

@@ -9,6 +9,7 @@ pub mod dates;
 pub mod errors;
 pub mod ids;
 pub mod states;
+pub mod submit;
 
 pub mod credentials;
 pub mod hawk;

@@ -9,6 +9,7 @@
 
 mod cache;
 mod request;
+mod session;
 mod task_credentials;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,7 +30,12 @@ use crate::store::roles;
 use cache::Cache;
 use request::{Claim, Issuer};
 pub use request::{Now, RequestParts, TIMESTAMP_SKEW_SECONDS};
+use session::Tickets;
+pub use session::{SESSION_LIFETIME, Session};
 pub use task_credentials::{ClaimedRun, TaskCredentials};
+
+/// How long looking a client up may take before its request is told to come again.
+const LOOKUP_MAX: Duration = Duration::from_secs(10);
 
 /// Why a request is not from whom it says; each is a 401. The messages are fit for an API answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -217,6 +223,7 @@ pub struct Authenticator {
     /// The newest that were read; reading them again costs one number while they are the same.
     latest: Arc<Mutex<Roles>>,
     tasks: TaskCredentials,
+    tickets: Tickets,
 }
 
 /// All roles, and which generation of them.
@@ -238,6 +245,7 @@ impl Authenticator {
         Self {
             pool,
             tasks: TaskCredentials::new(&keys),
+            tickets: Tickets::new(&keys),
             keys: Arc::new(keys),
             accounts: Cache::new(),
             roles: Cache::new(),
@@ -317,7 +325,9 @@ impl Authenticator {
         let read = |id: String| {
             let (pool, keys) = (self.pool.clone(), Arc::clone(&self.keys));
             async move {
-                let Some(mut client) = clients::find_account(&pool, &keys, &id).await? else { return Ok(None) };
+                let found = tokio::time::timeout(LOOKUP_MAX, clients::find_account(&pool, &keys, &id)).await;
+                let found = found.unwrap_or(Err(ClientError::Database(sqlx::Error::PoolTimedOut)))?;
+                let Some(mut client) = found else { return Ok(None) };
                 client.scopes.push(role_of_client(&id));
                 Ok(Some(Account::new(&id, client)))
             }

@@ -13,6 +13,10 @@ pub enum Breakage {
     LoseCreate,
     /// Counts are off by one.
     CountOffByOne,
+    /// A task is scheduled as soon as the first of its dependencies is satisfied.
+    ScheduleEarly,
+    /// Now and then a task whose last dependency is satisfied is not scheduled.
+    LoseDependent,
 }
 
 /// Every so many chances the breakage strikes.
@@ -24,6 +28,8 @@ fn chosen() -> Option<Breakage> {
         Ok("claim-twice") => Some(Breakage::ClaimTwice),
         Ok("lose-create") => Some(Breakage::LoseCreate),
         Ok("count-off-by-one") => Some(Breakage::CountOffByOne),
+        Ok("schedule-early") => Some(Breakage::ScheduleEarly),
+        Ok("lose-dependent") => Some(Breakage::LoseDependent),
         _ => None,
     })
 }

@@ -1,11 +1,33 @@
 //! Real time, as this process has it: for what clients date, and for what is only shown. Whatever is stored or compared
 //! with stored times comes from the database (invariant I3).
 
-use chrono::{DateTime, Utc};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use chrono::{DateTime, TimeDelta, Utc};
 
 /// What time it is.
 #[must_use]
 #[expect(clippy::disallowed_methods, reason = "the one place where the process' clock is read")]
 pub fn real_now() -> DateTime<Utc> {
     DateTime::<Utc>::from(std::time::SystemTime::now())
+}
+
+/// How far the database's clock is ahead of this process's, as somebody measured it last; zero before. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct ClockSkew {
+    millis: Arc<AtomicI64>,
+}
+
+impl ClockSkew {
+    /// What was measured.
+    pub fn set(&self, ahead: TimeDelta) {
+        self.millis.store(ahead.num_milliseconds(), Ordering::Relaxed);
+    }
+
+    /// What must be added to this process's clock.
+    #[must_use]
+    pub fn millis(&self) -> i64 {
+        self.millis.load(Ordering::Relaxed)
+    }
 }

@@ -13,7 +13,11 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use sqlx::postgres::PgConnectOptions;
 
 use crate::cli::client::ClientArgs;
+use crate::cli::group::GroupCommand;
+use crate::cli::http::ServerArgs;
+use crate::cli::queue::QueueCommand;
 use crate::cli::role::RoleArgs;
+use crate::cli::task::TaskCommand;
 use crate::secrets::SecretKeys;
 
 mod duration;
@@ -90,6 +94,33 @@ pub enum Command {
         /// What to do with them.
         #[command(flatten)]
         role: RoleArgs,
+    },
+    /// Create tasks, wait for them, show, list, cancel and rerun them.
+    Task {
+        /// Which server to call.
+        #[command(flatten)]
+        server: ServerArgs,
+        /// What to do.
+        #[command(subcommand)]
+        task: TaskCommand,
+    },
+    /// Show, seal and cancel groups of tasks.
+    Group {
+        /// Which server to call.
+        #[command(flatten)]
+        server: ServerArgs,
+        /// What to do.
+        #[command(subcommand)]
+        group: GroupCommand,
+    },
+    /// Show how many tasks wait and run.
+    Queue {
+        /// Which server to call.
+        #[command(flatten)]
+        server: ServerArgs,
+        /// What to do.
+        #[command(subcommand)]
+        queue: QueueCommand,
     },
 }
 

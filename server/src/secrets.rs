@@ -25,6 +25,8 @@ pub enum Purpose {
     TaskCredentials,
     /// Signs the URLs of the message plane.
     PollUrls,
+    /// Signs the sessions of the operator's page.
+    PageSessions,
 }
 
 impl Purpose {
@@ -33,6 +35,7 @@ impl Purpose {
             Self::ClientTokens => b"tenure/client-tokens/v1",
             Self::TaskCredentials => b"tenure/task-credentials/v1",
             Self::PollUrls => b"tenure/poll-urls/v1",
+            Self::PageSessions => b"tenure/page-sessions/v1",
         }
     }
 }
@@ -203,5 +206,6 @@ mod tests {
         assert_eq!(hex(Purpose::ClientTokens), "7fa3d5f513870c5e670a3ddb8642ef8903e1f953b2c7b33e4fae9e7d7097c236");
         assert_eq!(hex(Purpose::TaskCredentials), "28cd0516236c9e11e7ce112b05f6f536d01d78de224a3cdbda791886d8dafcd4");
         assert_eq!(hex(Purpose::PollUrls), "784281faded03cc2756ec61c42555092c6c562f3a13054e6aa66de4ff6b7dc42");
+        assert_eq!(hex(Purpose::PageSessions), "368cd4af0973c2c3cf3dee6260f3a8fbe5a26ab7194b7428d8395a34e8be61e3");
     }
 }

@@ -12,15 +12,19 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::auth::Authenticator;
-use crate::background::{Context, driver, elsewhere};
+use crate::background::groups::Memory;
+use crate::background::tail::Tail;
+use crate::background::{Context, clocks, driver, elsewhere, watched};
 use crate::batch::Batcher;
 use crate::batch::claim_line::{self, ClaimLine};
 use crate::batch::delivery::HandBack;
 use crate::batch::marks::MarkTable;
 use crate::batch::message_queue::MessageQueue;
+use crate::clock::ClockSkew;
 use crate::config::{ClockMode, Database, Settings};
 use crate::embedded::{self, Embedded, EmbeddedError, RootCredentials};
 use crate::http::app::{App, Parts};
+use crate::http::page::Pages;
 use crate::http::poll::PollUrls;
 use crate::http::{self, connection};
 use crate::ops::create_task::CreateTask;
@@ -31,7 +35,7 @@ use crate::ops::status::ReadStatus;
 use crate::secrets::{Purpose, SecretKeys, new_access_token};
 use crate::store::clients::{self, NewClient};
 use crate::store::queues::Queues;
-use crate::store::{bells, clock, cluster, schema, session};
+use crate::store::{clock, cluster, schema, session};
 use crate::telemetry;
 use crate::wakeup::Bells;
 
@@ -39,6 +43,8 @@ use crate::wakeup::Bells;
 const DRAIN_REQUESTS: Duration = Duration::from_secs(6);
 /// How long batches, hand-backs and passes may take after that.
 const DRAIN_TASKS: Duration = Duration::from_secs(2);
+/// How long closing the database connections may take: one whose database went silent never closes.
+const CLOSE_MAX: Duration = Duration::from_secs(2);
 /// How often the metrics forget what they need no more.
 const UPKEEP_EVERY: Duration = Duration::from_secs(5);
 /// The client that is made on the first start.
@@ -82,7 +88,9 @@ pub async fn run(
     let root_url = settings.root_url(bound);
     let database = open(&settings.database).await?;
     let result = serve(listener, &settings, &root_url, &database, shutdown, ready).await;
-    database.pool.close().await;
+    if tokio::time::timeout(CLOSE_MAX, database.pool.close()).await.is_err() {
+        tracing::warn!("some database connections did not close in time");
+    }
     if let Some(embedded) = database.embedded {
         embedded.stop().await;
     }
@@ -140,6 +148,8 @@ async fn serve(
     tracing::info!(database = mode, root_url, version = env!("CARGO_PKG_VERSION"), "starting");
     let (tasks, connections, stop) = (TaskTracker::new(), TaskTracker::new(), CancellationToken::new());
     let app = assemble(settings, database, keys, root_url, &tasks, &stop, &shutdown);
+    // Before the first request, whose credentials are checked with it.
+    clocks::pass(&app.passes).await?;
     let router = http::router(app);
     ready(root_url);
     connection::serve(listener, router, connections.clone(), shutdown).await;
@@ -183,11 +193,17 @@ fn assemble(
     let (options, pool) = (&database.options, database.pool.clone());
     let (bells, queues, marks) = (Bells::default(), Queues::default(), MarkTable::default());
     let back = HandBack::start(options, bells.clone(), tasks, stop.clone());
-    let passes = Context { pool: pool.clone(), bells: bells.clone(), event_retention: settings.event_retention };
+    let passes = Context {
+        pool: pool.clone(),
+        bells: bells.clone(),
+        event_retention: settings.event_retention,
+        witnesses: Memory::default(),
+        skew: ClockSkew::default(),
+    };
     driver::start(&passes, &marks, tasks, stop);
+    tasks.spawn(watched::look(pool.clone(), bells.clone(), stop.clone()));
     let me = Uuid::new_v4();
-    let listeners = session::small_pool(options, bells::LISTENER);
-    tasks.spawn(elsewhere::listen(listeners, bells.clone(), me, stop.clone()));
+    tasks.spawn(elsewhere::listen(options.clone(), bells.clone(), me, stop.clone()));
     tasks.spawn(elsewhere::notify(pool.clone(), bells.clone(), me, stop.clone()));
     let metrics = telemetry::start_metrics();
     let (upkeep, until) = (metrics.clone(), stop.clone());
@@ -206,23 +222,29 @@ fn assemble(
         term: settings.claim_timeout,
     };
     let reclaim = Reclaim { queues: queues.clone(), pool: pool.clone(), term: settings.claim_timeout };
-    let report = ReportRun { queues: queues.clone(), pool: pool.clone() };
+    let report = ReportRun { queues: queues.clone(), pool: pool.clone(), bells: bells.clone() };
     let get_messages = GetMessages { marks, reservation: settings.poll_reservation };
     let delete_messages = DeleteMessages { visibility: settings.message_visibility };
     let poll_keys = keys.signing_keys(Purpose::PollUrls);
     Arc::new(Parts {
         messages: MessageQueue::new(Batcher::start(get_messages, options, &bells, tasks), bells.clone()),
         delete_messages: Batcher::start(delete_messages, options, &bells, tasks),
+        pages: Pages::new(root_url),
         poll_urls: PollUrls::new(poll_keys, root_url, settings.message_visibility),
         authenticator: Authenticator::new(pool.clone(), keys),
-        create: Batcher::start(CreateTask, options, &bells, tasks),
+        create: Batcher::start(CreateTask { bells: bells.clone() }, options, &bells, tasks),
         reclaim: Batcher::start(reclaim, options, &bells, tasks),
         report: Batcher::start(report, options, &bells, tasks),
         status: Batcher::start(ReadStatus, options, &bells, tasks),
         line: ClaimLine::start(line, tasks, shutdown.clone()),
+        tail: Tail::start(pool.clone(), bells, tasks, shutdown.clone()),
+        tasks: tasks.clone(),
+        draining: shutdown.clone(),
         pool,
         queues,
         passes,
+        root_url: root_url.to_owned(),
+        drain: shutdown.clone(),
         manual_clock: settings.clock == ClockMode::Manual,
         claim_timeout: settings.claim_timeout,
         claim_work_wait: settings.claim_work_wait,

@@ -77,7 +77,14 @@ fn describe() {
         "tenure_polls_total",
         "Polls answered from memory, because nothing had happened, and by the database"
     );
+    describe_counter!(
+        "tenure_event_reads_total",
+        "Looks at the event log: for all streams together, and for one that is behind"
+    );
+    describe_gauge!("tenure_event_streams", "Streams of events that are open");
     describe_gauge!("tenure_oldest_transaction_seconds", "Age of the oldest transaction in the database");
+    describe_gauge!("tenure_clock_skew_seconds", "How far the database's clock is ahead of this machine's");
+    describe_counter!("tenure_pass_failures_total", "Background passes that failed; each is tried again");
     describe_histogram!("http_request_duration_seconds", "How long requests took");
     describe_counter!("http_requests_total", "Requests answered, by class of status");
     metrics::counter!("tenure_claims_undelivered_total").absolute(0);
@@ -92,6 +99,9 @@ fn describe() {
         metrics::gauge!("tenure_batch_waiting", "operation" => operation).set(0.0);
         metrics::counter!("tenure_slow_lane_total", "operation" => operation).absolute(0);
         metrics::counter!("tenure_slow_lane_timeouts_total", "operation" => operation).absolute(0);
+    }
+    for pass in ["claims", "deadlines", "messages", "counters", "sequence", "marks", "clock", "forget"] {
+        metrics::counter!("tenure_pass_failures_total", "pass" => pass).absolute(0);
     }
     for status in ["2xx", "4xx", "5xx"] {
         metrics::counter!("http_requests_total", "status" => status).absolute(0);

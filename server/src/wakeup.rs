@@ -9,6 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use tokio::sync::{Notify, futures::Notified};
 
+mod watched;
+
+pub use watched::{WATCHERS_MAX, Watched, Watcher};
+
 /// The bells of one server.
 #[derive(Clone, Default)]
 pub struct Bells {
@@ -21,8 +25,18 @@ struct Shared {
     line: Bell,
     /// Queues rung here since the notifier last told the others.
     others: Bell,
+    /// Rung when there may be new events.
+    tail: Notify,
     /// Rung when a pass may have something to do.
     passes: Notify,
+    /// Rung when a task was resolved, or created with dependencies.
+    dependencies: Notify,
+    /// Whether any task waits or waited for another one: if not, nobody needs to look what a resolution means to others.
+    dependents: AtomicBool,
+    /// Rung when a task was resolved.
+    groups: Notify,
+    /// Tasks whose end somebody waits for.
+    watched: Watched,
     /// Whether anything may be unresolved: then the passes look often.
     awake: AtomicBool,
     /// How often anybody rang.
@@ -62,6 +76,7 @@ impl Bells {
         self.stay_awake();
         self.shared.line.ring(queues.clone());
         self.shared.others.ring(queues);
+        self.shared.tail.notify_one();
     }
 
     /// Another server rang.
@@ -70,6 +85,7 @@ impl Bells {
         self.shared.times_rung.fetch_add(1, Ordering::SeqCst);
         self.stay_awake();
         self.shared.line.ring(queues);
+        self.shared.tail.notify_one();
     }
 
     /// How often somebody has rung for a queue since this was first asked about it. Whoever reads it, then asks the
@@ -124,9 +140,51 @@ impl Bells {
         self.shared.passes.notify_waiters();
     }
 
+    /// A task was resolved.
+    pub fn ring_resolved(&self) {
+        self.stay_awake();
+        if self.shared.dependents.load(Ordering::SeqCst) {
+            self.shared.dependencies.notify_one();
+        }
+        self.shared.groups.notify_one();
+    }
+
+    /// A task was created that waits for others.
+    pub fn ring_dependencies(&self) {
+        self.stay_awake();
+        self.expect_dependents(true);
+        self.shared.dependencies.notify_one();
+    }
+
+    /// The tasks whose end somebody waits for at this server.
+    #[must_use]
+    pub fn watched(&self) -> &Watched {
+        &self.shared.watched
+    }
+
+    /// Whether there are dependencies, as the pass has found. Those that another server makes are found by its next turn.
+    pub fn expect_dependents(&self, any: bool) {
+        self.shared.dependents.store(any, Ordering::SeqCst);
+    }
+
+    /// Waits until a task was resolved or waits for others.
+    pub fn dependencies(&self) -> Notified<'_> {
+        self.shared.dependencies.notified()
+    }
+
+    /// Waits until a task was resolved.
+    pub fn groups(&self) -> Notified<'_> {
+        self.shared.groups.notified()
+    }
+
     /// Waits until the passes are rung for.
     pub fn passes(&self) -> Notified<'_> {
         self.shared.passes.notified()
+    }
+
+    /// Waits until somebody rings: whatever makes a run claimable is also an event.
+    pub async fn tail(&self) {
+        self.shared.tail.notified().await;
     }
 
     /// Waits until the claim line is rung for.

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use tenure_api::ids::SlugId;
+
 use crate::clock::wire_date;
 use crate::random::Random;
 
@@ -22,6 +24,10 @@ pub struct Definition<'a> {
     pub group: Option<&'a str>,
     /// Free text that is part of the definition.
     pub note: &'a str,
+    /// The tasks that it waits for.
+    pub dependencies: &'a [SlugId],
+    /// Whether any end of them will do.
+    pub any_end: bool,
 }
 
 impl Definition<'_> {
@@ -39,6 +45,12 @@ impl Definition<'_> {
         written.expect("a String takes whatever is written");
         if let Some(group) = self.group {
             write!(body, r#","taskGroupId":"{group}""#).expect("a String takes whatever is written");
+        }
+        if !self.dependencies.is_empty() {
+            let requires = if self.any_end { "all-resolved" } else { "all-completed" };
+            let ids: Vec<String> = self.dependencies.iter().map(|id| format!("\"{id}\"")).collect();
+            write!(body, r#","requires":"{requires}","dependencies":[{}]"#, ids.join(","))
+                .expect("a String takes whatever is written");
         }
         body.push_str(
             r#","payload":{"maxRunTime":3600,"image":{"type":"indexed-image","path":"public/image.tar.zst"},"#,
@@ -68,12 +80,15 @@ mod tests {
             deadline: 3_600_000,
             group: Some("f47ac10bTcKlZw4CssPUeQ"),
             note: "n",
+            dependencies: &["f47ac10bTcKlZw4CssPUeQ".parse().unwrap()],
+            any_end: true,
         };
         let body = definition.body(900, &mut Random::from_seed(1));
         let parsed: serde_json::Value = serde_json::from_str(&body).unwrap();
         assert_eq!(parsed["taskQueueId"], "prov/wt");
+        assert_eq!(parsed["dependencies"][0], "f47ac10bTcKlZw4CssPUeQ");
         assert_eq!(parsed["deadline"], "1970-01-01T01:00:00.000Z");
         assert_eq!(parsed["payload"]["input"].as_str().unwrap().len(), 900);
-        assert!((1_400..1_700).contains(&body.len()), "{}", body.len());
+        assert!((1_400..1_800).contains(&body.len()), "{}", body.len());
     }
 }

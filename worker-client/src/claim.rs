@@ -12,7 +12,7 @@ use tenure_api::dates::Timestamp;
 use tenure_api::ids::{RunId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
 use tokio::time::Instant;
 
-use crate::client::{Answer, Call, PATIENCE, parameter};
+use crate::client::{Answer, Call, Own, PATIENCE, parameter};
 use crate::wire::{ClaimAnswer, ClaimTaskBody, ClaimWorkAnswer, ClaimWorkBody, ReclaimAnswer, StatusAnswer};
 use crate::{Client, Error, ExceptionReason, Task, TaskStatus, Term};
 
@@ -131,6 +131,7 @@ impl Client {
             path: format!("/claim-work/{}", parameter(queue)),
             body: Some(serde_json::to_vec(&body).expect("texts and a number")),
             patience: CLAIM_PATIENCE,
+            own: Own::default(),
         };
         let Answer { value, date, received, .. } = self.call::<ClaimWorkAnswer>(&call).await?;
         let claim = |answer: ClaimAnswer| {
@@ -161,6 +162,7 @@ impl Client {
             path: format!("/task/{}/runs/{}/claim", parameter(&task_id), parameter(&run_id)),
             body: Some(serde_json::to_vec(&body).expect("two texts")),
             patience: PATIENCE,
+            own: Own::default(),
         };
         // An earlier try may have been granted although its answer was lost, so that the term may run since then.
         let first_asked = Instant::now();
@@ -334,6 +336,7 @@ impl Claim {
             path: format!("/task/{}/runs/{}/{action}", parameter(&self.task_id), parameter(&self.run_id)),
             body: body.map(|body| body.to_string().into_bytes()),
             patience: (left / PATIENCE_SHARE).clamp(SHORTEST_PATIENCE, PATIENCE),
+            own: Own::default(),
         };
         self.client.call(&call).await
     }

@@ -27,6 +27,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const IDLE_CONNECTION: Duration = Duration::from_secs(60);
 /// How much of a server's explanation an error repeats, in characters.
 const MESSAGE_MAX: usize = 500;
+const IDEMPOTENCY_KEY: &str = "Idempotency-Key";
 const JSON: &str = "application/json";
 /// Everything but the characters that no URL library rewrites.
 const PATH_PARAMETER: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
@@ -142,6 +143,19 @@ pub(crate) struct Call {
     pub path: String,
     pub body: Option<Vec<u8>>,
     pub patience: Duration,
+    /// What the call has beyond those of the Queue API.
+    pub own: Own,
+}
+
+/// What calls of Tenure's own API have.
+#[derive(Default)]
+pub(crate) struct Own {
+    /// Where the path begins below the root URL, if not at [`API_PATH`].
+    pub api: Option<&'static str>,
+    /// After the question mark.
+    pub query: Option<String>,
+    /// The header `Idempotency-Key`.
+    pub idempotency_key: Option<String>,
 }
 
 /// A successful answer and when it was.
@@ -275,12 +289,19 @@ impl Client {
 
     async fn send(&self, call: &Call) -> Result<reqwest::Response, Error> {
         let mut url = self.shared.api.clone();
+        let queue_api = self.shared.api.path();
+        let root = queue_api.strip_suffix(API_PATH).unwrap_or_default();
+        let api = call.own.api.map_or_else(|| queue_api.to_owned(), |api| format!("{root}{api}"));
         // The parameters are encoded already, and `set_path` leaves an encoded character as it is.
-        url.set_path(&format!("{}{}", self.shared.api.path(), call.path));
+        url.set_path(&format!("{api}{}", call.path));
+        url.set_query(call.own.query.as_deref());
         let signature = self.signature(call, &url);
         let mut request = self.shared.http.request(call.method.clone(), url).timeout(call.patience);
         if let Some(signature) = signature {
             request = request.header(AUTHORIZATION, signature);
+        }
+        if let Some(key) = &call.own.idempotency_key {
+            request = request.header(IDEMPOTENCY_KEY, key);
         }
         if let Some(body) = &call.body {
             request = request.header(CONTENT_TYPE, JSON).body(body.clone());
@@ -291,11 +312,15 @@ impl Client {
     fn signature(&self, call: &Call, url: &Url) -> Option<String> {
         let credentials = self.credentials.as_deref()?;
         let nonce = uuid::Uuid::new_v4().simple().to_string();
+        let resource = match url.query() {
+            Some(query) => format!("{}?{query}", url.path()),
+            None => url.path().to_owned(),
+        };
         Some(authorization_header(
             credentials,
             &SignRequest {
                 method: call.method.as_str(),
-                resource: url.path(),
+                resource: &resource,
                 host: url.host_str().unwrap_or_default(),
                 port: url.port_or_known_default().unwrap_or_default(),
                 timestamp: self.now().time().timestamp(),

@@ -28,5 +28,9 @@ pub async fn pass(context: &Context) -> Result<PassReport, sqlx::Error> {
         lost_race: due.len() - resolved.len(),
     };
     context.bells.ring(retried);
+    context.bells.watched().ring(resolved.iter().filter(|row| row.next_reason.is_none()).map(|row| row.id));
+    if report.exhausted > 0 {
+        context.bells.ring_resolved();
+    }
     Ok(report)
 }

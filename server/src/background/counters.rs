@@ -5,10 +5,13 @@ use std::time::Duration;
 
 use super::{Context, PassReport};
 use crate::store::messages::{self, Held};
-use crate::store::{counters, session};
+use crate::store::{counters, deadlines, session};
 
 /// A transaction older than that endangers vacuum, and the operator is warned.
 const OLD_TRANSACTION: Duration = Duration::from_secs(60);
+
+/// A deadline so near keeps the passes awake.
+const DEADLINE_NEAR: Duration = Duration::from_secs(10);
 
 /// Folds what is there, and finds out whether anything in the queue is unresolved.
 pub async fn pass(context: &Context) -> Result<PassReport, sqlx::Error> {
@@ -29,7 +32,8 @@ pub async fn pass(context: &Context) -> Result<PassReport, sqlx::Error> {
         publish("tenure_messages_hidden", &queue, held.as_ref().map_or(0, |held| held.hidden));
         publish("tenure_messages_alarming", &queue, held.as_ref().map_or(0, |held| held.alarming));
     }
-    if open == 0 {
+    // A task that waits for others is neither pending nor claimed, but has a deadline.
+    if open == 0 && !deadlines::is_near(&mut conn, DEADLINE_NEAR).await? {
         context.bells.rest(rung);
     } else {
         context.bells.stay_awake();

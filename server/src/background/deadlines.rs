@@ -8,6 +8,10 @@ use crate::store::deadlines;
 pub async fn pass(context: &Context) -> Result<PassReport, sqlx::Error> {
     let mut conn = context.pool.acquire().await?;
     let slice = deadlines::end_overdue(&mut conn, SLICE).await?;
+    if slice.ended > 0 {
+        context.bells.watched().ring_unnamed();
+        context.bells.ring_resolved();
+    }
     Ok(PassReport {
         found: slice.found,
         done: slice.dealt_with,

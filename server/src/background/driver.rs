@@ -5,7 +5,10 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{Context, PassReport, SLICE, claims, counters, deadlines, events, marks, messages};
+use super::{
+    Context, PassReport, SLICE, claims, clocks, counters, deadlines, dependencies, events, expiry, groups, idempotency,
+    marks, messages,
+};
 use crate::batch::marks::MarkTable;
 
 /// How soon what is due is acted on while anything is unresolved.
@@ -14,8 +17,17 @@ const AWAKE: Duration = Duration::from_millis(200);
 const RESTING: Duration = Duration::from_secs(5);
 /// How often counts are folded and events sequenced.
 const HOUSEKEEPING: Duration = Duration::from_millis(500);
-/// How often old events are looked for.
+/// How often old events, and what has expired, are looked for.
 const FORGETTING: Duration = Duration::from_secs(60);
+/// The least time from one start of the dependency pass to the next: a dependent waits that much longer at most, and
+/// under load a pass has more to do at once.
+const DEPENDENCIES_EVERY: Duration = Duration::from_millis(20);
+/// The same for the groups pass, whose events nobody waits for.
+const GROUPS_EVERY: Duration = Duration::from_millis(250);
+/// How often the clock of this machine is compared with the database's.
+const COMPARING: Duration = Duration::from_secs(60);
+/// A pass that takes longer is given up and tried again: its database has gone silent. Longer than the statement timeout.
+const PASS_MAX: Duration = Duration::from_secs(60);
 /// A pass that is full runs again at once, one that fails after this.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 
@@ -24,6 +36,10 @@ const AFTER_FAILURE: Duration = Duration::from_secs(1);
 enum Pace {
     /// When something may be due.
     Due,
+    /// When tasks were resolved or wait for others, but not more often than this.
+    Dependencies(Duration),
+    /// When tasks were resolved, but not more often than this.
+    Groups(Duration),
     /// At a steady pace.
     Every(Duration),
     /// At a steady pace, and again at once while there is more than a slice to do.
@@ -36,13 +52,20 @@ pub fn start(context: &Context, table: &MarkTable, tasks: &TaskTracker, stop: &C
     tasks.spawn(drive("claims", Pace::Due).run(async |context: &Context| claims::pass(context).await));
     tasks.spawn(drive("deadlines", Pace::Due).run(async |context: &Context| deadlines::pass(context).await));
     tasks.spawn(drive("messages", Pace::Due).run(async |context: &Context| messages::pass(context).await));
+    let pace = Pace::Dependencies(DEPENDENCIES_EVERY);
+    tasks.spawn(drive("dependencies", pace).run(async |context: &Context| dependencies::pass(context).await));
+    let pace = Pace::Groups(GROUPS_EVERY);
+    tasks.spawn(drive("groups", pace).run(async |context: &Context| groups::pass(context).await));
     let steady = Pace::Every(HOUSEKEEPING);
     tasks.spawn(drive("counters", steady).run(async |context: &Context| counters::pass(context).await));
     tasks.spawn(drive("sequence", steady).run(async |context: &Context| events::sequence(context).await));
     let table = table.clone();
     tasks.spawn(drive("marks", steady).run(async move |context: &Context| marks::pass(context, &table).await));
+    tasks.spawn(drive("clock", Pace::Every(COMPARING)).run(async |context: &Context| clocks::pass(context).await));
     let forgetting = Pace::InSlices(FORGETTING);
     tasks.spawn(drive("forget", forgetting).run(async |context: &Context| events::forget(context).await));
+    tasks.spawn(drive("expiry", forgetting).run(async |context: &Context| expiry::pass(context).await));
+    tasks.spawn(drive("idempotency", forgetting).run(async |context: &Context| idempotency::pass(context).await));
 }
 
 struct Driver {
@@ -60,8 +83,12 @@ impl Driver {
         let mut failing = false;
         while !self.stop.is_cancelled() {
             let started = Instant::now();
-            let pause = match pass(&self.context).await {
+            let result = tokio::time::timeout(PASS_MAX, pass(&self.context)).await;
+            let pause = match result.unwrap_or(Err(sqlx::Error::PoolTimedOut)) {
                 Ok(report) => {
+                    if failing {
+                        tracing::info!(pass = self.name, "a pass that had failed works again");
+                    }
                     failing = false;
                     self.publish(report, started);
                     self.pause_after(report)
@@ -72,6 +99,7 @@ impl Driver {
                         tracing::error!(pass = self.name, error = %error, "a pass failed and will be tried again");
                     }
                     failing = true;
+                    metrics::counter!("tenure_pass_failures_total", "pass" => self.name).increment(1);
                     AFTER_FAILURE
                 }
             };
@@ -82,10 +110,11 @@ impl Driver {
     fn pause_after(&self, report: PassReport) -> Duration {
         match self.pace {
             Pace::Due if report.done > 0 => Duration::ZERO,
+            Pace::Dependencies(least) | Pace::Groups(least) if report.done + report.lost_race > 0 => least,
             Pace::InSlices(_) if report.done as i64 >= SLICE => Duration::ZERO,
             Pace::Every(interval) | Pace::InSlices(interval) => interval,
-            Pace::Due if self.context.bells.awake() => AWAKE,
-            Pace::Due => RESTING,
+            Pace::Due | Pace::Dependencies(_) | Pace::Groups(_) if self.context.bells.awake() => AWAKE,
+            Pace::Due | Pace::Dependencies(_) | Pace::Groups(_) => RESTING,
         }
     }
 
@@ -93,6 +122,14 @@ impl Driver {
         let rung = async {
             match self.pace {
                 Pace::Due => self.context.bells.passes().await,
+                Pace::Dependencies(least) => {
+                    tokio::time::sleep(least).await;
+                    self.context.bells.dependencies().await;
+                }
+                Pace::Groups(least) => {
+                    tokio::time::sleep(least).await;
+                    self.context.bells.groups().await;
+                }
                 Pace::Every(_) | Pace::InSlices(_) => std::future::pending().await,
             }
         };

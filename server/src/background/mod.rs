@@ -2,18 +2,27 @@
 //! number of servers may run each.
 
 pub mod claims;
+pub mod clocks;
 pub mod counters;
 pub mod deadlines;
+pub mod dependencies;
 pub mod driver;
 pub mod elsewhere;
 pub mod events;
+pub mod expiry;
+pub mod groups;
+pub mod idempotency;
 pub mod marks;
 pub mod messages;
+pub mod tail;
+pub mod watched;
 
 use std::time::{Duration, Instant};
 
 use sqlx::PgPool;
 
+use crate::clock::ClockSkew;
+use crate::store::{deadlines as deadlines_store, messages as messages_store};
 use crate::wakeup::Bells;
 
 /// What every pass works with.
@@ -25,10 +34,17 @@ pub struct Context {
     pub bells: Bells,
     /// How long events are kept.
     pub event_retention: Duration,
+    /// What the groups pass remembers.
+    pub witnesses: groups::Memory,
+    /// How far the database's clock is ahead of this machine's, as it was measured last.
+    pub skew: ClockSkew,
 }
 
 /// Members of one pass; a pass that finds as many runs again at once.
 pub const SLICE: i64 = 200;
+
+/// A pass that works slice by slice comes back to its driver after this time.
+pub const PASS_MAX: Duration = Duration::from_secs(1);
 
 /// What a pass did. Metrics and tests look at the same numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -57,10 +73,17 @@ pub async fn run_all_due(context: &Context) -> Result<(), sqlx::Error> {
         let expired = claims::pass(context).await?;
         let overdue = deadlines::pass(context).await?;
         let shown = messages::pass(context).await?;
-        if expired.found + overdue.found + shown.found == 0 {
+        let waiting = dependencies::pass(context).await?;
+        let groups = groups::pass(context).await?;
+        let forgotten = expiry::pass(context).await?;
+        let keys = idempotency::pass(context).await?;
+        let reports = [expired, overdue, shown, waiting, groups, forgotten, keys];
+        // The passes leave out what somebody holds, which may be a pass of this very server that is about to commit; and a
+        // pass that found another server at work has not seen whether that is done.
+        if reports.iter().all(|report| report.found + report.lost_race == 0) && !is_anything_held(context).await? {
             return Ok(());
         }
-        if expired.done + overdue.done + shown.done > 0 {
+        if reports.iter().any(|report| report.done > 0) {
             progress = Instant::now();
         } else if progress.elapsed() > HELD_PATIENCE {
             return Ok(());
@@ -68,4 +91,10 @@ pub async fn run_all_due(context: &Context) -> Result<(), sqlx::Error> {
             tokio::time::sleep(HELD_LOOK_EVERY).await;
         }
     }
+}
+
+/// Whether something is due all the same.
+async fn is_anything_held(context: &Context) -> Result<bool, sqlx::Error> {
+    let mut conn = context.pool.acquire().await?;
+    Ok(deadlines_store::is_due(&mut conn).await? || messages_store::is_due(&mut conn).await?)
 }

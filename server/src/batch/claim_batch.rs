@@ -20,6 +20,8 @@ use crate::store::{claims, session, tasks};
 
 /// How often recovery looks again while the database is away or the lost session lives on.
 const RECOVERY_EVERY: Duration = Duration::from_millis(200);
+/// How long one look may take.
+const RECOVERY_TRY_MAX: Duration = Duration::from_secs(10);
 /// After that the claims of a lost batch are left to expire.
 const RECOVERY_MAX: Duration = Duration::from_secs(600);
 
@@ -137,13 +139,14 @@ impl ClaimBatch {
         self.tracker.spawn(async move {
             let until = Instant::now() + RECOVERY_MAX;
             while Instant::now() < until {
-                match find_lost(&pool, batch, backend).await {
-                    Ok(Some(lost)) => {
+                // A database that went silent must not keep this try for ever.
+                match tokio::time::timeout(RECOVERY_TRY_MAX, find_lost(&pool, batch, backend)).await {
+                    Ok(Ok(Some(lost))) => {
                         tracing::warn!(batch = %batch, claims = lost.len(), "recovered a batch whose answer was lost");
                         back.take(lost);
                         return;
                     }
-                    Ok(None) | Err(_) => tokio::time::sleep(RECOVERY_EVERY).await,
+                    Ok(Ok(None) | Err(_)) | Err(_) => tokio::time::sleep(RECOVERY_EVERY).await,
                 }
             }
             tracing::error!(batch = %batch, "gave up on a batch whose answer was lost: its claims will expire");

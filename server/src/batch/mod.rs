@@ -33,12 +33,21 @@ use crate::wakeup::Bells;
 use failure::Failure;
 use slow_lane::SlowLane;
 
+/// What the failure of an ordinary transaction means for its caller.
+#[must_use]
+pub fn cold_failure(error: sqlx::Error) -> OpError {
+    Failure::new(error).report("transaction")
+}
+
 /// Members of one batch.
 pub const BATCH_MEMBERS_MAX: usize = 200;
 /// Bytes of the bodies in one batch; a larger member goes alone.
 pub const BATCH_BYTES_MAX: usize = 4 << 20;
-/// Bytes of the bodies that may wait for one operation.
+/// Bytes of the bodies that one operation may hold, from the request to its answer, in the slow lane too.
 pub const WAITING_BYTES_MAX: usize = 128 << 20;
+
+/// Dependencies of the members of one batch; a member with more goes alone.
+pub const BATCH_EDGES_MAX: usize = 2_000;
 
 /// An operation that is coalesced.
 pub trait Operation: Send + Sync + 'static {
@@ -54,6 +63,12 @@ pub trait Operation: Send + Sync + 'static {
 
     /// How many bytes a member weighs.
     fn weight(member: &Self::Member) -> usize;
+
+    /// How many dependencies a member has.
+    fn edges(member: &Self::Member) -> usize {
+        let _ = member;
+        0
+    }
 
     /// The task or the message that a member is about, if it is about one. Two members of one never share a batch: a
     /// transaction does not skip its own locks.
@@ -91,6 +106,29 @@ struct Job<O: Operation> {
     member: O::Member,
     reply: oneshot::Sender<Result<O::Answer, OpError>>,
     since: Instant,
+    /// Counted for as long as the member is in memory, wherever it waits.
+    _weight: Weight,
+}
+
+/// Bytes that are counted until this is dropped.
+struct Weight {
+    bytes: usize,
+    all: Arc<AtomicUsize>,
+}
+
+impl Weight {
+    /// Counts them, unless there are too many already.
+    fn take(bytes: usize, all: &Arc<AtomicUsize>) -> Option<Self> {
+        let before = all.fetch_add(bytes, Ordering::Relaxed);
+        let weight = Self { bytes, all: Arc::clone(all) };
+        (before <= WAITING_BYTES_MAX).then_some(weight)
+    }
+}
+
+impl Drop for Weight {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 impl<O: Operation> Job<O> {
@@ -111,7 +149,7 @@ impl<O: Operation> Batcher<O> {
     pub fn start(operation: O, database: &PgConnectOptions, bells: &Bells, tasks: &TaskTracker) -> Self {
         let (queue, inbox) = mpsc::channel(O::WAITING_MAX);
         let operation = Arc::new(operation);
-        let waiting_bytes = Arc::new(AtomicUsize::new(0));
+        let waiting_bytes = Arc::<AtomicUsize>::default();
         let slow = SlowLane::start(&operation, database, bells, tasks);
         let worker = Worker {
             operation,
@@ -120,7 +158,6 @@ impl<O: Operation> Batcher<O> {
             session: Session::new(database.clone()),
             slow,
             bells: bells.clone(),
-            waiting_bytes: Arc::clone(&waiting_bytes),
         };
         tasks.spawn(worker.work());
         Self { queue, waiting_bytes }
@@ -130,10 +167,9 @@ impl<O: Operation> Batcher<O> {
     pub async fn submit(&self, member: O::Member) -> Result<O::Answer, OpError> {
         let weight = O::weight(&member);
         let (reply, answer) = oneshot::channel();
-        let waiting = self.waiting_bytes.fetch_add(weight, Ordering::Relaxed);
-        let job = Job { member, reply, since: Instant::now() };
-        if waiting > WAITING_BYTES_MAX || self.queue.try_send(job).is_err() {
-            self.waiting_bytes.fetch_sub(weight, Ordering::Relaxed);
+        let weight = Weight::take(weight, &self.waiting_bytes);
+        let job = weight.map(|weight| Job { member, reply, since: Instant::now(), _weight: weight });
+        if job.is_none_or(|job| self.queue.try_send(job).is_err()) {
             metrics::counter!("tenure_batch_shed_total", "operation" => O::NAME).increment(1);
             return Err(OpError::Overloaded(O::NAME));
         }
@@ -149,7 +185,6 @@ struct Worker<O: Operation> {
     session: Session,
     slow: SlowLane<O>,
     bells: Bells,
-    waiting_bytes: Arc<AtomicUsize>,
 }
 
 impl<O: Operation> Worker<O> {
@@ -159,7 +194,6 @@ impl<O: Operation> Worker<O> {
             let waiting = self.inbox.len() + self.held_over.len();
             metrics::gauge!("tenure_batch_waiting", "operation" => O::NAME).set(waiting as f64);
             for job in &batch {
-                self.waiting_bytes.fetch_sub(O::weight(&job.member), Ordering::Relaxed);
                 metrics::histogram!("tenure_batch_wait_seconds", "operation" => O::NAME).record(job.since.elapsed());
             }
             let started = Instant::now();
@@ -181,12 +215,12 @@ impl<O: Operation> Worker<O> {
         }
         let mut batch = Vec::with_capacity(waiting.len());
         let mut tasks = HashSet::new();
-        let mut bytes = 0;
+        let (mut bytes, mut edges) = (0, 0);
         for job in waiting {
             bytes += O::weight(&job.member);
-            if (bytes <= BATCH_BYTES_MAX || batch.is_empty())
-                && O::task(&job.member).is_none_or(|task| tasks.insert(task))
-            {
+            edges += O::edges(&job.member);
+            let fits = bytes <= BATCH_BYTES_MAX && edges <= BATCH_EDGES_MAX;
+            if (fits || batch.is_empty()) && O::task(&job.member).is_none_or(|task| tasks.insert(task)) {
                 batch.push(job);
             } else {
                 self.held_over.push_back(job);
@@ -197,7 +231,8 @@ impl<O: Operation> Worker<O> {
 
     /// Runs a batch, halving it for as long as bad data in some member spoils it for the others.
     async fn run(&mut self, batch: Vec<Job<O>>) {
-        if batch.len() == 1 && O::weight(&batch[0].member) > BATCH_BYTES_MAX {
+        let large = |member| O::weight(member) > BATCH_BYTES_MAX || O::edges(member) > BATCH_EDGES_MAX;
+        if batch.len() == 1 && large(&batch[0].member) {
             self.slow.take(batch);
             return;
         }

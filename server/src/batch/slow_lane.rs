@@ -55,14 +55,19 @@ async fn work<O: Operation>(
         let Some(job) = inbox.lock().await.recv().await else { break };
         let member = &job.member;
         let mut claimable = Vec::new();
-        let result = session.run(async |conn| alone(&*operation, conn, member, &mut claimable).await).await;
+        let mut result = session.run(async |conn| alone(&*operation, conn, member, &mut claimable).await).await;
+        // What it waited for was committed after its statement had begun, such as a group that another server made for a
+        // task of the same group: a new statement sees it.
+        if let Ok(Verdict::Locked) = result {
+            result = session.run(async |conn| alone(&*operation, conn, member, &mut claimable).await).await;
+        }
         if result.is_ok() {
             bells.ring(claimable);
         }
         let answer = match result {
             Ok(Verdict::Done(answer)) => Ok(answer),
             Ok(Verdict::Refused(error)) => Err(error),
-            // Somebody took the row between our waiting and our statement, which our own lock rules out.
+            // Somebody took the row between our waiting and our statement, twice.
             Ok(Verdict::Locked) => Err(OpError::Unavailable),
             Err(failure @ Failure::Again(_)) => {
                 metrics::counter!("tenure_slow_lane_timeouts_total", "operation" => O::NAME).increment(1);

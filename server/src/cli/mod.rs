@@ -1,8 +1,12 @@
 //! The commands of `tenure`: what they print, and how they end.
 
 pub mod client;
+pub mod group;
+pub mod http;
 mod print;
+pub mod queue;
 pub mod role;
+pub mod task;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -46,6 +50,27 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
                 administrate(database, secret_key, root_url, client).await
             }
             Command::Role { database, role } => administrate_roles(database, role).await,
+            Command::Task { server, task } => http::end(
+                "task",
+                match http::Server::new(server) {
+                    Ok(server) => task::run(&server, task).await,
+                    Err(error) => Err(error),
+                },
+            ),
+            Command::Group { server, group } => http::end(
+                "group",
+                match http::Server::new(server) {
+                    Ok(server) => group::run(&server, group).await,
+                    Err(error) => Err(error),
+                },
+            ),
+            Command::Queue { server, queue } => http::end(
+                "queue",
+                match http::Server::new(server) {
+                    Ok(server) => queue::run(&server, queue).await,
+                    Err(error) => Err(error),
+                },
+            ),
         }
     })
 }

@@ -8,6 +8,7 @@ use tenure_api::bodies::{CreateTaskRequest, Metadata, TaskDefinition};
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::{ProjectId, SchedulerId, TaskGroupId, TaskId, TaskQueueId};
 use tenure_api::states::{Priority, Requires};
+use uuid::Uuid;
 
 /// Dependencies that one task may have.
 pub const DEPENDENCIES_MAX: usize = 10_000;
@@ -31,6 +32,8 @@ pub const TAG_CHARS_MAX: usize = 4_096;
 pub const CREATED_DRIFT: TimeDelta = TimeDelta::minutes(15);
 /// How far ahead a deadline may lie, apart from the drift.
 pub const DEADLINE_AHEAD: TimeDelta = TimeDelta::days(5);
+/// Ids that a refusal names.
+const LISTED_MAX: usize = 100;
 /// How long a task is kept after its deadline unless the submitter says otherwise.
 const EXPIRES_DEFAULT: Months = Months::new(12);
 /// How long a group outlives its tasks at least.
@@ -78,8 +81,10 @@ pub struct NewTask {
     pub tags: String,
     /// JSON text of the definition, as it will be given back.
     pub definition: String,
-    /// How many dependencies it names.
-    pub dependencies: usize,
+    /// The tasks that it waits for.
+    pub dependencies: Vec<Uuid>,
+    /// How they must have ended.
+    pub requires: Requires,
 }
 
 impl NewTask {
@@ -120,7 +125,8 @@ impl NewTask {
             routes: request.routes.clone(),
             tags: serde_json::to_string(&request.tags).unwrap_or_default(),
             definition: String::new(),
-            dependencies: request.dependencies.len(),
+            dependencies: request.dependencies.iter().map(|id| id.uuid()).collect(),
+            requires: request.requires.unwrap_or(Requires::AllCompleted),
         };
         task.definition = definition(&task, request);
         Ok(task)
@@ -129,7 +135,7 @@ impl NewTask {
     /// How many bytes the task weighs in a batch.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.definition.len() + self.tags.len() + 500
+        self.definition.len() + self.tags.len() + size_of::<Uuid>() * self.dependencies.len() + 500
     }
 }
 
@@ -149,7 +155,7 @@ fn definition(task: &NewTask, request: &CreateTaskRequest<'_>) -> String {
         project_id: &task.project,
         task_group_id: task.group,
         dependencies: &request.dependencies,
-        requires: request.requires.unwrap_or(Requires::AllCompleted),
+        requires: task.requires,
         routes: &request.routes,
         priority: task.priority,
         retries: task.retries,
@@ -268,6 +274,41 @@ pub fn date_refusal(task: &NewTask, now: DateTime<Utc>) -> Option<String> {
         return Some(format!("`deadline` must be at most 5 days from now, {}", Timestamp::new(now)));
     }
     None
+}
+
+/// A task that is to be waited for, as it is when somebody asks to wait for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Awaited {
+    /// It does not exist.
+    Missing,
+    /// It exists until then.
+    Until(DateTime<Utc>),
+    /// It is the very task that waits: then only scheduleTask, a rerun or the deadline ends the wait.
+    Itself,
+}
+
+/// Why a task may not wait for these, if it may not.
+#[must_use]
+pub fn dependency_refusal(task: &NewTask, awaited: &[(TaskId, Awaited)]) -> Option<String> {
+    let named = |unfit: fn(DateTime<Utc>, Awaited) -> bool| {
+        let ids: Vec<TaskId> =
+            awaited.iter().filter(|(_, awaited)| unfit(task.deadline, *awaited)).map(|(id, _)| *id).collect();
+        (!ids.is_empty()).then(|| list(&ids))
+    };
+    let missing = named(|_, awaited| awaited == Awaited::Missing)
+        .map(|ids| format!("`dependencies` names tasks that do not exist; create them first: {ids}"));
+    let expiring = named(|deadline, awaited| matches!(awaited, Awaited::Until(expires) if expires < deadline))
+        .map(|ids| format!("`dependencies` names tasks that expire before this task's `deadline`: {ids}"));
+    let refusals: Vec<String> = [missing, expiring].into_iter().flatten().collect();
+    (!refusals.is_empty()).then(|| refusals.join(". "))
+}
+
+fn list(ids: &[TaskId]) -> String {
+    let mut text = ids.iter().take(LISTED_MAX).map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    if let Some(more) = ids.len().checked_sub(LISTED_MAX).filter(|more| *more > 0) {
+        text.push_str(&format!(" and {more} more"));
+    }
+    text
 }
 
 /// Whether two definitions say the same, whatever their spacing and the order of their keys.

@@ -2,16 +2,16 @@
 //! when the log is read, and show the task as it was right after the transition.
 
 use chrono::{DateTime, Utc};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tenure_api::bodies::Status;
 use tenure_api::dates::Timestamp;
-use tenure_api::ids::RunId;
-use tenure_api::states::{ReasonCreated, ReasonResolved};
+use tenure_api::ids::{RunId, TaskGroupId};
+use tenure_api::states::{Priority, ReasonCreated, ReasonResolved};
 use utoipa::ToSchema;
 
-use super::task::{EndedRun, Last, OpenRun, Task, Tenancy};
+use super::task::{EndedRun, Group, Last, OpenRun, Task, Tenancy};
 
 /// What happened, as the outbox stores it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,6 +28,18 @@ pub enum Kind {
     Exception,
     /// The run ended as an exception and the next one is pending.
     Retried,
+    /// The task was created and has no run yet.
+    Defined,
+    /// The run became pending, of a task that had none that was open.
+    Scheduled,
+    /// The task's priority was changed.
+    Reprioritised,
+    /// Every task of the group is resolved.
+    GroupResolved,
+    /// The group was sealed.
+    GroupSealed,
+    /// The priority of the group's tasks was changed.
+    GroupReprioritised,
 }
 
 impl Kind {
@@ -41,6 +53,12 @@ impl Kind {
             4 => Some(Self::Failed),
             5 => Some(Self::Exception),
             6 => Some(Self::Retried),
+            7 => Some(Self::Defined),
+            8 => Some(Self::Scheduled),
+            9 => Some(Self::Reprioritised),
+            10 => Some(Self::GroupResolved),
+            11 => Some(Self::GroupSealed),
+            12 => Some(Self::GroupReprioritised),
             _ => None,
         }
     }
@@ -55,6 +73,12 @@ impl Kind {
             Self::Failed => &[Exchange::TaskFailed],
             Self::Exception => &[Exchange::TaskException],
             Self::Retried => &[Exchange::TaskException, Exchange::TaskPending],
+            Self::Defined => &[Exchange::TaskDefined],
+            Self::Scheduled => &[Exchange::TaskPending],
+            Self::Reprioritised => &[Exchange::TaskPriorityChanged],
+            Self::GroupResolved => &[Exchange::TaskGroupResolved],
+            Self::GroupSealed => &[Exchange::TaskGroupSealed],
+            Self::GroupReprioritised => &[Exchange::TaskGroupPriorityChanged],
         }
     }
 }
@@ -74,6 +98,14 @@ pub enum Exchange {
     TaskFailed,
     /// A run ended for a reason outside the task.
     TaskException,
+    /// A task's priority was changed.
+    TaskPriorityChanged,
+    /// Every task of a group is resolved.
+    TaskGroupResolved,
+    /// A group was sealed.
+    TaskGroupSealed,
+    /// The priority of a group's tasks was changed.
+    TaskGroupPriorityChanged,
 }
 
 impl Exchange {
@@ -87,12 +119,16 @@ impl Exchange {
             Self::TaskCompleted => "exchange/taskcluster-queue/v1/task-completed",
             Self::TaskFailed => "exchange/taskcluster-queue/v1/task-failed",
             Self::TaskException => "exchange/taskcluster-queue/v1/task-exception",
+            Self::TaskPriorityChanged => "exchange/taskcluster-queue/v1/task-priority-changed",
+            Self::TaskGroupResolved => "exchange/taskcluster-queue/v1/task-group-resolved",
+            Self::TaskGroupSealed => "exchange/taskcluster-queue/v1/task-group-sealed",
+            Self::TaskGroupPriorityChanged => "exchange/taskcluster-queue/v1/task-group-priority-changed",
         }
     }
 }
 
 /// A stored transition.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Transition {
     /// What happened.
     pub kind: Kind,
@@ -104,6 +140,28 @@ pub struct Transition {
     pub at: DateTime<Utc>,
     /// For a claim: when it ended unless renewed.
     pub taken_until: Option<DateTime<Utc>>,
+    /// JSON text of what else its events say.
+    pub details: Option<String>,
+}
+
+/// What a change of a task's priority says besides.
+#[derive(Deserialize)]
+struct PriorityChange {
+    old: i16,
+    new: i16,
+    /// Where the task was: 0 unscheduled, 1 pending, 2 running.
+    place: i16,
+}
+
+/// What an event about a group, and not about one of its tasks, says.
+#[derive(Deserialize)]
+struct GroupDetails {
+    id: String,
+    scheduler: String,
+    expires: DateTime<Utc>,
+    sealed: Option<DateTime<Utc>>,
+    new: Option<i16>,
+    affected: Option<i64>,
 }
 
 /// What is needed of a task to render its events.
@@ -111,6 +169,8 @@ pub struct Transition {
 pub struct Subject {
     /// The task as it is now.
     pub task: Task,
+    /// Its group as it is now.
+    pub group: Group,
     /// JSON text of its routes.
     pub routes: String,
     /// JSON text of its tags.
@@ -137,9 +197,20 @@ pub struct Event {
 
 /// The message of an event.
 #[derive(Serialize, Debug, ToSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(untagged)]
 #[schema(as = EventPayload)]
-pub struct Payload {
+pub enum Payload {
+    /// About a task.
+    Task(Box<TaskPayload>),
+    /// About a group.
+    Group(GroupPayload),
+}
+
+/// The message of an event about a task.
+#[derive(Serialize, Debug, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = TaskEventPayload)]
+pub struct TaskPayload {
     /// Of the form of this message.
     version: u8,
     /// The task right after it.
@@ -155,8 +226,40 @@ pub struct Payload {
     /// When the claim ends unless it is renewed.
     #[serde(skip_serializing_if = "Option::is_none")]
     taken_until: Option<Timestamp>,
+    /// The priority before it, if it is about a change of priority.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    old_priority: Option<Priority>,
+    /// The priority after it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    new_priority: Option<Priority>,
     /// What is said of the definition.
-    task: Tagged,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task: Option<Tagged>,
+}
+
+/// The message of an event about a group.
+#[derive(Serialize, Debug, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = GroupEventPayload)]
+pub struct GroupPayload {
+    /// Of the form of this message.
+    version: u8,
+    /// The group.
+    task_group_id: TaskGroupId,
+    /// Whom the group belongs to.
+    scheduler_id: String,
+    /// When the group is forgotten.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires: Option<Timestamp>,
+    /// Since when no tasks can be added.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sealed: Option<Timestamp>,
+    /// The priority that its tasks have now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    new_priority: Option<Priority>,
+    /// How many tasks were changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tasks_affected: Option<i64>,
 }
 
 /// What an event says of a task's definition.
@@ -168,13 +271,57 @@ struct Tagged {
     tags: Box<RawValue>,
 }
 
-/// Renders the events of a transition; the first one has this position.
+/// Renders the events of a transition; the first one has this position. An event about a task needs it as a subject, and
+/// is left out once the task has expired.
 #[must_use]
-pub fn render(transition: &Transition, subject: &Subject, position: i64) -> Vec<Event> {
+pub fn render(transition: &Transition, subject: Option<&Subject>, position: i64) -> Vec<Event> {
     (position..)
         .zip(transition.kind.exchanges())
-        .map(|(position, &exchange)| render_one(transition, subject, exchange, position))
+        .filter_map(|(position, &exchange)| match (transition.kind, subject) {
+            (Kind::GroupSealed | Kind::GroupReprioritised, _) => {
+                group_event(transition, details_of(transition)?, exchange, position)
+            }
+            (Kind::GroupResolved, Some(Subject { group, .. })) => {
+                let details = GroupDetails {
+                    id: group.id.uuid().to_string(),
+                    scheduler: group.scheduler.clone(),
+                    expires: group.expires,
+                    sealed: group.sealed.filter(|sealed| *sealed <= transition.at),
+                    new: None,
+                    affected: None,
+                };
+                group_event(transition, details, exchange, position)
+            }
+            (_, Some(subject)) => Some(render_one(transition, subject, exchange, position)),
+            (_, None) => None,
+        })
         .collect()
+}
+
+fn details_of<'a, T: Deserialize<'a>>(transition: &'a Transition) -> Option<T> {
+    serde_json::from_str(transition.details.as_deref()?).ok()
+}
+
+fn group_event(transition: &Transition, group: GroupDetails, exchange: Exchange, position: i64) -> Option<Event> {
+    let id = TaskGroupId::from_uuid(group.id.parse().ok()?)?;
+    // The change of a group's priority says whose it was and to what; the other two say how the group is.
+    let described = transition.kind != Kind::GroupReprioritised;
+    Some(Event {
+        position,
+        time: Timestamp::new(transition.at),
+        exchange: exchange.name(),
+        routing_key: format!("primary.{id}.{}._", group.scheduler),
+        cc: Vec::new(),
+        payload: Payload::Group(GroupPayload {
+            version: 1,
+            task_group_id: id,
+            scheduler_id: group.scheduler,
+            expires: described.then(|| group.expires.into()),
+            sealed: group.sealed.filter(|_| described).map(Timestamp::new),
+            new_priority: group.new.and_then(Priority::from_code),
+            tasks_affected: group.affected,
+        }),
+    })
 }
 
 fn render_one(transition: &Transition, subject: &Subject, exchange: Exchange, position: i64) -> Event {
@@ -195,35 +342,32 @@ fn render_one(transition: &Transition, subject: &Subject, exchange: Exchange, po
     ]
     .join(".");
     let routes: Vec<String> = serde_json::from_str(&subject.routes).unwrap_or_default();
+    let change: Option<PriorityChange> =
+        if transition.kind == Kind::Reprioritised { details_of(transition) } else { None };
     Event {
         position,
         time: Timestamp::new(transition.at),
         exchange: exchange.name(),
         routing_key,
         cc: routes.into_iter().map(|route| format!("route.{route}")).collect(),
-        payload: Payload {
+        payload: Payload::Task(Box::new(TaskPayload {
             version: 1,
             status: task.status(),
             run_id: run,
             worker_group: tenancy.as_ref().map(|held| held.worker_group.clone()),
             worker_id: tenancy.as_ref().map(|held| held.worker_id.clone()),
-            taken_until: match exchange {
-                Exchange::TaskRunning => transition.taken_until.map(Timestamp::new),
-                Exchange::TaskDefined
-                | Exchange::TaskPending
-                | Exchange::TaskCompleted
-                | Exchange::TaskFailed
-                | Exchange::TaskException => None,
-            },
-            task: Tagged { tags: subject.tags.clone() },
-        },
+            taken_until: transition.taken_until.filter(|_| exchange == Exchange::TaskRunning).map(Timestamp::new),
+            old_priority: change.as_ref().and_then(|change| Priority::from_code(change.old)),
+            new_priority: change.as_ref().and_then(|change| Priority::from_code(change.new)),
+            task: (exchange != Exchange::TaskPriorityChanged).then(|| Tagged { tags: subject.tags.clone() }),
+        })),
     }
 }
 
 /// The run that an event is about, and who holds or held it.
 fn about(transition: &Transition, task: &Task, exchange: Exchange) -> (Option<RunId>, Option<Tenancy>) {
     match (exchange, &task.last) {
-        (Exchange::TaskDefined, _) => (None, None),
+        (Exchange::TaskDefined | Exchange::TaskPriorityChanged, _) => (None, None),
         (Exchange::TaskPending, Last::Pending(open)) => (Some(open.run), None),
         (Exchange::TaskRunning, Last::Running(open, tenancy)) => (Some(open.run), Some(tenancy.clone())),
         (_, _) => {
@@ -239,7 +383,10 @@ fn task_after(transition: &Transition, now: &Task, exchange: Exchange) -> Task {
     let open = known_run(now, run, transition.at);
     let ended_before = |last: RunId| now.ended.iter().filter(|ended| ended.run.run < last).cloned().collect();
     let (last, ended): (Last, Vec<EndedRun>) = match (transition.kind, exchange) {
-        (Kind::Created, Exchange::TaskDefined) => (Last::Unscheduled, Vec::new()),
+        (Kind::Created, Exchange::TaskDefined) | (Kind::Defined, _) => (Last::Unscheduled, Vec::new()),
+        (Kind::Scheduled, _) => (Last::Pending(open), ended_before(run)),
+        (Kind::Reprioritised, _) => return reprioritised(transition, now, open),
+        (Kind::GroupResolved | Kind::GroupSealed | Kind::GroupReprioritised, _) => return now.clone(),
         (Kind::Created, _) => (Last::Pending(open), Vec::new()),
         (Kind::Claimed, _) => {
             let last = match known_tenancy(now, run) {
@@ -264,6 +411,23 @@ fn task_after(transition: &Transition, now: &Task, exchange: Exchange) -> Task {
         }
     };
     Task { last, ended, retries_left: transition.retries_left, ..now.clone() }
+}
+
+/// A task right after its priority was changed.
+fn reprioritised(transition: &Transition, now: &Task, open: OpenRun) -> Task {
+    let Some(change) = details_of::<PriorityChange>(transition) else { return now.clone() };
+    let last = match (change.place, known_tenancy(now, transition.run)) {
+        (0, _) => Last::Unscheduled,
+        (2, Some(held)) => Last::Running(open, held),
+        (_, _) => Last::Pending(open),
+    };
+    Task {
+        last,
+        ended: now.ended.iter().filter(|ended| ended.run.run < transition.run).cloned().collect(),
+        retries_left: transition.retries_left,
+        priority: Priority::from_code(change.new).unwrap_or(now.priority),
+        ..now.clone()
+    }
 }
 
 fn known_run(task: &Task, run: RunId, at: DateTime<Utc>) -> OpenRun {

@@ -8,6 +8,8 @@ use tenure_api::states::{ExceptionReason, ReasonCreated, ReasonResolved, RunStat
 
 /// How often an undelivered claim may be handed back before it is left to expire.
 pub const HAND_BACKS_MAX: u16 = 5;
+/// A task that has had as many runs is not run again because somebody asks for it.
+pub const RUNS_MAX: u16 = 50;
 
 /// Where a task is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,8 +71,15 @@ pub struct Life {
 /// Something that happens to a task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// Its dependencies are satisfied.
+    /// Its dependencies are satisfied, or somebody wants it to run without them.
     Schedule,
+    /// Somebody wants another run, whatever became of the last one; the task was created with so many retries.
+    Rerun {
+        /// The retries of its definition.
+        retries: u16,
+    },
+    /// Somebody wants it to end.
+    Cancel,
     /// A worker takes the run.
     Claim(RunId),
     /// The worker renews its claim.
@@ -141,6 +150,8 @@ pub enum Refusal {
     AlreadyScheduled,
     /// The task was handed back as often as is allowed.
     HandBacksUsedUp,
+    /// The task had as many runs as is allowed.
+    RunsUsedUp,
 }
 
 /// What an event did.
@@ -160,7 +171,7 @@ pub fn apply(life: Life, event: Event) -> Result<Step, Refusal> {
         State::Unscheduled => on_unscheduled(life, event),
         State::Pending(last) => on_pending(life, last, event),
         State::Running(last) => on_running(life, last, event),
-        State::Resolved(last, _) => on_resolved(last, event),
+        State::Resolved(last, _) => on_resolved(life, last, event),
     }
 }
 
@@ -171,20 +182,33 @@ fn on_unscheduled(life: Life, event: Event) -> Result<Step, Refusal> {
             ended: None,
             made: Some((RunId::FIRST, ReasonCreated::Scheduled)),
         }),
+        Event::Rerun { retries } => rerun(life, RunId::FIRST, retries),
         Event::Claim(_) | Event::Reclaim(_) | Event::Report(..) | Event::ClaimExpired(_) | Event::HandBack(_) => {
             Err(Refusal::NoSuchRun)
         }
-        // A run is made only to carry the exception.
-        Event::DeadlinePassed => Ok(Step {
-            made: Some((RunId::FIRST, ReasonCreated::Exception)),
-            ..resolve(life, RunId::FIRST, Outcome::Exception(ReasonResolved::DeadlineExceeded))
-        }),
+        Event::Cancel => Ok(end_without_run(life, ReasonResolved::Canceled)),
+        Event::DeadlinePassed => Ok(end_without_run(life, ReasonResolved::DeadlineExceeded)),
     }
+}
+
+/// A run is made only to carry the exception.
+fn end_without_run(life: Life, reason: ReasonResolved) -> Step {
+    Step {
+        made: Some((RunId::FIRST, ReasonCreated::Exception)),
+        ..resolve(life, RunId::FIRST, Outcome::Exception(reason))
+    }
+}
+
+/// The retries start anew, as far as the number of runs allows.
+fn rerun(life: Life, next: RunId, retries: u16) -> Result<Step, Refusal> {
+    let after = RUNS_MAX.checked_sub(next.number() + 1).ok_or(Refusal::RunsUsedUp)?;
+    let life = Life { state: State::Pending(next), retries_left: retries.min(after), ..life };
+    Ok(Step { life, ended: None, made: Some((next, ReasonCreated::Rerun)) })
 }
 
 fn on_pending(life: Life, last: RunId, event: Event) -> Result<Step, Refusal> {
     match event {
-        Event::Schedule => Err(Refusal::AlreadyScheduled),
+        Event::Schedule | Event::Rerun { .. } => Err(Refusal::AlreadyScheduled),
         Event::Claim(run) => {
             same_run(run, last)?;
             Ok(Step { life: Life { state: State::Running(last), ..life }, ended: None, made: None })
@@ -193,13 +217,14 @@ fn on_pending(life: Life, last: RunId, event: Event) -> Result<Step, Refusal> {
             same_run(run, last)?;
             Err(Refusal::NotClaimed)
         }
+        Event::Cancel => Ok(resolve(life, last, Outcome::Exception(ReasonResolved::Canceled))),
         Event::DeadlinePassed => Ok(resolve(life, last, Outcome::Exception(ReasonResolved::DeadlineExceeded))),
     }
 }
 
 fn on_running(life: Life, last: RunId, event: Event) -> Result<Step, Refusal> {
     match event {
-        Event::Schedule => Err(Refusal::AlreadyScheduled),
+        Event::Schedule | Event::Rerun { .. } => Err(Refusal::AlreadyScheduled),
         Event::Claim(run) => {
             same_run(run, last)?;
             Err(Refusal::AlreadyClaimed)
@@ -229,12 +254,14 @@ fn on_running(life: Life, last: RunId, event: Event) -> Result<Step, Refusal> {
             let life = Life { hand_backs: life.hand_backs + 1, ..life };
             Ok(next_run(life, last, outcome, ReasonCreated::Retry))
         }
+        Event::Cancel => Ok(resolve(life, last, Outcome::Exception(ReasonResolved::Canceled))),
         Event::DeadlinePassed => Ok(resolve(life, last, Outcome::Exception(ReasonResolved::DeadlineExceeded))),
     }
 }
 
-fn on_resolved(last: RunId, event: Event) -> Result<Step, Refusal> {
+fn on_resolved(life: Life, last: RunId, event: Event) -> Result<Step, Refusal> {
     match event {
+        Event::Rerun { retries } => rerun(life, last.next(), retries),
         Event::Claim(run)
         | Event::Reclaim(run)
         | Event::Report(run, _)
@@ -243,7 +270,7 @@ fn on_resolved(last: RunId, event: Event) -> Result<Step, Refusal> {
             same_run(run, last)?;
             Err(Refusal::AlreadyResolved)
         }
-        Event::Schedule | Event::DeadlinePassed => Err(Refusal::AlreadyResolved),
+        Event::Schedule | Event::Cancel | Event::DeadlinePassed => Err(Refusal::AlreadyResolved),
     }
 }
 

@@ -17,8 +17,10 @@ fn every_pair_of_state_and_event_has_its_answer() {
     use Refusal::*;
     let r = run(1);
     let states = [State::Unscheduled, State::Pending(r), State::Running(r), State::Resolved(r, Outcome::Completed)];
-    let refusals: [(Event, [Option<Refusal>; 4]); 12] = [
+    let refusals: [(Event, [Option<Refusal>; 4]); 14] = [
         (Event::Schedule, [None, Some(AlreadyScheduled), Some(AlreadyScheduled), Some(AlreadyResolved)]),
+        (Event::Rerun { retries: 5 }, [None, Some(AlreadyScheduled), Some(AlreadyScheduled), None]),
+        (Event::Cancel, [None, None, None, Some(AlreadyResolved)]),
         (Event::Claim(r), [Some(NoSuchRun), None, Some(AlreadyClaimed), Some(AlreadyResolved)]),
         (Event::Claim(run(0)), [Some(NoSuchRun), Some(NotTheLastRun), Some(NotTheLastRun), Some(NotTheLastRun)]),
         (Event::Claim(run(2)), [Some(NoSuchRun), Some(NoSuchRun), Some(NoSuchRun), Some(NoSuchRun)]),
@@ -77,6 +79,27 @@ fn a_hand_back_costs_no_retry_and_stops_at_its_limit() {
     assert_eq!(apply(current, Event::HandBack(run(HAND_BACKS_MAX))), Err(Refusal::HandBacksUsedUp));
 }
 
+#[test]
+fn a_rerun_starts_the_retries_anew_as_far_as_the_number_of_runs_allows() {
+    for (state, next) in [(State::Unscheduled, 0), (State::Resolved(run(3), Outcome::Completed), 4)] {
+        let step = apply(Life { retries_left: 0, ..life(state) }, Event::Rerun { retries: 5 }).unwrap();
+        assert_eq!(step.made, Some((run(next), ReasonCreated::Rerun)));
+        assert_eq!((step.ended, step.life.retries_left), (None, 5));
+    }
+    for (last, expected) in [(40, Ok(5)), (45, Ok(3)), (48, Ok(0)), (49, Err(Refusal::RunsUsedUp))] {
+        let resolved = life(State::Resolved(run(last), Outcome::Failed));
+        let retries = apply(resolved, Event::Rerun { retries: 5 }).map(|step| step.life.retries_left);
+        assert_eq!(retries, expected, "after run {last}");
+    }
+}
+
+#[test]
+fn a_cancelled_task_that_had_no_run_gets_one_that_carries_the_exception() {
+    let step = apply(life(State::Unscheduled), Event::Cancel).unwrap();
+    assert_eq!(step.made, Some((run(0), ReasonCreated::Exception)));
+    assert_eq!(step.ended, Some((run(0), Outcome::Exception(ReasonResolved::Canceled))));
+}
+
 fn any_event() -> impl Strategy<Value = Event> {
     let named = (0_u16..8).prop_map(run);
     let report = prop_oneof![
@@ -86,6 +109,8 @@ fn any_event() -> impl Strategy<Value = Event> {
     ];
     prop_oneof![
         Just(Event::Schedule),
+        (0_u16..4).prop_map(|retries| Event::Rerun { retries }),
+        Just(Event::Cancel),
         named.clone().prop_map(Event::Claim),
         named.clone().prop_map(Event::Reclaim),
         (named.clone(), report).prop_map(|(run, report)| Event::Report(run, report)),
@@ -100,7 +125,7 @@ proptest! {
     #[test]
     fn a_run_is_claimed_once_and_ends_once(events in prop::collection::vec(any_event(), 0..60), retries in 0_u16..4) {
         let mut current = Life { state: State::Unscheduled, retries_left: retries, hand_backs: 0 };
-        let (mut claimed, mut ended, mut made) = (vec![], vec![], 0_u16);
+        let (mut claimed, mut ended, mut made, mut reruns) = (vec![], vec![], 0_u16, 0_u16);
         for event in events {
             let Ok(step) = apply(current, event) else { continue };
             if let Event::Claim(number) = event {
@@ -111,13 +136,17 @@ proptest! {
                 prop_assert!(!ended.contains(&number));
                 ended.push(number);
             }
-            if let Some((number, _)) = step.made {
+            if let Some((number, reason)) = step.made {
                 prop_assert_eq!(number, run(made));
                 made += 1;
+                reruns += u16::from(reason == ReasonCreated::Rerun);
             }
-            prop_assert!(step.life.retries_left <= current.retries_left);
+            if !matches!(event, Event::Rerun { .. }) {
+                prop_assert!(step.life.retries_left <= current.retries_left);
+            }
             current = step.life;
         }
-        prop_assert!(u16::try_from(ended.len()).unwrap() <= retries + HAND_BACKS_MAX + 1);
+        // A rerun of this test asks for three retries at most.
+        prop_assert!(u16::try_from(ended.len()).unwrap() <= retries + HAND_BACKS_MAX + 1 + 4 * reruns);
     }
 }

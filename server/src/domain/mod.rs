@@ -2,10 +2,13 @@
 #![deny(clippy::wildcard_enum_match_arm)]
 
 pub mod create;
+pub mod event_filter;
 pub mod events;
 pub mod json;
 pub mod lifecycle;
 pub mod message;
 pub mod roles;
 pub mod scopes;
+pub mod submit;
 pub mod task;
+pub mod topic;

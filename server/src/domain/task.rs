@@ -36,6 +36,19 @@ pub struct Task {
     pub ended: Vec<EndedRun>,
 }
 
+/// A group of tasks.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// Its id.
+    pub id: TaskGroupId,
+    /// Who owns it.
+    pub scheduler: String,
+    /// When it is forgotten.
+    pub expires: DateTime<Utc>,
+    /// Since when no task may be added.
+    pub sealed: Option<DateTime<Utc>>,
+}
+
 /// Where the last run of a task is.
 #[derive(Clone, Debug)]
 pub enum Last {
@@ -111,6 +124,15 @@ impl Task {
             (Last::Ended, Some(ended)) => State::Resolved(ended.run.run, ended.outcome()),
         };
         Life { state, retries_left: self.retries_left, hand_backs: 0 }
+    }
+
+    /// Whether the task has ended, for now: a rerun may open it again.
+    #[must_use]
+    pub fn is_resolved(&self) -> bool {
+        match self.life().state {
+            State::Resolved(..) => true,
+            State::Unscheduled | State::Pending(_) | State::Running(_) => false,
+        }
     }
 
     /// The status that the wire shows.

@@ -5,13 +5,17 @@ use std::time::{Duration, Instant};
 
 use metrics_exporter_prometheus::PrometheusHandle;
 use sqlx::PgPool;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::auth::{Authenticator, Now};
 use crate::background::Context;
+use crate::background::tail::Tail;
 use crate::batch::Batcher;
 use crate::batch::claim_line::ClaimLine;
 use crate::batch::message_queue::MessageQueue;
 use crate::clock;
+use crate::http::page::Pages;
 use crate::http::poll::PollUrls;
 use crate::ops::create_task::CreateTask;
 use crate::ops::messages::DeleteMessages;
@@ -47,8 +51,20 @@ pub struct Parts {
     pub delete_messages: Batcher<DeleteMessages>,
     /// The message plane's URLs.
     pub poll_urls: PollUrls,
+    /// The newest events, for streams.
+    pub tail: Tail,
+    /// Where streams run.
+    pub tasks: TaskTracker,
+    /// Ends streams when the server drains.
+    pub draining: CancellationToken,
+    /// What the operator's page needs.
+    pub pages: Pages,
     /// The passes, for the manual clock.
     pub passes: Context,
+    /// Where clients find the server, without a slash at its end.
+    pub root_url: String,
+    /// Cancelled when the server drains: whoever waits is sent away.
+    pub drain: CancellationToken,
     /// Whether the clock may be moved.
     pub manual_clock: bool,
     /// Term of a claim.
@@ -66,7 +82,8 @@ impl Parts {
     pub async fn now(&self) -> Result<Now, sqlx::Error> {
         let real_ms = clock::real_now().timestamp_millis();
         if !self.manual_clock {
-            return Ok(Now { real_ms, server_ms: real_ms });
+            // What the database dated is compared with its clock, also where this machine's is wrong.
+            return Ok(Now { real_ms, server_ms: real_ms + self.passes.skew.millis() });
         }
         let mut conn = self.pool.acquire().await?;
         let server = crate::store::clock::get_now(&mut conn).await?;

@@ -5,16 +5,16 @@ use axum::body::Body;
 use axum::extract::{OriginalUri, RawPathParams, Request};
 use axum::response::Response;
 use bytes::Bytes;
-use http::HeaderMap;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use http::request::Parts;
+use http::{HeaderMap, HeaderValue};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::str::FromStr;
 use tenure_api::errors::ErrorCode;
 use tenure_api::hawk::bewit::split_url;
-use tenure_api::ids::{InvalidId, RunId, TaskId, TaskQueueId};
+use tenure_api::ids::{InvalidId, RunId, TaskGroupId, TaskId, TaskQueueId};
 
 use super::app::App;
 use super::connection::Connection;
@@ -22,6 +22,7 @@ use super::error::ApiError;
 use crate::auth::{Now, Principal, RequestParts};
 use crate::domain::json;
 use crate::domain::scopes::Expression;
+use crate::ops::list_tasks::{Cursor, PAGE_MAX};
 
 /// The largest body.
 pub const BODY_MAX: usize = 10 << 20;
@@ -96,6 +97,18 @@ impl Call {
         Ok(principal.authorize(required)?)
     }
 
+    /// When the caller's credentials end, in milliseconds since 1970.
+    #[must_use]
+    pub fn credentials_end_ms(&self) -> Option<i64> {
+        self.principal.as_ref().and_then(|principal| principal.expires_ms)
+    }
+
+    /// A header of the request; one that is not text is a `?`, which is nothing that we know.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.head.headers.get(name).map(|value| value.to_str().unwrap_or("?"))
+    }
+
     /// The request as far as authentication looks at it.
     pub fn request_parts(&self) -> RequestParts<'_> {
         let header = |name: &str| self.head.headers.get(name).and_then(|value| value.to_str().ok());
@@ -138,6 +151,11 @@ impl Call {
         self.params.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value.as_str())
     }
 
+    /// The values of a header.
+    pub fn header_values(&self, name: &str) -> Vec<&HeaderValue> {
+        self.head.headers.get_all(name).iter().collect()
+    }
+
     /// A parameter of the path.
     fn param<T: FromStr<Err = InvalidId>>(&self, name: &str) -> Result<T, ApiError> {
         self.text_param(name)
@@ -148,6 +166,11 @@ impl Call {
     /// The parameter `taskId`.
     pub fn task_id(&self) -> Result<TaskId, ApiError> {
         self.param("taskId")
+    }
+
+    /// The parameter `taskGroupId`.
+    pub fn task_group_id(&self) -> Result<TaskGroupId, ApiError> {
+        self.param("taskGroupId")
     }
 
     /// The parameter `runId`.
@@ -192,6 +215,28 @@ impl Call {
             found.push((name, value));
         }
         Ok(found)
+    }
+
+    /// The page that the query string asks for.
+    pub fn page(&self) -> Result<Cursor, ApiError> {
+        let mut cursor = Cursor { after: None, limit: PAGE_MAX };
+        for (name, value) in self.query(&["limit", "continuationToken"])? {
+            if name == "limit" {
+                let digits = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
+                // More than fits a page is as much as fits.
+                cursor.limit = if digits { value.parse().unwrap_or(PAGE_MAX) } else { 0 };
+                if cursor.limit == 0 {
+                    return Err(ApiError::arguments("the query parameter `limit` must be a whole number from 1"));
+                }
+            } else if value.is_empty() {
+                return Err(ApiError::arguments("the query parameter `continuationToken` must not be empty"));
+            } else {
+                let unfit =
+                    |_| ApiError::new(ErrorCode::InputError, "Invalid continuation token: send one that an answer had");
+                cursor.after = Some(value.parse().map_err(unfit)?);
+            }
+        }
+        Ok(cursor)
     }
 
     /// Refuses any query string.

@@ -33,12 +33,18 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 #[derive(Clone, Default)]
 pub struct Connection {
     unflushed: Arc<Mutex<Vec<Delivery>>>,
+    cut: CancellationToken,
 }
 
 impl Connection {
     /// These claims are delivered when what was written so far, and what follows at once, is flushed.
     pub fn deliver_with_next_flush(&self, delivery: Delivery) {
         self.unflushed.lock().unwrap_or_else(PoisonError::into_inner).push(delivery);
+    }
+
+    /// Ends the connection at once, whatever was not written yet.
+    pub fn cut(&self) {
+        self.cut.cancel();
     }
 
     fn take(&self) -> Vec<Delivery> {
@@ -120,16 +126,23 @@ pub async fn serve(listener: TcpListener, router: Router, tasks: TaskTracker, dr
 async fn serve_one(stream: TcpStream, peer: SocketAddr, router: Router, drain: CancellationToken) {
     let connection = Connection::default();
     let io = TokioIo::new(Tracked { stream, connection: connection.clone() });
+    let cut = connection.cut.clone();
     let service = service_fn(move |request| answer(request, router.clone(), connection.clone(), peer));
     let serving =
         http1::Builder::new().timer(TokioTimer::new()).header_read_timeout(HEAD_PATIENCE).serve_connection(io, service);
     tokio::pin!(serving);
-    let result = tokio::select! {
-        result = serving.as_mut() => result,
-        () = drain.cancelled() => {
-            serving.as_mut().graceful_shutdown();
-            serving.await
+    let gracefully = async {
+        tokio::select! {
+            result = serving.as_mut() => result,
+            () = drain.cancelled() => {
+                serving.as_mut().graceful_shutdown();
+                serving.await
+            }
         }
+    };
+    let result = tokio::select! {
+        result = gracefully => result,
+        () = cut.cancelled() => Ok(()),
     };
     if let Err(error) = result {
         tracing::debug!(peer.address = %peer, error = %error, "a connection ended early");

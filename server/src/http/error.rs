@@ -36,6 +36,12 @@ impl ApiError {
         Self { code, message: message.into() }
     }
 
+    /// The same error with something before its message, such as which part of the body it is about.
+    #[must_use]
+    pub fn at(self, place: &str) -> Self {
+        Self { message: format!("{place}{}", self.message), ..self }
+    }
+
     /// A parameter of the path or the query is wrong.
     pub fn arguments(message: impl Into<String>) -> Self {
         Self::new(ErrorCode::InvalidRequestArguments, message)
@@ -51,12 +57,25 @@ impl ApiError {
         Self::new(ErrorCode::ServiceUnavailable, message)
     }
 
+    /// The database went silent in the middle of a request.
+    #[must_use]
+    pub fn no_answer(operation: &'static str) -> Self {
+        tracing::warn!(operation, "a request took too long, its caller is asked to try again");
+        Self::unavailable("the database did not answer in time; send the request again")
+    }
+
     /// Our fault: the caller is told no more than an id, the log gets the rest.
     #[must_use]
     pub fn internal(cause: &str) -> Self {
         let incident = uuid::Uuid::new_v4();
         tracing::error!(incident.id = %incident, cause, "a request failed in a way that it should not");
         Self::new(ErrorCode::InternalServerError, format!("internal error; incidentId {incident}"))
+    }
+
+    /// Which error it is.
+    #[must_use]
+    pub fn code(&self) -> ErrorCode {
+        self.code
     }
 
     /// The answer to a call.
@@ -165,7 +184,8 @@ impl From<AuthError> for ApiError {
         match error {
             AuthError::Failure(failure) => failure.into(),
             AuthError::Lookup(ref cause) => {
-                tracing::warn!(error = %cause, "clients or roles could not be looked up");
+                let source = std::error::Error::source(&**cause).map(tracing::field::display);
+                tracing::warn!(error = %cause, cause = source, "clients or roles could not be looked up");
                 Self::unavailable(error.to_string())
             }
         }

@@ -45,9 +45,9 @@ pub fn complete(mut response: Response<Body>, trace: &Trace, for_browser: bool) 
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(TRACE_OUT, text(&trace.trace_id));
     headers.insert(REQUEST_OUT, text(&trace.request_id.to_string()));
-    if for_browser {
-        // A page brings its own.
-        headers.entry(CONTENT_SECURITY_POLICY).or_insert(HeaderValue::from_static("default-src 'none'"));
+    // A page has a policy of its own, and is for no other site.
+    if for_browser && !headers.contains_key(CONTENT_SECURITY_POLICY) {
+        headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'"));
         headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
         headers.insert(ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("900"));
         headers.insert(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static(METHODS));

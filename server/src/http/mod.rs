@@ -8,22 +8,25 @@ pub mod delivery;
 pub mod docs;
 pub mod error;
 mod headers;
+pub mod page;
 pub mod poll;
 pub mod routes;
 
 use axum::Router;
 
 use api::{
-    claim_task, claim_work, clients, clock, counts, create_task, definition, documentation, events, health,
-    poll_task_urls, reclaim, report, roles, scopes, status,
+    change_priority, change_task, claim_task, claim_work, clients, clock, counts, create_task, definition,
+    documentation, event_stream, events, health, poll_task_urls, reclaim, report, roles, scopes, status, submit,
+    task_group, task_lists, task_queues, wait,
 };
 use app::App;
 use routes::{Methods, Routes, delete, get, on, open, post, put, signed};
 
-/// What serves requests.
+/// What serves requests: the API, and the operator's page.
 pub fn router(app: App) -> Router {
     routes()
         .into_router()
+        .merge(page::router())
         .fallback(error::no_such_route)
         .method_not_allowed_fallback(error::no_such_route)
         .with_state(app)
@@ -61,6 +64,19 @@ fn queue_api() -> Routes {
         .route("/__version__", get(open("version", health::version)))
         .route("/task/{taskId}", task())
         .route("/task/{taskId}/status", get(on("status", status::status)))
+        .route("/task/{taskId}/dependents", get(on("listDependentTasks", task_lists::list_dependent_tasks)))
+        .route("/task/{taskId}/schedule", post(on("scheduleTask", change_task::schedule_task)))
+        .route("/task/{taskId}/rerun", post(on("rerunTask", change_task::rerun_task)))
+        .route("/task/{taskId}/cancel", post(on("cancelTask", change_task::cancel_task)))
+        .route("/task/{taskId}/priority", post(on("changeTaskPriority", change_priority::change_task_priority)))
+        .route("/task-group/{taskGroupId}", get(on("getTaskGroup", task_group::get_task_group)))
+        .route("/task-group/{taskGroupId}/list", get(on("listTaskGroup", task_lists::list_task_group)))
+        .route("/task-group/{taskGroupId}/seal", post(on("sealTaskGroup", task_group::seal_task_group)))
+        .route("/task-group/{taskGroupId}/cancel", post(on("cancelTaskGroup", task_group::cancel_task_group)))
+        .route(
+            "/task-group/{taskGroupId}/priority",
+            post(on("changeTaskGroupPriority", change_priority::change_task_group_priority)),
+        )
         .route("/claim-work/{taskQueueId}", claim_work())
         .route("/claim-work/{provisionerId}/{workerType}", claim_work())
         .route("/task/{taskId}/runs/{runId}/claim", post(on("claimTask", claim_task::claim_task)))
@@ -127,6 +143,10 @@ fn role() -> Methods {
 fn own_api() -> Routes {
     Routes::new()
         .route("/events", get(on("listEvents", events::list_events)))
+        .route("/events/stream", get(on("streamEvents", event_stream::stream_events)))
+        .route("/tasks", post(on("createTasks", submit::create_tasks)))
+        .route("/tasks/{taskId}/wait", get(on("waitForTask", wait::wait_for_task)))
+        .route("/queues", get(on("listQueues", task_queues::list_queues)))
         .route("/clock", get(on("getClock", clock::get_clock)))
         .route("/clock/advance", post(on("advanceClock", clock::advance_clock)))
 }

@@ -3,6 +3,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Request, State};
@@ -13,6 +14,13 @@ use axum::routing::{MethodFilter, MethodRouter, any};
 use super::app::App;
 use super::call::{Call, Sender};
 use super::error::ApiError;
+
+/// How long an answer may take, apart from a claimWork's waiting for work. Longer than a statement may take and than a
+/// batch waits for a database that went silent: what is still unanswered then hangs on something dead.
+pub(super) const ANSWER_MAX: Duration = Duration::from_secs(60);
+
+/// How long moving the manual clock may take.
+const ADVANCE_MAX: Duration = Duration::from_secs(3600);
 
 /// One line of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -156,11 +164,22 @@ where
                 Ok(call) => Arc::new(call),
                 Err(refused) => return refused,
             };
-            match handler(app, Arc::clone(&call)).await {
+            let patience = patience(name, &app);
+            let answering = tokio::time::timeout(patience, handler(app, Arc::clone(&call)));
+            match answering.await.unwrap_or_else(|_| Err(ApiError::no_answer(name))) {
                 Ok(response) => response,
                 Err(error) => error.response(&call),
             }
         }
     };
     Operation { name, sender, serve: Box::new(move |filter| axum::routing::on(filter, serve)) }
+}
+
+/// How long a request may take. Moving the clock runs all that then falls due, however much that is.
+fn patience(name: &'static str, app: &App) -> Duration {
+    match name {
+        "claimWork" => ANSWER_MAX + app.claim_work_wait,
+        "advanceClock" => ADVANCE_MAX,
+        _ => ANSWER_MAX,
+    }
 }

@@ -1,19 +1,25 @@
 //! One file per operation, over a batch of members: what its statement leaves out is diagnosed by the rules of
 //! `domain`. Nothing here knows HTTP.
 
+pub mod change_priority;
+pub mod change_task;
 pub mod claim_task;
 pub mod claim_work;
 pub mod clients;
 pub mod create_task;
+pub mod list_tasks;
 pub mod messages;
 pub mod reclaim;
 pub mod report;
 pub mod roles;
 pub mod status;
+pub mod submit;
+pub mod task_group;
+pub mod wait;
 
 use std::sync::Arc;
 
-use crate::domain::lifecycle::Refusal;
+use crate::domain::lifecycle::{RUNS_MAX, Refusal};
 
 /// Why an operation did not do what it was asked for.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -41,6 +47,27 @@ pub enum OpError {
     Internal(#[source] Arc<sqlx::Error>),
 }
 
+impl OpError {
+    /// The same error with something before what it tells the caller.
+    #[must_use]
+    pub fn at(self, place: &str) -> Self {
+        match self {
+            Self::NotFound(message) => Self::NotFound(format!("{place}{message}")),
+            Self::Conflict(message) => Self::Conflict(format!("{place}{message}")),
+            Self::Input(message) => Self::Input(format!("{place}{message}")),
+            Self::NotBuilt(message) => Self::NotBuilt(format!("{place}{message}")),
+            Self::Overloaded(_) | Self::Unavailable | Self::Internal(_) => self,
+        }
+    }
+}
+
+impl From<sqlx::Error> for OpError {
+    /// An ordinary transaction failed; nothing of it was kept.
+    fn from(error: sqlx::Error) -> Self {
+        crate::batch::cold_failure(error)
+    }
+}
+
 /// What a refusal of the rules means to whoever asked for something about a run.
 #[must_use]
 pub fn refused(refusal: Refusal, task: impl std::fmt::Display, run: impl std::fmt::Display) -> OpError {
@@ -53,5 +80,6 @@ pub fn refused(refusal: Refusal, task: impl std::fmt::Display, run: impl std::fm
         Refusal::AlreadyResolved => conflict("is resolved"),
         Refusal::AlreadyScheduled => conflict("is scheduled already"),
         Refusal::HandBacksUsedUp => conflict("was handed back too often"),
+        Refusal::RunsUsedUp => OpError::Conflict(format!("task {task} has had {RUNS_MAX} runs; create a new task")),
     }
 }

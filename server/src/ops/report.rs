@@ -12,6 +12,7 @@ use crate::store::decode::Row;
 use crate::store::hot::resolve::{self, End, Member, Resolved};
 use crate::store::queues::Queues;
 use crate::store::{claims, tasks};
+use crate::wakeup::Bells;
 
 /// The operation.
 pub struct ReportRun {
@@ -19,6 +20,8 @@ pub struct ReportRun {
     pub queues: Queues,
     /// For names of queues.
     pub pool: PgPool,
+    /// Rung for what was resolved.
+    pub bells: Bells,
 }
 
 /// A report.
@@ -65,6 +68,9 @@ impl Operation for ReportRun {
             .collect();
         let resolved = resolve::resolve(conn, &batch).await?;
         claimable.extend(resolved.iter().filter(|row| row.next_reason.is_some()).map(|row| row.queue));
+        if resolved.iter().any(|row| row.next_reason.is_none()) {
+            self.bells.ring_resolved();
+        }
         let retried: Vec<i64> = resolved.iter().filter(|row| row.run > 0).map(|row| row.seq).collect();
         let mut history = tasks::load_history(conn, &retried).await?;
         let mut verdicts: Vec<Option<Verdict<Task>>> = members.iter().map(|_| None).collect();

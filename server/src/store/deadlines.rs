@@ -1,7 +1,10 @@
 //! Ending tasks whose deadline has passed.
 
 use sqlx::{Connection, PgConnection};
+use tenure_api::states::ReasonResolved;
 use uuid::Uuid;
+
+use super::ending;
 
 /// What became of a slice of overdue tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,11 +21,11 @@ pub struct Slice {
 pub async fn end_overdue(conn: &mut PgConnection, limit: i64) -> Result<Slice, sqlx::Error> {
     let mut transaction = conn.begin().await?;
     let due = sqlx::query!(
-        "-- list_overdue
+        r#"-- list_overdue
         -- The moment stands apart: a volatile function in the condition would be called for each row, without the index.
         WITH moment AS MATERIALIZED (SELECT now FROM moment)
-        SELECT x.id, x.deadline FROM task_times x WHERE x.deadline <= (SELECT now FROM moment)
-        ORDER BY x.deadline LIMIT $1 FOR UPDATE SKIP LOCKED",
+        SELECT x.id, x.ctid::text AS "place!" FROM task_times x WHERE x.deadline <= (SELECT now FROM moment)
+        ORDER BY x.deadline LIMIT $1 FOR UPDATE SKIP LOCKED"#,
         limit
     )
     .fetch_all(&mut *transaction)
@@ -30,22 +33,23 @@ pub async fn end_overdue(conn: &mut PgConnection, limit: i64) -> Result<Slice, s
     if due.is_empty() {
         return Ok(Slice { found: 0, dealt_with: 0, ended: 0 });
     }
-    let latest = due.iter().filter_map(|row| row.deadline).max();
     // Tasks first, as every writer does; whoever holds one keeps it until the next pass.
     let ids: Vec<Uuid> = due.iter().map(|row| row.id).collect();
+    // The rows are locked, so that they stay where they are.
+    let places: Vec<String> = due.iter().map(|row| row.place.clone()).collect();
     let locked: Vec<Uuid> = sqlx::query_scalar!(
         "-- lock_overdue\nSELECT id FROM tasks WHERE id = ANY($1) ORDER BY id FOR UPDATE SKIP LOCKED",
         &ids
     )
     .fetch_all(&mut *transaction)
     .await?;
-    let ended = end(&mut transaction, &locked).await?;
+    let ended = ending::end_open(&mut transaction, &locked, ReasonResolved::DeadlineExceeded).await?.len();
     // A run that was claimed while we waited for its row is still unresolved: it keeps its deadline for the next pass.
     let dealt_with = sqlx::query!(
         "-- forget_deadlines
         UPDATE task_times x SET deadline = NULL FROM tasks t
-        WHERE x.deadline <= $1 AND x.id = ANY($2) AND t.id = x.id AND t.state > 1",
-        latest,
+        WHERE x.ctid = ANY($1::text[]::tid[]) AND t.id = x.id AND t.id = ANY($2) AND t.state > 1",
+        &places,
         &locked
     )
     .execute(&mut *transaction)
@@ -55,58 +59,27 @@ pub async fn end_overdue(conn: &mut PgConnection, limit: i64) -> Result<Slice, s
     Ok(Slice { found: due.len(), dealt_with: usize::try_from(dealt_with).unwrap_or(usize::MAX), ended })
 }
 
-/// Ends these tasks, whose rows are locked, as deadline-exceeded: from pending, from running, from unscheduled.
-async fn end(transaction: &mut PgConnection, locked: &[Uuid]) -> Result<usize, sqlx::Error> {
-    let ended = sqlx::query_scalar!(
-        r#"-- end_overdue
-        WITH moment AS MATERIALIZED (SELECT now FROM moment),
-        open AS MATERIALIZED (SELECT id, seq, queue, run, state, retries_left FROM tasks WHERE id = ANY($1) AND state < 2),
-        unqueued AS (
-            DELETE FROM pending p USING open WHERE p.seq = open.seq
-            RETURNING p.seq, p.run, p.queue, p.scheduled, p.reason_created
-        ),
-        released AS (
-            DELETE FROM claims c USING open WHERE c.seq = open.seq
-            RETURNING c.seq, c.run, c.queue, c.scheduled, c.reason_created, c.started, c.taken_until, c.worker_group,
-                      c.worker_id
-        ),
-        ended AS (
-            SELECT seq, run, queue, scheduled, reason_created, NULL::timestamptz AS started,
-                   NULL::timestamptz AS taken_until, NULL::text AS worker_group, NULL::text AS worker_id,
-                   1 AS pending, 0 AS claimed
-            FROM unqueued
-            UNION ALL
-            SELECT seq, run, queue, scheduled, reason_created, started, taken_until, worker_group, worker_id, 0, 1
-            FROM released
-            UNION ALL
-            -- A task that never had a run gets one, made only to carry the exception (reason 4).
-            SELECT seq, 0, queue, moment.now, 4, NULL, NULL, NULL, NULL, 0, 0 FROM open, moment WHERE open.state = 0
-        ),
-        history AS (
-            INSERT INTO runs (seq, run, state, reason_created, reason_resolved, scheduled, started, resolved,
-                              taken_until, worker_group, worker_id)
-            SELECT seq, run, 5, reason_created, 2, scheduled, started, moment.now, taken_until, worker_group, worker_id
-            FROM ended, moment
-        ),
-        moved AS (
-            UPDATE tasks t SET state = 5, run = ended.run FROM ended, open WHERE open.seq = ended.seq AND t.id = open.id
-        ),
-        counted AS (
-            INSERT INTO counter_deltas (queue, pending, claimed)
-            SELECT queue, -sum(pending), -sum(claimed) FROM ended GROUP BY queue
-        ),
-        told AS (
-            INSERT INTO outbox (at, kinds, seqs, runs, retries_left)
-            SELECT min(moment.now), array_agg(5::smallint), array_agg(ended.seq), array_agg(ended.run::smallint),
-                   array_agg(open.retries_left)
-            FROM ended JOIN open ON open.seq = ended.seq, moment HAVING count(*) > 0
-            RETURNING id, cardinality(seqs) AS events
-        ),
-        told_of AS (INSERT INTO outbox_new (id, events) SELECT id, events FROM told)
-        SELECT count(*) AS "n!" FROM ended"#,
-        locked
+/// Whether some deadline has passed that was not dealt with, whoever may hold it: another pass that has not committed, too.
+pub async fn is_due(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"-- is_overdue
+        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        SELECT EXISTS (SELECT FROM task_times WHERE deadline <= (SELECT now FROM moment)) AS "due!""#
     )
-    .fetch_one(transaction)
-    .await?;
-    Ok(usize::try_from(ended).unwrap_or_default())
+    .fetch_one(conn)
+    .await
+}
+
+/// Whether a deadline passes within this time.
+pub async fn is_near(conn: &mut PgConnection, within: std::time::Duration) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"-- deadline_is_near
+        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        SELECT EXISTS (
+            SELECT FROM task_times x WHERE x.deadline <= (SELECT now FROM moment) + make_interval(secs => $1)
+        ) AS "near!""#,
+        within.as_secs_f64()
+    )
+    .fetch_one(conn)
+    .await
 }

@@ -201,6 +201,21 @@ pub async fn show_due(conn: &mut PgConnection, limit: i64) -> Result<Due, sqlx::
     Ok(due)
 }
 
+/// Whether something is to be shown, whoever may hold it: another pass that has not committed, too.
+pub async fn is_due(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"-- is_message_due
+        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        SELECT EXISTS (SELECT FROM pending WHERE hidden_until <= (SELECT now FROM moment))
+            OR EXISTS (
+                SELECT FROM pending
+                WHERE reserved_until <= (SELECT now FROM moment) AND hidden_until > (SELECT now FROM moment)
+            ) AS "due!""#
+    )
+    .fetch_one(conn)
+    .await
+}
+
 /// Messages that pollers hold, or got again and again.
 #[derive(Debug)]
 pub struct Held {

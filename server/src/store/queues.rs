@@ -1,10 +1,10 @@
 //! Task queues: the short key of each name. Keys never change, so that each server remembers those it has seen.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use sqlx::PgPool;
-use tenure_api::ids::TaskQueueId;
+use sqlx::{PgConnection, PgPool};
+use tenure_api::ids::{InvalidId, TaskQueueId};
 
 /// The keys that this server has seen, both ways.
 #[derive(Debug, Default, Clone)]
@@ -62,4 +62,34 @@ impl Queues {
         self.remember(key, &name);
         Ok(name)
     }
+}
+
+/// The keys of queues, in the order of their names; those that do not exist are made by this transaction. They are not
+/// remembered: whether they are kept is not known yet.
+pub async fn make_keys(
+    transaction: &mut PgConnection,
+    names: &BTreeSet<&TaskQueueId>,
+) -> Result<HashMap<TaskQueueId, i32>, sqlx::Error> {
+    let names: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
+    // In order, so that two of these cannot deadlock.
+    sqlx::query!(
+        "-- make_queues
+        INSERT INTO task_queues (name)
+        SELECT i.name FROM unnest($1::text[]) AS i(name)
+        WHERE NOT EXISTS (SELECT FROM task_queues q WHERE q.name = i.name) ORDER BY i.name
+        ON CONFLICT DO NOTHING",
+        &names as &[&str]
+    )
+    .execute(&mut *transaction)
+    .await?;
+    let rows = sqlx::query!(
+        r#"-- get_queues
+        SELECT q.id, q.name FROM unnest($1::text[]) AS i(name) JOIN task_queues q ON q.name = i.name"#,
+        &names as &[&str]
+    )
+    .fetch_all(transaction)
+    .await?;
+    rows.into_iter()
+        .map(|row| Ok((row.name.parse().map_err(|error: InvalidId| sqlx::Error::Decode(Box::new(error)))?, row.id)))
+        .collect()
 }

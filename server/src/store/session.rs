@@ -9,6 +9,9 @@ use sqlx::{ConnectOptions, Connection, PgConnection};
 const POOL_MAX: u32 = 10;
 /// How long a cold statement waits for a connection of the pool.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a connection that was used may take to say that it is in order; after that it is closed. Without it, each
+/// connection whose database went silent would keep its place in the pool until the network gives it up.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
 /// No statement of ours runs longer; a claim over millions of pending runs takes milliseconds.
 const STATEMENT_TIMEOUT: &str = "30s";
 /// No transaction of ours idles longer.
@@ -38,14 +41,25 @@ fn ours(options: &PgConnectOptions) -> PgConnectOptions {
 /// The pool for cold statements. Connects when it is first used.
 #[must_use]
 pub fn pool(options: &PgConnectOptions) -> PgPool {
-    PgPoolOptions::new().max_connections(POOL_MAX).acquire_timeout(ACQUIRE_TIMEOUT).connect_lazy_with(ours(options))
+    of_at_most(POOL_MAX).connect_lazy_with(ours(options))
 }
 
 /// A pool of one connection for something that keeps it, with a name of its own in `pg_stat_activity`.
 #[must_use]
 pub fn small_pool(options: &PgConnectOptions, name: &str) -> PgPool {
     let options = ours(options).application_name(name);
-    PgPoolOptions::new().max_connections(1).acquire_timeout(ACQUIRE_TIMEOUT).connect_lazy_with(options)
+    of_at_most(1).connect_lazy_with(options)
+}
+
+fn of_at_most(connections: u32) -> PgPoolOptions {
+    PgPoolOptions::new().max_connections(connections).acquire_timeout(ACQUIRE_TIMEOUT).after_release(|conn, _| {
+        Box::pin(async move {
+            match tokio::time::timeout(RELEASE_TIMEOUT, conn.ping()).await {
+                Ok(answered) => answered.map(|()| true),
+                Err(_) => Err(sqlx::Error::PoolTimedOut),
+            }
+        })
+    })
 }
 
 /// A session of its own for hot statements: plans are made only from index scans and nested loops, so that no
@@ -58,6 +72,25 @@ pub async fn connect_hot(options: &PgConnectOptions) -> Result<PgConnection, sql
         ("enable_mergejoin", "off"),
     ]);
     PgConnection::connect_with(&options).await
+}
+
+/// Lets the rest of a transaction of the pool plan as the hot sessions do, for the statements that it shares with them.
+pub async fn plan_as_hot(transaction: &mut PgConnection) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        r#"-- plan_as_hot
+        SELECT set_config(name, 'off', true) AS value
+        FROM unnest('{enable_seqscan,enable_bitmapscan,enable_hashjoin,enable_mergejoin}'::text[]) AS s(name)"#
+    )
+    .fetch_all(transaction)
+    .await?;
+    Ok(())
+}
+
+/// Has the rest of a transaction planned without scans of whole tables, for statements of which no statistics can tell
+/// the planner that they need a small part of a large one.
+pub async fn avoid_scans(transaction: &mut PgConnection) -> Result<(), sqlx::Error> {
+    sqlx::query!("-- avoid_scans\nSELECT set_config('enable_seqscan', 'off', true)").fetch_one(transaction).await?;
+    Ok(())
 }
 
 /// The process id of a session's backend: with it a lost session can be made sure to have ended.

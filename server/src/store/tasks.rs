@@ -126,6 +126,28 @@ pub async fn find_definition(conn: &mut PgConnection, id: Uuid) -> Result<Option
     .await
 }
 
+/// The definitions of tasks, in the order of their ids, as long as they are this many bytes together; always the first.
+pub async fn list_definitions(
+    conn: &mut PgConnection,
+    ids: &[Uuid],
+    bytes_max: i64,
+) -> Result<Vec<(Uuid, String)>, sqlx::Error> {
+    let rows = sqlx::query!(
+        "-- list_definitions
+        SELECT x.id, d.definition
+        FROM (SELECT t.id, t.seq, sum(octet_length(d.definition)) OVER (ORDER BY t.id)
+                                  - octet_length(d.definition) AS before
+              FROM unnest($1::uuid[]) AS i(id) JOIN tasks t ON t.id = i.id JOIN task_definitions d ON d.seq = t.seq) x
+        JOIN task_definitions d ON d.seq = x.seq
+        WHERE x.before < $2 ORDER BY x.id",
+        ids,
+        bytes_max
+    )
+    .fetch_all(conn)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.id, row.definition)).collect())
+}
+
 /// The scheduler of a group and since when it is sealed.
 pub async fn find_group(
     conn: &mut PgConnection,
@@ -200,4 +222,15 @@ fn ended_run(row: RunRow) -> Result<EndedRun, Undecodable> {
 pub async fn lock(conn: &mut PgConnection, id: Uuid) -> Result<(), sqlx::Error> {
     sqlx::query!("-- lock_task\nSELECT FROM tasks WHERE id = $1 FOR UPDATE", id).execute(conn).await?;
     Ok(())
+}
+
+/// Those of these tasks that are resolved.
+pub async fn list_resolved(conn: &mut PgConnection, ids: &[Uuid]) -> Result<Vec<Uuid>, sqlx::Error> {
+    sqlx::query_scalar!(
+        "-- list_resolved
+        SELECT t.id FROM unnest($1::uuid[]) AS i(id) JOIN tasks t ON t.id = i.id WHERE t.state > 1",
+        ids
+    )
+    .fetch_all(conn)
+    .await
 }

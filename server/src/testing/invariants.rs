@@ -27,7 +27,10 @@ pub const CHECKS: &[(&str, &str)] = &[
         "I1: a task ends as its last run does, and only exceptions are tried again",
         "SELECT t.id || ' in state ' || t.state || ', run ' || r.run || ' in state ' || r.state
          FROM tasks t JOIN runs r ON r.seq = t.seq
-         WHERE CASE WHEN t.state > 1 AND r.run = t.run THEN r.state <> t.state ELSE r.state <> 5 END",
+         LEFT JOIN (SELECT seq, run, reason_created FROM runs UNION ALL SELECT seq, run, reason_created FROM pending
+                    UNION ALL SELECT seq, run, reason_created FROM claims) n ON n.seq = r.seq AND n.run = r.run + 1
+         WHERE CASE WHEN t.state > 1 AND r.run = t.run THEN r.state <> t.state
+                    WHEN n.reason_created = 3 THEN false ELSE r.state <> 5 END",
     ),
     (
         "I1: a run is claimed at most once",
@@ -82,6 +85,32 @@ pub const CHECKS: &[(&str, &str)] = &[
          WHERE reserved_until > COALESCE(hidden_until, '-infinity') OR (receipt IS NULL) <> (dequeued = 0)",
     ),
     (
+        "I2: no task waits for nothing",
+        "SELECT t.id::text FROM tasks t
+         WHERE t.state = 0 AND EXISTS (SELECT FROM dependencies e WHERE e.dependent = t.id)
+           AND NOT EXISTS (SELECT FROM dependencies e WHERE e.dependent = t.id AND NOT e.satisfied)",
+    ),
+    (
+        "I2: no task waits for what has happened, once the log is read and there is no work left",
+        "SELECT e.dependent || ' for seq ' || e.required
+         FROM dependencies e JOIN task_definitions d ON d.seq = e.required JOIN tasks t ON t.id = d.id
+         JOIN tasks x ON x.id = e.dependent
+         WHERE NOT e.satisfied AND (t.state = 3 OR (e.any_end AND t.state > 1))
+           AND NOT EXISTS (SELECT FROM dependency_work) AND NOT EXISTS (SELECT FROM outbox_new)
+           AND NOT EXISTS (SELECT FROM outbox_order o
+                           WHERE o.first > (SELECT position FROM log_readers WHERE name = 'dependencies'))",
+    ),
+    (
+        "I2: an edge is satisfied only when its required task has ended as it must",
+        "SELECT e.dependent || ' for seq ' || e.required
+         FROM dependencies e JOIN task_definitions d ON d.seq = e.required
+         WHERE e.satisfied AND NOT EXISTS (SELECT FROM runs r WHERE r.seq = e.required AND (r.state = 3 OR e.any_end))",
+    ),
+    (
+        "I2: no edge without the task that waits",
+        "SELECT e.dependent::text FROM dependencies e WHERE NOT EXISTS (SELECT FROM tasks t WHERE t.id = e.dependent)",
+    ),
+    (
         "I4: the counts equal a recount",
         "SELECT 'queue ' || queue || ': counted ' || sum(n) || ' pending and ' || sum(m) || ' claimed too many'
          FROM (SELECT queue, pending AS n, claimed AS m FROM counters
@@ -118,7 +147,9 @@ pub const CHECKS: &[(&str, &str)] = &[
          FROM (SELECT e.seq, o.first, rank, lag(rank) OVER (PARTITION BY e.seq ORDER BY o.first, e.n) AS before
                FROM outbox_order o JOIN outbox x ON x.id = o.outbox_id,
                     unnest(x.kinds, x.seqs, x.runs) WITH ORDINALITY AS e(kind, seq, run, n),
-                    LATERAL (SELECT e.run * 3 + CASE e.kind WHEN 1 THEN 0 WHEN 2 THEN 1 ELSE 2 END AS rank) r) y
+                    LATERAL (SELECT e.run * 3 + CASE e.kind WHEN 7 THEN -1 WHEN 1 THEN 0 WHEN 8 THEN 0 WHEN 2 THEN 1
+                                                            ELSE 2 END AS rank) r
+               WHERE e.kind < 9) y
          WHERE rank <= before",
     ),
 ];
@@ -130,16 +161,29 @@ pub const WHOLE_LOG_CHECKS: &[(&str, &str)] = &[
         "SELECT t.id || ' told ' || count(e.seq) || ' times'
          FROM tasks t LEFT JOIN (
              SELECT e.seq FROM outbox x, unnest(x.kinds, x.seqs, x.runs) AS e(kind, seq, run)
-             WHERE e.kind = 1 AND e.run = 0
+             WHERE e.kind IN (1, 7) AND e.run = 0
          ) e ON e.seq = t.seq
-         GROUP BY t.id
-         HAVING count(e.seq) <> 1 AND NOT (t.state = 0 AND count(e.seq) = 0)
-            AND NOT EXISTS (SELECT FROM runs r WHERE r.seq = t.seq AND r.run = 0 AND r.reason_created = 4)",
+         GROUP BY t.id HAVING count(e.seq) <> 1",
+    ),
+    (
+        "I5: each run that was made by a schedule or a rerun is told, and no other",
+        "WITH told AS (
+             SELECT e.seq, e.run FROM outbox x, unnest(x.kinds, x.seqs, x.runs) AS e(kind, seq, run)
+             JOIN tasks t ON t.seq = e.seq WHERE e.kind IN (1, 8)
+         ), true_ones AS (
+             SELECT seq, run FROM (SELECT seq, run, reason_created FROM runs
+                                   UNION ALL SELECT seq, run, reason_created FROM pending
+                                   UNION ALL SELECT seq, run, reason_created FROM claims) r
+             WHERE reason_created IN (0, 3)
+         )
+         SELECT 'not told: seq ' || seq || ' run ' || run FROM (TABLE true_ones EXCEPT ALL TABLE told) x
+         UNION ALL SELECT 'told in vain: seq ' || seq || ' run ' || run FROM (TABLE told EXCEPT ALL TABLE true_ones) x",
     ),
     (
         "I5: each claim is told, and nothing else is told as a claim",
         "WITH told AS (
-             SELECT e.seq, e.run FROM outbox x, unnest(x.kinds, x.seqs, x.runs) AS e(kind, seq, run) WHERE e.kind = 2
+             SELECT e.seq, e.run FROM outbox x, unnest(x.kinds, x.seqs, x.runs) AS e(kind, seq, run)
+             JOIN tasks t ON t.seq = e.seq WHERE e.kind = 2
          ), true_ones AS (
              SELECT seq, run FROM claims UNION ALL SELECT seq, run FROM runs WHERE started IS NOT NULL
          )
@@ -150,15 +194,36 @@ pub const WHOLE_LOG_CHECKS: &[(&str, &str)] = &[
         "I5: each end of a run is told, and whether another run follows",
         "WITH told AS (
              SELECT e.seq, e.run, e.kind::int FROM outbox x, unnest(x.kinds, x.seqs, x.runs) AS e(kind, seq, run)
-             WHERE e.kind > 2
+             JOIN tasks t ON t.seq = e.seq WHERE e.kind IN (3, 4, 5, 6)
          ), true_ones AS (
-             SELECT r.seq, r.run, CASE WHEN r.run < t.run THEN 6 ELSE r.state END::int AS kind
-             FROM runs r JOIN tasks t ON t.seq = r.seq
+             SELECT r.seq, r.run, CASE WHEN n.reason_created IN (1, 2) THEN 6 ELSE r.state END::int AS kind
+             FROM runs r
+             LEFT JOIN (SELECT seq, run, reason_created FROM runs UNION ALL SELECT seq, run, reason_created FROM pending
+                        UNION ALL SELECT seq, run, reason_created FROM claims) n ON n.seq = r.seq AND n.run = r.run + 1
          )
          SELECT 'not told: seq ' || seq || ' run ' || run || ' kind ' || kind
          FROM (TABLE true_ones EXCEPT ALL TABLE told) x
          UNION ALL SELECT 'told in vain: seq ' || seq || ' run ' || run || ' kind ' || kind
          FROM (TABLE told EXCEPT ALL TABLE true_ones) x",
+    ),
+    (
+        "I5: a group of which every task was resolved is told, once the log is read",
+        "SELECT t.task_group::text FROM tasks t
+         WHERE NOT EXISTS (SELECT FROM outbox_new)
+           AND NOT EXISTS (SELECT FROM outbox_order o
+                           WHERE o.first > (SELECT position FROM log_readers WHERE name = 'groups')
+                             AND (SELECT kinds FROM outbox WHERE id = o.outbox_id) && '{3,4,5}')
+         GROUP BY t.task_group
+         HAVING bool_and(t.state > 1 OR t.resolved_before)
+            AND NOT EXISTS (SELECT FROM outbox x, unnest(x.kinds, x.seqs) AS e(kind, seq)
+                            JOIN task_definitions d ON d.seq = e.seq WHERE e.kind = 10 AND d.task_group = t.task_group)",
+    ),
+    (
+        "I5: no group is told more often than its tasks were resolved",
+        "SELECT d.task_group || ' told ' || count(*) FILTER (WHERE e.kind = 10) || ' times'
+         FROM outbox x, unnest(x.kinds, x.seqs) AS e(kind, seq) JOIN task_definitions d ON d.seq = e.seq
+         GROUP BY d.task_group
+         HAVING count(*) FILTER (WHERE e.kind = 10) > count(*) FILTER (WHERE e.kind IN (3, 4, 5))",
     ),
 ];
 

@@ -14,11 +14,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::background::Context;
+use crate::background::groups::Memory;
 use crate::batch::Batcher;
 use crate::batch::claim_line::{self, Answer, ClaimLine};
 use crate::batch::delivery::HandBack;
 use crate::batch::marks::MarkTable;
 use crate::batch::message_queue::MessageQueue;
+use crate::clock::ClockSkew;
 use crate::domain::create::NewTask;
 use crate::domain::lifecycle::Report;
 use crate::domain::message::QueueName;
@@ -96,19 +98,25 @@ impl Queue {
             term,
         };
         let reclaim = Reclaim { queues: queues.clone(), pool: pool.clone(), term };
-        let report = ReportRun { queues: queues.clone(), pool: pool.clone() };
+        let report = ReportRun { queues: queues.clone(), pool: pool.clone(), bells: bells.clone() };
         let get = GetMessages { marks: marks.clone(), reservation: RESERVATION };
         let delete = DeleteMessages { visibility: VISIBILITY };
         Self {
             messages: MessageQueue::new(Batcher::start(get, options, &bells, &tasks), bells.clone()),
             delete_messages: Batcher::start(delete, options, &bells, &tasks),
-            create: Batcher::start(CreateTask, options, &bells, &tasks),
+            create: Batcher::start(CreateTask { bells: bells.clone() }, options, &bells, &tasks),
             reclaim: Batcher::start(reclaim, options, &bells, &tasks),
             report: Batcher::start(report, options, &bells, &tasks),
             status: Batcher::start(ReadStatus, options, &bells, &tasks),
             line: ClaimLine::start(line, &tasks, stop.clone()),
             back,
-            passes: Context { pool, bells, event_retention: Duration::from_secs(3600) },
+            passes: Context {
+                pool,
+                bells,
+                event_retention: Duration::from_secs(3600),
+                witnesses: Memory::default(),
+                skew: ClockSkew::default(),
+            },
             marks,
             queues,
             term,

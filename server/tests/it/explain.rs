@@ -9,7 +9,11 @@ use tenure_server::domain::create::NewTask;
 use tenure_server::domain::lifecycle::Report;
 use tenure_server::store::hot::resolve::{End, Member};
 use tenure_server::store::hot::{claim, messages, reclaim, resolve};
-use tenure_server::store::{self, claims, counters, deadlines, events, marks, session, tasks};
+use tenure_server::store::page::{self, Ends, Filter};
+use tenure_server::store::{
+    self, claims, counters, deadlines, dependencies, dependency_work, events, expiry, groups, marks, priorities,
+    session, tasks,
+};
 use tenure_server::testing::queue::{QUEUE, TERM, new_task};
 use tenure_server::testing::{Queue, TestDatabase};
 use uuid::Uuid;
@@ -17,11 +21,22 @@ use uuid::Uuid;
 use crate::support::create_on;
 
 /// Tables that grow with the number of tasks.
-const BIG: [&str; 9] =
-    ["tasks", "pending", "claims", "runs", "task_definitions", "task_times", "task_groups", "outbox", "outbox_order"];
+const BIG: [&str; 10] = [
+    "tasks",
+    "pending",
+    "claims",
+    "runs",
+    "task_definitions",
+    "task_times",
+    "task_groups",
+    "outbox",
+    "outbox_order",
+    "dependencies",
+];
 /// Statements that run in hot sessions.
-const HOT: [&str; 9] = [
+const HOT: [&str; 10] = [
     "create_task",
+    "list_required",
     "claim_work",
     "reclaim_task",
     "resolve_run",
@@ -49,6 +64,8 @@ const FILL: &str = "
     INSERT INTO task_definitions
         SELECT seq, id, '-', 'none', task_group, deadline, deadline, '[]', '[]', '{}', '{}' FROM made;
     INSERT INTO task_times SELECT seq, id, deadline, deadline FROM made;
+    INSERT INTO dependencies
+        SELECT a.seq, b.id, n % 2 = 0, a.place = 'ended' FROM made a JOIN made b USING (n);
     INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left)
         SELECT seq, id, 0, queue, priority, deadline, now(), 0, 5 FROM made WHERE place = 'pending' ORDER BY n;
     INSERT INTO claims
@@ -82,6 +99,8 @@ async fn run_hot(conn: &mut PgConnection, queue: &Queue, new: &NewTask, open: &[
     let key = queue.key("fill/q1").await;
     let mut transaction = conn.begin().await.unwrap();
     create_on(&mut transaction, queue, std::slice::from_ref(new)).await;
+    let wanted = dependencies::Wanted { required: open, any_end: true };
+    dependencies::list_required(&mut transaction, &[wanted]).await.unwrap();
     let want = claim::Want { queue: key, generation: -1, marks: [0; 7], slots: vec![1; 5] };
     let worker = claim::Worker { group: "g", id: "w" };
     claim::claim(&mut transaction, &[want], &[worker], TERM, Uuid::new_v4()).await.unwrap();
@@ -220,6 +239,39 @@ async fn run_cold(conn: &mut PgConnection, statement: &str, open: &[Uuid], waiti
             let name: TaskQueueId = "fill/q1".parse().unwrap();
             assert!(counters::get_counts(conn, &[name]).await.unwrap()[0].pending > 0);
         }
+        "skip_dependency_log" => assert!(!dependency_work::skip_log(conn).await.unwrap()),
+        "read_dependency_log" => drop(dependency_work::read_log(conn).await.unwrap()),
+        "settle_dependencies" => {
+            sqlx::query("INSERT INTO dependency_work (seq, kind) SELECT seq, 3 FROM tasks WHERE id = ANY($1)")
+                .bind(open)
+                .execute(&mut *conn)
+                .await
+                .unwrap();
+            assert_eq!(dependency_work::settle(conn).await.unwrap().settled, open.len());
+        }
+        "tell_groups" => {
+            // A slice of the log is far more than the limit; what counts is that nothing is scanned.
+            sqlx::query("UPDATE log_readers SET position = (SELECT max(first) - 300 FROM outbox_order)")
+                .execute(&mut *conn)
+                .await
+                .unwrap();
+            groups::tell_resolved(conn, &mut groups::Witnesses::default()).await.unwrap();
+        }
+        "list_group" => {
+            let group = sqlx::query_scalar("SELECT task_group FROM tasks WHERE id = $1").bind(open[100]);
+            let group: Uuid = group.fetch_one(&mut *conn).await.unwrap();
+            assert_eq!(groups::list_tasks(conn, group, Uuid::nil(), 100).await.unwrap().len(), 10);
+            assert!(!groups::lock_open(conn, group, Uuid::nil(), 100).await.unwrap().is_empty());
+            assert_eq!(groups::count_tasks(conn, group).await.unwrap(), 10);
+        }
+        "change_priority" => {
+            assert!(!priorities::change(conn, waiting, 3).await.unwrap().is_empty());
+        }
+        "forget_tasks" => {
+            sqlx::query("UPDATE log_readers SET position = 100000000").execute(&mut *conn).await.unwrap();
+            assert_eq!(expiry::forget_tasks(conn).await.unwrap().forgotten, 100);
+            expiry::forget_groups(conn).await.unwrap();
+        }
         "sequence_events" => drop(events::sequence(conn).await.unwrap()),
         "read_events" => drop(events::read(conn, 10_000, 100).await.unwrap()),
         "advance_marks" => {
@@ -231,12 +283,57 @@ async fn run_cold(conn: &mut PgConnection, statement: &str, open: &[Uuid], waiti
             assert!(due.found >= 200);
         }
         "list_held" => assert!(!store::messages::list_held(conn).await.unwrap().is_empty()),
+        of_page => run_page(conn, of_page, open[0]).await,
+    }
+}
+
+/// The statements of the operator's page; a page about one queue or worker is not to read more than the overview.
+async fn run_page(conn: &mut PgConnection, statement: &str, held: Uuid) {
+    page::set_plans(conn).await.unwrap();
+    let key: i32 =
+        sqlx::query_scalar("SELECT id FROM task_queues WHERE name = 'fill/q1'").fetch_one(&mut *conn).await.unwrap();
+    let only = [key];
+    let all = Filter::default();
+    let one = Filter { queues: Some(&only), worker: Some(("g", "w")) };
+    match statement {
+        "page_queues" => {
+            let rows = page::list_queues(conn, None).await.unwrap();
+            assert!(rows.len() == 5 && rows[0].pending > 0 && rows[0].oldest.is_some());
+            assert_eq!(page::list_queues(conn, Some(key)).await.unwrap().len(), 1);
+        }
+        "page_hidden" => assert!(!page::list_hidden(conn).await.unwrap().is_empty()),
+        "page_claims" => {
+            assert_eq!(page::list_claims(conn, all, 25).await.unwrap().len(), 25);
+        }
+        "page_claims of one" => assert_eq!(page::list_claims(conn, one, 25).await.unwrap().len(), 25),
+        "page_holders" => assert!(!page::list_holders(conn, None).await.unwrap().is_empty()),
+        "page_ended" => assert_eq!(page::list_ended(conn, Ends::All, all, 500).await.unwrap().len(), 500),
+        "page_ended of one" => assert!(!page::list_ended(conn, Ends::All, one, 25).await.unwrap().is_empty()),
+        "page_failures" => drop(page::list_ended(conn, Ends::Failures, all, 25).await.unwrap()),
+        "page_waiting" => assert_eq!(page::list_waiting(conn, key, 25).await.unwrap().len(), 25),
+        "page_members" => {
+            let group: Uuid = sqlx::query_scalar("SELECT task_group FROM tasks WHERE id = $1")
+                .bind(held)
+                .fetch_one(&mut *conn)
+                .await
+                .unwrap();
+            // A group is ten numbers from 1 on, so that the first has nine.
+            let members = page::list_members(conn, group, Uuid::nil(), 200).await.unwrap();
+            assert!((9..=10).contains(&members.len()));
+        }
         other => unreachable!("{other}"),
     }
 }
 
 /// Statements of passes and cold operations, which run in sessions of the pool.
-const COLD: [&str; 12] = [
+const COLD: [&str; 29] = [
+    "skip_dependency_log",
+    "read_dependency_log",
+    "settle_dependencies",
+    "tell_groups",
+    "list_group",
+    "change_priority",
+    "forget_tasks",
     "list_due_claims",
     "end_overdue",
     "resolve_run of one",
@@ -249,6 +346,16 @@ const COLD: [&str; 12] = [
     "advance_marks",
     "show_due_messages",
     "list_held",
+    "page_queues",
+    "page_hidden",
+    "page_claims",
+    "page_claims of one",
+    "page_holders",
+    "page_ended",
+    "page_ended of one",
+    "page_failures",
+    "page_waiting",
+    "page_members",
 ];
 
 #[tokio::test]
@@ -266,6 +373,10 @@ async fn statements_of_passes_read_only_what_they_need_of_full_tables() {
     .execute(&mut filler)
     .await
     .unwrap();
+    let expired =
+        "WITH gone AS (SELECT id FROM task_times WHERE id IN (SELECT id FROM tasks WHERE state = 3) LIMIT 100)
+        UPDATE task_times SET expires = now(), deadline = NULL WHERE id IN (SELECT id FROM gone)";
+    sqlx::raw_sql(expired).execute(&mut filler).await.unwrap();
     let pool = session::pool(database.options());
     let (open, waiting) = (ids(&mut filler, "claims", 200).await, ids(&mut filler, "pending", 5).await);
     let mut faults = BTreeSet::new();

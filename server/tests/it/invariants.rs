@@ -1,13 +1,18 @@
 //! The invariant checks themselves: each is quiet about what the operations do, and names what somebody breaks by hand.
 
+use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection};
+use tenure_api::ids::TaskId;
 use tenure_api::states::ExceptionReason;
+use tenure_server::background::groups;
 use tenure_server::domain::lifecycle::Report;
-use tenure_server::testing::queue::QUEUE;
+use tenure_server::ops::change_task::{Change, change};
+use tenure_server::secrets::random;
+use tenure_server::testing::queue::{QUEUE, new_task, new_task_with_id};
 use tenure_server::testing::{Queue, TestDatabase, check_invariants_on, invariants};
 
-/// What is broken, and the check that must name it. The database holds one pending task, one that is claimed in its
-/// second run, and one that is completed.
+/// What is broken, and the check that must name it. The database holds a pending task and one that waits for it, one that
+/// is claimed in its second run, one that was completed and is told as a group, and one that was scheduled by hand.
 const BREAKAGES: &[(&str, &str)] = &[
     ("DELETE FROM runs WHERE state = 5", "I1: a task's resolved runs are numbered"),
     ("UPDATE runs SET run = 1 WHERE state = 3", "I1: a task's resolved runs are numbered"),
@@ -35,13 +40,13 @@ const BREAKAGES: &[(&str, &str)] = &[
     ("UPDATE pending SET priority = 0", "I2: what pending and claims repeat"),
     ("UPDATE tasks SET retries_left = 1", "I2: what pending and claims repeat"),
     ("INSERT INTO pending SELECT 1000, id, run, queue, priority, ord, deadline, scheduled, reason_created, retries_left
-      FROM pending", "I2: no two pending runs"),
+      FROM pending LIMIT 1", "I2: no two pending runs"),
     ("UPDATE pending SET reserved_until = now()", "Messages: a run is kept"),
     ("UPDATE pending SET dequeued = 1", "Messages: a run is kept"),
     ("DELETE FROM counter_deltas WHERE claimed = 1", "I4: the counts"),
     ("INSERT INTO counters SELECT id, 1, 0 FROM task_queues", "I4: the counts"),
     ("DELETE FROM outbox_new", "I5: each outbox row waits"),
-    ("INSERT INTO outbox_order SELECT 1, events, id FROM outbox_new LIMIT 1", "I5: each outbox row waits"),
+    ("INSERT INTO outbox_order SELECT 1000, events, id FROM outbox_new LIMIT 1", "I5: each outbox row waits"),
     ("DELETE FROM outbox", "I5: each outbox row waits"),
     ("UPDATE outbox_new SET events = events + 1", "I5: an outbox row takes"),
     ("UPDATE outbox SET runs = '{}'", "I5: an outbox row takes"),
@@ -53,7 +58,33 @@ const BREAKAGES: &[(&str, &str)] = &[
         "INSERT INTO outbox_order SELECT 10 * row_number() OVER (ORDER BY id DESC), events, id FROM outbox_new",
         "I5: the events of a task are in order",
     ),
+    ("UPDATE dependencies SET satisfied = true", "I2: no task waits for nothing"),
+    (
+        "WITH told AS (DELETE FROM outbox_new), read AS (UPDATE log_readers SET position = 1000)
+         INSERT INTO dependencies SELECT d.seq, t.id, true, false
+         FROM tasks t, tasks d WHERE t.state = 0 AND d.state = 3",
+        "I2: no task waits for what has happened",
+    ),
+    (
+        "INSERT INTO dependencies SELECT d.seq, t.id, true, true FROM tasks t, tasks d WHERE t.state = 0 AND d.run = 0
+         AND EXISTS (SELECT FROM pending p WHERE p.seq = d.seq)
+         ON CONFLICT (required, dependent) DO UPDATE SET satisfied = true",
+        "I2: an edge is satisfied only when",
+    ),
+    ("DELETE FROM tasks WHERE state = 0", "I2: no edge without the task that waits"),
     ("DELETE FROM outbox WHERE kinds[1] = 1", "I5: a task's creation is told once"),
+    ("UPDATE outbox SET kinds = '{3}' WHERE kinds = '{8}'", "I5: each run that was made by a schedule or a rerun"),
+    ("UPDATE outbox SET kinds = '{8}' WHERE kinds = '{3}'", "I5: each run that was made by a schedule or a rerun"),
+    (
+        "WITH told AS (DELETE FROM outbox_new), read AS (UPDATE log_readers SET position = 1000)
+         DELETE FROM outbox WHERE kinds[1] = 10",
+        "I5: a group of which every task was resolved is told",
+    ),
+    (
+        "INSERT INTO outbox (at, kinds, seqs, runs, retries_left)
+         SELECT at, kinds, seqs, runs, retries_left FROM outbox WHERE kinds[1] = 10",
+        "I5: no group is told more often",
+    ),
     ("DELETE FROM outbox WHERE kinds[1] = 2", "I5: each claim is told"),
     ("UPDATE outbox SET kinds = '{2}' WHERE kinds = '{3}'", "I5: each claim is told"),
     ("DELETE FROM outbox WHERE kinds[1] = 3", "I5: each end of a run is told"),
@@ -67,12 +98,19 @@ async fn with_some_tasks() -> TestDatabase {
     queue.create_one(QUEUE).await;
     let done = queue.claim_one(QUEUE).await;
     queue.report(done.task.id, done.run, Report::Completed).await.unwrap();
+    groups::pass(&queue.passes).await.unwrap();
     queue.create_one(QUEUE).await;
     let again = queue.claim_one(QUEUE).await;
     let retry = Report::Exception(ExceptionReason::WorkerShutdown);
     queue.report(again.task.id, again.run, retry).await.unwrap();
     queue.claim_one(QUEUE).await;
-    queue.create_one(QUEUE).await;
+    let required = queue.create_one(QUEUE).await;
+    // One that waits; one that waits for itself until somebody schedules it.
+    let waits = new_task("proj/waits", &json!({"dependencies": [required]}));
+    queue.create(&waits).await.unwrap();
+    let id = TaskId::from_random(random());
+    queue.create(&new_task_with_id(id, "proj/waits", &json!({"dependencies": [id]}))).await.unwrap();
+    change(&queue.passes.pool, &queue.passes.bells, id, Change::Schedule).await.unwrap();
     queue.stop().await;
     database
 }

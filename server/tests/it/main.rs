@@ -2,7 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
+mod batching;
 mod explain;
+mod graph;
 mod invariants;
 mod messages;
 mod races;

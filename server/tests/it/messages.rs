@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use sqlx::{Connection, PgConnection};
 use tenure_api::ids::RunId;
-use tenure_api::states::ExceptionReason;
+use tenure_api::states::{ExceptionReason, Priority};
 use tenure_server::background::messages;
 use tenure_server::domain::lifecycle::Report;
 use tenure_server::domain::message::Refusal;
-use tenure_server::ops::OpError;
+use tenure_server::ops::{OpError, change_priority};
 use tenure_server::store::clock;
 use tenure_server::store::hot::messages::Got;
 use tenure_server::testing::queue::{QUEUE, RESERVATION, VISIBILITY, new_task};
@@ -266,5 +266,18 @@ async fn polled_runs_are_claimed_before_younger_ones_of_their_priority_only() {
     let order: Vec<_> = claims.claims.iter().map(|claim| claim.task.id).collect();
     assert_eq!(order, [urgent.id, polled, younger]);
     claims.delivery.delivered();
+    plane.finish().await;
+}
+
+#[tokio::test]
+async fn a_run_that_changes_its_priority_has_a_new_message_in_the_queue_of_its_new_priority() {
+    let plane = Plane::new().await;
+    let task = plane.queue.create_one(QUEUE).await;
+    let got = plane.get().await.unwrap();
+    let bells = &plane.queue.passes.bells;
+    change_priority::change_task(&plane.queue.passes.pool, bells, task, Priority::High).await.unwrap();
+    assert_eq!(plane.queue.delete_message(QUEUE, &got).await, Err(Refusal::NoSuchMessage));
+    assert!(plane.get().await.is_none(), "nothing is left in the queue of the old priority");
+    assert_eq!(plane.claim_work().await, 1, "and nobody has to wait for the poller");
     plane.finish().await;
 }

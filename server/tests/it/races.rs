@@ -7,3 +7,4 @@ mod locks;
 mod lost_answers;
 mod marks;
 mod same_task;
+mod slow_creates;

@@ -66,7 +66,7 @@ pub async fn number(pool: &PgPool, sql: &'static str) -> i64 {
 pub async fn create_on(conn: &mut PgConnection, queue: &Queue, tasks: &[NewTask]) {
     let mut members = Vec::new();
     for task in tasks {
-        members.push(Member { task, queue: queue.key(task.queue.as_str()).await });
+        members.push(Member { task, queue: queue.key(task.queue.as_str()).await, waits: false });
     }
     assert_eq!(create(conn, &members).await.unwrap().len(), tasks.len());
 }

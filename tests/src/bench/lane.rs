@@ -71,6 +71,7 @@ pub(crate) struct Lane {
     number: u64,
     worker: String,
     queue: String,
+    group: Option<String>,
     /// Where the lane puts messages on Azure.
     put_url: Option<String>,
     failures_in_a_row: u32,
@@ -82,7 +83,7 @@ impl Lane {
         let random = Random::fork(run.seed(), number);
         let queue = run.queue().to_owned();
         let worker = format!("bench-{number}");
-        Ok(Self { run, client, random, number, worker, queue, put_url: None, failures_in_a_row: 0 })
+        Ok(Self { run, client, random, number, worker, queue, group: None, put_url: None, failures_in_a_row: 0 })
     }
 
     pub(crate) fn run(&self) -> &Run {
@@ -105,6 +106,11 @@ impl Lane {
     /// Leaves the common queue for one that no other lane uses.
     pub(crate) fn use_queue_of_its_own(&mut self) {
         self.queue = format!("{}-{}", self.run.queue(), self.number);
+    }
+
+    /// Puts what the lane creates into the group that all lanes share.
+    pub(crate) fn use_the_common_group(&mut self) {
+        self.group = Some(self.run.group().to_owned());
     }
 
     /// Leaves the common queue for one of as many as the settings say.
@@ -228,8 +234,10 @@ impl Lane {
             retries: RETRIES,
             created,
             deadline: created + DAY_MILLIS,
-            group: None,
+            group: self.group.as_deref(),
             note: "",
+            dependencies: &[],
+            any_end: false,
         };
         let body = definition.body(PAYLOAD_DIGITS, &mut self.random);
         let path = format!("{QUEUE_API}/task/{task}");

@@ -42,6 +42,8 @@ pub use self::settings::{ModeName, Settings};
 
 /// Lanes that are in the middle of a call when time is up get this long to finish; a long poll may not.
 const FINISH_WITHIN: Duration = Duration::from_secs(2);
+/// What `group` puts into its group.
+const GROUP_TASKS: u64 = 10_000;
 /// How many connections fill the queue before the measurement.
 const FILLERS: u64 = 64;
 /// Why there are no figures.
@@ -111,6 +113,7 @@ pub async fn run(settings: &Settings) -> Result<String, BenchError> {
             match settings.mode {
                 ModeName::Lifecycle => measure::<mode::Lifecycle>(settings).await,
                 ModeName::Create => measure::<mode::Create>(settings).await,
+                ModeName::Group => measure::<mode::Group>(settings).await,
                 ModeName::Claim32 => measure::<mode::Claim32>(settings).await,
                 ModeName::Reclaim => measure::<mode::Reclaim>(settings).await,
                 ModeName::Status => measure::<mode::Status>(settings).await,
@@ -187,6 +190,9 @@ async fn watch<M: Mode + 'static>(
 /// Fills the queue, opens the connections and lets every lane make what its mode needs; none of it is measured.
 async fn prepare<M: Mode + 'static>(settings: &Settings, run: &Rc<Run>) -> Result<Vec<(M, Lane)>, BenchError> {
     run.expect_tasks(settings.depth());
+    if settings.mode == ModeName::Group {
+        run.end_after(GROUP_TASKS);
+    }
     let lanes = run.connections() as u64;
     let mut filling = JoinSet::new();
     // Numbers that no lane has: what a lane does follows from its number.

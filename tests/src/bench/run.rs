@@ -21,6 +21,7 @@ pub(crate) struct Run {
     task_queues: usize,
     seed: u64,
     queue: String,
+    group: String,
     /// Queues of Azure that were made, to be removed at the end.
     made: RefCell<BTreeSet<String>>,
     figures: RefCell<Figures>,
@@ -43,6 +44,7 @@ impl Run {
             task_queues: settings.task_queues.max(1),
             seed,
             queue,
+            group: Random::from_seed(!seed).task_id().to_string(),
             made: RefCell::default(),
             figures: RefCell::new(Figures::new(steps)),
             start: Cell::new(None),
@@ -61,6 +63,11 @@ impl Run {
         self.depth.set(tasks);
     }
 
+    /// How many tasks the lanes are to create, or claim, while measuring; with the last one the run ends.
+    pub(crate) fn end_after(&self, tasks: u64) {
+        self.to_claim.set(tasks);
+    }
+
     /// How many of those tasks are each lane's part.
     pub(crate) fn share(&self) -> usize {
         usize::try_from(self.depth.get()).unwrap_or(usize::MAX) / self.connections
@@ -73,7 +80,7 @@ impl Run {
         left > 0
     }
 
-    /// For modes that only take: these tasks are gone, and with the last one the run ends.
+    /// For modes with a number of tasks: so many are done, and with the last one the run ends.
     pub(crate) fn note_claimed(&self, tasks: u64) {
         self.to_claim.set(self.to_claim.get().saturating_sub(tasks));
         if self.to_claim.get() == 0 {
@@ -107,6 +114,11 @@ impl Run {
     /// The task queue that lanes share unless their mode wants it otherwise.
     pub(crate) fn queue(&self) -> &str {
         &self.queue
+    }
+
+    /// The group that lanes share if their mode wants one.
+    pub(crate) fn group(&self) -> &str {
+        &self.group
     }
 
     /// The queues of Azure that lanes have made.

@@ -83,6 +83,8 @@ pub enum ModeName {
     Lifecycle,
     /// Create tasks and leave them.
     Create,
+    /// Create 10,000 tasks in one group, and stop.
+    Group,
     /// Claim up to 32 at once and report each.
     Claim32,
     /// Renew a claim.

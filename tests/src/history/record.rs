@@ -93,12 +93,34 @@ pub enum Event {
         /// Whether the report was accepted.
         answer: Answer<()>,
     },
+    /// scheduleTask, rerunTask, cancelTask or changeTaskPriority.
+    Change {
+        /// The task.
+        task: SlugId,
+        /// What was asked for.
+        change: Change,
+        /// Whether it was done.
+        answer: Answer<()>,
+    },
     /// A foreign transaction held locks on rows of tasks for this time.
     RowsLocked,
     /// Sessions of a server were killed.
     SessionsKilled,
     /// A server said that it is in trouble, or said nothing although the caller waited.
     Trouble,
+}
+
+/// What somebody asks for about a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// Run without waiting for dependencies.
+    Schedule,
+    /// Run once more.
+    Rerun,
+    /// End.
+    Cancel,
+    /// Have another priority, an index into [`PRIORITIES`].
+    Priority(usize),
 }
 
 /// What a test chose for a task. Two creates with the same id and different content are a conflict.
@@ -114,6 +136,10 @@ pub struct TaskSpec {
     pub retries: u32,
     /// Which of several contents under one id this is; equal numbers are equal bodies.
     pub content: u32,
+    /// The tasks that it waits for.
+    pub dependencies: Vec<SlugId>,
+    /// Whether any end of them will do, or only that they are completed.
+    pub any_end: bool,
 }
 
 /// What a worker says about a run.

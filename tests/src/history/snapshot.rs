@@ -31,6 +31,12 @@ pub struct Status {
 }
 
 impl Status {
+    /// Whether it has no run yet.
+    #[must_use]
+    pub fn is_unscheduled(&self) -> bool {
+        self.state == "unscheduled"
+    }
+
     /// Whether nothing will happen to it any more.
     #[must_use]
     pub fn is_resolved(&self) -> bool {
@@ -46,6 +52,9 @@ pub struct Run {
     pub run_id: u16,
     /// The run's state.
     pub state: String,
+    /// Why it was made.
+    #[serde(default)]
+    pub reason_created: String,
     /// Why it is resolved.
     #[serde(default)]
     pub reason_resolved: Option<String>,

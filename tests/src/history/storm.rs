@@ -12,7 +12,7 @@ use super::check::History;
 use super::record::Answer;
 use super::saboteur::sabotage;
 use super::snapshot::{Counts, Snapshot, Status};
-use super::submitter::submit;
+use super::submitter::{UNHURRIED_MILLIS, submit};
 use super::worker::Worker;
 use super::world::{Actor, World};
 use crate::db::TestDatabase;
@@ -84,12 +84,12 @@ pub async fn run(plan: &Plan) -> History {
     }
 
     let quiet = take_snapshot(&world).await;
-    drain(&world).await;
+    let settled = drain(&world).await;
     let drained = take_snapshot(&world).await;
     for server in servers.running {
         assert!(server.stop().await.success(), "a server that is asked to stop ends with success");
     }
-    History { quiet, drained, ..world.history() }
+    History { quiet, settled, drained, ..world.history() }
 }
 
 struct Servers {
@@ -211,8 +211,9 @@ async fn read_tasks(world: &Arc<World>) -> HashMap<SlugId, Status> {
     readers.join_all().await.into_iter().flatten().collect()
 }
 
-/// Lets the claims of workers that are gone run out and completes what comes back, until nothing is left.
-async fn drain(world: &Arc<World>) {
+/// Lets the claims of workers that are gone run out and completes what comes back, until nothing is left but what waits
+/// in vain; gives that back, and lets its deadline pass.
+async fn drain(world: &Arc<World>) -> Snapshot {
     let mut clock = Actor::patient(Arc::clone(world), 400);
     let mut worker = Worker::new(Actor::patient(Arc::clone(world), 401), WORKERS);
     for _ in 0..DRAIN_ROUNDS {
@@ -220,10 +221,15 @@ async fn drain(world: &Arc<World>) {
         for queue in 0..QUEUES.len() {
             worker.drain(queue).await;
         }
-        if read_tasks(world).await.values().all(Status::is_resolved) {
-            return;
+        if read_tasks(world).await.values().all(|status| status.is_resolved() || status.is_unscheduled()) {
+            break;
         }
     }
+    // It answers when every pass that is due has run.
+    advance_clock(&mut clock, 1).await;
+    let settled = take_snapshot(world).await;
+    advance_clock(&mut clock, (UNHURRIED_MILLIS / 1000).unsigned_abs() + 1).await;
+    settled
 }
 
 /// The seed that the environment asks for, or a new one.

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::record::{Answer, Event, PRIORITIES, TaskSpec};
+use super::record::{Answer, Change, Event, PRIORITIES, TaskSpec};
 use super::world::{Actor, Tried};
 use crate::definition::Definition;
 use crate::http::QUEUE_API;
+use tenure_api::ids::SlugId;
 
 /// Beyond this many unresolved tasks submitters wait for the workers.
 const BACKLOG_MAX: i64 = 300;
@@ -16,10 +17,17 @@ const WAIT: Duration = Duration::from_millis(5);
 const RECENT: usize = 40;
 const REPEAT_PERCENT: u64 = 8;
 const CONFLICT_PERCENT: u64 = 5;
+/// How many operations in a hundred change a task that is there.
+const CHANGE_PERCENT: u64 = 12;
+/// How many tasks in a hundred wait for others, and for how many at most.
+const WAITING_PERCENT: u64 = 15;
+const DEPENDENCIES_MAX: u64 = 3;
+/// How many of those are content with any end.
+const ANY_END_PERCENT: u64 = 60;
 /// How many tasks in a hundred have little time.
 const HURRIED_PERCENT: u64 = 4;
 const HURRIED_MILLIS: i64 = 120 * 1000;
-const UNHURRIED_MILLIS: i64 = 4 * 60 * 60 * 1000;
+pub(super) const UNHURRIED_MILLIS: i64 = 4 * 60 * 60 * 1000;
 const RETRIES_MAX: u64 = 5;
 const PADDING: usize = 64;
 
@@ -38,6 +46,9 @@ pub(super) async fn submit(mut actor: Actor) {
         match recent {
             Some(tried) if roll < REPEAT_PERCENT => create(&mut actor, tried).await,
             Some(tried) if roll < REPEAT_PERCENT + CONFLICT_PERCENT => create(&mut actor, contradict(&tried)).await,
+            Some(tried) if roll < REPEAT_PERCENT + CONFLICT_PERCENT + CHANGE_PERCENT => {
+                change(&mut actor, &tried).await;
+            }
             _ => {
                 let tried = invent(&mut actor);
                 actor.world.note_tried(tried.clone());
@@ -58,8 +69,44 @@ async fn create(actor: &mut Actor, tried: Tried) {
     actor.world.write(start, Event::Create { task: tried.spec, answer });
 }
 
+async fn change(actor: &mut Actor, tried: &Tried) {
+    let task = tried.spec.task;
+    let change = match actor.random.below(4) {
+        0 => Change::Schedule,
+        1 => Change::Rerun,
+        2 => Change::Cancel,
+        _ => Change::Priority(actor.random.below(PRIORITIES.len() as u64) as usize),
+    };
+    let (word, body) = match change {
+        Change::Schedule => ("schedule", None),
+        Change::Rerun => ("rerun", None),
+        Change::Cancel => ("cancel", None),
+        Change::Priority(priority) => ("priority", Some(format!(r#"{{"newPriority":"{}"}}"#, PRIORITIES[priority]))),
+    };
+    let start = actor.world.stamp();
+    let answer = match actor.call("POST", &format!("{QUEUE_API}/task/{task}/{word}"), body.as_deref()).await {
+        Answer::Done(_) => Answer::Done(()),
+        Answer::Refused(status) => Answer::Refused(status),
+        Answer::Unknown => Answer::Unknown,
+    };
+    actor.world.write(start, Event::Change { task, change, answer });
+}
+
+/// Some of the tasks that were tried last, each once.
+fn pick_dependencies(actor: &mut Actor) -> Vec<SlugId> {
+    let mut picked = Vec::new();
+    if actor.random.percent(WAITING_PERCENT) {
+        for _ in 0..=actor.random.below(DEPENDENCIES_MAX) {
+            let tried = actor.world.pick_tried(&mut actor.random, RECENT);
+            picked.extend(tried.map(|tried| tried.spec.task).filter(|task| !picked.contains(task)));
+        }
+    }
+    picked
+}
+
 fn invent(actor: &mut Actor) -> Tried {
     let world = Arc::clone(&actor.world);
+    let dependencies = pick_dependencies(actor);
     let random = &mut actor.random;
     let spec = TaskSpec {
         task: random.task_id(),
@@ -67,6 +114,8 @@ fn invent(actor: &mut Actor) -> Tried {
         priority: random.below(PRIORITIES.len() as u64) as usize,
         retries: random.below(RETRIES_MAX + 1) as u32,
         content: 0,
+        any_end: random.percent(ANY_END_PERCENT),
+        dependencies,
     };
     let created = world.server_millis();
     let definition = Definition {
@@ -77,9 +126,14 @@ fn invent(actor: &mut Actor) -> Tried {
         deadline: created + if random.percent(HURRIED_PERCENT) { HURRIED_MILLIS } else { UNHURRIED_MILLIS },
         group: None,
         note: "first",
+        dependencies: &spec.dependencies,
+        any_end: spec.any_end,
     };
     let body = definition.body(PADDING, random).into();
-    world.backlog.fetch_add(1, Ordering::Relaxed);
+    // One that may wait in vain must not make submitters wait for it.
+    if spec.dependencies.is_empty() || spec.any_end {
+        world.backlog.fetch_add(1, Ordering::Relaxed);
+    }
     Tried { spec, body }
 }
 

@@ -162,13 +162,15 @@ async fn fields_that_break_a_rule_are_refused_by_name() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn dependencies_are_refused_as_not_built_and_store_nothing() {
+async fn dependencies_that_do_not_exist_are_refused_and_store_nothing() {
     let rig = Rig::start().await;
-    let (task, other) = (new_task(), new_task());
+    let (task, other, missing) = (new_task(), new_task(), new_task());
     assert_eq!(rig.create(other, &definition(QUEUE)).await.status, 200);
-    let answer = rig.create(task, &spoiled("/dependencies", &json!([other]))).await;
-    assert_eq!((answer.status, answer.code()), (501, "NotImplemented"), "{}", answer.body);
-    assert!(answer.body["message"].as_str().unwrap().contains("dependencies"));
+    let answer = rig.create(task, &spoiled("/dependencies", &json!([other, missing]))).await;
+    assert_eq!((answer.status, answer.code()), (400, "InputError"), "{}", answer.body);
+    let message = answer.body["message"].as_str().unwrap();
+    assert!(message.contains("`dependencies`") && message.contains(&missing.to_string()), "{message}");
+    assert!(!message.contains(&other.to_string()), "{message}");
     assert_eq!(rig.call("GET", &format!("/task/{task}/status"), None).await.status, 404);
     rig.server.stop().await;
 }
@@ -412,7 +414,9 @@ async fn a_path_or_method_that_nobody_knows_is_not_found() {
     let rig = Rig::start().await;
     let task = new_task();
     for (method, target) in [
-        ("GET", "/".to_owned()),
+        ("POST", "/".to_owned()),
+        ("GET", "/logout".to_owned()),
+        ("GET", "/Task/x".to_owned()),
         ("GET", QUEUE_API.to_owned()),
         ("GET", format!("{QUEUE_API}/")),
         ("GET", format!("{QUEUE_API}/tasks/{task}/")),

@@ -41,6 +41,16 @@ async fn the_checker_catches_a_wrong_count() {
     assert_caught("count-off-by-one", Rule::Counts).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_checker_catches_a_task_scheduled_too_early() {
+    assert_caught("schedule-early", Rule::Dependencies).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_checker_catches_a_task_that_is_never_woken() {
+    assert_caught("lose-dependent", Rule::Dependencies).await;
+}
+
 async fn assert_caught(breakage: &'static str, rule: Rule) {
     let plan = Plan { seed: seed(), operations: OPERATIONS_WHEN_BROKEN, breakage: Some(breakage) };
     let history = run(&plan).await;

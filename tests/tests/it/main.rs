@@ -2,26 +2,33 @@
 //!
 //! They need the program itself beside them: `cargo build -p tenure-server --features tenure-server/test-util`.
 //!
-//! Left out here, because each takes minutes, a machine of its own, or something that is not built yet: a disk that
-//! fills up, power cuts below the file system, sockets that stay open and say nothing (the limits are 120 and 95 s), ten
-//! thousand dependencies at once, and the rotation of secret keys under load.
+//! Left out here, because each takes minutes, a machine of its own, or something that is not built yet: power cuts
+//! below the file system, sockets that stay open and say nothing (the limits are 120 and 95 s), ten thousand
+//! dependencies at once, and the rotation of secret keys under load.
 
 #![expect(clippy::unwrap_used, reason = "everything here is a test or a part of one")]
 
 mod accounts;
 mod authentication;
 mod bad_input;
+mod command_line;
+mod event_stream;
 mod events;
 mod faults;
+mod faults_of_the_database;
 mod health;
 mod history;
 mod hung_up;
 mod openapi;
+mod page;
 mod poll;
 mod poll_worker;
 mod proxy;
 mod rig;
 mod serve;
 mod signed_urls;
+mod sse;
+mod submit;
 mod under_load;
+mod waiting;
 mod who_am_i;

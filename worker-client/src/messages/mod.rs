@@ -17,7 +17,7 @@ use tenure_api::dates::Timestamp;
 use tenure_api::ids::{RunId, TaskId, TaskQueueId};
 use tokio::time::Instant;
 
-use crate::client::{Answer, Call, PATIENCE, header, parameter, refusal_in_words};
+use crate::client::{Answer, Call, Own, PATIENCE, header, parameter, refusal_in_words};
 use crate::{Client, Error};
 
 /// No poll may ask for more.
@@ -99,7 +99,7 @@ impl Client {
     pub async fn poll_task_urls(&self, queue: &TaskQueueId) -> Result<PollUrls, Error> {
         let (provisioner, worker_type) = (queue.provisioner_id(), queue.worker_type());
         let path = format!("/poll-task-url/{}/{}", parameter(&provisioner), parameter(&worker_type));
-        let call = Call { method: Method::GET, path, body: None, patience: PATIENCE };
+        let call = Call { method: Method::GET, path, body: None, patience: PATIENCE, own: Own::default() };
         let Answer { value, date, asked, .. } = self.call::<PollUrlsAnswer>(&call).await?;
         let life = value.expires.time() - date.unwrap_or_else(|| self.now()).time();
         let life = life.to_std().unwrap_or_default();

@@ -12,7 +12,6 @@ use crate::domain::scopes::Expression;
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::error::ApiError;
-use crate::ops::OpError;
 use crate::ops::create_task::Request;
 
 /// `PUT /task/:taskId`
@@ -21,10 +20,6 @@ pub async fn create_task(app: App, call: Arc<Call>) -> Result<Response, ApiError
     call.no_query()?;
     let task = NewTask::from_request(id, &call.json::<CreateTaskRequest<'_>>()?)?;
     call.authorize(&scopes(&task))?;
-    if task.dependencies > 0 {
-        let message = "`dependencies` are not built yet in this version; create the task without them";
-        return Err(OpError::NotBuilt(message.to_owned()).into());
-    }
     let queue = app.queues.make_key(&app.pool, &task.queue).await?;
     #[cfg(feature = "test-util")]
     if crate::breakage::strikes(crate::breakage::Breakage::LoseCreate) {
@@ -36,7 +31,7 @@ pub async fn create_task(app: App, call: Arc<Call>) -> Result<Response, ApiError
 
 /// What creating this task requires: what the task itself may do, its routes, project, scheduler, and its priority or a
 /// higher one in its queue.
-fn scopes(task: &NewTask) -> Expression {
+pub(super) fn scopes(task: &NewTask) -> Expression {
     let own = task.scopes.iter().cloned();
     let routes = task.routes.iter().map(|route| format!("queue:route:{route}"));
     let named =

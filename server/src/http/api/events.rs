@@ -1,5 +1,6 @@
 //! The event log.
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use axum::response::Response;
@@ -8,17 +9,82 @@ use tenure_api::errors::ErrorCode;
 use utoipa::ToSchema;
 
 use super::ok;
+use crate::domain::event_filter::Filter;
 use crate::domain::events::Event;
 use crate::domain::scopes::Expression;
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::error::ApiError;
-use crate::store::events::{self, Page};
+use crate::store::events::{self, Stretch};
 
 /// Events of one page unless the caller says otherwise.
 pub(in crate::http) const LIMIT_DEFAULT: usize = 100;
 /// Events of one page at most.
 pub(in crate::http) const LIMIT_MAX: usize = 1_000;
+/// Events that are read at once when a filter may let few of them through.
+const FILTERED_PAGE: usize = 500;
+/// Events that one filtered request looks at; the caller reads on from where it stopped.
+const LOOKED_AT_MAX: i64 = 5_000;
+/// What a position looks like.
+const POSITION: &str = "a position: 0 or a whole number, or latest";
+
+/// The scope for reading events.
+pub(super) fn required() -> Expression {
+    Expression::from("tenure:list-events")
+}
+
+/// Where to begin.
+#[derive(Clone, Copy)]
+pub(super) enum Start {
+    /// After this position.
+    After(i64),
+    /// With the next event.
+    Latest,
+}
+
+impl Start {
+    pub(super) fn position(text: &str) -> Option<Self> {
+        text.parse().ok().filter(|position| (0..i64::MAX).contains(position)).map(Self::After)
+    }
+}
+
+/// What a reader asks for.
+pub(super) struct Asked {
+    pub(super) start: Option<Start>,
+    pub(super) filter: Filter,
+    limit: usize,
+}
+
+impl Asked {
+    /// Reads the query parameters, of which only these are known.
+    pub(super) fn read(call: &Call, known: &[&str]) -> Result<Self, ApiError> {
+        let mut asked = Self { start: None, filter: Filter::default(), limit: LIMIT_DEFAULT };
+        for (name, value) in call.query(known)? {
+            let unfit =
+                |what: &dyn Display| ApiError::arguments(format!("the query parameter `{name}` must be {what}"));
+            match name.as_str() {
+                "after" if value == "latest" => asked.start = Some(Start::Latest),
+                "after" => asked.start = Some(Start::position(&value).ok_or_else(|| unfit(&POSITION))?),
+                "limit" => {
+                    let limit = value.parse().ok().filter(|limit| (1..=LIMIT_MAX).contains(limit));
+                    asked.limit = limit.ok_or_else(|| unfit(&format_args!("from 1 to {LIMIT_MAX}")))?;
+                }
+                "exchange" => asked.filter.set_exchanges(&value).map_err(|why| unfit(&why))?,
+                "routingKeyPattern" => asked.filter.set_key(&value).map_err(|why| unfit(&why))?,
+                _ => asked.filter.set_route(&value).map_err(|why| unfit(&why))?,
+            }
+        }
+        Ok(asked)
+    }
+}
+
+/// The refusal of a cursor before the oldest event.
+pub(super) fn gone(oldest: i64) -> ApiError {
+    ApiError::new(
+        ErrorCode::ResourceExpired,
+        format!("events up to position {oldest} are no longer kept; read on with after={oldest}"),
+    )
+}
 
 /// A page of the event log.
 #[derive(Serialize, ToSchema)]
@@ -31,34 +97,42 @@ pub(in crate::http) struct Body {
 }
 
 /// `GET /api/tenure/v1/events?after=&limit=`: events after a position, oldest first. Whoever reads after an answer has
-/// arrived finds that answer's events.
+/// arrived finds that answer's events. With `after=latest` there are none, and the cursor is the newest position.
 pub async fn list_events(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
-    call.authorize(&Expression::from("tenure:list-events"))?;
-    let (mut after, mut limit) = (0_i64, LIMIT_DEFAULT);
-    for (name, value) in call.query(&["after", "limit"])? {
-        let unfit = |what: &str| ApiError::arguments(format!("the query parameter `{name}` must be {what}"));
-        if name == "after" {
-            after = value.parse().map_err(|_| unfit("a position: 0 or a whole number"))?;
-        } else {
-            limit = value.parse().map_err(|_| unfit("from 1 to 1000"))?;
-        }
-        if after < 0 || after == i64::MAX {
-            return Err(unfit("a position: 0 or a whole number"));
-        }
-        if limit == 0 || limit > LIMIT_MAX {
-            return Err(unfit("from 1 to 1000"));
-        }
-    }
+    call.authorize(&required())?;
+    let Asked { start, filter, limit } =
+        Asked::read(&call, &["after", "limit", "exchange", "routingKeyPattern", "route"])?;
     let mut conn = app.pool.acquire().await?;
     events::sequence(&mut conn).await?;
-    match events::read(&mut conn, after, limit).await? {
-        Page::Events(events) => {
-            let after = events.last().map_or(after, |event| event.position);
-            ok(&Body { events, after })
+    let start = match start {
+        None => 0,
+        Some(Start::After(position)) => position,
+        Some(Start::Latest) => {
+            let after = events::get_ends(&mut conn).await?.newest;
+            return ok(&Body { events: Vec::new(), after });
         }
-        Page::Gone(oldest) => Err(ApiError::new(
-            ErrorCode::ResourceExpired,
-            format!("events up to position {oldest} are no longer kept; read on with after={oldest}"),
-        )),
+    };
+    let page = if filter.is_open() { limit } else { FILTERED_PAGE };
+    let (mut found, mut after) = (Vec::new(), start);
+    loop {
+        let (events, through) = match events::read_on(&mut conn, after, page).await? {
+            Stretch::Events(events, through) => (events, through),
+            Stretch::Gone(oldest) if after == start => return Err(gone(oldest)),
+            // The next request is told.
+            Stretch::Gone(_) => break,
+        };
+        let at_end = through == after;
+        after = through;
+        for event in events.into_iter().filter(|event| filter.passes(event.exchange, &event.routing_key, &event.cc)) {
+            if found.len() == limit {
+                after = found.last().map_or(start, |last: &Event| last.position);
+                break;
+            }
+            found.push(event);
+        }
+        if at_end || found.len() == limit || filter.is_open() || after - start >= LOOKED_AT_MAX {
+            break;
+        }
     }
+    ok(&Body { events: found, after })
 }

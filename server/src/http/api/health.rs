@@ -1,6 +1,7 @@
 //! Whether the server lives, what it is, and how it does.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
@@ -13,6 +14,10 @@ use super::ok;
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::error::ApiError;
+use crate::store::clock;
+
+/// A database that does not answer for so long counts as away.
+const HEARTBEAT_MAX: Duration = Duration::from_secs(5);
 
 /// The process answers.
 #[derive(Serialize, ToSchema)]
@@ -48,8 +53,12 @@ pub async fn lbheartbeat(_: App, _: Arc<Call>) -> Result<Response, ApiError> {
 
 /// `GET /__heartbeat__`: the database answers too.
 pub async fn heartbeat(app: App, _: Arc<Call>) -> Result<Response, ApiError> {
-    let mut conn = app.pool.acquire().await?;
-    crate::store::clock::get_real_now(&mut conn).await?;
+    let asking = async {
+        let mut conn = app.pool.acquire().await?;
+        clock::get_real_now(&mut conn).await
+    };
+    let asked = tokio::time::timeout(HEARTBEAT_MAX, asking).await;
+    asked.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
     ok(&json!({}))
 }
 

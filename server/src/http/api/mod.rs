@@ -1,6 +1,8 @@
 //! One file per endpoint, or per few that share everything. A handler reads the call, states the scopes, submits a
 //! member, and puts the answer into words. No rules here.
 
+pub mod change_priority;
+pub mod change_task;
 pub mod claim_task;
 pub mod claim_work;
 pub mod clients;
@@ -9,6 +11,7 @@ pub mod counts;
 pub mod create_task;
 pub mod definition;
 pub mod documentation;
+pub mod event_stream;
 pub mod events;
 pub mod health;
 pub mod poll_task_urls;
@@ -17,6 +20,11 @@ pub mod report;
 pub mod roles;
 pub mod scopes;
 pub mod status;
+pub mod submit;
+pub mod task_group;
+pub mod task_lists;
+pub mod task_queues;
+pub mod wait;
 
 mod pages;
 

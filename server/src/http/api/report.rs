@@ -54,5 +54,9 @@ async fn report(app: App, call: Arc<Call>, report: Report) -> Result<Response, A
     call.no_query()?;
     call.authorize(&Expression::from(format!("queue:resolve-task:{task}/{run}")))?;
     let task = app.report.submit(Request { task, run, report }).await?;
+    if task.is_resolved() {
+        // Here and not in the batch: now it is committed, whichever lane it took.
+        app.passes.bells.watched().ring([task.id.uuid()]);
+    }
     ok(&StatusBody { status: &task.status() })
 }

@@ -104,6 +104,14 @@ impl PollError {
     }
 }
 
+impl PollError {
+    /// The database went silent in the middle of a request.
+    pub(super) fn no_answer() -> Self {
+        tracing::warn!("a poll took too long, its caller is asked to try again");
+        Self::new(Code::ServerBusy, "the database did not answer in time; send the request again")
+    }
+}
+
 impl From<SasError> for PollError {
     fn from(error: SasError) -> Self {
         Self::authentication(error.to_string())

@@ -27,6 +27,7 @@ pub(super) use self::error::Code;
 use self::error::PollError;
 use self::request::Asked;
 use super::app::App;
+use super::routes::ANSWER_MAX;
 use crate::domain::message::{MessageId, QueueName};
 use crate::ops::messages::{self, DeleteRequest, GetRequest};
 
@@ -109,7 +110,8 @@ async fn answer(app: App, queue: &str, id: Option<String>, request: Request, pla
     let version = request.headers().get(&VERSION).cloned();
     let client_request_id =
         request.headers().get(&CLIENT_REQUEST_ID).filter(|id| id.len() <= CLIENT_REQUEST_ID_MAX).cloned();
-    let mut response = match serve(&app, queue, id, request, place).await {
+    let serving = tokio::time::timeout(ANSWER_MAX, serve(&app, queue, id, request, place)).await;
+    let mut response = match serving.unwrap_or_else(|_| Err(PollError::no_answer())) {
         Ok(response) => response,
         Err(error) => error.response(request_id),
     };

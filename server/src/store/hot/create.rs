@@ -13,6 +13,8 @@ pub struct Member<'a> {
     pub task: &'a NewTask,
     /// `task_queues.id`.
     pub queue: i32,
+    /// Whether it has dependencies that are not satisfied: then it is stored without a run.
+    pub waits: bool,
 }
 
 /// A task that was stored.
@@ -22,8 +24,10 @@ pub struct Created {
     pub member: usize,
     /// The task's key.
     pub seq: i64,
-    /// When its first run became pending.
+    /// When that was; then its first run became pending, if it has one.
     pub now: DateTime<Utc>,
+    /// Whether it has none.
+    pub waits: bool,
 }
 
 /// The members as columns.
@@ -44,13 +48,15 @@ struct Columns<'a> {
     routes: Vec<String>,
     tags: Vec<&'a str>,
     definitions: Vec<&'a str>,
+    waits: Vec<bool>,
 }
 
 impl<'a> Columns<'a> {
     fn new(members: &[Member<'a>]) -> Self {
         let json = |items: &[String]| serde_json::to_string(items).unwrap_or_default();
         let mut columns = Self::default();
-        for Member { task, queue } in members {
+        for Member { task, queue, waits } in members {
+            columns.waits.push(*waits);
             columns.ids.push(task.id.uuid());
             columns.queues.push(*queue);
             columns.priorities.push(task.priority.code());
@@ -82,10 +88,10 @@ pub async fn create(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<V
             SELECT * FROM unnest(
                 $1::uuid[], $2::int[], $3::smallint[], $4::smallint[], $5::uuid[], $6::timestamptz[], $7::text[],
                 $8::text[], $9::timestamptz[], $10::timestamptz[], $11::timestamptz[], $12::text[], $13::text[],
-                $14::text[], $15::text[]
+                $14::text[], $15::text[], $18::boolean[]
             ) WITH ORDINALITY AS i(
                 id, queue, priority, retries, task_group, group_expires, scheduler,
-                project, created, deadline, expires, scopes, routes, tags, definition, n)
+                project, created, deadline, expires, scopes, routes, tags, definition, waits, n)
         ),
         -- A repeat must not touch the group, so it is put aside before the group is made.
         fresh AS MATERIALIZED (
@@ -99,7 +105,8 @@ pub async fn create(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<V
             FROM fresh ORDER BY task_group, n
         ),
         known_groups AS MATERIALIZED (
-            SELECT g.id, g.scheduler, g.sealed, g.expires < w.expires AS short, w.expires
+            SELECT g.id, g.scheduler, g.sealed, g.expires < w.expires AS short, w.expires,
+                   g.expires <= (SELECT now FROM moment) AS expired
             FROM wanted_groups w JOIN task_groups g ON g.id = w.id
         ),
         new_groups AS (
@@ -110,10 +117,6 @@ pub async fn create(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<V
             ON CONFLICT (id) DO NOTHING
             RETURNING id, scheduler
         ),
-        open_groups AS MATERIALIZED (
-            SELECT id, scheduler FROM known_groups WHERE sealed IS NULL
-            UNION ALL SELECT id, scheduler FROM new_groups
-        ),
         -- Rounded up to the hour, so that this finds work about once an hour. Whoever holds the row raises it as well.
         short_groups AS MATERIALIZED (
             SELECT g.id, k.expires FROM known_groups k JOIN task_groups g ON g.id = k.id
@@ -122,9 +125,16 @@ pub async fn create(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<V
         raised_groups AS (
             UPDATE task_groups g SET expires = GREATEST(g.expires, s.expires) FROM short_groups s WHERE g.id = s.id
         ),
+        open_groups AS MATERIALIZED (
+            -- An expired group may be about to be forgotten, unless this statement has its row.
+            SELECT id, scheduler FROM known_groups k
+            WHERE sealed IS NULL AND (NOT expired OR EXISTS (SELECT FROM short_groups s WHERE s.id = k.id))
+            UNION ALL SELECT id, scheduler FROM new_groups
+        ),
         new_tasks AS (
             INSERT INTO tasks (id, queue, task_group, state, priority, retries_left, run)
-            SELECT f.id, f.queue, f.task_group, 1, f.priority, f.retries, 0
+            SELECT f.id, f.queue, f.task_group, CASE WHEN f.waits THEN 0 ELSE 1 END, f.priority, f.retries,
+                   CASE WHEN f.waits THEN NULL ELSE 0 END
             FROM fresh f JOIN open_groups g ON g.id = f.task_group AND g.scheduler = f.scheduler
             ORDER BY f.id
             ON CONFLICT (id) DO NOTHING
@@ -144,20 +154,23 @@ pub async fn create(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<V
         ),
         runs_pending AS (
             INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left)
-            SELECT seq, id, 0, queue, priority, deadline, moment.now, 0, retries FROM stored, moment ORDER BY n
+            SELECT seq, id, 0, queue, priority, deadline, moment.now, 0, retries FROM stored, moment WHERE NOT waits
+            ORDER BY n
         ),
         counted AS (
-            INSERT INTO counter_deltas (queue, pending, claimed) SELECT queue, count(*), 0 FROM stored GROUP BY queue
+            INSERT INTO counter_deltas (queue, pending, claimed)
+            SELECT queue, count(*), 0 FROM stored WHERE NOT waits GROUP BY queue
         ),
         told AS (
             INSERT INTO outbox (at, kinds, seqs, runs, retries_left)
-            SELECT min(moment.now), array_agg(1::smallint), array_agg(seq ORDER BY n), array_agg(0::smallint),
-                   array_agg(retries ORDER BY n)
+            SELECT min(moment.now), array_agg(CASE WHEN waits THEN 7 ELSE 1 END::smallint ORDER BY n),
+                   array_agg(seq ORDER BY n), array_agg(0::smallint), array_agg(retries ORDER BY n)
             FROM stored, moment HAVING count(*) > 0
-            RETURNING id, 2 * cardinality(seqs) AS events
+            RETURNING id, 2 * cardinality(seqs) - cardinality(array_positions(kinds, 7::smallint)) AS events
         ),
         told_of AS (INSERT INTO outbox_new (id, events) SELECT id, events FROM told)
-        SELECT stored.n AS "n!", stored.seq AS "seq!", moment.now AS "now!" FROM stored, moment"#,
+        SELECT stored.n AS "n!", stored.seq AS "seq!", stored.waits AS "waits!", moment.now AS "now!"
+        FROM stored, moment"#,
         &columns.ids,
         &columns.queues,
         &columns.priorities,
@@ -175,8 +188,12 @@ pub async fn create(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<V
         &columns.definitions as &[&str],
         CREATED_DRIFT.as_seconds_f64(),
         (DEADLINE_AHEAD + CREATED_DRIFT).as_seconds_f64(),
+        &columns.waits,
     )
     .fetch_all(conn)
     .await?;
-    Ok(rows.into_iter().map(|row| Created { member: super::member(row.n), seq: row.seq, now: row.now }).collect())
+    Ok(rows
+        .into_iter()
+        .map(|row| Created { member: super::member(row.n), seq: row.seq, now: row.now, waits: row.waits })
+        .collect())
 }

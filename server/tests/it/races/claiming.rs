@@ -183,3 +183,27 @@ async fn an_undelivered_claim_returns_to_its_place_without_using_up_a_retry_five
     assert_eq!(number(database.pool(), "SELECT max(hand_backs)::bigint FROM tasks").await, 5);
     database.finish().await;
 }
+
+#[tokio::test]
+async fn a_worker_whose_bell_is_cut_gets_its_task_by_the_lines_own_retry() {
+    let database = TestDatabase::create().await;
+    // Two servers without a way to tell each other.
+    let (one, two) = (Queue::start(database.options()), Queue::start(database.options()));
+    one.key(QUEUE).await;
+    for _ in 0..2 {
+        let create = async {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            let task = one.create_one(QUEUE).await;
+            (task, std::time::Instant::now())
+        };
+        let (claimed, (task, created)) = tokio::join!(two.claim_work(QUEUE, "waiting", 1, LONG), create);
+        let took = created.elapsed();
+        let claimed = claimed.unwrap();
+        assert_eq!(ids(&claimed), [task]);
+        claimed.delivery.delivered();
+        assert!(took < Duration::from_millis(1500), "{took:?}");
+    }
+    one.stop().await;
+    two.stop().await;
+    database.finish().await;
+}

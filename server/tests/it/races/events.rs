@@ -13,7 +13,7 @@ use crate::support::create_on;
 async fn positions(conn: &mut sqlx::PgConnection, after: i64) -> Vec<i64> {
     sequence(conn).await.unwrap();
     match read(conn, after, 100).await.unwrap() {
-        Page::Events(events) => events.iter().map(|event| event.position).collect(),
+        Page::Events(events, _) => events.iter().map(|event| event.position).collect(),
         Page::Gone(oldest) => panic!("events up to {oldest} are gone"),
     }
 }

@@ -9,7 +9,8 @@ use tenure_server::domain::lifecycle::{Event, HAND_BACKS_MAX, Life, Outcome, Rep
 use tenure_server::domain::task::Last;
 use tenure_server::store::hot::resolve::{End, Member, resolve};
 use tenure_server::store::hot::{claim, reclaim};
-use tenure_server::store::{claims, deadlines, session, tasks};
+use tenure_server::store::scheduling::{self, When};
+use tenure_server::store::{claims, deadlines, ending, session, tasks};
 use tenure_server::testing::queue::{QUEUE, TERM, new_task};
 use tenure_server::testing::{Queue, TestDatabase, check_invariants_on};
 
@@ -41,7 +42,7 @@ fn lives() -> Vec<Life> {
 }
 
 fn events() -> Vec<Event> {
-    let mut events = vec![Event::DeadlinePassed];
+    let mut events = vec![Event::DeadlinePassed, Event::Schedule, Event::Rerun { retries: 3 }, Event::Cancel];
     for named in (0..4).map(run) {
         events.extend([Event::Claim(named), Event::Reclaim(named), Event::ClaimExpired(named), Event::HandBack(named)]);
         events.extend([Report::Completed, Report::Failed].map(|report| Event::Report(named, report)));
@@ -111,7 +112,19 @@ async fn send(conn: &mut PgConnection, id: TaskId, event: Event) {
     let signed = |run: RunId| run.number().cast_signed();
     let end = |run, end| Member { id: id.uuid(), run: signed(run), end };
     let member = match event {
-        Event::Schedule => unreachable!("nothing schedules tasks yet"),
+        Event::Schedule => {
+            scheduling::schedule(conn, &[id.uuid()], When::Always).await.unwrap();
+            return;
+        }
+        // The caller has asked the rules how many retries are left then.
+        Event::Rerun { retries } => {
+            scheduling::rerun(conn, id.uuid(), retries.cast_signed()).await.unwrap();
+            return;
+        }
+        Event::Cancel => {
+            ending::end_open(conn, &[id.uuid()], ReasonResolved::Canceled).await.unwrap();
+            return;
+        }
         Event::Claim(run) => {
             claims::claim_one(conn, id.uuid(), signed(run), "g", "w", TERM).await.unwrap();
             return;

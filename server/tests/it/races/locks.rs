@@ -3,11 +3,12 @@
 use std::time::{Duration, Instant};
 
 use sqlx::{Connection, PgConnection};
-use tenure_server::background::deadlines;
+use tenure_server::background::{deadlines, run_all_due};
 use tenure_server::domain::lifecycle::Report;
 use tenure_server::domain::task::Last;
 use tenure_server::ops::OpError;
 use tenure_server::ops::claim_work::Granted;
+use tenure_server::store::clock;
 use tenure_server::testing::queue::QUEUE;
 use tenure_server::testing::{Queue, TestDatabase};
 
@@ -218,6 +219,58 @@ async fn a_lock_that_is_held_too_long_makes_the_operations_unavailable_and_chang
     assert_eq!(tenancy.taken_until, claim.tenancy.taken_until);
     queue.report(claim.task.id, claim.run, Report::Completed).await.unwrap();
     drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn running_all_that_is_due_leaves_what_a_foreign_transaction_holds_after_a_while() {
+    let (database, queue, held) = claimed().await;
+    let free = queue.create_one(QUEUE).await;
+    let mut conn = database.connect().await;
+    let mut holder = conn.begin().await.unwrap();
+    sqlx::query("SELECT FROM tasks WHERE id = $1 FOR UPDATE")
+        .bind(held.task.id.uuid())
+        .execute(&mut *holder)
+        .await
+        .unwrap();
+    // Past the claim and past both deadlines.
+    clock::advance(&mut database.connect().await, 7_200.0).await.unwrap();
+    let began = Instant::now();
+    run_all_due(&queue.passes).await.unwrap();
+    let took = began.elapsed();
+    assert!(took >= Duration::from_secs(3), "it gave up after {took:?}");
+    assert!(took < Duration::from_secs(8), "it did not give up for {took:?}");
+    assert!(matches!(queue.status(free).await.last, Last::Ended), "what nobody holds is done");
+    assert!(matches!(queue.status(held.task.id).await.last, Last::Running(..)), "what is held is left");
+    holder.rollback().await.unwrap();
+    let began = Instant::now();
+    run_all_due(&queue.passes).await.unwrap();
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    assert!(matches!(queue.status(held.task.id).await.last, Last::Ended));
+    drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn running_all_that_is_due_waits_for_a_pass_that_has_not_committed() {
+    let (database, queue, held) = claimed().await;
+    clock::advance(&mut database.connect().await, 7_200.0).await.unwrap();
+    // A pass of this or another server is at it: it has ended the task, and its commit takes a while.
+    let gate = Gate::close(&database, "runs").await;
+    let ending = async { deadlines::pass(&queue.passes).await.unwrap() };
+    let running = async {
+        until_somebody_waits(database.pool()).await;
+        let opened = async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            gate.open().await;
+        };
+        tokio::join!(run_all_due(&queue.passes), opened).0.unwrap();
+        assert!(matches!(queue.status(held.task.id).await.last, Last::Ended), "answered before it was done");
+    };
+    let (report, ()) = tokio::join!(ending, running);
+    assert_eq!(report.exhausted, 1);
     queue.stop().await;
     database.finish().await;
 }

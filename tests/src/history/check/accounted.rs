@@ -4,7 +4,7 @@ use tenure_api::ids::SlugId;
 
 use super::ledger::{Creation, Ledger};
 use super::{Findings, History, Rule};
-use crate::history::record::{Answer, PRIORITIES, TaskSpec};
+use crate::history::record::{Answer, Change, PRIORITIES, TaskSpec};
 use crate::history::snapshot::{Snapshot, Status};
 
 const CONFLICT: u16 = 409;
@@ -18,8 +18,8 @@ pub(super) fn check(history: &History, ledger: &Ledger<'_>, findings: &mut Findi
         check_conflicts(*task, creations, findings);
         match ledger.acknowledged(*task) {
             Some((spec, _)) => {
-                check_exists(history, "when all was quiet", &history.quiet, spec, findings);
-                check_exists(history, "at the end", &history.drained, spec, findings);
+                check_exists(history, ledger, "when all was quiet", &history.quiet, spec, findings);
+                check_exists(history, ledger, "at the end", &history.drained, spec, findings);
                 check_resolved(spec, &history.drained, findings);
             }
             None => check_refused(*task, creations, &history.drained, findings),
@@ -30,21 +30,35 @@ pub(super) fn check(history: &History, ledger: &Ledger<'_>, findings: &mut Findi
     }
 }
 
-fn check_exists(history: &History, when: &str, snapshot: &Snapshot, spec: &TaskSpec, findings: &mut Findings) {
+fn check_exists(
+    history: &History,
+    ledger: &Ledger<'_>,
+    when: &str,
+    snapshot: &Snapshot,
+    spec: &TaskSpec,
+    findings: &mut Findings,
+) {
     let task = spec.task;
     let Some(status) = snapshot.tasks.get(&task) else {
         findings.add(Rule::Accounted, format!("{task} was acknowledged and does not exist {when}"));
         return;
     };
     let queue = history.queues.get(spec.queue).map(String::as_str);
-    if queue != Some(&status.task_queue_id) || PRIORITIES[spec.priority] != status.priority {
+    let asked = ledger.changes(task).iter().filter_map(|(_, change, _)| match change {
+        Change::Priority(priority) => Some(*priority),
+        _ => None,
+    });
+    let mut priorities = asked.chain([spec.priority]).map(|priority| PRIORITIES[priority]);
+    if queue != Some(&status.task_queue_id) || !priorities.any(|priority| priority == status.priority) {
         findings.add(Rule::Accounted, format!("{task} was created as {spec:?} and is {status:?} {when}"));
     }
     if status.retries_left > spec.retries {
         findings.add(Rule::Accounted, format!("{task} may be retried {} times, {status:?} {when}", spec.retries));
     }
+    // A rerun renews the retries.
+    let earlier = ledger.reruns(task) as u32 * (1 + spec.retries);
     let used = spec.retries.saturating_sub(status.retries_left);
-    if status.runs.len() as u32 > 1 + used + HANDED_BACK_MAX {
+    if status.runs.len() as u32 > earlier + 1 + used + HANDED_BACK_MAX {
         findings.add(Rule::Accounted, format!("{task} has more runs than retries used: {status:?} {when}"));
     }
 }
@@ -60,9 +74,10 @@ fn check_resolved(spec: &TaskSpec, drained: &Snapshot, findings: &mut Findings) 
 fn check_runs(task: SlugId, status: &Status, findings: &mut Findings) {
     let numbered = status.runs.iter().enumerate().all(|(place, run)| usize::from(run.run_id) == place);
     let last = status.runs.last().map_or("unscheduled", |run| run.state.as_str());
-    let earlier = &status.runs[..status.runs.len().saturating_sub(1)];
-    let retried = earlier.iter().all(|run| {
-        run.state == "exception" && run.reason_resolved.as_deref().is_some_and(|reason| RETRIED.contains(&reason))
+    let retried = status.runs.windows(2).all(|pair| {
+        let reason = pair[0].reason_resolved.as_deref();
+        pair[1].reason_created == "rerun"
+            || pair[0].state == "exception" && reason.is_some_and(|reason| RETRIED.contains(&reason))
     });
     if !numbered || last != status.state || !retried {
         findings.add(Rule::Accounted, format!("the runs of {task} contradict each other: {status:?}"));

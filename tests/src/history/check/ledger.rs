@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use tenure_api::ids::SlugId;
 
 use super::History;
-use crate::history::record::{Answer, Event, Record, RunKey, Stamp, TaskSpec, Verdict};
+use crate::history::record::{Answer, Change, Event, Record, RunKey, Stamp, TaskSpec, Verdict};
 
 /// From one moment to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +52,8 @@ pub(super) struct Ledger<'a> {
     pub(super) handouts: HashMap<RunKey, Vec<Handout>>,
     pub(super) reports: HashMap<RunKey, Vec<Report<'a>>>,
     pub(super) claims: Vec<Claim<'a>>,
+    /// What was asked for about each task and not refused: when, what, and whether it was done for certain.
+    pub(super) changes: HashMap<SlugId, Vec<(Span, Change, bool)>>,
     /// Times in which rows may have been locked by somebody whose claim then came to nothing: foreign locks, killed
     /// sessions and servers in trouble. A caller that hung up is none of these: what its claim has taken stays taken.
     pub(super) disturbances: Vec<Span>,
@@ -85,12 +87,33 @@ impl<'a> Ledger<'a> {
                 let handout = Handout { span, worker: *worker, by_claim_work: false };
                 self.handouts.entry(*run).or_default().push(handout);
             }
+            Event::Change { task, change, answer } => {
+                if answer.may_be_done() {
+                    let certain = answer.done().is_some();
+                    self.changes.entry(*task).or_default().push((span, *change, certain));
+                }
+            }
             Event::RowsLocked | Event::SessionsKilled | Event::Trouble => self.disturbances.push(span),
             Event::ClaimWork { .. } | Event::ClaimTask { .. } | Event::Reclaim { .. } => {}
             Event::Report { run, verdict, answer } => {
                 self.reports.entry(*run).or_default().push(Report { span, verdict: *verdict, answer });
             }
         }
+    }
+
+    /// What was asked for about a task and may have been done.
+    pub(super) fn changes(&self, task: SlugId) -> &[(Span, Change, bool)] {
+        self.changes.get(&task).map_or(&[], Vec::as_slice)
+    }
+
+    /// How often a task may have been rerun.
+    pub(super) fn reruns(&self, task: SlugId) -> usize {
+        self.changes(task).iter().filter(|(_, change, _)| *change == Change::Rerun).count()
+    }
+
+    /// Whether somebody may have changed the task's priority.
+    pub(super) fn was_reprioritised(&self, task: SlugId) -> bool {
+        self.changes(task).iter().any(|(_, change, _)| matches!(change, Change::Priority(_)))
     }
 
     /// The content that a task was acknowledged with, and when that was first known.

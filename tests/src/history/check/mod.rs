@@ -6,6 +6,7 @@
 
 mod accounted;
 mod counts;
+mod dependencies;
 mod handouts;
 mod ledger;
 mod priority;
@@ -30,7 +31,9 @@ pub struct History {
     pub internal_errors: Vec<String>,
     /// The state when the actors had stopped.
     pub quiet: Snapshot,
-    /// The state when the remaining tasks had been worked off.
+    /// The state when nothing was left but what waits in vain.
+    pub settled: Snapshot,
+    /// The state when the remaining tasks had been worked off, and the deadlines of the others had passed.
     pub drained: Snapshot,
 }
 
@@ -47,6 +50,10 @@ pub enum Rule {
     HandedOutOnce,
     /// No task is handed out while one of higher priority has been waiting in the same queue all the time.
     Priority,
+    /// A task runs only after what it waits for has ended, and then it does.
+    Dependencies,
+    /// What was cancelled is not handed out any more.
+    Cancelled,
     /// The counts of a queue equal a recount.
     Counts,
     /// Trouble with the database is answered with "try again", never with 500.
@@ -87,6 +94,7 @@ pub fn check(history: &History) -> Vec<Violation> {
     resolutions::check(history, &ledger, &mut findings);
     handouts::check(history, &ledger, &mut findings);
     priority::check(history, &ledger, &mut findings);
+    dependencies::check(history, &ledger, &mut findings);
     counts::check(history, &mut findings);
     for answer in &history.internal_errors {
         findings.add(Rule::NoInternalError, answer.clone());

@@ -49,6 +49,10 @@ impl Waits {
             if spec.queue == POLLED_QUEUE {
                 continue;
             }
+            // Nobody knows when it became pending, or from when on it had which priority.
+            if !spec.dependencies.is_empty() || ledger.reruns(run.0) > 0 || ledger.was_reprioritised(run.0) {
+                continue;
+            }
             let Some(start) = waiting_since(*run, created, ledger) else { continue };
             let Some(end) = waiting_until(handouts) else { continue };
             let wait = Wait { run: *run, waiting: Span { start, end } };
@@ -67,8 +71,9 @@ impl Waits {
 
     /// A run of this claim and one with a higher priority that had waited before the claim and waited on after it.
     fn overtaken(&self, ledger: &Ledger<'_>, claim: &Claim<'_>) -> Option<(RunKey, Wait)> {
+        let known = |run: &&RunKey| !ledger.was_reprioritised(run.0);
         let priority = |run: &RunKey| ledger.acknowledged(run.0).map(|(spec, _)| (spec.priority, *run));
-        let (lowest, run) = claim.runs.iter().filter_map(priority).min()?;
+        let (lowest, run) = claim.runs.iter().filter(known).filter_map(priority).min()?;
         (lowest + 1..PRIORITIES.len()).find_map(|higher| {
             let waits = self.0.get(&(claim.queue, higher))?;
             let begun = waits.partition_point(|(start, _)| *start < claim.span.start);

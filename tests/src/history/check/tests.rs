@@ -1,7 +1,7 @@
 //! Each rule on histories made by hand: one that obeys it, and each way to break it.
 
 use super::*;
-use crate::history::record::{Answer, Event, PRIORITIES, RunKey, Stamp, TaskSpec, Verdict};
+use crate::history::record::{Answer, Change, Event, PRIORITIES, RunKey, Stamp, TaskSpec, Verdict};
 use crate::history::snapshot::{Counts, Run, Status};
 use crate::history::worker_id;
 use crate::random::Random;
@@ -35,7 +35,15 @@ impl Story {
     }
 
     fn spec(&mut self, priority: usize) -> TaskSpec {
-        TaskSpec { task: self.random.task_id(), queue: QUEUE, priority, retries: 3, content: 0 }
+        TaskSpec {
+            task: self.random.task_id(),
+            queue: QUEUE,
+            priority,
+            retries: 3,
+            content: 0,
+            dependencies: Vec::new(),
+            any_end: false,
+        }
     }
 
     fn create(&mut self, spec: &TaskSpec, answer: Answer<()>) {
@@ -69,6 +77,7 @@ impl Story {
             runs,
         };
         self.history.quiet.tasks.insert(task, status.clone());
+        self.history.settled.tasks.insert(task, status.clone());
         self.history.drained.tasks.insert(task, status);
     }
 
@@ -88,6 +97,7 @@ fn run(place: usize, worker: usize, verdict: Verdict) -> Run {
     Run {
         run_id: place as u16,
         state: state.to_owned(),
+        reason_created: if place == 0 { "scheduled" } else { "retry" }.to_owned(),
         reason_resolved: Some(reason.to_owned()),
         worker_id: Some(worker_id(worker)),
     }
@@ -148,7 +158,13 @@ fn a_task_that_is_never_worked_off_is_found() {
     let (mut story, task) = one_life();
     let status = story.history.drained.tasks.get_mut(&task).unwrap();
     status.state = "pending".to_owned();
-    let next = Run { run_id: 1, state: "pending".to_owned(), reason_resolved: None, worker_id: None };
+    let next = Run {
+        run_id: 1,
+        state: "pending".to_owned(),
+        reason_created: "retry".to_owned(),
+        reason_resolved: None,
+        worker_id: None,
+    };
     status.runs[0] = run(0, 0, Verdict::WorkerShutdown);
     status.runs.push(next);
     assert!(story.broken().contains(&Rule::Accounted));
@@ -213,7 +229,7 @@ fn a_repeat_may_be_refused_if_another_content_may_have_won() {
 #[test]
 fn two_contents_under_one_id_are_found() {
     let (mut story, task) = one_life();
-    let other = TaskSpec { task, queue: QUEUE, priority: LOW, retries: 3, content: 1 };
+    let other = TaskSpec { task, content: 1, ..story.spec(LOW) };
     story.create(&other, Answer::Done(()));
     assert_eq!(story.broken(), [Rule::Conflict]);
 }
@@ -408,5 +424,64 @@ impl Story {
         let quiet = self.history.quiet.tasks[&task].clone();
         self.ends(task, LOW, &[(0, Verdict::Completed)]);
         self.history.quiet.tasks.insert(task, quiet);
+    }
+}
+
+/// A task that waits for the one of the story and was claimed after it, and what somebody asked for about it first.
+fn after_one_life(asked: Option<Change>, before: bool) -> Story {
+    let mut story = Story::new();
+    let required = story.created(LOW);
+    let spec = TaskSpec { dependencies: vec![required], ..story.spec(LOW) };
+    story.create(&spec, Answer::Done(()));
+    if let Some(change) = asked {
+        story.next(Event::Change { task: spec.task, change, answer: Answer::Done(()) });
+    }
+    if before {
+        story.claimed(1, &[(spec.task, 0)]);
+    }
+    story.claimed(0, &[(required, 0)]);
+    story.reported((required, 0), Verdict::Completed, Answer::Done(()));
+    story.ends(required, LOW, &[(0, Verdict::Completed)]);
+    if !before {
+        story.claimed(1, &[(spec.task, 0)]);
+    }
+    story.reported((spec.task, 0), Verdict::Completed, Answer::Done(()));
+    story.ends(spec.task, LOW, &[(1, Verdict::Completed)]);
+    story
+}
+
+#[test]
+fn a_task_that_runs_before_what_it_waits_for_is_found_unless_somebody_scheduled_it() {
+    assert_eq!(after_one_life(None, false).broken(), []);
+    assert_eq!(after_one_life(None, true).broken(), [Rule::Dependencies]);
+    assert_eq!(after_one_life(Some(Change::Schedule), true).broken(), []);
+    assert_eq!(after_one_life(Some(Change::Priority(LOW)), true).broken(), [Rule::Dependencies]);
+}
+
+#[test]
+fn a_task_that_goes_on_waiting_for_nothing_is_found() {
+    let (mut story, required) = one_life();
+    let spec = TaskSpec { dependencies: vec![required], ..story.spec(LOW) };
+    story.create(&spec, Answer::Done(()));
+    story.ends(spec.task, LOW, &[(0, Verdict::WorkerShutdown)]);
+    assert_eq!(story.broken(), []);
+    let waits = story.history.settled.tasks.get_mut(&spec.task).unwrap();
+    (waits.state, waits.runs) = ("unscheduled".to_owned(), Vec::new());
+    assert_eq!(story.broken(), [Rule::Dependencies]);
+}
+
+#[test]
+fn a_task_that_is_handed_out_after_its_cancel_is_found_unless_it_was_rerun() {
+    for rerun in [false, true] {
+        let mut story = Story::new();
+        let task = story.created(LOW);
+        story.next(Event::Change { task, change: Change::Cancel, answer: Answer::Done(()) });
+        if rerun {
+            story.next(Event::Change { task, change: Change::Rerun, answer: Answer::Unknown });
+        }
+        story.claimed(0, &[(task, 0)]);
+        story.reported((task, 0), Verdict::Completed, Answer::Done(()));
+        story.ends(task, LOW, &[(0, Verdict::Completed)]);
+        assert_eq!(story.broken().contains(&Rule::Cancelled), !rerun);
     }
 }

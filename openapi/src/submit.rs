@@ -1,0 +1,109 @@
+//! The bodies of Tenure's own calls for submitters: definitions of which the server makes what is absent.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use std::collections::BTreeMap;
+
+use crate::bodies::present;
+use crate::dates::Timestamp;
+use crate::ids::{ProjectId, ProvisionerId, SchedulerId, TaskGroupId, TaskId, TaskQueueId, WorkerType};
+use crate::states::{Priority, Requires};
+
+/// Several tasks that are created together or not at all.
+#[derive(Deserialize, Debug)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SubmitRequest<'a> {
+    /// The group of all of them. Default: a new one; for one task alone, its own id.
+    #[serde(default, deserialize_with = "present")]
+    pub task_group_id: Option<TaskGroupId>,
+    /// The tasks.
+    #[serde(borrow)]
+    pub tasks: Vec<SubmittedTask<'a>>,
+}
+
+/// A task as a submitter writes it: as for createTask, but ids, dates, payload and metadata may be absent.
+#[derive(Deserialize, Debug)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SubmittedTask<'a> {
+    /// Default: a new id.
+    #[serde(default, deserialize_with = "present")]
+    pub task_id: Option<TaskId>,
+    /// What other tasks of the same submission call it in their `dependencies`.
+    #[serde(default, deserialize_with = "present")]
+    pub name: Option<String>,
+    /// With `worker_type`, one way to name the queue.
+    #[serde(default, deserialize_with = "present")]
+    pub provisioner_id: Option<ProvisionerId>,
+    /// See `provisioner_id`.
+    #[serde(default, deserialize_with = "present")]
+    pub worker_type: Option<WorkerType>,
+    /// The other way to name the queue; when both are given they must agree.
+    #[serde(default, deserialize_with = "present")]
+    pub task_queue_id: Option<TaskQueueId>,
+    /// Default `-`.
+    #[serde(default, deserialize_with = "present")]
+    pub scheduler_id: Option<SchedulerId>,
+    /// Default `none`.
+    #[serde(default, deserialize_with = "present")]
+    pub project_id: Option<ProjectId>,
+    /// Default: that of the submission.
+    #[serde(default, deserialize_with = "present")]
+    pub task_group_id: Option<TaskGroupId>,
+    /// Ids of tasks, or names of others of the same submission.
+    #[serde(default)]
+    pub dependencies: Vec<String>,
+    /// How the dependencies must be resolved.
+    #[serde(default, deserialize_with = "present")]
+    pub requires: Option<Requires>,
+    /// Extra routing keys of the task's events.
+    #[serde(default)]
+    pub routes: Vec<String>,
+    /// Default `lowest`.
+    #[serde(default, deserialize_with = "present")]
+    pub priority: Option<Priority>,
+    /// Default 5.
+    #[serde(default, deserialize_with = "present")]
+    pub retries: Option<u16>,
+    /// Default: now.
+    #[serde(default, deserialize_with = "present")]
+    pub created: Option<Timestamp>,
+    /// Default: a day after `created`.
+    #[serde(default, deserialize_with = "present")]
+    pub deadline: Option<Timestamp>,
+    /// Default: a year after the deadline.
+    #[serde(default, deserialize_with = "present")]
+    pub expires: Option<Timestamp>,
+    /// What the task's own credentials may do.
+    #[serde(default)]
+    pub scopes: Vec<String>,
+    /// For the worker; any JSON object. Default `{}`.
+    #[serde(borrow, default, deserialize_with = "present")]
+    pub payload: Option<&'a RawValue>,
+    /// For people; what is absent is made from the rest.
+    #[serde(default)]
+    pub metadata: SubmittedMetadata,
+    /// For searching.
+    #[serde(default)]
+    pub tags: BTreeMap<String, String>,
+    /// Anything else; any JSON object. Default `{}`.
+    #[serde(borrow, default, deserialize_with = "present")]
+    pub extra: Option<&'a RawValue>,
+}
+
+/// What people want to know of a task, as far as the submitter says it.
+#[derive(Deserialize, Debug, Default)]
+#[serde(deny_unknown_fields)]
+pub struct SubmittedMetadata {
+    /// Default: the task's local name, its first command, or its queue.
+    #[serde(default, deserialize_with = "present")]
+    pub name: Option<String>,
+    /// Default: a sentence that says that there is none.
+    #[serde(default, deserialize_with = "present")]
+    pub description: Option<String>,
+    /// Default: the client that submits.
+    #[serde(default, deserialize_with = "present")]
+    pub owner: Option<String>,
+    /// Default: where the server shows the definition.
+    #[serde(default, deserialize_with = "present")]
+    pub source: Option<String>,
+}

@@ -1,0 +1,176 @@
+//! Sessions of the operator's page: whoever proves a client's access token once gets a ticket, and is that client until
+//! the ticket ends.
+//!
+//! A ticket is signed and not stored, so that every server accepts it and none has to remember it. It names the client and
+//! is bound to the client's token: a client that is deleted, disabled or expired, or whose token was reset, is out as soon
+//! as the cache has read it again, which is within a second. What the client may do is looked up for each request.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use std::time::Duration;
+use tenure_api::credentials::{AccessToken, SigningKey, Tag, seed};
+
+use super::{AuthError, Authenticator, Now, Principal, RequestParts};
+use crate::secrets::{Purpose, SecretKeys, random};
+
+/// How long a session lasts.
+pub const SESSION_LIFETIME: Duration = Duration::from_hours(12);
+/// The longest ticket that is looked at, in bytes; a client id of 255 characters makes one of about 500.
+const TICKET_MAX: usize = 1_024;
+
+/// A session that is valid now.
+#[derive(Clone)]
+pub struct Session {
+    /// Who it is.
+    pub principal: Principal,
+    /// What the browser keeps.
+    pub ticket: String,
+    /// What a form of this session must send along, so that no other site can make the browser send it.
+    pub form_token: Tag,
+}
+
+/// Makes and checks tickets.
+pub(super) struct Tickets {
+    /// The first one signs, all verify; never empty.
+    keys: Vec<SigningKey>,
+}
+
+impl Tickets {
+    pub(super) fn new(keys: &SecretKeys) -> Self {
+        Self { keys: keys.signing_keys(Purpose::PageSessions) }
+    }
+
+    fn issue(&self, client_id: &str, token: &AccessToken, now_ms: i64) -> String {
+        let key = &self.keys[0];
+        let lifetime = i64::try_from(SESSION_LIFETIME.as_millis()).unwrap_or_default();
+        let id = URL_SAFE_NO_PAD.encode(client_id);
+        let signed =
+            format!("{id}.{}.{}.{}", seed(random()), now_ms + lifetime, bound_to(key, client_id, token).as_str());
+        let signature = key.sign(&signed);
+        format!("{signed}.{}", signature.as_str())
+    }
+
+    /// What a ticket says, if one of our keys signed it and it has not ended.
+    fn read<'a>(&'a self, ticket: &'a str, now_ms: i64) -> Option<Ticket<'a>> {
+        let (signed, signature) = ticket.rsplit_once('.').filter(|_| ticket.len() <= TICKET_MAX)?;
+        let key = self.keys.iter().find(|key| key.sign(signed).matches(signature))?;
+        let parts: Vec<&str> = signed.split('.').collect();
+        let [id, _, ends_ms, binding] = parts.as_slice() else { return None };
+        let client_id = String::from_utf8(URL_SAFE_NO_PAD.decode(id).ok()?).ok()?;
+        let ends_ms: i64 = ends_ms.parse().ok()?;
+        (now_ms < ends_ms).then_some(Ticket { client_id, binding, key })
+    }
+}
+
+struct Ticket<'a> {
+    client_id: String,
+    binding: &'a str,
+    key: &'a SigningKey,
+}
+
+/// Says nothing about the token to whoever does not know it.
+fn bound_to(key: &SigningKey, client_id: &str, token: &AccessToken) -> Tag {
+    key.sign(&format!("token of {client_id}\n{}", token.expose()))
+}
+
+fn form_token(key: &SigningKey, ticket: &str) -> Tag {
+    key.sign(&format!("form of {ticket}"))
+}
+
+impl Authenticator {
+    /// Begins a session for who knows a client's access token, exactly as HTTP Basic lets them in.
+    ///
+    /// # Errors
+    /// If there is no such client, the token is another, or the database cannot be asked.
+    pub async fn log_in(&self, client_id: &str, token: &str, now: Now) -> Result<Session, AuthError> {
+        let principal = self.authenticate_basic(client_id, token, now).await?;
+        // A colon in what was typed as the token belongs to the id, as in the header.
+        let client_id = principal.client_id.clone().unwrap_or_default();
+        let account = self.account(&client_id).await?;
+        let ticket = self.tickets.issue(&client_id, &account.token, now.server_ms);
+        let form_token = form_token(&self.tickets.keys[0], &ticket);
+        Ok(Session { principal, ticket, form_token })
+    }
+
+    /// The session of a ticket; none if it is not ours, has ended, or its client may not come in any more.
+    ///
+    /// # Errors
+    /// If the database cannot be asked.
+    pub async fn resume(&self, ticket: &str, now: Now) -> Result<Option<Session>, AuthError> {
+        let Some(read) = self.tickets.read(ticket, now.server_ms) else { return Ok(None) };
+        let account = match self.account(&read.client_id).await {
+            Ok(account) => account,
+            Err(AuthError::Failure(_)) => return Ok(None),
+            Err(error @ AuthError::Lookup(_)) => return Err(error),
+        };
+        if !bound_to(read.key, &read.client_id, &account.token).matches(read.binding) {
+            return Ok(None);
+        }
+        let form_token = form_token(read.key, ticket);
+        match self.authenticate_basic(&read.client_id, account.token.expose(), now).await {
+            Ok(principal) => Ok(Some(Session { principal, ticket: ticket.to_owned(), form_token })),
+            Err(AuthError::Failure(_)) => Ok(None),
+            Err(error @ AuthError::Lookup(_)) => Err(error),
+        }
+    }
+
+    async fn authenticate_basic(&self, client_id: &str, token: &str, now: Now) -> Result<Principal, AuthError> {
+        let header = format!("Basic {}", STANDARD.encode(format!("{client_id}:{token}")));
+        let request = RequestParts { authorization: Some(&header), ..RequestParts::default() };
+        self.authenticate(&request, now).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OLD: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+    const NEW: &str = "CQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQk=";
+    const NOW: i64 = 1_700_000_000_000;
+
+    fn tickets(setting: &str) -> Tickets {
+        Tickets::new(&SecretKeys::parse(setting).unwrap())
+    }
+
+    fn token() -> AccessToken {
+        AccessToken::new("hush".to_owned())
+    }
+
+    #[test]
+    fn a_ticket_says_whose_it_is_for_twelve_hours() {
+        let tickets = tickets(OLD);
+        let ticket = tickets.issue("a.b/c:d", &token(), NOW);
+        let read = tickets.read(&ticket, NOW).unwrap();
+        assert_eq!(read.client_id, "a.b/c:d");
+        assert!(bound_to(read.key, "a.b/c:d", &token()).matches(read.binding));
+        assert!(!bound_to(read.key, "a.b/c:d", &AccessToken::new("new".to_owned())).matches(read.binding));
+        let hours = |hours: i64| NOW + hours * 3_600_000;
+        assert!(tickets.read(&ticket, hours(12) - 1).is_some() && tickets.read(&ticket, hours(12)).is_none());
+        assert!(!ticket.contains("hush"));
+    }
+
+    #[test]
+    fn a_ticket_that_was_changed_is_none() {
+        let tickets = tickets(OLD);
+        let ticket = tickets.issue("ci", &token(), NOW);
+        let parts: Vec<&str> = ticket.split('.').collect();
+        let other = URL_SAFE_NO_PAD.encode("root");
+        for (index, new) in [(0, other.as_str()), (1, "x"), (2, "9999999999999"), (3, "x"), (4, ""), (4, "x")] {
+            let mut changed = parts.clone();
+            changed[index] = new;
+            assert!(tickets.read(&changed.join("."), NOW).is_none(), "{index} {new}");
+        }
+        for bad in ["", ".", "....", "a.b.c", &"x".repeat(TICKET_MAX + 1)] {
+            assert!(tickets.read(bad, NOW).is_none(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_first_key_signs_and_every_key_verifies() {
+        let rotated = tickets(&format!("{NEW},{OLD}"));
+        assert!(rotated.read(&tickets(OLD).issue("ci", &token(), NOW), NOW).is_some());
+        let ticket = rotated.issue("ci", &token(), NOW);
+        assert!(tickets(NEW).read(&ticket, NOW).is_some() && tickets(OLD).read(&ticket, NOW).is_none());
+    }
+}

@@ -1,0 +1,39 @@
+//! Dependencies. Reads from the event log which tasks were resolved and which were created waiting, settles the edges
+//! between them, and schedules the tasks that wait for nothing any more.
+
+use std::time::Instant;
+
+use super::{Context, PASS_MAX, PassReport};
+use crate::store::dependency_work::{self, Read};
+use crate::store::events;
+
+/// Reads the next part of the log and settles what comes of it, slice by slice.
+pub async fn pass(context: &Context) -> Result<PassReport, sqlx::Error> {
+    let mut conn = context.pool.acquire().await?;
+    let none = dependency_work::skip_log(&mut conn).await?;
+    context.bells.expect_dependents(!none);
+    if none {
+        return Ok(PassReport::default());
+    }
+    events::sequence(&mut conn).await?;
+    let mut report = PassReport::default();
+    match dependency_work::read_log(&mut conn).await? {
+        Read::Rows(rows) => (report.found, report.done) = (rows, rows),
+        // Whoever reads settles as well, but may have been here before what we were rung for.
+        Read::Busy => report.lost_race += 1,
+    }
+    let until = Instant::now() + PASS_MAX;
+    loop {
+        let slice = dependency_work::settle(&mut conn).await?;
+        report.found += slice.found;
+        report.done += slice.settled;
+        report.lost_race += slice.found - slice.settled;
+        if !slice.scheduled.is_empty() {
+            context.bells.ring(slice.scheduled);
+        }
+        let more = slice.full && slice.settled > 0;
+        if !more || Instant::now() > until {
+            return Ok(report);
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! `tenure group`: groups of tasks.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use serde_json::Value;
+use tenure_api::ids::TaskGroupId;
+use tenure_worker::GroupChange;
+
+use super::http::{CommandError, Server, entries, field};
+
+/// What to do with a group.
+#[derive(Debug, Subcommand)]
+pub enum GroupCommand {
+    /// Show a group and how many of its tasks are in which state
+    Show {
+        /// The id of the group
+        group: TaskGroupId,
+    },
+    /// Cancel all tasks of a group that are not resolved; the group must be sealed first
+    Cancel {
+        /// The id of the group
+        group: TaskGroupId,
+    },
+    /// Let no task be added to a group any more
+    Seal {
+        /// The id of the group
+        group: TaskGroupId,
+    },
+}
+
+/// Does the command.
+///
+/// # Errors
+/// If it is refused.
+pub async fn run(server: &Server, command: GroupCommand) -> Result<ExitCode, CommandError> {
+    let refused = |error| server.error(&error);
+    let client = &server.client;
+    match command {
+        GroupCommand::Show { group } if server.json => {
+            server.print(&client.get_group(group).await.map_err(refused)?, |_| String::new());
+        }
+        GroupCommand::Show { group } => {
+            server.print(&client.list_group(group).await.map_err(refused)?, details);
+        }
+        GroupCommand::Cancel { group } => {
+            let answer = client.change_group(group, GroupChange::Cancel).await.map_err(refused)?;
+            server.print(&answer, |answer| {
+                let (cancelled, size) = (field(answer, "/cancelledCount"), field(answer, "/taskGroupSize"));
+                format!("{cancelled} of the {size} tasks of group {group} were cancelled.")
+            });
+        }
+        GroupCommand::Seal { group } => {
+            let answer = client.change_group(group, GroupChange::Seal).await.map_err(refused)?;
+            server.print(&answer, |answer| format!("Group {group} is sealed since {}.", field(answer, "/sealed")));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn details(group: &Value) -> String {
+    let tasks = entries(group, "tasks");
+    let mut states: BTreeMap<String, usize> = BTreeMap::new();
+    for task in tasks {
+        *states.entry(field(task, "/status/state")).or_default() += 1;
+    }
+    let mut rows = vec![
+        ("group".to_owned(), field(group, "/taskGroupId")),
+        ("scheduler".to_owned(), field(group, "/schedulerId")),
+        ("expires".to_owned(), field(group, "/expires")),
+        ("sealed".to_owned(), field(group, "/sealed")),
+        ("tasks".to_owned(), tasks.len().to_string()),
+    ];
+    rows.extend(states.into_iter().map(|(state, count)| (format!("  {state}"), count.to_string())));
+    rows.iter().map(|(name, value)| format!("{name:13}  {value}\n")).collect()
+}

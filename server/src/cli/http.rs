@@ -1,0 +1,231 @@
+//! What the commands that call a running server have in common: which server, as whom, and how they fail.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use serde::Deserialize;
+use serde_json::Value;
+use tenure_worker::{AccessToken, Client, Credentials, Error};
+
+use super::print::pretty;
+
+/// Where a server with embedded PostgreSQL writes the credentials of its first client.
+const ROOT_CREDENTIALS: &str = "root-credentials.json";
+/// The exit code for wrong arguments or settings.
+const USAGE: u8 = 2;
+
+/// Which server to call, and as whom.
+#[derive(Args, Clone)]
+pub struct ServerArgs {
+    /// The URL of the server. Without it, and without the two below, root-credentials.json in the data directory says
+    /// all three.
+    #[arg(long, global = true, env = "TASKCLUSTER_ROOT_URL", value_name = "URL")]
+    pub root_url: Option<String>,
+    /// The client to call it as.
+    #[arg(long, global = true, env = "TASKCLUSTER_CLIENT_ID", value_name = "ID")]
+    pub client_id: Option<String>,
+    /// Its secret. Better set in the environment: other users can see the arguments of a process.
+    #[arg(long, global = true, env = "TASKCLUSTER_ACCESS_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    pub access_token: Option<String>,
+    /// The certificate that belongs to temporary credentials.
+    #[arg(long, global = true, env = "TASKCLUSTER_CERTIFICATE", hide_env_values = true, value_name = "JSON")]
+    pub certificate: Option<String>,
+    /// Directory in which to look for root-credentials.json.
+    #[arg(long, global = true, env = "TENURE_DATA_DIR", default_value = "./tenure-data", value_name = "DIR")]
+    pub data_dir: PathBuf,
+    /// Print what the server answered, as JSON.
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+impl std::fmt::Debug for ServerArgs {
+    /// Leaves out the secrets.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServerArgs")
+            .field("root_url", &self.root_url)
+            .field("client_id", &self.client_id)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// An argument or a setting is wrong.
+    #[error("{0}")]
+    Usage(String),
+    /// The server refused, or did not answer.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl CommandError {
+    /// What an error of the client library means to people, in one line.
+    #[must_use]
+    pub fn new(error: &Error, root_url: &str) -> Self {
+        Self::Refused(match error {
+            Error::Network(cause) => {
+                let mut innermost: &dyn std::error::Error = cause;
+                while let Some(inner) = innermost.source() {
+                    innermost = inner;
+                }
+                format!("{root_url} does not answer ({innermost}): start the server, or name another with --root-url")
+            }
+            Error::Refused { status: 401, message, .. } => {
+                format!("{message}: check --client-id and --access-token (TASKCLUSTER_ACCESS_TOKEN)")
+            }
+            Error::Refused { status, code, message, .. } if message.is_empty() => {
+                format!("{root_url} answered {status} {code}: check that --root-url is that of a Tenure server")
+            }
+            Error::Refused { status, code, message, .. } => format!("{message} ({status} {code})"),
+            Error::BadAnswer(_) | Error::BadMessages(_) | Error::SignedUrl(_) => {
+                format!("{root_url} did not answer as Tenure does: check --root-url (TASKCLUSTER_ROOT_URL)")
+            }
+            Error::RootUrl(problem) => return Self::Usage(format!("--root-url (TASKCLUSTER_ROOT_URL) {problem}")),
+        })
+    }
+}
+
+/// A server, and how to print what it says.
+pub struct Server {
+    /// Calls it.
+    pub client: Client,
+    /// Whether answers are printed as they are.
+    pub json: bool,
+}
+
+impl Server {
+    /// Finds out which server is meant. Nothing is sent yet.
+    ///
+    /// # Errors
+    /// If that is not said, or only half.
+    pub fn new(args: ServerArgs) -> Result<Self, CommandError> {
+        let json = args.json;
+        let (root_url, credentials) = account(args)?;
+        let mut builder = Client::builder().root_url(&root_url);
+        if let Some(credentials) = credentials {
+            builder = builder.credentials(credentials);
+        }
+        let client = builder.build().map_err(|error| CommandError::new(&error, &root_url))?;
+        Ok(Self { client, json })
+    }
+
+    /// Turns an error of the client library into one for people.
+    pub fn error(&self, error: &Error) -> CommandError {
+        CommandError::new(error, self.client.root_url())
+    }
+
+    /// Prints an answer: as it is, or as a text for people.
+    pub fn print(&self, answer: &Value, text: impl FnOnce(&Value) -> String) {
+        println!("{}", if self.json { pretty(answer) } else { text(answer) }.trim_end());
+    }
+}
+
+/// The server and the credentials that were given, or those in the data directory if nothing was.
+fn account(args: ServerArgs) -> Result<(String, Option<Credentials>), CommandError> {
+    // An empty variable is how scripts say "none".
+    let given = |value: Option<String>| value.filter(|text| !text.is_empty());
+    let missing = |what: &str| Err(CommandError::Usage(format!("{what} is missing beside the others; give it too")));
+    match (given(args.root_url), given(args.client_id), given(args.access_token)) {
+        (Some(root_url), Some(client_id), Some(token)) => {
+            let access_token = AccessToken::new(token);
+            Ok((root_url, Some(Credentials { client_id, access_token, certificate: given(args.certificate) })))
+        }
+        // Reading is open to everybody unless the server's roles say otherwise.
+        (Some(root_url), None, None) => Ok((root_url, None)),
+        (None, None, None) => root_account(&args.data_dir),
+        (None, ..) => missing("--root-url (TASKCLUSTER_ROOT_URL)"),
+        (_, None, _) => missing("--client-id (TASKCLUSTER_CLIENT_ID)"),
+        (.., None) => missing("--access-token (TASKCLUSTER_ACCESS_TOKEN)"),
+    }
+}
+
+fn root_account(data_dir: &std::path::Path) -> Result<(String, Option<Credentials>), CommandError> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Account {
+        root_url: String,
+        #[serde(flatten)]
+        credentials: Credentials,
+    }
+    let path = data_dir.join(ROOT_CREDENTIALS);
+    let text = std::fs::read_to_string(&path).map_err(|error| {
+        CommandError::Usage(format!(
+            "no server is named, and {} cannot be read ({error}): give --root-url, --client-id and --access-token, or \
+             --data-dir of a server on this machine",
+            path.display()
+        ))
+    })?;
+    let account: Account = serde_json::from_str(&text)
+        .map_err(|error| CommandError::Usage(format!("{} does not hold credentials: {error}", path.display())))?;
+    Ok((account.root_url, Some(account.credentials)))
+}
+
+/// Ends a command: its exit code, and why it failed on standard error.
+pub fn end(name: &str, result: Result<ExitCode, CommandError>) -> ExitCode {
+    result.unwrap_or_else(|error| {
+        let line = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+        eprintln!("tenure {name}: {line}");
+        match error {
+            CommandError::Usage(_) => ExitCode::from(USAGE),
+            CommandError::Refused(_) => ExitCode::FAILURE,
+        }
+    })
+}
+
+/// A field of an answer as text; a dash where there is none.
+#[must_use]
+pub fn field(value: &Value, pointer: &str) -> String {
+    match value.pointer(pointer) {
+        Some(Value::String(text)) => text.clone(),
+        None | Some(Value::Null) => "-".to_owned(),
+        Some(other) => other.to_string(),
+    }
+}
+
+/// The entries of a list in an answer.
+#[must_use]
+pub fn entries<'a>(value: &'a Value, name: &str) -> &'a [Value] {
+    value[name].as_array().map_or(&[], Vec::as_slice)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(root_url: Option<&str>, client_id: Option<&str>, token: Option<&str>, dir: &std::path::Path) -> ServerArgs {
+        ServerArgs {
+            root_url: root_url.map(str::to_owned),
+            client_id: client_id.map(str::to_owned),
+            access_token: token.map(str::to_owned),
+            certificate: None,
+            data_dir: dir.to_owned(),
+            json: false,
+        }
+    }
+
+    #[test]
+    fn the_server_is_the_one_that_is_named_or_else_that_of_the_data_directory() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let text = r#"{"clientId": "root", "accessToken": "t", "rootUrl": "http://127.0.0.1:1"}"#;
+        std::fs::write(dir.path().join(ROOT_CREDENTIALS), text).unwrap();
+        let (root_url, credentials) = account(args(None, Some(""), None, dir.path())).unwrap();
+        assert_eq!((root_url.as_str(), credentials.unwrap().client_id.as_str()), ("http://127.0.0.1:1", "root"));
+        let (root_url, credentials) = account(args(Some("http://x"), Some("me"), Some("s"), dir.path())).unwrap();
+        assert_eq!((root_url.as_str(), credentials.unwrap().client_id.as_str()), ("http://x", "me"));
+        assert!(account(args(Some("http://x"), None, None, dir.path())).unwrap().1.is_none());
+    }
+
+    #[test]
+    fn a_server_that_is_half_named_is_refused_with_what_is_missing() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let refusal = |root_url, client_id, token| {
+            account(args(root_url, client_id, token, dir.path())).err().unwrap().to_string()
+        };
+        assert!(refusal(None, Some("me"), Some("s")).starts_with("--root-url"));
+        assert!(refusal(Some("http://x"), None, Some("s")).starts_with("--client-id"));
+        assert!(refusal(Some("http://x"), Some("me"), None).starts_with("--access-token"));
+        assert!(refusal(None, None, None).contains("root-credentials.json cannot be read"));
+    }
+}

@@ -1,0 +1,285 @@
+//! `tenure task`: creating tasks, waiting for them, showing and changing them.
+
+mod progress;
+
+use std::io::Read as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use chrono::TimeDelta;
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use tenure_api::dates::Timestamp;
+use tenure_api::ids::{TaskGroupId, TaskId, TaskQueueId};
+use tenure_api::states::Priority;
+use tenure_worker::TaskChange;
+
+use super::http::{CommandError, Server, entries, field};
+use super::print::table;
+use crate::config::parse_duration;
+
+/// What to do with tasks.
+#[derive(Debug, Subcommand)]
+pub enum TaskCommand {
+    /// Create a task that runs a command, or tasks from a file
+    Create(Box<CreateArgs>),
+    /// Wait until tasks are resolved; fails unless all of them were completed
+    Wait {
+        /// The ids of the tasks
+        #[arg(required = true)]
+        tasks: Vec<TaskId>,
+    },
+    /// Show a task
+    Show {
+        /// The id of the task
+        task: TaskId,
+    },
+    /// Cancel tasks
+    Cancel {
+        /// The ids of the tasks
+        #[arg(required = true)]
+        tasks: Vec<TaskId>,
+    },
+    /// Run resolved tasks once more
+    Rerun {
+        /// The ids of the tasks
+        #[arg(required = true)]
+        tasks: Vec<TaskId>,
+    },
+    /// List the tasks of a group
+    List {
+        /// The id of the group
+        #[arg(long)]
+        group: TaskGroupId,
+    },
+}
+
+/// What to create.
+#[derive(Debug, Args)]
+pub struct CreateArgs {
+    /// The queue, <provisionerId>/<workerType>
+    #[arg(short, long, required_unless_present = "file", conflicts_with = "file")]
+    pub queue: Option<TaskQueueId>,
+    /// A file with the body of the request, one task or several under "tasks"; a dash is standard input
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// What people will know the task by [default: its command]
+    #[arg(long, conflicts_with = "file")]
+    pub name: Option<String>,
+    /// How urgent it is: highest, very-high, high, medium, low, very-low or lowest [default: lowest]
+    #[arg(long, value_parser = parse_priority, conflicts_with = "file")]
+    pub priority: Option<Priority>,
+    /// How often it is tried again when its worker is lost [default: 5]
+    #[arg(long, conflicts_with = "file")]
+    pub retries: Option<u16>,
+    /// When it is given up: in so long, such as 2h, or a time such as 2027-01-31T12:00:00Z [default: in a day]
+    #[arg(long, value_name = "WHEN", value_parser = parse_deadline, conflicts_with = "file")]
+    pub deadline: Option<Deadline>,
+    /// Run it after these tasks are completed; may be repeated
+    #[arg(long, value_name = "TASK", num_args = 1.., conflicts_with = "file")]
+    pub after: Vec<TaskId>,
+    /// Wait until everything that was created is resolved, as `tenure task wait` does
+    #[arg(long)]
+    pub wait: bool,
+    /// The command and its arguments, after two dashes
+    #[arg(last = true, required_unless_present = "file", conflicts_with = "file")]
+    pub command: Vec<String>,
+}
+
+/// When a task is given up.
+#[derive(Debug, Clone, Copy)]
+pub enum Deadline {
+    /// So long after it is created.
+    In(TimeDelta),
+    /// Then.
+    At(Timestamp),
+}
+
+fn parse_priority(text: &str) -> Result<Priority, String> {
+    let rule = || "choose one of highest, very-high, high, medium, low, very-low, lowest".to_owned();
+    serde_json::from_value(json!(text)).map_err(|_| rule())
+}
+
+fn parse_deadline(text: &str) -> Result<Deadline, String> {
+    if let Ok(time) = serde_json::from_value(json!(text)) {
+        return Ok(Deadline::At(time));
+    }
+    let duration = parse_duration(text).ok().and_then(|duration| TimeDelta::from_std(duration).ok());
+    duration
+        .map(Deadline::In)
+        .ok_or_else(|| "write a duration such as 2h, or a time such as 2027-01-31T12:00:00Z".to_owned())
+}
+
+/// Does the command. Waiting succeeds if every task was completed.
+///
+/// # Errors
+/// If it is refused.
+pub async fn run(server: &Server, command: TaskCommand) -> Result<ExitCode, CommandError> {
+    let refused = |error| server.error(&error);
+    match command {
+        TaskCommand::Create(args) => return create(server, *args).await,
+        TaskCommand::Wait { tasks } => {
+            let answers = progress::wait(server, &tasks).await?;
+            let code = outcome(&answers);
+            server.print(&json!({ "tasks": answers }), |answer| states(entries(answer, "tasks")));
+            return Ok(code);
+        }
+        TaskCommand::Show { task } => {
+            server.print(&server.client.get_task(task).await.map_err(refused)?, details);
+        }
+        TaskCommand::Cancel { tasks } => change(server, tasks, TaskChange::Cancel).await?,
+        TaskCommand::Rerun { tasks } => change(server, tasks, TaskChange::Rerun).await?,
+        TaskCommand::List { group } => {
+            let answer = server.client.list_group(group).await.map_err(refused)?;
+            server.print(&answer, |answer| {
+                let row = |entry: &Value| {
+                    [
+                        field(entry, "/status/taskId"),
+                        field(entry, "/status/state"),
+                        runs(entry),
+                        field(entry, "/status/taskQueueId"),
+                        field(entry, "/task/metadata/name"),
+                    ]
+                };
+                table(["TASK", "STATE", "RUNS", "QUEUE", "NAME"], entries(answer, "tasks").iter().map(row))
+            });
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One task after the other; what was done before one is refused stays done and is printed.
+async fn change(server: &Server, tasks: Vec<TaskId>, change: TaskChange) -> Result<(), CommandError> {
+    let mut answers = Vec::new();
+    let mut failure = None;
+    for task in tasks {
+        match server.client.change_task(task, change).await {
+            Ok(answer) => answers.push(answer),
+            Err(error) => {
+                failure = Some(server.error(&error));
+                break;
+            }
+        }
+    }
+    if !answers.is_empty() {
+        server.print(&json!({ "tasks": answers }), |answer| states(entries(answer, "tasks")));
+    }
+    failure.map_or(Ok(()), Err)
+}
+
+async fn create(server: &Server, args: CreateArgs) -> Result<ExitCode, CommandError> {
+    let body = match &args.file {
+        Some(file) => read(file)?,
+        None => definition(server, &args),
+    };
+    // A repeat after a lost answer must not create anything twice.
+    let key = uuid::Uuid::new_v4().to_string();
+    let mut answer = server.client.create_tasks(&body, &key).await.map_err(|error| server.error(&error))?;
+    let mut code = ExitCode::SUCCESS;
+    if args.wait {
+        let ids: Vec<TaskId> =
+            entries(&answer, "tasks").iter().filter_map(|entry| field(entry, "/taskId").parse().ok()).collect();
+        let answers = progress::wait(server, &ids).await?;
+        code = outcome(&answers);
+        for (n, mut waited) in answers.into_iter().enumerate() {
+            answer["tasks"][n]["status"] = waited["status"].take();
+        }
+    }
+    server.print(&answer, |answer| {
+        let row = |entry: &Value| [field(entry, "/taskId"), field(entry, "/status/state"), field(entry, "/name")];
+        let tasks = table(["TASK", "STATE", "NAME"], entries(answer, "tasks").iter().map(row));
+        format!("group {}\n{tasks}", field(answer, "/taskGroupId"))
+    });
+    Ok(code)
+}
+
+fn read(file: &std::path::Path) -> Result<Value, CommandError> {
+    let (name, text) = if file.as_os_str() == "-" {
+        let mut text = String::new();
+        ("standard input".to_owned(), std::io::stdin().read_to_string(&mut text).map(|_| text))
+    } else {
+        (file.display().to_string(), std::fs::read_to_string(file))
+    };
+    let wrong = |problem: String| CommandError::Usage(format!("--file: {name} {problem}"));
+    let text = text.map_err(|error| wrong(format!("cannot be read: {error}")))?;
+    serde_json::from_str(&text).map_err(|error| wrong(format!("is not JSON: {error}")))
+}
+
+/// The task that the arguments describe, for a worker that runs commands.
+fn definition(server: &Server, args: &CreateArgs) -> Value {
+    let mut body = json!({ "taskQueueId": args.queue, "payload": { "command": [args.command] } });
+    if let Some(name) = &args.name {
+        body["metadata"] = json!({ "name": name });
+    }
+    if let Some(priority) = args.priority {
+        body["priority"] = json!(priority);
+    }
+    if let Some(retries) = args.retries {
+        body["retries"] = json!(retries);
+    }
+    match args.deadline {
+        Some(Deadline::At(time)) => body["deadline"] = json!(time),
+        Some(Deadline::In(time)) => body["deadline"] = json!(Timestamp::new(server.client.now().time() + time)),
+        None => {}
+    }
+    if !args.after.is_empty() {
+        body["dependencies"] = json!(args.after);
+    }
+    body
+}
+
+/// Success if all tasks were completed.
+fn outcome(answers: &[Value]) -> ExitCode {
+    let completed = answers.iter().all(|answer| field(answer, "/status/state") == "completed");
+    if completed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn runs(entry: &Value) -> String {
+    entries(&entry["status"], "runs").len().to_string()
+}
+
+/// Why the last run ended, if it has.
+fn reason(entry: &Value) -> String {
+    entries(&entry["status"], "runs").last().map_or_else(|| "-".to_owned(), |run| field(run, "/reasonResolved"))
+}
+
+fn states(answers: &[Value]) -> String {
+    let row =
+        |entry: &Value| [field(entry, "/status/taskId"), field(entry, "/status/state"), runs(entry), reason(entry)];
+    table(["TASK", "STATE", "RUNS", "REASON"], answers.iter().map(row))
+}
+
+fn details(answer: &Value) -> String {
+    let dependencies: Vec<&str> = entries(&answer["task"], "dependencies").iter().filter_map(Value::as_str).collect();
+    let rows = [
+        ("task", field(answer, "/status/taskId")),
+        ("name", field(answer, "/task/metadata/name")),
+        ("state", field(answer, "/status/state")),
+        ("queue", field(answer, "/status/taskQueueId")),
+        ("group", field(answer, "/status/taskGroupId")),
+        ("priority", field(answer, "/status/priority")),
+        ("retries left", field(answer, "/status/retriesLeft")),
+        ("created", field(answer, "/task/created")),
+        ("deadline", field(answer, "/status/deadline")),
+        ("expires", field(answer, "/status/expires")),
+        ("owner", field(answer, "/task/metadata/owner")),
+        ("after", if dependencies.is_empty() { "-".to_owned() } else { dependencies.join(" ") }),
+        ("payload", field(answer, "/task/payload")),
+    ];
+    let text: String = rows.iter().map(|(name, value)| format!("{name:13}  {value}\n")).collect();
+    let row = |run: &Value| {
+        [
+            field(run, "/runId"),
+            field(run, "/state"),
+            field(run, "/reasonResolved"),
+            field(run, "/started"),
+            field(run, "/resolved"),
+            format!("{}/{}", field(run, "/workerGroup"), field(run, "/workerId")),
+        ]
+    };
+    let runs = entries(&answer["status"], "runs").iter().map(row);
+    format!("{text}\n{}", table(["RUN", "STATE", "REASON", "STARTED", "RESOLVED", "WORKER"], runs))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,66 @@
+//! What the commands accept, refuse and print.
+
+use clap::Parser;
+use clap::error::ErrorKind;
+
+use super::*;
+
+#[derive(Debug, Parser)]
+struct Tenure {
+    #[command(subcommand)]
+    task: TaskCommand,
+}
+
+const ID: &str = "9HrBC1jMQ3KlZw4CssPUeQ";
+
+fn parse(words: &[&str]) -> Result<TaskCommand, ErrorKind> {
+    Tenure::try_parse_from(["task"].iter().chain(words)).map(|tenure| tenure.task).map_err(|error| error.kind())
+}
+
+fn created(words: &[&str]) -> Value {
+    let Ok(TaskCommand::Create(args)) = parse(&[&["create", "-q", "p/w"], words].concat()) else {
+        panic!("{words:?} is a task")
+    };
+    let client = tenure_worker::Client::builder().root_url("http://127.0.0.1:1").build().unwrap();
+    definition(&Server { client, json: false }, &args)
+}
+
+#[test]
+fn a_command_becomes_a_task_for_a_worker_that_runs_commands() {
+    let plain = json!({"taskQueueId": "p/w", "payload": {"command": [["make", "-j2"]]}});
+    assert_eq!(created(&["--", "make", "-j2"]), plain);
+    let options = ["--name", "n", "--priority", "high", "--retries", "1", "--deadline", "2027-01-31T12:00:00Z"];
+    let full = created(&[&options[..], &["--after", ID, "--", "make"]].concat());
+    assert_eq!(
+        full,
+        json!({
+            "taskQueueId": "p/w", "payload": {"command": [["make"]]}, "metadata": {"name": "n"}, "priority": "high",
+            "retries": 1, "deadline": "2027-01-31T12:00:00.000Z", "dependencies": [ID],
+        })
+    );
+    let soon: Timestamp =
+        serde_json::from_value(created(&["--deadline", "2h", "--", "x"])["deadline"].clone()).unwrap();
+    let minutes = (soon.time() - crate::clock::real_now()).num_minutes();
+    assert!((118..=120).contains(&minutes), "{minutes}");
+}
+
+#[test]
+fn wrong_arguments_are_errors_of_usage() {
+    for (words, kind) in [
+        (&["create", "-q", "p/w"][..], ErrorKind::MissingRequiredArgument),
+        (&["create", "--", "true"], ErrorKind::MissingRequiredArgument),
+        (&["create", "-q", "p", "--", "true"], ErrorKind::ValueValidation),
+        (&["create", "-q", "p/w", "--priority", "urgent", "--", "true"], ErrorKind::ValueValidation),
+        (&["create", "-q", "p/w", "--deadline", "soon", "--", "true"], ErrorKind::ValueValidation),
+        (&["create", "-q", "p/w", "--after", "x", "--", "true"], ErrorKind::ValueValidation),
+        (&["create", "-q", "p/w", "--file", "x"], ErrorKind::ArgumentConflict),
+        (&["create", "--file", "x", "--", "true"], ErrorKind::ArgumentConflict),
+        (&["wait"], ErrorKind::MissingRequiredArgument),
+        (&["wait", "x"], ErrorKind::ValueValidation),
+        (&["list"], ErrorKind::MissingRequiredArgument),
+        (&["rename"], ErrorKind::InvalidSubcommand),
+    ] {
+        assert_eq!(parse(words).err(), Some(kind), "{words:?}");
+    }
+    assert!(parse(&["create", "--file", "-", "--wait"]).is_ok());
+}

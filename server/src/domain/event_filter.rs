@@ -1,0 +1,197 @@
+//! Which events a reader of the log wants.
+
+use std::fmt;
+
+use super::topic::{Pattern, TooLong};
+
+/// What stands before the short name of every exchange.
+const PREFIX: &str = "exchange/taskcluster-queue/v1/";
+/// The short names of all exchanges, those included on which nothing is published yet.
+pub const EXCHANGES: [&str; 11] = [
+    "task-defined",
+    "task-pending",
+    "task-running",
+    "artifact-created",
+    "task-completed",
+    "task-failed",
+    "task-exception",
+    "task-group-resolved",
+    "task-group-sealed",
+    "task-priority-changed",
+    "task-group-priority-changed",
+];
+/// What stands before each of a task's routes in the further routing keys of its events.
+const ROUTE: &str = "route.";
+
+/// An exchange's name without what all of them begin with.
+#[must_use]
+pub fn short_name(exchange: &str) -> &str {
+    exchange.strip_prefix(PREFIX).unwrap_or(exchange)
+}
+
+/// A filter cannot be understood; the messages complete "must be".
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Unfit {
+    /// There is no such exchange.
+    Exchange(String),
+    /// The pattern is too long.
+    Pattern(TooLong),
+    /// Two dots in a row, or one at an end, or nothing at all.
+    EmptyWord,
+}
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exchange(name) => {
+                write!(f, "a list with commas of exchanges; there is none called `{name}`, but ")?;
+                f.write_str(&EXCHANGES.join(", "))
+            }
+            Self::Pattern(too_long) => too_long.fmt(f),
+            Self::EmptyWord => f.write_str("words with single dots between them; write # as %23 in a URL"),
+        }
+    }
+}
+
+/// Which events a reader wants: those that every given part lets through.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Filter {
+    exchanges: Option<Vec<&'static str>>,
+    key: Option<Pattern>,
+    route: Option<Pattern>,
+}
+
+impl Filter {
+    /// Only events of these exchanges: short or full names, with commas between them.
+    pub fn set_exchanges(&mut self, list: &str) -> Result<(), Unfit> {
+        let known = |name: &str| EXCHANGES.into_iter().find(|known| *known == short_name(name.trim()));
+        let found = list.split(',').map(|name| known(name).ok_or_else(|| Unfit::Exchange(name.trim().to_owned())));
+        self.exchanges = Some(found.collect::<Result<_, _>>()?);
+        Ok(())
+    }
+
+    /// No key that we write has an empty word. Whoever forgets to encode a `#` in a URL asks for one.
+    fn pattern(text: &str) -> Result<Pattern, Unfit> {
+        if text.split('.').any(str::is_empty) {
+            return Err(Unfit::EmptyWord);
+        }
+        text.parse().map_err(Unfit::Pattern)
+    }
+
+    /// Only events whose primary routing key fits this pattern.
+    pub fn set_key(&mut self, pattern: &str) -> Result<(), Unfit> {
+        self.key = Some(Self::pattern(pattern)?);
+        Ok(())
+    }
+
+    /// Only events of tasks one of whose routes fits this pattern.
+    pub fn set_route(&mut self, pattern: &str) -> Result<(), Unfit> {
+        self.route = Some(Self::pattern(pattern)?);
+        Ok(())
+    }
+
+    /// Whether everything passes.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether an event passes: its exchange, its primary routing key and its further ones.
+    #[must_use]
+    pub fn passes(&self, exchange: &str, routing_key: &str, cc: &[String]) -> bool {
+        let exchange = short_name(exchange);
+        self.exchanges.as_ref().is_none_or(|wanted| wanted.contains(&exchange))
+            && self.key.as_ref().is_none_or(|pattern| pattern.matches(routing_key))
+            && self.route.as_ref().is_none_or(|pattern| {
+                cc.iter().filter_map(|key| key.strip_prefix(ROUTE)).any(|route| pattern.matches(route))
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::events::Kind;
+    use super::*;
+
+    const KEY: &str = "primary.id.0.g.w.acme.linux.sched.group._";
+
+    fn cc() -> Vec<String> {
+        ["route.index.a.b", "route.notify.x", "other.c"].map(str::to_owned).to_vec()
+    }
+
+    fn filter(exchanges: &str, key: &str, route: &str) -> Filter {
+        let mut filter = Filter::default();
+        if !exchanges.is_empty() {
+            filter.set_exchanges(exchanges).unwrap();
+        }
+        if !key.is_empty() {
+            filter.set_key(key).unwrap();
+        }
+        if !route.is_empty() {
+            filter.set_route(route).unwrap();
+        }
+        filter
+    }
+
+    #[test]
+    fn an_event_passes_if_every_part_lets_it_through() {
+        let running = "exchange/taskcluster-queue/v1/task-running";
+        for (exchanges, key, route, expected) in [
+            ("", "", "", true),
+            ("task-running", "", "", true),
+            ("task-failed, task-running", "", "", true),
+            (running, "", "", true),
+            ("task-failed", "", "", false),
+            ("", "primary.#", "", true),
+            ("", "primary.id", "", false),
+            ("", "#.acme.linux.#", "", true),
+            ("", "", "index.a.b", true),
+            ("", "", "index.#", true),
+            ("", "", "*.x", true),
+            ("", "", "route.index.#", false),
+            // A further key that is no route.
+            ("", "", "c", false),
+            ("task-running", "primary.#", "notify.*", true),
+            ("task-failed", "primary.#", "notify.*", false),
+            ("task-running", "secondary.#", "notify.*", false),
+            ("task-running", "primary.#", "email.*", false),
+        ] {
+            let filter = filter(exchanges, key, route);
+            assert_eq!(filter.passes(running, KEY, &cc()), expected, "{filter:?}");
+            assert_eq!(filter.is_open(), (exchanges, key, route) == ("", "", ""));
+        }
+        assert!(!filter("", "", "#").passes(running, KEY, &[]), "a task without routes has none that fits");
+    }
+
+    #[test]
+    fn all_eleven_exchanges_can_be_asked_for_by_either_name_and_no_others() {
+        for name in EXCHANGES {
+            assert_eq!(filter(name, "", ""), filter(&format!("{PREFIX}{name}"), "", ""));
+            assert!(filter(name, "", "").passes(&format!("{PREFIX}{name}"), KEY, &[]));
+        }
+        for name in ["task-done", "task-running,", ",", "exchange/taskcluster-queue/v2/task-running", "*"] {
+            let refused = Filter::default().set_exchanges(name).unwrap_err().to_string();
+            assert!(refused.contains("task-group-priority-changed"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_with_an_empty_word_or_too_many_of_them_is_refused() {
+        for unfit in ["", ".", "primary.", ".a", "a..b", &"a".repeat(256)] {
+            assert!(Filter::default().set_key(unfit).is_err(), "{unfit:?}");
+            assert!(Filter::default().set_route(unfit).is_err(), "{unfit:?}");
+        }
+        let hint = Filter::default().set_key("primary.").unwrap_err().to_string();
+        assert!(hint.contains("%23"), "{hint}");
+    }
+
+    #[test]
+    fn whatever_is_published_is_published_on_one_of_them() {
+        let published = (0..=i16::MAX).filter_map(Kind::from_code).flat_map(Kind::exchanges);
+        let names: Vec<&str> = published.map(|exchange| exchange.name()).collect();
+        assert!(names.len() >= 6);
+        for name in names {
+            assert!(name.starts_with(PREFIX) && EXCHANGES.contains(&short_name(name)), "{name}");
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! What makes a submission of one or several tasks acceptable: the defaults that complete each, local names, and that
+//! no task waits for itself.
+//!
+//! In `dependencies` a text that has the form of a task id is one; every other text is the local name of another task
+//! of the submission. So a local name is any text of 1 to 255 characters that is not a task id, unique in its submission.
+
+use std::collections::HashMap;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tenure_api::bodies::{CreateTaskRequest, Metadata};
+use tenure_api::dates::Timestamp;
+use tenure_api::ids::{TaskGroupId, TaskId};
+use tenure_api::submit::{SubmitRequest, SubmittedTask};
+
+use super::create::{METADATA_SHORT_MAX, NewTask, Unacceptable};
+
+/// Tasks of one submission.
+pub const TASKS_MAX: usize = 1_000;
+/// Dependencies of all tasks of one submission together: each is a row of the one transaction.
+pub const DEPENDENCIES_TOTAL_MAX: usize = 100_000;
+/// Characters of a local name.
+pub const NAME_CHARS_MAX: usize = 255;
+/// How long after its creation a task is given up unless the submitter says otherwise.
+pub const DEADLINE_DEFAULT: TimeDelta = TimeDelta::days(1);
+/// Characters of a command that make a name for people.
+const COMMAND_CHARS_MAX: usize = 80;
+/// Tasks of a circle that a refusal names.
+const CIRCLE_SHOWN_MAX: usize = 10;
+
+/// What the server knows of a submission apart from its body.
+#[derive(Debug, Clone, Copy)]
+pub struct Origin<'a> {
+    /// When it came.
+    pub now: DateTime<Utc>,
+    /// Who sent it.
+    pub client_id: &'a str,
+    /// Where the server is.
+    pub root_url: &'a str,
+}
+
+/// Tasks to create together: checked, complete.
+#[derive(Debug, Clone)]
+pub struct Graph {
+    /// The group of all of them.
+    pub group: TaskGroupId,
+    /// The tasks, in the order of the request.
+    pub entries: Vec<Entry>,
+    several: bool,
+}
+
+/// One of them.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    /// What the others call it.
+    pub name: Option<String>,
+    /// The task.
+    pub task: NewTask,
+}
+
+impl Graph {
+    /// One task that was sent by itself.
+    pub fn of_one(
+        task: SubmittedTask<'_>,
+        origin: Origin<'_>,
+        draw: impl FnMut() -> TaskId,
+    ) -> Result<Self, Unacceptable> {
+        let request = SubmitRequest { task_group_id: None, tasks: vec![task] };
+        Self::build(request, false, origin, draw)
+    }
+
+    /// Tasks that were sent as a list. `draw` gives fresh ids.
+    pub fn of_several(
+        request: SubmitRequest<'_>,
+        origin: Origin<'_>,
+        draw: impl FnMut() -> TaskId,
+    ) -> Result<Self, Unacceptable> {
+        Self::build(request, true, origin, draw)
+    }
+
+    /// What comes before a message about an entry: its place, if there is more than one way to understand it.
+    #[must_use]
+    pub fn place(&self, entry: usize) -> String {
+        place(self.several, entry)
+    }
+
+    fn build(
+        request: SubmitRequest<'_>,
+        several: bool,
+        origin: Origin<'_>,
+        mut draw: impl FnMut() -> TaskId,
+    ) -> Result<Self, Unacceptable> {
+        let SubmitRequest { task_group_id, tasks } = request;
+        if tasks.is_empty() || tasks.len() > TASKS_MAX {
+            return Err(Unacceptable::Schema(format!(
+                "`tasks` must have from 1 to {TASKS_MAX} entries; it has {}",
+                tasks.len()
+            )));
+        }
+        let dependencies: usize = tasks.iter().map(|task| task.dependencies.len()).sum();
+        if several && dependencies > DEPENDENCIES_TOTAL_MAX {
+            return Err(Unacceptable::Schema(format!(
+                "`tasks` have {dependencies} dependencies together; at most {DEPENDENCIES_TOTAL_MAX}: split the request"
+            )));
+        }
+        let ids: Vec<TaskId> = tasks.iter().map(|task| task.task_id.unwrap_or_else(&mut draw)).collect();
+        let wiring = Wiring::new(&tasks, &ids, several)?;
+        let group = match group(task_group_id, &tasks, several)? {
+            Some(group) => group,
+            None if ids.len() == 1 => ids[0],
+            None => draw(),
+        };
+        let mut entries = Vec::with_capacity(tasks.len());
+        for (n, (task, dependencies)) in tasks.into_iter().zip(wiring.dependencies).enumerate() {
+            let name = task.name.clone();
+            let request = complete(task, ids[n], group, dependencies, origin);
+            let task = NewTask::from_request(ids[n], &request).map_err(|error| at(several, n, error))?;
+            entries.push(Entry { name, task });
+        }
+        Ok(Self { group, entries, several })
+    }
+}
+
+fn place(several: bool, entry: usize) -> String {
+    if several { format!("tasks[{entry}]: ") } else { String::new() }
+}
+
+/// The name of a field of an entry.
+fn field(several: bool, entry: usize, name: &str) -> String {
+    if several { format!("`tasks[{entry}].{name}`") } else { format!("`{name}`") }
+}
+
+fn at(several: bool, entry: usize, error: Unacceptable) -> Unacceptable {
+    let place = place(several, entry);
+    match error {
+        Unacceptable::Schema(message) => Unacceptable::Schema(place + &message),
+        Unacceptable::Rule(message) => Unacceptable::Rule(place + &message),
+    }
+}
+
+/// The one group that the submission and its tasks name, if any does.
+fn group(
+    whole: Option<TaskGroupId>,
+    tasks: &[SubmittedTask<'_>],
+    several: bool,
+) -> Result<Option<TaskGroupId>, Unacceptable> {
+    let mut group = whole;
+    for (n, task) in tasks.iter().enumerate() {
+        match (group, task.task_group_id) {
+            (Some(group), Some(own)) if group != own => {
+                return Err(Unacceptable::Rule(format!(
+                    "{} is {own}, but all tasks of a submission belong to one group, here {group}",
+                    field(several, n, "taskGroupId")
+                )));
+            }
+            (None, own) => group = own,
+            (Some(_), _) => {}
+        }
+    }
+    Ok(group)
+}
+
+/// Who waits for whom.
+struct Wiring {
+    /// Of each entry, the tasks that it waits for.
+    dependencies: Vec<Vec<TaskId>>,
+}
+
+impl Wiring {
+    fn new(tasks: &[SubmittedTask<'_>], ids: &[TaskId], several: bool) -> Result<Self, Unacceptable> {
+        let names = names(tasks, several)?;
+        let mut places = HashMap::with_capacity(ids.len());
+        for (n, id) in ids.iter().enumerate() {
+            if let Some(earlier) = places.insert(*id, n) {
+                return Err(Unacceptable::Rule(format!(
+                    "{} is {id}, which is the id of tasks[{earlier}] already",
+                    field(several, n, "taskId")
+                )));
+            }
+        }
+        let mut dependencies = Vec::with_capacity(tasks.len());
+        for (n, task) in tasks.iter().enumerate() {
+            let required = task.dependencies.iter().enumerate().map(|(k, text)| match text.parse::<TaskId>() {
+                Ok(id) => Ok(id),
+                Err(_) => names.get(text.as_str()).map(|&place| ids[place]).ok_or_else(|| {
+                    Unacceptable::Rule(format!(
+                        "{} is {:?}, which is neither a task id nor the `name` of a task in this request",
+                        field(several, n, &format!("dependencies[{k}]")),
+                        text.chars().take(NAME_CHARS_MAX).collect::<String>()
+                    ))
+                }),
+            });
+            dependencies.push(required.collect::<Result<Vec<_>, _>>()?);
+        }
+        let wiring = Self { dependencies };
+        match wiring.find_circle(&places) {
+            None => Ok(wiring),
+            Some(circle) => Err(wiring.refuse(&circle, tasks, ids, several)),
+        }
+    }
+
+    /// Entries that wait for each other in a circle, each for the next one and the last for the first, if any do.
+    fn find_circle(&self, places: &HashMap<TaskId, usize>) -> Option<Vec<usize>> {
+        let inner = |n: usize| self.dependencies[n].iter().filter_map(|id| places.get(id).copied());
+        let mut waits: Vec<usize> = (0..self.dependencies.len()).map(|n| inner(n).count()).collect();
+        let mut dependents: Vec<Vec<usize>> = vec![Vec::new(); waits.len()];
+        for n in 0..waits.len() {
+            inner(n).for_each(|required| dependents[required].push(n));
+        }
+        let mut free: Vec<usize> = (0..waits.len()).filter(|&n| waits[n] == 0).collect();
+        while let Some(n) = free.pop() {
+            for &dependent in &dependents[n] {
+                waits[dependent] -= 1;
+                if waits[dependent] == 0 {
+                    free.push(dependent);
+                }
+            }
+        }
+        // Whatever is left waits for something that is left: following that must come round.
+        let mut path: Vec<usize> = vec![waits.iter().position(|&left| left > 0)?];
+        loop {
+            let next = inner(*path.last()?).find(|&required| waits[required] > 0)?;
+            if let Some(start) = path.iter().position(|&n| n == next) {
+                return Some(path.split_off(start));
+            }
+            path.push(next);
+        }
+    }
+
+    fn refuse(&self, circle: &[usize], tasks: &[SubmittedTask<'_>], ids: &[TaskId], several: bool) -> Unacceptable {
+        let (first, next) = (circle[0], circle[1 % circle.len()]);
+        let at = self.dependencies[first].iter().position(|id| *id == ids[next]).unwrap_or_default();
+        let label = |&n: &usize| tasks[n].name.clone().unwrap_or_else(|| ids[n].to_string());
+        let mut shown: Vec<String> = circle.iter().take(CIRCLE_SHOWN_MAX).map(label).collect();
+        if circle.len() > CIRCLE_SHOWN_MAX {
+            shown.push("...".to_owned());
+        }
+        shown.push(label(&first));
+        Unacceptable::Rule(format!(
+            "{} makes a circle in which each task waits for the next: {}",
+            field(several, first, &format!("dependencies[{at}]")),
+            shown.join(" -> ")
+        ))
+    }
+}
+
+/// The places of the local names.
+fn names<'a>(tasks: &'a [SubmittedTask<'_>], several: bool) -> Result<HashMap<&'a str, usize>, Unacceptable> {
+    let mut names = HashMap::new();
+    for (n, task) in tasks.iter().enumerate() {
+        let Some(name) = task.name.as_deref() else { continue };
+        let field = || field(several, n, "name");
+        if name.is_empty() || name.chars().count() > NAME_CHARS_MAX {
+            return Err(Unacceptable::Schema(format!("{} must have from 1 to {NAME_CHARS_MAX} characters", field())));
+        }
+        if name.parse::<TaskId>().is_ok() {
+            return Err(Unacceptable::Rule(format!("{} has the form of a task id; choose another name", field())));
+        }
+        if let Some(earlier) = names.insert(name, n) {
+            return Err(Unacceptable::Rule(format!("{} is {name:?}, as that of tasks[{earlier}]", field())));
+        }
+    }
+    Ok(names)
+}
+
+/// The body that createTask would want.
+fn complete<'a>(
+    task: SubmittedTask<'a>,
+    id: TaskId,
+    group: TaskGroupId,
+    dependencies: Vec<TaskId>,
+    origin: Origin<'_>,
+) -> CreateTaskRequest<'a> {
+    let created = task.created.unwrap_or_else(|| Timestamp::new(origin.now));
+    let deadline = task.deadline.unwrap_or_else(|| Timestamp::new(created.time() + DEADLINE_DEFAULT));
+    let metadata = metadata(&task, id, origin);
+    CreateTaskRequest {
+        provisioner_id: task.provisioner_id,
+        worker_type: task.worker_type,
+        task_queue_id: task.task_queue_id,
+        scheduler_id: task.scheduler_id,
+        project_id: task.project_id,
+        task_group_id: Some(group),
+        dependencies,
+        requires: task.requires,
+        routes: task.routes,
+        priority: task.priority,
+        retries: task.retries,
+        created,
+        deadline,
+        expires: task.expires,
+        scopes: task.scopes,
+        payload: task.payload.unwrap_or_else(|| empty_object()),
+        metadata,
+        tags: task.tags,
+        extra: task.extra,
+    }
+}
+
+fn empty_object() -> &'static RawValue {
+    serde_json::from_str("{}").expect("{} is JSON")
+}
+
+fn metadata(task: &SubmittedTask<'_>, id: TaskId, origin: Origin<'_>) -> Metadata {
+    let given = &task.metadata;
+    let short = |text: &str| text.chars().take(METADATA_SHORT_MAX).collect::<String>();
+    let name = || match (&task.name, command(task), &task.task_queue_id) {
+        (Some(name), ..) => short(name),
+        (None, Some(command), _) => command,
+        (None, None, Some(queue)) => queue.to_string(),
+        (None, None, None) => id.to_string(),
+    };
+    Metadata {
+        name: given.name.clone().unwrap_or_else(name),
+        description: given.description.clone().unwrap_or_else(|| "Submitted without a description.".to_owned()),
+        owner: given.owner.clone().unwrap_or_else(|| short(origin.client_id)),
+        source: given.source.clone().unwrap_or_else(|| format!("{}/api/queue/v1/task/{id}", origin.root_url)),
+    }
+}
+
+/// The first command of a payload for `tenure-worker`, for people to recognize.
+fn command(task: &SubmittedTask<'_>) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Commands {
+        command: Vec<Vec<String>>,
+    }
+    let Commands { command } = serde_json::from_str(task.payload?.get()).ok()?;
+    let text = command.first()?.join(" ");
+    let printable = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    Some(printable.take(COMMAND_CHARS_MAX).collect::<String>()).filter(|text| !text.trim().is_empty())
+}
+
+#[cfg(test)]
+#[path = "submit_tests.rs"]
+mod tests;

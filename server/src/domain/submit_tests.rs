@@ -1,0 +1,193 @@
+use super::*;
+use serde_json::{Value, json};
+
+const ID: &str = "9HrBC1jMQ3KlZw4CssPUeQ";
+const OTHER: &str = "f47ac10bTcKlZw4CssPUeQ";
+
+fn now() -> DateTime<Utc> {
+    DateTime::parse_from_rfc3339("2026-01-31T12:00:00Z").unwrap().to_utc()
+}
+
+/// Ids as they are drawn: 1, 2, 3.
+fn drawn(n: u128) -> TaskId {
+    TaskId::from_random(n.to_be_bytes())
+}
+
+fn read(body: &Value) -> Result<Graph, String> {
+    let text = body.to_string();
+    let mut last = 0_u128;
+    let draw = || {
+        last += 1;
+        drawn(last)
+    };
+    let origin = Origin { now: now(), client_id: "me", root_url: "https://tenure.example" };
+    let parsed = |error: serde_json::Error| error.to_string();
+    let graph = if body.get("tasks").is_some() {
+        Graph::of_several(serde_json::from_str(&text).map_err(parsed)?, origin, draw)
+    } else {
+        Graph::of_one(serde_json::from_str(&text).map_err(parsed)?, origin, draw)
+    };
+    graph.map_err(|error| match error {
+        Unacceptable::Schema(message) | Unacceptable::Rule(message) => message,
+    })
+}
+
+fn several(tasks: &Value) -> Result<Graph, String> {
+    let mut tasks = tasks.clone();
+    for task in tasks.as_array_mut().unwrap() {
+        task["taskQueueId"] = json!("p/w");
+    }
+    read(&json!({ "tasks": tasks }))
+}
+
+fn definition(graph: &Graph, entry: usize) -> Value {
+    serde_json::from_str(&graph.entries[entry].task.definition).unwrap()
+}
+
+#[test]
+fn what_is_absent_is_made() {
+    let graph = read(&json!({"taskQueueId": "p/w"})).unwrap();
+    let id = drawn(1).to_string();
+    let expected = json!({
+        "provisionerId": "p", "workerType": "w", "taskQueueId": "p/w", "schedulerId": "-", "projectId": "none",
+        "taskGroupId": id, "dependencies": [], "requires": "all-completed", "routes": [], "priority": "lowest",
+        "retries": 5, "created": "2026-01-31T12:00:00.000Z", "deadline": "2026-02-01T12:00:00.000Z",
+        "expires": "2027-02-01T12:00:00.000Z", "scopes": [], "payload": {}, "tags": {}, "extra": {},
+        "metadata": {
+            "name": "p/w", "description": "Submitted without a description.", "owner": "me",
+            "source": format!("https://tenure.example/api/queue/v1/task/{id}"),
+        },
+    });
+    assert_eq!(definition(&graph, 0), expected);
+    assert_eq!((graph.group, graph.place(0)), (drawn(1), String::new()));
+}
+
+#[test]
+fn what_is_there_is_kept() {
+    let body = json!({
+        "taskId": ID, "taskQueueId": "p/w", "created": "2026-01-31T11:59:00Z", "deadline": "2026-01-31T13:00:00Z",
+        "expires": "2026-03-01T00:00:00Z", "taskGroupId": OTHER, "payload": {"a": 1}, "priority": "high",
+        "metadata": {"name": "n", "description": "d", "owner": "o", "source": "https://example.com"},
+    });
+    let graph = read(&body).unwrap();
+    let definition = definition(&graph, 0);
+    assert_eq!(graph.entries[0].task.id.to_string(), ID);
+    for (field, value) in body.as_object().unwrap() {
+        let same_time =
+            |a: &Value, b: &Value| a.as_str().zip(b.as_str()).is_some_and(|(a, b)| a.replace(".000Z", "Z") == b);
+        let found = &definition[field];
+        assert!(field == "taskId" || found == value || same_time(found, value), "{field}: {found}");
+    }
+}
+
+#[test]
+fn a_name_for_people_comes_from_the_local_name_or_the_command_or_the_queue() {
+    let name = |mut task: Value| {
+        task["taskQueueId"] = json!("p/w");
+        definition(&read(&task).unwrap(), 0)["metadata"]["name"].as_str().unwrap().to_owned()
+    };
+    let payload = json!({"command": [["echo", "a\nb"], ["true"]]});
+    assert_eq!(name(json!({"name": "build", "payload": payload})), "build");
+    assert_eq!(name(json!({"payload": payload})), "echo a b");
+    assert_eq!(name(json!({"payload": {"command": "echo"}})), "p/w");
+    assert_eq!(name(json!({"metadata": {"name": "x"}, "name": "build"})), "x");
+    assert_eq!(name(json!({"payload": {"command": [["x".repeat(500)]]}})).len(), COMMAND_CHARS_MAX);
+}
+
+#[test]
+fn the_tasks_of_a_list_share_a_group_that_is_made_or_named_once() {
+    let graph = several(&json!([{}, {}])).unwrap();
+    assert_eq!(graph.group, drawn(3), "a group of its own");
+    assert!(graph.entries.iter().all(|entry| entry.task.group == graph.group));
+    assert_eq!(several(&json!([{}])).unwrap().group, drawn(1), "one task alone is its own group");
+    assert_eq!(several(&json!([{}, {"taskGroupId": ID}])).unwrap().entries[0].task.group.to_string(), ID);
+    let whole = json!({"taskGroupId": ID, "tasks": [{"taskQueueId": "p/w"}]});
+    assert_eq!(read(&whole).unwrap().entries[0].task.group.to_string(), ID);
+    let refusal = several(&json!([{"taskGroupId": ID}, {}, {"taskGroupId": OTHER}])).unwrap_err();
+    assert!(refusal.starts_with("`tasks[2].taskGroupId` is f47"), "{refusal}");
+}
+
+#[test]
+fn local_names_become_ids_whatever_the_order() {
+    let graph = several(&json!([
+        {"name": "test", "dependencies": ["build", ID]},
+        {"name": "build"},
+        {"taskId": OTHER, "dependencies": ["test"]},
+        {"dependencies": [OTHER]},
+    ]))
+    .unwrap();
+    let of = |n: usize| definition(&graph, n)["dependencies"].clone();
+    assert_eq!(of(0), json!([drawn(2), ID]));
+    assert_eq!(of(2), json!([drawn(1)]));
+    assert_eq!(of(3), json!([OTHER]));
+}
+
+#[test]
+fn a_refusal_names_the_entry() {
+    let long = "x".repeat(NAME_CHARS_MAX + 1);
+    for (tasks, says) in [
+        (json!([{}, {"dependencies": [ID, "who"]}]), "`tasks[1].dependencies[1]` is \"who\", which is neither"),
+        (json!([{"name": "a"}, {"name": "a"}]), "`tasks[1].name` is \"a\", as that of tasks[0]"),
+        (json!([{"name": ID}]), "`tasks[0].name` has the form of a task id"),
+        (json!([{"name": ""}]), "`tasks[0].name` must have from 1 to 255"),
+        (json!([{"name": long}]), "`tasks[0].name` must have from 1 to 255"),
+        (json!([{"taskId": ID}, {"taskId": ID}]), "`tasks[1].taskId` is 9Hr"),
+        (json!([{}, {"retries": 50}]), "tasks[1]: `retries`"),
+        (json!([{}, {"deadline": "2026-01-01T00:00:00Z"}]), "tasks[1]: `created` must not be after"),
+        (json!([{"name": "a"}, {"dependencies": ["a", "a"]}]), "tasks[1]: `dependencies` contains"),
+        (json!([{}, {"payload": []}]), "tasks[1]: `payload` must be an object"),
+        (json!([{"metadata": {"source": "x"}}]), "tasks[0]: `metadata.source`"),
+    ] {
+        let refusal = several(&tasks).unwrap_err();
+        assert!(refusal.starts_with(says), "{refusal}");
+    }
+    assert!(read(&json!({"tasks": []})).unwrap_err().contains("from 1 to 1000 entries; it has 0"));
+    let many = vec![json!({}); TASKS_MAX + 1];
+    assert!(several(&json!(many)).unwrap_err().contains("it has 1001"));
+    assert_eq!(several(&json!(vec![json!({}); TASKS_MAX])).unwrap().entries.len(), TASKS_MAX);
+    let dense: Vec<Value> = (0..11)
+        .map(|_| json!({"dependencies": (0..10_000).map(|n| drawn(n + 1).to_string()).collect::<Vec<_>>()}))
+        .collect();
+    let refusal = several(&json!(dense)).unwrap_err();
+    assert!(refusal.starts_with("`tasks` have 110000 dependencies together; at most 100000"), "{refusal}");
+    assert_eq!(several(&json!(dense[..10])).unwrap().entries.len(), 10);
+    let alone = read(&json!({"taskQueueId": "p/w", "dependencies": ["who"]})).unwrap_err();
+    assert!(alone.starts_with("`dependencies[0]` is \"who\""), "{alone}");
+    let unnamed = read(&json!({"tasks": [{}]})).unwrap_err();
+    assert!(unnamed.starts_with("tasks[0]: name the queue"), "{unnamed}");
+}
+
+#[test]
+fn a_circle_is_refused_and_shown() {
+    for (tasks, says) in [
+        (
+            json!([{"name": "a", "dependencies": ["a"]}]),
+            "`tasks[0].dependencies[0]` makes a circle in which each task waits for the next: a -> a",
+        ),
+        (
+            // The first waits for the circle, but is not in it.
+            json!([
+                {"name": "x", "dependencies": ["b"]},
+                {"name": "a", "dependencies": [ID, "b"]},
+                {"name": "b", "dependencies": ["c"]},
+                {"name": "c", "dependencies": ["a"]},
+            ]),
+            "`tasks[2].dependencies[0]` makes a circle in which each task waits for the next: b -> c -> a -> b",
+        ),
+        (
+            json!([{"taskId": ID, "dependencies": [OTHER]}, {"taskId": OTHER, "dependencies": [ID]}]),
+            "`tasks[0].dependencies[0]` makes",
+        ),
+    ] {
+        let refusal = several(&tasks).unwrap_err();
+        assert!(refusal.starts_with(says), "{refusal}");
+    }
+    let ring: Vec<Value> = (0..TASKS_MAX)
+        .map(|n| json!({"name": format!("n{n}"), "dependencies": [format!("n{}", (n + 1) % TASKS_MAX)]}))
+        .collect();
+    let refusal = several(&json!(ring)).unwrap_err();
+    assert!(refusal.ends_with("n9 -> ... -> n0"), "{refusal}");
+    let mut line = ring;
+    line[TASKS_MAX - 1] = json!({"name": "n999"});
+    assert_eq!(several(&json!(line)).unwrap().entries.len(), TASKS_MAX);
+}

@@ -1,0 +1,57 @@
+//! changeTaskPriority, changeTaskGroupPriority.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use serde::Serialize;
+use tenure_api::bodies::ChangePriorityRequest;
+use tenure_api::ids::{TaskGroupId, TaskId};
+use tenure_api::states::Priority;
+
+use super::{StatusBody, ok};
+use crate::domain::scopes::Expression;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::error::ApiError;
+use crate::ops::{change_priority, task_group};
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct GroupBody {
+    task_group_id: TaskGroupId,
+    scheduler_id: String,
+    new_priority: Priority,
+    tasks_affected: usize,
+    task_ids: Vec<TaskId>,
+}
+
+/// `POST /task/:taskId/priority`
+pub async fn change_task_priority(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    let id = call.task_id()?;
+    call.no_query()?;
+    let ChangePriorityRequest { new_priority } = call.json()?;
+    let known = app.status.submit(id).await?;
+    call.authorize(&Expression::any_of([
+        format!("queue:change-task-priority:{id}"),
+        format!("queue:change-task-priority-in-queue:{}", known.queue),
+    ]))?;
+    let task = change_priority::change_task(&app.pool, &app.passes.bells, id, new_priority).await?;
+    ok(&StatusBody { status: &task.status() })
+}
+
+/// `POST /task-group/:taskGroupId/priority`
+pub async fn change_task_group_priority(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    let id = call.task_group_id()?;
+    call.no_query()?;
+    let ChangePriorityRequest { new_priority } = call.json()?;
+    let group = task_group::get(&mut *app.pool.acquire().await?, id).await?;
+    call.authorize(&Expression::from(format!("queue:change-task-group-priority:{}/{id}", group.scheduler)))?;
+    let affected = change_priority::change_group(&app.pool, &app.passes.bells, id, new_priority).await?;
+    ok(&GroupBody {
+        task_group_id: id,
+        scheduler_id: group.scheduler,
+        new_priority,
+        tasks_affected: affected.len(),
+        task_ids: affected.into_iter().filter_map(TaskId::from_uuid).collect(),
+    })
+}

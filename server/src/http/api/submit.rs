@@ -1,0 +1,100 @@
+//! Creating one or several tasks at once.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use tenure_api::bodies::Status;
+use tenure_api::ids::{TaskGroupId, TaskId};
+use tenure_api::submit::{SubmitRequest, SubmittedTask};
+
+use super::{create_task, ok};
+use crate::domain::submit::{Graph, Origin};
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::error::ApiError;
+use crate::ops::submit::{Key, submit};
+
+/// The header by which a repeat is recognized.
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+/// Characters of its value.
+const KEY_CHARS_MAX: usize = 255;
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Body<'a> {
+    task_group_id: TaskGroupId,
+    tasks: Vec<EntryBody<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct EntryBody<'a> {
+    task_id: TaskId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+    status: Status,
+}
+
+/// `POST /api/tenure/v1/tasks`
+pub async fn create_tasks(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.no_query()?;
+    let key = idempotency_key(&call)?;
+    let graph = read(&app, &call).await?;
+    for (n, entry) in graph.entries.iter().enumerate() {
+        call.authorize(&create_task::scopes(&entry.task)).map_err(|error| error.at(&graph.place(n)))?;
+    }
+    let submitted = submit(&app.pool, &app.passes.bells, &graph, key.as_ref()).await?;
+    let entries = graph.entries.iter().zip(&submitted.tasks);
+    ok(&Body {
+        task_group_id: submitted.group,
+        tasks: entries
+            .map(|(entry, task)| EntryBody { task_id: task.id, name: entry.name.as_deref(), status: task.status() })
+            .collect(),
+    })
+}
+
+/// The body: a list of tasks, or one task by itself, which has no field `tasks`.
+async fn read(app: &App, call: &Call) -> Result<Graph, ApiError> {
+    #[derive(Deserialize)]
+    struct Shape {
+        tasks: Option<IgnoredAny>,
+    }
+    let several = call.json::<Shape>()?.tasks.is_some();
+    let now = crate::store::clock::get_now(&mut *app.pool.acquire().await?).await?;
+    let client_id = call.principal()?.client_id.as_deref().unwrap_or("anonymous");
+    let origin = Origin { now, client_id, root_url: &app.root_url };
+    let draw = || TaskId::from_random(uuid::Uuid::new_v4().into_bytes());
+    let graph = if several {
+        Graph::of_several(call.json::<SubmitRequest<'_>>()?, origin, draw)
+    } else {
+        Graph::of_one(call.json::<SubmittedTask<'_>>()?, origin, draw)
+    };
+    Ok(graph?)
+}
+
+fn idempotency_key(call: &Call) -> Result<Option<Key>, ApiError> {
+    let values = call.header_values(IDEMPOTENCY_KEY);
+    let Some(value) = values.first() else { return Ok(None) };
+    let text = value.to_str().unwrap_or_default();
+    let printable = text.bytes().all(|byte| (0x20..=0x7e).contains(&byte));
+    if values.len() > 1 || text.is_empty() || text.len() > KEY_CHARS_MAX || !printable {
+        return Err(ApiError::arguments(format!(
+            "the header Idempotency-Key must be given once and have from 1 to {KEY_CHARS_MAX} printable ASCII characters"
+        )));
+    }
+    Ok(Some(Key {
+        client_id: call.principal()?.client_id.clone().unwrap_or_default(),
+        key: text.to_owned(),
+        digest: digest(call)?,
+    }))
+}
+
+/// Of what the body says, whatever its spacing and the order of its keys.
+fn digest(call: &Call) -> Result<Vec<u8>, ApiError> {
+    let body: serde_json::Value = call.json()?;
+    let text = serde_json::to_vec(&body).map_err(|error| ApiError::internal(&error.to_string()))?;
+    Ok(Sha256::digest(&text).to_vec())
+}

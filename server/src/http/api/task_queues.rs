@@ -1,0 +1,40 @@
+//! All queues with their counts.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use serde::Serialize;
+
+use super::ok;
+use crate::domain::scopes::Expression;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::error::ApiError;
+use crate::store::counters;
+
+#[derive(Serialize)]
+struct Body {
+    queues: Vec<QueueBody>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct QueueBody {
+    task_queue_id: String,
+    pending_tasks: i64,
+    claimed_tasks: i64,
+}
+
+/// `GET /api/tenure/v1/queues`: every queue that ever had a task pending, by name.
+pub async fn list_queues(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.no_query()?;
+    call.authorize(&Expression::from("queue:list-task-queues"))?;
+    let mut counts = counters::list_counts(&mut *app.pool.acquire().await?).await?;
+    counts.sort_by(|(one, _), (other, _)| one.cmp(other));
+    let queue = |(task_queue_id, counts): (String, counters::Counts)| QueueBody {
+        task_queue_id,
+        pending_tasks: counts.pending,
+        claimed_tasks: counts.claimed,
+    };
+    ok(&Body { queues: counts.into_iter().map(queue).collect() })
+}

@@ -1,0 +1,71 @@
+//! `/group/<taskGroupId>`: the tasks of a group.
+
+use std::sync::Arc;
+
+use maud::html;
+use tenure_api::ids::{TaskGroupId, TaskId};
+use uuid::Uuid;
+
+use super::layout::{self, section, table};
+use super::overview::REFRESH;
+use super::visit::Visit;
+use super::{Page, Trouble};
+use crate::http::app::App;
+use crate::store::clock;
+use crate::store::page::{self, MemberRow, MemberState};
+
+/// Tasks of a page.
+const TASKS_MAX: i64 = 200;
+
+/// `GET /group/:taskGroupId`
+pub(super) async fn group(app: App, visit: Arc<Visit>) -> Result<Page, Trouble> {
+    let id: TaskGroupId = visit
+        .param("taskGroupId")
+        .parse()
+        .map_err(|_| Trouble::NotFound("This is not the id of a task group.".to_owned()))?;
+    visit.authorize(format!("queue:list-task-group:{id}"))?;
+    let after = visit.query("after").and_then(|after| after.parse().ok()).map_or(Uuid::nil(), TaskId::uuid);
+    let mut conn = page::begin(&app.pool).await?;
+    let now = clock::get_now(&mut conn).await?;
+    let found = page::find_group(&mut conn, id.uuid()).await?;
+    let group = found.ok_or_else(|| Trouble::NotFound(format!("There is no task group {id}.")))?;
+    let members = page::list_members(&mut conn, id.uuid(), after, TASKS_MAX).await?;
+    conn.commit().await?;
+    let cells = |row: &MemberRow| {
+        let state = match row.state {
+            MemberState::Unscheduled => "unscheduled",
+            MemberState::Run(state) => state.as_str(),
+        };
+        vec![
+            ("Task", layout::task(&visit, &row.task.to_string(), row.definition.as_deref())),
+            ("State", layout::state(state)),
+            ("Queue", layout::queue(&visit, &row.queue)),
+            ("Priority", html! { (row.priority) }),
+            (">Runs", layout::number(row.run.map_or(0, |run| i64::from(run.number()) + 1))),
+        ]
+    };
+    let rows: Vec<_> = members.iter().map(cells).collect();
+    let last = members.last().filter(|_| i64::try_from(members.len()).is_ok_and(|count| count == TASKS_MAX));
+    let aside = html! {
+        @if !after.is_nil() { a href=(visit.link_to("group", &[&id.to_string()])) { "from the beginning" } " · " }
+        @if let Some(last) = last {
+            "the first " (TASKS_MAX) " here · "
+            a href={ (visit.link_to("group", &[&id.to_string()])) "?after=" (last.task) "&refresh=off" } { "the next" }
+        } @else { (members.len()) }
+    };
+    let body = html! {
+        h1 { span.kind { "Task group" } code { (id) } }
+        dl.facts {
+            div { dt { "Scheduler" } dd { (group.scheduler) } }
+            div { dt { "Sealed" } dd { @match group.sealed { Some(time) => (layout::time(time, now)), None => { "no, tasks may be added" } } } }
+            div { dt { "Expires" } dd { (layout::time(group.expires, now)) } }
+        }
+        @if members.is_empty() {
+            (section("Tasks", &aside, &layout::empty(&html! { p { "No task here. Tasks join a group by naming it as taskGroupId when they are created." } })))
+        } @else {
+            (section("Tasks", &aside, &table(&rows)))
+        }
+    };
+    // The refreshing page is the first one; the others are read in peace.
+    Ok(Page { title: format!("Task group {id}"), refresh: after.is_nil().then_some(REFRESH), body })
+}

@@ -1,0 +1,174 @@
+//! Logging in with a client's id and access token, and out.
+//!
+//! What is typed is checked exactly as HTTP Basic is. An unknown client and a wrong token get the same answer after the
+//! same delay, so that nobody learns from it which clients exist.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Form;
+use axum::RequestExt;
+use axum::extract::{Request, State};
+use axum::response::Response;
+use http::header::{LOCATION, SET_COOKIE};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use maud::{Markup, html};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::visit::{self, Visit, cookie_name, find_visitor, is_from_us, safe_place};
+use super::{Page, Trouble, answer, layout, secured};
+use crate::auth::{AuthError, SESSION_LIFETIME};
+use crate::http::app::App;
+
+/// How long a failed login takes at least.
+const FAILURE_DELAY: Duration = Duration::from_millis(500);
+/// A form must arrive within this time.
+const FORM_PATIENCE: Duration = Duration::from_secs(10);
+const WRONG: &str = "There is no such client, or the access token is wrong.";
+
+#[derive(Deserialize)]
+struct LoginForm {
+    client: String,
+    token: String,
+    #[serde(default)]
+    next: String,
+}
+
+#[derive(Deserialize)]
+struct LogoutForm {
+    token: String,
+}
+
+/// `GET /login`
+pub(super) async fn form(_: App, visit: Arc<Visit>) -> Result<Page, Trouble> {
+    Ok(page(&visit, visit.query("next").unwrap_or("/"), "", None))
+}
+
+/// `POST /login`
+pub(super) async fn log_in(State(app): State<App>, request: Request) -> Response {
+    let unknown = Visit::unknown(&app);
+    let refuse = |status, message: &str, next: &str, client: &str| {
+        answer(status, &layout::frame(&unknown, &page(&unknown, next, client, Some(message))))
+    };
+    if !is_from_us(&app, request.headers()) {
+        return refuse(StatusCode::FORBIDDEN, "The form did not come from this page. Send it from here.", "/", "");
+    }
+    let Some(form) = read_form::<LoginForm>(request).await else {
+        return refuse(StatusCode::BAD_REQUEST, "The form could not be read. Fill it in again.", "/", "");
+    };
+    let LoginForm { client, token, next } = form;
+    let (client, token) = (client.trim(), token.trim());
+    let Ok(_turn) = app.pages.logins.try_acquire() else {
+        let message = "Too many people try to log in at once. Wait a moment.";
+        return refuse(StatusCode::TOO_MANY_REQUESTS, message, &next, client);
+    };
+    let began = match app.now().await {
+        Ok(now) => app.authenticator.log_in(client, token, now).await,
+        Err(_) => {
+            return refuse(StatusCode::SERVICE_UNAVAILABLE, "The database did not answer. Try again.", &next, client);
+        }
+    };
+    match began {
+        Ok(session) => {
+            let lifetime = SESSION_LIFETIME.as_secs();
+            redirect(&app, safe_place(&next).unwrap_or("/"), &cookie(&app, &session.ticket, lifetime))
+        }
+        Err(AuthError::Failure(failure)) => {
+            // The name is what was typed, which may be a token in the wrong field: it stays out of the log.
+            tracing::info!(failed = failure_word(&failure), "a login to the page was refused");
+            tokio::time::sleep(FAILURE_DELAY).await;
+            refuse(StatusCode::UNAUTHORIZED, WRONG, &next, client)
+        }
+        Err(AuthError::Lookup(error)) => {
+            tracing::warn!(%error, "a client could not be looked up for a login");
+            refuse(StatusCode::SERVICE_UNAVAILABLE, "The database did not answer. Try again.", &next, client)
+        }
+    }
+}
+
+/// What failed, without what was typed.
+fn failure_word(failure: &crate::auth::AuthFailure) -> &'static str {
+    use crate::auth::AuthFailure;
+    match failure {
+        AuthFailure::UnknownClient(_) => "unknown client",
+        AuthFailure::Disabled(_) => "disabled client",
+        AuthFailure::Expired(_) => "expired client",
+        _ => "wrong token",
+    }
+}
+
+/// `POST /logout`
+pub(super) async fn log_out(State(app): State<App>, request: Request) -> Response {
+    let headers: HeaderMap = request.headers().clone();
+    let session = match find_visitor(&app, &headers).await {
+        Ok((session, _)) => session,
+        Err(trouble) => {
+            let unknown = Visit::unknown(&app);
+            return answer(trouble.status(), &layout::frame(&unknown, &trouble.page(&unknown)));
+        }
+    };
+    let gone = cookie(&app, "", 0);
+    // Whoever has no session is logged out already.
+    let Some(session) = session else { return redirect(&app, "/", &gone) };
+    let form = read_form::<LogoutForm>(request).await;
+    if !is_from_us(&app, &headers) || !form.is_some_and(|form| session.form_token.matches(&form.token)) {
+        let unknown = Visit::unknown(&app);
+        let body = html! { section.panel { h2 { "Not logged out" } div.note { p { "The form did not come from this page, or is from another session. "
+        a href=(unknown.link("/")) { "Go back" } " and log out from there." } } } };
+        let page = Page { title: "Not logged out".to_owned(), refresh: None, body };
+        return answer(StatusCode::FORBIDDEN, &layout::frame(&unknown, &page));
+    }
+    redirect(&app, "/", &gone)
+}
+
+async fn read_form<T: DeserializeOwned + 'static>(request: Request) -> Option<T> {
+    let reading = request.extract::<Form<T>, _>();
+    let Ok(Ok(Form(form))) = tokio::time::timeout(FORM_PATIENCE, reading).await else { return None };
+    Some(form)
+}
+
+fn cookie(app: &App, ticket: &str, seconds: u64) -> String {
+    let secure = if app.pages.secure() { "; Secure" } else { "" };
+    format!("{}={ticket}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}", cookie_name(app))
+}
+
+fn redirect(app: &App, place: &str, cookie: &str) -> Response {
+    let mut response = Response::default();
+    *response.status_mut() = StatusCode::SEE_OTHER;
+    let location = format!("{}{place}", app.pages.base);
+    let texts = (HeaderValue::from_str(&location), HeaderValue::from_str(cookie));
+    let (Ok(location), Ok(cookie)) = texts else {
+        *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+        return secured(response);
+    };
+    response.headers_mut().insert(LOCATION, location);
+    response.headers_mut().insert(SET_COOKIE, cookie);
+    secured(response)
+}
+
+fn page(visit: &Visit, next: &str, client: &str, wrong: Option<&str>) -> Page {
+    Page {
+        title: "Log in".to_owned(),
+        refresh: None,
+        body: form_body(visit, visit::safe_place(next).unwrap_or("/"), client, wrong),
+    }
+}
+
+fn form_body(visit: &Visit, next: &str, client: &str, wrong: Option<&str>) -> Markup {
+    html! { section.panel.login {
+        h1 { "Log in" }
+        @if let Some(wrong) = wrong { p.error role="alert" { (wrong) } }
+        form method="post" action=(visit.link("/login")) {
+            input type="hidden" name="next" value=(next);
+            label for="client" { "Client id" }
+            input #client name="client" value=(client) autocomplete="username" autocapitalize="none" spellcheck="false" required maxlength="255" autofocus[client.is_empty()];
+            label for="token" { "Access token" }
+            input #token name="token" type="password" autocomplete="current-password" required autofocus[!client.is_empty()];
+            button type="submit" { "Log in" }
+        }
+        p.dim { "A client with its access token, as for the API. "
+            code { "tenure client create ID --scope …" } " makes one; in embedded mode " code { "root-credentials.json" }
+            " in the data directory has those of root." }
+    } }
+}

@@ -1,0 +1,256 @@
+//! The operator's page: what is going on, for people with a browser. Rendered here, from one read of the database, without
+//! scripts; it only shows, and changes nothing but the visitor's own session.
+//!
+//! Every text that is not ours goes through maud, which escapes it when the template is compiled. The content security
+//! policy would not let a script run even if one slipped through.
+
+mod group;
+mod layout;
+mod login;
+mod overview;
+mod queue;
+mod rows;
+mod task;
+mod text;
+mod visit;
+mod worker;
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, RETRY_AFTER, X_FRAME_OPTIONS,
+};
+use http::{HeaderValue, StatusCode};
+use maud::{Markup, html};
+use tokio::sync::Semaphore;
+
+use self::visit::Visit;
+use super::app::App;
+use crate::domain::scopes::Expression;
+use crate::ops::OpError;
+
+/// Pages that read the database at once; the others wait, so that visitors never take all connections.
+const READERS_MAX: usize = 3;
+/// How long a page waits for its turn.
+const READER_PATIENCE: Duration = Duration::from_secs(5);
+/// Logins that are looked at, at once; the others are refused. With the delay of a failed one, this bounds guessing.
+const LOGINS_MAX: usize = 8;
+/// The largest form, in bytes.
+const FORM_MAX: usize = 16 << 10;
+/// Nothing but our own style sheet and icon is loaded, forms go to us alone, and nobody may frame the page.
+const POLICY: &str =
+    "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+/// How long a browser keeps the style sheet; its URL changes with its text.
+const STYLE_CACHE: &str = "public, max-age=86400, immutable";
+const STYLE: &str = include_str!("style.css");
+const ICON: &str = include_str!("icon.svg");
+/// What a 503 asks a visitor to wait.
+const RETRY_SECONDS: &str = "1";
+
+/// What the pages need to know of the server.
+pub struct Pages {
+    /// Scheme, host and port of the root URL, as a browser writes an origin.
+    origin: String,
+    /// The path of the root URL, in front of every link.
+    base: String,
+    /// The root URL, for the commands that empty sections show.
+    root_url: String,
+    readers: Semaphore,
+    logins: Semaphore,
+}
+
+impl Pages {
+    /// Pages below this root URL.
+    #[must_use]
+    pub fn new(root_url: &str) -> Self {
+        let scheme_end = root_url.find("://").map_or(0, |at| at + 3);
+        let path = root_url[scheme_end..].find('/').map_or(root_url.len(), |at| scheme_end + at);
+        Self {
+            origin: root_url[..path].to_ascii_lowercase(),
+            base: root_url[path..].trim_end_matches('/').to_owned(),
+            root_url: root_url.to_owned(),
+            readers: Semaphore::new(READERS_MAX),
+            logins: Semaphore::new(LOGINS_MAX),
+        }
+    }
+
+    /// Whether browsers reach us by TLS.
+    fn secure(&self) -> bool {
+        self.origin.starts_with("https://")
+    }
+}
+
+/// The routes.
+pub fn router() -> Router<App> {
+    Router::new()
+        .route("/", get(view(overview::overview)))
+        .route("/task/{taskId}", get(view(task::task)))
+        .route("/group/{taskGroupId}", get(view(group::group)))
+        .route("/queue/{provisionerId}/{workerType}", get(view(queue::queue)))
+        .route("/worker/{workerGroup}/{workerId}", get(view(worker::worker)))
+        .route("/login", get(view(login::form)).post(login::log_in))
+        .route("/logout", post(login::log_out))
+        .route("/page/style.css", get(style))
+        .route("/page/icon.svg", get(icon))
+        .layer(DefaultBodyLimit::max(FORM_MAX))
+}
+
+async fn style() -> Response {
+    ([(CONTENT_TYPE, "text/css; charset=utf-8"), (CACHE_CONTROL, STYLE_CACHE)], STYLE).into_response()
+}
+
+async fn icon() -> Response {
+    let headers = [
+        (CONTENT_TYPE, "image/svg+xml"),
+        (CACHE_CONTROL, STYLE_CACHE),
+        (CONTENT_SECURITY_POLICY, "default-src 'none'"),
+    ];
+    (headers, ICON).into_response()
+}
+
+/// A page before its frame is put around it.
+struct Page {
+    title: String,
+    /// How often the page loads itself again, unless the visitor has stopped it.
+    refresh: Option<Duration>,
+    body: Markup,
+}
+
+/// Why there is no page.
+enum Trouble {
+    /// Nothing has this name.
+    NotFound(String),
+    /// The visitor may not see it.
+    Denied(Expression),
+    /// The database did not answer.
+    Unavailable,
+    /// Our fault; the log has the rest.
+    Internal,
+}
+
+impl From<sqlx::Error> for Trouble {
+    fn from(error: sqlx::Error) -> Self {
+        if matches!(error, sqlx::Error::Decode(_) | sqlx::Error::ColumnDecode { .. } | sqlx::Error::RowNotFound) {
+            tracing::error!(%error, "a page could not be made");
+            return Self::Internal;
+        }
+        tracing::warn!(%error, "a page could not be read from the database");
+        Self::Unavailable
+    }
+}
+
+impl From<OpError> for Trouble {
+    fn from(error: OpError) -> Self {
+        match error {
+            OpError::NotFound(message) => Self::NotFound(message),
+            OpError::Overloaded(_) | OpError::Unavailable => Self::Unavailable,
+            OpError::Conflict(_) | OpError::Input(_) | OpError::NotBuilt(_) | OpError::Internal(_) => {
+                tracing::error!(%error, "a page could not be made");
+                Self::Internal
+            }
+        }
+    }
+}
+
+impl Trouble {
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::NotFound(_) => StatusCode::NOT_FOUND,
+            Self::Denied(_) => StatusCode::FORBIDDEN,
+            Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    fn page(&self, visit: &Visit) -> Page {
+        let (title, body) = match self {
+            Self::NotFound(message) => {
+                ("Not found", html! { p { (message) } p { a href=(visit.link("/")) { "Back to the overview" } } })
+            }
+            Self::Denied(required) => ("Not allowed", layout::denied(visit, required)),
+            Self::Unavailable => (
+                "The database did not answer",
+                html! { p { "Load the page again in a moment. The queue keeps what it has acknowledged." } },
+            ),
+            Self::Internal => {
+                ("Something is wrong with Tenure", html! { p { "The server's log says what happened." } })
+            }
+        };
+        Page {
+            title: title.to_owned(),
+            refresh: None,
+            body: html! { section.panel { h2 { (title) } div.note { (body) } } },
+        }
+    }
+}
+
+/// Turns a page's handler into a method of a route.
+fn view<H, F>(
+    handler: H,
+) -> impl Fn(State<App>, Request) -> Pin<Box<dyn Future<Output = Response> + Send>> + Clone + Send + Sync + 'static
+where
+    H: Fn(App, Arc<Visit>) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Result<Page, Trouble>> + Send + 'static,
+{
+    move |State(app), request| {
+        let handler = handler.clone();
+        Box::pin(async move {
+            let visit = match Visit::read(&app, request).await {
+                Ok(visit) => Arc::new(visit),
+                Err(response) => return response,
+            };
+            let made = match tokio::time::timeout(READER_PATIENCE, app.pages.readers.acquire()).await {
+                Ok(Ok(_reader)) => handler(Arc::clone(&app), Arc::clone(&visit)).await,
+                Ok(Err(_)) | Err(_) => Err(Trouble::Unavailable),
+            };
+            match made {
+                Ok(page) => answer(StatusCode::OK, &layout::frame(&visit, &page)),
+                Err(trouble) => answer(trouble.status(), &layout::frame(&visit, &trouble.page(&visit))),
+            }
+        })
+    }
+}
+
+/// A page as an answer, with the headers that all pages have.
+fn answer(status: StatusCode, page: &Markup) -> Response {
+    let mut response = (status, page.0.clone()).into_response();
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
+    if status == StatusCode::SERVICE_UNAVAILABLE || status == StatusCode::TOO_MANY_REQUESTS {
+        headers.insert(RETRY_AFTER, HeaderValue::from_static(RETRY_SECONDS));
+    }
+    secured(response)
+}
+
+/// Keeps a page to this site. The referrer stays within it as well, or browsers would not say where a form came from.
+fn secured(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    headers.insert(X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("same-origin"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_root_url_gives_the_origin_and_the_path_before_links() {
+        for (url, origin, base, secure) in [
+            ("http://127.0.0.1:8080", "http://127.0.0.1:8080", "", false),
+            ("https://Tenure.example.com", "https://tenure.example.com", "", true),
+            ("https://example.com/ci/tenure", "https://example.com", "/ci/tenure", true),
+        ] {
+            let pages = Pages::new(url);
+            assert_eq!((pages.origin.as_str(), pages.base.as_str(), pages.secure()), (origin, base, secure));
+        }
+    }
+}

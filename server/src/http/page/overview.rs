@@ -1,0 +1,136 @@
+//! `/`: everything at a glance.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use maud::{Markup, html};
+
+use super::layout::{self, section, table};
+use super::rows::{self, About, ROWS_MAX, claims_scope, workers_scope};
+use super::visit::Visit;
+use super::{Page, Trouble, text};
+use crate::domain::scopes::Expression;
+use crate::http::app::App;
+use crate::store::page::{self, ClaimRow, Ends, Filter, QueueRow};
+use crate::store::{clock, session};
+
+/// How often the page loads itself again.
+pub(super) const REFRESH: Duration = Duration::from_secs(5);
+/// An older transaction is marked: while it is open, nothing dead can be cleaned up, and claiming becomes slower.
+const OLD_TRANSACTION: Duration = Duration::from_secs(60);
+
+/// `GET /`
+pub(super) async fn overview(app: App, visit: Arc<Visit>) -> Result<Page, Trouble> {
+    let mut conn = page::begin(&app.pool).await?;
+    let now = clock::get_now(&mut conn).await?;
+    let mut queues = page::list_queues(&mut conn, None).await?;
+    queues.retain(|queue| visit.may(listing_scope(&queue.name)));
+    let hidden: HashMap<i32, i64> = page::list_hidden(&mut conn).await?.into_iter().collect();
+    let allowed: Vec<i32> =
+        queues.iter().filter(|queue| visit.may(claims_scope(&queue.name))).map(|queue| queue.key).collect();
+    let all_claims = visit.may("queue:claimed-list:*");
+    let filter = Filter { queues: (!all_claims).then_some(&allowed), worker: None };
+    let claims = page::list_claims(&mut conn, filter, ROWS_MAX).await?;
+    let failures = rows::failures(&mut conn, &visit, Filter::default()).await?;
+    let ended = page::list_ended(&mut conn, Ends::All, Filter::default(), page::ENDED_READ).await?;
+    let mut work = rows::work(&page::list_holders(&mut conn, None).await?, &ended);
+    work.retain(|work| visit.may(workers_scope(work.queue())));
+    conn.commit().await?;
+    let mut conn = app.pool.acquire().await?;
+    let oldest = session::get_oldest_transaction(&mut conn).await?;
+    let body = html! {
+        (figures(&visit, &queues, oldest, now))
+        (queues_section(&visit, &queues, &hidden, now))
+        (claims_section(&visit, &claims, all_claims || !allowed.is_empty(), now))
+        (rows::failures_section(&visit, &failures, now, About::default()))
+        (rows::workers_section(&visit, &work, now, About::default()))
+    };
+    Ok(Page { title: "Overview".to_owned(), refresh: Some(REFRESH), body })
+}
+
+/// Who may list all queues, or the queues of this provisioner.
+fn listing_scope(queue: &str) -> Expression {
+    let provisioner = queue.split('/').next().unwrap_or_default();
+    Expression::any_of(["queue:list-task-queues".to_owned(), format!("queue:list-worker-types:{provisioner}")])
+}
+
+pub(super) fn may_see_pending(visit: &Visit, queue: &str) -> bool {
+    visit.may(format!("queue:pending-count:{queue}"))
+}
+
+pub(super) fn may_see_claimed(visit: &Visit, queue: &str) -> bool {
+    visit.may(format!("queue:claimed-count:{queue}"))
+}
+
+fn figures(visit: &Visit, queues: &[QueueRow], oldest: Duration, now: DateTime<Utc>) -> Markup {
+    let pending: i64 =
+        queues.iter().filter(|queue| may_see_pending(visit, &queue.name)).map(|queue| queue.pending).sum();
+    let seen = queues.iter().filter(|queue| may_see_claimed(visit, &queue.name));
+    let claimed: Option<i64> = seen.map(|queue| queue.claimed).fold(None, |sum, more| Some(sum.unwrap_or(0) + more));
+    let waiting =
+        queues.iter().filter(|queue| may_see_pending(visit, &queue.name)).filter_map(|queue| queue.oldest).min();
+    let unseen = html! { span.dim title="needs queue:claimed-count" { "–" } };
+    html! {
+        h1.sr { "Overview" }
+        dl.figures {
+            div { dt { "Pending" } dd { (layout::number(pending)) } }
+            div { dt { "Running" } dd { @match claimed {
+                Some(claimed) => (layout::number(claimed)),
+                None if queues.is_empty() => (layout::number(0)),
+                None => (unseen),
+            } } }
+            div { dt { "Longest wait" } dd { @match waiting { Some(time) => (layout::span(time, now)), None => { span.zero { "0 s" } } } } }
+            div { dt title="The oldest open transaction in the database, whoever began it" { "Oldest transaction" }
+                dd.bad[oldest >= OLD_TRANSACTION] { (text::age(oldest)) } }
+        }
+        @if oldest >= OLD_TRANSACTION {
+            p.warning { "A transaction has been open for " (text::age(oldest)) ". While it is, PostgreSQL cannot clean up and claiming becomes slower. "
+                code { "SELECT pid, xact_start, state, query FROM pg_stat_activity ORDER BY xact_start" } " shows whose it is." }
+        }
+    }
+}
+
+fn queues_section(visit: &Visit, queues: &[QueueRow], hidden: &HashMap<i32, i64>, now: DateTime<Utc>) -> Markup {
+    if queues.is_empty() {
+        let note = html! {
+            p { "There is no queue yet. The first task that names one makes it:" }
+            pre { "curl -u " i { "CLIENT:TOKEN" } " -X PUT " (visit.root_url) "/api/queue/v1/task/" i { "ID" } " \\\n  -H 'Content-Type: application/json' -d '{\"taskQueueId\": \"tour/first\", …}'" }
+            p { "The README has the whole command under “Five minutes with curl”." }
+        };
+        return section("Queues", &html! {}, &layout::empty(&note));
+    }
+    let unseen = html! { span.dim title="You may not see this; log in as a client that may." { "–" } };
+    let cells = |queue: &QueueRow| {
+        let pending = may_see_pending(visit, &queue.name);
+        let seen = |may: bool, number: i64| if may { layout::number(number) } else { unseen.clone() };
+        vec![
+            ("Queue", layout::queue(visit, &queue.name)),
+            (">Pending", seen(pending, queue.pending)),
+            (">Claimed", seen(may_see_claimed(visit, &queue.name), queue.claimed)),
+            (">Hidden", seen(pending, hidden.get(&queue.key).copied().unwrap_or(0))),
+            (
+                ">Oldest pending",
+                queue.oldest.filter(|_| pending).map_or_else(layout::none, |time| layout::span(time, now)),
+            ),
+        ]
+    };
+    let rows: Vec<_> = queues.iter().map(cells).collect();
+    let limit = usize::try_from(page::QUEUES_MAX).unwrap_or(usize::MAX);
+    let aside = html! { @if queues.len() >= limit { "the " (limit) " fullest" } @else { (queues.len()) } };
+    section("Queues", &aside, &table(&rows))
+}
+
+fn claims_section(visit: &Visit, claims: &[ClaimRow], allowed: bool, now: DateTime<Utc>) -> Markup {
+    let title = "Running claims";
+    if !allowed {
+        let body = html! { div.note { (layout::denied(visit, &Expression::from("queue:claimed-list:<queue>"))) } };
+        return section(title, &html! {}, &body);
+    }
+    if claims.is_empty() {
+        let note = html! { p { "No worker holds a task." } p { "If tasks are pending, look whether a worker asks for their queue: workers call claimWork with the queue's full name." } };
+        return section(title, &html! {}, &layout::empty(&note));
+    }
+    section(title, &html! { "those that end first" }, &rows::claims(visit, claims, now, About::default()))
+}

@@ -1,0 +1,105 @@
+//! `/queue/<provisionerId>/<workerType>`: one queue.
+
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+use maud::{Markup, html};
+use tenure_api::ids::TaskQueueId;
+
+use super::layout::{self, section, table};
+use super::overview::{REFRESH, may_see_claimed, may_see_pending};
+use super::rows::{self, About, ROWS_MAX, claims_scope, workers_scope};
+use super::visit::Visit;
+use super::{Page, Trouble};
+use crate::domain::scopes::Expression;
+use crate::http::app::App;
+use crate::store::clock;
+use crate::store::page::{self, Ends, Filter, QueueRow, WaitingRow};
+
+const ABOUT: About = About { queue: true, worker: false };
+
+/// `GET /queue/:provisionerId/:workerType`
+pub(super) async fn queue(app: App, visit: Arc<Visit>) -> Result<Page, Trouble> {
+    let name = format!("{}/{}", visit.param("provisionerId"), visit.param("workerType"));
+    let name: TaskQueueId =
+        name.parse().map_err(|_| Trouble::NotFound("This is not the name of a queue.".to_owned()))?;
+    let missing = || Trouble::NotFound(format!("No task and no worker has named the queue {name} yet."));
+    visit.authorize(Expression::any_of([
+        format!("queue:get-task-queue:{name}"),
+        format!("queue:get-worker-type:{name}"),
+    ]))?;
+    let key = app.queues.find_key(&app.pool, &name).await?.ok_or_else(missing)?;
+    let only = [key];
+    let filter = Filter { queues: Some(&only), worker: None };
+    let mut conn = page::begin(&app.pool).await?;
+    let now = clock::get_now(&mut conn).await?;
+    let row = page::list_queues(&mut conn, Some(key)).await?.pop().ok_or_else(missing)?;
+    let hidden =
+        page::list_hidden(&mut conn).await?.into_iter().find(|(of, _)| *of == key).map_or(0, |(_, count)| count);
+    let waiting = page::list_waiting(&mut conn, key, ROWS_MAX).await?;
+    let claims = page::list_claims(&mut conn, filter, ROWS_MAX).await?;
+    let failures = rows::failures(&mut conn, &visit, filter).await?;
+    let ended = page::list_ended(&mut conn, Ends::All, filter, page::ENDED_READ).await?;
+    let work = rows::work(&page::list_holders(&mut conn, Some(key)).await?, &ended);
+    conn.commit().await?;
+    let (claims_scope, workers_scope) = (claims_scope(&row.name), workers_scope(&row.name));
+    let body = html! {
+        h1 { span.kind { "Queue" } (row.name) }
+        (figures(&visit, &row, hidden, now))
+        div.columns {
+            (waiting_section(&visit, &row.name, &waiting, now))
+            @if !visit.may(claims_scope.clone()) {
+                (section("Running claims", &html! {}, &html! { div.note { (layout::denied(&visit, &claims_scope)) } }))
+            } @else if claims.is_empty() {
+                (section("Running claims", &html! {}, &layout::empty(&html! { p { "No worker holds a task of this queue." } })))
+            } @else {
+                (section("Running claims", &html! { "those that end first" }, &rows::claims(&visit, &claims, now, ABOUT)))
+            }
+        }
+        (rows::failures_section(&visit, &failures, now, ABOUT))
+        @if visit.may(workers_scope.clone()) {
+            (rows::workers_section(&visit, &work, now, ABOUT))
+        } @else {
+            (section("Workers", &html! {}, &html! { div.note { (layout::denied(&visit, &workers_scope)) } }))
+        }
+    };
+    Ok(Page { title: format!("Queue {name}"), refresh: Some(REFRESH), body })
+}
+
+fn figures(visit: &Visit, row: &QueueRow, hidden: i64, now: DateTime<Utc>) -> Markup {
+    let unseen = html! { span.dim title="You may not see this." { "–" } };
+    let pending = may_see_pending(visit, &row.name);
+    html! { dl.figures {
+        div { dt { "Pending" } dd { @if pending { (layout::number(row.pending)) } @else { (unseen) } } }
+        div { dt { "Claimed" } dd { @if may_see_claimed(visit, &row.name) { (layout::number(row.claimed)) } @else { (unseen) } } }
+        div { dt title="Messages that pollers have got and not deleted yet" { "Hidden messages" }
+            dd { @if pending { (layout::number(hidden)) } @else { (unseen) } } }
+        div { dt { "Longest wait" } dd { @match row.oldest { Some(time) if pending => (layout::span(time, now)), _ => { span.zero { "–" } } } } }
+    } }
+}
+
+fn waiting_section(visit: &Visit, name: &str, waiting: &[WaitingRow], now: DateTime<Utc>) -> Markup {
+    let title = "Next in line";
+    let required = Expression::from(format!("queue:pending-list:{name}"));
+    if !visit.may(required.clone()) {
+        return section(title, &html! {}, &html! { div.note { (layout::denied(visit, &required)) } });
+    }
+    if waiting.is_empty() {
+        return section(title, &html! {}, &layout::empty(&html! { p { "Nothing waits for a worker." } }));
+    }
+    let cells = |row: &WaitingRow| {
+        let priority = html! {
+            (row.priority)
+            @if let Some(until) = row.hidden_until { " " span.dim { "message hidden for " (layout::span(until, now)) } }
+        };
+        vec![
+            ("Task", layout::task(visit, &row.task.to_string(), row.definition.as_deref())),
+            (">Run", html! { (row.run) }),
+            ("Priority", priority),
+            (">Waiting for", layout::span(row.scheduled, now)),
+            (">Deadline", layout::time(row.deadline, now)),
+        ]
+    };
+    let rows: Vec<_> = waiting.iter().map(cells).collect();
+    section(title, &html! { "in the order of service" }, &table(&rows))
+}

@@ -1,0 +1,189 @@
+//! The tables that several pages show.
+
+use std::collections::HashMap;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use maud::{Markup, html};
+use sqlx::PgConnection;
+use tenure_api::states::RunState;
+
+use super::layout::{self, section, table};
+use super::text;
+use super::visit::Visit;
+use crate::domain::scopes::Expression;
+use crate::store::page::{self, ClaimRow, EndedRow, Ends, Filter, HolderRow};
+
+/// Rows of a table of claims, of ended runs, or of waiting runs.
+pub(super) const ROWS_MAX: i64 = 25;
+/// Workers in a table.
+const WORKERS_MAX: usize = 50;
+/// A claim that ends within this time is marked: its worker may be dead.
+const ENDS_SOON: TimeDelta = TimeDelta::seconds(60);
+
+/// What the visitor needs to see who holds what in a queue.
+pub(super) fn claims_scope(queue: &str) -> Expression {
+    format!("queue:claimed-list:{queue}").into()
+}
+
+/// What the visitor needs to see the workers of a queue.
+pub(super) fn workers_scope(queue: &str) -> Expression {
+    format!("queue:list-workers:{queue}").into()
+}
+
+/// Which columns a page can do without, because it is about one queue or one worker.
+#[derive(Clone, Copy, Default)]
+pub(super) struct About {
+    pub queue: bool,
+    pub worker: bool,
+}
+
+/// Running claims, those that end first on top.
+pub(super) fn claims(visit: &Visit, rows: &[ClaimRow], now: DateTime<Utc>, about: About) -> Markup {
+    let cells = |row: &ClaimRow| {
+        let left = html! { span.soon[row.taken_until - now < ENDS_SOON] {
+            @if row.taken_until <= now { "over by " }
+            (layout::span(row.taken_until, now))
+        } };
+        let mut cells = vec![
+            ("Task", layout::task(visit, &row.task.to_string(), row.definition.as_deref())),
+            (">Run", html! { (row.run) }),
+        ];
+        if !about.queue {
+            cells.push(("Queue", layout::queue(visit, &row.queue)));
+        }
+        if !about.worker {
+            cells.push(("Worker", layout::worker(visit, &row.worker_group, &row.worker_id)));
+        }
+        cells.extend([(">Running for", layout::span(row.started, now)), (">Time left", left)]);
+        cells
+    };
+    table(&rows.iter().map(cells).collect::<Vec<_>>())
+}
+
+/// Runs that have ended, the newest on top.
+pub(super) fn ended(visit: &Visit, rows: &[EndedRow], now: DateTime<Utc>, about: About) -> Markup {
+    let cells = |row: &EndedRow| {
+        let reason = html! {
+            @if row.reason.as_str() != row.state.as_str() { (row.reason) " " }
+            @if row.retried { span.dim { "tried again" } }
+        };
+        let mut cells = vec![
+            ("Task", layout::task(visit, &row.task.to_string(), row.definition.as_deref())),
+            (">Run", html! { (row.run) }),
+            ("State", layout::state(row.state.as_str())),
+            ("Reason", reason),
+        ];
+        if !about.queue {
+            cells.push(("Queue", layout::queue(visit, &row.queue)));
+        }
+        if !about.worker {
+            let worker = row.worker.as_ref().map(|(group, id)| layout::worker(visit, group, id));
+            cells.push(("Worker", worker.unwrap_or_else(layout::none)));
+        }
+        cells.push((">Ended", layout::time(row.resolved, now)));
+        cells
+    };
+    table(&rows.iter().map(cells).collect::<Vec<_>>())
+}
+
+/// Reads failures that the visitor may see.
+pub(super) async fn failures(
+    conn: &mut PgConnection,
+    visit: &Visit,
+    filter: Filter<'_>,
+) -> Result<Vec<EndedRow>, sqlx::Error> {
+    let mut rows = page::list_ended(conn, Ends::Failures, filter, ROWS_MAX).await?;
+    rows.retain(|row| visit.may(format!("queue:status:{}", row.task)));
+    Ok(rows)
+}
+
+/// The section of the latest failures.
+pub(super) fn failures_section(visit: &Visit, rows: &[EndedRow], now: DateTime<Utc>, about: About) -> Markup {
+    let aside = html! { "failed runs and exceptions, newest first" };
+    if rows.is_empty() {
+        let note = html! { p { "Nothing has failed lately, as far as the newest part of the event log tells." } };
+        return section("Latest failures", &html! {}, &layout::empty(&note));
+    }
+    section("Latest failures", &aside, &ended(visit, rows, now, about))
+}
+
+/// What a worker did lately in a queue.
+pub(super) struct Work {
+    queue: String,
+    group: String,
+    id: String,
+    running: i64,
+    completed: i64,
+    failed: i64,
+    seen: DateTime<Utc>,
+}
+
+/// Puts together who holds claims and who ended runs, the latest seen first.
+pub(super) fn work(holders: &[HolderRow], ended: &[EndedRow]) -> Vec<Work> {
+    let mut found: HashMap<(&str, &str, &str), Work> = HashMap::new();
+    let fresh = |queue: &str, group: &str, id: &str, seen: DateTime<Utc>| Work {
+        queue: queue.to_owned(),
+        group: group.to_owned(),
+        id: id.to_owned(),
+        running: 0,
+        completed: 0,
+        failed: 0,
+        seen,
+    };
+    for row in holders {
+        let (queue, group, id) = (row.queue.as_str(), row.worker_group.as_str(), row.worker_id.as_str());
+        let entry = found.entry((queue, group, id)).or_insert_with(|| fresh(queue, group, id, row.last_claimed));
+        entry.running += row.running;
+        entry.seen = entry.seen.max(row.last_claimed);
+    }
+    for row in ended {
+        let Some((group, id)) = &row.worker else { continue };
+        let entry = found.entry((&row.queue, group, id)).or_insert_with(|| fresh(&row.queue, group, id, row.resolved));
+        entry.seen = entry.seen.max(row.resolved);
+        match row.state {
+            RunState::Completed => entry.completed += 1,
+            RunState::Failed | RunState::Exception => entry.failed += 1,
+            RunState::Pending | RunState::Running => {}
+        }
+    }
+    let mut all: Vec<Work> = found.into_values().collect();
+    all.sort_by(|a, b| b.seen.cmp(&a.seen).then_with(|| (&a.group, &a.id, &a.queue).cmp(&(&b.group, &b.id, &b.queue))));
+    all
+}
+
+/// The section of workers; `all` are those that the visitor may see.
+pub(super) fn workers_section(visit: &Visit, all: &[Work], now: DateTime<Utc>, about: About) -> Markup {
+    if all.is_empty() {
+        let note = html! {
+            p { "No worker holds a task or has ended one lately." }
+            p { "Start one:" }
+            pre { "tenure-worker run --root-url " (visit.root_url) " --task-queue " i { "QUEUE" } " --worker-group "
+                i { "GROUP" } " --worker-id " i { "ID" } }
+        };
+        return section("Workers", &html! {}, &layout::empty(&note));
+    }
+    let cells = |work: &Work| {
+        let mut cells = vec![("Worker", layout::worker(visit, &work.group, &work.id))];
+        if !about.queue {
+            cells.push(("Queue", layout::queue(visit, &work.queue)));
+        }
+        cells.extend([
+            (">Running", layout::number(work.running)),
+            (">Completed", layout::number(work.completed)),
+            (">Failed", layout::number(work.failed)),
+            (">Last seen", layout::time(work.seen, now)),
+        ]);
+        cells
+    };
+    let rows: Vec<_> = all.iter().take(WORKERS_MAX).map(cells).collect();
+    let aside = html! { "by what they hold, and the last " (text::count(page::ENDED_READ)) " runs that ended"
+    @if all.len() > WORKERS_MAX { "; " (WORKERS_MAX) " of " (all.len()) " shown" } };
+    section("Workers", &aside, &table(&rows))
+}
+
+impl Work {
+    /// The queue that the work was for.
+    pub(super) fn queue(&self) -> &str {
+        &self.queue
+    }
+}

@@ -1,0 +1,128 @@
+//! `/task/<taskId>`: a task, its runs, and its definition.
+
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+use maud::{Markup, html};
+use tenure_api::bodies::{Metadata, Run, Status};
+use tenure_api::dates::Timestamp;
+use tenure_api::ids::TaskId;
+use tenure_api::states::ReasonCreated;
+
+use super::layout::{self, Cells, section, table};
+use super::overview::REFRESH;
+use super::visit::Visit;
+use super::{Page, Trouble, text};
+use crate::domain::scopes::Expression;
+use crate::http::app::App;
+use crate::store::{clock, tasks};
+
+/// `GET /task/:taskId`
+pub(super) async fn task(app: App, visit: Arc<Visit>) -> Result<Page, Trouble> {
+    let id: TaskId =
+        visit.param("taskId").parse().map_err(|_| Trouble::NotFound("This is not the id of a task.".to_owned()))?;
+    let of_status = Expression::from(format!("queue:status:{id}"));
+    let of_definition = Expression::from(format!("queue:get-task:{id}"));
+    visit.authorize(Expression::any_of([of_status.clone(), of_definition.clone()]))?;
+    let task = app.status.submit(id).await?;
+    let status = task.status();
+    let mut conn = app.pool.acquire().await?;
+    let now = clock::get_now(&mut conn).await?;
+    let may_read = visit.may(of_definition.clone());
+    let definition = if may_read { tasks::find_definition(&mut conn, id.uuid()).await? } else { None };
+    drop(conn);
+    let metadata = definition.as_deref().and_then(text::metadata);
+    let name = metadata.as_ref().map(|metadata| metadata.name.trim()).filter(|name| !name.is_empty());
+    let body = html! {
+        h1 { span.kind { "Task" } @match name { Some(name) => (name), None => { code { (id) } } } }
+        @if visit.may(of_status.clone()) {
+            (facts(&visit, &status, now))
+            @if let Some(metadata) = &metadata { (about(metadata)) }
+            (runs(&visit, &status, now))
+        } @else {
+            (section("Status", &html! {}, &html! { div.note { (layout::denied(&visit, &of_status)) } }))
+            @if let Some(metadata) = &metadata { (about(metadata)) }
+        }
+        @if let Some(definition) = &definition {
+            (definition_section(&visit, id, definition))
+        } @else {
+            (section("Definition", &html! {}, &html! { div.note { (layout::denied(&visit, &of_definition)) } }))
+        }
+    };
+    let refresh = (!matches!(status.state.as_str(), "completed" | "failed" | "exception")).then_some(REFRESH);
+    Ok(Page { title: format!("Task {}", name.unwrap_or(&id.to_string())), refresh, body })
+}
+
+fn facts(visit: &Visit, status: &Status, now: DateTime<Utc>) -> Markup {
+    html! { dl.facts {
+        div { dt { "State" } dd { (layout::state(status.state.as_str())) } }
+        div { dt { "Task" } dd { code { (status.task_id) } } }
+        div { dt { "Queue" } dd { (layout::queue(visit, status.task_queue_id.as_str())) } }
+        div { dt { "Group" } dd { a href=(visit.link_to("group", &[&status.task_group_id.to_string()])) { code { (status.task_group_id) } } } }
+        div { dt { "Priority" } dd { (status.priority) } }
+        div { dt { "Retries left" } dd { (status.retries_left) } }
+        div { dt { "Scheduler" } dd { (status.scheduler_id) } }
+        div { dt { "Project" } dd { (status.project_id) } }
+        div { dt { "Deadline" } dd { (layout::time(status.deadline.time(), now)) } }
+        div { dt { "Expires" } dd { (layout::time(status.expires.time(), now)) } }
+    } }
+}
+
+fn about(metadata: &Metadata) -> Markup {
+    html! { section.panel {
+        @if !metadata.description.trim().is_empty() { p.description { (metadata.description) } }
+        dl.facts {
+            div { dt { "Owner" } dd { (metadata.owner) } }
+            div { dt { "Source" } dd {
+                @match text::web_url(&metadata.source) {
+                    Some(url) => { a href=(url) rel="noreferrer noopener nofollow" { (url) } },
+                    None => (metadata.source),
+                }
+            } }
+        }
+    } }
+}
+
+fn runs(visit: &Visit, status: &Status, now: DateTime<Utc>) -> Markup {
+    if status.runs.is_empty() {
+        let note = html! { p { "The task has no run yet: it has not been scheduled." } };
+        return section("Runs", &html! {}, &layout::empty(&note));
+    }
+    let rows: Vec<_> = status.runs.iter().rev().map(|run| run_cells(visit, run, now)).collect();
+    section("Runs", &html! { "newest first" }, &table(&rows))
+}
+
+fn run_cells(visit: &Visit, run: &Run, now: DateTime<Utc>) -> Cells {
+    let reason = html! {
+        @if let Some(reason) = run.reason_resolved.filter(|reason| reason.as_str() != run.state.as_str()) { (reason) " " }
+        @if run.reason_created != ReasonCreated::Scheduled { span.dim { "made by " (run.reason_created) } }
+    };
+    let worker = run.worker_group.as_deref().zip(run.worker_id.as_deref());
+    let time = |time: Option<Timestamp>| time.map_or_else(layout::none, |time| layout::time(time.time(), now));
+    // What an ended claim would have lasted to is of no use to anybody.
+    let taken_until = run.taken_until.filter(|_| run.resolved.is_none());
+    vec![
+        (">Run", html! { (run.run_id) }),
+        ("State", layout::state(run.state.as_str())),
+        ("Reason", reason),
+        ("Worker", worker.map_or_else(layout::none, |(group, id)| layout::worker(visit, group, id))),
+        (">Scheduled", time(Some(run.scheduled))),
+        (">Started", time(run.started)),
+        (">Ended", time(run.resolved)),
+        (">Taken until", time(taken_until)),
+    ]
+}
+
+fn definition_section(visit: &Visit, id: TaskId, definition: &str) -> Markup {
+    let (shown, cut) = text::beginning(definition, text::DEFINITION_SHOWN);
+    let whole = visit.link(&format!("/api/queue/v1/task/{id}"));
+    let aside = html! { a href=(whole) { "as JSON" } };
+    section(
+        "Definition",
+        &aside,
+        &html! {
+            @if cut { p.warning { "This is only its beginning: it is " (text::count(i64::try_from(definition.len()).unwrap_or(i64::MAX))) " bytes long." } }
+            pre.json { (text::pretty(shown)) }
+        },
+    )
+}

@@ -1,0 +1,209 @@
+//! Words and numbers as people read them.
+
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde::Deserialize;
+use tenure_api::bodies::Metadata;
+
+/// Characters of a long id that are shown.
+const ID_SHOWN: usize = 8;
+/// How much of a definition is shown, in bytes; the API has the rest.
+pub(super) const DEFINITION_SHOWN: usize = 256 << 10;
+
+/// A span of time in its two largest units: `3 m 20 s`.
+pub(super) fn span(span: TimeDelta) -> String {
+    let seconds = span.num_seconds().unsigned_abs();
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
+    let two = |large: u64, large_unit: &str, small: u64, small_unit: &str| {
+        if small == 0 { format!("{large} {large_unit}") } else { format!("{large} {large_unit} {small} {small_unit}") }
+    };
+    if days > 0 {
+        two(days, "d", hours, "h")
+    } else if hours > 0 {
+        two(hours, "h", minutes, "m")
+    } else if minutes > 0 {
+        two(minutes, "m", seconds % 60, "s")
+    } else {
+        format!("{seconds} s")
+    }
+}
+
+/// A moment as seen from now: `3 m ago`, `in 20 s`, `now`.
+pub(super) fn relative(time: DateTime<Utc>, now: DateTime<Utc>) -> String {
+    let since = now - time;
+    if since.num_seconds() == 0 {
+        "now".to_owned()
+    } else if since > TimeDelta::zero() {
+        format!("{} ago", span(since))
+    } else {
+        format!("in {}", span(since))
+    }
+}
+
+/// A span that may be far below a second.
+pub(super) fn age(age: Duration) -> String {
+    if age < Duration::from_secs(1) {
+        return format!("{} ms", age.as_millis());
+    }
+    TimeDelta::from_std(age).map_or_else(|_| "ages".to_owned(), span)
+}
+
+/// A number with its thousands apart.
+pub(super) fn count(number: i64) -> String {
+    let digits = number.unsigned_abs().to_string();
+    let mut text = if number < 0 { "\u{2212}".to_owned() } else { String::new() };
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push('\u{202f}');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// The beginning of an id.
+pub(super) fn short(id: &str) -> &str {
+    id.get(..ID_SHOWN).unwrap_or(id)
+}
+
+/// The metadata of a definition, if they can be read.
+pub(super) fn metadata(definition: &str) -> Option<Metadata> {
+    #[derive(Deserialize)]
+    struct Definition {
+        metadata: Metadata,
+    }
+    serde_json::from_str::<Definition>(definition).ok().map(|definition| definition.metadata)
+}
+
+/// A URL that a browser may be led to: nothing that a browser would run.
+pub(super) fn web_url(url: &str) -> Option<&str> {
+    let web = ["https://", "http://"].iter().any(|scheme| {
+        url.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme)) && url.len() > scheme.len()
+    });
+    (web && !url.chars().any(|character| character.is_control() || character.is_whitespace())).then_some(url)
+}
+
+/// JSON with a line for each member. Every token stays as it was written: numbers keep their digits, keys their order.
+pub(super) fn pretty(json: &str) -> String {
+    let mut out = String::with_capacity(json.len() * 2);
+    let mut depth = 0_usize;
+    let mut tokens = json.chars().peekable();
+    let line = |out: &mut String, depth: usize| {
+        out.push('\n');
+        out.extend(std::iter::repeat_n("  ", depth));
+    };
+    while let Some(token) = tokens.next() {
+        match token {
+            ' ' | '\n' | '\r' | '\t' => {}
+            '"' => {
+                out.push('"');
+                while let Some(character) = tokens.next() {
+                    out.push(character);
+                    match character {
+                        '\\' => out.extend(tokens.next()),
+                        '"' => break,
+                        _ => {}
+                    }
+                }
+            }
+            '{' | '[' => {
+                out.push(token);
+                while tokens.next_if(char::is_ascii_whitespace).is_some() {}
+                match tokens.next_if(|next| matches!(next, '}' | ']')) {
+                    Some(end) => out.push(end),
+                    None => {
+                        depth += 1;
+                        line(&mut out, depth);
+                    }
+                }
+            }
+            '}' | ']' => {
+                depth = depth.saturating_sub(1);
+                line(&mut out, depth);
+                out.push(token);
+            }
+            ',' => {
+                out.push(',');
+                line(&mut out, depth);
+            }
+            ':' => out.push_str(": "),
+            _ => out.push(token),
+        }
+    }
+    out
+}
+
+/// The beginning of a text, cut between characters, and whether there is more.
+pub(super) fn beginning(text: &str, bytes_max: usize) -> (&str, bool) {
+    let end = text.floor_char_boundary(bytes_max);
+    (&text[..end], end < text.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_told_in_their_two_largest_units() {
+        for (seconds, text) in [
+            (0, "0 s"),
+            (59, "59 s"),
+            (60, "1 m"),
+            (200, "3 m 20 s"),
+            (3_600, "1 h"),
+            (3_725, "1 h 2 m"),
+            (86_400, "1 d"),
+            (100_000, "1 d 3 h"),
+            (-200, "3 m 20 s"),
+        ] {
+            assert_eq!(span(TimeDelta::seconds(seconds)), text);
+        }
+        let now = DateTime::UNIX_EPOCH;
+        assert_eq!(relative(now - TimeDelta::seconds(5), now), "5 s ago");
+        assert_eq!(relative(now + TimeDelta::seconds(65), now), "in 1 m 5 s");
+        assert_eq!(relative(now + TimeDelta::milliseconds(900), now), "now");
+        assert_eq!(age(Duration::from_millis(12)), "12 ms");
+        assert_eq!(age(Duration::from_secs(61)), "1 m 1 s");
+    }
+
+    #[test]
+    fn large_numbers_have_their_thousands_apart() {
+        let texts = [0, 7, 999, 1_000, 1_234_567, -1_000].map(count);
+        assert_eq!(texts, ["0", "7", "999", "1\u{202f}000", "1\u{202f}234\u{202f}567", "\u{2212}1\u{202f}000"]);
+    }
+
+    #[test]
+    fn only_addresses_of_the_web_become_links() {
+        for url in ["https://example.com/x?y", "HTTP://x"] {
+            assert_eq!(web_url(url), Some(url));
+        }
+        for url in [
+            "javascript:alert(1)",
+            " https://x",
+            "https://",
+            "data:text/html,x",
+            "//x",
+            "java\tscript:x",
+            "é",
+            "https://x y",
+            "http://\u{1}",
+        ] {
+            assert_eq!(web_url(url), None, "{url}");
+        }
+    }
+
+    #[test]
+    fn json_is_laid_out_and_its_tokens_stay() {
+        let json = r#"{"b":[1.50,-0,{}],"a":{"s":"x\"{,:\\"},"e":[ ],"n":null}"#;
+        let expected = "{\n  \"b\": [\n    1.50,\n    -0,\n    {}\n  ],\n  \"a\": {\n    \"s\": \"x\\\"{,:\\\\\"\n  },\n  \"e\": [],\n  \"n\": null\n}";
+        assert_eq!(pretty(json), expected);
+        assert_eq!(pretty(&pretty(json)), expected);
+    }
+
+    #[test]
+    fn a_text_is_cut_between_characters() {
+        assert_eq!(beginning("aé", 2), ("a", true));
+        assert_eq!(beginning("aé", 3), ("aé", false));
+    }
+}

@@ -1,0 +1,203 @@
+//! One request for a page: who it is from, and what its URL says.
+
+use axum::RequestExt;
+use axum::extract::{RawPathParams, Request};
+use axum::response::Response;
+use http::header::{COOKIE, HOST, ORIGIN};
+use http::{HeaderMap, StatusCode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+
+use super::{Trouble, answer, layout};
+use crate::auth::{AuthError, Now, Principal, RequestParts, Session};
+use crate::domain::scopes::Expression;
+use crate::http::app::App;
+
+/// What is escaped in a segment of a path.
+const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+/// The longest path that a login leads back to, in bytes.
+const NEXT_MAX: usize = 512;
+
+/// A visitor and where they are.
+pub(super) struct Visit {
+    /// The visitor's session; none for who is not logged in.
+    pub session: Option<Session>,
+    principal: Principal,
+    base: String,
+    /// The root URL, for commands that are shown.
+    pub root_url: String,
+    /// Path and query, without the path of the root URL.
+    pub place: String,
+    params: Vec<(String, String)>,
+    query: Vec<(String, String)>,
+}
+
+impl Visit {
+    /// Finds out who asks for what. The error is the answer.
+    pub(super) async fn read(app: &App, mut request: Request) -> Result<Self, Response> {
+        let params = request
+            .extract_parts::<RawPathParams>()
+            .await
+            .map(|params| params.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect::<Vec<_>>());
+        let uri = request.uri();
+        let place = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str).to_owned();
+        let query = read_query(uri.query().unwrap_or_default());
+        let (session, principal) = match find_visitor(app, request.headers()).await {
+            Ok(found) => found,
+            Err(trouble) => {
+                let visit = Self::unknown(app);
+                return Err(answer(trouble.status(), &layout::frame(&visit, &trouble.page(&visit))));
+            }
+        };
+        let known = Self { session, principal, place, query, ..Self::unknown(app) };
+        match params {
+            Ok(params) => Ok(Self { params, ..known }),
+            Err(_) => {
+                let trouble = Trouble::NotFound("The address cannot be read.".to_owned());
+                Err(answer(StatusCode::BAD_REQUEST, &layout::frame(&known, &trouble.page(&known))))
+            }
+        }
+    }
+
+    /// Somebody of whom nothing is known, who may do nothing.
+    pub(super) fn unknown(app: &App) -> Self {
+        Self {
+            session: None,
+            principal: Principal { client_id: None, scopes: std::sync::Arc::default(), expires_ms: None },
+            base: app.pages.base.clone(),
+            root_url: app.pages.root_url.clone(),
+            place: "/".to_owned(),
+            params: Vec::new(),
+            query: Vec::new(),
+        }
+    }
+
+    /// Whether the visitor may do what requires these scopes.
+    pub(super) fn may(&self, required: impl Into<Expression>) -> bool {
+        self.principal.authorize(&required.into()).is_ok()
+    }
+
+    /// Lets the visitor see what requires these scopes.
+    pub(super) fn authorize(&self, required: impl Into<Expression>) -> Result<(), Trouble> {
+        let required = required.into();
+        self.principal.authorize(&required).map_err(|_| Trouble::Denied(required))
+    }
+
+    /// What the visitor calls itself.
+    pub(super) fn client_id(&self) -> Option<&str> {
+        self.session.as_ref().and_then(|session| session.principal.client_id.as_deref())
+    }
+
+    /// A parameter of the path, decoded; empty if the route has none of that name.
+    pub(super) fn param(&self, name: &str) -> &str {
+        self.params.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
+    }
+
+    /// A parameter of the query string.
+    pub(super) fn query(&self, name: &str) -> Option<&str> {
+        self.query.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The path of a page, as browsers see it.
+    pub(super) fn link(&self, path: &str) -> String {
+        format!("{}{path}", self.base)
+    }
+
+    /// The path of a page whose name has these parts.
+    pub(super) fn link_to(&self, kind: &str, parts: &[&str]) -> String {
+        let mut path = format!("{}/{kind}", self.base);
+        for part in parts {
+            path.push('/');
+            path.extend(utf8_percent_encode(part, SEGMENT));
+        }
+        path
+    }
+
+    /// The login, which leads back here.
+    pub(super) fn login(&self) -> String {
+        let place = safe_place(&self.place).filter(|place| !place.starts_with("/login")).unwrap_or("/");
+        format!("{}/login?next={}", self.base, utf8_percent_encode(place, SEGMENT))
+    }
+}
+
+/// A path of ours that a login may lead to. Anything that a browser could take for another site is none.
+pub(super) fn safe_place(place: &str) -> Option<&str> {
+    let ours = place.starts_with('/') && !place.starts_with("//") && place.len() <= NEXT_MAX;
+    let plain = place.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/-_.~%?=&".contains(&byte));
+    (ours && plain).then_some(place)
+}
+
+fn read_query(query: &str) -> Vec<(String, String)> {
+    let decode = |text: &str| percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned();
+    let pairs = query.split('&').filter(|pair| !pair.is_empty());
+    pairs
+        .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+        .map(|(name, value)| (decode(name), decode(value)))
+        .collect()
+}
+
+/// What the cookie is called. A browser takes the prefix as a promise that only this host can set it.
+pub(super) fn cookie_name(app: &App) -> &'static str {
+    if app.pages.secure() { "__Host-tenure-session" } else { "tenure-session" }
+}
+
+/// The session of a request, and what its sender may do.
+pub(super) async fn find_visitor(app: &App, headers: &HeaderMap) -> Result<(Option<Session>, Principal), Trouble> {
+    let name = cookie_name(app);
+    let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let mut pairs = cookies.flat_map(|cookies| cookies.split(';')).filter_map(|cookie| cookie.trim().split_once('='));
+    if let Some((_, ticket)) = pairs.find(|(known, _)| *known == name) {
+        let now = app.now().await?;
+        if let Some(session) = app.authenticator.resume(ticket, now).await.map_err(|error| lookup_failed(&error))? {
+            let principal = session.principal.clone();
+            return Ok((Some(session), principal));
+        }
+    }
+    let nobody = RequestParts::default();
+    let principal = app.authenticator.authenticate(&nobody, Now { real_ms: 0, server_ms: 0 }).await;
+    Ok((None, principal.map_err(|error| lookup_failed(&error))?))
+}
+
+fn lookup_failed(error: &AuthError) -> Trouble {
+    tracing::warn!(%error, "a visitor of the page could not be looked up");
+    Trouble::Unavailable
+}
+
+/// Whether a form was sent from a page of ours: every browser of today says where a form comes from.
+pub(super) fn is_from_us(app: &App, headers: &HeaderMap) -> bool {
+    let text =
+        |value: Option<&http::HeaderValue>| value.map(|value| value.to_str().unwrap_or("?").to_ascii_lowercase());
+    let site = text(headers.get("sec-fetch-site"));
+    let origin = text(headers.get(ORIGIN));
+    // Whoever came by another name for this server is from us as well.
+    let by_host = text(headers.get(HOST)).map(|host| [format!("http://{host}"), format!("https://{host}")]);
+    let ours =
+        |origin: &String| *origin == app.pages.origin || by_host.as_ref().is_some_and(|names| names.contains(origin));
+    match (&site, &origin) {
+        (None, None) => false,
+        (site, origin) => site.as_ref().is_none_or(|site| site == "same-origin") && origin.as_ref().is_none_or(ours),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_login_leads_back_to_our_own_pages_only() {
+        for ours in ["/", "/task/abc", "/queue/a/b?refresh=off", "/group/x?after=a%2Fb&refresh=off"] {
+            assert_eq!(safe_place(ours), Some(ours));
+        }
+        let long = format!("/{}", "x".repeat(NEXT_MAX));
+        for bad in
+            ["", "task", "//evil", "/\\evil", "https://evil", "/a\r\nSet-Cookie: x", "/a\tb", "/a:b", "/é", &long]
+        {
+            assert_eq!(safe_place(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_query_is_decoded_once() {
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        assert_eq!(read_query("a=b+c&d=%2Fx%252F&&e"), [pair("a", "b c"), pair("d", "/x%2F"), pair("e", "")]);
+    }
+}

@@ -1,0 +1,226 @@
+//! Working off what dependencies wait for.
+//!
+//! The event log is the list of work: what it says was committed before it got its position. So of an edge and the end
+//! of its required task, whichever is read later finds the other one committed, and no race can lose both. Reading the
+//! log locks nothing but the reader's own row; what it finds goes into `dependency_work`, from where it is settled in
+//! slices that pass over locked tasks.
+
+use std::collections::HashSet;
+
+use sqlx::{Connection, PgConnection};
+use uuid::Uuid;
+
+use super::scheduling::{self, When};
+
+/// Rows of the log that one transaction reads; a row has up to a batch of transitions.
+const LOG_ROWS: i64 = 50;
+/// Edges that one transaction settles, and so the most tasks that it locks.
+pub const EDGES_MAX: usize = 500;
+
+/// What reading a part of the log came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Read {
+    /// So many rows of it, and perhaps more are left.
+    Rows(usize),
+    /// Another server is reading.
+    Busy,
+}
+
+/// Moves the reader to the end of the log if there are no dependencies at all, so that nobody pays for them who has none.
+/// Answers whether that is so.
+pub async fn skip_log(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"-- skip_dependency_log
+        WITH none AS MATERIALIZED (
+            -- In the order of an index, which knows what has been deleted.
+            SELECT NOT EXISTS (SELECT FROM (SELECT required FROM dependencies ORDER BY required LIMIT 1) e) AS none
+        ),
+        last AS MATERIALIZED (
+            SELECT first + events - 1 AS position FROM outbox_order WHERE (SELECT none FROM none)
+            ORDER BY first DESC LIMIT 1
+        ),
+        moved AS (
+            UPDATE log_readers r SET position = last.position FROM last
+            WHERE r.name = 'dependencies' AND r.position < last.position
+        )
+        SELECT none AS "none!" FROM none"#
+    )
+    .fetch_one(conn)
+    .await
+}
+
+/// Reads the next part of the log and notes as work what some unsatisfied edge waits for.
+pub async fn read_log(conn: &mut PgConnection) -> Result<Read, sqlx::Error> {
+    let row = sqlx::query!(
+        r#"-- read_dependency_log
+        WITH reader AS MATERIALIZED (
+            SELECT position FROM log_readers WHERE name = 'dependencies' FOR UPDATE SKIP LOCKED
+        ),
+        part AS MATERIALIZED (
+            SELECT o.first, o.events, x.kinds, x.seqs FROM outbox_order o JOIN outbox x ON x.id = o.outbox_id
+            WHERE o.first > (SELECT position FROM reader) ORDER BY o.first LIMIT $1
+        ),
+        happened AS MATERIALIZED (
+            SELECT DISTINCT e.seq, e.kind FROM part, unnest(part.kinds, part.seqs) AS e(kind, seq)
+            WHERE e.kind IN (3, 4, 5, 7)
+        ),
+        noted AS (
+            INSERT INTO dependency_work (seq, kind)
+            SELECT h.seq, h.kind FROM happened h
+            WHERE CASE WHEN h.kind = 7 THEN EXISTS (
+                    -- A task was created while one that it waits for ended.
+                    SELECT FROM task_definitions n
+                    JOIN dependencies e ON e.dependent = n.id AND NOT e.satisfied
+                    JOIN task_definitions d ON d.seq = e.required
+                    JOIN tasks t ON t.id = d.id AND (t.state = 3 OR (e.any_end AND t.state > 1))
+                    WHERE n.seq = h.seq)
+                ELSE EXISTS (
+                    SELECT FROM dependencies e
+                    WHERE e.required = h.seq AND NOT e.satisfied AND (h.kind = 3 OR e.any_end))
+                END
+            ORDER BY h.seq
+        ),
+        moved AS (
+            UPDATE log_readers r SET position = p.position
+            FROM (SELECT max(first + events - 1) AS position FROM part HAVING count(*) > 0) p
+            WHERE r.name = 'dependencies' AND EXISTS (SELECT FROM reader)
+        )
+        SELECT (SELECT count(*) FROM reader) AS "readers!", (SELECT count(*) FROM part) AS "rows!""#,
+        LOG_ROWS
+    )
+    .fetch_one(conn)
+    .await?;
+    if row.readers == 0 {
+        return Ok(Read::Busy);
+    }
+    Ok(Read::Rows(usize::try_from(row.rows).unwrap_or_default()))
+}
+
+/// What became of a slice of edges.
+#[derive(Debug, Default)]
+pub struct Slice {
+    /// Edges that the slice looked at.
+    pub found: usize,
+    /// Whether there may be more.
+    pub full: bool,
+    /// Those that it marked as satisfied; of the others somebody holds the dependent task.
+    pub settled: usize,
+    /// The queues of the tasks that it scheduled, one for each.
+    pub scheduled: Vec<i32>,
+}
+
+/// Marks a slice of the edges for which there is work, and schedules what waits for nothing any more.
+///
+/// The dependents are locked before the edges are marked, and tested in a statement of its own after that: of two
+/// transactions that mark the last two edges of a task, the one that locks it second sees what the first one marked.
+pub async fn settle(conn: &mut PgConnection) -> Result<Slice, sqlx::Error> {
+    let mut transaction = conn.begin().await?;
+    let mut due = list_due(&mut transaction).await?;
+    let full = due.len() == EDGES_MAX;
+    // Several rows of work may be about one edge.
+    due.sort_unstable();
+    due.dedup();
+    if due.is_empty() {
+        forget_done(&mut transaction).await?;
+        transaction.commit().await?;
+        return Ok(Slice::default());
+    }
+    let dependents: Vec<Uuid> = due.iter().map(|(_, dependent)| *dependent).collect();
+    let locked: Vec<Uuid> = sqlx::query_scalar!(
+        "-- lock_dependents\nSELECT id FROM tasks WHERE id = ANY($1) ORDER BY id FOR UPDATE SKIP LOCKED",
+        &dependents
+    )
+    .fetch_all(&mut *transaction)
+    .await?;
+    let settled = mark(&mut transaction, &due, &locked).await?;
+    let scheduled = schedule(&mut transaction, &locked).await?;
+    if !full {
+        forget_done(&mut transaction).await?;
+    }
+    transaction.commit().await?;
+    Ok(Slice { found: due.len(), full, settled, scheduled })
+}
+
+async fn schedule(transaction: &mut PgConnection, locked: &[Uuid]) -> Result<Vec<i32>, sqlx::Error> {
+    #[cfg(feature = "test-util")]
+    {
+        use crate::breakage::{Breakage, is_on, strikes};
+        if locked.iter().any(|_| strikes(Breakage::LoseDependent)) {
+            return Ok(Vec::new());
+        }
+        if is_on(Breakage::ScheduleEarly) {
+            return scheduling::schedule(transaction, locked, When::Always).await;
+        }
+    }
+    scheduling::schedule(transaction, locked, When::Ready).await
+}
+
+/// Unsatisfied edges whose required task has ended as it must, in the order of the work; never more than a slice.
+async fn list_due(transaction: &mut PgConnection) -> Result<Vec<(i64, Uuid)>, sqlx::Error> {
+    let rows = sqlx::query!(
+        r#"-- list_due_dependencies
+        SELECT e.required AS "required!", e.dependent AS "dependent!"
+        FROM (SELECT id, seq, kind FROM dependency_work ORDER BY id) w
+        CROSS JOIN LATERAL (
+            SELECT e.required, e.dependent FROM dependencies e
+            WHERE w.kind = 3 AND e.required = w.seq AND NOT e.satisfied
+            UNION ALL
+            SELECT e.required, e.dependent FROM dependencies e
+            WHERE w.kind IN (4, 5) AND e.required = w.seq AND e.any_end AND NOT e.satisfied
+            UNION ALL
+            SELECT e.required, e.dependent
+            FROM task_definitions n
+            JOIN dependencies e ON e.dependent = n.id AND NOT e.satisfied
+            JOIN task_definitions d ON d.seq = e.required
+            JOIN tasks t ON t.id = d.id AND (t.state = 3 OR (e.any_end AND t.state > 1))
+            WHERE w.kind = 7 AND n.seq = w.seq
+        ) e
+        -- A subquery for each row, so that nobody gets the idea to read all tasks.
+        WHERE (SELECT true FROM tasks t WHERE t.id = e.dependent)
+        LIMIT $1"#,
+        EDGES_MAX as i64
+    )
+    .fetch_all(transaction)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.required, row.dependent)).collect())
+}
+
+async fn mark(transaction: &mut PgConnection, due: &[(i64, Uuid)], locked: &[Uuid]) -> Result<usize, sqlx::Error> {
+    let locked: HashSet<&Uuid> = locked.iter().collect();
+    let (required, dependents): (Vec<i64>, Vec<Uuid>) =
+        due.iter().copied().filter(|(_, dependent)| locked.contains(dependent)).unzip();
+    let marked = sqlx::query!(
+        "-- mark_dependencies
+        UPDATE dependencies e SET satisfied = true
+        FROM unnest($1::bigint[], $2::uuid[]) AS i(required, dependent)
+        WHERE e.required = i.required AND e.dependent = i.dependent AND NOT e.satisfied",
+        &required,
+        &dependents
+    )
+    .execute(transaction)
+    .await?
+    .rows_affected();
+    Ok(usize::try_from(marked).unwrap_or(usize::MAX))
+}
+
+/// Removes work without an edge that is left to settle. New edges come with work of their own.
+async fn forget_done(transaction: &mut PgConnection) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "-- forget_dependency_work
+        DELETE FROM dependency_work w
+        WHERE CASE w.kind WHEN 7 THEN NOT EXISTS (
+                SELECT FROM task_definitions n
+                JOIN dependencies e ON e.dependent = n.id AND NOT e.satisfied
+                JOIN task_definitions d ON d.seq = e.required
+                JOIN tasks t ON t.id = d.id AND (t.state = 3 OR (e.any_end AND t.state > 1))
+                WHERE n.seq = w.seq)
+            ELSE NOT EXISTS (
+                SELECT FROM dependencies e
+                WHERE e.required = w.seq AND NOT e.satisfied AND (w.kind = 3 OR e.any_end)
+                  AND (SELECT true FROM tasks x WHERE x.id = e.dependent))
+            END"
+    )
+    .execute(transaction)
+    .await?;
+    Ok(())
+}

@@ -1,0 +1,67 @@
+//! Ending tasks that nobody reports: their deadline has passed, or somebody cancels them.
+
+use sqlx::PgConnection;
+use tenure_api::states::ReasonResolved;
+use uuid::Uuid;
+
+/// Ends these tasks, whose rows are locked by this transaction, as exceptions: from pending, from running, from
+/// unscheduled. Answers those that it ended. A run that was claimed while the statement waited for its row is left out:
+/// the next statement finds it among the claims.
+pub async fn end_open(
+    transaction: &mut PgConnection,
+    locked: &[Uuid],
+    reason: ReasonResolved,
+) -> Result<Vec<Uuid>, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"-- end_open
+        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        open AS MATERIALIZED (SELECT id, seq, queue, run, state, retries_left FROM tasks WHERE id = ANY($1) AND state < 2),
+        unqueued AS (
+            DELETE FROM pending p USING open WHERE p.seq = open.seq
+            RETURNING p.seq, p.run, p.queue, p.scheduled, p.reason_created
+        ),
+        released AS (
+            DELETE FROM claims c USING open WHERE c.seq = open.seq
+            RETURNING c.seq, c.run, c.queue, c.scheduled, c.reason_created, c.started, c.taken_until, c.worker_group,
+                      c.worker_id
+        ),
+        ended AS (
+            SELECT seq, run, queue, scheduled, reason_created, NULL::timestamptz AS started,
+                   NULL::timestamptz AS taken_until, NULL::text AS worker_group, NULL::text AS worker_id,
+                   1 AS pending, 0 AS claimed
+            FROM unqueued
+            UNION ALL
+            SELECT seq, run, queue, scheduled, reason_created, started, taken_until, worker_group, worker_id, 0, 1
+            FROM released
+            UNION ALL
+            -- A task that never had a run gets one, made only to carry the exception (reason 4).
+            SELECT seq, 0, queue, moment.now, 4, NULL, NULL, NULL, NULL, 0, 0 FROM open, moment WHERE open.state = 0
+        ),
+        history AS (
+            INSERT INTO runs (seq, run, state, reason_created, reason_resolved, scheduled, started, resolved,
+                              taken_until, worker_group, worker_id)
+            SELECT seq, run, 5, reason_created, $2, scheduled, started, moment.now, taken_until, worker_group, worker_id
+            FROM ended, moment
+        ),
+        moved AS (
+            UPDATE tasks t SET state = 5, run = ended.run FROM ended, open WHERE open.seq = ended.seq AND t.id = open.id
+        ),
+        counted AS (
+            INSERT INTO counter_deltas (queue, pending, claimed)
+            SELECT queue, -sum(pending), -sum(claimed) FROM ended GROUP BY queue
+        ),
+        told AS (
+            INSERT INTO outbox (at, kinds, seqs, runs, retries_left)
+            SELECT min(moment.now), array_agg(5::smallint), array_agg(ended.seq), array_agg(ended.run::smallint),
+                   array_agg(open.retries_left)
+            FROM ended JOIN open ON open.seq = ended.seq, moment HAVING count(*) > 0
+            RETURNING id, cardinality(seqs) AS events
+        ),
+        told_of AS (INSERT INTO outbox_new (id, events) SELECT id, events FROM told)
+        SELECT open.id FROM ended JOIN open ON open.seq = ended.seq"#,
+        locked,
+        reason.code()
+    )
+    .fetch_all(transaction)
+    .await
+}

@@ -1,0 +1,89 @@
+//! Keys by which a repeated submission is recognized, each with the tasks that it made.
+
+use std::time::Duration;
+
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+/// A submission that came with a key.
+#[derive(Debug, Clone, Copy)]
+pub struct Keyed<'a> {
+    /// Who submits.
+    pub client_id: &'a str,
+    /// The key.
+    pub key: &'a str,
+    /// Digest of what is submitted.
+    pub digest: &'a [u8],
+}
+
+/// What a key stands for.
+#[derive(Debug)]
+pub struct Known {
+    /// Digest of what was submitted.
+    pub digest: Vec<u8>,
+    /// The group of the tasks.
+    pub group: Uuid,
+    /// The tasks, in the order of the submission.
+    pub tasks: Vec<Uuid>,
+}
+
+/// Takes a key for tasks that this transaction is about to make. If somebody has it, answers what it stands for; waits
+/// for somebody who is about to have it.
+pub async fn take(
+    transaction: &mut PgConnection,
+    keyed: Keyed<'_>,
+    group: Uuid,
+    tasks: &[Uuid],
+    kept: Duration,
+) -> Result<Option<Known>, sqlx::Error> {
+    let taken = sqlx::query!(
+        "-- take_idempotency_key
+        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        INSERT INTO idempotency_keys AS k (client_id, key, digest, task_group, tasks, created)
+        SELECT $1, $2, $3, $4, $5, moment.now FROM moment
+        -- One that is to be forgotten is forgotten now.
+        ON CONFLICT (client_id, key) DO UPDATE
+            SET digest = EXCLUDED.digest, task_group = EXCLUDED.task_group, tasks = EXCLUDED.tasks,
+                created = EXCLUDED.created
+            WHERE k.created <= EXCLUDED.created - make_interval(secs => $6)",
+        keyed.client_id,
+        keyed.key,
+        keyed.digest,
+        group,
+        tasks,
+        kept.as_secs_f64()
+    )
+    .execute(&mut *transaction)
+    .await?;
+    if taken.rows_affected() > 0 {
+        return Ok(None);
+    }
+    let row = sqlx::query!(
+        "-- get_idempotency_key
+        SELECT digest, task_group, tasks FROM idempotency_keys WHERE client_id = $1 AND key = $2",
+        keyed.client_id,
+        keyed.key
+    )
+    .fetch_one(transaction)
+    .await?;
+    Ok(Some(Known { digest: row.digest, group: row.task_group, tasks: row.tasks }))
+}
+
+/// Forgets up to `limit` keys that are older than this.
+pub async fn forget(conn: &mut PgConnection, kept: Duration, limit: i64) -> Result<u64, sqlx::Error> {
+    let gone = sqlx::query!(
+        "-- forget_idempotency_keys
+        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        old AS MATERIALIZED (
+            SELECT k.client_id, k.key FROM idempotency_keys k
+            WHERE k.created <= (SELECT now FROM moment) - make_interval(secs => $1)
+            ORDER BY k.created LIMIT $2 FOR UPDATE SKIP LOCKED
+        )
+        DELETE FROM idempotency_keys k USING old WHERE k.client_id = old.client_id AND k.key = old.key",
+        kept.as_secs_f64(),
+        limit
+    )
+    .execute(conn)
+    .await?;
+    Ok(gone.rows_affected())
+}

@@ -1,0 +1,483 @@
+//! What the operator's page shows. Nothing here reads a big table further than a fixed number of rows from the end of an
+//! index, however long the queues are: whoever looks at the page must not slow the queue down.
+
+use chrono::{DateTime, Utc};
+use sqlx::{PgConnection, PgPool, Postgres, Transaction};
+use tenure_api::ids::{RunId, TaskId};
+use tenure_api::states::{Priority, ReasonCreated, ReasonResolved, RunState};
+use uuid::Uuid;
+
+use super::decode::{Row, Undecodable};
+
+/// Queues that the page lists, the fullest first.
+pub const QUEUES_MAX: i64 = 200;
+/// Claims that are looked at, those that end first.
+pub const CLAIMS_READ: i64 = 1_000;
+/// Hidden messages that are counted.
+pub const HIDDEN_READ: i64 = 1_000;
+/// Rows of the outbox that are looked at, the newest; each has the transitions of one batch.
+pub const OUTBOX_READ: i64 = 1_000;
+/// Ended runs that are looked at, the newest.
+pub const ENDED_READ: i64 = 500;
+/// Longer definitions are not read for a task's name, in bytes.
+const NAMED_DEFINITION_MAX: i32 = 16 << 10;
+
+/// A transaction for the statements below. It plans from indexes and nested loops alone, as hot sessions do, and gives up
+/// before anybody waits for the page.
+pub async fn begin(pool: &PgPool) -> Result<Transaction<'static, Postgres>, sqlx::Error> {
+    let mut transaction = pool.begin().await?;
+    set_plans(&mut transaction).await?;
+    Ok(transaction)
+}
+
+/// The settings of [`begin`], for the transaction that is open.
+pub async fn set_plans(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "-- page_settings
+        SELECT set_config(s.name, s.value, true)
+        FROM (VALUES ('enable_seqscan', 'off'), ('enable_bitmapscan', 'off'), ('enable_hashjoin', 'off'),
+                     ('enable_mergejoin', 'off'), ('statement_timeout', '3s')) AS s(name, value)"
+    )
+    .fetch_all(conn)
+    .await?;
+    Ok(())
+}
+
+/// A queue at a glance.
+#[derive(Debug)]
+pub struct QueueRow {
+    /// Its key.
+    pub key: i32,
+    /// `provisionerId/workerType`.
+    pub name: String,
+    /// Pending runs.
+    pub pending: i64,
+    /// Running claims.
+    pub claimed: i64,
+    /// When the pending run that has waited longest was scheduled.
+    pub oldest: Option<DateTime<Utc>>,
+}
+
+/// The fullest queues and the newest, or one queue.
+pub async fn list_queues(conn: &mut PgConnection, only: Option<i32>) -> Result<Vec<QueueRow>, sqlx::Error> {
+    // The oldest run of a priority is the first of its index, among those whose message is visible and among the others.
+    sqlx::query_as!(
+        QueueRow,
+        r#"-- page_queues
+        WITH summed AS MATERIALIZED (
+            SELECT x.queue, sum(x.pending)::bigint AS pending, sum(x.claimed)::bigint AS claimed
+            FROM (SELECT queue, pending, claimed FROM counters
+                  UNION ALL SELECT queue, pending, claimed FROM counter_deltas
+                  UNION ALL SELECT $2, 0, 0
+                  UNION ALL (SELECT id, 0, 0 FROM task_queues ORDER BY id DESC LIMIT $1)) x
+            WHERE $2::int IS NULL OR x.queue = $2
+            GROUP BY x.queue ORDER BY sum(x.pending + x.claimed) DESC, x.queue DESC LIMIT $1
+        )
+        SELECT q.id AS key, q.name, s.pending AS "pending!", s.claimed AS "claimed!",
+               CASE WHEN s.pending > 0 THEN (
+                   SELECT min(first.scheduled)
+                   FROM generate_series(0, 6) AS p(priority) CROSS JOIN (VALUES (true), (false)) AS h(hidden)
+                   CROSS JOIN LATERAL (
+                       SELECT w.scheduled FROM pending w
+                       WHERE w.queue = s.queue AND w.priority = p.priority::smallint
+                         AND (w.hidden_until IS NOT NULL) = h.hidden AND w.reserved_until IS NULL
+                       ORDER BY w.ord LIMIT 1
+                   ) first
+               ) END AS oldest
+        FROM summed s JOIN task_queues q ON q.id = s.queue
+        ORDER BY s.pending + s.claimed DESC, q.name"#,
+        QUEUES_MAX,
+        only
+    )
+    .fetch_all(conn)
+    .await
+}
+
+/// How many messages pollers hide, by the keys of their queues; counts at most [`HIDDEN_READ`] of them.
+pub async fn list_hidden(conn: &mut PgConnection) -> Result<Vec<(i32, i64)>, sqlx::Error> {
+    let rows = sqlx::query!(
+        r#"-- page_hidden
+        SELECT h.queue, count(*) AS "hidden!"
+        FROM (SELECT queue FROM pending WHERE hidden_until IS NOT NULL ORDER BY hidden_until LIMIT $1) h
+        GROUP BY h.queue"#,
+        HIDDEN_READ
+    )
+    .fetch_all(conn)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.queue, row.hidden)).collect())
+}
+
+/// Which claims or runs to show.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Filter<'a> {
+    /// Those of these queues.
+    pub queues: Option<&'a [i32]>,
+    /// Those of this worker, by group and id.
+    pub worker: Option<(&'a str, &'a str)>,
+}
+
+/// A running claim.
+#[derive(Debug)]
+pub struct ClaimRow {
+    /// Its task.
+    pub task: TaskId,
+    /// The run.
+    pub run: RunId,
+    /// The queue's name.
+    pub queue: String,
+    /// Who holds it.
+    pub worker_group: String,
+    /// Who holds it.
+    pub worker_id: String,
+    /// Since when.
+    pub started: DateTime<Utc>,
+    /// Until when.
+    pub taken_until: DateTime<Utc>,
+    /// The definition, unless it is long.
+    pub definition: Option<String>,
+}
+
+/// Claims, those that end first before the others; out of the [`CLAIMS_READ`] that end first.
+pub async fn list_claims(
+    conn: &mut PgConnection,
+    filter: Filter<'_>,
+    limit: i64,
+) -> Result<Vec<ClaimRow>, sqlx::Error> {
+    let rows = sqlx::query!(
+        r#"-- page_claims
+        WITH first AS MATERIALIZED (
+            SELECT seq, id, run, queue, worker_group, worker_id, started, taken_until
+            FROM claims ORDER BY taken_until LIMIT $1
+        ),
+        wanted AS MATERIALIZED (
+            SELECT f.* FROM first f
+            WHERE ($2::int[] IS NULL OR f.queue = ANY($2))
+              AND ($3::text IS NULL OR (f.worker_group = $3 AND f.worker_id = $4))
+            ORDER BY f.taken_until LIMIT $5
+        )
+        SELECT w.id, w.run, q.name AS queue, w.worker_group, w.worker_id, w.started, w.taken_until,
+               CASE WHEN octet_length(d.definition) <= $6 THEN d.definition END AS definition
+        FROM wanted w JOIN task_queues q ON q.id = w.queue JOIN task_definitions d ON d.seq = w.seq
+        ORDER BY w.taken_until, w.id"#,
+        CLAIMS_READ,
+        filter.queues,
+        filter.worker.map(|(group, _)| group),
+        filter.worker.map(|(_, id)| id),
+        limit,
+        NAMED_DEFINITION_MAX
+    )
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            let columns = Row { table: "claims", task: row.id };
+            Ok(ClaimRow {
+                task: columns.slug("id", row.id)?,
+                run: columns.run(row.run)?,
+                queue: row.queue,
+                worker_group: row.worker_group,
+                worker_id: row.worker_id,
+                started: row.started,
+                taken_until: row.taken_until,
+                definition: row.definition,
+            })
+        })
+        .collect()
+}
+
+/// A worker that holds claims in a queue.
+#[derive(Debug)]
+pub struct HolderRow {
+    /// The queue's name.
+    pub queue: String,
+    /// The worker's group.
+    pub worker_group: String,
+    /// The worker.
+    pub worker_id: String,
+    /// How many claims it holds.
+    pub running: i64,
+    /// When it took the last of them.
+    pub last_claimed: DateTime<Utc>,
+}
+
+/// Who holds claims, out of the [`CLAIMS_READ`] that were made or renewed last.
+pub async fn list_holders(conn: &mut PgConnection, only: Option<i32>) -> Result<Vec<HolderRow>, sqlx::Error> {
+    sqlx::query_as!(
+        HolderRow,
+        r#"-- page_holders
+        WITH held AS MATERIALIZED (
+            SELECT queue, worker_group, worker_id, started FROM claims ORDER BY taken_until DESC LIMIT $1
+        ),
+        holders AS MATERIALIZED (
+            SELECT queue, worker_group, worker_id, count(*) AS running, max(started) AS last_claimed FROM held
+            WHERE $2::int IS NULL OR queue = $2
+            GROUP BY queue, worker_group, worker_id
+        )
+        SELECT q.name AS queue, h.worker_group, h.worker_id, h.running AS "running!", h.last_claimed AS "last_claimed!"
+        FROM holders h JOIN task_queues q ON q.id = h.queue
+        ORDER BY h.last_claimed DESC"#,
+        CLAIMS_READ,
+        only
+    )
+    .fetch_all(conn)
+    .await
+}
+
+/// A run that has ended.
+#[derive(Debug)]
+pub struct EndedRow {
+    /// Its task.
+    pub task: TaskId,
+    /// The run.
+    pub run: RunId,
+    /// The queue's name.
+    pub queue: String,
+    /// How it ended.
+    pub state: RunState,
+    /// Why it was made.
+    pub reason_created: ReasonCreated,
+    /// Why it ended.
+    pub reason: ReasonResolved,
+    /// When it ended.
+    pub resolved: DateTime<Utc>,
+    /// Who held it, by group and id.
+    pub worker: Option<(String, String)>,
+    /// Whether the task was tried again.
+    pub retried: bool,
+    /// The definition, unless it is long.
+    pub definition: Option<String>,
+}
+
+/// Kinds of transitions in the outbox that end a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ends {
+    /// All.
+    All,
+    /// Those that are no success.
+    Failures,
+}
+
+impl Ends {
+    fn kinds(self) -> &'static [i16] {
+        match self {
+            Self::All => &[3, 4, 5, 6],
+            Self::Failures => &[4, 5, 6],
+        }
+    }
+}
+
+/// Runs that ended last, newest first, out of the newest [`ENDED_READ`] in the newest [`OUTBOX_READ`] batches: the table
+/// of runs has no index by time, and needs none for this.
+pub async fn list_ended(
+    conn: &mut PgConnection,
+    ends: Ends,
+    filter: Filter<'_>,
+    limit: i64,
+) -> Result<Vec<EndedRow>, sqlx::Error> {
+    let rows = sqlx::query!(
+        r#"-- page_ended
+        WITH newest AS MATERIALIZED (SELECT id, kinds, seqs, runs FROM outbox ORDER BY id DESC LIMIT $1),
+        ended AS MATERIALIZED (
+            SELECT o.id, t.n, t.kind, t.seq, t.run
+            FROM newest o CROSS JOIN LATERAL unnest(o.kinds, o.seqs, o.runs) WITH ORDINALITY AS t(kind, seq, run, n)
+            WHERE o.kinds && $2::smallint[] AND t.kind = ANY($2)
+            ORDER BY o.id DESC, t.n DESC LIMIT $3
+        ),
+        wanted AS MATERIALIZED (
+            SELECT e.id AS batch, e.n, e.kind, r.*, d.id, t.queue
+            FROM ended e JOIN runs r ON r.seq = e.seq AND r.run = e.run
+            JOIN task_definitions d ON d.seq = e.seq JOIN tasks t ON t.id = d.id
+            WHERE ($4::int[] IS NULL OR t.queue = ANY($4))
+              AND ($5::text IS NULL OR (r.worker_group = $5 AND r.worker_id = $6))
+            ORDER BY e.id DESC, e.n DESC LIMIT $7
+        )
+        SELECT w.id, w.run, q.name AS queue, w.state, w.reason_created, w.reason_resolved, w.resolved, w.worker_group,
+               w.worker_id, w.kind = 6 AS "retried!",
+               CASE WHEN octet_length(d.definition) <= $8 THEN d.definition END AS definition
+        FROM wanted w JOIN task_queues q ON q.id = w.queue JOIN task_definitions d ON d.seq = w.seq
+        ORDER BY w.batch DESC, w.n DESC"#,
+        OUTBOX_READ,
+        ends.kinds(),
+        ENDED_READ,
+        filter.queues,
+        filter.worker.map(|(group, _)| group),
+        filter.worker.map(|(_, id)| id),
+        limit,
+        NAMED_DEFINITION_MAX
+    )
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            let columns = Row { table: "runs", task: row.id };
+            Ok(EndedRow {
+                task: columns.slug("id", row.id)?,
+                run: columns.run(row.run)?,
+                queue: row.queue,
+                state: columns.state(row.state)?,
+                reason_created: columns.reason_created(row.reason_created)?,
+                reason: columns.reason_resolved(row.reason_resolved)?,
+                resolved: row.resolved,
+                worker: row.worker_group.zip(row.worker_id),
+                retried: row.retried,
+                definition: row.definition,
+            })
+        })
+        .collect()
+}
+
+/// A run that waits.
+#[derive(Debug)]
+pub struct WaitingRow {
+    /// Its task.
+    pub task: TaskId,
+    /// The run.
+    pub run: RunId,
+    /// Its priority.
+    pub priority: Priority,
+    /// Since when it waits.
+    pub scheduled: DateTime<Utc>,
+    /// When the task is given up.
+    pub deadline: DateTime<Utc>,
+    /// Until when a poller hides its message.
+    pub hidden_until: Option<DateTime<Utc>>,
+    /// The definition, unless it is long.
+    pub definition: Option<String>,
+}
+
+/// The pending runs of a queue that are next.
+pub async fn list_waiting(conn: &mut PgConnection, queue: i32, limit: i64) -> Result<Vec<WaitingRow>, sqlx::Error> {
+    let rows = sqlx::query!(
+        r#"-- page_waiting
+        WITH first AS MATERIALIZED (
+            SELECT w.* FROM generate_series(0, 6) AS p(priority) CROSS JOIN (VALUES (true), (false)) AS h(hidden)
+            CROSS JOIN LATERAL (
+                SELECT w.* FROM pending w
+                WHERE w.queue = $1 AND w.priority = p.priority::smallint
+                  AND (w.hidden_until IS NOT NULL) = h.hidden AND w.reserved_until IS NULL
+                ORDER BY w.ord LIMIT $2
+            ) w
+            ORDER BY w.priority, w.ord LIMIT $2
+        )
+        SELECT f.id AS "id!", f.run AS "run!", f.priority AS "priority!", f.scheduled AS "scheduled!",
+               f.deadline AS "deadline!", f.hidden_until,
+               CASE WHEN octet_length(d.definition) <= $3 THEN d.definition END AS definition
+        FROM first f JOIN task_definitions d ON d.seq = f.seq
+        ORDER BY f.priority, f.ord"#,
+        queue,
+        limit,
+        NAMED_DEFINITION_MAX
+    )
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            let columns = Row { table: "pending", task: row.id };
+            Ok(WaitingRow {
+                task: columns.slug("id", row.id)?,
+                run: columns.run(row.run)?,
+                priority: columns.priority(row.priority)?,
+                scheduled: row.scheduled,
+                deadline: row.deadline,
+                hidden_until: row.hidden_until,
+                definition: row.definition,
+            })
+        })
+        .collect()
+}
+
+/// A group of tasks.
+#[derive(Debug)]
+pub struct GroupRow {
+    /// Who owns it.
+    pub scheduler: String,
+    /// When it is forgotten.
+    pub expires: DateTime<Utc>,
+    /// Since when no task may be added.
+    pub sealed: Option<DateTime<Utc>>,
+}
+
+/// A group, if there is one of this id.
+pub async fn find_group(conn: &mut PgConnection, id: Uuid) -> Result<Option<GroupRow>, sqlx::Error> {
+    sqlx::query_as!(GroupRow, "-- page_group\nSELECT scheduler, expires, sealed FROM task_groups WHERE id = $1", id)
+        .fetch_optional(conn)
+        .await
+}
+
+/// A task of a group.
+#[derive(Debug)]
+pub struct MemberRow {
+    /// The task.
+    pub task: TaskId,
+    /// The queue's name.
+    pub queue: String,
+    /// Its priority.
+    pub priority: Priority,
+    /// Its last run.
+    pub run: Option<RunId>,
+    /// Where it is.
+    pub state: MemberState,
+    /// The definition, unless it is long.
+    pub definition: Option<String>,
+}
+
+/// Where a task is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemberState {
+    /// It has no run.
+    Unscheduled,
+    /// Its last run is in this state.
+    Run(RunState),
+}
+
+/// The tasks of a group after this one, in order of their ids.
+pub async fn list_members(
+    conn: &mut PgConnection,
+    group: Uuid,
+    after: Uuid,
+    limit: i64,
+) -> Result<Vec<MemberRow>, sqlx::Error> {
+    // The task that a group is named after is found by its id: the index of groups leaves such tasks out.
+    let rows = sqlx::query!(
+        r#"-- page_members
+        WITH members AS MATERIALIZED (
+            SELECT x.* FROM (
+                (SELECT t.* FROM tasks t WHERE t.id = $1 AND t.task_group = $1 AND t.id > $2)
+                UNION ALL
+                (SELECT t.* FROM tasks t WHERE t.task_group = $1 AND t.id <> t.task_group AND t.id > $2
+                 ORDER BY t.id LIMIT $3)
+            ) x ORDER BY x.id LIMIT $3
+        )
+        SELECT m.id AS "id!", q.name AS queue, m.priority AS "priority!", m.run,
+               CASE WHEN m.state = 1 AND EXISTS (SELECT FROM claims c WHERE c.seq = m.seq) THEN 2::smallint
+                    ELSE m.state END AS "state!",
+               CASE WHEN octet_length(d.definition) <= $4 THEN d.definition END AS definition
+        FROM members m JOIN task_queues q ON q.id = m.queue JOIN task_definitions d ON d.seq = m.seq
+        ORDER BY m.id"#,
+        group,
+        after,
+        limit,
+        NAMED_DEFINITION_MAX
+    )
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            let columns = Row { table: "tasks", task: row.id };
+            let state = match row.state {
+                0 => MemberState::Unscheduled,
+                code => MemberState::Run(columns.state(code)?),
+            };
+            let run = row.run.map(|run| columns.run(run)).transpose()?;
+            Ok(MemberRow {
+                task: columns.slug("id", row.id)?,
+                queue: row.queue,
+                priority: columns.priority(row.priority)?,
+                run,
+                state,
+                definition: row.definition,
+            })
+        })
+        .collect::<Result<_, Undecodable>>()
+        .map_err(sqlx::Error::from)
+}

@@ -1,0 +1,95 @@
+//! Changing priorities. A pending run keeps its place in time: it is served as if it had had the priority all along.
+
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+/// Gives another priority to those of these tasks that were never resolved, are before their deadline and have another
+/// one; their rows are locked by this transaction. Answers the tasks that were changed, and the queue of each.
+pub async fn change(
+    transaction: &mut PgConnection,
+    locked: &[Uuid],
+    priority: i16,
+) -> Result<Vec<(Uuid, i32)>, sqlx::Error> {
+    // Queues are locked in the order of their keys, so that two changes cannot wait for each other.
+    sqlx::query!(
+        "-- lock_queues_of_tasks
+        SELECT FROM task_queues q WHERE q.id IN (SELECT t.queue FROM tasks t WHERE t.id = ANY($1))
+        ORDER BY q.id FOR NO KEY UPDATE",
+        locked
+    )
+    .execute(&mut *transaction)
+    .await?;
+    let rows = sqlx::query!(
+        r#"-- change_priority
+        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        wanted AS MATERIALIZED (
+            SELECT t.id, t.seq, t.queue, t.priority AS old, t.state, COALESCE(t.run, 0)::smallint AS run, t.retries_left
+            FROM tasks t JOIN task_definitions d ON d.seq = t.seq
+            WHERE t.id = ANY($1) AND t.state < 2 AND NOT t.resolved_before AND t.priority <> $2
+              AND d.deadline > (SELECT now FROM moment)
+        ),
+        moved AS (UPDATE tasks t SET priority = $2 FROM wanted w WHERE t.id = w.id),
+        -- The one place where a pending run changes its priority. Its message moves to another queue of messages: what a
+        -- poller holds of it is void, and the new one is visible there. A run that is claimed meanwhile is not affected.
+        requeued AS (
+            UPDATE pending p SET priority = $2, message = p.message + 1, receipt = NULL, dequeued = 0,
+                hidden_until = NULL, reserved_until = NULL
+            FROM wanted w WHERE p.seq = w.seq RETURNING p.seq, p.queue
+        ),
+        -- A kept place may lie below a mark of the new priority.
+        unmarked AS (
+            UPDATE task_queues q SET mark_generation = mark_generation + 1
+            WHERE q.id IN (SELECT queue FROM requeued)
+        ),
+        told AS (
+            INSERT INTO outbox (at, kinds, seqs, runs, retries_left, details)
+            SELECT min(moment.now), array_agg(9::smallint), array_agg(w.seq), array_agg(w.run),
+                   array_agg(w.retries_left),
+                   array_agg(json_build_object('old', w.old, 'new', $2::smallint, 'place',
+                       CASE WHEN w.state = 0 THEN 0 WHEN r.seq IS NULL THEN 2 ELSE 1 END)::text)
+            FROM wanted w LEFT JOIN requeued r ON r.seq = w.seq, moment HAVING count(*) > 0
+            RETURNING id, cardinality(seqs) AS events
+        ),
+        told_of AS (INSERT INTO outbox_new (id, events) SELECT id, events FROM told)
+        SELECT w.id, w.queue FROM wanted w ORDER BY w.id"#,
+        locked,
+        priority
+    )
+    .fetch_all(transaction)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.id, row.queue)).collect())
+}
+
+/// Whether a task was ever resolved.
+pub async fn was_resolved(conn: &mut PgConnection, id: Uuid) -> Result<bool, sqlx::Error> {
+    let resolved = sqlx::query_scalar!(
+        r#"-- was_resolved
+        SELECT (state > 1 OR resolved_before) AS "resolved!" FROM tasks WHERE id = $1"#,
+        id
+    )
+    .fetch_optional(conn)
+    .await?;
+    Ok(resolved.unwrap_or_default())
+}
+
+/// Tells that the priority of a group's tasks was changed.
+pub async fn tell_group(conn: &mut PgConnection, group: Uuid, priority: i16, affected: i64) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "-- tell_group_priority
+        WITH told AS (
+            INSERT INTO outbox (at, kinds, seqs, runs, retries_left, details)
+            SELECT moment.now, '{12}', '{0}', '{0}', '{0}',
+                   ARRAY[json_build_object('id', g.id, 'scheduler', g.scheduler, 'expires', g.expires,
+                                           'new', $2::smallint, 'affected', $3::bigint)::text]
+            FROM task_groups g, moment WHERE g.id = $1
+            RETURNING id
+        )
+        INSERT INTO outbox_new (id, events) SELECT id, 1 FROM told",
+        group,
+        priority,
+        affected
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}

@@ -1,0 +1,87 @@
+//! Making runs pending of tasks that have none that is open: dependencies are satisfied, or somebody asks for it.
+
+use sqlx::PgConnection;
+use tenure_api::states::ReasonCreated;
+use uuid::Uuid;
+
+/// Which tasks may be scheduled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    /// Those for which no dependency is unsatisfied.
+    Ready,
+    /// All.
+    Always,
+}
+
+/// Schedules those of these tasks that are unscheduled; their rows were locked by an earlier statement of this
+/// transaction. Answers the queues that have work now, one for each task that was scheduled.
+pub async fn schedule(conn: &mut PgConnection, locked: &[Uuid], when: When) -> Result<Vec<i32>, sqlx::Error> {
+    sqlx::query_scalar!(
+        "-- schedule_tasks
+        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        ready AS MATERIALIZED (
+            SELECT t.id, t.seq, t.queue, t.priority, t.retries_left, d.deadline
+            FROM unnest($1::uuid[]) AS i(id) JOIN tasks t ON t.id = i.id JOIN task_definitions d ON d.seq = t.seq
+            WHERE t.state = 0
+              AND ($2 OR NOT EXISTS (SELECT FROM dependencies e WHERE e.dependent = t.id AND NOT e.satisfied))
+            ORDER BY t.seq
+        ),
+        moved AS (UPDATE tasks t SET state = 1, run = 0 FROM ready WHERE t.id = ready.id),
+        runs_pending AS (
+            INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left)
+            SELECT seq, id, 0, queue, priority, deadline, moment.now, $3, retries_left FROM ready, moment ORDER BY seq
+        ),
+        counted AS (
+            INSERT INTO counter_deltas (queue, pending, claimed) SELECT queue, count(*), 0 FROM ready GROUP BY queue
+        ),
+        told AS (
+            INSERT INTO outbox (at, kinds, seqs, runs, retries_left)
+            SELECT min(moment.now), array_agg(8::smallint), array_agg(seq), array_agg(0::smallint),
+                   array_agg(retries_left)
+            FROM ready, moment HAVING count(*) > 0
+            RETURNING id, cardinality(seqs) AS events
+        ),
+        told_of AS (INSERT INTO outbox_new (id, events) SELECT id, events FROM told)
+        SELECT queue FROM ready",
+        locked,
+        when == When::Always,
+        ReasonCreated::Scheduled.code()
+    )
+    .fetch_all(conn)
+    .await
+}
+
+/// Appends a run to a task whose last run has ended, or that has none, and gives it so many retries. The task's row is
+/// locked by this transaction. Answers the queue, or nothing if the task is neither resolved nor unscheduled.
+pub async fn rerun(conn: &mut PgConnection, locked: Uuid, retries_left: i16) -> Result<Option<i32>, sqlx::Error> {
+    sqlx::query_scalar!(
+        "-- rerun_task
+        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        ready AS MATERIALIZED (
+            SELECT t.id, t.seq, t.queue, t.priority, t.state, COALESCE(t.run + 1, 0)::smallint AS run, d.deadline
+            FROM tasks t JOIN task_definitions d ON d.seq = t.seq WHERE t.id = $1 AND t.state <> 1
+        ),
+        moved AS (
+            UPDATE tasks t SET state = 1, run = ready.run, retries_left = $2,
+                resolved_before = t.resolved_before OR ready.state > 1
+            FROM ready WHERE t.id = ready.id
+        ),
+        runs_pending AS (
+            INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left)
+            SELECT seq, id, run, queue, priority, deadline, moment.now, $3, $2 FROM ready, moment
+        ),
+        counted AS (INSERT INTO counter_deltas (queue, pending, claimed) SELECT queue, 1, 0 FROM ready),
+        told AS (
+            INSERT INTO outbox (at, kinds, seqs, runs, retries_left)
+            SELECT moment.now, ARRAY[8]::smallint[], ARRAY[seq], ARRAY[run], ARRAY[$2]::smallint[] FROM ready, moment
+            RETURNING id
+        ),
+        told_of AS (INSERT INTO outbox_new (id, events) SELECT id, 1 FROM told)
+        SELECT queue FROM ready",
+        locked,
+        retries_left,
+        ReasonCreated::Rerun.code()
+    )
+    .fetch_optional(conn)
+    .await
+}

@@ -1,0 +1,82 @@
+//! Creates that share no batch: very large ones, and ones that another server makes at the same moment.
+
+use std::time::Duration;
+
+use serde_json::json;
+use sqlx::Connection;
+use tenure_server::batch::BATCH_BYTES_MAX;
+use tenure_server::domain::create::NewTask;
+use tenure_server::ops::OpError;
+use tenure_server::testing::queue::{QUEUE, new_task, new_task_with_id};
+use tenure_server::testing::{Queue, TestDatabase};
+
+use crate::support::{number, until_somebody_waits};
+
+fn large() -> NewTask {
+    let task = new_task(QUEUE, &json!({"payload": {"text": "x".repeat(BATCH_BYTES_MAX + 1)}}));
+    assert!(task.bytes() > BATCH_BYTES_MAX);
+    task
+}
+
+#[tokio::test]
+async fn a_very_large_create_goes_alone_and_holds_up_no_other() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    queue.key(QUEUE).await;
+    let large = large();
+    // Somebody makes the large one's group and takes a while over it.
+    let mut conn = database.connect().await;
+    let mut maker = conn.begin().await.unwrap();
+    sqlx::query("INSERT INTO task_groups (id, scheduler, expires) VALUES ($1, $2, now() + interval '2 years')")
+        .bind(large.group.uuid())
+        .bind(large.scheduler.as_str())
+        .execute(&mut *maker)
+        .await
+        .unwrap();
+    let small = async {
+        until_somebody_waits(database.pool()).await;
+        let small = tokio::time::timeout(Duration::from_secs(1), queue.create_one(QUEUE)).await;
+        assert!(small.is_ok(), "a small create waits behind a large one");
+        maker.commit().await.unwrap();
+    };
+    let (created, ()) = tokio::join!(queue.create(&large), small);
+    assert_eq!(created.unwrap().id, large.id);
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM pending").await, 2);
+
+    assert_eq!(queue.create(&large).await.unwrap().id, large.id, "a repeat");
+    let mut other = large.clone();
+    other.definition = other.definition.replace("\"n\"", "\"another\"");
+    let refused = queue.create(&other).await;
+    assert!(matches!(refused, Err(OpError::Conflict(_))), "{refused:?}");
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM tasks").await, 2);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn two_servers_that_create_one_task_at_the_same_moment_store_it_once_and_answer_alike() {
+    const ROUNDS: i64 = 100;
+    let database = TestDatabase::create().await;
+    let (one, two) = (Queue::start(database.options()), Queue::start(database.options()));
+    one.key(QUEUE).await;
+    two.key(QUEUE).await;
+    for round in 0..ROUNDS {
+        let task = new_task(QUEUE, &json!({}));
+        let mut other = new_task_with_id(task.id, QUEUE, &json!({}));
+        let differs = round % 2 == 1;
+        if differs {
+            other.definition = task.definition.replace("\"n\"", "\"another\"");
+        } else {
+            other = task.clone();
+        }
+        let answers = tokio::join!(one.create(&task), two.create(&other));
+        let refused = [answers.0, answers.1].into_iter().filter_map(Result::err).collect::<Vec<_>>();
+        assert_eq!(refused.len(), usize::from(differs), "round {round}: {refused:?}");
+        assert!(refused.iter().all(|error| matches!(error, OpError::Conflict(_))), "round {round}: {refused:?}");
+    }
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM tasks").await, ROUNDS);
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM pending").await, ROUNDS);
+    one.stop().await;
+    two.stop().await;
+    database.finish().await;
+}

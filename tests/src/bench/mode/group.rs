@@ -1,0 +1,23 @@
+//! Create a number of tasks in one group: whether they wait for each other at the group's row.
+
+use super::Mode;
+use crate::bench::BenchError;
+use crate::bench::lane::Lane;
+
+/// Nothing is kept between turns.
+pub(crate) struct Group;
+
+impl Mode for Group {
+    const STEPS: &'static [&'static str] = &["create"];
+
+    async fn prepare(lane: &mut Lane) -> Result<Self, BenchError> {
+        lane.use_the_common_group();
+        Ok(Self)
+    }
+
+    async fn turn(&mut self, lane: &mut Lane) -> Result<u64, BenchError> {
+        lane.create(0).await?;
+        lane.run().note_claimed(1);
+        Ok(1)
+    }
+}

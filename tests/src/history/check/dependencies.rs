@@ -1,0 +1,77 @@
+//! A task runs only after what it waits for has ended, and what waits for nothing any more does not go on waiting. What
+//! was cancelled does not run.
+
+use tenure_api::ids::SlugId;
+
+use super::ledger::{Handout, Ledger};
+use super::{Findings, History, Rule};
+use crate::history::record::{Change, RunKey, TaskSpec, Verdict};
+use crate::history::snapshot::{Snapshot, Status};
+
+pub(super) fn check(history: &History, ledger: &Ledger<'_>, findings: &mut Findings) {
+    for (run, handouts) in &ledger.handouts {
+        check_cancelled(*run, handouts, ledger, findings);
+        let Some((spec, _)) = ledger.acknowledged(run.0) else { continue };
+        for required in &spec.dependencies {
+            check_order(spec, *required, *run, handouts, ledger, findings);
+        }
+    }
+    for task in ledger.creations.keys() {
+        if let Some((spec, _)) = ledger.acknowledged(*task) {
+            check_woken(spec, &history.settled, findings);
+        }
+    }
+}
+
+/// Somebody may have said that the required task is completed before the first worker had the dependent one, or have
+/// scheduled that by hand. Any other end may come without a word, so that it proves nothing.
+fn check_order(
+    spec: &TaskSpec,
+    required: SlugId,
+    run: RunKey,
+    handouts: &[Handout],
+    ledger: &Ledger<'_>,
+    findings: &mut Findings,
+) {
+    let Some(had) = handouts.iter().map(|handout| handout.span.end).min() else { return };
+    let by_hand = ledger
+        .changes(spec.task)
+        .iter()
+        .any(|(span, change, _)| matches!(change, Change::Schedule | Change::Rerun) && span.start <= had);
+    let completed =
+        ledger.reports.iter().filter(|(key, _)| key.0 == required).flat_map(|(_, reports)| reports).any(|report| {
+            report.verdict == Verdict::Completed && report.answer.may_be_done() && report.span.start <= had
+        });
+    if !spec.any_end && !by_hand && !completed {
+        let detail = format!("run {} of {} was handed out before {required} was completed", run.1, run.0);
+        findings.add(Rule::Dependencies, detail);
+    }
+}
+
+/// When nothing is left to do, a task without a run waits for one that has not ended as it must.
+fn check_woken(spec: &TaskSpec, settled: &Snapshot, findings: &mut Findings) {
+    let unscheduled = settled.tasks.get(&spec.task).is_some_and(Status::is_unscheduled);
+    let satisfied = |required: &SlugId| {
+        settled.tasks.get(required).is_some_and(|status| {
+            status.runs.iter().any(|run| run.state == "completed") || (spec.any_end && status.is_resolved())
+        })
+    };
+    if unscheduled && spec.dependencies.iter().all(satisfied) {
+        let detail = format!("{} waits although each of {:?} has ended as it must", spec.task, spec.dependencies);
+        findings.add(Rule::Dependencies, detail);
+    }
+}
+
+/// A task that somebody was told to be cancelled, or resolved before, runs again only when it is rerun.
+fn check_cancelled(run: RunKey, handouts: &[Handout], ledger: &Ledger<'_>, findings: &mut Findings) {
+    let ends = ledger.changes(run.0).iter().filter(|(_, change, certain)| *change == Change::Cancel && *certain);
+    let Some(cancelled) = ends.map(|(span, ..)| span.end).min() else { return };
+    if ledger.reruns(run.0) > 0 {
+        return;
+    }
+    // claimTask also answers a worker that has had the run all the time.
+    if let Some(handout) = handouts.iter().find(|handout| handout.by_claim_work && handout.span.start > cancelled) {
+        let detail = format!("run {} of {} was handed out in {:?}, after its cancel", run.1, run.0, handout.span);
+        findings.add(Rule::Cancelled, detail);
+    }
+}

@@ -1,0 +1,252 @@
+//! `tenure task`, `tenure group` and `tenure queue` as people run them, with a real server and a real worker.
+
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+use tenure_tests::server::binary;
+
+use crate::rig::{Rig, finish, new_task, refusal, stderr, stdout, tenure};
+
+const QUEUE: &str = "command/line";
+
+struct Worker(Child);
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // It may have ended; a test that fails must leave no process behind.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn account(rig: &Rig) -> [(&str, &str); 3] {
+    [
+        ("TASKCLUSTER_ROOT_URL", rig.server.root_url()),
+        ("TASKCLUSTER_CLIENT_ID", &rig.root.client_id),
+        ("TASKCLUSTER_ACCESS_TOKEN", rig.root.access_token.expose()),
+    ]
+}
+
+fn start_worker(rig: &Rig) -> Worker {
+    let mut command = Command::new(binary().with_file_name("tenure-worker"));
+    command
+        .args([
+            "run",
+            "--task-queue",
+            QUEUE,
+            "--worker-group",
+            "g",
+            "--worker-id",
+            "w",
+            "--capacity",
+            "2",
+            "--work-dir",
+        ])
+        .arg(rig.folder.path().join("work"))
+        .envs(account(rig))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    Worker(command.spawn().expect("tenure-worker is beside tenure: cargo build -p tenure-worker"))
+}
+
+async fn run(rig: &Rig, args: &[&str]) -> Output {
+    tenure(args, &account(rig)).await
+}
+
+async fn done(rig: &Rig, args: &[&str]) -> String {
+    let output = run(rig, args).await;
+    assert!(output.status.success(), "{args:?}: {}{}", stdout(&output), stderr(&output));
+    stdout(&output)
+}
+
+async fn answer(rig: &Rig, args: &[&str]) -> Value {
+    serde_json::from_str(&done(rig, &[args, &["--json"]].concat()).await).unwrap()
+}
+
+/// Creates a task that nobody has run yet.
+async fn created(rig: &Rig, args: &[&str]) -> String {
+    let mut words = vec!["task", "create", "-q", QUEUE, "--json"];
+    words.extend(args);
+    let answer: Value = serde_json::from_str(&done(rig, &words).await).unwrap();
+    answer["tasks"][0]["taskId"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_is_run_and_waited_for() {
+    let rig = Rig::start().await;
+    let _worker = start_worker(&rig);
+    let file = rig.folder.path().join("made");
+    let command = format!("echo made > {}", file.display());
+    let output =
+        run(&rig, &["task", "create", "-q", QUEUE, "--name", "make it", "--wait", "--", "sh", "-c", &command]).await;
+    assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "made\n");
+    let text = stdout(&output);
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[0].starts_with("group  ") || lines[0].starts_with("group "), "{text}");
+    assert!(lines[1].starts_with("TASK ") && lines[2].contains("  completed  "), "{text}");
+    assert!(stderr(&output).lines().last().unwrap().ends_with("  completed"), "progress: {}", stderr(&output));
+    assert!(!stderr(&output).contains('\x1b'), "no terminal, no codes");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_that_fails_fails_the_wait() {
+    let rig = Rig::start().await;
+    let _worker = start_worker(&rig);
+    let output = run(&rig, &["task", "create", "-q", QUEUE, "--wait", "--", "false"]).await;
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stdout(&output).contains("  failed  "), "{}", stdout(&output));
+    let (good, bad) = (created(&rig, &["--", "true"]).await, created(&rig, &["--", "false"]).await);
+    let output = run(&rig, &["task", "wait", &good, &bad]).await;
+    assert_eq!(output.status.code(), Some(1));
+    let (text, progress) = (stdout(&output), stderr(&output));
+    assert!(text.contains(&format!("{good}  completed")) && text.contains(&format!("{bad}  failed")), "{text}");
+    assert!(progress.contains(&format!("{good}  completed\n")), "{progress}");
+    assert_eq!(run(&rig, &["task", "wait", &good]).await.status.code(), Some(0));
+    let json = answer(&rig, &["task", "wait", &good]).await;
+    assert_eq!(
+        (&json["tasks"][0]["resolved"], &json["tasks"][0]["status"]["state"]),
+        (&Value::Bool(true), &"completed".into())
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_graph_from_a_file_runs_in_its_order() {
+    let rig = Rig::start().await;
+    let file = rig.folder.path().join("order");
+    let append = |word: &str| format!(r#"["sh", "-c", "echo {word} >> {}"]"#, file.display());
+    let graph = format!(
+        r#"{{"tasks": [
+            {{"name": "third", "taskQueueId": "{QUEUE}", "dependencies": ["second"], "payload": {{"command": [{}]}}}},
+            {{"name": "first", "taskQueueId": "{QUEUE}", "payload": {{"command": [{}]}}}},
+            {{"name": "second", "taskQueueId": "{QUEUE}", "dependencies": ["first"], "payload": {{"command": [{}]}}}}
+        ]}}"#,
+        append("third"),
+        append("first"),
+        append("second")
+    );
+    let path = rig.folder.path().join("graph.json");
+    std::fs::write(&path, graph).unwrap();
+    let _worker = start_worker(&rig);
+    let output = run(&rig, &["task", "create", "--wait", "--json", "--file", path.to_str().unwrap()]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "first\nsecond\nthird\n");
+    let answer: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(
+        (&answer["tasks"][0]["name"], &answer["tasks"][0]["status"]["state"]),
+        (&"third".into(), &"completed".into())
+    );
+    let last = answer["tasks"][0]["taskId"].as_str().unwrap();
+    let after = created(&rig, &["--after", last, "--", "true"]).await;
+    assert_eq!(run(&rig, &["task", "wait", &after]).await.status.code(), Some(0));
+    let group = answer["taskGroupId"].as_str().unwrap();
+    let list = done(&rig, &["task", "list", "--group", group]).await;
+    assert_eq!((list.lines().count(), list.matches("  completed  ").count()), (4, 3), "{list}");
+    let shown = done(&rig, &["group", "show", group]).await;
+    assert!(shown.contains("tasks          3\n") && shown.contains("  completed    3"), "{shown}");
+    let mut input = Command::new(binary());
+    input
+        .args(["task", "create", "--json", "--file", "-"])
+        .envs(account(&rig))
+        .stdin(std::fs::File::open(&path).unwrap());
+    let output = finish(input).await;
+    let again: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_ne!(again["taskGroupId"], answer["taskGroupId"], "another call is another graph");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_groups_and_queues_are_shown_and_changed() {
+    let rig = Rig::start().await;
+    let options = ["--name", "shown", "--priority", "high", "--retries", "1", "--deadline", "2h", "--", "make", "all"];
+    let task = created(&rig, &options).await;
+    let text = done(&rig, &["task", "show", &task]).await;
+    for line in [
+        "name           shown",
+        "state          pending",
+        "priority       high",
+        "retries left   1",
+        "payload        {\"command\":[[\"make\",\"all\"]]}",
+    ] {
+        assert!(text.contains(line), "{line}:\n{text}");
+    }
+    let shown = answer(&rig, &["task", "show", &task]).await;
+    assert_eq!(
+        (&shown["status"]["taskId"], &shown["task"]["metadata"]["name"]),
+        (&task.clone().into(), &"shown".into())
+    );
+    let counts = "PENDING  CLAIMED  QUEUE\n1        0        command/line\n";
+    assert_eq!(done(&rig, &["queue", "list"]).await, counts);
+    assert_eq!(done(&rig, &["queue", "show", QUEUE]).await, counts);
+    assert_eq!(answer(&rig, &["queue", "show", QUEUE]).await["pendingTasks"], 1);
+    assert_eq!(answer(&rig, &["queue", "list"]).await["queues"][0]["taskQueueId"], QUEUE);
+    let cancelled = done(&rig, &["task", "cancel", &task]).await;
+    assert!(cancelled.contains(&format!("{task}  exception  1     canceled")), "{cancelled}");
+    assert_eq!(run(&rig, &["task", "wait", &task]).await.status.code(), Some(1));
+    let rerun = done(&rig, &["task", "rerun", &task]).await;
+    assert!(rerun.contains(&format!("{task}  pending")), "{rerun}");
+    // The task is its own group.
+    let open = run(&rig, &["group", "cancel", &task]).await;
+    assert!(refusal(&open, 1).contains("seal"), "a group that is cancelled must be sealed first");
+    assert!(done(&rig, &["group", "seal", &task]).await.starts_with(&format!("Group {task} is sealed since ")));
+    assert!(done(&rig, &["group", "cancel", &task]).await.starts_with("1 of the 1 tasks"));
+    assert!(answer(&rig, &["group", "show", &task]).await["sealed"].is_string());
+    assert!(done(&rig, &["group", "show", &task]).await.contains("exception    1"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_refused_is_one_line_and_the_exit_code_says_whose_fault_it_is() {
+    let rig = Rig::start().await;
+    let nobody = new_task().to_string();
+    for (args, says) in [
+        (&["task", "show", &nobody][..], "does not exist (404 ResourceNotFound)"),
+        (&["task", "wait", &nobody], "does not exist"),
+        (&["task", "cancel", &nobody], "does not exist"),
+        (&["task", "rerun", &nobody], "does not exist"),
+        (&["task", "list", "--group", &nobody], "does not exist"),
+        (&["group", "seal", &nobody], "does not exist"),
+        (&["task", "create", "-q", QUEUE, "--after", &nobody, "--", "true"], "create them first"),
+        (&["task", "create", "-q", QUEUE, "--retries", "99", "--", "true"], "`retries`"),
+    ] {
+        let line = refusal(&run(&rig, args).await, 1);
+        assert!(line.contains(says), "{args:?}: {line}");
+    }
+    let missing = rig.folder.path().join("missing");
+    let missing = missing.to_str().unwrap();
+    for (args, says) in [
+        (&["task", "create", "-q", QUEUE][..], "--queue"),
+        (&["task", "create", "-q", "queue", "--", "true"], "is 'queue'"),
+        (&["task", "create", "--file", missing], "cannot be read"),
+        (&["task", "wait", "x"], "is 'x'"),
+        (&["task"], "no command given"),
+        (&["queue", "show", "x"], "is 'x'"),
+    ] {
+        let line = refusal(&run(&rig, args).await, 2);
+        assert!(args.len() < 4 || args[1] == "create" || line.contains(says), "{args:?}: {line}");
+    }
+    let wrong = [account(&rig)[0], account(&rig)[1], ("TASKCLUSTER_ACCESS_TOKEN", "wrong")];
+    assert!(refusal(&tenure(&["queue", "list"], &wrong).await, 1).contains("TASKCLUSTER_ACCESS_TOKEN"));
+    let half = refusal(&tenure(&["queue", "list"], &account(&rig)[..2]).await, 2);
+    assert!(half.contains("--access-token (TASKCLUSTER_ACCESS_TOKEN) is missing"), "{half}");
+    let none = refusal(&tenure(&["queue", "list", "--data-dir", missing], &[]).await, 2);
+    assert!(none.contains("root-credentials.json cannot be read"), "{none}");
+    let [_, id, token] = account(&rig);
+    let away = tenure(&["queue", "list"], &[("TASKCLUSTER_ROOT_URL", "http://127.0.0.1:9"), id, token]).await;
+    assert!(refusal(&away, 1).contains("http://127.0.0.1:9 does not answer"), "{}", stderr(&away));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_data_directory_says_which_server_and_as_whom() {
+    let rig = Rig::start().await;
+    let data = rig.folder.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    let [(_, root_url), (_, id), (_, token)] = account(&rig);
+    let credentials = serde_json::json!({"rootUrl": root_url, "clientId": id, "accessToken": token});
+    std::fs::write(data.join("root-credentials.json"), credentials.to_string()).unwrap();
+    let output = tenure(&["queue", "list", "--data-dir", data.to_str().unwrap()], &[]).await;
+    assert_eq!(
+        (output.status.code(), stdout(&output)),
+        (Some(0), "PENDING  CLAIMED  QUEUE\n".to_owned()),
+        "{}",
+        stderr(&output)
+    );
+}

@@ -1,0 +1,163 @@
+//! A PostgreSQL of one test's own, to be frozen, killed and starved.
+
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use sqlx::{Connection as _, PgConnection};
+use tempfile::TempDir;
+
+use super::RECOVERED_WITHIN;
+use crate::rig::{LOOK_EVERY, new_folder};
+
+/// A running cluster; it does not flush, because nothing in it outlives its processes' host.
+pub struct Cluster {
+    folder: TempDir,
+    settings: Vec<String>,
+    port: u16,
+    postmaster: Pid,
+}
+
+impl Cluster {
+    /// Makes a cluster with these settings, and starts it.
+    pub async fn start(settings: &[&str]) -> Self {
+        let folder = new_folder();
+        let data = folder.path().join("data");
+        if let Some((user, group)) = user() {
+            std::os::unix::fs::chown(folder.path(), Some(user), Some(group)).expect("root may give folders away");
+        }
+        let made = command("initdb").arg("-D").arg(&data).args(INITDB).output().expect("initdb is installed");
+        assert!(made.status.success(), "initdb: {}", String::from_utf8_lossy(&made.stderr));
+        let settings = settings.iter().map(|&setting| setting.to_owned()).collect();
+        let mut cluster = Self { folder, settings, port: free_port(), postmaster: Pid::from_raw(0) };
+        cluster.start_again().await;
+        cluster
+    }
+
+    /// Starts the PostgreSQL that was killed.
+    pub async fn start_again(&mut self) {
+        let deadline = Instant::now() + RECOVERED_WITHIN;
+        // Sessions of a killed PostgreSQL live on for a moment; until then the new one refuses to start.
+        while !self.try_start().await {
+            assert!(Instant::now() < deadline, "PostgreSQL does not start: {}", self.log());
+        }
+    }
+
+    async fn try_start(&mut self) -> bool {
+        let log = std::fs::File::options().create(true).append(true).open(self.folder.path().join("log")).unwrap();
+        let mut command = command("postgres");
+        command.arg("-D").arg(self.folder.path().join("data")).args(["-p", &self.port.to_string(), "-k", ""]);
+        for setting in self.settings.iter().map(String::as_str).chain(["fsync=off", "listen_addresses=127.0.0.1"]) {
+            command.args(["-c", setting]);
+        }
+        let errors = log.try_clone().unwrap();
+        let mut child = command.stdin(Stdio::null()).stdout(log).stderr(errors).spawn().expect("postgres is installed");
+        self.postmaster = Pid::from_raw(i32::try_from(child.id()).unwrap());
+        loop {
+            if child.try_wait().unwrap().is_some() {
+                return false;
+            }
+            if PgConnection::connect(&self.url("postgres")).await.is_ok() {
+                // Nobody waits for the child: a zombie is as dead as the test needs it, and ends with this process.
+                std::thread::spawn(move || child.wait());
+                return true;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    pub fn url(&self, user: &str) -> String {
+        format!("postgres://{user}@127.0.0.1:{}/postgres", self.port)
+    }
+
+    /// A session of the superuser.
+    pub async fn connect(&self) -> PgConnection {
+        PgConnection::connect(&self.url("postgres")).await.expect("the cluster takes connections")
+    }
+
+    /// Kills the postmaster without warning.
+    pub fn kill(&self) {
+        kill(self.postmaster, Signal::SIGKILL).expect("the postmaster runs");
+    }
+
+    /// Stops all its processes where they are: connections stay open, and nothing is answered.
+    pub fn freeze(&self) {
+        // The postmaster first: it must not start new ones meanwhile.
+        self.signal_all(Signal::SIGSTOP);
+    }
+
+    /// Stops the postmaster alone: sessions live, new connections hang.
+    pub fn freeze_postmaster(&self) {
+        kill(self.postmaster, Signal::SIGSTOP).expect("the postmaster runs");
+    }
+
+    pub fn thaw(&self) {
+        self.signal_all(Signal::SIGCONT);
+    }
+
+    fn signal_all(&self, signal: Signal) {
+        for pid in std::iter::once(self.postmaster).chain(children(self.postmaster)) {
+            // A session may have ended a moment ago.
+            let _ = kill(pid, signal);
+        }
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if self.postmaster.as_raw() > 0 {
+            self.thaw();
+            let _ = kill(self.postmaster, Signal::SIGQUIT);
+        }
+    }
+}
+
+const INITDB: [&str; 9] = ["-U", "postgres", "--auth", "trust", "--encoding", "UTF8", "--locale", "C", "--no-sync"];
+
+/// A program of PostgreSQL, as a user that it accepts.
+fn command(program: &str) -> Command {
+    let folder = std::env::var_os("TENURE_TEST_PG_BIN").map_or_else(newest_bin, PathBuf::from);
+    let mut command = Command::new(folder.join(program));
+    command.current_dir("/");
+    if let Some((user, group)) = user() {
+        command.uid(user).gid(group);
+    }
+    command
+}
+
+/// Where Debian has the newest PostgreSQL, for a run that does not say.
+fn newest_bin() -> PathBuf {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let newest = versions.max_by_key(|entry| entry.file_name().to_string_lossy().parse::<u32>().unwrap_or_default());
+    newest.expect("TENURE_TEST_PG_BIN names the folder of PostgreSQL's programs").path().join("bin")
+}
+
+/// PostgreSQL refuses to run as root: whom it runs as instead, user and group.
+fn user() -> Option<(u32, u32)> {
+    if !nix::unistd::geteuid().is_root() {
+        return None;
+    }
+    let find = |name: &str| nix::unistd::User::from_name(name).ok().flatten();
+    let user = find("postgres").or_else(|| find("nobody")).expect("the user postgres or nobody");
+    Some((user.uid.as_raw(), user.gid.as_raw()))
+}
+
+/// The processes that this one has started.
+fn children(parent: Pid) -> Vec<Pid> {
+    let path = format!("/proc/{parent}/task/{parent}/children");
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.split_whitespace().filter_map(|pid| pid.parse().ok()).map(Pid::from_raw).collect()
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("a bound port").port()
+}

@@ -1,0 +1,167 @@
+//! The disk of the embedded PostgreSQL is full: a real small file system, and a file that takes what is left of it.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{ConnectOptions as _, PgConnection};
+use tenure_api::credentials::Credentials;
+use tenure_api::ids::SlugId;
+use tenure_tests::random::Random;
+use tenure_tests::server::Server;
+
+use super::{QUEUE, RECOVERED_WITHIN, assert_unavailable, create_until_it_works, finish_all, heartbeat, send, skipped};
+use crate::rig::{Place, call, client_of, definition, embedded, eventually, new_task, postmaster_of};
+
+/// Room for a new cluster, and for a little more.
+const DISK: &str = "160m";
+/// A body that cannot be compressed and that fills pages.
+const PAYLOAD_BYTES: usize = 60_000;
+/// The changes that fit into what PostgreSQL has made ready are over before that.
+const CREATES_MAX: usize = 2_000;
+
+/// A file system of its own below the data directory.
+struct Disk {
+    at: PathBuf,
+}
+
+impl Disk {
+    fn mount(at: &Path) -> Result<Self, String> {
+        if !nix::unistd::geteuid().is_root() {
+            return Err("only root may mount a small file system".to_owned());
+        }
+        fs::create_dir(at).map_err(|error| error.to_string())?;
+        let options = format!("size={DISK},mode=0711");
+        let output = Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tenure-test"]).arg(at).output();
+        let output = output.map_err(|error| error.to_string())?;
+        if output.status.success() {
+            return Ok(Self { at: at.to_owned() });
+        }
+        Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
+    }
+
+    fn ballast(&self) -> PathBuf {
+        self.at.join("ballast")
+    }
+
+    /// Takes everything that is left; may be called again for what has become free.
+    fn fill(&self) {
+        let mut ballast = fs::File::options().create(true).append(true).open(self.ballast()).unwrap();
+        for size in [1 << 20, 4 << 10] {
+            while ballast.write_all(&vec![0; size]).is_ok() {}
+        }
+    }
+
+    fn free(&self) {
+        fs::remove_file(self.ballast()).unwrap();
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // Lazily: a PostgreSQL that a failed test left behind is about to end.
+        let _ = Command::new("umount").arg("-l").arg(&self.at).status();
+    }
+}
+
+/// How to reach the embedded PostgreSQL, as the server does.
+async fn connect(data_dir: &Path) -> Option<PgConnection> {
+    let password = fs::read_to_string(data_dir.join("pg-password")).expect("the password's file");
+    let about = fs::read_to_string(data_dir.join("pg/postmaster.pid")).ok()?;
+    let lines: Vec<&str> = about.lines().collect();
+    let options = PgConnectOptions::new_without_pgpass()
+        .socket(lines.get(4)?)
+        .port(lines.get(3)?.trim().parse().ok()?)
+        .username("tenure")
+        .password(password.trim())
+        .database("tenure");
+    options.disable_statement_logging().connect().await.ok()
+}
+
+/// Creates large tasks until one is refused for want of room; those that were acknowledged.
+async fn create_until_it_is_full(server: &Server, root: &Credentials, disk: &Disk) -> Vec<SlugId> {
+    let mut random = Random::from_seed(Random::fresh_seed());
+    let mut acknowledged = Vec::new();
+    for _ in 0..CREATES_MAX {
+        let mut payload = String::new();
+        random.push_hex(&mut payload, PAYLOAD_BYTES);
+        let (task, mut body) = (new_task(), definition(QUEUE));
+        body["payload"] = json!({ "payload": payload });
+        let asked = Instant::now();
+        let reply = send(server, root, "PUT", &format!("/task/{task}"), Some(&body)).await;
+        assert!(asked.elapsed() < Duration::from_secs(15), "an answer took {:?}", asked.elapsed());
+        if reply.status != 200 {
+            assert_unavailable(&reply);
+            return acknowledged;
+        }
+        acknowledged.push(task);
+        disk.fill();
+    }
+    panic!("the disk never got full:\n{}", server.log_tail());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_refuses_what_is_new_and_loses_nothing_and_room_is_all_it_takes() {
+    let place = Place::new();
+    let disk = match Disk::mount(&place.data_dir()) {
+        Ok(disk) => disk,
+        Err(why) => return skipped("a full disk", &why),
+    };
+    let (mut server, root) = place.start(&embedded()).await;
+    let mut kept = vec![create_until_it_works(&server, &root).await];
+    let at_first = postmaster_of(&place.data_dir());
+
+    // Tables cannot grow: what is new is refused, what is there can be read.
+    disk.fill();
+    kept.extend(create_until_it_is_full(&server, &root, &disk).await);
+    let read = eventually("what is there can be read", async || {
+        let answer = call(&mut client_of(&server), &root, "GET", &format!("/task/{}/status", kept[0]), None).await;
+        (answer.status == 200).then_some(answer)
+    })
+    .await;
+    assert_eq!(read.body["status"]["state"], "pending");
+    assert!(server.log().contains("No space left on device"), "the log says why:\n{}", server.log_tail());
+    disk.free();
+    kept.push(create_until_it_works(&server, &root).await);
+
+    // The log of changes cannot grow: PostgreSQL gives up, cannot start, and is started until it can.
+    disk.fill();
+    eventually("PostgreSQL gives up", async || {
+        disk.fill();
+        let Some(mut database) = connect(&place.data_dir()).await else { return Some(()) };
+        let switch = "SELECT pg_logical_emit_message(true, 'test', repeat('x', 1000000)), pg_switch_wal()";
+        sqlx::query(switch).execute(&mut database).await.err().map(drop)
+    })
+    .await;
+    let full = Instant::now();
+    while full.elapsed() < Duration::from_secs(3) {
+        disk.fill();
+        let task = new_task();
+        let reply = super::create(&server, &root, task).await;
+        if reply.status == 200 {
+            kept.push(task);
+        } else {
+            assert_unavailable(&reply);
+        }
+    }
+    assert!(!server.has_ended(), "{}", server.log_tail());
+    disk.free();
+    let freed = Instant::now();
+    kept.push(create_until_it_works(&server, &root).await);
+    assert!(freed.elapsed() < RECOVERED_WITHIN);
+    println!("PostgreSQL: {at_first:?}, then {:?}; back after {:?}", postmaster_of(&place.data_dir()), freed.elapsed());
+
+    eventually("it is healthy", async || (heartbeat(&server).await.status == 200).then_some(())).await;
+    println!("{}", server.log_tail());
+    finish_all(&server, &root, kept).await;
+    let mut database = connect(&place.data_dir()).await.expect("PostgreSQL runs");
+    let violations = tenure_server::testing::check_invariants_on(&mut database).await;
+    assert!(violations.is_empty(), "violated invariants: {violations:#?}");
+    drop(database);
+    assert!(server.stop().await.success());
+    drop(disk);
+}

@@ -1,0 +1,126 @@
+//! What happens to a server whose database has no room, no connections, no life, another clock: a clear answer, nothing
+//! that hangs, nothing acknowledged that is lost, and a recovery that needs no restart.
+
+mod away;
+mod bells;
+mod clocks;
+mod cluster;
+mod connections;
+mod disk_full;
+
+use std::io::Write as _;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use sqlx::{Connection as _, PgConnection};
+use tenure_api::credentials::Credentials;
+use tenure_api::ids::SlugId;
+use tenure_tests::http::QUEUE_API;
+use tenure_tests::server::Server;
+
+use crate::rig::{
+    Raw, RawReply, Signature, call, claim_path, client_of, credentials_of, definition, eventually, new_task, run_of,
+    worker,
+};
+
+const QUEUE: &str = "faults/queue";
+/// From the end of a fault to the first thing that works again: a PostgreSQL that failed to start is tried again after
+/// ten seconds at most, and then recovers.
+const RECOVERED_WITHIN: Duration = Duration::from_secs(60);
+
+/// A request signed now, on a connection of its own.
+async fn send(server: &Server, who: &Credentials, method: &str, path: &str, body: Option<&Value>) -> RawReply {
+    let target = format!("{QUEUE_API}{path}");
+    let header = Signature { who, method, target: &target, ..Signature::of(server) }.header();
+    let body = body.map(|body| body.to_string().into_bytes());
+    Raw::new(method, &target).authorization(&header).json(body.as_deref()).send(server.root_url()).await
+}
+
+async fn create(server: &Server, who: &Credentials, task: SlugId) -> RawReply {
+    send(server, who, "PUT", &format!("/task/{task}"), Some(&definition(QUEUE))).await
+}
+
+/// Asserts the one answer that a fault of the database may have.
+#[track_caller]
+fn assert_unavailable(reply: &RawReply) {
+    reply.refused(503, "ServiceUnavailable");
+    let after = reply.header("retry-after").expect("a 503 says when to try again");
+    assert!(after.parse::<u32>().is_ok_and(|seconds| seconds > 0), "{after}");
+}
+
+/// Creates tasks until one is acknowledged; everything before must be a 503.
+async fn create_until_it_works(server: &Server, who: &Credentials) -> SlugId {
+    let deadline = Instant::now() + RECOVERED_WITHIN;
+    loop {
+        let task = new_task();
+        let reply = create(server, who, task).await;
+        if reply.status == 200 {
+            return task;
+        }
+        assert_unavailable(&reply);
+        assert!(Instant::now() < deadline, "it does not recover:\n{}", server.log_tail());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// The answer once there is one: what was connected to the old database finds out with its first request.
+async fn settled(
+    server: &Server,
+    who: &Credentials,
+    method: &str,
+    path: &str,
+    body: Option<&Value>,
+) -> tenure_tests::http::Answer {
+    eventually(&format!("{method} {path} is answered"), async || {
+        let answer = call(&mut client_of(server), who, method, path, body).await;
+        assert!([200, 503].contains(&answer.status), "{method} {path}: {}", answer.body);
+        (answer.status == 200).then_some(answer)
+    })
+    .await
+}
+
+/// Every acknowledged task is there, and each can be claimed, renewed and completed.
+async fn finish_all(server: &Server, who: &Credentials, mut tasks: Vec<SlugId>) {
+    for &task in &tasks {
+        let answer = settled(server, who, "GET", &format!("/task/{task}/status"), None).await;
+        assert_eq!(answer.body["status"]["state"], "pending", "an acknowledged task is lost");
+    }
+    let deadline = Instant::now() + RECOVERED_WITHIN;
+    while !tasks.is_empty() {
+        assert!(Instant::now() < deadline, "nobody gets these: {tasks:?}\n{}", server.log_tail());
+        let answer = settled(server, who, "POST", &claim_path(QUEUE), Some(&worker(32))).await;
+        for claim in answer.body["tasks"].as_array().expect("claims are a list") {
+            let its = credentials_of(claim);
+            for what in ["reclaim", "completed"] {
+                settled(server, &its, "POST", &format!("{}/{what}", run_of(claim)), None).await;
+            }
+            let id = claim["status"]["taskId"].as_str().unwrap_or_default().to_owned();
+            // Tasks that were stored although their answer was lost come along.
+            tasks.retain(|task| task.to_string() != id);
+        }
+    }
+}
+
+/// What the invariants say of a database that is not one of the test cluster's.
+async fn assert_invariants(url: &str) {
+    let mut conn = PgConnection::connect(url).await.expect("the database can be reached again");
+    sqlx::query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").execute(&mut conn).await.unwrap();
+    let violations = tenure_server::testing::check_invariants_on(&mut conn).await;
+    assert!(violations.is_empty(), "violated invariants: {violations:#?}");
+}
+
+/// The number of a metric without labels.
+async fn metric(server: &Server, name: &str) -> Option<f64> {
+    let text = Raw::new("GET", "/metrics").send(server.root_url()).await.text();
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+}
+
+async fn heartbeat(server: &Server) -> RawReply {
+    Raw::new("GET", "/__heartbeat__").send(server.root_url()).await
+}
+
+/// Says, also where the output of tests is captured, that one could not run here.
+fn skipped(test: &str, why: &str) {
+    let line = format!("SKIPPED 1 test: {test}: {why}\n");
+    let _ = std::io::stderr().write_all(line.as_bytes());
+}

@@ -1,0 +1,431 @@
+//! The operator's page as a browser asks for it: who gets in, what they see, and that nothing which somebody wrote into a
+//! task becomes a part of the page.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tenure_api::credentials::Credentials;
+use tenure_api::ids::SlugId;
+use tenure_tests::http::TENURE_API;
+
+use crate::rig::{LOOK_EVERY, Raw, RawReply, Rig, call, credentials_of, definition, new_task, run_of, stderr};
+
+const QUEUE: &str = "page/queue";
+const POLICY: &str =
+    "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+const COOKIE: &str = "tenure-session";
+/// A client is known for a second at most; the rest is for a busy machine.
+const OUT_WITHIN: Duration = Duration::from_millis(1_500);
+/// Ends an attribute, a text, a comment and a script, each of which would begin another.
+const HOSTILE: &str = "\"'`><script>alert(1)</script><img src=x onerror=alert(2)>--></pre></textarea>&lt;";
+
+async fn get(rig: &Rig, path: &str, cookie: Option<&str>) -> RawReply {
+    let raw = Raw::new("GET", path);
+    rig.send(&match cookie {
+        Some(cookie) => raw.header("Cookie", cookie),
+        None => raw,
+    })
+    .await
+}
+
+fn form(path: &str, fields: &[(&str, &str)]) -> Raw {
+    let escape = |text: &str| {
+        let bytes = text.bytes().map(|byte| {
+            if byte.is_ascii_alphanumeric() { char::from(byte).to_string() } else { format!("%{byte:02X}") }
+        });
+        bytes.collect::<String>()
+    };
+    let body: Vec<String> = fields.iter().map(|(name, value)| format!("{name}={}", escape(value))).collect();
+    let mut raw = Raw::new("POST", path).header("Content-Type", "application/x-www-form-urlencoded");
+    raw.body = Some(body.join("&").into_bytes());
+    raw
+}
+
+/// A form as a browser sends it from a page of this server.
+fn own_form(rig: &Rig, path: &str, fields: &[(&str, &str)]) -> Raw {
+    form(path, fields).header("Origin", rig.server.root_url()).header("Sec-Fetch-Site", "same-origin")
+}
+
+fn login(rig: &Rig, client: &str, token: &str) -> Raw {
+    own_form(rig, "/login", &[("client", client), ("token", token), ("next", "/")])
+}
+
+/// Logs in, and gives what the browser would send from then on.
+async fn log_in(rig: &Rig, who: &Credentials) -> String {
+    let reply = rig.send(&login(rig, &who.client_id, who.access_token.expose())).await;
+    assert_eq!((reply.status, reply.header("location")), (303, Some("/")), "{}", reply.text());
+    let cookie = reply.header("set-cookie").expect("a login sets a cookie");
+    cookie.split(';').next().expect("a cookie has a value").to_owned()
+}
+
+fn form_token(page: &str) -> &str {
+    let (_, rest) = page.split_once("name=\"token\" value=\"").expect("the page has a form to log out");
+    rest.split('"').next().expect("the value ends")
+}
+
+async fn report(rig: &Rig, claim: &Value, how: &str, body: Option<&Value>) {
+    let answer =
+        call(&mut rig.client(), &credentials_of(claim), "POST", &format!("{}/{how}", run_of(claim)), body).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+}
+
+#[track_caller]
+fn shows(reply: &RawReply, words: &[&str]) {
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    for word in words {
+        assert!(reply.text().contains(word), "not there: {word}\n{}", reply.text());
+    }
+}
+
+#[track_caller]
+fn hides(reply: &RawReply, words: &[&str]) {
+    for word in words {
+        assert!(!reply.text().contains(word), "there: {word}\n{}", reply.text());
+    }
+}
+
+/// What nobody can do over HTTP.
+async fn sql(rig: &Rig, statement: &str) {
+    let mut conn = rig.database.connect("page-test").await;
+    sqlx::raw_sql(sqlx::AssertSqlSafe(statement.to_owned())).execute(&mut conn).await.unwrap();
+}
+
+/// Creates a task, and gives its id.
+async fn create(rig: &Rig, change: impl FnOnce(&mut Value)) -> SlugId {
+    let (task, mut body) = (new_task(), definition(QUEUE));
+    change(&mut body);
+    let answer = rig.create(task, &body).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    task
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_server_says_what_to_do_and_every_page_has_its_headers() {
+    let rig = Rig::start().await;
+    let page = get(&rig, "/", None).await;
+    shows(
+        &page,
+        &["There is no queue yet", rig.server.root_url(), "tenure-worker run", "Nothing has failed lately", "Log in"],
+    );
+    let paths = [
+        ("/", 200),
+        ("/login", 200),
+        ("/task/nonsense", 404),
+        ("/group/x", 404),
+        ("/queue/a/b", 404),
+        ("/worker/g/%00", 404),
+    ];
+    for (path, status) in paths {
+        let reply = get(&rig, path, None).await;
+        assert_eq!(reply.status, status, "{path}");
+        for (name, value) in [
+            ("content-type", "text/html; charset=utf-8"),
+            ("content-security-policy", POLICY),
+            ("x-content-type-options", "nosniff"),
+            ("x-frame-options", "DENY"),
+            ("referrer-policy", "same-origin"),
+            ("cache-control", "no-store"),
+        ] {
+            assert_eq!(reply.header(name), Some(value), "{path}");
+        }
+        hides(&reply, &["<script", "style=", "javascript:"]);
+    }
+    let style = page
+        .text()
+        .split("href=\"")
+        .find(|part| part.contains("style.css"))
+        .unwrap()
+        .split('"')
+        .next()
+        .unwrap()
+        .to_owned();
+    let style = get(&rig, &style, None).await;
+    assert_eq!((style.status, style.header("content-type")), (200, Some("text/css; charset=utf-8")));
+    assert!(get(&rig, "/?refresh=off", None).await.text().contains("paused"));
+    assert!(page.text().contains("http-equiv=\"refresh\""));
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_login_sets_a_cookie_that_scripts_and_other_sites_do_not_get() {
+    let rig = Rig::start().await;
+    let reply = rig.send(&login(&rig, "root", rig.root.access_token.expose())).await;
+    assert_eq!((reply.status, reply.header("location")), (303, Some("/")));
+    let cookie = reply.header("set-cookie").unwrap();
+    let (pair, flags) = cookie.split_once(';').unwrap();
+    assert_eq!(flags, " Path=/; Max-Age=43200; HttpOnly; SameSite=Strict");
+    assert!(!cookie.contains(rig.root.access_token.expose()));
+    assert_eq!(reply.header("content-security-policy"), Some(POLICY));
+    assert_eq!(reply.header("access-control-allow-origin"), None);
+    shows(&get(&rig, "/", Some(&format!("other=1; {pair}; more=2"))).await, &[">root</span>", "Log out"]);
+    shows(&get(&rig, "/", Some(&pair.replace('.', "x"))).await, &["Log in"]);
+    let spoiled = format!("{}x", &pair[..pair.len() - 1]);
+    shows(&get(&rig, "/", Some(&spoiled)).await, &["Log in"]);
+    // Another server of the same keys knows the session without having been told.
+    let another = rig.another("another").await;
+    let page = Raw::new("GET", "/").header("Cookie", pair).send(another.root_url()).await;
+    shows(&page, &["Log out"]);
+    another.stop().await;
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn behind_tls_the_cookie_is_for_this_host_and_tls_only() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let root_url = "https://tenure.example.com/ci";
+    let rig = Rig::start_with(|launch| launch.listen(free.clone()).flag("--root-url", root_url)).await;
+    let behind = format!("http://{free}");
+    let token = rig.root.access_token.expose();
+    let raw = form("/login", &[("client", "root"), ("token", token), ("next", "/task/x")]);
+    let reply = raw.header("Origin", "https://tenure.example.com").send(&behind).await;
+    assert_eq!((reply.status, reply.header("location")), (303, Some("/ci/task/x")), "{}", reply.text());
+    let cookie = reply.header("set-cookie").unwrap();
+    assert!(
+        cookie.starts_with("__Host-tenure-session=")
+            && cookie.ends_with("; Path=/; Max-Age=43200; HttpOnly; SameSite=Strict; Secure"),
+        "{cookie}"
+    );
+    let page = Raw::new("GET", "/").send(&behind).await;
+    shows(&page, &["href=\"/ci/page/style.css", "href=\"/ci/login?next=%2F\""]);
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unknown_client_and_a_wrong_token_get_the_same_answer_after_a_delay() {
+    let rig = Rig::start().await;
+    rig.make_client("known", &["*"]).await;
+    rig.make_client("shut", &["*"]).await;
+    sql(&rig, "UPDATE clients SET disabled = true WHERE client_id = 'shut'").await;
+    let mut answers = Vec::new();
+    for (client, token) in [("known", "wrong"), ("nobody", "wrong"), ("shut", "wrong"), ("", ""), (HOSTILE, HOSTILE)] {
+        let began = Instant::now();
+        let reply = rig.send(&login(&rig, client, token)).await;
+        assert!(began.elapsed() >= Duration::from_millis(500), "{client}");
+        assert_eq!((reply.status, reply.header("set-cookie"), reply.header("www-authenticate")), (401, None, None));
+        assert!(reply.text().contains("There is no such client, or the access token is wrong."));
+        hides(&reply, &["<script", "<img"]);
+        assert_eq!(reply.header("content-security-policy"), Some(POLICY));
+        if !client.is_empty() && client != HOSTILE {
+            answers.push(reply.text().replace(client, "CLIENT"));
+        }
+    }
+    assert!(answers.iter().all(|answer| *answer == answers[0]), "{answers:#?}");
+    for raw in [Raw::new("POST", "/login"), own_form(&rig, "/login", &[("client", "root")])] {
+        let reply = rig.send(&raw.header("Origin", rig.server.root_url())).await;
+        assert_eq!(reply.status, 400, "{}", reply.text());
+    }
+    let large = "x".repeat(20_000);
+    assert_eq!(rig.send(&login(&rig, "root", &large)).await.status, 400);
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_form_from_another_site_changes_nothing() {
+    let rig = Rig::start().await;
+    let token = rig.root.access_token.expose().to_owned();
+    let fields = [("client", "root"), ("token", token.as_str()), ("next", "/")];
+    let own = rig.server.root_url().to_owned();
+    let foreign: [&[(&str, &str)]; 6] = [
+        &[],
+        &[("Origin", "https://evil.example.com")],
+        &[("Origin", "null")],
+        &[("Sec-Fetch-Site", "cross-site")],
+        &[("Sec-Fetch-Site", "same-site"), ("Origin", &own)],
+        &[("Sec-Fetch-Site", "same-origin"), ("Origin", "https://evil.example.com")],
+    ];
+    let cookie = log_in(&rig, &rig.root).await;
+    let page = get(&rig, "/", Some(&cookie)).await.text();
+    let right = form_token(&page);
+    for headers in foreign {
+        let with = |raw: Raw| headers.iter().fold(raw, |raw, (name, value)| raw.header(name, value));
+        let reply = rig.send(&with(form("/login", &fields))).await;
+        assert_eq!((reply.status, reply.header("set-cookie")), (403, None), "{headers:?}");
+        let reply = rig.send(&with(form("/logout", &[("token", right)])).header("Cookie", &cookie)).await;
+        assert_eq!((reply.status, reply.header("set-cookie")), (403, None), "{headers:?}");
+    }
+    let other = log_in(&rig, &rig.root).await;
+    let others_page = get(&rig, "/", Some(&other)).await.text();
+    for wrong in ["", "x", form_token(&others_page)] {
+        let reply = rig.send(&own_form(&rig, "/logout", &[("token", wrong)]).header("Cookie", &cookie)).await;
+        assert_eq!((reply.status, reply.header("set-cookie")), (403, None), "{wrong}");
+    }
+    let reply = rig.send(&own_form(&rig, "/logout", &[("token", right)]).header("Cookie", &cookie)).await;
+    let gone = format!("{COOKIE}=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict");
+    assert_eq!((reply.status, reply.header("set-cookie")), (303, Some(gone.as_str())));
+    assert_eq!(get(&rig, "/logout", Some(&cookie)).await.status, 404);
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_login_leads_to_our_own_pages_only() {
+    let rig = Rig::start().await;
+    let token = rig.root.access_token.expose();
+    for (next, location) in [
+        ("/queue/a/b?refresh=off", "/queue/a/b?refresh=off"),
+        ("//evil", "/"),
+        ("/\\evil", "/"),
+        ("https://evil", "/"),
+        ("/a\r\nSet-Cookie: x=y", "/"),
+    ] {
+        let reply = rig.send(&own_form(&rig, "/login", &[("client", "root"), ("token", token), ("next", next)])).await;
+        assert_eq!((reply.status, reply.header("location")), (303, Some(location)), "{next}");
+    }
+    hides(&get(&rig, "/login?next=%22%3E%3Cscript%3E", None).await, &["<script"]);
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deleted_disabled_or_reset_client_is_out_within_a_second() {
+    let rig = Rig::start().await;
+    for command in ["delete", "disable", "reset-token"] {
+        let who = rig.make_client(command, &["*"]).await;
+        let cookie = log_in(&rig, &who).await;
+        shows(&get(&rig, "/", Some(&cookie)).await, &["Log out"]);
+        if command == "disable" {
+            sql(&rig, "UPDATE clients SET disabled = true WHERE client_id = 'disable'").await;
+        } else {
+            let output = rig.administrate(&[command, command]).await;
+            assert!(output.status.success(), "{}", stderr(&output));
+        }
+        let deadline = Instant::now() + OUT_WITHIN;
+        while get(&rig, "/", Some(&cookie)).await.text().contains("Log out") {
+            assert!(Instant::now() < deadline, "still in after {command}");
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_ends_after_twelve_hours() {
+    let rig = Rig::start_with(|launch| launch.flag("--clock", "manual")).await;
+    let cookie = log_in(&rig, &rig.root).await;
+    for (seconds, words) in [(43_100, "Log out"), (200, "Log in")] {
+        let answer = rig.call("POST", &format!("{TENURE_API}/clock/advance"), Some(&json!({"seconds": seconds}))).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        shows(&get(&rig, "/", Some(&cookie)).await, &[words]);
+    }
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_section_needs_the_scopes_of_its_endpoint() {
+    let rig = Rig::start().await;
+    let (first, second) = (create(&rig, |_| {}).await, create(&rig, |_| {}).await);
+    let claims = rig.claim(QUEUE, 1).await;
+    assert_eq!(claims[0]["status"]["taskId"], first.to_string());
+    let (queue, waits) = ("/queue/page/queue", second.to_string());
+    let (holds, worker) = (first.to_string(), "/worker/group/worker");
+    let anonymous = get(&rig, "/", None).await;
+    shows(&anonymous, &["page/queue", "needs queue:claimed-count", "queue:claimed-list", "group/worker"]);
+    hides(&anonymous, &[&holds]);
+    let page = get(&rig, queue, None).await;
+    shows(&page, &["queue:claimed-list:page/queue", "queue:pending-list:page/queue"]);
+    hides(&page, &[&holds, &waits]);
+    shows(&get(&rig, worker, None).await, &[&holds]);
+    shows(&get(&rig, &format!("/task/{first}"), None).await, &["running", "Definition", "group/worker"]);
+    shows(&get(&rig, &format!("/group/{first}"), None).await, &[&holds]);
+    let scopes = ["queue:claimed-list:page/queue", "queue:claimed-count:page/queue", "queue:pending-list:page/queue"];
+    for (index, scope) in scopes.into_iter().enumerate() {
+        let cookie = log_in(&rig, &rig.make_client(&format!("one-{index}"), &[scope]).await).await;
+        let (overview, page) = (get(&rig, "/", Some(&cookie)).await, get(&rig, queue, Some(&cookie)).await);
+        assert_eq!(overview.text().contains(&holds), index == 0, "{scope}");
+        assert_eq!(page.text().contains(&holds), index == 0, "{scope}");
+        assert_eq!(overview.text().contains("needs queue:claimed-count"), index != 1, "{scope}");
+        assert_eq!(page.text().contains(&waits), index == 2, "{scope}");
+    }
+    let elsewhere = log_in(&rig, &rig.make_client("elsewhere", &["queue:claimed-list:other/queue"]).await).await;
+    hides(&get(&rig, "/", Some(&elsewhere)).await, &[&holds]);
+    let root = log_in(&rig, &rig.root).await;
+    shows(&get(&rig, "/", Some(&root)).await, &[&holds, "group/worker"]);
+    shows(&get(&rig, queue, Some(&root)).await, &[&holds, &waits]);
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failures_are_told_with_their_reasons_and_link_to_their_pages() {
+    let rig = Rig::start().await;
+    let tasks = [
+        create(&rig, |_| {}).await,
+        create(&rig, |_| {}).await,
+        create(&rig, |_| {}).await,
+        create(&rig, |_| {}).await,
+    ];
+    let claims = rig.claim(QUEUE, 4).await;
+    report(&rig, &claims[0], "failed", None).await;
+    report(&rig, &claims[1], "exception", Some(&json!({"reason": "malformed-payload"}))).await;
+    report(&rig, &claims[2], "exception", Some(&json!({"reason": "worker-shutdown"}))).await;
+    report(&rig, &claims[3], "completed", None).await;
+    let page = get(&rig, "/", None).await;
+    let [failed, malformed, shut, completed] = tasks.map(|task| format!("/task/{task}"));
+    shows(
+        &page,
+        &[
+            &failed,
+            &malformed,
+            &shut,
+            "malformed-payload",
+            "worker-shutdown",
+            "tried again",
+            "/worker/group/worker",
+            "/queue/page/queue",
+        ],
+    );
+    hides(&page, &[&completed]);
+    shows(&get(&rig, &shut, None).await, &["exception", "worker-shutdown", "made by retry", "pending"]);
+    shows(&get(&rig, &completed, None).await, &["completed"]);
+    shows(&get(&rig, "/worker/group/worker", None).await, &["It holds no task now", "Ended lately", &completed]);
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_somebody_wrote_is_text_on_every_page() {
+    let rig = Rig::start().await;
+    let group = new_task();
+    let task = create(&rig, |body| {
+        body["taskGroupId"] = json!(group);
+        body["metadata"] =
+            json!({"name": HOSTILE, "description": HOSTILE, "owner": HOSTILE, "source": format!("https://{HOSTILE}")});
+        body["tags"] = json!({HOSTILE: HOSTILE});
+        body["payload"] = json!({HOSTILE: [HOSTILE]});
+        body["extra"] = json!({HOSTILE: {HOSTILE: HOSTILE}});
+        body["routes"] = json!([HOSTILE]);
+    })
+    .await;
+    let script = create(&rig, |_| {}).await;
+    // createTask refuses such a source; a row that came otherwise must not become a link either.
+    let id = script.uuid();
+    sql(&rig, &format!("UPDATE task_definitions SET definition = replace(definition, 'https://example.com/', 'javascript:alert(1)') WHERE id = '{id}'")).await;
+    let claims = rig.claim(QUEUE, 2).await;
+    let root = log_in(&rig, &rig.root).await;
+    let pages = [
+        "/".to_owned(),
+        format!("/task/{task}"),
+        format!("/group/{group}"),
+        "/queue/page/queue".to_owned(),
+        "/worker/group/worker".to_owned(),
+    ];
+    for ended in [false, true] {
+        if ended {
+            report(&rig, &claims[0], "failed", None).await;
+        }
+        for path in &pages {
+            let page = get(&rig, path, Some(&root)).await;
+            shows(&page, &["&lt;script&gt;alert(1)&lt;/script&gt;"]);
+            hides(&page, &["<script", "<img", "</textarea>", "javascript:"]);
+        }
+    }
+    let page = get(&rig, &format!("/task/{script}"), None).await;
+    shows(&page, &["javascript:alert(1)"]);
+    hides(&page, &["href=\"javascript:"]);
+    for path in [
+        "/task/%22%3E%3Cscript%3E",
+        "/queue/%3Cscript%3E/x",
+        "/worker/%3Cimg/x",
+        "/?refresh=%22%3E%3Cscript%3E",
+        "/group/%3Cscript%3E?after=%3Cscript%3E",
+    ] {
+        hides(&get(&rig, path, None).await, &["<script>", "<img"]);
+    }
+    rig.server.stop().await;
+}

@@ -1,0 +1,182 @@
+//! Waiting until a task is resolved.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tenure_api::ids::SlugId;
+use tenure_tests::http::{Answer, Client, TENURE_API};
+use tenure_tests::server::Server;
+
+use crate::rig::{PATIENCE, Raw, Rig, call, client_of, credentials_of, definition, eventually, new_task, run_of};
+
+const QUEUE: &str = "wait/ing";
+/// The longest that a test lets a server wait: whatever ends earlier was told of the end.
+const LONG: u64 = 60;
+
+fn path(task: SlugId, seconds: u64) -> String {
+    format!("{TENURE_API}/tasks/{task}/wait?seconds={seconds}")
+}
+
+async fn wait(rig: &Rig, server: &Server, task: SlugId, seconds: u64) -> Answer {
+    call(&mut client_of(server), &rig.root, "GET", &path(task, seconds), None).await
+}
+
+async fn created(rig: &Rig) -> SlugId {
+    let task = new_task();
+    assert_eq!(rig.create(task, &definition(QUEUE)).await.status, 200);
+    task
+}
+
+async fn complete(rig: &Rig) {
+    let claim = rig.claim(QUEUE, 1).await.remove(0);
+    let path = format!("{}/completed", run_of(&claim));
+    assert_eq!(call(&mut rig.client(), &credentials_of(&claim), "POST", &path, None).await.status, 200);
+}
+
+async fn metric(rig: &Rig, line: &str) -> bool {
+    rig.send(&Raw::new("GET", "/metrics")).await.text().lines().any(|known| known == line)
+}
+
+/// Waits until the server knows of so many who wait.
+async fn until_waiting(rig: &Rig, callers: usize) {
+    let line = format!("tenure_waiting_for_tasks {callers}");
+    eventually("they wait", async || metric(rig, &line).await.then_some(())).await;
+}
+
+fn outcome(answer: &Answer) -> (u16, &Value, &Value) {
+    (answer.status, &answer.body["resolved"], &answer.body["status"]["state"])
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_waits_is_told_when_the_task_is_resolved() {
+    let rig = Rig::start().await;
+    let task = created(&rig).await;
+    let complete = async {
+        until_waiting(&rig, 3).await;
+        complete(&rig).await;
+        Instant::now()
+    };
+    let (one, two, three, completed) = tokio::join!(
+        wait(&rig, &rig.server, task, LONG),
+        wait(&rig, &rig.server, task, LONG),
+        wait(&rig, &rig.server, task, LONG),
+        complete
+    );
+    assert!(completed.elapsed() < Duration::from_secs(2), "{:?}", completed.elapsed());
+    for answer in [one, two, three] {
+        assert_eq!(outcome(&answer), (200, &json!(true), &json!("completed")));
+    }
+    let at_once = wait(&rig, &rig.server, task, LONG).await;
+    assert_eq!(outcome(&at_once), (200, &json!(true), &json!("completed")), "it was resolved already");
+    until_waiting(&rig, 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_that_another_server_resolves_is_told_here() {
+    let rig = Rig::start().await;
+    let second = rig.another("second").await;
+    let task = created(&rig).await;
+    let complete = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        complete(&rig).await;
+        Instant::now()
+    };
+    let (answer, completed) = tokio::join!(wait(&rig, &second, task, LONG), complete);
+    assert_eq!(outcome(&answer), (200, &json!(true), &json!("completed")));
+    assert!(completed.elapsed() < Duration::from_secs(3), "{:?}", completed.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cancels_deadlines_and_lost_claims_end_a_wait_too() {
+    let rig = Rig::start_with(|launch| launch.flag("--claim-timeout", "300ms")).await;
+    let cancelled = created(&rig).await;
+    let cancel = async {
+        until_waiting(&rig, 1).await;
+        assert_eq!(rig.call("POST", &format!("/task/{cancelled}/cancel"), None).await.status, 200);
+    };
+    let (answer, ()) = tokio::join!(wait(&rig, &rig.server, cancelled, LONG), cancel);
+    assert_eq!(outcome(&answer), (200, &json!(true), &json!("exception")));
+    let overdue = json!({"taskQueueId": "no/body", "deadline": tenure_tests::clock::wire_date(tenure_tests::clock::unix_millis() + 1_000)});
+    let overdue = rig.call("POST", &format!("{TENURE_API}/tasks"), Some(&overdue)).await;
+    let overdue: SlugId = overdue.body["tasks"][0]["taskId"].as_str().unwrap().parse().unwrap();
+    let answer = wait(&rig, &rig.server, overdue, LONG).await;
+    assert_eq!(answer.body["status"]["runs"][0]["reasonResolved"], "deadline-exceeded", "{}", answer.body);
+    let lost =
+        rig.call("POST", &format!("{TENURE_API}/tasks"), Some(&json!({"taskQueueId": QUEUE, "retries": 0}))).await;
+    let lost: SlugId = lost.body["tasks"][0]["taskId"].as_str().unwrap().parse().unwrap();
+    assert_eq!(rig.claim(QUEUE, 1).await.len(), 1);
+    let answer = wait(&rig, &rig.server, lost, LONG).await;
+    assert_eq!(answer.body["status"]["runs"][0]["reasonResolved"], "claim-expired", "{}", answer.body);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_ends_when_its_time_is_up() {
+    let rig = Rig::start().await;
+    let task = created(&rig).await;
+    let started = Instant::now();
+    assert_eq!(outcome(&wait(&rig, &rig.server, task, 0).await), (200, &json!(false), &json!("pending")));
+    assert_eq!(outcome(&wait(&rig, &rig.server, task, 1).await), (200, &json!(false), &json!("pending")));
+    assert!((Duration::from_secs(1)..Duration::from_secs(10)).contains(&started.elapsed()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_for_nothing_or_for_too_long_is_refused() {
+    let rig = Rig::start().await;
+    let nobody = wait(&rig, &rig.server, new_task(), LONG).await;
+    assert_eq!((nobody.status, nobody.code()), (404, "ResourceNotFound"));
+    let task = created(&rig).await;
+    for query in ["seconds=61", "seconds=-1", "seconds=x", "seconds=", "seconds=1&seconds=1", "other=1"] {
+        let answer = rig.call("GET", &format!("{TENURE_API}/tasks/{task}/wait?{query}"), None).await;
+        assert_eq!((answer.status, answer.code()), (400, "InvalidRequestArguments"), "{query}");
+    }
+    let bad = rig.call("GET", &format!("{TENURE_API}/tasks/x/wait"), None).await;
+    assert_eq!((bad.status, bad.code()), (400, "InvalidRequestArguments"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_hangs_up_is_forgotten() {
+    let rig = Rig::start().await;
+    let task = created(&rig).await;
+    let mut clients: Vec<Client> = (0..5).map(|_| rig.client()).collect();
+    for client in &mut clients {
+        client.start(&rig.root, "GET", &path(task, LONG), None).await.unwrap();
+    }
+    until_waiting(&rig, 5).await;
+    clients.iter_mut().for_each(Client::hang_up);
+    until_waiting(&rig, 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_drains_sends_everybody_away() {
+    let mut rig = Rig::start().await;
+    let task = created(&rig).await;
+    let mut client = rig.client();
+    client.start(&rig.root, "GET", &path(task, LONG), None).await.unwrap();
+    until_waiting(&rig, 1).await;
+    let started = Instant::now();
+    rig.server.terminate().unwrap();
+    let reply = tokio::time::timeout(PATIENCE, client.finish()).await.unwrap().unwrap();
+    assert_eq!(outcome(&Answer::from(reply)), (200, &json!(false), &json!("pending")));
+    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+    assert!(rig.server.ended().await.success());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hundreds_wait_for_their_own_tasks() {
+    const TASKS: usize = 300;
+    let rig = Rig::start().await;
+    let tasks: Vec<Value> = (0..TASKS).map(|_| json!({"taskQueueId": QUEUE})).collect();
+    let answer = rig.call("POST", &format!("{TENURE_API}/tasks"), Some(&json!({ "tasks": tasks }))).await;
+    let ids = answer.body["tasks"].as_array().unwrap().iter();
+    let ids: Vec<SlugId> = ids.map(|task| task["taskId"].as_str().unwrap().parse().unwrap()).collect();
+    let waits = ids.iter().map(|&id| wait(&rig, &rig.server, id, LONG));
+    let cancel = async {
+        until_waiting(&rig, TASKS).await;
+        let group = answer.body["taskGroupId"].as_str().unwrap();
+        for verb in ["seal", "cancel"] {
+            assert_eq!(rig.call("POST", &format!("/task-group/{group}/{verb}"), None).await.status, 200);
+        }
+    };
+    let (answers, ()) = tokio::join!(futures_util::future::join_all(waits), cancel);
+    assert!(answers.iter().all(|answer| outcome(answer) == (200, &json!(true), &json!("exception"))));
+}

@@ -1,0 +1,217 @@
+//! Calls for programs that show people what the server answers: the answers stay JSON.
+//!
+//! Beyond the Queue API these are Tenure's own: creating a whole graph of tasks at once, waiting for a task, all queues.
+
+use std::time::Duration;
+
+use reqwest::Method;
+use serde_json::Value;
+use tenure_api::ids::{TaskGroupId, TaskId, TaskQueueId};
+
+use crate::client::{Call, Own, PATIENCE, parameter};
+use crate::{Client, Error};
+
+/// Where Tenure's own API is below the root URL.
+const TENURE_API: &str = "/api/tenure/v1";
+
+/// What can be done to a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskChange {
+    /// End it.
+    Cancel,
+    /// Run it once more.
+    Rerun,
+}
+
+/// What can be done to a group of tasks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GroupChange {
+    /// End all of its tasks; it must be sealed.
+    Cancel,
+    /// Add no task any more.
+    Seal,
+}
+
+impl Client {
+    /// Creates one task, or several under `tasks`, of which the server makes what is absent: all or nothing. The key
+    /// tells a repeat from another call, so that sending it again cannot create anything twice.
+    ///
+    /// # Errors
+    /// The server refused one of the tasks, or could not be reached.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_worker::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let task = serde_json::json!({"taskQueueId": "proj/linux", "payload": {"command": [["true"]]}});
+    /// let created = client.create_tasks(&task, "a key of my own").await?;
+    /// println!("{}", created["tasks"][0]["taskId"]);
+    /// # Ok(()) }
+    /// ```
+    pub async fn create_tasks(&self, tasks: &Value, idempotency_key: &str) -> Result<Value, Error> {
+        let own = Own { api: Some(TENURE_API), idempotency_key: Some(idempotency_key.to_owned()), ..Own::default() };
+        let body = Some(tasks.to_string().into_bytes());
+        self.send_call(Method::POST, "/tasks".to_owned(), body, PATIENCE, own).await
+    }
+
+    /// Waits until a task is resolved, at most this many seconds, and reads how it is.
+    ///
+    /// # Errors
+    /// There is no such task, or the server could not be reached.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_worker::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let answer = client.wait_for_task("9HrBC1jMQ3KlZw4CssPUeQ".parse()?, 20).await?;
+    /// println!("{}", answer["resolved"]);
+    /// # Ok(()) }
+    /// ```
+    pub async fn wait_for_task(&self, id: TaskId, seconds: u32) -> Result<Value, Error> {
+        let own = Own { api: Some(TENURE_API), query: Some(format!("seconds={seconds}")), ..Own::default() };
+        let patience = PATIENCE + Duration::from_secs(u64::from(seconds));
+        self.send_call(Method::GET, format!("/tasks/{}/wait", parameter(&id)), None, patience, own).await
+    }
+
+    /// Reads the counts of all queues.
+    ///
+    /// # Errors
+    /// The caller may not know, or the server could not be reached.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_worker::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// println!("{}", client.list_queues().await?["queues"]);
+    /// # Ok(()) }
+    /// ```
+    pub async fn list_queues(&self) -> Result<Value, Error> {
+        let own = Own { api: Some(TENURE_API), ..Own::default() };
+        self.send_call(Method::GET, "/queues".to_owned(), None, PATIENCE, own).await
+    }
+
+    /// Reads the counts of a queue.
+    ///
+    /// # Errors
+    /// The caller may not know, or the server could not be reached.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_worker::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// println!("{}", client.get_queue(&"proj/linux".parse()?).await?["pendingTasks"]);
+    /// # Ok(()) }
+    /// ```
+    pub async fn get_queue(&self, queue: &TaskQueueId) -> Result<Value, Error> {
+        self.get(format!("/task-queues/{}/counts", parameter(queue))).await
+    }
+
+    /// Reads where a task stands, and its definition, under `status` and `task`.
+    ///
+    /// # Errors
+    /// There is no such task, or the server could not be reached.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_worker::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// println!("{}", client.get_task("9HrBC1jMQ3KlZw4CssPUeQ".parse()?).await?["task"]["metadata"]);
+    /// # Ok(()) }
+    /// ```
+    pub async fn get_task(&self, id: TaskId) -> Result<Value, Error> {
+        let mut answer = self.get(format!("/task/{}/status", parameter(&id))).await?;
+        answer["task"] = self.get(format!("/task/{}", parameter(&id))).await?;
+        Ok(answer)
+    }
+
+    /// Cancels or reruns a task.
+    ///
+    /// # Errors
+    /// The task's state or the caller's scopes do not allow it, or the server could not be reached.
+    ///
+    /// ```no_run
+    /// # use tenure_worker::TaskChange;
+    /// # async fn example(client: &tenure_worker::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// client.change_task("9HrBC1jMQ3KlZw4CssPUeQ".parse()?, TaskChange::Cancel).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn change_task(&self, id: TaskId, change: TaskChange) -> Result<Value, Error> {
+        let verb = match change {
+            TaskChange::Cancel => "cancel",
+            TaskChange::Rerun => "rerun",
+        };
+        self.post(format!("/task/{}/{verb}", parameter(&id))).await
+    }
+
+    /// Reads a group of tasks.
+    ///
+    /// # Errors
+    /// There is no such group, or the server could not be reached.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_worker::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// println!("{}", client.get_group("9HrBC1jMQ3KlZw4CssPUeQ".parse()?).await?["expires"]);
+    /// # Ok(()) }
+    /// ```
+    pub async fn get_group(&self, id: TaskGroupId) -> Result<Value, Error> {
+        self.get(format!("/task-group/{}", parameter(&id))).await
+    }
+
+    /// Seals or cancels a group of tasks.
+    ///
+    /// # Errors
+    /// The group's state or the caller's scopes do not allow it, or the server could not be reached.
+    ///
+    /// ```no_run
+    /// # use tenure_worker::GroupChange;
+    /// # async fn example(client: &tenure_worker::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// client.change_group("9HrBC1jMQ3KlZw4CssPUeQ".parse()?, GroupChange::Seal).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn change_group(&self, id: TaskGroupId, change: GroupChange) -> Result<Value, Error> {
+        let verb = match change {
+            GroupChange::Cancel => "cancel",
+            GroupChange::Seal => "seal",
+        };
+        self.post(format!("/task-group/{}/{verb}", parameter(&id))).await
+    }
+
+    /// Reads a group and all of its tasks, page by page, as one answer.
+    ///
+    /// # Errors
+    /// There is no such group, or the server could not be reached.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_worker::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let group = client.list_group("9HrBC1jMQ3KlZw4CssPUeQ".parse()?).await?;
+    /// println!("{:?}", group["tasks"].as_array().map(Vec::len));
+    /// # Ok(()) }
+    /// ```
+    pub async fn list_group(&self, id: TaskGroupId) -> Result<Value, Error> {
+        let path = format!("/task-group/{}/list", parameter(&id));
+        let (mut tasks, mut query) = (Vec::new(), None);
+        loop {
+            let own = Own { query, ..Own::default() };
+            let mut page: Value = self.send_call(Method::GET, path.clone(), None, PATIENCE, own).await?;
+            if let Some(Value::Array(entries)) = page.get_mut("tasks").map(Value::take) {
+                tasks.extend(entries);
+            }
+            match page.as_object_mut().and_then(|page| page.remove("continuationToken")) {
+                Some(Value::String(token)) => query = Some(format!("continuationToken={}", parameter(&token))),
+                _ => {
+                    page["tasks"] = Value::Array(tasks);
+                    return Ok(page);
+                }
+            }
+        }
+    }
+
+    async fn get(&self, path: String) -> Result<Value, Error> {
+        self.send_call(Method::GET, path, None, PATIENCE, Own::default()).await
+    }
+
+    async fn post(&self, path: String) -> Result<Value, Error> {
+        self.send_call(Method::POST, path, None, PATIENCE, Own::default()).await
+    }
+
+    async fn send_call(
+        &self,
+        method: Method,
+        path: String,
+        body: Option<Vec<u8>>,
+        patience: Duration,
+        own: Own,
+    ) -> Result<Value, Error> {
+        Ok(self.call(&Call { method, path, body, patience, own }).await?.value)
+    }
+}
