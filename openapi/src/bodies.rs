@@ -304,7 +304,7 @@ pub struct ClaimTaskRequest {
 }
 
 /// The body of changeTaskPriority and changeTaskGroupPriority.
-#[derive(Serialize, Deserialize, Debug)]
+#[derive(Serialize, Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ChangePriorityRequest {
     /// What the priority is to be.

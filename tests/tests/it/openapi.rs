@@ -8,6 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use crate::rig::{Raw, RawReply, Rig, Signature};
+use crate::sse::Stream;
 
 /// Each in its turn: later ones build on what earlier ones made. `new task` takes a fresh document, with a new task.
 const WALK: &[&str] = &[
@@ -39,6 +40,21 @@ const WALK: &[&str] = &[
     "createTask",
     "claimTask",
     "reportException",
+    "new task",
+    "createTask",
+    "listDependentTasks",
+    "scheduleTask",
+    "changeTaskPriority",
+    "changeTaskGroupPriority",
+    "getTaskGroup",
+    "listTaskGroup",
+    "cancelTask",
+    "waitForTask",
+    "rerunTask",
+    "sealTaskGroup",
+    "cancelTaskGroup",
+    "createTasks",
+    "listQueues",
     "createRole",
     "role",
     "updateRole",
@@ -59,6 +75,7 @@ const WALK: &[&str] = &[
     "authenticateHawk",
     "testAuthenticate",
     "listEvents",
+    "streamEvents",
     "getClock",
     "advanceClock",
 ];
@@ -90,9 +107,15 @@ impl Operation {
         self.described["requestBody"]["content"]["application/json"]["example"].clone()
     }
 
+    /// What the fields in a scope are fields of: the body, or each of the tasks in it, which are alike in this.
+    fn fields(&self) -> Value {
+        let body = self.body();
+        if body["tasks"].is_array() { body["tasks"][0].clone() } else { body }
+    }
+
     /// The value that a placeholder in a scope stands for.
     fn value(&self, name: &str) -> String {
-        let body = self.body();
+        let body = self.fields();
         let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         let parameters = self.described["parameters"].as_array().unwrap();
         let parameter = |name: &str| parameters.iter().find(|one| one["name"] == name).map(|one| text(&one["example"]));
@@ -100,6 +123,8 @@ impl Operation {
             _ if !body[name].is_null() => text(&body[name]),
             "projectId" => "none".to_owned(),
             "schedulerId" => "-".to_owned(),
+            // The group of the task, which the path does not name: it is the first of it.
+            "taskGroupId" => parameter(name).or_else(|| parameter("taskId")).unwrap(),
             // The queue of the task, which the path does not name.
             "taskQueueId" => parameter(name).unwrap_or_else(|| "acme/linux".to_owned()),
             _ => parameter(name).unwrap_or_else(|| panic!("{}: no value for <{name}>", self.path)),
@@ -117,7 +142,7 @@ impl Operation {
         if let Some(parts) = expression["AnyOf"].as_array() {
             return self.scopes(&parts[0]);
         }
-        let (each, body) = (expression["each"].as_str().unwrap(), self.body());
+        let (each, body) = (expression["each"].as_str().unwrap(), self.fields());
         let list = match expression["in"].as_str().unwrap() {
             "prioritiesFromHighestToThatOfTheTask" => json!([body["priority"]]),
             "scopesThatAreNew" => body["scopes"].clone(),
@@ -240,7 +265,14 @@ async fn every_operation_does_what_the_document_says_for_who_has_the_described_s
         assert_eq!(wrong.json()["code"], "AuthenticationFailed", "{name}: {}", wrong.text());
         fits(&document, name, &operation, &wrong);
         let scopes = operation.scopes(expression);
-        let caller = make_client(&rig, &format!("example-{turn}"), &scopes).await;
+        let id = format!("example-{turn}");
+        if !operation.described["responses"]["200"]["content"]["text/event-stream"].is_null() {
+            let scopes: Vec<&str> = scopes.iter().map(String::as_str).collect();
+            let caller = rig.make_client(&id, &scopes).await;
+            Stream::open(&rig.server, &caller, "").await.begun().await;
+            continue;
+        }
+        let caller = make_client(&rig, &id, &scopes).await;
         let reply = rig.send(&operation.request().authorization(&caller)).await;
         assert!((200..300).contains(&reply.status), "{name} with {scopes:?}: {}", reply.text());
         fits(&document, name, &operation, &reply);
@@ -272,6 +304,17 @@ async fn the_errors_that_a_caller_can_bring_about_are_described_where_they_come(
     assert_eq!(send("createTask", &text("{}")).await, "InputValidationError");
     assert_eq!(send("createTask", &|raw| raw).await, "");
     assert_eq!(send("reportCompleted", &|raw| raw).await, "RequestConflict");
+    assert_eq!(send("cancelTaskGroup", &|raw| raw).await, "RequestConflict");
+    assert_eq!(
+        send("waitForTask", &|raw| Raw { target: raw.target.replace("=5", "=61"), ..raw }).await,
+        "InvalidRequestArguments"
+    );
+    let with = |query: &'static str| move |raw: Raw| Raw { target: format!("{}{query}", raw.target), ..raw };
+    assert_eq!(send("listTaskGroup", &with("?continuationToken=x")).await, "InputError");
+    assert_eq!(send("streamEvents", &with("?after=999999")).await, "InvalidRequestArguments");
+    let circle = r#"{"taskQueueId": "acme/linux", "name": "a", "dependencies": ["a"]}"#;
+    assert_eq!(send("createTasks", &text(circle)).await, "InputError");
+    assert_eq!(send("createTasks", &text(r#"{"tasks": []}"#)).await, "InputValidationError");
     let unknown = |raw: Raw| Raw { target: format!("{}?x=1", raw.target), ..raw };
     assert_eq!(send("status", &unknown).await, "InvalidRequestArguments");
     assert_eq!(send("openapi", &unknown).await, "InvalidRequestArguments");

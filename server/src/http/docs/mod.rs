@@ -5,6 +5,7 @@
 //! against the route table, the schemas, and a real server.
 
 mod auth;
+mod changes;
 mod messages;
 mod operation;
 mod parameters;
@@ -30,6 +31,7 @@ use super::routes::Route;
 fn operations(sample: &Sample) -> Vec<Operation> {
     [
         queue::operations(sample),
+        changes::operations(sample),
         auth::operations(sample),
         tenure::operations(sample),
         messages::operations(sample),
@@ -135,7 +137,7 @@ fn describe_one(route: &Route, aliases: &[&str], operation: &Operation, sample: 
         "tags": [operation.tag],
         "summary": operation.summary,
         "description": about.join("\n\n"),
-        "parameters": in_path.into_iter().chain(operation.query.clone()).collect::<Vec<_>>(),
+        "parameters": in_path.into_iter().chain(operation.parameters.clone()).collect::<Vec<_>>(),
         "responses": responses(operation),
         "security": security(&operation.access),
     });

@@ -43,7 +43,8 @@ pub struct Operation {
     pub(super) summary: &'static str,
     pub(super) about: String,
     pub(super) access: Access,
-    pub(super) query: Vec<Value>,
+    /// Those of the query, and headers.
+    pub(super) parameters: Vec<Value>,
     pub(super) request: Option<Value>,
     pub(super) answers: Vec<(u16, Value)>,
     pub(super) refusals: Vec<Refusal>,
@@ -90,7 +91,7 @@ fn bare(tag: &'static str, name: &'static str, summary: &'static str) -> Operati
         summary,
         about: String::new(),
         access: Access::Open,
-        query: Vec::new(),
+        parameters: Vec::new(),
         request: None,
         answers: Vec::new(),
         refusals: Vec::new(),
@@ -121,7 +122,14 @@ impl Operation {
         if !example.is_null() {
             parameter["example"] = example.clone();
         }
-        self.query.push(parameter);
+        self.parameters.push(parameter);
+        self
+    }
+
+    /// A header of the request that may be left out.
+    #[must_use]
+    pub fn header(mut self, name: &str, about: &str, schema: &Value) -> Self {
+        self.parameters.push(json!({"in": "header", "name": name, "description": about, "schema": schema}));
         self
     }
 
@@ -132,6 +140,17 @@ impl Operation {
         self.request = Some(json!({"required": true, "content": content}));
         self.refuses(ErrorCode::MalformedPayload, "the body is not JSON, or is not sent as `application/json`")
             .refuses(ErrorCode::InputValidationError, "the body does not fit its schema; the message names the field")
+    }
+
+    /// A body that has either of two forms, and one that works.
+    #[must_use]
+    pub fn takes_either<T: ToSchema, U: ToSchema>(self, example: &Value) -> Self {
+        let mut taking = self.takes::<T>(example);
+        let forms = json!({"oneOf": [taking.refer::<T>(), taking.refer::<U>()]});
+        if let Some(request) = &mut taking.request {
+            request["content"]["application/json"]["schema"] = forms;
+        }
+        taking
     }
 
     /// A body of another kind.

@@ -1,7 +1,7 @@
 //! Parameters of paths: what each name means, wherever it stands.
 
 use serde_json::{Value, json};
-use tenure_api::ids::{ProvisionerId, RunId, TaskId, TaskQueueId, WorkerType};
+use tenure_api::ids::{ProvisionerId, RunId, TaskGroupId, TaskId, TaskQueueId, WorkerType};
 use utoipa::PartialSchema;
 
 use super::sample::{QUEUE, Sample};
@@ -18,6 +18,7 @@ fn one(name: &str, sample: &Sample) -> Value {
     let text = json!({"type": "string"});
     let (about, schema, example) = match name {
         "taskId" => ("The task", of::<TaskId>(), json!(sample.task)),
+        "taskGroupId" => ("The group; by default that of its first task's id", of::<TaskGroupId>(), json!(sample.task)),
         "runId" => ("The number of the run, from 0", of::<RunId>(), json!(0)),
         "taskQueueId" => ("The queue; its slash may be written `%2F` or as it is", of::<TaskQueueId>(), json!(QUEUE)),
         "provisionerId" => ("The first half of the queue's id", of::<ProvisionerId>(), json!("acme")),

@@ -1,11 +1,11 @@
 //! The Taskcluster Queue API, described.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tenure_api::bodies::{
     Claim, ClaimTaskRequest, ClaimWorkRequest, CountsBatchRequest, CreateTaskRequest, ReportExceptionRequest,
     TaskDefinition,
 };
-use tenure_api::errors::ErrorCode::{InputError, NotImplemented, RequestConflict, ResourceNotFound};
+use tenure_api::errors::ErrorCode::{InputError, RequestConflict, ResourceNotFound};
 
 use super::operation::{self, Operation};
 use super::sample::{QUEUE, Sample};
@@ -27,36 +27,16 @@ fn tasks(sample: &Sample) -> Vec<Operation> {
             .about(
                 "The caller chooses the id. Sending the same request again answers with the task as it is, so that a lost \
                  answer does no harm. The queue is named by `taskQueueId`, or by `provisionerId` and `workerType`, or by \
-                 all three if they agree. `created` must be within 15 minutes of now, and `deadline` within five days.",
+                 all three if they agree. `created` must be within 15 minutes of now, and `deadline` within five days. A task \
+                 with `dependencies` is unscheduled until these are resolved as `requires` says.",
             )
-            .scopes(json!({"AllOf": [
-                {"for": "scope", "in": "scopes", "each": "<scope>"},
-                {"for": "route", "in": "routes", "each": "queue:route:<route>"},
-                {"AnyOf": [
-                    {"AllOf": [
-                        "queue:create-task:project:<projectId>",
-                        "queue:scheduler-id:<schedulerId>",
-                        {"AnyOf": [{
-                            "for": "priority",
-                            "in": "prioritiesFromHighestToThatOfTheTask",
-                            "each": "queue:create-task:<priority>:<taskQueueId>",
-                        }]},
-                    ]},
-                    {"if": "priorityIsLowest", "then": {"AnyOf": [
-                        "queue:create-task:<taskQueueId>",
-                        {"AllOf": [
-                            "queue:define-task:<taskQueueId>",
-                            "queue:task-group-id:<schedulerId>/<taskGroupId>",
-                            "queue:schedule-task:<schedulerId>/<taskGroupId>/<taskId>",
-                        ]},
-                    ]}},
-                ]},
-            ]}))
+            .scopes(creating())
             .takes::<CreateTaskRequest<'_>>(&sample.new_task())
             .answers::<StatusBody<'_>>("The task as it is now", &json!({"status": sample.status("pending")}))
-            .refuses(InputError, "dates that contradict each other or are too far from now, two different queues, a scope that ends in `**`")
-            .refuses(RequestConflict, "the task exists with another definition, or its group belongs to another schedulerId or is sealed")
-            .refuses(NotImplemented, "the task has dependencies, which this version does not know yet"),
+            .refuses(InputError, "dates that contradict each other or are too far from now, two different queues, a scope that ends in `**`, \
+                 dependencies that do not exist or expire before the deadline")
+            .refuses(RequestConflict, "the task exists with another definition, or its group belongs to another schedulerId or is sealed"),
+
         operation("task", "Read a task's definition")
             .about("As it was created, with every default filled in. It never changes.")
             .scopes("queue:get-task:<taskId>")
@@ -67,6 +47,33 @@ fn tasks(sample: &Sample) -> Vec<Operation> {
             .answers::<StatusBody<'_>>("The status", &json!({"status": sample.status("pending")}))
             .refuses(ResourceNotFound, "the task does not exist"),
     ]
+}
+
+/// What creating a task takes.
+pub(super) fn creating() -> Value {
+    json!({"AllOf": [
+        {"for": "scope", "in": "scopes", "each": "<scope>"},
+        {"for": "route", "in": "routes", "each": "queue:route:<route>"},
+        {"AnyOf": [
+            {"AllOf": [
+                "queue:create-task:project:<projectId>",
+                "queue:scheduler-id:<schedulerId>",
+                {"AnyOf": [{
+                    "for": "priority",
+                    "in": "prioritiesFromHighestToThatOfTheTask",
+                    "each": "queue:create-task:<priority>:<taskQueueId>",
+                }]},
+            ]},
+            {"if": "priorityIsLowest", "then": {"AnyOf": [
+                "queue:create-task:<taskQueueId>",
+                {"AllOf": [
+                    "queue:define-task:<taskQueueId>",
+                    "queue:task-group-id:<schedulerId>/<taskGroupId>",
+                    "queue:schedule-task:<schedulerId>/<taskGroupId>/<taskId>",
+                ]},
+            ]}},
+        ]},
+    ]})
 }
 
 fn claims(sample: &Sample) -> Vec<Operation> {

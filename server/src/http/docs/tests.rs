@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::*;
-use crate::domain::create;
+use crate::domain::{create, submit};
 use crate::http::call::Sender;
 use crate::http::routes;
 
@@ -186,6 +186,9 @@ fn the_limits_of_the_schema_are_those_of_the_rules() {
     let document = fixed();
     let task = &document["components"]["schemas"]["CreateTaskRequest"]["properties"];
     let metadata = &document["components"]["schemas"]["Metadata"]["properties"];
+    let several = &document["components"]["schemas"]["SubmitRequest"]["properties"];
+    let submitted = &document["components"]["schemas"]["SubmittedTask"]["properties"];
+    let about_it = &document["components"]["schemas"]["SubmittedMetadata"]["properties"];
     for (stated, limit) in [
         (&task["dependencies"]["maxItems"], create::DEPENDENCIES_MAX),
         (&task["routes"]["maxItems"], create::ROUTES_MAX),
@@ -195,6 +198,16 @@ fn the_limits_of_the_schema_are_those_of_the_rules() {
         (&metadata["owner"]["maxLength"], create::METADATA_SHORT_MAX),
         (&metadata["description"]["maxLength"], create::METADATA_DESCRIPTION_MAX),
         (&metadata["source"]["maxLength"], create::METADATA_SOURCE_MAX),
+        (&several["tasks"]["maxItems"], submit::TASKS_MAX),
+        (&submitted["name"]["maxLength"], submit::NAME_CHARS_MAX),
+        (&submitted["dependencies"]["maxItems"], create::DEPENDENCIES_MAX),
+        (&submitted["routes"]["maxItems"], create::ROUTES_MAX),
+        (&submitted["retries"]["maximum"], create::RETRIES_MAX.into()),
+        (&submitted["retries"]["default"], create::RETRIES_DEFAULT.into()),
+        (&about_it["name"]["maxLength"], create::METADATA_SHORT_MAX),
+        (&about_it["owner"]["maxLength"], create::METADATA_SHORT_MAX),
+        (&about_it["description"]["maxLength"], create::METADATA_DESCRIPTION_MAX),
+        (&about_it["source"]["maxLength"], create::METADATA_SOURCE_MAX),
     ] {
         assert_eq!(stated.as_u64(), Some(limit as u64));
     }
