@@ -1,10 +1,10 @@
-// Runs the suites of this folder in a headless Chromium, against a server of its own.
+// Runs the suites of this folder in a headless Chromium, each against a server of its own, on which nothing has happened yet.
 //
 //   node run.mjs PACKAGES [SUITE...]     PACKAGES is the folder with node_modules
 //
 // A suite is a file NAME.mjs beside this one. Its default export is an object: a sentence for each test, and a function
 // that gets what `arrange` below makes. A test fails if its function throws, if a page asks any other server for
-// anything, or if the console has an error that the test did not announce.
+// anything, if a dialog opens, or if the console has an error that the test did not announce.
 import { spawn } from "node:child_process";
 import { chmodSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync } from "node:fs";
 import { createRequire } from "node:module";
@@ -66,14 +66,11 @@ async function startServer() {
   }
 }
 
-/** A page of its own for one test, and what was wrong with it. */
-async function arrange(browser, server, suite) {
-  const { origin, root } = server;
-  const context = await browser.newContext({ viewport: { width: 1280, height: 1000 }, baseURL: origin });
+/** A page with cookies of its own, whose faults are written down. */
+async function openPage(browser, origin, device, faults, announced) {
+  const context = await browser.newContext({ viewport: { width: 1280, height: 1000 }, ...device, baseURL: origin });
   context.setDefaultTimeout(PATIENCE_MS);
   const page = await context.newPage();
-  const faults = [];
-  const announced = [];
   context.on("request", (request) => {
     const url = new URL(request.url());
     if (url.origin !== origin && !["data:", "blob:"].includes(url.protocol)) {
@@ -86,16 +83,37 @@ async function arrange(browser, server, suite) {
     }
   });
   page.on("pageerror", (error) => faults.push(`the page threw: ${error}`));
+  page.on("dialog", (dialog) => {
+    faults.push(`a dialog opened: ${dialog.message()}`);
+    dialog.dismiss().catch(() => {});
+  });
+  return page;
+}
+
+/** What one test gets, and what was wrong with its pages. */
+async function arrange(browser, server, suite) {
+  const { origin, root } = server;
+  const faults = [];
+  const announced = [];
+  const pages = [];
+  const newPage = async (device) => {
+    const page = await openPage(browser, origin, device, faults, announced);
+    pages.push(page);
+    return page;
+  };
+  const page = await newPage({});
   const authorization = `Basic ${Buffer.from(`${root.clientId}:${root.accessToken}`).toString("base64")}`;
   const tools = {
     page,
+    /** Another page, on a device as Playwright describes it, with cookies of its own. */
+    newPage,
     origin,
     /** clientId and accessToken of a client who may do everything. */
     root,
     /** The folder's packages. */
     require,
     /** Leaves a picture for people to look at. */
-    screenshot: (name) => page.screenshot({ path: join(screenshots, `${suite}-${name}.png`) }),
+    screenshot: (name, of = page, how = {}) => of.screenshot({ ...how, path: join(screenshots, `${suite}-${name}.png`) }),
     /** A call of the API by root, past the browser; gives the JSON of a success. */
     async api(method, path, body) {
       const headers = { authorization, ...(body && { "content-type": "application/json" }) };
@@ -106,10 +124,19 @@ async function arrange(browser, server, suite) {
     /** Errors in the console that belong to the test, such as an answer of 403. */
     expectConsole: (pattern) => announced.push(pattern),
   };
-  return { tools, faults, close: () => context.close() };
+  return { tools, faults, close: () => Promise.all(pages.map((one) => one.context().close())) };
 }
 
-async function runSuite(browser, server, suite) {
+async function runSuite(browser, suite) {
+  const server = await startServer();
+  try {
+    return await runTests(browser, server, suite);
+  } finally {
+    await server.stop();
+  }
+}
+
+async function runTests(browser, server, suite) {
   const tests = (await import(join(here, `${suite}.mjs`))).default;
   let failed = 0;
   for (const [sentence, test] of Object.entries(tests)) {
@@ -137,15 +164,13 @@ if (unknown.length > 0) {
 }
 rmSync(screenshots, { recursive: true, force: true });
 mkdirSync(screenshots, { recursive: true });
-const server = await startServer();
+const browser = await chromium.launch({ executablePath: process.env.CHROMIUM, headless: true, args: FLAGS });
 let failed = 0;
 try {
-  const browser = await chromium.launch({ executablePath: process.env.CHROMIUM, headless: true, args: FLAGS });
   for (const suite of suites.filter((name) => wanted.length === 0 || wanted.includes(name))) {
-    failed += await runSuite(browser, server, suite);
+    failed += await runSuite(browser, suite);
   }
-  await browser.close();
 } finally {
-  await server.stop();
+  await browser.close();
 }
 process.exitCode = failed === 0 ? 0 : 1;
