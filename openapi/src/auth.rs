@@ -1,6 +1,7 @@
 //! Bodies of the Auth API: clients, roles, scopes. Field names are those of Taskcluster's Auth service.
 
 use serde::{Deserialize, Deserializer, Serialize};
+use utoipa::ToSchema;
 
 use crate::dates::Timestamp;
 
@@ -10,7 +11,7 @@ fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> R
 }
 
 /// The body of createClient and updateClient.
-#[derive(Deserialize, Debug, Clone)]
+#[derive(Deserialize, Debug, Clone, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClientRequest {
     /// From when on the client is refused.
@@ -26,7 +27,7 @@ pub struct ClientRequest {
 }
 
 /// A client as it is shown.
-#[derive(Serialize, Debug)]
+#[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Client<'a> {
     /// What the client calls itself.
@@ -57,7 +58,7 @@ pub struct Client<'a> {
 }
 
 /// The body of createRole and updateRole.
-#[derive(Deserialize, Debug, Clone)]
+#[derive(Deserialize, Debug, Clone, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RoleRequest {
     /// For people.
@@ -67,7 +68,7 @@ pub struct RoleRequest {
 }
 
 /// A role as it is shown.
-#[derive(Serialize, Debug)]
+#[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Role<'a> {
     /// What is assumed.
@@ -85,7 +86,7 @@ pub struct Role<'a> {
 }
 
 /// A set of scopes, as asked about and as answered.
-#[derive(Serialize, Deserialize, Debug, Clone)]
+#[derive(Serialize, Deserialize, Debug, Clone, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Scopes {
     /// In any order.
@@ -93,7 +94,7 @@ pub struct Scopes {
 }
 
 /// The body of authenticateHawk: a request that another service got.
-#[derive(Deserialize, Debug)]
+#[derive(Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AuthenticateHawkRequest {
     /// The HTTP method.
@@ -113,7 +114,7 @@ pub struct AuthenticateHawkRequest {
 }
 
 /// The answer to authenticateHawk.
-#[derive(Serialize, Debug)]
+#[derive(Serialize, Debug, ToSchema)]
 #[serde(tag = "status", rename_all = "kebab-case", rename_all_fields = "camelCase")]
 pub enum Authentication<'a> {
     /// The sender is who it says.
@@ -147,7 +148,7 @@ pub enum Authentication<'a> {
 }
 
 /// The body of testAuthenticate.
-#[derive(Deserialize, Debug, Default)]
+#[derive(Deserialize, Debug, Default, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TestAuthenticateRequest {
     /// What the client `tester` is to have.
@@ -159,7 +160,7 @@ pub struct TestAuthenticateRequest {
 }
 
 /// The answer to testAuthenticate and testAuthenticateGet.
-#[derive(Serialize, Debug)]
+#[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TestAuthenticateResponse<'a> {
     /// Who sent the request.

@@ -1,10 +1,13 @@
 //! Request and response bodies. Field names, defaults and limits are those of the Taskcluster Queue API.
 
-use serde::ser::SerializeStruct;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::Schema;
+use utoipa::{PartialSchema, ToSchema};
 
+use crate::credentials::Credentials;
 use crate::dates::Timestamp;
 use crate::ids::{
     ProjectId, ProvisionerId, RunId, SchedulerId, SlugId, TaskGroupId, TaskId, TaskQueueId, WorkerGroup, WorkerId,
@@ -18,13 +21,13 @@ pub(crate) fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializ
 }
 
 /// The body of createTask, as it was sent. `payload` and `extra` stay the bytes that they are.
-#[derive(Deserialize, Debug)]
+#[derive(Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CreateTaskRequest<'a> {
-    /// With `worker_type`, one way to name the queue.
+    /// With `workerType`, one way to name the queue.
     #[serde(default, deserialize_with = "present")]
     pub provisioner_id: Option<ProvisionerId>,
-    /// See `provisioner_id`.
+    /// See `provisionerId`.
     #[serde(default, deserialize_with = "present")]
     pub worker_type: Option<WorkerType>,
     /// The other way to name the queue; when both are given they must agree.
@@ -41,18 +44,21 @@ pub struct CreateTaskRequest<'a> {
     pub task_group_id: Option<TaskGroupId>,
     /// Tasks that must be resolved first.
     #[serde(default)]
+    #[schema(max_items = 10_000)]
     pub dependencies: Vec<SlugId>,
     /// How the dependencies must be resolved.
     #[serde(default, deserialize_with = "present")]
     pub requires: Option<Requires>,
     /// Extra routing keys of the task's events.
     #[serde(default)]
+    #[schema(max_items = 64)]
     pub routes: Vec<String>,
     /// Default `lowest`.
     #[serde(default, deserialize_with = "present")]
     pub priority: Option<Priority>,
     /// Default 5.
     #[serde(default, deserialize_with = "present")]
+    #[schema(maximum = 49, default = 5)]
     pub retries: Option<u16>,
     /// When the submitter made the task; within 15 minutes of now.
     pub created: Timestamp,
@@ -66,6 +72,7 @@ pub struct CreateTaskRequest<'a> {
     pub scopes: Vec<String>,
     /// For the worker; any JSON object.
     #[serde(borrow)]
+    #[schema(value_type = Object)]
     pub payload: &'a RawValue,
     /// For people.
     pub metadata: Metadata,
@@ -74,25 +81,30 @@ pub struct CreateTaskRequest<'a> {
     pub tags: BTreeMap<String, String>,
     /// Anything else; any JSON object. Default `{}`.
     #[serde(borrow, default, deserialize_with = "present")]
+    #[schema(value_type = Option<Object>)]
     pub extra: Option<&'a RawValue>,
 }
 
 /// What people want to know of a task.
-#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Metadata {
     /// Up to 255 characters.
+    #[schema(max_length = 255)]
     pub name: String,
     /// Up to 32,768 characters.
+    #[schema(max_length = 32_768)]
     pub description: String,
     /// Up to 255 characters.
+    #[schema(max_length = 255)]
     pub owner: String,
     /// A URL of up to 4,096 characters.
+    #[schema(max_length = 4_096)]
     pub source: String,
 }
 
 /// A task's definition as it is stored and given back: defaults filled in, never changed afterwards.
-#[derive(Serialize, Debug)]
+#[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TaskDefinition<'a> {
     /// The first half of the queue's id.
@@ -126,17 +138,19 @@ pub struct TaskDefinition<'a> {
     /// What the task's own credentials may do.
     pub scopes: &'a [String],
     /// For the worker.
+    #[schema(value_type = Object)]
     pub payload: &'a RawValue,
     /// For people.
     pub metadata: &'a Metadata,
     /// For searching.
     pub tags: &'a BTreeMap<String, String>,
     /// Anything else.
+    #[schema(value_type = Object)]
     pub extra: &'a RawValue,
 }
 
 /// What is known of one run.
-#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Run {
     /// Its number.
@@ -151,7 +165,7 @@ pub struct Run {
     /// Who claimed it; absent until somebody has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker_group: Option<String>,
-    /// See `worker_group`.
+    /// See `workerGroup`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker_id: Option<String>,
     /// When the claim ends unless it is renewed; kept after the run has ended.
@@ -195,36 +209,83 @@ pub struct Status {
     pub runs: Vec<Run>,
 }
 
+/// The status as it is written, with the two halves of the queue's id.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Status)]
+struct StatusOnWire<'a> {
+    /// The task.
+    task_id: TaskId,
+    /// The first half of the queue's id.
+    provisioner_id: &'a str,
+    /// The second half of the queue's id.
+    worker_type: &'a str,
+    /// Where workers find the task.
+    task_queue_id: &'a TaskQueueId,
+    /// Who owns the group.
+    scheduler_id: &'a str,
+    /// What it is accounted to.
+    project_id: &'a str,
+    /// The group.
+    task_group_id: TaskGroupId,
+    /// The priority now.
+    priority: Priority,
+    /// When it is given up.
+    deadline: Timestamp,
+    /// When it is forgotten.
+    expires: Timestamp,
+    /// How often it may still be tried again.
+    retries_left: u16,
+    /// The state of the last run, or unscheduled.
+    state: TaskState,
+    /// Every run; the index is the run's number.
+    runs: &'a [Run],
+}
+
 impl Serialize for Status {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut body = serializer.serialize_struct("Status", 13)?;
-        body.serialize_field("taskId", &self.task_id)?;
-        body.serialize_field("provisionerId", self.task_queue_id.provisioner_id())?;
-        body.serialize_field("workerType", self.task_queue_id.worker_type())?;
-        body.serialize_field("taskQueueId", &self.task_queue_id)?;
-        body.serialize_field("schedulerId", &self.scheduler_id)?;
-        body.serialize_field("projectId", &self.project_id)?;
-        body.serialize_field("taskGroupId", &self.task_group_id)?;
-        body.serialize_field("priority", &self.priority)?;
-        body.serialize_field("deadline", &self.deadline)?;
-        body.serialize_field("expires", &self.expires)?;
-        body.serialize_field("retriesLeft", &self.retries_left)?;
-        body.serialize_field("state", &self.state)?;
-        body.serialize_field("runs", &self.runs)?;
-        body.end()
+        let on_wire = StatusOnWire {
+            task_id: self.task_id,
+            provisioner_id: self.task_queue_id.provisioner_id(),
+            worker_type: self.task_queue_id.worker_type(),
+            task_queue_id: &self.task_queue_id,
+            scheduler_id: &self.scheduler_id,
+            project_id: &self.project_id,
+            task_group_id: self.task_group_id,
+            priority: self.priority,
+            deadline: self.deadline,
+            expires: self.expires,
+            retries_left: self.retries_left,
+            state: self.state,
+            runs: &self.runs,
+        };
+        on_wire.serialize(serializer)
+    }
+}
+
+impl PartialSchema for Status {
+    fn schema() -> RefOr<Schema> {
+        StatusOnWire::schema()
+    }
+}
+
+impl ToSchema for Status {
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        StatusOnWire::schemas(schemas);
     }
 }
 
 /// The body of claimWork.
-#[derive(Serialize, Deserialize, Debug)]
+#[derive(Serialize, Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClaimWorkRequest {
     /// Who asks.
     pub worker_group: WorkerGroup,
-    /// See `worker_group`.
+    /// See `workerGroup`.
     pub worker_id: WorkerId,
     /// How many tasks at most, 1 to 32.
     #[serde(default = "one")]
+    #[schema(minimum = 1, maximum = 32)]
     pub tasks: u16,
 }
 
@@ -233,17 +294,17 @@ fn one() -> u16 {
 }
 
 /// The body of claimTask.
-#[derive(Serialize, Deserialize, Debug)]
+#[derive(Serialize, Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClaimTaskRequest {
     /// Who asks.
     pub worker_group: WorkerGroup,
-    /// See `worker_group`.
+    /// See `workerGroup`.
     pub worker_id: WorkerId,
 }
 
 /// The body of changeTaskPriority and changeTaskGroupPriority.
-#[derive(Serialize, Deserialize, Debug)]
+#[derive(Serialize, Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ChangePriorityRequest {
     /// What the priority is to be.
@@ -251,7 +312,7 @@ pub struct ChangePriorityRequest {
 }
 
 /// The body of reportException.
-#[derive(Serialize, Deserialize, Debug)]
+#[derive(Serialize, Deserialize, Debug, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReportExceptionRequest {
     /// Why the run ended.
@@ -259,24 +320,25 @@ pub struct ReportExceptionRequest {
 }
 
 /// A claim, as claimWork, claimTask and reclaimTask answer it.
-#[derive(Serialize, Debug)]
+#[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Claim<'a, C> {
+pub struct Claim<'a> {
     /// The status of the task.
     pub status: &'a Status,
     /// The run that was claimed; with the task's id, the fencing token.
     pub run_id: RunId,
     /// Who claimed it.
     pub worker_group: &'a str,
-    /// See `worker_group`.
+    /// See `workerGroup`.
     pub worker_id: &'a str,
     /// When the claim ends unless it is renewed.
     pub taken_until: Timestamp,
     /// The definition; reclaimTask leaves it out.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<TaskDefinition>)]
     pub task: Option<&'a RawValue>,
     /// Good for this run only.
-    pub credentials: C,
+    pub credentials: Credentials,
 }
 
 /// How many tasks one claimWork may ask for.
@@ -286,9 +348,10 @@ pub const CLAIM_TASKS: std::ops::RangeInclusive<u16> = 1..=32;
 pub const COUNTS_BATCH_MAX: usize = 1000;
 
 /// The body of taskQueueCountsBatch.
-#[derive(Serialize, Deserialize, Debug)]
+#[derive(Serialize, Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CountsBatchRequest {
     /// The queues.
+    #[schema(max_items = 1_000)]
     pub task_queue_ids: Vec<TaskQueueId>,
 }

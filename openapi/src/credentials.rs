@@ -71,7 +71,7 @@ impl fmt::Debug for AccessToken {
 }
 
 /// What a client signs its requests with, in the form in which clients carry it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Credentials {
     /// Who the client says it is.

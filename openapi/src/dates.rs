@@ -2,6 +2,9 @@
 
 use chrono::{DateTime, SubsecRound, Utc};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::Schema;
+use utoipa::{PartialSchema, ToSchema};
 
 /// A point in time, kept to the millisecond.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -50,6 +53,14 @@ impl Serialize for Timestamp {
         serializer.collect_str(self)
     }
 }
+
+impl PartialSchema for Timestamp {
+    fn schema() -> RefOr<Schema> {
+        crate::schema::moment("RFC 3339; kept and answered to the millisecond, in UTC.", "2026-01-31T12:00:00.000Z")
+    }
+}
+
+impl ToSchema for Timestamp {}
 
 /// The years that every client, and the database, can write and read.
 const YEARS: std::ops::RangeInclusive<i32> = 1..=9999;

@@ -1,9 +1,10 @@
 //! The error codes of the API and the status that each has.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// What went wrong, in the word that clients compare.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, ToSchema)]
 pub enum ErrorCode {
     /// The body is not JSON, or is not sent as JSON.
     MalformedPayload,

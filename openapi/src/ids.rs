@@ -4,7 +4,12 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::Schema;
+use utoipa::{PartialSchema, ToSchema};
 use uuid::Uuid;
+
+use crate::schema;
 
 /// Why a text is not the identifier that it should be. The message names the pattern and is fit for an API answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -119,6 +124,15 @@ impl Serialize for SlugId {
     }
 }
 
+impl PartialSchema for SlugId {
+    fn schema() -> RefOr<Schema> {
+        let description = "A slugid: a version 4 UUID in URL-safe base64 without padding.";
+        schema::text(description, SLUG_PATTERN, "fN1SbArXTPSVFNUvaOlinQ")
+    }
+}
+
+impl ToSchema for SlugId {}
+
 impl<'de> Deserialize<'de> for SlugId {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
@@ -128,8 +142,8 @@ impl<'de> Deserialize<'de> for SlugId {
 
 /// A text identifier: a newtype over `String` that is checked when it is parsed or deserialized.
 macro_rules! text_id {
-    ($(#[$doc:meta])* $name:ident, $what:literal, $pattern:expr, $check:expr) => {
-        $(#[$doc])*
+    ($(#[doc = $doc:literal])* $name:ident, $what:literal, $pattern:expr, $check:expr, $example:literal) => {
+        $(#[doc = $doc])*
         #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
         #[serde(transparent)]
         pub struct $name(String);
@@ -157,6 +171,14 @@ macro_rules! text_id {
             }
         }
 
+        impl PartialSchema for $name {
+            fn schema() -> RefOr<Schema> {
+                schema::text(concat!($($doc),*).trim(), $pattern, $example)
+            }
+        }
+
+        impl ToSchema for $name {}
+
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
@@ -171,10 +193,10 @@ pub const NAME_MAX: usize = 38;
 /// The length limit of a projectId, in characters.
 pub const PROJECT_MAX: usize = 500;
 
-const NAME_PATTERN: &str = "^[a-zA-Z0-9-_]{1,38}$";
+const NAME_PATTERN: &str = "^[a-zA-Z0-9_-]{1,38}$";
 const WORKER_TYPE_PATTERN: &str = "^[a-z]([-a-z0-9]{0,36}[a-z0-9])?$";
-const QUEUE_PATTERN: &str = "^[a-zA-Z0-9-_]{1,38}/[a-z]([-a-z0-9]{0,36}[a-z0-9])?$";
-const PROJECT_PATTERN: &str = "^([a-zA-Z0-9._/-]*)$, 1 to 500 characters";
+const QUEUE_PATTERN: &str = "^[a-zA-Z0-9_-]{1,38}/[a-z]([-a-z0-9]{0,36}[a-z0-9])?$";
+const PROJECT_PATTERN: &str = "^[a-zA-Z0-9._/-]{1,500}$";
 
 fn is_name(text: &str) -> bool {
     (1..=NAME_MAX).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
@@ -199,31 +221,31 @@ fn is_project(text: &str) -> bool {
 
 text_id!(
     /// The first half of a task queue's id.
-    ProvisionerId, "provisionerId", NAME_PATTERN, is_name
+    ProvisionerId, "provisionerId", NAME_PATTERN, is_name, "acme"
 );
 text_id!(
     /// The second half of a task queue's id.
-    WorkerType, "workerType", WORKER_TYPE_PATTERN, is_worker_type
+    WorkerType, "workerType", WORKER_TYPE_PATTERN, is_worker_type, "linux"
 );
 text_id!(
     /// A task queue: `<provisionerId>/<workerType>`.
-    TaskQueueId, "taskQueueId", QUEUE_PATTERN, is_queue
+    TaskQueueId, "taskQueueId", QUEUE_PATTERN, is_queue, "acme/linux"
 );
 text_id!(
     /// The scheduler that owns a task group.
-    SchedulerId, "schedulerId", NAME_PATTERN, is_name
+    SchedulerId, "schedulerId", NAME_PATTERN, is_name, "-"
 );
 text_id!(
     /// The group that a worker says it belongs to.
-    WorkerGroup, "workerGroup", NAME_PATTERN, is_name
+    WorkerGroup, "workerGroup", NAME_PATTERN, is_name, "rack-1"
 );
 text_id!(
     /// A worker within its group.
-    WorkerId, "workerId", NAME_PATTERN, is_name
+    WorkerId, "workerId", NAME_PATTERN, is_name, "worker-1"
 );
 text_id!(
     /// The project that a task is accounted to.
-    ProjectId, "projectId", PROJECT_PATTERN, is_project
+    ProjectId, "projectId", PROJECT_PATTERN, is_project, "none"
 );
 
 impl SchedulerId {
@@ -291,6 +313,14 @@ impl RunId {
         Self(self.0 + 1)
     }
 }
+
+impl PartialSchema for RunId {
+    fn schema() -> RefOr<Schema> {
+        schema::number("The number of a run within its task, from 0.", Self::MAX)
+    }
+}
+
+impl ToSchema for RunId {}
 
 impl FromStr for RunId {
     type Err = InvalidId;

@@ -14,3 +14,4 @@ pub mod submit;
 pub mod credentials;
 pub mod hawk;
 pub mod sas;
+mod schema;

@@ -1,11 +1,16 @@
 //! The closed sets of words of the wire. Each word has its wire form and the small number that databases store.
 
 use serde::{Deserialize, Serialize};
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::Schema;
+use utoipa::{PartialSchema, ToSchema};
+
+use crate::schema;
 
 /// An enum whose variants have a wire word and a stored code.
 macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $code:literal $word:literal),+ $(,)? }) => {
-        $(#[$doc])*
+    ($(#[doc = $doc:literal])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $code:literal $word:literal),+ $(,)? }) => {
+        $(#[doc = $doc])*
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
         pub enum $name { $($(#[$vdoc])* #[serde(rename = $word)] $variant),+ }
 
@@ -31,6 +36,14 @@ macro_rules! words {
                 match code { $($code => Some(Self::$variant),)+ _ => None }
             }
         }
+
+        impl PartialSchema for $name {
+            fn schema() -> RefOr<Schema> {
+                schema::words(concat!($($doc),*).trim(), [$($word),+])
+            }
+        }
+
+        impl ToSchema for $name {}
 
         impl std::fmt::Display for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
+use utoipa::ToSchema;
 
 use crate::bodies::present;
 use crate::dates::Timestamp;
@@ -10,31 +11,33 @@ use crate::ids::{ProjectId, ProvisionerId, SchedulerId, TaskGroupId, TaskId, Tas
 use crate::states::{Priority, Requires};
 
 /// Several tasks that are created together or not at all.
-#[derive(Deserialize, Debug)]
+#[derive(Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SubmitRequest<'a> {
     /// The group of all of them. Default: a new one; for one task alone, its own id.
     #[serde(default, deserialize_with = "present")]
     pub task_group_id: Option<TaskGroupId>,
-    /// The tasks.
+    /// The tasks; up to 100,000 dependencies together.
     #[serde(borrow)]
+    #[schema(min_items = 1, max_items = 1_000)]
     pub tasks: Vec<SubmittedTask<'a>>,
 }
 
 /// A task as a submitter writes it: as for createTask, but ids, dates, payload and metadata may be absent.
-#[derive(Deserialize, Debug)]
+#[derive(Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SubmittedTask<'a> {
     /// Default: a new id.
     #[serde(default, deserialize_with = "present")]
     pub task_id: Option<TaskId>,
-    /// What other tasks of the same submission call it in their `dependencies`.
+    /// What other tasks of the same submission call it in their `dependencies`: any text that is not a task's id.
     #[serde(default, deserialize_with = "present")]
+    #[schema(min_length = 1, max_length = 255)]
     pub name: Option<String>,
-    /// With `worker_type`, one way to name the queue.
+    /// With `workerType`, one way to name the queue.
     #[serde(default, deserialize_with = "present")]
     pub provisioner_id: Option<ProvisionerId>,
-    /// See `provisioner_id`.
+    /// See `provisionerId`.
     #[serde(default, deserialize_with = "present")]
     pub worker_type: Option<WorkerType>,
     /// The other way to name the queue; when both are given they must agree.
@@ -51,18 +54,21 @@ pub struct SubmittedTask<'a> {
     pub task_group_id: Option<TaskGroupId>,
     /// Ids of tasks, or names of others of the same submission.
     #[serde(default)]
+    #[schema(max_items = 10_000)]
     pub dependencies: Vec<String>,
     /// How the dependencies must be resolved.
     #[serde(default, deserialize_with = "present")]
     pub requires: Option<Requires>,
     /// Extra routing keys of the task's events.
     #[serde(default)]
+    #[schema(max_items = 64)]
     pub routes: Vec<String>,
     /// Default `lowest`.
     #[serde(default, deserialize_with = "present")]
     pub priority: Option<Priority>,
     /// Default 5.
     #[serde(default, deserialize_with = "present")]
+    #[schema(maximum = 49, default = 5)]
     pub retries: Option<u16>,
     /// Default: now.
     #[serde(default, deserialize_with = "present")]
@@ -78,6 +84,7 @@ pub struct SubmittedTask<'a> {
     pub scopes: Vec<String>,
     /// For the worker; any JSON object. Default `{}`.
     #[serde(borrow, default, deserialize_with = "present")]
+    #[schema(value_type = Option<Object>)]
     pub payload: Option<&'a RawValue>,
     /// For people; what is absent is made from the rest.
     #[serde(default)]
@@ -87,23 +94,28 @@ pub struct SubmittedTask<'a> {
     pub tags: BTreeMap<String, String>,
     /// Anything else; any JSON object. Default `{}`.
     #[serde(borrow, default, deserialize_with = "present")]
+    #[schema(value_type = Option<Object>)]
     pub extra: Option<&'a RawValue>,
 }
 
 /// What people want to know of a task, as far as the submitter says it.
-#[derive(Deserialize, Debug, Default)]
+#[derive(Deserialize, Debug, Default, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SubmittedMetadata {
     /// Default: the task's local name, its first command, or its queue.
     #[serde(default, deserialize_with = "present")]
+    #[schema(max_length = 255)]
     pub name: Option<String>,
     /// Default: a sentence that says that there is none.
     #[serde(default, deserialize_with = "present")]
+    #[schema(max_length = 32_768)]
     pub description: Option<String>,
     /// Default: the client that submits.
     #[serde(default, deserialize_with = "present")]
+    #[schema(max_length = 255)]
     pub owner: Option<String>,
     /// Default: where the server shows the definition.
     #[serde(default, deserialize_with = "present")]
+    #[schema(max_length = 4_096)]
     pub source: Option<String>,
 }

@@ -63,6 +63,8 @@ pub enum Command {
     Serve(ServeArgs),
     /// Bring the database to this release's schema, and exit.
     Migrate(DatabaseArgs),
+    /// Print the OpenAPI document of the API. A server has it at /openapi.json, and its user interface at /docs.
+    Openapi,
     /// Create, list, show, update and delete API clients.
     Client {
         /// Which database to work on.

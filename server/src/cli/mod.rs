@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::{Cli, Command, Database, DatabaseArgs, ServeArgs, SettingError, Usage, read_secret_keys};
 use crate::embedded;
+use crate::http::docs::{Sample, document};
 use crate::server::{self, StartError};
 use crate::store::{schema, session};
 use crate::telemetry;
@@ -44,6 +45,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         match cli.command {
             Command::Serve(serve_args) => serve(serve_args).await,
             Command::Migrate(database) => migrate(database).await,
+            Command::Openapi => openapi(),
             Command::Client { database, secret_key, root_url, client } => {
                 administrate(database, secret_key, root_url, client).await
             }
@@ -122,6 +124,11 @@ async fn serve(args: ServeArgs) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failed(&error),
     }
+}
+
+fn openapi() -> ExitCode {
+    println!("{:#}", document(&Sample::fixed()));
+    ExitCode::SUCCESS
 }
 
 /// A database for a command, and what has to be closed after it.

@@ -9,6 +9,7 @@ use tenure_api::bodies::Status;
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::{RunId, TaskGroupId};
 use tenure_api::states::{Priority, ReasonCreated, ReasonResolved};
+use utoipa::ToSchema;
 
 use super::task::{EndedRun, Group, Last, OpenRun, Task, Tenancy};
 
@@ -177,7 +178,7 @@ pub struct Subject {
 }
 
 /// An event as it is read.
-#[derive(Serialize, Debug)]
+#[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Event {
     /// Its place in the log, from 1.
@@ -195,8 +196,9 @@ pub struct Event {
 }
 
 /// The message of an event.
-#[derive(Serialize, Debug)]
+#[derive(Serialize, Debug, ToSchema)]
 #[serde(untagged)]
+#[schema(as = EventPayload)]
 pub enum Payload {
     /// About a task.
     Task(Box<TaskPayload>),
@@ -205,46 +207,67 @@ pub enum Payload {
 }
 
 /// The message of an event about a task.
-#[derive(Serialize, Debug)]
+#[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = TaskEventPayload)]
 pub struct TaskPayload {
+    /// Of the form of this message.
     version: u8,
+    /// The task right after it.
     status: Status,
+    /// The run, if it is about one.
     #[serde(skip_serializing_if = "Option::is_none")]
     run_id: Option<RunId>,
+    /// Who claimed the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     worker_group: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     worker_id: Option<String>,
+    /// When the claim ends unless it is renewed.
     #[serde(skip_serializing_if = "Option::is_none")]
     taken_until: Option<Timestamp>,
+    /// The priority before it, if it is about a change of priority.
     #[serde(skip_serializing_if = "Option::is_none")]
     old_priority: Option<Priority>,
+    /// The priority after it.
     #[serde(skip_serializing_if = "Option::is_none")]
     new_priority: Option<Priority>,
+    /// What is said of the definition.
     #[serde(skip_serializing_if = "Option::is_none")]
     task: Option<Tagged>,
 }
 
 /// The message of an event about a group.
-#[derive(Serialize, Debug)]
+#[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = GroupEventPayload)]
 pub struct GroupPayload {
+    /// Of the form of this message.
     version: u8,
+    /// The group.
     task_group_id: TaskGroupId,
+    /// Whom the group belongs to.
     scheduler_id: String,
+    /// When the group is forgotten.
     #[serde(skip_serializing_if = "Option::is_none")]
     expires: Option<Timestamp>,
+    /// Since when no tasks can be added.
     #[serde(skip_serializing_if = "Option::is_none")]
     sealed: Option<Timestamp>,
+    /// The priority that its tasks have now.
     #[serde(skip_serializing_if = "Option::is_none")]
     new_priority: Option<Priority>,
+    /// How many tasks were changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     tasks_affected: Option<i64>,
 }
 
-#[derive(Serialize, Debug)]
+/// What an event says of a task's definition.
+#[derive(Serialize, Debug, ToSchema)]
+#[schema(as = EventTask)]
 struct Tagged {
+    /// The tags.
+    #[schema(value_type = Object)]
     tags: Box<RawValue>,
 }
 

@@ -48,7 +48,7 @@ pub struct Call {
 }
 
 /// Whether anybody asks who sends a request before its handler does.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sender {
     /// Yes.
     Authenticated,

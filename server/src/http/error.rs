@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use tenure_api::dates::Timestamp;
 use tenure_api::errors::ErrorCode;
+use utoipa::ToSchema;
 
 use super::call::Call;
 use crate::auth::{AuthError, AuthFailure, InsufficientScopes};
@@ -87,7 +88,7 @@ impl ApiError {
         let payload = if repeated { serde_json::from_slice(&call.body).ok() } else { None };
         let status = StatusCode::from_u16(self.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let time = Timestamp::new(clock::real_now());
-        let body = Body {
+        let body = ErrorBody {
             code: self.code,
             message: format!(
                 "{}\n\n---\n\n* method:     {}\n* errorCode:  {}\n* statusCode: {}\n* time:       {time}",
@@ -112,19 +113,31 @@ impl ApiError {
     }
 }
 
-#[derive(Serialize)]
+/// The body of every error.
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-struct Body<'a> {
+#[schema(as = Error)]
+pub(super) struct ErrorBody<'a> {
+    /// What clients compare.
     code: ErrorCode,
+    /// What is wrong and what to do about it, as Markdown.
     message: String,
+    /// What the request was.
     request_info: RequestInfo<'a>,
 }
 
-#[derive(Serialize)]
+/// The request that an error answers.
+#[derive(Serialize, ToSchema)]
 struct RequestInfo<'a> {
+    /// The operation.
     method: &'a str,
+    /// The parameters of its path.
+    #[schema(value_type = Object)]
     params: serde_json::Map<String, serde_json::Value>,
+    /// Its body, unless that was large or not JSON; then null.
+    #[schema(value_type = serde_json::Value)]
     payload: Option<&'a RawValue>,
+    /// When it was answered.
     time: Timestamp,
 }
 

@@ -5,62 +5,59 @@ pub mod app;
 pub mod call;
 pub mod connection;
 pub mod delivery;
+pub mod docs;
 pub mod error;
 mod headers;
 pub mod page;
 pub mod poll;
-
-use std::future::Future;
-use std::sync::Arc;
-use std::time::Duration;
+pub mod routes;
 
 use axum::Router;
-use axum::extract::{Request, State};
-use axum::response::Response;
-use axum::routing::{MethodRouter, any, delete, get, post, put};
 
 use api::{
     change_priority, change_task, claim_task, claim_work, clients, clock, counts, create_task, definition,
-    event_stream, events, health, poll_task_urls, reclaim, report, roles, scopes, status, submit, task_group,
-    task_lists, task_queues, wait,
+    documentation, event_stream, events, health, poll_task_urls, reclaim, report, roles, scopes, status, submit,
+    task_group, task_lists, task_queues, wait,
 };
 use app::App;
-use call::{Call, Sender};
-use error::ApiError;
+use routes::{Methods, Routes, delete, get, on, open, post, put, signed};
 
-/// How long an answer may take, apart from a claimWork's waiting for work. Longer than a statement may take and than a
-/// batch waits for a database that went silent: what is still unanswered then hangs on something dead.
-const ANSWER_MAX: Duration = Duration::from_secs(60);
-
-/// How long moving the manual clock may take.
-const ADVANCE_MAX: Duration = Duration::from_secs(3600);
-
-/// Every route.
+/// What serves requests: the API, and the operator's page.
 pub fn router(app: App) -> Router {
-    let root = Router::new()
-        .route("/__heartbeat__", get(open("heartbeat", health::heartbeat)))
-        .route("/__lbheartbeat__", get(open("lbheartbeat", health::lbheartbeat)))
-        .route("/__version__", get(open("version", health::version)))
-        .route("/metrics", get(open("metrics", health::metrics)))
-        .route("/robots.txt", get(open("robots", health::robots)));
-    root.nest("/api/queue/v1", queue_api())
-        // Clients from before there were root URLs are given a base URL that ends like this.
-        .nest("/v1", queue_api())
-        .nest("/api/auth/v1", auth_api())
-        .nest("/api/tenure/v1", own_api())
-        .nest(poll::PATH, message_plane())
+    routes()
+        .into_router()
         .merge(page::router())
         .fallback(error::no_such_route)
         .method_not_allowed_fallback(error::no_such_route)
         .with_state(app)
 }
 
+/// Every route. Each operation is described in [`docs`]; a test holds the two against each other.
+fn routes() -> Routes {
+    Routes::new()
+        .route("/__heartbeat__", get(open("heartbeat", health::heartbeat)))
+        .route("/__lbheartbeat__", get(open("lbheartbeat", health::lbheartbeat)))
+        .route("/__version__", get(open("version", health::version)))
+        .route("/metrics", get(open("metrics", health::metrics)))
+        .route("/robots.txt", get(open("robots", health::robots)))
+        .route("/openapi.json", get(open("openapi", documentation::openapi)))
+        .route("/docs", get(open("docs", documentation::docs)))
+        .route("/docs/", get(open("docsFile", documentation::docs_file)))
+        .route("/docs/{file}", get(open("docsFile", documentation::docs_file)))
+        .nest("/api/queue/v1", queue_api())
+        // Clients from before there were root URLs are given a base URL that ends like this.
+        .nest("/v1", queue_api())
+        .nest("/api/auth/v1", auth_api())
+        .nest("/api/tenure/v1", own_api())
+        .nest(poll::PATH, message_plane())
+}
+
 /// The Taskcluster Queue API. A queue's id may come as one escaped segment or as two.
-fn queue_api() -> Router<App> {
+fn queue_api() -> Routes {
     let claim_work = || post(on("claimWork", claim_work::claim_work));
     let pending = || get(on("pendingTasks", counts::pending_tasks));
     let counts = || get(on("taskQueueCounts", counts::task_queue_counts));
-    Router::new()
+    Routes::new()
         .route("/ping", get(open("ping", health::ping)))
         .route("/__heartbeat__", get(open("heartbeat", health::heartbeat)))
         .route("/__lbheartbeat__", get(open("lbheartbeat", health::lbheartbeat)))
@@ -95,14 +92,14 @@ fn queue_api() -> Router<App> {
         .route("/task-queues/{provisionerId}/{workerType}/counts", counts())
 }
 
-fn task() -> MethodRouter<App> {
+fn task() -> Methods {
     get(on("task", definition::task)).merge(put(on("createTask", create_task::create_task)))
 }
 
 /// The Taskcluster Auth API, as far as it is about clients, roles and scopes. Its lists end in a slash, which the Python
 /// client leaves out.
-fn auth_api() -> Router<App> {
-    Router::new()
+fn auth_api() -> Routes {
+    Routes::new()
         .route("/ping", get(open("ping", health::ping)))
         .route("/__heartbeat__", get(open("heartbeat", health::heartbeat)))
         .route("/__lbheartbeat__", get(open("lbheartbeat", health::lbheartbeat)))
@@ -128,14 +125,14 @@ fn auth_api() -> Router<App> {
         .route("/test-authenticate-get/", get(open("testAuthenticateGet", scopes::test_authenticate_get)))
 }
 
-fn client() -> MethodRouter<App> {
+fn client() -> Methods {
     get(on("client", clients::client))
         .merge(put(on("createClient", clients::create_client)))
         .merge(post(on("updateClient", clients::update_client)))
         .merge(delete(on("deleteClient", clients::delete_client)))
 }
 
-fn role() -> MethodRouter<App> {
+fn role() -> Methods {
     get(on("role", roles::role))
         .merge(put(on("createRole", roles::create_role)))
         .merge(post(on("updateRole", roles::update_role)))
@@ -143,8 +140,8 @@ fn role() -> MethodRouter<App> {
 }
 
 /// What Tenure has beyond it.
-fn own_api() -> Router<App> {
-    Router::new()
+fn own_api() -> Routes {
+    Routes::new()
         .route("/events", get(on("listEvents", events::list_events)))
         .route("/events/stream", get(on("streamEvents", event_stream::stream_events)))
         .route("/tasks", post(on("createTasks", submit::create_tasks)))
@@ -155,65 +152,12 @@ fn own_api() -> Router<App> {
 }
 
 /// Signed URLs, which Azure's queue clients speak.
-fn message_plane() -> Router<App> {
-    Router::new()
-        .route("/{queue}", any(poll::queue))
-        .route("/{queue}/messages", any(poll::messages))
-        .route("/{queue}/messages/{messageId}", any(poll::message))
-}
-
-type Answer = std::pin::Pin<Box<dyn Future<Output = Response> + Send>>;
-
-/// Turns an operation's handler, a function from the application and the call to an answer, into a method of a route.
-/// `name` is what the API calls the operation.
-fn on<H, F>(name: &'static str, handler: H) -> impl Fn(State<App>, Request) -> Answer + Clone + Send + Sync + 'static
-where
-    H: Fn(App, Arc<Call>) -> F + Clone + Send + Sync + 'static,
-    F: Future<Output = Result<Response, ApiError>> + Send + 'static,
-{
-    handle(name, Sender::Authenticated, handler)
-}
-
-/// The same for an operation that needs no scopes, or authenticates its callers by itself.
-fn open<H, F>(name: &'static str, handler: H) -> impl Fn(State<App>, Request) -> Answer + Clone + Send + Sync + 'static
-where
-    H: Fn(App, Arc<Call>) -> F + Clone + Send + Sync + 'static,
-    F: Future<Output = Result<Response, ApiError>> + Send + 'static,
-{
-    handle(name, Sender::Anybody, handler)
-}
-
-fn handle<H, F>(
-    name: &'static str,
-    sender: Sender,
-    handler: H,
-) -> impl Fn(State<App>, Request) -> Answer + Clone + Send + Sync + 'static
-where
-    H: Fn(App, Arc<Call>) -> F + Clone + Send + Sync + 'static,
-    F: Future<Output = Result<Response, ApiError>> + Send + 'static,
-{
-    move |State(app), request| {
-        let handler = handler.clone();
-        Box::pin(async move {
-            let call = match Call::read(&app, name, sender, request).await {
-                Ok(call) => Arc::new(call),
-                Err(refused) => return refused,
-            };
-            let patience = patience(name, &app);
-            let answering = tokio::time::timeout(patience, handler(app, Arc::clone(&call)));
-            match answering.await.unwrap_or_else(|_| Err(ApiError::no_answer(name))) {
-                Ok(response) => response,
-                Err(error) => error.response(&call),
-            }
-        })
-    }
-}
-
-/// How long a request may take. Moving the clock runs all that then falls due, however much that is.
-fn patience(name: &'static str, app: &App) -> Duration {
-    match name {
-        "claimWork" => ANSWER_MAX + app.claim_work_wait,
-        "advanceClock" => ADVANCE_MAX,
-        _ => ANSWER_MAX,
-    }
+fn message_plane() -> Routes {
+    Routes::new()
+        .route("/{queue}", signed(&[("get", "getMessageQueue")], poll::queue))
+        .route("/{queue}/messages", signed(&[("get", "getMessages")], poll::messages))
+        .route(
+            "/{queue}/messages/{messageId}",
+            signed(&[("delete", "deleteMessage"), ("put", "updateMessage")], poll::message),
+        )
 }

@@ -19,6 +19,7 @@ mod faults_of_the_database;
 mod health;
 mod history;
 mod hung_up;
+mod openapi;
 mod page;
 mod poll;
 mod poll_worker;

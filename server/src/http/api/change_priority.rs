@@ -7,6 +7,7 @@ use serde::Serialize;
 use tenure_api::bodies::ChangePriorityRequest;
 use tenure_api::ids::{TaskGroupId, TaskId};
 use tenure_api::states::Priority;
+use utoipa::ToSchema;
 
 use super::{StatusBody, ok};
 use crate::domain::scopes::Expression;
@@ -15,13 +16,20 @@ use crate::http::call::Call;
 use crate::http::error::ApiError;
 use crate::ops::{change_priority, task_group};
 
-#[derive(Serialize)]
+/// A group whose priority was changed.
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-struct GroupBody {
+#[schema(as = ChangedTaskGroup)]
+pub(in crate::http) struct GroupBody {
+    /// The group.
     task_group_id: TaskGroupId,
+    /// Who owns it.
     scheduler_id: String,
+    /// The priority that was asked for.
     new_priority: Priority,
+    /// How many tasks had another one.
     tasks_affected: usize,
+    /// Which ones.
     task_ids: Vec<TaskId>,
 }
 

@@ -6,6 +6,7 @@ use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use tenure_api::dates::Timestamp;
 use tenure_api::errors::ErrorCode;
+use utoipa::ToSchema;
 
 use super::ok;
 use crate::background;
@@ -18,14 +19,19 @@ use crate::store::clock;
 /// The furthest that one call moves the clock: ten years.
 const ADVANCE_MAX_SECONDS: f64 = 10.0 * 366.0 * 86_400.0;
 
-#[derive(Deserialize)]
+/// The body of advanceClock.
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct Advance {
+pub(in crate::http) struct Advance {
+    /// By how much; fractions are allowed.
+    #[schema(minimum = 0)]
     seconds: f64,
 }
 
-#[derive(Serialize)]
-struct Now {
+/// What time it is.
+#[derive(Serialize, ToSchema)]
+pub(in crate::http) struct Now {
+    /// The server's time.
     now: Timestamp,
 }
 

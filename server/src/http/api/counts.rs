@@ -7,6 +7,7 @@ use serde::Serialize;
 use tenure_api::bodies::{COUNTS_BATCH_MAX, CountsBatchRequest};
 use tenure_api::errors::ErrorCode;
 use tenure_api::ids::TaskQueueId;
+use utoipa::ToSchema;
 
 use super::ok;
 use crate::domain::scopes::Expression;
@@ -15,9 +16,11 @@ use crate::http::call::Call;
 use crate::http::error::ApiError;
 use crate::store::counters::{self, Counts};
 
-#[derive(Serialize)]
+/// How many tasks a queue has.
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-struct CountsBody<'a> {
+#[schema(as = TaskQueueCounts)]
+pub(in crate::http) struct CountsBody<'a> {
     provisioner_id: &'a str,
     worker_type: &'a str,
     task_queue_id: &'a TaskQueueId,
@@ -26,17 +29,21 @@ struct CountsBody<'a> {
     claimed_tasks: Option<i64>,
 }
 
-#[derive(Serialize)]
+/// How many tasks a queue has, among others.
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = TaskQueueCountsEntry)]
 struct BatchEntry<'a> {
     task_queue_id: &'a TaskQueueId,
     pending_tasks: i64,
     claimed_tasks: i64,
 }
 
-#[derive(Serialize)]
+/// How many tasks several queues have.
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-struct BatchBody<'a> {
+#[schema(as = TaskQueueCountsBatch)]
+pub(in crate::http) struct BatchBody<'a> {
     task_queue_counts: Vec<BatchEntry<'a>>,
 }
 

@@ -39,7 +39,7 @@ const AFTER_FAILURE: Duration = Duration::from_secs(1);
 /// How long the last words of a stream may take to a reader before the connection is cut.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Where a reader says which event it saw last.
-const LAST_EVENT_ID: &str = "last-event-id";
+pub(in crate::http) const LAST_EVENT_ID: &str = "last-event-id";
 
 /// `GET /api/tenure/v1/events/stream`: events after a position, oldest first, and then each new one.
 pub async fn stream_events(app: App, call: Arc<Call>) -> Result<Response, ApiError> {

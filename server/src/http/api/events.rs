@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::response::Response;
 use serde::Serialize;
 use tenure_api::errors::ErrorCode;
+use utoipa::ToSchema;
 
 use super::ok;
 use crate::domain::event_filter::Filter;
@@ -17,9 +18,9 @@ use crate::http::error::ApiError;
 use crate::store::events::{self, Stretch};
 
 /// Events of one page unless the caller says otherwise.
-const LIMIT_DEFAULT: usize = 100;
+pub(in crate::http) const LIMIT_DEFAULT: usize = 100;
 /// Events of one page at most.
-const LIMIT_MAX: usize = 1_000;
+pub(in crate::http) const LIMIT_MAX: usize = 1_000;
 /// Events that are read at once when a filter may let few of them through.
 const FILTERED_PAGE: usize = 500;
 /// Events that one filtered request looks at; the caller reads on from where it stopped.
@@ -85,8 +86,11 @@ pub(super) fn gone(oldest: i64) -> ApiError {
     )
 }
 
-#[derive(Serialize)]
-struct Body {
+/// A page of the event log.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Events)]
+pub(in crate::http) struct Body {
+    /// Oldest first.
     events: Vec<Event>,
     /// The cursor for the next page.
     after: i64,

@@ -6,7 +6,9 @@ use std::time::Duration;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
+use serde::Serialize;
 use serde_json::json;
+use utoipa::ToSchema;
 
 use super::ok;
 use crate::http::app::App;
@@ -17,9 +19,31 @@ use crate::store::clock;
 /// A database that does not answer for so long counts as away.
 const HEARTBEAT_MAX: Duration = Duration::from_secs(5);
 
+/// The process answers.
+#[derive(Serialize, ToSchema)]
+pub(in crate::http) struct Alive {
+    /// Always true.
+    alive: bool,
+    /// Seconds since the server began.
+    uptime: f64,
+}
+
+/// What this is, in the form of Dockerflow.
+#[derive(Serialize, ToSchema)]
+pub(in crate::http) struct Version {
+    /// The release.
+    version: &'static str,
+    /// The commit that it was built from, if that was told.
+    commit: &'static str,
+    /// The name of the program.
+    source: &'static str,
+    /// Which build it is, if that was told.
+    build: &'static str,
+}
+
 /// `GET /ping`: the process answers.
 pub async fn ping(app: App, _: Arc<Call>) -> Result<Response, ApiError> {
-    ok(&json!({"alive": true, "uptime": app.started.elapsed().as_secs_f64()}))
+    ok(&Alive { alive: true, uptime: app.started.elapsed().as_secs_f64() })
 }
 
 /// `GET /__lbheartbeat__`: the process answers.
@@ -40,12 +64,12 @@ pub async fn heartbeat(app: App, _: Arc<Call>) -> Result<Response, ApiError> {
 
 /// `GET /__version__`
 pub async fn version(_: App, _: Arc<Call>) -> Result<Response, ApiError> {
-    ok(&json!({
-        "version": env!("CARGO_PKG_VERSION"),
-        "commit": option_env!("TENURE_COMMIT").unwrap_or("unknown"),
-        "source": "tenure",
-        "build": option_env!("TENURE_BUILD").unwrap_or("unknown"),
-    }))
+    ok(&Version {
+        version: env!("CARGO_PKG_VERSION"),
+        commit: option_env!("TENURE_COMMIT").unwrap_or("unknown"),
+        source: "tenure",
+        build: option_env!("TENURE_BUILD").unwrap_or("unknown"),
+    })
 }
 
 /// `GET /metrics`, in the text format of Prometheus.

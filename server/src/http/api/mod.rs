@@ -10,6 +10,7 @@ pub mod clock;
 pub mod counts;
 pub mod create_task;
 pub mod definition;
+pub mod documentation;
 pub mod event_stream;
 pub mod events;
 pub mod health;
@@ -33,6 +34,7 @@ use serde::Serialize;
 use tenure_api::bodies::{Claim, Status};
 use tenure_api::credentials::Credentials;
 use tenure_api::dates::Timestamp;
+use utoipa::ToSchema;
 
 use super::app::App;
 use super::error::ApiError;
@@ -57,8 +59,10 @@ fn to_json(body: &impl Serialize) -> Result<String, ApiError> {
     serde_json::to_string(body).map_err(|error| ApiError::internal(&error.to_string()))
 }
 
-#[derive(Serialize)]
-struct StatusBody<'a> {
+/// The answer of whatever changes or reads a status.
+#[derive(Serialize, ToSchema)]
+pub(super) struct StatusBody<'a> {
+    /// The status.
     status: &'a Status,
 }
 

@@ -6,6 +6,7 @@ use axum::response::Response;
 use chrono::DateTime;
 use serde::Serialize;
 use tenure_api::dates::Timestamp;
+use utoipa::ToSchema;
 
 use super::ok;
 use crate::domain::scopes::Expression;
@@ -13,16 +14,24 @@ use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::error::ApiError;
 
-#[derive(Serialize)]
+/// The URLs of one queue of messages.
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = SignedUrls)]
 struct Urls {
+    /// Gets messages.
     signed_poll_url: String,
+    /// Deletes one, with its id and its receipt put in.
     signed_delete_url: String,
 }
 
-#[derive(Serialize)]
-struct Body {
+/// The URLs of all priorities.
+#[derive(Serialize, ToSchema)]
+#[schema(as = PollTaskUrls)]
+pub(in crate::http) struct Body {
+    /// Highest priority first.
     queues: Vec<Urls>,
+    /// Until when the URLs are good.
     expires: Timestamp,
 }
 

@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 use tenure_api::bodies::Status;
 use tenure_api::ids::{TaskGroupId, TaskId};
 use tenure_api::submit::{SubmitRequest, SubmittedTask};
+use utoipa::ToSchema;
 
 use super::{create_task, ok};
 use crate::domain::submit::{Graph, Origin};
@@ -18,23 +19,32 @@ use crate::http::error::ApiError;
 use crate::ops::submit::{Key, submit};
 
 /// The header by which a repeat is recognized.
-const IDEMPOTENCY_KEY: &str = "idempotency-key";
+pub(in crate::http) const IDEMPOTENCY_KEY: &str = "idempotency-key";
 /// Characters of its value.
-const KEY_CHARS_MAX: usize = 255;
+pub(in crate::http) const KEY_CHARS_MAX: usize = 255;
 
-#[derive(Serialize)]
+/// What a submission came to.
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-struct Body<'a> {
+#[schema(as = Submitted)]
+pub(in crate::http) struct Body<'a> {
+    /// The group of all of them.
     task_group_id: TaskGroupId,
+    /// The tasks, in the order of the request.
     tasks: Vec<EntryBody<'a>>,
 }
 
-#[derive(Serialize)]
+/// One of its tasks.
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = SubmittedStatus)]
 struct EntryBody<'a> {
+    /// Its id.
     task_id: TaskId,
+    /// The name from the request, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<&'a str>,
+    /// How it is now.
     status: Status,
 }
 

@@ -6,6 +6,7 @@ use axum::response::Response;
 use serde::Serialize;
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::{TaskGroupId, TaskId};
+use utoipa::ToSchema;
 
 use super::ok;
 use crate::domain::scopes::Expression;
@@ -16,14 +17,19 @@ use crate::http::error::ApiError;
 use crate::ops::task_group;
 
 /// A group as the wire shows it.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = TaskGroup)]
 pub struct GroupBody {
-    task_group_id: TaskGroupId,
-    scheduler_id: String,
-    expires: Timestamp,
+    /// The group.
+    pub(super) task_group_id: TaskGroupId,
+    /// Who owns it.
+    pub(super) scheduler_id: String,
+    /// When it is forgotten.
+    pub(super) expires: Timestamp,
+    /// Since when no task can be added; absent if it is not sealed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    sealed: Option<Timestamp>,
+    pub(super) sealed: Option<Timestamp>,
 }
 
 impl From<Group> for GroupBody {
@@ -37,12 +43,18 @@ impl From<Group> for GroupBody {
     }
 }
 
-#[derive(Serialize)]
+/// A group that was cancelled.
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-struct CancelledBody {
+#[schema(as = CancelledTaskGroup)]
+pub(in crate::http) struct CancelledBody {
+    /// The group.
     task_group_id: TaskGroupId,
+    /// How many tasks it has.
     task_group_size: i64,
+    /// How many of them were cancelled now.
     cancelled_count: usize,
+    /// Which ones.
     task_ids: Vec<TaskId>,
 }
 

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use axum::response::Response;
 use serde::Serialize;
 use serde_json::value::RawValue;
-use tenure_api::bodies::Status;
-use tenure_api::ids::TaskId;
+use tenure_api::bodies::{Status, TaskDefinition};
+use tenure_api::dates::Timestamp;
+use tenure_api::ids::{TaskGroupId, TaskId};
+use utoipa::ToSchema;
 
 use super::ok;
 use super::task_group::GroupBody;
@@ -15,49 +17,60 @@ use crate::domain::task::Task;
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::error::ApiError;
-use crate::ops::list_tasks::{self, Page};
+use crate::ops::list_tasks;
 
-#[derive(Serialize)]
+/// A task with its definition.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ListedTask)]
 struct Entry {
+    /// How it is.
     status: Status,
+    /// As it was created.
+    #[schema(value_type = TaskDefinition<'static>)]
     task: Box<RawValue>,
 }
 
-#[derive(Serialize)]
+fn entries(tasks: Vec<(Task, String)>) -> Result<Vec<Entry>, ApiError> {
+    let unfit = |_| ApiError::internal("a stored definition is not JSON");
+    let entry = |(task, definition): (Task, String)| {
+        Ok(Entry { status: task.status(), task: RawValue::from_string(definition).map_err(unfit)? })
+    };
+    tasks.into_iter().map(entry).collect()
+}
+
+/// A page of a group's tasks.
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-struct PageBody {
+#[schema(as = TaskGroupTasks)]
+pub(in crate::http) struct TaskGroupBody {
+    /// The group.
+    task_group_id: TaskGroupId,
+    /// Who owns it.
+    scheduler_id: String,
+    /// When it is forgotten.
+    expires: Timestamp,
+    /// Since when no task can be added; absent if it is not sealed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sealed: Option<Timestamp>,
+    /// The tasks, in the order of their ids.
     tasks: Vec<Entry>,
-    /// Where the next page begins; absent, not null, when there is none.
+    /// For the next page; absent on the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     continuation_token: Option<TaskId>,
 }
 
-impl PageBody {
-    fn new(page: Page) -> Result<Self, ApiError> {
-        let tasks = page.tasks.into_iter().map(entry).collect::<Result<_, _>>()?;
-        Ok(Self { tasks, continuation_token: page.next })
-    }
-}
-
-fn entry((task, definition): (Task, String)) -> Result<Entry, ApiError> {
-    let unfit = |_| ApiError::internal("a stored definition is not JSON");
-    Ok(Entry { status: task.status(), task: RawValue::from_string(definition).map_err(unfit)? })
-}
-
-#[derive(Serialize)]
-struct TaskGroupBody {
-    #[serde(flatten)]
-    group: GroupBody,
-    #[serde(flatten)]
-    page: PageBody,
-}
-
-#[derive(Serialize)]
+/// A page of the tasks that wait, or waited, for a task.
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-struct DependentsBody {
+#[schema(as = DependentTasks)]
+pub(in crate::http) struct DependentsBody {
+    /// The task that they wait for.
     task_id: TaskId,
-    #[serde(flatten)]
-    page: PageBody,
+    /// The tasks, in the order of their ids.
+    tasks: Vec<Entry>,
+    /// For the next page; absent on the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    continuation_token: Option<TaskId>,
 }
 
 /// `GET /task-group/:taskGroupId/list`
@@ -66,7 +79,15 @@ pub async fn list_task_group(app: App, call: Arc<Call>) -> Result<Response, ApiE
     let cursor = call.page()?;
     call.authorize(&Expression::from(format!("queue:list-task-group:{id}")))?;
     let (group, page) = list_tasks::list_group(&app.pool, id, cursor).await?;
-    ok(&TaskGroupBody { group: group.into(), page: PageBody::new(page)? })
+    let GroupBody { task_group_id, scheduler_id, expires, sealed } = group.into();
+    ok(&TaskGroupBody {
+        task_group_id,
+        scheduler_id,
+        expires,
+        sealed,
+        tasks: entries(page.tasks)?,
+        continuation_token: page.next,
+    })
 }
 
 /// `GET /task/:taskId/dependents`
@@ -75,5 +96,5 @@ pub async fn list_dependent_tasks(app: App, call: Arc<Call>) -> Result<Response,
     let cursor = call.page()?;
     call.authorize(&Expression::from(format!("queue:list-dependent-tasks:{id}")))?;
     let page = list_tasks::list_dependents(&app.pool, id, cursor).await?;
-    ok(&DependentsBody { task_id: id, page: PageBody::new(page)? })
+    ok(&DependentsBody { task_id: id, tasks: entries(page.tasks)?, continuation_token: page.next })
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::response::Response;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::ok;
 use crate::domain::scopes::Expression;
@@ -12,16 +13,24 @@ use crate::http::call::Call;
 use crate::http::error::ApiError;
 use crate::store::counters;
 
-#[derive(Serialize)]
-struct Body {
+/// Every queue.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Queues)]
+pub(in crate::http) struct Body {
+    /// By name.
     queues: Vec<QueueBody>,
 }
 
-#[derive(Serialize)]
+/// A queue with its counts.
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = Queue)]
 struct QueueBody {
+    /// Its name.
     task_queue_id: String,
+    /// Runs that wait for a worker.
     pending_tasks: i64,
+    /// Runs that a worker holds.
     claimed_tasks: i64,
 }
 

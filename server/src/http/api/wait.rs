@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::response::Response;
 use serde::Serialize;
 use tenure_api::bodies::Status;
+use utoipa::ToSchema;
 
 use super::ok;
 use crate::domain::scopes::Expression;
@@ -14,9 +15,13 @@ use crate::http::call::Call;
 use crate::http::error::ApiError;
 use crate::ops::wait::{PATIENCE_DEFAULT, PATIENCE_MAX, wait};
 
-#[derive(Serialize)]
-struct Body {
+/// A task after the wait.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Waited)]
+pub(in crate::http) struct Body {
+    /// How it is.
     status: Status,
+    /// Whether it is resolved; if not, the time was up, or the server is stopping.
     resolved: bool,
 }
 

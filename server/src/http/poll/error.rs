@@ -18,7 +18,7 @@ const RETRY_SECONDS: HeaderValue = HeaderValue::from_static("1");
 
 /// What clients look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Code {
+pub(in crate::http) enum Code {
     AuthenticationFailed,
     AuthorizationPermissionMismatch,
     AuthorizationProtocolMismatch,
@@ -37,7 +37,7 @@ pub(super) enum Code {
 }
 
 impl Code {
-    fn status(self) -> StatusCode {
+    pub(in crate::http) fn status(self) -> StatusCode {
         match self {
             Self::AuthenticationFailed
             | Self::AuthorizationPermissionMismatch

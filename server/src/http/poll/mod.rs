@@ -23,10 +23,11 @@ use uuid::Uuid;
 pub use error::refuse_unknown_path;
 pub use urls::{PATH, PollUrls};
 
-use self::error::{Code, PollError};
+pub(super) use self::error::Code;
+use self::error::PollError;
 use self::request::Asked;
-use super::ANSWER_MAX;
 use super::app::App;
+use super::routes::ANSWER_MAX;
 use crate::domain::message::{MessageId, QueueName};
 use crate::ops::messages::{self, DeleteRequest, GetRequest};
 

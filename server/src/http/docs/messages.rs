@@ -1,0 +1,155 @@
+//! The message plane, described. docs/messages.md explains it.
+
+use serde_json::{Value, json};
+
+use super::operation::{Operation, by_signed_url};
+use super::sample::Sample;
+use crate::http::poll::Code;
+
+const RECEIPT: &str = "+/+/AAAAAAAAAAM=";
+const XML: &str = "application/xml";
+
+/// Every operation.
+pub(super) fn operations(sample: &Sample) -> Vec<Operation> {
+    vec![count(), get(sample), update(), delete()].into_iter().map(signature).collect()
+}
+
+fn count() -> Operation {
+    by_signed_url("getMessageQueue", "Count a queue's messages")
+        .about("HEAD does the same.")
+        .query("comp", "What is asked for", &json!({"const": "metadata"}), &json!("metadata"))
+        .answers_empty(200, "The number", &[("x-ms-approximate-messages-count", "How many, hidden ones included")])
+        .refuses_xml(Code::InvalidQueryParameterValue, "`comp` is not `metadata`")
+}
+
+fn get(sample: &Sample) -> Operation {
+    let text = json!({
+        "type": "array",
+        "items": {"$ref": "#/components/schemas/QueueMessage"},
+        "xml": {"name": "QueueMessagesList", "wrapped": true},
+    });
+    with_numbers(
+        by_signed_url("getMessages", "Get or peek at messages")
+            .about(
+                "A message names a pending run: its text is Base64 of `{\"taskId\": ..., \"runId\": ...}`. Got messages are \
+                 hidden from others for a while. Messages that are only peeked at are not, and come without a receipt.",
+            )
+            .query("numofmessages", "How many", &json!({"type": "integer", "minimum": 1, "maximum": 32, "default": 1}), &Value::Null)
+            .query(
+                "visibilitytimeout",
+                "For how many seconds they are hidden; the poll URL says 300",
+                &json!({"type": "integer", "minimum": 1, "maximum": 604_800, "default": 30}),
+                &Value::Null,
+            )
+            .query("peekonly", "Look at them only", &json!({"type": "boolean", "default": false}), &Value::Null)
+            .answers_with(200, "The messages", XML, &text, &example(sample).into()),
+    )
+}
+
+fn update() -> Operation {
+    named(with_numbers(
+        by_signed_url("updateMessage", "Hide a message for longer, or show it")
+            .about("The text of a message cannot be changed: send it as it was got, or no body.")
+            .query(
+                "visibilitytimeout",
+                "For how many seconds from now it is hidden",
+                &json!({"type": "integer", "minimum": 0, "maximum": 604_800}),
+                &json!(300),
+            )
+            .takes_text(XML, "<QueueMessage><MessageText>...</MessageText></QueueMessage>"),
+    ))
+    .answers_empty(
+        204,
+        "Done",
+        &[("x-ms-popreceipt", "The message's new receipt"), ("x-ms-time-next-visible", "When it is shown again")],
+    )
+    .refuses_xml(Code::InvalidXmlDocument, "the body is not that of a message")
+    .refuses_xml(Code::InvalidXmlNodeValue, "the body would change the message's text")
+    .refuses_xml(Code::RequestBodyTooLarge, "the body is over 80 KiB")
+}
+
+fn delete() -> Operation {
+    named(by_signed_url("deleteMessage", "Delete a message"))
+        .about("Do it after the run was claimed. A run whose message is deleted can still be claimed.")
+        .answers_empty(204, "Done", &[])
+}
+
+fn named(operation: Operation) -> Operation {
+    operation
+        .query(
+            "popreceipt",
+            "From getting or updating it; `+` is written `%2B`",
+            &json!({"type": "string"}),
+            &json!(RECEIPT),
+        )
+        .refuses_xml(Code::MissingRequiredQueryParameter, "a parameter is missing")
+        .refuses_xml(Code::MessageNotFound, "the run was claimed or has ended, or the message was deleted")
+        .refuses_xml(Code::PopReceiptMismatch, "the receipt is not the message's last one")
+}
+
+fn with_numbers(operation: Operation) -> Operation {
+    operation
+        .refuses_xml(Code::InvalidQueryParameterValue, "a number is not one")
+        .refuses_xml(Code::OutOfRangeQueryParameterValue, "a number is too small or too large")
+}
+
+/// The parameters that pollTaskUrls signs.
+fn signature(operation: Operation) -> Operation {
+    let text = json!({"type": "string"});
+    [
+        ("sv", "Version of the signature"),
+        ("st", "From when on it is good"),
+        ("se", "Until when it is good"),
+        ("sp", "What it allows: `r` peek and count, `u` update, `p` get and delete"),
+        ("spr", "`https`, if the URL is for nothing else"),
+    ]
+    .into_iter()
+    .fold(operation, |operation, (name, about)| operation.query(name, about, &text, &Value::Null))
+}
+
+fn example(sample: &Sample) -> String {
+    let date = |minutes| (sample.now + chrono::TimeDelta::minutes(minutes)).format("%a, %d %b %Y %H:%M:%S GMT");
+    format!(
+        "<?xml version=\"1.0\" encoding=\"utf-8\"?><QueueMessagesList><QueueMessage>\
+         <MessageId>00000001-0000-4000-8000-000000000001</MessageId><InsertionTime>{}</InsertionTime>\
+         <ExpirationTime>{}</ExpirationTime><PopReceipt>{RECEIPT}</PopReceipt><TimeNextVisible>{}</TimeNextVisible>\
+         <DequeueCount>1</DequeueCount><MessageText>eyJ0YXNrSWQiOiIuLi4iLCJydW5JZCI6MH0=</MessageText>\
+         </QueueMessage></QueueMessagesList>",
+        date(0),
+        date(60),
+        date(6),
+    )
+}
+
+/// A message of the message plane. It is XML, which has no type of ours to be made from.
+pub(super) fn message_schema() -> Value {
+    let text = |about: &str| json!({"type": "string", "description": about});
+    json!({
+        "type": "object",
+        "xml": {"name": "QueueMessage"},
+        "required": ["MessageId", "InsertionTime", "ExpirationTime", "DequeueCount", "MessageText"],
+        "properties": {
+            "MessageId": text("With the queue, what the message is updated and deleted by"),
+            "InsertionTime": text("When the run became pending, in the form of HTTP dates"),
+            "ExpirationTime": text("The task's deadline"),
+            "PopReceipt": text("Proves that its holder got the message last; not with `peekonly`"),
+            "TimeNextVisible": text("Until when the message is hidden; not with `peekonly`"),
+            "DequeueCount": {"type": "integer", "description": "How often it was got"},
+            "MessageText": text("Base64 of `{\"taskId\": ..., \"runId\": ...}`"),
+        },
+    })
+}
+
+/// An error of the message plane.
+pub(super) fn error_schema() -> Value {
+    let text = |about: &str| json!({"type": "string", "description": about});
+    json!({
+        "type": "object",
+        "xml": {"name": "Error"},
+        "required": ["Code", "Message"],
+        "properties": {
+            "Code": text("What clients compare"),
+            "Message": text("What is wrong; further elements may name the parameter and its limits"),
+        },
+    })
+}

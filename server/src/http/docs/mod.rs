@@ -1,0 +1,268 @@
+//! The OpenAPI document: the route table and the descriptions of its operations, put together.
+//!
+//! Paths, methods and names come from the table that serves requests, bodies from the types that are read and written,
+//! error statuses from the error codes. What is written here by hand are sentences, scopes and examples; tests hold them
+//! against the route table, the schemas, and a real server.
+
+mod auth;
+mod changes;
+mod messages;
+mod operation;
+mod parameters;
+mod queue;
+mod sample;
+mod scopes;
+mod service;
+mod tenure;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Map, Value, json};
+use utoipa::{PartialSchema, ToSchema};
+
+use self::operation::{Access, Operation, Refusal, Schemas};
+pub use self::sample::Sample;
+use super::error::ErrorBody;
+use super::routes::Route;
+
+/// Every description.
+fn operations(sample: &Sample) -> Vec<Operation> {
+    [
+        queue::operations(sample),
+        changes::operations(sample),
+        auth::operations(sample),
+        tenure::operations(sample),
+        messages::operations(sample),
+        service::operations(),
+    ]
+    .concat()
+}
+
+/// The document of the server's own routes.
+#[must_use]
+pub fn document(sample: &Sample) -> Value {
+    describe(super::routes().list(), operations(sample), sample)
+}
+
+fn describe(routes: &[Route], operations: Vec<Operation>, sample: &Sample) -> Value {
+    let mut paths: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
+    let mut schemas: Schemas = vec![("Error".to_owned(), ErrorBody::schema())];
+    ErrorBody::schemas(&mut schemas);
+    let examples = error_examples(&operations);
+    for mut operation in operations {
+        // An operation may be found at several paths. Its name can stand in the document once, so that the others are told.
+        let mut at = routes.iter().filter(|route| route.name == operation.name);
+        let Some(route) = at.next() else { continue };
+        schemas.append(&mut operation.schemas);
+        let aliases: Vec<&str> = at.map(|route| route.path.as_str()).collect();
+        paths
+            .entry(&route.path)
+            .or_default()
+            .insert(route.method.to_owned(), describe_one(route, &aliases, &operation, sample));
+    }
+    let mut schemas: Map<String, Value> =
+        schemas.into_iter().map(|(name, schema)| (name, serde_json::to_value(schema).unwrap_or_default())).collect();
+    schemas.values_mut().for_each(absent_not_null);
+    schemas.insert("QueueMessage".to_owned(), messages::message_schema());
+    schemas.insert("QueueError".to_owned(), messages::error_schema());
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Tenure",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": ABOUT,
+            "license": {"name": "MPL-2.0", "identifier": "MPL-2.0"},
+        },
+        // Relative to the document, so that it is right behind any proxy.
+        "servers": [{"url": ".", "description": "The server that this document came from"}],
+        "tags": [
+            {"name": "queue", "description": "The Taskcluster Queue API: tasks, claims, reports, counts"},
+            {"name": "auth", "description": "The Taskcluster Auth API: clients, roles, scopes"},
+            {"name": "tenure", "description": "What Tenure has beyond it"},
+            {"name": "messages", "description": "The message plane: signed URLs in the protocol of Azure's queues"},
+            {"name": "service", "description": "Health, measurements, documentation"},
+        ],
+        "paths": paths,
+        "components": {"schemas": schemas, "examples": examples, "securitySchemes": security_schemes()},
+    })
+}
+
+const ABOUT: &str = "A task queue as an HTTP service. Operations have the names of the Taskcluster Queue API. Who may call \
+    one is said in *scopes*; a held scope that ends in `*` stands for all that begin with what comes before it. Scopes in \
+    angle brackets, such as `queue:status:<taskId>`, have the value of the parameter or field in their place. \
+    An optional field is left out, never null. Dates are RFC 3339.";
+
+fn security_schemes() -> Value {
+    json!({
+        "basic": {
+            "type": "http",
+            "scheme": "basic",
+            "description": "The clientId as user, the access token as password. For permanent clients only.",
+        },
+        "hawk": {
+            "type": "apiKey",
+            "in": "header",
+            "name": "Authorization",
+            "description": "A Hawk signature, `Hawk id=\"...\", ts=\"...\", nonce=\"...\", mac=\"...\"`, made anew for each \
+                request with HMAC-SHA256 over method, path, host and port. Taskcluster's clients make it; temporary and \
+                task credentials send their certificate in its `ext`. A GET may be signed in its URL instead, as `bewit`.",
+        },
+        "signedUrl": {
+            "type": "apiKey",
+            "in": "query",
+            "name": "sig",
+            "description": "The signature of a URL from pollTaskUrls. It covers the other parameters that came with it, so \
+                that they must be sent as they are.",
+        },
+    })
+}
+
+fn describe_one(route: &Route, aliases: &[&str], operation: &Operation, sample: &Sample) -> Value {
+    let mut about: Vec<String> = Vec::new();
+    if !operation.about.is_empty() {
+        about.push(operation.about.clone());
+    }
+    if let Access::Scopes(expression) = &operation.access {
+        about.push(format!("**Scopes:** {}.", scopes::in_words(expression)));
+    }
+    if !aliases.is_empty() {
+        let paths: Vec<String> = aliases.iter().map(|path| format!("`{path}`")).collect();
+        about.push(format!("Also at {}.", paths.join(", ")));
+    }
+    let in_path = parameters::of_path(&route.path, sample);
+    let mut described = json!({
+        "operationId": operation.name,
+        "tags": [operation.tag],
+        "summary": operation.summary,
+        "description": about.join("\n\n"),
+        "parameters": in_path.into_iter().chain(operation.parameters.clone()).collect::<Vec<_>>(),
+        "responses": responses(operation),
+        "security": security(&operation.access),
+    });
+    if let Some(request) = &operation.request {
+        described["requestBody"] = request.clone();
+    }
+    if let Access::Scopes(expression) = &operation.access {
+        described["x-taskcluster-scopes"] = expression.clone();
+    }
+    if !aliases.is_empty() {
+        described["x-aliases"] = json!(aliases);
+    }
+    described
+}
+
+fn security(access: &Access) -> Value {
+    match access {
+        Access::Open => json!([]),
+        Access::Scopes(expression) if scopes::everybody_has(expression) => json!([{}, {"basic": []}, {"hawk": []}]),
+        Access::Scopes(_) => json!([{"basic": []}, {"hawk": []}]),
+        Access::SignedUrl => json!([{"signedUrl": []}]),
+    }
+}
+
+fn responses(operation: &Operation) -> Map<String, Value> {
+    let mut responses: Map<String, Value> =
+        operation.answers.iter().map(|(status, answer)| (status.to_string(), answer.clone())).collect();
+    let mut refusals: BTreeMap<u16, Vec<&Refusal>> = BTreeMap::new();
+    for refusal in &operation.refusals {
+        refusals.entry(refusal.status).or_default().push(refusal);
+    }
+    for (status, refusals) in refusals {
+        let reasons: Vec<String> =
+            refusals.iter().map(|refusal| format!("* `{}`: {}", refusal.code, refusal.when)).collect();
+        let mut response = json!({
+            "description": reasons.join("\n"),
+            "content": if operation.access == Access::SignedUrl { error_xml(&refusals) } else { error_json(&refusals) },
+        });
+        if let Some((name, about)) = error_header(status) {
+            response["headers"] = json!({name: {"description": about, "schema": {"type": "string"}}});
+        }
+        responses.insert(status.to_string(), response);
+    }
+    responses
+}
+
+fn error_header(status: u16) -> Option<(&'static str, &'static str)> {
+    match status {
+        401 => Some(("WWW-Authenticate", "`hawk`")),
+        503 => Some(("Retry-After", "Seconds to wait")),
+        _ => None,
+    }
+}
+
+fn error_json(refusals: &[&Refusal]) -> Value {
+    let codes: BTreeSet<&str> = refusals.iter().map(|refusal| refusal.code.as_str()).collect();
+    json!({"application/json": {
+        "schema": {
+            "allOf": [{"$ref": "#/components/schemas/Error"}],
+            "properties": {"code": {"enum": codes}},
+        },
+        "examples": examples(refusals),
+    }})
+}
+
+fn error_xml(refusals: &[&Refusal]) -> Value {
+    json!({"application/xml": {
+        "schema": {"$ref": "#/components/schemas/QueueError"},
+        "examples": examples(refusals),
+    }})
+}
+
+/// Every error of a code looks the same but for its message, which is said in words.
+fn examples(refusals: &[&Refusal]) -> Map<String, Value> {
+    let refer = |refusal: &&Refusal| {
+        let name = example_name(refusal);
+        (refusal.code.clone(), json!({"$ref": format!("#/components/examples/{name}")}))
+    };
+    refusals.iter().map(refer).collect()
+}
+
+fn example_name(refusal: &Refusal) -> String {
+    if refusal.xml { format!("{}-xml", refusal.code) } else { refusal.code.clone() }
+}
+
+/// An example of each error that some operation can give.
+fn error_examples(operations: &[Operation]) -> Map<String, Value> {
+    let one = |refusal: &Refusal| {
+        let (code, when) = (&refusal.code, &refusal.when);
+        let value = if refusal.xml {
+            let start = "<?xml version=\"1.0\" encoding=\"utf-8\"?>";
+            json!(format!("{start}<Error><Code>{code}</Code><Message>{when}</Message></Error>"))
+        } else {
+            let time = "2026-01-31T12:00:00.000Z";
+            let info = json!({"method": "createTask", "params": {}, "payload": null, "time": time});
+            json!({"code": code, "message": when, "requestInfo": info})
+        };
+        (example_name(refusal), json!({"value": value}))
+    };
+    // The last one wins.
+    operations.iter().rev().flat_map(|operation| operation.refusals.iter().map(one)).collect()
+}
+
+/// utoipa says of every optional field that it may be null. On this wire a field is absent instead.
+fn absent_not_null(schema: &mut Value) {
+    match schema {
+        Value::Array(parts) => parts.iter_mut().for_each(absent_not_null),
+        Value::Object(fields) => {
+            if let Some(Value::Array(types)) = fields.get_mut("type") {
+                types.retain(|one| one != "null");
+                if let [only] = types.as_slice() {
+                    let only = only.clone();
+                    fields.insert("type".to_owned(), only);
+                }
+            }
+            if let Some(Value::Array(choices)) = fields.get_mut("oneOf") {
+                choices.retain(|one| one["type"] != "null");
+                if let [only] = choices.as_slice() {
+                    let only = only.as_object().cloned().unwrap_or_default();
+                    fields.remove("oneOf");
+                    fields.extend(only);
+                }
+            }
+            fields.values_mut().for_each(absent_not_null);
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}

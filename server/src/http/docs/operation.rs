@@ -1,0 +1,213 @@
+//! What the document says of one operation, built up line by line. What every operation of a kind has in common, such as
+//! the errors that any of them can give, is added here and stands in no description.
+
+use serde_json::{Map, Value, json};
+use tenure_api::errors::ErrorCode;
+use utoipa::ToSchema;
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::Schema;
+
+use super::scopes;
+use crate::http::poll::Code;
+
+/// Schemas by name, as utoipa gives them.
+pub type Schemas = Vec<(String, RefOr<Schema>)>;
+
+/// Who may call an operation, and how that is shown.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Access {
+    /// Everybody; there is nothing to be authorized.
+    Open,
+    /// Whoever has these scopes, in the form of Taskcluster's API references.
+    Scopes(Value),
+    /// Whoever has a signed URL.
+    SignedUrl,
+}
+
+/// A refusal: its code, its status, and when it comes.
+#[derive(Clone, Debug)]
+pub(super) struct Refusal {
+    pub(super) code: String,
+    pub(super) status: u16,
+    pub(super) when: String,
+    /// In the form of the message plane.
+    pub(super) xml: bool,
+}
+
+/// The description of one operation.
+#[derive(Clone)]
+pub struct Operation {
+    /// What the API calls it; a route has the same name.
+    pub name: &'static str,
+    pub(super) tag: &'static str,
+    pub(super) summary: &'static str,
+    pub(super) about: String,
+    pub(super) access: Access,
+    /// Those of the query, and headers.
+    pub(super) parameters: Vec<Value>,
+    pub(super) request: Option<Value>,
+    pub(super) answers: Vec<(u16, Value)>,
+    pub(super) refusals: Vec<Refusal>,
+    pub(super) schemas: Schemas,
+}
+
+/// An operation of an API: it reads a body of JSON, knows its caller, and takes no parameter that it does not know.
+pub fn operation(tag: &'static str, name: &'static str, summary: &'static str) -> Operation {
+    open(tag, name, summary)
+        .refuses(ErrorCode::AuthenticationFailed, "there are credentials, and they are wrong or have expired")
+        .refuses(ErrorCode::InvalidRequestArguments, "a parameter of the path or of the query is not what it must be")
+}
+
+/// An operation that everybody may call.
+pub fn open(tag: &'static str, name: &'static str, summary: &'static str) -> Operation {
+    bare(tag, name, summary)
+        .refuses(ErrorCode::InputTooLarge, "the body is over 10 MB")
+        .refuses(
+            ErrorCode::InternalServerError,
+            "a fault of the server; its log has the incident that the message names",
+        )
+        .refuses(ErrorCode::ServiceUnavailable, "overload, or the database is away; send the same request again")
+}
+
+/// An operation of the message plane.
+pub fn by_signed_url(name: &'static str, summary: &'static str) -> Operation {
+    let signed = Operation { access: Access::SignedUrl, ..bare("messages", name, summary) };
+    [
+        (Code::AuthenticationFailed, "the URL is not signed by this server, was changed, or is not valid now"),
+        (Code::AuthorizationPermissionMismatch, "the signature does not allow the operation"),
+        (Code::AuthorizationProtocolMismatch, "the URL is for https only"),
+        (Code::QueueNotFound, "there is no such queue"),
+        (Code::InternalError, "a fault of the server"),
+        (Code::ServerBusy, "overload, or the database is away; send the same request again"),
+    ]
+    .into_iter()
+    .fold(signed, |operation, (code, when)| operation.refuses_xml(code, when))
+}
+
+fn bare(tag: &'static str, name: &'static str, summary: &'static str) -> Operation {
+    Operation {
+        name,
+        tag,
+        summary,
+        about: String::new(),
+        access: Access::Open,
+        parameters: Vec::new(),
+        request: None,
+        answers: Vec::new(),
+        refusals: Vec::new(),
+        schemas: Vec::new(),
+    }
+}
+
+impl Operation {
+    /// What the summary leaves out, as Markdown.
+    #[must_use]
+    pub fn about(mut self, text: &str) -> Self {
+        text.clone_into(&mut self.about);
+        self
+    }
+
+    /// The scopes that the caller must have.
+    #[must_use]
+    pub fn scopes(self, expression: impl Into<Value>) -> Self {
+        let expression = expression.into();
+        let when = format!("the caller lacks scopes; needed: {}", scopes::in_words(&expression));
+        Self { access: Access::Scopes(expression), ..self }.refuses(ErrorCode::InsufficientScopes, &when)
+    }
+
+    /// A parameter of the query. An example of null is none: the parameter is left out where nobody fills it in.
+    #[must_use]
+    pub fn query(mut self, name: &str, about: &str, schema: &Value, example: &Value) -> Self {
+        let mut parameter = json!({"in": "query", "name": name, "description": about, "schema": schema});
+        if !example.is_null() {
+            parameter["example"] = example.clone();
+        }
+        self.parameters.push(parameter);
+        self
+    }
+
+    /// A header of the request that may be left out.
+    #[must_use]
+    pub fn header(mut self, name: &str, about: &str, schema: &Value) -> Self {
+        self.parameters.push(json!({"in": "header", "name": name, "description": about, "schema": schema}));
+        self
+    }
+
+    /// The body of the request, and one that works.
+    #[must_use]
+    pub fn takes<T: ToSchema>(mut self, example: &Value) -> Self {
+        let content = json!({"application/json": {"schema": self.refer::<T>(), "example": example}});
+        self.request = Some(json!({"required": true, "content": content}));
+        self.refuses(ErrorCode::MalformedPayload, "the body is not JSON, or is not sent as `application/json`")
+            .refuses(ErrorCode::InputValidationError, "the body does not fit its schema; the message names the field")
+    }
+
+    /// A body that has either of two forms, and one that works.
+    #[must_use]
+    pub fn takes_either<T: ToSchema, U: ToSchema>(self, example: &Value) -> Self {
+        let mut taking = self.takes::<T>(example);
+        let forms = json!({"oneOf": [taking.refer::<T>(), taking.refer::<U>()]});
+        if let Some(request) = &mut taking.request {
+            request["content"]["application/json"]["schema"] = forms;
+        }
+        taking
+    }
+
+    /// A body of another kind.
+    #[must_use]
+    pub fn takes_text(mut self, media_type: &str, example: &str) -> Self {
+        self.request = Some(json!({"content": {media_type: {"schema": {"type": "string"}, "example": example}}}));
+        self
+    }
+
+    /// The answer of success.
+    #[must_use]
+    pub fn answers<T: ToSchema>(mut self, about: &str, example: &Value) -> Self {
+        let schema = self.refer::<T>();
+        self.answers_with(200, about, "application/json", &schema, example)
+    }
+
+    /// An answer of this status and kind.
+    #[must_use]
+    pub fn answers_with(mut self, status: u16, about: &str, media_type: &str, schema: &Value, example: &Value) -> Self {
+        let content = json!({media_type: {"schema": schema, "example": example}});
+        self.answers.push((status, json!({"description": about, "content": content})));
+        self
+    }
+
+    /// An answer without a body, with these headers.
+    #[must_use]
+    pub fn answers_empty(mut self, status: u16, about: &str, headers: &[(&str, &str)]) -> Self {
+        let header = |about: &str| json!({"description": about, "schema": {"type": "string"}});
+        let headers: Map<String, Value> =
+            headers.iter().map(|(name, about)| ((*name).to_owned(), header(about))).collect();
+        let mut answer = json!({"description": about});
+        if !headers.is_empty() {
+            answer["headers"] = headers.into();
+        }
+        self.answers.push((status, answer));
+        self
+    }
+
+    /// An error that it can give, and when.
+    #[must_use]
+    pub fn refuses(mut self, code: ErrorCode, when: &str) -> Self {
+        let (status, code, when) = (code.status(), code.as_str().to_owned(), when.to_owned());
+        self.refusals.push(Refusal { code, status, when, xml: false });
+        self
+    }
+
+    /// An error in the form of the message plane.
+    #[must_use]
+    pub(super) fn refuses_xml(mut self, code: Code, when: &str) -> Self {
+        let (status, code, when) = (code.status().as_u16(), format!("{code:?}"), when.to_owned());
+        self.refusals.push(Refusal { code, status, when, xml: true });
+        self
+    }
+
+    fn refer<T: ToSchema>(&mut self) -> Value {
+        T::schemas(&mut self.schemas);
+        self.schemas.push((T::name().into_owned(), T::schema()));
+        json!({"$ref": format!("#/components/schemas/{}", T::name())})
+    }
+}

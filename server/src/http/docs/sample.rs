@@ -1,0 +1,129 @@
+//! The values that examples are made of. The document that a server sends has today's dates and a new task's id in them, so
+//! that its examples can be sent as they are.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde_json::{Value, json};
+use tenure_api::dates::Timestamp;
+use tenure_api::ids::TaskId;
+
+/// A moment and a task.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    /// When the task of the examples is made.
+    pub now: DateTime<Utc>,
+    /// The task of the examples.
+    pub task: TaskId,
+}
+
+/// The queue of the examples.
+pub(super) const QUEUE: &str = "acme/linux";
+
+impl Sample {
+    /// That of the document in the repository.
+    #[must_use]
+    pub fn fixed() -> Self {
+        Self {
+            now: DateTime::from_timestamp(1_793_448_000, 0).unwrap_or_default(),
+            task: TaskId::from_random([0x42; 16]),
+        }
+    }
+
+    /// So many minutes after the task was made.
+    pub(super) fn after(&self, minutes: i64) -> Value {
+        Timestamp::new(self.now + TimeDelta::minutes(minutes)).to_string().into()
+    }
+
+    /// A createTask body.
+    pub(super) fn new_task(&self) -> Value {
+        json!({
+            "taskQueueId": QUEUE,
+            "priority": "medium",
+            "created": self.after(0),
+            "deadline": self.after(60),
+            "payload": {"command": ["echo", "hello"]},
+            "metadata": {
+                "name": "hello",
+                "description": "Says hello.",
+                "owner": "somebody@example.com",
+                "source": "https://example.com/hello",
+            },
+            "tags": {"kind": "example"},
+        })
+    }
+
+    /// The same task as it is stored.
+    pub(super) fn definition(&self) -> Value {
+        let mut task = self.new_task();
+        let defaults = json!({
+            "provisionerId": "acme",
+            "workerType": "linux",
+            "schedulerId": "-",
+            "projectId": "none",
+            "taskGroupId": self.task,
+            "dependencies": [],
+            "requires": "all-completed",
+            "routes": [],
+            "retries": 5,
+            "expires": self.after(365 * 24 * 60 + 60),
+            "scopes": [],
+            "extra": {},
+        });
+        if let (Value::Object(task), Value::Object(defaults)) = (&mut task, defaults) {
+            task.extend(defaults);
+        }
+        task
+    }
+
+    /// The status of the task after its only run came to this state: `pending`, `running`, or how it ended.
+    pub(super) fn status(&self, state: &str) -> Value {
+        let mut run = json!({"runId": 0, "state": state, "reasonCreated": "scheduled", "scheduled": self.after(0)});
+        if state != "pending" {
+            run["workerGroup"] = "rack-1".into();
+            run["workerId"] = "worker-1".into();
+            run["started"] = self.after(1);
+            run["takenUntil"] = self.after(21);
+        }
+        if state != "pending" && state != "running" {
+            run["resolved"] = self.after(5);
+            run["reasonResolved"] = if state == "exception" { "malformed-payload" } else { state }.into();
+        }
+        json!({
+            "taskId": self.task,
+            "provisionerId": "acme",
+            "workerType": "linux",
+            "taskQueueId": QUEUE,
+            "schedulerId": "-",
+            "projectId": "none",
+            "taskGroupId": self.task,
+            "priority": "medium",
+            "deadline": self.after(60),
+            "expires": self.after(365 * 24 * 60 + 60),
+            "retriesLeft": 5,
+            "state": state,
+            "runs": [run],
+        })
+    }
+
+    /// A claim as claimWork and claimTask give it.
+    pub(super) fn claim(&self) -> Value {
+        let mut claim = self.renewed_claim();
+        claim["task"] = self.definition();
+        claim
+    }
+
+    /// A claim as reclaimTask gives it.
+    pub(super) fn renewed_claim(&self) -> Value {
+        json!({
+            "status": self.status("running"),
+            "runId": 0,
+            "workerGroup": "rack-1",
+            "workerId": "worker-1",
+            "takenUntil": self.after(21),
+            "credentials": {
+                "clientId": format!("task-client/{}/0/on/rack-1/worker-1/until/{}", self.task, 1_793_449_260),
+                "accessToken": "three-dozen-characters-that-nobody-else-knows",
+                "certificate": "{\"version\":1, \"scopes\":[\"queue:resolve-task:...\"], \"...\":\"...\"}",
+            },
+        })
+    }
+}

@@ -1,0 +1,32 @@
+//! Scope expressions with placeholders, in the form of Taskcluster's API references: a text such as
+//! `queue:status:<taskId>`, `{"AllOf": [...]}`, `{"AnyOf": [...]}`, `{"for": x, "in": list, "each": text}`, and
+//! `{"if": condition, "then": expression}`.
+
+use serde_json::Value;
+
+use crate::domain::scopes::{ANONYMOUS, satisfies};
+
+/// The expression for people, as Markdown.
+pub(super) fn in_words(expression: &Value) -> String {
+    let text = |key: &str| expression[key].as_str().unwrap_or_default();
+    let list = |parts: &[Value]| parts.iter().map(in_words).collect::<Vec<_>>().join(", ");
+    if let Value::String(scope) = expression {
+        format!("`{scope}`")
+    } else if let Value::Array(parts) = &expression["AllOf"] {
+        format!("all of ({})", list(parts))
+    } else if let Value::Array(parts) = &expression["AnyOf"] {
+        format!("any of ({})", list(parts))
+    } else if expression["then"].is_null() {
+        format!("`{}` for each {} in `{}`", text("each"), text("for"), text("in"))
+    } else {
+        format!("{} if `{}`", in_words(&expression["then"]), text("if"))
+    }
+}
+
+/// Whether somebody without credentials has what is needed.
+pub(super) fn everybody_has(expression: &Value) -> bool {
+    match expression {
+        Value::String(scope) => ANONYMOUS.iter().any(|held| satisfies(held, scope)),
+        _ => expression["AnyOf"].as_array().is_some_and(|parts| parts.iter().any(everybody_has)),
+    }
+}

@@ -1,0 +1,214 @@
+//! What can be proved of the document without a server.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::*;
+use crate::domain::{create, submit};
+use crate::http::call::Sender;
+use crate::http::routes;
+
+fn fixed() -> Value {
+    document(&Sample::fixed())
+}
+
+/// Path, method and description of every operation.
+fn described(document: &Value) -> Vec<(String, String, Value)> {
+    let paths = document["paths"].as_object().unwrap();
+    let of_path = |(path, methods): (&String, &Value)| {
+        let methods = methods.as_object().unwrap().clone();
+        methods.into_iter().map(|(method, one)| (path.clone(), method, one)).collect::<Vec<_>>()
+    };
+    paths.iter().flat_map(of_path).collect()
+}
+
+#[test]
+fn every_route_is_described_and_every_description_has_a_route() {
+    let table = routes();
+    let routed: BTreeSet<&str> = table.list().iter().map(|route| route.name).collect();
+    let described: Vec<&str> = operations(&Sample::fixed()).iter().map(|operation| operation.name).collect();
+    let unique: BTreeSet<&str> = described.iter().copied().collect();
+    assert_eq!(described.len(), unique.len(), "an operation is described twice: {described:?}");
+    let missing: Vec<_> = routed.difference(&unique).collect();
+    assert!(missing.is_empty(), "routes without a description in server/src/http/docs: {missing:?}");
+    let idle: Vec<_> = unique.difference(&routed).collect();
+    assert!(idle.is_empty(), "descriptions without a route in server/src/http/mod.rs: {idle:?}");
+}
+
+#[test]
+fn every_path_of_the_table_stands_in_the_document() {
+    let document = fixed();
+    for route in routes().list() {
+        let own = &document["paths"][&route.path][route.method]["operationId"];
+        let alias = described(&document).iter().any(|(_, method, one)| {
+            one["operationId"] == route.name
+                && *method == route.method
+                && one["x-aliases"].as_array().is_some_and(|paths| paths.iter().any(|path| *path == *route.path))
+        });
+        assert!(own == route.name || alias, "{route:?}");
+    }
+}
+
+#[test]
+fn whoever_needs_scopes_is_authenticated_first() {
+    let operations = operations(&Sample::fixed());
+    for route in routes().list() {
+        let operation = operations.iter().find(|operation| operation.name == route.name).unwrap();
+        let scopes = matches!(operation.access, Access::Scopes(_));
+        assert_eq!(scopes, route.sender == Sender::Authenticated, "{route:?}");
+    }
+}
+
+#[test]
+fn a_route_without_a_description_would_be_found() {
+    let sender = Sender::Anybody;
+    let stray = Route { method: "get", path: "/x".to_owned(), name: "stray", sender };
+    let document = describe(&[stray], operations(&Sample::fixed()), &Sample::fixed());
+    assert_eq!(document["paths"], json!({}));
+}
+
+#[test]
+fn the_committed_document_is_what_the_code_gives() {
+    let committed = include_str!("../../../../openapi/openapi.json");
+    let fresh = format!("{:#}\n", fixed());
+    assert!(committed == fresh, "openapi/openapi.json is not what the code gives: run scripts/openapi");
+}
+
+#[test]
+fn every_operation_has_words_parameters_answers_and_errors() {
+    let document = fixed();
+    for (path, _, one) in described(&document) {
+        let name = one["operationId"].as_str().unwrap();
+        assert!(one["summary"].as_str().is_some_and(|text| !text.is_empty()), "{name}");
+        for parameter in one["parameters"].as_array().unwrap() {
+            assert_ne!(parameter["description"], "", "{path}: describe {} in docs/parameters.rs", parameter["name"]);
+        }
+        let statuses: Vec<&String> = one["responses"].as_object().unwrap().keys().collect();
+        assert!(statuses.iter().any(|status| status.starts_with(['2', '3'])), "{name}: {statuses:?}");
+        assert!(statuses.iter().any(|status| *status == "503"), "{name}: {statuses:?}");
+        if !one["x-taskcluster-scopes"].is_null() {
+            assert!(["401", "403"].iter().all(|code| statuses.iter().any(|status| status == code)), "{name}");
+        }
+    }
+}
+
+#[test]
+fn every_reference_leads_to_a_schema() {
+    fn references(value: &Value, found: &mut BTreeSet<String>) {
+        match value {
+            Value::Object(fields) => {
+                found.extend(fields.get("$ref").and_then(Value::as_str).map(str::to_owned));
+                fields.values().for_each(|field| references(field, found));
+            }
+            Value::Array(parts) => parts.iter().for_each(|part| references(part, found)),
+            _ => {}
+        }
+    }
+    let document = fixed();
+    let mut found = BTreeSet::new();
+    references(&document, &mut found);
+    assert!(found.len() > 10, "{found:?}");
+    for reference in found {
+        let target = document.pointer(reference.trim_start_matches('#'));
+        assert!(target.is_some(), "{reference} leads nowhere");
+    }
+}
+
+/// What a reference leads to.
+fn resolve<'a>(document: &'a Value, reference: &Value) -> &'a Value {
+    document.pointer(reference["$ref"].as_str().unwrap().trim_start_matches('#')).unwrap()
+}
+
+/// The schema of a part of the document, with the components that it refers to.
+fn schema_in(document: &Value, schema: &Value) -> jsonschema::Validator {
+    let mut schema = schema.clone();
+    schema["components"] = document["components"].clone();
+    jsonschema::draft202012::options().should_validate_formats(true).build(&schema).unwrap()
+}
+
+#[test]
+fn every_example_fits_its_schema() {
+    let document = fixed();
+    let mut seen = 0;
+    for (_, _, one) in described(&document) {
+        let name = one["operationId"].as_str().unwrap();
+        let mut pairs: Vec<(Value, Value)> = Vec::new();
+        for parameter in one["parameters"].as_array().unwrap().iter().filter(|one| !one["example"].is_null()) {
+            pairs.push((parameter["schema"].clone(), parameter["example"].clone()));
+        }
+        let responses = one["responses"].as_object().unwrap().values();
+        for body in responses.chain(one.get("requestBody")) {
+            for (media_type, content) in body["content"].as_object().into_iter().flatten() {
+                if media_type == "application/xml" {
+                    continue;
+                }
+                let examples = content["examples"].as_object().into_iter().flatten();
+                let examples =
+                    examples.map(|(_, example)| &resolve(&document, example)["value"]).chain(content.get("example"));
+                pairs.extend(examples.map(|example| (content["schema"].clone(), example.clone())));
+            }
+        }
+        for (schema, example) in pairs {
+            let errors: Vec<String> =
+                schema_in(&document, &schema).iter_errors(&example).map(|error| error.to_string()).collect();
+            assert!(errors.is_empty(), "{name}: {example:#} does not fit: {errors:?}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 100, "{seen} examples");
+}
+
+#[test]
+fn a_body_that_breaks_the_schema_would_be_found() {
+    let document = fixed();
+    let schema = schema_in(&document, &json!({"$ref": "#/components/schemas/CreateTaskRequest"}));
+    let task = Sample::fixed().new_task();
+    assert!(schema.is_valid(&task));
+    for (field, wrong) in [
+        ("taskQueueId", json!("acme")),
+        ("priority", json!("urgent")),
+        ("created", json!("yesterday")),
+        ("retries", json!(50)),
+        ("expires", Value::Null),
+        ("unknown", json!(1)),
+        ("payload", json!("text")),
+        ("tags", json!({"a": 1})),
+    ] {
+        let mut task = task.clone();
+        task[field] = wrong;
+        assert!(!schema.is_valid(&task), "{field}");
+    }
+}
+
+#[test]
+fn the_limits_of_the_schema_are_those_of_the_rules() {
+    let document = fixed();
+    let task = &document["components"]["schemas"]["CreateTaskRequest"]["properties"];
+    let metadata = &document["components"]["schemas"]["Metadata"]["properties"];
+    let several = &document["components"]["schemas"]["SubmitRequest"]["properties"];
+    let submitted = &document["components"]["schemas"]["SubmittedTask"]["properties"];
+    let about_it = &document["components"]["schemas"]["SubmittedMetadata"]["properties"];
+    for (stated, limit) in [
+        (&task["dependencies"]["maxItems"], create::DEPENDENCIES_MAX),
+        (&task["routes"]["maxItems"], create::ROUTES_MAX),
+        (&task["retries"]["maximum"], create::RETRIES_MAX.into()),
+        (&task["retries"]["default"], create::RETRIES_DEFAULT.into()),
+        (&metadata["name"]["maxLength"], create::METADATA_SHORT_MAX),
+        (&metadata["owner"]["maxLength"], create::METADATA_SHORT_MAX),
+        (&metadata["description"]["maxLength"], create::METADATA_DESCRIPTION_MAX),
+        (&metadata["source"]["maxLength"], create::METADATA_SOURCE_MAX),
+        (&several["tasks"]["maxItems"], submit::TASKS_MAX),
+        (&submitted["name"]["maxLength"], submit::NAME_CHARS_MAX),
+        (&submitted["dependencies"]["maxItems"], create::DEPENDENCIES_MAX),
+        (&submitted["routes"]["maxItems"], create::ROUTES_MAX),
+        (&submitted["retries"]["maximum"], create::RETRIES_MAX.into()),
+        (&submitted["retries"]["default"], create::RETRIES_DEFAULT.into()),
+        (&about_it["name"]["maxLength"], create::METADATA_SHORT_MAX),
+        (&about_it["owner"]["maxLength"], create::METADATA_SHORT_MAX),
+        (&about_it["description"]["maxLength"], create::METADATA_DESCRIPTION_MAX),
+        (&about_it["source"]["maxLength"], create::METADATA_SOURCE_MAX),
+    ] {
+        assert_eq!(stated.as_u64(), Some(limit as u64));
+    }
+}

@@ -1,0 +1,352 @@
+//! The OpenAPI document against a real server: each operation is sent as its example says, by a client that has the
+//! described scopes and no more, and what comes back must be what the document promises.
+
+use std::collections::BTreeSet;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+use crate::rig::{Raw, RawReply, Rig, Signature};
+use crate::sse::Stream;
+
+/// Each in its turn: later ones build on what earlier ones made. `new task` takes a fresh document, with a new task.
+const WALK: &[&str] = &[
+    "ping",
+    "heartbeat",
+    "lbheartbeat",
+    "version",
+    "metrics",
+    "robots",
+    "openapi",
+    "docs",
+    "docsFile",
+    "createTask",
+    "task",
+    "status",
+    "pendingTasks",
+    "taskQueueCounts",
+    "taskQueueCountsBatch",
+    "pollTaskUrls",
+    "claimWork",
+    "claimTask",
+    "reclaimTask",
+    "reportCompleted",
+    "new task",
+    "createTask",
+    "claimTask",
+    "reportFailed",
+    "new task",
+    "createTask",
+    "claimTask",
+    "reportException",
+    "new task",
+    "createTask",
+    "listDependentTasks",
+    "scheduleTask",
+    "changeTaskPriority",
+    "changeTaskGroupPriority",
+    "getTaskGroup",
+    "listTaskGroup",
+    "cancelTask",
+    "waitForTask",
+    "rerunTask",
+    "sealTaskGroup",
+    "cancelTaskGroup",
+    "createTasks",
+    "listQueues",
+    "createRole",
+    "role",
+    "updateRole",
+    "listRoles",
+    "listRoles2",
+    "listRoleIds",
+    "expandScopes",
+    "currentScopes",
+    "createClient",
+    "client",
+    "updateClient",
+    "resetAccessToken",
+    "disableClient",
+    "enableClient",
+    "listClients",
+    "deleteClient",
+    "deleteRole",
+    "authenticateHawk",
+    "testAuthenticate",
+    "listEvents",
+    "streamEvents",
+    "getClock",
+    "advanceClock",
+];
+/// Need a signature that no document can hold; other tests send them.
+const BY_SIGNATURE: &[&str] =
+    &["getMessageQueue", "getMessages", "updateMessage", "deleteMessage", "testAuthenticateGet"];
+
+/// An operation of the document.
+struct Operation {
+    method: String,
+    path: String,
+    described: Value,
+}
+
+impl Operation {
+    fn find(document: &Value, name: &str) -> Self {
+        let paths = document["paths"].as_object().unwrap();
+        let all = paths.iter().flat_map(|(path, methods)| {
+            methods.as_object().unwrap().iter().map(move |(method, described)| (path, method, described))
+        });
+        let (path, method, described) = all
+            .into_iter()
+            .find(|(_, _, described)| described["operationId"] == name)
+            .unwrap_or_else(|| panic!("the document has no {name}"));
+        Self { method: method.to_uppercase(), path: path.clone(), described: described.clone() }
+    }
+
+    fn body(&self) -> Value {
+        self.described["requestBody"]["content"]["application/json"]["example"].clone()
+    }
+
+    /// What the fields in a scope are fields of: the body, or each of the tasks in it, which are alike in this.
+    fn fields(&self) -> Value {
+        let body = self.body();
+        if body["tasks"].is_array() { body["tasks"][0].clone() } else { body }
+    }
+
+    /// The value that a placeholder in a scope stands for.
+    fn value(&self, name: &str) -> String {
+        let body = self.fields();
+        let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let parameters = self.described["parameters"].as_array().unwrap();
+        let parameter = |name: &str| parameters.iter().find(|one| one["name"] == name).map(|one| text(&one["example"]));
+        match name {
+            _ if !body[name].is_null() => text(&body[name]),
+            "projectId" => "none".to_owned(),
+            "schedulerId" => "-".to_owned(),
+            // The group of the task, which the path does not name: it is the first of it.
+            "taskGroupId" => parameter(name).or_else(|| parameter("taskId")).unwrap(),
+            // The queue of the task, which the path does not name.
+            "taskQueueId" => parameter(name).unwrap_or_else(|| "acme/linux".to_owned()),
+            _ => parameter(name).unwrap_or_else(|| panic!("{}: no value for <{name}>", self.path)),
+        }
+    }
+
+    /// The scopes that are enough.
+    fn scopes(&self, expression: &Value) -> Vec<String> {
+        if let Some(scope) = expression.as_str() {
+            return vec![self.fill(scope)];
+        }
+        if let Some(parts) = expression["AllOf"].as_array() {
+            return parts.iter().flat_map(|part| self.scopes(part)).collect();
+        }
+        if let Some(parts) = expression["AnyOf"].as_array() {
+            return self.scopes(&parts[0]);
+        }
+        let (each, body) = (expression["each"].as_str().unwrap(), self.fields());
+        let list = match expression["in"].as_str().unwrap() {
+            "prioritiesFromHighestToThatOfTheTask" => json!([body["priority"]]),
+            "scopesThatAreNew" => body["scopes"].clone(),
+            name => body[name].clone(),
+        };
+        let placeholder = format!("<{}>", expression["for"].as_str().unwrap());
+        let items = list.as_array().cloned().unwrap_or_default();
+        items.iter().map(|item| self.fill(&each.replace(&placeholder, item.as_str().unwrap()))).collect()
+    }
+
+    fn fill(&self, text: &str) -> String {
+        match text
+            .split_once('<')
+            .and_then(|(before, rest)| rest.split_once('>').map(|(name, after)| (before, name, after)))
+        {
+            Some((before, name, after)) => format!("{before}{}{}", self.value(name), self.fill(after)),
+            None => text.to_owned(),
+        }
+    }
+
+    fn target(&self) -> String {
+        let mut target = self.path.clone();
+        let mut query = Vec::new();
+        for parameter in self.described["parameters"].as_array().unwrap() {
+            let name = parameter["name"].as_str().unwrap();
+            if parameter["in"] == "path" {
+                target = target.replace(&format!("{{{name}}}"), &self.value(name).replace('/', "%2F"));
+            } else if !parameter["example"].is_null() {
+                query.push(format!("{name}={}", parameter["example"]));
+            }
+        }
+        if query.is_empty() { target } else { format!("{target}?{}", query.join("&")) }
+    }
+
+    fn request(&self) -> Raw {
+        let body = self.body();
+        let bytes = (!body.is_null()).then(|| body.to_string().into_bytes());
+        Raw::new(&self.method, &self.target()).json(bytes.as_deref())
+    }
+}
+
+fn basic(id: &str, token: &str) -> String {
+    format!("Basic {}", STANDARD.encode(format!("{id}:{token}")))
+}
+
+/// A client over the API, with these scopes.
+async fn make_client(rig: &Rig, id: &str, scopes: &[String]) -> String {
+    let body = json!({"description": "", "expires": "2999-01-01T00:00:00Z", "scopes": scopes});
+    let answer = rig.call("PUT", &format!("/api/auth/v1/clients/{id}"), Some(&body)).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    basic(id, answer.body["accessToken"].as_str().unwrap())
+}
+
+async fn fetch(rig: &Rig) -> Value {
+    let reply = rig.send(&Raw::new("GET", "/openapi.json")).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    reply.json()
+}
+
+/// The components, where an object has no field that is not described.
+fn strict(document: &Value) -> Value {
+    let mut components = document["components"].clone();
+    for schema in components["schemas"].as_object_mut().unwrap().values_mut() {
+        if schema["type"] == "object" && schema["properties"].is_object() {
+            schema["additionalProperties"] = false.into();
+        }
+    }
+    components
+}
+
+/// That a JSON answer is one of those that the operation may give.
+#[track_caller]
+fn fits(document: &Value, name: &str, operation: &Operation, reply: &RawReply) {
+    let promised = &operation.described["responses"][reply.status.to_string()];
+    assert!(promised.is_object(), "{name} answered {}, which is not described: {}", reply.status, reply.text());
+    for header in promised["headers"].as_object().into_iter().flat_map(serde_json::Map::keys) {
+        assert!(reply.header(&header.to_ascii_lowercase()).is_some(), "{name}: {} has no {header}", reply.status);
+    }
+    let Some(content) = promised["content"].as_object() else {
+        assert!(reply.body.is_empty(), "{name}: {}", reply.text());
+        return;
+    };
+    let media_type = reply.header("content-type").unwrap_or_default().split(';').next().unwrap();
+    let Some(described) = content.get(media_type) else { panic!("{name} answered {media_type}: {content:#?}") };
+    if media_type == "application/json" {
+        let mut schema = described["schema"].clone();
+        schema["components"] = strict(document);
+        let schema = jsonschema::draft202012::options().should_validate_formats(true).build(&schema).unwrap();
+        let body = reply.json();
+        let errors: Vec<String> = schema.iter_errors(&body).map(|error| error.to_string()).collect();
+        assert!(errors.is_empty(), "{name}: {errors:?}\n{body:#}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_operation_does_what_the_document_says_for_who_has_the_described_scopes_and_nobody_else() {
+    let rig = Rig::start_with(|launch| launch.flag("--clock", "manual")).await;
+    let mut document = fetch(&rig).await;
+    let nobody = make_client(&rig, "nobody", &[]).await;
+    let mut sent = BTreeSet::new();
+    for (turn, name) in WALK.iter().enumerate() {
+        if *name == "new task" {
+            document = fetch(&rig).await;
+            continue;
+        }
+        sent.insert((*name).to_owned());
+        let operation = Operation::find(&document, name);
+        let expression = &operation.described["x-taskcluster-scopes"];
+        if expression.is_null() {
+            fits(&document, name, &operation, &rig.send(&operation.request()).await);
+            continue;
+        }
+        let open = operation.described["security"].as_array().unwrap().contains(&json!({}));
+        let refused = rig.send(&operation.request().authorization(&nobody)).await;
+        if !open {
+            assert_eq!(refused.json()["code"], "InsufficientScopes", "{name}: {}", refused.text());
+        }
+        fits(&document, name, &operation, &refused);
+        let wrong = rig.send(&operation.request().authorization(&basic("nobody", "wrong"))).await;
+        assert_eq!(wrong.json()["code"], "AuthenticationFailed", "{name}: {}", wrong.text());
+        fits(&document, name, &operation, &wrong);
+        let scopes = operation.scopes(expression);
+        let id = format!("example-{turn}");
+        if !operation.described["responses"]["200"]["content"]["text/event-stream"].is_null() {
+            let scopes: Vec<&str> = scopes.iter().map(String::as_str).collect();
+            let caller = rig.make_client(&id, &scopes).await;
+            Stream::open(&rig.server, &caller, "").await.begun().await;
+            continue;
+        }
+        let caller = make_client(&rig, &id, &scopes).await;
+        let reply = rig.send(&operation.request().authorization(&caller)).await;
+        assert!((200..300).contains(&reply.status), "{name} with {scopes:?}: {}", reply.text());
+        fits(&document, name, &operation, &reply);
+    }
+    let paths = document["paths"].as_object().unwrap();
+    let all = paths.values().flat_map(|methods| methods.as_object().unwrap().values());
+    let unsent: Vec<&str> = all
+        .filter_map(|described| described["operationId"].as_str())
+        .filter(|name| !sent.contains(*name) && !BY_SIGNATURE.contains(name))
+        .collect();
+    assert!(unsent.is_empty(), "add to WALK in tests/tests/it/openapi.rs: {unsent:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_errors_that_a_caller_can_bring_about_are_described_where_they_come() {
+    let rig = Rig::start().await;
+    let document = fetch(&rig).await;
+    let root = basic(&rig.root.client_id, rig.root.access_token.expose());
+    let send = async |name: &str, change: &dyn Fn(Raw) -> Raw| {
+        let operation = Operation::find(&document, name);
+        let reply = rig.send(&change(operation.request().authorization(&root))).await;
+        fits(&document, name, &operation, &reply);
+        reply.json()["code"].as_str().unwrap_or_default().to_owned()
+    };
+    let text = |body: &'static str| move |raw: Raw| raw.json(Some(body.as_bytes()));
+    assert_eq!(send("status", &|raw| raw).await, "ResourceNotFound");
+    assert_eq!(send("reclaimTask", &|raw| raw).await, "ResourceNotFound");
+    assert_eq!(send("createTask", &text("{")).await, "MalformedPayload");
+    assert_eq!(send("createTask", &text("{}")).await, "InputValidationError");
+    assert_eq!(send("createTask", &|raw| raw).await, "");
+    assert_eq!(send("reportCompleted", &|raw| raw).await, "RequestConflict");
+    assert_eq!(send("cancelTaskGroup", &|raw| raw).await, "RequestConflict");
+    assert_eq!(
+        send("waitForTask", &|raw| Raw { target: raw.target.replace("=5", "=61"), ..raw }).await,
+        "InvalidRequestArguments"
+    );
+    let with = |query: &'static str| move |raw: Raw| Raw { target: format!("{}{query}", raw.target), ..raw };
+    assert_eq!(send("listTaskGroup", &with("?continuationToken=x")).await, "InputError");
+    assert_eq!(send("streamEvents", &with("?after=999999")).await, "InvalidRequestArguments");
+    let circle = r#"{"taskQueueId": "acme/linux", "name": "a", "dependencies": ["a"]}"#;
+    assert_eq!(send("createTasks", &text(circle)).await, "InputError");
+    assert_eq!(send("createTasks", &text(r#"{"tasks": []}"#)).await, "InputValidationError");
+    let unknown = |raw: Raw| Raw { target: format!("{}?x=1", raw.target), ..raw };
+    assert_eq!(send("status", &unknown).await, "InvalidRequestArguments");
+    assert_eq!(send("openapi", &unknown).await, "InvalidRequestArguments");
+    assert_eq!(send("advanceClock", &|raw| raw).await, "RequestConflict");
+    let large = |raw: Raw| raw.json(Some(&vec![b' '; (10 << 20) + 1]));
+    assert_eq!(send("claimWork", &large).await, "InputTooLarge");
+    let no_file = |raw: Raw| Raw { target: "/docs/x".to_owned(), ..raw };
+    assert_eq!(send("docsFile", &no_file).await, "ResourceNotFound");
+    let tester = |raw: Raw| {
+        let target = raw.target.clone();
+        let signed = Signature { target: &target, ..Signature::of(&rig.server) };
+        raw.authorization(&signed.header())
+    };
+    assert_eq!(send("testAuthenticateGet", &tester).await, "AuthenticationFailed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_interface_comes_from_the_server_alone() {
+    let rig = Rig::start().await;
+    let moved = rig.send(&Raw::new("GET", "/docs")).await;
+    assert_eq!((moved.status, moved.header("location")), (308, Some("docs/")));
+    let page = rig.send(&Raw::new("GET", "/docs/")).await;
+    assert_eq!((page.status, page.header("content-type")), (200, Some("text/html")));
+    let policy = page.header("content-security-policy").unwrap();
+    assert!(policy.contains("default-src 'none'") && policy.contains("script-src 'self';"), "{policy}");
+    assert!(!page.text().contains("http://") && !page.text().contains("https://"), "{}", page.text());
+    for file in ["swagger-ui.css", "swagger-ui-bundle.js", "swagger-ui-standalone-preset.js", "swagger-initializer.js"]
+    {
+        let reply = rig.send(&Raw::new("GET", &format!("/docs/{file}")).header("origin", "http://x")).await;
+        assert_eq!(reply.status, 200, "{file}");
+        assert_eq!(reply.header("content-security-policy"), Some(policy), "{file}");
+    }
+    let elsewhere = rig.send(&Raw::new("GET", "/api/queue/v1/ping").header("origin", "http://x")).await;
+    assert_eq!(elsewhere.header("content-security-policy"), Some("default-src 'none'"));
+}
