@@ -18,7 +18,7 @@ const RESTING: Duration = Duration::from_secs(5);
 /// How often counts are folded and events sequenced.
 const HOUSEKEEPING: Duration = Duration::from_millis(500);
 /// How often old events, and what has expired, are looked for.
-const FORGETTING: Duration = Duration::from_secs(60);
+const FORGETTING: Duration = Duration::from_secs(5);
 /// The least time from one start of the dependency pass to the next: a dependent waits that much longer at most, and
 /// under load a pass has more to do at once.
 const DEPENDENCIES_EVERY: Duration = Duration::from_millis(20);

@@ -201,6 +201,10 @@ where
     move |State(app), request| {
         let handler = handler.clone();
         Box::pin(async move {
+            // A signed URL of the message plane whose path was cut off by a mistake leads here.
+            if let Some(refused) = super::poll::refuse_unknown_path(request.uri()) {
+                return refused;
+            }
             let visit = match Visit::read(&app, request).await {
                 Ok(visit) => Arc::new(visit),
                 Err(response) => return response,
