@@ -57,7 +57,7 @@ pub enum TaskCommand {
 /// What to create.
 #[derive(Debug, Args)]
 pub struct CreateArgs {
-    /// The queue, <provisionerId>/<workerType>
+    /// The queue, as `<provisionerId>/<workerType>`
     #[arg(short, long, required_unless_present = "file", conflicts_with = "file")]
     pub queue: Option<TaskQueueId>,
     /// A file with the body of the request, one task or several under "tasks"; a dash is standard input

@@ -218,6 +218,7 @@ async fn a_reader_whose_connection_was_cut_goes_on_where_it_was() {
     let rig = Rig::start().await;
     let other = rig.another("second").await;
     let (server, who) = (&rig.server, &rig.root);
+    create(server, who, &in_open_group(definition("stream/stays"))).await;
     lives(server, server, who, "stream/q", 5).await;
     let mut first = Stream::open(server, who, "?after=0").await;
     let mut seen = first.up_to(5).await;
@@ -403,6 +404,7 @@ async fn many_streams_ask_the_database_as_much_as_one_and_none_at_all_when_nobod
         streams.push(Stream::open(server, who, "").await.begun().await);
     }
     assert_eq!(metric(server, STREAMS).await, 60.0);
+    create(server, who, &in_open_group(definition("stream/stays"))).await;
     lives(server, server, who, "stream/q", 10).await;
     let end = newest(server, who).await;
     let told = futures_util::future::join_all(streams.iter_mut().map(|stream| stream.up_to(end))).await;
