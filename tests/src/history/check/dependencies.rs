@@ -3,9 +3,9 @@
 
 use tenure_api::ids::SlugId;
 
-use super::ledger::{Handout, Ledger};
+use super::ledger::{Handout, Ledger, Report};
 use super::{Findings, History, Rule};
-use crate::history::record::{Change, RunKey, TaskSpec, Verdict};
+use crate::history::record::{Change, RunKey, Stamp, TaskSpec, Verdict};
 use crate::history::snapshot::{Snapshot, Status};
 
 pub(super) fn check(history: &History, ledger: &Ledger<'_>, findings: &mut Findings) {
@@ -17,8 +17,8 @@ pub(super) fn check(history: &History, ledger: &Ledger<'_>, findings: &mut Findi
         }
     }
     for task in ledger.creations.keys() {
-        if let Some((spec, _)) = ledger.acknowledged(*task) {
-            check_woken(spec, &history.settled, findings);
+        if let Some((spec, created)) = ledger.acknowledged(*task) {
+            check_woken(spec, created, &history.settled, ledger, findings);
         }
     }
 }
@@ -48,18 +48,32 @@ fn check_order(
     }
 }
 
-/// When nothing is left to do, a task without a run waits for one that has not ended as it must.
-fn check_woken(spec: &TaskSpec, settled: &Snapshot, findings: &mut Findings) {
+/// When nothing is left to do, a task without a run waits for one that has not ended as it must since it began to wait.
+fn check_woken(spec: &TaskSpec, created: Stamp, settled: &Snapshot, ledger: &Ledger<'_>, findings: &mut Findings) {
     let unscheduled = settled.tasks.get(&spec.task).is_some_and(Status::is_unscheduled);
     let satisfied = |required: &SlugId| {
         settled.tasks.get(required).is_some_and(|status| {
-            status.runs.iter().any(|run| run.state == "completed") || (spec.any_end && status.is_resolved())
+            status.state == "completed"
+                || (spec.any_end && status.is_resolved())
+                || completed_since(*required, created, ledger)
         })
     };
     if unscheduled && spec.dependencies.iter().all(satisfied) {
         let detail = format!("{} waits although each of {:?} has ended as it must", spec.task, spec.dependencies);
         findings.add(Rule::Dependencies, detail);
     }
+}
+
+/// Whether some run of a task was completed after this moment for certain. One that was completed earlier satisfies nobody
+/// who began to wait after a rerun; and a report may be the repeat of an earlier one.
+fn completed_since(task: SlugId, moment: Stamp, ledger: &Ledger<'_>) -> bool {
+    ledger.reports.iter().filter(|(run, _)| run.0 == task).any(|(_, reports)| {
+        let completed = || {
+            let may = |report: &&Report<'_>| report.verdict == Verdict::Completed && report.answer.may_be_done();
+            reports.iter().filter(may)
+        };
+        completed().any(|report| report.answer.done().is_some()) && completed().all(|report| report.span.start > moment)
+    })
 }
 
 /// A task that somebody was told to be cancelled, or resolved before, runs again only when it is rerun.
