@@ -4,6 +4,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
 use crate::dates::Timestamp;
+use crate::schema::{Description, GivenScope, Scope};
+use crate::whole::whole;
 
 /// Reads an optional field that may be absent but not null.
 fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
@@ -17,9 +19,11 @@ pub struct ClientRequest {
     /// From when on the client is refused.
     pub expires: Timestamp,
     /// For people.
+    #[schema(value_type = Description)]
     pub description: String,
     /// What the client may do, before expansion. Without: none for a new client, unchanged for another.
     #[serde(default, deserialize_with = "present")]
+    #[schema(max_items = 10_000, value_type = Option<Vec<GivenScope>>)]
     pub scopes: Option<Vec<String>>,
     /// Whether the client may be deleted when it has expired.
     #[serde(default)]
@@ -62,8 +66,10 @@ pub struct Client<'a> {
 #[serde(deny_unknown_fields)]
 pub struct RoleRequest {
     /// For people.
+    #[schema(value_type = Description)]
     pub description: String,
     /// What the role gives, before expansion.
+    #[schema(max_items = 10_000, value_type = Vec<GivenScope>)]
     pub scopes: Vec<String>,
 }
 
@@ -90,6 +96,7 @@ pub struct Role<'a> {
 #[serde(deny_unknown_fields)]
 pub struct Scopes {
     /// In any order.
+    #[schema(value_type = Vec<Scope>)]
     pub scopes: Vec<String>,
 }
 
@@ -104,6 +111,8 @@ pub struct AuthenticateHawkRequest {
     /// The host without the port.
     pub host: String,
     /// The port that the client connected to.
+    #[serde(deserialize_with = "whole")]
+    #[schema(maximum = 65_535)]
     pub port: u16,
     /// The header `Authorization`, if there is one.
     #[serde(default, deserialize_with = "present")]
@@ -153,9 +162,11 @@ pub enum Authentication<'a> {
 pub struct TestAuthenticateRequest {
     /// What the client `tester` is to have.
     #[serde(default)]
+    #[schema(value_type = Vec<Scope>)]
     pub client_scopes: Vec<String>,
     /// What the request is to need.
     #[serde(default)]
+    #[schema(value_type = Vec<Scope>)]
     pub required_scopes: Vec<String>,
 }
 

@@ -13,7 +13,9 @@ use crate::ids::{
     ProjectId, ProvisionerId, RunId, SchedulerId, SlugId, TaskGroupId, TaskId, TaskQueueId, WorkerGroup, WorkerId,
     WorkerType,
 };
+use crate::schema::{Route, Scope, TagValue};
 use crate::states::{ExceptionReason, Priority, ReasonCreated, ReasonResolved, Requires, RunState, TaskState};
+use crate::whole::{present_whole, whole};
 
 /// Reads an optional field that may be absent but not null.
 pub(crate) fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
@@ -44,20 +46,20 @@ pub struct CreateTaskRequest<'a> {
     pub task_group_id: Option<TaskGroupId>,
     /// Tasks that must be resolved first.
     #[serde(default)]
-    #[schema(max_items = 10_000)]
+    #[schema(max_items = 10_000, value_type = HashSet<SlugId>)]
     pub dependencies: Vec<SlugId>,
     /// How the dependencies must be resolved.
     #[serde(default, deserialize_with = "present")]
     pub requires: Option<Requires>,
     /// Extra routing keys of the task's events.
     #[serde(default)]
-    #[schema(max_items = 64)]
+    #[schema(max_items = 64, value_type = HashSet<Route>)]
     pub routes: Vec<String>,
     /// Default `lowest`.
     #[serde(default, deserialize_with = "present")]
     pub priority: Option<Priority>,
     /// Default 5.
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default, deserialize_with = "present_whole")]
     #[schema(maximum = 49, default = 5)]
     pub retries: Option<u16>,
     /// When the submitter made the task; within 15 minutes of now.
@@ -69,6 +71,7 @@ pub struct CreateTaskRequest<'a> {
     pub expires: Option<Timestamp>,
     /// What the task's own credentials may do.
     #[serde(default)]
+    #[schema(value_type = Vec<Scope>)]
     pub scopes: Vec<String>,
     /// For the worker; any JSON object.
     #[serde(borrow)]
@@ -78,6 +81,7 @@ pub struct CreateTaskRequest<'a> {
     pub metadata: Metadata,
     /// For searching.
     #[serde(default)]
+    #[schema(value_type = BTreeMap<String, TagValue>)]
     pub tags: BTreeMap<String, String>,
     /// Anything else; any JSON object. Default `{}`.
     #[serde(borrow, default, deserialize_with = "present")]
@@ -99,7 +103,7 @@ pub struct Metadata {
     #[schema(max_length = 255)]
     pub owner: String,
     /// A URL of up to 4,096 characters.
-    #[schema(max_length = 4_096)]
+    #[schema(max_length = 4_096, pattern = "^(https?://|ssh://|git@)")]
     pub source: String,
 }
 
@@ -125,7 +129,7 @@ pub struct TaskDefinition<'a> {
     pub requires: Requires,
     /// Extra routing keys of the task's events.
     pub routes: &'a [String],
-    /// The priority at creation.
+    /// How urgent it is now.
     pub priority: Priority,
     /// How many retries the task starts with.
     pub retries: u16,
@@ -284,7 +288,7 @@ pub struct ClaimWorkRequest {
     /// See `workerGroup`.
     pub worker_id: WorkerId,
     /// How many tasks at most, 1 to 32.
-    #[serde(default = "one")]
+    #[serde(default = "one", deserialize_with = "whole")]
     #[schema(minimum = 1, maximum = 32)]
     pub tasks: u16,
 }
@@ -354,4 +358,17 @@ pub struct CountsBatchRequest {
     /// The queues.
     #[schema(max_items = 1_000)]
     pub task_queue_ids: Vec<TaskQueueId>,
+}
+
+/// How many tasks one call of tasks or statuses may name; a continuation token asks about the same ones again.
+pub const TASK_IDS_MAX: usize = 20_000;
+
+/// The body of tasks and statuses.
+#[derive(Serialize, Deserialize, Debug, Default, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TaskIdsRequest {
+    /// The tasks. What is no task's id is the id of no task: it is left out of the answer, and no error.
+    #[serde(default)]
+    #[schema(max_items = 20_000)]
+    pub task_ids: Vec<String>,
 }

@@ -287,6 +287,12 @@ impl Certificate {
         self.scopes
     }
 
+    /// When it begins, in milliseconds since 1970.
+    #[must_use]
+    pub fn start_ms(&self) -> i64 {
+        self.start
+    }
+
     /// When it ends, in milliseconds since 1970.
     #[must_use]
     pub fn expiry_ms(&self) -> i64 {

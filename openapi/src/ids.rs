@@ -248,6 +248,73 @@ text_id!(
     ProjectId, "projectId", PROJECT_PATTERN, is_project, "none"
 );
 
+/// The length limit of an artifact's name, in bytes.
+pub const ARTIFACT_NAME_MAX: usize = 1024;
+/// The length limit of an object's name, in bytes: that of an artifact, with the task and the run before it.
+pub const OBJECT_NAME_MAX: usize = 1100;
+/// The length limit of a content type, in bytes.
+pub const CONTENT_TYPE_MAX: usize = 255;
+/// The length limit of the URL that a reference leads to, in bytes.
+pub const REFERENCE_URL_MAX: usize = 8192;
+
+const ARTIFACT_NAME_PATTERN: &str = "^[\\x20-\\x7e]{1,1024}$";
+const OBJECT_NAME_PATTERN: &str = "^[\\x20-\\x7e]{1,1100}$";
+const CONTENT_TYPE_PATTERN: &str = "^[\\x21-\\x7e]([\\x20-\\x7e]{0,253}[\\x21-\\x7e])?$";
+const REFERENCE_URL_PATTERN: &str = "^[a-zA-Z][a-zA-Z0-9+.-]*:[\\x21-\\x7e]+$";
+const SHA256_PATTERN: &str = "^[a-f0-9]{64}$";
+const SHA512_PATTERN: &str = "^[a-f0-9]{128}$";
+
+fn is_printable(text: &str, max: usize) -> bool {
+    (1..=max).contains(&text.len()) && text.bytes().all(|b| matches!(b, b' '..=b'~'))
+}
+
+/// Spaces at an end would be lost in a header.
+fn is_content_type(text: &str) -> bool {
+    is_printable(text, CONTENT_TYPE_MAX) && text.trim() == text
+}
+
+fn is_url(text: &str) -> bool {
+    let scheme = |scheme: &str| {
+        scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+            && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'.' | b'-'))
+    };
+    text.len() <= REFERENCE_URL_MAX
+        && text.split_once(':').is_some_and(|(before, rest)| {
+            scheme(before) && !rest.is_empty() && rest.bytes().all(|b| matches!(b, b'!'..=b'~'))
+        })
+}
+
+fn is_hex(text: &str, len: usize) -> bool {
+    text.len() == len && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+text_id!(
+    /// The name of an artifact within its run; slashes are part of it.
+    ArtifactName, "artifact name", ARTIFACT_NAME_PATTERN, |text| is_printable(text, ARTIFACT_NAME_MAX), "public/build.log"
+);
+text_id!(
+    /// The name of an object; slashes are part of it.
+    ObjectName, "object name", OBJECT_NAME_PATTERN, |text| is_printable(text, OBJECT_NAME_MAX), "builds/1/app.zip"
+);
+text_id!(
+    /// A media type, as in the header `Content-Type`.
+    ContentType, "content type", CONTENT_TYPE_PATTERN, is_content_type, "text/plain"
+);
+text_id!(
+    /// A URL with its scheme, of up to 8,192 characters.
+    ReferenceUrl, "URL", REFERENCE_URL_PATTERN, is_url, "https://example.com/live.log"
+);
+text_id!(
+    /// A SHA-256 digest in hexadecimal.
+    Sha256Hex, "SHA-256 digest", SHA256_PATTERN, |text| is_hex(text, 64),
+    "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
+);
+text_id!(
+    /// A SHA-512 digest in hexadecimal.
+    Sha512Hex, "SHA-512 digest", SHA512_PATTERN, |text| is_hex(text, 128),
+    "9b71d224bd62f3785d96d46ad3ea3d73319bfbc2890caadae2dff72519673ca72323c3d99ba5c11d7c7acc6e14b8c5da0c4663475c2e5c3adef46f73bcdec043"
+);
+
 impl SchedulerId {
     /// What a task without a scheduler gets.
     #[must_use]
@@ -388,6 +455,38 @@ mod tests {
         assert!("x".repeat(39).parse::<SchedulerId>().is_err());
         assert!("".parse::<ProjectId>().is_err());
         assert!("a/b.c-d_e".parse::<ProjectId>().is_ok());
+    }
+
+    #[test]
+    fn names_of_artifacts_are_printable_and_have_a_limit() {
+        for good in ["public/logs/live.log", "/", "//a", "a b%2Fc", "..", "~"] {
+            assert!(good.parse::<ArtifactName>().is_ok(), "{good}");
+        }
+        for bad in ["", "a\n", "\u{7f}", "\u{e9}", "\0", &"x".repeat(ARTIFACT_NAME_MAX + 1)] {
+            assert!(bad.parse::<ArtifactName>().is_err(), "{bad:?}");
+        }
+        assert!("x".repeat(ARTIFACT_NAME_MAX).parse::<ArtifactName>().is_ok());
+    }
+
+    #[test]
+    fn a_content_type_is_one_that_a_header_can_hold() {
+        for good in ["a", "text/plain", "text/plain; charset=utf-8", &"x".repeat(CONTENT_TYPE_MAX)] {
+            assert!(good.parse::<ContentType>().is_ok(), "{good}");
+        }
+        for bad in ["", " ", " a", "a ", "a\r\nb", "\u{e9}", &"x".repeat(CONTENT_TYPE_MAX + 1)] {
+            assert!(bad.parse::<ContentType>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_reference_leads_to_a_url_that_a_header_can_hold() {
+        for good in ["https://example.com/a?b#c", "data:,x", "wss://h:1/"] {
+            assert!(good.parse::<ReferenceUrl>().is_ok(), "{good}");
+        }
+        let long = format!("https://{}", "x".repeat(REFERENCE_URL_MAX));
+        for bad in ["", "x", "/relative", ":x", "1a:b", "a:", "a: b", "https://h/\r\nX: y", "https://\u{e9}", &long] {
+            assert!(bad.parse::<ReferenceUrl>().is_err(), "{bad:?}");
+        }
     }
 
     #[test]

@@ -3,15 +3,21 @@
 //! Pure: nothing here does I/O, reads a clock or draws a random number. The format is that of the
 //! Taskcluster Queue API, so that its clients and workers run against Tenure unchanged.
 
+pub mod artifacts;
 pub mod auth;
+pub mod blob_url;
 pub mod bodies;
 pub mod dates;
 pub mod errors;
 pub mod ids;
+pub mod objects;
 pub mod states;
 pub mod submit;
+pub mod worker_manager;
+pub mod workers;
 
 pub mod credentials;
 pub mod hawk;
 pub mod sas;
 mod schema;
+pub mod whole;

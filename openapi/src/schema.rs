@@ -31,6 +31,42 @@ pub(crate) fn number(description: &str, max: u16) -> RefOr<Schema> {
     of_type(Type::Integer, description, 0.into()).minimum(Some(0)).maximum(Some(max)).into()
 }
 
+/// A type of the document alone. The fields that are shown as one are plain strings, which say nothing of what the rules
+/// want of them.
+macro_rules! described_text {
+    ($name:ident, $description:literal, $example:literal, $limit:expr) => {
+        pub(crate) struct $name;
+
+        impl PartialSchema for $name {
+            fn schema() -> RefOr<Schema> {
+                let limit: fn(ObjectBuilder) -> ObjectBuilder = $limit;
+                limit(of_type(Type::String, $description, $example.into())).into()
+            }
+        }
+
+        impl ToSchema for $name {}
+    };
+}
+
+/// Printable ASCII that does not end in two stars.
+const SCOPE_PATTERN: &str = r"^([\x20-\x7e]*[\x20-)+-\x7e])?\*?$";
+/// What a column of text can hold.
+const STORABLE_PATTERN: &str = r"^[^\x00]*$";
+
+described_text!(Scope, "A scope; a star at its end stands for anything.", "queue:create-task:*", |text| {
+    text.pattern(Some(SCOPE_PATTERN))
+});
+described_text!(GivenScope, "A scope of a client or a role.", "queue:create-task:*", |text| {
+    text.pattern(Some(SCOPE_PATTERN)).max_length(Some(4_096))
+});
+described_text!(Description, "For people.", "Submits tasks.", |text| {
+    text.pattern(Some(STORABLE_PATTERN)).max_length(Some(10_240))
+});
+described_text!(Route, "An extra routing key, without the `route.` before it.", "index.acme.latest", |text| {
+    text.pattern(Some(STORABLE_PATTERN)).min_length(Some(1)).max_length(Some(249))
+});
+described_text!(TagValue, "The value of a tag.", "nightly", |text| text.max_length(Some(4_096)));
+
 impl PartialSchema for AccessToken {
     fn schema() -> RefOr<Schema> {
         let example = "three-dozen-characters-that-nobody-else-knows";

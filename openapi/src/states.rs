@@ -199,6 +199,36 @@ impl From<RunState> for TaskState {
     }
 }
 
+words! {
+    /// How an artifact is stored.
+    StorageType {
+        /// Bytes that were uploaded to a signed URL.
+        S3 = 1 "s3",
+        /// An object of the object service.
+        Object = 2 "object",
+        /// A URL somewhere else.
+        Reference = 3 "reference",
+        /// Another artifact of the same run.
+        Link = 4 "link",
+        /// Why there is no artifact.
+        Error = 5 "error",
+    }
+}
+
+words! {
+    /// Why a worker could not make an artifact.
+    ArtifactErrorReason {
+        /// There was no such file.
+        FileMissing = 0 "file-missing-on-worker",
+        /// What was asked for is no file.
+        InvalidResource = 1 "invalid-resource-on-worker",
+        /// The file is larger than the worker uploads.
+        TooLarge = 2 "too-large-file-on-worker",
+        /// The worker may not read the file.
+        NotReadable = 3 "file-not-readable-on-worker",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,7 +8,9 @@ use utoipa::ToSchema;
 use crate::bodies::present;
 use crate::dates::Timestamp;
 use crate::ids::{ProjectId, ProvisionerId, SchedulerId, TaskGroupId, TaskId, TaskQueueId, WorkerType};
+use crate::schema::{Route, Scope, TagValue};
 use crate::states::{Priority, Requires};
+use crate::whole::present_whole;
 
 /// Several tasks that are created together or not at all.
 #[derive(Deserialize, Debug, ToSchema)]
@@ -54,20 +56,20 @@ pub struct SubmittedTask<'a> {
     pub task_group_id: Option<TaskGroupId>,
     /// Ids of tasks, or names of others of the same submission.
     #[serde(default)]
-    #[schema(max_items = 10_000)]
+    #[schema(max_items = 10_000, value_type = HashSet<String>)]
     pub dependencies: Vec<String>,
     /// How the dependencies must be resolved.
     #[serde(default, deserialize_with = "present")]
     pub requires: Option<Requires>,
     /// Extra routing keys of the task's events.
     #[serde(default)]
-    #[schema(max_items = 64)]
+    #[schema(max_items = 64, value_type = HashSet<Route>)]
     pub routes: Vec<String>,
     /// Default `lowest`.
     #[serde(default, deserialize_with = "present")]
     pub priority: Option<Priority>,
     /// Default 5.
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default, deserialize_with = "present_whole")]
     #[schema(maximum = 49, default = 5)]
     pub retries: Option<u16>,
     /// Default: now.
@@ -81,6 +83,7 @@ pub struct SubmittedTask<'a> {
     pub expires: Option<Timestamp>,
     /// What the task's own credentials may do.
     #[serde(default)]
+    #[schema(value_type = Vec<Scope>)]
     pub scopes: Vec<String>,
     /// For the worker; any JSON object. Default `{}`.
     #[serde(borrow, default, deserialize_with = "present")]
@@ -91,6 +94,7 @@ pub struct SubmittedTask<'a> {
     pub metadata: SubmittedMetadata,
     /// For searching.
     #[serde(default)]
+    #[schema(value_type = BTreeMap<String, TagValue>)]
     pub tags: BTreeMap<String, String>,
     /// Anything else; any JSON object. Default `{}`.
     #[serde(borrow, default, deserialize_with = "present")]
@@ -116,6 +120,6 @@ pub struct SubmittedMetadata {
     pub owner: Option<String>,
     /// Default: where the server shows the definition.
     #[serde(default, deserialize_with = "present")]
-    #[schema(max_length = 4_096)]
+    #[schema(max_length = 4_096, pattern = "^(https?://|ssh://|git@)")]
     pub source: Option<String>,
 }

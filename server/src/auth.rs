@@ -11,6 +11,7 @@ mod cache;
 mod request;
 mod session;
 mod task_credentials;
+mod worker_credentials;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,11 +22,12 @@ use tenure_api::credentials::{AccessToken, CertificateError, SigningKey};
 use tenure_api::hawk::bewit::BewitError;
 use tenure_api::hawk::{ExtError, HeaderError};
 
+use crate::domain::registration::WorkerName;
 use crate::domain::roles::{Resolver, TooLarge};
 use crate::domain::scopes::{Expression, ScopeSet};
 use crate::secrets::SecretKeys;
 use crate::store::clients::{self, ClientAccount, ClientError};
-use crate::store::roles;
+use crate::store::{roles, worker_manager};
 
 use cache::Cache;
 use request::{Claim, Issuer};
@@ -33,6 +35,8 @@ pub use request::{Now, RequestParts, TIMESTAMP_SKEW_SECONDS};
 use session::Tickets;
 pub use session::{SESSION_LIFETIME, Session};
 pub use task_credentials::{ClaimedRun, TaskCredentials};
+use worker_credentials::WorkerAccount;
+pub use worker_credentials::WorkerCredentials;
 
 /// How long looking a client up may take before its request is told to come again.
 const LOOKUP_MAX: Duration = Duration::from_secs(10);
@@ -107,6 +111,9 @@ pub enum AuthFailure {
     /// The Basic header cannot be read.
     #[error("the Basic header must be base64 of clientId:accessToken")]
     BasicSyntax,
+    /// A worker's credentials are from before it was made known, or nobody knows it.
+    #[error("the worker {0:?} is not registered; it must register again")]
+    UnknownWorker(String),
     /// The token in the Basic header is another than the client's.
     #[error("the access token is wrong")]
     BasicToken,
@@ -223,6 +230,8 @@ pub struct Authenticator {
     /// The newest that were read; reading them again costs one number while they are the same.
     latest: Arc<Mutex<Roles>>,
     tasks: TaskCredentials,
+    workers: WorkerCredentials,
+    registered: Cache<WorkerAccount, ClientError>,
     tickets: Tickets,
 }
 
@@ -245,6 +254,8 @@ impl Authenticator {
         Self {
             pool,
             tasks: TaskCredentials::new(&keys),
+            workers: WorkerCredentials::new(&keys),
+            registered: Cache::new(),
             tickets: Tickets::new(&keys),
             keys: Arc::new(keys),
             accounts: Cache::new(),
@@ -257,6 +268,12 @@ impl Authenticator {
     #[must_use]
     pub fn task_credentials(&self) -> &TaskCredentials {
         &self.tasks
+    }
+
+    /// The issuer of credentials for workers that register, which this authenticator accepts.
+    #[must_use]
+    pub fn worker_credentials(&self) -> &WorkerCredentials {
+        &self.workers
     }
 
     /// The keys that access tokens are stored with.
@@ -278,6 +295,13 @@ impl Authenticator {
             Issuer::Tasks => {
                 let roles = if claim.assumes_roles() { self.roles().await? } else { self.roles_soon().await? };
                 return Ok(claim.check_task(&self.tasks, &roles, request, now)?);
+            }
+            Issuer::Workers => {
+                // First what needs no database, so that nobody can make it look up names that he made up.
+                claim.check_issued(&self.workers)?;
+                let client_id = claim.id().to_owned();
+                let (worker, roles) = futures_util::future::join(self.worker(&client_id), self.roles()).await;
+                return Ok(claim.check_worker(&self.workers, &*worker?, &*roles?, request, now)?);
             }
             Issuer::Client(id) => self.account(id),
         };
@@ -316,6 +340,11 @@ impl Authenticator {
         self.accounts.invalidate(client_id);
     }
 
+    /// What was remembered of the worker that has this client id is no longer true.
+    pub fn worker_changed(&self, client_id: &str) {
+        self.registered.invalidate(client_id);
+    }
+
     /// What was remembered of the roles is no longer true.
     pub fn roles_changed(&self) {
         self.roles.invalidate(ALL_ROLES);
@@ -334,6 +363,20 @@ impl Authenticator {
         };
         let account = self.accounts.get(client_id, read).await.map_err(AuthError::Lookup)?;
         usable(client_id, account).map_err(AuthError::from)
+    }
+
+    async fn worker(&self, client_id: &str) -> Result<Arc<WorkerAccount>, AuthError> {
+        let read = |id: String| {
+            let pool = self.pool.clone();
+            async move {
+                let Some(name) = WorkerName::of_client(&id) else { return Ok(None) };
+                let finding = tokio::time::timeout(LOOKUP_MAX, worker_manager::find_account(&pool, &name)).await;
+                let found = finding.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
+                Ok(found.map(|found| WorkerAccount { name, found }))
+            }
+        };
+        let worker = self.registered.get(client_id, read).await.map_err(AuthError::Lookup)?;
+        worker.ok_or_else(|| AuthFailure::UnknownWorker(client_id.to_owned()).into())
     }
 
     /// Once in some hours, and without keeping the request waiting.
@@ -407,6 +450,7 @@ impl Tester {
             Issuer::Client(Self::CLIENT_ID) => claim.check(&self.0, &roles, request, now),
             Issuer::Client(other) => Err(AuthFailure::UnknownClient(other.to_owned())),
             Issuer::Tasks => Err(AuthFailure::UnknownClient(task_credentials::ISSUER.to_owned())),
+            Issuer::Workers => Err(AuthFailure::UnknownClient(worker_credentials::ISSUER.to_owned())),
         }
     }
 }

@@ -20,9 +20,11 @@ use crate::cli::role::RoleArgs;
 use crate::cli::task::TaskCommand;
 use crate::secrets::SecretKeys;
 
+mod artifacts;
 mod duration;
 mod usage;
 
+pub use artifacts::{ArtifactSettings, ArtifactsPlace, Provider, parse_size};
 pub use duration::parse_duration;
 pub use usage::{SettingError, Usage};
 
@@ -46,6 +48,8 @@ const POLL_RESERVATION_MAX: Duration = Duration::from_secs(5 * MINUTE);
 const EVENT_RETENTION_MIN: Duration = Duration::from_secs(1);
 /// Events are rows: keeping them for ever fills the disk.
 const EVENT_RETENTION_MAX: Duration = Duration::from_secs(366 * DAY);
+/// Object stores take 10,000 parts of 5 MiB, which is the size that uploads are cut into.
+const ARTIFACT_SIZE_MAX: u64 = 48 << 30;
 
 /// A task queue as an HTTP service on PostgreSQL.
 #[derive(Parser, Debug)]
@@ -194,6 +198,17 @@ pub struct ServeArgs {
     #[arg(long, env = "TENURE_EVENT_RETENTION", default_value = "7d", value_name = "DURATION", value_parser = parse_duration)]
     pub event_retention: Duration,
 
+    /// Where artifacts are kept: file:///folder, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix, with
+    /// credentials from the usual variables (AWS_..., GOOGLE_..., AZURE_STORAGE_...). Default: files in the folder
+    /// `artifacts` of the data directory, which all servers of one database must share.
+    #[arg(long, env = "TENURE_ARTIFACTS_URL", value_name = "URL")]
+    pub artifacts_url: Option<String>,
+
+    /// The largest artifact that is taken (1 to 48GiB), in bytes as they are uploaded. Too small, and workers cannot
+    /// upload what their tasks made.
+    #[arg(long, env = "TENURE_ARTIFACT_SIZE_MAX", default_value = "10GiB", value_name = "BYTES", value_parser = parse_size)]
+    pub artifact_size_max: u64,
+
     /// Base64 of 32 random bytes, or a comma list of them: the first signs and encrypts, all of them verify, so that a
     /// key can be changed without a break. Embedded mode makes one on the first start; an external database needs it.
     #[arg(long, env = "TENURE_SECRET_KEY", hide_env_values = true, value_name = "KEYS")]
@@ -261,6 +276,8 @@ pub struct Settings {
     pub poll_reservation: Duration,
     /// How long events are kept.
     pub event_retention: Duration,
+    /// Where artifacts are kept, and how large they may be.
+    pub artifacts: ArtifactSettings,
     /// None in embedded mode when none was given: the data directory holds it.
     pub secret_keys: Option<SecretKeys>,
     /// Where the time comes from.
@@ -335,6 +352,7 @@ impl ServeArgs {
             message_visibility: self.message_visibility,
             poll_reservation: self.poll_reservation,
             event_retention: self.event_retention,
+            artifacts: self.checked_artifacts()?,
             secret_keys,
             clock: self.clock,
         })
@@ -368,6 +386,18 @@ impl ServeArgs {
             }
         }
         Ok(())
+    }
+
+    fn checked_artifacts(&self) -> Result<ArtifactSettings, SettingError> {
+        let place = artifacts::read_place(self.artifacts_url.as_deref(), &self.database.data_dir)?;
+        if !(1..=ARTIFACT_SIZE_MAX).contains(&self.artifact_size_max) {
+            return Err(SettingError::new(
+                "--artifact-size-max (TENURE_ARTIFACT_SIZE_MAX)",
+                artifacts::display_size(self.artifact_size_max),
+                format!("choose between 1 and {}", artifacts::display_size(ARTIFACT_SIZE_MAX)),
+            ));
+        }
+        Ok(ArtifactSettings { place, size_max: self.artifact_size_max })
     }
 
     fn checked_root_url(&self) -> Result<Option<String>, SettingError> {

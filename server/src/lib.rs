@@ -3,6 +3,7 @@
 pub mod auth;
 pub mod background;
 pub mod batch;
+pub mod blobs;
 #[cfg(feature = "test-util")]
 pub mod breakage;
 pub mod cli;
@@ -19,3 +20,4 @@ pub mod telemetry;
 #[cfg(feature = "test-util")]
 pub mod testing;
 pub mod wakeup;
+pub mod workers;

@@ -11,6 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use hkdf::Hkdf;
 use sha2::Sha256;
 use tenure_api::credentials::{AccessToken, SigningKey};
+use tenure_api::worker_manager::WorkerSecret;
 
 /// The length of a secret key, in bytes.
 pub const SECRET_KEY_BYTES: usize = 32;
@@ -27,6 +28,12 @@ pub enum Purpose {
     PollUrls,
     /// Signs the sessions of the operator's page.
     PageSessions,
+    /// Signs the credentials that workers get when they register.
+    WorkerCredentials,
+    /// Digests the secrets in the table `registered_workers`.
+    WorkerSecrets,
+    /// Signs the URLs that artifacts are uploaded and downloaded by.
+    BlobUrls,
 }
 
 impl Purpose {
@@ -36,6 +43,9 @@ impl Purpose {
             Self::TaskCredentials => b"tenure/task-credentials/v1",
             Self::PollUrls => b"tenure/poll-urls/v1",
             Self::PageSessions => b"tenure/page-sessions/v1",
+            Self::WorkerCredentials => b"tenure/worker-credentials/v1",
+            Self::WorkerSecrets => b"tenure/worker-secrets/v1",
+            Self::BlobUrls => b"tenure/blob-urls/v1",
         }
     }
 }
@@ -120,6 +130,38 @@ impl SecretKeys {
         let token = self.ciphers.iter().find_map(open).ok_or(Undecryptable)?;
         String::from_utf8(token).map(AccessToken::new).map_err(|_| Undecryptable)
     }
+}
+
+/// Digests of the secrets of workers, which need not be read again: only whether a worker shows the same one.
+#[derive(Clone)]
+pub struct WorkerDigests {
+    /// The first one digests, all recognize; never empty.
+    keys: Vec<SigningKey>,
+}
+
+impl WorkerDigests {
+    /// Digests by these secret keys.
+    #[must_use]
+    pub fn new(keys: &SecretKeys) -> Self {
+        Self { keys: keys.signing_keys(Purpose::WorkerSecrets) }
+    }
+
+    /// The digest of a worker's secret; the same secret of another worker has another one.
+    #[must_use]
+    pub fn digest(&self, worker: &str, secret: &WorkerSecret) -> String {
+        self.keys[0].sign(&digested(worker, secret)).as_str().to_owned()
+    }
+
+    /// Whether a digest that any of the keys made is of this secret.
+    #[must_use]
+    pub fn matches(&self, worker: &str, secret: &WorkerSecret, digest: &str) -> bool {
+        let text = digested(worker, secret);
+        self.keys.iter().any(|key| key.sign(&text).matches(digest))
+    }
+}
+
+fn digested(worker: &str, secret: &WorkerSecret) -> String {
+    format!("{worker}\n{}", secret.expose())
 }
 
 fn derive(deriver: &Hkdf<Sha256>, purpose: Purpose) -> [u8; SECRET_KEY_BYTES] {
@@ -207,5 +249,21 @@ mod tests {
         assert_eq!(hex(Purpose::TaskCredentials), "28cd0516236c9e11e7ce112b05f6f536d01d78de224a3cdbda791886d8dafcd4");
         assert_eq!(hex(Purpose::PollUrls), "784281faded03cc2756ec61c42555092c6c562f3a13054e6aa66de4ff6b7dc42");
         assert_eq!(hex(Purpose::PageSessions), "368cd4af0973c2c3cf3dee6260f3a8fbe5a26ab7194b7428d8395a34e8be61e3");
+        assert_eq!(hex(Purpose::BlobUrls), "7c37e62ac9805ab602aae44bd371c3c06d94e5c2812f72de1ed96a150c6ee6b5");
+        assert_eq!(hex(Purpose::WorkerCredentials), "8d10daac5e7f65cd58440326a914273774bbcac94ad27747dd6ad7b4e3204ab3");
+        assert_eq!(hex(Purpose::WorkerSecrets), "e85abf75c9edff5abd6ed9290f035354b277b5a0aee6494536a21e67478eb311");
+    }
+
+    #[test]
+    fn a_secret_is_recognized_for_its_worker_by_any_of_the_keys() {
+        let digests = |setting: &str| WorkerDigests::new(&keys(setting));
+        let (secret, other) = (WorkerSecret::from_random([1; 33]), WorkerSecret::from_random([2; 33]));
+        let digest = digests(OLD).digest("p/w/g/1", &secret);
+        assert!(!digest.contains(secret.expose()));
+        assert!(digests(OLD).matches("p/w/g/1", &secret, &digest));
+        assert!(digests(&format!("{}, {OLD}", new())).matches("p/w/g/1", &secret, &digest));
+        assert!(!digests(OLD).matches("p/w/g/1", &other, &digest));
+        assert!(!digests(OLD).matches("p/w/g/2", &secret, &digest));
+        assert!(!digests(&new()).matches("p/w/g/1", &secret, &digest));
     }
 }

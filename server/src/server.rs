@@ -1,9 +1,10 @@
 //! One server from start to end: database, schema, keys, root client, requests and passes, drain.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use metrics_exporter_prometheus::PrometheusHandle;
 use sqlx::PgPool;
 use sqlx::postgres::PgConnectOptions;
 use tokio::net::TcpListener;
@@ -13,6 +14,7 @@ use uuid::Uuid;
 
 use crate::auth::Authenticator;
 use crate::background::groups::Memory;
+use crate::background::removals::Told;
 use crate::background::tail::Tail;
 use crate::background::{Context, clocks, driver, elsewhere, watched};
 use crate::batch::Batcher;
@@ -20,8 +22,9 @@ use crate::batch::claim_line::{self, ClaimLine};
 use crate::batch::delivery::HandBack;
 use crate::batch::marks::MarkTable;
 use crate::batch::message_queue::MessageQueue;
+use crate::blobs::Blobs;
 use crate::clock::ClockSkew;
-use crate::config::{ClockMode, Database, Settings};
+use crate::config::{ArtifactsPlace, ClockMode, Database, Settings};
 use crate::embedded::{self, Embedded, EmbeddedError, RootCredentials};
 use crate::http::app::{App, Parts};
 use crate::http::page::Pages;
@@ -32,12 +35,14 @@ use crate::ops::messages::{DeleteMessages, GetMessages};
 use crate::ops::reclaim::Reclaim;
 use crate::ops::report::ReportRun;
 use crate::ops::status::ReadStatus;
-use crate::secrets::{Purpose, SecretKeys, new_access_token};
+use crate::ops::workers;
+use crate::secrets::{Purpose, SecretKeys, WorkerDigests, new_access_token};
 use crate::store::clients::{self, NewClient};
 use crate::store::queues::Queues;
 use crate::store::{clock, cluster, schema, session};
 use crate::telemetry;
 use crate::wakeup::Bells;
+use crate::workers::Workers;
 
 /// How long requests in hand may take when the server drains.
 const DRAIN_REQUESTS: Duration = Duration::from_secs(6);
@@ -145,11 +150,18 @@ async fn serve(
     }
     warn_of_moved_clock(settings, &database.pool).await?;
     let mode = if database.embedded.is_some() { "embedded" } else { "external" };
-    tracing::info!(database = mode, root_url, version = env!("CARGO_PKG_VERSION"), "starting");
+    let place = &settings.artifacts.place;
+    tracing::info!(database = mode, artifacts = %place, root_url, version = env!("CARGO_PKG_VERSION"), "starting");
+    if let (None, ArtifactsPlace::Folder(_)) = (&database.embedded, place) {
+        tracing::info!(artifacts = %place, "artifacts are files: all servers of this database must share their folder");
+    }
     let (tasks, connections, stop) = (TaskTracker::new(), TaskTracker::new(), CancellationToken::new());
     let app = assemble(settings, database, keys, root_url, &tasks, &stop, &shutdown);
     // Before the first request, whose credentials are checked with it.
     clocks::pass(&app.passes).await?;
+    workers::learn_quarantines(&app.pool, &app.passes.workers).await?;
+    workers::note_held(&app.pool).await?;
+    let seen = app.passes.workers.clone();
     let router = http::router(app);
     ready(root_url);
     connection::serve(listener, router, connections.clone(), shutdown).await;
@@ -161,8 +173,15 @@ async fn serve(
     // The last clone of the application went with the last connection: its batchers finish what they have and end.
     stop.cancel();
     tasks.close();
-    if tokio::time::timeout(DRAIN_TASKS, tasks.wait()).await.is_err() {
+    let (ended, written) = tokio::join!(
+        tokio::time::timeout(DRAIN_TASKS, tasks.wait()),
+        tokio::time::timeout(DRAIN_TASKS, workers::write_down(&database.pool, &seen)),
+    );
+    if ended.is_err() {
         tracing::warn!(tasks = tasks.len(), "some background work did not end in time");
+    }
+    if !matches!(written, Ok(Ok(_))) {
+        tracing::warn!("which workers were seen last could not be written down");
     }
     tracing::info!("stopped");
     Ok(())
@@ -192,13 +211,18 @@ fn assemble(
 ) -> App {
     let (options, pool) = (&database.options, database.pool.clone());
     let (bells, queues, marks) = (Bells::default(), Queues::default(), MarkTable::default());
+    let workers = Workers::default();
     let back = HandBack::start(options, bells.clone(), tasks, stop.clone());
+    let blobs = open_blobs(settings, &keys, root_url, tasks, stop);
     let passes = Context {
         pool: pool.clone(),
+        blobs: blobs.clone(),
         bells: bells.clone(),
         event_retention: settings.event_retention,
         witnesses: Memory::default(),
+        told: Told::default(),
         skew: ClockSkew::default(),
+        workers: workers.clone(),
     };
     driver::start(&passes, &marks, tasks, stop);
     tasks.spawn(watched::look(pool.clone(), bells.clone(), stop.clone()));
@@ -206,12 +230,7 @@ fn assemble(
     tasks.spawn(elsewhere::listen(options.clone(), bells.clone(), me, stop.clone()));
     tasks.spawn(elsewhere::notify(pool.clone(), bells.clone(), me, stop.clone()));
     let metrics = telemetry::start_metrics();
-    let (upkeep, until) = (metrics.clone(), stop.clone());
-    tasks.spawn(async move {
-        while tokio::time::timeout(UPKEEP_EVERY, until.cancelled()).await.is_err() {
-            upkeep.run_upkeep();
-        }
-    });
+    tasks.spawn(keep_up(metrics.clone(), stop.clone()));
     let line = claim_line::Parts {
         database: options.clone(),
         pool: pool.clone(),
@@ -220,17 +239,21 @@ fn assemble(
         bells: bells.clone(),
         back,
         term: settings.claim_timeout,
+        workers: workers.clone(),
     };
-    let reclaim = Reclaim { queues: queues.clone(), pool: pool.clone(), term: settings.claim_timeout };
+    let reclaim = Reclaim { queues: queues.clone(), pool: pool.clone(), term: settings.claim_timeout, workers };
     let report = ReportRun { queues: queues.clone(), pool: pool.clone(), bells: bells.clone() };
     let get_messages = GetMessages { marks, reservation: settings.poll_reservation };
     let delete_messages = DeleteMessages { visibility: settings.message_visibility };
     let poll_keys = keys.signing_keys(Purpose::PollUrls);
     Arc::new(Parts {
+        blobs,
         messages: MessageQueue::new(Batcher::start(get_messages, options, &bells, tasks), bells.clone()),
         delete_messages: Batcher::start(delete_messages, options, &bells, tasks),
         pages: Pages::new(root_url),
         poll_urls: PollUrls::new(poll_keys, root_url, settings.message_visibility),
+        references: OnceLock::new(),
+        worker_digests: WorkerDigests::new(&keys),
         authenticator: Authenticator::new(pool.clone(), keys),
         create: Batcher::start(CreateTask { bells: bells.clone() }, options, &bells, tasks),
         reclaim: Batcher::start(reclaim, options, &bells, tasks),
@@ -251,6 +274,26 @@ fn assemble(
         started: Instant::now(),
         metrics,
     })
+}
+
+/// The store of artifacts' bytes; whether it can be used is looked at meanwhile.
+fn open_blobs(
+    settings: &Settings,
+    keys: &SecretKeys,
+    root_url: &str,
+    tasks: &TaskTracker,
+    stop: &CancellationToken,
+) -> Blobs {
+    let blobs = Blobs::new(keys.signing_keys(Purpose::BlobUrls), root_url, &settings.artifacts);
+    let (probed, until) = (blobs.clone(), stop.clone());
+    tasks.spawn(async move { until.run_until_cancelled(probed.probe()).await });
+    blobs
+}
+
+async fn keep_up(metrics: PrometheusHandle, stop: CancellationToken) {
+    while tokio::time::timeout(UPKEEP_EVERY, stop.cancelled()).await.is_err() {
+        metrics.run_upkeep();
+    }
 }
 
 /// Makes the client `root` on the first start. Its file is written before the client is made, so that a server that is

@@ -46,7 +46,7 @@ fn install() -> PrometheusHandle {
     handle
 }
 
-/// Says what each number means, and begins the counters at zero so that the first increment is seen as one.
+/// Says what each number means.
 fn describe() {
     use metrics::{describe_counter, describe_gauge, describe_histogram};
     describe_histogram!("tenure_batch_members", "Requests that shared a statement");
@@ -64,6 +64,10 @@ fn describe() {
     describe_histogram!("tenure_pass_seconds", "How long a background pass took");
     describe_gauge!("queue_pending_tasks", "Pending runs of a task queue");
     describe_gauge!("queue_claimed_tasks", "Running claims of a task queue");
+    describe_gauge!("queue_workers_total", "Workers of a task queue that were seen within a day, or are quarantined");
+    describe_gauge!("queue_running_workers", "Workers that hold a claim");
+    describe_gauge!("queue_idle_workers", "Workers that hold no claim");
+    describe_gauge!("queue_quarantined_workers", "Workers that are quarantined");
     describe_gauge!("tenure_messages_hidden", "Messages that pollers hold: got, not claimed, not deleted");
     describe_gauge!(
         "tenure_messages_alarming",
@@ -82,17 +86,34 @@ fn describe() {
         "Looks at the event log: for all streams together, and for one that is behind"
     );
     describe_gauge!("tenure_event_streams", "Streams of events that are open");
+    describe_counter!("tenure_artifact_requests_total", "Uploads and downloads of artifacts' bytes");
+    describe_counter!("tenure_artifact_bytes_total", "Bytes of artifacts that came in and went out");
     describe_gauge!("tenure_oldest_transaction_seconds", "Age of the oldest transaction in the database");
     describe_gauge!("tenure_clock_skew_seconds", "How far the database's clock is ahead of this machine's");
     describe_counter!("tenure_pass_failures_total", "Background passes that failed; each is tried again");
     describe_histogram!("http_request_duration_seconds", "How long requests took");
     describe_counter!("http_requests_total", "Requests answered, by class of status");
+    begin_at_zero();
+}
+
+/// So that the first increment of a counter is seen as one.
+fn begin_at_zero() {
     metrics::counter!("tenure_claims_undelivered_total").absolute(0);
+    metrics::gauge!("tenure_waiting_for_tasks").set(0.0);
     for what in ["got", "updated", "returned", "deleted_unclaimed", "alarming"] {
         metrics::counter!("tenure_messages_total", "what" => what).absolute(0);
     }
     for answered in ["from_memory", "by_database"] {
         metrics::counter!("tenure_polls_total", "answered" => answered).absolute(0);
+    }
+    for operation in ["put", "get"] {
+        for outcome in ["done", "refused", "failed"] {
+            metrics::counter!("tenure_artifact_requests_total", "operation" => operation, "outcome" => outcome)
+                .absolute(0);
+        }
+    }
+    for direction in ["in", "out"] {
+        metrics::counter!("tenure_artifact_bytes_total", "direction" => direction).absolute(0);
     }
     for operation in ["create", "claim", "reclaim", "report", "status", "get_messages", "delete_messages"] {
         metrics::counter!("tenure_batch_shed_total", "operation" => operation).absolute(0);
@@ -100,7 +121,21 @@ fn describe() {
         metrics::counter!("tenure_slow_lane_total", "operation" => operation).absolute(0);
         metrics::counter!("tenure_slow_lane_timeouts_total", "operation" => operation).absolute(0);
     }
-    for pass in ["claims", "deadlines", "messages", "counters", "sequence", "marks", "clock", "forget"] {
+    for pass in [
+        "claims",
+        "deadlines",
+        "messages",
+        "counters",
+        "sequence",
+        "marks",
+        "clock",
+        "forget",
+        "workers_seen",
+        "quarantines",
+        "workers",
+        "worker_counts",
+        "blobs",
+    ] {
         metrics::counter!("tenure_pass_failures_total", "pass" => pass).absolute(0);
     }
     for status in ["2xx", "4xx", "5xx"] {

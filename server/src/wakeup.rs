@@ -7,7 +7,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use tokio::sync::{Notify, futures::Notified};
+use tokio::sync::{Notify, futures::Notified, oneshot};
+
+use crate::store::worker_removals::Gone;
 
 mod watched;
 
@@ -23,6 +25,8 @@ pub struct Bells {
 struct Shared {
     /// Queues rung since the claim line last looked.
     line: Bell,
+    /// Workers that are gone, since the claim line last looked.
+    gone: Mutex<Vec<SendAway>>,
     /// Queues rung here since the notifier last told the others.
     others: Bell,
     /// Rung when there may be new events.
@@ -43,6 +47,15 @@ struct Shared {
     times_rung: AtomicU64,
     /// How often anybody rang for a queue, of the queues that are asked about.
     generations: RwLock<HashMap<i32, AtomicU64>>,
+}
+
+/// A worker that is gone: whoever waits in its name is sent away.
+#[derive(Debug)]
+pub struct SendAway {
+    /// Who is gone.
+    pub worker: Gone,
+    /// Told when nobody waits in its name any more.
+    pub done: oneshot::Sender<()>,
 }
 
 /// A set of queues and somebody who waits for it to fill.
@@ -140,6 +153,11 @@ impl Bells {
         self.shared.passes.notify_waiters();
     }
 
+    /// Something was told that makes nothing claimable.
+    pub fn ring_events(&self) {
+        self.shared.tail.notify_one();
+    }
+
     /// A task was resolved.
     pub fn ring_resolved(&self) {
         self.stay_awake();
@@ -196,6 +214,21 @@ impl Bells {
     #[must_use]
     pub fn take_line(&self) -> HashSet<i32> {
         self.shared.line.take()
+    }
+
+    /// A worker is gone. What comes back is told when the claim line of this server has sent away who waited in its name;
+    /// without a claim line it ends untold.
+    pub fn send_away(&self, worker: Gone) -> oneshot::Receiver<()> {
+        let (done, told) = oneshot::channel();
+        self.shared.gone.lock().unwrap_or_else(PoisonError::into_inner).push(SendAway { worker, done });
+        self.shared.line.notify.notify_one();
+        told
+    }
+
+    /// The workers that are gone since the last call.
+    #[must_use]
+    pub fn take_gone(&self) -> Vec<SendAway> {
+        std::mem::take(&mut *self.shared.gone.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Waits until there is something to tell the other servers.

@@ -247,7 +247,7 @@ impl Claim {
         match self.post::<ReclaimAnswer>("reclaim", None).await {
             Ok(answer) => {
                 self.term = self.term.renewed(answer.value.taken_until, answer.asked);
-                self.client = self.client.with_credentials(answer.value.credentials);
+                self.client.renew_credentials(answer.value.credentials);
                 Ok(Renewal::Renewed)
             }
             Err(error) => self.lost_by(error).map(Renewal::Lost),
@@ -311,7 +311,16 @@ impl Claim {
         Lost { task_id: self.task_id, run_id: self.run_id, because: LostBecause::TermOver }
     }
 
-    pub(crate) fn client(&self) -> &Client {
+    /// A client with the task's credentials; when the claim is renewed, so are those of its clones.
+    ///
+    /// ```no_run
+    /// # async fn example(claim: &tenure_worker::Claim) -> Result<(), tenure_worker::Error> {
+    /// let artifacts = claim.client().list_artifacts(claim.task_id(), Some(claim.run_id())).await?;
+    /// println!("{} so far", artifacts.len());
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn client(&self) -> &Client {
         &self.client
     }
 

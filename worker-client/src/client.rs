@@ -2,12 +2,12 @@
 //!
 //! Cheap to clone; clones share connections and what was learned about the server's clock.
 
-use std::sync::{Arc, Once};
+use std::sync::{Arc, Once, PoisonError, RwLock};
 use std::time::Duration;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, DATE, HeaderMap, RETRY_AFTER};
-use reqwest::{Method, Url};
+use reqwest::{Method, StatusCode, Url};
 use serde::de::DeserializeOwned;
 use tenure_api::credentials::Credentials;
 use tenure_api::dates::Timestamp;
@@ -23,6 +23,8 @@ const API_PATH: &str = "/api/queue/v1";
 /// How long an ordinary call may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often what keeps an artifact's bytes may send a reader on.
+const STORE_REDIRECTS: usize = 5;
 /// Below the 90 s after which servers close an idle connection.
 const IDLE_CONNECTION: Duration = Duration::from_secs(60);
 /// How much of a server's explanation an error repeats, in characters.
@@ -36,14 +38,16 @@ const PATH_PARAMETER: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').re
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,
-    credentials: Option<Arc<Credentials>>,
+    /// Clones share the place, so that those of a claim's client sign with the renewed credentials from then on.
+    credentials: Option<Arc<RwLock<Arc<Credentials>>>>,
+    retry: RetryPolicy,
 }
 
 struct Shared {
     http: reqwest::Client,
+    store: reqwest::Client,
     api: Url,
     root_url: String,
-    retry: RetryPolicy,
     clock: ServerClock,
 }
 
@@ -115,16 +119,26 @@ impl ClientBuilder {
         }
         api.set_path(&format!("{}{API_PATH}", api.path().trim_end_matches('/')));
         install_tls_provider();
-        let http = reqwest::Client::builder()
-            .connect_timeout(CONNECT_TIMEOUT)
-            .pool_idle_timeout(IDLE_CONNECTION)
-            .redirect(reqwest::redirect::Policy::none())
-            .user_agent(concat!("tenure-worker/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .map_err(Error::Network)?;
-        let shared = Shared { http, api, root_url: self.root_url, retry: self.retry, clock: ServerClock::default() };
-        Ok(Client { shared: Arc::new(shared), credentials: self.credentials.map(Arc::new) })
+        let http = http_client(reqwest::redirect::Policy::none())?;
+        let store = http_client(reqwest::redirect::Policy::limited(STORE_REDIRECTS))?;
+        let clock = ServerClock::default();
+        let shared = Arc::new(Shared { http, store, api, root_url: self.root_url, clock });
+        Ok(Client { shared, credentials: self.credentials.map(place_of), retry: self.retry })
     }
+}
+
+fn http_client(redirects: reqwest::redirect::Policy) -> Result<reqwest::Client, Error> {
+    reqwest::Client::builder()
+        .connect_timeout(CONNECT_TIMEOUT)
+        .pool_idle_timeout(IDLE_CONNECTION)
+        .redirect(redirects)
+        .user_agent(concat!("tenure-worker/", env!("CARGO_PKG_VERSION")))
+        .build()
+        .map_err(Error::Network)
+}
+
+fn place_of(credentials: Credentials) -> Arc<RwLock<Arc<Credentials>>> {
+    Arc::new(RwLock::new(Arc::new(credentials)))
 }
 
 /// The TLS library asks for one cryptography provider per process; a program that has chosen its own keeps it.
@@ -223,20 +237,58 @@ impl Client {
     /// ```
     #[must_use]
     pub fn with_credentials(&self, credentials: Credentials) -> Self {
-        Self { shared: Arc::clone(&self.shared), credentials: Some(Arc::new(credentials)) }
+        Self { credentials: Some(place_of(credentials)), ..self.clone() }
     }
 
-    pub(crate) fn credentials(&self) -> Option<&Credentials> {
-        self.credentials.as_deref()
+    /// The same client with another idea of when failed requests are sent again.
+    ///
+    /// ```
+    /// # use tenure_worker::{Client, RetryPolicy};
+    /// # fn example(client: &Client) {
+    /// let patient = client.with_retry_policy(RetryPolicy::default().retries(9));
+    /// # let _ = patient;
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn with_retry_policy(&self, retry: RetryPolicy) -> Self {
+        Self { retry, ..self.clone() }
+    }
+
+    /// Gives this client, and all of its clones, other credentials.
+    pub(crate) fn renew_credentials(&self, credentials: Credentials) {
+        if let Some(place) = &self.credentials {
+            // Each change is one assignment, so a panic elsewhere leaves nothing half done.
+            *place.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(credentials);
+        }
+    }
+
+    pub(crate) fn credentials(&self) -> Option<Arc<Credentials>> {
+        let place = self.credentials.as_ref()?;
+        Some(Arc::clone(&place.read().unwrap_or_else(PoisonError::into_inner)))
     }
 
     pub(crate) fn retry_policy(&self) -> &RetryPolicy {
-        &self.shared.retry
+        &self.retry
     }
 
     /// For requests that are not calls of the API.
     pub(crate) fn http(&self) -> &reqwest::Client {
         &self.shared.http
+    }
+
+    /// For reading artifacts wherever they are; unlike the others it follows redirects.
+    pub(crate) fn store(&self) -> &reqwest::Client {
+        &self.shared.store
+    }
+
+    /// A URL in an answer of the queue's, which may leave out the server.
+    pub(crate) fn absolute(&self, url: &str) -> Result<Url, Error> {
+        let url = self.shared.api.join(url).map_err(|_| Error::SignedUrl("it is not a URL"))?;
+        if matches!(url.scheme(), "http" | "https") {
+            Ok(url)
+        } else {
+            Err(Error::SignedUrl("it is not http or https"))
+        }
     }
 
     /// Sends a call until it is answered, refused for good, or out of retries.
@@ -255,7 +307,7 @@ impl Client {
                 clock_mended = true;
                 continue;
             }
-            let Some(pause) = self.shared.retry.pause_after(tried, &error, retry::jitter()) else {
+            let Some(pause) = self.retry.pause_after(tried, &error, retry::jitter()) else {
                 return Err(error);
             };
             tracing::debug!(path = call.path, tried, error = crate::error::chain(&error), "a request is sent again");
@@ -278,7 +330,8 @@ impl Client {
             Ok(body) => body,
             Err(error) => return (Err(Error::Network(error.without_url())), clock_moved),
         };
-        let outcome = if status.is_success() {
+        // Where an artifact is comes as a redirect, and in its body too.
+        let outcome = if status.is_success() || status == StatusCode::SEE_OTHER {
             let answer = |value| Answer { value, date, asked, received: Instant::now() };
             serde_json::from_slice(&body).map(answer).map_err(Error::BadAnswer)
         } else {
@@ -310,14 +363,14 @@ impl Client {
     }
 
     fn signature(&self, call: &Call, url: &Url) -> Option<String> {
-        let credentials = self.credentials.as_deref()?;
+        let credentials = self.credentials()?;
         let nonce = uuid::Uuid::new_v4().simple().to_string();
         let resource = match url.query() {
             Some(query) => format!("{}?{query}", url.path()),
             None => url.path().to_owned(),
         };
         Some(authorization_header(
-            credentials,
+            &credentials,
             &SignRequest {
                 method: call.method.as_str(),
                 resource: &resource,

@@ -1,5 +1,6 @@
 //! Why a call got no usable answer. What the server decided about a claim is not here: see [`crate::Lost`].
 
+use std::io;
 use std::time::Duration;
 
 /// Why a call got no usable answer.
@@ -29,13 +30,35 @@ pub enum Error {
     /// A signed URL of the server's cannot be used; the URL itself is a secret and not told.
     #[error("a signed URL of the queue cannot be used: {0}")]
     SignedUrl(&'static str),
+    /// What keeps the bytes of artifacts refused to take or to give them. Its URLs are secrets and not told.
+    #[error("the store of the artifact answered {status}")]
+    Store {
+        /// The HTTP status.
+        status: u16,
+    },
+    /// An artifact's bytes stopped on their way.
+    #[error("nothing of the artifact was sent or received for {} s", .0.as_secs())]
+    Stalled(Duration),
+    /// The bytes that came are not the artifact's.
+    #[error("the artifact did not arrive whole: {0}")]
+    Damaged(String),
+    /// A file of ours could not be read or written.
+    #[error("{what}")]
+    File {
+        /// Which, and what was tried.
+        what: String,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
     /// The root URL is not one; the text says how to mend it.
     #[error("{0}")]
     RootUrl(String),
 }
 
 impl Error {
-    /// Whether the same call may succeed later: no answer, 408, 429 or 5xx.
+    /// Whether the same call may succeed later: no answer, 408, 429 or 5xx. What keeps artifacts answers 403 to a URL
+    /// that has ended and 400 to bytes that came too slowly; a new URL helps there.
     ///
     /// ```
     /// # use tenure_worker::Error;
@@ -45,9 +68,12 @@ impl Error {
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Network(_) => true,
+            Self::Network(_) | Self::Stalled(_) | Self::Damaged(_) => true,
             Self::Refused { status, .. } => matches!(status, 408 | 429 | 500..),
-            Self::BadAnswer(_) | Self::BadMessages(_) | Self::SignedUrl(_) | Self::RootUrl(_) => false,
+            Self::Store { status } => matches!(status, 400 | 403 | 408 | 429 | 500..),
+            Self::BadAnswer(_) | Self::BadMessages(_) | Self::SignedUrl(_) | Self::RootUrl(_) | Self::File { .. } => {
+                false
+            }
         }
     }
 
@@ -60,22 +86,18 @@ impl Error {
     /// ```
     #[must_use]
     pub fn status(&self) -> Option<u16> {
-        match self {
-            Self::Refused { status, .. } => Some(*status),
-            Self::Network(_) | Self::BadAnswer(_) | Self::BadMessages(_) | Self::SignedUrl(_) | Self::RootUrl(_) => {
-                None
-            }
-        }
+        if let Self::Refused { status, .. } | Self::Store { status } = self { Some(*status) } else { None }
     }
 
     /// How long the server asked to wait before the next try.
     pub(crate) fn retry_after(&self) -> Option<Duration> {
-        match self {
-            Self::Refused { retry_after, .. } => *retry_after,
-            Self::Network(_) | Self::BadAnswer(_) | Self::BadMessages(_) | Self::SignedUrl(_) | Self::RootUrl(_) => {
-                None
-            }
-        }
+        if let Self::Refused { retry_after, .. } = self { *retry_after } else { None }
+    }
+
+    /// Makes an error of the system's about a file of ours.
+    pub(crate) fn of_file(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let what = what.into();
+        move |source| Self::File { what, source }
     }
 }
 

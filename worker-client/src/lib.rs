@@ -6,6 +6,7 @@
 //!
 //! Works against any server that speaks the Taskcluster Queue API; nothing here knows how the server is made.
 
+mod artifacts;
 mod claim;
 mod client;
 mod clock;
@@ -19,6 +20,7 @@ mod term;
 mod wire;
 pub mod worker;
 
+pub use artifacts::{Artifact, Downloaded, NewArtifact, PutUrl, UnusableBecause, Upload};
 pub use claim::{Claim, Lost, LostBecause, NotReported, Renewal, Reported, WorkerName};
 pub use client::{Client, ClientBuilder};
 pub use error::Error;

@@ -8,8 +8,8 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tenure_api::ids::{TaskQueueId, WorkerGroup, WorkerId};
-use tenure_worker::worker::{DEQUEUE_ALARM, Plane, STOP_GRACE, Settings, Worker};
-use tenure_worker::{AccessToken, Client, Credentials, WorkerName};
+use tenure_worker::worker::{DEQUEUE_ALARM, Limits, Plane, STOP_GRACE, Settings, TRANSFER_RETRIES, Worker};
+use tenure_worker::{AccessToken, Client, Credentials, RetryPolicy, WorkerName};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
@@ -153,5 +153,7 @@ fn settings(run: Run) -> Result<Settings, String> {
         capacity: run.capacity,
         work_dir: run.work_dir,
         stop_grace: STOP_GRACE,
+        limits: Limits::default(),
+        transfers: RetryPolicy::default().retries(TRANSFER_RETRIES),
     })
 }

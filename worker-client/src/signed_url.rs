@@ -32,7 +32,7 @@ impl Client {
         let query = url.query().map(|query| format!("?{query}")).unwrap_or_default();
         let seconds = i64::try_from(lifetime.as_secs()).unwrap_or(i64::MAX);
         let value = bewit(
-            credentials,
+            &credentials,
             &SignUrl {
                 resource: &format!("{}{query}", url.path()),
                 host: url.host_str()?,

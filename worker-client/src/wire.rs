@@ -171,6 +171,11 @@ pub struct Task {
     pub task_group_id: TaskGroupId,
     /// When it is given up.
     pub deadline: Timestamp,
+    /// When the server may forget it, and its artifacts at the latest.
+    pub expires: Timestamp,
+    /// Tasks that had to be done first.
+    #[serde(default)]
+    pub dependencies: Vec<TaskId>,
     /// What the worker is to do.
     pub payload: serde_json::Value,
     /// What people want to know about it.
@@ -269,7 +274,8 @@ pub(crate) struct ReclaimAnswer {
 
 #[derive(Deserialize, Default)]
 pub(crate) struct ErrorAnswer {
-    #[serde(default)]
+    /// Of an artifact that stands for a failure the queue tells the reason instead.
+    #[serde(default, alias = "reason")]
     pub code: String,
     #[serde(default)]
     pub message: String,

@@ -10,6 +10,7 @@ use tenure_api::hawk::bewit::{Bewit, split_url};
 use tenure_api::hawk::{Ext, ExtError, Header, Target, media_type, payload_hash};
 
 use super::task_credentials::TaskCredentials;
+use super::worker_credentials::{WorkerAccount, WorkerCredentials};
 use super::{Account, AuthFailure, Principal};
 use crate::domain::roles::{Resolver, assume_any};
 use crate::domain::scopes::{ScopeSet, valid_scope};
@@ -18,8 +19,9 @@ use crate::domain::scopes::{ScopeSet, valid_scope};
 pub const TIMESTAMP_SKEW_SECONDS: u64 = 15 * 60;
 /// What an issuer needs before it can give temporary credentials this id.
 const NAMING_SCOPE: &str = "auth:create-client:";
-/// The official Rust client signs the path without its query; it sends a query only to page through lists.
-const PAGING_PARAMETERS: [&str; 3] = ["limit", "continuationToken", "quarantined"];
+/// The official Rust client signs the path without its query; it sends a query only to list, and these can do no more than
+/// choose among what its sender may list.
+const LIST_PARAMETERS: [&str; 4] = ["limit", "continuationToken", "quarantined", "prefix"];
 
 /// The two clocks that matter, in milliseconds since 1970.
 #[derive(Clone, Copy, Debug)]
@@ -71,8 +73,7 @@ impl<'a> RequestParts<'a> {
     fn is_signed_by(&self, header: &Header<'_>, key: &SigningKey) -> bool {
         let target = self.signed_target();
         header.signed_by(key, &target)
-            || path_of_paging(self.target)
-                .is_some_and(|path| header.signed_by(key, &Target { resource: path, ..target }))
+            || path_of_list(self.target).is_some_and(|path| header.signed_by(key, &Target { resource: path, ..target }))
     }
 
     /// Bodies that are not JSON are read by no operation, and clients hash them as if they were empty.
@@ -92,21 +93,23 @@ fn split_host(host: &str) -> (&str, Option<u16>) {
     }
 }
 
-fn path_of_paging(target: &str) -> Option<&str> {
+fn path_of_list(target: &str) -> Option<&str> {
     let (path, query) = target.split_once('?')?;
-    let only_paging = query.split('&').all(|parameter| {
+    let only_lists = query.split('&').all(|parameter| {
         let name = parameter.split('=').next().unwrap_or_default();
-        PAGING_PARAMETERS.contains(&name)
+        LIST_PARAMETERS.contains(&name)
     });
-    only_paging.then_some(path)
+    only_lists.then_some(path)
 }
 
 /// Whose token or key a claim stands on.
 pub(super) enum Issuer<'a> {
     /// A client in the database.
     Client(&'a str),
-    /// The server itself.
+    /// The server itself, for a claim.
     Tasks,
+    /// The server itself, for a worker that has registered.
+    Workers,
 }
 
 /// Where a request is signed.
@@ -185,8 +188,19 @@ impl<'a> Claim<'a> {
                 if TaskCredentials::claims_to_have_issued(certificate, proof.id()) {
                     return Ok(Issuer::Tasks);
                 }
+                if WorkerCredentials::claims_to_have_issued(certificate, proof.id()) {
+                    return Ok(Issuer::Workers);
+                }
                 Ok(Issuer::Client(certificate.issuer(proof.id())?))
             }
+        }
+    }
+
+    /// Who the sender says it is.
+    pub(super) fn id(&self) -> &str {
+        match self {
+            Self::Basic { client_id, .. } => client_id,
+            Self::Hawk { proof, .. } => proof.id(),
         }
     }
 
@@ -218,6 +232,40 @@ impl<'a> Claim<'a> {
         let expires_ms = Some(certificate.expiry_ms());
         let scopes = Arc::new(roles.expand(certificate.into_scopes())?);
         principal(&proof, scopes, expires_ms, authorized_scopes, roles)
+    }
+
+    /// Whether the certificate is one that this server issued for a worker.
+    pub(super) fn check_issued(&self, workers: &WorkerCredentials) -> Result<(), AuthFailure> {
+        match self {
+            Self::Hawk { proof, certificate: Some(certificate), .. } => {
+                Ok(workers.verify(certificate, proof.id()).map(drop)?)
+            }
+            Self::Hawk { certificate: None, .. } | Self::Basic { .. } => Err(CertificateError::Issuer.into()),
+        }
+    }
+
+    /// Checks a claim of a worker that has registered. One that is no longer let in may ask whether it should stop, so
+    /// that a machine which was given up by mistake hears of it, and nothing else.
+    pub(super) fn check_worker(
+        self,
+        workers: &WorkerCredentials,
+        worker: &WorkerAccount,
+        roles: &Resolver,
+        request: &RequestParts<'_>,
+        now: Now,
+    ) -> Result<Principal, AuthFailure> {
+        let Self::Hawk { proof, certificate: Some(certificate), authorized_scopes } = self else {
+            return Err(CertificateError::Issuer.into());
+        };
+        certificate.check_time(now.server_ms)?;
+        let key = workers.verify(&certificate, proof.id())?.key();
+        check_signature(&proof, &key, request, now)?;
+        if !worker.has_got(&certificate) {
+            return Err(AuthFailure::UnknownWorker(proof.id().to_owned()));
+        }
+        let expires_ms = Some(certificate.expiry_ms());
+        let scopes = worker.scopes(certificate.into_scopes());
+        principal(&proof, Arc::new(roles.expand(scopes)?), expires_ms, authorized_scopes, roles)
     }
 
     /// Checks a claim that stands on this client's token.

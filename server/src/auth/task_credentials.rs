@@ -1,4 +1,4 @@
-//! Credentials that a worker gets with a claim, made and checked in memory.
+//! Credentials that a worker gets with a claim, or for one object, made and checked in memory.
 //!
 //! They are temporary credentials whose issuer is the server itself. Its key is derived from the secret key, and its
 //! name is one that no client can have, so the database is never asked about them.
@@ -63,6 +63,19 @@ impl TaskCredentials {
             scopes,
             start_ms: claim.start.timestamp_millis(),
             expiry_ms: claim.taken_until.timestamp_millis(),
+            seed: seed(random()),
+        };
+        issue(ISSUER, &self.keys[0], grant)
+    }
+
+    /// Credentials of this name that can do this one thing until then.
+    #[must_use]
+    pub fn issue_one(&self, name: String, scope: String, start: DateTime<Utc>, end: DateTime<Utc>) -> Credentials {
+        let grant = Grant {
+            name: Some(name),
+            scopes: vec![scope],
+            start_ms: start.timestamp_millis(),
+            expiry_ms: end.timestamp_millis(),
             seed: seed(random()),
         };
         issue(ISSUER, &self.keys[0], grant)

@@ -93,6 +93,7 @@ fn check_with(
     let claim = Claim::read(request)?.unwrap();
     match claim.issuer()? {
         Issuer::Tasks => claim.check_task(&tasks(KEYS), roles, request, now),
+        Issuer::Workers => panic!("no worker has registered here"),
         Issuer::Client(_) => claim.check(account, roles, request, now),
     }
 }
@@ -220,13 +221,14 @@ fn a_proxy_tells_the_port_that_the_client_connected_to() {
 }
 
 #[test]
-fn a_client_that_signs_the_path_alone_can_page_and_do_nothing_else() {
+fn a_client_that_signs_the_path_alone_can_list_and_do_nothing_else() {
     let header = sign_as(&permanent(), "GET", "/api/list");
     let at = |target| {
         check(&account(&["*"]), &RequestParts { method: "GET", target, ..request(&header) }, NOW).map(|_| ()).is_ok()
     };
     assert!(at("/api/list"));
     assert!(at("/api/list?limit=5&continuationToken=abc"));
+    assert!(at("/api/list?prefix=a%2F&quarantined=true"));
     assert!(!at("/api/list?limit=5&other=1"));
     assert!(!at("/api/list?"));
     assert!(!at("/api/lists?limit=5"));

@@ -1,13 +1,14 @@
 //! Runs each pass again and again: when it is rung for, and at a fallback in case nobody rings.
 
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::{
-    Context, PassReport, SLICE, claims, clocks, counters, deadlines, dependencies, events, expiry, groups, idempotency,
-    marks, messages,
+    Context, PassReport, SLICE, artifacts, blobs, claims, clocks, counters, deadlines, dependencies, events, expiry,
+    groups, idempotency, marks, messages, registrations, removals, workers,
 };
 use crate::batch::marks::MarkTable;
 
@@ -26,6 +27,12 @@ const DEPENDENCIES_EVERY: Duration = Duration::from_millis(20);
 const GROUPS_EVERY: Duration = Duration::from_millis(250);
 /// How often the clock of this machine is compared with the database's.
 const COMPARING: Duration = Duration::from_secs(60);
+/// How often it is written down which workers were seen: a server that is killed loses so much of it.
+const WRITING: Duration = Duration::from_secs(10);
+/// How often workers are counted, for the metrics.
+const COUNTING: Duration = Duration::from_secs(30);
+/// How often changes of quarantines are looked for: so much later they hold on other servers.
+const QUARANTINES: Duration = Duration::from_millis(500);
 /// A pass that takes longer is given up and tried again: its database has gone silent. Longer than the statement timeout.
 const PASS_MAX: Duration = Duration::from_secs(60);
 /// A pass that is full runs again at once, one that fails after this.
@@ -52,6 +59,7 @@ pub fn start(context: &Context, table: &MarkTable, tasks: &TaskTracker, stop: &C
     tasks.spawn(drive("claims", Pace::Due).run(async |context: &Context| claims::pass(context).await));
     tasks.spawn(drive("deadlines", Pace::Due).run(async |context: &Context| deadlines::pass(context).await));
     tasks.spawn(drive("messages", Pace::Due).run(async |context: &Context| messages::pass(context).await));
+    tasks.spawn(drive("removals", Pace::Due).run(async |context: &Context| removals::pass(context).await));
     let pace = Pace::Dependencies(DEPENDENCIES_EVERY);
     tasks.spawn(drive("dependencies", pace).run(async |context: &Context| dependencies::pass(context).await));
     let pace = Pace::Groups(GROUPS_EVERY);
@@ -64,8 +72,18 @@ pub fn start(context: &Context, table: &MarkTable, tasks: &TaskTracker, stop: &C
     tasks.spawn(drive("clock", Pace::Every(COMPARING)).run(async |context: &Context| clocks::pass(context).await));
     let forgetting = Pace::InSlices(FORGETTING);
     tasks.spawn(drive("forget", forgetting).run(async |context: &Context| events::forget(context).await));
+    tasks.spawn(drive("artifacts", forgetting).run(async |context: &Context| artifacts::pass(context).await));
     tasks.spawn(drive("expiry", forgetting).run(async |context: &Context| expiry::pass(context).await));
+    tasks.spawn(drive("registrations", forgetting).run(async |context: &Context| registrations::pass(context).await));
+    tasks.spawn(drive("blobs", forgetting).run(async |context: &Context| blobs::pass(context).await));
     tasks.spawn(drive("idempotency", forgetting).run(async |context: &Context| idempotency::pass(context).await));
+    let (writing, quarantines) = (Pace::Every(WRITING), Pace::Every(QUARANTINES));
+    tasks.spawn(drive("workers_seen", writing).run(async |context: &Context| workers::write_down(context).await));
+    tasks.spawn(drive("quarantines", quarantines).run(async |context: &Context| workers::learn(context).await));
+    let known = Mutex::default();
+    let counting = drive("worker_counts", Pace::Every(COUNTING));
+    tasks.spawn(counting.run(async move |context: &Context| workers::count(context, &known).await));
+    tasks.spawn(drive("workers", forgetting).run(async |context: &Context| workers::forget(context).await));
 }
 
 struct Driver {

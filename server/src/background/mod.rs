@@ -1,6 +1,8 @@
 //! Passes: what has to happen without anybody asking. Each is its own transaction script in a file of its own; any
 //! number of servers may run each.
 
+pub mod artifacts;
+pub mod blobs;
 pub mod claims;
 pub mod clocks;
 pub mod counters;
@@ -14,16 +16,21 @@ pub mod groups;
 pub mod idempotency;
 pub mod marks;
 pub mod messages;
+pub mod registrations;
+pub mod removals;
 pub mod tail;
 pub mod watched;
+pub mod workers;
 
 use std::time::{Duration, Instant};
 
 use sqlx::PgPool;
 
+use crate::blobs::Blobs;
 use crate::clock::ClockSkew;
 use crate::store::{deadlines as deadlines_store, messages as messages_store};
 use crate::wakeup::Bells;
+use crate::workers::Workers;
 
 /// What every pass works with.
 #[derive(Clone)]
@@ -34,10 +41,16 @@ pub struct Context {
     pub bells: Bells,
     /// How long events are kept.
     pub event_retention: Duration,
+    /// Where stored bytes are removed.
+    pub blobs: Blobs,
     /// What the groups pass remembers.
     pub witnesses: groups::Memory,
+    /// Which removals of workers the claim line of this server knows of.
+    pub told: removals::Told,
     /// How far the database's clock is ahead of this machine's, as it was measured last.
     pub skew: ClockSkew,
+    /// The workers that this server sees, and those that are quarantined.
+    pub workers: Workers,
 }
 
 /// Members of one pass; a pass that finds as many runs again at once.
@@ -75,9 +88,17 @@ pub async fn run_all_due(context: &Context) -> Result<(), sqlx::Error> {
         let shown = messages::pass(context).await?;
         let waiting = dependencies::pass(context).await?;
         let groups = groups::pass(context).await?;
+        // Tasks are kept until their artifacts are gone.
+        let artifacts = artifacts::pass(context).await?;
         let forgotten = expiry::pass(context).await?;
         let keys = idempotency::pass(context).await?;
-        let reports = [expired, overdue, shown, waiting, groups, forgotten, keys];
+        let unseen = workers::forget(context).await?;
+        let gone = removals::pass(context).await?;
+        let unknown = registrations::pass(context).await?;
+        let bytes = blobs::pass(context).await?;
+        let held = [expired, overdue, shown, waiting, groups];
+        let forgotten = [artifacts, forgotten, keys, unseen, gone, unknown, bytes];
+        let reports = [&held[..], &forgotten[..]].concat();
         // The passes leave out what somebody holds, which may be a pass of this very server that is about to commit; and a
         // pass that found another server at work has not seen whether that is done.
         if reports.iter().all(|report| report.found + report.lost_race == 0) && !is_anything_held(context).await? {

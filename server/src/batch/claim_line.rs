@@ -2,6 +2,7 @@
 //!
 //! One worker owns the line. A queue is tried when a request for it arrives, when its bell rings, and now and then in
 //! case a bell was lost; each try is for everybody in that queue's line, and what is found is handed out from its head.
+//! A worker that is quarantined waits aside, until its patience or its quarantine ends.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -15,10 +16,13 @@ use uuid::Uuid;
 use super::claim_batch::{Asked, ClaimBatch};
 use super::delivery::{Delivery, HandBack};
 use super::marks::MarkTable;
+use crate::domain::worker::{Recent, Sight, WorkerKey};
 use crate::ops::OpError;
 use crate::ops::claim_work::Granted;
 use crate::store::queues::Queues;
-use crate::wakeup::Bells;
+use crate::store::worker_removals::Gone;
+use crate::wakeup::{Bells, SendAway};
+use crate::workers::Workers;
 
 /// Requests that may wait in line.
 pub const WAITING_MAX: usize = 50_000;
@@ -55,14 +59,26 @@ pub struct Answer {
 /// Somebody in line.
 pub(super) struct Waiter {
     pub(super) request: Request,
+    worker: WorkerKey,
+    /// Who came earlier has a smaller one; 0 before it stands in line.
+    turn: u64,
     reply: oneshot::Sender<Result<Answer, OpError>>,
     until: Instant,
+}
+
+impl Waiter {
+    fn is_of(&self, worker: &Gone) -> bool {
+        self.request.queue == worker.queue
+            && self.request.worker_group == worker.worker_group
+            && self.request.worker_id == worker.worker_id
+    }
 }
 
 /// The front of the line: what requests talk to.
 #[derive(Clone)]
 pub struct ClaimLine {
     queue: mpsc::Sender<Waiter>,
+    workers: Workers,
 }
 
 /// What the line works with.
@@ -81,6 +97,8 @@ pub struct Parts {
     pub back: HandBack,
     /// The term of a claim.
     pub term: Duration,
+    /// Who is seen, and who is quarantined.
+    pub workers: Workers,
 }
 
 impl ClaimLine {
@@ -88,7 +106,12 @@ impl ClaimLine {
     #[must_use]
     pub fn start(parts: Parts, tasks: &TaskTracker, stop: CancellationToken) -> Self {
         let (queue, inbox) = mpsc::channel(WAITING_MAX);
+        let workers = parts.workers.clone();
         let line = Line {
+            workers: workers.clone(),
+            aside: Vec::new(),
+            admitted: Instant::now(),
+            turns: 0,
             inbox,
             bells: parts.bells.clone(),
             back: parts.back.clone(),
@@ -99,19 +122,38 @@ impl ClaimLine {
             stop,
         };
         tasks.spawn(line.work());
-        Self { queue }
+        Self { queue, workers }
     }
 
     /// Gets in line and waits.
     pub async fn claim(&self, request: Request) -> Result<Answer, OpError> {
         let (reply, answer) = oneshot::channel();
         let until = Instant::now() + request.patience;
-        self.queue.try_send(Waiter { request, reply, until }).map_err(|_| OpError::Overloaded("claimWork"))?;
-        answer.await.unwrap_or(Err(OpError::Unavailable))
+        let worker =
+            WorkerKey { queue: request.queue, group: request.worker_group.clone(), id: request.worker_id.clone() };
+        self.workers.saw(worker.clone(), Sight::ClaimWork);
+        let waiter = Waiter { request, worker: worker.clone(), turn: 0, reply, until };
+        self.queue.try_send(waiter).map_err(|_| OpError::Overloaded("claimWork"))?;
+        let answer = answer.await.unwrap_or(Err(OpError::Unavailable))?;
+        self.workers.claimed(worker, Sight::ClaimWork, answer.claims.iter().map(claimed));
+        Ok(answer)
     }
 }
 
+/// What is remembered of a claim.
+fn claimed(claim: &Granted) -> Recent {
+    let held = super::claim_batch::held(claim);
+    Recent { task: held.id, run: held.run, claimed: claim.tenancy.started }
+}
+
 struct Line {
+    workers: Workers,
+    /// Workers that are quarantined; few, as a rule nobody.
+    aside: Vec<Waiter>,
+    /// When it was last looked whether some of them are not any more.
+    admitted: Instant,
+    /// How many have come so far.
+    turns: u64,
     inbox: mpsc::Receiver<Waiter>,
     bells: Bells,
     back: HandBack,
@@ -138,14 +180,16 @@ impl Line {
                     },
                     () = self.bells.line() => {}
                     _ = retry.tick() => self.ready.extend(self.lines.keys()),
-                    () = tokio::time::sleep_until(self.patience_ends.into()), if !self.lines.is_empty() => {}
-                    () = self.stop.cancelled(), if !self.lines.is_empty() => {}
+                    () = tokio::time::sleep_until(self.patience_ends.into()), if self.is_anybody_there() => {}
+                    () = self.stop.cancelled(), if self.is_anybody_there() => {}
                 }
             }
             while let Ok(waiter) = self.inbox.try_recv() {
                 self.enter(waiter);
             }
+            self.send_away_gone();
             self.ready.extend(self.bells.take_line());
+            self.admit();
             if self.stop.is_cancelled() {
                 self.send_away();
             }
@@ -156,10 +200,34 @@ impl Line {
         self.batch.close().await;
     }
 
-    fn enter(&mut self, waiter: Waiter) {
+    fn is_anybody_there(&self) -> bool {
+        !self.lines.is_empty() || !self.aside.is_empty()
+    }
+
+    fn enter(&mut self, mut waiter: Waiter) {
+        if waiter.turn == 0 {
+            self.turns += 1;
+            waiter.turn = self.turns;
+        }
         self.patience_ends = self.patience_ends.min(waiter.until);
         self.ready.insert(waiter.request.queue);
-        self.lines.entry(waiter.request.queue).or_default().push_back(waiter);
+        let line = self.lines.entry(waiter.request.queue).or_default();
+        // At the end, unless it stood in line before.
+        let place = line.iter().rposition(|other| other.turn < waiter.turn).map_or(0, |before| before + 1);
+        line.insert(place, waiter);
+    }
+
+    /// Lets those back into the line who are not quarantined any more.
+    fn admit(&mut self) {
+        if self.aside.is_empty() || self.admitted.elapsed() < RETRY_EVERY / 2 {
+            return;
+        }
+        self.admitted = Instant::now();
+        self.aside.retain(|waiter| !waiter.reply.is_closed());
+        let free = self.aside.extract_if(.., |waiter| !self.workers.is_quarantined(&waiter.worker));
+        for waiter in free.collect::<Vec<_>>() {
+            self.enter(waiter);
+        }
     }
 
     /// Lets go of those whose patience has ended, with an empty answer; of everybody when the line is stopped.
@@ -182,6 +250,32 @@ impl Line {
             }
         }
         self.lines.retain(|_, line| !line.is_empty());
+        for waiter in self.aside.extract_if(.., |waiter| stopping || waiter.until <= now) {
+            let empty = Answer { claims: Vec::new(), delivery: back.guard(Vec::new()) };
+            drop(waiter.reply.send(Ok(empty)));
+        }
+        let first = self.aside.iter().map(|waiter| waiter.until).min();
+        self.patience_ends = first.map_or(self.patience_ends, |first| self.patience_ends.min(first));
+    }
+
+    /// Lets go of those whose worker was removed, with an empty answer.
+    fn send_away_gone(&mut self) {
+        for SendAway { worker, done } in self.bells.take_gone() {
+            let mut gone: Vec<Waiter> = self.aside.extract_if(.., |waiter| waiter.is_of(&worker)).collect();
+            if let Some(line) = self.lines.get_mut(&worker.queue) {
+                let (leaving, rest): (VecDeque<Waiter>, _) =
+                    std::mem::take(line).into_iter().partition(|waiter| waiter.is_of(&worker));
+                *line = rest;
+                gone.extend(leaving);
+            }
+            for waiter in gone {
+                let empty = Answer { claims: Vec::new(), delivery: self.back.guard(Vec::new()) };
+                drop(waiter.reply.send(Ok(empty)));
+            }
+            // Whoever removes the worker may have stopped listening.
+            let _ = done.send(());
+        }
+        self.lines.retain(|_, line| !line.is_empty());
     }
 
     /// One statement for everybody in the queues that are ready.
@@ -192,6 +286,12 @@ impl Line {
             let Some(line) = self.lines.get_mut(&queue) else { continue };
             // Nothing must be claimed for somebody who hung up.
             line.retain(|waiter| !waiter.reply.is_closed());
+            if self.workers.any_quarantined(queue) {
+                let quarantined = |waiter: &Waiter| self.workers.is_quarantined(&waiter.worker);
+                let (aside, free) = line.drain(..).partition(quarantined);
+                *line = free;
+                self.aside.extend::<VecDeque<_>>(aside);
+            }
         }
         for &queue in &self.ready {
             let Some(line) = self.lines.get(&queue) else { continue };
@@ -242,6 +342,11 @@ impl Line {
             #[cfg(feature = "test-util")]
             let claims = crate::breakage::perhaps_twice(claims);
             let delivery = self.back.guard(claims.iter().map(super::claim_batch::held).collect());
+            // Somebody may have been quarantined while the statement ran: dropping the guard hands the claims back.
+            if self.workers.is_quarantined(&waiter.worker) {
+                self.aside.push(waiter);
+                continue;
+            }
             // If the worker hung up meanwhile, the answer comes back here and its guard hands the claims back.
             drop(waiter.reply.send(Ok(Answer { claims, delivery })));
         }

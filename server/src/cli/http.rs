@@ -82,6 +82,8 @@ impl CommandError {
             Error::BadAnswer(_) | Error::BadMessages(_) | Error::SignedUrl(_) => {
                 format!("{root_url} did not answer as Tenure does: check --root-url (TASKCLUSTER_ROOT_URL)")
             }
+            // Of artifacts' bytes, which no command here moves.
+            Error::Store { .. } | Error::Stalled(_) | Error::Damaged(_) | Error::File { .. } => error.to_string(),
             Error::RootUrl(problem) => return Self::Usage(format!("--root-url (TASKCLUSTER_ROOT_URL) {problem}")),
         })
     }

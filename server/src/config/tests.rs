@@ -36,6 +36,8 @@ fn the_defaults_are_those_of_the_interface() {
     assert_eq!(settings.message_visibility, Duration::from_secs(5 * MINUTE));
     assert_eq!(settings.poll_reservation, Duration::from_secs(2));
     assert_eq!(settings.event_retention, Duration::from_secs(7 * DAY));
+    assert_eq!(settings.artifacts.place.to_string(), "./tenure-data/artifacts");
+    assert_eq!(settings.artifacts.size_max, 10 << 30);
     assert_eq!(settings.clock, ClockMode::Database);
     assert!(settings.secret_keys.is_none());
     assert!(matches!(settings.database, Database::Embedded(embedded) if embedded.data_dir.ends_with("tenure-data")));
@@ -122,4 +124,14 @@ fn administration_commands_take_the_database_before_or_after_the_verb() {
         let Command::Client { database, .. } = read(args).unwrap().command else { panic!("client expected") };
         assert_eq!(database.data_dir, PathBuf::from("/d"));
     }
+}
+
+#[test]
+fn a_place_or_a_limit_that_cannot_be_for_artifacts_is_refused() {
+    refused(&["--artifacts-url", "ftp://x"], &["--artifacts-url", "TENURE_ARTIFACTS_URL", "ftp://x", "s3://"]);
+    refused(&["--artifact-size-max", "0"], &["--artifact-size-max", "'0'", "48GiB"]);
+    refused(&["--artifact-size-max", "49GiB"], &["--artifact-size-max", "49GiB", "48GiB"]);
+    refused(&["--artifact-size-max", "1GB"], &["--artifact-size-max", "1GB", "10GiB"]);
+    let given = settings(&["--artifacts-url", "az://c/p", "--artifact-size-max", "5MiB"]).ok().unwrap().artifacts;
+    assert_eq!((given.place.to_string().as_str(), given.size_max), ("az://c/p", 5 << 20));
 }

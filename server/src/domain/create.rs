@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use chrono::{DateTime, DurationRound, Months, TimeDelta, Utc};
+use chrono::{DateTime, Datelike, Months, TimeDelta, Utc};
 use serde_json::Value;
 use tenure_api::bodies::{CreateTaskRequest, Metadata, TaskDefinition};
 use tenure_api::dates::Timestamp;
@@ -36,6 +36,8 @@ pub const DEADLINE_AHEAD: TimeDelta = TimeDelta::days(5);
 const LISTED_MAX: usize = 100;
 /// How long a task is kept after its deadline unless the submitter says otherwise.
 const EXPIRES_DEFAULT: Months = Months::new(12);
+/// The last year that can be written with four digits.
+const LAST_YEAR: i32 = 9999;
 /// How long a group outlives its tasks at least.
 const GROUP_OUTLIVES: TimeDelta = TimeDelta::hours(1);
 
@@ -141,8 +143,13 @@ impl NewTask {
 
 /// The hour at or after the time until which a group is kept; the same hour for many tasks, so that it seldom changes.
 fn group_expires(task_expires: DateTime<Utc>) -> DateTime<Utc> {
+    const HOUR_MS: i64 = 3_600_000;
     let wanted = task_expires + GROUP_OUTLIVES;
-    wanted.duration_round_up(TimeDelta::hours(1)).unwrap_or(wanted)
+    // In milliseconds, because chrono rounds in nanoseconds, which end in 2262.
+    let rounded_ms = (wanted.timestamp_millis() + HOUR_MS - 1).div_euclid(HOUR_MS) * HOUR_MS;
+    let rounded = DateTime::from_timestamp_millis(rounded_ms).unwrap_or(wanted);
+    // The last year that a date on the wire can have has no hour after it.
+    if rounded.year() > task_expires.year() && task_expires.year() == LAST_YEAR { task_expires } else { rounded }
 }
 
 fn definition(task: &NewTask, request: &CreateTaskRequest<'_>) -> String {
@@ -319,6 +326,22 @@ pub fn same_definition(stored: &str, sent: &str) -> bool {
     }
     let parsed = |text| serde_json::from_str::<Value>(text).ok();
     parsed(stored).is_some_and(|stored| parsed(sent).is_some_and(|sent| stored == sent))
+}
+
+/// A definition as it is shown: as it was created, but with the priority that the task has now. The stored one stays as it
+/// is, because a repeated createTask is compared with it.
+#[must_use]
+pub fn shown_definition(mut stored: String, priority: Priority) -> String {
+    // The first such key is the definition's own: only lists of strings stand before it, and in those quotes are escaped.
+    const KEY: &str = "\"priority\":\"";
+    let place = stored.find(KEY).map(|key| key + KEY.len());
+    if let Some(start) = place
+        && let Some(length) = stored[start..].find('"')
+        && stored[start..start + length] != *priority.as_str()
+    {
+        stored.replace_range(start..start + length, priority.as_str());
+    }
+    stored
 }
 
 #[cfg(test)]

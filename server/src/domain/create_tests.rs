@@ -44,6 +44,20 @@ fn absent_fields_get_their_defaults() {
 }
 
 #[test]
+fn a_group_is_kept_for_longer_than_its_tasks_but_not_beyond_the_last_year() {
+    for (expires, kept_until) in [
+        ("2026-02-01T12:00:00Z", "2026-02-01T13:00:00.000Z"),
+        ("2026-02-01T12:00:00.001Z", "2026-02-01T14:00:00.000Z"),
+        ("9998-12-31T23:30:00Z", "9999-01-01T01:00:00.000Z"),
+        ("9999-12-31T21:59:00Z", "9999-12-31T23:00:00.000Z"),
+        ("9999-12-31T23:59:59.999Z", "9999-12-31T23:59:59.999Z"),
+    ] {
+        let task = read(&with("/expires", expires)).unwrap();
+        assert_eq!(Timestamp::new(task.group_expires).to_string(), kept_until, "{expires}");
+    }
+}
+
+#[test]
 fn each_field_is_accepted_at_its_limit() {
     let ids: Vec<String> = (0..10_000_u128).map(|n| TaskId::from_random(n.to_be_bytes()).to_string()).collect();
     for (field, value) in [
@@ -162,6 +176,24 @@ fn dates_are_checked_against_now_at_their_boundaries() {
     let far = NewTask { deadline: task.created + DEADLINE_AHEAD + CREATED_DRIFT, ..task.clone() };
     assert_eq!(date_refusal(&far, task.created), None);
     assert!(date_refusal(&far, task.created - second).unwrap().contains("deadline"));
+}
+
+#[test]
+fn a_definition_is_shown_with_the_priority_that_the_task_has_now() {
+    let tricky = [
+        ("/payload", json!({"priority": "low"})),
+        ("/routes", json!(["\"priority\":\"low\""])),
+        ("/scopes", json!(["\"priority\":\"high\""])),
+        ("/schedulerId", json!("priority")),
+    ];
+    for (field, value) in tricky {
+        let stored = read(&with(field, value)).unwrap().definition;
+        assert_eq!(shown_definition(stored.clone(), Priority::Lowest), stored);
+        let mut expected: Value = serde_json::from_str(&stored).unwrap();
+        expected["priority"] = json!("very-high");
+        let shown: Value = serde_json::from_str(&shown_definition(stored, Priority::VeryHigh)).unwrap();
+        assert_eq!(shown, expected);
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use super::topic::{Pattern, TooLong};
 
 /// What stands before the short name of every exchange.
 const PREFIX: &str = "exchange/taskcluster-queue/v1/";
-/// The short names of all exchanges, those included on which nothing is published yet.
+/// The short names of all exchanges.
 pub const EXCHANGES: [&str; 11] = [
     "task-defined",
     "task-pending",

@@ -1,6 +1,8 @@
 //! Rendering of events. The outbox keeps a few numbers for each transition; exchange, routing key and payload are made
 //! when the log is read, and show the task as it was right after the transition.
 
+mod after;
+
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -8,10 +10,11 @@ use serde_json::value::RawValue;
 use tenure_api::bodies::Status;
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::{RunId, TaskGroupId};
-use tenure_api::states::{Priority, ReasonCreated, ReasonResolved};
+use tenure_api::states::{Priority, StorageType};
 use utoipa::ToSchema;
 
-use super::task::{EndedRun, Group, Last, OpenRun, Task, Tenancy};
+use self::after::{known_tenancy, task_after};
+use super::task::{Group, Last, Task, Tenancy};
 
 /// What happened, as the outbox stores it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,9 +43,14 @@ pub enum Kind {
     GroupSealed,
     /// The priority of the group's tasks was changed.
     GroupReprioritised,
+    /// An artifact of the run can be read.
+    ArtifactCreated,
 }
 
 impl Kind {
+    /// The number by which [`Kind::ArtifactCreated`] is stored.
+    pub const ARTIFACT_CREATED: i16 = 13;
+
     /// The kind that a stored number stands for.
     #[must_use]
     pub fn from_code(code: i16) -> Option<Self> {
@@ -59,6 +67,7 @@ impl Kind {
             10 => Some(Self::GroupResolved),
             11 => Some(Self::GroupSealed),
             12 => Some(Self::GroupReprioritised),
+            Self::ARTIFACT_CREATED => Some(Self::ArtifactCreated),
             _ => None,
         }
     }
@@ -79,6 +88,7 @@ impl Kind {
             Self::GroupResolved => &[Exchange::TaskGroupResolved],
             Self::GroupSealed => &[Exchange::TaskGroupSealed],
             Self::GroupReprioritised => &[Exchange::TaskGroupPriorityChanged],
+            Self::ArtifactCreated => &[Exchange::ArtifactCreated],
         }
     }
 }
@@ -106,6 +116,8 @@ pub enum Exchange {
     TaskGroupSealed,
     /// The priority of a group's tasks was changed.
     TaskGroupPriorityChanged,
+    /// An artifact can be read.
+    ArtifactCreated,
 }
 
 impl Exchange {
@@ -123,9 +135,117 @@ impl Exchange {
             Self::TaskGroupResolved => "exchange/taskcluster-queue/v1/task-group-resolved",
             Self::TaskGroupSealed => "exchange/taskcluster-queue/v1/task-group-sealed",
             Self::TaskGroupPriorityChanged => "exchange/taskcluster-queue/v1/task-group-priority-changed",
+            Self::ArtifactCreated => "exchange/taskcluster-queue/v1/artifact-created",
         }
     }
 }
+
+/// What the message of an exchange says: fields that it always has, and fields that it may have.
+#[derive(Clone, Copy, Debug)]
+pub struct Fields {
+    /// Always there.
+    pub always: &'static [&'static str],
+    /// There if there is something to say.
+    pub sometimes: &'static [&'static str],
+}
+
+impl Exchange {
+    /// All of them.
+    pub const ALL: [Self; 11] = [
+        Self::TaskDefined,
+        Self::TaskPending,
+        Self::TaskRunning,
+        Self::TaskCompleted,
+        Self::TaskFailed,
+        Self::TaskException,
+        Self::TaskPriorityChanged,
+        Self::TaskGroupResolved,
+        Self::TaskGroupSealed,
+        Self::TaskGroupPriorityChanged,
+        Self::ArtifactCreated,
+    ];
+
+    /// When something is published there.
+    #[must_use]
+    pub fn about(self) -> &'static str {
+        match self {
+            Self::TaskDefined => "A task was created.",
+            Self::TaskPending => "A run waits for a worker.",
+            Self::TaskRunning => "A worker has claimed a run.",
+            Self::TaskCompleted => "A run succeeded.",
+            Self::TaskFailed => "A run failed.",
+            Self::TaskException => "A run ended for a reason outside the task; it may be tried again.",
+            Self::TaskPriorityChanged => "A task's priority was changed.",
+            Self::TaskGroupResolved => "Every task of a group is resolved; again whenever this becomes true anew.",
+            Self::TaskGroupSealed => "A group was sealed: no task can be added to it.",
+            Self::TaskGroupPriorityChanged => "The priority of a group's tasks was changed.",
+            Self::ArtifactCreated => "An artifact can be read; not told of those of type `s3`.",
+        }
+    }
+
+    /// What its messages say.
+    #[must_use]
+    pub fn fields(self) -> Fields {
+        let (always, sometimes): (&[&str], &[&str]) = match self {
+            Self::TaskDefined => (&["version", "status", "task"], &[]),
+            Self::TaskPending => (&["version", "status", "runId", "task"], &[]),
+            Self::TaskRunning => {
+                (&["version", "status", "runId", "workerGroup", "workerId", "takenUntil", "task"], &[])
+            }
+            Self::TaskCompleted | Self::TaskFailed => {
+                (&["version", "status", "runId", "workerGroup", "workerId", "task"], &[])
+            }
+            Self::TaskException => (&["version", "status", "runId", "task"], &["workerGroup", "workerId"]),
+            Self::ArtifactCreated => (&["version", "status", "runId", "workerGroup", "workerId", "artifact"], &[]),
+            Self::TaskPriorityChanged => (&["version", "status", "oldPriority", "newPriority"], &[]),
+            Self::TaskGroupResolved | Self::TaskGroupSealed => {
+                (&["version", "taskGroupId", "schedulerId", "expires"], &["sealed"])
+            }
+            Self::TaskGroupPriorityChanged => {
+                (&["version", "taskGroupId", "schedulerId", "newPriority", "tasksAffected"], &[])
+            }
+        };
+        Fields { always, sometimes }
+    }
+
+    /// Whether it is about a group and not about one of its tasks.
+    #[must_use]
+    pub fn is_about_group(self) -> bool {
+        match self {
+            Self::TaskGroupResolved | Self::TaskGroupSealed | Self::TaskGroupPriorityChanged => true,
+            Self::TaskDefined
+            | Self::TaskPending
+            | Self::TaskRunning
+            | Self::TaskCompleted
+            | Self::TaskFailed
+            | Self::TaskException
+            | Self::TaskPriorityChanged
+            | Self::ArtifactCreated => false,
+        }
+    }
+
+    /// The words of its primary routing key, in order, and whether each is always there; one that is not is `_`. The first
+    /// is always `primary`, the last is kept for later.
+    #[must_use]
+    pub fn routing_key(self) -> &'static [(&'static str, bool)] {
+        if self.is_about_group() { &GROUP_KEY } else { &TASK_KEY }
+    }
+}
+
+const TASK_KEY: [(&str, bool); 10] = [
+    ("routingKeyKind", true),
+    ("taskId", true),
+    ("runId", false),
+    ("workerGroup", false),
+    ("workerId", false),
+    ("provisionerId", true),
+    ("workerType", true),
+    ("schedulerId", true),
+    ("taskGroupId", true),
+    ("reserved", false),
+];
+const GROUP_KEY: [(&str, bool); 4] =
+    [("routingKeyKind", true), ("taskGroupId", true), ("schedulerId", true), ("reserved", false)];
 
 /// A stored transition.
 #[derive(Clone, Debug)]
@@ -150,6 +270,20 @@ struct PriorityChange {
     old: i16,
     new: i16,
     /// Where the task was: 0 unscheduled, 1 pending, 2 running.
+    place: i16,
+}
+
+/// What an event about an artifact says besides.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ArtifactNote {
+    storage_type: StorageType,
+    name: String,
+    expires: DateTime<Utc>,
+    content_type: String,
+    /// The task's last run then.
+    last: Option<RunId>,
+    /// Where that was: 0 resolved, 1 pending, 2 running.
     place: i16,
 }
 
@@ -232,6 +366,9 @@ pub struct TaskPayload {
     /// The priority after it.
     #[serde(skip_serializing_if = "Option::is_none")]
     new_priority: Option<Priority>,
+    /// The artifact, if it is about one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    artifact: Option<EventArtifact>,
     /// What is said of the definition.
     #[serde(skip_serializing_if = "Option::is_none")]
     task: Option<Tagged>,
@@ -260,6 +397,20 @@ pub struct GroupPayload {
     /// How many tasks were changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     tasks_affected: Option<i64>,
+}
+
+/// What an event says of an artifact.
+#[derive(Serialize, Debug, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct EventArtifact {
+    /// How it is stored.
+    storage_type: StorageType,
+    /// Its name within the run.
+    name: String,
+    /// Until when it is kept.
+    expires: Timestamp,
+    /// The media type.
+    content_type: String,
 }
 
 /// What an event says of a task's definition.
@@ -344,6 +495,8 @@ fn render_one(transition: &Transition, subject: &Subject, exchange: Exchange, po
     let routes: Vec<String> = serde_json::from_str(&subject.routes).unwrap_or_default();
     let change: Option<PriorityChange> =
         if transition.kind == Kind::Reprioritised { details_of(transition) } else { None };
+    let artifact: Option<ArtifactNote> =
+        if transition.kind == Kind::ArtifactCreated { details_of(transition) } else { None };
     Event {
         position,
         time: Timestamp::new(transition.at),
@@ -359,7 +512,14 @@ fn render_one(transition: &Transition, subject: &Subject, exchange: Exchange, po
             taken_until: transition.taken_until.filter(|_| exchange == Exchange::TaskRunning).map(Timestamp::new),
             old_priority: change.as_ref().and_then(|change| Priority::from_code(change.old)),
             new_priority: change.as_ref().and_then(|change| Priority::from_code(change.new)),
-            task: (exchange != Exchange::TaskPriorityChanged).then(|| Tagged { tags: subject.tags.clone() }),
+            artifact: artifact.map(|note| EventArtifact {
+                storage_type: note.storage_type,
+                name: note.name,
+                expires: note.expires.into(),
+                content_type: note.content_type,
+            }),
+            task: (!matches!(exchange, Exchange::TaskPriorityChanged | Exchange::ArtifactCreated))
+                .then(|| Tagged { tags: subject.tags.clone() }),
         })),
     }
 }
@@ -370,86 +530,12 @@ fn about(transition: &Transition, task: &Task, exchange: Exchange) -> (Option<Ru
         (Exchange::TaskDefined | Exchange::TaskPriorityChanged, _) => (None, None),
         (Exchange::TaskPending, Last::Pending(open)) => (Some(open.run), None),
         (Exchange::TaskRunning, Last::Running(open, tenancy)) => (Some(open.run), Some(tenancy.clone())),
+        (Exchange::ArtifactCreated, _) => (Some(transition.run), known_tenancy(task, transition.run)),
         (_, _) => {
             let ended = task.ended.iter().find(|ended| ended.run.run == transition.run);
             (Some(transition.run), ended.and_then(|ended| ended.tenancy.clone()))
         }
     }
-}
-
-/// The task as it was right after the transition: what came later is taken away again.
-fn task_after(transition: &Transition, now: &Task, exchange: Exchange) -> Task {
-    let run = transition.run;
-    let open = known_run(now, run, transition.at);
-    let ended_before = |last: RunId| now.ended.iter().filter(|ended| ended.run.run < last).cloned().collect();
-    let (last, ended): (Last, Vec<EndedRun>) = match (transition.kind, exchange) {
-        (Kind::Created, Exchange::TaskDefined) | (Kind::Defined, _) => (Last::Unscheduled, Vec::new()),
-        (Kind::Scheduled, _) => (Last::Pending(open), ended_before(run)),
-        (Kind::Reprioritised, _) => return reprioritised(transition, now, open),
-        (Kind::GroupResolved | Kind::GroupSealed | Kind::GroupReprioritised, _) => return now.clone(),
-        (Kind::Created, _) => (Last::Pending(open), Vec::new()),
-        (Kind::Claimed, _) => {
-            let last = match known_tenancy(now, run) {
-                Some(held) => Last::Running(
-                    open,
-                    Tenancy {
-                        started: transition.at,
-                        taken_until: transition.taken_until.unwrap_or(held.taken_until),
-                        ..held
-                    },
-                ),
-                None => Last::Pending(open),
-            };
-            (last, ended_before(run))
-        }
-        (Kind::Completed | Kind::Failed | Kind::Exception, _) => (Last::Ended, ended_before(run.next())),
-        (Kind::Retried, _) => {
-            let ended: Vec<EndedRun> = ended_before(run.next());
-            let asked = ended.last().is_some_and(|ended| ended.reason == ReasonResolved::IntermittentTask);
-            let reason = if asked { ReasonCreated::TaskRetry } else { ReasonCreated::Retry };
-            (Last::Pending(OpenRun { run: run.next(), reason, scheduled: transition.at }), ended)
-        }
-    };
-    Task { last, ended, retries_left: transition.retries_left, ..now.clone() }
-}
-
-/// A task right after its priority was changed.
-fn reprioritised(transition: &Transition, now: &Task, open: OpenRun) -> Task {
-    let Some(change) = details_of::<PriorityChange>(transition) else { return now.clone() };
-    let last = match (change.place, known_tenancy(now, transition.run)) {
-        (0, _) => Last::Unscheduled,
-        (2, Some(held)) => Last::Running(open, held),
-        (_, _) => Last::Pending(open),
-    };
-    Task {
-        last,
-        ended: now.ended.iter().filter(|ended| ended.run.run < transition.run).cloned().collect(),
-        retries_left: transition.retries_left,
-        priority: Priority::from_code(change.new).unwrap_or(now.priority),
-        ..now.clone()
-    }
-}
-
-fn known_run(task: &Task, run: RunId, at: DateTime<Utc>) -> OpenRun {
-    let ended = task.ended.iter().map(|ended| ended.run);
-    let open = match &task.last {
-        Last::Pending(open) | Last::Running(open, _) => Some(*open),
-        Last::Unscheduled | Last::Ended => None,
-    };
-    ended.chain(open).find(|known| known.run == run).unwrap_or(OpenRun {
-        run,
-        reason: ReasonCreated::Scheduled,
-        scheduled: at,
-    })
-}
-
-fn known_tenancy(task: &Task, run: RunId) -> Option<Tenancy> {
-    if let Last::Running(open, tenancy) = &task.last
-        && open.run == run
-    {
-        return Some(tenancy.clone());
-    }
-    task.ended.iter().find(|ended| ended.run.run == run).and_then(|ended| ended.tenancy.clone())
 }
 
 /// The tags of a task as raw JSON.

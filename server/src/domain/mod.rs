@@ -1,14 +1,17 @@
 //! The rules, as pure and total functions: no SQL, no HTTP, no clock, no randomness.
 #![deny(clippy::wildcard_enum_match_arm)]
 
+pub mod artifact;
 pub mod create;
 pub mod event_filter;
 pub mod events;
 pub mod json;
 pub mod lifecycle;
 pub mod message;
+pub mod registration;
 pub mod roles;
 pub mod scopes;
 pub mod submit;
 pub mod task;
 pub mod topic;
+pub mod worker;

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// The longest pattern, in bytes: as long as a routing key can be.
-pub const PATTERN_BYTES_MAX: usize = 255;
+/// The longest pattern, in characters: a routing key cannot have more bytes.
+pub const PATTERN_CHARS_MAX: usize = 255;
 
 /// A pattern over routing keys.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -28,7 +28,7 @@ pub struct TooLong;
 
 impl fmt::Display for TooLong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a pattern of at most {PATTERN_BYTES_MAX} bytes")
+        write!(f, "a pattern of at most {PATTERN_CHARS_MAX} characters")
     }
 }
 
@@ -36,7 +36,7 @@ impl FromStr for Pattern {
     type Err = TooLong;
 
     fn from_str(text: &str) -> Result<Self, TooLong> {
-        if text.len() > PATTERN_BYTES_MAX {
+        if text.chars().count() > PATTERN_CHARS_MAX {
             return Err(TooLong);
         }
         let mut parsed: Vec<Word> = Vec::new();
@@ -165,15 +165,15 @@ mod tests {
 
     #[test]
     fn a_pattern_longer_than_a_routing_key_is_refused() {
-        assert!("a".repeat(PATTERN_BYTES_MAX).parse::<Pattern>().is_ok());
-        assert_eq!("a".repeat(PATTERN_BYTES_MAX + 1).parse::<Pattern>(), Err(TooLong));
+        assert!("a".repeat(PATTERN_CHARS_MAX).parse::<Pattern>().is_ok());
+        assert_eq!("a".repeat(PATTERN_CHARS_MAX + 1).parse::<Pattern>(), Err(TooLong));
         assert!(TooLong.to_string().contains("255"));
     }
 
     #[test]
     fn no_pattern_takes_longer_than_the_product_of_both_lengths() {
         let attacks = ["#.", "#.a.", "#.*.", "*.#.", "#.a.#.b.", "#.a.a.", "a.#.a.*."].map(|unit| {
-            let mut pattern = unit.repeat(PATTERN_BYTES_MAX / unit.len() - 1);
+            let mut pattern = unit.repeat(PATTERN_CHARS_MAX / unit.len() - 1);
             pattern.push('z');
             pattern
         });

@@ -1,6 +1,6 @@
 //! What every handler works with.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -14,7 +14,9 @@ use crate::background::tail::Tail;
 use crate::batch::Batcher;
 use crate::batch::claim_line::ClaimLine;
 use crate::batch::message_queue::MessageQueue;
+use crate::blobs::Blobs;
 use crate::clock;
+use crate::http::docs::References;
 use crate::http::page::Pages;
 use crate::http::poll::PollUrls;
 use crate::ops::create_task::CreateTask;
@@ -22,6 +24,7 @@ use crate::ops::messages::DeleteMessages;
 use crate::ops::reclaim::Reclaim;
 use crate::ops::report::ReportRun;
 use crate::ops::status::ReadStatus;
+use crate::secrets::WorkerDigests;
 use crate::store::queues::Queues;
 
 /// Shared by all requests; a clone is one reference count.
@@ -51,6 +54,8 @@ pub struct Parts {
     pub delete_messages: Batcher<DeleteMessages>,
     /// The message plane's URLs.
     pub poll_urls: PollUrls,
+    /// Artifacts' bytes.
+    pub blobs: Blobs,
     /// The newest events, for streams.
     pub tail: Tail,
     /// Where streams run.
@@ -59,6 +64,10 @@ pub struct Parts {
     pub draining: CancellationToken,
     /// What the operator's page needs.
     pub pages: Pages,
+    /// References and schemas, made when somebody asks for the first of them.
+    pub references: OnceLock<References>,
+    /// How the secrets of workers are stored.
+    pub worker_digests: WorkerDigests,
     /// The passes, for the manual clock.
     pub passes: Context,
     /// Where clients find the server, without a slash at its end.

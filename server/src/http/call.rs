@@ -14,7 +14,9 @@ use serde::de::DeserializeOwned;
 use std::str::FromStr;
 use tenure_api::errors::ErrorCode;
 use tenure_api::hawk::bewit::split_url;
-use tenure_api::ids::{InvalidId, RunId, TaskGroupId, TaskId, TaskQueueId};
+use tenure_api::ids::{
+    ArtifactName, InvalidId, ObjectName, ProvisionerId, RunId, TaskGroupId, TaskId, TaskQueueId, WorkerGroup, WorkerId,
+};
 
 use super::app::App;
 use super::connection::Connection;
@@ -151,6 +153,11 @@ impl Call {
         self.params.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value.as_str())
     }
 
+    /// The run that the path names as scopes name it, whether a run can be called so or not.
+    pub fn run_text(&self) -> String {
+        format!("{}/{}", self.text_param("taskId"), self.text_param("runId"))
+    }
+
     /// The values of a header.
     pub fn header_values(&self, name: &str) -> Vec<&HeaderValue> {
         self.head.headers.get_all(name).iter().collect()
@@ -178,16 +185,56 @@ impl Call {
         self.param("runId")
     }
 
-    /// The queue that the path names, in one segment or in two.
-    pub fn task_queue_id(&self) -> Result<TaskQueueId, ApiError> {
+    /// The parameter `name`, of an artifact.
+    pub fn artifact_name(&self) -> Result<ArtifactName, ApiError> {
+        self.param("name")
+    }
+
+    /// The parameter `name`, of an object.
+    pub fn object_name(&self) -> Result<ObjectName, ApiError> {
+        self.param("name")
+    }
+
+    /// The queue that the path names, in one segment or in two, whether a queue can be called so or not.
+    pub fn task_queue_text(&self) -> String {
         match self.params.as_slice() {
-            [(first, provisioner), (_, worker_type)] if first == "provisionerId" => {
+            [(first, provisioner), (_, worker_type), ..] if first == "provisionerId" => {
                 format!("{provisioner}/{worker_type}")
-                    .parse()
-                    .map_err(|error: InvalidId| ApiError::arguments(format!("the task queue in the path: {error}")))
             }
-            _ => self.param("taskQueueId"),
+            _ => self.text_param("taskQueueId").to_owned(),
         }
+    }
+
+    /// The queue that the path names.
+    pub fn task_queue_id(&self) -> Result<TaskQueueId, ApiError> {
+        let unfit = |error: InvalidId| ApiError::arguments(format!("the path parameter `taskQueueId`: {error}"));
+        self.task_queue_text().parse().map_err(unfit)
+    }
+
+    /// The queue of a path that ends like another one: in `/task-queues/acme/counts`, which is no count because `acme` is no
+    /// queue, it is the one whose worker type is called `counts`.
+    pub fn queue_ending_in(&self, word: &str) -> Option<Result<TaskQueueId, ApiError>> {
+        let [(name, provisioner)] = self.params.as_slice() else { return None };
+        if name != "taskQueueId" || provisioner.contains('/') {
+            return None;
+        }
+        let wrong = |error: InvalidId| ApiError::arguments(format!("the task queue in the path: {error}"));
+        Some(format!("{provisioner}/{word}").parse().map_err(wrong))
+    }
+
+    /// The parameter `provisionerId`.
+    pub fn provisioner_id(&self) -> Result<ProvisionerId, ApiError> {
+        self.param("provisionerId")
+    }
+
+    /// The parameter `workerGroup`.
+    pub fn worker_group(&self) -> Result<WorkerGroup, ApiError> {
+        self.param("workerGroup")
+    }
+
+    /// The parameter `workerId`.
+    pub fn worker_id(&self) -> Result<WorkerId, ApiError> {
+        self.param("workerId")
     }
 
     /// The parameters of the query string, of which only these are known. A bewit is not among them.
@@ -217,26 +264,31 @@ impl Call {
         Ok(found)
     }
 
-    /// The page that the query string asks for.
-    pub fn page(&self) -> Result<Cursor, ApiError> {
-        let mut cursor = Cursor { after: None, limit: PAGE_MAX };
+    /// How much of a list the query string asks for, and the token that says from where on.
+    pub fn page_and_token(&self) -> Result<(u16, Option<String>), ApiError> {
+        let (mut limit, mut token) = (PAGE_MAX, None);
         for (name, value) in self.query(&["limit", "continuationToken"])? {
             if name == "limit" {
                 let digits = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
                 // More than fits a page is as much as fits.
-                cursor.limit = if digits { value.parse().unwrap_or(PAGE_MAX) } else { 0 };
-                if cursor.limit == 0 {
+                limit = if digits { value.parse().unwrap_or(PAGE_MAX).min(PAGE_MAX) } else { 0 };
+                if limit == 0 {
                     return Err(ApiError::arguments("the query parameter `limit` must be a whole number from 1"));
                 }
             } else if value.is_empty() {
                 return Err(ApiError::arguments("the query parameter `continuationToken` must not be empty"));
             } else {
-                let unfit =
-                    |_| ApiError::new(ErrorCode::InputError, "Invalid continuation token: send one that an answer had");
-                cursor.after = Some(value.parse().map_err(unfit)?);
+                token = Some(value);
             }
         }
-        Ok(cursor)
+        Ok((limit, token))
+    }
+
+    /// The page of a list of tasks that the query string asks for.
+    pub fn page(&self) -> Result<Cursor, ApiError> {
+        let (limit, token) = self.page_and_token()?;
+        let unfit = |_| ApiError::new(ErrorCode::InputError, "Invalid continuation token: send one that an answer had");
+        Ok(Cursor { after: token.map(|token| token.parse().map_err(unfit)).transpose()?, limit })
     }
 
     /// Refuses any query string.
@@ -253,6 +305,10 @@ impl Call {
             ));
         }
         json::check(&self.body).map_err(|error| malformed(&error))?;
+        let first = self.body.iter().find(|byte| !byte.is_ascii_whitespace());
+        if !matches!(first, Some(b'{' | b'[')) {
+            return Err(ApiError::new(ErrorCode::MalformedPayload, "the body must be a JSON object or array"));
+        }
         // What passed the check is JSON. The parser still calls some misfits errors of syntax, such as a number where it
         // wants one of several words.
         serde_json::from_slice(&self.body)

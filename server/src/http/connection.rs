@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
+use http::header::ALLOW;
 use http::{HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -20,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
+use super::compression::compress;
 use super::headers;
 use crate::batch::delivery::Delivery;
 
@@ -159,18 +161,33 @@ async fn answer(
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let trace = headers::trace_of(&request);
     let from_browser = request.headers().contains_key(http::header::ORIGIN);
+    let encodings = request.headers().get(http::header::ACCEPT_ENCODING).cloned();
     let response = if method == http::Method::OPTIONS {
-        let mut response = Response::new(Body::empty());
-        response.headers_mut().insert(http::header::ALLOW, HeaderValue::from_static(headers::METHODS));
-        response
+        preflight(request.uri(), router).await
     } else {
         request.extensions_mut().insert(connection);
         // A router's error type is uninhabited: it always answers.
-        router.oneshot(request).await.unwrap_or_default()
+        compress(encodings.as_ref(), router.oneshot(request).await.unwrap_or_default()).await
     };
     let response = headers::complete(response, &trace, from_browser || method == http::Method::OPTIONS);
     log_access(&method, &path, response.status(), started.elapsed(), peer, &trace);
     Ok(response)
+}
+
+/// The answer to OPTIONS, which is never refused: which methods the path has. A path that leads nowhere has any.
+async fn preflight(uri: &http::Uri, router: Router) -> Response<Body> {
+    // The router is asked, with nothing of the request but its path, so that no operation looks at it.
+    let mut asked = Request::new(Body::empty());
+    *asked.method_mut() = http::Method::OPTIONS;
+    *asked.uri_mut() = uri.path().parse().unwrap_or_default();
+    let refused = router.oneshot(asked).await.unwrap_or_default();
+    let known = refused.headers().get(ALLOW).and_then(|methods| methods.to_str().ok());
+    let methods = known.map_or_else(|| headers::METHODS.to_owned(), |methods| format!("OPTIONS,{methods}"));
+    let mut response = Response::new(Body::empty());
+    response
+        .headers_mut()
+        .insert(ALLOW, HeaderValue::from_str(&methods).unwrap_or(HeaderValue::from_static("OPTIONS")));
+    response
 }
 
 fn log_access(

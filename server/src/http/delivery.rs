@@ -3,12 +3,14 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use axum::Extension;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http_body::{Frame, SizeHint};
 
+use super::compression::AsItIs;
 use super::connection::Connection;
 use crate::batch::delivery::Delivery;
 
@@ -22,7 +24,8 @@ struct Carrier {
 #[must_use]
 pub fn carry(json: String, delivery: Delivery, connection: Option<Connection>) -> Response {
     let body = Carrier { content: Some(Bytes::from(json)), delivery: Some(delivery), connection };
-    ([(CONTENT_TYPE, "application/json")], Body::new(body)).into_response()
+    // Compressed, it would be flushed while the compressor still has the rest.
+    (Extension(AsItIs), [(CONTENT_TYPE, "application/json")], Body::new(body)).into_response()
 }
 
 impl http_body::Body for Carrier {

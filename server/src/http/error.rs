@@ -23,6 +23,9 @@ const RETRY_SECONDS: &str = "1";
 /// How much of a refused body an error repeats, in bytes.
 const REPEATED_BODY_MAX: usize = 16 << 10;
 
+/// Operations whose bodies have secrets.
+const WITH_SECRETS: [&str; 4] = ["createWorker", "updateWorker", "registerWorker", "reregisterWorker"];
+
 /// What is wrong with a request.
 #[derive(Debug)]
 pub struct ApiError {
@@ -83,8 +86,10 @@ impl ApiError {
     pub fn response(self, call: &Call) -> Response {
         let params: serde_json::Map<String, serde_json::Value> =
             call.params.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect();
+        // Errors end up in logs, where secrets must not.
+        let secretive = WITH_SECRETS.contains(&call.name);
         // What we cannot read, such as half a surrogate pair or a key twice, the caller may not be able to read either.
-        let repeated = call.body.len() <= REPEATED_BODY_MAX && json::check(&call.body).is_ok();
+        let repeated = !secretive && call.body.len() <= REPEATED_BODY_MAX && json::check(&call.body).is_ok();
         let payload = if repeated { serde_json::from_slice(&call.body).ok() } else { None };
         let status = StatusCode::from_u16(self.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let time = Timestamp::new(clock::real_now());
@@ -134,7 +139,7 @@ struct RequestInfo<'a> {
     /// The parameters of its path.
     #[schema(value_type = Object)]
     params: serde_json::Map<String, serde_json::Value>,
-    /// Its body, unless that was large or not JSON; then null.
+    /// Its body, unless that was large or not JSON, or may have secrets in it; then null.
     #[schema(value_type = serde_json::Value)]
     payload: Option<&'a RawValue>,
     /// When it was answered.
@@ -145,6 +150,7 @@ impl From<OpError> for ApiError {
     fn from(error: OpError) -> Self {
         let code = match &error {
             OpError::NotFound(_) => ErrorCode::ResourceNotFound,
+            OpError::Expired(_) => ErrorCode::ResourceExpired,
             OpError::Conflict(_) => ErrorCode::RequestConflict,
             OpError::Input(_) => ErrorCode::InputError,
             OpError::NotBuilt(_) => ErrorCode::NotImplemented,
@@ -216,7 +222,16 @@ impl From<Unacceptable> for ApiError {
     }
 }
 
-/// The answer to a path or a method that is not in the route table.
+/// The answer to a method that the route table does not have at this path. The router adds `Allow`.
+pub async fn no_such_method(OriginalUri(uri): OriginalUri) -> Response {
+    if let Some(refused) = super::poll::refuse_unknown_path(&uri) {
+        return refused;
+    }
+    let json = [(CONTENT_TYPE, "application/json")];
+    (StatusCode::METHOD_NOT_ALLOWED, json, r#"{"error":"Method not allowed"}"#).into_response()
+}
+
+/// The answer to a path that is not in the route table.
 pub async fn no_such_route(OriginalUri(uri): OriginalUri) -> Response {
     if let Some(refused) = super::poll::refuse_unknown_path(&uri) {
         return refused;

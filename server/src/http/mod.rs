@@ -2,7 +2,9 @@
 
 pub mod api;
 pub mod app;
+pub mod blobs;
 pub mod call;
+pub mod compression;
 pub mod connection;
 pub mod delivery;
 pub mod docs;
@@ -13,11 +15,13 @@ pub mod poll;
 pub mod routes;
 
 use axum::Router;
+use axum::routing::MethodFilter;
 
 use api::{
-    change_priority, change_task, claim_task, claim_work, clients, clock, counts, create_task, definition,
-    documentation, event_stream, events, health, poll_task_urls, reclaim, report, roles, scopes, status, submit,
-    task_group, task_lists, task_queues, wait,
+    artifact_lists, artifacts, change_priority, change_task, claim_task, claim_work, clients, clock, counts,
+    create_artifact, create_task, definition, documentation, event_stream, events, health, objects, poll_task_urls,
+    queue_lists, queue_views, reclaim, references, report, roles, scopes, status, submit, task_batches, task_group,
+    task_lists, task_queues, wait, worker_manager, workers,
 };
 use app::App;
 use routes::{Methods, Routes, delete, get, on, open, post, put, signed};
@@ -28,7 +32,7 @@ pub fn router(app: App) -> Router {
         .into_router()
         .merge(page::router())
         .fallback(error::no_such_route)
-        .method_not_allowed_fallback(error::no_such_route)
+        .method_not_allowed_fallback(error::no_such_method)
         .with_state(app)
 }
 
@@ -38,25 +42,37 @@ fn routes() -> Routes {
         .route("/__heartbeat__", get(open("heartbeat", health::heartbeat)))
         .route("/__lbheartbeat__", get(open("lbheartbeat", health::lbheartbeat)))
         .route("/__version__", get(open("version", health::version)))
+        .route("/ping", get(open("ping", health::ping)))
         .route("/metrics", get(open("metrics", health::metrics)))
         .route("/robots.txt", get(open("robots", health::robots)))
         .route("/openapi.json", get(open("openapi", documentation::openapi)))
         .route("/docs", get(open("docs", documentation::docs)))
         .route("/docs/", get(open("docsFile", documentation::docs_file)))
         .route("/docs/{file}", get(open("docsFile", documentation::docs_file)))
+        .route("/references/manifest.json", get(open("manifest", references::manifest)))
+        .route("/references/{service}/v1/{reference}", get(open("reference", references::reference)))
+        .route("/schemas/common/{common}", get(open("commonSchema", references::common_schema)))
+        .route("/schemas/{service}/v1/{schema}", get(open("schema", references::schema)))
         .nest("/api/queue/v1", queue_api())
         // Clients from before there were root URLs are given a base URL that ends like this.
         .nest("/v1", queue_api())
         .nest("/api/auth/v1", auth_api())
+        .nest("/api/worker-manager/v1", worker_manager_api())
+        .nest("/api/object/v1", object_api())
         .nest("/api/tenure/v1", own_api())
         .nest(poll::PATH, message_plane())
+        .nest(blobs::PATH, stored_bytes())
 }
 
 /// The Taskcluster Queue API. A queue's id may come as one escaped segment or as two.
 fn queue_api() -> Routes {
     let claim_work = || post(on("claimWork", claim_work::claim_work));
     let pending = || get(on("pendingTasks", counts::pending_tasks));
-    let counts = || get(on("taskQueueCounts", counts::task_queue_counts));
+    let pending_list =
+        || get(on("listPendingTasks", queue_views::unless_queue("pending", queue_lists::list_pending_tasks)));
+    let claimed_list =
+        || get(on("listClaimedTasks", queue_views::unless_queue("claimed", queue_lists::list_claimed_tasks)));
+    let counts = || get(on("taskQueueCounts", queue_views::unless_queue("counts", counts::task_queue_counts)));
     Routes::new()
         .route("/ping", get(open("ping", health::ping)))
         .route("/__heartbeat__", get(open("heartbeat", health::heartbeat)))
@@ -90,6 +106,79 @@ fn queue_api() -> Routes {
         .route("/task-queues/counts", post(on("taskQueueCountsBatch", counts::task_queue_counts_batch)))
         .route("/task-queues/{taskQueueId}/counts", counts())
         .route("/task-queues/{provisionerId}/{workerType}/counts", counts())
+        .route("/tasks", post(on("tasks", task_batches::tasks)))
+        .route("/tasks/status", post(on("statuses", task_batches::statuses)))
+        .route("/task-queues/{taskQueueId}/pending", pending_list())
+        .route("/task-queues/{provisionerId}/{workerType}/pending", pending_list())
+        .route("/task-queues/{taskQueueId}/claimed", claimed_list())
+        .route("/task-queues/{provisionerId}/{workerType}/claimed", claimed_list())
+        .merge(views())
+        .merge(artifact_routes())
+}
+
+/// What is known of queues, provisioners and workers. `/task-queues/acme/linux` is a queue in two segments; where the second
+/// is the last word of another path, that path's handler decides ([`queue_views::unless_queue`]).
+fn views() -> Routes {
+    let task_queue = || get(on("getTaskQueue", queue_views::get_task_queue));
+    let worker =
+        get(on("getWorker", workers::get_worker)).merge(put(on("quarantineWorker", workers::quarantine_worker)));
+    Routes::new()
+        .route("/task-queues", get(on("listTaskQueues", queue_views::list_task_queues)))
+        .route("/task-queues/{taskQueueId}", task_queue())
+        .route("/task-queues/{provisionerId}/{workerType}", task_queue())
+        .route("/provisioners", get(on("listProvisioners", queue_views::list_provisioners)))
+        .route("/provisioners/{provisionerId}", get(on("getProvisioner", queue_views::get_provisioner)))
+        .route("/provisioners/{provisionerId}/worker-types", get(on("listWorkerTypes", queue_views::list_worker_types)))
+        .route(
+            "/provisioners/{provisionerId}/worker-types/{workerType}",
+            get(on("getWorkerType", queue_views::get_worker_type)),
+        )
+        .route(
+            "/provisioners/{provisionerId}/worker-types/{workerType}/workers",
+            get(on("listWorkers", workers::list_workers)),
+        )
+        .route("/provisioners/{provisionerId}/worker-types/{workerType}/workers/{workerGroup}/{workerId}", worker)
+        // One segment less than the line above, so that a worker group called `workers` is no riddle.
+        .route(
+            "/provisioners/{provisionerId}/worker-types/{workerType}/{workerGroup}/{workerId}",
+            put(on("declareWorker", workers::declare_worker)),
+        )
+}
+
+/// Artifacts. A name may have any number of slashes in it, escaped or not.
+fn artifact_routes() -> Routes {
+    let run_artifact = get(on("getArtifact", artifacts::get_artifact))
+        .merge(post(on("createArtifact", create_artifact::create_artifact)))
+        .merge(put(on("finishArtifact", create_artifact::finish_artifact)));
+    Routes::new()
+        .route("/task/{taskId}/runs/{runId}/artifacts", get(on("listArtifacts", artifact_lists::list_artifacts)))
+        .route("/task/{taskId}/runs/{runId}/artifacts/{*name}", run_artifact)
+        .route(
+            "/task/{taskId}/runs/{runId}/artifact-info/{*name}",
+            get(on("artifactInfo", artifact_lists::artifact_info)),
+        )
+        .route("/task/{taskId}/runs/{runId}/artifact-content/{*name}", get(on("artifact", artifacts::artifact)))
+        .route("/task/{taskId}/artifacts", get(on("listLatestArtifacts", artifact_lists::list_latest_artifacts)))
+        .route("/task/{taskId}/artifacts/{*name}", get(on("getLatestArtifact", artifacts::get_latest_artifact)))
+        .route(
+            "/task/{taskId}/artifact-info/{*name}",
+            get(on("latestArtifactInfo", artifact_lists::latest_artifact_info)),
+        )
+        .route("/task/{taskId}/artifact-content/{*name}", get(on("latestArtifact", artifacts::latest_artifact)))
+}
+
+/// The Taskcluster Object API, as far as uploads and downloads need it.
+fn object_api() -> Routes {
+    Routes::new()
+        .route("/ping", get(open("ping", health::ping)))
+        .route("/__heartbeat__", get(open("heartbeat", health::heartbeat)))
+        .route("/__lbheartbeat__", get(open("lbheartbeat", health::lbheartbeat)))
+        .route("/__version__", get(open("version", health::version)))
+        .route("/upload/{*name}", put(on("createUpload", objects::create_upload)))
+        .route("/finish-upload/{*name}", post(on("finishUpload", objects::finish_upload)))
+        .route("/start-download/{*name}", put(on("startDownload", objects::start_download)))
+        .route("/metadata/{*name}", get(on("object", objects::object)))
+        .route("/download/{*name}", get(on("download", objects::download)))
 }
 
 fn task() -> Methods {
@@ -147,17 +236,56 @@ fn own_api() -> Routes {
         .route("/tasks", post(on("createTasks", submit::create_tasks)))
         .route("/tasks/{taskId}/wait", get(on("waitForTask", wait::wait_for_task)))
         .route("/queues", get(on("listQueues", task_queues::list_queues)))
+        .route("/workers/{taskQueueId}/{workerGroup}/{workerId}/removed", removed())
+        .route("/workers/{provisionerId}/{workerType}/{workerGroup}/{workerId}/removed", removed())
         .route("/clock", get(on("getClock", clock::get_clock)))
         .route("/clock/advance", post(on("advanceClock", clock::advance_clock)))
 }
 
+fn removed() -> Methods {
+    post(on("workerRemoved", worker_manager::worker_removed))
+}
+
+/// The Taskcluster Worker Manager API, as far as workers of its static provider call it, and whoever makes them known. A
+/// worker pool's id may come as one escaped segment or as two.
+fn worker_manager_api() -> Routes {
+    let should_terminate = || get(on("shouldWorkerTerminate", worker_manager::should_worker_terminate));
+    Routes::new()
+        .route("/ping", get(open("ping", health::ping)))
+        .route("/__heartbeat__", get(open("heartbeat", health::heartbeat)))
+        .route("/__lbheartbeat__", get(open("lbheartbeat", health::lbheartbeat)))
+        .route("/__version__", get(open("version", health::version)))
+        .route("/worker/register", post(open("registerWorker", worker_manager::register_worker)))
+        .route("/worker/reregister", post(on("reregisterWorker", worker_manager::reregister_worker)))
+        .route("/workers/{workerPoolId}/{workerGroup}/{workerId}", worker())
+        .route("/workers/{provisionerId}/{workerType}/{workerGroup}/{workerId}", worker())
+        .route("/workers/{workerPoolId}/{workerGroup}/{workerId}/should-terminate", should_terminate())
+        .route("/workers/{provisionerId}/{workerType}/{workerGroup}/{workerId}/should-terminate", should_terminate())
+}
+
+fn worker() -> Methods {
+    get(on("worker", worker_manager::worker))
+        .merge(put(on("createWorker", worker_manager::create_worker)))
+        .merge(post(on("updateWorker", worker_manager::update_worker)))
+        .merge(delete(on("removeWorker", worker_manager::remove_worker)))
+}
+
 /// Signed URLs, which Azure's queue clients speak.
 fn message_plane() -> Routes {
+    const GET: MethodFilter = MethodFilter::GET;
+    const DELETE: MethodFilter = MethodFilter::DELETE;
+    const PUT: MethodFilter = MethodFilter::PUT;
     Routes::new()
-        .route("/{queue}", signed(&[("get", "getMessageQueue")], poll::queue))
-        .route("/{queue}/messages", signed(&[("get", "getMessages")], poll::messages))
+        .route("/{queue}", signed(&[(GET, "get", "getMessageQueue")], poll::queue))
+        .route("/{queue}/messages", signed(&[(GET, "get", "getMessages")], poll::messages))
         .route(
             "/{queue}/messages/{messageId}",
-            signed(&[("delete", "deleteMessage"), ("put", "updateMessage")], poll::message),
+            signed(&[(DELETE, "delete", "deleteMessage"), (PUT, "put", "updateMessage")], poll::message),
         )
+}
+
+/// Signed URLs of artifacts' bytes. A name may have any number of slashes in it.
+fn stored_bytes() -> Routes {
+    let methods = [(MethodFilter::PUT, "put", "uploadArtifact"), (MethodFilter::GET, "get", "downloadArtifact")];
+    Routes::new().route("/{*artifact}", signed(&methods, blobs::serve))
 }

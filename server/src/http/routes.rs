@@ -9,7 +9,7 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::handler::Handler;
 use axum::response::Response;
-use axum::routing::{MethodFilter, MethodRouter, any};
+use axum::routing::{MethodFilter, MethodRouter};
 
 use super::app::App;
 use super::call::{Call, Sender};
@@ -53,7 +53,9 @@ impl Routes {
     #[must_use]
     pub fn route(mut self, path: &str, methods: Methods) -> Self {
         let named = methods.named.into_iter();
-        self.list.extend(named.map(|(method, name, sender)| Route { method, path: path.to_owned(), name, sender }));
+        // A parameter that takes slashes is one like any other in the document.
+        let shown = path.replace("{*", "{");
+        self.list.extend(named.map(|(method, name, sender)| Route { method, path: shown.clone(), name, sender }));
         Self { router: self.router.route(path, methods.router), list: self.list }
     }
 
@@ -63,6 +65,13 @@ impl Routes {
         let below = |route: Route| Route { path: format!("{path}{}", route.path), ..route };
         self.list.extend(inner.list.into_iter().map(below));
         Self { router: self.router.nest(path, inner.router), list: self.list }
+    }
+
+    /// Adds the lines of another table.
+    #[must_use]
+    pub fn merge(mut self, other: Self) -> Self {
+        self.list.extend(other.list);
+        Self { router: self.router.merge(other.router), list: self.list }
     }
 
     /// What the document needs to know.
@@ -124,13 +133,16 @@ fn with(filter: MethodFilter, method: &'static str, operation: Operation) -> Met
 }
 
 /// A handler that looks at the method itself; it serves these operations and refuses every other method in its own way.
-pub fn signed<H, T>(named: &[(&'static str, &'static str)], handler: H) -> Methods
+pub fn signed<H, T>(named: &[(MethodFilter, &'static str, &'static str)], handler: H) -> Methods
 where
     H: Handler<T, App>,
     T: 'static,
 {
-    let named = named.iter().map(|&(method, name)| (method, name, Sender::Anybody)).collect();
-    Methods { router: any(handler), named }
+    // Although one handler serves them all, the router must know them: it says in `Allow` which there are.
+    let serve = |router: MethodRouter<App>, filter| router.on(filter, handler.clone());
+    let router = named.iter().map(|(filter, ..)| *filter).fold(MethodRouter::new(), serve);
+    let named = named.iter().map(|&(_, method, name)| (method, name, Sender::Anybody)).collect();
+    Methods { router: router.fallback(handler), named }
 }
 
 /// Turns an operation's handler, a function from the application and the call to an answer, into a method of a route.

@@ -3,6 +3,7 @@
 use chrono::{DateTime, Utc};
 use tenure_api::ids::{RunId, TaskQueueId};
 
+use crate::domain::create::shown_definition;
 use crate::domain::task::{EndedRun, Last, OpenRun, Task, Tenancy};
 use crate::store::decode::{Row, Undecodable};
 use crate::store::hot::claim::Claimed;
@@ -48,7 +49,7 @@ pub fn granted(
         run: open.run,
         now: row.started,
         scopes: row.scopes,
-        definition: Some(row.definition),
+        definition: Some(shown_definition(row.definition, columns.priority(row.priority)?)),
         task: Task {
             id: columns.slug("id", row.id)?,
             seq: row.seq,

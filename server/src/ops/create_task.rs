@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::OpError;
 use crate::batch::{Operation, Verdict};
-use crate::domain::create::{Awaited, NewTask, date_refusal, dependency_refusal, same_definition};
+use crate::domain::create::{Awaited, NewTask, date_refusal, dependency_refusal, same_definition, shown_definition};
 use crate::domain::task::{Last, OpenRun, Task};
 use crate::store::dependencies::{self, Edge, Required, Wanted};
 use crate::store::groups;
@@ -180,8 +180,11 @@ pub(super) async fn diagnose(
     awaited: &[(TaskId, Awaited)],
 ) -> Result<Verdict<Task>, sqlx::Error> {
     let id = task.id.uuid();
-    if let Some(definition) = tasks::find_definition(conn, id).await? {
-        if !same_definition(&definition, &task.definition) {
+    if let Some((stored, priority)) = tasks::find_definition_and_priority(conn, id).await? {
+        // Whoever read the task sends what was shown to him.
+        let repeated = same_definition(&stored, &task.definition)
+            || same_definition(&shown_definition(stored, priority), &task.definition);
+        if !repeated {
             return Ok(Verdict::Refused(OpError::Conflict(format!(
                 "task {} exists already with another definition; choose another taskId",
                 task.id

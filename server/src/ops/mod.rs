@@ -6,16 +6,22 @@ pub mod change_task;
 pub mod claim_task;
 pub mod claim_work;
 pub mod clients;
+pub mod create_artifact;
 pub mod create_task;
+pub mod list_runs;
 pub mod list_tasks;
 pub mod messages;
+pub mod objects;
 pub mod reclaim;
+pub mod registrations;
 pub mod report;
 pub mod roles;
 pub mod status;
 pub mod submit;
 pub mod task_group;
 pub mod wait;
+pub mod worker_removed;
+pub mod workers;
 
 use std::sync::Arc;
 
@@ -27,6 +33,9 @@ pub enum OpError {
     /// What the request names does not exist.
     #[error("{0}")]
     NotFound(String),
+    /// What the request names was there, but its time is over.
+    #[error("{0}")]
+    Expired(String),
     /// The state forbids it.
     #[error("{0}")]
     Conflict(String),
@@ -53,6 +62,7 @@ impl OpError {
     pub fn at(self, place: &str) -> Self {
         match self {
             Self::NotFound(message) => Self::NotFound(format!("{place}{message}")),
+            Self::Expired(message) => Self::Expired(format!("{place}{message}")),
             Self::Conflict(message) => Self::Conflict(format!("{place}{message}")),
             Self::Input(message) => Self::Input(format!("{place}{message}")),
             Self::NotBuilt(message) => Self::NotBuilt(format!("{place}{message}")),

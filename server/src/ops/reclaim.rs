@@ -11,10 +11,12 @@ use super::{OpError, refused};
 use crate::batch::{Operation, Verdict};
 use crate::domain::lifecycle::{Event, apply};
 use crate::domain::task::{EndedRun, Last, OpenRun, Task, Tenancy};
+use crate::domain::worker::{Sight, WorkerKey};
 use crate::store::decode::Row;
 use crate::store::hot::reclaim::{self, Member, Renewed};
 use crate::store::queues::Queues;
 use crate::store::{claims, tasks};
+use crate::workers::Workers;
 
 /// The operation.
 pub struct Reclaim {
@@ -24,6 +26,8 @@ pub struct Reclaim {
     pub pool: PgPool,
     /// The term of a claim.
     pub term: Duration,
+    /// Who is seen.
+    pub workers: Workers,
 }
 
 /// A claim to renew.
@@ -92,6 +96,8 @@ impl Operation for Reclaim {
 
 impl Reclaim {
     async fn granted(&self, row: Renewed, ended: Vec<EndedRun>) -> Result<Granted, sqlx::Error> {
+        let worker = WorkerKey { queue: row.queue, group: row.worker_group.clone(), id: row.worker_id.clone() };
+        self.workers.saw(worker, Sight::Reclaim);
         let columns = Row { table: "claims", task: row.id };
         let open = OpenRun {
             run: columns.run(row.run)?,

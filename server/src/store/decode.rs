@@ -38,6 +38,12 @@ pub struct Row {
 }
 
 impl Row {
+    /// A column whose value does not fit the others of its row.
+    #[must_use]
+    pub fn unfit(self, column: &'static str, value: impl Into<i64>) -> Undecodable {
+        self.bad(column, value)
+    }
+
     fn bad(self, column: &'static str, value: impl Into<i64>) -> Undecodable {
         Undecodable { table: self.table, column, task: self.task, value: value.into() }
     }

@@ -25,8 +25,8 @@ pub struct Slice {
 
 /// Forgets a slice of the tasks that have expired. A task that has many edges loses those first.
 ///
-/// A task is kept until its deadline was dealt with, and until the log has been read of its end: whoever reads the log
-/// asks for the task's group.
+/// A task is kept until its deadline was dealt with, until its artifacts have been removed, and until the log has been read
+/// of its end: whoever reads the log asks for the task's group.
 pub async fn forget_tasks(conn: &mut PgConnection) -> Result<Slice, sqlx::Error> {
     let mut transaction = conn.begin().await?;
     avoid_scans(&mut transaction).await?;
@@ -43,7 +43,11 @@ pub async fn forget_tasks(conn: &mut PgConnection) -> Result<Slice, sqlx::Error>
     )
     .fetch_all(&mut *transaction)
     .await?;
-    let (ids, seqs): (Vec<Uuid>, Vec<i64>) = locked.into_iter().map(|row| (row.id, row.seq)).unzip();
+    // A new look: an artifact may have come until the task was locked.
+    let seqs: Vec<i64> = locked.iter().map(|row| row.seq).collect();
+    let with_artifacts = list_with_artifacts(&mut transaction, &seqs).await?;
+    let bare = locked.into_iter().filter(|row| !with_artifacts.contains(&row.seq));
+    let (ids, seqs): (Vec<Uuid>, Vec<i64>) = bare.map(|row| (row.id, row.seq)).unzip();
     let places: Vec<String> = ids.iter().filter_map(|id| due.get(id).cloned()).collect();
     let edges = forget_edges(&mut transaction, &ids, &seqs).await?;
     let forgotten =
@@ -67,12 +71,25 @@ async fn list_due(transaction: &mut PgConnection) -> Result<HashMap<Uuid, String
         SELECT x.id, x.ctid::text AS "place!" FROM task_times x
         WHERE x.expires <= (SELECT now FROM moment) AND x.deadline IS NULL
           AND NOT EXISTS (SELECT FROM unread u WHERE u.seq = x.seq)
+          AND NOT EXISTS (SELECT FROM artifacts a WHERE a.seq = x.seq)
         ORDER BY x.expires LIMIT $1"#,
         TASKS_MAX
     )
     .fetch_all(transaction)
     .await?;
     Ok(rows.into_iter().map(|row| (row.id, row.place)).collect())
+}
+
+/// Those of these tasks that have artifacts.
+async fn list_with_artifacts(transaction: &mut PgConnection, seqs: &[i64]) -> Result<Vec<i64>, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"-- list_with_artifacts
+        SELECT i.seq AS "seq!" FROM unnest($1::bigint[]) AS i(seq)
+        WHERE EXISTS (SELECT FROM artifacts a WHERE a.seq = i.seq)"#,
+        seqs
+    )
+    .fetch_all(transaction)
+    .await
 }
 
 async fn forget_edges(transaction: &mut PgConnection, ids: &[Uuid], seqs: &[i64]) -> Result<u64, sqlx::Error> {

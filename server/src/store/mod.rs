@@ -2,7 +2,9 @@
 
 pub mod hot;
 
+pub mod artifacts;
 pub mod bells;
+pub mod blobs;
 pub mod claims;
 pub mod clients;
 pub mod clock;
@@ -19,14 +21,20 @@ pub mod groups;
 pub mod idempotency;
 pub mod marks;
 pub mod messages;
+pub mod objects;
 pub mod page;
 pub mod priorities;
+pub mod queue_lists;
+pub mod queue_views;
 pub mod queues;
 pub mod roles;
 pub mod scheduling;
 pub mod schema;
 pub mod session;
 pub mod tasks;
+pub mod worker_manager;
+pub mod worker_removals;
+pub mod workers;
 
 /// Advisory locks of the database, each held by one actor at a time among all servers.
 pub mod advisory {
@@ -38,4 +46,6 @@ pub mod advisory {
     pub const FOLD: i64 = 0x7465_6e75_7265_0003;
     /// Moving the manual clock.
     pub const CLOCK: i64 = 0x7465_6e75_7265_0004;
+    /// The first half of a lock on the name of stored bytes; the second is the name's hash.
+    pub const BLOB_NAMES: i32 = 0x7465_6e75;
 }

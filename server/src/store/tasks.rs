@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
+use tenure_api::states::Priority;
 use uuid::Uuid;
 
 use super::decode::{Row, Undecodable};
@@ -116,7 +117,23 @@ pub async fn load_history(conn: &mut PgConnection, seqs: &[i64]) -> Result<HashM
     Ok(history)
 }
 
-/// The definition of a task, as JSON text.
+/// The definition of a task, as JSON text, and the priority that the task has now.
+pub async fn find_definition_and_priority(
+    conn: &mut PgConnection,
+    id: Uuid,
+) -> Result<Option<(String, Priority)>, sqlx::Error> {
+    let row = sqlx::query!(
+        "-- find_definition_and_priority
+        SELECT d.definition, t.priority FROM tasks t JOIN task_definitions d ON d.seq = t.seq WHERE t.id = $1",
+        id
+    )
+    .fetch_optional(conn)
+    .await?;
+    let Some(row) = row else { return Ok(None) };
+    Ok(Some((row.definition, Row { table: "tasks", task: id }.priority(row.priority)?)))
+}
+
+/// The definition of a task as it was created, as JSON text.
 pub async fn find_definition(conn: &mut PgConnection, id: Uuid) -> Result<Option<String>, sqlx::Error> {
     sqlx::query_scalar!(
         "-- find_definition\nSELECT d.definition FROM tasks t JOIN task_definitions d ON d.seq = t.seq WHERE t.id = $1",
@@ -146,6 +163,17 @@ pub async fn list_definitions(
     .fetch_all(conn)
     .await?;
     Ok(rows.into_iter().map(|row| (row.id, row.definition)).collect())
+}
+
+/// Those of these ids that tasks have, in order.
+pub async fn list_existing(conn: &mut PgConnection, ids: &[Uuid]) -> Result<Vec<Uuid>, sqlx::Error> {
+    sqlx::query_scalar!(
+        "-- list_existing
+        SELECT t.id FROM unnest($1::uuid[]) AS i(id) JOIN tasks t ON t.id = i.id ORDER BY t.id",
+        ids
+    )
+    .fetch_all(conn)
+    .await
 }
 
 /// The scheduler of a group and since when it is sealed.
@@ -222,6 +250,11 @@ fn ended_run(row: RunRow) -> Result<EndedRun, Undecodable> {
 pub async fn lock(conn: &mut PgConnection, id: Uuid) -> Result<(), sqlx::Error> {
     sqlx::query!("-- lock_task\nSELECT FROM tasks WHERE id = $1 FOR UPDATE", id).execute(conn).await?;
     Ok(())
+}
+
+/// Locks a task; the key of its queue, if it exists.
+pub async fn lock_in_queue(conn: &mut PgConnection, id: Uuid) -> Result<Option<i32>, sqlx::Error> {
+    sqlx::query_scalar!("-- lock_task\nSELECT queue FROM tasks WHERE id = $1 FOR UPDATE", id).fetch_optional(conn).await
 }
 
 /// Those of these tasks that are resolved.

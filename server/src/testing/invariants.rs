@@ -111,6 +111,23 @@ pub const CHECKS: &[(&str, &str)] = &[
         "SELECT e.dependent::text FROM dependencies e WHERE NOT EXISTS (SELECT FROM tasks t WHERE t.id = e.dependent)",
     ),
     (
+        "Artifacts: each belongs to a run of a task that outlives it, and that somebody has claimed",
+        "SELECT 'artifact ' || a.name || ' of seq ' || a.seq || ' run ' || a.run
+         FROM artifacts a
+         LEFT JOIN (SELECT seq, run, started FROM runs UNION ALL SELECT seq, run, started FROM claims) r
+                ON r.seq = a.seq AND r.run = a.run
+         LEFT JOIN task_definitions d ON d.seq = a.seq
+         WHERE r.started IS NULL OR d.expires IS NULL OR a.expires > d.expires",
+    ),
+    (
+        "Artifacts: one that is an object and can be read has an object, whose upload is finished and is the same",
+        "SELECT 'artifact ' || a.name || ' of seq ' || a.seq || ' run ' || a.run
+         FROM artifacts a
+         WHERE a.storage_type = 2 AND a.present AND a.expires > (SELECT now FROM moment)
+           AND NOT EXISTS (SELECT FROM objects o WHERE o.upload = a.upload AND o.finished AND o.expires = a.expires
+                           AND right(o.name, length(a.name) + 1) = '/' || a.name)",
+    ),
+    (
         "I4: the counts equal a recount",
         "SELECT 'queue ' || queue || ': counted ' || sum(n) || ' pending and ' || sum(m) || ' claimed too many'
          FROM (SELECT queue, pending AS n, claimed AS m FROM counters

@@ -8,19 +8,24 @@ use chrono::TimeDelta;
 use serde_json::json;
 use sqlx::postgres::PgConnectOptions;
 use tenure_api::bodies::CreateTaskRequest;
+use tenure_api::credentials::SigningKey;
 use tenure_api::ids::{RunId, TaskId, TaskQueueId};
 use tenure_api::states::Priority;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use uuid::Uuid;
 
 use crate::background::Context;
 use crate::background::groups::Memory;
+use crate::background::removals::Told;
 use crate::batch::Batcher;
 use crate::batch::claim_line::{self, Answer, ClaimLine};
 use crate::batch::delivery::HandBack;
 use crate::batch::marks::MarkTable;
 use crate::batch::message_queue::MessageQueue;
+use crate::blobs::Blobs;
 use crate::clock::ClockSkew;
+use crate::config::{ArtifactSettings, ArtifactsPlace};
 use crate::domain::create::NewTask;
 use crate::domain::lifecycle::Report;
 use crate::domain::message::QueueName;
@@ -36,6 +41,7 @@ use crate::store::hot::messages::Got;
 use crate::store::queues::Queues;
 use crate::store::session;
 use crate::wakeup::Bells;
+use crate::workers::Workers;
 
 /// The term of claims unless a test says otherwise.
 pub const TERM: Duration = Duration::from_secs(1200);
@@ -87,6 +93,7 @@ impl Queue {
     pub fn start_apart(options: &PgConnectOptions, line_options: &PgConnectOptions, term: Duration) -> Self {
         let (tasks, stop, bells) = (TaskTracker::new(), CancellationToken::new(), Bells::default());
         let (pool, queues, marks) = (session::pool(options), Queues::default(), MarkTable::default());
+        let workers = Workers::default();
         let back = HandBack::start(options, bells.clone(), &tasks, stop.clone());
         let line = claim_line::Parts {
             database: line_options.clone(),
@@ -96,8 +103,9 @@ impl Queue {
             bells: bells.clone(),
             back: back.clone(),
             term,
+            workers: workers.clone(),
         };
-        let reclaim = Reclaim { queues: queues.clone(), pool: pool.clone(), term };
+        let reclaim = Reclaim { queues: queues.clone(), pool: pool.clone(), term, workers: workers.clone() };
         let report = ReportRun { queues: queues.clone(), pool: pool.clone(), bells: bells.clone() };
         let get = GetMessages { marks: marks.clone(), reservation: RESERVATION };
         let delete = DeleteMessages { visibility: VISIBILITY };
@@ -111,11 +119,14 @@ impl Queue {
             line: ClaimLine::start(line, &tasks, stop.clone()),
             back,
             passes: Context {
+                blobs: no_blobs(),
                 pool,
                 bells,
                 event_retention: Duration::from_secs(3600),
                 witnesses: Memory::default(),
+                told: Told::default(),
                 skew: ClockSkew::default(),
+                workers,
             },
             marks,
             queues,
@@ -196,7 +207,9 @@ impl Queue {
     pub async fn claim_task(&self, task: TaskId, run: RunId, worker: &str) -> Result<Granted, OpError> {
         let (worker_group, worker_id) = ("group".to_owned(), worker.to_owned());
         let request = claim_task::Request { task, run, worker_group, worker_id };
-        claim_task::claim_task(&self.passes.pool, self.term, &request).await.expect("the database answers")
+        claim_task::claim_task(&self.passes.pool, &self.passes.workers, self.term, &request)
+            .await
+            .expect("the database answers")
     }
 
     /// A report.
@@ -271,4 +284,10 @@ pub fn new_task_with_id(id: TaskId, queue: &str, fields: &serde_json::Value) -> 
     let body = body.to_string();
     let request: CreateTaskRequest<'_> = serde_json::from_str(&body).expect("a body of createTask");
     NewTask::from_request(id, &request).expect("an acceptable task")
+}
+
+/// A store of bytes whose folder is made when it is used, which these tests do not.
+fn no_blobs() -> Blobs {
+    let place = ArtifactsPlace::Folder(std::env::temp_dir().join(format!("tenure-artifacts-{}", Uuid::new_v4())));
+    Blobs::new(vec![SigningKey::new(b"tests")], "http://localhost", &ArtifactSettings { place, size_max: 1 << 20 })
 }

@@ -43,6 +43,21 @@ const BREAKAGES: &[(&str, &str)] = &[
       FROM pending LIMIT 1", "I2: no two pending runs"),
     ("UPDATE pending SET reserved_until = now()", "Messages: a run is kept"),
     ("UPDATE pending SET dequeued = 1", "Messages: a run is kept"),
+    (
+        "INSERT INTO artifacts SELECT seq, 0, 'public/a', 1, 'text/plain', 1, now(), now(), true FROM pending",
+        "Artifacts: each belongs to a run",
+    ),
+    (
+        "INSERT INTO artifacts SELECT c.seq, c.run, 'public/a', 1, 'text/plain', 1, d.expires + '1 s', d.expires + '1 s', true
+         FROM claims c JOIN task_definitions d ON d.seq = c.seq",
+        "Artifacts: each belongs to a run",
+    ),
+    (
+        "INSERT INTO artifacts (seq, run, name, storage_type, content_type, expires, removable, present, upload)
+         SELECT c.seq, c.run, 'public/a', 2, 'text/plain', d.expires, d.expires, true, gen_random_uuid()
+         FROM claims c JOIN task_definitions d ON d.seq = c.seq",
+        "Artifacts: one that is an object",
+    ),
     ("DELETE FROM counter_deltas WHERE claimed = 1", "I4: the counts"),
     ("INSERT INTO counters SELECT id, 1, 0 FROM task_queues", "I4: the counts"),
     ("DELETE FROM outbox_new", "I5: each outbox row waits"),

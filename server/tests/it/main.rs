@@ -2,11 +2,16 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
+mod artifacts;
 mod batching;
+mod blobs;
 mod explain;
 mod graph;
 mod invariants;
+mod lists;
 mod messages;
 mod races;
+mod removals;
 mod servers;
 mod support;
+mod workers;

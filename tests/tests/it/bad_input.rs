@@ -192,6 +192,8 @@ async fn a_body_that_is_not_acceptable_json_is_malformed() {
         ("half", good.as_bytes()[..good.len() - 1].to_vec()),
         ("more behind it", format!("{good}{{}}").into_bytes()),
         ("text", b"task=1".to_vec()),
+        ("a string", b"\"task\"".to_vec()),
+        ("a number", b" 1".to_vec()),
         ("too deep", nested(99).into_bytes()),
         ("far too deep", nested(200_000).into_bytes()),
         ("not UTF-8", spliced(&good, b"\xff\xfe")),
@@ -308,7 +310,12 @@ async fn a_parameter_of_the_path_is_refused_by_name() {
     for queue in ["noslash", "p%2FW", "p%2Fw%2Fx", "p/W", "a%20b/w", "p%2F", "%00%2Fw"] {
         cases.push(("POST", format!("/claim-work/{queue}"), Some(worker.as_str()), "queue"));
         cases.push(("GET", format!("/pending/{queue}"), None, "queue"));
-        cases.push(("GET", format!("/task-queues/{queue}/counts"), None, "queue"));
+        cases.push(("GET", format!("/task-queues/{queue}"), None, "queue"));
+        // `noslash/counts` is a queue.
+        let named = if queue == "noslash" { "no.slash" } else { queue };
+        for list in ["counts", "pending", "claimed"] {
+            cases.push(("GET", format!("/task-queues/{named}/{list}"), None, "queue"));
+        }
     }
     // What is not UTF-8 has no name yet.
     cases.push(("GET", "/task/%FF/status".to_owned(), None, "path"));
@@ -341,6 +348,10 @@ async fn a_query_parameter_that_nobody_declared_is_refused_by_name() {
         ("GET", "/pending/bad%2Finput?unheard=1".to_owned(), None),
         ("GET", "/task-queues/bad%2Finput/counts?unheard=1".to_owned(), None),
         ("POST", "/task-queues/counts?unheard=1".to_owned(), Some(json!({"taskQueueIds": []}))),
+        ("POST", "/tasks?unheard=1".to_owned(), Some(json!({"taskIds": []}))),
+        ("POST", "/tasks/status?unheard=1".to_owned(), Some(json!({"taskIds": []}))),
+        ("GET", "/task-queues/bad%2Finput/pending?unheard=1".to_owned(), None),
+        ("GET", "/task-queues/bad/input/claimed?unheard=1".to_owned(), None),
         ("GET", "/api/tenure/v1/clock?unheard=1".to_owned(), None),
         ("GET", "/api/tenure/v1/events?unheard=1".to_owned(), None),
     ];
@@ -410,12 +421,10 @@ async fn bodies_of_workers_are_checked_field_by_field() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_path_or_method_that_nobody_knows_is_not_found() {
+async fn a_path_that_nobody_knows_is_not_found() {
     let rig = Rig::start().await;
     let task = new_task();
     for (method, target) in [
-        ("POST", "/".to_owned()),
-        ("GET", "/logout".to_owned()),
         ("GET", "/Task/x".to_owned()),
         ("GET", QUEUE_API.to_owned()),
         ("GET", format!("{QUEUE_API}/")),
@@ -423,15 +432,51 @@ async fn a_path_or_method_that_nobody_knows_is_not_found() {
         ("GET", format!("{QUEUE_API}/Task/{task}")),
         ("GET", format!("{QUEUE_API}/task/{task}/status/")),
         ("GET", format!("{QUEUE_API}//task/{task}")),
-        ("DELETE", format!("{QUEUE_API}/task/{task}")),
-        ("POST", format!("{QUEUE_API}/task/{task}")),
-        ("GET", format!("{QUEUE_API}/claim-work/p%2Fw")),
-        ("BREW", format!("{QUEUE_API}/ping")),
         ("GET", format!("{QUEUE_API}/claim-work/a/b/c")),
     ] {
         let reply = rig.send(&Raw::new(method, &target)).await;
         assert_eq!((reply.status, reply.text().as_str()), (404, r#"{"error":"Not found"}"#), "{method} {target}");
         assert_eq!(reply.header("content-type"), Some("application/json"), "{method} {target}");
+    }
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_method_that_a_path_does_not_have_is_refused_and_the_answer_names_those_that_it_has() {
+    let rig = Rig::start().await;
+    let task = new_task();
+    for (method, target, allowed) in [
+        ("POST", "/".to_owned(), "GET,HEAD"),
+        ("GET", "/logout".to_owned(), "POST"),
+        ("DELETE", format!("{QUEUE_API}/task/{task}"), "GET,HEAD,PUT"),
+        ("POST", format!("{QUEUE_API}/task/{task}"), "GET,HEAD,PUT"),
+        ("GET", format!("{QUEUE_API}/claim-work/p%2Fw"), "POST"),
+        ("BREW", format!("{QUEUE_API}/ping"), "GET,HEAD"),
+    ] {
+        let reply = rig.send(&Raw::new(method, &target)).await;
+        let text = reply.text();
+        assert_eq!((reply.status, text.as_str()), (405, r#"{"error":"Method not allowed"}"#), "{method} {target}");
+        assert_eq!(reply.header("content-type"), Some("application/json"), "{method} {target}");
+        assert_eq!(reply.header("allow"), Some(allowed), "{method} {target}");
+        let options = rig.send(&Raw::new("OPTIONS", &target)).await;
+        assert_eq!((options.status, options.header("allow")), (200, Some(&*format!("OPTIONS,{allowed}"))), "{target}");
+    }
+    let message = "/api/tenure/v1/messages/queue-1-4/messages/00000001-0000-4000-8000-000000000001";
+    let options = rig.send(&Raw::new("OPTIONS", message)).await;
+    assert_eq!((options.status, options.header("allow")), (200, Some("OPTIONS,DELETE,PUT")));
+    let nowhere = rig.send(&Raw::new("OPTIONS", "/nowhere")).await;
+    assert_eq!(nowhere.status, 200);
+    assert!(nowhere.header("allow").is_some_and(|methods| methods.contains("DELETE")), "it leads nowhere");
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_signed_path_that_is_not_utf_8_is_refused_as_every_signed_url_that_was_changed() {
+    let rig = Rig::start().await;
+    for target in ["queue-%ff", "queue-%ff/messages", "queue-1-4/messages/%ff"] {
+        let reply = rig.send(&Raw::new("GET", &format!("/api/tenure/v1/messages/{target}?sig=x"))).await;
+        assert_eq!(reply.status, 403, "{target}: {}", reply.text());
+        assert_eq!(reply.header("x-ms-error-code"), Some("AuthenticationFailed"), "{target}");
     }
     rig.server.stop().await;
 }

@@ -9,9 +9,13 @@
 #![expect(clippy::unwrap_used, reason = "everything here is a test or a part of one")]
 
 mod accounts;
+mod artifacts;
 mod authentication;
 mod bad_input;
+mod blobs;
 mod command_line;
+mod conventions;
+mod endpoints;
 mod event_stream;
 mod events;
 mod faults;
@@ -19,6 +23,7 @@ mod faults_of_the_database;
 mod health;
 mod history;
 mod hung_up;
+mod objects;
 mod openapi;
 mod page;
 mod poll;
@@ -30,5 +35,9 @@ mod signed_urls;
 mod sse;
 mod submit;
 mod under_load;
+mod upstream;
 mod waiting;
 mod who_am_i;
+mod worker_artifacts;
+mod worker_manager;
+mod workers;

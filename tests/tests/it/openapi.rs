@@ -21,16 +21,38 @@ const WALK: &[&str] = &[
     "openapi",
     "docs",
     "docsFile",
+    "manifest",
+    "reference",
+    "schema",
+    "commonSchema",
     "createTask",
     "task",
     "status",
     "pendingTasks",
     "taskQueueCounts",
     "taskQueueCountsBatch",
+    "tasks",
+    "statuses",
+    "listPendingTasks",
+    "listClaimedTasks",
     "pollTaskUrls",
     "claimWork",
     "claimTask",
     "reclaimTask",
+    "createArtifact",
+    "listArtifacts",
+    "listLatestArtifacts",
+    "artifactInfo",
+    "latestArtifactInfo",
+    "getArtifact",
+    "getLatestArtifact",
+    "artifact",
+    "latestArtifact",
+    "createUpload",
+    "finishUpload",
+    "startDownload",
+    "object",
+    "download",
     "reportCompleted",
     "new task",
     "createTask",
@@ -55,6 +77,16 @@ const WALK: &[&str] = &[
     "cancelTaskGroup",
     "createTasks",
     "listQueues",
+    "listTaskQueues",
+    "getTaskQueue",
+    "listProvisioners",
+    "getProvisioner",
+    "listWorkerTypes",
+    "getWorkerType",
+    "listWorkers",
+    "getWorker",
+    "quarantineWorker",
+    "declareWorker",
     "createRole",
     "role",
     "updateRole",
@@ -72,6 +104,13 @@ const WALK: &[&str] = &[
     "listClients",
     "deleteClient",
     "deleteRole",
+    "createWorker",
+    "worker",
+    "updateWorker",
+    "registerWorker",
+    "shouldWorkerTerminate",
+    "workerRemoved",
+    "removeWorker",
     "authenticateHawk",
     "testAuthenticate",
     "listEvents",
@@ -79,31 +118,76 @@ const WALK: &[&str] = &[
     "getClock",
     "advanceClock",
 ];
-/// Need a signature that no document can hold; other tests send them.
-const BY_SIGNATURE: &[&str] =
-    &["getMessageQueue", "getMessages", "updateMessage", "deleteMessage", "testAuthenticateGet"];
+/// Need a signature or a secret that no document can hold; other tests send them.
+const BY_SIGNATURE: &[&str] = &[
+    "getMessageQueue",
+    "getMessages",
+    "updateMessage",
+    "deleteMessage",
+    "testAuthenticateGet",
+    "reregisterWorker",
+    "uploadArtifact",
+    "downloadArtifact",
+];
+
+/// Needs the uploadId of an answer, which no document can hold; other tests send it.
+const BY_UPLOAD: &[&str] = &["finishArtifact"];
 
 /// An operation of the document.
-struct Operation {
-    method: String,
-    path: String,
-    described: Value,
+pub struct Operation {
+    pub method: String,
+    pub path: String,
+    pub described: Value,
 }
 
 impl Operation {
-    fn find(document: &Value, name: &str) -> Self {
-        let paths = document["paths"].as_object().unwrap();
-        let all = paths.iter().flat_map(|(path, methods)| {
-            methods.as_object().unwrap().iter().map(move |(method, described)| (path, method, described))
-        });
-        let (path, method, described) = all
-            .into_iter()
-            .find(|(_, _, described)| described["operationId"] == name)
-            .unwrap_or_else(|| panic!("the document has no {name}"));
-        Self { method: method.to_uppercase(), path: path.clone(), described: described.clone() }
+    /// Every operation, in the order of their paths.
+    pub fn all(document: &Value) -> Vec<Self> {
+        let of_path = |(path, methods): (&String, &Value)| {
+            let methods = methods.as_object().unwrap().iter();
+            let one = |(method, described): (&String, &Value)| Self {
+                method: method.to_uppercase(),
+                path: path.clone(),
+                described: described.clone(),
+            };
+            methods.map(one).collect::<Vec<_>>()
+        };
+        document["paths"].as_object().unwrap().iter().flat_map(of_path).collect()
     }
 
-    fn body(&self) -> Value {
+    pub fn find(document: &Value, name: &str) -> Self {
+        let found = Self::all(document).into_iter().find(|operation| operation.name() == name);
+        found.unwrap_or_else(|| panic!("the document has no {name}"))
+    }
+
+    pub fn name(&self) -> &str {
+        self.described["operationId"].as_str().unwrap()
+    }
+
+    /// The names of its parameters in the path, in the query, or among the headers.
+    pub fn parameters(&self, place: &str) -> Vec<String> {
+        let parameters = self.described["parameters"].as_array().unwrap().iter();
+        let names = parameters.filter(|one| one["in"] == place).map(|one| one["name"].as_str().unwrap().to_owned());
+        names.collect()
+    }
+
+    /// The codes of its errors.
+    pub fn refusals(&self) -> Vec<String> {
+        let responses = self.described["responses"].as_object().unwrap().values();
+        let codes = |response: &Value| {
+            let schema = &response["content"]["application/json"]["schema"];
+            schema["properties"]["code"]["enum"].as_array().cloned().unwrap_or_default()
+        };
+        responses.flat_map(codes).map(|code| code.as_str().unwrap().to_owned()).collect()
+    }
+
+    /// Whether that is one of its errors.
+    pub fn refuses(&self, code: &str) -> bool {
+        self.refusals().iter().any(|known| known == code)
+    }
+
+    /// The example of its body; null if it takes none.
+    pub fn body(&self) -> Value {
         self.described["requestBody"]["content"]["application/json"]["example"].clone()
     }
 
@@ -215,7 +299,7 @@ fn strict(document: &Value) -> Value {
 
 /// That a JSON answer is one of those that the operation may give.
 #[track_caller]
-fn fits(document: &Value, name: &str, operation: &Operation, reply: &RawReply) {
+pub fn fits(document: &Value, name: &str, operation: &Operation, reply: &RawReply) {
     let promised = &operation.described["responses"][reply.status.to_string()];
     assert!(promised.is_object(), "{name} answered {}, which is not described: {}", reply.status, reply.text());
     for header in promised["headers"].as_object().into_iter().flat_map(serde_json::Map::keys) {
@@ -226,7 +310,9 @@ fn fits(document: &Value, name: &str, operation: &Operation, reply: &RawReply) {
         return;
     };
     let media_type = reply.header("content-type").unwrap_or_default().split(';').next().unwrap();
-    let Some(described) = content.get(media_type) else { panic!("{name} answered {media_type}: {content:#?}") };
+    let Some(described) = content.get(media_type).or_else(|| content.get("*/*")) else {
+        panic!("{name} answered {media_type}: {content:#?}")
+    };
     if media_type == "application/json" {
         let mut schema = described["schema"].clone();
         schema["components"] = strict(document);
@@ -274,14 +360,14 @@ async fn every_operation_does_what_the_document_says_for_who_has_the_described_s
         }
         let caller = make_client(&rig, &id, &scopes).await;
         let reply = rig.send(&operation.request().authorization(&caller)).await;
-        assert!((200..300).contains(&reply.status), "{name} with {scopes:?}: {}", reply.text());
+        assert!((200..400).contains(&reply.status), "{name} with {scopes:?}: {}", reply.text());
         fits(&document, name, &operation, &reply);
     }
     let paths = document["paths"].as_object().unwrap();
     let all = paths.values().flat_map(|methods| methods.as_object().unwrap().values());
     let unsent: Vec<&str> = all
         .filter_map(|described| described["operationId"].as_str())
-        .filter(|name| !sent.contains(*name) && !BY_SIGNATURE.contains(name))
+        .filter(|name| !sent.contains(*name) && !BY_SIGNATURE.contains(name) && !BY_UPLOAD.contains(name))
         .collect();
     assert!(unsent.is_empty(), "add to WALK in tests/tests/it/openapi.rs: {unsent:?}");
 }
@@ -311,7 +397,7 @@ async fn the_errors_that_a_caller_can_bring_about_are_described_where_they_come(
     );
     let with = |query: &'static str| move |raw: Raw| Raw { target: format!("{}{query}", raw.target), ..raw };
     assert_eq!(send("listTaskGroup", &with("?continuationToken=x")).await, "InputError");
-    assert_eq!(send("streamEvents", &with("?after=999999")).await, "InvalidRequestArguments");
+    assert_eq!(send("streamEvents", &with("?after=999999")).await, "InputError");
     let circle = r#"{"taskQueueId": "acme/linux", "name": "a", "dependencies": ["a"]}"#;
     assert_eq!(send("createTasks", &text(circle)).await, "InputError");
     assert_eq!(send("createTasks", &text(r#"{"tasks": []}"#)).await, "InputValidationError");

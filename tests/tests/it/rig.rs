@@ -357,12 +357,15 @@ impl RawReply {
         let headers = lines
             .filter_map(|line| line.split_once(": "))
             .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()));
-        let reply = Self {
+        let mut reply = Self {
             status: status.expect("a status line"),
             headers: headers.collect(),
             body: bytes[end + 4..].to_vec(),
         };
-        assert_eq!(reply.header("transfer-encoding"), None, "this reader knows no chunks");
+        if let Some(encoding) = reply.header("transfer-encoding") {
+            assert_eq!(encoding, "chunked");
+            reply.body = join_chunks(&reply.body);
+        }
         reply
     }
 
@@ -384,6 +387,21 @@ impl RawReply {
         let body = self.json();
         assert_eq!((self.status, body["code"].as_str()), (status, Some(code)), "{}", self.text());
         body["message"].as_str().unwrap_or_default().to_owned()
+    }
+}
+
+/// The body that came in these chunks.
+fn join_chunks(mut rest: &[u8]) -> Vec<u8> {
+    let mut body = Vec::new();
+    loop {
+        let end = rest.windows(2).position(|window| window == b"\r\n").expect("a chunk has a head");
+        let size = std::str::from_utf8(&rest[..end]).ok().and_then(|size| usize::from_str_radix(size, 16).ok());
+        let size = size.expect("a chunk has a size");
+        if size == 0 {
+            return body;
+        }
+        body.extend_from_slice(&rest[end + 2..end + 2 + size]);
+        rest = &rest[end + 2 + size + 2..];
     }
 }
 

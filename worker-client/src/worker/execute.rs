@@ -59,7 +59,7 @@ pub(super) async fn execute(
             }
         };
         match ended {
-            Ok(status) if status.success() => {}
+            Ok(status) if status.success() => place.note(&describe(status)),
             Ok(status) => return Execution::Failed(describe(status)),
             Err(error) => return Execution::WorkerFault(format!("the command cannot be waited for: {error}")),
         }

@@ -1,5 +1,8 @@
 //! A worker that runs commands: claims as many tasks as it has room for, renews them, reports each outcome once.
 //!
+//! Before the commands come a task's inputs, after them its artifacts and its log. All of that is the work of a claim
+//! that is being renewed meanwhile.
+//!
 //! Work comes by claimWork or as messages ([`Plane`]); everything after the claim is the same.
 //!
 //! Nothing short of a shutdown ends it: when the queue cannot be reached it waits and asks again. On shutdown it
@@ -9,14 +12,20 @@
 //! A worker that is killed outright reports nothing: its claims end with their terms, and whatever its tasks left
 //! running goes on until it ends by itself. Therefore tasks should put their results in place in one step.
 
+mod disk;
 mod execute;
+mod inputs;
+mod job;
+mod log;
 mod message;
+mod outputs;
 mod payload;
 mod place;
 mod poll;
 mod process;
 mod source;
 mod task;
+mod verdict;
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -33,10 +42,19 @@ pub use process::ProcessGroups;
 use source::{Offer, Source};
 
 use crate::error::chain;
-use crate::{Client, Error, WorkerName, retry};
+use crate::{Client, Error, RetryPolicy, WorkerName, retry};
 
 /// How long the processes of a task may take to end after they were asked to.
 pub const STOP_GRACE: Duration = Duration::from_secs(5);
+/// How much of a task's log is uploaded: 64 MiB.
+pub const LOG_BYTES_MAX: u64 = 64 << 20;
+/// The largest artifact that is uploaded: 5 GiB, which is what stores of the S3 kind take in one piece.
+pub const ARTIFACT_BYTES_MAX: u64 = 5 << 30;
+/// How often a request for an input, an artifact or the log is repeated: for most of a minute, in which a server can be
+/// started anew.
+pub const TRANSFER_RETRIES: u32 = 9;
+/// How many inputs, or artifacts, of a task are on their way at the same time.
+const TRANSFERS_AT_ONCE: usize = 4;
 /// Messages that were handed out more often than this are told of, normally.
 pub const DEQUEUE_ALARM: u32 = 10;
 
@@ -68,6 +86,25 @@ pub struct Settings {
     pub work_dir: PathBuf,
     /// How long stopped tasks get before they are killed, normally [`STOP_GRACE`].
     pub stop_grace: Duration,
+    /// How much a task may leave.
+    pub limits: Limits,
+    /// When requests for inputs, artifacts and logs are repeated, normally [`TRANSFER_RETRIES`] times.
+    pub transfers: RetryPolicy,
+}
+
+/// How much of what a task leaves is uploaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Of a longer log the middle is left out, normally [`LOG_BYTES_MAX`].
+    pub log_bytes: u64,
+    /// A larger file fails its task, normally [`ARTIFACT_BYTES_MAX`].
+    pub artifact_bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { log_bytes: LOG_BYTES_MAX, artifact_bytes: ARTIFACT_BYTES_MAX }
+    }
 }
 
 /// A worker that runs commands.

@@ -1,25 +1,22 @@
-//! The directory of a task, and the log in it that the task's commands and the worker write.
+//! The directory of a task, with its log.
 
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use tenure_api::ids::{RunId, TaskId};
 use tokio::process::Command;
 
-/// The log's name within the directory.
-const LOG: &str = "live.log";
-/// Set the worker's lines apart from the commands' own.
-const LOG_PREFIX: &str = "[tenure-worker]";
+use super::log::Log;
+
 /// The worker's own variables begin like this; they hold its secrets, so tasks do not get them.
 const WORKER_VARIABLES: [&str; 2] = ["TASKCLUSTER_", "TENURE_"];
 
 /// The directory of one run of a task.
 pub(super) struct Place {
     dir: PathBuf,
-    log: File,
+    log: Log,
     env: [(&'static str, OsString); 4],
 }
 
@@ -28,7 +25,9 @@ impl Place {
     pub(super) fn create(work_dir: &Path, root_url: &str, task_id: TaskId, run_id: RunId) -> io::Result<Self> {
         let dir = std::path::absolute(work_dir)?.join(format!("{task_id}-{run_id}"));
         std::fs::create_dir(&dir)?;
-        let log = OpenOptions::new().create_new(true).append(true).open(dir.join(LOG))?;
+        // Without symlinks, so that it can be compared with where a file really is.
+        let dir = dir.canonicalize()?;
+        let log = Log::create(&dir)?;
         let env = [
             ("TASK_ID", task_id.to_string().into()),
             ("RUN_ID", run_id.to_string().into()),
@@ -38,11 +37,17 @@ impl Place {
         Ok(Self { dir, log, env })
     }
 
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub(super) fn log(&self) -> &Log {
+        &self.log
+    }
+
     /// Adds a line to the task's log.
     pub(super) fn note(&self, line: &str) {
-        if let Err(error) = writeln!(&self.log, "{LOG_PREFIX} {line}") {
-            tracing::warn!(%error, "the task's log could not be written");
-        }
+        self.log.note(line);
     }
 
     /// A command that runs here, with this environment added, and writes to the log.
@@ -60,7 +65,7 @@ impl Place {
         }
         // Last, so that a payload cannot pretend to be another task.
         command.envs(env).envs(self.env.iter().map(|(name, value)| (name, value)));
-        command.stdin(Stdio::null()).stdout(self.log.try_clone()?).stderr(self.log.try_clone()?);
+        command.stdin(Stdio::null()).stdout(self.log.output()?).stderr(self.log.output()?);
         Ok(command)
     }
 }

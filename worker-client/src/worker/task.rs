@@ -1,18 +1,17 @@
 //! One claimed task from the claim to the report.
 //!
-//! Two things go on at the same time: the commands run, and the claim is renewed. If the claim is lost the commands
-//! are stopped and nothing is reported, because the run is no longer ours to judge.
+//! Two things go on at the same time: the work is done, and the claim is renewed. If the claim is lost the work
+//! is stopped and nothing is reported, because the run is no longer ours to judge.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::execute::{Execution, execute};
-use super::payload::Payload;
+use super::job::Job;
 use super::place::Place;
+use super::verdict::Outcome;
 use super::{ProcessGroups, Settings};
 use crate::error::chain;
 use crate::{Claim, ExceptionReason, Lost, NotReported, Renewal, Reported, retry};
@@ -29,19 +28,11 @@ pub(super) struct Context {
     pub shutdown: CancellationToken,
 }
 
-/// What there is to report.
-#[derive(Debug, Clone, Copy)]
-enum Outcome {
-    Completed,
-    Failed,
-    Exception(ExceptionReason),
-}
-
-/// Runs a claimed task and reports how it went.
+/// Does the work of a claimed task and reports how it went.
 pub(super) async fn run(mut claim: Claim, context: &Context) {
     tracing::info!("task claimed");
-    let verdict = match open(&claim, &context.settings.work_dir) {
-        Ok(place) => work(&mut claim, &place, context).await,
+    let verdict = match open(&claim, context) {
+        Ok(job) => work(&mut claim, &job).await,
         Err(error) => {
             tracing::error!(%error, "the task's directory could not be made");
             Ok(Outcome::Exception(ExceptionReason::InternalError))
@@ -53,53 +44,34 @@ pub(super) async fn run(mut claim: Claim, context: &Context) {
     }
 }
 
-fn open(claim: &Claim, work_dir: &Path) -> std::io::Result<Place> {
-    Place::create(work_dir, claim.client().root_url(), claim.task_id(), claim.run_id())
+fn open(claim: &Claim, context: &Context) -> std::io::Result<Job> {
+    let (task_id, run_id) = (claim.task_id(), claim.run_id());
+    Ok(Job {
+        task_id,
+        run_id,
+        task: claim.task().clone(),
+        client: claim.client().with_retry_policy(context.settings.transfers.clone()),
+        place: Place::create(&context.settings.work_dir, claim.client().root_url(), task_id, run_id)?,
+        settings: Arc::clone(&context.settings),
+        groups: context.groups.clone(),
+        stop: context.shutdown.child_token(),
+    })
 }
 
-/// Runs the commands while the claim holds.
-async fn work(claim: &mut Claim, place: &Place, context: &Context) -> Result<Outcome, Lost> {
-    let payload = match Payload::parse(&claim.task().payload) {
-        Ok(payload) => payload,
-        Err(error) => {
-            place.note(&format!("malformed payload: {error}"));
-            tracing::info!(%error, "the task's payload is malformed");
-            return Ok(Outcome::Exception(ExceptionReason::MalformedPayload));
-        }
-    };
-    let stop = context.shutdown.child_token();
-    let execution = execute(&payload, place, &context.groups, &stop, context.settings.stop_grace);
-    tokio::pin!(execution);
-    let execution = tokio::select! {
-        execution = &mut execution => execution,
-        lost = keep(claim) => {
-            place.note(&format!("the claim is lost ({}); stopping", lost.because));
-            stop.cancel();
-            execution.await;
-            return Err(lost);
-        }
-    };
-    Ok(judge(execution, place))
-}
-
-fn judge(execution: Execution, place: &Place) -> Outcome {
-    match execution {
-        Execution::Succeeded => {
-            place.note("completed");
-            Outcome::Completed
-        }
-        Execution::Failed(why) => {
-            place.note(&format!("failed: {why}"));
-            Outcome::Failed
-        }
-        Execution::Stopped => {
-            place.note("the worker shuts down");
+/// Does the work while the claim holds.
+async fn work(claim: &mut Claim, job: &Job) -> Result<Outcome, Lost> {
+    let work = job.perform();
+    tokio::pin!(work);
+    tokio::select! {
+        outcome = &mut work => Ok(outcome.unwrap_or_else(|| {
+            job.place.note("the worker shuts down");
             Outcome::Exception(ExceptionReason::WorkerShutdown)
-        }
-        Execution::WorkerFault(why) => {
-            place.note(&format!("the worker is at fault: {why}"));
-            tracing::error!(why, "the worker could not run a command");
-            Outcome::Exception(ExceptionReason::InternalError)
+        })),
+        lost = keep(claim) => {
+            job.place.note(&format!("the claim is lost ({}); stopping", lost.because));
+            job.stop.cancel();
+            work.await;
+            Err(lost)
         }
     }
 }

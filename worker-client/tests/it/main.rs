@@ -2,10 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test's helpers may fail as its tests do")]
 
+mod artifacts;
 mod binary;
 mod client;
+mod inputs;
 mod mailbox;
 mod poll;
 mod poll_refused;
 mod queue;
+mod store;
+mod uploads;
 mod worker;

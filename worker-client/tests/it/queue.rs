@@ -8,12 +8,14 @@ use std::time::{Duration, Instant};
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper::{Request, Response};
+use hyper::{HeaderMap, Request, Response};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tenure_api::credentials::AccessToken;
 use tenure_api::hawk::{Header, Target, payload_hash};
 use tokio::net::TcpListener;
+
+use crate::store::{Store, Stored};
 
 pub const TOKEN: &str = "secret-of-the-worker";
 pub const TASK_IDS: [&str; 3] = ["9HrBC1jMQ3KlZw4CssPUeQ", "AAAAAAAAQACAAAAAAAAAAA", "AAAAAAAAQACAAAAAAAAAAQ"];
@@ -25,7 +27,9 @@ pub const SOON: Duration = Duration::from_secs(20);
 pub struct Asked {
     pub call: String,
     pub query: String,
+    pub headers: HeaderMap,
     pub body: Value,
+    pub bytes: Bytes,
     /// The client id of a valid signature, empty without one.
     pub signed_by: String,
     pub timestamp: i64,
@@ -40,6 +44,8 @@ pub struct Reply {
     pub body: Value,
     /// Sent instead of the body.
     pub xml: Option<String>,
+    /// Sent instead of the body, without saying that it is JSON.
+    pub bytes: Option<Vec<u8>>,
     /// How long the answer takes.
     pub after: Duration,
     /// The connection ends instead.
@@ -63,6 +69,7 @@ struct Script {
     rules: Vec<(&'static str, Rule)>,
     once: HashMap<&'static str, VecDeque<Reply>>,
     asked: Vec<Asked>,
+    store: Store,
 }
 
 #[derive(Clone)]
@@ -122,6 +129,23 @@ impl Queue {
         self.script.lock().unwrap().asked.iter().filter(|asked| asked.call.ends_with(call)).cloned().collect()
     }
 
+    /// The artifacts of run 0 of a task.
+    pub fn artifacts(&self, task_id: &str) -> Vec<String> {
+        self.script.lock().unwrap().store.names(&format!("{task_id}/runs/0"))
+    }
+
+    /// An artifact of run 0 of a task.
+    #[track_caller]
+    pub fn artifact(&self, task_id: &str, name: &str) -> Stored {
+        let found = self.script.lock().unwrap().store.find(&format!("{task_id}/runs/0"), name);
+        found.unwrap_or_else(|| panic!("no artifact {name}, but {:?}", self.artifacts(task_id)))
+    }
+
+    /// Puts an artifact there as if run 0 of a task had made it.
+    pub fn has_artifact(&self, task_id: &str, name: &str, artifact: Stored) {
+        self.script.lock().unwrap().store.put(&format!("{task_id}/runs/0"), name, artifact);
+    }
+
     /// All reports so far.
     pub fn reports(&self) -> Vec<Asked> {
         ["completed", "failed", "exception"].iter().flat_map(|call| self.asked(call)).collect()
@@ -139,7 +163,9 @@ impl Queue {
         let asked = Asked {
             call: format!("{} {}", head.method, head.uri.path()),
             query: head.uri.query().unwrap_or_default().to_owned(),
+            headers: head.headers.clone(),
             body: serde_json::from_slice(&body).unwrap_or(Value::Null),
+            bytes: body,
             signed_by,
             timestamp,
             at: Instant::now(),
@@ -150,17 +176,21 @@ impl Queue {
             let once = script.once.iter_mut().find(|(call, _)| asked.call.ends_with(**call));
             once.and_then(|(_, replies)| replies.pop_front())
                 .or_else(|| script.rules.iter().find(|(call, _)| asked.call.ends_with(call)).map(|(_, f)| f(&asked)))
+                .or_else(|| script.store.answer(self, &asked))
                 .unwrap_or_else(|| ok(json!({"tasks": []})))
         };
         tokio::time::sleep(reply.after).await;
         if reply.cut {
             return Err(io::Error::other("the test cuts the connection"));
         }
-        let mut response = Response::builder().status(reply.status).header("content-type", "application/json");
+        let mut response = Response::builder().status(reply.status);
+        if reply.bytes.is_none() {
+            response = response.header("content-type", "application/json");
+        }
         for (name, value) in reply.headers {
             response = response.header(name, value);
         }
-        let body = reply.xml.unwrap_or_else(|| reply.body.to_string());
+        let body = reply.bytes.unwrap_or_else(|| reply.xml.unwrap_or_else(|| reply.body.to_string()).into_bytes());
         Ok(response.body(Full::new(body.into())).unwrap())
     }
 
@@ -216,6 +246,7 @@ pub fn claim(task_id: &str, term: Duration, payload: &Value) -> Value {
         "takenUntil": date(until), "credentials": credentials("task-0"),
         "task": {
             "taskQueueId": "p/w", "taskGroupId": task_id, "deadline": date(3_000_000), "payload": payload,
+            "expires": date(3_300_000), "dependencies": [TASK_IDS[2]],
             "metadata": {"name": "n", "description": "d", "owner": "o", "source": "https://example.com"},
         },
     })

@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tenure_worker::worker::{DEQUEUE_ALARM, Plane, Settings, Worker};
+use tenure_worker::worker::{DEQUEUE_ALARM, Limits, Plane, Settings, Worker};
 use tenure_worker::{AccessToken, Client, Credentials, RetryPolicy, WorkerName};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::queue::{Queue, TASK_IDS, TOKEN, claim, refuse, renewed, until};
 
-const TERM: Duration = Duration::from_secs(60);
+pub const TERM: Duration = Duration::from_secs(60);
 /// Starts a process that ignores TERM and outlives the shell unless its whole group is killed.
 const STUBBORN: &str = "sh -c 'trap \"\" TERM; echo $$ > inner; sleep 1000; sleep 1000' & echo $$ > outer; wait";
 
@@ -29,11 +29,15 @@ impl Running {
     }
 
     pub fn start_on(plane: Plane, queue: Queue, capacity: usize) -> Self {
+        Self::start_with(plane, queue, capacity, Limits::default())
+    }
+
+    fn start_with(plane: Plane, queue: Queue, capacity: usize, limits: Limits) -> Self {
         let dir = TempDir::new().unwrap();
         let credentials =
             Credentials { client_id: "worker".into(), access_token: AccessToken::new(TOKEN.into()), certificate: None };
         let retry = RetryPolicy::default().first_pause(Duration::from_millis(10));
-        let client = Client::builder().root_url(&queue.root_url()).credentials(credentials).retry_policy(retry);
+        let client = Client::builder().root_url(&queue.root_url()).credentials(credentials).retry_policy(retry.clone());
         let settings = Settings {
             client: client.build().unwrap(),
             queue: "p/w".parse().unwrap(),
@@ -43,6 +47,8 @@ impl Running {
             capacity: capacity.try_into().unwrap(),
             work_dir: dir.path().join("work"),
             stop_grace: Duration::from_millis(500),
+            limits,
+            transfers: retry.clone(),
         };
         std::fs::create_dir(&settings.work_dir).unwrap();
         let shutdown = CancellationToken::new();
@@ -51,16 +57,22 @@ impl Running {
     }
 
     /// A worker of its own for one task.
-    async fn with_task(queue: Queue, term: Duration, payload: &Value) -> Self {
+    pub async fn with_task(queue: Queue, term: Duration, payload: &Value) -> Self {
         queue.hand_out(&[claim(TASK_IDS[0], term, payload)]);
         Self::start(queue, 1).await
+    }
+
+    /// A worker for one task that uploads no more than this.
+    pub fn with_limits(queue: Queue, limits: Limits, payload: &Value) -> Self {
+        queue.hand_out(&[claim(TASK_IDS[0], TERM, payload)]);
+        Self::start_with(Plane::Claim, queue, 1, limits)
     }
 
     pub fn place(&self) -> PathBuf {
         self.dir.path().join("work").join(format!("{}-0", TASK_IDS[0]))
     }
 
-    fn log(&self) -> String {
+    pub fn log(&self) -> String {
         std::fs::read_to_string(self.place().join("live.log")).unwrap()
     }
 

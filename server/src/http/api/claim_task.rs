@@ -32,6 +32,6 @@ pub async fn claim_task(app: App, call: Arc<Call>) -> Result<Response, ApiError>
     let request =
         Request { task, run, worker_group: body.worker_group.to_string(), worker_id: body.worker_id.to_string() };
     // The worker can ask for the very same claim again, so that a lost answer needs no guard.
-    let granted = claim(&app.pool, app.claim_timeout, &request).await??;
+    let granted = claim(&app.pool, &app.passes.workers, app.claim_timeout, &request).await??;
     Ok(raw(claim_json(&app, &granted)?))
 }

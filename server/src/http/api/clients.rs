@@ -34,6 +34,7 @@ pub async fn list_clients(app: App, call: Arc<Call>) -> Result<Response, ApiErro
         #[serde(skip_serializing_if = "Option::is_none")]
         continuation_token: Option<String>,
     }
+    call.authorize(&Expression::from("auth:list-clients"))?;
     let query = call.query(&["prefix", "continuationToken", "limit"])?;
     let page = Page::read(&query)?;
     let prefix = query.iter().find(|(name, _)| name == "prefix").map_or("", |(_, value)| value.as_str());
@@ -41,7 +42,6 @@ pub async fn list_clients(app: App, call: Arc<Call>) -> Result<Response, ApiErro
         let wrong = |error| ApiError::arguments(format!("the query parameter `prefix`: {error}"));
         ops::check_client_id(prefix).map_err(wrong)?;
     }
-    call.authorize(&Expression::from("auth:list-clients"))?;
     let limit = page.limit.unwrap_or(PAGE_MAX);
     let mut rows = clients::list(&app.pool, prefix, page.after.as_deref(), Some(Page::rows(limit))).await?;
     let continuation_token = Page::cut(limit, &mut rows, |client| &client.client_id);
@@ -54,8 +54,8 @@ pub async fn list_clients(app: App, call: Arc<Call>) -> Result<Response, ApiErro
 /// `GET /clients/:clientId`
 pub async fn client(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let id = client_id(&call)?;
-    call.no_query()?;
     call.authorize(&Expression::from(format!("auth:get-client:{id}")))?;
+    call.no_query()?;
     answer(&app, id, clients::find(&app.pool, id).await?, None).await
 }
 
@@ -104,8 +104,8 @@ pub async fn update_client(app: App, call: Arc<Call>) -> Result<Response, ApiErr
 /// `POST /clients/:clientId/reset`
 pub async fn reset_access_token(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let id = client_id(&call)?;
-    call.no_query()?;
     call.authorize(&Expression::from(format!("auth:reset-access-token:{id}")))?;
+    call.no_query()?;
     let token = new_access_token();
     clients::reset_token(&app.pool, app.authenticator.keys(), id, &token).await?;
     app.authenticator.client_changed(id);
@@ -124,8 +124,8 @@ pub async fn disable_client(app: App, call: Arc<Call>) -> Result<Response, ApiEr
 
 async fn set_disabled(app: &App, call: &Call, scope: &str, disabled: bool) -> Result<Response, ApiError> {
     let id = client_id(call)?;
-    call.no_query()?;
     call.authorize(&Expression::from(format!("{scope}{id}")))?;
+    call.no_query()?;
     let client = clients::set_disabled(&app.pool, id, disabled).await?;
     app.authenticator.client_changed(id);
     answer(app, id, client, None).await
@@ -134,8 +134,8 @@ async fn set_disabled(app: &App, call: &Call, scope: &str, disabled: bool) -> Re
 /// `DELETE /clients/:clientId`: whether there is one or not.
 pub async fn delete_client(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let id = client_id(&call)?;
-    call.no_query()?;
     call.authorize(&Expression::from(format!("auth:delete-client:{id}")))?;
+    call.no_query()?;
     clients::delete(&app.pool, id).await?;
     app.authenticator.client_changed(id);
     Ok(nothing())

@@ -49,18 +49,18 @@ pub(in crate::http) struct BatchBody<'a> {
 
 /// `GET /pending/:taskQueueId`
 pub async fn pending_tasks(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize(&Expression::from(format!("queue:pending-count:{}", call.task_queue_text())))?;
     let queue = call.task_queue_id()?;
     call.no_query()?;
-    call.authorize(&Expression::from(format!("queue:pending-count:{queue}")))?;
     let counts = one(&app, &queue).await?;
     ok(&body(&queue, counts, None))
 }
 
 /// `GET /task-queues/:taskQueueId/counts`
 pub async fn task_queue_counts(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize(&both(&call.task_queue_text()))?;
     let queue = call.task_queue_id()?;
     call.no_query()?;
-    call.authorize(&both(&queue))?;
     let counts = one(&app, &queue).await?;
     ok(&body(&queue, counts, Some(counts.claimed)))
 }
@@ -73,7 +73,7 @@ pub async fn task_queue_counts_batch(app: App, call: Arc<Call>) -> Result<Respon
         let message = format!("the body: `taskQueueIds` must have at most {COUNTS_BATCH_MAX} items");
         return Err(ApiError::new(ErrorCode::InputValidationError, message));
     }
-    call.authorize(&Expression::all_of(task_queue_ids.iter().map(both)))?;
+    call.authorize(&Expression::all_of(task_queue_ids.iter().map(|queue| both(queue.as_str()))))?;
     task_queue_ids.sort();
     task_queue_ids.dedup();
     let mut conn = app.pool.acquire().await?;
@@ -86,7 +86,7 @@ pub async fn task_queue_counts_batch(app: App, call: Arc<Call>) -> Result<Respon
     ok(&BatchBody { task_queue_counts: task_queue_ids.iter().zip(counts).map(entry).collect() })
 }
 
-fn both(queue: &TaskQueueId) -> Expression {
+fn both(queue: &str) -> Expression {
     Expression::all_of([format!("queue:pending-count:{queue}"), format!("queue:claimed-count:{queue}")])
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::response::Response;
 
 use super::raw;
+use crate::domain::create::shown_definition;
 use crate::domain::scopes::Expression;
 use crate::http::app::App;
 use crate::http::call::Call;
@@ -14,10 +15,11 @@ use crate::store::tasks;
 
 /// `GET /task/:taskId`
 pub async fn task(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize(&Expression::from(format!("queue:get-task:{}", call.text_param("taskId"))))?;
     let id = call.task_id()?;
     call.no_query()?;
-    call.authorize(&Expression::from(format!("queue:get-task:{id}")))?;
     let mut conn = app.pool.acquire().await?;
-    let definition = tasks::find_definition(&mut conn, id.uuid()).await?;
-    Ok(raw(definition.ok_or_else(|| OpError::NotFound(format!("task {id} does not exist")))?))
+    let found = tasks::find_definition_and_priority(&mut conn, id.uuid()).await?;
+    let (definition, priority) = found.ok_or_else(|| OpError::NotFound(format!("task {id} does not exist")))?;
+    Ok(raw(shown_definition(definition, priority)))
 }

@@ -73,10 +73,13 @@ async fn begin(app: &App, start: Start) -> Result<i64, ApiError> {
     match start {
         Start::Latest => Ok(ends.newest),
         Start::After(position) if position < ends.oldest => Err(gone(ends.oldest)),
-        Start::After(position) if position > ends.newest => Err(ApiError::arguments(format!(
-            "there is no position {position} yet, the newest is {}: `after` or `Last-Event-ID` comes from another database",
-            ends.newest
-        ))),
+        Start::After(position) if position > ends.newest => Err(ApiError::new(
+            ErrorCode::InputError,
+            format!(
+                "there is no position {position} yet, the newest is {}: `after` or `Last-Event-ID` comes from another database",
+                ends.newest
+            ),
+        )),
         Start::After(position) => Ok(position),
     }
 }

@@ -1,6 +1,8 @@
 //! One file per endpoint, or per few that share everything. A handler reads the call, states the scopes, submits a
 //! member, and puts the answer into words. No rules here.
 
+pub mod artifact_lists;
+pub mod artifacts;
 pub mod change_priority;
 pub mod change_task;
 pub mod claim_task;
@@ -8,25 +10,32 @@ pub mod claim_work;
 pub mod clients;
 pub mod clock;
 pub mod counts;
+pub mod create_artifact;
 pub mod create_task;
 pub mod definition;
 pub mod documentation;
 pub mod event_stream;
 pub mod events;
 pub mod health;
+pub mod objects;
+pub mod pages;
 pub mod poll_task_urls;
+pub mod queue_lists;
+pub mod queue_views;
 pub mod reclaim;
+pub mod references;
 pub mod report;
 pub mod roles;
 pub mod scopes;
 pub mod status;
 pub mod submit;
+pub mod task_batches;
 pub mod task_group;
 pub mod task_lists;
 pub mod task_queues;
 pub mod wait;
-
-mod pages;
+pub mod worker_manager;
+pub mod workers;
 
 use axum::response::{IntoResponse, Response};
 use http::header::CONTENT_TYPE;
@@ -49,6 +58,15 @@ fn ok(body: &impl Serialize) -> Result<Response, ApiError> {
 /// A 204.
 fn nothing() -> Response {
     http::StatusCode::NO_CONTENT.into_response()
+}
+
+/// A 303 to this URL, with a body that says so too.
+fn see_other(url: &str, body: &impl Serialize) -> Result<Response, ApiError> {
+    let mut response = raw(to_json(body)?);
+    *response.status_mut() = http::StatusCode::SEE_OTHER;
+    let location = http::HeaderValue::from_str(url).map_err(|error| ApiError::internal(&error.to_string()))?;
+    response.headers_mut().insert(http::header::LOCATION, location);
+    Ok(response)
 }
 
 fn raw(json: String) -> Response {

@@ -25,10 +25,16 @@ impl Page {
         for (name, value) in query {
             match name.as_str() {
                 "limit" => {
-                    let limit = Some(value).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
-                    let limit = limit.and_then(|text| text.parse().ok()).filter(|limit: &usize| *limit > 0);
-                    let unfit = || ApiError::arguments(format!("the query parameter `{name}` must be 1 or more"));
-                    page.limit = Some(limit.ok_or_else(unfit)?.min(PAGE_MAX));
+                    let digits = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
+                    // More than fits a page is as much as fits.
+                    let limit = if digits { value.parse().unwrap_or(PAGE_MAX).min(PAGE_MAX) } else { 0 };
+                    if limit == 0 {
+                        return Err(ApiError::arguments(format!("the query parameter `{name}` must be 1 or more")));
+                    }
+                    page.limit = Some(limit);
+                }
+                "continuationToken" if value.is_empty() => {
+                    return Err(ApiError::arguments(format!("the query parameter `{name}` must not be empty")));
                 }
                 "continuationToken" => page.after = Some(decode(value)?),
                 _ => {}
@@ -84,11 +90,12 @@ mod tests {
     #[test]
     fn pages_have_bounds_and_tokens_are_ours() {
         assert_eq!(read(&[("limit", "5000")]).unwrap().limit, Some(PAGE_MAX));
+        assert_eq!(read(&[("limit", "99999999999999999999999")]).unwrap().limit, Some(PAGE_MAX));
         assert!(read(&[("prefix", "x")]).unwrap().limit.is_none());
-        for wrong in ["0", "-1", "+1", "x", "", "99999999999999999999999"] {
+        for wrong in ["0", "-1", "+1", "x", "", "1.0"] {
             assert!(read(&[("limit", wrong)]).is_err(), "{wrong}");
         }
-        for wrong in ["?", "_w", "AA"] {
+        for wrong in ["", "?", "_w", "AA"] {
             assert!(read(&[("continuationToken", wrong)]).is_err(), "{wrong}");
         }
     }

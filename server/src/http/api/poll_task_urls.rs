@@ -37,12 +37,13 @@ pub(in crate::http) struct Body {
 
 /// `GET /poll-task-url/:provisionerId/:workerType`
 pub async fn poll_task_urls(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
-    let queue = call.task_queue_id()?;
-    call.no_query()?;
+    let queue = call.task_queue_text();
     call.authorize(&Expression::any_of([
         Expression::from(format!("queue:poll-task-urls:{queue}")),
         Expression::all_of(["queue:poll-task-urls".to_owned(), format!("assume:worker-type:{queue}")]),
     ]))?;
+    let queue = call.task_queue_id()?;
+    call.no_query()?;
     let key = app.queues.make_key(&app.pool, &queue).await?;
     let now = DateTime::from_timestamp_millis(app.now().await?.server_ms).unwrap_or_default();
     let (urls, expires) = app.poll_urls.sign(key, now);

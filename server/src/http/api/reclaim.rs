@@ -13,9 +13,9 @@ use crate::ops::reclaim::Request;
 
 /// `POST /task/:taskId/runs/:runId/reclaim`
 pub async fn reclaim_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize(&Expression::from(format!("queue:reclaim-task:{}", call.run_text())))?;
     let (task, run) = (call.task_id()?, call.run_id()?);
     call.no_query()?;
-    call.authorize(&Expression::from(format!("queue:reclaim-task:{task}/{run}")))?;
     let granted = app.reclaim.submit(Request { task, run }).await?;
     Ok(raw(claim_json(&app, &granted)?))
 }

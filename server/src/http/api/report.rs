@@ -45,14 +45,19 @@ pub async fn failed(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
 
 /// `POST /task/:taskId/runs/:runId/exception`
 pub async fn exception(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    authorize(&call)?;
     let body: ReportExceptionRequest = call.json()?;
     report(app, call, Report::Exception(body.reason)).await
 }
 
+fn authorize(call: &Call) -> Result<(), ApiError> {
+    call.authorize(&Expression::from(format!("queue:resolve-task:{}", call.run_text())))
+}
+
 async fn report(app: App, call: Arc<Call>, report: Report) -> Result<Response, ApiError> {
+    authorize(&call)?;
     let (task, run) = (call.task_id()?, call.run_id()?);
     call.no_query()?;
-    call.authorize(&Expression::from(format!("queue:resolve-task:{task}/{run}")))?;
     let task = app.report.submit(Request { task, run, report }).await?;
     if task.is_resolved() {
         // Here and not in the batch: now it is committed, whichever lane it took.

@@ -18,8 +18,8 @@ use crate::store::roles::{self, NewRole, RoleInfo};
 
 /// `GET /roles/`
 pub async fn list_roles(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
-    call.no_query()?;
     call.authorize(&may_list())?;
+    call.no_query()?;
     let rows = roles::list(&app.pool, None, None).await?;
     let resolver = app.authenticator.roles().await?;
     ok(&rows.iter().map(|role| shown(&resolver, role)).collect::<Vec<_>>())
@@ -55,8 +55,8 @@ pub async fn list_role_ids(app: App, call: Arc<Call>) -> Result<Response, ApiErr
 /// `GET /roles/:roleId`
 pub async fn role(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let id = role_id(&call)?;
-    call.no_query()?;
     call.authorize(&Expression::from(format!("auth:get-role:{id}")))?;
+    call.no_query()?;
     let role = roles::find(&app.pool, id).await?.ok_or_else(|| ops::missing(id))?;
     answer(&app, &role).await
 }
@@ -89,8 +89,8 @@ pub async fn update_role(app: App, call: Arc<Call>) -> Result<Response, ApiError
 /// `DELETE /roles/:roleId`: whether there is one or not.
 pub async fn delete_role(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let id = role_id(&call)?;
-    call.no_query()?;
     call.authorize(&Expression::from(format!("auth:delete-role:{id}")))?;
+    call.no_query()?;
     roles::delete(&app.pool, id).await?;
     app.authenticator.roles_changed();
     Ok(nothing())
@@ -101,8 +101,8 @@ fn may_list() -> Expression {
 }
 
 async fn page(app: &App, call: &Call) -> Result<(Vec<RoleInfo>, Option<String>), ApiError> {
-    let page = Page::read(&call.query(&["continuationToken", "limit"])?)?;
     call.authorize(&may_list())?;
+    let page = Page::read(&call.query(&["continuationToken", "limit"])?)?;
     let mut rows = roles::list(&app.pool, page.after.as_deref(), page.limit.map(Page::rows)).await?;
     // Without a limit the list is whole.
     let token = page.limit.and_then(|limit| Page::cut(limit, &mut rows, |role| &role.role_id));

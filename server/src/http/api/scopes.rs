@@ -27,10 +27,10 @@ const TESTER_REQUIRED: &str = "test:authenticate-get";
 
 /// `POST /scopes/expand`
 pub async fn expand_scopes(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize(&Expression::from("auth:expand-scopes"))?;
     call.no_query()?;
     let Scopes { scopes } = call.json()?;
     check_scopes(&scopes).map_err(ApiError::body)?;
-    call.authorize(&Expression::from("auth:expand-scopes"))?;
     let expanded = app.authenticator.roles().await?.resolve(scopes);
     let expanded = expanded.map_err(|error| ApiError::new(ErrorCode::InputError, error.to_string()))?;
     ok(&Scopes { scopes: expanded.iter().map(str::to_owned).collect() })
@@ -38,8 +38,8 @@ pub async fn expand_scopes(app: App, call: Arc<Call>) -> Result<Response, ApiErr
 
 /// `GET /scopes/current`
 pub async fn current_scopes(_: App, call: Arc<Call>) -> Result<Response, ApiError> {
-    call.no_query()?;
     call.authorize(&Expression::from("auth:current-scopes"))?;
+    call.no_query()?;
     ok(&Scopes { scopes: call.principal()?.scopes.iter().map(str::to_owned).collect() })
 }
 

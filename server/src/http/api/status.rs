@@ -12,9 +12,9 @@ use crate::http::error::ApiError;
 
 /// `GET /task/:taskId/status`
 pub async fn status(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize(&Expression::from(format!("queue:status:{}", call.text_param("taskId"))))?;
     let id = call.task_id()?;
     call.no_query()?;
-    call.authorize(&Expression::from(format!("queue:status:{id}")))?;
     let task = app.status.submit(id).await?;
     ok(&StatusBody { status: &task.status() })
 }

@@ -60,9 +60,9 @@ pub(in crate::http) struct CancelledBody {
 
 /// `GET /task-group/:taskGroupId`
 pub async fn get_task_group(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize(&Expression::from(format!("queue:list-task-group:{}", call.text_param("taskGroupId"))))?;
     let id = call.task_group_id()?;
     call.no_query()?;
-    call.authorize(&Expression::from(format!("queue:list-task-group:{id}")))?;
     ok(&GroupBody::from(task_group::get(&mut *app.pool.acquire().await?, id).await?))
 }
 

@@ -25,7 +25,7 @@ use crate::ops::list_tasks;
 struct Entry {
     /// How it is.
     status: Status,
-    /// As it was created.
+    /// As it was created, with the priority that it has now.
     #[schema(value_type = TaskDefinition<'static>)]
     task: Box<RawValue>,
 }
@@ -75,9 +75,9 @@ pub(in crate::http) struct DependentsBody {
 
 /// `GET /task-group/:taskGroupId/list`
 pub async fn list_task_group(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize(&Expression::from(format!("queue:list-task-group:{}", call.text_param("taskGroupId"))))?;
     let id = call.task_group_id()?;
     let cursor = call.page()?;
-    call.authorize(&Expression::from(format!("queue:list-task-group:{id}")))?;
     let (group, page) = list_tasks::list_group(&app.pool, id, cursor).await?;
     let GroupBody { task_group_id, scheduler_id, expires, sealed } = group.into();
     ok(&TaskGroupBody {
@@ -92,9 +92,9 @@ pub async fn list_task_group(app: App, call: Arc<Call>) -> Result<Response, ApiE
 
 /// `GET /task/:taskId/dependents`
 pub async fn list_dependent_tasks(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize(&Expression::from(format!("queue:list-dependent-tasks:{}", call.text_param("taskId"))))?;
     let id = call.task_id()?;
     let cursor = call.page()?;
-    call.authorize(&Expression::from(format!("queue:list-dependent-tasks:{id}")))?;
     let page = list_tasks::list_dependents(&app.pool, id, cursor).await?;
     ok(&DependentsBody { task_id: id, tasks: entries(page.tasks)?, continuation_token: page.next })
 }

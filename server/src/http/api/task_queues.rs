@@ -36,8 +36,8 @@ struct QueueBody {
 
 /// `GET /api/tenure/v1/queues`: every queue that ever had a task pending, by name.
 pub async fn list_queues(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
-    call.no_query()?;
     call.authorize(&Expression::from("queue:list-task-queues"))?;
+    call.no_query()?;
     let mut counts = counters::list_counts(&mut *app.pool.acquire().await?).await?;
     counts.sort_by(|(one, _), (other, _)| one.cmp(other));
     let queue = |(task_queue_id, counts): (String, counters::Counts)| QueueBody {

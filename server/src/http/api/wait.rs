@@ -27,9 +27,9 @@ pub(in crate::http) struct Body {
 
 /// `GET /api/tenure/v1/tasks/:taskId/wait?seconds=`
 pub async fn wait_for_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize(&Expression::from(format!("queue:status:{}", call.text_param("taskId"))))?;
     let id = call.task_id()?;
     let patience = patience(&call)?;
-    call.authorize(&Expression::from(format!("queue:status:{id}")))?;
     let waited = wait(&app.status, &app.passes.bells, &app.drain, id, patience).await?;
     ok(&Body { status: waited.task.status(), resolved: waited.resolved })
 }

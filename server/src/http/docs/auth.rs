@@ -10,6 +10,7 @@ use tenure_api::errors::ErrorCode::{
 };
 
 use super::operation::{self, Operation};
+use super::parameters;
 use super::sample::Sample;
 
 const UNKNOWN_ARGUMENT: &str = "a parameter of the query, which has none";
@@ -57,12 +58,7 @@ fn clients(sample: &Sample) -> Vec<Operation> {
     vec![
         paged(operation("listClients", "List clients"))
             .scopes("auth:list-clients")
-            .query(
-                "prefix",
-                "Only clients whose ids begin with this",
-                &json!({"type": "string", "maxLength": 1000}),
-                &Value::Null,
-            )
+            .query("prefix", "Only clients whose ids begin with this", &parameters::client_prefix(), &Value::Null)
             .answers_with(
                 200,
                 "A page, in the order of the ids; with a token if there are more",
@@ -75,11 +71,15 @@ fn clients(sample: &Sample) -> Vec<Operation> {
             .answers::<Client<'_>>("The client; its token is not shown", &a_client(sample))
             .refuses(ResourceNotFound, NO_CLIENT),
         operation("createClient", "Create a client")
-            .about(&format!("{changing} The answer is the only one with the token: keep it."))
+            .about(&format!(
+                "{changing} The answer is the only one with the token: keep it. Sent again within 15 minutes, the same \
+                 request is answered with the same token."
+            ))
             .scopes(handing_out("auth:create-client:<clientId>"))
             .takes::<ClientRequest>(&new_client(sample))
+            .names(&[("clientId", "$response.body#/clientId")])
             .answers::<Client<'_>>("The client with its token", &with_token(sample))
-            .refuses(RequestConflict, "there is a client of this name"),
+            .refuses(RequestConflict, "there is a client of this name, with another definition or for longer"),
         operation("updateClient", "Change a client")
             .about(&format!("{changing} Without `scopes` they stay as they are. The token stays in any case."))
             .scopes(handing_out("auth:update-client:<clientId>"))
@@ -138,9 +138,13 @@ fn roles(sample: &Sample) -> Vec<Operation> {
             .answers::<Role<'_>>("The role", &a_role(sample))
             .refuses(ResourceNotFound, NO_ROLE),
         operation("createRole", "Create a role")
-            .about(&format!("{changing} A role whose id ends in `*` is for every id that begins so."))
+            .about(&format!(
+                "{changing} A role whose id ends in `*` is for every id that begins so. Sent again, the same request is \
+                 answered with the role."
+            ))
             .scopes(handing_out("auth:create-role:<roleId>"))
             .takes::<RoleRequest>(&new_role())
+            .names(&[("roleId", "$response.body#/roleId")])
             .answers::<Role<'_>>("The role", &a_role(sample))
             .refuses(InputError, circle)
             .refuses(RequestConflict, "there is a role of this name with another definition"),
@@ -255,6 +259,6 @@ fn paged(operation: Operation) -> Operation {
             &json!({"type": "integer", "minimum": 1}),
             &Value::Null,
         )
-        .query("continuationToken", "From the page before", &json!({"type": "string"}), &Value::Null)
+        .query("continuationToken", "From the page before", &parameters::token(), &Value::Null)
         .refuses(InputError, "`continuationToken` is not one of ours")
 }

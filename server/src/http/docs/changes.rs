@@ -5,6 +5,7 @@ use tenure_api::bodies::ChangePriorityRequest;
 use tenure_api::errors::ErrorCode::{InputError, RequestConflict, ResourceNotFound};
 
 use super::operation::{self, Operation};
+use super::parameters;
 use super::sample::Sample;
 use crate::http::api::StatusBody;
 use crate::http::api::change_priority::GroupBody as ChangedGroup;
@@ -13,6 +14,7 @@ use crate::http::api::task_lists::{DependentsBody, TaskGroupBody};
 use crate::ops::list_tasks::PAGE_MAX;
 
 const NO_TASK: &str = "the task does not exist";
+const NO_TOKEN: &str = "`continuationToken` is not one of ours";
 const NO_GROUP: &str = "the group does not exist";
 
 /// Every operation.
@@ -61,6 +63,7 @@ fn priorities(sample: &Sample) -> Vec<Operation> {
     raised["priority"] = "high".into();
     vec![
         operation("changeTaskPriority", "Change a task's priority")
+            .experimental()
             .about("A pending run keeps its age: it goes before those of the new priority that have waited less.")
             .scopes(json!({"AnyOf": [
                 "queue:change-task-priority:<taskId>",
@@ -71,6 +74,7 @@ fn priorities(sample: &Sample) -> Vec<Operation> {
             .refuses(ResourceNotFound, NO_TASK)
             .refuses(RequestConflict, "the task was resolved, or its deadline has passed"),
         operation("changeTaskGroupPriority", "Change the priority of a group's tasks")
+            .experimental()
             .about("Of those that were never resolved. It works in slices: after an error some tasks may have been changed; send it again.")
             .scopes("queue:change-task-group-priority:<schedulerId>/<taskGroupId>")
             .takes::<ChangePriorityRequest>(&body)
@@ -102,11 +106,13 @@ fn groups(sample: &Sample) -> Vec<Operation> {
             .answers::<GroupBody>("The group", &a_group(sample))
             .refuses(ResourceNotFound, NO_GROUP),
         operation("sealTaskGroup", "Close a group to further tasks")
+            .experimental()
             .about("It cannot be opened again. A group that is sealed stays as it is.")
             .scopes("queue:seal-task-group:<schedulerId>/<taskGroupId>")
             .answers::<GroupBody>("The group", &sealed)
             .refuses(ResourceNotFound, NO_GROUP),
         operation("cancelTaskGroup", "Cancel every task of a sealed group")
+            .experimental()
             .about(
                 "Those that are not resolved. It works in slices: after an error some tasks may have been cancelled; send \
                  it again.",
@@ -134,6 +140,7 @@ fn lists(sample: &Sample) -> Vec<Operation> {
         paged(operation("listTaskGroup", "List the tasks of a group"))
             .scopes("queue:list-task-group:<taskGroupId>")
             .answers::<TaskGroupBody>("A page, in the order of the ids; with a token if there are more", &group)
+            .refuses(InputError, NO_TOKEN)
             .refuses(ResourceNotFound, NO_GROUP),
         paged(operation("listDependentTasks", "List the tasks that wait for a task"))
             .about("Or that have waited for it.")
@@ -142,14 +149,15 @@ fn lists(sample: &Sample) -> Vec<Operation> {
                 "A page, in the order of the ids; with a token if there are more",
                 &json!({"taskId": sample.task, "tasks": []}),
             )
+            .refuses(InputError, NO_TOKEN)
             .refuses(ResourceNotFound, NO_TASK),
     ]
 }
 
-fn paged(operation: Operation) -> Operation {
+/// A list that comes in pages.
+pub(super) fn paged(operation: Operation) -> Operation {
     let limit = json!({"type": "integer", "minimum": 1, "default": PAGE_MAX});
     operation
         .query("limit", &format!("Tasks of one page; more than {PAGE_MAX} counts as {PAGE_MAX}"), &limit, &Value::Null)
-        .query("continuationToken", "From the page before", &json!({"type": "string"}), &Value::Null)
-        .refuses(InputError, "`continuationToken` is not one of ours")
+        .query("continuationToken", "From the page before", &parameters::token(), &Value::Null)
 }

@@ -18,6 +18,7 @@ fn count() -> Operation {
     by_signed_url("getMessageQueue", "Count a queue's messages")
         .about("HEAD does the same.")
         .query("comp", "What is asked for", &json!({"const": "metadata"}), &json!("metadata"))
+        .required()
         .answers_empty(200, "The number", &[("x-ms-approximate-messages-count", "How many, hidden ones included")])
         .refuses_xml(Code::InvalidQueryParameterValue, "`comp` is not `metadata`")
 }
@@ -47,6 +48,12 @@ fn get(sample: &Sample) -> Operation {
 }
 
 fn update() -> Operation {
+    let text = json!({
+        "type": "object",
+        "xml": {"name": "QueueMessage"},
+        "required": ["MessageText"],
+        "properties": {"MessageText": {"type": "string", "description": "As it was got"}},
+    });
     named(with_numbers(
         by_signed_url("updateMessage", "Hide a message for longer, or show it")
             .about("The text of a message cannot be changed: send it as it was got, or no body.")
@@ -56,7 +63,8 @@ fn update() -> Operation {
                 &json!({"type": "integer", "minimum": 0, "maximum": 604_800}),
                 &json!(300),
             )
-            .takes_text(XML, "<QueueMessage><MessageText>...</MessageText></QueueMessage>"),
+            .required()
+            .may_take(XML, &text, &json!({"MessageText": "eyJ0YXNrSWQiOiIuLi4iLCJydW5JZCI6MH0="})),
     ))
     .answers_empty(
         204,
@@ -82,6 +90,7 @@ fn named(operation: Operation) -> Operation {
             &json!({"type": "string"}),
             &json!(RECEIPT),
         )
+        .required()
         .refuses_xml(Code::MissingRequiredQueryParameter, "a parameter is missing")
         .refuses_xml(Code::MessageNotFound, "the run was claimed or has ended, or the message was deleted")
         .refuses_xml(Code::PopReceiptMismatch, "the receipt is not the message's last one")

@@ -4,26 +4,35 @@
 //! error statuses from the error codes. What is written here by hand are sentences, scopes and examples; tests hold them
 //! against the route table, the schemas, and a real server.
 
+mod artifacts;
 mod auth;
+mod batches;
+mod blobs;
 mod changes;
 mod messages;
+mod object;
 mod operation;
 mod parameters;
 mod queue;
+mod references;
 mod sample;
 mod scopes;
 mod service;
 mod tenure;
 #[cfg(test)]
 mod tests;
+mod worker_manager;
+mod workers;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 use utoipa::{PartialSchema, ToSchema};
 
-use self::operation::{Access, Operation, Refusal, Schemas};
+use self::operation::{Access, Form, Operation, Refusal, Schemas};
+pub use self::references::References;
 pub use self::sample::Sample;
+use super::blobs::BlobErrorBody;
 use super::error::ErrorBody;
 use super::routes::Route;
 
@@ -32,10 +41,17 @@ fn operations(sample: &Sample) -> Vec<Operation> {
     [
         queue::operations(sample),
         changes::operations(sample),
+        batches::operations(sample),
+        workers::operations(sample),
+        artifacts::operations(sample),
+        object::operations(sample),
         auth::operations(sample),
         tenure::operations(sample),
+        worker_manager::operations(sample),
         messages::operations(sample),
+        blobs::operations(),
         service::operations(),
+        references::operations(),
     ]
     .concat()
 }
@@ -50,7 +66,10 @@ fn describe(routes: &[Route], operations: Vec<Operation>, sample: &Sample) -> Va
     let mut paths: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
     let mut schemas: Schemas = vec![("Error".to_owned(), ErrorBody::schema())];
     ErrorBody::schemas(&mut schemas);
+    schemas.push((BlobErrorBody::name().into_owned(), BlobErrorBody::schema()));
+    BlobErrorBody::schemas(&mut schemas);
     let examples = error_examples(&operations);
+    let targets = link_targets(routes, &operations);
     for mut operation in operations {
         // An operation may be found at several paths. Its name can stand in the document once, so that the others are told.
         let mut at = routes.iter().filter(|route| route.name == operation.name);
@@ -60,7 +79,7 @@ fn describe(routes: &[Route], operations: Vec<Operation>, sample: &Sample) -> Va
         paths
             .entry(&route.path)
             .or_default()
-            .insert(route.method.to_owned(), describe_one(route, &aliases, &operation, sample));
+            .insert(route.method.to_owned(), describe_one(route, &aliases, &operation, &targets, sample));
     }
     let mut schemas: Map<String, Value> =
         schemas.into_iter().map(|(name, schema)| (name, serde_json::to_value(schema).unwrap_or_default())).collect();
@@ -79,7 +98,9 @@ fn describe(routes: &[Route], operations: Vec<Operation>, sample: &Sample) -> Va
         "servers": [{"url": ".", "description": "The server that this document came from"}],
         "tags": [
             {"name": "queue", "description": "The Taskcluster Queue API: tasks, claims, reports, counts"},
+            {"name": "object", "description": "The Taskcluster Object API: uploads and downloads"},
             {"name": "auth", "description": "The Taskcluster Auth API: clients, roles, scopes"},
+            {"name": "worker-manager", "description": "The Taskcluster Worker Manager API: workers that register"},
             {"name": "tenure", "description": "What Tenure has beyond it"},
             {"name": "messages", "description": "The message plane: signed URLs in the protocol of Azure's queues"},
             {"name": "service", "description": "Health, measurements, documentation"},
@@ -109,6 +130,13 @@ fn security_schemes() -> Value {
                 request with HMAC-SHA256 over method, path, host and port. Taskcluster's clients make it; temporary and \
                 task credentials send their certificate in its `ext`. A GET may be signed in its URL instead, as `bewit`.",
         },
+        "artifactUrl": {
+            "type": "apiKey",
+            "in": "query",
+            "name": "signature",
+            "description": "The signature of an artifact's URL. It covers name, method, end and, for uploads, the \
+                Content-Type; the other parameters of the URL belong to it.",
+        },
         "signedUrl": {
             "type": "apiKey",
             "in": "query",
@@ -119,7 +147,33 @@ fn security_schemes() -> Value {
     })
 }
 
-fn describe_one(route: &Route, aliases: &[&str], operation: &Operation, sample: &Sample) -> Value {
+/// The operations whose paths have parameters, and which.
+fn link_targets(routes: &[Route], operations: &[Operation]) -> Vec<(&'static str, Vec<String>)> {
+    let of_one = |operation: &Operation| {
+        let route = routes.iter().find(|route| route.name == operation.name)?;
+        Some((operation.name, parameters::names(&route.path))).filter(|(_, names)| !names.is_empty())
+    };
+    operations.iter().filter_map(of_one).collect()
+}
+
+/// What can be called with what an operation names: whatever needs no more than that.
+fn links(operation: &Operation, targets: &[(&'static str, Vec<String>)]) -> Map<String, Value> {
+    let value = |name: &String| operation.names.iter().find(|(known, _)| known == name).map(|(_, value)| *value);
+    let link = |(target, names): &(&'static str, Vec<String>)| {
+        let values: Option<Map<String, Value>> =
+            names.iter().map(|name| Some((name.clone(), value(name)?.into()))).collect();
+        Some(((*target).to_owned(), json!({"operationId": target, "parameters": values?})))
+    };
+    targets.iter().filter(|(target, _)| *target != operation.name).filter_map(link).collect()
+}
+
+fn describe_one(
+    route: &Route,
+    aliases: &[&str],
+    operation: &Operation,
+    targets: &[(&'static str, Vec<String>)],
+    sample: &Sample,
+) -> Value {
     let mut about: Vec<String> = Vec::new();
     if !operation.about.is_empty() {
         about.push(operation.about.clone());
@@ -141,6 +195,9 @@ fn describe_one(route: &Route, aliases: &[&str], operation: &Operation, sample: 
         "responses": responses(operation),
         "security": security(&operation.access),
     });
+    if !operation.names.is_empty() {
+        described["responses"]["200"]["links"] = links(operation, targets).into();
+    }
     if let Some(request) = &operation.request {
         described["requestBody"] = request.clone();
     }
@@ -159,6 +216,7 @@ fn security(access: &Access) -> Value {
         Access::Scopes(expression) if scopes::everybody_has(expression) => json!([{}, {"basic": []}, {"hawk": []}]),
         Access::Scopes(_) => json!([{"basic": []}, {"hawk": []}]),
         Access::SignedUrl => json!([{"signedUrl": []}]),
+        Access::ArtifactUrl => json!([{"artifactUrl": []}]),
     }
 }
 
@@ -174,7 +232,11 @@ fn responses(operation: &Operation) -> Map<String, Value> {
             refusals.iter().map(|refusal| format!("* `{}`: {}", refusal.code, refusal.when)).collect();
         let mut response = json!({
             "description": reasons.join("\n"),
-            "content": if operation.access == Access::SignedUrl { error_xml(&refusals) } else { error_json(&refusals) },
+            "content": match operation.access {
+                Access::SignedUrl => error_xml(&refusals),
+                Access::ArtifactUrl => error_json("StoredBytesError", &refusals),
+                Access::Open | Access::Scopes(_) => error_json("Error", &refusals),
+            },
         });
         if let Some((name, about)) = error_header(status) {
             response["headers"] = json!({name: {"description": about, "schema": {"type": "string"}}});
@@ -192,11 +254,11 @@ fn error_header(status: u16) -> Option<(&'static str, &'static str)> {
     }
 }
 
-fn error_json(refusals: &[&Refusal]) -> Value {
+fn error_json(schema: &str, refusals: &[&Refusal]) -> Value {
     let codes: BTreeSet<&str> = refusals.iter().map(|refusal| refusal.code.as_str()).collect();
     json!({"application/json": {
         "schema": {
-            "allOf": [{"$ref": "#/components/schemas/Error"}],
+            "allOf": [{"$ref": format!("#/components/schemas/{schema}")}],
             "properties": {"code": {"enum": codes}},
         },
         "examples": examples(refusals),
@@ -220,20 +282,28 @@ fn examples(refusals: &[&Refusal]) -> Map<String, Value> {
 }
 
 fn example_name(refusal: &Refusal) -> String {
-    if refusal.xml { format!("{}-xml", refusal.code) } else { refusal.code.clone() }
+    match refusal.form {
+        Form::Api => refusal.code.clone(),
+        Form::Queue => format!("{}-xml", refusal.code),
+        Form::Artifact => format!("{}-artifact", refusal.code),
+    }
 }
 
 /// An example of each error that some operation can give.
 fn error_examples(operations: &[Operation]) -> Map<String, Value> {
     let one = |refusal: &Refusal| {
         let (code, when) = (&refusal.code, &refusal.when);
-        let value = if refusal.xml {
-            let start = "<?xml version=\"1.0\" encoding=\"utf-8\"?>";
-            json!(format!("{start}<Error><Code>{code}</Code><Message>{when}</Message></Error>"))
-        } else {
-            let time = "2026-01-31T12:00:00.000Z";
-            let info = json!({"method": "createTask", "params": {}, "payload": null, "time": time});
-            json!({"code": code, "message": when, "requestInfo": info})
+        let value = match refusal.form {
+            Form::Queue => {
+                let start = "<?xml version=\"1.0\" encoding=\"utf-8\"?>";
+                json!(format!("{start}<Error><Code>{code}</Code><Message>{when}</Message></Error>"))
+            }
+            Form::Artifact => json!({"code": code, "message": when}),
+            Form::Api => {
+                let time = "2026-01-31T12:00:00.000Z";
+                let info = json!({"method": "createTask", "params": {}, "payload": null, "time": time});
+                json!({"code": code, "message": when, "requestInfo": info})
+            }
         };
         (example_name(refusal), json!({"value": value}))
     };

@@ -8,6 +8,7 @@ use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::Schema;
 
 use super::scopes;
+use crate::http::blobs;
 use crate::http::poll::Code;
 
 /// Schemas by name, as utoipa gives them.
@@ -20,8 +21,21 @@ pub(super) enum Access {
     Open,
     /// Whoever has these scopes, in the form of Taskcluster's API references.
     Scopes(Value),
-    /// Whoever has a signed URL.
+    /// Whoever has a signed URL of the message plane.
     SignedUrl,
+    /// Whoever has a signed URL of an artifact's bytes.
+    ArtifactUrl,
+}
+
+/// What an error looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// As everywhere in the API.
+    Api,
+    /// That of the message plane.
+    Queue,
+    /// That of artifacts' bytes.
+    Artifact,
 }
 
 /// A refusal: its code, its status, and when it comes.
@@ -30,8 +44,8 @@ pub(super) struct Refusal {
     pub(super) code: String,
     pub(super) status: u16,
     pub(super) when: String,
-    /// In the form of the message plane.
-    pub(super) xml: bool,
+    /// What it looks like.
+    pub(super) form: Form,
 }
 
 /// The description of one operation.
@@ -40,6 +54,10 @@ pub struct Operation {
     /// What the API calls it; a route has the same name.
     pub name: &'static str,
     pub(super) tag: &'static str,
+    /// How firmly it stands: `stable`, `experimental` or `deprecated`, in Taskcluster's words.
+    pub(super) stability: &'static str,
+    /// Under which heading a reference shows it.
+    pub(super) category: &'static str,
     pub(super) summary: &'static str,
     pub(super) about: String,
     pub(super) access: Access,
@@ -49,6 +67,8 @@ pub struct Operation {
     pub(super) answers: Vec<(u16, Value)>,
     pub(super) refusals: Vec<Refusal>,
     pub(super) schemas: Schemas,
+    /// What other operations can be called with after it.
+    pub(super) names: Vec<(&'static str, &'static str)>,
 }
 
 /// An operation of an API: it reads a body of JSON, knows its caller, and takes no parameter that it does not know.
@@ -84,10 +104,24 @@ pub fn by_signed_url(name: &'static str, summary: &'static str) -> Operation {
     .fold(signed, |operation, (code, when)| operation.refuses_xml(code, when))
 }
 
+/// An operation on an artifact's bytes.
+pub fn by_artifact_url(name: &'static str, summary: &'static str) -> Operation {
+    let signed = Operation { access: Access::ArtifactUrl, ..bare("queue", name, summary) };
+    signed
+        .refuses_artifact(
+            blobs::Code::AccessDenied,
+            "the URL is not signed by this server, was changed, has expired, or is for another method or Content-Type",
+        )
+        .refuses_artifact(blobs::Code::InternalError, "a fault of the server, or what is stored is damaged")
+        .refuses_artifact(blobs::Code::Unavailable, "overload, or the database or the artifact store is away")
+}
+
 fn bare(tag: &'static str, name: &'static str, summary: &'static str) -> Operation {
     Operation {
         name,
         tag,
+        stability: "stable",
+        category: heading(tag),
         summary,
         about: String::new(),
         access: Access::Open,
@@ -96,10 +130,41 @@ fn bare(tag: &'static str, name: &'static str, summary: &'static str) -> Operati
         answers: Vec::new(),
         refusals: Vec::new(),
         schemas: Vec::new(),
+        names: Vec::new(),
+    }
+}
+
+/// The heading under which the operations of a tag stand unless they say otherwise.
+fn heading(tag: &str) -> &'static str {
+    match tag {
+        "queue" => "Tasks",
+        "auth" => "Clients, roles and scopes",
+        "worker-manager" => "Workers",
+        "messages" => "Messages",
+        "service" => "Monitoring",
+        _ => "Tenure",
     }
 }
 
 impl Operation {
+    /// It may change, and nobody should build on it yet.
+    #[must_use]
+    pub fn experimental(self) -> Self {
+        Self { stability: "experimental", ..self }
+    }
+
+    /// There is something better.
+    #[must_use]
+    pub fn deprecated(self) -> Self {
+        Self { stability: "deprecated", ..self }
+    }
+
+    /// The heading under which a reference shows it.
+    #[must_use]
+    pub fn category(self, category: &'static str) -> Self {
+        Self { category, ..self }
+    }
+
     /// What the summary leaves out, as Markdown.
     #[must_use]
     pub fn about(mut self, text: &str) -> Self {
@@ -123,6 +188,23 @@ impl Operation {
             parameter["example"] = example.clone();
         }
         self.parameters.push(parameter);
+        self
+    }
+
+    /// The query parameter that was described last must be there.
+    #[must_use]
+    pub fn required(mut self) -> Self {
+        if let Some(last) = self.parameters.last_mut() {
+            last["required"] = true.into();
+        }
+        self
+    }
+
+    /// What of this operation's request or answer names what other operations are about: the name of a parameter of
+    /// their paths, and where its value stands, as OpenAPI's links have it.
+    #[must_use]
+    pub fn names(mut self, values: &[(&'static str, &'static str)]) -> Self {
+        self.names = values.to_vec();
         self
     }
 
@@ -153,10 +235,10 @@ impl Operation {
         taking
     }
 
-    /// A body of another kind.
+    /// A body of another kind, which may be left out.
     #[must_use]
-    pub fn takes_text(mut self, media_type: &str, example: &str) -> Self {
-        self.request = Some(json!({"content": {media_type: {"schema": {"type": "string"}, "example": example}}}));
+    pub fn may_take(mut self, media_type: &str, schema: &Value, example: &Value) -> Self {
+        self.request = Some(json!({"content": {media_type: {"schema": schema, "example": example}}}));
         self
     }
 
@@ -165,6 +247,27 @@ impl Operation {
     pub fn answers<T: ToSchema>(mut self, about: &str, example: &Value) -> Self {
         let schema = self.refer::<T>();
         self.answers_with(200, about, "application/json", &schema, example)
+    }
+
+    /// An answer of JSON with this status.
+    #[must_use]
+    pub fn answers_json<T: ToSchema>(mut self, status: u16, about: &str, example: &Value) -> Self {
+        let schema = self.refer::<T>();
+        self.answers_with(status, about, "application/json", &schema, example)
+    }
+
+    /// An answer that leads elsewhere and says so in its body, with these headers besides.
+    #[must_use]
+    pub fn moves<T: ToSchema>(self, about: &str, example: &Value, headers: &[(&str, &str)]) -> Self {
+        let mut moving = self.answers_json::<T>(303, about, example);
+        let described = headers.iter().chain(&[("Location", "The same URL")]);
+        let described: Map<String, Value> = described
+            .map(|(name, about)| ((*name).to_owned(), json!({"description": about, "schema": {"type": "string"}})))
+            .collect();
+        if let Some((_, answer)) = moving.answers.last_mut() {
+            answer["headers"] = described.into();
+        }
+        moving
     }
 
     /// An answer of this status and kind.
@@ -193,7 +296,7 @@ impl Operation {
     #[must_use]
     pub fn refuses(mut self, code: ErrorCode, when: &str) -> Self {
         let (status, code, when) = (code.status(), code.as_str().to_owned(), when.to_owned());
-        self.refusals.push(Refusal { code, status, when, xml: false });
+        self.refusals.push(Refusal { code, status, when, form: Form::Api });
         self
     }
 
@@ -201,7 +304,32 @@ impl Operation {
     #[must_use]
     pub(super) fn refuses_xml(mut self, code: Code, when: &str) -> Self {
         let (status, code, when) = (code.status().as_u16(), format!("{code:?}"), when.to_owned());
-        self.refusals.push(Refusal { code, status, when, xml: true });
+        self.refusals.push(Refusal { code, status, when, form: Form::Queue });
+        self
+    }
+
+    /// An error in the form of artifacts' bytes.
+    #[must_use]
+    pub(super) fn refuses_artifact(mut self, code: blobs::Code, when: &str) -> Self {
+        let (status, code, when) = (code.status().as_u16(), format!("{code:?}"), when.to_owned());
+        self.refusals.push(Refusal { code, status, when, form: Form::Artifact });
+        self
+    }
+
+    /// A body of bytes of any kind.
+    #[must_use]
+    pub fn takes_bytes(mut self) -> Self {
+        self.request = Some(json!({"required": false, "content": {"*/*": {}}}));
+        self
+    }
+
+    /// An answer of bytes of any kind.
+    #[must_use]
+    pub fn answers_bytes(mut self, status: u16, about: &str, headers: &[(&str, &str)]) -> Self {
+        self = self.answers_empty(status, about, headers);
+        if let Some((_, answer)) = self.answers.last_mut() {
+            answer["content"] = json!({"*/*": {}});
+        }
         self
     }
 

@@ -1,17 +1,40 @@
 //! Parameters of paths: what each name means, wherever it stands.
 
 use serde_json::{Value, json};
-use tenure_api::ids::{ProvisionerId, RunId, TaskGroupId, TaskId, TaskQueueId, WorkerType};
+use tenure_api::ids::{
+    ArtifactName, ProvisionerId, RunId, TaskGroupId, TaskId, TaskQueueId, WorkerGroup, WorkerId, WorkerType,
+};
 use utoipa::PartialSchema;
 
 use super::sample::{QUEUE, Sample};
 use crate::domain::roles::ROLE_ID_MAX;
 use crate::store::clients::CLIENT_ID_MAX;
 
+/// The artifact, and the object, of the examples. Not everybody may read it.
+pub(super) const ARTIFACT: &str = "logs/build.log";
+/// Printable ASCII that does not end in two stars.
+const ROLE_ID: &str = r"^([\x20-\x7e]*[\x20-)+-\x7e])?\*?$";
+/// The characters of a client's id.
+const CLIENT_ID: &str = "^[A-Za-z0-9!@/:.+|_-]*$";
+
+/// What the id of a client begins with.
+pub(super) fn client_prefix() -> Value {
+    json!({"type": "string", "pattern": CLIENT_ID, "maxLength": CLIENT_ID_MAX})
+}
+
+/// From an earlier page.
+pub(super) fn token() -> Value {
+    json!({"type": "string", "minLength": 1})
+}
+
+/// The names of the parameters that stand in a path.
+pub(super) fn names(path: &str) -> Vec<String> {
+    path.split('{').skip(1).filter_map(|rest| rest.split_once('}')).map(|(name, _)| name.to_owned()).collect()
+}
+
 /// The parameters that stand in a path.
 pub(super) fn of_path(path: &str, sample: &Sample) -> Vec<Value> {
-    let names = path.split('{').skip(1).filter_map(|rest| rest.split_once('}')).map(|(name, _)| name);
-    names.map(|name| one(name, sample)).collect()
+    names(path).iter().map(|name| one(name, sample)).collect()
 }
 
 fn one(name: &str, sample: &Sample) -> Value {
@@ -23,6 +46,13 @@ fn one(name: &str, sample: &Sample) -> Value {
         "taskQueueId" => ("The queue; its slash may be written `%2F` or as it is", of::<TaskQueueId>(), json!(QUEUE)),
         "provisionerId" => ("The first half of the queue's id", of::<ProvisionerId>(), json!("acme")),
         "workerType" => ("The second half of the queue's id", of::<WorkerType>(), json!("linux")),
+        "workerPoolId" => (
+            "The worker pool, which is a task queue; its slash may be written `%2F` or as it is",
+            of::<TaskQueueId>(),
+            json!(QUEUE),
+        ),
+        "workerGroup" => ("The worker's group", of::<WorkerGroup>(), json!("rack-1")),
+        "workerId" => ("The worker within its group", of::<WorkerId>(), json!("worker-1")),
         "queue" => {
             let pattern = json!({"type": "string", "pattern": "^queue-[0-9]+-[1-7]$"});
             ("The queue of messages, from pollTaskUrls", pattern, json!("queue-1-4"))
@@ -32,12 +62,21 @@ fn one(name: &str, sample: &Sample) -> Value {
             ("The message's `MessageId`", uuid, json!("00000001-0000-4000-8000-000000000001"))
         }
         "clientId" => {
-            let pattern = json!({"type": "string", "pattern": "^[A-Za-z0-9!@/:.+|_-]+$", "maxLength": CLIENT_ID_MAX});
+            let pattern = json!({"type": "string", "pattern": CLIENT_ID, "minLength": 1, "maxLength": CLIENT_ID_MAX});
             ("The client", pattern, json!("ci"))
         }
         "roleId" => {
-            let pattern = json!({"type": "string", "pattern": "^[\\x20-\\x7e]+$", "maxLength": ROLE_ID_MAX});
+            let pattern = json!({"type": "string", "pattern": ROLE_ID, "minLength": 1, "maxLength": ROLE_ID_MAX});
             ("The role", pattern, json!("submitter"))
+        }
+        "service" => ("The service", text, json!("queue")),
+        "reference" => ("Which of its references", json!({"enum": ["api.json", "exchanges.json"]}), json!("api.json")),
+        "schema" => ("The file of the schema", text, json!("create-task-request.json")),
+        "common" => ("The file of the schema", text, json!("manifest-v3.json")),
+        "name" => ("The name; its slashes may be written `%2F` or as they are", of::<ArtifactName>(), json!(ARTIFACT)),
+        "artifact" => {
+            let whole = format!("artifact/{}/0/public/build.zip", sample.task);
+            ("What is stored, with its slashes", text, json!(whole))
         }
         "file" => ("The file's name", text, json!("index.html")),
         // A test refuses a document with a parameter that nobody described.

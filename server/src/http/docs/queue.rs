@@ -32,13 +32,21 @@ fn tasks(sample: &Sample) -> Vec<Operation> {
             )
             .scopes(creating())
             .takes::<CreateTaskRequest<'_>>(&sample.new_task())
+            .names(&[
+                ("taskId", "$response.body#/status/taskId"),
+                ("taskGroupId", "$response.body#/status/taskGroupId"),
+                ("runId", "$response.body#/status/runs/0/runId"),
+                ("taskQueueId", "$response.body#/status/taskQueueId"),
+                ("provisionerId", "$response.body#/status/provisionerId"),
+                ("workerType", "$response.body#/status/workerType"),
+            ])
             .answers::<StatusBody<'_>>("The task as it is now", &json!({"status": sample.status("pending")}))
             .refuses(InputError, "dates that contradict each other or are too far from now, two different queues, a scope that ends in `**`, \
                  dependencies that do not exist or expire before the deadline")
             .refuses(RequestConflict, "the task exists with another definition, or its group belongs to another schedulerId or is sealed"),
 
         operation("task", "Read a task's definition")
-            .about("As it was created, with every default filled in. It never changes.")
+            .about("As it was created, with every default filled in. Of it only the priority can change.")
             .scopes("queue:get-task:<taskId>")
             .answers::<TaskDefinition<'_>>("The definition", &sample.definition())
             .refuses(ResourceNotFound, "the task does not exist"),
@@ -86,6 +94,7 @@ fn claims(sample: &Sample) -> Vec<Operation> {
             )
             .scopes(json!({"AllOf": ["queue:claim-work:<taskQueueId>", "queue:worker-id:<workerGroup>/<workerId>"]}))
             .takes::<ClaimWorkRequest>(&json!({"workerGroup": "rack-1", "workerId": "worker-1", "tasks": 1}))
+            .names(&[("taskId", "$response.body#/tasks/0/status/taskId"), ("runId", "$response.body#/tasks/0/runId")])
             .answers_with(
                 200,
                 "The claims, most urgent first",
@@ -98,6 +107,7 @@ fn claims(sample: &Sample) -> Vec<Operation> {
                 &json!({"tasks": [sample.claim()]}),
             ),
         operation("claimTask", "Claim one run of a task")
+            .deprecated()
             .about("For workers that found the run on the message plane. The worker that holds the claim gets it again.")
             .scopes(json!({"AnyOf": [
                 {"AllOf": ["queue:claim-task:<taskQueueId>", "queue:worker-id:<workerGroup>/<workerId>"]},
@@ -108,9 +118,17 @@ fn claims(sample: &Sample) -> Vec<Operation> {
                 ]},
             ]}))
             .takes::<ClaimTaskRequest>(&json!({"workerGroup": "rack-1", "workerId": "worker-1"}))
+            .names(&[
+                ("taskId", "$response.body#/status/taskId"),
+                ("runId", "$response.body#/runId"),
+                ("provisionerId", "$response.body#/status/provisionerId"),
+                ("workerType", "$response.body#/status/workerType"),
+                ("workerGroup", "$response.body#/workerGroup"),
+                ("workerId", "$response.body#/workerId"),
+            ])
             .answers::<Claim<'_>>("The claim", &sample.claim())
             .refuses(ResourceNotFound, "the task or the run does not exist")
-            .refuses(RequestConflict, "somebody else holds the run, it has ended, or the task's deadline has passed"),
+            .refuses(RequestConflict, "somebody else holds the run, it has ended, the task's deadline has passed, or the worker is quarantined"),
         operation("reclaimTask", "Renew a claim")
             .about(
                 "The answer has fresh credentials and the new `takenUntil`, never an earlier one than before, and no \
@@ -158,6 +176,7 @@ fn queues(sample: &Sample) -> Vec<Operation> {
     });
     vec![
         operation("pendingTasks", "Count a queue's pending tasks")
+            .deprecated()
             .about("A queue that nobody has used has none.")
             .scopes("queue:pending-count:<taskQueueId>")
             .answers::<CountsBody<'_>>("The number; `claimedTasks` is left out", &pending),
@@ -165,6 +184,7 @@ fn queues(sample: &Sample) -> Vec<Operation> {
             .scopes(both)
             .answers::<CountsBody<'_>>("The numbers", &counts),
         operation("taskQueueCountsBatch", "Count the tasks of up to 1000 queues")
+            .experimental()
             .scopes(json!({"AllOf": [
                 {"for": "taskQueueId", "in": "taskQueueIds", "each": "queue:pending-count:<taskQueueId>"},
                 {"for": "taskQueueId", "in": "taskQueueIds", "each": "queue:claimed-count:<taskQueueId>"},

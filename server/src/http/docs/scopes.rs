@@ -23,10 +23,18 @@ pub(super) fn in_words(expression: &Value) -> String {
     }
 }
 
-/// Whether somebody without credentials has what is needed.
+/// Lists that are never empty.
+const NEVER_EMPTY: [&str; 1] = ["prioritiesFromHighestToThatOfTheTask"];
+
+/// Whether somebody without credentials has what is needed, or nothing may be needed: a list may be empty.
 pub(super) fn everybody_has(expression: &Value) -> bool {
-    match expression {
-        Value::String(scope) => ANONYMOUS.iter().any(|held| satisfies(held, scope)),
-        _ => expression["AnyOf"].as_array().is_some_and(|parts| parts.iter().any(everybody_has)),
+    if let Value::String(scope) = expression {
+        ANONYMOUS.iter().any(|held| satisfies(held, scope))
+    } else if let Value::Array(parts) = &expression["AnyOf"] {
+        parts.iter().any(everybody_has)
+    } else if let Value::Array(parts) = &expression["AllOf"] {
+        parts.iter().all(everybody_has)
+    } else {
+        expression["in"].as_str().is_some_and(|list| !NEVER_EMPTY.contains(&list) || everybody_has(&expression["each"]))
     }
 }

@@ -10,6 +10,7 @@ use super::operation::{self, Operation};
 use super::queue;
 use super::sample::{QUEUE, Sample};
 use crate::domain::event_filter::EXCHANGES;
+use crate::domain::topic::PATTERN_CHARS_MAX;
 use crate::http::api::clock::{Advance, Now};
 use crate::http::api::{event_stream, events, submit, task_queues, wait};
 use crate::ops::wait::{PATIENCE_DEFAULT, PATIENCE_MAX};
@@ -57,6 +58,7 @@ fn submitting(sample: &Sample) -> Vec<Operation> {
             )
             .scopes(queue::creating())
             .takes_either::<SubmitRequest<'_>, SubmittedTask<'_>>(&json!({"tasks": [build, test]}))
+            .names(&[("taskId", "$response.body#/tasks/0/taskId"), ("taskGroupId", "$response.body#/taskGroupId")])
             .answers::<submit::Body<'_>>(
                 "The tasks as they are now, in the order of the request",
                 &json!({
@@ -93,18 +95,31 @@ fn submitting(sample: &Sample) -> Vec<Operation> {
     ]
 }
 
+/// A position in the log of events.
+fn position() -> Value {
+    json!({"type": "integer", "format": "int64", "minimum": 0, "maximum": i64::MAX - 1})
+}
+
+/// The stream is a text; those who read it as events find an object each.
+fn stream_schema() -> Value {
+    let text = json!({"type": "string"});
+    json!({"type": ["string", "object"], "properties": {"id": text, "event": text, "data": text}})
+}
+
 /// What the log and the stream of events have in common.
 fn reading(operation: Operation, after: &str, example: &Value) -> Operation {
-    let position = json!({"oneOf": [{"type": "integer", "format": "int64", "minimum": 0}, {"const": "latest"}]});
-    let text = json!({"type": "string", "minLength": 1});
+    let position = json!({"oneOf": [position(), {"const": "latest"}]});
+    let one = format!("(exchange/taskcluster-queue/v1/)?({})", EXCHANGES.join("|"));
+    let list = json!({"type": "string", "pattern": format!("^{one}(,{one})*$")});
+    let words = json!({"type": "string", "pattern": r"^[^.]+(\.[^.]+)*$", "maxLength": PATTERN_CHARS_MAX});
     let exchanges = format!("Only events of these exchanges, with commas between them: {}", EXCHANGES.join(", "));
     let pattern = "words with dots between them; `*` stands for one word, `#` (in a URL `%23`) for any number";
     operation
         .scopes("tenure:list-events")
         .query("after", after, &position, example)
-        .query("exchange", &exchanges, &text, &Value::Null)
-        .query("routingKeyPattern", &format!("Only events whose routing key fits: {pattern}"), &text, &Value::Null)
-        .query("route", &format!("Only events of tasks with a route that fits: {pattern}"), &text, &Value::Null)
+        .query("exchange", &exchanges, &list, &Value::Null)
+        .query("routingKeyPattern", &format!("Only events whose routing key fits: {pattern}"), &words, &Value::Null)
+        .query("route", &format!("Only events of tasks with a route that fits: {pattern}"), &words, &Value::Null)
         .refuses(
             ResourceExpired,
             "events right after this position are no longer kept; the message says where to go on",
@@ -154,10 +169,10 @@ fn log(sample: &Sample) -> Vec<Operation> {
         .header(
             event_stream::LAST_EVENT_ID,
             "The last position that was seen, from a reader that comes back; it goes before `after`",
-            &json!({"type": "integer", "format": "int64", "minimum": 0}),
+            &position(),
         )
-        .answers_with(200, "The stream", "text/event-stream", &json!({"type": "string"}), &lines.into())
-        .refuses(InvalidRequestArguments, "there is no such position yet"),
+        .answers_with(200, "The stream", "text/event-stream", &stream_schema(), &lines.into())
+        .refuses(InputError, "there is no such position yet"),
     ]
 }
 
@@ -173,7 +188,7 @@ fn clock(sample: &Sample) -> Vec<Operation> {
             .scopes("tenure:clock")
             .takes::<Advance>(&json!({"seconds": 60}))
             .answers::<Now>("The time after it", &json!({"now": sample.after(1)}))
-            .refuses(RequestConflict, "the server's clock is not manual")
+            .refuses(RequestConflict, "the server's clock is not manual, or would be past the year 9000")
             .refuses(InputValidationError, "`seconds` is negative or more than ten years"),
     ]
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::*;
-use crate::domain::{create, submit};
+use crate::domain::{create, roles, submit};
 use crate::http::call::Sender;
 use crate::http::routes;
 
@@ -188,6 +188,7 @@ fn the_limits_of_the_schema_are_those_of_the_rules() {
     let metadata = &document["components"]["schemas"]["Metadata"]["properties"];
     let several = &document["components"]["schemas"]["SubmitRequest"]["properties"];
     let submitted = &document["components"]["schemas"]["SubmittedTask"]["properties"];
+    let schemas = &document["components"]["schemas"];
     let about_it = &document["components"]["schemas"]["SubmittedMetadata"]["properties"];
     for (stated, limit) in [
         (&task["dependencies"]["maxItems"], create::DEPENDENCIES_MAX),
@@ -198,6 +199,12 @@ fn the_limits_of_the_schema_are_those_of_the_rules() {
         (&metadata["owner"]["maxLength"], create::METADATA_SHORT_MAX),
         (&metadata["description"]["maxLength"], create::METADATA_DESCRIPTION_MAX),
         (&metadata["source"]["maxLength"], create::METADATA_SOURCE_MAX),
+        (&schemas["Route"]["maxLength"], create::ROUTE_CHARS_MAX),
+        (&schemas["TagValue"]["maxLength"], create::TAG_CHARS_MAX),
+        (&schemas["Description"]["maxLength"], roles::DESCRIPTION_CHARS_MAX),
+        (&schemas["GivenScope"]["maxLength"], roles::SCOPE_CHARS_MAX),
+        (&schemas["ClientRequest"]["properties"]["scopes"]["maxItems"], roles::SCOPES_MAX),
+        (&schemas["RoleRequest"]["properties"]["scopes"]["maxItems"], roles::SCOPES_MAX),
         (&several["tasks"]["maxItems"], submit::TASKS_MAX),
         (&submitted["name"]["maxLength"], submit::NAME_CHARS_MAX),
         (&submitted["dependencies"]["maxItems"], create::DEPENDENCIES_MAX),

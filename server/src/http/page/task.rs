@@ -13,6 +13,7 @@ use super::layout::{self, Cells, section, table};
 use super::overview::REFRESH;
 use super::visit::Visit;
 use super::{Page, Trouble, text};
+use crate::domain::create::shown_definition;
 use crate::domain::scopes::Expression;
 use crate::http::app::App;
 use crate::store::{clock, tasks};
@@ -29,7 +30,8 @@ pub(super) async fn task(app: App, visit: Arc<Visit>) -> Result<Page, Trouble> {
     let mut conn = app.pool.acquire().await?;
     let now = clock::get_now(&mut conn).await?;
     let may_read = visit.may(of_definition.clone());
-    let definition = if may_read { tasks::find_definition(&mut conn, id.uuid()).await? } else { None };
+    let stored = if may_read { tasks::find_definition(&mut conn, id.uuid()).await? } else { None };
+    let definition = stored.map(|stored| shown_definition(stored, task.priority));
     drop(conn);
     let metadata = definition.as_deref().and_then(text::metadata);
     let name = metadata.as_ref().map(|metadata| metadata.name.trim()).filter(|name| !name.is_empty());

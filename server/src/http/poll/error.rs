@@ -137,6 +137,7 @@ impl From<OpError> for PollError {
         match error {
             OpError::Overloaded(_) | OpError::Unavailable => Self::new(Code::ServerBusy, error.to_string()),
             OpError::NotFound(_)
+            | OpError::Expired(_)
             | OpError::Conflict(_)
             | OpError::Input(_)
             | OpError::NotBuilt(_)
@@ -173,5 +174,10 @@ fn internal(cause: &dyn std::error::Error) -> PollError {
 /// become a part of the path.
 pub fn refuse_unknown_path(uri: &Uri) -> Option<Response> {
     let signed = uri.path().starts_with(super::PATH) || uri.path_and_query()?.as_str().contains("sig=");
-    signed.then(|| PollError::authentication("the signature does not match".to_owned()).response(Uuid::new_v4()))
+    signed.then(unreadable_path)
+}
+
+/// The answer to a path that no signed URL has.
+pub(super) fn unreadable_path() -> Response {
+    PollError::authentication("the signature does not match".to_owned()).response(Uuid::new_v4())
 }

@@ -10,6 +10,7 @@ mod xml;
 
 use std::time::Duration;
 
+use axum::extract::rejection::PathRejection;
 use axum::extract::{OriginalUri, Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use chrono::{DateTime, Utc};
@@ -20,6 +21,7 @@ use tenure_api::ids::TaskQueueId;
 use tenure_api::sas::Permission;
 use uuid::Uuid;
 
+use self::error::unreadable_path;
 pub use error::refuse_unknown_path;
 pub use urls::{PATH, PollUrls};
 
@@ -47,19 +49,31 @@ fn http_date(time: DateTime<Utc>) -> String {
     time.format("%a, %d %b %Y %H:%M:%S GMT").to_string()
 }
 
+/// What a path names, if it can be read: its escapes may spell what is not UTF-8.
+type Names<T> = Result<Path<T>, PathRejection>;
+
 /// `/{queue}`: how many messages there are.
-pub async fn queue(State(app): State<App>, Path(queue): Path<String>, request: Request) -> Response {
-    answer(app, &queue, None, request, Place::Queue).await
+pub async fn queue(State(app): State<App>, path: Names<String>, request: Request) -> Response {
+    match path {
+        Ok(Path(queue)) => answer(app, &queue, None, request, Place::Queue).await,
+        Err(_) => unreadable_path(),
+    }
 }
 
 /// `/{queue}/messages`: get, or peek.
-pub async fn messages(State(app): State<App>, Path(queue): Path<String>, request: Request) -> Response {
-    answer(app, &queue, None, request, Place::Messages).await
+pub async fn messages(State(app): State<App>, path: Names<String>, request: Request) -> Response {
+    match path {
+        Ok(Path(queue)) => answer(app, &queue, None, request, Place::Messages).await,
+        Err(_) => unreadable_path(),
+    }
 }
 
 /// `/{queue}/messages/{messageId}`: delete, or update.
-pub async fn message(State(app): State<App>, Path((queue, id)): Path<(String, String)>, request: Request) -> Response {
-    answer(app, &queue, Some(id), request, Place::Message).await
+pub async fn message(State(app): State<App>, path: Names<(String, String)>, request: Request) -> Response {
+    match path {
+        Ok(Path((queue, id))) => answer(app, &queue, Some(id), request, Place::Message).await,
+        Err(_) => unreadable_path(),
+    }
 }
 
 /// What a path names.

@@ -125,7 +125,7 @@ async fn a_task_with_very_many_edges_is_forgotten_in_several_transactions() {
 #[tokio::test]
 async fn a_task_that_is_added_to_an_expired_group_keeps_the_group() {
     let (database, queue) = start().await;
-    let first = new_task(QUEUE, &json!({"expires": in_minutes(60)}));
+    let first = new_task(QUEUE, &json!({"expires": in_minutes(61)}));
     queue.create(&first).await.unwrap();
     claim_and_report(&queue, Report::Completed).await;
     sqlx::query("UPDATE task_groups SET expires = now() - interval '1 minute'").execute(database.pool()).await.unwrap();
@@ -149,7 +149,7 @@ async fn a_task_that_is_added_to_an_expired_group_keeps_the_group() {
 #[tokio::test]
 async fn a_task_that_is_added_while_its_expired_group_is_being_forgotten_makes_the_group_anew() {
     let (database, queue) = start().await;
-    let first = new_task(QUEUE, &json!({"expires": in_minutes(60)}));
+    let first = new_task(QUEUE, &json!({"expires": in_minutes(61)}));
     queue.create(&first).await.unwrap();
     claim_and_report(&queue, Report::Completed).await;
     sqlx::query("UPDATE task_groups SET expires = now() - interval '1 minute'").execute(database.pool()).await.unwrap();

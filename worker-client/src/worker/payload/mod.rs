@@ -1,18 +1,28 @@
 //! The payload that this worker runs, checked field by field so that a refusal can name what is wrong.
 //!
 //! ```json
-//! {"command": [["tar", "xf", "in.tar"], ["make"]], "env": {"LANG": "C"}, "maxRunTime": 600}
+//! {
+//!   "command": [["tar", "xf", "in.tar"], ["make"]], "env": {"LANG": "C"}, "maxRunTime": 600,
+//!   "inputs": [{"taskId": "9HrBC1jMQ3KlZw4CssPUeQ", "artifact": "public/in.tar", "path": "in.tar"}],
+//!   "artifacts": [{"name": "public/out", "path": "out", "type": "directory"}]
+//! }
 //! ```
+
+mod files;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+pub(super) use files::{Input, Kind, Output, is_name};
 use serde_json::{Map, Value};
+
+use crate::Task;
 
 /// Used when a payload does not say how long its commands may take, in seconds.
 const DEFAULT_MAX_RUN_TIME_SECONDS: u64 = 3600;
 /// The longest time that a payload can ask for, in seconds: five days, as far away as a deadline can be.
 const MAX_RUN_TIME_CAP_SECONDS: u64 = 5 * 24 * 3600;
+const FIELDS: [&str; 5] = ["command", "env", "maxRunTime", "inputs", "artifacts"];
 
 /// What to run.
 #[derive(Debug, PartialEq, Eq)]
@@ -23,6 +33,10 @@ pub(super) struct Payload {
     pub env: BTreeMap<String, String>,
     /// For all commands together.
     pub max_run_time: Duration,
+    /// Here before the first command begins.
+    pub inputs: Vec<Input>,
+    /// Uploaded when the commands have ended, however they did.
+    pub outputs: Vec<Output>,
 }
 
 /// Which field of a payload is wrong, and how.
@@ -38,14 +52,26 @@ fn malformed(field: impl Into<String>, problem: impl Into<String>) -> Malformed 
 }
 
 impl Payload {
-    /// Reads a payload.
-    pub(super) fn parse(payload: &Value) -> Result<Self, Malformed> {
+    /// Reads a task's payload.
+    pub(super) fn of(task: &Task) -> Result<Self, Malformed> {
+        let payload = Self::parse(&task.payload)?;
+        files::fit(&payload.inputs, &payload.outputs, task)?;
+        Ok(payload)
+    }
+
+    fn parse(payload: &Value) -> Result<Self, Malformed> {
         let Value::Object(fields) = payload else { return Err(malformed("payload", "must be an object")) };
-        if let Some(unknown) = fields.keys().find(|key| !matches!(key.as_str(), "command" | "env" | "maxRunTime")) {
-            let problem = "is not known: this worker takes command, env and maxRunTime";
+        if let Some(unknown) = fields.keys().find(|key| !FIELDS.contains(&key.as_str())) {
+            let problem = format!("is not known: this worker takes {}", FIELDS.join(", "));
             return Err(malformed(format!("payload.{unknown}"), problem));
         }
-        Ok(Self { commands: commands(fields)?, env: env(fields)?, max_run_time: max_run_time(fields)? })
+        Ok(Self {
+            commands: commands(fields)?,
+            env: env(fields)?,
+            max_run_time: max_run_time(fields)?,
+            inputs: files::inputs(fields)?,
+            outputs: files::outputs(fields)?,
+        })
     }
 }
 
@@ -115,6 +141,8 @@ mod tests {
             commands: vec![vec!["a".into(), String::new()], vec!["b".into()]],
             env: BTreeMap::from([("K".into(), "v".into())]),
             max_run_time: Duration::from_secs(7),
+            inputs: Vec::new(),
+            outputs: Vec::new(),
         };
         assert_eq!(Payload::parse(&payload), Ok(expected));
         let short = Payload::parse(&json!({"command": [["a"]]})).unwrap();
@@ -141,6 +169,8 @@ mod tests {
             (json!({"command": [["ls"]], "maxRunTime": "60"}), "payload.maxRunTime must"),
             (json!({"command": [["ls"]], "maxRunTime": 432_001}), "payload.maxRunTime must"),
             (json!({"command": [["ls"]], "image": "x"}), "payload.image is not known"),
+            (json!({"command": [["ls"]], "inputs": {}}), "payload.inputs must"),
+            (json!({"command": [["ls"]], "artifacts": {}}), "payload.artifacts must"),
         ] {
             let error = Payload::parse(&payload).unwrap_err().to_string();
             assert!(error.starts_with(field), "{payload}: {error}");

@@ -1,0 +1,159 @@
+//! Signed URLs of stored bytes: a capability to upload under one name, or to download what has that name.
+//!
+//! The signature covers what may be done, until when, for uploads the content type, and the name. It covers decoded
+//! values, because some HTTP clients write a URL anew before they send it; so a client may escape more or less than was
+//! escaped here, and order the parameters as it likes.
+
+use std::fmt::Write as _;
+
+use hmac::Mac as _;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use subtle::ConstantTimeEq as _;
+
+use crate::credentials::SigningKey;
+use crate::sas::Query;
+
+/// Where stored bytes are below the root URL.
+pub const PATH: &str = "/artifacts/";
+/// The parameter that says what the URL is for. It comes first, and has this name, because workers cut URLs here before
+/// they write them into public logs.
+const CREDENTIAL: &str = "Credential";
+const EXPIRES: &str = "expires";
+const SIGNATURE: &str = "signature";
+/// What no URL library rewrites.
+const SAFE: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+/// The first line of what is signed.
+const CONTEXT: &str = "tenure-blob-url-1";
+
+/// What a URL allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access<'a> {
+    /// To upload bytes of this content type.
+    Put {
+        /// As the uploader sends it.
+        content_type: &'a str,
+    },
+    /// To download, or to ask what a download would have.
+    Get,
+}
+
+impl Access<'_> {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Put { .. } => "put",
+            Self::Get => "get",
+        }
+    }
+}
+
+/// Why a URL is not honoured.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BlobUrlError {
+    /// It is not one of ours, or something that the signature covers was changed.
+    #[error("the URL is not signed by this server, or was changed, or is for another method or Content-Type")]
+    Signature,
+    /// Its time is over.
+    #[error("the URL has expired")]
+    Expired,
+    /// There is a parameter that belongs to no such URL.
+    #[error("the URL has the parameter {0:?}, which is not signed")]
+    Parameter(String),
+}
+
+/// Makes the URL's path and query, which follow the root URL. `expires_ms` is in milliseconds since 1970.
+#[must_use]
+pub fn sign(key: &SigningKey, access: Access<'_>, name: &str, expires_ms: i64) -> String {
+    let expires = expires_ms.to_string();
+    let mut signature = String::with_capacity(64);
+    for byte in digest(key, access, name, &expires) {
+        // Writing into a String does not fail.
+        let _ = write!(signature, "{byte:02x}");
+    }
+    let path = escape(name);
+    let word = access.word();
+    format!("{PATH}{path}?{CREDENTIAL}={word}&{EXPIRES}={expires}&{SIGNATURE}={signature}")
+}
+
+/// The name in a path. Slashes stay as they are where every client leaves them alone; a name with a segment that URL
+/// libraries resolve or drop (`.`, `..`, none) becomes one segment.
+fn escape(name: &str) -> String {
+    let odd = name.split('/').any(|segment| matches!(segment, "" | "." | ".."));
+    let separator = if odd { "%2F" } else { "/" };
+    let segments: Vec<String> = name.split('/').map(|segment| utf8_percent_encode(segment, SAFE).to_string()).collect();
+    segments.join(separator)
+}
+
+/// The name that a request's path stands for; None if that is none of ours.
+#[must_use]
+pub fn name_of(path: &str) -> Option<String> {
+    let name = path.strip_prefix(PATH)?;
+    percent_decode_str(name).decode_utf8().ok().map(std::borrow::Cow::into_owned)
+}
+
+/// Checks a URL in constant time. Any of the keys may have made it; `now_ms` is in milliseconds since 1970.
+///
+/// # Errors
+/// It does not allow this access to this name now.
+pub fn verify(
+    keys: &[SigningKey],
+    access: Access<'_>,
+    name: &str,
+    query: &str,
+    now_ms: i64,
+) -> Result<(), BlobUrlError> {
+    let query = Query::parse(query).map_err(|_| BlobUrlError::Signature)?;
+    if let Some(unknown) = query.names().find(|name| ![CREDENTIAL, EXPIRES, SIGNATURE].contains(name)) {
+        return Err(BlobUrlError::Parameter(unknown.to_owned()));
+    }
+    let value = |name| query.get(name).ok_or(BlobUrlError::Signature);
+    let (word, expires, given) = (value(CREDENTIAL)?, value(EXPIRES)?, value(SIGNATURE)?);
+    if word != access.word() {
+        return Err(BlobUrlError::Signature);
+    }
+    let given = from_hex(given).ok_or(BlobUrlError::Signature)?;
+    let matching = keys
+        .iter()
+        .map(|key| digest(key, access, name, expires).ct_eq(&given))
+        .fold(subtle::Choice::from(0), |any, one| any | one);
+    if !bool::from(matching) {
+        return Err(BlobUrlError::Signature);
+    }
+    // Whatever is signed was written here, so that what cannot be read back was not.
+    let expires_ms: i64 = expires.parse().map_err(|_| BlobUrlError::Signature)?;
+    if now_ms >= expires_ms { Err(BlobUrlError::Expired) } else { Ok(()) }
+}
+
+/// No line can run into another one: only the last may contain a line break.
+fn digest(key: &SigningKey, access: Access<'_>, name: &str, expires: &str) -> [u8; 32] {
+    let content_type = match access {
+        Access::Put { content_type } => normal_content_type(content_type),
+        Access::Get => String::new(),
+    };
+    let lines = [CONTEXT, access.word(), expires, &content_type.replace('\n', " "), name];
+    key.start().chain_update(lines.join("\n")).finalize().into_bytes().into()
+}
+
+/// A content type without what senders write differently and mean alike: case, and space around its parts.
+fn normal_content_type(text: &str) -> String {
+    text.split(';').map(|part| part.trim().to_ascii_lowercase()).collect::<Vec<_>>().join(";")
+}
+
+/// Only the digits that [`sign`] writes.
+fn from_hex(text: &str) -> Option<[u8; 32]> {
+    let digit = |byte: u8| match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        _ => None,
+    };
+    let mut bytes = [0; 32];
+    if text.len() != 2 * bytes.len() {
+        return None;
+    }
+    for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,86 @@
+//! Whole numbers as JSON has them. To JSON Schema, and to clients whose language has only one kind of number, `5.0` is the
+//! same whole number as `5`; serde takes it for something else.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{Deserializer, Error, Unexpected, Visitor};
+
+/// Up to here every whole number has a floating point number of its own.
+const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
+
+struct Whole<T>(PhantomData<T>);
+
+impl<T: TryFrom<u64>> Visitor<'_> for Whole<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a whole number that is not too large")
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<T, E> {
+        T::try_from(number).map_err(|_| E::invalid_value(Unexpected::Unsigned(number), &self))
+    }
+
+    fn visit_f64<E: Error>(self, number: f64) -> Result<T, E> {
+        let whole = number.fract() == 0.0 && (0.0..=EXACT_MAX).contains(&number);
+        if whole { self.visit_u64(number as u64) } else { Err(E::invalid_value(Unexpected::Float(number), &self)) }
+    }
+}
+
+/// Reads a whole number from 0 on.
+///
+/// # Errors
+/// If it is something else, or does not fit.
+pub fn whole<'de, D: Deserializer<'de>, T: TryFrom<u64>>(deserializer: D) -> Result<T, D::Error> {
+    // As for any number, because serde_json shows one of any kind as a map when it is to keep all digits.
+    deserializer.deserialize_f64(Whole(PhantomData))
+}
+
+/// Reads one that may be absent but not null.
+///
+/// # Errors
+/// If it is something else, or does not fit.
+pub fn present_whole<'de, D: Deserializer<'de>, T: TryFrom<u64>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    whole(deserializer).map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    #[derive(Deserialize)]
+    struct Body {
+        #[serde(deserialize_with = "super::whole")]
+        number: u16,
+        #[serde(default, deserialize_with = "super::present_whole")]
+        perhaps: Option<u16>,
+    }
+
+    fn read(number: &str) -> Result<u16, String> {
+        let body: Result<Body, _> = serde_json::from_str(&format!("{{\"number\": {number}}}"));
+        body.map(|body| body.number).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_whole_number_may_be_written_with_a_point_or_an_exponent() {
+        for (text, number) in
+            [("0", 0), ("5", 5), ("5.0", 5), ("5e0", 5), ("-0.0", 0), ("65535", 65_535), ("6.5535e4", 65_535)]
+        {
+            assert_eq!(read(text), Ok(number), "{text}");
+        }
+        let absent: Body = serde_json::from_str("{\"number\": 1}").unwrap();
+        assert_eq!(absent.perhaps, None);
+        let there: Body = serde_json::from_str("{\"number\": 1, \"perhaps\": 2.0}").unwrap();
+        assert_eq!(there.perhaps, Some(2));
+    }
+
+    #[test]
+    fn what_is_no_whole_number_or_does_not_fit_is_refused() {
+        for text in ["-1", "-1.0", "1.5", "65536", "65536.0", "1e300", "\"5\"", "null", "true", "[]"] {
+            let refused = read(text).unwrap_err();
+            assert!(refused.contains("a whole number"), "{text}: {refused}");
+        }
+        assert!(serde_json::from_str::<Body>("{\"number\": 1, \"perhaps\": null}").is_err());
+    }
+}

@@ -1,0 +1,302 @@
+//! Bodies of the Worker Manager API, as far as there is one. Field names are those of Taskcluster's service.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Value};
+use subtle::ConstantTimeEq as _;
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::Schema;
+use utoipa::{PartialSchema, ToSchema};
+
+use crate::credentials::{Credentials, SEED_BYTES, seed};
+use crate::dates::Timestamp;
+use crate::ids::{TaskQueueId, WorkerGroup, WorkerId};
+use crate::schema;
+use crate::whole::whole;
+
+/// The only provider: workers that somebody else starts and makes known.
+pub const STATIC: &str = "static";
+/// How many tasks a worker may say that it runs at once.
+pub const CAPACITY_MAX: u16 = 10_000;
+
+const SECRET_CHARS: usize = 44;
+const SECRET_PATTERN: &str = "^[a-zA-Z0-9_-]{44}$";
+
+/// What a worker proves itself with; it is compared in constant time and never printed.
+#[derive(Clone, Serialize)]
+#[serde(transparent)]
+pub struct WorkerSecret(String);
+
+impl WorkerSecret {
+    /// A secret made of random bytes that the caller drew.
+    #[must_use]
+    pub fn from_random(bytes: [u8; SEED_BYTES]) -> Self {
+        Self(seed(bytes))
+    }
+
+    /// The secret as text, for whoever must digest it.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl PartialEq for WorkerSecret {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.as_bytes().ct_eq(other.0.as_bytes()).into()
+    }
+}
+
+impl Eq for WorkerSecret {}
+
+impl fmt::Debug for WorkerSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WorkerSecret(secret)")
+    }
+}
+
+impl<'de> Deserialize<'de> for WorkerSecret {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        if text.len() == SECRET_CHARS && text.bytes().all(fits) {
+            return Ok(Self(text));
+        }
+        // The text may be a secret with a slip in it: it is not repeated.
+        Err(serde::de::Error::custom(format_args!("must be {SECRET_CHARS} characters that match {SECRET_PATTERN}")))
+    }
+}
+
+impl PartialSchema for WorkerSecret {
+    fn schema() -> RefOr<Schema> {
+        let example = "0".repeat(SECRET_CHARS);
+        schema::text("Known to the worker and to nobody else.", SECRET_PATTERN, &example)
+    }
+}
+
+impl ToSchema for WorkerSecret {}
+
+/// Reads an optional field that may be absent but not null.
+fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
+}
+
+fn one() -> u16 {
+    1
+}
+
+/// The body of createWorker.
+#[derive(Deserialize, Debug, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NewWorkerRequest {
+    /// From when on the worker is no longer let in.
+    pub expires: Timestamp,
+    /// How many tasks it runs at once; for people.
+    #[serde(default = "one", deserialize_with = "whole")]
+    #[schema(minimum = 1, maximum = 10_000)]
+    pub capacity: u16,
+    /// What its provider needs to know.
+    pub provider_info: NewProviderInfo,
+}
+
+/// What the static provider needs to know of a new worker.
+#[derive(Deserialize, Debug, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NewProviderInfo {
+    /// What the worker registers with.
+    pub static_secret: WorkerSecret,
+    /// What the worker gets as its configuration when it registers; not for secrets.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<Object>)]
+    pub worker_config: Option<Map<String, Value>>,
+}
+
+/// The body of updateWorker.
+#[derive(Deserialize, Debug, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct WorkerRequest {
+    /// From when on the worker is no longer let in.
+    pub expires: Timestamp,
+    /// How many tasks it runs at once; for people.
+    #[serde(default = "one", deserialize_with = "whole")]
+    #[schema(minimum = 1, maximum = 10_000)]
+    pub capacity: u16,
+    /// What its provider needs to know.
+    #[serde(default, deserialize_with = "present")]
+    pub provider_info: Option<ProviderInfo>,
+}
+
+/// What the static provider needs to know.
+#[derive(Deserialize, Debug, Default, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ProviderInfo {
+    /// What the worker registers with; a change without it leaves it as it is.
+    #[serde(default, deserialize_with = "present")]
+    pub static_secret: Option<WorkerSecret>,
+    /// What the worker gets as its configuration when it registers; not for secrets.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<Object>)]
+    pub worker_config: Option<Map<String, Value>>,
+}
+
+/// Where a worker is in its life.
+#[derive(Serialize, Debug, Clone, Copy, PartialEq, Eq, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum WorkerState {
+    /// It may register.
+    Running,
+    /// Somebody said that it is gone.
+    Stopped,
+}
+
+/// A worker as it is shown.
+#[derive(Serialize, Debug, ToSchema)]
+#[schema(as = RegisteredWorker)]
+#[serde(rename_all = "camelCase")]
+pub struct Worker<'a> {
+    /// The worker pool, which is a task queue.
+    pub worker_pool_id: &'a TaskQueueId,
+    /// Its group.
+    pub worker_group: &'a WorkerGroup,
+    /// Itself within the group.
+    pub worker_id: &'a WorkerId,
+    /// Always `static`.
+    pub provider_id: &'static str,
+    /// When it was made known.
+    pub created: Timestamp,
+    /// From when on it is no longer let in.
+    pub expires: Timestamp,
+    /// When anything about it was last changed.
+    pub last_modified: Timestamp,
+    /// Where it is in its life.
+    pub state: WorkerState,
+    /// How many tasks it runs at once.
+    pub capacity: u16,
+}
+
+/// The body of registerWorker.
+#[derive(Deserialize, Debug, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RegisterWorkerRequest {
+    /// The worker pool, which is a task queue.
+    pub worker_pool_id: TaskQueueId,
+    /// Always `static`.
+    pub provider_id: String,
+    /// The worker's group.
+    pub worker_group: WorkerGroup,
+    /// The worker within its group.
+    pub worker_id: WorkerId,
+    /// What proves that the worker is who it says.
+    pub worker_identity_proof: StaticProof,
+    /// When its machine started. Newer workers say so; nothing depends on it here.
+    #[serde(default, deserialize_with = "present")]
+    pub system_boot_time: Option<Timestamp>,
+}
+
+/// The proof of the static provider; there is no other.
+#[derive(Deserialize, Debug, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct StaticProof {
+    /// The secret that createWorker was given.
+    pub static_secret: WorkerSecret,
+}
+
+/// The answer to registerWorker and reregisterWorker.
+#[derive(Serialize, Debug, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RegisterWorkerResponse<'a> {
+    /// When the credentials end; the worker must register again before.
+    pub expires: Timestamp,
+    /// What the worker signs its requests with.
+    pub credentials: Credentials,
+    /// The configuration that createWorker was given, or `{}`.
+    #[schema(value_type = Object)]
+    pub worker_config: &'a serde_json::value::RawValue,
+    /// What reregisterWorker needs.
+    pub secret: WorkerSecret,
+}
+
+/// The body of reregisterWorker.
+#[derive(Deserialize, Debug, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ReregisterWorkerRequest {
+    /// The worker pool, which is a task queue.
+    pub worker_pool_id: TaskQueueId,
+    /// The worker's group.
+    pub worker_group: WorkerGroup,
+    /// The worker within its group.
+    pub worker_id: WorkerId,
+    /// The one of the last answer.
+    pub secret: WorkerSecret,
+}
+
+/// The answer to reregisterWorker.
+#[derive(Serialize, Debug, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ReregisterWorkerResponse {
+    /// When the credentials end; the worker must register again before.
+    pub expires: Timestamp,
+    /// What the worker signs its requests with from now on.
+    pub credentials: Credentials,
+    /// What reregisterWorker needs the next time.
+    pub secret: WorkerSecret,
+}
+
+/// The answer to shouldWorkerTerminate.
+#[derive(Serialize, Debug, ToSchema)]
+pub struct ShouldTerminate {
+    /// Whether the worker should stop.
+    pub terminate: bool,
+    /// Why, or why not.
+    pub reason: &'static str,
+}
+
+/// The answer to workerRemoved.
+#[derive(Serialize, Debug, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Removal {
+    /// How many claims of the worker this request has ended.
+    pub claims_ended: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(secret: &str) -> serde_json::Result<WorkerRequest> {
+        let info = serde_json::json!({"staticSecret": secret});
+        let body = serde_json::json!({"expires": "2030-01-01T00:00:00Z", "providerInfo": info});
+        serde_json::from_value(body)
+    }
+
+    #[test]
+    fn a_secret_has_44_characters_and_is_neither_printed_nor_repeated() {
+        let secret = "hush-".repeat(9)[..44].to_owned();
+        let read = request(&secret).unwrap();
+        assert!(!format!("{read:?}").contains("hush"));
+        for wrong in [&secret[1..], &format!("{secret}x"), &secret.replace('-', "/"), ""] {
+            let error = request(wrong).unwrap_err().to_string();
+            assert!(error.contains("44") && !error.contains("hush"), "{error}");
+        }
+        assert_eq!(WorkerSecret::from_random([7; SEED_BYTES]).expose().len(), SECRET_CHARS);
+    }
+
+    #[test]
+    fn a_worker_runs_one_task_at_once_unless_it_says_otherwise_and_knows_no_other_fields() {
+        let read = |text: &str| serde_json::from_str::<WorkerRequest>(text);
+        assert_eq!(read(r#"{"expires":"2030-01-01T00:00:00Z"}"#).unwrap().capacity, 1);
+        for wrong in [
+            r"{}",
+            r#"{"expires":"2030-01-01T00:00:00Z","capacity":null}"#,
+            r#"{"expires":"2030-01-01T00:00:00Z","capacity":-1}"#,
+            r#"{"expires":"2030-01-01T00:00:00Z","providerInfo":null}"#,
+            r#"{"expires":"2030-01-01T00:00:00Z","providerInfo":{"staticSecret":null}}"#,
+            r#"{"expires":"2030-01-01T00:00:00Z","providerInfo":{"workerConfig":[]}}"#,
+            r#"{"expires":"2030-01-01T00:00:00Z","providerInfo":{"other":1}}"#,
+            r#"{"expires":"2030-01-01T00:00:00Z","state":"running"}"#,
+        ] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
+}

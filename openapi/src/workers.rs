@@ -1,0 +1,28 @@
+//! Bodies about workers.
+
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+use crate::bodies::present;
+use crate::dates::Timestamp;
+
+/// The body of quarantineWorker.
+#[derive(Deserialize, Debug, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct QuarantineWorkerRequest {
+    /// Until when the worker gets no work. A date in the past lifts its quarantine.
+    pub quarantine_until: Timestamp,
+    /// Why; up to 4,000 characters.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(max_length = 4_000)]
+    pub quarantine_info: Option<String>,
+}
+
+/// The body of declareWorker.
+#[derive(Deserialize, Debug, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DeclareWorkerRequest {
+    /// Until when the worker is shown; never shortens what is known. Default: a day from now.
+    #[serde(default, deserialize_with = "present")]
+    pub expires: Option<Timestamp>,
+}

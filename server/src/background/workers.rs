@@ -1,0 +1,61 @@
+//! Workers: writes down whom this server has seen, learns who is quarantined, and forgets whom nobody has seen for long.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
+use super::{Context, PassReport, SLICE};
+use crate::ops::workers as ops;
+use crate::store::workers::WorkerCounts;
+use crate::store::{queue_views, workers};
+
+/// The metrics of a queue's workers.
+const NUMBERS: [&str; 4] =
+    ["queue_workers_total", "queue_quarantined_workers", "queue_running_workers", "queue_idle_workers"];
+
+/// Writes down whom this server has seen.
+pub async fn write_down(context: &Context) -> Result<PassReport, sqlx::Error> {
+    let done = ops::write_down(&context.pool, &context.workers).await?;
+    Ok(PassReport { found: done, done, ..PassReport::default() })
+}
+
+/// Learns who is quarantined.
+pub async fn learn(context: &Context) -> Result<PassReport, sqlx::Error> {
+    let news = usize::from(ops::learn_quarantines(&context.pool, &context.workers).await?);
+    Ok(PassReport { found: news, done: news, ..PassReport::default() })
+}
+
+/// Counts workers by their state. Queues that had some the last time and have none now are shown with none.
+pub async fn count(context: &Context, known: &Mutex<BTreeSet<String>>) -> Result<PassReport, sqlx::Error> {
+    let counts = workers::count(&mut *context.pool.acquire().await?).await?;
+    let found = counts.len();
+    let publish = |name: &'static str, queue: &str, number: i64| {
+        metrics::gauge!(name, "taskQueueId" => queue.to_owned()).set(number as f64);
+    };
+    let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut gone = std::mem::take(&mut *known);
+    for WorkerCounts { queue, total, quarantined, running } in counts {
+        publish("queue_workers_total", &queue, total);
+        publish("queue_quarantined_workers", &queue, quarantined);
+        publish("queue_running_workers", &queue, running);
+        publish("queue_idle_workers", &queue, total - quarantined - running);
+        gone.remove(&queue);
+        known.insert(queue);
+    }
+    for queue in gone {
+        for name in NUMBERS {
+            publish(name, &queue, 0);
+        }
+    }
+    Ok(PassReport { found, done: found, ..PassReport::default() })
+}
+
+/// Forgets a slice of the workers and of the queues that are not shown any more.
+pub async fn forget(context: &Context) -> Result<PassReport, sqlx::Error> {
+    let mut conn = context.pool.acquire().await?;
+    let workers = workers::forget(&mut conn, SLICE).await?;
+    let queues = queue_views::forget(&mut conn, SLICE).await?;
+    let count = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+    let found = count(workers.found.cast_unsigned()).saturating_add(count(queues));
+    // A worker that was looked at too early counts as done: it is due later.
+    Ok(PassReport { found, done: found, ..PassReport::default() })
+}

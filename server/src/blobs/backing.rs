@@ -1,0 +1,196 @@
+//! Where the bytes are: files in a folder, or objects in a bucket. A generation's key is made from its id alone, so that
+//! names never reach a file system.
+
+use std::path::{Path as FilePath, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::{ClientConfigKey, ObjectStore, ObjectStoreExt as _, RetryConfig};
+use uuid::Uuid;
+
+use crate::config::{ArtifactsPlace, Provider};
+
+/// Object stores take parts of 5 MiB or more.
+const PART_IN_BUCKET: usize = 5 << 20;
+/// Files are written in pieces of this size.
+const PART_IN_FOLDER: usize = 256 << 10;
+/// Uploads at the same time; each holds up to four parts in memory.
+const UPLOADS_INTO_BUCKET: usize = 50;
+const UPLOADS_INTO_FOLDER: usize = 500;
+/// How often and how long a request of an object store is repeated before its caller hears of it.
+const RETRIES_MAX: usize = 3;
+const RETRIES_FOR: Duration = Duration::from_secs(30);
+/// Settings of the HTTP client of object stores. An answer may take any time, as long as something arrives.
+const CLIENT: [(ClientConfigKey, &str); 3] = [
+    (ClientConfigKey::ConnectTimeout, "5 seconds"),
+    (ClientConfigKey::ReadTimeout, "30 seconds"),
+    (ClientConfigKey::Timeout, "1 day"),
+];
+/// Environment variables with the address of an object store that is not its provider's own.
+const ENDPOINTS: [&str; 6] = [
+    "AWS_ENDPOINT",
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_S3",
+    "AZURE_STORAGE_ENDPOINT",
+    "AZURE_ENDPOINT",
+    "GOOGLE_BASE_URL",
+];
+
+/// Why a store cannot be used.
+pub(super) type StoreError = object_store::Error;
+
+/// The bytes of generations.
+pub(super) struct Backing {
+    place: ArtifactsPlace,
+    prefix: Path,
+    opened: OnceLock<Arc<dyn ObjectStore>>,
+    /// How many bytes are handed over at once.
+    pub(super) part: usize,
+    /// How many uploads there may be at a time.
+    pub(super) uploads_max: usize,
+}
+
+impl Backing {
+    pub(super) fn new(place: ArtifactsPlace) -> Self {
+        let (prefix, part, uploads_max) = match &place {
+            ArtifactsPlace::Folder(_) => (Path::default(), PART_IN_FOLDER, UPLOADS_INTO_FOLDER),
+            ArtifactsPlace::Bucket { prefix, .. } => (Path::from(prefix.as_str()), PART_IN_BUCKET, UPLOADS_INTO_BUCKET),
+        };
+        Self { place, prefix, opened: OnceLock::new(), part, uploads_max }
+    }
+
+    /// The store. It is opened when it is needed first, and again until that succeeds: a folder that cannot be made now may
+    /// be made later, and a server without artifacts is better than none.
+    pub(super) fn store(&self) -> Result<Arc<dyn ObjectStore>, StoreError> {
+        if let Some(store) = self.opened.get() {
+            return Ok(Arc::clone(store));
+        }
+        let store = open(&self.place)?;
+        Ok(Arc::clone(self.opened.get_or_init(|| store)))
+    }
+
+    /// The key of a generation. Two digits of it come first, so that no folder has too many files.
+    pub(super) fn key(&self, id: Uuid) -> Path {
+        let name = id.simple().to_string();
+        self.prefix.clone().join(&name[..2]).join(name.as_str())
+    }
+
+    /// Removes the bytes of a generation, whole or not; it is fine if there are none.
+    pub(super) async fn remove(&self, id: Uuid) -> Result<(), StoreError> {
+        let key = self.key(id);
+        match self.store()?.delete(&key).await {
+            Ok(()) | Err(StoreError::NotFound { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        if let ArtifactsPlace::Folder(folder) = &self.place {
+            remove_unfinished(folder, &key).await?;
+        }
+        Ok(())
+    }
+
+    /// Asks the store for something that is not there, so that wrong credentials and addresses are seen.
+    pub(super) async fn probe(&self) -> Result<(), StoreError> {
+        match self.store()?.head(&self.key(Uuid::nil())).await {
+            Ok(_) | Err(StoreError::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// An upload into a folder is a file beside its destination until it is whole; a server that was killed leaves it there.
+async fn remove_unfinished(folder: &FilePath, key: &Path) -> Result<(), StoreError> {
+    let unfinished = PathBuf::from(format!("{}#1", folder.join(key.as_ref()).display()));
+    match tokio::fs::remove_file(&unfinished).await {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(broken(error)),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// A fault of the file system, as the stores say it.
+pub(super) fn broken(error: std::io::Error) -> StoreError {
+    StoreError::Generic { store: "artifacts", source: error.into() }
+}
+
+fn open(place: &ArtifactsPlace) -> Result<Arc<dyn ObjectStore>, StoreError> {
+    let (provider, bucket) = match place {
+        ArtifactsPlace::Folder(folder) => {
+            std::fs::DirBuilder::new().recursive(true).create(folder).map_err(broken)?;
+            // What was answered with 200 must survive a power cut, as the rows in the database do.
+            return Ok(Arc::new(LocalFileSystem::new_with_prefix(folder)?.with_fsync(true)));
+        }
+        ArtifactsPlace::Bucket { provider, bucket, .. } => (*provider, bucket),
+    };
+    // The HTTP client is built without cryptography of its own; it is no error if another one was chosen before.
+    let _already = rustls::crypto::ring::default_provider().install_default();
+    let retry = RetryConfig { max_retries: RETRIES_MAX, retry_timeout: RETRIES_FOR, ..RetryConfig::default() };
+    // Whoever gives an address without TLS means it.
+    let plain = ENDPOINTS.iter().any(|name| std::env::var(name).is_ok_and(|url| url.starts_with("http://")));
+    let allow_http = plain.then_some((ClientConfigKey::AllowHttp, "true"));
+    let client = CLIENT.into_iter().chain(allow_http);
+    match provider {
+        Provider::S3 => {
+            let builder = AmazonS3Builder::from_env().with_bucket_name(bucket).with_retry(retry);
+            let set =
+                |builder: AmazonS3Builder, (key, value)| builder.with_config(AmazonS3ConfigKey::Client(key), value);
+            Ok(Arc::new(client.fold(builder, set).build()?))
+        }
+        Provider::Gcs => {
+            let builder = GoogleCloudStorageBuilder::from_env().with_bucket_name(bucket).with_retry(retry);
+            let set = |builder: GoogleCloudStorageBuilder, (key, value)| {
+                builder.with_config(GoogleConfigKey::Client(key), value)
+            };
+            Ok(Arc::new(client.fold(builder, set).build()?))
+        }
+        Provider::Azure => {
+            let builder = MicrosoftAzureBuilder::from_env().with_container_name(bucket).with_retry(retry);
+            let set =
+                |builder: MicrosoftAzureBuilder, (key, value)| builder.with_config(AzureConfigKey::Client(key), value);
+            Ok(Arc::new(client.fold(builder, set).build()?))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_made_from_the_id_alone() {
+        let id = Uuid::from_u128(0xab12 << 112);
+        let place = ArtifactsPlace::Bucket { provider: Provider::S3, bucket: "b".to_owned(), prefix: "x/y".to_owned() };
+        assert_eq!(Backing::new(place).key(id).as_ref(), "x/y/ab/ab120000000000000000000000000000");
+        let folder = ArtifactsPlace::Folder(PathBuf::from("/nowhere"));
+        assert_eq!(Backing::new(folder).key(id).as_ref(), "ab/ab120000000000000000000000000000");
+    }
+
+    #[tokio::test]
+    async fn removing_takes_what_a_killed_server_left_of_an_upload() {
+        let folder = tempfile::tempdir().unwrap();
+        let backing = Backing::new(ArtifactsPlace::Folder(folder.path().join("made")));
+        let id = Uuid::new_v4();
+        backing.remove(id).await.unwrap();
+        let whole = folder.path().join("made").join(backing.key(id).as_ref());
+        let left = PathBuf::from(format!("{}#1", whole.display()));
+        std::fs::create_dir_all(whole.parent().unwrap()).unwrap();
+        std::fs::write(&whole, "whole").unwrap();
+        std::fs::write(&left, "half").unwrap();
+        backing.remove(id).await.unwrap();
+        assert!(!whole.exists() && !left.exists());
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_made_now_is_made_later() {
+        let folder = tempfile::tempdir().unwrap();
+        let way = folder.path().join("way");
+        std::fs::write(&way, "a file is in the way").unwrap();
+        let backing = Backing::new(ArtifactsPlace::Folder(way.join("artifacts")));
+        assert!(backing.store().is_err());
+        std::fs::remove_file(&way).unwrap();
+        assert!(backing.store().is_ok());
+    }
+}

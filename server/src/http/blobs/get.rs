@@ -1,0 +1,227 @@
+//! Downloads.
+
+use std::io;
+use std::ops::Range;
+use std::time::Duration;
+
+use async_compression::tokio::bufread::GzipDecoder;
+use axum::body::Body;
+use axum::response::Response;
+use bytes::{Bytes, BytesMut};
+use http::header::{
+    ACCEPT_RANGES, CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE,
+    ETAG, LAST_MODIFIED, VARY,
+};
+use http::request::Parts;
+use http::{HeaderName, HeaderValue, Method, StatusCode};
+use tokio::io::{AsyncReadExt as _, BufReader};
+use tokio::sync::mpsc;
+
+use super::error::Refused;
+use super::select::{Selected, accepts_gzip, has_tag, select_range};
+use super::{CACHING, tag_of};
+use crate::blobs::{BlobName, Generation, Reader};
+use crate::http::app::App;
+use crate::http::connection::Connection;
+
+/// What is read and sent at once.
+const FRAME: usize = 128 << 10;
+/// How long a reader may take for a frame. Longer than a machine that is busy with something else.
+const READER_PATIENCE: Duration = Duration::from_secs(120);
+/// What a stored type that is no header is sent as.
+const UNKNOWN_TYPE: HeaderValue = HeaderValue::from_static("application/octet-stream");
+
+/// How the bytes are sent.
+enum Form {
+    /// As they are stored.
+    Stored,
+    /// Decoded, for who does not know how.
+    Decoded,
+}
+
+/// Sends the bytes of a name.
+pub(super) async fn get(app: &App, name: &BlobName, parts: &Parts) -> Result<Response, Refused> {
+    let generation = app.blobs.current(&app.pool, name).await?.ok_or_else(Refused::nothing_stored)?;
+    let blob = &generation.blob;
+    let size = u64::try_from(blob.size).unwrap_or_default();
+    let gzip = blob.content_encoding.as_deref().is_some_and(is_gzip);
+    let form = if gzip && !accepts_gzip(&parts.headers) { Form::Decoded } else { Form::Stored };
+    let tag = match form {
+        Form::Stored => format!("\"{}\"", tag_of(blob)),
+        // Other bytes must have another tag.
+        Form::Decoded => format!("\"{}-decoded\"", tag_of(blob)),
+    };
+    let since = generation.since.format("%a, %d %b %Y %H:%M:%S GMT").to_string();
+    let mut answer = Answer(Response::new(Body::empty()));
+    answer.set(ETAG, &tag).set(LAST_MODIFIED, &since);
+    answer.0.headers_mut().insert(CACHE_CONTROL, CACHING);
+    if gzip {
+        answer.set(VARY, "Accept-Encoding");
+    }
+    if has_tag(&parts.headers, &tag) {
+        *answer.0.status_mut() = StatusCode::NOT_MODIFIED;
+        return Ok(answer.0);
+    }
+    answer.describe(&generation, &form);
+    match form {
+        Form::Decoded if parts.method == Method::HEAD => Ok(answer.0),
+        Form::Decoded => decoded(app, &generation, size, parts, answer).await,
+        Form::Stored => {
+            let selected = select_range(&parts.method, &parts.headers, size, &tag, &since);
+            stored(app, &generation, size, selected, parts, answer).await
+        }
+    }
+}
+
+async fn stored(
+    app: &App,
+    generation: &Generation,
+    size: u64,
+    selected: Selected,
+    parts: &Parts,
+    mut answer: Answer,
+) -> Result<Response, Refused> {
+    let range = match selected {
+        Selected::All => 0..size,
+        Selected::Part(range) => {
+            *answer.0.status_mut() = StatusCode::PARTIAL_CONTENT;
+            answer.set(CONTENT_RANGE, &format!("bytes {}-{}/{size}", range.start, range.end - 1));
+            range
+        }
+        Selected::Beyond => return Err(Refused::range(size)),
+    };
+    answer.set(ACCEPT_RANGES, "bytes").set(CONTENT_LENGTH, &(range.end - range.start).to_string());
+    if parts.method != Method::HEAD {
+        *answer.0.body_mut() = read(app, generation, range, parts).await?;
+    }
+    Ok(answer.0)
+}
+
+async fn read(app: &App, generation: &Generation, range: Range<u64>, parts: &Parts) -> Result<Body, Refused> {
+    let reader = app.blobs.read(generation, range).await?;
+    Ok(stream(app, reader, Bytes::new(), parts))
+}
+
+/// The bytes decoded. If they turn out not to be what their uploader said, they are sent as they are.
+async fn decoded(
+    app: &App,
+    generation: &Generation,
+    size: u64,
+    parts: &Parts,
+    mut answer: Answer,
+) -> Result<Response, Refused> {
+    let stored = app.blobs.read(generation, 0..size).await?;
+    let mut decoder = GzipDecoder::new(BufReader::with_capacity(FRAME, stored));
+    decoder.multiple_members(true);
+    let mut reader: Reader = Box::new(decoder);
+    let mut first = BytesMut::with_capacity(FRAME);
+    if reader.read_buf(&mut first).await.is_err() {
+        answer.describe(generation, &Form::Stored);
+        answer.set(CONTENT_LENGTH, &size.to_string());
+        *answer.0.body_mut() = read(app, generation, 0..size, parts).await?;
+        return Ok(answer.0);
+    }
+    *answer.0.body_mut() = stream(app, reader, first.freeze(), parts);
+    Ok(answer.0)
+}
+
+/// A body whose bytes are read while they are sent, two frames ahead at most. A reader who takes nothing for a while is hung
+/// up on.
+fn stream(app: &App, reader: Reader, first: Bytes, parts: &Parts) -> Body {
+    let (frames, received) = mpsc::channel(1);
+    let connection = parts.extensions.get::<Connection>().cloned();
+    app.tasks.spawn(async move {
+        if tell(reader, first, frames).await.is_err()
+            && let Some(connection) = connection
+        {
+            connection.cut();
+        }
+    });
+    Body::from_stream(futures_util::stream::unfold(received, |mut received| async move {
+        received.recv().await.map(|frame| (frame, received))
+    }))
+}
+
+/// The reader takes nothing any more.
+struct Stuck;
+
+async fn tell(mut reader: Reader, first: Bytes, frames: mpsc::Sender<io::Result<Bytes>>) -> Result<(), Stuck> {
+    let mut frame = Ok(first);
+    loop {
+        let end = frame.is_err();
+        if let Ok(bytes) = &frame {
+            metrics::counter!("tenure_artifact_bytes_total", "direction" => "out").increment(bytes.len() as u64);
+        }
+        match tokio::time::timeout(READER_PATIENCE, frames.send(frame)).await {
+            Err(_) => return Err(Stuck),
+            // The caller has hung up, or was told that there is no more to come.
+            Ok(Err(_)) => return Ok(()),
+            Ok(Ok(())) if end => return Ok(()),
+            Ok(Ok(())) => {}
+        }
+        let mut bytes = BytesMut::with_capacity(FRAME);
+        frame = match reader.read_buf(&mut bytes).await {
+            Ok(0) => return Ok(()),
+            Ok(_) => Ok(bytes.freeze()),
+            Err(error) => {
+                tracing::warn!(error = %error, "a download broke off: the artifact store failed, or what is stored as gzip is not");
+                Err(error)
+            }
+        };
+    }
+}
+
+/// An answer that is being made.
+struct Answer(Response);
+
+impl Answer {
+    fn set(&mut self, name: HeaderName, value: &str) -> &mut Self {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            self.0.headers_mut().insert(name, value);
+        }
+        self
+    }
+
+    /// What the bytes are.
+    fn describe(&mut self, generation: &Generation, form: &Form) {
+        let blob = &generation.blob;
+        let known = HeaderValue::from_str(&blob.content_type).ok().filter(|value| !value.is_empty());
+        self.0.headers_mut().insert(CONTENT_TYPE, known.unwrap_or(UNKNOWN_TYPE));
+        if let (Form::Stored, Some(encoding)) = (form, &blob.content_encoding) {
+            self.set(CONTENT_ENCODING, encoding);
+        }
+        if runs_in_browsers(&blob.content_type) {
+            self.set(CONTENT_DISPOSITION, "attachment");
+        }
+    }
+}
+
+fn is_gzip(encoding: &str) -> bool {
+    encoding.eq_ignore_ascii_case("gzip") || encoding.eq_ignore_ascii_case("x-gzip")
+}
+
+/// Types in which a page that a task made could act for whoever looks at it: browsers are to save them.
+fn runs_in_browsers(content_type: &str) -> bool {
+    let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    essence.ends_with("+xml")
+        || matches!(
+            essence.as_str(),
+            "text/html" | "text/xml" | "application/xml" | "text/xsl" | "multipart/x-mixed-replace"
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_act_for_its_reader_is_saved_by_browsers() {
+        for kept in ["text/html", "TEXT/HTML; charset=utf-8", "image/svg+xml", "application/xhtml+xml", "text/xml ;a=b"]
+        {
+            assert!(runs_in_browsers(kept), "{kept}");
+        }
+        for shown in ["text/plain", "image/png", "application/json", "", "text/html5", "a;text/html"] {
+            assert!(!runs_in_browsers(shown), "{shown}");
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! What of stored bytes a request wants: which form, which part, and whether it has them already. RFC 9110.
+
+use std::ops::Range;
+
+use http::header::{ACCEPT_ENCODING, HeaderName, IF_NONE_MATCH, IF_RANGE, RANGE};
+use http::{HeaderMap, Method};
+
+/// The part of the bytes that is sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Selected {
+    /// Everything: no part is wanted, or one that nobody has to understand.
+    All,
+    /// This part, which is not empty.
+    Part(Range<u64>),
+    /// A part that begins behind the end.
+    Beyond,
+}
+
+fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
+    headers.get(name)?.to_str().ok().map(str::trim)
+}
+
+/// Whether the caller knows gzip. Who says nothing is taken for somebody who does not.
+pub(super) fn accepts_gzip(headers: &HeaderMap) -> bool {
+    let (mut gzip, mut any) = (None, None);
+    for value in headers.get_all(ACCEPT_ENCODING) {
+        for one in value.to_str().unwrap_or_default().split(',') {
+            let (coding, weight) = one.split_once(';').unwrap_or((one, ""));
+            let weight = weight.trim().to_ascii_lowercase();
+            let wanted = weight.strip_prefix("q=").is_none_or(|q| q.trim().parse::<f32>().is_ok_and(|q| q > 0.0));
+            match coding.trim().to_ascii_lowercase().as_str() {
+                "gzip" | "x-gzip" => gzip = Some(wanted),
+                "*" => any = Some(wanted),
+                _ => {}
+            }
+        }
+    }
+    gzip.or(any).unwrap_or(false)
+}
+
+/// Whether the caller has the bytes of this tag already.
+pub(super) fn has_tag(headers: &HeaderMap, tag: &str) -> bool {
+    let mut known = headers.get_all(IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
+    known.any(|list| list.split(',').map(str::trim).any(|one| one == "*" || one.trim_start_matches("W/") == tag))
+}
+
+/// The part that a GET wants of this many bytes. Several parts at once are not served: then all bytes are.
+pub(super) fn select_range(method: &Method, headers: &HeaderMap, size: u64, tag: &str, since: &str) -> Selected {
+    let range = text(headers, RANGE).filter(|_| method == Method::GET);
+    let unchanged = text(headers, IF_RANGE).is_none_or(|known| known == tag || known == since);
+    let Some(wanted) = range.filter(|_| unchanged).and_then(|range| range.strip_prefix("bytes=")) else {
+        return Selected::All;
+    };
+    let Some((first, last)) = wanted.trim().split_once('-') else { return Selected::All };
+    // Numbers that do not fit are beyond any end.
+    let number = |text: &str| {
+        let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        digits.then(|| text.parse::<u64>().unwrap_or(u64::MAX))
+    };
+    let (start, end) = match (first, number(first), last, number(last)) {
+        ("", _, _, Some(count)) => (size - count.min(size), size),
+        (_, Some(start), "", _) => (start, size),
+        (_, Some(start), _, Some(last)) if start <= last => (start, last.saturating_add(1).min(size)),
+        _ => return Selected::All,
+    };
+    if start >= end { Selected::Beyond } else { Selected::Part(start..end) }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn headers(pairs: &[(HeaderName, &str)]) -> HeaderMap {
+        pairs.iter().map(|(name, value)| (name.clone(), HeaderValue::from_str(value).unwrap())).collect()
+    }
+
+    fn range(text: &str, size: u64) -> Selected {
+        select_range(&Method::GET, &headers(&[(RANGE, text)]), size, "\"t\"", "then")
+    }
+
+    #[test]
+    fn one_range_selects_a_part() {
+        assert_eq!(range("bytes=0-0", 10), Selected::Part(0..1));
+        assert_eq!(range("bytes=2-5", 10), Selected::Part(2..6));
+        assert_eq!(range("bytes=2-", 10), Selected::Part(2..10));
+        assert_eq!(range("bytes=-3", 10), Selected::Part(7..10));
+        assert_eq!(range("bytes=-30", 10), Selected::Part(0..10));
+        assert_eq!(range("bytes=5-99999999999999999999999", 10), Selected::Part(5..10));
+        assert_eq!(range("bytes=9-18446744073709551615", 10), Selected::Part(9..10));
+    }
+
+    #[test]
+    fn a_range_behind_the_end_is_refused() {
+        for text in ["bytes=10-", "bytes=10-10", "bytes=99999999999999999999-", "bytes=-0"] {
+            assert_eq!(range(text, 10), Selected::Beyond, "{text}");
+        }
+        assert_eq!(range("bytes=0-0", 0), Selected::Beyond);
+        assert_eq!(range("bytes=-1", 0), Selected::Beyond);
+    }
+
+    #[test]
+    fn what_is_no_single_range_is_ignored() {
+        for text in
+            ["", "bytes", "bytes=", "bytes=-", "bytes=a-b", "bytes=5-2", "bytes=0-1,3-4", "items=0-1", "bytes=+1-2"]
+        {
+            assert_eq!(range(text, 10), Selected::All, "{text}");
+        }
+        let head = select_range(&Method::HEAD, &headers(&[(RANGE, "bytes=0-0")]), 10, "\"t\"", "then");
+        assert_eq!(head, Selected::All);
+    }
+
+    #[test]
+    fn a_range_of_other_bytes_is_not_served() {
+        for (known, part) in [("\"t\"", true), ("then", true), ("\"u\"", false), ("W/\"t\"", false), ("later", false)] {
+            let asked = headers(&[(RANGE, "bytes=0-0"), (IF_RANGE, known)]);
+            let selected = select_range(&Method::GET, &asked, 10, "\"t\"", "then");
+            assert_eq!(selected == Selected::Part(0..1), part, "{known}");
+        }
+    }
+
+    #[test]
+    fn gzip_is_for_who_says_so() {
+        for (text, gzip) in [
+            ("gzip", true),
+            ("GZip, deflate", true),
+            ("deflate, gzip;q=0.5", true),
+            ("*", true),
+            ("x-gzip", true),
+            ("identity", false),
+            ("", false),
+            ("gzip;q=0", false),
+            ("gzip; q=0.000", false),
+            ("*;q=0", false),
+            ("*, gzip;q=0", false),
+            ("br", false),
+        ] {
+            assert_eq!(accepts_gzip(&headers(&[(ACCEPT_ENCODING, text)])), gzip, "{text}");
+        }
+        assert!(!accepts_gzip(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn whoever_has_the_tag_is_told_so() {
+        for (text, has) in
+            [("\"t\"", true), ("W/\"t\"", true), ("\"a\", \"t\"", true), ("*", true), ("\"a\"", false), ("t", false)]
+        {
+            assert_eq!(has_tag(&headers(&[(IF_NONE_MATCH, text)]), "\"t\""), has, "{text}");
+        }
+    }
+}

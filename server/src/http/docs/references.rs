@@ -1,0 +1,175 @@
+//! References and schemas in Taskcluster's forms, for programs that make clients from them: the manifest, each service's
+//! operations, the exchanges, and the schemas of their bodies. They are made from what the OpenAPI document is made
+//! from, so that neither can say what the other does not.
+//!
+//! Schemas are JSON Schema, draft 7. URLs in them are absolute, below the root URL.
+
+mod exchanges;
+mod schemas;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+use tenure_api::errors::ErrorCode::{InvalidRequestArguments, ResourceNotFound};
+
+use self::schemas::Schemas;
+use super::operation::{Access, Operation, open};
+use super::sample::Sample;
+use super::{document, operations as all_operations};
+use crate::http::routes::Route;
+
+/// A service that has a reference.
+struct Service {
+    name: &'static str,
+    title: &'static str,
+    about: &'static str,
+}
+
+const SERVICES: [Service; 5] = [
+    Service { name: "queue", title: "Queue Service", about: "Tasks, claims, reports and counts." },
+    Service { name: "auth", title: "Auth Service", about: "Clients, roles and scopes." },
+    Service { name: "object", title: "Object Service", about: "Uploads and downloads." },
+    Service { name: "worker-manager", title: "Worker Manager Service", about: "Workers that register." },
+    Service { name: "tenure", title: "Tenure", about: "What Tenure has beyond Taskcluster's services." },
+];
+
+/// Every reference and every schema of a server, as JSON texts by path.
+pub struct References {
+    files: BTreeMap<String, String>,
+}
+
+impl References {
+    /// Those of the server at this root URL.
+    #[must_use]
+    pub fn new(root_url: &str) -> Self {
+        let values = all(root_url, crate::http::routes().list());
+        Self { files: values.into_iter().map(|(path, value)| (path, value.to_string())).collect() }
+    }
+
+    /// The one at a path.
+    #[must_use]
+    pub fn find(&self, path: &str) -> Option<&str> {
+        self.files.get(path).map(String::as_str)
+    }
+}
+
+fn all(root: &str, routes: &[Route]) -> BTreeMap<String, Value> {
+    let sample = Sample::fixed();
+    let components = document(&sample)["components"]["schemas"].clone();
+    let operations = all_operations(&sample);
+    let mut files = schemas::common(root);
+    let mut references = Vec::new();
+    for service in &SERVICES {
+        let mut schemas = Schemas::new(root, service.name, &components);
+        let mut add = |kind: &str, head: &str, reference: Map<String, Value>| {
+            let path = format!("/references/{}/v1/{kind}.json", service.name);
+            references.push(format!("{root}{path}"));
+            files.insert(path.clone(), with_head(root, head, &path, reference));
+        };
+        add("api", "api-reference-v0", api(service, routes, &operations, &mut schemas));
+        if service.name == "queue" {
+            add("exchanges", "exchanges-reference-v0", exchanges::reference(&mut schemas));
+        }
+        files.extend(schemas.into_files());
+    }
+    let path = "/references/manifest.json";
+    let manifest = Map::from_iter([("references".to_owned(), references.into())]);
+    files.insert(path.to_owned(), with_head(root, "manifest-v3", path, manifest));
+    files
+}
+
+/// A document that says which schema it fits and where it is.
+fn with_head(root: &str, schema: &str, path: &str, mut rest: Map<String, Value>) -> Value {
+    rest.insert("$schema".to_owned(), format!("{root}/schemas/common/{schema}.json#").into());
+    rest.insert("$id".to_owned(), format!("{root}{path}#").into());
+    Value::Object(rest)
+}
+
+fn api(service: &Service, routes: &[Route], operations: &[Operation], schemas: &mut Schemas<'_>) -> Map<String, Value> {
+    let prefix = format!("/api/{}/v1", service.name);
+    let mut entries: Vec<Value> = Vec::new();
+    for route in routes {
+        let Some(below) = route.path.strip_prefix(&prefix) else { continue };
+        // An operation that is found at several paths stands there once, with the first of them.
+        if entries.iter().any(|entry| entry["name"] == route.name) {
+            continue;
+        }
+        if let Some(operation) = operations.iter().find(|operation| operation.name == route.name) {
+            entries.push(entry(route, below, operation, schemas));
+        }
+    }
+    let reference = json!({
+        "apiVersion": "v1",
+        "serviceName": service.name,
+        "title": service.title,
+        "description": service.about,
+        "entries": entries,
+    });
+    reference.as_object().cloned().unwrap_or_default()
+}
+
+fn entry(route: &Route, below: &str, operation: &Operation, schemas: &mut Schemas<'_>) -> Value {
+    let args = below.split('{').skip(1).filter_map(|rest| rest.split_once('}')).map(|(name, _)| name);
+    let query = operation.parameters.iter().filter(|parameter| parameter["in"] == "query");
+    let mut entry = json!({
+        "type": "function",
+        "name": operation.name,
+        "method": route.method,
+        "route": below.replace('{', "<").replace('}', ">"),
+        "args": args.collect::<Vec<_>>(),
+        "query": query.map(|parameter| parameter["name"].clone()).collect::<Vec<_>>(),
+        "stability": operation.stability,
+        "category": operation.category,
+        "title": operation.summary,
+        "description": operation.about,
+    });
+    if let Access::Scopes(expression) = &operation.access {
+        entry["scopes"] = expression.clone();
+    }
+    if let Some(schema) = operation.request.as_ref().and_then(body_schema) {
+        entry["input"] = schemas.add(schema, &format!("{}Request", operation.name)).into();
+    }
+    let success = operation.answers.iter().find(|(status, _)| (200..300).contains(status));
+    if let Some((_, answer)) = success {
+        if let Some(schema) = body_schema(answer) {
+            entry["output"] = schemas.add(schema, &format!("{}Response", operation.name)).into();
+        } else if answer["content"].is_object() {
+            entry["output"] = "blob".into();
+        }
+    }
+    entry
+}
+
+fn body_schema(described: &Value) -> Option<&Value> {
+    described["content"]["application/json"].get("schema")
+}
+
+/// The operations by which they are read, described.
+pub(super) fn operations() -> Vec<Operation> {
+    let object = json!({"type": "object"});
+    let file = |name, summary: &'static str, about: &str, example: Value| {
+        open("service", name, summary)
+            .about(about)
+            .answers_with(200, "The document", "application/json", &object, &example)
+            .refuses(InvalidRequestArguments, "a parameter of the query, which has none")
+            .refuses(ResourceNotFound, "there is no such document")
+    };
+    vec![
+        file(
+            "manifest",
+            "Where the references are",
+            "In Taskcluster's form.",
+            json!({"references": ["https://tenure.example.com/references/queue/v1/api.json"]}),
+        ),
+        file(
+            "reference",
+            "The operations or the exchanges of a service",
+            "In Taskcluster's form, from which its client libraries are made: `api.json`, and for the queue `exchanges.json`.",
+            json!({"serviceName": "queue", "apiVersion": "v1"}),
+        ),
+        file("schema", "The schema of a body or a message", "JSON Schema, draft 7.", json!({"type": "object"})),
+        file("commonSchema", "The schema of references", "JSON Schema, draft 7.", json!({"type": "object"})),
+    ]
+}

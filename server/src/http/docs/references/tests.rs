@@ -1,0 +1,173 @@
+//! What can be proved of references and schemas without a server.
+
+use std::collections::BTreeSet;
+
+use jsonschema::{Retrieve, Uri, Validator};
+
+use super::*;
+use crate::domain::event_filter::{EXCHANGES, short_name};
+use crate::domain::events::Exchange;
+use crate::http::routes;
+
+const ROOT: &str = "https://tenure.example.com";
+
+fn files() -> BTreeMap<String, Value> {
+    all(ROOT, routes().list())
+}
+
+/// Reads what the server serves, and nothing else.
+struct Served(BTreeMap<String, Value>);
+
+impl Retrieve for Served {
+    fn retrieve(&self, uri: &Uri<String>) -> Result<Value, Box<dyn std::error::Error + Send + Sync>> {
+        let path = uri.as_str().trim_end_matches('#').strip_prefix(ROOT).ok_or("not of this server")?;
+        self.0.get(path).cloned().ok_or_else(|| format!("{path} is not served").into())
+    }
+}
+
+fn validator(files: &BTreeMap<String, Value>, schema: &Value) -> Validator {
+    let mut schema = schema.clone();
+    // The library knows the draft and not the name that the server has for it.
+    schema["$schema"] = "http://json-schema.org/draft-07/schema#".into();
+    let options = jsonschema::draft7::options().should_validate_formats(true).with_retriever(Served(files.clone()));
+    options.build(&schema).unwrap_or_else(|error| panic!("{}: {error}", schema["$id"]))
+}
+
+#[track_caller]
+fn assert_fits(validator: &Validator, value: &Value, what: &str) {
+    let errors: Vec<String> =
+        validator.iter_errors(value).map(|error| format!("{error} at {}", error.instance_path())).collect();
+    assert!(errors.is_empty(), "{what}: {errors:#?}");
+}
+
+#[test]
+fn every_document_is_where_it_says_and_fits_the_schema_that_it_names() {
+    let files = files();
+    assert!(files.len() > 40, "{}", files.len());
+    for (path, value) in &files {
+        assert_eq!(value["$id"], format!("{ROOT}{path}#"));
+        let schema = value["$schema"].as_str().unwrap();
+        let Some(schema) = schema.strip_prefix(ROOT) else {
+            assert_eq!(
+                (schema, path.as_str()),
+                ("http://json-schema.org/draft-07/schema#", "/schemas/common/metaschema.json")
+            );
+            continue;
+        };
+        let schema = &files[schema.trim_end_matches('#')];
+        assert_fits(&validator(&files, schema), value, path);
+        if schema["$id"].as_str().unwrap().contains("metaschema") {
+            let mut plain = value.clone();
+            plain["$schema"] = "http://json-schema.org/draft-07/schema#".into();
+            assert!(jsonschema::draft7::meta::is_valid(&plain), "{path}");
+            // Building it follows every reference to another schema.
+            validator(&files, value);
+        }
+    }
+}
+
+#[test]
+fn the_manifest_names_every_reference_and_references_name_every_schema_that_is_served() {
+    let files = files();
+    let named: BTreeSet<&str> = files["/references/manifest.json"]["references"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|url| url.as_str().unwrap().strip_prefix(ROOT).unwrap())
+        .collect();
+    let there: BTreeSet<&str> = files
+        .keys()
+        .map(String::as_str)
+        .filter(|path| path.starts_with("/references/") && !path.contains("manifest"))
+        .collect();
+    assert_eq!(named, there);
+    for reference in there {
+        let service = reference.split('/').nth(2).unwrap();
+        let entries = files[reference]["entries"].as_array().unwrap();
+        assert!(entries.len() > 3, "{reference}");
+        for entry in entries {
+            for name in ["input", "output", "schema"].iter().filter_map(|part| entry[part].as_str()) {
+                let path = format!("/schemas/{service}/{}", name.trim_end_matches('#'));
+                assert!(name == "blob" || files.contains_key(&path), "{reference}: {name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_operation_below_a_services_path_stands_in_its_reference_once() {
+    let files = files();
+    for service in &SERVICES {
+        let prefix = format!("/api/{}/v1/", service.name);
+        let table = routes();
+        let routed: BTreeSet<&str> =
+            table.list().iter().filter(|route| route.path.starts_with(&prefix)).map(|route| route.name).collect();
+        let entries =
+            files[&format!("/references/{}/v1/api.json", service.name)]["entries"].as_array().unwrap().clone();
+        let named: Vec<&str> = entries.iter().map(|entry| entry["name"].as_str().unwrap()).collect();
+        assert_eq!(named.len(), routed.len(), "{named:?}");
+        assert_eq!(named.iter().copied().collect::<BTreeSet<_>>(), routed);
+        for entry in &entries {
+            let args: Vec<String> =
+                entry["args"].as_array().unwrap().iter().map(|name| format!("<{}>", name.as_str().unwrap())).collect();
+            let route = entry["route"].as_str().unwrap();
+            assert!(args.iter().all(|arg| route.contains(arg)) && route.matches('<').count() == args.len(), "{route}");
+        }
+    }
+}
+
+#[test]
+fn the_examples_of_the_document_fit_the_schemas_of_the_references() {
+    let files = files();
+    let operations = all_operations(&Sample::fixed());
+    let mut seen = 0;
+    for service in &SERVICES {
+        for entry in files[&format!("/references/{}/v1/api.json", service.name)]["entries"].as_array().unwrap() {
+            let operation = operations.iter().find(|operation| entry["name"] == operation.name).unwrap();
+            let of = |part: &Value| part["content"]["application/json"]["example"].clone();
+            let answer = operation.answers.iter().find(|(status, _)| *status == 200).map(|(_, answer)| of(answer));
+            for (name, example) in [("input", operation.request.as_ref().map(of)), ("output", answer)] {
+                let (Some(file), Some(example)) = (entry[name].as_str().filter(|file| *file != "blob"), example) else {
+                    continue;
+                };
+                let path = format!("/schemas/{}/{}", service.name, file.trim_end_matches('#'));
+                assert_fits(&validator(&files, &files[&path]), &example, &format!("{}: {name}", operation.name));
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 50, "{seen}");
+}
+
+#[test]
+fn a_body_that_breaks_the_rules_does_not_fit_either() {
+    let files = files();
+    let schema = validator(&files, &files["/schemas/queue/v1/create-task-request.json"]);
+    let task = Sample::fixed().new_task();
+    assert!(schema.is_valid(&task));
+    for (field, wrong) in
+        [("priority", json!("urgent")), ("retries", json!(50)), ("unknown", json!(1)), ("metadata", json!({}))]
+    {
+        let mut task = task.clone();
+        task[field] = wrong;
+        assert!(!schema.is_valid(&task), "{field}");
+    }
+}
+
+#[test]
+fn every_exchange_of_the_log_is_in_the_reference() {
+    let files = files();
+    let reference = &files["/references/queue/v1/exchanges.json"];
+    let entries = reference["entries"].as_array().unwrap();
+    for (exchange, entry) in Exchange::ALL.iter().zip(entries) {
+        let name = format!("{}{}", reference["exchangePrefix"].as_str().unwrap(), entry["exchange"].as_str().unwrap());
+        assert_eq!(name, exchange.name());
+        let schema = &files[&format!("/schemas/queue/{}", entry["schema"].as_str().unwrap().trim_end_matches('#'))];
+        let described: BTreeSet<&str> = schema["properties"].as_object().unwrap().keys().map(String::as_str).collect();
+        let fields = exchange.fields();
+        assert_eq!(described, fields.always.iter().chain(fields.sometimes).copied().collect(), "{name}");
+    }
+    let known: BTreeSet<&str> = Exchange::ALL.iter().map(|exchange| short_name(exchange.name())).collect();
+    let missing: Vec<&&str> = EXCHANGES.iter().filter(|name| !known.contains(**name)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}

@@ -1,0 +1,177 @@
+//! Generations of stored bytes: which are being uploaded, which are current, and which are to be removed.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use sqlx::PgPool;
+use uuid::Uuid;
+
+use super::advisory;
+
+/// What is about to be uploaded.
+#[derive(Debug, Clone, Copy)]
+pub struct NewBlob<'a> {
+    /// What the bytes are called in the store.
+    pub id: Uuid,
+    /// What they are called outside.
+    pub name: &'a str,
+    /// As the uploader says.
+    pub content_type: &'a str,
+    /// As the uploader says.
+    pub content_encoding: Option<&'a str>,
+}
+
+/// What the current bytes of a name are.
+#[derive(Debug, Clone)]
+pub struct BlobRow {
+    /// What they are called in the store.
+    pub id: Uuid,
+    /// What they are called outside.
+    pub name: String,
+    /// As the uploader said.
+    pub content_type: String,
+    /// As the uploader said.
+    pub content_encoding: Option<String>,
+    /// How many there are.
+    pub size: i64,
+    /// Their digest.
+    pub sha256: Vec<u8>,
+    /// Since when they are current.
+    pub stored: DateTime<Utc>,
+}
+
+/// Notes an upload before its first byte is stored. It is taken for abandoned after `lease`, unless it is renewed.
+pub async fn begin(pool: &PgPool, blob: NewBlob<'_>, lease: Duration) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "-- begin_blob
+        INSERT INTO blobs (id, name, state, content_type, content_encoding, began, due)
+        SELECT $1, $2, 0, $3, $4, moment.now, moment.now + make_interval(secs => $5) FROM moment",
+        blob.id,
+        blob.name,
+        blob.content_type,
+        blob.content_encoding,
+        lease.as_secs_f64()
+    )
+    .execute(pool)
+    .await?;
+    Ok(())
+}
+
+/// Says that an upload goes on; false if it was given up for it.
+pub async fn renew(pool: &PgPool, id: Uuid, lease: Duration) -> Result<bool, sqlx::Error> {
+    let renewed = sqlx::query!(
+        "-- renew_blob
+        UPDATE blobs SET due = (SELECT now FROM moment) + make_interval(secs => $2) WHERE id = $1 AND state = 0",
+        id,
+        lease.as_secs_f64()
+    )
+    .execute(pool)
+    .await?;
+    Ok(renewed.rows_affected() > 0)
+}
+
+/// Makes uploaded bytes the current ones of their name; those before stay for their readers for `kept`. Answers since when
+/// they are current, or None if the upload was given up, in which case nothing changes.
+pub async fn finish(
+    pool: &PgPool,
+    id: Uuid,
+    size: i64,
+    sha256: &[u8; 32],
+    kept: Duration,
+) -> Result<Option<DateTime<Utc>>, sqlx::Error> {
+    let mut transaction = pool.begin().await?;
+    // Two uploads under one name take turns, so that each sees what the other one made current.
+    sqlx::query!(
+        r#"-- lock_blob_name
+        SELECT pg_advisory_xact_lock($2, hashtext(name)) AS "locked: ()" FROM blobs WHERE id = $1"#,
+        id,
+        advisory::BLOB_NAMES
+    )
+    .fetch_optional(&mut *transaction)
+    .await?;
+    sqlx::query!(
+        "-- replace_blob
+        UPDATE blobs b SET state = 2, due = (SELECT now FROM moment) + make_interval(secs => $2)
+        WHERE b.state = 1 AND b.name = (SELECT n.name FROM blobs n WHERE n.id = $1 AND n.state = 0)",
+        id,
+        kept.as_secs_f64()
+    )
+    .execute(&mut *transaction)
+    .await?;
+    let stored = sqlx::query_scalar!(
+        r#"-- finish_blob
+        UPDATE blobs SET state = 1, due = NULL, size = $2, sha256 = $3, stored = (SELECT now FROM moment)
+        WHERE id = $1 AND state = 0 RETURNING stored AS "stored!""#,
+        id,
+        size,
+        sha256.as_slice()
+    )
+    .fetch_optional(&mut *transaction)
+    .await?;
+    match stored {
+        Some(_) => transaction.commit().await?,
+        None => transaction.rollback().await?,
+    }
+    Ok(stored)
+}
+
+/// The current bytes of these names.
+pub async fn find(pool: &PgPool, names: &[String]) -> Result<Vec<BlobRow>, sqlx::Error> {
+    sqlx::query_as!(
+        BlobRow,
+        r#"-- find_blobs
+        SELECT id, name, content_type, content_encoding, size AS "size!", sha256 AS "sha256!", stored AS "stored!"
+        FROM blobs WHERE state = 1 AND name = ANY($1)"#,
+        names
+    )
+    .fetch_all(pool)
+    .await
+}
+
+/// Takes these names away, from readers and from whoever is uploading. Answers whose bytes are to be removed now.
+pub async fn drop_names(pool: &PgPool, names: &[String], lease: Duration) -> Result<Vec<Uuid>, sqlx::Error> {
+    sqlx::query_scalar!(
+        "-- drop_blobs
+        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        named AS MATERIALIZED (
+            SELECT b.id FROM blobs b WHERE b.name = ANY($1) AND b.state IN (0, 1) ORDER BY b.id FOR UPDATE
+        )
+        UPDATE blobs b SET state = 2, due = moment.now + make_interval(secs => $2)
+        FROM named, moment WHERE b.id = named.id RETURNING b.id",
+        names,
+        lease.as_secs_f64()
+    )
+    .fetch_all(pool)
+    .await
+}
+
+/// Takes up to `limit` generations whose time has come; whoever takes them has `lease` to remove their bytes before the
+/// next one tries. An upload that is among them is given up.
+pub async fn take_due(pool: &PgPool, limit: i64, lease: Duration) -> Result<Vec<Uuid>, sqlx::Error> {
+    sqlx::query_scalar!(
+        "-- take_due_blobs
+        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        old AS MATERIALIZED (
+            SELECT b.id FROM blobs b WHERE b.due <= (SELECT now FROM moment)
+            ORDER BY b.due LIMIT $1 FOR UPDATE SKIP LOCKED
+        )
+        UPDATE blobs b SET state = 2, due = moment.now + make_interval(secs => $2)
+        FROM old, moment WHERE b.id = old.id RETURNING b.id",
+        limit,
+        lease.as_secs_f64()
+    )
+    .fetch_all(pool)
+    .await
+}
+
+/// Forgets generations whose bytes are gone.
+pub async fn forget(pool: &PgPool, ids: &[Uuid]) -> Result<u64, sqlx::Error> {
+    let gone = sqlx::query!(
+        "-- forget_blobs
+        DELETE FROM blobs WHERE id = ANY($1) AND state <> 1",
+        ids
+    )
+    .execute(pool)
+    .await?;
+    Ok(gone.rows_affected())
+}

@@ -1,0 +1,134 @@
+//! Objects of the object service: what is known of them. Their bytes are elsewhere.
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+/// An object.
+#[derive(Debug, Clone)]
+pub struct Object {
+    /// Whom it belongs to.
+    pub project: String,
+    /// The upload that makes it.
+    pub upload: Uuid,
+    /// Until when it is kept.
+    pub expires: DateTime<Utc>,
+    /// When it may be removed.
+    pub removable: DateTime<Utc>,
+    /// Whether its upload is finished.
+    pub finished: bool,
+    /// What its uploader said of it.
+    pub sha256: Option<String>,
+    /// What its uploader said of it.
+    pub sha512: Option<String>,
+    /// When this was read.
+    pub now: DateTime<Utc>,
+}
+
+/// An object that is to be uploaded.
+#[derive(Debug, Clone, Copy)]
+pub struct NewObject<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Whom it belongs to.
+    pub project: &'a str,
+    /// The upload that makes it.
+    pub upload: Uuid,
+    /// Until when it is kept.
+    pub expires: DateTime<Utc>,
+    /// What its uploader says of it.
+    pub sha256: Option<&'a str>,
+    /// What its uploader says of it.
+    pub sha512: Option<&'a str>,
+}
+
+/// Takes a name for an upload, or begins an unfinished one anew that has the same id and belongs to the same project: its bytes
+/// may be uploaded for so many seconds from now on. Whether that was possible.
+pub async fn begin(conn: &mut PgConnection, object: NewObject<'_>, seconds: f64) -> Result<bool, sqlx::Error> {
+    let begun = sqlx::query!(
+        "-- begin_upload
+        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        INSERT INTO objects AS o (name, project, upload, expires, removable, sha256, sha512)
+        SELECT $1, $2, $3, $4, GREATEST($4::timestamptz, moment.now + make_interval(secs => $7)), $5, $6 FROM moment
+        ON CONFLICT (name) DO UPDATE
+            SET expires = EXCLUDED.expires, removable = GREATEST(o.removable, EXCLUDED.removable),
+                sha256 = EXCLUDED.sha256, sha512 = EXCLUDED.sha512
+            WHERE o.project = EXCLUDED.project AND o.upload = EXCLUDED.upload AND NOT o.finished
+              -- Bytes that are being removed must not be uploaded anew.
+              AND o.removable > (SELECT now FROM moment)",
+        object.name,
+        object.project,
+        object.upload,
+        object.expires,
+        object.sha256,
+        object.sha512,
+        seconds
+    )
+    .execute(conn)
+    .await?;
+    Ok(begun.rows_affected() > 0)
+}
+
+/// An object by its name.
+pub async fn find(conn: &mut PgConnection, name: &str) -> Result<Option<Object>, sqlx::Error> {
+    sqlx::query_as!(
+        Object,
+        r#"-- find_object
+        SELECT o.project, o.upload, o.expires, o.removable, o.finished, o.sha256, o.sha512, moment.now AS "now!"
+        FROM objects o, moment WHERE o.name = $1"#,
+        name
+    )
+    .fetch_optional(conn)
+    .await
+}
+
+/// Marks an upload as finished. What its uploader said of it before is kept where nothing is said now.
+pub async fn finish(
+    conn: &mut PgConnection,
+    name: &str,
+    upload: Uuid,
+    sha256: Option<&str>,
+    sha512: Option<&str>,
+) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "-- finish_upload
+        UPDATE objects SET finished = true, sha256 = COALESCE($3, sha256), sha512 = COALESCE($4, sha512)
+        WHERE name = $1 AND upload = $2 AND NOT finished",
+        name,
+        upload,
+        sha256,
+        sha512
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+/// Objects that may be removed, up to `limit`.
+pub async fn list_removable(conn: &mut PgConnection, limit: i64) -> Result<Vec<String>, sqlx::Error> {
+    sqlx::query_scalar!(
+        "-- list_removable_objects
+        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        SELECT name FROM objects WHERE removable <= (SELECT now FROM moment) ORDER BY removable LIMIT $1",
+        limit
+    )
+    .fetch_all(conn)
+    .await
+}
+
+/// Removes those of these objects that may still be removed and that nobody holds. Answers how many.
+pub async fn remove(conn: &mut PgConnection, names: &[String]) -> Result<u64, sqlx::Error> {
+    let gone = sqlx::query!(
+        "-- remove_objects
+        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        held AS MATERIALIZED (
+            SELECT name FROM objects WHERE name = ANY($1) AND removable <= (SELECT now FROM moment)
+            FOR UPDATE SKIP LOCKED
+        )
+        DELETE FROM objects o USING held h WHERE o.name = h.name",
+        names
+    )
+    .execute(conn)
+    .await?;
+    Ok(gone.rows_affected())
+}

@@ -1,0 +1,157 @@
+//! Queues that workers have asked, as they are shown, and their provisioners. Apart from [`super::queues`], whose keys
+//! never expire.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+
+/// A queue at which somebody was seen.
+#[derive(Debug, Clone, Copy)]
+pub struct SeenQueue {
+    /// `task_queues.id`.
+    pub key: i32,
+    /// How long ago.
+    pub last: Duration,
+    /// For how long it is to be shown from now on.
+    pub kept: Duration,
+}
+
+/// Writes down that workers were seen at queues.
+pub async fn see(conn: &mut PgConnection, seen: &[SeenQueue]) -> Result<(), sqlx::Error> {
+    let keys: Vec<i32> = seen.iter().map(|queue| queue.key).collect();
+    let last: Vec<f64> = seen.iter().map(|queue| queue.last.as_secs_f64()).collect();
+    let kept: Vec<f64> = seen.iter().map(|queue| queue.kept.as_secs_f64()).collect();
+    sqlx::query!(
+        "-- see_queues
+        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        INSERT INTO queue_views AS v (queue, name, last_seen, expires)
+        SELECT q.id, q.name, moment.now - make_interval(secs => i.last), moment.now + make_interval(secs => i.kept)
+        FROM unnest($1::int[], $2::float8[], $3::float8[]) AS i(queue, last, kept)
+        JOIN task_queues q ON q.id = i.queue, moment
+        -- In order, so that two servers cannot deadlock.
+        ORDER BY q.id
+        ON CONFLICT (queue) DO UPDATE SET
+            last_seen = GREATEST(v.last_seen, EXCLUDED.last_seen), expires = GREATEST(v.expires, EXCLUDED.expires)",
+        &keys,
+        &last,
+        &kept
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+/// Somebody says that there is a worker at a queue; without a date it is shown for `kept`.
+pub async fn declare(
+    conn: &mut PgConnection,
+    key: i32,
+    expires: Option<DateTime<Utc>>,
+    kept: Duration,
+) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "-- declare_queue
+        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        INSERT INTO queue_views AS v (queue, name, last_seen, expires)
+        SELECT q.id, q.name, moment.now, COALESCE($2, moment.now + make_interval(secs => $3))
+        FROM task_queues q, moment WHERE q.id = $1
+        ON CONFLICT (queue) DO UPDATE SET
+            last_seen = GREATEST(v.last_seen, EXCLUDED.last_seen), expires = GREATEST(v.expires, EXCLUDED.expires)",
+        key,
+        expires,
+        kept.as_secs_f64()
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+/// A queue, or all queues of a provisioner.
+#[derive(Debug, Clone)]
+pub struct ViewRow {
+    /// Name of the queue, or of the provisioner.
+    pub name: String,
+    /// Until when it is shown.
+    pub expires: DateTime<Utc>,
+    /// When a worker was last seen there.
+    pub last_seen: DateTime<Utc>,
+}
+
+/// A queue that is shown.
+pub async fn find(conn: &mut PgConnection, name: &str) -> Result<Option<ViewRow>, sqlx::Error> {
+    sqlx::query_as!(
+        ViewRow,
+        "-- find_queue_view
+        SELECT v.name, v.expires, v.last_seen FROM queue_views v
+        WHERE v.name = $1 AND v.expires > (SELECT now FROM moment)",
+        name
+    )
+    .fetch_optional(conn)
+    .await
+}
+
+/// Queues that are shown, by name: those after `after` and, if there is a limit to it, before `before`.
+pub async fn list(
+    conn: &mut PgConnection,
+    after: &str,
+    before: Option<&str>,
+    limit: i64,
+) -> Result<Vec<ViewRow>, sqlx::Error> {
+    sqlx::query_as!(
+        ViewRow,
+        "-- list_queue_views
+        SELECT v.name, v.expires, v.last_seen FROM queue_views v
+        WHERE v.name > $1 AND ($2::text IS NULL OR v.name < $2) AND v.expires > (SELECT now FROM moment)
+        ORDER BY v.name LIMIT $3",
+        after,
+        before,
+        limit
+    )
+    .fetch_all(conn)
+    .await
+}
+
+/// A provisioner with a queue that is shown.
+pub async fn find_provisioner(conn: &mut PgConnection, name: &str) -> Result<Option<ViewRow>, sqlx::Error> {
+    sqlx::query_as!(
+        ViewRow,
+        r#"-- find_provisioner
+        SELECT v.provisioner AS name, max(v.expires) AS "expires!", max(v.last_seen) AS "last_seen!" FROM queue_views v
+        WHERE v.provisioner = $1 AND v.expires > (SELECT now FROM moment)
+        GROUP BY v.provisioner"#,
+        name
+    )
+    .fetch_optional(conn)
+    .await
+}
+
+/// Provisioners with queues that are shown, by name, after this one.
+pub async fn list_provisioners(conn: &mut PgConnection, after: &str, limit: i64) -> Result<Vec<ViewRow>, sqlx::Error> {
+    sqlx::query_as!(
+        ViewRow,
+        r#"-- list_provisioners
+        SELECT v.provisioner AS name, max(v.expires) AS "expires!", max(v.last_seen) AS "last_seen!" FROM queue_views v
+        WHERE v.provisioner > $1 AND v.expires > (SELECT now FROM moment)
+        GROUP BY v.provisioner ORDER BY v.provisioner LIMIT $2"#,
+        after,
+        limit
+    )
+    .fetch_all(conn)
+    .await
+}
+
+/// Forgets up to `limit` queues that are not shown any more. Their keys stay.
+pub async fn forget(conn: &mut PgConnection, limit: i64) -> Result<u64, sqlx::Error> {
+    let gone = sqlx::query!(
+        "-- forget_queue_views
+        WITH over AS MATERIALIZED (
+            SELECT v.ctid AS place FROM queue_views v WHERE v.expires <= (SELECT now FROM moment)
+            LIMIT $1 FOR UPDATE SKIP LOCKED
+        )
+        DELETE FROM queue_views WHERE ctid = ANY(ARRAY(SELECT place FROM over))",
+        limit
+    )
+    .execute(conn)
+    .await?;
+    Ok(gone.rows_affected())
+}

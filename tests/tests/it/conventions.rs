@@ -1,0 +1,204 @@
+//! What all operations have in common, whatever they do.
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+use tenure_tests::http::QUEUE_API;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use crate::rig::{Raw, RawReply, Rig, Signature, call, claim_path, definition, eventually, new_task, worker};
+
+const QUEUE: &str = "common/ways";
+const GZIP: &str = "gzip, deflate, br";
+
+/// What a program that is not ours makes of it.
+fn unzip(bytes: &[u8]) -> Vec<u8> {
+    let mut program =
+        Command::new("gzip").arg("-dc").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("gzip is there");
+    let mut input = program.stdin.take().unwrap();
+    let bytes = bytes.to_vec();
+    let writing = std::thread::spawn(move || input.write_all(&bytes));
+    let output = program.wait_with_output().unwrap();
+    writing.join().unwrap().unwrap();
+    assert!(output.status.success(), "gzip does not know it");
+    output.stdout
+}
+
+fn is_zipped(reply: &RawReply) -> bool {
+    reply.header("content-encoding") == Some("gzip")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_answers_are_compressed_for_who_asks_and_nothing_else_is() {
+    let rig = Rig::start().await;
+    let get = async |target: &str, accepted: Option<&str>| {
+        let raw = Raw::new("GET", target);
+        rig.send(&match accepted {
+            Some(accepted) => raw.header("Accept-Encoding", accepted),
+            None => raw,
+        })
+        .await
+    };
+    let large = "/docs/swagger-ui-bundle.js";
+    let plain = get(large, None).await;
+    assert!(!is_zipped(&plain) && plain.body.len() > 100_000);
+    let zipped = get(large, Some(GZIP)).await;
+    assert!(is_zipped(&zipped) && zipped.body.len() < plain.body.len() / 2, "{}", zipped.body.len());
+    assert_eq!(zipped.header("vary"), Some("accept-encoding"));
+    assert_eq!(zipped.header("content-length"), None);
+    assert!(unzip(&zipped.body) == plain.body);
+    assert!(!is_zipped(&get(large, Some("identity, gzip;q=0")).await), "it was told not to");
+    assert!(!is_zipped(&get(large, Some("br")).await));
+    let head = rig.send(&Raw::new("HEAD", large).header("Accept-Encoding", GZIP)).await;
+    assert_eq!((head.status, head.body.len()), (200, 0));
+
+    let task = new_task();
+    let mut body = definition(QUEUE);
+    body["payload"] = json!({"large": "x".repeat(100_000)});
+    assert_eq!(rig.create(task, &body).await.status, 200);
+    let known = get(&format!("{QUEUE_API}/task/{task}"), Some(GZIP)).await;
+    assert!(is_zipped(&known));
+    let known: Value = serde_json::from_slice(&unzip(&known.body)).unwrap();
+    assert_eq!(known["payload"], body["payload"]);
+    let small = get(&format!("{QUEUE_API}/task/{task}/status"), Some(GZIP)).await;
+    assert!(!is_zipped(&small) && small.header("content-length").is_some());
+
+    // An answer that carries claims goes out as it is, and counts as delivered when it has.
+    let claim = rig.signed(&rig.root, "POST", &claim_path(QUEUE), Some(worker(1).to_string().as_bytes()));
+    let claimed = rig.send(&claim.header("Accept-Encoding", GZIP)).await;
+    assert!(!is_zipped(&claimed) && claimed.body.len() > 100_000);
+    assert_eq!(claimed.json()["tasks"][0]["status"]["taskId"], json!(task));
+    assert_eq!(rig.status(task).await["runs"].as_array().unwrap().len(), 1, "not handed back");
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_that_could_be_compressed_is_not_held_back() {
+    let rig = Rig::start().await;
+    let target = "/api/tenure/v1/events/stream";
+    let header = Signature { who: &rig.root, target, ..Signature::of(&rig.server) }.header();
+    let address = rig.server.root_url().strip_prefix("http://").unwrap().to_owned();
+    let mut stream = tokio::net::TcpStream::connect(&address).await.unwrap();
+    let request =
+        format!("GET {target} HTTP/1.1\r\nHost: {address}\r\nAuthorization: {header}\r\nAccept-Encoding: gzip\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut seen = Vec::new();
+    let mut more = async |seen: &mut Vec<u8>| {
+        let mut buffer = [0; 4_096];
+        let read = stream.read(&mut buffer).await.unwrap();
+        assert!(read > 0, "the stream ended");
+        seen.extend_from_slice(&buffer[..read]);
+        String::from_utf8_lossy(seen).into_owned()
+    };
+    eventually("the stream begins", async || more(&mut seen).await.contains("retry:").then_some(())).await;
+    assert_eq!(rig.create(new_task(), &definition(QUEUE)).await.status, 200);
+    let text = eventually("the event comes at once", async || {
+        Some(more(&mut seen).await).filter(|text| text.contains("task-pending"))
+    })
+    .await;
+    assert!(text.contains("text/event-stream") && !text.to_lowercase().contains("content-encoding"), "{text}");
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_may_not_is_told_that_and_not_what_else_is_wrong() {
+    let rig = Rig::start().await;
+    let nobody = rig.make_client("nobody", &[]).await;
+    let task = new_task();
+    let cases = [
+        ("GET", "/task-queues/noslash/counts".to_owned(), None),
+        ("GET", "/task-queues/common%2Fways/counts?unheard=1".to_owned(), None),
+        ("GET", "/task-queues/a%20b/c/pending".to_owned(), None),
+        ("GET", "/task-queues/common%2Fways/pending?limit=0".to_owned(), None),
+        ("GET", "/task-queues/common%2Fways/claimed?limit=x".to_owned(), None),
+        ("GET", "/poll-task-url/common/ways?unheard=1".to_owned(), None),
+        ("POST", format!("/task/{task}/runs/x/reclaim"), None),
+        ("POST", "/task/short/runs/0/completed".to_owned(), None),
+        ("POST", format!("/task/{task}/runs/0/exception"), Some(r#"{"reason":"no reason"}"#)),
+        ("GET", "/api/auth/v1/clients/nobody?unheard=1".to_owned(), None),
+        ("GET", "/api/auth/v1/clients?limit=0".to_owned(), None),
+        ("GET", "/api/auth/v1/roles2?unheard=1".to_owned(), None),
+        ("GET", "/api/tenure/v1/queues?unheard=1".to_owned(), None),
+    ];
+    for (method, path, body) in cases {
+        let body: Option<Value> = body.map(|text: &str| serde_json::from_str(text).unwrap());
+        let answer = call(&mut rig.client(), &nobody, method, &path, body.as_ref()).await;
+        assert_eq!((answer.status, answer.code()), (403, "InsufficientScopes"), "{path}: {}", answer.body);
+    }
+    // Where the scopes are those of the task, nobody is told whether it could be changed if it were there.
+    let answer = call(&mut rig.client(), &nobody, "POST", &format!("/task/{task}/cancel"), None).await;
+    assert_eq!((answer.status, answer.code()), (404, "ResourceNotFound"), "{}", answer.body);
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn browsers_may_ask_every_path_from_everywhere() {
+    let rig = Rig::start().await;
+    let task = new_task();
+    for (target, known) in [
+        (format!("{QUEUE_API}/task/{task}"), "options,get,head,put"),
+        (format!("{QUEUE_API}/tasks/status"), "options,post"),
+        ("/api/auth/v1/clients/x".into(), "options,get,head,post,put,delete"),
+    ] {
+        let asked = Raw::new("OPTIONS", &target).header("Origin", "https://ui.example");
+        let asked = asked.header("Access-Control-Request-Method", "PUT");
+        let preflight = rig.send(&asked.header("Access-Control-Request-Headers", "authorization,content-type")).await;
+        assert_eq!((preflight.status, preflight.body.len()), (200, 0), "{target}");
+        let header = |name: &str| preflight.header(name).unwrap_or_default().to_ascii_lowercase();
+        assert_eq!(header("access-control-allow-origin"), "*");
+        assert_eq!(header("access-control-max-age"), "900");
+        let methods = "options,get,head,post,put,delete,trace,connect";
+        let allow: std::collections::BTreeSet<String> = header("allow").split(',').map(str::to_owned).collect();
+        assert_eq!(allow, known.split(',').map(str::to_owned).collect(), "{target}");
+        assert_eq!(header("access-control-allow-methods"), methods);
+        for name in ["x-requested-with", "content-type", "authorization", "accept", "origin", "cache-control"] {
+            assert!(header("access-control-allow-headers").contains(name), "{name}");
+        }
+    }
+    // A browser may read refusals too, whoever refuses.
+    for (target, status) in [("/nowhere", 404), ("/api/queue/v1/task/short", 400), ("/api/tenure/v1/queues", 403)] {
+        let reply = rig.send(&Raw::new("GET", target).header("Origin", "https://ui.example")).await;
+        assert_eq!((reply.status, reply.header("access-control-allow-origin")), (status, Some("*")), "{target}");
+    }
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn batches_ask_for_a_scope_for_each_name_and_leave_out_what_is_not_there() {
+    let rig = Rig::start().await;
+    let (one, other) = (new_task(), new_task());
+    for task in [one, other] {
+        assert_eq!(rig.create(task, &definition(QUEUE)).await.status, 200);
+    }
+    // Everybody may read definitions and statuses; counts may be read by who has both scopes for each queue.
+    let some = ["queue:pending-count:common/ways", "queue:claimed-count:common/ways"];
+    let some = rig.make_client("some", &some).await;
+    let ask = async |queues: &Value| {
+        let body = json!({"taskQueueIds": queues});
+        call(&mut rig.client(), &some, "POST", "/task-queues/counts", Some(&body)).await
+    };
+    assert_eq!(ask(&json!([QUEUE])).await.body["taskQueueCounts"][0]["pendingTasks"], 2);
+    let refused = ask(&json!([QUEUE, "common/other"])).await;
+    assert_eq!((refused.status, refused.code()), (403, "InsufficientScopes"));
+    let message = refused.body["message"].as_str().unwrap();
+    assert!(message.contains("missing queue:claimed-count:common/other"), "{message}");
+
+    for (path, list) in [("/tasks", "tasks"), ("/tasks/status", "statuses")] {
+        let strange = "x".repeat(5_000);
+        let body = json!({"taskIds": [other, new_task(), "%", "\u{0}", strange, one, "", one]});
+        let all = rig.call("POST", path, Some(&body)).await;
+        assert_eq!(all.status, 200, "{}", all.body);
+        let mut names: Vec<_> =
+            all.body[list].as_array().unwrap().iter().map(|entry| entry["taskId"].clone()).collect();
+        names.sort_by_key(Value::to_string);
+        let mut known = vec![json!(one), json!(other)];
+        known.sort_by_key(Value::to_string);
+        assert_eq!(names, known);
+        assert!(all.body.get("continuationToken").is_none(), "absent, not null");
+        let many = json!({"taskIds": (0..20_000).map(|_| new_task()).collect::<Vec<_>>()});
+        let none = rig.call("POST", path, Some(&many)).await;
+        assert_eq!((none.status, &none.body), (200, &json!({list: []})));
+    }
+    rig.server.stop().await;
+}

@@ -1,0 +1,88 @@
+//! Refusals that take more than one request, each with a server of its own.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::json;
+
+use crate::rig::{PATIENCE, Rig, call, client_of, eventually, minutes_from_now, new_task};
+
+/// Changes the scopes of a row while an update waits for it that has seen the old ones.
+async fn update_meets_another(table: &str, key: &str, id: &str, path: &str) {
+    let rig = Rig::start().await;
+    let body = json!({"description": "", "expires": "2999-01-01T00:00:00Z", "scopes": ["a"]});
+    let mut body = body;
+    if table == "roles" {
+        body.as_object_mut().unwrap().remove("expires");
+    }
+    let made = rig.call("PUT", path, Some(&body)).await;
+    assert_eq!(made.status, 200, "{}", made.body);
+    let mut other = rig.database.connect("other").await;
+    let run = async |other: &mut sqlx::PgConnection, sql: String| {
+        sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(other).await.unwrap();
+    };
+    run(&mut other, format!("BEGIN; UPDATE {table} SET scopes = '{{b}}' WHERE {key} = '{id}'")).await;
+    let (server, root) = (client_of(&rig.server), rig.root.clone());
+    let (path, body) = (path.to_owned(), body);
+    let update = tokio::spawn(async move {
+        let mut server = server;
+        call(&mut server, &root, "POST", &path, Some(&body)).await
+    });
+    let mut looker = rig.database.connect("looker").await;
+    eventually("the update waits", async || {
+        let waiting: i64 = sqlx::query_scalar(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
+        )
+        .fetch_one(&mut looker)
+        .await
+        .unwrap();
+        (waiting > 0).then_some(())
+    })
+    .await;
+    run(&mut other, "COMMIT".to_owned()).await;
+    let answer = tokio::time::timeout(PATIENCE, update).await.unwrap().unwrap();
+    assert_eq!((answer.status, answer.code()), (409, "RequestConflict"), "{}", answer.body);
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_update_of_a_client_that_meets_another_is_refused() {
+    update_meets_another("clients", "client_id", "ci", "/api/auth/v1/clients/ci").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_update_of_a_role_that_meets_another_is_refused() {
+    update_meets_another("roles", "role_id", "ci", "/api/auth/v1/roles/ci").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scopes_that_amount_to_too_much_are_refused() {
+    let rig = Rig::start().await;
+    let scopes: Vec<String> = (0..1_200).map(|n| format!("{n}:{}", "x".repeat(4_000))).collect();
+    let role = json!({"description": "", "scopes": scopes});
+    let made = rig.call("PUT", "/api/auth/v1/roles/large", Some(&role)).await;
+    assert_eq!(made.status, 200, "{}", made.body["message"]);
+    let asked = json!({"scopes": ["assume:large"]});
+    let answer = rig.call("POST", "/api/auth/v1/scopes/expand", Some(&asked)).await;
+    assert_eq!((answer.status, answer.code()), (400, "InputError"), "{}", answer.body["message"]);
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_object_of_more_bytes_than_the_server_takes_is_refused() {
+    let rig = Rig::start_with(|launch| launch.flag("--artifact-size-max", "1KiB")).await;
+    let upload = async |size: usize| {
+        let data = json!({"contentType": "text/plain", "objectData": STANDARD.encode(vec![0; size])});
+        let body = json!({
+            "projectId": "p",
+            "uploadId": new_task(),
+            "expires": minutes_from_now(60),
+            "proposedUploadMethods": {"dataInline": data},
+        });
+        rig.call("PUT", &format!("/api/object/v1/upload/{size}"), Some(&body)).await
+    };
+    let fits = upload(1024).await;
+    assert_eq!(fits.status, 200, "{}", fits.body);
+    let answer = upload(1025).await;
+    assert_eq!((answer.status, answer.code()), (400, "InputError"), "{}", answer.body);
+    rig.server.stop().await;
+}

@@ -1,0 +1,113 @@
+//! Cases that an operation has because of what the document says of it: credentials, parameters, bodies, paths.
+
+use serde_json::{Value, json};
+use tenure_api::errors::ErrorCode::{
+    AuthenticationFailed, InputError, InputTooLarge, InputValidationError, InsufficientScopes, InvalidRequestArguments,
+    MalformedPayload,
+};
+
+use super::row::{Body, Entry, Row, Who, refused, succeeds};
+use crate::openapi::Operation;
+
+const JSON: &str = "application/json";
+
+/// Every case of an operation. First those that change nothing, then those that do.
+pub fn rows(operation: &Operation, entry: &Entry) -> Vec<Row> {
+    let derived = [callers(operation, entry), arguments(operation), bodies(operation), queries(operation)].concat();
+    let unchanging = derived.into_iter().map(|row| Row { state: entry.usual.state, ..row });
+    unchanging.chain(places(operation, entry)).chain(entry.rows.clone()).collect()
+}
+
+/// Whether everybody may call it.
+pub fn is_open(operation: &Operation) -> bool {
+    operation.described["security"].as_array().is_some_and(|ways| ways.contains(&json!({})) || ways.is_empty())
+}
+
+fn callers(operation: &Operation, entry: &Entry) -> Vec<Row> {
+    if operation.described["x-taskcluster-scopes"].is_null() {
+        return Vec::new();
+    }
+    let wrong = refused(AuthenticationFailed, "wrong credentials").by(Who::Impostor);
+    if is_open(operation) && !is_open_when_empty(&operation.described["x-taskcluster-scopes"]) {
+        let usual = Row { case: "without credentials".to_owned(), ..entry.usual.clone() };
+        return vec![wrong, usual.by(Who::Anonymous)];
+    }
+    vec![
+        wrong,
+        refused(InsufficientScopes, "a client without the scopes").by(Who::Nobody),
+        refused(InsufficientScopes, "no credentials at all").by(Who::Anonymous),
+    ]
+}
+
+/// Whether only who asks for nothing at all needs no scopes: the document says so of lists of which each entry needs some.
+fn is_open_when_empty(expression: &Value) -> bool {
+    expression["AllOf"].as_array().is_some_and(|parts| parts.iter().all(|part| part["in"].is_string()))
+}
+
+fn arguments(operation: &Operation) -> Vec<Row> {
+    if !operation.refuses("InvalidRequestArguments") {
+        return Vec::new();
+    }
+    let mut rows = vec![refused(InvalidRequestArguments, "an unknown query parameter").query("unheard=1")];
+    for parameter in operation.parameters("path") {
+        let unfit = match parameter.as_str() {
+            "taskId" | "taskGroupId" => "short",
+            "runId" => "-1",
+            "taskQueueId" | "workerPoolId" => "no.slash",
+            "provisionerId" | "workerType" | "workerGroup" | "workerId" | "clientId" => "a b",
+            "roleId" | "name" => "\u{e9}",
+            other => panic!("{other} is new here: say what it cannot be"),
+        };
+        rows.push(refused(InvalidRequestArguments, format!("a bad `{parameter}`")).with(&parameter, unfit));
+    }
+    rows
+}
+
+fn bodies(operation: &Operation) -> Vec<Row> {
+    let mut rows = Vec::new();
+    if operation.refuses("InputTooLarge") {
+        rows.push(Row { body: Body::TooLarge, ..refused(InputTooLarge, "a body over 10 MB") });
+    }
+    if !operation.body().is_null() {
+        rows.extend([
+            refused(MalformedPayload, "half of a body").bytes(JSON, b"{"),
+            refused(MalformedPayload, "a body that is neither object nor array").bytes(JSON, b" \"text\""),
+            refused(MalformedPayload, "a body of another media type").bytes("text/plain", b"{}"),
+            refused(InputValidationError, "an unknown field").body(json!({"unheard": 1})),
+        ]);
+    }
+    rows
+}
+
+/// Lists that come in pages.
+fn queries(operation: &Operation) -> Vec<Row> {
+    let known = operation.parameters("query");
+    let has = |name: &str| known.iter().any(|known| known == name);
+    let mut rows = Vec::new();
+    if has("limit") {
+        rows.extend(
+            ["limit=0", "limit=-1", "limit=x", "limit=", "limit=1&limit=2"]
+                .map(|query| refused(InvalidRequestArguments, format!("`{query}`")).query(query)),
+        );
+    }
+    if has("continuationToken") && operation.refuses("InputError") {
+        rows.push(refused(InputError, "a token that is none").query("continuationToken=*"));
+    }
+    rows
+}
+
+/// The success: at each path of the operation, and where it is a GET by HEAD too.
+fn places(operation: &Operation, entry: &Entry) -> Vec<Row> {
+    let mut rows = vec![Row { case: "as described".to_owned(), ..entry.usual.clone() }];
+    if operation.method == "GET" {
+        let head = Row { method: Some("HEAD"), who: entry.usual.who, ..succeeds("by HEAD") };
+        rows.push(head.on(entry.usual.state).query(&entry.usual.query));
+    }
+    let aliases = operation.described["x-aliases"].as_array().cloned().unwrap_or_default();
+    rows.extend(aliases.iter().filter_map(Value::as_str).map(|path| Row {
+        case: format!("at `{path}`"),
+        path: Some(path.to_owned()),
+        ..entry.usual.clone()
+    }));
+    rows
+}

@@ -1,0 +1,120 @@
+//! Every operation of the API, each success and each refusal: one table, which is executed against a real server, which
+//! must have whatever the document of the API lists, and from which docs/endpoints.md is made.
+
+mod alone;
+mod contract;
+mod derived;
+mod page;
+mod row;
+mod run;
+mod state;
+mod stored;
+mod table;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use futures_util::StreamExt as _;
+use serde_json::Value;
+use tenure_server::http::docs::{Sample, document};
+
+use self::derived::is_open;
+use self::row::{Entry, Outcome, Row};
+use crate::openapi::Operation;
+
+/// Parts of the API of which every operation is in the table.
+const COVERED: [&str; 4] = ["queue", "auth", "object", "worker-manager"];
+/// Errors that no request brings about, of the API and of stored bytes; tests of faults do.
+const NOBODYS: [&str; 4] = ["InternalServerError", "ServiceUnavailable", "InternalError", "Unavailable"];
+/// Operations that are tested at once.
+const LANES: usize = 4;
+/// Set to anything, it makes the comparison of docs/endpoints.md write it instead; scripts/endpoints does.
+const WRITE: &str = "TENURE_WRITE_ENDPOINTS";
+
+/// An operation, its entry, and all of its cases.
+pub struct Tested {
+    pub operation: Operation,
+    pub entry: Entry,
+    pub rows: Vec<Row>,
+}
+
+/// The whole table.
+fn tested(document: &Value) -> Vec<Tested> {
+    let with_rows = |entry: Entry| {
+        let operation = Operation::find(document, entry.name);
+        let rows = derived::rows(&operation, &entry);
+        Tested { operation, entry, rows }
+    };
+    table::entries().into_iter().map(with_rows).collect()
+}
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_row_of_the_table_holds() {
+    let bench = state::Bench::start().await;
+    let document = document(&Sample::fixed());
+    let table = tested(&document);
+    let running = table.iter().map(|tested| run::all(&bench, &document, tested));
+    let wrong = futures_util::stream::iter(running).buffer_unordered(LANES).collect::<Vec<_>>().await.concat();
+    assert!(wrong.is_empty(), "{} rows do not hold:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(bench.rig.server.stop().await.success());
+}
+
+#[test]
+fn every_operation_of_the_document_has_a_row_for_each_of_its_outcomes() {
+    let document = document(&Sample::fixed());
+    let table = tested(&document);
+    let names: Vec<&str> = table.iter().map(|tested| tested.entry.name).collect();
+    assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len(), "an operation stands twice in the table");
+    let mut missing = Vec::new();
+    for operation in Operation::all(&document) {
+        let Some(tested) = table.iter().find(|tested| tested.entry.name == operation.name()) else {
+            if COVERED.iter().any(|tag| operation.described["tags"][0] == *tag) {
+                missing.push(operation.name().to_owned());
+            }
+            continue;
+        };
+        if !tested.rows.iter().any(|row| matches!(row.outcome, Outcome::Success(_)) && row.method.is_none()) {
+            missing.push(format!("{}: a success", operation.name()));
+        }
+        let has = |code: &str| {
+            let row = |row: &Row| matches!(row.outcome, Outcome::Refusal(known) if known.as_str() == code);
+            tested.rows.iter().any(row) || tested.entry.elsewhere.iter().any(|(_, known, _)| *known == code)
+        };
+        // Whom everybody's scopes are enough for cannot lack them.
+        let cannot = |code: &str| NOBODYS.contains(&code) || code == "InsufficientScopes" && is_open(&operation);
+        let codes = operation.refusals().into_iter();
+        missing.extend(
+            codes.filter(|code| !has(code) && !cannot(code)).map(|code| format!("{}: {code}", operation.name())),
+        );
+    }
+    assert!(missing.is_empty(), "add rows to tests/tests/it/endpoints/table: {missing:#?}");
+}
+
+#[test]
+fn every_test_that_the_table_names_exists() {
+    let source = concat!(
+        include_str!("alone.rs"),
+        include_str!("../blobs/any_store.rs"),
+        include_str!("../blobs/files.rs"),
+        include_str!("../blobs/gate.rs"),
+    );
+    for (_, code, test) in table::entries().into_iter().flat_map(|entry| entry.elsewhere) {
+        assert!(source.contains(&format!("async fn {test}()")), "{code}: there is no test {test}");
+    }
+}
+
+#[test]
+fn the_page_is_what_the_table_gives() {
+    let document = document(&Sample::fixed());
+    let (file, fresh) = (repository().join("docs/endpoints.md"), page::markdown(&document, &tested(&document)));
+    if std::env::var_os(WRITE).is_some() {
+        std::fs::write(&file, fresh).unwrap();
+        return;
+    }
+    let committed = std::fs::read_to_string(&file).unwrap_or_default();
+    assert!(committed == fresh, "docs/endpoints.md is not what the table gives: run scripts/endpoints");
+}

@@ -1,0 +1,120 @@
+//! Sends the cases of an operation and looks at what comes back.
+
+use serde_json::Value;
+use tenure_api::errors::ErrorCode;
+
+use super::Tested;
+use super::derived::is_open;
+use super::row::{Body, Outcome, Row};
+use super::state::{Bench, Facts, fill, fill_text, target};
+use crate::openapi::{Operation, fits};
+use crate::rig::{Raw, RawReply};
+
+/// The largest body, as the contract has it.
+const BODY_MAX: usize = 10 << 20;
+
+/// Sends every case; what does not hold comes back in words. Refusals change nothing, so that those that follow each other
+/// in one state share it, and the first success after them too: it shows that nothing was changed.
+pub async fn all(bench: &Bench, document: &Value, tested: &Tested) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let mut shared: Option<(Row, Facts)> = None;
+    for row in &tested.rows {
+        let facts = match shared.take() {
+            Some((before, facts)) if before.state == row.state => facts,
+            _ => bench.make(row.state).await,
+        };
+        let reply = send(bench, tested, row, &facts).await;
+        if let Err(why) = check(document, tested, row, &facts, &reply) {
+            let sent = format!("{} ({:?}, {:?})", row.case, row.state, row.outcome);
+            wrong.push(format!("{}: {sent}: {why}", tested.entry.name));
+        }
+        if matches!(row.outcome, Outcome::Refusal(_)) {
+            shared = Some((row.clone(), facts));
+        }
+    }
+    wrong
+}
+
+async fn send(bench: &Bench, tested: &Tested, row: &Row, facts: &Facts) -> RawReply {
+    let mut named = facts.clone();
+    if let Some((name, value)) = &row.parameter {
+        let name =
+            named.keys().copied().find(|known| known == name).unwrap_or_else(|| panic!("no fact is called {name}"));
+        named.insert(name, fill_text(value, facts));
+    }
+    let mut path = target(row.path.as_deref().unwrap_or(&tested.operation.path), &named);
+    if !row.query.is_empty() {
+        path = format!("{path}?{}", fill_text(&row.query, facts));
+    }
+    let request = Raw::new(row.method.unwrap_or(&tested.operation.method), &path);
+    let usual = tested.entry.body.as_ref();
+    let json = |body: &Value| fill(body, facts).to_string().into_bytes();
+    let request = match &row.body {
+        Body::Usual => request.json(usual.map(json).as_deref()),
+        Body::Json(body) => request.json(Some(&json(body))),
+        Body::Bytes(media_type, bytes) => request.json(Some(bytes)).header("Content-Type", media_type),
+        Body::TooLarge => request.json(Some(&vec![b' '; BODY_MAX + 1])),
+    };
+    bench.rig.send(&bench.sign(row.who, request)).await
+}
+
+fn check(document: &Value, tested: &Tested, row: &Row, facts: &Facts, reply: &RawReply) -> Result<(), String> {
+    let name = tested.entry.name;
+    let success = match row.status {
+        Some(status) => reply.status == status,
+        None => reply.status < 400 && tested.operation.described["responses"][reply.status.to_string()].is_object(),
+    };
+    for header in ["x-for-trace-id", "x-for-request-id", "cache-control", "x-content-type-options"] {
+        if reply.header(header).is_none() {
+            return Err(format!("the answer has no {header}"));
+        }
+    }
+    match &row.outcome {
+        Outcome::Refusal(code) => refused(&tested.operation, *code, reply),
+        Outcome::Success(_) if !success => Err(format!("{} {}", reply.status, reply.text())),
+        Outcome::Success(_) if row.method == Some("HEAD") => {
+            if reply.body.is_empty() {
+                Ok(())
+            } else {
+                Err("HEAD was answered with a body".to_owned())
+            }
+        }
+        Outcome::Success(values) => {
+            fits(document, name, &tested.operation, reply);
+            let body = reply.json();
+            let differs = |(pointer, value): &&(&str, Value)| {
+                body.pointer(pointer).unwrap_or(&Value::Null) != &fill(value, facts)
+            };
+            let wrong: Vec<_> =
+                values.iter().filter(differs).map(|(pointer, value)| format!("{pointer} is not {value}")).collect();
+            if wrong.is_empty() { Ok(()) } else { Err(format!("{} in {body}", wrong.join(", "))) }
+        }
+    }
+}
+
+fn refused(operation: &Operation, code: ErrorCode, reply: &RawReply) -> Result<(), String> {
+    let body = reply.json();
+    if (reply.status, body["code"].as_str()) != (code.status(), Some(code.as_str())) {
+        return Err(format!("{} {}", reply.status, reply.text()));
+    }
+    if !operation.refuses(code.as_str()) {
+        return Err("the document does not know this error".to_owned());
+    }
+    if body["requestInfo"]["method"] != operation.name() {
+        return Err(format!("the error is about {}", body["requestInfo"]["method"]));
+    }
+    let asks = reply.header("www-authenticate");
+    if (code == ErrorCode::AuthenticationFailed) != (asks == Some("hawk")) {
+        return Err(format!("www-authenticate is {asks:?}"));
+    }
+    if code == ErrorCode::InsufficientScopes
+        && !is_open(operation)
+        && operation.described["x-taskcluster-scopes"].is_object()
+    {
+        let message = body["message"].as_str().unwrap_or_default();
+        if !message.contains("missing") || !message.contains("required") {
+            return Err(format!("the message does not say what is missing: {message}"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,32 @@
+//! The table: one file an area. An operation stands here once, with the state and the body with which it succeeds, and
+//! with the cases that are its own.
+
+mod artifacts;
+mod auth;
+mod groups;
+mod objects;
+mod queues;
+mod runs;
+mod service;
+mod tasks;
+mod worker_manager;
+mod workers;
+
+use super::row::Entry;
+
+/// Every operation that is in the table.
+pub fn entries() -> Vec<Entry> {
+    [
+        service::entries(),
+        tasks::entries(),
+        runs::entries(),
+        groups::entries(),
+        queues::entries(),
+        auth::entries(),
+        artifacts::entries(),
+        objects::entries(),
+        workers::entries(),
+        worker_manager::entries(),
+    ]
+    .concat()
+}

@@ -1,0 +1,91 @@
+//! Runs: claiming, renewing, reporting.
+
+use serde_json::json;
+use tenure_api::errors::ErrorCode::{InputValidationError, RequestConflict, ResourceNotFound};
+
+use crate::endpoints::row::{Entry, State, operation, refused, succeeds};
+
+pub fn entries() -> Vec<Entry> {
+    [claiming(), reporting()].concat()
+}
+
+fn claiming() -> Vec<Entry> {
+    let worker = json!({"workerGroup": "group", "workerId": "worker"});
+    let other = json!({"workerGroup": "group", "workerId": "other"});
+    let asking = |tasks: u32| json!({"workerGroup": "group", "workerId": "worker", "tasks": tasks});
+    vec![
+        operation("claimWork", State::Pending)
+            .takes(asking(32))
+            .gives("/tasks/0/status/taskId", "<taskId>")
+            .gives("/tasks/0/runId", 0)
+            .gives("/tasks/0/workerGroup", "group")
+            .gives("/tasks/0/task/taskQueueId", "<taskQueueId>")
+            .gives("/tasks/1", serde_json::Value::Null)
+            .row(succeeds("there is nothing to do").gives("/tasks", json!([])))
+            .row(refused(InputValidationError, "no tasks").body(asking(0)))
+            .row(refused(InputValidationError, "33 tasks").body(asking(33)))
+            .row(refused(InputValidationError, "no worker").body(json!({"tasks": 1}))),
+        operation("claimTask", State::Pending)
+            .takes(worker.clone())
+            .gives("/status/state", "running")
+            .gives("/workerId", "worker")
+            .row(succeeds("the same worker again").on(State::Claimed).gives("/runId", 0))
+            .row(refused(ResourceNotFound, "the task does not exist"))
+            .row(refused(ResourceNotFound, "the run does not exist").on(State::Pending).with("runId", "1"))
+            .row(refused(RequestConflict, "another worker has it").on(State::Claimed).body(other))
+            .row(refused(RequestConflict, "the run has ended").on(State::Completed))
+            .row(refused(RequestConflict, "the deadline has passed").on(State::Overdue)),
+        operation("reclaimTask", State::Claimed)
+            .gives("/status/state", "running")
+            .gives("/task", serde_json::Value::Null)
+            .row(refused(ResourceNotFound, "the task does not exist"))
+            .row(refused(ResourceNotFound, "the run does not exist").on(State::Claimed).with("runId", "1"))
+            .row(refused(RequestConflict, "the run is pending").on(State::Pending))
+            .row(refused(RequestConflict, "the run has ended").on(State::Completed))
+            .row(refused(RequestConflict, "the deadline has passed").on(State::Overdue)),
+    ]
+}
+
+fn reporting() -> Vec<Entry> {
+    let report = |name| {
+        operation(name, State::Claimed)
+            .row(refused(ResourceNotFound, "the task does not exist"))
+            .row(refused(ResourceNotFound, "the run does not exist").on(State::Claimed).with("runId", "1"))
+            .row(refused(RequestConflict, "the run is pending").on(State::Pending))
+            .row(refused(RequestConflict, "the run has ended in another way").on(State::Cancelled))
+    };
+    vec![
+        report("reportCompleted")
+            .gives("/status/state", "completed")
+            .row(succeeds("the same report again").on(State::Completed).gives("/status/state", "completed"))
+            .row(
+                succeeds("`success` is false, as old workers say")
+                    .on(State::Claimed)
+                    .body(json!({"success": false}))
+                    .gives("/status/state", "failed"),
+            ),
+        report("reportFailed")
+            .gives("/status/state", "failed")
+            .row(refused(RequestConflict, "the run was completed").on(State::Completed)),
+        report("reportException")
+            .takes(json!({"reason": "malformed-payload"}))
+            .gives("/status/state", "exception")
+            .gives("/status/runs/0/reasonResolved", "malformed-payload")
+            .row(
+                succeeds("a reason to try again")
+                    .on(State::Claimed)
+                    .body(json!({"reason": "worker-shutdown"}))
+                    .gives("/status/state", "pending")
+                    .gives("/status/retriesLeft", 4)
+                    .gives("/status/runs/1/reasonCreated", "retry"),
+            )
+            .row(
+                succeeds("a task that failed by chance")
+                    .on(State::Claimed)
+                    .body(json!({"reason": "intermittent-task"}))
+                    .gives("/status/runs/1/reasonCreated", "task-retry"),
+            )
+            .row(refused(InputValidationError, "a reason of the server's").body(json!({"reason": "claim-expired"})))
+            .row(refused(RequestConflict, "the run was completed").on(State::Completed)),
+    ]
+}

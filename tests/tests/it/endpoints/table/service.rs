@@ -1,0 +1,14 @@
+//! What needs no caller.
+
+use serde_json::json;
+
+use crate::endpoints::row::{Entry, State, operation};
+
+pub fn entries() -> Vec<Entry> {
+    vec![
+        operation("ping", State::Nothing).gives("/alive", true),
+        operation("heartbeat", State::Nothing).gives("", json!({})),
+        operation("lbheartbeat", State::Nothing).gives("", json!({})),
+        operation("version", State::Nothing).gives("/source", "tenure"),
+    ]
+}

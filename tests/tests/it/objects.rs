@@ -1,0 +1,167 @@
+//! The object service over HTTP, by itself and as the store of artifacts.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use tenure_api::credentials::Credentials;
+use tenure_tests::http::Answer;
+
+use crate::artifacts::{Worker, get, put, segment};
+use crate::rig::{Raw, call, minutes_from_now, new_task};
+
+const OBJECT_API: &str = "/api/object/v1";
+
+/// An object artifact that is to be uploaded: the answer of createArtifact.
+async fn object(worker: &Worker, name: &str) -> Value {
+    let body = json!({"storageType": "object", "contentType": "text/plain", "expires": minutes_from_now(60)});
+    worker.created(name, &body).await
+}
+
+/// A call of the object service with the credentials that came with an artifact.
+async fn service(worker: &Worker, who: &Value, method: &str, path: &str, body: Option<&Value>) -> Answer {
+    let who: Credentials = serde_json::from_value(who.clone()).unwrap();
+    call(&mut worker.rig.client(), &who, method, &format!("{OBJECT_API}{path}"), body).await
+}
+
+fn upload_body(created: &Value, methods: &Value) -> Value {
+    json!({
+        "projectId": created["projectId"],
+        "uploadId": created["uploadId"],
+        "expires": created["expires"],
+        "proposedUploadMethods": methods,
+    })
+}
+
+fn end_body(created: &Value, bytes: &[u8]) -> Value {
+    let digest: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+    json!({"projectId": created["projectId"], "uploadId": created["uploadId"], "hashes": {"sha256": digest}})
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_object_goes_through_the_object_service_inline_or_by_a_url() {
+    let worker = Worker::start().await;
+    for (name, inline) in [("public/small one", true), ("public/large", false)] {
+        let created = object(&worker, name).await;
+        assert_eq!(created["name"], json!(format!("t/{}/0/{name}", worker.task)));
+        assert_eq!(created["projectId"], "none");
+        let path = segment(created["name"].as_str().unwrap());
+        let bytes = b"the bytes".repeat(if inline { 10 } else { 10_000 });
+        let data = json!({"contentType": "text/plain", "objectData": STANDARD.encode(&bytes)});
+        let by_url = json!({"contentType": "text/plain", "contentLength": bytes.len()});
+        let methods = if inline { json!({"dataInline": data, "putUrl": by_url}) } else { json!({"putUrl": by_url}) };
+        let credentials = &created["credentials"];
+        let begun =
+            service(&worker, credentials, "PUT", &format!("/upload/{path}"), Some(&upload_body(&created, &methods)))
+                .await;
+        assert_eq!(begun.status, 200, "{}", begun.body);
+        if inline {
+            assert_eq!(begun.body["uploadMethod"], json!({"dataInline": true}));
+        } else {
+            let method = &begun.body["uploadMethod"]["putUrl"];
+            let content_type = method["headers"]["Content-Type"].as_str().unwrap();
+            assert_eq!(put(&worker.rig, method["url"].as_str().unwrap(), content_type, &bytes).await.status, 200);
+        }
+        worker.anonymous(&worker.latest(name)).await.refused(404, "ResourceNotFound");
+        let finish = json!({"uploadId": created["uploadId"]});
+        let finish_path = format!("{}/artifacts/{}", worker.run, segment(name));
+        let early = worker.call("PUT", &finish_path, Some(&finish)).await;
+        Worker::refused(&early, 400, "InputError", "finishUpload");
+        let wrong = end_body(&created, b"other bytes");
+        let end = format!("/finish-upload/{path}");
+        let refused = service(&worker, credentials, "POST", &end, Some(&wrong)).await;
+        Worker::refused(&refused, 400, "InputError", "hashes.sha256");
+        for _ in 0..2 {
+            let ended = service(&worker, credentials, "POST", &end, Some(&end_body(&created, &bytes))).await;
+            assert_eq!((ended.status, ended.body), (200, json!({})));
+        }
+        let raw = worker.rig.signed(&worker.credentials, "PUT", &finish_path, Some(finish.to_string().as_bytes()));
+        for _ in 0..2 {
+            let reply = worker.rig.send(&raw).await;
+            assert_eq!((reply.status, reply.body.len()), (204, 0), "{}", reply.text());
+        }
+        let reply = worker.anonymous(&worker.latest(name)).await;
+        assert_eq!(reply.header("x-taskcluster-artifact-storage-type"), Some("object"));
+        assert!(get(&worker.rig, reply.header("location").unwrap()).await.body == bytes);
+
+        let content =
+            worker.anonymous(&format!("/task/{}/artifact-content/{}", worker.task, segment(name))).await.json();
+        assert_eq!((&content["storageType"], &content["name"]), (&json!("object"), &created["name"]));
+        let start = json!({"acceptDownloadMethods": {"getUrl": true, "simple": true}});
+        let reading = &content["credentials"];
+        let download = service(&worker, reading, "PUT", &format!("/start-download/{path}"), Some(&start)).await;
+        assert_eq!((download.status, &download.body["method"]), (200, &json!("getUrl")), "{}", download.body);
+        assert_eq!(download.body["hashes"], end_body(&created, &bytes)["hashes"]);
+        assert!(get(&worker.rig, download.body["url"].as_str().unwrap()).await.body == bytes);
+        // Each of the two pairs of credentials is for its own purpose and for this one object.
+        let upload = upload_body(&created, &methods);
+        for (who, path, body) in [
+            (reading, format!("/upload/{path}"), &upload),
+            (credentials, format!("/start-download/{path}"), &start),
+            (reading, format!("/start-download/{path}x"), &start),
+            (credentials, format!("/upload/{path}x"), &upload),
+        ] {
+            let refused = service(&worker, who, "PUT", &path, Some(body)).await;
+            Worker::refused(&refused, 403, "InsufficientScopes", "object:");
+        }
+        // It is finished.
+        let again = service(&worker, credentials, "PUT", &format!("/upload/{path}"), Some(&upload)).await;
+        Worker::refused(&again, 409, "RequestConflict", "exists already");
+    }
+    let events = worker.events().await;
+    assert_eq!(events.len(), 2, "each object once, when it is finished: {events:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_object_service_says_what_is_wrong() {
+    let worker = Worker::start().await;
+    let rig = &worker.rig;
+    let id = new_task();
+    let upload = |methods: Value| {
+        let expires = minutes_from_now(60);
+        json!({"projectId": "p", "uploadId": id, "expires": expires, "proposedUploadMethods": methods})
+    };
+    let send = async |method: &str, path: &str, body: &Value| {
+        rig.call(method, &format!("{OBJECT_API}{path}"), Some(body)).await
+    };
+    let inline = |data: &str| json!({"dataInline": {"contentType": "text/plain", "objectData": data}});
+    let refused = send("PUT", "/upload/a/b", &upload(inline("?"))).await;
+    Worker::refused(&refused, 400, "InputValidationError", "base64");
+    let refused = send("PUT", "/upload/a/b", &upload(inline(&STANDARD.encode([0; 8193])))).await;
+    Worker::refused(&refused, 400, "InputValidationError", "8192");
+    let mut bad = upload(json!({}));
+    bad["hashes"] = json!({"sha256": "x"});
+    Worker::refused(&send("PUT", "/upload/a/b", &bad).await, 400, "InputValidationError", "sha256");
+    // A way that nobody knows yet is none; the name may have literal slashes.
+    let none = send("PUT", "/upload/a/b", &upload(json!({"carrierPigeon": {}}))).await;
+    assert_eq!((none.status, &none.body["uploadMethod"]), (200, &json!({})), "{}", none.body);
+    let mut other = upload(json!({}));
+    other["uploadId"] = json!(new_task());
+    Worker::refused(&send("PUT", "/upload/a%2Fb", &other).await, 409, "RequestConflict", "uploadId");
+    let end = json!({"projectId": "p", "uploadId": id, "hashes": {}});
+    Worker::refused(&send("POST", "/finish-upload/a/b", &end).await, 400, "InputError", "nothing was uploaded");
+    Worker::refused(&send("POST", "/finish-upload/c", &end).await, 404, "ResourceNotFound", "no object");
+    let start = json!({"acceptDownloadMethods": {"simple": true}});
+    Worker::refused(&send("PUT", "/start-download/a/b", &start).await, 404, "ResourceNotFound", "no object");
+    let stored = send("PUT", "/upload/a/b", &upload(inline(&STANDARD.encode("hello")))).await;
+    assert_eq!(stored.status, 200, "{}", stored.body);
+    assert_eq!(send("POST", "/finish-upload/a/b", &end).await.status, 200);
+    let simple = send("PUT", "/start-download/a/b", &start).await;
+    assert_eq!(simple.body["method"], "simple");
+    assert_eq!(get(rig, simple.body["url"].as_str().unwrap()).await.body, b"hello");
+    let none = json!({"acceptDownloadMethods": {"getUrl": false}});
+    Worker::refused(&send("PUT", "/start-download/a/b", &none).await, 400, "InputError", "acceptDownloadMethods");
+    let metadata = rig.call("GET", &format!("{OBJECT_API}/metadata/a/b"), None).await;
+    assert_eq!((metadata.status, &metadata.body["projectId"]), (200, &json!("p")), "{}", metadata.body);
+    let mut wrong = end.clone();
+    wrong["projectId"] = json!("q");
+    Worker::refused(&send("POST", "/finish-upload/a/b", &wrong).await, 409, "RequestConflict", "projectId");
+    let raw = |path: &str| Raw::new("GET", &format!("{OBJECT_API}{path}"));
+    rig.send(&raw("/metadata/a/b")).await.refused(403, "InsufficientScopes");
+    worker.advance(61 * 60).await;
+    let gone = rig.call("GET", &format!("{OBJECT_API}/download/a/b"), None).await;
+    Worker::refused(&gone, 410, "ResourceExpired", "expired");
+    worker.advance(2 * 3600).await;
+    let gone = rig.call("GET", &format!("{OBJECT_API}/download/a/b"), None).await;
+    Worker::refused(&gone, 404, "ResourceNotFound", "no object");
+}

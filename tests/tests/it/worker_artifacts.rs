@@ -1,0 +1,429 @@
+//! A real `tenure-worker` on a real server: the log, artifacts, and inputs from other tasks, byte by byte.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use tenure_api::ids::SlugId;
+use tenure_tests::server::{Launch, binary};
+use tenure_worker::{Client, RetryPolicy};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::process::{Child, Command};
+use tokio::sync::{Semaphore, watch};
+
+use crate::rig::{Rig, definition, eventually, new_task};
+
+const QUEUE: &str = "made/linux";
+const BACKING_LOG: &str = "public/logs/live_backing.log";
+const LIVE_LOG: &str = "public/logs/live.log";
+
+/// A server with one worker.
+struct Shop {
+    rig: Rig,
+    /// The only worker, unless a test makes more.
+    worker: Option<Child>,
+}
+
+impl Shop {
+    async fn open() -> Self {
+        Self::open_with(|launch| launch).await
+    }
+
+    async fn open_with(settings: impl FnOnce(Launch) -> Launch) -> Self {
+        let mut shop = Self { rig: Rig::start_with(settings).await, worker: None };
+        shop.worker = Some(shop.hire("worker"));
+        shop
+    }
+
+    /// A worker that does two tasks at a time.
+    fn hire(&self, name: &str) -> Child {
+        let folder: &Path = self.rig.folder.path();
+        let log = std::fs::File::create(folder.join(format!("{name}.log"))).unwrap();
+        Command::new(binary().with_file_name("tenure-worker"))
+            .args(["run", "--task-queue", QUEUE, "--worker-group", "group", "--worker-id", name, "--capacity", "2"])
+            .arg("--work-dir")
+            .arg(folder.join("work"))
+            .env("TASKCLUSTER_ROOT_URL", self.rig.server.root_url())
+            .env("TASKCLUSTER_CLIENT_ID", &self.rig.root.client_id)
+            .env("TASKCLUSTER_ACCESS_TOKEN", self.rig.root.access_token.expose())
+            .env_remove("TASKCLUSTER_CERTIFICATE")
+            .stdin(Stdio::null())
+            .stderr(log)
+            .kill_on_drop(true)
+            .spawn()
+            .expect("build it with `cargo build --workspace`")
+    }
+
+    fn log(&self, name: &str) -> String {
+        std::fs::read_to_string(self.rig.folder.path().join(format!("{name}.log"))).unwrap_or_default()
+    }
+
+    /// Where the worker keeps a file of a task's run 0.
+    fn file(&self, task: SlugId, path: &str) -> PathBuf {
+        self.rig.folder.path().join(format!("work/{task}-0")).join(path)
+    }
+
+    async fn create(&self, payload: &Value, more: &Value) -> SlugId {
+        let task = new_task();
+        let mut body = definition(QUEUE);
+        body["payload"] = payload.clone();
+        for (key, value) in more.as_object().unwrap() {
+            body[key] = value.clone();
+        }
+        let answer = self.rig.create(task, &body).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        task
+    }
+
+    /// How the last run of a task ended.
+    async fn end_of(&self, task: SlugId) -> String {
+        let status = eventually("the task is resolved", async || {
+            let status = self.rig.status(task).await;
+            matches!(status["state"].as_str(), Some("completed" | "failed" | "exception")).then_some(status)
+        })
+        .await;
+        status["runs"].as_array().unwrap().last().unwrap()["reasonResolved"].as_str().unwrap().to_owned()
+    }
+
+    /// A task that must end so.
+    #[track_caller]
+    fn ends<'a>(&'a self, task: SlugId, reason: &'a str) -> impl Future<Output = ()> + 'a {
+        let caller = std::panic::Location::caller();
+        async move {
+            let end = self.end_of(task).await;
+            let log = std::fs::read_to_string(self.file(task, "live.log")).unwrap_or_default();
+            assert_eq!(end, reason, "at {caller}\n{log}\n{}", self.log("worker"));
+        }
+    }
+
+    /// A client without credentials.
+    fn anybody(&self) -> Client {
+        let retry = RetryPolicy::never();
+        Client::builder().root_url(self.rig.server.root_url()).retry_policy(retry).build().unwrap()
+    }
+
+    fn root(&self) -> Client {
+        self.anybody().with_credentials(self.rig.root.clone())
+    }
+
+    /// What an artifact of the last run contains, for this client.
+    async fn read(&self, client: &Client, task: SlugId, name: &str) -> Result<Vec<u8>, tenure_worker::Error> {
+        let to = self.rig.folder.path().join(new_task().to_string());
+        client.download(task, None, name, &to).await?;
+        Ok(std::fs::read(to).unwrap())
+    }
+
+    async fn names(&self, task: SlugId) -> Vec<String> {
+        let artifacts = self.root().list_artifacts(task, None).await.unwrap();
+        artifacts.into_iter().map(|artifact| artifact.name).collect()
+    }
+
+    async fn close(mut self) {
+        let mut worker = self.worker.take().unwrap();
+        let pid = i32::try_from(worker.id().expect("it runs")).unwrap();
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGTERM).unwrap();
+        assert_eq!(worker.wait().await.unwrap().code(), Some(0));
+        let log = self.log("worker");
+        assert!(!log.contains("sig=") && !log.contains("Credential="), "a signed URL is in the log: {log}");
+        self.rig.server.stop().await;
+    }
+}
+
+fn shell(script: &str, artifacts: &Value) -> Value {
+    json!({"command": [["sh", "-c", script]], "artifacts": artifacts})
+}
+
+fn file(name: &str, path: &str) -> Value {
+    json!({"name": name, "path": path, "type": "file"})
+}
+
+/// What curl gets, with the head of the last answer.
+async fn curl(options: &[&str], url: &str) -> (String, String) {
+    let output =
+        Command::new("curl").args(["-sSfL", "-D", "/dev/stderr"]).args(options).arg(url).output().await.unwrap();
+    let head = String::from_utf8_lossy(&output.stderr).to_ascii_lowercase();
+    assert!(output.status.success(), "{head}");
+    (head, String::from_utf8(output.stdout).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_log_of_every_end_can_be_read_by_anybody() {
+    let shop = Shop::open().await;
+    let long = json!({"command": [["sh", "-c", "echo begun; sleep 60"]], "maxRunTime": 1});
+    for (payload, end, last) in [
+        (shell("echo out; echo err >&2", &json!([])), "completed", "completed"),
+        (shell("echo begun; exit 3", &json!([])), "failed", "failed: exit code 3"),
+        (long, "failed", "failed: maxRunTime of 1 s is over"),
+        (json!({"image": "x"}), "malformed-payload", "malformed payload: payload.image is not known"),
+    ] {
+        let task = shop.create(&payload, &json!({})).await;
+        shop.ends(task, end).await;
+        let expected = std::fs::read_to_string(shop.file(task, "live.log")).unwrap();
+        assert!(expected.lines().last().unwrap().contains(last), "{expected}");
+        let url = |name: &str| format!("{}/api/queue/v1/task/{task}/artifacts/{name}", shop.rig.server.root_url());
+        for name in [BACKING_LOG, LIVE_LOG, "public%2Flogs%2Flive.log"] {
+            let (head, text) = curl(&["--compressed"], &url(name)).await;
+            assert_eq!(text, expected);
+            assert!(head.contains("content-encoding: gzip"), "{head}");
+            assert!(head.contains("content-type: text/plain; charset=utf-8"), "{head}");
+            // Who cannot decompress gets it decompressed.
+            let (head, text) = curl(&[], &url(name)).await;
+            assert_eq!(text, expected);
+            assert!(!head.contains("content-encoding: gzip"), "{head}");
+        }
+    }
+    shop.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn artifacts_come_back_as_they_were() {
+    let shop = Shop::open().await;
+    let script = "mkdir -p 'out/a b'; head -c 50000000 /dev/urandom > large; sha256sum large > out/sum.txt; \
+                  printf '\\000\\377\\r\\n' > 'out/a b/x%2Fy.bin'; : > out/empty; head -c 100000 /dev/zero > zeros";
+    let mut zeros = file("private/zeros", "zeros");
+    zeros["contentEncoding"] = json!("gzip");
+    let artifacts = json!([
+        file("public/large", "large"), {"name": "public/out", "path": "out", "type": "directory"}, zeros,
+    ]);
+    let task = shop.create(&shell(script, &artifacts), &json!({})).await;
+    shop.ends(task, "completed").await;
+    let expected = [
+        "private/zeros",
+        "public/large",
+        LIVE_LOG,
+        BACKING_LOG,
+        "public/out/a b/x%2Fy.bin",
+        "public/out/empty",
+        "public/out/sum.txt",
+    ];
+    assert_eq!(shop.names(task).await, expected);
+    let anybody = shop.anybody();
+    let large = shop.read(&anybody, task, "public/large").await.unwrap();
+    let digest: String = Sha256::digest(&large).iter().map(|byte| format!("{byte:02x}")).collect();
+    let sum = shop.read(&anybody, task, "public/out/sum.txt").await.unwrap();
+    assert_eq!((large.len(), String::from_utf8(sum).unwrap()), (50_000_000, format!("{digest}  large\n")));
+    for (name, content) in [("public/out/a b/x%2Fy.bin", b"\0\xff\r\n".as_slice()), ("public/out/empty", b"")] {
+        assert_eq!(shop.read(&anybody, task, name).await.unwrap(), content, "{name}");
+    }
+    // What is private is for those who may read it.
+    assert_eq!(shop.read(&anybody, task, "private/zeros").await.unwrap_err().status(), Some(403));
+    assert!(shop.read(&shop.root(), task, "private/zeros").await.unwrap() == vec![0; 100_000]);
+    let told = shop.root().list_artifacts(task, None).await.unwrap();
+    assert_eq!(told.iter().find(|artifact| artifact.name == "private/zeros").unwrap().content_length, Some(100_000));
+    shop.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_missing_or_leads_out_fails_the_task_and_says_so_to_readers() {
+    let shop = Shop::open().await;
+    let script = "ln -s /etc/hostname out; echo fine > fine";
+    let artifacts = json!([file("public/missing", "missing"), file("public/out", "out"), file("public/fine", "fine")]);
+    let task = shop.create(&shell(script, &artifacts), &json!({})).await;
+    shop.ends(task, "failed").await;
+    let anybody = shop.anybody();
+    for (name, reason) in [("public/missing", "file-missing-on-worker"), ("public/out", "invalid-resource-on-worker")] {
+        let error = shop.read(&anybody, task, name).await.unwrap_err();
+        assert_eq!(error.status(), Some(424), "{error}");
+        assert!(error.to_string().contains(reason), "{error}");
+    }
+    assert_eq!(shop.read(&anybody, task, "public/fine").await.unwrap(), b"fine\n");
+    shop.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_uses_what_its_dependency_made() {
+    let shop = Shop::open().await;
+    let making = shell("echo secret > s; echo open > o", &json!([file("private/s", "s"), file("public/o", "o")]));
+    let maker = shop.create(&making, &json!({})).await;
+    let using = |artifacts: &[&str]| {
+        let input = |name: &&str| json!({"taskId": maker, "artifact": name, "path": format!("in/{name}")});
+        let inputs: Vec<Value> = artifacts.iter().map(input).collect();
+        json!({"command": [["sh", "-c", "cat in/*/* > result"]], "inputs": inputs, "artifacts": [file("public/r", "result")]})
+    };
+    let after = json!({"dependencies": [maker]});
+    let allowed = json!({"dependencies": [maker], "scopes": ["queue:get-artifact:private/*"]});
+    let of_both = shop.create(&using(&["private/s", "public/o"]), &allowed).await;
+    let of_public = shop.create(&using(&["public/o"]), &after).await;
+    let without_scopes = shop.create(&using(&["private/s"]), &after).await;
+    let of_nothing = shop.create(&using(&["public/none"]), &after).await;
+    let elsewhere = shop.create(&using(&["public/o"]), &json!({})).await;
+    shop.ends(maker, "completed").await;
+    for (task, result) in [(of_both, "secret\nopen\n"), (of_public, "open\n")] {
+        shop.ends(task, "completed").await;
+        assert_eq!(shop.read(&shop.anybody(), task, "public/r").await.unwrap(), result.as_bytes());
+    }
+    for (task, why) in [
+        (without_scopes, "the queue answered 403 InsufficientScopes"),
+        (of_nothing, "the queue answered 404 ResourceNotFound"),
+        (elsewhere, "must be among the task's dependencies"),
+    ] {
+        shop.ends(task, "malformed-payload").await;
+        let log = shop.read(&shop.anybody(), task, LIVE_LOG).await.unwrap();
+        assert!(String::from_utf8_lossy(&log).contains(why), "{}", String::from_utf8_lossy(&log));
+        assert_eq!(shop.names(task).await, [LIVE_LOG, BACKING_LOG]);
+    }
+    shop.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_input_whose_maker_could_not_make_it_is_not_there() {
+    let shop = Shop::open().await;
+    let maker = shop.create(&shell("true", &json!([file("public/o", "o")])), &json!({})).await;
+    let input = json!({"taskId": maker, "artifact": "public/o", "path": "o"});
+    let after = json!({"dependencies": [maker], "requires": "all-resolved"});
+    let user = shop.create(&json!({"command": [["true"]], "inputs": [input]}), &after).await;
+    shop.ends(maker, "failed").await;
+    shop.ends(user, "malformed-payload").await;
+    let log = shop.read(&shop.anybody(), user, LIVE_LOG).await.unwrap();
+    assert!(String::from_utf8_lossy(&log).contains("424 file-missing-on-worker"), "{}", String::from_utf8_lossy(&log));
+    shop.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_side_by_side_and_tries_one_after_another_keep_their_artifacts_apart() {
+    let shop = Shop::open().await;
+    // Both run at the same time: each waits for the other.
+    let meet = "touch ../$TASK_ID-here; while [ $(ls .. | grep -c -- -here) -lt 2 ]; do sleep 0.05; done";
+    let script = format!("{meet}; echo $TASK_ID > mine");
+    let payload = shell(&script, &json!([file("public/mine", "mine")]));
+    let tasks = [shop.create(&payload, &json!({})).await, shop.create(&payload, &json!({})).await];
+    for task in tasks {
+        shop.ends(task, "completed").await;
+        assert_eq!(shop.read(&shop.anybody(), task, "public/mine").await.unwrap(), format!("{task}\n").into_bytes());
+    }
+    let answer = shop.rig.call("POST", &format!("/task/{}/rerun", tasks[0]), None).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    eventually("the second run ends", async || {
+        let status = shop.rig.status(tasks[0]).await;
+        (status["runs"][1]["state"] == "completed").then_some(())
+    })
+    .await;
+    for run in ["0", "1"] {
+        let listed = shop.root().list_artifacts(tasks[0], Some(run.parse().unwrap())).await.unwrap();
+        assert_eq!(listed.len(), 3, "run {run}: {listed:?}");
+    }
+    shop.close().await;
+}
+
+/// A way to the server on which uploads get stuck after a while, until the test lets them go on.
+struct NarrowWay {
+    port: u16,
+    stuck: Arc<Semaphore>,
+    open: watch::Sender<bool>,
+}
+
+/// What of an upload comes through while the way is closed.
+const COMES_THROUGH: usize = 1 << 20;
+
+impl NarrowWay {
+    async fn build() -> Self {
+        let socket = TcpSocket::new_v4().unwrap();
+        // What the system keeps of an upload comes through in the end, even if its sender is gone: it must not be all of it.
+        socket.set_recv_buffer_size(1 << 16).unwrap();
+        socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
+        let listener = socket.listen(128).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (open, opened) = watch::channel(false);
+        let stuck = Arc::new(Semaphore::new(0));
+        let told = Arc::clone(&stuck);
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let (opened, told) = (opened.clone(), Arc::clone(&told));
+                // A side that goes away ends the connection.
+                tokio::spawn(async move { pass(client, port, opened, &told).await.unwrap_or_default() });
+            }
+        });
+        Self { port, stuck, open }
+    }
+
+    fn before(&self, launch: Launch) -> Launch {
+        launch.listen(format!("127.0.0.2:{}", self.port)).flag("--root-url", format!("http://127.0.0.1:{}", self.port))
+    }
+}
+
+async fn pass(
+    client: TcpStream,
+    port: u16,
+    mut opened: watch::Receiver<bool>,
+    stuck: &Semaphore,
+) -> std::io::Result<()> {
+    let (mut from_client, mut to_client) = client.into_split();
+    let (mut from_server, mut to_server) = TcpStream::connect(("127.0.0.2", port)).await?.into_split();
+    let back = tokio::spawn(async move { tokio::io::copy(&mut from_server, &mut to_client).await });
+    let mut buffer = vec![0; 1 << 16];
+    let mut uploaded = None;
+    loop {
+        let read = from_client.read(&mut buffer).await?;
+        if read == 0 {
+            break;
+        }
+        // Requests are not sent before the last one was answered, so that each begins a piece.
+        if buffer.starts_with(b"PUT ") {
+            uploaded = Some(0);
+        } else if buffer.starts_with(b"POST ") || buffer.starts_with(b"GET ") {
+            uploaded = None;
+        }
+        if let Some(bytes) = &mut uploaded {
+            *bytes += read;
+            if *bytes > COMES_THROUGH && !*opened.borrow() {
+                stuck.add_permits(1);
+                // An end of the test ends the wait too.
+                let _open = opened.wait_for(|open| *open).await;
+            }
+        }
+        to_server.write_all(&buffer[..read]).await?;
+    }
+    to_server.shutdown().await?;
+    let _end = back.await;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_dies_during_an_upload_loses_its_task_to_the_next_one() {
+    let way = NarrowWay::build().await;
+    let mut shop = Shop::open_with(|launch| way.before(launch).flag("--claim-timeout", "5s")).await;
+    let script = "head -c 10000000 /dev/urandom > large";
+    let task = shop.create(&shell(script, &json!([file("public/large", "large")])), &json!({})).await;
+    way.stuck.acquire().await.unwrap().forget();
+    // The claim is renewed although the upload takes longer than its term.
+    let claimed = shop.rig.status(task).await["runs"][0]["takenUntil"].clone();
+    eventually("a renewal", async || (shop.rig.status(task).await["runs"][0]["takenUntil"] != claimed).then_some(()))
+        .await;
+    shop.worker.as_mut().unwrap().kill().await.unwrap();
+    shop.worker = Some(shop.hire("second"));
+    way.open.send_replace(true);
+    shop.ends(task, "completed").await;
+    let status = shop.rig.status(task).await;
+    let runs: Vec<_> = status["runs"].as_array().unwrap().iter().map(|run| &run["reasonResolved"]).collect();
+    assert_eq!(runs, ["claim-expired", "completed"]);
+    let large = std::fs::read(shop.rig.folder.path().join(format!("work/{task}-1/large"))).unwrap();
+    assert!(shop.read(&shop.anybody(), task, "public/large").await.unwrap() == large);
+    // What came through of the first try is nobody's.
+    let to = shop.rig.folder.path().join("half");
+    let half = shop.anybody().download(task, Some("0".parse().unwrap()), "public/large", &to).await;
+    assert_eq!(half.unwrap_err().status(), Some(404));
+    shop.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shutdown_during_an_upload_hands_the_task_back_at_once() {
+    let way = NarrowWay::build().await;
+    let mut shop = Shop::open_with(|launch| way.before(launch)).await;
+    let script = "head -c 10000000 /dev/urandom > large";
+    let task = shop.create(&shell(script, &json!([file("public/large", "large")])), &json!({})).await;
+    way.stuck.acquire().await.unwrap().forget();
+    let mut first = shop.worker.take().unwrap();
+    let pid = i32::try_from(first.id().unwrap()).unwrap();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGTERM).unwrap();
+    assert_eq!(first.wait().await.unwrap().code(), Some(0));
+    let status = shop.rig.status(task).await;
+    assert_eq!(status["runs"][0]["reasonResolved"], "worker-shutdown", "{}", shop.log("worker"));
+    way.open.send_replace(true);
+    shop.worker = Some(shop.hire("second"));
+    eventually("the next try", async || (shop.rig.status(task).await["runs"][1]["state"] == "completed").then_some(()))
+        .await;
+    shop.close().await;
+}

@@ -1,0 +1,322 @@
+//! Workers that register, and workers that are removed, on a real server.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tenure_api::credentials::Credentials;
+use tenure_tests::http::Answer;
+
+use crate::rig::{
+    Raw, Rig, call, claim_path, client_of, credentials_of, definition, eventually, minutes_from_now, new_task, run_of,
+    status,
+};
+
+const API: &str = "/api/worker-manager/v1";
+const POOL: &str = "fleet/linux";
+const NAME: &str = "fleet%2Flinux/rack/one";
+
+fn secret(digit: char) -> String {
+    digit.to_string().repeat(44)
+}
+
+fn new_worker(digit: char) -> Value {
+    let info = json!({"staticSecret": secret(digit), "workerConfig": {"a": [1]}});
+    json!({"expires": minutes_from_now(60), "providerInfo": info})
+}
+
+async fn create(rig: &Rig, body: &Value) -> Answer {
+    rig.call("PUT", &format!("{API}/workers/{NAME}"), Some(body)).await
+}
+
+fn registering(digit: char) -> Value {
+    json!({
+        "workerPoolId": POOL,
+        "providerId": "static",
+        "workerGroup": "rack",
+        "workerId": "one",
+        "workerIdentityProof": {"staticSecret": secret(digit)},
+    })
+}
+
+/// registerWorker is called without credentials.
+async fn register(rig: &Rig, body: &Value) -> (u16, Value) {
+    let raw = Raw::new("POST", &format!("{API}/worker/register")).json(Some(body.to_string().as_bytes()));
+    let reply = rig.send(&raw).await;
+    (reply.status, reply.json())
+}
+
+/// Makes the worker known and lets it in.
+async fn let_in(rig: &Rig) -> Value {
+    assert_eq!(create(rig, &new_worker('a')).await.status, 200);
+    let (status, body) = register(rig, &registering('a')).await;
+    assert_eq!(status, 200, "{body}");
+    body
+}
+
+async fn reregister(rig: &Rig, who: &Credentials, secret: &str) -> Answer {
+    let body = json!({"workerPoolId": POOL, "workerGroup": "rack", "workerId": "one", "secret": secret});
+    call(&mut rig.client(), who, "POST", &format!("{API}/worker/reregister"), Some(&body)).await
+}
+
+async fn claim(rig: &Rig, who: &Credentials) -> Answer {
+    let body = json!({"workerGroup": "rack", "workerId": "one", "tasks": 1});
+    call(&mut rig.client(), who, "POST", &claim_path(POOL), Some(&body)).await
+}
+
+async fn should_terminate(rig: &Rig, who: &Credentials) -> Answer {
+    call(&mut rig.client(), who, "GET", &format!("{API}/workers/{NAME}/should-terminate"), None).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_registers_claims_and_is_removed_and_its_task_is_tried_again_at_once() {
+    let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "1s")).await;
+    let registered = let_in(&rig).await;
+    assert_eq!(registered["workerConfig"], json!({"a": [1]}));
+    let worker = credentials_of(&registered);
+    assert_eq!(worker.client_id, "worker/static/fleet/linux/rack/one");
+    let task = new_task();
+    assert_eq!(rig.create(task, &definition(POOL)).await.status, 200);
+    let claims = claim(&rig, &worker).await;
+    assert_eq!(claims.status, 200, "{}", claims.body);
+    let held = claims.body["tasks"][0].clone();
+    assert_eq!(held["status"]["taskId"], task.to_string());
+    let asked = should_terminate(&rig, &worker).await;
+    assert_eq!((asked.status, &asked.body["terminate"]), (200, &json!(false)), "{}", asked.body);
+
+    let removed = rig.call("DELETE", &format!("{API}/workers/{NAME}"), None).await;
+    assert_eq!((removed.status, &removed.body), (200, &json!({})));
+    let now = status(&mut rig.client(), &rig.root, task).await;
+    assert_eq!((&now["state"], &now["retriesLeft"]), (&json!("pending"), &json!(4)), "{now}");
+    assert_eq!(now["runs"][0]["reasonResolved"], "worker-shutdown");
+    assert_eq!(now["runs"][1]["reasonCreated"], "retry");
+
+    // What the worker says of the run comes too late, whatever it is.
+    let late =
+        call(&mut rig.client(), &credentials_of(&held), "POST", &format!("{}/completed", run_of(&held)), None).await;
+    assert_eq!(late.status, 409, "{}", late.body);
+    // Its own credentials are good for one thing only, so that it hears that it should stop.
+    let refused = claim(&rig, &worker).await;
+    assert_eq!((refused.status, refused.code()), (403, "InsufficientScopes"));
+    let asked = should_terminate(&rig, &worker).await;
+    assert_eq!((asked.status, &asked.body["terminate"]), (200, &json!(true)), "{}", asked.body);
+    assert_eq!(reregister(&rig, &worker, registered["secret"].as_str().unwrap()).await.status, 403);
+    let (again, body) = register(&rig, &registering('a')).await;
+    assert_eq!((again, &body["code"]), (400, &json!("InputError")), "{body}");
+    let shown = rig.call("GET", &format!("{API}/workers/{NAME}"), None).await;
+    assert_eq!(shown.body["state"], "stopped");
+    assert_eq!(create(&rig, &new_worker('a')).await.code(), "RequestConflict");
+    // A repeat is fine.
+    assert_eq!(rig.call("DELETE", &format!("{API}/workers/{NAME}"), None).await.status, 200);
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_is_removed_while_it_waits_gets_an_empty_answer_and_no_other_server_lets_it_in() {
+    let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "15s")).await;
+    let other = rig.another("other").await;
+    let worker = credentials_of(&let_in(&rig).await);
+    // Something is unresolved, so that the other server looks often.
+    assert_eq!(rig.create(new_task(), &definition("fleet/other")).await.status, 200);
+    let began = Instant::now();
+    let body = json!({"workerGroup": "rack", "workerId": "one", "tasks": 1});
+    let (mut here, mut there) = (rig.client(), client_of(&other));
+    let path = claim_path(POOL);
+    let waiting = call(&mut here, &worker, "POST", &path, Some(&body));
+    let elsewhere = call(&mut there, &worker, "POST", &path, Some(&body));
+    let removal = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let path = "/api/tenure/v1/workers/fleet/linux/rack/one/removed";
+        let removed = rig.call("POST", path, None).await;
+        assert_eq!((removed.status, &removed.body), (200, &json!({"claimsEnded": 0})), "{}", removed.body);
+    };
+    let (waiting, elsewhere, ()) = tokio::join!(waiting, elsewhere, removal);
+    for answer in [waiting, elsewhere] {
+        assert_eq!((answer.status, &answer.body), (200, &json!({"tasks": []})));
+    }
+    assert!(began.elapsed() < Duration::from_secs(12), "they waited to the end: {:?}", began.elapsed());
+    let refused = eventually("the other server refuses", async || {
+        let answer = call(
+            &mut client_of(&other),
+            &worker,
+            "POST",
+            "/api/worker-manager/v1/worker/reregister",
+            Some(&json!({
+                "workerPoolId": POOL, "workerGroup": "rack", "workerId": "one", "secret": secret('x'),
+            })),
+        )
+        .await;
+        (answer.status == 403).then_some(answer)
+    })
+    .await;
+    assert_eq!(refused.code(), "InsufficientScopes");
+    other.stop().await;
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_standalone_worker_that_is_removed_loses_its_claims_and_may_come_back() {
+    let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "1s")).await;
+    let task = new_task();
+    assert_eq!(rig.create(task, &definition(POOL)).await.status, 200);
+    let held = claim(&rig, &rig.root).await.body["tasks"][0].clone();
+    let path = "/api/tenure/v1/workers/fleet%2Flinux/rack/one/removed";
+    let stranger = rig.make_client("stranger", &["worker-manager:remove-worker:fleet/linux/rack/two"]).await;
+    let refused = call(&mut rig.client(), &stranger, "POST", path, None).await;
+    assert_eq!((refused.status, refused.code()), (403, "InsufficientScopes"));
+    let removed = rig.call("POST", path, None).await;
+    assert_eq!((removed.status, &removed.body), (200, &json!({"claimsEnded": 1})));
+    let late =
+        call(&mut rig.client(), &credentials_of(&held), "POST", &format!("{}/failed", run_of(&held)), None).await;
+    assert_eq!(late.status, 409, "{}", late.body);
+    let again = claim(&rig, &rig.root).await.body["tasks"][0].clone();
+    assert_eq!((&again["status"]["taskId"], &again["runId"]), (&json!(task.to_string()), &json!(1)));
+    let done =
+        call(&mut rig.client(), &credentials_of(&again), "POST", &format!("{}/completed", run_of(&again)), None).await;
+    assert_eq!(done.status, 200, "{}", done.body);
+    // Nobody knows a worker that only ever claimed.
+    assert_eq!(rig.call("DELETE", &format!("{API}/workers/{NAME}"), None).await.code(), "ResourceNotFound");
+    assert_eq!(rig.call("POST", "/api/tenure/v1/workers/no/queue/rack/one/removed", None).await.status, 200);
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_without_its_secret_is_not_let_in() {
+    let rig = Rig::start().await;
+    let refused = async |body: &Value| {
+        let (status, body) = register(&rig, body).await;
+        assert!(!body.to_string().contains(&secret('a')) && !body.to_string().contains(&secret('b')), "{body}");
+        (status, body["code"].as_str().unwrap_or_default().to_owned())
+    };
+    let right = registering('a');
+    assert_eq!(refused(&right).await, (404, "ResourceNotFound".to_owned()));
+    assert_eq!(create(&rig, &new_worker('a')).await.status, 200);
+    assert_eq!(refused(&registering('b')).await, (400, "InputError".to_owned()));
+    let mut body = right.clone();
+    body["providerId"] = "google".into();
+    assert_eq!(refused(&body).await, (404, "ResourceNotFound".to_owned()));
+    body = right.clone();
+    body["workerId"] = "two".into();
+    assert_eq!(refused(&body).await, (404, "ResourceNotFound".to_owned()));
+    let unfit = "InputValidationError".to_owned();
+    for proof in [json!({"staticSecret": "short"}), json!({"token": secret('a')}), json!({}), json!(null)] {
+        body = right.clone();
+        body["workerIdentityProof"] = proof;
+        assert_eq!(refused(&body).await, (400, unfit.clone()));
+    }
+    assert_eq!(register(&rig, &right).await.0, 200);
+    let log = rig.server.log();
+    assert!(!log.contains(&secret('a')), "{log}");
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_secret_is_exchanged_once_and_once_more_only_if_the_answer_was_lost() {
+    let rig = Rig::start_with(|launch| launch.flag("--clock", "manual")).await;
+    let registered = let_in(&rig).await;
+    let worker = credentials_of(&registered);
+    let first = registered["secret"].as_str().unwrap().to_owned();
+    let exchange = async |secret: &str| {
+        let answer = reregister(&rig, &worker, secret).await;
+        (answer.status, answer.body["secret"].as_str().unwrap_or_default().to_owned())
+    };
+    let (status, lost) = exchange(&first).await;
+    assert_eq!(status, 200);
+    // That answer did not arrive: the same request again gives another one, and the lost secret is void.
+    let (status, second) = exchange(&first).await;
+    assert_eq!(status, 200);
+    assert_eq!(exchange(&lost).await.0, 400);
+    let (status, third) = exchange(&second).await;
+    assert_eq!(status, 200);
+    assert_eq!(exchange(&first).await.0, 400, "its successor was used");
+    assert_eq!(rig.call("POST", "/api/tenure/v1/clock/advance", Some(&json!({"seconds": 301}))).await.status, 200);
+    assert_eq!(exchange(&second).await.0, 400, "five minutes are over");
+    assert_eq!(exchange(&third).await.0, 200);
+    // Whoever has the secret alone, or the credentials alone, has nothing.
+    let stranger = rig.make_client("stranger", &[]).await;
+    assert_eq!(reregister(&rig, &stranger, &third).await.status, 403);
+    assert_eq!(exchange(&secret('x')).await.0, 400);
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn credentials_end_with_the_worker_and_are_not_inherited() {
+    let rig = Rig::start_with(|launch| launch.flag("--clock", "manual").flag("--claim-work-wait", "0s")).await;
+    let advance = async |seconds: i64| {
+        let body = json!({"seconds": seconds});
+        assert_eq!(rig.call("POST", "/api/tenure/v1/clock/advance", Some(&body)).await.status, 200);
+    };
+    let registered = let_in(&rig).await;
+    let first = credentials_of(&registered);
+    let shown = rig.call("GET", &format!("{API}/workers/{NAME}"), None).await;
+    assert_eq!(shown.body["expires"], registered["expires"], "not beyond the worker's own end");
+    assert_eq!(claim(&rig, &first).await.status, 200);
+    // Shut out by its provisioner, it may only ask.
+    let mut past = new_worker('a');
+    past["expires"] = "2020-01-01T00:00:00Z".into();
+    assert_eq!(rig.call("POST", &format!("{API}/workers/{NAME}"), Some(&past)).await.status, 200);
+    assert_eq!(claim(&rig, &first).await.code(), "InsufficientScopes");
+    assert_eq!(should_terminate(&rig, &first).await.body["terminate"], true);
+    assert_eq!(register(&rig, &registering('a')).await.0, 400);
+    // The name is not free before the last credentials have ended.
+    advance(1800).await;
+    let mut later = new_worker('b');
+    later["expires"] = minutes_from_now(600).into();
+    assert_eq!(create(&rig, &later).await.code(), "RequestConflict");
+    advance(1801).await;
+    let made = create(&rig, &later).await;
+    assert_eq!(made.status, 200, "{}", made.body);
+    let refused = claim(&rig, &first).await;
+    assert_eq!((refused.status, refused.code()), (401, "AuthenticationFailed"));
+    // What newer workers say besides is taken.
+    let mut newer = registering('b');
+    newer["systemBootTime"] = minutes_from_now(-5).into();
+    let (status, body) = register(&rig, &newer).await;
+    assert_eq!(status, 200, "{body}");
+    assert_eq!(claim(&rig, &credentials_of(&body)).await.status, 200);
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_is_made_known_once_and_changed_by_whoever_may() {
+    let rig = Rig::start().await;
+    let path = format!("{API}/workers/{NAME}");
+    let made = create(&rig, &new_worker('a')).await;
+    assert_eq!((made.status, &made.body["state"]), (200, &json!("running")), "{}", made.body);
+    let repeated = create(&rig, &new_worker('a')).await;
+    assert_eq!((repeated.status, &repeated.body), (200, &made.body));
+    assert_eq!(create(&rig, &new_worker('b')).await.code(), "RequestConflict");
+    // The same worker, whichever way its pool is written.
+    let literal = rig.call("GET", &format!("{API}/workers/fleet/linux/rack/one"), None).await;
+    assert_eq!((literal.status, &literal.body), (200, &made.body));
+    assert!(!made.body.to_string().contains(&secret('a')));
+    let change = json!({"expires": minutes_from_now(90), "capacity": 3, "providerInfo": {"workerConfig": {}}});
+    let changed = rig.call("POST", &path, Some(&change)).await;
+    assert_eq!((changed.status, &changed.body["capacity"]), (200, &json!(3)), "{}", changed.body);
+    let (status, body) = register(&rig, &registering('a')).await;
+    assert_eq!((status, &body["workerConfig"]), (200, &json!({})), "{body}");
+    for (body, code) in [
+        (json!({"expires": minutes_from_now(60)}), "InputValidationError"),
+        (json!({"expires": "2020-01-01T00:00:00Z", "providerInfo": {"staticSecret": secret('a')}}), "InputError"),
+        (json!({"expires": minutes_from_now(60), "capacity": 0}), "InputValidationError"),
+        (json!({"expires": minutes_from_now(60), "capacity": 10_001}), "InputValidationError"),
+        (
+            json!({"expires": minutes_from_now(60), "providerInfo": {"workerConfig": {"a": "x".repeat(70_000)}}}),
+            "InputValidationError",
+        ),
+    ] {
+        let refused = rig.call("PUT", &format!("{API}/workers/fleet%2Flinux/rack/new"), Some(&body)).await;
+        assert_eq!((refused.status, refused.code()), (400, code), "{}", refused.body);
+    }
+    for name in ["fleet/rack/one", "fleet%2FLinux/rack/one", "fleet%2Flinux/r%20k/one"] {
+        let refused = rig.call("GET", &format!("{API}/workers/{name}"), None).await;
+        assert_eq!(refused.code(), "InvalidRequestArguments", "{name}: {}", refused.body);
+    }
+    let nobody = rig.make_client("nobody", &["worker-manager:create-worker:fleet/linux/rack/two"]).await;
+    for (method, body) in
+        [("PUT", Some(new_worker('a'))), ("POST", Some(new_worker('a'))), ("GET", None), ("DELETE", None)]
+    {
+        let refused = call(&mut rig.client(), &nobody, method, &path, body.as_ref()).await;
+        assert_eq!(refused.code(), "InsufficientScopes", "{method}");
+    }
+    rig.server.stop().await;
+}

@@ -1,0 +1,34 @@
+//! Compressing files into files.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+/// As HTTP calls it.
+pub(super) const ENCODING: &str = "gzip";
+const BUFFER_BYTES: usize = 128 * 1024;
+
+/// Makes an unnamed file in `folder` with what `write` writes, compressed.
+pub(crate) fn compress(folder: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<File> {
+    let mut encoder = GzEncoder::new(tempfile::tempfile_in(folder)?, Compression::default());
+    write(&mut encoder)?;
+    encoder.finish()
+}
+
+/// Copies a part of a file, wherever its reader stands.
+pub(crate) fn copy(from: &File, part: Range<u64>, to: &mut dyn Write) -> io::Result<()> {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    let mut at = part.start;
+    while at < part.end {
+        let wanted = usize::try_from(part.end - at).unwrap_or(BUFFER_BYTES).min(BUFFER_BYTES);
+        from.read_exact_at(&mut buffer[..wanted], at)?;
+        to.write_all(&buffer[..wanted])?;
+        at += u64::try_from(wanted).unwrap_or_default();
+    }
+    Ok(())
+}

@@ -1,0 +1,166 @@
+//! Where a download goes: a file beside its destination, which takes its place when all has come.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use flate2::write::MultiGzDecoder;
+use sha2::{Digest as _, Sha256};
+
+/// A file that grows; dropped before it is finished, it is removed.
+pub(super) struct Sink {
+    way: Way,
+    part: Part,
+    /// Of what came, before it is decoded, and what it must be.
+    promised: Option<(Sha256, Vec<u8>)>,
+}
+
+enum Way {
+    AsItComes(Counted),
+    Gzip(Box<MultiGzDecoder<Counted>>),
+}
+
+/// Counts and digests what goes into a file.
+struct Counted {
+    file: File,
+    bytes: u64,
+    digest: Sha256,
+}
+
+/// The file's path until it has its name.
+struct Part(Option<PathBuf>);
+
+/// What came.
+pub(super) struct Arrived {
+    pub bytes: u64,
+    pub sha256: [u8; 32],
+    part: Part,
+}
+
+impl Sink {
+    /// A new file beside `to`, for bytes of which perhaps the digest is known.
+    pub(super) fn create(to: &Path, gzip: bool, promised: Option<Vec<u8>>) -> io::Result<Self> {
+        let mut name = to.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
+        name.push(format!(".{}.part", uuid::Uuid::new_v4().simple()));
+        let path = to.with_file_name(name);
+        let file = File::create_new(&path)?;
+        let counted = Counted { file, bytes: 0, digest: Sha256::new() };
+        let way = if gzip { Way::Gzip(Box::new(MultiGzDecoder::new(counted))) } else { Way::AsItComes(counted) };
+        let promised = promised.map(|digest| (Sha256::new(), digest));
+        Ok(Self { way, part: Part(Some(path)), promised })
+    }
+
+    /// Adds what has come.
+    pub(super) fn add(mut self, chunk: &[u8]) -> io::Result<Self> {
+        if let Some((digest, _)) = &mut self.promised {
+            digest.update(chunk);
+        }
+        match &mut self.way {
+            Way::AsItComes(file) => file.write_all(chunk),
+            Way::Gzip(decoder) => decoder.write_all(chunk),
+        }?;
+        Ok(self)
+    }
+
+    /// Ends the file; nothing more comes.
+    pub(super) fn finish(self) -> io::Result<Arrived> {
+        if self.promised.is_some_and(|(digest, promised)| digest.finalize()[..] != promised[..]) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "its digest is not the one that was promised"));
+        }
+        let Counted { bytes, digest, .. } = match self.way {
+            Way::AsItComes(file) => file,
+            Way::Gzip(decoder) => decoder.finish()?,
+        };
+        Ok(Arrived { bytes, sha256: digest.finalize().into(), part: self.part })
+    }
+}
+
+impl Arrived {
+    /// Puts the file where it belongs, in the place of any other.
+    pub(super) fn place(mut self, to: &Path) -> io::Result<()> {
+        if let Some(path) = &self.part.0 {
+            std::fs::rename(path, to)?;
+        }
+        self.part.0 = None;
+        Ok(())
+    }
+}
+
+impl Write for Counted {
+    fn write(&mut self, chunk: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(chunk)?;
+        self.digest.update(&chunk[..written]);
+        self.bytes += u64::try_from(written).unwrap_or_default();
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        // What cannot be removed now stays; its name says what it is.
+        let _gone = self.0.as_ref().map(std::fs::remove_file);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+
+    fn packed(text: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+        encoder.write_all(text).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn receive(to: &Path, gzip: bool, promised: Option<&[u8]>, chunks: &[&[u8]]) -> io::Result<Arrived> {
+        let mut sink = Sink::create(to, gzip, promised.map(<[u8]>::to_vec))?;
+        for chunk in chunks {
+            sink = sink.add(chunk)?;
+        }
+        sink.finish()
+    }
+
+    fn files(folder: &Path) -> usize {
+        std::fs::read_dir(folder).unwrap().count()
+    }
+
+    #[test]
+    fn what_comes_is_decoded_counted_and_put_in_place_in_one_step() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let to = dir.path().join("file");
+        std::fs::write(&to, "old").unwrap();
+        let packed = packed(b"hello");
+        let (front, back) = packed.split_at(7);
+        for (gzip, chunks) in [(false, [b"hel".as_slice(), b"lo"]), (true, [front, back])] {
+            let digest = Sha256::digest(chunks.concat());
+            let arrived = receive(&to, gzip, Some(&digest), &chunks).unwrap();
+            assert_eq!(arrived.bytes, 5);
+            assert_eq!(arrived.sha256, <[u8; 32]>::from(Sha256::digest(b"hello")));
+            arrived.place(&to).unwrap();
+            assert_eq!(std::fs::read(&to).unwrap(), b"hello");
+            assert_eq!(files(dir.path()), 1);
+        }
+    }
+
+    #[test]
+    fn what_is_cut_short_or_broken_leaves_nothing_behind() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let to = dir.path().join("file");
+        let packed = packed(&[b'x'; 5000]);
+        let mut broken = packed.clone();
+        let middle = broken.len() / 2;
+        broken[middle] ^= 0xff;
+        for bytes in [&packed[..packed.len() - 1], &packed[..4], &broken, b"no gzip at all"] {
+            assert!(receive(&to, true, None, &[bytes]).is_err());
+        }
+        assert!(receive(&to, false, Some(&Sha256::digest(b"other")), &[b"wrong"]).is_err());
+        drop(receive(&to, false, None, &[b"unwanted"]).unwrap());
+        assert_eq!(files(dir.path()), 0);
+    }
+}

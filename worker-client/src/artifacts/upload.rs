@@ -1,0 +1,221 @@
+//! Uploads: creating an artifact and streaming a file to where the queue says.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use reqwest::Body;
+use reqwest::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
+use tenure_api::dates::Timestamp;
+use tenure_api::ids::{RunId, TaskId};
+
+use super::{NewArtifact, PutUrl, STALLED_AFTER, gzip};
+use crate::error::chain;
+use crate::{Client, Error, retry};
+
+/// How much of a file is in memory at a time.
+const CHUNK_BYTES: u64 = 128 * 1024;
+/// How long a store may take for its answer when it has everything: a large file may have to be put together first.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(300);
+
+/// A file that is to become an artifact. It is as long as it was when it was opened: what is added later is left out.
+#[derive(Debug, Clone)]
+pub struct Upload {
+    file: Arc<File>,
+    /// Of what is sent.
+    length: u64,
+    /// Of what readers get in the end.
+    content_length: u64,
+    encoding: Option<&'static str>,
+    content_type: String,
+    expires: Timestamp,
+}
+
+/// How far a try has come.
+#[derive(Default)]
+struct Progress {
+    sent: AtomicU64,
+    unreadable: Mutex<Option<io::Error>>,
+}
+
+impl Upload {
+    /// A file on disk.
+    ///
+    /// # Errors
+    /// The file cannot be opened.
+    ///
+    /// ```no_run
+    /// # use tenure_worker::{Claim, Error, Upload};
+    /// # fn example(claim: &Claim) -> Result<Upload, Error> {
+    /// Upload::from_path("out/result.tar".as_ref(), "application/x-tar", claim.task().expires)
+    /// # }
+    /// ```
+    pub fn from_path(path: &Path, content_type: &str, expires: Timestamp) -> Result<Self, Error> {
+        let file = File::open(path).map_err(Error::of_file(format!("{} cannot be opened", path.display())))?;
+        Self::from_file(file, content_type, expires)
+    }
+
+    /// A file that is open for reading.
+    ///
+    /// # Errors
+    /// The system does not say how long it is.
+    ///
+    /// ```no_run
+    /// # use tenure_worker::{Claim, Error, Upload};
+    /// # fn example(claim: &Claim, file: std::fs::File) -> Result<Upload, Error> {
+    /// Upload::from_file(file, "text/plain; charset=utf-8", claim.task().expires)
+    /// # }
+    /// ```
+    pub fn from_file(file: File, content_type: &str, expires: Timestamp) -> Result<Self, Error> {
+        let length = file.metadata().map_err(Error::of_file("a file to upload has no length"))?.len();
+        let (file, content_type) = (Arc::new(file), content_type.to_owned());
+        Ok(Self { file, length, content_length: length, encoding: None, content_type, expires })
+    }
+
+    /// A file that was compressed from so many bytes.
+    pub(crate) fn compressed(self, content_length: u64) -> Self {
+        Self { encoding: Some(gzip::ENCODING), content_length, ..self }
+    }
+
+    /// The same, sent and kept compressed; readers get it as it was. It is compressed into an unnamed file in `folder`.
+    ///
+    /// # Errors
+    /// A file could not be read or written.
+    ///
+    /// ```no_run
+    /// # use tenure_worker::{Error, Upload};
+    /// # async fn example(upload: Upload) -> Result<Upload, Error> {
+    /// upload.gzip("/var/tmp".as_ref()).await
+    /// # }
+    /// ```
+    pub async fn gzip(self, folder: &Path) -> Result<Self, Error> {
+        let (from, length, folder) = (Arc::clone(&self.file), self.length, folder.to_owned());
+        let packed = blocking(move || gzip::compress(&folder, |to| gzip::copy(&from, 0..length, to))).await;
+        let packed = packed.map_err(Error::of_file("a file to upload could not be compressed"))?;
+        Ok(Self::from_file(packed, &self.content_type, self.expires)?.compressed(self.content_length))
+    }
+
+    /// How many bytes readers get.
+    ///
+    /// ```no_run
+    /// # fn example(upload: &tenure_worker::Upload) { println!("{} bytes", upload.content_length()); }
+    /// ```
+    #[must_use]
+    pub fn content_length(&self) -> u64 {
+        self.content_length
+    }
+
+    fn body(&self, progress: &Arc<Progress>) -> Body {
+        let (file, length, progress) = (Arc::clone(&self.file), self.length, Arc::clone(progress));
+        Body::wrap_stream(futures_util::stream::try_unfold(0, move |at| {
+            let (file, progress) = (Arc::clone(&file), Arc::clone(&progress));
+            async move {
+                progress.sent.store(at, Ordering::Relaxed);
+                if at == length {
+                    return Ok(None);
+                }
+                let wanted = usize::try_from(CHUNK_BYTES.min(length - at)).unwrap_or_default();
+                match blocking(move || read(&file, at, wanted)).await {
+                    Ok(chunk) => {
+                        let next = at + u64::try_from(chunk.len()).unwrap_or_default();
+                        Ok(Some((chunk, next)))
+                    }
+                    Err(error) => {
+                        let told = io::Error::from(error.kind());
+                        *progress.unreadable.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                        Err(told)
+                    }
+                }
+            }
+        }))
+    }
+}
+
+impl Progress {
+    /// Returns when nothing has moved for too long, with how long that was.
+    async fn stalled(&self, length: u64) -> Duration {
+        loop {
+            let seen = self.sent.load(Ordering::Relaxed);
+            let patience = if seen == length { ANSWERED_WITHIN } else { STALLED_AFTER };
+            tokio::time::sleep(patience).await;
+            if self.sent.load(Ordering::Relaxed) == seen {
+                return patience;
+            }
+        }
+    }
+}
+
+impl Client {
+    /// Creates an s3 artifact of a run and sends its bytes. A try that fails is repeated from the beginning with a new
+    /// URL, as often as the client's policy says; that replaces whatever came of the one before.
+    ///
+    /// # Errors
+    /// The queue refused the artifact, its bytes could not be sent, or the file could not be read.
+    ///
+    /// ```no_run
+    /// # use tenure_worker::{Claim, Error, Upload};
+    /// # async fn example(claim: &Claim) -> Result<(), Error> {
+    /// let upload = Upload::from_path("out/result.tar".as_ref(), "application/x-tar", claim.task().expires)?;
+    /// claim.client().upload(claim.task_id(), claim.run_id(), "public/result.tar", &upload).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn upload(&self, task_id: TaskId, run_id: RunId, name: &str, upload: &Upload) -> Result<(), Error> {
+        let artifact = NewArtifact::S3 {
+            content_type: upload.content_type.clone(),
+            content_length: Some(upload.content_length),
+            expires: upload.expires,
+        };
+        let mut tried = 0;
+        loop {
+            // Asked for each time, because a URL that has ended, or was used half, is of no more use. This call has its
+            // own retries.
+            let target = self.create_artifact(task_id, run_id, name, &artifact).await?;
+            let target = target.ok_or(Error::SignedUrl("the queue gave none for an artifact's bytes"))?;
+            let Err(error) = self.put(&target, upload).await else { return Ok(()) };
+            tried += 1;
+            let Some(pause) = self.retry_policy().pause_after(tried, &error, retry::jitter()) else {
+                return Err(error);
+            };
+            tracing::info!(artifact = name, tried, error = chain(&error), "an artifact is uploaded again");
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    async fn put(&self, target: &PutUrl, upload: &Upload) -> Result<(), Error> {
+        let progress = Arc::new(Progress::default());
+        let mut request = self
+            .http()
+            .put(self.absolute(&target.url)?)
+            .header(CONTENT_TYPE, &target.content_type)
+            .header(CONTENT_LENGTH, upload.length);
+        if let Some(encoding) = upload.encoding {
+            request = request.header(CONTENT_ENCODING, encoding);
+        }
+        let answer = tokio::select! {
+            answer = request.body(upload.body(&progress)).send() => answer,
+            patience = progress.stalled(upload.length) => return Err(Error::Stalled(patience)),
+        };
+        if let Some(error) = progress.unreadable.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            return Err(Error::of_file("a file to upload could not be read")(error));
+        }
+        let status = answer.map_err(|error| Error::Network(error.without_url()))?.status();
+        if status.is_success() { Ok(()) } else { Err(Error::Store { status: status.as_u16() }) }
+    }
+}
+
+fn read(file: &File, at: u64, wanted: usize) -> io::Result<Vec<u8>> {
+    let mut chunk = vec![0; wanted];
+    file.read_exact_at(&mut chunk, at)?;
+    Ok(chunk)
+}
+
+/// Runs what waits for the disk beside everything else.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|stopped| Err(io::Error::other(stopped)))
+}
