@@ -26,8 +26,6 @@ pub enum ErrorCode {
     ResourceExpired,
     /// The body is over the limit.
     InputTooLarge,
-    /// Not built in this version.
-    NotImplemented,
     /// Overloaded, or the database is away; the same call may be sent again.
     ServiceUnavailable,
     /// A fault of the server.
@@ -49,7 +47,6 @@ impl ErrorCode {
             Self::ResourceExpired => 410,
             Self::InputTooLarge => 413,
             Self::InternalServerError => 500,
-            Self::NotImplemented => 501,
             Self::ServiceUnavailable => 503,
         }
     }
@@ -68,7 +65,6 @@ impl ErrorCode {
             Self::RequestConflict => "RequestConflict",
             Self::ResourceExpired => "ResourceExpired",
             Self::InputTooLarge => "InputTooLarge",
-            Self::NotImplemented => "NotImplemented",
             Self::ServiceUnavailable => "ServiceUnavailable",
             Self::InternalServerError => "InternalServerError",
         }

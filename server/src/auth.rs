@@ -8,6 +8,7 @@
 //! A replayed request is not noticed, as with every Taskcluster service; operations are repeatable instead.
 
 mod cache;
+mod own_issuer;
 mod request;
 mod session;
 mod task_credentials;

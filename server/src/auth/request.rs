@@ -9,8 +9,9 @@ use tenure_api::credentials::{AccessToken, Certificate, CertificateError, Signin
 use tenure_api::hawk::bewit::{Bewit, split_url};
 use tenure_api::hawk::{Ext, ExtError, Header, Target, media_type, payload_hash};
 
-use super::task_credentials::TaskCredentials;
-use super::worker_credentials::{WorkerAccount, WorkerCredentials};
+use super::own_issuer::{OwnIssuer, is_said_to_have_issued};
+use super::task_credentials::{self, TaskCredentials};
+use super::worker_credentials::{self, WorkerAccount, WorkerCredentials};
 use super::{Account, AuthFailure, Principal};
 use crate::domain::roles::{Resolver, assume_any};
 use crate::domain::scopes::{ScopeSet, valid_scope};
@@ -148,6 +149,9 @@ pub(super) enum Claim<'a> {
     Basic { client_id: String, token: AccessToken },
 }
 
+/// Proof, certificate and `authorizedScopes` of a claim that was found to be true.
+type Proven<'a> = (Box<Proof<'a>>, Box<Certificate>, Option<Vec<String>>);
+
 impl<'a> Claim<'a> {
     /// Reads what there is, if there is anything.
     pub(super) fn read(request: &RequestParts<'a>) -> Result<Option<Self>, AuthFailure> {
@@ -185,10 +189,10 @@ impl<'a> Claim<'a> {
             Self::Basic { client_id, .. } => Ok(Issuer::Client(client_id)),
             Self::Hawk { proof, certificate: None, .. } => Ok(Issuer::Client(proof.id())),
             Self::Hawk { proof, certificate: Some(certificate), .. } => {
-                if TaskCredentials::claims_to_have_issued(certificate, proof.id()) {
+                if is_said_to_have_issued(task_credentials::ISSUER, certificate, proof.id()) {
                     return Ok(Issuer::Tasks);
                 }
-                if WorkerCredentials::claims_to_have_issued(certificate, proof.id()) {
+                if is_said_to_have_issued(worker_credentials::ISSUER, certificate, proof.id()) {
                     return Ok(Issuer::Workers);
                 }
                 Ok(Issuer::Client(certificate.issuer(proof.id())?))
@@ -215,7 +219,7 @@ impl<'a> Claim<'a> {
         }
     }
 
-    /// Checks a claim that stands on the server's own issuer. The server dated it, so only the server's clock counts.
+    /// Checks a claim that stands on the certificate of a claim, which is one of the server's own issuers.
     pub(super) fn check_task(
         self,
         tasks: &TaskCredentials,
@@ -223,25 +227,10 @@ impl<'a> Claim<'a> {
         request: &RequestParts<'_>,
         now: Now,
     ) -> Result<Principal, AuthFailure> {
-        let Self::Hawk { proof, certificate: Some(certificate), authorized_scopes } = self else {
-            return Err(CertificateError::Issuer.into());
-        };
-        certificate.check_time(now.server_ms)?;
-        let key = tasks.verify(&certificate, proof.id())?.key();
-        check_signature(&proof, &key, request, now)?;
+        let (proof, certificate, authorized_scopes) = self.check_own(tasks.issuer(), request, now)?;
         let expires_ms = Some(certificate.expiry_ms());
         let scopes = Arc::new(roles.expand(certificate.into_scopes())?);
         principal(&proof, scopes, expires_ms, authorized_scopes, roles)
-    }
-
-    /// Whether the certificate is one that this server issued for a worker.
-    pub(super) fn check_issued(&self, workers: &WorkerCredentials) -> Result<(), AuthFailure> {
-        match self {
-            Self::Hawk { proof, certificate: Some(certificate), .. } => {
-                Ok(workers.verify(certificate, proof.id()).map(drop)?)
-            }
-            Self::Hawk { certificate: None, .. } | Self::Basic { .. } => Err(CertificateError::Issuer.into()),
-        }
     }
 
     /// Checks a claim of a worker that has registered. One that is no longer let in may ask whether it should stop, so
@@ -254,18 +243,35 @@ impl<'a> Claim<'a> {
         request: &RequestParts<'_>,
         now: Now,
     ) -> Result<Principal, AuthFailure> {
-        let Self::Hawk { proof, certificate: Some(certificate), authorized_scopes } = self else {
-            return Err(CertificateError::Issuer.into());
-        };
-        certificate.check_time(now.server_ms)?;
-        let key = workers.verify(&certificate, proof.id())?.key();
-        check_signature(&proof, &key, request, now)?;
+        let (proof, certificate, authorized_scopes) = self.check_own(workers.issuer(), request, now)?;
         if !worker.has_got(&certificate) {
             return Err(AuthFailure::UnknownWorker(proof.id().to_owned()));
         }
         let expires_ms = Some(certificate.expiry_ms());
         let scopes = worker.scopes(certificate.into_scopes());
         principal(&proof, Arc::new(roles.expand(scopes)?), expires_ms, authorized_scopes, roles)
+    }
+
+    /// Whether the certificate is one that this server issued for a worker.
+    pub(super) fn check_issued(&self, workers: &WorkerCredentials) -> Result<(), AuthFailure> {
+        match self {
+            Self::Hawk { proof, certificate: Some(certificate), .. } => {
+                Ok(workers.issuer().verify(certificate, proof.id()).map(drop)?)
+            }
+            Self::Hawk { certificate: None, .. } | Self::Basic { .. } => Err(CertificateError::Issuer.into()),
+        }
+    }
+
+    /// Checks a certificate of one of the server's own issuers, and what is signed with it. The server dated it, so only
+    /// the server's clock counts.
+    fn check_own(self, issuer: &OwnIssuer, request: &RequestParts<'_>, now: Now) -> Result<Proven<'a>, AuthFailure> {
+        let Self::Hawk { proof, certificate: Some(certificate), authorized_scopes } = self else {
+            return Err(CertificateError::Issuer.into());
+        };
+        certificate.check_time(now.server_ms)?;
+        let key = issuer.verify(&certificate, proof.id())?.key();
+        check_signature(&proof, &key, request, now)?;
+        Ok((proof, certificate, authorized_scopes))
     }
 
     /// Checks a claim that stands on this client's token.

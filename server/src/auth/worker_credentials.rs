@@ -4,15 +4,12 @@
 //! So each use asks how the worker stands, from memory that is at most a second old: whoever removes a worker takes its
 //! credentials away too.
 
-use std::sync::Arc;
-
 use chrono::{DateTime, Utc};
-use tenure_api::credentials::{
-    AccessToken, Certificate, CertificateError, Credentials, Grant, SigningKey, issue, seed,
-};
+use tenure_api::credentials::{Certificate, Credentials};
 
+use super::own_issuer::OwnIssuer;
 use crate::domain::registration::{Standing, WorkerName};
-use crate::secrets::{Purpose, SecretKeys, random};
+use crate::secrets::{Purpose, SecretKeys};
 use crate::store::worker_manager::FoundAccount;
 
 /// The server's own issuer; `~` is not allowed in the id of a client.
@@ -41,38 +38,22 @@ impl WorkerAccount {
 
 /// Makes and checks the credentials of workers; clones share the keys.
 #[derive(Clone)]
-pub struct WorkerCredentials {
-    /// The first one signs, all verify; never empty.
-    keys: Arc<[SigningKey]>,
-}
+pub struct WorkerCredentials(OwnIssuer);
 
 impl WorkerCredentials {
     /// The issuer that these secret keys make.
     #[must_use]
     pub fn new(keys: &SecretKeys) -> Self {
-        Self { keys: keys.signing_keys(Purpose::WorkerCredentials).into() }
+        Self(OwnIssuer::new(ISSUER, keys, Purpose::WorkerCredentials))
     }
 
     /// Credentials of a worker from one moment to another.
     #[must_use]
     pub fn issue(&self, worker: &WorkerName, start: DateTime<Utc>, end: DateTime<Utc>) -> Credentials {
-        let grant = Grant {
-            name: Some(worker.client_id()),
-            scopes: worker.scopes(),
-            start_ms: start.timestamp_millis(),
-            expiry_ms: end.timestamp_millis(),
-            seed: seed(random()),
-        };
-        issue(ISSUER, &self.keys[0], grant)
+        self.0.issue(worker.client_id(), worker.scopes(), start, end)
     }
 
-    /// Whether a certificate says that this server made it; [`verify`](Self::verify) tells whether that is true.
-    pub(super) fn claims_to_have_issued(certificate: &Certificate, client_id: &str) -> bool {
-        certificate.is_named() && certificate.issuer(client_id) == Ok(ISSUER)
-    }
-
-    pub(super) fn verify(&self, certificate: &Certificate, client_id: &str) -> Result<AccessToken, CertificateError> {
-        let verified = self.keys.iter().find_map(|key| certificate.verify(client_id, key).ok());
-        verified.ok_or(CertificateError::Signature)
+    pub(super) fn issuer(&self) -> &OwnIssuer {
+        &self.0
     }
 }

@@ -2,6 +2,7 @@
 //! when the log is read, and show the task as it was right after the transition.
 
 mod after;
+mod exchange;
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -14,6 +15,7 @@ use tenure_api::states::{Priority, StorageType};
 use utoipa::ToSchema;
 
 use self::after::{known_tenancy, task_after};
+pub use self::exchange::{Exchange, Fields};
 use super::task::{Group, Last, Task, Tenancy};
 
 /// What happened, as the outbox stores it.
@@ -92,160 +94,6 @@ impl Kind {
         }
     }
 }
-
-/// Where an event is published.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Exchange {
-    /// A task was created.
-    TaskDefined,
-    /// A run waits for a worker.
-    TaskPending,
-    /// A run was claimed.
-    TaskRunning,
-    /// A run succeeded.
-    TaskCompleted,
-    /// A run failed.
-    TaskFailed,
-    /// A run ended for a reason outside the task.
-    TaskException,
-    /// A task's priority was changed.
-    TaskPriorityChanged,
-    /// Every task of a group is resolved.
-    TaskGroupResolved,
-    /// A group was sealed.
-    TaskGroupSealed,
-    /// The priority of a group's tasks was changed.
-    TaskGroupPriorityChanged,
-    /// An artifact can be read.
-    ArtifactCreated,
-}
-
-impl Exchange {
-    /// The exchange's full name.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::TaskDefined => "exchange/taskcluster-queue/v1/task-defined",
-            Self::TaskPending => "exchange/taskcluster-queue/v1/task-pending",
-            Self::TaskRunning => "exchange/taskcluster-queue/v1/task-running",
-            Self::TaskCompleted => "exchange/taskcluster-queue/v1/task-completed",
-            Self::TaskFailed => "exchange/taskcluster-queue/v1/task-failed",
-            Self::TaskException => "exchange/taskcluster-queue/v1/task-exception",
-            Self::TaskPriorityChanged => "exchange/taskcluster-queue/v1/task-priority-changed",
-            Self::TaskGroupResolved => "exchange/taskcluster-queue/v1/task-group-resolved",
-            Self::TaskGroupSealed => "exchange/taskcluster-queue/v1/task-group-sealed",
-            Self::TaskGroupPriorityChanged => "exchange/taskcluster-queue/v1/task-group-priority-changed",
-            Self::ArtifactCreated => "exchange/taskcluster-queue/v1/artifact-created",
-        }
-    }
-}
-
-/// What the message of an exchange says: fields that it always has, and fields that it may have.
-#[derive(Clone, Copy, Debug)]
-pub struct Fields {
-    /// Always there.
-    pub always: &'static [&'static str],
-    /// There if there is something to say.
-    pub sometimes: &'static [&'static str],
-}
-
-impl Exchange {
-    /// All of them.
-    pub const ALL: [Self; 11] = [
-        Self::TaskDefined,
-        Self::TaskPending,
-        Self::TaskRunning,
-        Self::TaskCompleted,
-        Self::TaskFailed,
-        Self::TaskException,
-        Self::TaskPriorityChanged,
-        Self::TaskGroupResolved,
-        Self::TaskGroupSealed,
-        Self::TaskGroupPriorityChanged,
-        Self::ArtifactCreated,
-    ];
-
-    /// When something is published there.
-    #[must_use]
-    pub fn about(self) -> &'static str {
-        match self {
-            Self::TaskDefined => "A task was created.",
-            Self::TaskPending => "A run waits for a worker.",
-            Self::TaskRunning => "A worker has claimed a run.",
-            Self::TaskCompleted => "A run succeeded.",
-            Self::TaskFailed => "A run failed.",
-            Self::TaskException => "A run ended for a reason outside the task; it may be tried again.",
-            Self::TaskPriorityChanged => "A task's priority was changed.",
-            Self::TaskGroupResolved => "Every task of a group is resolved; again whenever this becomes true anew.",
-            Self::TaskGroupSealed => "A group was sealed: no task can be added to it.",
-            Self::TaskGroupPriorityChanged => "The priority of a group's tasks was changed.",
-            Self::ArtifactCreated => "An artifact can be read; not told of those of type `s3`.",
-        }
-    }
-
-    /// What its messages say.
-    #[must_use]
-    pub fn fields(self) -> Fields {
-        let (always, sometimes): (&[&str], &[&str]) = match self {
-            Self::TaskDefined => (&["version", "status", "task"], &[]),
-            Self::TaskPending => (&["version", "status", "runId", "task"], &[]),
-            Self::TaskRunning => {
-                (&["version", "status", "runId", "workerGroup", "workerId", "takenUntil", "task"], &[])
-            }
-            Self::TaskCompleted | Self::TaskFailed => {
-                (&["version", "status", "runId", "workerGroup", "workerId", "task"], &[])
-            }
-            Self::TaskException => (&["version", "status", "runId", "task"], &["workerGroup", "workerId"]),
-            Self::ArtifactCreated => (&["version", "status", "runId", "workerGroup", "workerId", "artifact"], &[]),
-            Self::TaskPriorityChanged => (&["version", "status", "oldPriority", "newPriority"], &[]),
-            Self::TaskGroupResolved | Self::TaskGroupSealed => {
-                (&["version", "taskGroupId", "schedulerId", "expires"], &["sealed"])
-            }
-            Self::TaskGroupPriorityChanged => {
-                (&["version", "taskGroupId", "schedulerId", "newPriority", "tasksAffected"], &[])
-            }
-        };
-        Fields { always, sometimes }
-    }
-
-    /// Whether it is about a group and not about one of its tasks.
-    #[must_use]
-    pub fn is_about_group(self) -> bool {
-        match self {
-            Self::TaskGroupResolved | Self::TaskGroupSealed | Self::TaskGroupPriorityChanged => true,
-            Self::TaskDefined
-            | Self::TaskPending
-            | Self::TaskRunning
-            | Self::TaskCompleted
-            | Self::TaskFailed
-            | Self::TaskException
-            | Self::TaskPriorityChanged
-            | Self::ArtifactCreated => false,
-        }
-    }
-
-    /// The words of its primary routing key, in order, and whether each is always there; one that is not is `_`. The first
-    /// is always `primary`, the last is kept for later.
-    #[must_use]
-    pub fn routing_key(self) -> &'static [(&'static str, bool)] {
-        if self.is_about_group() { &GROUP_KEY } else { &TASK_KEY }
-    }
-}
-
-const TASK_KEY: [(&str, bool); 10] = [
-    ("routingKeyKind", true),
-    ("taskId", true),
-    ("runId", false),
-    ("workerGroup", false),
-    ("workerId", false),
-    ("provisionerId", true),
-    ("workerType", true),
-    ("schedulerId", true),
-    ("taskGroupId", true),
-    ("reserved", false),
-];
-const GROUP_KEY: [(&str, bool); 4] =
-    [("routingKeyKind", true), ("taskGroupId", true), ("schedulerId", true), ("reserved", false)];
 
 /// A stored transition.
 #[derive(Clone, Debug)]

@@ -153,7 +153,6 @@ impl From<OpError> for ApiError {
             OpError::Expired(_) => ErrorCode::ResourceExpired,
             OpError::Conflict(_) => ErrorCode::RequestConflict,
             OpError::Input(_) => ErrorCode::InputError,
-            OpError::NotBuilt(_) => ErrorCode::NotImplemented,
             OpError::Overloaded(_) | OpError::Unavailable => ErrorCode::ServiceUnavailable,
             OpError::Internal(cause) => return Self::internal(&cause.to_string()),
         };

@@ -2,6 +2,7 @@
 //! neither can have what the other lacks.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -149,7 +150,7 @@ where
 /// `name` is what the API calls the operation.
 pub fn on<H, F>(name: &'static str, handler: H) -> Operation
 where
-    H: Fn(App, Arc<Call>) -> F + Clone + Send + Sync + 'static,
+    H: Fn(App, Arc<Call>) -> F + Send + Sync + 'static,
     F: Future<Output = Result<Response, ApiError>> + Send + 'static,
 {
     handle(name, Sender::Authenticated, handler)
@@ -158,33 +159,43 @@ where
 /// The same for an operation that needs no scopes, or authenticates its callers by itself.
 pub fn open<H, F>(name: &'static str, handler: H) -> Operation
 where
-    H: Fn(App, Arc<Call>) -> F + Clone + Send + Sync + 'static,
+    H: Fn(App, Arc<Call>) -> F + Send + Sync + 'static,
     F: Future<Output = Result<Response, ApiError>> + Send + 'static,
 {
     handle(name, Sender::Anybody, handler)
 }
 
+/// An operation's answer on its way.
+type Answering = Pin<Box<dyn Future<Output = Result<Response, ApiError>> + Send>>;
+
+/// An operation's handler, whichever it is. One type for all: the router's machinery is then compiled once, and not once
+/// for each of a hundred operations.
+type AnyHandler = Arc<dyn Fn(App, Arc<Call>) -> Answering + Send + Sync>;
+
 fn handle<H, F>(name: &'static str, sender: Sender, handler: H) -> Operation
 where
-    H: Fn(App, Arc<Call>) -> F + Clone + Send + Sync + 'static,
+    H: Fn(App, Arc<Call>) -> F + Send + Sync + 'static,
     F: Future<Output = Result<Response, ApiError>> + Send + 'static,
 {
-    let serve = move |State(app): State<App>, request: Request| {
-        let handler = handler.clone();
-        async move {
-            let call = match Call::read(&app, name, sender, request).await {
-                Ok(call) => Arc::new(call),
-                Err(refused) => return refused,
-            };
-            let patience = patience(name, &app);
-            let answering = tokio::time::timeout(patience, handler(app, Arc::clone(&call)));
-            match answering.await.unwrap_or_else(|_| Err(ApiError::no_answer(name))) {
-                Ok(response) => response,
-                Err(error) => error.response(&call),
-            }
-        }
-    };
+    operation(name, sender, Arc::new(move |app, call| Box::pin(handler(app, call))))
+}
+
+fn operation(name: &'static str, sender: Sender, handler: AnyHandler) -> Operation {
+    let serve = move |State(app): State<App>, request: Request| serve(name, sender, Arc::clone(&handler), app, request);
     Operation { name, sender, serve: Box::new(move |filter| axum::routing::on(filter, serve)) }
+}
+
+async fn serve(name: &'static str, sender: Sender, handler: AnyHandler, app: App, request: Request) -> Response {
+    let call = match Call::read(&app, name, sender, request).await {
+        Ok(call) => Arc::new(call),
+        Err(refused) => return refused,
+    };
+    let patience = patience(name, &app);
+    let answering = tokio::time::timeout(patience, handler(app, Arc::clone(&call)));
+    match answering.await.unwrap_or_else(|_| Err(ApiError::no_answer(name))) {
+        Ok(response) => response,
+        Err(error) => error.response(&call),
+    }
 }
 
 /// How long a request may take. Moving the clock runs all that then falls due, however much that is.

@@ -42,9 +42,6 @@ pub enum OpError {
     /// The request breaks a rule.
     #[error("{0}")]
     Input(String),
-    /// A part of the API that is not built yet.
-    #[error("{0}")]
-    NotBuilt(String),
     /// Too many such requests wait already; nothing was done.
     #[error("too many {0} requests are waiting; send it again")]
     Overloaded(&'static str),
@@ -65,7 +62,6 @@ impl OpError {
             Self::Expired(message) => Self::Expired(format!("{place}{message}")),
             Self::Conflict(message) => Self::Conflict(format!("{place}{message}")),
             Self::Input(message) => Self::Input(format!("{place}{message}")),
-            Self::NotBuilt(message) => Self::NotBuilt(format!("{place}{message}")),
             Self::Overloaded(_) | Self::Unavailable | Self::Internal(_) => self,
         }
     }

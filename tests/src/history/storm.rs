@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
+use serde_json::{Value, json};
 use tenure_api::ids::SlugId;
 use tokio::task::JoinSet;
 
@@ -22,7 +23,8 @@ use crate::server::{Launch, Server, create_root_client, fresh_secret_key};
 
 const SUBMITTERS: u64 = 4;
 const WORKERS: usize = 8;
-const READERS: u64 = 8;
+/// How many tasks one call asks about: what statuses answers on one page.
+const TASKS_PER_CALL: usize = 1_000;
 const QUEUES: [&str; 4] = ["storm/alpha", "storm/beta", "storm/gamma", "storm/polled"];
 const CLAIM_TERM_SECONDS: u64 = 60;
 /// Longest pause between two moves of the clock, in milliseconds, and longest move, in seconds.
@@ -30,9 +32,12 @@ const CLOCK_PAUSE_MAX: u64 = 200;
 const CLOCK_MOVE_MAX: u64 = 15;
 /// A server whose sessions were killed answers reads again within this time.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(30);
-/// What a client that hung up had asked for may still be going on in the server; this is time enough for it.
-const QUIET_WITHIN: Duration = Duration::from_secs(8);
-/// The least number of looks, since one at many tasks takes longer than that.
+/// What a client that hung up had asked for may still be going on in the server, and on a slow machine some claim or
+/// other expires during every look, until none is left: twice the time for which a claim can live.
+const QUIET_WITHIN: Duration = Duration::from_secs(2 * CLAIM_TERM_SECONDS);
+/// The same where the server is broken on purpose and may never be quiet.
+const QUIET_WITHIN_WHEN_BROKEN: Duration = Duration::from_secs(8);
+/// The least number of looks, since one at many tasks can take long.
 const LOOKS_MIN: u32 = 5;
 const QUIET_POLL: Duration = Duration::from_millis(250);
 /// So many times the claims may run out before tasks that are left count as stuck.
@@ -83,9 +88,10 @@ pub async fn run(plan: &Plan) -> History {
         ended.expect("an actor does its work without failing");
     }
 
-    let quiet = take_snapshot(&world).await;
-    let settled = drain(&world).await;
-    let drained = take_snapshot(&world).await;
+    let patience = if plan.breakage.is_some() { QUIET_WITHIN_WHEN_BROKEN } else { QUIET_WITHIN };
+    let quiet = take_snapshot(&world, patience).await;
+    let settled = drain(&world, patience).await;
+    let drained = take_snapshot(&world, patience).await;
     for server in servers.running {
         assert!(server.stop().await.success(), "a server that is asked to stop ends with success");
     }
@@ -129,22 +135,24 @@ async fn advance_clock(actor: &mut Actor, seconds: u64) {
 }
 
 async fn read_clock(actor: &mut Actor) {
-    let answer = until_answered(actor, &format!("{TENURE_API}/clock")).await;
+    let answer = until_answered(actor, "GET", &format!("{TENURE_API}/clock"), None).await;
     let answer = answer.expect("the clock can be read");
     let now = answer["now"].as_str().and_then(|now| chrono::DateTime::parse_from_rfc3339(now).ok());
     let now = now.expect("the clock shows a date").timestamp_millis();
     actor.world.set_server_millis(now);
 }
 
-/// Reads until there is an answer, at most for some time. None is 404.
-async fn until_answered(actor: &mut Actor, path: &str) -> Option<serde_json::Value> {
+/// Asks until there is an answer, at most for some time. None is 404.
+async fn until_answered(actor: &mut Actor, method: &str, path: &str, body: Option<&str>) -> Option<Value> {
     let deadline = Instant::now() + ANSWERED_WITHIN;
     loop {
-        match actor.call("GET", path, None).await {
+        match actor.call(method, path, body).await {
             Answer::Done(body) => return Some(body),
             Answer::Refused(404) => return None,
-            Answer::Refused(status) => panic!("GET {path} was refused with {status}"),
-            Answer::Unknown => assert!(Instant::now() < deadline, "GET {path} had no answer for {ANSWERED_WITHIN:?}"),
+            Answer::Refused(status) => panic!("{method} {path} was refused with {status}"),
+            Answer::Unknown => {
+                assert!(Instant::now() < deadline, "{method} {path} had no answer for {ANSWERED_WITHIN:?}")
+            }
         }
         tokio::time::sleep(QUIET_POLL).await;
     }
@@ -152,8 +160,8 @@ async fn until_answered(actor: &mut Actor, path: &str) -> Option<serde_json::Val
 
 /// What the servers say once it is the same before and after, so that nothing was in flight meanwhile. If that never
 /// happens, or the counts never fit, the last one is taken and the checker will have something to say.
-async fn take_snapshot(world: &Arc<World>) -> Snapshot {
-    let deadline = Instant::now() + QUIET_WITHIN;
+async fn take_snapshot(world: &Arc<World>, patience: Duration) -> Snapshot {
+    let deadline = Instant::now() + patience;
     let mut reader = Actor::patient(Arc::clone(world), 300);
     let mut looks = 0;
     loop {
@@ -184,7 +192,7 @@ async fn read_counts(reader: &mut Actor) -> Vec<Counts> {
     let mut all = Vec::with_capacity(QUEUES.len());
     for queue in QUEUES {
         let path = format!("{QUEUE_API}/task-queues/{}/counts", queue_segment(queue));
-        let answer = until_answered(reader, &path).await.unwrap_or_default();
+        let answer = until_answered(reader, "GET", &path, None).await.unwrap_or_default();
         all.push(Counts::deserialize(answer).expect("taskQueueCounts answers with two counts"));
     }
     all
@@ -192,28 +200,33 @@ async fn read_counts(reader: &mut Actor) -> Vec<Counts> {
 
 /// The status of every task that anybody tried to create.
 async fn read_tasks(world: &Arc<World>) -> HashMap<SlugId, Status> {
-    let tried = world.all_tried();
-    let mut readers = JoinSet::new();
-    for part in tried.chunks(tried.len().div_ceil(READERS as usize).max(1)) {
-        let ids: Vec<SlugId> = part.iter().map(|tried| tried.spec.task).collect();
-        let mut actor = Actor::patient(Arc::clone(world), 310 + readers.len() as u64);
-        readers.spawn(async move {
-            let mut found = Vec::with_capacity(ids.len());
-            for id in ids {
-                if let Some(answer) = until_answered(&mut actor, &format!("{QUEUE_API}/task/{id}/status")).await {
-                    let status = Status::deserialize(&answer["status"]).expect("status answers with a status");
-                    found.push((id, status));
-                }
-            }
-            found
-        });
+    let mut reader = Actor::patient(Arc::clone(world), 310);
+    let tried: Vec<SlugId> = world.all_tried().iter().map(|tried| tried.spec.task).collect();
+    let mut found = HashMap::with_capacity(tried.len());
+    for ids in tried.chunks(TASKS_PER_CALL) {
+        let body = json!({ "taskIds": ids }).to_string();
+        let answer = until_answered(&mut reader, "POST", &format!("{QUEUE_API}/tasks/status"), Some(&body)).await;
+        let page = StatusPage::deserialize(answer.unwrap_or_default()).expect("statuses answers with statuses");
+        found.extend(page.statuses.into_iter().map(|entry| (entry.task_id, entry.status)));
     }
-    readers.join_all().await.into_iter().flatten().collect()
+    found
+}
+
+#[derive(Deserialize)]
+struct StatusPage {
+    statuses: Vec<StatusEntry>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct StatusEntry {
+    task_id: SlugId,
+    status: Status,
 }
 
 /// Lets the claims of workers that are gone run out and completes what comes back, until nothing is left but what waits
 /// in vain; gives that back, and lets its deadline pass.
-async fn drain(world: &Arc<World>) -> Snapshot {
+async fn drain(world: &Arc<World>, patience: Duration) -> Snapshot {
     let mut clock = Actor::patient(Arc::clone(world), 400);
     let mut worker = Worker::new(Actor::patient(Arc::clone(world), 401), WORKERS);
     for _ in 0..DRAIN_ROUNDS {
@@ -227,7 +240,7 @@ async fn drain(world: &Arc<World>) -> Snapshot {
     }
     // It answers when every pass that is due has run.
     advance_clock(&mut clock, 1).await;
-    let settled = take_snapshot(world).await;
+    let settled = take_snapshot(world, patience).await;
     advance_clock(&mut clock, (UNHURRIED_MILLIS / 1000).unsigned_abs() + 1).await;
     settled
 }

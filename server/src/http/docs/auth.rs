@@ -10,7 +10,7 @@ use tenure_api::errors::ErrorCode::{
 };
 
 use super::operation::{self, Operation};
-use super::parameters;
+use super::parameters::{self, paged};
 use super::sample::Sample;
 
 const UNKNOWN_ARGUMENT: &str = "a parameter of the query, which has none";
@@ -249,16 +249,4 @@ fn page(field: &str, items: &Value) -> Value {
         "required": [field],
         "properties": {field: {"type": "array", "items": items}, "continuationToken": token},
     })
-}
-
-fn paged(operation: Operation) -> Operation {
-    operation
-        .query(
-            "limit",
-            "Entries of one page; more than 1000 counts as 1000",
-            &json!({"type": "integer", "minimum": 1}),
-            &Value::Null,
-        )
-        .query("continuationToken", "From the page before", &parameters::token(), &Value::Null)
-        .refuses(InputError, "`continuationToken` is not one of ours")
 }

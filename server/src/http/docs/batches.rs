@@ -2,10 +2,9 @@
 
 use serde_json::{Value, json};
 use tenure_api::bodies::{TASK_IDS_MAX, TaskIdsRequest};
-use tenure_api::errors::ErrorCode::InputError;
 
-use super::changes::paged;
 use super::operation::{self, Operation};
+use super::parameters::{paged, paged_from_anywhere};
 use super::sample::Sample;
 use crate::http::api::queue_lists::{ClaimedBody, PendingBody};
 use crate::http::api::task_batches::{StatusesBody, TasksBody};
@@ -31,7 +30,6 @@ fn named(sample: &Sample) -> Vec<Operation> {
             .about(&about)
             .scopes(json!({"for": "taskId", "in": "taskIds", "each": format!("queue:{scope}:<taskId>")}))
             .takes::<TaskIdsRequest>(&json!({"taskIds": [sample.task]}))
-            .refuses(InputError, "`continuationToken` is not one of ours")
     };
     vec![
         many(operation("tasks", "Read the definitions of several tasks"), "get-task").answers::<TasksBody>(
@@ -54,14 +52,14 @@ fn of_queues(sample: &Sample) -> Vec<Operation> {
     run["claimed"] = sample.after(1);
     let page = |run: Value| json!({"tasks": [run]});
     vec![
-        paged(operation("listPendingTasks", "List a queue's pending tasks"))
+        paged_from_anywhere(operation("listPendingTasks", "List a queue's pending tasks"))
             .about(
                 "In the order in which they became pending, which is not that in which they are claimed: priorities do not \
                  count here. Those whose message a poller hides are among them. A token that is none begins at the start.",
             )
             .scopes("queue:pending-list:<taskQueueId>")
             .answers::<PendingBody>(A_PAGE, &page(waiting)),
-        paged(operation("listClaimedTasks", "List a queue's claimed tasks"))
+        paged_from_anywhere(operation("listClaimedTasks", "List a queue's claimed tasks"))
             .about("In the order in which they were claimed. A token that is none begins at the start.")
             .scopes("queue:claimed-list:<taskQueueId>")
             .answers::<ClaimedBody>(A_PAGE, &page(run)),

@@ -2,19 +2,17 @@
 
 use serde_json::{Value, json};
 use tenure_api::bodies::ChangePriorityRequest;
-use tenure_api::errors::ErrorCode::{InputError, RequestConflict, ResourceNotFound};
+use tenure_api::errors::ErrorCode::{RequestConflict, ResourceNotFound};
 
 use super::operation::{self, Operation};
-use super::parameters;
+use super::parameters::paged;
 use super::sample::Sample;
 use crate::http::api::StatusBody;
 use crate::http::api::change_priority::GroupBody as ChangedGroup;
 use crate::http::api::task_group::{CancelledBody, GroupBody};
 use crate::http::api::task_lists::{DependentsBody, TaskGroupBody};
-use crate::ops::list_tasks::PAGE_MAX;
 
 const NO_TASK: &str = "the task does not exist";
-const NO_TOKEN: &str = "`continuationToken` is not one of ours";
 const NO_GROUP: &str = "the group does not exist";
 
 /// Every operation.
@@ -140,7 +138,6 @@ fn lists(sample: &Sample) -> Vec<Operation> {
         paged(operation("listTaskGroup", "List the tasks of a group"))
             .scopes("queue:list-task-group:<taskGroupId>")
             .answers::<TaskGroupBody>("A page, in the order of the ids; with a token if there are more", &group)
-            .refuses(InputError, NO_TOKEN)
             .refuses(ResourceNotFound, NO_GROUP),
         paged(operation("listDependentTasks", "List the tasks that wait for a task"))
             .about("Or that have waited for it.")
@@ -149,15 +146,6 @@ fn lists(sample: &Sample) -> Vec<Operation> {
                 "A page, in the order of the ids; with a token if there are more",
                 &json!({"taskId": sample.task, "tasks": []}),
             )
-            .refuses(InputError, NO_TOKEN)
             .refuses(ResourceNotFound, NO_TASK),
     ]
-}
-
-/// A list that comes in pages.
-pub(super) fn paged(operation: Operation) -> Operation {
-    let limit = json!({"type": "integer", "minimum": 1, "default": PAGE_MAX});
-    operation
-        .query("limit", &format!("Tasks of one page; more than {PAGE_MAX} counts as {PAGE_MAX}"), &limit, &Value::Null)
-        .query("continuationToken", "From the page before", &parameters::token(), &Value::Null)
 }

@@ -1,13 +1,16 @@
 //! Parameters of paths: what each name means, wherever it stands.
 
 use serde_json::{Value, json};
+use tenure_api::errors::ErrorCode::InputError;
 use tenure_api::ids::{
     ArtifactName, ProvisionerId, RunId, TaskGroupId, TaskId, TaskQueueId, WorkerGroup, WorkerId, WorkerType,
 };
 use utoipa::PartialSchema;
 
+use super::operation::Operation;
 use super::sample::{QUEUE, Sample};
 use crate::domain::roles::ROLE_ID_MAX;
+use crate::http::api::pages::PAGE_MAX;
 use crate::store::clients::CLIENT_ID_MAX;
 
 /// The artifact, and the object, of the examples. Not everybody may read it.
@@ -25,6 +28,23 @@ pub(super) fn client_prefix() -> Value {
 /// From an earlier page.
 pub(super) fn token() -> Value {
     json!({"type": "string", "minLength": 1})
+}
+
+/// A list that comes in pages.
+pub(super) fn paged(operation: Operation) -> Operation {
+    paged_from_anywhere(operation).refuses(InputError, "`continuationToken` is not one of ours")
+}
+
+/// The same where a token that is not one of ours is none.
+pub(super) fn paged_from_anywhere(operation: Operation) -> Operation {
+    let limit = json!({"type": "integer", "minimum": 1, "default": PAGE_MAX});
+    let about = format!("Entries of one page; more than {PAGE_MAX} counts as {PAGE_MAX}");
+    operation.query("limit", &about, &limit, &Value::Null).query(
+        "continuationToken",
+        "From the page before",
+        &token(),
+        &Value::Null,
+    )
 }
 
 /// The names of the parameters that stand in a path.

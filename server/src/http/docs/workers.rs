@@ -1,13 +1,12 @@
 //! What is known of queues, provisioners and workers, described.
 
 use serde_json::{Value, json};
-use tenure_api::errors::ErrorCode::{InputError, ResourceNotFound};
+use tenure_api::errors::ErrorCode::ResourceNotFound;
 use tenure_api::workers::{DeclareWorkerRequest, QuarantineWorkerRequest};
 
 use super::operation::{self, Operation};
-use super::parameters::token;
+use super::parameters::paged;
 use super::sample::{QUEUE, Sample};
-use crate::http::api::pages::PAGE_MAX;
 use crate::http::api::queue_views::{ProvisionerBody, ProvisionersBody, QueueBody, QueuesBody, TypeBody, TypesBody};
 use crate::http::api::workers::{ListBody, WorkerBody};
 
@@ -163,17 +162,4 @@ fn changes(sample: &Sample) -> Vec<Operation> {
             .takes::<DeclareWorkerRequest>(&json!({"expires": sample.after(30 * DAY)}))
             .answers::<WorkerBody>("The worker after it", &declared),
     ]
-}
-
-fn paged(operation: Operation) -> Operation {
-    let limit = json!({"type": "integer", "minimum": 1, "default": PAGE_MAX});
-    operation
-        .query(
-            "limit",
-            &format!("Entries of one page; more than {PAGE_MAX} counts as {PAGE_MAX}"),
-            &limit,
-            &Value::Null,
-        )
-        .query("continuationToken", "From the page before", &token(), &Value::Null)
-        .refuses(InputError, "`continuationToken` is not one of ours")
 }

@@ -150,11 +150,7 @@ impl From<OpError> for Trouble {
         match error {
             OpError::NotFound(message) => Self::NotFound(message),
             OpError::Overloaded(_) | OpError::Unavailable => Self::Unavailable,
-            OpError::Expired(_)
-            | OpError::Conflict(_)
-            | OpError::Input(_)
-            | OpError::NotBuilt(_)
-            | OpError::Internal(_) => {
+            OpError::Expired(_) | OpError::Conflict(_) | OpError::Input(_) | OpError::Internal(_) => {
                 tracing::error!(%error, "a page could not be made");
                 Self::Internal
             }

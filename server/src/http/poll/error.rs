@@ -140,7 +140,6 @@ impl From<OpError> for PollError {
             | OpError::Expired(_)
             | OpError::Conflict(_)
             | OpError::Input(_)
-            | OpError::NotBuilt(_)
             | OpError::Internal(_) => internal(&error),
         }
     }
