@@ -151,7 +151,7 @@ async fn until_answered(actor: &mut Actor, method: &str, path: &str, body: Optio
             Answer::Refused(404) => return None,
             Answer::Refused(status) => panic!("{method} {path} was refused with {status}"),
             Answer::Unknown => {
-                assert!(Instant::now() < deadline, "{method} {path} had no answer for {ANSWERED_WITHIN:?}")
+                assert!(Instant::now() < deadline, "{method} {path} had no answer for {ANSWERED_WITHIN:?}");
             }
         }
         tokio::time::sleep(QUIET_POLL).await;

@@ -3,10 +3,12 @@
 //!
 //! Where another test of this program looks closer at the same subject, the one here shows only the mistake.
 
+mod artifacts;
 mod claims;
 mod counts;
 mod creation;
 mod graphs;
+mod workers;
 
 use serde_json::{Value, json};
 use tenure_api::ids::SlugId;
