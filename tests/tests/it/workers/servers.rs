@@ -1,0 +1,79 @@
+//! What servers tell each other and keep of workers that one of them has seen.
+
+use super::*;
+
+async fn another(rig: &Rig, name: &str) -> Server {
+    let launch = Launch::on_database(rig.database.url(), &rig.secret_key)
+        .flag("--clock", "manual")
+        .flag("--claim-work-wait", "4s");
+    launch.start(rig.folder.path(), name).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_waits_at_another_server_gets_nothing_a_second_after_its_quarantine() {
+    let rig = rig().await;
+    let other = another(&rig, "other").await;
+    work(&rig, QUEUE, "bad").await;
+    let (mut there, root) = (client_of(&other), rig.root.clone());
+    let waiting = tokio::spawn(async move { claim_at(&mut there, &root, QUEUE, "bad", 1).await });
+    // It stands in line there.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    quarantine(&rig, "bad", &minutes_from_now(60)).await;
+    tokio::time::sleep(ELSEWHERE).await;
+    let task = create(&rig, QUEUE).await;
+    assert!(waiting.await.unwrap().is_empty());
+    assert_eq!(rig.status(task.parse().unwrap()).await["state"], "pending");
+    // The other server's claimTask knows too.
+    let body = json!({"workerGroup": "rack", "workerId": "bad"});
+    let path = format!("/task/{task}/runs/0/claim");
+    let answer = call(&mut client_of(&other), &rig.root, "POST", &path, Some(&body)).await;
+    assert_eq!((answer.status, answer.code()), (409, "RequestConflict"), "{}", answer.body);
+    assert_eq!(claim(&rig, QUEUE, "good").await.len(), 1);
+    assert!(other.stop().await.success());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_stops_writes_down_whom_it_saw_and_another_one_shows_it() {
+    let rig = rig().await;
+    let other = another(&rig, "other").await;
+    for id in ["w1", "w2"] {
+        assert!(claim_at(&mut client_of(&other), &rig.root, "views/empty", id, 1).await.is_empty());
+    }
+    assert!(other.stop().await.success());
+    let list = get(&rig, &format!("{}/workers", types("views/empty"))).await;
+    assert_eq!(list["workers"].as_array().unwrap().len(), 2, "{list}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_killed_loses_a_few_seconds_of_what_it_saw_and_no_claim() {
+    let rig = rig().await;
+    let mut other = another(&rig, "other").await;
+    let task = create(&rig, QUEUE).await;
+    let claims = claim_at(&mut client_of(&other), &rig.root, QUEUE, "w1", 1).await;
+    assert_eq!(claims.len(), 1);
+    other.kill().unwrap();
+    // The next one reads who holds claims; this one hears of the worker when it renews.
+    let next = another(&rig, "next").await;
+    let worker = call(&mut client_of(&next), &rig.root, "GET", &worker_path(QUEUE, "w1"), None).await;
+    assert_eq!(worker.status, 200, "{}", worker.body);
+    assert_eq!(worker.body["recentTasks"], json!([{"taskId": task, "runId": 0}]));
+    let path = format!("{}/reclaim", run_of(&claims[0]));
+    let answer = call(&mut rig.client(), &credentials_of(&claims[0]), "POST", &path, None).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let after = get(&rig, &worker_path(QUEUE, "w1")).await;
+    assert_eq!(after["recentTasks"], worker.body["recentTasks"]);
+    assert!(after["lastDateActive"].as_str() > worker.body["lastDateActive"].as_str(), "{after}");
+    assert!(next.stop().await.success());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_writes_down_whom_it_saw_without_being_asked() {
+    let rig = rig().await;
+    work(&rig, QUEUE, "w1").await;
+    let mut database = rig.database.connect("test").await;
+    eventually("the worker is written down", async || {
+        let count = sqlx::query_scalar::<_, i64>("SELECT count(*) FROM workers WHERE cardinality(recent_tasks) = 1");
+        (count.fetch_one(&mut database).await.unwrap() == 1).then_some(())
+    })
+    .await;
+}
