@@ -24,7 +24,7 @@ from base64 import urlsafe_b64encode
 
 import requests
 import schemathesis
-from schemathesis.core.failures import Failure
+from schemathesis.core.failures import AcceptedNegativeData, Failure
 from schemathesis.core.parameters import ParameterLocation
 from schemathesis.openapi.checks import RejectedPositiveData, UndefinedStatusCode
 
@@ -416,6 +416,9 @@ class Credentials:
 
 # A message's text cannot be changed, and a receipt is good until the next one (contract, section 2.3: both are 400).
 MESSAGE_RULES = ("InvalidXmlNodeValue", "PopReceiptMismatch")
+# What Schemathesis adds to an object that may have no more properties, in lower case.
+UNKNOWN_PROPERTY = "x-schemathesis-unknown-property"
+NOT_HEADERS = (ParameterLocation.BODY, ParameterLocation.COOKIE, ParameterLocation.PATH, ParameterLocation.QUERY)
 
 
 def excuse(failure, case, response):
@@ -424,6 +427,10 @@ def excuse(failure, case, response):
         queue = str((case.path_parameters or {}).get("taskQueueId", "/"))
         if name_of(case.operation) == "taskQueueCounts" and "/" not in urllib.parse.unquote(queue):
             return "slashes may stand as they are: /task-queues/a/counts is getTaskQueue of the queue a/counts"
+    if isinstance(failure, AcceptedNegativeData):
+        added = UNKNOWN_PROPERTY in {name.lower() for name in case.headers or ()}
+        if added and not any(is_negative(case, location) for location in NOT_HEADERS):
+            return "RFC 9110, section 5.1: a field of the header that the recipient does not know is ignored"
     if not isinstance(failure, RejectedPositiveData):
         return None
     text = response.text or ""
