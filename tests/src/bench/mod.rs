@@ -90,8 +90,10 @@ pub enum BenchError {
     /// The database cannot be asked.
     #[error("the database given by --database-url cannot be asked")]
     Database(#[from] sqlx::Error),
-    /// The tasks were used up before anything was measured.
-    #[error("no task was left when the warm-up was over: more --prefill or less --warmup is needed")]
+    /// Nothing was done while it was measured: all was used up before, or took longer.
+    #[error(
+        "nothing was done in the time that was measured: more --prefill, less --warmup or more --seconds is needed"
+    )]
     Exhausted,
     /// Nothing worked for a long time.
     #[error("no call succeeded for too long; the last one: {0}")]

@@ -1,6 +1,6 @@
 //! The records sorted by what they are about.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use tenure_api::ids::SlugId;
 
@@ -52,10 +52,14 @@ pub(super) struct Ledger<'a> {
     pub(super) handouts: HashMap<RunKey, Vec<Handout>>,
     pub(super) reports: HashMap<RunKey, Vec<Report<'a>>>,
     pub(super) claims: Vec<Claim<'a>>,
+    /// Runs that somebody asked for by claimTask and hung up: what was begun for him may have been rolled back after it
+    /// had locked the run for a moment.
+    pub(super) asked_in_vain: HashSet<RunKey>,
     /// What was asked for about each task and not refused: when, what, and whether it was done for certain.
     pub(super) changes: HashMap<SlugId, Vec<(Span, Change, bool)>>,
     /// Times in which rows may have been locked by somebody whose claim then came to nothing: foreign locks, killed
-    /// sessions and servers in trouble. A caller that hung up is none of these: what its claim has taken stays taken.
+    /// sessions and servers in trouble. A caller of claimWork that hung up is none of these: what its claim has taken
+    /// stays taken.
     pub(super) disturbances: Vec<Span>,
 }
 
@@ -86,6 +90,9 @@ impl<'a> Ledger<'a> {
             Event::ClaimTask { run, worker, answer: Answer::Done(()) } => {
                 let handout = Handout { span, worker: *worker, by_claim_work: false };
                 self.handouts.entry(*run).or_default().push(handout);
+            }
+            Event::ClaimTask { run, answer: Answer::Unknown, .. } => {
+                self.asked_in_vain.insert(*run);
             }
             Event::Change { task, change, answer } => {
                 if answer.may_be_done() {

@@ -46,7 +46,7 @@ impl Waits {
         let mut sorted: HashMap<(usize, usize), Vec<(Stamp, Wait)>> = HashMap::new();
         for (run, handouts) in &ledger.handouts {
             let Some((spec, created)) = ledger.acknowledged(run.0) else { continue };
-            if spec.queue == POLLED_QUEUE {
+            if spec.queue == POLLED_QUEUE || ledger.asked_in_vain.contains(run) {
                 continue;
             }
             // Nobody knows when it became pending, or from when on it had which priority.

@@ -352,6 +352,19 @@ fn a_caller_that_hung_up_excuses_nothing() {
 }
 
 #[test]
+fn a_caller_of_claim_task_that_hung_up_may_have_locked_its_run() {
+    let asked = |which: fn(SlugId, SlugId) -> SlugId| {
+        let (mut story, low, high) = overtaken();
+        let claim_of_low = story.history.records[2].start;
+        let run = (which(low, high), 0);
+        story.at(claim_of_low - 1, claim_of_low - 1, Event::ClaimTask { run, worker: 9, answer: Answer::Unknown });
+        story.broken()
+    };
+    assert_eq!(asked(|_, high| high), []);
+    assert_eq!(asked(|low, _| low), [Rule::Priority], "another run excuses nothing");
+}
+
+#[test]
 fn claim_task_does_not_prove_that_the_run_had_been_waiting() {
     let (mut story, _, high) = overtaken();
     story.history.records[3].event = Event::ClaimTask { run: (high, 0), worker: 1, answer: Answer::Done(()) };
