@@ -1,16 +1,12 @@
 //! Bodies of the Auth API: clients, roles, scopes. Field names are those of Taskcluster's Auth service.
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::bodies::present;
 use crate::dates::Timestamp;
 use crate::schema::{Description, GivenScope, Scope};
 use crate::whole::whole;
-
-/// Reads an optional field that may be absent but not null.
-fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
-    T::deserialize(deserializer).map(Some)
-}
 
 /// The body of createClient and updateClient.
 #[derive(Deserialize, Debug, Clone, ToSchema)]

@@ -15,6 +15,7 @@ use crate::ids::{
 };
 use crate::schema::{Route, Scope, TagValue};
 use crate::states::{ExceptionReason, Priority, ReasonCreated, ReasonResolved, Requires, RunState, TaskState};
+use crate::structure::object;
 use crate::whole::{present_whole, whole};
 
 /// Reads an optional field that may be absent but not null.
@@ -78,6 +79,7 @@ pub struct CreateTaskRequest<'a> {
     #[schema(value_type = Object)]
     pub payload: &'a RawValue,
     /// For people.
+    #[serde(deserialize_with = "object")]
     pub metadata: Metadata,
     /// For searching.
     #[serde(default)]

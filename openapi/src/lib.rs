@@ -20,4 +20,5 @@ pub mod credentials;
 pub mod hawk;
 pub mod sas;
 mod schema;
+mod structure;
 pub mod whole;

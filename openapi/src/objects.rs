@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 use crate::bodies::present;
 use crate::dates::Timestamp;
 use crate::ids::{ContentType, ProjectId, Sha256Hex, Sha512Hex, SlugId};
+use crate::structure::{object, present_object};
 use crate::whole::whole;
 
 /// The most bytes that createUpload takes with it.
@@ -36,9 +37,10 @@ pub struct CreateUploadRequest {
     /// Until when the object is kept.
     pub expires: Timestamp,
     /// What is known of the bytes already.
-    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "present_object", skip_serializing_if = "Option::is_none")]
     pub hashes: Option<ObjectHashes>,
     /// How the uploader can upload. Ways that the server does not know are passed over.
+    #[serde(deserialize_with = "object")]
     pub proposed_upload_methods: ProposedUploadMethods,
 }
 
@@ -47,10 +49,10 @@ pub struct CreateUploadRequest {
 #[serde(rename_all = "camelCase")]
 pub struct ProposedUploadMethods {
     /// With this very request.
-    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "present_object", skip_serializing_if = "Option::is_none")]
     pub data_inline: Option<DataInline>,
     /// To a signed URL.
-    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "present_object", skip_serializing_if = "Option::is_none")]
     pub put_url: Option<PutUrl>,
 }
 
@@ -124,7 +126,7 @@ pub struct FinishUploadRequest {
     /// As in createUpload.
     pub upload_id: SlugId,
     /// What the bytes must have.
-    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "present_object", skip_serializing_if = "Option::is_none")]
     pub hashes: Option<ObjectHashes>,
 }
 
@@ -133,6 +135,7 @@ pub struct FinishUploadRequest {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StartDownloadRequest {
     /// How the downloader can download. Ways that the server does not know are passed over.
+    #[serde(deserialize_with = "object")]
     pub accept_download_methods: AcceptDownloadMethods,
 }
 

@@ -10,6 +10,7 @@ use crate::dates::Timestamp;
 use crate::ids::{ProjectId, ProvisionerId, SchedulerId, TaskGroupId, TaskId, TaskQueueId, WorkerType};
 use crate::schema::{Route, Scope, TagValue};
 use crate::states::{Priority, Requires};
+use crate::structure::{object, objects};
 use crate::whole::present_whole;
 
 /// Several tasks that are created together or not at all.
@@ -20,7 +21,7 @@ pub struct SubmitRequest<'a> {
     #[serde(default, deserialize_with = "present")]
     pub task_group_id: Option<TaskGroupId>,
     /// The tasks; up to 100,000 dependencies together.
-    #[serde(borrow)]
+    #[serde(borrow, deserialize_with = "objects")]
     #[schema(min_items = 1, max_items = 1_000)]
     pub tasks: Vec<SubmittedTask<'a>>,
 }
@@ -90,7 +91,7 @@ pub struct SubmittedTask<'a> {
     #[schema(value_type = Option<Object>)]
     pub payload: Option<&'a RawValue>,
     /// For people; what is absent is made from the rest.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object")]
     pub metadata: SubmittedMetadata,
     /// For searching.
     #[serde(default)]

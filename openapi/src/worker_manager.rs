@@ -9,10 +9,12 @@ use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::Schema;
 use utoipa::{PartialSchema, ToSchema};
 
+use crate::bodies::present;
 use crate::credentials::{Credentials, SEED_BYTES, seed};
 use crate::dates::Timestamp;
 use crate::ids::{TaskQueueId, WorkerGroup, WorkerId};
 use crate::schema;
+use crate::structure::{object, present_object};
 use crate::whole::whole;
 
 /// The only provider: workers that somebody else starts and makes known.
@@ -77,11 +79,6 @@ impl PartialSchema for WorkerSecret {
 
 impl ToSchema for WorkerSecret {}
 
-/// Reads an optional field that may be absent but not null.
-fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
-    T::deserialize(deserializer).map(Some)
-}
-
 fn one() -> u16 {
     1
 }
@@ -97,6 +94,7 @@ pub struct NewWorkerRequest {
     #[schema(minimum = 1, maximum = 10_000)]
     pub capacity: u16,
     /// What its provider needs to know.
+    #[serde(deserialize_with = "object")]
     pub provider_info: NewProviderInfo,
 }
 
@@ -123,7 +121,7 @@ pub struct WorkerRequest {
     #[schema(minimum = 1, maximum = 10_000)]
     pub capacity: u16,
     /// What its provider needs to know.
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default, deserialize_with = "present_object")]
     pub provider_info: Option<ProviderInfo>,
 }
 
@@ -188,6 +186,7 @@ pub struct RegisterWorkerRequest {
     /// The worker within its group.
     pub worker_id: WorkerId,
     /// What proves that the worker is who it says.
+    #[serde(deserialize_with = "object")]
     pub worker_identity_proof: StaticProof,
     /// When its machine started. Newer workers say so; nothing depends on it here.
     #[serde(default, deserialize_with = "present")]

@@ -338,6 +338,41 @@ async fn bodies_of_workers_are_checked_field_by_field() {
     rig.server.stop().await;
 }
 
+/// What serde derives for a structure also takes an array of its fields.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_array_is_no_object_even_if_it_has_the_fields_in_their_order() {
+    let rig = Rig::start().await;
+    let people = json!(["n", "d", "o@example.com", "https://example.com/"]);
+    all_refused(&rig, &[(spoiled("/metadata", &people), SCHEMA, "metadata"), (json!([]), SCHEMA, "object")]).await;
+    let mut task = definition(QUEUE);
+    task["metadata"] = people;
+    let task_values: Vec<&Value> = task.as_object().unwrap().values().collect();
+    let digest = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
+    let object = json!({"projectId": "p", "uploadId": new_task(), "hashes": [digest], "expires": minutes_from_now(60),
+        "proposedUploadMethods": {}});
+    let mut ways = object.clone();
+    ways["hashes"] = json!({});
+    ways["proposedUploadMethods"] = json!([]);
+    let proof = json!({"workerPoolId": QUEUE, "providerId": "static", "workerGroup": "g", "workerId": "w",
+        "workerIdentityProof": ["x".repeat(44)]});
+    let cases = [
+        (claim_path(QUEUE), json!(["group", "worker", 1])),
+        ("/tasks/status".to_owned(), json!([[new_task()]])),
+        ("/api/tenure/v1/tasks".to_owned(), json!({"tasks": [task_values]})),
+        ("/api/tenure/v1/tasks".to_owned(), task.clone()),
+        ("/api/auth/v1/test-authenticate".to_owned(), json!([])),
+        ("/api/worker-manager/v1/worker/register".to_owned(), proof),
+    ];
+    let puts = [object, ways].map(|body| ("/api/object/v1/upload/name".to_owned(), body));
+    let posts = cases.map(|(path, body)| ("POST", path, body)).into_iter();
+    for (method, path, body) in posts.chain(puts.map(|(path, body)| ("PUT", path, body))) {
+        let answer = rig.call(method, &path, Some(&body)).await;
+        assert_eq!((answer.status, answer.code()), (400, SCHEMA), "{method} {path} {body}: {}", answer.body);
+        assert!(answer.body["message"].as_str().unwrap().contains("object"), "{path}: {}", answer.body);
+    }
+    rig.server.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_error_says_which_call_failed_and_repeats_it() {
     let rig = Rig::start().await;

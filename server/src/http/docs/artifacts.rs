@@ -1,6 +1,6 @@
 //! Artifacts in the Taskcluster Queue API, described.
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tenure_api::artifacts::{
     ArtifactContent, ArtifactEntry, ArtifactError, ArtifactList, ArtifactRedirect, CreateArtifactRequest,
     CreatedArtifact, FinishArtifactRequest,
@@ -8,9 +8,8 @@ use tenure_api::artifacts::{
 use tenure_api::errors::ErrorCode::{InputError, RequestConflict, ResourceExpired, ResourceNotFound};
 
 use super::operation::{self, Operation};
-use super::parameters::{ARTIFACT, token};
+use super::parameters::{ARTIFACT, paged};
 use super::sample::Sample;
-use crate::http::api::pages::PAGE_MAX;
 
 const MISSING: &str = "there is no such artifact, or it is an object whose upload is not finished";
 
@@ -120,19 +119,11 @@ fn lists(sample: &Sample) -> Vec<Operation> {
         "sha256": "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824",
     });
     let list = |name, summary, scope: &str| {
-        operation(name, summary)
+        paged(operation(name, summary))
             .about("In the order of their names. Those are among them that have expired and are not removed yet.")
             .scopes(scope)
-            .query(
-                "limit",
-                "Artifacts at most",
-                &json!({"type": "integer", "minimum": 1, "maximum": PAGE_MAX}),
-                &Value::Null,
-            )
-            .query("continuationToken", "From the page before", &token(), &Value::Null)
             .answers::<ArtifactList<'_>>("A page", &json!({"artifacts": [entry]}))
             .refuses(ResourceNotFound, "there is no such task or run")
-            .refuses(InputError, "the `continuationToken` is none")
     };
     let info = |name, summary, scope: &str| {
         operation(name, summary)

@@ -26,7 +26,7 @@ pub(super) fn client_prefix() -> Value {
 }
 
 /// From an earlier page.
-pub(super) fn token() -> Value {
+fn token() -> Value {
     json!({"type": "string", "minLength": 1})
 }
 
