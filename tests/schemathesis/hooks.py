@@ -449,6 +449,8 @@ def excuse(failure, case, response):
         return "contract, section 0.1: what was there and is gone is answered with 410, which the check does not know"
     if response.status_code == 416:
         return "RFC 9110, section 15.5.17: how many bytes there are to ask for, no schema can say"
+    if response.status_code == 424:
+        return "contract, section 6.2: an artifact that a worker could not make is answered with 424 and the reason"
     if response.status_code == 413:
         return "contract, section 0: a body has 10 MB at most, which no schema of its parts can say"
     if response.status_code == 400 and any(f"<Code>{rule}</Code>" in text for rule in MESSAGE_RULES):
