@@ -305,16 +305,14 @@ impl Call {
             ));
         }
         json::check(&self.body).map_err(|error| malformed(&error))?;
-        let first = self.body.iter().find(|byte| !byte.is_ascii_whitespace());
-        if !matches!(first, Some(b'{' | b'[')) {
-            return Err(ApiError::new(ErrorCode::MalformedPayload, "the body must be a JSON object"));
-        }
-        // What serde derives for a structure would also take an array of its fields.
-        if first == Some(&b'[') {
-            return Err(ApiError::new(
-                ErrorCode::InputValidationError,
-                "the body must be a JSON object, and is an array",
-            ));
+        let refused = |code, message| Err(ApiError::new(code, message));
+        match self.body.iter().find(|byte| !byte.is_ascii_whitespace()) {
+            Some(b'{') => {}
+            // What serde derives for a structure would also take an array of its fields.
+            Some(b'[') => {
+                return refused(ErrorCode::InputValidationError, "the body must be a JSON object, and is an array");
+            }
+            _ => return refused(ErrorCode::MalformedPayload, "the body must be a JSON object"),
         }
         // What passed the check is JSON. The parser still calls some misfits errors of syntax, such as a number where it
         // wants one of several words.

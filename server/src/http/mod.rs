@@ -74,10 +74,7 @@ fn queue_api() -> Routes {
         || get(on("listClaimedTasks", queue_views::unless_queue("claimed", queue_lists::list_claimed_tasks)));
     let counts = || get(on("taskQueueCounts", queue_views::unless_queue("counts", counts::task_queue_counts)));
     Routes::new()
-        .route("/ping", get(open("ping", health::ping)))
-        .route("/__heartbeat__", get(open("heartbeat", health::heartbeat)))
-        .route("/__lbheartbeat__", get(open("lbheartbeat", health::lbheartbeat)))
-        .route("/__version__", get(open("version", health::version)))
+        .merge(health_routes())
         .route("/task/{taskId}", task())
         .route("/task/{taskId}/status", get(on("status", status::status)))
         .route("/task/{taskId}/dependents", get(on("listDependentTasks", task_lists::list_dependent_tasks)))
@@ -167,13 +164,19 @@ fn artifact_routes() -> Routes {
         .route("/task/{taskId}/artifact-content/{*name}", get(on("latestArtifact", artifacts::latest_artifact)))
 }
 
-/// The Taskcluster Object API, as far as uploads and downloads need it.
-fn object_api() -> Routes {
+/// How a service is, and which one it is; every API answers that below its own path.
+fn health_routes() -> Routes {
     Routes::new()
         .route("/ping", get(open("ping", health::ping)))
         .route("/__heartbeat__", get(open("heartbeat", health::heartbeat)))
         .route("/__lbheartbeat__", get(open("lbheartbeat", health::lbheartbeat)))
         .route("/__version__", get(open("version", health::version)))
+}
+
+/// The Taskcluster Object API, as far as uploads and downloads need it.
+fn object_api() -> Routes {
+    Routes::new()
+        .merge(health_routes())
         .route("/upload/{*name}", put(on("createUpload", objects::create_upload)))
         .route("/finish-upload/{*name}", post(on("finishUpload", objects::finish_upload)))
         .route("/start-download/{*name}", put(on("startDownload", objects::start_download)))
@@ -189,10 +192,7 @@ fn task() -> Methods {
 /// client leaves out.
 fn auth_api() -> Routes {
     Routes::new()
-        .route("/ping", get(open("ping", health::ping)))
-        .route("/__heartbeat__", get(open("heartbeat", health::heartbeat)))
-        .route("/__lbheartbeat__", get(open("lbheartbeat", health::lbheartbeat)))
-        .route("/__version__", get(open("version", health::version)))
+        .merge(health_routes())
         .route("/clients", get(on("listClients", clients::list_clients)))
         .route("/clients/", get(on("listClients", clients::list_clients)))
         .route("/clients/{clientId}", client())
@@ -251,10 +251,7 @@ fn removed() -> Methods {
 fn worker_manager_api() -> Routes {
     let should_terminate = || get(on("shouldWorkerTerminate", worker_manager::should_worker_terminate));
     Routes::new()
-        .route("/ping", get(open("ping", health::ping)))
-        .route("/__heartbeat__", get(open("heartbeat", health::heartbeat)))
-        .route("/__lbheartbeat__", get(open("lbheartbeat", health::lbheartbeat)))
-        .route("/__version__", get(open("version", health::version)))
+        .merge(health_routes())
         .route("/worker/register", post(open("registerWorker", worker_manager::register_worker)))
         .route("/worker/reregister", post(on("reregisterWorker", worker_manager::reregister_worker)))
         .route("/workers/{workerPoolId}/{workerGroup}/{workerId}", worker())

@@ -363,7 +363,21 @@ async fn an_array_is_no_object_even_if_it_has_the_fields_in_their_order() {
         ("/api/auth/v1/test-authenticate".to_owned(), json!([])),
         ("/api/worker-manager/v1/worker/register".to_owned(), proof),
     ];
-    let puts = [object, ways].map(|body| ("/api/object/v1/upload/name".to_owned(), body));
+    let mut inline = object.clone();
+    inline["hashes"] = json!({});
+    inline["proposedUploadMethods"] = json!({"dataInline": ["text/plain", "aGVsbG8="]});
+    let mut url = inline.clone();
+    url["proposedUploadMethods"] = json!({"putUrl": ["text/plain", 5]});
+    let known = json!({"expires": minutes_from_now(60), "providerInfo": ["x".repeat(44)]});
+    let puts = [
+        ("/api/object/v1/upload/name", object),
+        ("/api/object/v1/upload/name", ways),
+        ("/api/object/v1/upload/name", inline),
+        ("/api/object/v1/upload/name", url),
+        ("/api/object/v1/start-download/name", json!({"acceptDownloadMethods": [true, false]})),
+        ("/api/worker-manager/v1/workers/bad%2Finput/g/w", known),
+    ];
+    let puts = puts.map(|(path, body)| (path.to_owned(), body));
     let posts = cases.map(|(path, body)| ("POST", path, body)).into_iter();
     for (method, path, body) in posts.chain(puts.map(|(path, body)| ("PUT", path, body))) {
         let answer = rig.call(method, &path, Some(&body)).await;
