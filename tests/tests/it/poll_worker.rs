@@ -1,17 +1,13 @@
 //! A real `tenure-worker --plane poll` on a real server, with faults between them: no task is lost, and no message is
 //! deleted while its task is still to be had.
 
-use std::path::Path;
-use std::process::Stdio;
-
 use serde_json::{Value, json};
 use tenure_api::credentials::Credentials;
 use tenure_api::ids::SlugId;
-use tenure_tests::server::binary;
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 
 use crate::faults::{Fault, FaultyWay, Passed};
-use crate::rig::{Rig, definition, eventually, new_task};
+use crate::rig::{Rig, definition, eventually, new_task, worker_program};
 
 const QUEUE: &str = "polled/linux";
 /// More than all tries of one claim.
@@ -36,21 +32,8 @@ impl Polled {
 
     /// A worker that runs one task at a time.
     fn worker(&self, name: &str, credentials: &Credentials) -> Child {
-        let folder: &Path = self.rig.folder.path();
-        let log = std::fs::File::create(folder.join(format!("{name}.log"))).unwrap();
-        Command::new(binary().with_file_name("tenure-worker"))
-            .args(["run", "--plane", "poll", "--task-queue", QUEUE, "--worker-group", "group", "--worker-id", name])
-            .arg("--work-dir")
-            .arg(folder.join("work"))
-            .env("TASKCLUSTER_ROOT_URL", self.way.url())
-            .env("TASKCLUSTER_CLIENT_ID", &credentials.client_id)
-            .env("TASKCLUSTER_ACCESS_TOKEN", credentials.access_token.expose())
-            .env_remove("TASKCLUSTER_CERTIFICATE")
-            .stdin(Stdio::null())
-            .stderr(log)
-            .kill_on_drop(true)
-            .spawn()
-            .expect("build it with `cargo build --workspace`")
+        let mut program = worker_program(&self.way.url(), credentials, QUEUE, name, self.rig.folder.path());
+        program.args(["--plane", "poll"]).spawn().expect("build it with `cargo build --workspace`")
     }
 
     fn log(&self, name: &str) -> String {

@@ -104,6 +104,24 @@ impl Rig {
     }
 }
 
+/// `tenure-worker` that works off a queue, with a folder for its runs and its log.
+pub fn worker_program(root_url: &str, who: &Credentials, queue: &str, name: &str, folder: &Path) -> Command {
+    let log = std::fs::File::create(folder.join(format!("{name}.log"))).expect("the folder can be written");
+    let mut command = Command::new(binary().with_file_name("tenure-worker"));
+    command
+        .args(["run", "--task-queue", queue, "--worker-group", "group", "--worker-id", name])
+        .arg("--work-dir")
+        .arg(folder.join("work"))
+        .env("TASKCLUSTER_ROOT_URL", root_url)
+        .env("TASKCLUSTER_CLIENT_ID", &who.client_id)
+        .env("TASKCLUSTER_ACCESS_TOKEN", who.access_token.expose())
+        .env_remove("TASKCLUSTER_CERTIFICATE")
+        .stdin(std::process::Stdio::null())
+        .stderr(log)
+        .kill_on_drop(true);
+    command
+}
+
 /// A folder in which the embedded PostgreSQL can have its own although it runs as another user.
 pub fn new_folder() -> TempDir {
     use std::os::unix::fs::PermissionsExt as _;

@@ -1,20 +1,19 @@
 //! A real `tenure-worker` on a real server: the log, artifacts, and inputs from other tasks, byte by byte.
 
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tenure_api::ids::SlugId;
-use tenure_tests::server::{Launch, binary};
+use tenure_tests::server::Launch;
 use tenure_worker::{Client, RetryPolicy};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::process::{Child, Command};
 use tokio::sync::{Semaphore, watch};
 
-use crate::rig::{Rig, definition, eventually, new_task};
+use crate::rig::{Rig, definition, eventually, new_task, worker_program};
 
 const QUEUE: &str = "made/linux";
 const BACKING_LOG: &str = "public/logs/live_backing.log";
@@ -40,21 +39,9 @@ impl Shop {
 
     /// A worker that does two tasks at a time.
     fn hire(&self, name: &str) -> Child {
-        let folder: &Path = self.rig.folder.path();
-        let log = std::fs::File::create(folder.join(format!("{name}.log"))).unwrap();
-        Command::new(binary().with_file_name("tenure-worker"))
-            .args(["run", "--task-queue", QUEUE, "--worker-group", "group", "--worker-id", name, "--capacity", "2"])
-            .arg("--work-dir")
-            .arg(folder.join("work"))
-            .env("TASKCLUSTER_ROOT_URL", self.rig.server.root_url())
-            .env("TASKCLUSTER_CLIENT_ID", &self.rig.root.client_id)
-            .env("TASKCLUSTER_ACCESS_TOKEN", self.rig.root.access_token.expose())
-            .env_remove("TASKCLUSTER_CERTIFICATE")
-            .stdin(Stdio::null())
-            .stderr(log)
-            .kill_on_drop(true)
-            .spawn()
-            .expect("build it with `cargo build --workspace`")
+        let rig = &self.rig;
+        let mut program = worker_program(rig.server.root_url(), &rig.root, QUEUE, name, rig.folder.path());
+        program.args(["--capacity", "2"]).spawn().expect("build it with `cargo build --workspace`")
     }
 
     fn log(&self, name: &str) -> String {
