@@ -2,6 +2,7 @@
 //!
 //! This file reads the settings and the signals; the work is in [`tenure_worker::worker`].
 
+use std::io::IsTerminal as _;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -96,7 +97,8 @@ impl From<PlaneName> for Plane {
 async fn main() -> ExitCode {
     let Subcommands::Run(run) = Cli::parse().command;
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let colours = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
     match start(*run).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {

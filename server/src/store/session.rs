@@ -12,6 +12,10 @@ const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a connection that was used may take to say that it is in order; after that it is closed. Without it, each
 /// connection whose database went silent would keep its place in the pool until the network gives it up.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
+/// How a connection says so. sqlx 0.9.0 forgets a transaction whose BEGIN was sent for a caller who is gone before the
+/// answer (its issue 4393); what the next user writes would be in it, be acknowledged and be lost. BEGIN comes before
+/// ROLLBACK because PostgreSQL warns of a ROLLBACK without a transaction, and this is done after each use.
+const LEAVE_TRANSACTION: &str = "BEGIN; ROLLBACK";
 /// No statement of ours runs longer; a claim over millions of pending runs takes milliseconds.
 const STATEMENT_TIMEOUT: &str = "30s";
 /// No transaction of ours idles longer.
@@ -54,8 +58,8 @@ pub fn small_pool(options: &PgConnectOptions, name: &str) -> PgPool {
 fn of_at_most(connections: u32) -> PgPoolOptions {
     PgPoolOptions::new().max_connections(connections).acquire_timeout(ACQUIRE_TIMEOUT).after_release(|conn, _| {
         Box::pin(async move {
-            match tokio::time::timeout(RELEASE_TIMEOUT, conn.ping()).await {
-                Ok(answered) => answered.map(|()| true),
+            match tokio::time::timeout(RELEASE_TIMEOUT, sqlx::raw_sql(LEAVE_TRANSACTION).execute(conn)).await {
+                Ok(answered) => answered.map(|_| true),
                 Err(_) => Err(sqlx::Error::PoolTimedOut),
             }
         })
@@ -125,4 +129,34 @@ pub async fn get_oldest_transaction(conn: &mut PgConnection) -> Result<Duration,
     .fetch_one(conn)
     .await?;
     Ok(Duration::try_from_secs_f64(seconds).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TestDatabase;
+
+    #[tokio::test]
+    async fn whoever_leaves_while_a_transaction_begins_leaves_none_behind() {
+        let database = TestDatabase::create().await;
+        sqlx::query("CREATE TABLE written (what TEXT)").execute(database.pool()).await.unwrap();
+        let pool = of_at_most(1).connect_lazy_with(ours(database.options()));
+        let mut conn = pool.acquire().await.unwrap();
+        // What is polled once has been sent and not been answered.
+        assert!(futures_util::poll!(conn.begin()).is_pending());
+        drop(conn);
+        sqlx::query("INSERT INTO written VALUES ('by the next one')").execute(&pool).await.unwrap();
+        let seen: i64 = sqlx::query_scalar("SELECT count(*) FROM written").fetch_one(database.pool()).await.unwrap();
+        assert_eq!(seen, 1, "an answered write is in a transaction that nobody commits");
+        // Nor is a transaction that failed taken over, but its connection may end with it.
+        let mut conn = pool.acquire().await.unwrap();
+        assert!(futures_util::poll!(conn.begin()).is_pending());
+        assert!(sqlx::query("SELECT 1 / 0").execute(&mut *conn).await.is_err());
+        drop(conn);
+        sqlx::query("INSERT INTO written VALUES ('after a failure')").execute(&pool).await.unwrap();
+        let seen: i64 = sqlx::query_scalar("SELECT count(*) FROM written").fetch_one(database.pool()).await.unwrap();
+        assert_eq!(seen, 2);
+        pool.close().await;
+        database.finish().await;
+    }
 }

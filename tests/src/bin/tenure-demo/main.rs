@@ -152,8 +152,11 @@ async fn work(cli: &Cli, server: &Server, workers: &mut Workers, scratch: &Path)
     let seen = watch::watch(&client, &tasks, workers, patience).await?;
     let account = account::account(&client, &queue, &tasks, workers.planes(), &seen).await?;
     account.print();
-    let code = if account.is_complete() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
-    Ok(code)
+    if account.is_complete() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    workers.print_warnings();
+    Ok(ExitCode::FAILURE)
 }
 
 fn print_where_to_look(server: &Server, scratch: &Path) {

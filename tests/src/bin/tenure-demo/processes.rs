@@ -124,7 +124,7 @@ impl Workers {
 
     /// Starts a worker that takes its tasks so.
     pub fn start(&mut self, name: &str, plane: &'static str) -> Result<()> {
-        let log = OpenOptions::new().create(true).append(true).open(self.scratch.join(format!("{name}.log")))?;
+        let log = OpenOptions::new().create(true).append(true).open(self.log(name))?;
         let mut command = Command::new(&self.program);
         command
             .args(["run", "--task-queue", QUEUE, "--worker-group", WORKER_GROUP, "--worker-id", name])
@@ -170,6 +170,19 @@ impl Workers {
             format!("{name} (process {}, --plane {})", worker.child.id().unwrap_or_default(), worker.plane)
         };
         self.running.iter().map(one).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Prints what they warned of: it may say why something is not as it must be.
+    pub fn print_warnings(&self) {
+        for name in self.running.keys() {
+            let log = std::fs::read_to_string(self.log(name)).unwrap_or_default();
+            let warnings = log.lines().filter(|line| line.contains(" WARN ") || line.contains("ERROR "));
+            warnings.take(LOG_TAIL).for_each(|line| println!("{name}: {line}"));
+        }
+    }
+
+    fn log(&self, name: &str) -> PathBuf {
+        self.scratch.join(format!("{name}.log"))
     }
 
     /// Asks all of them to end, and waits for them.
