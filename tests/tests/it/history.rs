@@ -6,7 +6,7 @@ use tenure_tests::history::check::{History, Rule};
 use tenure_tests::history::{Plan, Violation, check, run, seed};
 
 /// Operations of the fast list; the long one asks for more through `TENURE_HISTORY_OPS`.
-const OPERATIONS: u64 = 10_000;
+const OPERATIONS: u64 = 6_000;
 /// Enough for every kind of operation to happen many times.
 const OPERATIONS_WHEN_BROKEN: u64 = 1_500;
 /// How many violations a failure quotes.
