@@ -12,6 +12,7 @@ use super::delivery::{HandBack, Held};
 use super::failure::Failure;
 use super::marks::MarkTable;
 use super::session::Session;
+use crate::domain::worker::WorkerKey;
 use crate::ops::OpError;
 use crate::ops::claim_work::{Granted, granted};
 use crate::store::hot::claim::{self, Want, Worker};
@@ -81,7 +82,8 @@ impl ClaimBatch {
         let mut wants: Vec<Want> = Vec::new();
         let mut workers = Vec::with_capacity(asked.len());
         for part in asked {
-            workers.push(Worker { group: &part.request.worker_group, id: &part.request.worker_id });
+            let WorkerKey { group, id, .. } = &part.request.worker;
+            workers.push(Worker { group, id });
             let place = i32::try_from(workers.len()).unwrap_or(i32::MAX);
             // Members of one queue stand together, as the line lists them.
             if wants.last().is_none_or(|want| want.queue != part.queue) {

@@ -34,12 +34,8 @@ const RETRY_EVERY: Duration = Duration::from_secs(1);
 /// A claimWork request.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// `task_queues.id`.
-    pub queue: i32,
-    /// The worker's group.
-    pub worker_group: String,
-    /// The worker.
-    pub worker_id: String,
+    /// The worker, and the queue that it asks.
+    pub worker: WorkerKey,
     /// How many runs at most.
     pub tasks: u16,
     /// How long it waits for the first one.
@@ -59,7 +55,6 @@ pub struct Answer {
 /// Somebody in line.
 pub(super) struct Waiter {
     pub(super) request: Request,
-    worker: WorkerKey,
     /// Who came earlier has a smaller one; 0 before it stands in line.
     turn: u64,
     reply: oneshot::Sender<Result<Answer, OpError>>,
@@ -67,10 +62,13 @@ pub(super) struct Waiter {
 }
 
 impl Waiter {
-    fn is_of(&self, worker: &Gone) -> bool {
-        self.request.queue == worker.queue
-            && self.request.worker_group == worker.worker_group
-            && self.request.worker_id == worker.worker_id
+    fn worker(&self) -> &WorkerKey {
+        &self.request.worker
+    }
+
+    fn is_of(&self, gone: &Gone) -> bool {
+        let WorkerKey { queue, group, id } = self.worker();
+        *queue == gone.queue && *group == gone.worker_group && *id == gone.worker_id
     }
 }
 
@@ -129,10 +127,9 @@ impl ClaimLine {
     pub async fn claim(&self, request: Request) -> Result<Answer, OpError> {
         let (reply, answer) = oneshot::channel();
         let until = Instant::now() + request.patience;
-        let worker =
-            WorkerKey { queue: request.queue, group: request.worker_group.clone(), id: request.worker_id.clone() };
+        let worker = request.worker.clone();
         self.workers.saw(worker.clone(), Sight::ClaimWork);
-        let waiter = Waiter { request, worker: worker.clone(), turn: 0, reply, until };
+        let waiter = Waiter { request, turn: 0, reply, until };
         self.queue.try_send(waiter).map_err(|_| OpError::Overloaded("claimWork"))?;
         let answer = answer.await.unwrap_or(Err(OpError::Unavailable))?;
         self.workers.claimed(worker, Sight::ClaimWork, answer.claims.iter().map(claimed));
@@ -210,8 +207,8 @@ impl Line {
             waiter.turn = self.turns;
         }
         self.patience_ends = self.patience_ends.min(waiter.until);
-        self.ready.insert(waiter.request.queue);
-        let line = self.lines.entry(waiter.request.queue).or_default();
+        self.ready.insert(waiter.worker().queue);
+        let line = self.lines.entry(waiter.worker().queue).or_default();
         // At the end, unless it stood in line before.
         let place = line.iter().rposition(|other| other.turn < waiter.turn).map_or(0, |before| before + 1);
         line.insert(place, waiter);
@@ -224,7 +221,7 @@ impl Line {
         }
         self.admitted = Instant::now();
         self.aside.retain(|waiter| !waiter.reply.is_closed());
-        let free = self.aside.extract_if(.., |waiter| !self.workers.is_quarantined(&waiter.worker));
+        let free = self.aside.extract_if(.., |waiter| !self.workers.is_quarantined(waiter.worker()));
         for waiter in free.collect::<Vec<_>>() {
             self.enter(waiter);
         }
@@ -287,7 +284,7 @@ impl Line {
             // Nothing must be claimed for somebody who hung up.
             line.retain(|waiter| !waiter.reply.is_closed());
             if self.workers.any_quarantined(queue) {
-                let quarantined = |waiter: &Waiter| self.workers.is_quarantined(&waiter.worker);
+                let quarantined = |waiter: &Waiter| self.workers.is_quarantined(waiter.worker());
                 let (aside, free) = line.drain(..).partition(quarantined);
                 *line = free;
                 self.aside.extend::<VecDeque<_>>(aside);
@@ -343,7 +340,7 @@ impl Line {
             let claims = crate::breakage::perhaps_twice(claims);
             let delivery = self.back.guard(claims.iter().map(super::claim_batch::held).collect());
             // Somebody may have been quarantined while the statement ran: dropping the guard hands the claims back.
-            if self.workers.is_quarantined(&waiter.worker) {
+            if self.workers.is_quarantined(waiter.worker()) {
                 self.aside.push(waiter);
                 continue;
             }

@@ -30,6 +30,7 @@ use crate::domain::create::NewTask;
 use crate::domain::lifecycle::Report;
 use crate::domain::message::QueueName;
 use crate::domain::task::Task;
+use crate::domain::worker::WorkerKey;
 use crate::ops::claim_work::Granted;
 use crate::ops::create_task::{self, CreateTask};
 use crate::ops::messages::{DeleteMessages, DeleteRequest, Deleted, GetMessages, GetRequest};
@@ -167,8 +168,8 @@ impl Queue {
         patience: Duration,
     ) -> Result<Answer, OpError> {
         let queue = self.key(queue).await;
-        let (worker_group, worker_id) = ("group".to_owned(), worker.to_owned());
-        self.line.claim(claim_line::Request { queue, worker_group, worker_id, tasks, patience }).await
+        let worker = WorkerKey { queue, group: "group".to_owned(), id: worker.to_owned() };
+        self.line.claim(claim_line::Request { worker, tasks, patience }).await
     }
 
     /// claimWork for one run that must be there; it counts as delivered.

@@ -10,6 +10,7 @@ use tenure_api::errors::ErrorCode;
 use super::claim_json;
 use crate::batch::claim_line::Request;
 use crate::domain::scopes::Expression;
+use crate::domain::worker::WorkerKey;
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::delivery::carry;
@@ -32,13 +33,12 @@ pub async fn claim_work(app: App, call: Arc<Call>) -> Result<Response, ApiError>
         format!("queue:worker-id:{}/{}", body.worker_group, body.worker_id),
     ]);
     call.authorize(&required)?;
-    let request = Request {
+    let worker = WorkerKey {
         queue: app.queues.make_key(&app.pool, &queue).await?,
-        worker_group: body.worker_group.to_string(),
-        worker_id: body.worker_id.to_string(),
-        tasks: body.tasks,
-        patience: app.claim_work_wait,
+        group: body.worker_group.to_string(),
+        id: body.worker_id.to_string(),
     };
+    let request = Request { worker, tasks: body.tasks, patience: app.claim_work_wait };
     let asked = Instant::now();
     let answer = app.line.claim(request).await?;
     // An error from here on drops the answer, and with it hands the claims back.
