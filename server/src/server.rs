@@ -209,6 +209,9 @@ fn assemble(
     stop: &CancellationToken,
     shutdown: &CancellationToken,
 ) -> App {
+    // Before anything counts.
+    let metrics = telemetry::start_metrics();
+    tasks.spawn(keep_up(metrics.clone(), stop.clone()));
     let (options, pool) = (&database.options, database.pool.clone());
     let (bells, queues, marks) = (Bells::default(), Queues::default(), MarkTable::default());
     let workers = Workers::default();
@@ -229,8 +232,6 @@ fn assemble(
     let me = Uuid::new_v4();
     tasks.spawn(elsewhere::listen(options.clone(), bells.clone(), me, stop.clone()));
     tasks.spawn(elsewhere::notify(pool.clone(), bells.clone(), me, stop.clone()));
-    let metrics = telemetry::start_metrics();
-    tasks.spawn(keep_up(metrics.clone(), stop.clone()));
     let line = claim_line::Parts {
         database: options.clone(),
         pool: pool.clone(),
@@ -242,7 +243,7 @@ fn assemble(
         workers: workers.clone(),
     };
     let reclaim = Reclaim { queues: queues.clone(), pool: pool.clone(), term: settings.claim_timeout, workers };
-    let report = ReportRun { queues: queues.clone(), pool: pool.clone(), bells: bells.clone() };
+    let report = ReportRun { queues: queues.clone(), pool: pool.clone() };
     let get_messages = GetMessages { marks, reservation: settings.poll_reservation };
     let delete_messages = DeleteMessages { visibility: settings.message_visibility };
     let poll_keys = keys.signing_keys(Purpose::PollUrls);
@@ -255,7 +256,7 @@ fn assemble(
         references: OnceLock::new(),
         worker_digests: WorkerDigests::new(&keys),
         authenticator: Authenticator::new(pool.clone(), keys),
-        create: Batcher::start(CreateTask { bells: bells.clone() }, options, &bells, tasks),
+        create: Batcher::start(CreateTask, options, &bells, tasks),
         reclaim: Batcher::start(reclaim, options, &bells, tasks),
         report: Batcher::start(report, options, &bells, tasks),
         status: Batcher::start(ReadStatus, options, &bells, tasks),

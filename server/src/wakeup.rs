@@ -11,8 +11,10 @@ use tokio::sync::{Notify, futures::Notified, oneshot};
 
 use crate::store::worker_removals::Gone;
 
+mod effects;
 mod watched;
 
+pub use effects::Effects;
 pub use watched::{WATCHERS_MAX, Watched, Watcher};
 
 /// The bells of one server.
@@ -90,6 +92,19 @@ impl Bells {
         self.shared.line.ring(queues.clone());
         self.shared.others.ring(queues);
         self.shared.tail.notify_one();
+    }
+
+    /// Notifies everything that waits for what a transaction of this server did, which has committed.
+    pub fn apply(&self, effects: Effects) {
+        let Effects { claimable, resolved, dependents } = effects;
+        self.ring(claimable);
+        if dependents {
+            self.ring_dependencies();
+        }
+        if !resolved.is_empty() {
+            self.watched().ring(resolved);
+            self.ring_resolved();
+        }
     }
 
     /// Another server rang.

@@ -7,6 +7,7 @@ use uuid::Uuid;
 use super::{Context, PassReport, SLICE};
 use crate::store::claims;
 use crate::store::hot::resolve::{self, End, Member};
+use crate::wakeup::Effects;
 
 /// Ends a slice of the claims that have expired.
 pub async fn pass(context: &Context) -> Result<PassReport, sqlx::Error> {
@@ -19,18 +20,17 @@ pub async fn pass(context: &Context) -> Result<PassReport, sqlx::Error> {
     let members: Vec<Member> = due.iter().map(expired).collect();
     // The statement looks at the clock again: a claim that was renewed meanwhile stays.
     let resolved = resolve::resolve(&mut conn, &members).await?;
-    let retried: Vec<i32> = resolved.iter().filter(|row| row.next_reason.is_some()).map(|row| row.queue).collect();
+    let mut effects = Effects::default();
+    for row in &resolved {
+        effects.run_ended(row.id, row.queue, row.next_reason.is_some());
+    }
     let report = PassReport {
         found: due.len(),
         done: resolved.len(),
-        retried: retried.len(),
-        exhausted: resolved.len() - retried.len(),
+        retried: effects.claimable.len(),
+        exhausted: effects.resolved.len(),
         lost_race: due.len() - resolved.len(),
     };
-    context.bells.ring(retried);
-    context.bells.watched().ring(resolved.iter().filter(|row| row.next_reason.is_none()).map(|row| row.id));
-    if report.exhausted > 0 {
-        context.bells.ring_resolved();
-    }
+    context.bells.apply(effects);
     Ok(report)
 }

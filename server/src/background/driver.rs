@@ -98,6 +98,9 @@ impl Driver {
     where
         P: AsyncFn(&Context) -> Result<PassReport, sqlx::Error>,
     {
+        let failures = metrics::counter!("tenure_pass_failures_total", "pass" => self.name);
+        // So that the first failure is seen as an increment.
+        failures.absolute(0);
         let mut failing = false;
         while !self.stop.is_cancelled() {
             let started = Instant::now();
@@ -117,7 +120,7 @@ impl Driver {
                         tracing::error!(pass = self.name, error = %error, "a pass failed and will be tried again");
                     }
                     failing = true;
-                    metrics::counter!("tenure_pass_failures_total", "pass" => self.name).increment(1);
+                    failures.increment(1);
                     AFTER_FAILURE
                 }
             };

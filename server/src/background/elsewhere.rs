@@ -94,6 +94,11 @@ async fn hear(pool: &PgPool, bells: &Bells, me: Uuid, silence: Duration) -> Resu
             tracing::warn!("lost the bells of the other servers, connected again");
             continue;
         };
+        if let Some(worker) = bells::read_leaving(notification.payload()) {
+            // Its own server has waited for the line already.
+            drop(bells.send_away(worker));
+            continue;
+        }
         let (from, queues) = bells::read(notification.payload());
         // A sign of life names no queues, and keeps nobody awake.
         if from != Some(me) && !queues.is_empty() {

@@ -1,6 +1,9 @@
 //! One claim statement, and what happens when its answer is lost.
+//!
+//! Claiming and describing are apart: the statement is run again only if it did nothing, and a claim that was made is in a
+//! guard before anything else can fail.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use sqlx::postgres::PgPool;
@@ -8,14 +11,15 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use super::claim_line::{Parts, Request};
-use super::delivery::{HandBack, Held};
+use super::delivery::{Delivery, HandBack, Held};
 use super::failure::Failure;
 use super::marks::MarkTable;
 use super::session::Session;
+use crate::domain::task::EndedRun;
 use crate::domain::worker::WorkerKey;
 use crate::ops::OpError;
 use crate::ops::claim_work::{Granted, granted};
-use crate::store::hot::claim::{self, Want, Worker};
+use crate::store::hot::claim::{self, Claimed, Want, Worker};
 use crate::store::queues::Queues;
 use crate::store::{claims, session, tasks};
 
@@ -30,6 +34,47 @@ const RECOVERY_MAX: Duration = Duration::from_secs(600);
 pub(super) struct Asked<'a> {
     pub(super) queue: i32,
     pub(super) request: &'a Request,
+}
+
+/// Claims that were made, before anything else is known of them.
+struct Guarded {
+    /// In the order in which they are handed out.
+    made: Vec<Claimed>,
+    /// Of these claims, in the same order.
+    guard: Delivery,
+    /// Queues of which runs were left for want of room.
+    no_room: Vec<i32>,
+}
+
+/// What was found for a queue.
+pub(super) struct Found {
+    /// In the order in which they are handed out, each with the place of its worker among those who asked, from 1.
+    claims: VecDeque<(usize, Granted)>,
+    /// Of these claims, in the same order: whatever is left here is requeued.
+    guard: Delivery,
+    /// Places of workers with a claim that could not be described.
+    failed: HashSet<usize>,
+    /// Whether runs were left for want of room in the answers: the next statement gets them.
+    pub(super) more: bool,
+}
+
+impl Found {
+    fn none(back: &HandBack) -> Self {
+        Self { claims: VecDeque::new(), guard: back.guard(Vec::new()), failed: HashSet::new(), more: false }
+    }
+
+    /// The claims of the worker at this place. An error if there were some and all of them had to be requeued.
+    pub(super) fn take(&mut self, place: usize) -> Result<(Vec<Granted>, Delivery), OpError> {
+        let mut claims = Vec::new();
+        while let Some((_, granted)) = self.claims.pop_front_if(|(of, _)| *of == place) {
+            claims.push(granted);
+        }
+        if claims.is_empty() && self.failed.contains(&place) {
+            return Err(OpError::Unavailable);
+        }
+        let delivery = self.guard.split_first(claims.len());
+        Ok((claims, delivery))
+    }
 }
 
 /// Runs claim statements on a session of its own.
@@ -65,17 +110,21 @@ impl ClaimBatch {
         self.session.close().await;
     }
 
-    /// Claims for everybody; what was found, by queue, in the order in which it is to be handed out.
-    pub(super) async fn run(&mut self, asked: &[Asked<'_>]) -> Result<HashMap<i32, VecDeque<Granted>>, OpError> {
+    /// Claims for all of these; what was found, by queue. What goes wrong after the claims were made requeues them.
+    pub(super) async fn run(&mut self, asked: &[Asked<'_>]) -> Result<HashMap<i32, Found>, OpError> {
         metrics::histogram!("tenure_batch_members", "operation" => "claim").record(asked.len() as f64);
         let started = Instant::now();
         let (wants, workers) = self.wants(asked);
-        let mut result = self.attempt(&wants, &workers).await;
-        if let Err(Failure::Again(_)) = result {
-            result = self.attempt(&wants, &workers).await;
+        let mut claimed = self.claim(&wants, &workers).await;
+        if let Err(Failure::Again(_)) = claimed {
+            claimed = self.claim(&wants, &workers).await;
         }
+        let result = match claimed {
+            Ok(claimed) => Ok(self.describe(claimed, &workers).await),
+            Err(failure) => Err(failure.report("claim")),
+        };
         metrics::histogram!("tenure_batch_seconds", "operation" => "claim").record(started.elapsed());
-        result.map_err(|failure| failure.report("claim"))
+        result
     }
 
     fn wants<'a>(&self, asked: &[Asked<'a>]) -> (Vec<Want>, Vec<Worker<'a>>) {
@@ -102,36 +151,85 @@ impl ClaimBatch {
         (wants, workers)
     }
 
-    async fn attempt(
-        &mut self,
-        wants: &[Want],
-        workers: &[Worker<'_>],
-    ) -> Result<HashMap<i32, VecDeque<Granted>>, Failure> {
+    /// Runs the statement. From here on the claims are in a guard, and the statement is never run again for them.
+    async fn claim(&mut self, wants: &[Want], workers: &[Worker<'_>]) -> Result<Guarded, Failure> {
         let batch = super::claim_line::new_batch();
-        let (pool, queues, term) = (&self.pool, &self.queues, self.term);
-        let result = self
-            .session
-            .run(async |conn| {
-                let mut rows = claim::claim(conn, wants, workers, term, batch).await?;
-                rows.sort_by_key(|row| (row.queue, row.priority, row.ord));
-                let retried: Vec<i64> = rows.iter().filter(|row| row.run > 0).map(|row| row.seq).collect();
-                let mut history = tasks::load_history(conn, &retried).await?;
-                let mut found: HashMap<i32, VecDeque<Granted>> = HashMap::new();
-                for row in rows {
-                    let queue = row.queue;
-                    let name = queues.get_name(pool, queue).await?;
-                    let worker = usize::try_from(row.worker - 1).ok().and_then(|place| workers.get(place));
-                    let worker = worker.ok_or(sqlx::Error::RowNotFound)?;
-                    let ended = history.remove(&row.seq).unwrap_or_default();
-                    found.entry(queue).or_default().push_back(granted(row, name, ended, worker.group, worker.id)?);
-                }
-                Ok(found)
-            })
-            .await;
+        let term = self.term;
+        let result = self.session.run(async |conn| claim::claim(conn, wants, workers, term, batch).await).await;
         if let Err(Failure::Lost(_) | Failure::Fault(_)) = &result {
             self.recover(batch, self.session.backend());
         }
-        result
+        let (mut made, left): (Vec<Claimed>, Vec<Claimed>) =
+            result?.into_iter().partition(|row| row.definition.is_some());
+        made.sort_by_key(|row| (row.queue, row.priority, row.ord));
+        let guard = self.back.guard(made.iter().map(|row| Held { id: row.id, run: row.run }).collect());
+        Ok(Guarded { made, guard, no_room: left.into_iter().map(|row| row.queue).collect() })
+    }
+
+    /// What the workers are told of their claims. A claim that cannot be described is requeued, and its worker is asked to
+    /// try again; the others go out.
+    async fn describe(&mut self, claimed: Guarded, workers: &[Worker<'_>]) -> HashMap<i32, Found> {
+        let Guarded { made, mut guard, no_room } = claimed;
+        let history = self.history(&made).await;
+        let mut found: HashMap<i32, Found> = HashMap::new();
+        for queue in no_room {
+            found.entry(queue).or_insert_with(|| Found::none(&self.back)).more = true;
+        }
+        let mut history = history.unwrap_or_else(|failure| {
+            // Reported once; the claims of first runs need no history.
+            drop(failure.report("describe_claims"));
+            None
+        });
+        for row in made {
+            let own = guard.split_first(1);
+            let (queue, place) = (row.queue, usize::try_from(row.worker).unwrap_or_default());
+            let found = found.entry(queue).or_insert_with(|| Found::none(&self.back));
+            match self.describe_one(row, &mut history, workers).await {
+                Ok(granted) => {
+                    found.claims.push_back((place, granted));
+                    found.guard.join(own);
+                }
+                Err(error) => {
+                    if let Some(error) = error {
+                        tracing::error!(error = %error, "a claim cannot be described; it is requeued");
+                    }
+                    found.failed.insert(place);
+                }
+            }
+        }
+        found
+    }
+
+    /// The runs that ended before these claims, by task; none if nothing of it is needed.
+    async fn history(&mut self, made: &[Claimed]) -> Result<Option<HashMap<i64, Vec<EndedRun>>>, Failure> {
+        let retried: Vec<i64> = made.iter().filter(|row| row.run > 0).map(|row| row.seq).collect();
+        if retried.is_empty() {
+            return Ok(None);
+        }
+        let mut history = self.session.run(async |conn| tasks::load_history(conn, &retried).await).await;
+        if let Err(Failure::Again(_) | Failure::Lost(_)) = history {
+            // A read may be repeated whatever happened to it.
+            history = self.session.run(async |conn| tasks::load_history(conn, &retried).await).await;
+        }
+        history.map(Some)
+    }
+
+    /// An error without a text was reported already.
+    async fn describe_one(
+        &self,
+        row: Claimed,
+        history: &mut Option<HashMap<i64, Vec<EndedRun>>>,
+        workers: &[Worker<'_>],
+    ) -> Result<Granted, Option<sqlx::Error>> {
+        let ended = match history {
+            _ if row.run == 0 => Vec::new(),
+            Some(history) => history.remove(&row.seq).unwrap_or_default(),
+            None => return Err(None),
+        };
+        let name = self.queues.get_name(&self.pool, row.queue).await?;
+        let worker = usize::try_from(row.worker - 1).ok().and_then(|place| workers.get(place));
+        let worker = worker.ok_or(sqlx::Error::RowNotFound)?;
+        Ok(granted(row, name, ended, worker.group, worker.id).map_err(sqlx::Error::from)?)
     }
 
     /// The statement may have committed although its answer was lost: what it claimed is handed back, once the lost

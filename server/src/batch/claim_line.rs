@@ -5,6 +5,7 @@
 //! A worker that is quarantined waits aside, until its patience or its quarantine ends.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use sqlx::postgres::{PgConnectOptions, PgPool};
@@ -13,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use super::claim_batch::{Asked, ClaimBatch};
+use super::claim_batch::{Asked, ClaimBatch, Found};
 use super::delivery::{Delivery, HandBack};
 use super::marks::MarkTable;
 use crate::domain::worker::{Recent, Sight, WorkerKey};
@@ -116,6 +117,7 @@ impl ClaimLine {
             batch: ClaimBatch::new(parts, tasks.clone()),
             lines: HashMap::new(),
             ready: HashSet::new(),
+            first: HashSet::new(),
             patience_ends: Instant::now(),
             stop,
         };
@@ -158,6 +160,8 @@ struct Line {
     lines: HashMap<i32, VecDeque<Waiter>>,
     /// Queues worth trying.
     ready: HashSet<i32>,
+    /// Those of them that are tried first, because the last statement had no room for their runs.
+    first: HashSet<i32>,
     /// When the next one loses patience, or earlier.
     patience_ends: Instant,
     stop: CancellationToken,
@@ -290,7 +294,10 @@ impl Line {
                 self.aside.extend::<VecDeque<_>>(aside);
             }
         }
-        for &queue in &self.ready {
+        let mut ready: Vec<i32> = self.ready.iter().copied().collect();
+        // Queues for which there was no room last time come first, so that they cannot be held up for long.
+        ready.sort_by_key(|queue| !self.first.contains(queue));
+        for queue in ready {
             let Some(line) = self.lines.get(&queue) else { continue };
             for waiter in line {
                 let tasks = usize::from(waiter.request.tasks);
@@ -305,47 +312,66 @@ impl Line {
             self.lines.retain(|_, line| !line.is_empty());
             return;
         }
-        let mut asked_of: HashMap<i32, usize> = HashMap::new();
-        for asked in &asked {
-            *asked_of.entry(asked.queue).or_default() += 1;
+        // The places of each queue's waiters among all who ask, from 1.
+        let mut places: HashMap<i32, Range<usize>> = HashMap::new();
+        for (place, asked) in (1..).zip(&asked) {
+            places.entry(asked.queue).or_insert(place..place).end = place + 1;
         }
+        self.first.clear();
         match self.batch.run(&asked).await {
             Ok(mut found) => {
-                for (queue, asked) in asked_of {
-                    self.hand_out(queue, asked, found.remove(&queue).unwrap_or_default());
+                for (queue, places) in places {
+                    self.hand_out(queue, places, found.remove(&queue));
                 }
             }
             Err(error) => {
-                for (queue, asked) in asked_of {
-                    self.fail(queue, asked, &error);
+                for (queue, places) in places {
+                    self.fail(queue, places.len(), &error);
                 }
             }
         }
     }
 
-    /// Hands the claims of a queue to those at the head of its line: the statement has assigned them in that order.
-    fn hand_out(&mut self, queue: i32, asked: usize, mut found: VecDeque<Granted>) {
+    /// Hands the claims of a queue to those at the head of its line: the statement has assigned them in that order. Who gets
+    /// nothing stays there.
+    fn hand_out(&mut self, queue: i32, places: Range<usize>, found: Option<Found>) {
         let Some(line) = self.lines.get_mut(&queue) else { return };
-        for _ in 0..asked {
-            let Some(waiter) = line.front() else { break };
-            let tasks = usize::from(waiter.request.tasks);
-            let claims: Vec<Granted> = found.drain(..tasks.min(found.len())).collect();
-            if claims.is_empty() {
-                // Nothing was left for this one, and so for nobody behind.
-                self.ready.remove(&queue);
-                return;
-            }
+        let Some(mut found) = found else {
+            self.ready.remove(&queue);
+            return;
+        };
+        let mut waiting: VecDeque<Waiter> = VecDeque::new();
+        for place in places {
             let Some(waiter) = line.pop_front() else { break };
+            let (claims, delivery) = match found.take(place) {
+                Ok((claims, _)) if claims.is_empty() => {
+                    waiting.push_back(waiter);
+                    continue;
+                }
+                Ok(taken) => taken,
+                Err(error) => {
+                    drop(waiter.reply.send(Err(error)));
+                    continue;
+                }
+            };
             #[cfg(feature = "test-util")]
             let claims = crate::breakage::perhaps_twice(claims);
-            let delivery = self.back.guard(claims.iter().map(super::claim_batch::held).collect());
-            // Somebody may have been quarantined while the statement ran: dropping the guard hands the claims back.
+            // The worker may have been quarantined while the statement ran: dropping the guard requeues the claims.
             if self.workers.is_quarantined(waiter.worker()) {
                 self.aside.push(waiter);
                 continue;
             }
-            // If the worker hung up meanwhile, the answer comes back here and its guard hands the claims back.
+            // If the worker hung up meanwhile, the answer comes back here and its guard requeues the claims.
             drop(waiter.reply.send(Ok(Answer { claims, delivery })));
+        }
+        if found.more {
+            self.first.insert(queue);
+        } else if !waiting.is_empty() {
+            // Nothing was left for these, and so for those behind them.
+            self.ready.remove(&queue);
+        }
+        for waiter in waiting.into_iter().rev() {
+            line.push_front(waiter);
         }
         if line.is_empty() {
             self.lines.remove(&queue);

@@ -34,6 +34,18 @@ pub struct Delivery {
 }
 
 impl Delivery {
+    /// The first of these claims apart from the rest, so that each part can have a fate of its own.
+    #[must_use]
+    pub fn split_first(&mut self, count: usize) -> Self {
+        let count = count.min(self.claims.len());
+        Self { claims: self.claims.drain(..count).collect(), back: self.back.clone() }
+    }
+
+    /// Takes over the claims of another guard.
+    pub fn join(&mut self, mut other: Self) {
+        self.claims.append(&mut other.claims);
+    }
+
     /// The answer has been flushed to the worker's connection.
     pub fn delivered(mut self) {
         self.claims.clear();

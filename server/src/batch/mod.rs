@@ -29,7 +29,7 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::ops::OpError;
-use crate::wakeup::Bells;
+use crate::wakeup::{Bells, Effects};
 use failure::Failure;
 use slow_lane::SlowLane;
 
@@ -74,13 +74,13 @@ pub trait Operation: Send + Sync + 'static {
     /// transaction does not skip its own locks.
     fn task(member: &Self::Member) -> Option<Uuid>;
 
-    /// Runs a batch; one verdict for each member. The queues in which it makes something claimable go into `claimable`,
-    /// to be rung for once it has committed.
+    /// Runs a batch; one verdict for each member. What others wait for goes into `effects`, which are applied once it has
+    /// committed.
     fn run(
         &self,
         conn: &mut PgConnection,
         members: &[&Self::Member],
-        claimable: &mut Vec<i32>,
+        effects: &mut Effects,
     ) -> impl Future<Output = Result<Vec<Verdict<Self::Answer>>, sqlx::Error>> + Send;
 
     /// Waits for the locks that made a member miss its batch, and takes them.
@@ -260,13 +260,13 @@ impl<O: Operation> Worker<O> {
     async fn attempt(&mut self, part: &[Job<O>]) -> Result<Vec<Verdict<O::Answer>>, Failure> {
         let members: Vec<&O::Member> = part.iter().map(|job| &job.member).collect();
         let operation = Arc::clone(&self.operation);
-        let mut claimable = Vec::new();
-        let mut result = self.session.run(async |conn| operation.run(conn, &members, &mut claimable).await).await;
+        let mut effects = Effects::default();
+        let mut result = self.session.run(async |conn| operation.run(conn, &members, &mut effects).await).await;
         if let Err(Failure::Again(_)) = result {
-            result = self.session.run(async |conn| operation.run(conn, &members, &mut claimable).await).await;
+            result = self.session.run(async |conn| operation.run(conn, &members, &mut effects).await).await;
         }
         // Each statement has committed by itself, also when one after it failed.
-        self.bells.ring(claimable);
+        self.bells.apply(effects);
         result
     }
 

@@ -10,7 +10,7 @@ use tokio_util::task::TaskTracker;
 use super::failure::Failure;
 use super::{Job, Operation, Session, Verdict};
 use crate::ops::OpError;
-use crate::wakeup::Bells;
+use crate::wakeup::{Bells, Effects};
 
 /// Sessions of the slow lane of an operation.
 const SESSIONS: usize = 2;
@@ -54,15 +54,16 @@ async fn work<O: Operation>(
     loop {
         let Some(job) = inbox.lock().await.recv().await else { break };
         let member = &job.member;
-        let mut claimable = Vec::new();
-        let mut result = session.run(async |conn| alone(&*operation, conn, member, &mut claimable).await).await;
+        let mut effects = Effects::default();
+        let mut result = session.run(async |conn| alone(&*operation, conn, member, &mut effects).await).await;
         // What it waited for was committed after its statement had begun, such as a group that another server made for a
         // task of the same group: a new statement sees it.
         if let Ok(Verdict::Locked) = result {
-            result = session.run(async |conn| alone(&*operation, conn, member, &mut claimable).await).await;
+            result = session.run(async |conn| alone(&*operation, conn, member, &mut effects).await).await;
         }
-        if result.is_ok() {
-            bells.ring(claimable);
+        // After the commit, or after one whose answer was lost.
+        if matches!(result, Ok(_) | Err(Failure::Lost(_))) {
+            bells.apply(effects);
         }
         let answer = match result {
             Ok(Verdict::Done(answer)) => Ok(answer),
@@ -83,11 +84,11 @@ async fn alone<O: Operation>(
     operation: &O,
     conn: &mut PgConnection,
     member: &O::Member,
-    claimable: &mut Vec<i32>,
+    effects: &mut Effects,
 ) -> Result<Verdict<O::Answer>, sqlx::Error> {
     let mut transaction = conn.begin().await?;
     operation.wait(&mut transaction, member).await?;
-    let mut verdicts = operation.run(&mut transaction, &[member], claimable).await?;
+    let mut verdicts = operation.run(&mut transaction, &[member], effects).await?;
     transaction.commit().await?;
     Ok(verdicts.pop().unwrap_or(Verdict::Locked))
 }

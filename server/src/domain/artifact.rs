@@ -10,6 +10,7 @@ use tenure_api::dates::Timestamp;
 use tenure_api::ids::{ContentType, RunId, SlugId, TaskId};
 use tenure_api::states::{ArtifactErrorReason, RunState, StorageType};
 
+use super::json::{self, Unserializable};
 use super::task::{Last, Task, Tenancy};
 
 /// How far in the past `expires` may lie: the clock of a worker may be wrong by as much.
@@ -406,16 +407,16 @@ struct Note<'a> {
     content_type: &'a str,
     last: Option<RunId>,
     place: i16,
+    taken_until: Option<DateTime<Utc>>,
 }
 
 /// What the log keeps of an artifact that can be read from now on: the artifact, and where the task's last run is.
-#[must_use]
-pub fn note(task: &Task, artifact: &Artifact) -> String {
+pub fn note(task: &Task, artifact: &Artifact) -> Result<String, Unserializable> {
     let ended = task.ended.last().map(|ended| ended.run.run);
-    let (last, place) = match &task.last {
-        Last::Unscheduled | Last::Ended => (ended, 0),
-        Last::Pending(open) => (Some(open.run), 1),
-        Last::Running(open, _) => (Some(open.run), 2),
+    let (last, place, taken_until) = match &task.last {
+        Last::Unscheduled | Last::Ended => (ended, 0, None),
+        Last::Pending(open) => (Some(open.run), 1, None),
+        Last::Running(open, tenancy) => (Some(open.run), 2, Some(tenancy.taken_until)),
     };
     let note = Note {
         storage_type: artifact.details.storage_type(),
@@ -424,8 +425,9 @@ pub fn note(task: &Task, artifact: &Artifact) -> String {
         content_type: &artifact.content_type,
         last,
         place,
+        taken_until,
     };
-    serde_json::to_string(&note).unwrap_or_default()
+    json::text(&note)
 }
 
 #[cfg(test)]

@@ -10,6 +10,8 @@ use tenure_api::ids::{ProjectId, SchedulerId, TaskGroupId, TaskId, TaskQueueId};
 use tenure_api::states::{Priority, Requires};
 use uuid::Uuid;
 
+use super::json::{self, Unserializable};
+
 /// Dependencies that one task may have.
 pub const DEPENDENCIES_MAX: usize = 10_000;
 /// Routes that one task may have.
@@ -48,6 +50,14 @@ pub enum Unacceptable {
     Schema(String),
     /// Fields contradict each other or break a rule.
     Rule(String),
+    /// It is acceptable, and still we cannot write it down: a fault of ours.
+    Unserializable(Unserializable),
+}
+
+impl From<Unserializable> for Unacceptable {
+    fn from(error: Unserializable) -> Self {
+        Self::Unserializable(error)
+    }
 }
 
 /// A task that may be stored: checked, complete.
@@ -79,6 +89,10 @@ pub struct NewTask {
     pub scopes: Vec<String>,
     /// Extra routing keys of its events.
     pub routes: Vec<String>,
+    /// The scopes, as JSON text.
+    pub scopes_text: String,
+    /// The routes, as JSON text.
+    pub routes_text: String,
     /// The tags, as JSON text.
     pub tags: String,
     /// JSON text of the definition, as it will be given back.
@@ -125,12 +139,14 @@ impl NewTask {
             group_expires: group_expires(expires),
             scopes: request.scopes.clone(),
             routes: request.routes.clone(),
-            tags: serde_json::to_string(&request.tags).unwrap_or_default(),
+            scopes_text: json::text(&request.scopes)?,
+            routes_text: json::text(&request.routes)?,
+            tags: json::text(&request.tags)?,
             definition: String::new(),
             dependencies: request.dependencies.iter().map(|id| id.uuid()).collect(),
             requires: request.requires.unwrap_or(Requires::AllCompleted),
         };
-        task.definition = definition(&task, request);
+        task.definition = definition(&task, request)?;
         Ok(task)
     }
 
@@ -152,7 +168,7 @@ fn group_expires(task_expires: DateTime<Utc>) -> DateTime<Utc> {
     if rounded.year() > task_expires.year() && task_expires.year() == LAST_YEAR { task_expires } else { rounded }
 }
 
-fn definition(task: &NewTask, request: &CreateTaskRequest<'_>) -> String {
+fn definition(task: &NewTask, request: &CreateTaskRequest<'_>) -> Result<String, Unserializable> {
     let empty = serde_json::value::RawValue::from_string("{}".to_owned()).ok();
     let definition = TaskDefinition {
         provisioner_id: task.queue.provisioner_id(),
@@ -175,7 +191,7 @@ fn definition(task: &NewTask, request: &CreateTaskRequest<'_>) -> String {
         tags: &request.tags,
         extra: request.extra.or(empty.as_deref()).unwrap_or(request.payload),
     };
-    serde_json::to_string(&definition).unwrap_or_default()
+    json::text(&definition)
 }
 
 fn queue(request: &CreateTaskRequest<'_>) -> Result<TaskQueueId, Unacceptable> {
@@ -316,6 +332,65 @@ fn list(ids: &[TaskId]) -> String {
         text.push_str(&format!(" and {more} more"));
     }
     text
+}
+
+/// A group that exists.
+#[derive(Debug, Clone, Copy)]
+pub struct GroupOwner<'a> {
+    /// Whose tasks it takes.
+    pub scheduler: &'a str,
+    /// Since when it takes no more.
+    pub sealed: Option<DateTime<Utc>>,
+}
+
+/// Why the create statement left a task out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unmade {
+    /// It exists, and was created by the same request.
+    Repeat,
+    /// What exists forbids it; the message says what.
+    Conflict(String),
+    /// The request breaks a rule; the message says which.
+    Input(String),
+    /// Nothing speaks against it now: something changed between the two statements.
+    Unclear,
+}
+
+/// Why the create statement left a task out, from what there is: the stored task of this id, with its definition and the
+/// priority that it has now, the group, and what the task waits for.
+#[must_use]
+pub fn why_unmade(
+    task: &NewTask,
+    stored: Option<(&str, Priority)>,
+    group: Option<GroupOwner<'_>>,
+    awaited: &[(TaskId, Awaited)],
+    now: DateTime<Utc>,
+) -> Unmade {
+    if let Some((stored, priority)) = stored {
+        // A caller who has read the task sends what it was shown.
+        let repeated = same_definition(stored, &task.definition)
+            || same_definition(&shown_definition(stored.to_owned(), priority), &task.definition);
+        return if repeated {
+            Unmade::Repeat
+        } else {
+            Unmade::Conflict(format!("task {} exists already with another definition; choose another taskId", task.id))
+        };
+    }
+    if let Some(refusal) = date_refusal(task, now) {
+        return Unmade::Input(refusal);
+    }
+    match group {
+        Some(owner) if owner.scheduler != task.scheduler.as_str() => Unmade::Conflict(format!(
+            "task group {} belongs to schedulerId {}; all of its tasks must have that one",
+            task.group, owner.scheduler
+        )),
+        Some(GroupOwner { sealed: Some(_), .. }) => {
+            Unmade::Conflict(format!("task group {} is sealed; no task can be added", task.group))
+        }
+        Some(GroupOwner { sealed: None, .. }) | None => {
+            dependency_refusal(task, awaited).map_or(Unmade::Unclear, Unmade::Input)
+        }
+    }
 }
 
 /// Whether two definitions say the same, whatever their spacing and the order of their keys.

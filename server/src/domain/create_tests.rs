@@ -18,6 +18,7 @@ fn read(body: &Value) -> Result<NewTask, String> {
     let request: CreateTaskRequest<'_> = serde_json::from_str(&text).map_err(|e| e.to_string())?;
     NewTask::from_request(ID.parse().unwrap(), &request).map_err(|refusal| match refusal {
         Unacceptable::Schema(message) | Unacceptable::Rule(message) => message,
+        Unacceptable::Unserializable(error) => error.to_string(),
     })
 }
 

@@ -1,5 +1,9 @@
 //! Rendering of events. The outbox keeps a few numbers for each transition; exchange, routing key and payload are made
 //! when the log is read, and show the task as it was right after the transition.
+//!
+//! An event never changes while it can be read. Of the task as it is now, rendering may use what never changes (ids, dates,
+//! runs that have ended, who claimed a run and when); what does change (priority, retries left, the end of a claim, a
+//! group's expiry) stands in the transition.
 
 mod after;
 mod exchange;
@@ -104,6 +108,8 @@ pub struct Transition {
     pub run: RunId,
     /// Retries left afterwards.
     pub retries_left: u16,
+    /// The task's priority afterwards; none in what releases stored that did not keep it, and of groups.
+    pub priority: Option<Priority>,
     /// When.
     pub at: DateTime<Utc>,
     /// For a claim: when it ended unless renewed.
@@ -119,6 +125,9 @@ struct PriorityChange {
     new: i16,
     /// Where the task was: 0 unscheduled, 1 pending, 2 running.
     place: i16,
+    /// When the claim ended then, if the task was running.
+    #[serde(default, rename = "takenUntil")]
+    taken_until: Option<DateTime<Utc>>,
 }
 
 /// What an event about an artifact says besides.
@@ -133,6 +142,9 @@ struct ArtifactNote {
     last: Option<RunId>,
     /// Where that was: 0 resolved, 1 pending, 2 running.
     place: i16,
+    /// When its claim ended then, if it was running.
+    #[serde(default)]
+    taken_until: Option<DateTime<Utc>>,
 }
 
 /// What an event about a group, and not about one of its tasks, says.
@@ -153,8 +165,8 @@ pub struct Subject {
     pub task: Task,
     /// Its group as it is now.
     pub group: Group,
-    /// JSON text of its routes.
-    pub routes: String,
+    /// Its routes.
+    pub routes: Vec<String>,
     /// JSON text of its tags.
     pub tags: Box<RawValue>,
 }
@@ -281,14 +293,15 @@ pub fn render(transition: &Transition, subject: Option<&Subject>, position: i64)
                 group_event(transition, details_of(transition)?, exchange, position)
             }
             (Kind::GroupResolved, Some(Subject { group, .. })) => {
-                let details = GroupDetails {
+                // Rows of releases that did not keep them have no details.
+                let details = details_of(transition).unwrap_or_else(|| GroupDetails {
                     id: group.id.uuid().to_string(),
                     scheduler: group.scheduler.clone(),
                     expires: group.expires,
                     sealed: group.sealed.filter(|sealed| *sealed <= transition.at),
                     new: None,
                     affected: None,
-                };
+                });
                 group_event(transition, details, exchange, position)
             }
             (_, Some(subject)) => Some(render_one(transition, subject, exchange, position)),
@@ -340,7 +353,6 @@ fn render_one(transition: &Transition, subject: &Subject, exchange: Exchange, po
         "_".to_owned(),
     ]
     .join(".");
-    let routes: Vec<String> = serde_json::from_str(&subject.routes).unwrap_or_default();
     let change: Option<PriorityChange> =
         if transition.kind == Kind::Reprioritised { details_of(transition) } else { None };
     let artifact: Option<ArtifactNote> =
@@ -350,7 +362,7 @@ fn render_one(transition: &Transition, subject: &Subject, exchange: Exchange, po
         time: Timestamp::new(transition.at),
         exchange: exchange.name(),
         routing_key,
-        cc: routes.into_iter().map(|route| format!("route.{route}")).collect(),
+        cc: subject.routes.iter().map(|route| format!("route.{route}")).collect(),
         payload: Payload::Task(Box::new(TaskPayload {
             version: 1,
             status: task.status(),

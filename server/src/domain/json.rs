@@ -4,10 +4,21 @@
 use std::collections::HashSet;
 use std::fmt;
 
+use serde::Serialize;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
 /// How deeply arrays and objects may be nested in a body.
 pub const DEPTH_MAX: u16 = 100;
+
+/// Something of ours that cannot be written as JSON. Storing what is left of it would lose the rest.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("a value cannot be written as JSON: {0}")]
+pub struct Unserializable(String);
+
+/// A value as JSON text.
+pub fn text(value: &impl Serialize) -> Result<String, Unserializable> {
+    serde_json::to_string(value).map_err(|error| Unserializable(error.to_string()))
+}
 
 /// Checks a JSON text; the error is the parser's, with line and column.
 pub fn check(text: &[u8]) -> Result<(), serde_json::Error> {
@@ -111,6 +122,18 @@ mod tests {
         check(nested(usize::from(DEPTH_MAX)).as_bytes()).unwrap();
         assert!(check(nested(usize::from(DEPTH_MAX) + 1).as_bytes()).is_err());
         assert!(check(nested(1_000_000).as_bytes()).is_err());
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_an_error_and_not_an_empty_text() {
+        struct Broken;
+        impl Serialize for Broken {
+            fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+                Err(serde::ser::Error::custom("broken"))
+            }
+        }
+        assert_eq!(text(&["a"]).unwrap(), r#"["a"]"#);
+        assert_eq!(text(&Broken).unwrap_err().to_string(), "a value cannot be written as JSON: broken");
     }
 
     #[test]

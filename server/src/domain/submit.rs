@@ -136,6 +136,7 @@ fn at(several: bool, entry: usize, error: Unacceptable) -> Unacceptable {
     match error {
         Unacceptable::Schema(message) => Unacceptable::Schema(place + &message),
         Unacceptable::Rule(message) => Unacceptable::Rule(place + &message),
+        unserializable @ Unacceptable::Unserializable(_) => unserializable,
     }
 }
 

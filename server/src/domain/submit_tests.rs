@@ -29,6 +29,7 @@ fn read(body: &Value) -> Result<Graph, String> {
     };
     graph.map_err(|error| match error {
         Unacceptable::Schema(message) | Unacceptable::Rule(message) => message,
+        Unacceptable::Unserializable(error) => error.to_string(),
     })
 }
 

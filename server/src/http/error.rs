@@ -17,6 +17,7 @@ use crate::domain::create::Unacceptable;
 use crate::domain::json;
 use crate::ops::OpError;
 use crate::store::clients::ClientError;
+use crate::store::failure::classify;
 
 /// Seconds after which a 503 may be tried again.
 const RETRY_SECONDS: &str = "1";
@@ -163,18 +164,11 @@ impl From<OpError> for ApiError {
 impl From<sqlx::Error> for ApiError {
     /// A cold statement failed. Whether the database is away or we are wrong, nothing was left half-done.
     fn from(error: sqlx::Error) -> Self {
-        match &error {
-            sqlx::Error::Decode(_) | sqlx::Error::ColumnDecode { .. } | sqlx::Error::RowNotFound => {
-                Self::internal(&error.to_string())
-            }
-            sqlx::Error::Database(cause) if cause.code().is_some_and(|code| code.starts_with("42")) => {
-                Self::internal(&error.to_string())
-            }
-            _ => {
-                tracing::warn!(error = %error, "a statement failed, its caller is asked to try again");
-                Self::unavailable("the database did not answer; send the request again")
-            }
+        if !classify(&error).is_worth_a_retry() {
+            return Self::internal(&error.to_string());
         }
+        tracing::warn!(error = %error, "a statement failed, its caller is asked to try again");
+        Self::unavailable("the database did not answer; send the request again")
     }
 }
 
@@ -190,6 +184,9 @@ impl From<AuthError> for ApiError {
             AuthError::Failure(failure) => failure.into(),
             AuthError::Lookup(ref cause) => {
                 let source = std::error::Error::source(&**cause).map(tracing::field::display);
+                if !cause.is_worth_a_retry() {
+                    return Self::internal(&format!("{cause}: {}", source.map_or_else(String::new, |s| s.to_string())));
+                }
                 tracing::warn!(error = %cause, cause = source, "clients or roles could not be looked up");
                 Self::unavailable(error.to_string())
             }
@@ -217,6 +214,7 @@ impl From<Unacceptable> for ApiError {
         match error {
             Unacceptable::Schema(message) => Self::new(ErrorCode::InputValidationError, format!("the body: {message}")),
             Unacceptable::Rule(message) => Self::new(ErrorCode::InputError, message),
+            Unacceptable::Unserializable(error) => Self::internal(&error.to_string()),
         }
     }
 }

@@ -39,6 +39,7 @@ pub fn granted(
         reason: columns.reason_created(row.reason_created)?,
         scheduled: row.scheduled,
     };
+    let definition = row.definition.ok_or_else(|| columns.unfit("definition", 0))?;
     let tenancy = Tenancy {
         worker_group: worker_group.to_owned(),
         worker_id: worker_id.to_owned(),
@@ -49,7 +50,7 @@ pub fn granted(
         run: open.run,
         now: row.started,
         scopes: row.scopes,
-        definition: Some(shown_definition(row.definition, columns.priority(row.priority)?)),
+        definition: Some(shown_definition(definition, columns.priority(row.priority)?)),
         task: Task {
             id: columns.slug("id", row.id)?,
             seq: row.seq,

@@ -7,6 +7,7 @@ use tenure_api::ids::{RunId, SlugId, TaskId};
 
 use super::OpError;
 use crate::domain::artifact::{self, Artifact, Refusal, Stored};
+use crate::domain::json::Unserializable;
 use crate::domain::task::{Task, Tenancy};
 use crate::store::artifacts::{self, Told};
 use crate::store::tasks;
@@ -58,7 +59,7 @@ pub async fn create(pool: &PgPool, bells: &Bells, place: Place, asked: Artifact)
     let artifact = decision.artifact;
     let storage_type = artifact.details.storage_type();
     let is_told = decision.changed && artifact::is_told_at_creation(storage_type);
-    let told = is_told.then(|| told(&task, &artifact));
+    let told = is_told.then(|| told(&task, &artifact)).transpose()?;
     let removable = artifact::removable(storage_type, artifact.expires, now);
     let present = artifact::is_present_at_creation(storage_type);
     let stored = Stored { artifact, present, removable };
@@ -83,15 +84,15 @@ pub async fn finish(pool: &PgPool, bells: &Bells, place: Place, name: &str, uplo
     let object = artifacts::lock_object(&mut transaction, &object_name).await?;
     let news = artifact::finish(stored.as_ref(), upload, object).map_err(|refusal| refused(refusal, place, name))?;
     let Some(Stored { artifact, .. }) = stored.filter(|_| news) else { return Ok(()) };
-    artifacts::finish(&mut transaction, task.seq, place.run, name, &told(&task, &artifact)).await?;
+    artifacts::finish(&mut transaction, task.seq, place.run, name, &told(&task, &artifact)?).await?;
     artifacts::keep_object(&mut transaction, &object_name, artifact.expires).await?;
     transaction.commit().await?;
     bells.ring_events();
     Ok(())
 }
 
-fn told(task: &Task, artifact: &Artifact) -> Told {
-    Told { retries_left: task.retries_left, note: artifact::note(task, artifact) }
+fn told(task: &Task, artifact: &Artifact) -> Result<Told, Unserializable> {
+    Ok(Told { retries_left: task.retries_left, priority: task.priority, note: artifact::note(task, artifact)? })
 }
 
 /// What a refusal of the rules means to whoever asked.

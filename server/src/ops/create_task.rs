@@ -1,5 +1,6 @@
 //! createTask: store what is new; answer exact repeats as if they were the first; say why the rest is refused.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use sqlx::{Connection, PgConnection};
@@ -7,21 +8,18 @@ use uuid::Uuid;
 
 use super::OpError;
 use crate::batch::{Operation, Verdict};
-use crate::domain::create::{Awaited, NewTask, date_refusal, dependency_refusal, same_definition, shown_definition};
+use crate::domain::create::{Awaited, GroupOwner, NewTask, Unmade, dependency_refusal, why_unmade};
 use crate::domain::task::{Last, OpenRun, Task};
 use crate::store::dependencies::{self, Edge, Required, Wanted};
 use crate::store::groups;
-use crate::store::hot::create::{self, Created, Member};
-use crate::store::tasks::{self, Loaded};
-use crate::wakeup::Bells;
+use crate::store::hot::create::{self, Created, Look, Member, Names};
+use crate::store::tasks;
+use crate::wakeup::Effects;
 use tenure_api::ids::{RunId, TaskId};
 use tenure_api::states::{ReasonCreated, Requires};
 
 /// The operation.
-pub struct CreateTask {
-    /// Rung for what has dependencies.
-    pub bells: Bells,
-}
+pub struct CreateTask;
 
 /// A task to create, and the key of its queue.
 #[derive(Debug)]
@@ -54,7 +52,7 @@ impl Operation for CreateTask {
         &self,
         conn: &mut PgConnection,
         members: &[&Request],
-        claimable: &mut Vec<i32>,
+        effects: &mut Effects,
     ) -> Result<Vec<Verdict<Task>>, sqlx::Error> {
         let mut awaited = Vec::new();
         let stored = if members.iter().all(|member| member.task.dependencies.is_empty()) {
@@ -63,20 +61,25 @@ impl Operation for CreateTask {
             create::create(conn, &batch).await?
         } else {
             let (stored, found) = create_waiting(conn, members).await?;
-            self.bells.ring_dependencies();
+            effects.dependents = true;
             awaited = found;
             stored
         };
-        claimable.extend(stored.iter().filter(|row| !row.waits).map(|row| members[row.member].queue));
+        effects.claimable.extend(stored.iter().filter(|row| !row.waits).map(|row| members[row.member].queue));
         let mut verdicts: Vec<Option<Verdict<Task>>> = members.iter().map(|_| None).collect();
         for row in stored {
             verdicts[row.member] = Some(Verdict::Done(new_task(&members[row.member].task, &row)));
         }
-        for (place, (verdict, member)) in verdicts.iter_mut().zip(members).enumerate() {
-            if verdict.is_none() {
-                let awaited = awaited.get(place).map_or(&[][..], Vec::as_slice);
-                *verdict = Some(diagnose(conn, &member.task, awaited).await?);
-            }
+        let missing: Vec<usize> = (0..members.len()).filter(|&place| verdicts[place].is_none()).collect();
+        let tasks: Vec<Unstored<'_>> = missing
+            .iter()
+            .map(|&place| Unstored {
+                task: &members[place].task,
+                awaited: awaited.get(place).map_or(&[][..], Vec::as_slice),
+            })
+            .collect();
+        for (place, verdict) in missing.into_iter().zip(diagnose(conn, &tasks).await?) {
+            verdicts[place] = Some(verdict);
         }
         Ok(verdicts.into_iter().flatten().collect())
     }
@@ -173,41 +176,50 @@ fn awaited(task: &NewTask, required: &[Required]) -> Waits {
     required.iter().filter_map(|row| Some((TaskId::from_uuid(row.id)?, found(row)))).collect()
 }
 
-/// Why a task was not stored.
+/// A task that the statement left out, and what it waits for.
+pub(super) struct Unstored<'a> {
+    /// The task.
+    pub(super) task: &'a NewTask,
+    /// What it waits for.
+    pub(super) awaited: &'a [(TaskId, Awaited)],
+}
+
+/// Why tasks were not stored, in their order: one statement for all of them, and one read for those that are repeats.
 pub(super) async fn diagnose(
     conn: &mut PgConnection,
-    task: &NewTask,
-    awaited: &[(TaskId, Awaited)],
-) -> Result<Verdict<Task>, sqlx::Error> {
-    let id = task.id.uuid();
-    if let Some((stored, priority)) = tasks::find_definition_and_priority(conn, id).await? {
-        // Whoever read the task sends what was shown to him.
-        let repeated = same_definition(&stored, &task.definition)
-            || same_definition(&shown_definition(stored, priority), &task.definition);
-        if !repeated {
-            return Ok(Verdict::Refused(OpError::Conflict(format!(
-                "task {} exists already with another definition; choose another taskId",
-                task.id
-            ))));
+    unstored: &[Unstored<'_>],
+) -> Result<Vec<Verdict<Task>>, sqlx::Error> {
+    let mut found: Vec<Option<Unmade>> = unstored.iter().map(|_| None).collect();
+    let mut unread: Vec<usize> = (0..unstored.len()).collect();
+    // More than once only where the stored definitions are large.
+    while !unread.is_empty() {
+        let names: Vec<Names> = unread
+            .iter()
+            .map(|&place| Names { task: unstored[place].task.id.uuid(), group: unstored[place].task.group.uuid() })
+            .collect();
+        for look in create::look(conn, &names).await? {
+            let place = unread[look.member];
+            found[place] = Some(unmade(&unstored[place], look));
         }
-        let known: Option<Loaded> = tasks::load(conn, &[id]).await?.remove(&id);
-        return Ok(known.map_or(Verdict::Locked, |known| Verdict::Done(known.task)));
+        unread.retain(|&place| found[place].is_none());
     }
-    if let Some(refusal) = date_refusal(task, crate::store::clock::get_now(conn).await?) {
-        return Ok(Verdict::Refused(OpError::Input(refusal)));
-    }
-    let group = task.group;
-    match tasks::find_group(conn, group.uuid()).await? {
-        Some((scheduler, _)) if scheduler != task.scheduler.as_str() => Ok(Verdict::Refused(OpError::Conflict(
-            format!("task group {group} belongs to schedulerId {scheduler}; all of its tasks must have that one"),
-        ))),
-        Some((_, Some(_))) => {
-            Ok(Verdict::Refused(OpError::Conflict(format!("task group {group} is sealed; no task can be added"))))
+    let repeats = unstored.iter().zip(&found).filter(|(_, why)| matches!(why, Some(Unmade::Repeat)));
+    let repeats: Vec<Uuid> = repeats.map(|(unstored, _)| unstored.task.id.uuid()).collect();
+    let mut known = if repeats.is_empty() { HashMap::new() } else { tasks::load(conn, &repeats).await? };
+    let verdict = |(unstored, why): (&Unstored<'_>, Option<Unmade>)| match why {
+        Some(Unmade::Repeat) => {
+            known.remove(&unstored.task.id.uuid()).map_or(Verdict::Locked, |known| Verdict::Done(known.task))
         }
-        Some((_, None)) | None => Ok(match dependency_refusal(task, awaited) {
-            Some(refusal) => Verdict::Refused(OpError::Input(refusal)),
-            // The group was made by another server at the same moment: once more.
-            None => Verdict::Locked,
-        }),
-    }
+        Some(Unmade::Conflict(message)) => Verdict::Refused(OpError::Conflict(message)),
+        Some(Unmade::Input(message)) => Verdict::Refused(OpError::Input(message)),
+        // The group was made by another server at the same moment: once more.
+        Some(Unmade::Unclear) | None => Verdict::Locked,
+    };
+    Ok(unstored.iter().zip(found).map(verdict).collect())
+}
+
+fn unmade(unstored: &Unstored<'_>, look: Look) -> Unmade {
+    let stored = look.stored.as_ref().map(|stored| (stored.definition.as_str(), stored.priority));
+    let group = look.group.as_ref().map(|group| GroupOwner { scheduler: &group.scheduler, sealed: group.sealed });
+    why_unmade(unstored.task, stored, group, unstored.awaited, look.now)
 }

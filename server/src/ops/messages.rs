@@ -14,6 +14,7 @@ use crate::batch::{Operation, Verdict};
 use crate::domain::message::{DEQUEUES_ALARMING, MessageId, QueueName, Receipt, Refusal, check};
 use crate::store::hot::messages::{self as hot, Deletion, Got, Want};
 use crate::store::messages;
+use crate::wakeup::Effects;
 
 /// What a message counts for against a batch's bytes, so that one statement hides a thousand at most.
 const MESSAGE_WEIGHT: usize = 4 << 10;
@@ -66,7 +67,7 @@ impl Operation for GetMessages {
         &self,
         conn: &mut PgConnection,
         members: &[&GetRequest],
-        _: &mut Vec<i32>,
+        _: &mut Effects,
     ) -> Result<Vec<Verdict<Messages>>, sqlx::Error> {
         let mut slots: BTreeMap<(i32, i16), Vec<i32>> = BTreeMap::new();
         for (place, member) in (1..).zip(members) {
@@ -176,7 +177,7 @@ impl Operation for DeleteMessages {
         &self,
         conn: &mut PgConnection,
         members: &[&DeleteRequest],
-        claimable: &mut Vec<i32>,
+        effects: &mut Effects,
     ) -> Result<Vec<Verdict<Deleted>>, sqlx::Error> {
         let batch: Vec<Deletion> = members
             .iter()
@@ -194,7 +195,7 @@ impl Operation for DeleteMessages {
             let member = members[outcome.member];
             verdicts[outcome.member] = match check(outcome.known, member.receipt) {
                 _ if outcome.deleted => {
-                    claimable.push(member.queue.queue);
+                    effects.claimable.push(member.queue.queue);
                     metrics::counter!("tenure_messages_total", "what" => "deleted_unclaimed").increment(1);
                     Verdict::Done(Ok(()))
                 }

@@ -25,6 +25,7 @@ pub mod workers;
 
 use std::sync::Arc;
 
+use crate::domain::json::Unserializable;
 use crate::domain::lifecycle::{RUNS_MAX, Refusal};
 
 /// Why an operation did not do what it was asked for.
@@ -71,6 +72,12 @@ impl From<sqlx::Error> for OpError {
     /// An ordinary transaction failed; nothing of it was kept.
     fn from(error: sqlx::Error) -> Self {
         crate::batch::cold_failure(error)
+    }
+}
+
+impl From<Unserializable> for OpError {
+    fn from(error: Unserializable) -> Self {
+        Self::Internal(Arc::new(sqlx::Error::Encode(Box::new(error))))
     }
 }
 

@@ -16,6 +16,7 @@ use crate::store::decode::Row;
 use crate::store::hot::reclaim::{self, Member, Renewed};
 use crate::store::queues::Queues;
 use crate::store::{claims, tasks};
+use crate::wakeup::Effects;
 use crate::workers::Workers;
 
 /// The operation.
@@ -60,7 +61,7 @@ impl Operation for Reclaim {
         &self,
         conn: &mut PgConnection,
         members: &[&Request],
-        _: &mut Vec<i32>,
+        _: &mut Effects,
     ) -> Result<Vec<Verdict<Granted>>, sqlx::Error> {
         let batch: Vec<Member> = members
             .iter()

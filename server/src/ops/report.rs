@@ -4,15 +4,18 @@ use sqlx::{PgConnection, PgPool};
 use tenure_api::ids::{RunId, TaskId};
 use uuid::Uuid;
 
+use super::worker_removed::LINE_PATIENCE;
 use super::{OpError, refused};
 use crate::batch::{Operation, Verdict};
 use crate::domain::lifecycle::{Event, Refusal, Report, apply};
 use crate::domain::task::{EndedRun, Last, OpenRun, Task, Tenancy};
+use crate::store::bells::notify_leaving;
 use crate::store::decode::Row;
 use crate::store::hot::resolve::{self, End, Member, Resolved};
 use crate::store::queues::Queues;
+use crate::store::worker_removals::Gone;
 use crate::store::{claims, tasks};
-use crate::wakeup::Bells;
+use crate::wakeup::{Bells, Effects};
 
 /// The operation.
 pub struct ReportRun {
@@ -20,8 +23,6 @@ pub struct ReportRun {
     pub queues: Queues,
     /// For names of queues.
     pub pool: PgPool,
-    /// Rung for what was resolved.
-    pub bells: Bells,
 }
 
 /// A report.
@@ -56,7 +57,7 @@ impl Operation for ReportRun {
         &self,
         conn: &mut PgConnection,
         members: &[&Request],
-        claimable: &mut Vec<i32>,
+        effects: &mut Effects,
     ) -> Result<Vec<Verdict<Task>>, sqlx::Error> {
         let batch: Vec<Member> = members
             .iter()
@@ -67,9 +68,8 @@ impl Operation for ReportRun {
             })
             .collect();
         let resolved = resolve::resolve(conn, &batch).await?;
-        claimable.extend(resolved.iter().filter(|row| row.next_reason.is_some()).map(|row| row.queue));
-        if resolved.iter().any(|row| row.next_reason.is_none()) {
-            self.bells.ring_resolved();
+        for row in &resolved {
+            effects.run_ended(row.id, row.queue, row.next_reason.is_some());
         }
         let retried: Vec<i64> = resolved.iter().filter(|row| row.run > 0).map(|row| row.seq).collect();
         let mut history = tasks::load_history(conn, &retried).await?;
@@ -138,6 +138,28 @@ impl ReportRun {
             ended,
         })
     }
+}
+
+/// A worker is about to report worker-shutdown for this run: whatever still waits for work in its name, at this server and
+/// at the others, ends empty. Otherwise it would get its own task again at once, and lose another retry.
+pub async fn stop_waiting(
+    pool: &PgPool,
+    queues: &Queues,
+    bells: &Bells,
+    known: &Task,
+    run: RunId,
+) -> Result<(), OpError> {
+    let Last::Running(open, tenancy) = &known.last else { return Ok(()) };
+    let Some(queue) = queues.find_key(pool, &known.queue).await? else { return Ok(()) };
+    if open.run != run {
+        return Ok(());
+    }
+    let Tenancy { worker_group, worker_id, .. } = tenancy.clone();
+    let worker = Gone { queue, worker_group, worker_id };
+    // The other servers hear of it before they can hear of the run that the report makes claimable.
+    notify_leaving(pool, &worker).await?;
+    drop(tokio::time::timeout(LINE_PATIENCE, bells.send_away(worker)).await);
+    Ok(())
 }
 
 fn diagnose(member: &Request, known: Option<tasks::Loaded>) -> Verdict<Task> {

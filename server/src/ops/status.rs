@@ -8,6 +8,7 @@ use super::OpError;
 use crate::batch::{Operation, Verdict};
 use crate::domain::task::Task;
 use crate::store::tasks;
+use crate::wakeup::Effects;
 
 /// The operation.
 pub struct ReadStatus;
@@ -33,7 +34,7 @@ impl Operation for ReadStatus {
         &self,
         conn: &mut PgConnection,
         members: &[&TaskId],
-        _: &mut Vec<i32>,
+        _: &mut Effects,
     ) -> Result<Vec<Verdict<Task>>, sqlx::Error> {
         let ids: Vec<Uuid> = members.iter().map(|id| id.uuid()).collect();
         let mut known = tasks::load(conn, &ids).await?;

@@ -10,12 +10,13 @@ use tenure_api::states::Requires;
 use uuid::Uuid;
 
 use super::OpError;
-use super::create_task::{diagnose, new_task};
+use super::create_task::{Unstored, diagnose, new_task};
 use crate::batch::Verdict;
 use crate::domain::create::{Awaited, NewTask, dependency_refusal};
 use crate::domain::submit::Graph;
 use crate::domain::task::Task;
 use crate::store::dependencies::{self, Edge, Required, Wanted};
+use crate::store::failure::{Class, classify};
 use crate::store::hot::create::{self, Created, Member};
 use crate::store::idempotency::{self, Keyed, Known};
 use crate::store::{groups, queues, session, tasks};
@@ -53,7 +54,7 @@ pub async fn submit(pool: &PgPool, bells: &Bells, graph: &Graph, key: Option<&Ke
             Ok(Some(submitted)) => return Ok(submitted),
             Ok(None) => {}
             Err(Trouble::Refused(error)) => return Err(error),
-            Err(Trouble::Database(error)) if !is_contention(&error) => return Err(error.into()),
+            Err(Trouble::Database(error)) if classify(&error) != Class::Contention => return Err(error.into()),
             Err(Trouble::Database(error)) => {
                 tracing::debug!(error = %error, "a submission met a lock and is tried again");
             }
@@ -72,12 +73,6 @@ impl From<sqlx::Error> for Trouble {
     fn from(error: sqlx::Error) -> Self {
         Self::Database(error)
     }
-}
-
-/// A deadlock, or a lock that was not given in time: nothing happened.
-fn is_contention(error: &sqlx::Error) -> bool {
-    let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
-    code.is_some_and(|code| code.starts_with("40") || code.starts_with("55"))
 }
 
 /// One transaction; none if another server was faster with something and a new look is needed.
@@ -197,16 +192,20 @@ impl Plan {
 /// Every task of the submission: stored now, or a repeat of one that is there. The first that is neither is the reason
 /// why the whole is refused.
 async fn answers(transaction: &mut PgConnection, graph: &Graph, plan: &Plan) -> Result<Option<Vec<Task>>, Trouble> {
+    let entries = || graph.entries.iter().enumerate();
+    let unstored: Vec<Unstored<'_>> = entries()
+        .filter(|(n, _)| !plan.stored.contains_key(n))
+        .map(|(n, entry)| Unstored { task: &entry.task, awaited: &plan.awaited[n] })
+        .collect();
+    let mut others = diagnose(transaction, &unstored).await?.into_iter();
     let mut tasks = Vec::with_capacity(graph.entries.len());
-    for (n, entry) in graph.entries.iter().enumerate() {
-        tasks.push(match plan.stored.get(&n) {
-            Some(stored) => new_task(&entry.task, stored),
-            None => match diagnose(transaction, &entry.task, &plan.awaited[n]).await? {
-                Verdict::Done(known) => known,
-                Verdict::Refused(error) => return Err(Trouble::Refused(error.at(&graph.place(n)))),
-                Verdict::Locked => return Ok(None),
-            },
-        });
+    for (n, entry) in entries() {
+        let verdict = plan.stored.get(&n).map(|stored| Verdict::Done(new_task(&entry.task, stored)));
+        match verdict.or_else(|| others.next()) {
+            Some(Verdict::Done(task)) => tasks.push(task),
+            Some(Verdict::Refused(error)) => return Err(Trouble::Refused(error.at(&graph.place(n)))),
+            Some(Verdict::Locked) | None => return Ok(None),
+        }
     }
     Ok(Some(tasks))
 }

@@ -18,12 +18,12 @@ use crate::store::hot::resolve::{self, End, Member};
 use crate::store::queues::Queues;
 use crate::store::worker_removals::{self, Gone};
 use crate::store::{clock, worker_manager};
-use crate::wakeup::Bells;
+use crate::wakeup::{Bells, Effects};
 
 /// Claims that one transaction ends.
 const SLICE: i64 = 200;
 /// How long a removal waits for the claim line of its server, which may be in the middle of a statement.
-const LINE_PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const LINE_PATIENCE: Duration = Duration::from_secs(1);
 /// How long it tries to end claims that somebody holds; then it leaves them to the pass.
 const HELD_PATIENCE: Duration = Duration::from_secs(3);
 /// How often it looks again.
@@ -98,12 +98,11 @@ pub async fn end(conn: &mut PgConnection, bells: &Bells, claims: &[(Uuid, i16)])
     let report = End::Report(Report::Exception(ExceptionReason::WorkerShutdown));
     let members: Vec<Member> = claims.iter().map(|&(id, run)| Member { id, run, end: report }).collect();
     let resolved = resolve::resolve(conn, &members).await?;
-    let retried: Vec<i32> = resolved.iter().filter(|row| row.next_reason.is_some()).map(|row| row.queue).collect();
-    let ended = Ended { runs: resolved.len(), retried: retried.len() };
-    bells.ring(retried);
-    bells.watched().ring(resolved.iter().filter(|row| row.next_reason.is_none()).map(|row| row.id));
-    if ended.retried < ended.runs {
-        bells.ring_resolved();
+    let mut effects = Effects::default();
+    for row in &resolved {
+        effects.run_ended(row.id, row.queue, row.next_reason.is_some());
     }
+    let ended = Ended { runs: resolved.len(), retried: effects.claimable.len() };
+    bells.apply(effects);
     Ok(ended)
 }

@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use tenure_api::ids::{RunId, SlugId, TaskId};
-use tenure_api::states::{ArtifactErrorReason, StorageType};
+use tenure_api::states::{ArtifactErrorReason, Priority, StorageType};
 use uuid::Uuid;
 
 use super::decode::Row;
@@ -73,6 +73,8 @@ pub async fn find(conn: &mut PgConnection, seq: i64, run: RunId, name: &str) -> 
 pub struct Told {
     /// The retries that the task has left.
     pub retries_left: u16,
+    /// The priority that it has.
+    pub priority: Priority,
     /// What the log keeps of the artifact.
     pub note: String,
 }
@@ -154,9 +156,9 @@ async fn tell(transaction: &mut PgConnection, seq: i64, run: i16, told: &Told) -
         "-- tell_artifact
         WITH moment AS MATERIALIZED (SELECT now FROM moment),
         told AS (
-            INSERT INTO outbox (at, kinds, seqs, runs, retries_left, details)
+            INSERT INTO outbox (at, kinds, seqs, runs, retries_left, priorities, details)
             SELECT moment.now, ARRAY[$1::smallint], ARRAY[$2::bigint], ARRAY[$3::smallint], ARRAY[$4::smallint],
-                   ARRAY[$5::text]
+                   ARRAY[$6::smallint], ARRAY[$5::text]
             FROM moment RETURNING id
         )
         INSERT INTO outbox_new (id, events) SELECT id, 1 FROM told",
@@ -164,7 +166,8 @@ async fn tell(transaction: &mut PgConnection, seq: i64, run: i16, told: &Told) -
         seq,
         run,
         told.retries_left.cast_signed(),
-        told.note
+        told.note,
+        told.priority.code()
     )
     .execute(transaction)
     .await?;

@@ -3,10 +3,15 @@
 use sqlx::PgPool;
 use uuid::Uuid;
 
+use super::worker_removals::Gone;
+
 /// The channel's name.
 pub const CHANNEL: &str = "tenure_bell";
 /// What a session that listens is called in `pg_stat_activity`.
 pub const LISTENER: &str = "tenure-listener";
+
+/// The first word of a payload about a worker that stops.
+const LEAVING: &str = "leaving";
 
 /// Whether a server besides this one listens.
 pub async fn other_listeners(pool: &PgPool) -> Result<bool, sqlx::Error> {
@@ -29,6 +34,23 @@ pub async fn notify(pool: &PgPool, from: Uuid, queues: &[i32]) -> Result<(), sql
     }
     sqlx::query!("-- notify\nSELECT pg_notify($1, $2)", CHANNEL, payload).execute(pool).await?;
     Ok(())
+}
+
+/// Tells every server that a worker stops: what waits for work in its name is to end.
+pub async fn notify_leaving(pool: &PgPool, worker: &Gone) -> Result<(), sqlx::Error> {
+    let Gone { queue, worker_group, worker_id } = worker;
+    // The parts of a worker's name have no spaces.
+    let payload = format!("{LEAVING} {queue} {worker_group} {worker_id}");
+    sqlx::query!("-- notify_leaving\nSELECT pg_notify($1, $2)", CHANNEL, payload).execute(pool).await?;
+    Ok(())
+}
+
+/// The worker that stops, if that is what a payload says.
+#[must_use]
+pub fn read_leaving(payload: &str) -> Option<Gone> {
+    let mut words = payload.strip_prefix(LEAVING)?.strip_prefix(' ')?.split(' ');
+    let (queue, worker_group, worker_id) = (words.next()?.parse().ok()?, words.next()?, words.next()?);
+    Some(Gone { queue, worker_group: worker_group.to_owned(), worker_id: worker_id.to_owned() })
 }
 
 /// Who rang, and for which queues.

@@ -79,9 +79,9 @@ pub async fn claim_one(
         ),
         counted AS (INSERT INTO counter_deltas (queue, pending, claimed) SELECT queue, -1, 1 FROM taken),
         told AS (
-            INSERT INTO outbox (at, taken_until, kinds, seqs, runs, retries_left)
+            INSERT INTO outbox (at, taken_until, kinds, seqs, runs, retries_left, priorities)
             SELECT moment.now, moment.now + make_interval(secs => $5), ARRAY[2]::smallint[], ARRAY[seq], ARRAY[run],
-                   ARRAY[retries_left]
+                   ARRAY[retries_left], ARRAY[priority]
             FROM taken, moment
             RETURNING id
         ),

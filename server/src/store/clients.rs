@@ -7,6 +7,7 @@ use tenure_api::credentials::AccessToken;
 use tenure_api::dates::Timestamp;
 
 use crate::secrets::{SecretKeys, Undecryptable};
+use crate::store::failure::classify;
 
 /// The most characters that a client id may have.
 pub const CLIENT_ID_MAX: usize = 255;
@@ -38,6 +39,17 @@ pub enum ClientError {
         #[source]
         source: Undecryptable,
     },
+}
+
+impl ClientError {
+    /// Whether the same question may be answered later.
+    #[must_use]
+    pub fn is_worth_a_retry(&self) -> bool {
+        match self {
+            Self::Database(error) => classify(error).is_worth_a_retry(),
+            Self::Token { .. } => false,
+        }
+    }
 }
 
 /// A client as authentication needs it.

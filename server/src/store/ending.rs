@@ -15,7 +15,9 @@ pub async fn end_open(
     sqlx::query_scalar!(
         r#"-- end_open
         WITH moment AS MATERIALIZED (SELECT now FROM moment),
-        open AS MATERIALIZED (SELECT id, seq, queue, run, state, retries_left FROM tasks WHERE id = ANY($1) AND state < 2),
+        open AS MATERIALIZED (
+            SELECT id, seq, queue, run, state, retries_left, priority FROM tasks WHERE id = ANY($1) AND state < 2
+        ),
         unqueued AS (
             DELETE FROM pending p USING open WHERE p.seq = open.seq
             RETURNING p.seq, p.run, p.queue, p.scheduled, p.reason_created
@@ -51,9 +53,9 @@ pub async fn end_open(
             SELECT queue, -sum(pending), -sum(claimed) FROM ended GROUP BY queue
         ),
         told AS (
-            INSERT INTO outbox (at, kinds, seqs, runs, retries_left)
+            INSERT INTO outbox (at, kinds, seqs, runs, retries_left, priorities)
             SELECT min(moment.now), array_agg(5::smallint), array_agg(ended.seq), array_agg(ended.run::smallint),
-                   array_agg(open.retries_left)
+                   array_agg(open.retries_left), array_agg(open.priority)
             FROM ended JOIN open ON open.seq = ended.seq, moment HAVING count(*) > 0
             RETURNING id, cardinality(seqs) AS events
         ),

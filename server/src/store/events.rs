@@ -52,6 +52,7 @@ struct OutboxRow {
     seqs: Vec<i64>,
     runs: Vec<i16>,
     retries_left: Vec<i16>,
+    priorities: Option<Vec<i16>>,
     details: Option<Vec<String>>,
 }
 
@@ -68,7 +69,7 @@ pub async fn read(conn: &mut PgConnection, after: i64, limit: usize) -> Result<P
     let rows = sqlx::query_as!(
         OutboxRow,
         r#"-- read_events
-        SELECT o.first, x.at, x.taken_until, x.kinds, x.seqs, x.runs, x.retries_left, x.details
+        SELECT o.first, x.at, x.taken_until, x.kinds, x.seqs, x.runs, x.retries_left, x.priorities, x.details
         FROM outbox_order o JOIN outbox x ON x.id = o.outbox_id
         WHERE o.first >= COALESCE((SELECT max(first) FROM outbox_order WHERE first <= $1), 0)
         ORDER BY o.first LIMIT $2"#,
@@ -110,7 +111,10 @@ fn cut(rows: Vec<OutboxRow>, after: i64, limit: usize) -> Result<Vec<(i64, i64, 
                 let retries_left = columns.retries(retries_left)?;
                 let (at, taken_until) = (row.at, row.taken_until);
                 let details = row.details.as_ref().and_then(|details| details.get(place)).cloned();
-                wanted.push((seq, position, Transition { kind, run, retries_left, at, taken_until, details }));
+                let priority = row.priorities.as_ref().and_then(|priorities| priorities.get(place));
+                let priority = priority.map(|&code| columns.priority(code)).transpose()?;
+                let transition = Transition { kind, run, retries_left, priority, at, taken_until, details };
+                wanted.push((seq, position, transition));
             }
             position = next;
         }
@@ -134,7 +138,8 @@ async fn load_subjects(conn: &mut PgConnection, seqs: &[i64]) -> Result<HashMap<
         .map(|(row, task)| {
             let id = Row { table: "task_groups", task: row.id }.slug("id", row.group_id)?;
             let group = Group { id, scheduler: row.scheduler, expires: row.expires, sealed: row.sealed };
-            Ok((row.seq, Subject { task, group, routes: row.routes, tags: events::raw_tags(&row.tags) }))
+            let routes = serde_json::from_str(&row.routes).map_err(|error| sqlx::Error::Decode(Box::new(error)))?;
+            Ok((row.seq, Subject { task, group, routes, tags: events::raw_tags(&row.tags) }))
         })
         .collect()
 }

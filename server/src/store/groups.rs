@@ -248,10 +248,12 @@ async fn tell(
             WHERE l.open IS NULL AND NOT EXISTS (SELECT FROM later_groups g WHERE g.id = l.id)
         ),
         told AS (
-            INSERT INTO outbox (at, kinds, seqs, runs, retries_left)
-            SELECT min(moment.now), array_agg(10::smallint), array_agg(seq), array_agg(0::smallint),
-                   array_agg(0::smallint)
-            FROM over, moment HAVING count(*) > 0
+            INSERT INTO outbox (at, kinds, seqs, runs, retries_left, details)
+            SELECT min(moment.now), array_agg(10::smallint), array_agg(over.seq), array_agg(0::smallint),
+                   array_agg(0::smallint),
+                   array_agg(json_build_object('id', g.id, 'scheduler', g.scheduler, 'expires', g.expires,
+                                               'sealed', g.sealed)::text)
+            FROM over JOIN task_groups g ON g.id = over.id, moment HAVING count(*) > 0
             RETURNING id, cardinality(seqs) AS events
         ),
         told_of AS (INSERT INTO outbox_new (id, events) SELECT id, events FROM told)

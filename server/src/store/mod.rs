@@ -17,6 +17,7 @@ pub mod dependency_work;
 pub mod ending;
 pub mod events;
 pub mod expiry;
+pub mod failure;
 pub mod groups;
 pub mod idempotency;
 pub mod marks;

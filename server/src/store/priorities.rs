@@ -42,12 +42,14 @@ pub async fn change(
             WHERE q.id IN (SELECT queue FROM requeued)
         ),
         told AS (
-            INSERT INTO outbox (at, kinds, seqs, runs, retries_left, details)
+            INSERT INTO outbox (at, kinds, seqs, runs, retries_left, priorities, details)
             SELECT min(moment.now), array_agg(9::smallint), array_agg(w.seq), array_agg(w.run),
-                   array_agg(w.retries_left),
+                   array_agg(w.retries_left), array_agg($2::smallint),
                    array_agg(json_build_object('old', w.old, 'new', $2::smallint, 'place',
-                       CASE WHEN w.state = 0 THEN 0 WHEN r.seq IS NULL THEN 2 ELSE 1 END)::text)
-            FROM wanted w LEFT JOIN requeued r ON r.seq = w.seq, moment HAVING count(*) > 0
+                       CASE WHEN w.state = 0 THEN 0 WHEN r.seq IS NULL THEN 2 ELSE 1 END,
+                       'takenUntil', c.taken_until)::text)
+            FROM wanted w LEFT JOIN requeued r ON r.seq = w.seq LEFT JOIN claims c ON c.seq = w.seq, moment
+            HAVING count(*) > 0
             RETURNING id, cardinality(seqs) AS events
         ),
         told_of AS (INSERT INTO outbox_new (id, events) SELECT id, events FROM told)

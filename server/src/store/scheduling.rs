@@ -35,9 +35,9 @@ pub async fn schedule(conn: &mut PgConnection, locked: &[Uuid], when: When) -> R
             INSERT INTO counter_deltas (queue, pending, claimed) SELECT queue, count(*), 0 FROM ready GROUP BY queue
         ),
         told AS (
-            INSERT INTO outbox (at, kinds, seqs, runs, retries_left)
+            INSERT INTO outbox (at, kinds, seqs, runs, retries_left, priorities)
             SELECT min(moment.now), array_agg(8::smallint), array_agg(seq), array_agg(0::smallint),
-                   array_agg(retries_left)
+                   array_agg(retries_left), array_agg(priority)
             FROM ready, moment HAVING count(*) > 0
             RETURNING id, cardinality(seqs) AS events
         ),
@@ -72,8 +72,9 @@ pub async fn rerun(conn: &mut PgConnection, locked: Uuid, retries_left: i16) -> 
         ),
         counted AS (INSERT INTO counter_deltas (queue, pending, claimed) SELECT queue, 1, 0 FROM ready),
         told AS (
-            INSERT INTO outbox (at, kinds, seqs, runs, retries_left)
-            SELECT moment.now, ARRAY[8]::smallint[], ARRAY[seq], ARRAY[run], ARRAY[$2]::smallint[] FROM ready, moment
+            INSERT INTO outbox (at, kinds, seqs, runs, retries_left, priorities)
+            SELECT moment.now, ARRAY[8]::smallint[], ARRAY[seq], ARRAY[run], ARRAY[$2]::smallint[], ARRAY[priority]
+            FROM ready, moment
             RETURNING id
         ),
         told_of AS (INSERT INTO outbox_new (id, events) SELECT id, 1 FROM told)

@@ -176,17 +176,6 @@ pub async fn list_existing(conn: &mut PgConnection, ids: &[Uuid]) -> Result<Vec<
     .await
 }
 
-/// The scheduler of a group and since when it is sealed.
-pub async fn find_group(
-    conn: &mut PgConnection,
-    id: Uuid,
-) -> Result<Option<(String, Option<DateTime<Utc>>)>, sqlx::Error> {
-    let row = sqlx::query!("-- find_group\nSELECT scheduler, sealed FROM task_groups WHERE id = $1", id)
-        .fetch_optional(conn)
-        .await?;
-    Ok(row.map(|row| (row.scheduler, row.sealed)))
-}
-
 fn decode(row: TaskRow, mut ended: Vec<EndedRun>) -> Result<Loaded, Undecodable> {
     let columns = Row { table: "tasks", task: row.id };
     let last = match (row.last_run, row.scheduled, row.reason_created) {

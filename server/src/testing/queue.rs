@@ -107,13 +107,13 @@ impl Queue {
             workers: workers.clone(),
         };
         let reclaim = Reclaim { queues: queues.clone(), pool: pool.clone(), term, workers: workers.clone() };
-        let report = ReportRun { queues: queues.clone(), pool: pool.clone(), bells: bells.clone() };
+        let report = ReportRun { queues: queues.clone(), pool: pool.clone() };
         let get = GetMessages { marks: marks.clone(), reservation: RESERVATION };
         let delete = DeleteMessages { visibility: VISIBILITY };
         Self {
             messages: MessageQueue::new(Batcher::start(get, options, &bells, &tasks), bells.clone()),
             delete_messages: Batcher::start(delete, options, &bells, &tasks),
-            create: Batcher::start(CreateTask { bells: bells.clone() }, options, &bells, &tasks),
+            create: Batcher::start(CreateTask, options, &bells, &tasks),
             reclaim: Batcher::start(reclaim, options, &bells, &tasks),
             report: Batcher::start(report, options, &bells, &tasks),
             status: Batcher::start(ReadStatus, options, &bells, &tasks),

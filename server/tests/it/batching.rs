@@ -7,7 +7,7 @@ use sqlx::PgConnection;
 use tenure_server::batch::{BATCH_BYTES_MAX, BATCH_MEMBERS_MAX, Batcher, Operation, Verdict, WAITING_BYTES_MAX};
 use tenure_server::ops::OpError;
 use tenure_server::testing::{TestDatabase, eventually};
-use tenure_server::wakeup::Bells;
+use tenure_server::wakeup::{Bells, Effects};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::task::TaskTracker;
@@ -46,7 +46,7 @@ impl Operation for Divide {
         &self,
         conn: &mut PgConnection,
         members: &[&Number],
-        _: &mut Vec<i32>,
+        _: &mut Effects,
     ) -> Result<Vec<Verdict<i32>>, sqlx::Error> {
         self.turns.acquire().await.unwrap().forget();
         let values: Vec<i32> = members.iter().map(|member| member.value).collect();

@@ -13,5 +13,6 @@ mod messages;
 mod races;
 mod removals;
 mod servers;
+mod steady_events;
 mod support;
 mod workers;

@@ -1,7 +1,7 @@
 //! What several tests need: a commit held open, a connection that is cut, who waits for a lock.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
@@ -71,11 +71,28 @@ pub async fn create_on(conn: &mut PgConnection, queue: &Queue, tasks: &[NewTask]
     assert_eq!(create(conn, &members).await.unwrap().len(), tasks.len());
 }
 
+/// What a proxy is to do to its connections, and what went through them.
+#[derive(Clone, Default)]
+struct Faults {
+    /// How many more answers get through before one is lost; none is lost below zero.
+    left: Arc<AtomicI64>,
+    cut_now: Arc<Notify>,
+    /// Answers so far.
+    answers: Arc<AtomicI64>,
+}
+
+impl Faults {
+    /// Whether this answer is the one to lose.
+    fn lose_this(&self) -> bool {
+        self.answers.fetch_add(1, Ordering::SeqCst);
+        self.left.fetch_sub(1, Ordering::SeqCst) == 0
+    }
+}
+
 /// A way to the database that loses answers on demand.
 pub struct Proxy {
     options: PgConnectOptions,
-    cut: Arc<AtomicBool>,
-    cut_now: Arc<Notify>,
+    faults: Faults,
     acceptor: tokio::task::JoinHandle<()>,
 }
 
@@ -85,16 +102,16 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let target = (database.options().get_host().to_owned(), database.options().get_port());
         let options = database.options().clone().port(listener.local_addr().unwrap().port());
-        let cut = Arc::new(AtomicBool::new(false));
-        let cut_now = Arc::new(Notify::new());
-        let cutting = (Arc::clone(&cut), Arc::clone(&cut_now));
+        let faults = Faults::default();
+        faults.left.store(-1, Ordering::SeqCst);
+        let shared = faults.clone();
         let acceptor = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let server = TcpStream::connect((target.0.as_str(), target.1)).await.unwrap();
-                tokio::spawn(forward(client, server, cutting.clone()));
+                tokio::spawn(forward(client, server, shared.clone()));
             }
         });
-        Self { options, cut, cut_now, acceptor }
+        Self { options, faults, acceptor }
     }
 
     /// How to connect through it.
@@ -104,12 +121,27 @@ impl Proxy {
 
     /// Loses the next answer of the database, and with it the connection.
     pub fn lose_the_next_answer(&self) {
-        self.cut.store(true, Ordering::SeqCst);
+        self.lose_an_answer_after(0);
+    }
+
+    /// Lets so many answers through, then loses one, and with it the connection.
+    pub fn lose_an_answer_after(&self, answers: i64) {
+        self.faults.left.store(answers, Ordering::SeqCst);
+    }
+
+    /// Loses nothing more.
+    pub fn heal(&self) {
+        self.faults.left.store(-1, Ordering::SeqCst);
+    }
+
+    /// How many answers there were so far.
+    pub fn answers(&self) -> i64 {
+        self.faults.answers.load(Ordering::SeqCst)
     }
 
     /// Cuts the connections on this side only: the database does not notice.
     pub fn cut_now(&self) {
-        self.cut_now.notify_waiters();
+        self.faults.cut_now.notify_waiters();
     }
 }
 
@@ -119,7 +151,7 @@ impl Drop for Proxy {
     }
 }
 
-async fn forward(client: TcpStream, server: TcpStream, (cut, cut_now): (Arc<AtomicBool>, Arc<Notify>)) {
+async fn forward(client: TcpStream, server: TcpStream, faults: Faults) {
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
     let mut there = tokio::spawn(async move {
@@ -129,7 +161,7 @@ async fn forward(client: TcpStream, server: TcpStream, (cut, cut_now): (Arc<Atom
     let mut buffer = vec![0; 1 << 16];
     loop {
         tokio::select! {
-            () = cut_now.notified() => {
+            () = faults.cut_now.notified() => {
                 // The client sees the end; the database's side stays open until the database closes it.
                 drop(to_client.shutdown().await);
                 while let Ok(1..) = from_server.read(&mut buffer).await {}
@@ -139,7 +171,7 @@ async fn forward(client: TcpStream, server: TcpStream, (cut, cut_now): (Arc<Atom
             _ = &mut there => return,
             read = from_server.read(&mut buffer) => {
                 let length = read.unwrap_or(0);
-                if length == 0 || cut.swap(false, Ordering::SeqCst) || to_client.write_all(&buffer[..length]).await.is_err() {
+                if length == 0 || faults.lose_this() || to_client.write_all(&buffer[..length]).await.is_err() {
                     there.abort();
                     return;
                 }

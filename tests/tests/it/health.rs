@@ -1,5 +1,7 @@
 //! What operators and load balancers ask: whether the server lives, what it is, how it does.
 
+use std::collections::BTreeSet;
+
 use serde_json::json;
 
 use crate::rig::{Raw, Rig, definition, eventually, new_task};
@@ -67,6 +69,26 @@ async fn the_metrics_count_from_zero_and_follow_the_queue() {
         .iter()
         .all(|line| text.contains(line))
         .then_some(())
+    })
+    .await;
+}
+
+/// The values of the label `pass` in the lines of one metric.
+fn passes_of<'a>(metrics: &'a str, name: &str) -> BTreeSet<&'a str> {
+    let lines = metrics.lines().filter(|line| line.starts_with(name));
+    lines.filter_map(|line| line.split("pass=\"").nth(1)?.split('"').next()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_pass_has_a_counter_of_its_failures_from_the_start() {
+    let rig = Rig::start().await;
+    eventually("every pass has run once", async || {
+        let text = rig.send(&Raw::new("GET", "/metrics")).await.text();
+        let (ran, counted) =
+            (passes_of(&text, "tenure_pass_seconds_count"), passes_of(&text, "tenure_pass_failures_total"));
+        assert!(ran.is_subset(&counted), "{:?} have no counter of failures", ran.difference(&counted));
+        // As many as there are today: one that is gone is taken out here.
+        (ran.len() >= 20 && ran == counted).then_some(())
     })
     .await;
 }

@@ -9,6 +9,7 @@ use crate::domain::task::{EndedRun, Last, OpenRun, Task, Tenancy};
 
 /// The task as it was right after the transition: what came later is taken away again.
 pub(super) fn task_after(transition: &Transition, now: &Task, exchange: Exchange) -> Task {
+    let now = &Task { priority: transition.priority.unwrap_or(now.priority), ..now.clone() };
     let run = transition.run;
     let open = known_run(now, run, transition.at);
     let ended_before = |last: RunId| now.ended.iter().filter(|ended| ended.run.run < last).cloned().collect();
@@ -51,7 +52,7 @@ fn with_artifact(transition: &Transition, now: &Task) -> Task {
     let open = known_run(now, run, transition.at);
     let (last, before) = match (note.place, known_tenancy(now, run)) {
         (0, _) => (Last::Ended, run.next()),
-        (2, Some(held)) => (Last::Running(open, held), run),
+        (2, Some(held)) => (Last::Running(open, until(held, note.taken_until)), run),
         (_, _) => (Last::Pending(open), run),
     };
     let ended = now.ended.iter().filter(|ended| ended.run.run < before).cloned().collect();
@@ -63,7 +64,7 @@ fn reprioritised(transition: &Transition, now: &Task, open: OpenRun) -> Task {
     let Some(change) = details_of::<PriorityChange>(transition) else { return now.clone() };
     let last = match (change.place, known_tenancy(now, transition.run)) {
         (0, _) => Last::Unscheduled,
-        (2, Some(held)) => Last::Running(open, held),
+        (2, Some(held)) => Last::Running(open, until(held, change.taken_until)),
         (_, _) => Last::Pending(open),
     };
     Task {
@@ -73,6 +74,11 @@ fn reprioritised(transition: &Transition, now: &Task, open: OpenRun) -> Task {
         priority: Priority::from_code(change.new).unwrap_or(now.priority),
         ..now.clone()
     }
+}
+
+/// A claim as it was: it may have been renewed since.
+fn until(held: Tenancy, then: Option<DateTime<Utc>>) -> Tenancy {
+    Tenancy { taken_until: then.unwrap_or(held.taken_until), ..held }
 }
 
 fn known_run(task: &Task, run: RunId, at: DateTime<Utc>) -> OpenRun {

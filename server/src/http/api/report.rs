@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::response::Response;
 use serde::Deserialize;
 use tenure_api::bodies::ReportExceptionRequest;
+use tenure_api::states::ExceptionReason;
 
 use super::{StatusBody, ok};
 use crate::domain::lifecycle::Report;
@@ -12,7 +13,7 @@ use crate::domain::scopes::Expression;
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::error::ApiError;
-use crate::ops::report::Request;
+use crate::ops::report::{Request, stop_waiting};
 
 /// What old workers send with reportCompleted.
 #[derive(Deserialize)]
@@ -47,6 +48,10 @@ pub async fn failed(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
 pub async fn exception(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     authorize(&call)?;
     let body: ReportExceptionRequest = call.json()?;
+    if body.reason == ExceptionReason::WorkerShutdown {
+        let known = app.status.submit(call.task_id()?).await?;
+        stop_waiting(&app.pool, &app.queues, &app.passes.bells, &known, call.run_id()?).await?;
+    }
     report(app, call, Report::Exception(body.reason)).await
 }
 
@@ -59,9 +64,5 @@ async fn report(app: App, call: Arc<Call>, report: Report) -> Result<Response, A
     let (task, run) = (call.task_id()?, call.run_id()?);
     call.no_query()?;
     let task = app.report.submit(Request { task, run, report }).await?;
-    if task.is_resolved() {
-        // Here and not in the batch: now it is committed, whichever lane it took.
-        app.passes.bells.watched().ring([task.id.uuid()]);
-    }
     ok(&StatusBody { status: &task.status() })
 }

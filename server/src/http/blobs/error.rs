@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::blobs::BlobError;
+use crate::store::failure::classify;
 
 /// Seconds after which a 503 may be tried again.
 const RETRY_SECONDS: HeaderValue = HeaderValue::from_static("1");
@@ -126,9 +127,7 @@ impl From<sqlx::Error> for Refused {
 impl From<BlobError> for Refused {
     fn from(error: BlobError) -> Self {
         let code = match &error {
-            BlobError::Database(sqlx::Error::Decode(_) | sqlx::Error::ColumnDecode { .. }) => {
-                return Self::internal(&error);
-            }
+            BlobError::Database(cause) if !classify(cause).is_worth_a_retry() => return Self::internal(&error),
             BlobError::Database(cause) => {
                 tracing::warn!(error = %cause, "a statement failed, its caller is asked to try again");
                 Code::Unavailable

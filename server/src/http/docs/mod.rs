@@ -81,8 +81,10 @@ fn describe(routes: &[Route], operations: Vec<Operation>, sample: &Sample) -> Va
             .or_default()
             .insert(route.method.to_owned(), describe_one(route, &aliases, &operation, &targets, sample));
     }
-    let mut schemas: Map<String, Value> =
-        schemas.into_iter().map(|(name, schema)| (name, serde_json::to_value(schema).unwrap_or_default())).collect();
+    let mut schemas: Map<String, Value> = schemas
+        .into_iter()
+        .map(|(name, schema)| (name, serde_json::to_value(schema).expect("a schema is JSON")))
+        .collect();
     schemas.values_mut().for_each(absent_not_null);
     schemas.insert("QueueMessage".to_owned(), messages::message_schema());
     schemas.insert("QueueError".to_owned(), messages::error_schema());

@@ -34,6 +34,7 @@ use self::visit::Visit;
 use super::app::App;
 use crate::domain::scopes::Expression;
 use crate::ops::OpError;
+use crate::store::failure::classify;
 
 /// Pages that read the database at once; the others wait, so that visitors never take all connections.
 const READERS_MAX: usize = 3;
@@ -136,7 +137,7 @@ enum Trouble {
 
 impl From<sqlx::Error> for Trouble {
     fn from(error: sqlx::Error) -> Self {
-        if matches!(error, sqlx::Error::Decode(_) | sqlx::Error::ColumnDecode { .. } | sqlx::Error::RowNotFound) {
+        if !classify(&error).is_worth_a_retry() {
             tracing::error!(%error, "a page could not be made");
             return Self::Internal;
         }

@@ -11,6 +11,7 @@ use super::xml;
 use crate::clock;
 use crate::domain::message::Refusal;
 use crate::ops::OpError;
+use crate::store::failure::classify;
 
 const ERROR_CODE: HeaderName = HeaderName::from_static("x-ms-error-code");
 /// Seconds after which a 503 may be tried again.
@@ -147,13 +148,11 @@ impl From<OpError> for PollError {
 
 impl From<sqlx::Error> for PollError {
     fn from(error: sqlx::Error) -> Self {
-        match &error {
-            sqlx::Error::Decode(_) | sqlx::Error::ColumnDecode { .. } | sqlx::Error::RowNotFound => internal(&error),
-            _ => {
-                tracing::warn!(error = %error, "a statement failed, its caller is asked to try again");
-                Self::new(Code::ServerBusy, "the database did not answer; send the request again")
-            }
+        if !classify(&error).is_worth_a_retry() {
+            return internal(&error);
         }
+        tracing::warn!(error = %error, "a statement failed, its caller is asked to try again");
+        Self::new(Code::ServerBusy, "the database did not answer; send the request again")
     }
 }
 

@@ -23,9 +23,9 @@ struct Content {
     run_id: i16,
 }
 
-fn text(task: Uuid, run: i16) -> String {
+fn text(task: Uuid, run: i16) -> io::Result<String> {
     let content = Content { task_id: SlugId::from_uuid(task), run_id: run };
-    STANDARD.encode(serde_json::to_vec(&content).unwrap_or_default())
+    Ok(STANDARD.encode(serde_json::to_vec(&content)?))
 }
 
 fn document(write: impl FnOnce(&mut Writer<Vec<u8>>) -> io::Result<()>) -> io::Result<String> {
@@ -66,7 +66,7 @@ pub(super) fn got(messages: &[Got]) -> io::Result<String> {
         element(writer, "PopReceipt", &got.receipt.to_string())?;
         element(writer, "TimeNextVisible", &http_date(got.hidden_until))?;
         element(writer, "DequeueCount", &got.dequeued.to_string())?;
-        element(writer, "MessageText", &text(got.task, got.message.run))
+        element(writer, "MessageText", &text(got.task, got.message.run)?)
     })
 }
 
@@ -77,7 +77,7 @@ pub(super) fn peeked(messages: &[Peeked]) -> io::Result<String> {
         element(writer, "InsertionTime", &http_date(peeked.scheduled))?;
         element(writer, "ExpirationTime", &http_date(peeked.deadline))?;
         element(writer, "DequeueCount", &peeked.dequeued.to_string())?;
-        element(writer, "MessageText", &text(peeked.task, peeked.message.run))
+        element(writer, "MessageText", &text(peeked.task, peeked.message.run)?)
     })
 }
 
@@ -106,7 +106,7 @@ pub(super) fn check_update(body: &[u8], task: Uuid, run: i16) -> Result<(), Poll
         let message = format!("the body must be <QueueMessage><MessageText>...</MessageText></QueueMessage>: {error}");
         PollError::new(Code::InvalidXmlDocument, message)
     })?;
-    if given.text.trim() == text(task, run) {
+    if given.text.trim() == text(task, run)? {
         return Ok(());
     }
     let message = "a message's text cannot be changed: send it as it was got, or no body";
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn the_text_is_task_and_run_and_nothing_else() {
         let id: SlugId = "fN1SbArXTPSVFNUvaOlinQ".parse().unwrap();
-        let decoded = STANDARD.decode(text(id.uuid(), 3)).unwrap();
+        let decoded = STANDARD.decode(text(id.uuid(), 3).unwrap()).unwrap();
         assert_eq!(decoded, br#"{"taskId":"fN1SbArXTPSVFNUvaOlinQ","runId":3}"#);
     }
 
@@ -142,9 +142,9 @@ mod tests {
                 "\u{feff}<?xml version='1.0' encoding='utf-8'?>\n<QueueMessage><MessageText>{text}</MessageText></QueueMessage>"
             )
         };
-        assert!(check_update(body(&text(task, 0)).as_bytes(), task, 0).is_ok());
+        assert!(check_update(body(&text(task, 0).unwrap()).as_bytes(), task, 0).is_ok());
         let code = |body: &str| check_update(body.as_bytes(), task, 0).err().map(|error| error.code());
-        assert_eq!(code(&body(&text(task, 1))), Some(Code::InvalidXmlNodeValue));
+        assert_eq!(code(&body(&text(task, 1).unwrap())), Some(Code::InvalidXmlNodeValue));
         assert_eq!(code(&body("")), Some(Code::InvalidXmlNodeValue));
         for bad in ["<", "<a/>", "<QueueMessage>", "{}", "<QueueMessage><MessageText>&x;</MessageText></QueueMessage>"]
         {

@@ -70,11 +70,19 @@ pub struct Claimed {
     pub expires: DateTime<Utc>,
     /// JSON text of the task's scopes.
     pub scopes: String,
-    /// JSON text of the definition.
-    pub definition: String,
+    /// JSON text of the definition. None of a run that was not claimed, because there was no room for it.
+    pub definition: Option<String>,
 }
 
-/// Claims for `term` what is wanted, highest priority and oldest first, and hands it out in the order of the slots.
+/// Bytes of definitions that one worker is given at once, as a page of a list has; the first one goes out whatever its
+/// size.
+pub const ANSWER_BYTES_MAX: i64 = 16 << 20;
+/// Bytes of definitions that one statement claims.
+pub const BATCH_BYTES_MAX: i64 = 4 * ANSWER_BYTES_MAX;
+
+/// Claims for `term` what is wanted, highest priority and oldest first, and assigns it in the order of the slots. What is
+/// claimed of a queue ends before the first run that does not fit into the bytes: that one and what comes after it
+/// stays pending, and is in the answer without its definition.
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
 pub async fn claim(
     conn: &mut PgConnection,
@@ -126,13 +134,28 @@ pub async fn claim(
                 LIMIT wanted.wanted
             ) p
         ),
-        taken AS (DELETE FROM pending p USING picked WHERE p.seq = picked.seq),
-        -- The n-th run of a queue goes to whoever stands at its n-th slot.
-        handed AS MATERIALIZED (
-            SELECT picked.*, ($11::int[])[slots_before
-                + row_number() OVER (PARTITION BY queue ORDER BY priority, ord)] AS worker
-            FROM picked
+        -- The n-th run of a queue goes to the worker at its n-th slot.
+        assigned AS MATERIALIZED (
+            SELECT picked.*, d.scheduler, d.project, d.task_group, d.expires, d.scopes, d.definition,
+                   octet_length(d.definition) AS bytes, row_number() OVER places AS place,
+                   ($11::int[])[slots_before + row_number() OVER places] AS worker
+            FROM picked JOIN task_definitions d ON d.seq = picked.seq
+            WINDOW places AS (PARTITION BY picked.queue ORDER BY picked.priority, picked.ord)
         ),
+        -- Bytes of definitions up to and with each run: in its worker's answer, and in all answers.
+        sized AS MATERIALIZED (
+            SELECT a.*, sum(bytes) OVER (PARTITION BY worker ORDER BY place) AS answer_bytes,
+                   sum(bytes) OVER (ORDER BY slots_before, place) AS batch_bytes
+            FROM assigned a
+        ),
+        -- What is claimed of a queue has no gap, so that a run never goes before one that it should come after.
+        fitting AS MATERIALIZED (
+            SELECT s.*, bool_and((answer_bytes <= $16 OR answer_bytes = bytes) AND (batch_bytes <= $17 OR batch_bytes = bytes))
+                       OVER (PARTITION BY queue ORDER BY place) AS fits
+            FROM sized s
+        ),
+        handed AS MATERIALIZED (SELECT * FROM fitting WHERE fits),
+        taken AS (DELETE FROM pending p USING handed WHERE p.seq = handed.seq),
         made AS (
             INSERT INTO claims (seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, started,
                                 taken_until, worker_group, worker_id, batch)
@@ -145,19 +168,20 @@ pub async fn claim(
             SELECT queue, -count(*), count(*) FROM handed GROUP BY queue
         ),
         told AS (
-            INSERT INTO outbox (at, taken_until, kinds, seqs, runs, retries_left)
+            INSERT INTO outbox (at, taken_until, kinds, seqs, runs, retries_left, priorities)
             SELECT min(moment.now), min(moment.now) + make_interval(secs => $14), array_agg(2::smallint),
-                   array_agg(seq), array_agg(run), array_agg(retries_left)
+                   array_agg(seq), array_agg(run), array_agg(retries_left), array_agg(priority)
             FROM handed, moment HAVING count(*) > 0
             RETURNING id, cardinality(seqs) AS events
         ),
         told_of AS (INSERT INTO outbox_new (id, events) SELECT id, events FROM told)
-        SELECT h.worker AS "worker!", h.seq AS "seq!", h.id AS "id!", h.run AS "run!", h.queue AS "queue!",
-               h.priority AS "priority!", h.ord AS "ord!", h.scheduled AS "scheduled!",
-               h.reason_created AS "reason_created!", h.retries_left AS "retries_left!", moment.now AS "started!",
-               moment.now + make_interval(secs => $14) AS "taken_until!", d.scheduler, d.project, d.task_group,
-               d.deadline, d.expires, d.scopes, d.definition
-        FROM handed h JOIN task_definitions d ON d.seq = h.seq, moment"#,
+        SELECT f.worker AS "worker!", f.seq AS "seq!", f.id AS "id!", f.run AS "run!", f.queue AS "queue!",
+               f.priority AS "priority!", f.ord AS "ord!", f.scheduled AS "scheduled!",
+               f.reason_created AS "reason_created!", f.retries_left AS "retries_left!", moment.now AS "started!",
+               moment.now + make_interval(secs => $14) AS "taken_until!", f.scheduler AS "scheduler!",
+               f.project AS "project!", f.task_group AS "task_group!", f.deadline AS "deadline!",
+               f.expires AS "expires!", f.scopes AS "scopes!", CASE WHEN f.fits THEN f.definition END AS definition
+        FROM fitting f, moment"#,
         &queues,
         &generations,
         &wanted,
@@ -173,6 +197,8 @@ pub async fn claim(
         &ids as &[&str],
         term.as_secs_f64(),
         batch,
+        ANSWER_BYTES_MAX as _,
+        BATCH_BYTES_MAX as _,
     )
     .fetch_all(conn)
     .await

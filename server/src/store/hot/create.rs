@@ -2,9 +2,11 @@
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
+use tenure_api::states::Priority;
 use uuid::Uuid;
 
 use crate::domain::create::{CREATED_DRIFT, DEADLINE_AHEAD, NewTask};
+use crate::store::decode::Row;
 
 /// One member: the task, and the key of its queue.
 #[derive(Debug)]
@@ -44,8 +46,8 @@ struct Columns<'a> {
     created: Vec<DateTime<Utc>>,
     deadlines: Vec<DateTime<Utc>>,
     expires: Vec<DateTime<Utc>>,
-    scopes: Vec<String>,
-    routes: Vec<String>,
+    scopes: Vec<&'a str>,
+    routes: Vec<&'a str>,
     tags: Vec<&'a str>,
     definitions: Vec<&'a str>,
     waits: Vec<bool>,
@@ -53,7 +55,6 @@ struct Columns<'a> {
 
 impl<'a> Columns<'a> {
     fn new(members: &[Member<'a>]) -> Self {
-        let json = |items: &[String]| serde_json::to_string(items).unwrap_or_default();
         let mut columns = Self::default();
         for Member { task, queue, waits } in members {
             columns.waits.push(*waits);
@@ -68,8 +69,8 @@ impl<'a> Columns<'a> {
             columns.created.push(task.created);
             columns.deadlines.push(task.deadline);
             columns.expires.push(task.expires);
-            columns.scopes.push(json(&task.scopes));
-            columns.routes.push(json(&task.routes));
+            columns.scopes.push(&task.scopes_text);
+            columns.routes.push(&task.routes_text);
             columns.tags.push(&task.tags);
             columns.definitions.push(&task.definition);
         }
@@ -162,9 +163,10 @@ pub async fn create(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<V
             SELECT queue, count(*), 0 FROM stored WHERE NOT waits GROUP BY queue
         ),
         told AS (
-            INSERT INTO outbox (at, kinds, seqs, runs, retries_left)
+            INSERT INTO outbox (at, kinds, seqs, runs, retries_left, priorities)
             SELECT min(moment.now), array_agg(CASE WHEN waits THEN 7 ELSE 1 END::smallint ORDER BY n),
-                   array_agg(seq ORDER BY n), array_agg(0::smallint), array_agg(retries ORDER BY n)
+                   array_agg(seq ORDER BY n), array_agg(0::smallint), array_agg(retries ORDER BY n),
+                   array_agg(priority ORDER BY n)
             FROM stored, moment HAVING count(*) > 0
             RETURNING id, 2 * cardinality(seqs) - cardinality(array_positions(kinds, 7::smallint)) AS events
         ),
@@ -182,8 +184,8 @@ pub async fn create(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<V
         &columns.created,
         &columns.deadlines,
         &columns.expires,
-        &columns.scopes,
-        &columns.routes,
+        &columns.scopes as &[&str],
+        &columns.routes as &[&str],
         &columns.tags as &[&str],
         &columns.definitions as &[&str],
         CREATED_DRIFT.as_seconds_f64(),
@@ -196,4 +198,87 @@ pub async fn create(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<V
         .into_iter()
         .map(|row| Created { member: super::member(row.n), seq: row.seq, now: row.now, waits: row.waits })
         .collect())
+}
+
+/// The names of a task that was not stored.
+#[derive(Debug, Clone, Copy)]
+pub struct Names {
+    /// The task.
+    pub task: Uuid,
+    /// Its group.
+    pub group: Uuid,
+}
+
+/// What there is under the names of a task that was not stored.
+#[derive(Debug)]
+pub struct Look {
+    /// Which member, from 0.
+    pub member: usize,
+    /// The task that has this id.
+    pub stored: Option<StoredTask>,
+    /// The group.
+    pub group: Option<StoredGroup>,
+    /// When this was read.
+    pub now: DateTime<Utc>,
+}
+
+/// A task that exists.
+#[derive(Debug)]
+pub struct StoredTask {
+    /// JSON text of the definition as it was created.
+    pub definition: String,
+    /// The priority that the task has now.
+    pub priority: Priority,
+}
+
+/// A group that exists.
+#[derive(Debug)]
+pub struct StoredGroup {
+    /// Its owner.
+    pub scheduler: String,
+    /// Since when no task may be added.
+    pub sealed: Option<DateTime<Utc>>,
+}
+
+/// Bytes of stored definitions that one look reads; the first one is read whatever its size.
+const LOOK_BYTES_MAX: i64 = 16 << 20;
+
+/// Reads what there is under the names of tasks that were not stored. Members for whose definitions there is no room are
+/// missing from the answer: the caller asks again for those.
+pub async fn look(conn: &mut PgConnection, names: &[Names]) -> Result<Vec<Look>, sqlx::Error> {
+    let tasks: Vec<Uuid> = names.iter().map(|names| names.task).collect();
+    let groups: Vec<Uuid> = names.iter().map(|names| names.group).collect();
+    let rows = sqlx::query!(
+        r#"-- look_at_creates
+        WITH found AS MATERIALIZED (
+            SELECT i.n, i.id, t.seq, t.priority, g.scheduler, g.sealed, octet_length(d.definition) AS bytes,
+                   sum(octet_length(d.definition)) OVER (ORDER BY i.n) AS bytes_so_far
+            FROM unnest($1::uuid[], $2::uuid[]) WITH ORDINALITY AS i(id, task_group, n)
+            LEFT JOIN tasks t ON t.id = i.id
+            LEFT JOIN task_definitions d ON d.seq = t.seq
+            LEFT JOIN task_groups g ON g.id = i.task_group
+        )
+        SELECT f.n AS "n!", f.id AS "id!", d.definition AS "definition?", f.priority AS "priority?",
+               f.scheduler AS "scheduler?", f.sealed AS "sealed?", moment.now AS "now!"
+        FROM found f LEFT JOIN task_definitions d ON d.seq = f.seq CROSS JOIN moment
+        WHERE f.bytes IS NULL OR f.bytes_so_far <= $3 OR f.bytes_so_far = f.bytes"#,
+        &tasks,
+        &groups,
+        LOOK_BYTES_MAX
+    )
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            let stored = match (row.definition, row.priority) {
+                (Some(definition), Some(priority)) => {
+                    let priority = Row { table: "tasks", task: row.id }.priority(priority)?;
+                    Some(StoredTask { definition, priority })
+                }
+                (_, _) => None,
+            };
+            let group = row.scheduler.map(|scheduler| StoredGroup { scheduler, sealed: row.sealed });
+            Ok(Look { member: super::member(row.n), stored, group, now: row.now })
+        })
+        .collect()
 }

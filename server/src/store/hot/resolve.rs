@@ -172,9 +172,9 @@ pub async fn resolve(conn: &mut PgConnection, members: &[Member]) -> Result<Vec<
             SELECT queue, count(next_reason), -count(*) FROM decided GROUP BY queue
         ),
         told AS (
-            INSERT INTO outbox (at, kinds, seqs, runs, retries_left)
+            INSERT INTO outbox (at, kinds, seqs, runs, retries_left, priorities)
             SELECT min(moment.now), array_agg(CASE WHEN next_reason IS NULL THEN state ELSE 6 END::smallint),
-                   array_agg(seq), array_agg(run), array_agg(retries_after)
+                   array_agg(seq), array_agg(run), array_agg(retries_after), array_agg(priority)
             FROM decided, moment HAVING count(*) > 0
             RETURNING id, cardinality(seqs) + cardinality(array_positions(kinds, 6::smallint)) AS events
         ),

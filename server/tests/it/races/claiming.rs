@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use tenure_api::ids::{RunId, TaskId};
-use tenure_api::states::{ReasonCreated, ReasonResolved};
+use tenure_api::states::{ExceptionReason, ReasonCreated, ReasonResolved};
 use tenure_server::batch::claim_line::Answer;
+use tenure_server::domain::lifecycle::Report;
 use tenure_server::domain::task::{Last, Task};
+use tenure_server::ops::report::stop_waiting;
 use tenure_server::store::hot::claim::{Want, Worker, claim};
 use tenure_server::store::session;
 use tenure_server::testing::queue::{QUEUE, TERM, new_task};
@@ -205,5 +207,112 @@ async fn a_worker_whose_bell_is_cut_gets_its_task_by_the_lines_own_retry() {
     }
     one.stop().await;
     two.stop().await;
+    database.finish().await;
+}
+
+/// A task whose definition has so many megabytes.
+fn large(megabytes: usize) -> tenure_server::domain::create::NewTask {
+    new_task(QUEUE, &serde_json::json!({"payload": {"large": "x".repeat(megabytes << 20)}}))
+}
+
+#[tokio::test]
+async fn an_answer_ends_at_its_bytes_and_what_has_no_room_is_not_claimed() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let mut tasks = Vec::new();
+    for megabytes in [9, 9, 5, 5, 5, 5] {
+        let task = large(megabytes);
+        queue.create(&task).await.unwrap();
+        tasks.push(task.id);
+    }
+    // 9; 9 and 5; 5, 5 and 5: each answer has at most 16 MB, and they keep the order.
+    for expected in [&tasks[..1], &tasks[1..3], &tasks[3..]] {
+        let answer = queue.claim_work(QUEUE, "worker", 6, Duration::ZERO).await.unwrap();
+        assert_eq!(ids(&answer), expected);
+        answer.delivery.delivered();
+    }
+    let used = number(database.pool(), "SELECT sum(hand_backs + run) FROM tasks").await;
+    assert_eq!(used, 0, "something was claimed and requeued for want of room");
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_worker_that_got_nothing_for_want_of_room_is_tried_again_at_once() {
+    const WORKERS: usize = 20;
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    for _ in 0..WORKERS {
+        queue.create(&large(9)).await.unwrap();
+    }
+    // Only the next try would come after a second each time, if nothing tried again before.
+    let asking = (0..WORKERS).map(|worker| {
+        let queue = &queue;
+        async move { queue.claim_work(QUEUE, &worker.to_string(), 32, LONG).await }
+    });
+    let answers = tokio::time::timeout(Duration::from_secs(15), futures_util::future::join_all(asking)).await;
+    let mut claimed = Vec::new();
+    for answer in answers.expect("everyone is tried again at once") {
+        let answer = answer.unwrap();
+        assert_eq!(answer.claims.len(), 1, "one definition and no more fits into an answer");
+        claimed.extend(ids(&answer));
+        answer.delivery.delivered();
+    }
+    claimed.sort_unstable();
+    claimed.dedup();
+    assert_eq!(claimed.len(), WORKERS);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn large_runs_of_one_queue_do_not_keep_another_queue_waiting() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    for _ in 0..8 {
+        queue.create(&large(9)).await.unwrap();
+    }
+    let small = queue.create_one("proj/other").await;
+    let asking = (0..8).map(|worker| {
+        let queue = &queue;
+        async move { queue.claim_work(QUEUE, &worker.to_string(), 1, LONG).await }
+    });
+    let (larges, other) =
+        tokio::join!(futures_util::future::join_all(asking), queue.claim_work("proj/other", "other", 1, LONG));
+    assert_eq!(ids(other.as_ref().unwrap()), [small]);
+    other.unwrap().delivery.delivered();
+    for answer in larges {
+        let answer = answer.unwrap();
+        assert_eq!(answer.claims.len(), 1);
+        answer.delivery.delivered();
+    }
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_worker_that_stops_does_not_get_its_own_task_again() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let task = queue.create_one(QUEUE).await;
+    let claim = queue.claim_one(QUEUE).await;
+    let stops = async {
+        eventually("the worker waits", async || number(database.pool(), "SELECT count(*) FROM claims").await == 1)
+            .await;
+        let (pool, bells) = (&queue.passes.pool, &queue.passes.bells);
+        let known = queue.status(task).await;
+        stop_waiting(pool, &queue.queues, bells, &known, claim.run).await.unwrap();
+        queue.report(task, claim.run, Report::Exception(ExceptionReason::WorkerShutdown)).await.unwrap();
+    };
+    // The same worker waits for more; another one comes later.
+    let (waited, ()) = tokio::join!(queue.claim_work(QUEUE, "worker", 1, LONG), stops);
+    let waited = waited.unwrap();
+    assert_eq!(ids(&waited), [], "the worker that stops got its own task");
+    drop(waited);
+    let other = queue.claim_work(QUEUE, "other", 1, LONG).await.unwrap();
+    assert_eq!((other.claims[0].task.id, other.claims[0].run.number()), (task, 1));
+    assert_eq!(other.claims[0].task.retries_left, 4, "one retry was used up, and no more");
+    other.delivery.delivered();
+    queue.stop().await;
     database.finish().await;
 }

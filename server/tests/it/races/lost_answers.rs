@@ -1,12 +1,18 @@
 //! Commits whose answer is lost.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
+use sqlx::Connection;
+use tenure_api::states::ExceptionReason;
+use tenure_server::domain::lifecycle::Report;
 use tenure_server::domain::task::Last;
 use tenure_server::ops::OpError;
 use tenure_server::testing::queue::{QUEUE, TERM, new_task};
 use tenure_server::testing::{Queue, TestDatabase, eventually};
+use tokio::task::JoinSet;
+use uuid::Uuid;
 
 use crate::support::{Gate, Proxy, number, until_somebody_waits};
 
@@ -66,6 +72,87 @@ async fn a_lost_session_that_could_still_commit_is_ended_before_its_claims_are_l
     assert!(matches!(lost, Err(OpError::Unavailable)), "{lost:?}");
     let claim = queue.claim_one(QUEUE).await;
     assert_eq!((claim.task.id, claim.run.number()), (task, 0));
+    drop(proxy);
+    queue.stop().await;
+    database.finish().await;
+}
+
+/// So many tasks whose second run is pending.
+async fn retried(queue: &Queue, count: usize) {
+    for _ in 0..count {
+        queue.create_one(QUEUE).await;
+    }
+    for _ in 0..count {
+        let claim = queue.claim_one(QUEUE).await;
+        let retry = Report::Exception(ExceptionReason::IntermittentTask);
+        queue.report(claim.task.id, claim.run, retry).await.unwrap();
+    }
+}
+
+/// Waits until the only claims in the database are these.
+async fn until_nothing_else_is_claimed(database: &TestDatabase, heard_of: &[Uuid]) {
+    eventually("every claim that no worker heard of is requeued", async || {
+        let claimed: Vec<Uuid> = sqlx::query_scalar("SELECT id FROM claims").fetch_all(database.pool()).await.unwrap();
+        claimed.iter().all(|id| heard_of.contains(id))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn claims_that_cannot_be_described_are_requeued_and_the_others_go_out() {
+    let database = TestDatabase::create().await;
+    let queue = Arc::new(Queue::start(database.options()));
+    retried(&queue, 30).await;
+    for _ in 0..30 {
+        queue.create_one(QUEUE).await;
+    }
+    let mut conn = database.connect().await;
+    let mut holder = conn.begin().await.unwrap();
+    sqlx::query("LOCK TABLE runs IN ACCESS EXCLUSIVE MODE").execute(&mut *holder).await.unwrap();
+    let mut asking = JoinSet::new();
+    for worker in 0..8 {
+        let queue = Arc::clone(&queue);
+        asking.spawn(async move { queue.claim_work(QUEUE, &worker.to_string(), 10, Duration::from_secs(1)).await });
+    }
+    let (mut heard_of, mut refused) = (Vec::new(), 0);
+    while let Some(answer) = asking.join_next().await {
+        match answer.unwrap() {
+            Ok(answer) => {
+                heard_of.extend(answer.claims.iter().map(|claim| claim.task.id.uuid()));
+                answer.delivery.delivered();
+            }
+            Err(error) => {
+                assert!(matches!(error, OpError::Unavailable), "{error:?}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 0, "nothing was refused, so nothing was tested");
+    holder.rollback().await.unwrap();
+    until_nothing_else_is_claimed(&database, &heard_of).await;
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM pending").await, 60 - heard_of.len() as i64);
+    drop(conn);
+    Arc::into_inner(queue).unwrap().stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn whichever_answer_is_lost_on_the_way_to_a_claim_nothing_stays_claimed_that_no_worker_heard_of() {
+    let database = TestDatabase::create().await;
+    let (queue, proxy) = with_proxy(&database).await;
+    let mut heard_of = Vec::new();
+    for step in 0..6 {
+        retried(&queue, 2).await;
+        proxy.lose_an_answer_after(step);
+        let answer = queue.claim_work(QUEUE, "worker", 2, Duration::from_millis(100)).await;
+        proxy.heal();
+        if let Ok(answer) = answer {
+            heard_of.extend(answer.claims.iter().map(|claim| claim.task.id.uuid()));
+            answer.delivery.delivered();
+        }
+        until_nothing_else_is_claimed(&database, &heard_of).await;
+    }
+    assert!(!heard_of.is_empty(), "no claim got through");
     drop(proxy);
     queue.stop().await;
     database.finish().await;

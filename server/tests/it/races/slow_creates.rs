@@ -1,5 +1,6 @@
 //! Creates that share no batch: very large ones, and ones that another server makes at the same moment.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
@@ -7,10 +8,12 @@ use sqlx::Connection;
 use tenure_server::batch::BATCH_BYTES_MAX;
 use tenure_server::domain::create::NewTask;
 use tenure_server::ops::OpError;
+use tenure_server::store::hot::create::{Names, look};
 use tenure_server::testing::queue::{QUEUE, new_task, new_task_with_id};
 use tenure_server::testing::{Queue, TestDatabase};
+use tokio::task::JoinSet;
 
-use crate::support::{number, until_somebody_waits};
+use crate::support::{Gate, Proxy, number, until_somebody_waits};
 
 fn large() -> NewTask {
     let task = new_task(QUEUE, &json!({"payload": {"text": "x".repeat(BATCH_BYTES_MAX + 1)}}));
@@ -78,5 +81,88 @@ async fn two_servers_that_create_one_task_at_the_same_moment_store_it_once_and_a
     assert_eq!(number(database.pool(), "SELECT count(*) FROM pending").await, ROUNDS);
     one.stop().await;
     two.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn repeats_that_arrive_together_are_diagnosed_together() {
+    const REPEATS: usize = 150;
+    let database = TestDatabase::create().await;
+    let proxy = Proxy::start(&database).await;
+    let queue = Arc::new(Queue::start(proxy.options()));
+    let mut tasks = Vec::new();
+    for n in 0..REPEATS {
+        let task = new_task(QUEUE, &json!({"payload": {"n": n}}));
+        queue.create(&task).await.unwrap();
+        tasks.push(task);
+    }
+    let before = proxy.answers();
+    let mut repeats = JoinSet::new();
+    for (n, mut task) in tasks.into_iter().enumerate() {
+        let queue = Arc::clone(&queue);
+        // Every third one is another task under the same id.
+        let conflict = n % 3 == 0;
+        if conflict {
+            task.definition = task.definition.replace(&format!("\"n\":{n}"), "\"n\":-1");
+        }
+        repeats.spawn(async move { (conflict, task.id, queue.create(&task).await) });
+    }
+    while let Some(repeated) = repeats.join_next().await {
+        let (conflict, id, answer) = repeated.unwrap();
+        match answer {
+            Ok(task) => assert!(!conflict && task.id == id, "{id}"),
+            Err(error) => assert!(conflict && matches!(error, OpError::Conflict(_)), "{id}: {error:?}"),
+        }
+    }
+    // The first may go alone; what comes meanwhile shares a batch. One by one it would be three answers for each.
+    let answers = proxy.answers() - before;
+    assert!(answers < REPEATS as i64, "{answers} answers of the database for {REPEATS} repeats");
+    drop(proxy);
+    Arc::into_inner(queue).unwrap().stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn repeats_of_large_tasks_are_diagnosed_a_few_at_a_time() {
+    let database = TestDatabase::create().await;
+    let mut conn = database.connect().await;
+    let queue = Queue::start(database.options());
+    let mut names = Vec::new();
+    for _ in 0..3 {
+        let task = new_task(QUEUE, &json!({"payload": {"text": "x".repeat(9 << 20)}}));
+        queue.create(&task).await.unwrap();
+        names.push(Names { task: task.id.uuid(), group: task.group.uuid() });
+    }
+    let unknown = new_task(QUEUE, &json!({}));
+    names.push(Names { task: unknown.id.uuid(), group: unknown.group.uuid() });
+    let looks = look(&mut conn, &names).await.unwrap();
+    let read: Vec<(usize, bool)> = looks.iter().map(|look| (look.member, look.stored.is_some())).collect();
+    assert_eq!(read, [(0, true), (3, false)], "what has no room is asked for again");
+    drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn nothing_is_looked_for_before_the_commit_that_makes_it_visible() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let required = queue.create_one(QUEUE).await;
+    let text = "x".repeat(BATCH_BYTES_MAX + 1);
+    let waits = new_task(QUEUE, &json!({"payload": {"text": text}, "dependencies": [required]}));
+    let bells = queue.passes.bells.clone();
+    let gate = Gate::close(&database, "dependencies").await;
+    let mut notified = std::pin::pin!(bells.dependencies());
+    let early = async {
+        until_somebody_waits(database.pool()).await;
+        let early = futures_util::poll!(notified.as_mut()).is_ready();
+        gate.open().await;
+        early
+    };
+    let (created, early) = tokio::join!(queue.create(&waits), early);
+    created.unwrap();
+    assert!(!early, "the dependency pass was notified before the commit");
+    tokio::time::timeout(Duration::from_secs(5), notified).await.expect("it is notified after the commit");
+    queue.stop().await;
     database.finish().await;
 }

@@ -77,3 +77,27 @@ async fn a_server_writes_down_whom_it_saw_without_being_asked() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_reports_its_shutdown_does_not_get_its_own_task_at_any_server() {
+    let rig = rig().await;
+    let other = another(&rig, "other").await;
+    let task = create(&rig, QUEUE).await;
+    let claims = claim(&rig, QUEUE, "stops").await;
+    let waiting = [rig.client(), client_of(&other)].map(|mut client| {
+        let root = rig.root.clone();
+        tokio::spawn(async move { claim_at(&mut client, &root, QUEUE, "stops", 1).await })
+    });
+    // Both wait now.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let (path, body) = (format!("{}/exception", run_of(&claims[0])), json!({"reason": "worker-shutdown"}));
+    let answer = call(&mut rig.client(), &credentials_of(&claims[0]), "POST", &path, Some(&body)).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    for waited in waiting {
+        assert!(waited.await.unwrap().is_empty(), "the worker that stops got its own task again");
+    }
+    let status = rig.status(task.parse().unwrap()).await;
+    assert_eq!((&status["state"], &status["retriesLeft"]), (&json!("pending"), &json!(4)), "{status}");
+    assert_eq!(claim(&rig, QUEUE, "good").await.len(), 1);
+    assert!(other.stop().await.success());
+}

@@ -1,0 +1,123 @@
+//! What a failed statement means, by SQLSTATE: the one place that knows. Callers decide what to do about it.
+
+/// The kinds of failure that callers tell apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// Classes 22 and 23: some value cannot be stored. Nothing happened; the same statement fails again.
+    BadData,
+    /// Classes 40 and 55: a deadlock, a serialization failure or a lock. Nothing happened; once more is worth a try.
+    Contention,
+    /// The connection was lost, or the database has no resources or takes no writes: it may have happened. A later repeat
+    /// of the request is worth a try.
+    Unavailable,
+    /// Anything else is a fault of ours; the same statement fails again.
+    Fault,
+}
+
+impl Class {
+    /// Whether the caller should send the request again later.
+    #[must_use]
+    pub fn is_worth_a_retry(self) -> bool {
+        match self {
+            Self::Contention | Self::Unavailable => true,
+            Self::BadData | Self::Fault => false,
+        }
+    }
+}
+
+/// Classifies a failure.
+#[must_use]
+pub fn classify(error: &sqlx::Error) -> Class {
+    match error {
+        sqlx::Error::Database(database) => of_sqlstate(&database.code().unwrap_or_default()),
+        // The connection or the pool, not the statement.
+        sqlx::Error::Io(_)
+        | sqlx::Error::Tls(_)
+        | sqlx::Error::Protocol(_)
+        | sqlx::Error::PoolTimedOut
+        | sqlx::Error::PoolClosed
+        | sqlx::Error::WorkerCrashed
+        | sqlx::Error::BeginFailed => Class::Unavailable,
+        // The answer does not fit what we expect of it, or we asked for nonsense.
+        _ => Class::Fault,
+    }
+}
+
+fn of_sqlstate(code: &str) -> Class {
+    match code.get(..2) {
+        Some("22" | "23") => Class::BadData,
+        Some("40" | "55") => Class::Contention,
+        // 08 connection; 25 a standby's read-only transaction, or one that idled for too long; 53 resources; 57 shutdown,
+        // and 57014, a statement that ran into its timeout; 58 disk and system. 28: the password was changed under a running
+        // server, which its operator is about to mend.
+        Some("08" | "25" | "28" | "53" | "57" | "58") => Class::Unavailable,
+        _ => Class::Fault,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TestDatabase;
+
+    #[test]
+    fn every_class_of_sqlstate_means_one_thing() {
+        let table = [
+            ("08006", Class::Unavailable),
+            ("0A000", Class::Fault),
+            ("22P05", Class::BadData),
+            ("23505", Class::BadData),
+            ("25006", Class::Unavailable),
+            ("25P03", Class::Unavailable),
+            ("26000", Class::Fault),
+            ("28P01", Class::Unavailable),
+            ("40001", Class::Contention),
+            ("40P01", Class::Contention),
+            ("42P01", Class::Fault),
+            ("42501", Class::Fault),
+            ("53100", Class::Unavailable),
+            ("53300", Class::Unavailable),
+            ("54001", Class::Fault),
+            ("55P03", Class::Contention),
+            ("57014", Class::Unavailable),
+            ("57P01", Class::Unavailable),
+            ("58030", Class::Unavailable),
+            ("P0001", Class::Fault),
+            ("XX000", Class::Fault),
+            ("", Class::Fault),
+        ];
+        for (code, class) in table {
+            assert_eq!(of_sqlstate(code), class, "{code}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_the_databases_word_is_about_the_connection_or_a_fault() {
+        assert_eq!(classify(&sqlx::Error::PoolTimedOut), Class::Unavailable);
+        assert_eq!(classify(&sqlx::Error::Io(std::io::ErrorKind::BrokenPipe.into())), Class::Unavailable);
+        assert_eq!(classify(&sqlx::Error::Protocol("cut".to_owned())), Class::Unavailable);
+        assert_eq!(classify(&sqlx::Error::RowNotFound), Class::Fault);
+        assert_eq!(classify(&sqlx::Error::Decode("a row".into())), Class::Fault);
+        assert_eq!(classify(&sqlx::Error::ColumnNotFound("a column".to_owned())), Class::Fault);
+    }
+
+    #[tokio::test]
+    async fn a_statement_that_fails_is_classified_by_what_postgresql_says() {
+        let database = TestDatabase::create().await;
+        let statements = [
+            ("SELECT 1 / 0", Class::BadData),
+            ("SELECT 'x'::integer", Class::BadData),
+            ("INSERT INTO clock DEFAULT VALUES", Class::BadData),
+            ("SELECT nothing FROM nowhere", Class::Fault),
+            ("SELECT pg_sleep(5)", Class::Unavailable),
+        ];
+        let mut conn = database.connect().await;
+        sqlx::raw_sql("SET statement_timeout = '50ms'").execute(&mut conn).await.unwrap();
+        for (statement, class) in statements {
+            let error = sqlx::raw_sql(statement).execute(&mut conn).await.unwrap_err();
+            assert_eq!(classify(&error), class, "{statement}: {error}");
+        }
+        drop(conn);
+        database.finish().await;
+    }
+}

@@ -1,0 +1,27 @@
+//! What follows a commit.
+
+use uuid::Uuid;
+
+/// What a transaction changed that others wait for. An operation collects it while it runs; it is applied once, after
+/// the commit, by [`super::Bells::apply`], so that nothing is looked for before it can be seen.
+#[derive(Debug, Default)]
+#[must_use = "what waits for these changes is notified only when they are applied"]
+pub struct Effects {
+    /// Queues in which a run became claimable, or a message visible.
+    pub claimable: Vec<i32>,
+    /// Tasks that were resolved.
+    pub resolved: Vec<Uuid>,
+    /// Whether a task was created that waits for others.
+    pub dependents: bool,
+}
+
+impl Effects {
+    /// A run ended: its task was resolved, or the next run is pending in this queue.
+    pub fn run_ended(&mut self, task: Uuid, queue: i32, retried: bool) {
+        if retried {
+            self.claimable.push(queue);
+        } else {
+            self.resolved.push(task);
+        }
+    }
+}
