@@ -15,6 +15,8 @@ pub enum Breakage {
     CountOffByOne,
     /// A task is scheduled as soon as the first of its dependencies is satisfied.
     ScheduleEarly,
+    /// Events show the priority that the task has now.
+    EventDrift,
     /// Now and then a task whose last dependency is satisfied is not scheduled.
     LoseDependent,
 }
@@ -30,6 +32,7 @@ fn chosen() -> Option<Breakage> {
         Ok("lose-create") => Some(Breakage::LoseCreate),
         Ok("count-off-by-one") => Some(Breakage::CountOffByOne),
         Ok("schedule-early") => Some(Breakage::ScheduleEarly),
+        Ok("event-drift") => Some(Breakage::EventDrift),
         Ok("lose-dependent") => Some(Breakage::LoseDependent),
         _ => None,
     })

@@ -113,6 +113,8 @@ fn cut(rows: Vec<OutboxRow>, after: i64, limit: usize) -> Result<Vec<(i64, i64, 
                 let details = row.details.as_ref().and_then(|details| details.get(place)).cloned();
                 let priority = row.priorities.as_ref().and_then(|priorities| priorities.get(place));
                 let priority = priority.map(|&code| columns.priority(code)).transpose()?;
+                #[cfg(feature = "test-util")]
+                let priority = priority.filter(|_| !crate::breakage::is_on(crate::breakage::Breakage::EventDrift));
                 let transition = Transition { kind, run, retries_left, priority, at, taken_until, details };
                 wanted.push((seq, position, transition));
             }

@@ -17,7 +17,7 @@ use tenure_server::testing::{Queue, TestDatabase, eventually};
 use crate::support::{create_on, number, until_somebody_waits};
 
 /// Past a moment, and not much past it.
-const A_LITTLE: Duration = Duration::from_millis(100);
+const A_LITTLE: Duration = Duration::from_secs(1);
 
 struct Plane {
     database: TestDatabase,

@@ -62,6 +62,13 @@ struct PollUrls {
     queues: Vec<SignedUrls>,
 }
 
+/// A createTask request.
+#[derive(Debug)]
+pub(crate) struct Creation {
+    task: SlugId,
+    body: String,
+}
+
 /// One connection and its worker's identity.
 #[derive(Debug)]
 pub(crate) struct Lane {
@@ -226,6 +233,24 @@ impl Lane {
 
     /// Creates a task as this step of the mode.
     pub(crate) async fn create(&mut self, step: impl Into<Option<usize>>) -> Result<SlugId, BenchError> {
+        let creation = self.new_creation();
+        self.send_creation(step, &creation).await?;
+        Ok(creation.task)
+    }
+
+    /// Sends a createTask request, as this step of the mode. It may be sent again.
+    pub(crate) async fn send_creation(
+        &mut self,
+        step: impl Into<Option<usize>>,
+        creation: &Creation,
+    ) -> Result<(), BenchError> {
+        let path = format!("{QUEUE_API}/task/{}", creation.task);
+        self.call(step.into(), "createTask", None, "PUT", &path, Some(creation.body.as_bytes())).await?;
+        Ok(())
+    }
+
+    /// A createTask request for a new task.
+    pub(crate) fn new_creation(&mut self) -> Creation {
         let task = self.random.task_id();
         let created = unix_millis();
         let definition = Definition {
@@ -240,9 +265,7 @@ impl Lane {
             any_end: false,
         };
         let body = definition.body(PAYLOAD_DIGITS, &mut self.random);
-        let path = format!("{QUEUE_API}/task/{task}");
-        self.call(step.into(), "createTask", None, "PUT", &path, Some(body.as_bytes())).await?;
-        Ok(task)
+        Creation { task, body }
     }
 
     /// Path and body of the claim of up to `limit` tasks.

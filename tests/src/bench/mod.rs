@@ -115,6 +115,7 @@ pub async fn run(settings: &Settings) -> Result<String, BenchError> {
             match settings.mode {
                 ModeName::Lifecycle => measure::<mode::Lifecycle>(settings).await,
                 ModeName::Create => measure::<mode::Create>(settings).await,
+                ModeName::CreateRepeat => measure::<mode::CreateRepeat>(settings).await,
                 ModeName::Group => measure::<mode::Group>(settings).await,
                 ModeName::Claim32 => measure::<mode::Claim32>(settings).await,
                 ModeName::Reclaim => measure::<mode::Reclaim>(settings).await,

@@ -83,6 +83,8 @@ pub enum ModeName {
     Lifecycle,
     /// Create tasks and leave them.
     Create,
+    /// Create tasks that exist already, with the same requests.
+    CreateRepeat,
     /// Create 10,000 tasks in one group, and stop.
     Group,
     /// Claim up to 32 at once and report each.

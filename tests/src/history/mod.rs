@@ -9,6 +9,7 @@ pub mod check;
 pub mod record;
 pub mod snapshot;
 
+mod log_reader;
 mod poller;
 mod saboteur;
 mod storm;

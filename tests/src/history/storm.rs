@@ -10,6 +10,7 @@ use tenure_api::ids::SlugId;
 use tokio::task::JoinSet;
 
 use super::check::History;
+use super::log_reader::LogReader;
 use super::record::Answer;
 use super::saboteur::sabotage;
 use super::snapshot::{Counts, Snapshot, Status};
@@ -80,6 +81,7 @@ pub async fn run(plan: &Plan) -> History {
     let mut trouble = JoinSet::new();
     trouble.spawn(move_clock(Actor::patient(Arc::clone(&world), 200)));
     trouble.spawn(sabotage(Arc::clone(&world), Arc::clone(&database), 201));
+    let log = tokio::spawn(LogReader::new(Actor::patient(Arc::clone(&world), 202)).follow());
     while let Some(ended) = actors.join_next().await {
         ended.expect("an actor does its work without failing");
     }
@@ -88,10 +90,12 @@ pub async fn run(plan: &Plan) -> History {
         ended.expect("an actor does its work without failing");
     }
 
+    let mut log = log.await.expect("an actor does its work without failing");
     let patience = if plan.breakage.is_some() { QUIET_WITHIN_WHEN_BROKEN } else { QUIET_WITHIN };
     let quiet = take_snapshot(&world, patience).await;
     let settled = drain(&world, patience).await;
     let drained = take_snapshot(&world, patience).await;
+    log.read_all_again().await;
     for server in servers.running {
         assert!(server.stop().await.success(), "a server that is asked to stop ends with success");
     }

@@ -119,6 +119,10 @@ impl World {
         self.history.lock().unwrap_or_else(PoisonError::into_inner).internal_errors.push(what);
     }
 
+    pub(super) fn note_changed_event(&self, what: String) {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner).changed_events.push(what);
+    }
+
     /// The history so far.
     pub(super) fn history(&self) -> History {
         self.history.lock().unwrap_or_else(PoisonError::into_inner).clone()

@@ -51,6 +51,11 @@ async fn the_checker_catches_a_task_that_is_never_woken() {
     assert_caught("lose-dependent", Rule::Dependencies).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_checker_catches_an_event_that_changes() {
+    assert_caught("event-drift", Rule::EventsSteady).await;
+}
+
 async fn assert_caught(breakage: &'static str, rule: Rule) {
     let plan = Plan { seed: seed(), operations: OPERATIONS_WHEN_BROKEN, breakage: Some(breakage) };
     let history = run(&plan).await;
@@ -78,7 +83,7 @@ fn write_down(plan: &Plan, history: &History) -> PathBuf {
     let mut records = history.records.clone();
     records.sort_by_key(|record| record.start);
     let mut lines: Vec<String> = records.iter().map(|record| format!("{record:?}")).collect();
-    lines.extend(history.internal_errors.iter().cloned());
+    lines.extend(history.internal_errors.iter().chain(&history.changed_events).cloned());
     for (when, snapshot) in [("quiet", &history.quiet), ("drained", &history.drained)] {
         lines.push(format!("{when}: {:?}", snapshot.counts));
         lines.extend(snapshot.tasks.iter().map(|(task, status)| format!("{when}: {task} {status:?}")));

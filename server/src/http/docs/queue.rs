@@ -90,7 +90,8 @@ fn claims(sample: &Sample) -> Vec<Operation> {
             .about(
                 "If there is nothing to do, it waits up to 20 seconds for work and then answers with an empty list. Each \
                  claim is good until `takenUntil`: renew it with reclaimTask before. A claim whose answer did not reach the \
-                 worker is taken back.",
+                 worker is taken back. An answer has at most 16 MB of definitions; what has no room stays pending. The first \
+                 task is always in it.",
             )
             .scopes(json!({"AllOf": ["queue:claim-work:<taskQueueId>", "queue:worker-id:<workerGroup>/<workerId>"]}))
             .takes::<ClaimWorkRequest>(&json!({"workerGroup": "rack-1", "workerId": "worker-1", "tasks": 1}))

@@ -2,6 +2,7 @@
 
 mod claim32;
 mod create;
+mod create_repeat;
 mod delete;
 mod get;
 mod group;
@@ -14,6 +15,7 @@ mod status;
 
 pub(crate) use claim32::Claim32;
 pub(crate) use create::Create;
+pub(crate) use create_repeat::CreateRepeat;
 pub(crate) use delete::Delete;
 pub(crate) use get::Get;
 pub(crate) use group::Group;

@@ -29,6 +29,8 @@ pub struct History {
     pub records: Vec<Record>,
     /// Answers that admit a bug: cut connections and locked rows are no excuse for them.
     pub internal_errors: Vec<String>,
+    /// Events that did not read as they had read before.
+    pub changed_events: Vec<String>,
     /// The state when the actors had stopped.
     pub quiet: Snapshot,
     /// The state when nothing was left but what waits in vain.
@@ -56,6 +58,8 @@ pub enum Rule {
     Cancelled,
     /// The counts of a queue equal a recount.
     Counts,
+    /// An event never changes while it can be read.
+    EventsSteady,
     /// Trouble with the database is answered with "try again", never with 500.
     NoInternalError,
 }
@@ -98,6 +102,9 @@ pub fn check(history: &History) -> Vec<Violation> {
     counts::check(history, &mut findings);
     for answer in &history.internal_errors {
         findings.add(Rule::NoInternalError, answer.clone());
+    }
+    for event in &history.changed_events {
+        findings.add(Rule::EventsSteady, event.clone());
     }
     findings.0
 }

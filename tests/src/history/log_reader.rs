@@ -1,0 +1,90 @@
+//! Reads the event log again and again, at either server, and notes every event that reads differently than before.
+
+use std::collections::BTreeMap;
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::world::Actor;
+use crate::http::TENURE_API;
+
+/// Events of one read.
+const PAGE: i64 = 200;
+/// How often an earlier part is read again for each new part.
+const AGAIN: u64 = 3;
+const PAUSE: Duration = Duration::from_millis(20);
+
+#[derive(Deserialize)]
+struct Page<'a> {
+    #[serde(borrow)]
+    events: Vec<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Placed {
+    position: i64,
+}
+
+/// What was read so far: a digest of each event by its position.
+pub(super) struct LogReader {
+    actor: Actor,
+    seen: BTreeMap<i64, u64>,
+}
+
+impl LogReader {
+    pub(super) fn new(actor: Actor) -> Self {
+        Self { actor, seen: BTreeMap::new() }
+    }
+
+    /// Reads on and reads again until the actors are done; then gives itself back, for a last look.
+    pub(super) async fn follow(mut self) -> Self {
+        while !self.actor.world.is_over() {
+            let newest = self.newest();
+            self.read_after(newest).await;
+            for _ in 0..AGAIN {
+                let after = self.actor.random.below(newest.unsigned_abs() + 1);
+                self.read_after(after.cast_signed()).await;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+        self
+    }
+
+    /// Reads everything once more.
+    pub(super) async fn read_all_again(&mut self) {
+        let mut after = 0;
+        while after < self.newest() {
+            // A part that cannot be read, or whose tasks have expired, is passed over.
+            after = self.read_after(after).await.unwrap_or(after + PAGE);
+        }
+    }
+
+    fn newest(&self) -> i64 {
+        self.seen.last_key_value().map_or(0, |(position, _)| *position)
+    }
+
+    /// Reads a page; answers the position of its last event.
+    async fn read_after(&mut self, after: i64) -> Option<i64> {
+        let path = format!("{TENURE_API}/events?after={after}&limit={PAGE}");
+        let (status, text) = self.actor.fetch("GET", &path).await?;
+        if status != 200 {
+            return None;
+        }
+        let page: Page<'_> = serde_json::from_str(&text).expect("the event log answers with events");
+        let mut last = None;
+        for event in page.events {
+            let Placed { position } = serde_json::from_str(event.get()).expect("an event has a position");
+            let mut hasher = DefaultHasher::new();
+            event.get().hash(&mut hasher);
+            let digest = hasher.finish();
+            if *self.seen.entry(position).or_insert(digest) != digest {
+                self.actor.world.note_changed_event(format!("event {position} reads differently now: {}", event.get()));
+            }
+            last = Some(position);
+        }
+        last
+    }
+}
