@@ -28,6 +28,7 @@ mod openapi;
 mod page;
 mod poll;
 mod poll_worker;
+mod private_files;
 mod proxy;
 mod rig;
 mod serve;
