@@ -31,6 +31,7 @@ mod poll_worker;
 mod private_files;
 mod proxy;
 mod rig;
+mod sealed_artifacts;
 mod serve;
 mod signed_urls;
 mod sse;
