@@ -26,6 +26,7 @@ mod hung_up;
 mod objects;
 mod openapi;
 mod page;
+mod plain_urls;
 mod poll;
 mod poll_worker;
 mod private_files;
