@@ -2,8 +2,8 @@
 //!
 //! A name has at most one current generation of bytes. Each generation is a row in the database and an object in the store,
 //! whose key is the row's id: the row is written before the first byte, and deleted after the last one is removed, so
-//! that no bytes are ever forgotten, whichever server is killed when. Replacing a name's bytes is one transaction, which also sees that
-//! they may still change. Who may store or read what is decided by the handlers that give out the URLs.
+//! that no bytes are ever forgotten, whichever server is killed when. Replacing a name's bytes is one transaction, which
+//! also sees that they may still change. Who may store or read what is decided by the handlers that give out the URLs.
 
 mod backing;
 mod read;

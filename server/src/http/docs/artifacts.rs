@@ -45,8 +45,8 @@ fn making(sample: &Sample) -> Vec<Operation> {
                 "For the worker that has the run, with the credentials of its claim. `s3`: PUT the bytes to the `putUrl` of the \
                  answer within 45 minutes, with the same `Content-Type` and without credentials; `Content-Encoding: gzip` is \
                  kept. `object`: upload to the object service, then call finishArtifact. `reference`: a URL somewhere \
-                 else, with `http` or `https`. `link`: another artifact of the run, which may come later. `error`: why there is none. Sending the \
-                 same again is fine, and may make `expires` later; a `reference` may lead elsewhere or become a `link`, which \
+                 else, with `http` or `https`. `link`: another artifact of the run, which may come later. `error`: why there is \
+                 none. Sending the same again is fine, and may make `expires` later; a `reference` may lead elsewhere or become a `link`, which \
                  keeps its `contentType`; anything else that has the name already is a conflict.",
             )
             .scopes("queue:create-artifact:<taskId>/<runId>")
