@@ -1,4 +1,5 @@
-//! Signed URLs of stored bytes: a capability to upload under one name, or to download what has that name.
+//! URLs of stored bytes: plain ones, of what everybody may read, and signed ones. A signed URL is a capability to upload under
+//! one name, or to download what has that name.
 //!
 //! The signature covers what may be done, until when, for uploads the content type, and the name. It covers decoded
 //! values, because some HTTP clients write a URL anew before they send it; so a client may escape more or less than was
@@ -72,6 +73,12 @@ pub fn sign(key: &SigningKey, access: Access<'_>, name: &str, expires_ms: i64) -
     let path = escape(name);
     let word = access.word();
     format!("{PATH}{path}?{CREDENTIAL}={word}&{EXPIRES}={expires}&{SIGNATURE}={signature}")
+}
+
+/// The path, which follows the root URL, of what may be downloaded without a signature.
+#[must_use]
+pub fn plain(name: &str) -> String {
+    format!("{PATH}{}", escape(name))
 }
 
 /// The name in a path. Slashes stay as they are where every client leaves them alone; a name with a segment that URL

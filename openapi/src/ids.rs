@@ -260,7 +260,8 @@ pub const REFERENCE_URL_MAX: usize = 8192;
 const ARTIFACT_NAME_PATTERN: &str = "^[\\x20-\\x7e]{1,1024}$";
 const OBJECT_NAME_PATTERN: &str = "^[\\x20-\\x7e]{1,1100}$";
 const CONTENT_TYPE_PATTERN: &str = "^[\\x21-\\x7e]([\\x20-\\x7e]{0,253}[\\x21-\\x7e])?$";
-const REFERENCE_URL_PATTERN: &str = "^[a-zA-Z][a-zA-Z0-9+.-]*:[\\x21-\\x7e]+$";
+const REFERENCE_URL_PATTERN: &str =
+    "^[hH][tT][tT][pP][sS]?://[\\x21\\x22\\x24-\\x2e\\x30-\\x3e\\x40-\\x7e][\\x21-\\x7e]*$";
 const SHA256_PATTERN: &str = "^[a-f0-9]{64}$";
 const SHA512_PATTERN: &str = "^[a-f0-9]{128}$";
 
@@ -273,14 +274,14 @@ fn is_content_type(text: &str) -> bool {
     is_printable(text, CONTENT_TYPE_MAX) && text.trim() == text
 }
 
-fn is_url(text: &str) -> bool {
-    let scheme = |scheme: &str| {
-        scheme.starts_with(|c: char| c.is_ascii_alphabetic())
-            && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'.' | b'-'))
-    };
+/// Readers are redirected to it: with another scheme it could act for them (`javascript:`), or lead into their own machine
+/// (`file:`).
+fn is_web_url(text: &str) -> bool {
     text.len() <= REFERENCE_URL_MAX
-        && text.split_once(':').is_some_and(|(before, rest)| {
-            scheme(before) && !rest.is_empty() && rest.bytes().all(|b| matches!(b, b'!'..=b'~'))
+        && text.split_once("://").is_some_and(|(scheme, rest)| {
+            (scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https"))
+                && rest.starts_with(|first| !matches!(first, '/' | '?' | '#'))
+                && rest.bytes().all(|b| matches!(b, b'!'..=b'~'))
         })
 }
 
@@ -301,8 +302,8 @@ text_id!(
     ContentType, "content type", CONTENT_TYPE_PATTERN, is_content_type, "text/plain"
 );
 text_id!(
-    /// A URL with its scheme, of up to 8,192 characters.
-    ReferenceUrl, "URL", REFERENCE_URL_PATTERN, is_url, "https://example.com/live.log"
+    /// A URL with the scheme `http` or `https`, of up to 8,192 characters.
+    ReferenceUrl, "http or https URL", REFERENCE_URL_PATTERN, is_web_url, "https://example.com/live.log"
 );
 text_id!(
     /// A SHA-256 digest in hexadecimal.
@@ -480,12 +481,28 @@ mod tests {
 
     #[test]
     fn a_reference_leads_to_a_url_that_a_header_can_hold() {
-        for good in ["https://example.com/a?b#c", "data:,x", "wss://h:1/"] {
+        for good in ["https://example.com/a?b#c", "http://h:1", "HTTPS://[::1]/", "https://a:b@c"] {
             assert!(good.parse::<ReferenceUrl>().is_ok(), "{good}");
         }
         let long = format!("https://{}", "x".repeat(REFERENCE_URL_MAX));
-        for bad in ["", "x", "/relative", ":x", "1a:b", "a:", "a: b", "https://h/\r\nX: y", "https://\u{e9}", &long] {
+        for bad in ["", "x", "/relative", "//h/x", ":x", "https:", "https://", "https:///x", "https://?x", "https://#x"]
+        {
             assert!(bad.parse::<ReferenceUrl>().is_err(), "{bad:?}");
+        }
+        for bad in ["https://h/ x", "https://h/\r\nX: y", "https://\u{e9}", "https:h", " https://h", &long] {
+            assert!(bad.parse::<ReferenceUrl>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_reference_leads_to_the_web_and_nowhere_else() {
+        let others =
+            ["javascript", "JaVaScRiPt", "data", "file", "ftp", "ws", "wss", "blob", "vbscript", "httpx", "xhttp"];
+        for scheme in others {
+            for rest in ["//example.com/x", "alert(1)", "//x/%0aalert(1)"] {
+                let bad = format!("{scheme}:{rest}");
+                assert!(bad.parse::<ReferenceUrl>().is_err(), "{bad}");
+            }
         }
     }
 

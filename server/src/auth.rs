@@ -288,10 +288,7 @@ impl Authenticator {
     /// # Errors
     /// If the sender's credentials are not valid, or the database cannot be asked about them.
     pub async fn authenticate(&self, request: &RequestParts<'_>, now: Now) -> Result<Principal, AuthError> {
-        let Some(claim) = Claim::read(request)? else {
-            let roles = self.roles().await?;
-            return Ok(anonymous(&roles));
-        };
+        let Some(claim) = Claim::read(request)? else { return self.anonymous().await };
         let account = match claim.issuer()? {
             Issuer::Tasks => {
                 let roles = if claim.assumes_roles() { self.roles().await? } else { self.roles_soon().await? };
@@ -311,6 +308,14 @@ impl Authenticator {
         let principal = claim.check(&account, &roles?, request, now)?;
         self.note_use(&account);
         Ok(principal)
+    }
+
+    /// The sender of a request without credentials.
+    ///
+    /// # Errors
+    /// If the database cannot be asked what such a request may do.
+    pub async fn anonymous(&self) -> Result<Principal, AuthError> {
+        Ok(anonymous(&*self.roles().await?))
     }
 
     /// All roles as they were at most a second ago.

@@ -1,6 +1,7 @@
 //! Where the bytes are: files in a folder, or objects in a bucket. A generation's key is made from its id alone, so that
 //! names never reach a file system.
 
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -19,6 +20,8 @@ use crate::config::{ArtifactsPlace, Provider};
 const PART_IN_BUCKET: usize = 5 << 20;
 /// Files are written in pieces of this size.
 const PART_IN_FOLDER: usize = 256 << 10;
+/// The folder is its owner's alone.
+const PRIVATE_FOLDER: u32 = 0o700;
 /// Uploads at the same time; each holds up to four parts in memory.
 const UPLOADS_INTO_BUCKET: usize = 50;
 const UPLOADS_INTO_FOLDER: usize = 500;
@@ -116,10 +119,26 @@ pub(super) fn broken(error: std::io::Error) -> StoreError {
     StoreError::Generic { store: "artifacts", source: error.into() }
 }
 
+/// Makes the folder, or closes the one that is there to other users: so they do not get to what an earlier release left open
+/// in it. What the server makes below it is private by its umask.
+fn make_private(folder: &FilePath) -> std::io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(PRIVATE_FOLDER).create(folder)?;
+    let mut permissions = std::fs::metadata(folder)?.permissions();
+    if permissions.mode() & 0o777 == PRIVATE_FOLDER {
+        return Ok(());
+    }
+    permissions.set_mode(PRIVATE_FOLDER);
+    if let Err(error) = std::fs::set_permissions(folder, permissions) {
+        let folder = folder.display();
+        tracing::warn!(error = %error, "the folder of artifacts {folder} cannot be closed to other users: set its mode to 0700");
+    }
+    Ok(())
+}
+
 fn open(place: &ArtifactsPlace) -> Result<Arc<dyn ObjectStore>, StoreError> {
     let (provider, bucket) = match place {
         ArtifactsPlace::Folder(folder) => {
-            std::fs::DirBuilder::new().recursive(true).create(folder).map_err(broken)?;
+            make_private(folder).map_err(broken)?;
             // What was answered with 200 must survive a power cut, as the rows in the database do.
             return Ok(Arc::new(LocalFileSystem::new_with_prefix(folder)?.with_fsync(true)));
         }

@@ -2,11 +2,12 @@
 //!
 //! A name has at most one current generation of bytes. Each generation is a row in the database and an object in the store,
 //! whose key is the row's id: the row is written before the first byte, and deleted after the last one is removed, so
-//! that no bytes are ever forgotten, whoever is killed when. Replacing a name's bytes is one transaction. Who may store or
-//! read what is decided by whoever hands out the URLs.
+//! that no bytes are ever forgotten, whichever server is killed when. Replacing a name's bytes is one transaction, which
+//! also sees that they may still change. Who may store or read what is decided by the handlers that give out the URLs.
 
 mod backing;
 mod read;
+mod sealed;
 mod upload;
 
 use std::collections::HashMap;
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
-use sqlx::PgPool;
+use sqlx::{PgExecutor, PgPool};
 use tenure_api::blob_url::{self, Access, BlobUrlError};
 use tenure_api::credentials::SigningKey;
 use tenure_api::ids::{RunId, TaskId};
@@ -25,6 +26,7 @@ use uuid::Uuid;
 
 use self::backing::Backing;
 pub use self::read::{Generation, Reader};
+pub use self::sealed::Sealed;
 pub use self::upload::NewBytes;
 use crate::config::ArtifactSettings;
 use crate::store::blobs::{self, BlobRow};
@@ -35,6 +37,17 @@ pub const KEPT_AFTER_REPLACED: Duration = Duration::from_secs(5 * 60);
 const REMOVAL_LEASE: Duration = Duration::from_secs(60);
 /// Removals that run at the same time.
 const REMOVALS: usize = 8;
+
+/// What the bytes of a name are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part<'a> {
+    /// The artifact of a run, with its name within the run.
+    Artifact(TaskId, RunId, &'a str),
+    /// The object of this name.
+    Object(&'a str),
+    /// Neither: this server gives out no such name.
+    Other,
+}
 
 /// What bytes are stored under.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -57,6 +70,25 @@ impl BlobName {
     #[must_use]
     pub fn of_path(path: &str) -> Option<Self> {
         blob_url::name_of(path).map(Self)
+    }
+
+    /// What the name says that its bytes are.
+    #[must_use]
+    pub fn part(&self) -> Part<'_> {
+        if let Some(name) = self.0.strip_prefix("object/") {
+            return Part::Object(name);
+        }
+        let mut parts = self.0.splitn(4, '/');
+        let (Some("artifact"), Some(task), Some(run), Some(name)) =
+            (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            return Part::Other;
+        };
+        match (task.parse(), run.parse()) {
+            // Another spelling of a task or a run names nothing.
+            (Ok(task), Ok(run)) if Self::artifact(task, run, name) == *self => Part::Artifact(task, run, name),
+            _ => Part::Other,
+        }
     }
 
     /// The whole name.
@@ -106,6 +138,9 @@ pub enum BlobError {
     /// The body stopped coming.
     #[error("nothing of the body arrived for {0} seconds; nothing was stored, send it again")]
     Stalled(u64),
+    /// The name's bytes stay as they are.
+    #[error("{0}; nothing was stored")]
+    Sealed(Sealed),
     /// The name was deleted while its bytes were on their way, or the upload was taken for abandoned.
     #[error("the upload was given up meanwhile, because its name was deleted; nothing was stored")]
     Deleted,
@@ -161,6 +196,13 @@ impl Blobs {
         self.sign(Access::Get, name, expires_ms)
     }
 
+    /// The URL for downloads of what everybody may read: always the same for the same name. Who serves it has to ask
+    /// whether that is still so.
+    #[must_use]
+    pub fn plain_url(&self, name: &BlobName) -> String {
+        format!("{}{}", self.shared.root_url, blob_url::plain(name.as_str()))
+    }
+
     fn sign(&self, access: Access<'_>, name: &BlobName, expires_ms: i64) -> String {
         let signed = blob_url::sign(&self.shared.keys[0], access, name.as_str(), expires_ms);
         format!("{}{signed}", self.shared.root_url)
@@ -183,9 +225,13 @@ impl Blobs {
     }
 
     /// What is stored under these names; names without bytes are missing in the answer.
-    pub async fn find(&self, pool: &PgPool, names: &[BlobName]) -> Result<HashMap<BlobName, StoredBlob>, sqlx::Error> {
+    pub async fn find(
+        &self,
+        db: impl PgExecutor<'_>,
+        names: &[BlobName],
+    ) -> Result<HashMap<BlobName, StoredBlob>, sqlx::Error> {
         let names: Vec<String> = names.iter().map(|name| name.as_str().to_owned()).collect();
-        blobs::find(pool, &names).await?.into_iter().map(stored).collect()
+        blobs::find(db, &names).await?.into_iter().map(stored).collect()
     }
 
     /// Stores small bytes at once.

@@ -12,7 +12,7 @@ use sqlx::PgPool;
 use uuid::Uuid;
 
 use super::backing::StoreError;
-use super::{BlobError, BlobName, Blobs, KEPT_AFTER_REPLACED, StoredBlob};
+use super::{BlobError, BlobName, Blobs, KEPT_AFTER_REPLACED, StoredBlob, sealed};
 use crate::store::blobs::{self, NewBlob};
 
 /// How long an upload may pause. Longer than a worker's machine is busy with something else.
@@ -69,11 +69,13 @@ impl Blobs {
                 return Err(if given_up { BlobError::Deleted } else { error });
             }
         };
-        // A commit whose answer was lost may have happened, so that after an error the bytes stay: either they are the
-        // current ones, or they are removed when the lease has ended.
-        if blobs::finish(pool, id, size, &sha256, KEPT_AFTER_REPLACED).await?.is_none() {
-            self.remove_now(pool, &[id]).await;
-            return Err(BlobError::Deleted);
+        if let Err(error) = make_current(pool, &new.name, id, size, &sha256).await {
+            // A commit whose answer was lost may have happened, so that after an error of the database the bytes stay: either
+            // they are the current ones, or they are removed when the lease has ended.
+            if !matches!(error, BlobError::Database(_)) {
+                self.remove_now(pool, &[id]).await;
+            }
+            return Err(error);
         }
         let (content_type, content_encoding) = (new.content_type.clone(), new.content_encoding.clone());
         Ok(StoredBlob { size, sha256, content_type, content_encoding })
@@ -135,6 +137,17 @@ impl Blobs {
         }
         Ok((i64::try_from(size).map_err(|_| BlobError::TooLarge(self.shared.size_max))?, digest.finalize().into()))
     }
+}
+
+/// Makes stored bytes the current ones of their name, in one transaction with the look at whether these may still change.
+async fn make_current(pool: &PgPool, name: &BlobName, id: Uuid, size: i64, sha256: &[u8; 32]) -> Result<(), BlobError> {
+    let mut transaction = pool.begin().await?;
+    sealed::lock_and_check(&mut transaction, name).await?;
+    let stored = blobs::finish(&mut transaction, id, size, sha256, KEPT_AFTER_REPLACED).await?;
+    // Dropped, the transaction changes nothing.
+    stored.ok_or(BlobError::Deleted)?;
+    transaction.commit().await?;
+    Ok(())
 }
 
 /// One object that is being written. What fits into a part is put in one request.

@@ -11,6 +11,7 @@ pub mod task;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use nix::sys::stat::{Mode, umask};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -31,6 +32,8 @@ const STOPPED_AT_ONCE: i32 = 130;
 /// Runs the command line.
 #[must_use]
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    // Whatever is stored may be private: files of artifacts are 0600, their folders 0700.
+    umask(Mode::S_IRWXG | Mode::S_IRWXO);
     let cli = match Cli::read(args) {
         Ok(cli) => cli,
         Err(usage) => return usage.report().into(),

@@ -228,6 +228,11 @@ pub fn admit(task: &Task, run: RunId, expires: DateTime<Utc>, now: DateTime<Utc>
     if expires > task.expires {
         return Err(Refusal::OutlivesTask);
     }
+    admit_bytes(task, run, now)
+}
+
+/// Whether a run still takes the bytes of its artifacts: exactly as long as it takes artifacts.
+pub fn admit_bytes(task: &Task, run: RunId, now: DateTime<Utc>) -> Result<(), Refusal> {
     match place(task, run) {
         Place::Running => Ok(()),
         Place::Exception(resolved) if now < resolved + AFTER_EXCEPTION => Ok(()),
@@ -247,7 +252,8 @@ pub struct Decision {
 }
 
 /// What becomes of a name when an artifact of that name is asked for: the same again is fine and may live longer, a
-/// reference may lead elsewhere and may become a link. An object whose upload is not finished keeps its upload.
+/// reference may lead elsewhere and may become a link. An object whose upload is not finished keeps its upload. A link keeps
+/// the content type of what had its name, as in Taskcluster: it says where something is, not what it is.
 pub fn combine(old: Option<&Stored>, mut new: Artifact, now: DateTime<Utc>) -> Result<Decision, Refusal> {
     let Some(stored) = old else { return Ok(Decision { artifact: new, changed: true }) };
     let old = &stored.artifact;
@@ -256,16 +262,15 @@ pub fn combine(old: Option<&Stored>, mut new: Artifact, now: DateTime<Utc>) -> R
     if old.details == Details::S3 && stored.removable <= now {
         return Err(Refusal::BeingRemoved);
     }
-    if new.details.storage_type() != StorageType::Link && old.content_type != new.content_type {
+    if new.details.storage_type() == StorageType::Link {
+        new.content_type.clone_from(&old.content_type);
+    } else if old.content_type != new.content_type {
         return Err(Refusal::Incompatible("contentType"));
     }
     if new.expires < old.expires {
         return Err(Refusal::Incompatible("expires, which can only be made later"));
     }
-    let changed = details_changed
-        || old.content_type != new.content_type
-        || old.expires != new.expires
-        || old.content_length != new.content_length;
+    let changed = details_changed || old.expires != new.expires || old.content_length != new.content_length;
     Ok(Decision { artifact: new, changed })
 }
 

@@ -131,11 +131,25 @@ fn a_repeat_may_be_kept_longer_but_not_shorter_and_has_the_same_type_unless_it_b
         let other = Artifact { content_type: "text/html".to_owned(), ..artifact(details.clone()) };
         let decided = combine(Some(&old), other, now());
         if details.storage_type() == StorageType::Link {
-            assert!(decided.unwrap().changed);
+            assert_eq!(decided, Ok(Decision { artifact: artifact(details), changed: false }));
         } else {
             assert_eq!(decided, Err(Refusal::Incompatible("contentType")), "{details:?}");
         }
     }
+}
+
+#[test]
+fn a_link_keeps_the_content_type_of_the_reference_that_it_replaces() {
+    let reference = stored(Details::Reference { url: "https://a".to_owned() });
+    let link = Details::Link { artifact: "a".to_owned() };
+    for said in ["text/html", CONTENT_TYPE_DEFAULT] {
+        let new = Artifact { content_type: said.to_owned(), ..artifact(link.clone()) };
+        let decided = combine(Some(&reference), new, now());
+        assert_eq!(decided, Ok(Decision { artifact: artifact(link.clone()), changed: true }), "{said}");
+    }
+    // One that is new has its own.
+    let new = Artifact { content_type: "text/html".to_owned(), ..artifact(link) };
+    assert_eq!(combine(None, new.clone(), now()), Ok(Decision { artifact: new, changed: true }));
 }
 
 #[test]
@@ -192,6 +206,10 @@ fn a_run_takes_artifacts_while_it_is_claimed_and_for_a_while_after_an_exception(
         let almost = now() + AFTER_EXCEPTION - TimeDelta::milliseconds(1);
         assert_eq!(admit(&task, run, expires, almost), first, "{:?} {run}", task.last);
         assert_eq!(admit(&task, run, expires, now() + AFTER_EXCEPTION), later, "{:?} {run}", task.last);
+        // The bytes of its artifacts are taken exactly as long.
+        for at in [now(), almost, now() + AFTER_EXCEPTION] {
+            assert_eq!(admit_bytes(&task, run, at), admit(&task, run, expires, at), "{:?} {run}", task.last);
+        }
         // Whatever comes before the scopes says nothing about the end of the run.
         let known = !matches!(first, Err(Refusal::NoSuchRun | Refusal::NeverClaimed));
         assert_eq!(check_first(&task, run, expires, now()).is_ok(), known);

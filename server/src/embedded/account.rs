@@ -87,6 +87,18 @@ impl Account {
         command
     }
 
+    /// Whether this user may pass through a directory of these permission bits.
+    pub(super) fn may_enter(&self, directory: &fs::Metadata) -> bool {
+        let needed = if directory.uid() == self.uid {
+            0o100
+        } else if directory.gid() == self.gid {
+            0o010
+        } else {
+            0o001
+        };
+        directory.mode() & needed != 0
+    }
+
     /// Says which directory on the way to `path`, an absolute path, stops this user. Goes by the permission bits.
     pub(super) fn check_can_enter(&self, path: &Path) -> Result<(), EmbeddedError> {
         if !self.other {
@@ -96,14 +108,7 @@ impl Account {
         ancestors.reverse();
         for directory in ancestors {
             let metadata = fs::metadata(directory).map_err(io_error("look at", directory))?;
-            let needed = if metadata.uid() == self.uid {
-                0o100
-            } else if metadata.gid() == self.gid {
-                0o010
-            } else {
-                0o001
-            };
-            if metadata.mode() & needed == 0 {
+            if !self.may_enter(&metadata) {
                 return Err(EmbeddedError::CannotEnter { user: self.name.clone(), directory: directory.to_owned() });
             }
         }

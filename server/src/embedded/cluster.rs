@@ -68,6 +68,7 @@ impl Cluster {
     pub(super) async fn prepare(data_dir: &Path, pg_bin: Option<&Path>) -> Result<Self, EmbeddedError> {
         let pg_dir = pg_dir(data_dir);
         let account = Account::choose(&pg_dir)?;
+        files::let_pass(data_dir, &account)?;
         account.check_can_enter(data_dir)?;
         let made_by = find_version(&pg_dir)?;
         let wanted = made_by.as_deref().map(|version| (pg_dir.as_path(), version));

@@ -5,7 +5,7 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, chown};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 
 use super::account::Account;
@@ -20,16 +20,83 @@ const ROOT_CREDENTIALS: &str = "root-credentials.json";
 
 /// Private to its owner; every file with a secret.
 const PRIVATE_FILE: u32 = 0o600;
-/// Everybody may pass through, nobody else may look: PostgreSQL runs as another user when the server is root.
-const DATA_DIR_OF_ROOT: u32 = 0o711;
-/// Everything below belongs to the user of the server.
-const DATA_DIR_OF_USER: u32 = 0o700;
+/// Private to its owner; every directory.
+const PRIVATE_DIR: u32 = 0o700;
+/// One group may pass through: that of PostgreSQL's user, which is another one when the server is root.
+const PASS_OF_GROUP: u32 = 0o010;
+/// Directories on the way to the data directory of root, through which PostgreSQL's user passes.
+const WAY_OF_ROOT: u32 = 0o711;
+/// What the data directory holds of ours. Names that begin with a dot are looked over.
+const OUR_NAMES: [&str; 9] =
+    [LOCK, PASSWORD, SECRET_KEY, ROOT_CREDENTIALS, "pg", "run", "artifacts", "postgres.log", "postgres.log.old"];
+/// What the name of a cluster begins with that is being made.
+const UNFINISHED_CLUSTER: &str = "pg.unfinished-";
+/// What a new file system has in it.
+const LOST_AND_FOUND: &str = "lost+found";
 
-/// Makes the data directory unless it is there, and gives its absolute path without symbolic links.
+/// Makes the data directory unless it is there, closes it to other users, and gives its absolute path without symbolic links.
 pub(super) fn make_data_dir(path: &Path) -> Result<PathBuf, EmbeddedError> {
-    let mode = if nix::unistd::geteuid().is_root() { DATA_DIR_OF_ROOT } else { DATA_DIR_OF_USER };
-    fs::DirBuilder::new().recursive(true).mode(mode).create(path).map_err(io_error("make the data directory", path))?;
-    fs::canonicalize(path).map_err(io_error("use the data directory", path))
+    make_dir(path, PRIVATE_DIR).map_err(io_error("make the data directory", path))?;
+    let path = fs::canonicalize(path).map_err(io_error("use the data directory", path))?;
+    if let Err(error) = close(&path) {
+        tracing::warn!(error = %error, "the data directory {} cannot be closed to other users", path.display());
+    }
+    Ok(path)
+}
+
+/// Makes a directory and those on the way to it, unless they are there. The umask has no say.
+fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        make_dir(parent, if nix::unistd::geteuid().is_root() { WAY_OF_ROOT } else { PRIVATE_DIR })?;
+    }
+    match fs::DirBuilder::new().mode(PRIVATE_DIR).create(path) {
+        Ok(()) => fs::set_permissions(path, fs::Permissions::from_mode(mode)),
+        // Another process has made it meanwhile.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Closes a data directory that an earlier release, or its operator, left open. One that holds other things too keeps its
+/// mode: it may be `/srv`. What we make in it is private all the same.
+fn close(data_dir: &Path) -> io::Result<()> {
+    // Root's PostgreSQL may be at work below it.
+    let pass = if nix::unistd::geteuid().is_root() { PASS_OF_GROUP } else { 0 };
+    let mode = fs::metadata(data_dir)?.mode() & 0o7777;
+    let closed = mode & !(0o077 ^ pass);
+    if closed == mode || !is_ours(data_dir)? {
+        return Ok(());
+    }
+    fs::set_permissions(data_dir, fs::Permissions::from_mode(closed))
+}
+
+/// Whether there is nothing in a directory but what we make there.
+fn is_ours(data_dir: &Path) -> io::Result<bool> {
+    for entry in fs::read_dir(data_dir)? {
+        let name = entry?.file_name();
+        let name = name.to_string_lossy();
+        let known = OUR_NAMES.contains(&&*name) || name == LOST_AND_FOUND || name.starts_with(UNFINISHED_CLUSTER);
+        if !known && !name.starts_with('.') {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Lets PostgreSQL's user pass through the data directory, and no more users than that.
+pub(super) fn let_pass(data_dir: &Path, account: &Account) -> Result<(), EmbeddedError> {
+    let pass = || -> io::Result<()> {
+        let metadata = fs::metadata(data_dir)?;
+        if !account.is_other() || account.may_enter(&metadata) || !is_ours(data_dir)? {
+            return Ok(());
+        }
+        chown(data_dir, None, Some(account.gid()))?;
+        fs::set_permissions(data_dir, fs::Permissions::from_mode(metadata.mode() & 0o7777 | PASS_OF_GROUP))
+    };
+    pass().map_err(io_error("let PostgreSQL's user into", data_dir))
 }
 
 /// The right to start and stop this directory's PostgreSQL.
@@ -90,7 +157,7 @@ pub(super) fn sync_parent(path: &Path) -> io::Result<()> {
 
 /// Makes a directory that only `owner` can enter.
 pub(super) fn make_private_dir(path: &Path, owner: &Account) -> io::Result<()> {
-    fs::DirBuilder::new().mode(DATA_DIR_OF_USER).create(path)?;
+    fs::DirBuilder::new().mode(PRIVATE_DIR).create(path)?;
     owner.give(path)
 }
 

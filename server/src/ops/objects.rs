@@ -9,6 +9,7 @@ use tenure_api::objects::ObjectHashes;
 use super::OpError;
 use crate::blobs::{BlobError, BlobName, Blobs, StoredBlob};
 use crate::domain::artifact::UPLOAD_MAX;
+use crate::store::artifacts::lock_object;
 use crate::store::objects::{self, NewObject, Object};
 
 /// What an upload is called, and by whom.
@@ -60,7 +61,7 @@ pub async fn store(
     blobs.put(pool, &BlobName::object(name), content_type, bytes).await.map_err(|error| match error {
         BlobError::Database(error) => error.into(),
         BlobError::TooLarge(_) => OpError::Input(error.to_string()),
-        BlobError::Deleted => OpError::Conflict(error.to_string()),
+        BlobError::Deleted | BlobError::Sealed(_) => OpError::Conflict(error.to_string()),
         other => {
             tracing::warn!(error = %other, "the bytes of an object could not be stored");
             OpError::Unavailable
@@ -68,10 +69,12 @@ pub async fn store(
     })
 }
 
-/// Ends an upload, if its bytes are what its uploader says. A repeat changes nothing.
+/// Ends an upload, if its bytes are what its uploader says. A repeat changes nothing. The object's row is locked meanwhile, so
+/// that no other bytes come between the comparison and the end.
 pub async fn finish(pool: &PgPool, blobs: &Blobs, upload: Upload<'_>, hashes: &ObjectHashes) -> Result<(), OpError> {
-    let mut conn = pool.acquire().await?;
-    let object = objects::find(&mut conn, upload.name).await?;
+    let mut transaction = pool.begin().await?;
+    lock_object(&mut transaction, upload.name).await?;
+    let object = objects::find(&mut transaction, upload.name).await?;
     let object = object.ok_or_else(|| OpError::NotFound(format!("there is no object {:?}", upload.name)))?;
     if object.upload != upload.id.uuid() || object.project != upload.project {
         return Err(OpError::Conflict(format!(
@@ -85,7 +88,7 @@ pub async fn finish(pool: &PgPool, blobs: &Blobs, upload: Upload<'_>, hashes: &O
         return Ok(());
     }
     let name = BlobName::object(upload.name);
-    let stored = blobs.find(pool, std::slice::from_ref(&name)).await?.remove(&name);
+    let stored = blobs.find(&mut *transaction, std::slice::from_ref(&name)).await?.remove(&name);
     let stored =
         stored.ok_or_else(|| OpError::Input(format!("nothing was uploaded for the object {:?}", upload.name)))?;
     let found = hex(&stored.sha256);
@@ -101,7 +104,8 @@ pub async fn finish(pool: &PgPool, blobs: &Blobs, upload: Upload<'_>, hashes: &O
     {
         return Err(OpError::Input("`hashes.sha512` is not what createUpload said".to_owned()));
     }
-    objects::finish(&mut conn, upload.name, upload.id.uuid(), sha256, sha512).await?;
+    objects::finish(&mut transaction, upload.name, upload.id.uuid(), sha256, sha512).await?;
+    transaction.commit().await?;
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use sqlx::PgPool;
+use sqlx::{PgConnection, PgExecutor, PgPool};
 use uuid::Uuid;
 
 use super::advisory;
@@ -71,15 +71,14 @@ pub async fn renew(pool: &PgPool, id: Uuid, lease: Duration) -> Result<bool, sql
 }
 
 /// Makes uploaded bytes the current ones of their name; those before stay for their readers for `kept`. Answers since when
-/// they are current, or None if the upload was given up, in which case nothing changes.
+/// they are current, or None if the upload was given up, in which case the transaction must not be committed.
 pub async fn finish(
-    pool: &PgPool,
+    transaction: &mut PgConnection,
     id: Uuid,
     size: i64,
     sha256: &[u8; 32],
     kept: Duration,
 ) -> Result<Option<DateTime<Utc>>, sqlx::Error> {
-    let mut transaction = pool.begin().await?;
     // Two uploads under one name take turns, so that each sees what the other one made current.
     sqlx::query!(
         r#"-- lock_blob_name
@@ -108,15 +107,11 @@ pub async fn finish(
     )
     .fetch_optional(&mut *transaction)
     .await?;
-    match stored {
-        Some(_) => transaction.commit().await?,
-        None => transaction.rollback().await?,
-    }
     Ok(stored)
 }
 
 /// The current bytes of these names.
-pub async fn find(pool: &PgPool, names: &[String]) -> Result<Vec<BlobRow>, sqlx::Error> {
+pub async fn find(db: impl PgExecutor<'_>, names: &[String]) -> Result<Vec<BlobRow>, sqlx::Error> {
     sqlx::query_as!(
         BlobRow,
         r#"-- find_blobs
@@ -124,7 +119,7 @@ pub async fn find(pool: &PgPool, names: &[String]) -> Result<Vec<BlobRow>, sqlx:
         FROM blobs WHERE state = 1 AND name = ANY($1)"#,
         names
     )
-    .fetch_all(pool)
+    .fetch_all(db)
     .await
 }
 

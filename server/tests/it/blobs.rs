@@ -6,7 +6,8 @@ use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use tempfile::TempDir;
 use tenure_api::credentials::SigningKey;
-use tenure_server::blobs::{BlobError, BlobName, Blobs, NewBytes};
+use tenure_api::ids::{RunId, TaskId};
+use tenure_server::blobs::{BlobError, BlobName, Blobs, NewBytes, Part};
 use tenure_server::config::{ArtifactSettings, ArtifactsPlace};
 use tenure_server::store;
 use tenure_server::testing::TestDatabase;
@@ -40,6 +41,16 @@ impl Kept {
         let mut reader = self.blobs.read(&generation, 0..size).await.unwrap();
         tokio::io::AsyncReadExt::read_to_string(&mut reader, &mut text).await.unwrap();
         Some(text)
+    }
+
+    /// Makes an upload the current bytes of its name, if it was not given up.
+    async fn finish(&self, id: Uuid) -> bool {
+        let mut transaction = self.database.pool().begin().await.unwrap();
+        let done = store::blobs::finish(&mut transaction, id, 1, &[0; 32], Duration::ZERO).await.unwrap();
+        if done.is_some() {
+            transaction.commit().await.unwrap();
+        }
+        done.is_some()
     }
 
     async fn count(&self, sql: &'static str) -> i64 {
@@ -161,9 +172,8 @@ async fn an_abandoned_upload_is_removed_and_one_that_goes_on_is_not() {
     kept.advance(10).await;
     assert_eq!(kept.sweep().await, (1, 1));
     assert!(!store::blobs::renew(pool, dead, lease).await.unwrap());
-    let done = store::blobs::finish(pool, dead, 1, &[0; 32], lease).await.unwrap();
-    assert!(done.is_none());
-    assert!(store::blobs::finish(pool, alive, 1, &[0; 32], lease).await.unwrap().is_some());
+    assert!(!kept.finish(dead).await);
+    assert!(kept.finish(alive).await);
     // What is current is never due, and never forgotten by its id.
     kept.advance(10_000).await;
     assert_eq!(kept.sweep().await, (0, 0));
@@ -180,7 +190,7 @@ async fn an_upload_that_was_given_up_does_not_drop_what_is_current() {
     let row = store::blobs::NewBlob { id, name: "object/a", content_type: "", content_encoding: None };
     store::blobs::begin(pool, row, Duration::ZERO).await.unwrap();
     assert_eq!(kept.sweep().await, (1, 1));
-    assert!(store::blobs::finish(pool, id, 1, &[0; 32], Duration::ZERO).await.unwrap().is_none());
+    assert!(!kept.finish(id).await);
     assert_eq!(kept.read(&name("a")).await.as_deref(), Some("current"));
     kept.database.finish().await;
 }
@@ -218,6 +228,18 @@ async fn bytes_that_cannot_be_removed_keep_their_row_and_are_tried_again() {
     kept.database.finish().await;
 }
 
+#[test]
+fn a_name_says_what_its_bytes_are_in_one_spelling() {
+    let task: TaskId = "bRKq9uZmSwq5d8hSvWYW5A".parse().unwrap();
+    for name in ["public/log", "/", "//x//", "..", "0/x"] {
+        assert_eq!(BlobName::artifact(task, RunId::FIRST, name).part(), Part::Artifact(task, RunId::FIRST, name));
+        assert_eq!(BlobName::object(name).part(), Part::Object(name));
+    }
+    for other in ["artifact/x/0/a", "artifact/bRKq9uZmSwq5d8hSvWYW5A/00/a", "artifact/bRKq9uZmSwq5d8hSvWYW5A/+0/a"] {
+        assert_eq!(BlobName::of_path(&format!("/artifacts/{other}")).unwrap().part(), Part::Other, "{other}");
+    }
+}
+
 #[tokio::test]
 async fn urls_begin_with_the_root_url() {
     let kept = Kept::new().await;
@@ -225,5 +247,7 @@ async fn urls_begin_with_the_root_url() {
     assert!(put.starts_with("http://localhost/artifacts/object/x?Credential=put&expires=5&signature="), "{put}");
     let get = kept.blobs.get_url(&name("x"), 5);
     assert!(get.starts_with("http://localhost/artifacts/object/x?Credential=get&expires=5&signature="), "{get}");
+    assert_eq!(kept.blobs.plain_url(&name("a b/c")), "http://localhost/artifacts/object/a%20b/c");
+    assert_eq!(kept.blobs.plain_url(&name("a/../b")), "http://localhost/artifacts/object%2Fa%2F..%2Fb");
     kept.database.finish().await;
 }

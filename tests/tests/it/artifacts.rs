@@ -211,7 +211,16 @@ async fn a_live_log_is_a_reference_and_then_a_link() {
     assert_eq!(told, ["reference", "reference", "link"]);
     let payload = &events[2]["payload"];
     assert_eq!(payload["artifact"]["name"], live);
-    assert_eq!(payload["artifact"]["contentType"], "application/binary");
+    // That of the reference, as in Taskcluster: a link says where something is, not what it is.
+    assert_eq!(payload["artifact"]["contentType"], "text/plain");
+    let info = worker.anonymous(&format!("{}/artifact-info/{}", worker.run, segment(live))).await.json();
+    assert_eq!((&info["storageType"], &info["contentType"]), (&json!("link"), &json!("text/plain")));
+    // Whatever the link says.
+    let mut said = link("public/logs/live_backing.log");
+    said["contentType"] = json!("text/html");
+    worker.created(live, &said).await;
+    let info = worker.anonymous(&format!("{}/artifact-info/{}", worker.run, segment(live))).await.json();
+    assert_eq!(info["contentType"], "text/plain");
     assert_eq!((&payload["runId"], &payload["workerGroup"]), (&json!(0), &json!("group")));
     assert_eq!((&payload["status"]["state"], &payload["task"]), (&json!("running"), &Value::Null));
     let key = format!("primary.{}.0.group.worker.artifacts.queue.-.{}._", worker.task, worker.task);
@@ -296,6 +305,20 @@ async fn what_an_artifact_cannot_be_is_refused_and_the_field_is_named() {
     Worker::refused(&as_nobody(worker.task, 1, &s3(60)).await, 400, "InputError", "no run 1");
     Worker::refused(&as_nobody(pending, 0, &s3(60)).await, 400, "InputError", "never claimed");
     Worker::refused(&as_nobody(worker.task, 0, &s3(600_000)).await, 403, "InsufficientScopes", "create-artifact");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reference_leads_to_the_web_and_nowhere_else() {
+    let worker = Worker::start().await;
+    let schemes =
+        ["javascript:", "JavaScript:", "data:text/html,", "file://", "ftp://h/", "wss://h/", "https:", "https:///"];
+    for bad in schemes.iter().map(|scheme| format!("{scheme}alert(1)")).chain(["https://".to_owned()]) {
+        let answer = worker.create("x", &reference(&bad, 60)).await;
+        Worker::refused(&answer, 400, "InputValidationError", "`url`");
+    }
+    for good in ["HTTP://example.com:8080/log", "https://[::1]/a?b#c"] {
+        worker.created(good, &reference(good, 60)).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -403,19 +426,25 @@ fn error_until(minutes: i64) -> Value {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_artifact_that_has_expired_is_gone_then_unknown_and_its_bytes_too() {
     let worker = Worker::start().await;
-    let created = worker.created("public/bytes", &s3(30)).await;
-    let put_url = created["putUrl"].as_str().unwrap();
-    assert_eq!(put(&worker.rig, put_url, "text/plain", b"x").await.status, 200);
+    for name in ["public/bytes", "private/bytes"] {
+        let created = worker.created(name, &s3(30)).await;
+        let put_url = created["putUrl"].as_str().unwrap();
+        assert_eq!(put(&worker.rig, put_url, "text/plain", b"x").await.status, 200);
+    }
     worker.created("public/elsewhere", &reference("https://a/", 30)).await;
     // By its run: the claim expires meanwhile, so that the last run is another one.
     let bytes = format!("{}/artifacts/public/bytes", worker.run);
-    // A URL for reading does not outlive the artifact, although it is good for half an hour otherwise.
+    // A URL for reading does not outlive the artifact, although a signed one is good for half an hour otherwise.
     worker.advance(29 * 60).await;
-    let reply = worker.anonymous(&bytes).await;
-    let url = reply.header("location").unwrap().to_owned();
-    assert_eq!(get(&worker.rig, &url).await.status, 200);
+    let url = worker.anonymous(&bytes).await.header("location").unwrap().to_owned();
+    let private = format!("{}/artifacts/private/bytes", worker.run);
+    let signed = worker.root(&private).await.header("location").unwrap().to_owned();
+    for url in [&url, &signed] {
+        assert_eq!(get(&worker.rig, url).await.status, 200);
+    }
     worker.advance(2 * 60).await;
-    assert_eq!(get(&worker.rig, &url).await.status, 403);
+    assert_eq!(get(&worker.rig, &url).await.status, 410);
+    assert_eq!(get(&worker.rig, &signed).await.status, 403);
     // Its bytes are kept while an upload may be on its way; reads are refused all the same.
     worker.anonymous(&bytes).await.refused(410, "ResourceExpired");
     worker.anonymous(&format!("{}/artifact-content/public/bytes", worker.run)).await.refused(410, "ResourceExpired");

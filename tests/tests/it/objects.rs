@@ -13,7 +13,7 @@ use crate::rig::{Raw, call, minutes_from_now, new_task};
 const OBJECT_API: &str = "/api/object/v1";
 
 /// An object artifact that is to be uploaded: the answer of createArtifact.
-async fn object(worker: &Worker, name: &str) -> Value {
+pub async fn object(worker: &Worker, name: &str) -> Value {
     let body = json!({"storageType": "object", "contentType": "text/plain", "expires": minutes_from_now(60)});
     worker.created(name, &body).await
 }
@@ -36,6 +36,31 @@ fn upload_body(created: &Value, methods: &Value) -> Value {
 fn end_body(created: &Value, bytes: &[u8]) -> Value {
     let digest: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
     json!({"projectId": created["projectId"], "uploadId": created["uploadId"], "hashes": {"sha256": digest}})
+}
+
+/// Where the bytes of an object artifact are to be uploaded.
+pub async fn put_url_of(worker: &Worker, created: &Value, length: usize) -> String {
+    let methods = json!({"putUrl": {"contentType": "text/plain", "contentLength": length}});
+    let path = format!("/upload/{}", segment(created["name"].as_str().unwrap()));
+    let begun = service(worker, &created["credentials"], "PUT", &path, Some(&upload_body(created, &methods))).await;
+    assert_eq!(begun.status, 200, "{}", begun.body);
+    begun.body["uploadMethod"]["putUrl"]["url"].as_str().unwrap().to_owned()
+}
+
+/// Ends the upload of an object artifact in the object service.
+pub async fn end_object(worker: &Worker, created: &Value, bytes: &[u8]) {
+    let path = format!("/finish-upload/{}", segment(created["name"].as_str().unwrap()));
+    let ended = service(worker, &created["credentials"], "POST", &path, Some(&end_body(created, bytes))).await;
+    assert_eq!(ended.status, 200, "{}", ended.body);
+}
+
+/// An object artifact that only has to be finished.
+pub async fn upload_object(worker: &Worker, name: &str, bytes: &[u8]) -> Value {
+    let created = object(worker, name).await;
+    let url = put_url_of(worker, &created, bytes.len()).await;
+    assert_eq!(put(&worker.rig, &url, "text/plain", bytes).await.status, 200);
+    end_object(worker, &created, bytes).await;
+    created
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -110,6 +135,25 @@ async fn an_object_goes_through_the_object_service_inline_or_by_a_url() {
     }
     let events = worker.events().await;
     assert_eq!(events.len(), 2, "each object once, when it is finished: {events:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_known_of_an_object_artifact_before_it_is_finished() {
+    let worker = Worker::start().await;
+    let name = "public/object";
+    let created = upload_object(&worker, name, b"the object").await;
+    let infos = [worker.run.clone(), format!("/task/{}", worker.task)]
+        .map(|of| format!("{of}/artifact-info/{}", segment(name)));
+    for path in &infos {
+        worker.anonymous(path).await.refused(404, "ResourceNotFound");
+    }
+    let finish = json!({"uploadId": created["uploadId"]});
+    let path = format!("{}/artifacts/{}", worker.run, segment(name));
+    assert_eq!(worker.call("PUT", &path, Some(&finish)).await.status, 204);
+    for path in &infos {
+        let info = worker.anonymous(path).await;
+        assert_eq!((info.status, &info.json()["size"]), (200, &json!(10)), "{}", info.text());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

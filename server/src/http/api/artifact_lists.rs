@@ -79,7 +79,8 @@ async fn info(app: &App, call: &Call, run: Option<RunId>) -> Result<Response, Ap
     let found = artifacts::find(&mut conn, seq, known, name.as_str()).await?;
     drop(conn);
     let missing = || ApiError::new(ErrorCode::ResourceNotFound, format!("there is no artifact {:?}", name.as_str()));
-    let found = [found.ok_or_else(missing)?];
+    // Before its upload is finished an object is in the lists, but cannot be read.
+    let found = [found.filter(|stored| stored.present).ok_or_else(missing)?];
     let bytes = bytes_of(app, task, known, &found).await?;
     let [Stored { artifact, .. }] = &found;
     ok(&entry(artifact, bytes.get(&blob(task, known, artifact))))

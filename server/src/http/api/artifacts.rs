@@ -35,22 +35,22 @@ struct Found {
 
 /// `GET /task/:taskId/runs/:runId/artifacts/:name`
 pub async fn get_artifact(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
-    redirect(&app, &find(&app, &call, Some(call.run_id()?)).await?)
+    redirect(&app, &find(&app, &call, Some(call.run_id()?)).await?).await
 }
 
 /// `GET /task/:taskId/artifacts/:name`
 pub async fn get_latest_artifact(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
-    redirect(&app, &find(&app, &call, None).await?)
+    redirect(&app, &find(&app, &call, None).await?).await
 }
 
 /// `GET /task/:taskId/runs/:runId/artifact-content/:name`
 pub async fn artifact(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
-    content(&app, &find(&app, &call, Some(call.run_id()?)).await?)
+    content(&app, &find(&app, &call, Some(call.run_id()?)).await?).await
 }
 
 /// `GET /task/:taskId/artifact-content/:name`
 pub async fn latest_artifact(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
-    content(&app, &find(&app, &call, None).await?)
+    content(&app, &find(&app, &call, None).await?).await
 }
 
 /// Follows links from a name on. The caller needs a scope for each name, and is not told what has a name that they may not
@@ -87,7 +87,12 @@ async fn find(app: &App, call: &Call, run: Option<RunId>) -> Result<Found, ApiEr
 }
 
 fn authorize(call: &Call, name: &str) -> Result<(), ApiError> {
-    call.authorize(&Expression::from(format!("queue:get-artifact:{name}")))
+    call.authorize(&reading(name))
+}
+
+/// What reading an artifact of this name needs.
+pub(in crate::http) fn reading(name: &str) -> Expression {
+    Expression::from(format!("queue:get-artifact:{name}"))
 }
 
 fn unfit_link(name: &ArtifactName, whither: &str) -> ApiError {
@@ -95,10 +100,14 @@ fn unfit_link(name: &ArtifactName, whither: &str) -> ApiError {
 }
 
 impl Found {
-    /// Where its bytes are, for a while and not longer than it is kept.
-    fn url(&self, app: &App, blob: &BlobName) -> String {
+    /// Where its bytes are: at a URL that is always the same if everybody may read it, which caches can keep; otherwise at a
+    /// signed one, for a while and not longer than it is kept.
+    async fn url(&self, app: &App, blob: &BlobName) -> Result<String, ApiError> {
+        if app.authenticator.anonymous().await?.authorize(&reading(&self.artifact.name)).is_ok() {
+            return Ok(app.blobs.plain_url(&self.own_bytes()));
+        }
         let end = (self.now + GET_URL_LIFE).min(self.artifact.expires);
-        app.blobs.get_url(blob, end.timestamp_millis())
+        Ok(app.blobs.get_url(blob, end.timestamp_millis()))
     }
 
     fn own_bytes(&self) -> BlobName {
@@ -110,11 +119,11 @@ impl Found {
     }
 }
 
-fn redirect(app: &App, found: &Found) -> Result<Response, ApiError> {
+async fn redirect(app: &App, found: &Found) -> Result<Response, ApiError> {
     let storage_type = found.artifact.details.storage_type();
     let url = match &found.artifact.details {
-        Details::S3 => found.url(app, &found.own_bytes()),
-        Details::Object { .. } => found.url(app, &BlobName::object(&found.object_name())),
+        Details::S3 => found.url(app, &found.own_bytes()).await?,
+        Details::Object { .. } => found.url(app, &BlobName::object(&found.object_name())).await?,
         Details::Reference { url } => url.clone(),
         Details::Link { .. } => return Err(ApiError::internal("a link was not followed")),
         Details::Error { reason, message } => {
@@ -133,10 +142,10 @@ fn header(storage_type: StorageType) -> HeaderValue {
     HeaderValue::from_static(storage_type.as_str())
 }
 
-fn content(app: &App, found: &Found) -> Result<Response, ApiError> {
+async fn content(app: &App, found: &Found) -> Result<Response, ApiError> {
     ok(&match &found.artifact.details {
         Details::S3 => {
-            let url = found.url(app, &found.own_bytes());
+            let url = found.url(app, &found.own_bytes()).await?;
             ArtifactContent::Url(ArtifactAtUrl { storage_type: UrlTag::S3, url })
         }
         Details::Reference { url } => {

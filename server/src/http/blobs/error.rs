@@ -8,6 +8,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use crate::auth::{AuthError, InsufficientScopes};
 use crate::blobs::BlobError;
 use crate::store::failure::classify;
 
@@ -22,6 +23,8 @@ pub enum Code {
     AccessDenied,
     /// Nothing is stored under the name.
     NotFound,
+    /// The artifact's time is over.
+    Expired,
     /// The body did not arrive whole.
     IncompleteBody,
     /// What is being uploaded was deleted.
@@ -41,6 +44,7 @@ impl Code {
         match self {
             Self::AccessDenied => StatusCode::FORBIDDEN,
             Self::NotFound => StatusCode::NOT_FOUND,
+            Self::Expired => StatusCode::GONE,
             Self::IncompleteBody => StatusCode::BAD_REQUEST,
             Self::Deleted => StatusCode::CONFLICT,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
@@ -79,6 +83,22 @@ impl Refused {
     pub(super) fn denied(detail: impl Into<String>) -> Self {
         let detail: String = detail.into();
         Self::new(Code::AccessDenied, format!("{detail}; ask for a new URL"))
+    }
+
+    /// A URL without a signature that needs one.
+    pub(super) fn unsigned() -> Self {
+        Self::denied("the URL is not signed, and is not that of an artifact")
+    }
+
+    /// A plain URL of what only some may read.
+    #[expect(clippy::needless_pass_by_value, reason = "it is given to `map_err`")]
+    pub(super) fn not_for_everybody(error: InsufficientScopes) -> Self {
+        Self::new(Code::AccessDenied, format!("{error}; ask getArtifact for a signed URL"))
+    }
+
+    /// The artifact is not removed yet, and is read no more.
+    pub(super) fn expired() -> Self {
+        Self::new(Code::Expired, "the artifact has expired")
     }
 
     /// Nothing to read.
@@ -124,6 +144,14 @@ impl From<sqlx::Error> for Refused {
     }
 }
 
+impl From<AuthError> for Refused {
+    fn from(error: AuthError) -> Self {
+        let cause = std::error::Error::source(&error).map(tracing::field::display);
+        tracing::warn!(error = %error, cause, "what everybody may do could not be looked up");
+        Self::new(Code::Unavailable, error.to_string())
+    }
+}
+
 impl From<BlobError> for Refused {
     fn from(error: BlobError) -> Self {
         let code = match &error {
@@ -146,6 +174,7 @@ impl From<BlobError> for Refused {
             BlobError::TooLarge(_) => Code::TooLarge,
             BlobError::Cut | BlobError::Stalled(_) => Code::IncompleteBody,
             BlobError::Deleted => Code::Deleted,
+            BlobError::Sealed(_) => Code::AccessDenied,
         };
         Self::new(code, error.to_string())
     }

@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 
 use super::error::Refused;
 use super::select::{Selected, accepts_gzip, has_tag, select_range};
-use super::{CACHING, tag_of};
+use super::{Way, tag_of};
 use crate::blobs::{BlobName, Generation, Reader};
 use crate::http::app::App;
 use crate::http::connection::Connection;
@@ -40,7 +40,7 @@ enum Form {
 }
 
 /// Sends the bytes of a name.
-pub(super) async fn get(app: &App, name: &BlobName, parts: &Parts) -> Result<Response, Refused> {
+pub(super) async fn get(app: &App, name: &BlobName, parts: &Parts, way: Way) -> Result<Response, Refused> {
     let generation = app.blobs.current(&app.pool, name).await?.ok_or_else(Refused::nothing_stored)?;
     let blob = &generation.blob;
     let size = u64::try_from(blob.size).unwrap_or_default();
@@ -54,7 +54,7 @@ pub(super) async fn get(app: &App, name: &BlobName, parts: &Parts) -> Result<Res
     let since = generation.since.format("%a, %d %b %Y %H:%M:%S GMT").to_string();
     let mut answer = Answer(Response::new(Body::empty()));
     answer.set(ETAG, &tag).set(LAST_MODIFIED, &since);
-    answer.0.headers_mut().insert(CACHE_CONTROL, CACHING);
+    answer.0.headers_mut().insert(CACHE_CONTROL, way.caching());
     if gzip {
         answer.set(VARY, "Accept-Encoding");
     }

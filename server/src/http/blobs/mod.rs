@@ -1,10 +1,11 @@
-//! Stored bytes by signed URLs: uploads, and downloads as HTTP knows them.
+//! Stored bytes: uploads by signed URLs, and downloads by signed and plain ones as HTTP knows them.
 //!
-//! Callers show no credentials: a URL is a capability. Its signature is checked in memory, before anything else is looked
-//! at, so that a URL that was tampered with learns nothing but that.
+//! Callers show no credentials: a signed URL is a capability. Its signature is checked in memory, before anything else is
+//! looked at, so that a URL that was tampered with learns nothing but that. A plain URL gives what everybody may read.
 
 mod error;
 mod get;
+mod plain;
 mod put;
 mod select;
 
@@ -15,32 +16,53 @@ use http::header::{
     ORIGIN,
 };
 use http::request::Parts;
-use http::{HeaderValue, Method, StatusCode};
+use http::{HeaderValue, Method, StatusCode, Uri};
 use tenure_api::blob_url::Access;
 
 use self::error::Refused;
 pub use self::error::{BlobErrorBody, Code};
 use super::app::App;
 use crate::blobs::{BlobName, StoredBlob};
+use crate::ops::objects::hex;
 
 /// Where stored bytes are below the root URL.
 pub const PATH: &str = "/artifacts";
 /// What is uploaded was made by tasks, which nobody vouches for: no script of it runs, and it belongs to no origin.
 const POLICY: HeaderValue = HeaderValue::from_static("default-src 'none'; style-src 'unsafe-inline'; sandbox");
-/// For whom the answer is, and that a stored one is good only as long as its tag is.
-const CACHING: HeaderValue = HeaderValue::from_static("private, no-cache");
 /// What scripts of other sites may read of an answer.
 const EXPOSED: HeaderValue =
     HeaderValue::from_static("Accept-Ranges, Content-Encoding, Content-Length, Content-Range, ETag, Last-Modified");
 
+/// By which URL stored bytes are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// One that is signed: for whom it was given to.
+    Signed,
+    /// One that everybody knows.
+    Plain,
+}
+
+impl Way {
+    /// For whom the answer is, and that a stored one is good only as long as its tag is: whether it may be read is asked anew
+    /// with each request.
+    fn caching(self) -> HeaderValue {
+        HeaderValue::from_static(match self {
+            Self::Signed => "private, no-cache",
+            Self::Plain => "public, no-cache",
+        })
+    }
+}
+
 /// `/artifacts/{name}`, whatever the method.
 pub async fn serve(State(app): State<App>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
-    let from_browser = parts.headers.contains_key(ORIGIN);
+    let way = way(&parts);
+    // A cache gives the answer for one site to another one.
+    let from_browser = parts.headers.contains_key(ORIGIN) || way == Way::Plain;
     let operation = if parts.method == Method::PUT { "put" } else { "get" };
-    let answered = match verified(&app, &parts).await {
+    let answered = match open(&app, &parts, way).await {
         Ok(name) if operation == "put" => put::put(&app, name, &parts, body).await,
-        Ok(name) => get::get(&app, &name, &parts).await,
+        Ok(name) => get::get(&app, &name, &parts, way).await,
         Err(refused) => {
             put::pass_over(&parts, body).await;
             Err(refused)
@@ -58,8 +80,18 @@ pub async fn serve(State(app): State<App>, request: Request) -> Response {
     response
 }
 
+fn uri(parts: &Parts) -> &Uri {
+    parts.extensions.get::<OriginalUri>().map_or(&parts.uri, |original| &original.0)
+}
+
+/// Only reads go without a signature.
+fn way(parts: &Parts) -> Way {
+    let unsigned = uri(parts).query().is_none_or(str::is_empty);
+    if unsigned && matches!(parts.method, Method::GET | Method::HEAD) { Way::Plain } else { Way::Signed }
+}
+
 /// The name that a request may use as it does.
-async fn verified(app: &App, parts: &Parts) -> Result<BlobName, Refused> {
+async fn open(app: &App, parts: &Parts, way: Way) -> Result<BlobName, Refused> {
     let content_type = parts.headers.get(CONTENT_TYPE).map_or(Ok(""), HeaderValue::to_str);
     let access = match (&parts.method, content_type) {
         (&Method::PUT, Ok(content_type)) => Access::Put { content_type },
@@ -67,9 +99,12 @@ async fn verified(app: &App, parts: &Parts) -> Result<BlobName, Refused> {
         (&Method::PUT, Err(_)) => return Err(Refused::denied("the Content-Type is not text")),
         (method, _) => return Err(Refused::denied(format!("a signed URL does not allow {method}"))),
     };
-    let uri = parts.extensions.get::<OriginalUri>().map_or(&parts.uri, |original| &original.0);
+    let uri = uri(parts);
     let name =
         BlobName::of_path(uri.path()).ok_or_else(|| Refused::denied("the URL's path is not one of this server"))?;
+    if way == Way::Plain {
+        return plain::open(app, &name).await;
+    }
     let now = app.now().await?;
     app.blobs
         .verify(access, &name, uri.query().unwrap_or_default(), now.server_ms)
@@ -86,7 +121,34 @@ fn count(operation: &'static str, status: StatusCode) {
     metrics::counter!("tenure_artifact_requests_total", "operation" => operation, "outcome" => outcome).increment(1);
 }
 
-/// The tag of bytes, which is their digest.
+/// The tag of bytes, which is their digest, and their encoding if they have one: the same bytes mean something else then, and
+/// who keeps them must hear of it.
 fn tag_of(blob: &StoredBlob) -> String {
-    blob.sha256.iter().map(|byte| format!("{byte:02x}")).collect()
+    let mut tag = hex(&blob.sha256);
+    if let Some(encoding) = &blob.content_encoding {
+        tag.push('-');
+        tag.extend(
+            encoding.chars().map(|char| if char.is_ascii_alphanumeric() { char.to_ascii_lowercase() } else { '.' }),
+        );
+    }
+    tag
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_bytes_and_other_encodings_have_other_tags_that_a_list_can_hold() {
+        let tag = |byte: u8, encoding: Option<&str>| {
+            let content_encoding = encoding.map(str::to_owned);
+            tag_of(&StoredBlob { size: 1, sha256: [byte; 32], content_type: String::new(), content_encoding })
+        };
+        assert_eq!(tag(1, None), "01".repeat(32));
+        let all = [tag(1, None), tag(2, None), tag(1, Some("gzip")), tag(1, Some("br")), tag(1, Some("gzip, \"br\""))];
+        for (n, one) in all.iter().enumerate() {
+            assert!(!all[..n].contains(one), "{one}");
+            assert!(one.chars().all(|char| char.is_ascii_alphanumeric() || matches!(char, '-' | '.')), "{one}");
+        }
+    }
 }

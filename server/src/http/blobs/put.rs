@@ -23,7 +23,11 @@ const UNWANTED_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Stores the body.
 pub(super) async fn put(app: &App, name: BlobName, parts: &Parts, body: Body) -> Result<Response, Refused> {
-    let new = match described(app, name, parts) {
+    let checked = match described(app, name, parts) {
+        Ok(new) => app.blobs.check_open(&app.pool, &new.name).await.map(|()| new).map_err(Refused::from),
+        Err(refused) => Err(refused),
+    };
+    let new = match checked {
         Ok(new) => new,
         Err(refused) => {
             pass_over(parts, body).await;

@@ -45,9 +45,9 @@ fn making(sample: &Sample) -> Vec<Operation> {
                 "For the worker that has the run, with the credentials of its claim. `s3`: PUT the bytes to the `putUrl` of the \
                  answer within 45 minutes, with the same `Content-Type` and without credentials; `Content-Encoding: gzip` is \
                  kept. `object`: upload to the object service, then call finishArtifact. `reference`: a URL somewhere \
-                 else. `link`: another artifact of the run, which may come later. `error`: why there is none. Sending the \
-                 same again is fine, and may make `expires` later; a `reference` may lead elsewhere or become a `link`; \
-                 anything else that has the name already is a conflict.",
+                 else, with `http` or `https`. `link`: another artifact of the run, which may come later. `error`: why there is \
+                 none. Sending the same again is fine, and may make `expires` later; a `reference` may lead elsewhere or become a `link`, which \
+                 keeps its `contentType`; anything else that has the name already is a conflict.",
             )
             .scopes("queue:create-artifact:<taskId>/<runId>")
             .takes::<CreateArtifactRequest>(&body)
@@ -74,7 +74,8 @@ fn making(sample: &Sample) -> Vec<Operation> {
 
 fn reading(sample: &Sample) -> Vec<Operation> {
     const LINKS: &str = "Links are followed, and each name that is met needs its scope; everybody has it for names that begin \
-        with `public/`. The URL of stored bytes is signed and good for 30 minutes at most.";
+        with `public/`. The URL of stored bytes is plain and always the same for what everybody \
+        may read; otherwise it is signed and good for 30 minutes at most.";
     let redirect = |name, summary, about: &str| {
         let example = json!({"storageType": "s3", "url": url(sample, "get")});
         let error = json!({"reason": "file-missing-on-worker", "message": "There was no such file."});
@@ -130,7 +131,10 @@ fn lists(sample: &Sample) -> Vec<Operation> {
             .about("Links are not followed.")
             .scopes(scope)
             .answers::<ArtifactEntry<'_>>("What is known of it", &entry)
-            .refuses(ResourceNotFound, "there is no such task, run or artifact")
+            .refuses(
+                ResourceNotFound,
+                "there is no such task, run or artifact, or it is an object whose upload is not finished",
+            )
     };
     let (of_run, of_task) = ("queue:list-artifacts:<taskId>:<runId>", "queue:list-artifacts:<taskId>");
     vec![

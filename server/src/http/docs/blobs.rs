@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::operation::{Operation, by_artifact_url};
+use super::operation::{Access, Operation, by_artifact_url};
 use crate::http::blobs::Code;
 
 /// Every operation.
@@ -15,10 +15,12 @@ fn upload() -> Operation {
         .about(
             "By a URL from createArtifact. The Content-Type must be the one that was told there. A Content-Encoding is kept \
              as it is. The bytes take the place of earlier ones when all of them have arrived, and not before; the URL \
-             may be used again until it ends.",
+             may be used again until it ends, or its run does: after the report of the run it is answered with 403, also if \
+             the upload had begun before. After an exception it is good for 25 minutes, as createArtifact is. So is the URL of \
+             an object until its upload is finished.",
         )
         .takes_bytes()
-        .answers_empty(200, "Stored", &[("ETag", "The SHA-256 of the bytes, in quotes")])
+        .answers_empty(200, "Stored", &[("ETag", "The SHA-256 of the bytes, and their encoding if they have one, in quotes")])
         .refuses_artifact(Code::IncompleteBody, "the body broke off, or nothing of it came for a minute; send it again")
         .refuses_artifact(Code::TooLarge, "the body is over `--artifact-size-max`")
         .refuses_artifact(Code::Deleted, "the artifact was deleted while it was uploaded")
@@ -28,12 +30,15 @@ fn download() -> Operation {
     let told = [
         ("ETag", "Which bytes they are"),
         ("Last-Modified", "When they were uploaded"),
-        ("Cache-Control", "A stored answer is for its caller, and good as long as its ETag is"),
+        ("Cache-Control", "For whom a stored answer is; it is good as long as its ETag is"),
     ];
     let [tag, modified, caching] = told;
-    by_artifact_url("downloadArtifact", "Download the bytes of an artifact")
+    let plain = by_artifact_url("downloadArtifact", "Download the bytes of an artifact");
+    Operation { access: Access::PlainArtifactUrl, ..plain }
         .about(
-            "By a URL from getArtifact; HEAD does the same without the bytes. What was uploaded with `Content-Encoding: gzip` \
+            "By a URL from getArtifact. That of an artifact which everybody may read is plain: it has no parameters and is always the \
+             same, and each read asks again whether everybody may (the role `anonymous` has `queue:get-artifact:<name>`), so that \
+             caches keep the bytes and ask by their ETag. Other URLs are signed, and end. HEAD does the same without the bytes. What was uploaded with `Content-Encoding: gzip` \
              comes so, or decoded for a caller whose Accept-Encoding has no gzip; decoded, it has no length and no \
              ranges. Pages (HTML, SVG, XML) come as attachments.",
         )
@@ -45,6 +50,7 @@ fn download() -> Operation {
         .answers_bytes(206, "A part of them", &[tag, modified, caching, ("Content-Range", "Which part")])
         .answers_empty(304, "The caller has them", &told)
         .refuses_artifact(Code::NotFound, "nothing is stored under the name: not uploaded yet, or deleted")
+        .refuses_artifact(Code::Expired, "by a plain URL: the artifact has expired and is not removed yet")
         .refuses_artifact(Code::InvalidRange, "the range begins behind the end")
 }
 

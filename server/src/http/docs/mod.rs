@@ -219,6 +219,7 @@ fn security(access: &Access) -> Value {
         Access::Scopes(_) => json!([{"basic": []}, {"hawk": []}]),
         Access::SignedUrl => json!([{"signedUrl": []}]),
         Access::ArtifactUrl => json!([{"artifactUrl": []}]),
+        Access::PlainArtifactUrl => json!([{}, {"artifactUrl": []}]),
     }
 }
 
@@ -236,7 +237,7 @@ fn responses(operation: &Operation) -> Map<String, Value> {
             "description": reasons.join("\n"),
             "content": match operation.access {
                 Access::SignedUrl => error_xml(&refusals),
-                Access::ArtifactUrl => error_json("StoredBytesError", &refusals),
+                Access::ArtifactUrl | Access::PlainArtifactUrl => error_json("StoredBytesError", &refusals),
                 Access::Open | Access::Scopes(_) => error_json("Error", &refusals),
             },
         });

@@ -25,6 +25,8 @@ pub(super) enum Access {
     SignedUrl,
     /// Whoever has a signed URL of an artifact's bytes.
     ArtifactUrl,
+    /// The same, or a plain URL of what everybody may read.
+    PlainArtifactUrl,
 }
 
 /// What an error looks like.

@@ -31,7 +31,7 @@ fn creating() -> Entry {
         .row(kind("link", link.clone()))
         .row(kind("error", error))
         .row(succeeds("the same again").on(State::Stored).gives("/storageType", "s3"))
-        .row(succeeds("a reference leads elsewhere").on(State::Artifacts).body(reference))
+        .row(succeeds("a reference leads elsewhere").on(State::Artifacts).body(reference.clone()))
         .row(succeeds("a reference becomes a link").on(State::Artifacts).body(link))
         .row(refused(InputError, "the task does not exist"))
         .row(refused(InputError, "the run does not exist").on(State::Claimed).with("runId", "1"))
@@ -51,6 +51,11 @@ fn creating() -> Entry {
             refused(InputValidationError, "a field of another type")
                 .on(State::Claimed)
                 .body(with(s3, json!({"url": "https://example.com/"}))),
+        )
+        .row(
+            refused(InputValidationError, "a reference that does not lead to the web")
+                .on(State::Claimed)
+                .body(with(reference, json!({"url": "javascript:alert(1)"}))),
         )
         .row(refused(RequestConflict, "the name has an artifact of another type").on(State::Artifacts))
         .row(succeeds("the run has ended as an exception, not long ago").on(State::Overdue))
@@ -157,8 +162,10 @@ fn telling() -> Vec<Entry> {
                     .gives("/storageType", "link"),
             )
             .row(succeeds("stored bytes").on(State::Stored).gives("/size", 5))
+            .row(succeeds("a finished object").on(State::Finished).gives("/storageType", "object"))
             .row(refused(ResourceNotFound, "the task does not exist"))
             .row(refused(ResourceNotFound, "the artifact does not exist").on(State::Artifacts).with("name", "none"))
+            .row(refused(ResourceNotFound, "an unfinished object").on(State::Artifacts).with("name", "object"))
     };
     let of_run = |entry: Entry| {
         entry.row(refused(ResourceNotFound, "the run does not exist").on(State::Artifacts).with("runId", "1"))
@@ -188,6 +195,7 @@ fn bytes() -> Vec<Entry> {
             .bytes_elsewhere(413, "TooLarge", "a_body_that_is_too_large_is_refused_and_changes_nothing"),
         signed("downloadArtifact", "<get>")
             .bytes_elsewhere(404, "NotFound", "nothing_is_found_where_nothing_was_uploaded")
+            .bytes_elsewhere(410, "Expired", "a_plain_url_gives_only_what_get_artifact_would_lead_to")
             .bytes_elsewhere(416, "InvalidRange", "a_range_is_a_part_of_the_bytes"),
     ]
 }

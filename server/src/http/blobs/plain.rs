@@ -1,0 +1,37 @@
+//! Plain URLs: they need no signature, and give what a request without credentials may read at that time.
+
+use tenure_api::ids::ArtifactName;
+
+use super::error::Refused;
+use crate::blobs::{BlobName, Part};
+use crate::domain::artifact::{self, Artifact, Details, Met};
+use crate::http::api::artifacts::reading;
+use crate::http::app::App;
+use crate::store::artifacts;
+
+/// A plain URL names the artifact with the bytes; getArtifact has followed the links to it.
+const NO_LINKS: i32 = 0;
+
+/// What the bytes at a plain URL are stored under. Asks what getArtifact asks of a request without credentials: first the
+/// scope, so that nothing is said about other names.
+pub(super) async fn open(app: &App, name: &BlobName) -> Result<BlobName, Refused> {
+    let Part::Artifact(task, run, artifact_name) = name.part() else { return Err(Refused::unsigned()) };
+    if artifact_name.parse::<ArtifactName>().is_err() {
+        return Err(Refused::unsigned());
+    }
+    app.authenticator.anonymous().await?.authorize(&reading(artifact_name)).map_err(Refused::not_for_everybody)?;
+    let mut conn = app.pool.acquire().await?;
+    let chain = artifacts::find_chain(&mut conn, task, Some(run), artifact_name, NO_LINKS).await?;
+    drop(conn);
+    let chain = chain.ok_or_else(Refused::nothing_stored)?;
+    match artifact::meet(&[artifact_name], chain.artifacts.first(), chain.now) {
+        Met::Expired => Err(Refused::expired()),
+        Met::Artifact(Artifact { details: Details::S3, .. }) => Ok(name.clone()),
+        Met::Artifact(Artifact { details: Details::Object { .. }, .. }) => {
+            Ok(BlobName::object(&artifact::object_name(task, run, artifact_name)))
+        }
+        Met::Artifact(_) | Met::Nothing | Met::Link(_) | Met::Circle | Met::TooManyLinks => {
+            Err(Refused::nothing_stored())
+        }
+    }
+}

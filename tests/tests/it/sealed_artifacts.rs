@@ -1,0 +1,190 @@
+//! What a run or an upload has left when it was reported or finished stays as it is: no URL changes it afterwards.
+
+use futures_util::StreamExt as _;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use crate::artifacts::{Worker, get, put, segment, target};
+use crate::objects::{end_object, object, put_url_of};
+use crate::rig::{PATIENCE, RawReply, eventually, minutes_from_now};
+
+/// The first half of the advisory lock on a name of stored bytes; the second is the name's hash.
+const BLOB_NAMES: i32 = 0x7465_6e75;
+
+impl Worker {
+    /// An artifact that is to be uploaded: its URL.
+    async fn upload_url(&self, name: &str) -> String {
+        let body = json!({"storageType": "s3", "contentType": "text/plain", "expires": minutes_from_now(60)});
+        self.created(name, &body).await["putUrl"].as_str().unwrap().to_owned()
+    }
+
+    async fn report(&self, end: &str, body: Option<&Value>) {
+        let answer = self.call("POST", &format!("{}/{end}", self.run), body).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    }
+
+    /// The bytes of an artifact of the run.
+    async fn bytes(&self, name: &str) -> Vec<u8> {
+        let reply = self.root(&format!("{}/artifacts/{}", self.run, segment(name))).await;
+        assert_eq!(reply.status, 303, "{}", reply.text());
+        get(&self.rig, reply.header("location").unwrap()).await.body
+    }
+
+    async fn upload(&self, url: &str, bytes: &[u8]) -> RawReply {
+        put(&self.rig, url, "text/plain", bytes).await
+    }
+
+    /// Whether a session of the database waits for such a lock.
+    async fn waits_for(&self, such: &str) -> bool {
+        let mut conn = self.rig.database.connect("looking").await;
+        let waiting = format!(
+            "SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+             WHERE NOT l.granted AND a.datname = current_database() AND {such}"
+        );
+        let count: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(waiting)).fetch_one(&mut conn).await.unwrap();
+        count > 0
+    }
+
+    /// Rows of generations of bytes.
+    async fn generations(&self) -> i64 {
+        let mut conn = self.rig.database.connect("blobs").await;
+        sqlx::query_scalar("SELECT count(*) FROM blobs").fetch_one(&mut conn).await.unwrap()
+    }
+}
+
+#[track_caller]
+fn denied(reply: &RawReply) {
+    assert_eq!((reply.status, reply.json()["code"].as_str()), (403, Some("AccessDenied")), "{}", reply.text());
+}
+
+/// An upload whose body the test sends piece by piece.
+struct Slow {
+    pieces: mpsc::Sender<Result<Vec<u8>, std::io::Error>>,
+    answer: tokio::task::JoinHandle<Result<reqwest::Response, reqwest::Error>>,
+}
+
+impl Slow {
+    /// Returns when the server has begun to store it.
+    async fn begin(worker: &Worker, url: &str, first: &[u8]) -> Self {
+        let before = worker.generations().await;
+        let (pieces, received) = mpsc::channel(1);
+        let body = futures_util::stream::unfold(received, |mut received| async move {
+            received.recv().await.map(|piece| (piece, received))
+        });
+        let _already = rustls::crypto::ring::default_provider().install_default();
+        let http = reqwest::Client::builder().no_proxy().timeout(PATIENCE * 4).build().unwrap();
+        let request = http
+            .put(format!("{}{}", worker.rig.server.root_url(), target(&worker.rig, url)))
+            .header("content-type", "text/plain")
+            .body(reqwest::Body::wrap_stream(body.boxed()));
+        let slow = Self { pieces, answer: tokio::spawn(request.send()) };
+        slow.pieces.send(Ok(first.to_vec())).await.unwrap();
+        eventually("the upload has begun", async || (worker.generations().await > before).then_some(())).await;
+        slow
+    }
+
+    async fn end(self, last: &[u8]) -> u16 {
+        self.pieces.send(Ok(last.to_vec())).await.unwrap();
+        drop(self.pieces);
+        self.answer.await.unwrap().unwrap().status().as_u16()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_uploaded_for_a_run_that_was_reported() {
+    for end in ["completed", "failed"] {
+        let worker = Worker::start().await;
+        let (there, late) = (worker.upload_url("public/there").await, worker.upload_url("public/late").await);
+        for bytes in [b"first".as_slice(), b"again"] {
+            assert_eq!(worker.upload(&there, bytes).await.status, 200);
+        }
+        worker.report(end, None).await;
+        denied(&worker.upload(&there, b"after the report").await);
+        denied(&worker.upload(&late, b"after the report").await);
+        assert_eq!(worker.bytes("public/there").await, b"again");
+        // Nothing is left of what was refused.
+        worker.advance(6 * 60).await;
+        assert_eq!(worker.generations().await, 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_an_exception_uploads_are_taken_exactly_as_long_as_artifacts_are() {
+    let worker = Worker::start().await;
+    let url = worker.upload_url("public/log").await;
+    worker.report("exception", Some(&json!({"reason": "malformed-payload"}))).await;
+    assert_eq!(worker.upload(&url, b"the log").await.status, 200);
+    worker.advance(24 * 60).await;
+    let slow = Slow::begin(&worker, &url, b"half ").await;
+    worker.advance(2 * 60).await;
+    denied(&worker.upload(&url, b"too late").await);
+    assert_eq!(slow.end(b"whole").await, 403);
+    assert_eq!(worker.bytes("public/log").await, b"the log");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upload_that_is_on_its_way_when_its_run_is_reported_changes_nothing() {
+    let worker = Worker::start().await;
+    let (there, late) = (worker.upload_url("public/there").await, worker.upload_url("public/late").await);
+    assert_eq!(worker.upload(&there, b"first").await.status, 200);
+    let replacing = Slow::begin(&worker, &there, &[1; 700_000]).await;
+    let adding = Slow::begin(&worker, &late, b"half ").await;
+    worker.report("completed", None).await;
+    assert_eq!(replacing.end(&[2; 700_000]).await, 403);
+    assert_eq!(adding.end(b"whole").await, 403);
+    assert_eq!(worker.bytes("public/there").await, b"first");
+    eventually("what was refused is gone", async || (worker.generations().await == 1).then_some(())).await;
+}
+
+/// The other order: an upload that is about to become current when the report comes is stored before the report is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_report_is_not_answered_before_an_upload_that_it_lets_pass() {
+    let worker = Worker::start().await;
+    let url = worker.upload_url("public/log").await;
+    assert_eq!(worker.upload(&url, b"first").await.status, 200);
+    // Keeps the upload from being committed at its last step.
+    let mut holding = worker.rig.database.connect("holding").await;
+    let lock = "SELECT pg_advisory_lock($1, hashtext($2))";
+    let name = format!("artifact/{}/0/public/log", worker.task);
+    sqlx::query(lock).bind(BLOB_NAMES).bind(&name).execute(&mut holding).await.unwrap();
+    let uploading = worker.upload(&url, b"second");
+    let reporting = async {
+        let waits = "l.locktype = 'advisory' ";
+        eventually("the upload waits", async || worker.waits_for(waits).await.then_some(())).await;
+        let release = async {
+            // Either the report waits for the upload, or it was not kept from passing it.
+            let early = eventually("the report waits, or is through", async || {
+                let through = worker.rig.status(worker.task).await["state"] != "running";
+                let waits = worker.waits_for("l.locktype IN ('transactionid', 'tuple')").await;
+                (through || waits).then_some(through)
+            })
+            .await;
+            sqlx::query("SELECT pg_advisory_unlock_all()").execute(&mut holding).await.unwrap();
+            early
+        };
+        tokio::join!(worker.report("completed", None), release).1
+    };
+    let (uploaded, early) = tokio::join!(uploading, reporting);
+    assert_eq!(uploaded.status, 200, "{}", uploaded.text());
+    assert!(!early, "the run was over before the upload was stored");
+    assert_eq!(worker.bytes("public/log").await, b"second");
+    denied(&worker.upload(&url, b"third").await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_bytes_of_a_finished_object_stay_those_that_were_compared() {
+    let worker = Worker::start().await;
+    let created = object(&worker, "public/object").await;
+    let url = put_url_of(&worker, &created, b"compared".len()).await;
+    for bytes in [b"mistaken".as_slice(), b"compared"] {
+        assert_eq!(worker.upload(&url, bytes).await.status, 200);
+    }
+    let slow = Slow::begin(&worker, &url, b"half ").await;
+    end_object(&worker, &created, b"compared").await;
+    denied(&worker.upload(&url, b"replaced").await);
+    assert_eq!(slow.end(b"whole").await, 403);
+    let finish = json!({"uploadId": created["uploadId"]});
+    let path = format!("{}/artifacts/{}", worker.run, segment("public/object"));
+    assert_eq!(worker.call("PUT", &path, Some(&finish)).await.status, 204);
+    assert_eq!(worker.bytes("public/object").await, b"compared");
+}
