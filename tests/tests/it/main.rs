@@ -33,6 +33,7 @@ mod rig;
 mod serve;
 mod signed_urls;
 mod sse;
+mod startup;
 mod submit;
 mod under_load;
 mod upstream;
