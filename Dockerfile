@@ -1,7 +1,7 @@
 # syntax=docker/dockerfile:1
 # Tenure in a container: the server, and tenure-worker. Without DATABASE_URL it runs a PostgreSQL of its own in /var/lib/tenure.
 #
-#   docker build --tag tenure .
+#   docker build --tag tenure --build-arg TENURE_COMMIT=$(git rev-parse HEAD) .
 #   docker run --publish 8080:8080 --volume tenure:/var/lib/tenure --env TENURE_ROOT_URL=http://localhost:8080 tenure
 
 FROM rust:1.95-bookworm AS build
@@ -15,6 +15,8 @@ COPY worker-client worker-client
 COPY tests tests
 # The SQL was checked when it was written; .sqlx has what is needed to compile it without a database.
 ENV SQLX_OFFLINE=true
+# What /__version__ says; the checkout is not copied.
+ARG TENURE_COMMIT=
 RUN cargo build --locked --release -p tenure-server -p tenure-worker
 
 FROM debian:bookworm-slim

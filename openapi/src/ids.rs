@@ -50,9 +50,13 @@ impl SlugId {
         (bytes[6] >> 4 == 4 && bytes[8] >> 6 == 0b10).then_some(Self(uuid))
     }
 
-    /// The id made of 16 random bytes that the caller drew.
+    /// The id made of 16 random bytes that the caller drew. Every id that Tenure makes is made here.
+    ///
+    /// It never begins with a dash, because a command line would take it for an option: the first bit is cleared, as
+    /// slugid's "nice" form has it, which leaves a first character from A to f.
     #[must_use]
-    pub fn from_random(bytes: [u8; 16]) -> Self {
+    pub fn from_random(mut bytes: [u8; 16]) -> Self {
+        bytes[0] &= 0x7f;
         Self(uuid::Builder::from_random_bytes(bytes).into_uuid())
     }
 
@@ -441,6 +445,15 @@ mod tests {
         fn every_slugid_round_trips(bytes in any::<[u8; 16]>()) {
             let id = SlugId::from_random(bytes);
             prop_assert_eq!(id.to_string().parse(), Ok(id));
+            // Others may choose ids that we would not make.
+            let foreign = SlugId::from_uuid(uuid::Builder::from_random_bytes(bytes).into_uuid()).unwrap();
+            prop_assert_eq!(foreign.to_string().parse(), Ok(foreign));
+        }
+
+        #[test]
+        fn an_id_that_is_made_never_looks_like_an_option(bytes in any::<[u8; 16]>()) {
+            let text = SlugId::from_random(bytes).to_string();
+            prop_assert!(text.starts_with(|first: char| matches!(first, 'A'..='Z' | 'a'..='f')), "{}", text);
         }
     }
 

@@ -1,8 +1,9 @@
 //! Every setting once: its name, type, default, unit, and what goes wrong if it is too small.
 //!
 //! clap reads flags and environment into plain arguments; [`ServeArgs::settings`] and [`DatabaseArgs::database`] turn
-//! them into checked, typed values. Nothing here touches the disk or the network. Whatever is wrong becomes one line
-//! that names the setting, the value (never a secret's) and the fix: [`Usage`].
+//! them into checked, typed values. Nothing here touches the disk or the network, except that a host name in --listen
+//! is looked up. Whatever is wrong becomes one line that names the setting, the value (never a secret's) and the fix:
+//! [`Usage`].
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -17,15 +18,17 @@ use crate::cli::group::GroupCommand;
 use crate::cli::http::ServerArgs;
 use crate::cli::queue::QueueCommand;
 use crate::cli::role::RoleArgs;
-use crate::cli::task::TaskCommand;
+use crate::cli::task::{TaskCommand, shelter_ids};
 use crate::secrets::SecretKeys;
 
 mod artifacts;
 mod duration;
+mod listen;
 mod usage;
 
 pub use artifacts::{ArtifactSettings, ArtifactsPlace, Provider, parse_size};
 pub use duration::parse_duration;
+use listen::parse_listen;
 pub use usage::{SettingError, Usage};
 
 /// In seconds.
@@ -77,15 +80,9 @@ pub enum Command {
         /// The server's secret key, with which access tokens are encrypted. Embedded mode has its own.
         #[arg(long, global = true, env = "TENURE_SECRET_KEY", hide_env_values = true, value_name = "KEYS")]
         secret_key: Option<String>,
-        /// The URL that clients use; it is printed with new credentials.
-        #[arg(
-            long,
-            global = true,
-            env = "TENURE_ROOT_URL",
-            default_value = "http://127.0.0.1:8080",
-            value_name = "URL"
-        )]
-        root_url: String,
+        /// The URL that clients use; it is printed with new credentials. Default: that of the server that started last.
+        #[arg(long, global = true, env = "TENURE_ROOT_URL", value_name = "URL")]
+        root_url: Option<String>,
         /// What to do with them.
         #[command(flatten)]
         client: ClientArgs,
@@ -159,9 +156,15 @@ impl std::fmt::Debug for DatabaseArgs {
 /// The settings of the server, as they were written.
 #[derive(Args)]
 pub struct ServeArgs {
-    /// Address to listen on. Port 0 picks a free one. On `0.0.0.0` or `[::]` --root-url is required, because nobody can
+    /// Address or host name to listen on. Port 0 picks a free one. On `0.0.0.0` or `[::]` --root-url is required, because nobody can
     /// connect to those addresses.
-    #[arg(long, env = "TENURE_LISTEN", default_value = "127.0.0.1:8080", value_name = "IP:PORT")]
+    #[arg(
+        long,
+        env = "TENURE_LISTEN",
+        default_value = "127.0.0.1:8080",
+        value_name = "HOST:PORT",
+        value_parser = parse_listen
+    )]
     pub listen: SocketAddr,
 
     /// The URL that clients use; every URL that the server makes starts with it. Default: http:// and the address that
@@ -295,7 +298,8 @@ impl Settings {
 impl Cli {
     /// Reads the command line (with the program's name first) and the environment.
     pub fn read(args: impl IntoIterator<Item = OsString>) -> Result<Self, Usage> {
-        Self::try_parse_from(args).map_err(|error| Usage::from_clap(&error))
+        let args = shelter_ids(args.into_iter().collect());
+        Self::try_parse_from(&args).map_err(|error| Usage::from_clap(&error, &args))
     }
 }
 
@@ -320,12 +324,15 @@ impl DatabaseArgs {
     }
 }
 
+/// What messages call the setting of the secret keys.
+pub const SECRET_KEY_SETTING: &str = "--secret-key (TENURE_SECRET_KEY)";
+
 /// The secret keys that were given. Only embedded mode can do without: the data directory has its own.
 pub fn read_secret_keys(given: Option<&str>, database: &Database) -> Result<Option<SecretKeys>, SettingError> {
     match (given.filter(|keys| !keys.is_empty()), database) {
         (Some(keys), _) => SecretKeys::parse(keys)
             .map(Some)
-            .map_err(|error| SettingError::secret("--secret-key (TENURE_SECRET_KEY)", error.to_string())),
+            .map_err(|error| SettingError::secret(SECRET_KEY_SETTING, error.to_string())),
         (None, Database::Embedded(_)) => Ok(None),
         (None, Database::External(_)) => Err(SettingError::missing_secret_key()),
     }

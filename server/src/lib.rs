@@ -1,5 +1,7 @@
 //! Tenure: a task queue as an HTTP service on PostgreSQL. ARCHITECTURE.md has the map.
 
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
 pub mod auth;
 pub mod background;
 pub mod batch;
@@ -12,6 +14,7 @@ pub mod config;
 pub mod domain;
 pub mod embedded;
 pub mod http;
+mod key_check;
 pub mod ops;
 pub mod secrets;
 pub mod server;

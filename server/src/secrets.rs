@@ -34,6 +34,8 @@ pub enum Purpose {
     WorkerSecrets,
     /// Signs the URLs that artifacts are uploaded and downloaded by.
     BlobUrls,
+    /// Tells one secret key from another.
+    KeyCheck,
 }
 
 impl Purpose {
@@ -46,6 +48,7 @@ impl Purpose {
             Self::WorkerCredentials => b"tenure/worker-credentials/v1",
             Self::WorkerSecrets => b"tenure/worker-secrets/v1",
             Self::BlobUrls => b"tenure/blob-urls/v1",
+            Self::KeyCheck => b"tenure/key-check/v1",
         }
     }
 }
@@ -63,6 +66,34 @@ pub struct InvalidSecretKey {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no secret key decrypts it")]
 pub struct Undecryptable;
+
+/// How many digits of a check value name its key.
+const KEY_NAME_DIGITS: usize = 8;
+
+/// The check value of a secret key: the same key always has the same one, and it tells nothing else of the key, so that
+/// it may be stored and shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyCheck(String);
+
+impl KeyCheck {
+    /// A check value that was stored.
+    #[must_use]
+    pub fn stored(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+
+    /// How it is stored.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// What messages call the key.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.0.get(..KEY_NAME_DIGITS).unwrap_or(&self.0)
+    }
+}
 
 /// The server's secret keys, in the operator's order.
 #[derive(Clone)]
@@ -107,6 +138,23 @@ impl SecretKeys {
     #[must_use]
     pub fn signing_keys(&self, purpose: Purpose) -> Vec<SigningKey> {
         self.derivers.iter().map(|deriver| SigningKey::new(&derive(deriver, purpose))).collect()
+    }
+
+    /// The check values of the keys, in their order.
+    #[must_use]
+    pub fn checks(&self) -> Vec<KeyCheck> {
+        let hex = |key: [u8; SECRET_KEY_BYTES]| key.iter().map(|byte| format!("{byte:02x}")).collect();
+        self.derivers.iter().map(|deriver| KeyCheck(hex(derive(deriver, Purpose::KeyCheck)))).collect()
+    }
+
+    /// The same keys with the one of this check value in front, if it is among them.
+    #[must_use]
+    pub fn led_by(mut self, check: &KeyCheck) -> Self {
+        if let Some(place) = self.checks().iter().position(|own| own == check) {
+            self.derivers[..=place].rotate_right(1);
+            self.ciphers[..=place].rotate_right(1);
+        }
+        self
     }
 
     /// Encrypts a client's token; only for the same client can it be decrypted.
@@ -252,6 +300,17 @@ mod tests {
         assert_eq!(hex(Purpose::BlobUrls), "7c37e62ac9805ab602aae44bd371c3c06d94e5c2812f72de1ed96a150c6ee6b5");
         assert_eq!(hex(Purpose::WorkerCredentials), "8d10daac5e7f65cd58440326a914273774bbcac94ad27747dd6ad7b4e3204ab3");
         assert_eq!(hex(Purpose::WorkerSecrets), "e85abf75c9edff5abd6ed9290f035354b277b5a0aee6494536a21e67478eb311");
+    }
+
+    #[test]
+    fn a_check_value_follows_its_key_and_any_key_can_be_put_in_front() {
+        let (old, both) = (keys(OLD), keys(&format!("{}, {OLD}", new())));
+        assert_eq!(old.checks()[0].as_str(), "6d060f77a7cab2f84ddb8590179e90da028c2ad99d13ae56d5724e486b908be9");
+        assert_eq!(both.checks(), [keys(&new()).checks(), old.checks()].concat());
+        let sealed = both.clone().led_by(&old.checks()[0]).encrypt_token("ci", &token());
+        assert_eq!(old.decrypt_token("ci", &sealed), Ok(token()));
+        let unchanged = both.clone().led_by(&KeyCheck::stored("another")).checks();
+        assert_eq!(unchanged, both.checks());
     }
 
     #[test]

@@ -24,12 +24,13 @@ use crate::batch::marks::MarkTable;
 use crate::batch::message_queue::MessageQueue;
 use crate::blobs::Blobs;
 use crate::clock::ClockSkew;
-use crate::config::{ArtifactsPlace, ClockMode, Database, Settings};
-use crate::embedded::{self, Embedded, EmbeddedError, RootCredentials};
+use crate::config::{ArtifactsPlace, ClockMode, Database, SECRET_KEY_SETTING, Settings};
+use crate::embedded::{self, Embedded, RootCredentials};
 use crate::http::app::{App, Parts};
 use crate::http::page::Pages;
 use crate::http::poll::PollUrls;
 use crate::http::{self, connection};
+use crate::key_check::{self, KeyError};
 use crate::ops::create_task::CreateTask;
 use crate::ops::messages::{DeleteMessages, GetMessages};
 use crate::ops::reclaim::Reclaim;
@@ -39,6 +40,7 @@ use crate::ops::workers;
 use crate::secrets::{Purpose, SecretKeys, WorkerDigests, new_access_token};
 use crate::store::clients::{self, NewClient};
 use crate::store::queues::Queues;
+use crate::store::settings as facts;
 use crate::store::{clock, cluster, schema, session};
 use crate::telemetry;
 use crate::wakeup::Bells;
@@ -55,25 +57,9 @@ const UPKEEP_EVERY: Duration = Duration::from_secs(5);
 /// The client that is made on the first start.
 const ROOT: &str = "root";
 
-/// Why a server did not start. One line for the operator.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The embedded PostgreSQL.
-    #[error(transparent)]
-    Embedded(#[from] EmbeddedError),
-    /// The database cannot be reached or used.
-    #[error("the database cannot be used: {0}")]
-    Database(#[from] sqlx::Error),
-    /// The schema cannot be brought up to date.
-    #[error("the schema cannot be brought to this release: {0}")]
-    Schema(#[from] sqlx::migrate::MigrateError),
-    /// The tokens of this database are encrypted with another key.
-    #[error("the root client cannot be made: {0}")]
-    Root(#[from] clients::ClientError),
-    /// Too old.
-    #[error("PostgreSQL {0} is too old: version {oldest} or later is needed", oldest = cluster::OLDEST_MAJOR)]
-    TooOld(u32),
-}
+mod error;
+
+pub use error::StartError;
 
 /// A database that is ready, and what has to be stopped with it.
 struct Ready {
@@ -89,10 +75,11 @@ pub async fn run(
     shutdown: CancellationToken,
     ready: impl FnOnce(&str),
 ) -> Result<(), StartError> {
-    let bound = listener.local_addr().map_err(sqlx::Error::Io)?;
+    let bound = listener.local_addr().map_err(StartError::Listener)?;
     let root_url = settings.root_url(bound);
     let database = open(&settings.database).await?;
     let result = serve(listener, &settings, &root_url, &database, shutdown, ready).await;
+    let result = result.map_err(|error| error.of(&database.options));
     if tokio::time::timeout(CLOSE_MAX, database.pool.close()).await.is_err() {
         tracing::warn!("some database connections did not close in time");
     }
@@ -104,7 +91,10 @@ pub async fn run(
 
 async fn open(database: &Database) -> Result<Ready, StartError> {
     let (options, embedded) = match database {
-        Database::External(options) => ((**options).clone(), None),
+        Database::External(options) => {
+            cluster::reach(options).await.map_err(|error| StartError::from(error).of(options))?;
+            ((**options).clone(), None)
+        }
         Database::Embedded(settings) => {
             let embedded = Arc::new(Embedded::start(settings).await?);
             let supervised = Arc::clone(&embedded);
@@ -140,11 +130,7 @@ async fn serve(
     ready: impl FnOnce(&str),
 ) -> Result<(), StartError> {
     prepare(database).await?;
-    let keys = match (&settings.secret_keys, &database.embedded) {
-        (Some(keys), _) => keys.clone(),
-        (None, Some(embedded)) => embedded.secret_keys()?,
-        (None, None) => unreachable_without_keys(),
-    };
+    let keys = fitting_keys(settings, database).await?;
     if database.embedded.is_some() {
         make_root(&database.pool, &keys, &settings.data_dir, root_url).await?;
     }
@@ -163,6 +149,7 @@ async fn serve(
     workers::note_held(&app.pool).await?;
     let seen = app.passes.workers.clone();
     let router = http::router(app);
+    facts::put(&database.pool, facts::ROOT_URL, root_url).await?;
     ready(root_url);
     connection::serve(listener, router, connections.clone(), shutdown).await;
     tracing::info!("draining");
@@ -196,8 +183,23 @@ async fn warn_of_moved_clock(settings: &Settings, pool: &PgPool) -> Result<(), S
     Ok(())
 }
 
-fn unreachable_without_keys() -> SecretKeys {
-    unreachable!("settings without keys are refused with an external database")
+/// The secret keys, once it is sure that they are those of this database.
+async fn fitting_keys(settings: &Settings, database: &Ready) -> Result<SecretKeys, StartError> {
+    let file = || embedded::secret_key_path(&settings.data_dir).display().to_string();
+    let (keys, source) = match (&settings.secret_keys, &database.embedded) {
+        (Some(keys), _) => (keys.clone(), SECRET_KEY_SETTING.to_owned()),
+        (None, Some(embedded)) => match embedded.find_secret_keys()? {
+            Some(keys) => (keys, file()),
+            // A new key would lock out every client there is.
+            None if key_check::needs_key(&database.pool).await? => {
+                return Err(KeyError::Lost { source_name: file() }.into());
+            }
+            None => (embedded.secret_keys()?, file()),
+        },
+        (None, None) => unreachable!("settings without keys are refused with an external database"),
+    };
+    key_check::verify(&database.pool, &keys, &source).await?;
+    Ok(keys)
 }
 
 fn assemble(

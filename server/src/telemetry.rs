@@ -21,6 +21,8 @@ const MEMBERS: [f64; 9] = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 150.0, 200.0]
 pub fn start_logs() {
     let filter = EnvFilter::try_from_env("TENURE_LOG").unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // Otherwise it says so when standard error cannot be written, on standard error, and panics because it cannot.
+    let logs = logs.log_internal_errors(false);
     let started = if std::io::stderr().is_terminal() { logs.try_init() } else { logs.json().try_init() };
     // A process that runs several servers, as tests do, logs once.
     drop(started);

@@ -74,7 +74,9 @@ def moment(**later):
 
 
 def new_task_id():
-    return urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    # The first bit is cleared, so that no id begins with a dash.
+    first, *others = uuid.uuid4().bytes
+    return urlsafe_b64encode(bytes([first & 0x7F, *others])).decode().rstrip("=")
 
 
 def call(method, path, body=None):

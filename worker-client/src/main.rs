@@ -43,7 +43,7 @@ struct Run {
     #[arg(long, env = "TASKCLUSTER_ROOT_URL")]
     root_url: String,
     /// The client that the worker signs as.
-    #[arg(long, env = "TASKCLUSTER_CLIENT_ID")]
+    #[arg(long, env = "TASKCLUSTER_CLIENT_ID", allow_hyphen_values = true)]
     client_id: String,
     /// Its secret. Better set in the environment: other users can see the arguments of a process.
     #[arg(long, env = "TASKCLUSTER_ACCESS_TOKEN", hide_env_values = true)]
@@ -52,13 +52,13 @@ struct Run {
     #[arg(long, env = "TASKCLUSTER_CERTIFICATE", hide_env_values = true)]
     certificate: Option<String>,
     /// The queue to take tasks from, <provisionerId>/<workerType>.
-    #[arg(long, env = "TENURE_TASK_QUEUE")]
+    #[arg(long, env = "TENURE_TASK_QUEUE", allow_hyphen_values = true)]
     task_queue: TaskQueueId,
     /// The group that this worker belongs to.
-    #[arg(long, env = "TENURE_WORKER_GROUP")]
+    #[arg(long, env = "TENURE_WORKER_GROUP", allow_hyphen_values = true)]
     worker_group: WorkerGroup,
     /// The worker's name, unique within its group.
-    #[arg(long, env = "TENURE_WORKER_ID")]
+    #[arg(long, env = "TENURE_WORKER_ID", allow_hyphen_values = true)]
     worker_id: WorkerId,
     /// How many tasks run at the same time.
     #[arg(long, env = "TENURE_CAPACITY", default_value = "1")]

@@ -8,11 +8,12 @@ use sqlx::PgPool;
 use tenure_api::credentials::{AccessToken, valid_scope};
 use tenure_api::dates::Timestamp;
 
-use super::print::{pretty, table};
+use super::print::{complain, finish, pretty, table};
 use crate::domain::roles::SCOPE_CHARS_MAX;
 use crate::ops::clients::{check, check_client_id};
 use crate::secrets::{SecretKeys, new_access_token};
 use crate::store::clients::{self, ClientChange, ClientInfo, NewClient};
+use crate::store::settings;
 
 /// The options that every `tenure client` command has.
 #[derive(Debug, Args)]
@@ -35,6 +36,7 @@ pub enum ClientCommand {
     /// Show one client
     Show {
         /// The id of the client
+        #[arg(allow_hyphen_values = true)]
         client_id: String,
     },
     /// Change a client; what is not given stays
@@ -42,33 +44,52 @@ pub enum ClientCommand {
     /// Refuse a client until it is enabled again; its credentials stop working within a second
     Disable {
         /// The id of the client
+        #[arg(allow_hyphen_values = true)]
         client_id: String,
     },
     /// Let a disabled client in again
     Enable {
         /// The id of the client
+        #[arg(allow_hyphen_values = true)]
         client_id: String,
     },
     /// Remove a client; its credentials stop working within a second
     Delete {
         /// The id of the client
+        #[arg(allow_hyphen_values = true)]
         client_id: String,
     },
     /// Give a client a new access token and print it; the old one stops working within a second
     ResetToken {
         /// The id of the client
+        #[arg(allow_hyphen_values = true)]
         client_id: String,
     },
+}
+
+impl ClientCommand {
+    /// Whether it encrypts a token.
+    pub(super) fn needs_key(&self) -> bool {
+        match self {
+            Self::Create(_) | Self::ResetToken { .. } => true,
+            Self::List
+            | Self::Show { .. }
+            | Self::Update(_)
+            | Self::Disable { .. }
+            | Self::Enable { .. }
+            | Self::Delete { .. } => false,
+        }
+    }
 }
 
 /// The client that `tenure client create` makes.
 #[derive(Debug, Args)]
 pub struct CreateArgs {
     /// The id of the client
-    #[arg(value_parser = parse_client_id)]
+    #[arg(value_parser = parse_client_id, allow_hyphen_values = true)]
     pub client_id: String,
     /// What the client may do; repeat it for more scopes. A star at the end matches anything
-    #[arg(long = "scope", value_name = "SCOPE", value_parser = parse_scope)]
+    #[arg(long = "scope", value_name = "SCOPE", allow_hyphen_values = true, value_parser = parse_scope)]
     pub scopes: Vec<String>,
     /// What the client is for
     #[arg(long, default_value = "")]
@@ -82,9 +103,10 @@ pub struct CreateArgs {
 #[derive(Debug, Args)]
 pub struct UpdateArgs {
     /// The id of the client
+    #[arg(allow_hyphen_values = true)]
     pub client_id: String,
     /// What the client may do from now on, in place of what it could; repeat it for more scopes
-    #[arg(long = "scope", value_name = "SCOPE", value_parser = parse_scope, conflicts_with = "no_scopes")]
+    #[arg(long = "scope", value_name = "SCOPE", allow_hyphen_values = true, value_parser = parse_scope, conflicts_with = "no_scopes")]
     pub scopes: Vec<String>,
     /// Leave the client without scopes of its own
     #[arg(long)]
@@ -142,17 +164,17 @@ pub enum CommandError {
     /// The database did not answer as it should.
     #[error("the database refused: {0}")]
     Database(#[from] sqlx::Error),
+    /// A token is to be encrypted, and there is no key.
+    #[error("there is no secret key yet: `tenure serve` makes one when it first starts")]
+    Keyless,
 }
 
 /// Does the command and prints its result, or on standard error why not: exit code 0 or 1.
-pub async fn run(pool: &PgPool, keys: &SecretKeys, root_url: &str, args: ClientArgs) -> ExitCode {
+pub async fn run(pool: &PgPool, keys: Option<&SecretKeys>, root_url: &str, args: ClientArgs) -> ExitCode {
     match execute(pool, keys, root_url, args).await {
-        Ok(output) => {
-            println!("{}", output.trim_end());
-            ExitCode::SUCCESS
-        }
+        Ok(output) => finish(&output),
         Err(error) => {
-            eprintln!("tenure client: {error}");
+            complain(&format!("tenure client: {error}"));
             ExitCode::FAILURE
         }
     }
@@ -164,7 +186,7 @@ pub async fn run(pool: &PgPool, keys: &SecretKeys, root_url: &str, args: ClientA
 /// If the command is refused.
 pub async fn execute(
     pool: &PgPool,
-    keys: &SecretKeys,
+    keys: Option<&SecretKeys>,
     root_url: &str,
     args: ClientArgs,
 ) -> Result<String, CommandError> {
@@ -174,6 +196,7 @@ pub async fn execute(
             check(&description, &scopes).map_err(CommandError::Unfit)?;
             let expires = expires.map(Timestamp::time);
             let client = NewClient { client_id, scopes, description, expires, delete_on_expiration: false };
+            let keys = keys.ok_or(CommandError::Keyless)?;
             let created = clients::create(pool, keys, &client, &token).await?;
             require(created, || CommandError::Exists(client.client_id.clone()))?;
             Ok(credentials_json(&client.client_id, &token, root_url))
@@ -210,12 +233,14 @@ pub async fn execute(
         }
         ClientCommand::Delete { client_id } => {
             let deleted = clients::delete(pool, &client_id).await?;
+            // A database without clients can be given another key: the only way on when the key is lost.
+            settings::forget_keys_without_clients(pool).await?;
             require(deleted, || CommandError::Missing(client_id.clone()))?;
             let done = || format!("The client {client_id} is deleted.");
             Ok(if args.json { json!({ "clientId": client_id, "deleted": true }).to_string() } else { done() })
         }
         ClientCommand::ResetToken { client_id } => {
-            let token = new_access_token();
+            let (token, keys) = (new_access_token(), keys.ok_or(CommandError::Keyless)?);
             let reset = clients::reset_token(pool, keys, &client_id, &token).await?;
             require(reset, || CommandError::Missing(client_id.clone()))?;
             Ok(credentials_json(&client_id, &token, root_url))

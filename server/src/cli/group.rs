@@ -16,16 +16,19 @@ pub enum GroupCommand {
     /// Show a group and how many of its tasks are in which state
     Show {
         /// The id of the group
+        #[arg(allow_hyphen_values = true)]
         group: TaskGroupId,
     },
     /// Cancel all tasks of a group that are not resolved; the group must be sealed first
     Cancel {
         /// The id of the group
+        #[arg(allow_hyphen_values = true)]
         group: TaskGroupId,
     },
     /// Let no task be added to a group any more
     Seal {
         /// The id of the group
+        #[arg(allow_hyphen_values = true)]
         group: TaskGroupId,
     },
 }
@@ -39,21 +42,21 @@ pub async fn run(server: &Server, command: GroupCommand) -> Result<ExitCode, Com
     let client = &server.client;
     match command {
         GroupCommand::Show { group } if server.json => {
-            server.print(&client.get_group(group).await.map_err(refused)?, |_| String::new());
+            server.print(&client.get_group(group).await.map_err(refused)?, |_| String::new())?;
         }
         GroupCommand::Show { group } => {
-            server.print(&client.list_group(group).await.map_err(refused)?, details);
+            server.print(&client.list_group(group).await.map_err(refused)?, details)?;
         }
         GroupCommand::Cancel { group } => {
             let answer = client.change_group(group, GroupChange::Cancel).await.map_err(refused)?;
             server.print(&answer, |answer| {
                 let (cancelled, size) = (field(answer, "/cancelledCount"), field(answer, "/taskGroupSize"));
                 format!("{cancelled} of the {size} tasks of group {group} were cancelled.")
-            });
+            })?;
         }
         GroupCommand::Seal { group } => {
             let answer = client.change_group(group, GroupChange::Seal).await.map_err(refused)?;
-            server.print(&answer, |answer| format!("Group {group} is sealed since {}.", field(answer, "/sealed")));
+            server.print(&answer, |answer| format!("Group {group} is sealed since {}.", field(answer, "/sealed")))?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use tenure_worker::{AccessToken, Client, Credentials, Error};
 
-use super::print::pretty;
+use super::print::{complain, pretty, print};
 
 /// Where a server with embedded PostgreSQL writes the credentials of its first client.
 const ROOT_CREDENTIALS: &str = "root-credentials.json";
@@ -23,10 +23,17 @@ pub struct ServerArgs {
     #[arg(long, global = true, env = "TASKCLUSTER_ROOT_URL", value_name = "URL")]
     pub root_url: Option<String>,
     /// The client to call it as.
-    #[arg(long, global = true, env = "TASKCLUSTER_CLIENT_ID", value_name = "ID")]
+    #[arg(long, global = true, env = "TASKCLUSTER_CLIENT_ID", value_name = "ID", allow_hyphen_values = true)]
     pub client_id: Option<String>,
     /// Its secret. Better set in the environment: other users can see the arguments of a process.
-    #[arg(long, global = true, env = "TASKCLUSTER_ACCESS_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    #[arg(
+        long,
+        global = true,
+        env = "TASKCLUSTER_ACCESS_TOKEN",
+        hide_env_values = true,
+        value_name = "TOKEN",
+        allow_hyphen_values = true
+    )]
     pub access_token: Option<String>,
     /// The certificate that belongs to temporary credentials.
     #[arg(long, global = true, env = "TASKCLUSTER_CERTIFICATE", hide_env_values = true, value_name = "JSON")]
@@ -119,8 +126,13 @@ impl Server {
     }
 
     /// Prints an answer: as it is, or as a text for people.
-    pub fn print(&self, answer: &Value, text: impl FnOnce(&Value) -> String) {
-        println!("{}", if self.json { pretty(answer) } else { text(answer) }.trim_end());
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn print(&self, answer: &Value, text: impl FnOnce(&Value) -> String) -> Result<(), CommandError> {
+        let text = if self.json { pretty(answer) } else { text(answer) };
+        print(&format!("{}\n", text.trim_end()))
+            .map_err(|error| CommandError::Refused(format!("the result cannot be written: {error}")))
     }
 }
 
@@ -168,7 +180,7 @@ fn root_account(data_dir: &std::path::Path) -> Result<(String, Option<Credential
 pub fn end(name: &str, result: Result<ExitCode, CommandError>) -> ExitCode {
     result.unwrap_or_else(|error| {
         let line = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
-        eprintln!("tenure {name}: {line}");
+        complain(&format!("tenure {name}: {line}"));
         match error {
             CommandError::Usage(_) => ExitCode::from(USAGE),
             CommandError::Refused(_) => ExitCode::FAILURE,

@@ -1,11 +1,13 @@
 //! The commands of `tenure`: what they print, and how they end.
 
 pub mod client;
+mod database;
 pub mod group;
 pub mod http;
-mod print;
+pub(crate) mod print;
 pub mod queue;
 pub mod role;
+mod signals;
 pub mod task;
 
 use std::ffi::OsString;
@@ -13,21 +15,27 @@ use std::process::ExitCode;
 
 use nix::sys::stat::{Mode, umask};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{Cli, Command, Database, DatabaseArgs, ServeArgs, SettingError, Usage, read_secret_keys};
-use crate::embedded;
+use crate::config::{
+    Cli, Command, Database, DatabaseArgs, SECRET_KEY_SETTING, ServeArgs, SettingError, Usage, read_secret_keys,
+};
+use crate::embedded::{self, IfAbsent};
 use crate::http::docs::{Sample, document};
+use crate::key_check;
+use crate::secrets::SecretKeys;
 use crate::server::{self, StartError};
-use crate::store::{schema, session};
+use crate::store::settings;
 use crate::telemetry;
+
+use database::Opened;
+use print::{announce, complain, finish};
 
 /// One thread for requests for so many cores: PostgreSQL needs the others, and fewer threads make larger batches. On two
 /// cores one thread served a fifth more than two with 64 connections and more, and slightly less with few.
 const CORES_PER_WORKER: usize = 2;
-/// The exit code of a process that a second signal stopped.
-const STOPPED_AT_ONCE: i32 = 130;
+/// Where a server listens that was given no address.
+const DEFAULT_ROOT_URL: &str = "http://127.0.0.1:8080";
 
 /// Runs the command line.
 #[must_use]
@@ -79,7 +87,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 fn failed(error: &dyn std::fmt::Display) -> ExitCode {
-    eprintln!("tenure: {error}");
+    complain(&format!("tenure: {error}"));
     ExitCode::FAILURE
 }
 
@@ -103,26 +111,12 @@ async fn serve(args: ServeArgs) -> ExitCode {
         Database::Embedded(_) => "embedded mode: a private PostgreSQL in the data directory",
         Database::External(_) => "external database",
     };
-    println!("tenure: {mode}");
+    announce(&format!("tenure: {mode}"));
     let shutdown = CancellationToken::new();
-    let (mut terminate, mut interrupt) = match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
-        (Ok(terminate), Ok(interrupt)) => (terminate, interrupt),
-        (Err(error), _) | (_, Err(error)) => return failed(&error),
-    };
-    let drain = shutdown.clone();
-    tokio::spawn(async move {
-        loop {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-            if drain.is_cancelled() {
-                std::process::exit(STOPPED_AT_ONCE);
-            }
-            drain.cancel();
-        }
-    });
-    let ready = |root_url: &str| println!("tenure ready: {root_url}");
+    if let Err(error) = signals::drain_on_signals(shutdown.clone()) {
+        return failed(&error);
+    }
+    let ready = |root_url: &str| announce(&format!("tenure ready: {root_url}"));
     match server::run(listener, settings, shutdown, ready).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failed(&error),
@@ -130,19 +124,7 @@ async fn serve(args: ServeArgs) -> ExitCode {
 }
 
 fn openapi() -> ExitCode {
-    println!("{:#}", document(&Sample::fixed()));
-    ExitCode::SUCCESS
-}
-
-/// A database for a command, and what has to be closed after it.
-async fn open(database: &Database) -> Result<(sqlx::PgPool, Option<embedded::Access>), StartError> {
-    match database {
-        Database::External(options) => Ok((session::pool(options), None)),
-        Database::Embedded(settings) => {
-            let access = embedded::open(settings).await?;
-            Ok((session::pool(&access.connect_options()), Some(access)))
-        }
-    }
+    finish(&format!("{:#}", document(&Sample::fixed())))
 }
 
 async fn migrate(args: DatabaseArgs) -> ExitCode {
@@ -150,21 +132,12 @@ async fn migrate(args: DatabaseArgs) -> ExitCode {
         Ok(database) => database,
         Err(error) => return wrong(error),
     };
-    let (pool, access) = match open(&database).await {
-        Ok(open) => open,
-        Err(error) => return failed(&error),
-    };
-    let result = schema::migrate(&pool).await;
-    pool.close().await;
-    if let Some(access) = access {
-        access.close().await;
-    }
-    match result {
-        Ok(()) => {
-            println!("The database has the schema of tenure {}.", env!("CARGO_PKG_VERSION"));
-            ExitCode::SUCCESS
+    match Opened::open(&database, IfAbsent::Make).await {
+        Ok(opened) => {
+            opened.close().await;
+            finish(&format!("The database has the schema of tenure {}.", env!("CARGO_PKG_VERSION")))
         }
-        Err(error) => failed(&StartError::from(error)),
+        Err(error) => error.report(),
     }
 }
 
@@ -174,52 +147,73 @@ async fn administrate_roles(args: DatabaseArgs, command: role::RoleArgs) -> Exit
         Ok(database) => database,
         Err(error) => return wrong(error),
     };
-    let (pool, access) = match open(&database).await {
-        Ok(open) => open,
-        Err(error) => return failed(&error),
+    let opened = match Opened::open(&database, IfAbsent::Refuse).await {
+        Ok(opened) => opened,
+        Err(error) => return error.report(),
     };
-    let code = match schema::migrate(&pool).await {
-        Ok(()) => role::run(&pool, command).await,
-        Err(error) => failed(&StartError::from(error)),
-    };
-    pool.close().await;
-    if let Some(access) = access {
-        access.close().await;
-    }
+    let code = role::run(&opened.pool, command).await;
+    opened.close().await;
     code
 }
 
 async fn administrate(
     args: DatabaseArgs,
     secret_key: Option<String>,
-    root_url: String,
+    root_url: Option<String>,
     command: client::ClientArgs,
 ) -> ExitCode {
     let checked = args.database().and_then(|database| {
         let keys = read_secret_keys(secret_key.as_deref(), &database)?;
         Ok((database, keys))
     });
-    let (database, keys) = match checked {
+    let (database, given) = match checked {
         Ok(checked) => checked,
         Err(error) => return wrong(error),
     };
-    let (pool, access) = match open(&database).await {
-        Ok(open) => open,
-        Err(error) => return failed(&error),
+    // The first client of an external database may be made before its first server starts.
+    let if_absent = match (&database, &command.command) {
+        (Database::External(_), client::ClientCommand::Create(_)) => IfAbsent::Make,
+        _ => IfAbsent::Refuse,
     };
-    let keys = match (keys, &database) {
-        (Some(keys), _) => Ok(keys),
-        (None, Database::Embedded(settings)) => embedded::secret_keys(settings),
-        (None, Database::External(_)) => return wrong(SettingError::missing_secret_key()),
+    let opened = match Opened::open(&database, if_absent).await {
+        Ok(opened) => opened,
+        Err(error) => return error.report(),
     };
-    let code = match (keys, schema::migrate(&pool).await) {
-        (Ok(keys), Ok(())) => client::run(&pool, &keys, &root_url, command).await,
-        (Err(error), _) => failed(&error),
-        (_, Err(error)) => failed(&StartError::from(error)),
+    let keys = if command.command.needs_key() { fitting_keys(&opened, given, &database).await } else { Ok(given) };
+    let code = match keys {
+        Ok(keys) => {
+            let root_url = find_root_url(&opened, root_url).await;
+            client::run(&opened.pool, keys.as_ref(), &root_url, command).await
+        }
+        Err(error) => failed(&opened.error(error)),
     };
-    pool.close().await;
-    if let Some(access) = access {
-        access.close().await;
-    }
+    opened.close().await;
     code
+}
+
+/// The keys to encrypt a token with, if there are any and they are those of the database.
+async fn fitting_keys(
+    opened: &Opened,
+    given: Option<SecretKeys>,
+    database: &Database,
+) -> Result<Option<SecretKeys>, StartError> {
+    let (keys, source) = match (given, database) {
+        (Some(keys), _) => (keys, SECRET_KEY_SETTING.to_owned()),
+        (None, Database::Embedded(settings)) => match embedded::find_secret_keys(settings)? {
+            Some(keys) => (keys, embedded::secret_key_path(&settings.data_dir).display().to_string()),
+            None => return Ok(None),
+        },
+        (None, Database::External(_)) => return Ok(None),
+    };
+    Ok(Some(key_check::choose(&opened.pool, keys, &source).await?))
+}
+
+/// The URL that was given, or that of the server that started last.
+async fn find_root_url(opened: &Opened, given: Option<String>) -> String {
+    if let Some(given) = given.filter(|url| !url.is_empty()) {
+        return given;
+    }
+    // It is printed for people; a database that fails now fails the command too, and says so.
+    let known = settings::find(&opened.pool, settings::ROOT_URL).await.unwrap_or_default();
+    known.unwrap_or_else(|| DEFAULT_ROOT_URL.to_owned())
 }

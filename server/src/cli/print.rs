@@ -1,4 +1,41 @@
-//! How commands print what they found: for people, or as JSON.
+//! How commands print what they found: for people, or as JSON. `println!` and its siblings panic when the reader of a
+//! pipe has gone (`tenure client list | head -1`), so nothing else here prints.
+
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+/// Prints a result. A reader who has closed the pipe has got what it wanted; anything else that stops the output, such
+/// as a full disk, is an error.
+pub(crate) fn print(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
+}
+
+/// Prints a result as lines, and gives the command's exit code.
+pub(super) fn finish(text: &str) -> ExitCode {
+    match print(&format!("{}\n", text.trim_end())) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&format!("tenure: the result cannot be written: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Says a line that nothing depends on, on standard output.
+pub(super) fn announce(line: &str) {
+    // Without a reader there is nobody to miss it.
+    drop(print(&format!("{line}\n")));
+}
+
+/// Says on standard error why something was not done.
+pub(crate) fn complain(line: &str) {
+    // There is no other place to say that this place is gone.
+    drop(writeln!(io::stderr(), "{line}"));
+}
 
 /// JSON over several lines.
 pub(super) fn pretty(value: &impl serde::Serialize) -> String {

@@ -17,6 +17,7 @@ pub enum QueueCommand {
     /// Show the counts of one queue
     Show {
         /// The queue, <provisionerId>/<workerType>
+        #[arg(allow_hyphen_values = true)]
         queue: TaskQueueId,
     },
 }
@@ -39,6 +40,6 @@ pub async fn run(server: &Server, command: QueueCommand) -> Result<ExitCode, Com
             QueueCommand::Show { .. } => std::slice::from_ref(answer),
         };
         table(["PENDING", "CLAIMED", "QUEUE"], rows.iter().map(row))
-    });
+    })?;
     Ok(ExitCode::SUCCESS)
 }

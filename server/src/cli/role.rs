@@ -7,7 +7,7 @@ use serde_json::json;
 use sqlx::PgPool;
 
 use super::client::parse_scope;
-use super::print::{pretty, table};
+use super::print::{complain, finish, pretty, table};
 use crate::domain::roles::valid_role_id;
 use crate::ops::{OpError, roles as ops};
 use crate::store::roles::{self, NewRole, RoleInfo};
@@ -33,6 +33,7 @@ pub enum RoleCommand {
     /// Show one role
     Show {
         /// The id of the role
+        #[arg(allow_hyphen_values = true)]
         role_id: String,
     },
     /// Change a role; what is not given stays. Servers notice within a second
@@ -40,6 +41,7 @@ pub enum RoleCommand {
     /// Remove a role; what it gave is lost within a second
     Delete {
         /// The id of the role
+        #[arg(allow_hyphen_values = true)]
         role_id: String,
     },
 }
@@ -48,10 +50,10 @@ pub enum RoleCommand {
 #[derive(Debug, Args)]
 pub struct CreateArgs {
     /// The id of the role; with a star at its end it matches every name that begins like it
-    #[arg(value_parser = parse_role_id)]
+    #[arg(value_parser = parse_role_id, allow_hyphen_values = true)]
     pub role_id: String,
     /// What the role gives; repeat it for more scopes. `<..>` stands for what a star at the end of the id matched
-    #[arg(long = "scope", value_name = "SCOPE", value_parser = parse_scope)]
+    #[arg(long = "scope", value_name = "SCOPE", allow_hyphen_values = true, value_parser = parse_scope)]
     pub scopes: Vec<String>,
     /// What the role is for
     #[arg(long, default_value = "")]
@@ -62,9 +64,10 @@ pub struct CreateArgs {
 #[derive(Debug, Args)]
 pub struct UpdateArgs {
     /// The id of the role
+    #[arg(allow_hyphen_values = true)]
     pub role_id: String,
     /// What the role gives from now on, in place of what it gave; repeat it for more scopes
-    #[arg(long = "scope", value_name = "SCOPE", value_parser = parse_scope, conflicts_with = "no_scopes")]
+    #[arg(long = "scope", value_name = "SCOPE", allow_hyphen_values = true, value_parser = parse_scope, conflicts_with = "no_scopes")]
     pub scopes: Vec<String>,
     /// Leave the role without scopes
     #[arg(long)]
@@ -99,12 +102,9 @@ pub enum CommandError {
 /// Does the command and prints its result, or on standard error why not: exit code 0 or 1.
 pub async fn run(pool: &PgPool, args: RoleArgs) -> ExitCode {
     match execute(pool, args).await {
-        Ok(output) => {
-            println!("{}", output.trim_end());
-            ExitCode::SUCCESS
-        }
+        Ok(output) => finish(&output),
         Err(error) => {
-            eprintln!("tenure role: {error}");
+            complain(&format!("tenure role: {error}"));
             ExitCode::FAILURE
         }
     }

@@ -2,6 +2,7 @@
 
 mod progress;
 
+use std::ffi::OsString;
 use std::io::Read as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -32,6 +33,7 @@ pub enum TaskCommand {
     /// Show a task
     Show {
         /// The id of the task
+        #[arg(allow_hyphen_values = true)]
         task: TaskId,
     },
     /// Cancel tasks
@@ -49,7 +51,7 @@ pub enum TaskCommand {
     /// List the tasks of a group
     List {
         /// The id of the group
-        #[arg(long)]
+        #[arg(long, allow_hyphen_values = true)]
         group: TaskGroupId,
     },
 }
@@ -58,7 +60,7 @@ pub enum TaskCommand {
 #[derive(Debug, Args)]
 pub struct CreateArgs {
     /// The queue, as `<provisionerId>/<workerType>`
-    #[arg(short, long, required_unless_present = "file", conflicts_with = "file")]
+    #[arg(short, long, allow_hyphen_values = true, required_unless_present = "file", conflicts_with = "file")]
     pub queue: Option<TaskQueueId>,
     /// A file with the body of the request, one task or several under "tasks"; a dash is standard input
     #[arg(long, value_name = "FILE")]
@@ -75,8 +77,8 @@ pub struct CreateArgs {
     /// When it is given up: in so long, such as 2h, or a time such as 2027-01-31T12:00:00Z [default: in a day]
     #[arg(long, value_name = "WHEN", value_parser = parse_deadline, conflicts_with = "file")]
     pub deadline: Option<Deadline>,
-    /// Run it after these tasks are completed; may be repeated
-    #[arg(long, value_name = "TASK", num_args = 1.., conflicts_with = "file")]
+    /// Run it after these tasks are completed: one or more ids
+    #[arg(long, value_name = "TASK", allow_hyphen_values = true, conflicts_with = "file")]
     pub after: Vec<TaskId>,
     /// Wait until everything that was created is resolved, as `tenure task wait` does
     #[arg(long)]
@@ -110,6 +112,55 @@ fn parse_deadline(text: &str) -> Result<Deadline, String> {
         .ok_or_else(|| "write a duration such as 2h, or a time such as 2027-01-31T12:00:00Z".to_owned())
 }
 
+/// Arranges ids that begin with a dash so that they are not taken for options. Where a command takes one id, clap is told
+/// so; behind one of several, it would take the options for ids too.
+#[must_use]
+pub fn shelter_ids(args: Vec<OsString>) -> Vec<OsString> {
+    let text = |word: &OsString| word.to_str().unwrap_or_default().to_owned();
+    let end = args.iter().position(|word| word == "--").unwrap_or(args.len());
+    let mut before: Vec<OsString> = args;
+    let behind = before.split_off(end);
+    let mut words = before.iter().map(text);
+    let of_several =
+        words.any(|word| word == "task") && words.any(|word| matches!(word.as_str(), "wait" | "cancel" | "rerun"));
+    if !of_several {
+        return [repeat_after(before), behind].concat();
+    }
+    // The value of an option stays where it is, even if it looks like an id.
+    let is_option = |word: &str| word.starts_with("--") && word != "--json" && !word.contains('=') && !is_id(word);
+    let (mut ids, mut others, mut is_value) = (Vec::new(), Vec::new(), false);
+    for word in before {
+        let text = text(&word);
+        let is_id = is_id(&text) && !is_value;
+        is_value = is_option(&text) && !is_value;
+        if is_id { ids.push(word) } else { others.push(word) }
+    }
+    [others, vec!["--".into()], ids, behind.into_iter().skip(1).collect()].concat()
+}
+
+fn is_id(word: &str) -> bool {
+    word.parse::<TaskId>().is_ok()
+}
+
+/// Writes `--after` before each of the ids that follow it: it takes one value then, which may begin with a dash.
+fn repeat_after(args: Vec<OsString>) -> Vec<OsString> {
+    const AFTER: &str = "--after";
+    let mut repeated = Vec::with_capacity(args.len());
+    // None outside the option; behind it, whether its first value has been seen.
+    let mut within: Option<bool> = None;
+    for word in args {
+        let text = word.to_str().unwrap_or_default();
+        match within {
+            Some(true) if is_id(text) => repeated.push(AFTER.into()),
+            Some(false) => within = Some(true),
+            _ if text == AFTER => within = Some(false),
+            _ => within = text.starts_with("--after=").then_some(true),
+        }
+        repeated.push(word);
+    }
+    repeated
+}
+
 /// Does the command. Waiting succeeds if every task was completed.
 ///
 /// # Errors
@@ -121,11 +172,11 @@ pub async fn run(server: &Server, command: TaskCommand) -> Result<ExitCode, Comm
         TaskCommand::Wait { tasks } => {
             let answers = progress::wait(server, &tasks).await?;
             let code = outcome(&answers);
-            server.print(&json!({ "tasks": answers }), |answer| states(entries(answer, "tasks")));
+            server.print(&json!({ "tasks": answers }), |answer| states(entries(answer, "tasks")))?;
             return Ok(code);
         }
         TaskCommand::Show { task } => {
-            server.print(&server.client.get_task(task).await.map_err(refused)?, details);
+            server.print(&server.client.get_task(task).await.map_err(refused)?, details)?;
         }
         TaskCommand::Cancel { tasks } => change(server, tasks, TaskChange::Cancel).await?,
         TaskCommand::Rerun { tasks } => change(server, tasks, TaskChange::Rerun).await?,
@@ -142,7 +193,7 @@ pub async fn run(server: &Server, command: TaskCommand) -> Result<ExitCode, Comm
                     ]
                 };
                 table(["TASK", "STATE", "RUNS", "QUEUE", "NAME"], entries(answer, "tasks").iter().map(row))
-            });
+            })?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -162,7 +213,7 @@ async fn change(server: &Server, tasks: Vec<TaskId>, change: TaskChange) -> Resu
         }
     }
     if !answers.is_empty() {
-        server.print(&json!({ "tasks": answers }), |answer| states(entries(answer, "tasks")));
+        server.print(&json!({ "tasks": answers }), |answer| states(entries(answer, "tasks")))?;
     }
     failure.map_or(Ok(()), Err)
 }
@@ -189,7 +240,7 @@ async fn create(server: &Server, args: CreateArgs) -> Result<ExitCode, CommandEr
         let row = |entry: &Value| [field(entry, "/taskId"), field(entry, "/status/state"), field(entry, "/name")];
         let tasks = table(["TASK", "STATE", "NAME"], entries(answer, "tasks").iter().map(row));
         format!("group {}\n{tasks}", field(answer, "/taskGroupId"))
-    });
+    })?;
     Ok(code)
 }
 

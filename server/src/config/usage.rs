@@ -1,9 +1,12 @@
 //! What is wrong with a command line, as one line.
 
 use std::error::Error as _;
+use std::ffi::OsString;
 use std::fmt::Display;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use crate::cli::print::{complain, print};
 
 /// A setting that cannot be used: its name, its value and what to do about it.
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
@@ -54,8 +57,8 @@ pub enum Usage {
 }
 
 impl Usage {
-    /// Puts a message of clap, which takes several lines, into one.
-    pub(super) fn from_clap(error: &clap::Error) -> Self {
+    /// Puts a message of clap about these arguments, which takes several lines, into one.
+    pub(super) fn from_clap(error: &clap::Error, args: &[OsString]) -> Self {
         let context = |kind| error.get(kind).map(one_value);
         let argument = context(ContextKind::InvalidArg).unwrap_or_default();
         let wrong = |text: String| Self::Wrong(text.split_whitespace().collect::<Vec<_>>().join(" "));
@@ -76,12 +79,21 @@ impl Usage {
                     None => wrong(format!("{argument} needs a value")),
                 }
             }
-            ErrorKind::UnknownArgument => {
-                wrong(format!("unknown argument '{argument}': see --help for those there are"))
-            }
+            ErrorKind::UnknownArgument => match (context(ContextKind::SuggestedArg), command_without_dashes(args)) {
+                (Some(meant), _) if !meant.is_empty() => wrong(format!(
+                    "unknown argument '{argument}': did you mean {meant}? See --help for those there are"
+                )),
+                (_, Some(fix)) => wrong(format!("unknown argument '{argument}': {fix}")),
+                _ => wrong(format!("unknown argument '{argument}': see --help for those there are")),
+            },
             ErrorKind::InvalidSubcommand => {
                 let given = context(ContextKind::InvalidSubcommand).unwrap_or_default();
-                wrong(format!("unknown command '{given}': see --help for those there are"))
+                match context(ContextKind::SuggestedSubcommand).filter(|meant| !meant.is_empty()) {
+                    Some(meant) => wrong(format!(
+                        "unknown command '{given}': did you mean {meant}? See --help for those there are"
+                    )),
+                    None => wrong(format!("unknown command '{given}': see --help for those there are")),
+                }
             }
             _ => wrong(first_paragraph(&error.to_string())),
         }
@@ -92,11 +104,14 @@ impl Usage {
     pub fn report(&self) -> u8 {
         match self {
             Self::Answer(text) => {
-                print!("{text}");
+                if let Err(error) = print(text) {
+                    complain(&format!("tenure: the help cannot be written: {error}"));
+                    return 1;
+                }
                 0
             }
             Self::Wrong(text) => {
-                eprintln!("tenure: {text}");
+                complain(&format!("tenure: {text}"));
                 SettingError::EXIT_CODE
             }
         }
@@ -107,6 +122,17 @@ impl From<SettingError> for Usage {
     fn from(error: SettingError) -> Self {
         Self::Wrong(error.to_string())
     }
+}
+
+/// What to write instead, if these are the arguments of `tenure task create` and the command to run has no two dashes
+/// before it.
+fn command_without_dashes(args: &[OsString]) -> Option<String> {
+    let mut words = args.iter().map(|word| word.to_string_lossy());
+    let creates = words.by_ref().any(|word| word == "task") && words.by_ref().any(|word| word == "create");
+    (creates && words.all(|word| word != "--")).then(|| {
+        "write two dashes before the command to run, as in: tenure task create --queue acme/linux -- echo hello"
+            .to_owned()
+    })
 }
 
 /// clap's values without its quotes and colours.

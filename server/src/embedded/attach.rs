@@ -40,12 +40,27 @@ impl Access {
     }
 }
 
+/// What to do where there is no cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IfAbsent {
+    /// Make it.
+    Make,
+    /// Refuse, and leave everything as it is.
+    Refuse,
+}
+
 /// Connects to the running server's database, or starts the cluster where no server runs.
-pub async fn open(settings: &EmbeddedSettings) -> Result<Access, EmbeddedError> {
+pub async fn open(settings: &EmbeddedSettings, if_absent: IfAbsent) -> Result<Access, EmbeddedError> {
+    let absent = || EmbeddedError::Absent { data_dir: settings.data_dir.clone() };
+    // A server that is just making the cluster has its lock already.
+    if if_absent == IfAbsent::Refuse && !files::has_lock(&settings.data_dir) && !cluster::exists(&settings.data_dir) {
+        return Err(absent());
+    }
     let data_dir = files::make_data_dir(&settings.data_dir)?;
     let deadline = Instant::now() + SERVER_PATIENCE;
     loop {
         let in_use = match DataDirLock::take(&data_dir) {
+            Ok(_) if if_absent == IfAbsent::Refuse && !cluster::exists(&data_dir) => return Err(absent()),
             Ok(lock) => {
                 let embedded = Embedded::start_locked(&data_dir, settings, lock).await?;
                 return Ok(Access::Own(Box::new(embedded)));
@@ -67,7 +82,7 @@ pub async fn open(settings: &EmbeddedSettings) -> Result<Access, EmbeddedError> 
     }
 }
 
-/// The installation's secret keys.
-pub fn secret_keys(settings: &EmbeddedSettings) -> Result<SecretKeys, EmbeddedError> {
-    files::read_or_make_secret_keys(&files::make_data_dir(&settings.data_dir)?)
+/// The installation's secret keys; none before the first start of a server.
+pub fn find_secret_keys(settings: &EmbeddedSettings) -> Result<Option<SecretKeys>, EmbeddedError> {
+    files::find_secret_keys(&settings.data_dir)
 }

@@ -28,6 +28,8 @@ const PG_DIR: &str = "pg";
 const LOG: &str = "postgres.log";
 /// In the cluster.
 const SETTINGS: &str = "tenure.conf";
+/// In every cluster of PostgreSQL.
+const VERSION: &str = "PG_VERSION";
 /// A cluster that is being made; only a whole one gets its real name.
 const UNFINISHED: &str = "pg.unfinished-";
 /// PostgreSQL logs little; a log this long is put aside at the next start.
@@ -61,6 +63,11 @@ enum Wait {
 /// Where the cluster of this data directory is.
 pub(super) fn pg_dir(data_dir: &Path) -> PathBuf {
     data_dir.join(PG_DIR)
+}
+
+/// Whether a cluster was made in this data directory.
+pub(super) fn exists(data_dir: &Path) -> bool {
+    pg_dir(data_dir).join(VERSION).exists()
 }
 
 impl Cluster {
@@ -303,7 +310,7 @@ pub(super) fn connect_options(socket_dir: &Path, password: &str, database: &str)
 
 /// The major version that made this cluster; None where there is none.
 fn find_version(pg_dir: &Path) -> Result<Option<String>, EmbeddedError> {
-    let path = pg_dir.join("PG_VERSION");
+    let path = pg_dir.join(VERSION);
     match fs::read_to_string(&path) {
         Ok(version) => Ok(Some(version.trim().to_owned())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {

@@ -17,6 +17,13 @@ pub enum EmbeddedError {
         source: io::Error,
     },
 
+    /// Nothing was made in the data directory, and the command does not make it.
+    #[error("there is no Tenure in {}: `tenure serve` makes one; or name another with --data-dir (TENURE_DATA_DIR) or --database-url (DATABASE_URL)", data_dir.display())]
+    Absent {
+        /// The data directory, as it was given.
+        data_dir: PathBuf,
+    },
+
     /// Another server, or an administration command that started the cluster, holds the lock.
     #[error("{} is in use by another tenure process{holder}; stop that one or choose another --data-dir (TENURE_DATA_DIR)", data_dir.display())]
     InUse {

@@ -203,21 +203,38 @@ pub(super) fn find_or_make_password(data_dir: &Path) -> Result<String, EmbeddedE
     Ok(password)
 }
 
-/// The installation's keys: the file is made when it is missing. The caller holds the lock.
-pub(super) fn read_or_make_secret_keys(data_dir: &Path) -> Result<SecretKeys, EmbeddedError> {
-    let path = data_dir.join(SECRET_KEY);
+/// Whether a server or a command has ever used this data directory.
+pub(super) fn has_lock(data_dir: &Path) -> bool {
+    data_dir.join(LOCK).exists()
+}
+
+/// The file with the installation's secret keys.
+#[must_use]
+pub fn secret_key_path(data_dir: &Path) -> PathBuf {
+    data_dir.join(SECRET_KEY)
+}
+
+/// The installation's keys, if they were made.
+pub(super) fn find_secret_keys(data_dir: &Path) -> Result<Option<SecretKeys>, EmbeddedError> {
+    let path = secret_key_path(data_dir);
     let text = match fs::read_to_string(&path) {
         Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let text = SecretKeys::generate_setting();
-            write_private(&path, format!("{text}\n").as_bytes(), None)?;
-            text
-        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(source) => return Err(EmbeddedError::Io { action: "read", path, source }),
     };
     let problem =
         "does not hold base64 of 32 bytes; restore it from a backup, because stored tokens cannot be read without it";
-    SecretKeys::parse(text.trim()).map_err(|_| EmbeddedError::BadFile { path, problem })
+    SecretKeys::parse(text.trim()).map(Some).map_err(|_| EmbeddedError::BadFile { path, problem })
+}
+
+/// The installation's keys: the file is made when it is missing. The caller holds the lock.
+pub(super) fn read_or_make_secret_keys(data_dir: &Path) -> Result<SecretKeys, EmbeddedError> {
+    if let Some(keys) = find_secret_keys(data_dir)? {
+        return Ok(keys);
+    }
+    let text = SecretKeys::generate_setting();
+    write_private(&secret_key_path(data_dir), format!("{text}\n").as_bytes(), None)?;
+    Ok(SecretKeys::parse(&text).expect("a key that was just made is one"))
 }
 
 /// The client that is made on the first start, as its file holds it.

@@ -37,9 +37,9 @@ mod postmaster;
 mod socket;
 mod tuning;
 
-pub use attach::{Access, open, secret_keys};
+pub use attach::{Access, IfAbsent, find_secret_keys, open};
 pub use error::EmbeddedError;
-pub use files::{RootCredentials, find_root_token, write_root_credentials};
+pub use files::{RootCredentials, find_root_token, secret_key_path, write_root_credentials};
 
 use cluster::Cluster;
 use files::DataDirLock;
@@ -105,7 +105,12 @@ impl Embedded {
         self.cluster.connect_options(cluster::DATABASE)
     }
 
-    /// The keys of this installation, made on the first start, for a server that was given none.
+    /// The keys of this installation, for a server that was given none; there are none before its first start.
+    pub fn find_secret_keys(&self) -> Result<Option<SecretKeys>, EmbeddedError> {
+        files::find_secret_keys(self.cluster.data_dir())
+    }
+
+    /// The keys of this installation, made unless they are there.
     pub fn secret_keys(&self) -> Result<SecretKeys, EmbeddedError> {
         files::read_or_make_secret_keys(self.cluster.data_dir())
     }

@@ -244,6 +244,30 @@ pub async fn find_fresh_token(
     token.map(|token| decrypt(keys, client_id, &token)).transpose()
 }
 
+/// Clients by id after this one, each with its encrypted token.
+///
+/// # Errors
+/// If the database refuses.
+pub async fn list_tokens(
+    db: impl PgExecutor<'_>,
+    after: Option<&str>,
+    limit: i64,
+) -> Result<Vec<(String, Vec<u8>)>, sqlx::Error> {
+    let rows = sqlx::query!(
+        r#"-- list_client_tokens
+        SELECT client_id, token
+        FROM clients
+        WHERE $1::text IS NULL OR client_id COLLATE "C" > $1
+        ORDER BY client_id COLLATE "C"
+        LIMIT $2"#,
+        after,
+        limit,
+    )
+    .fetch_all(db)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.client_id, row.token)).collect())
+}
+
 /// Notes that a client was used, unless that was noted some hours ago.
 ///
 /// # Errors

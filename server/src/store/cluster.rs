@@ -2,8 +2,19 @@
 //!
 //! Not about tables; nothing here needs the schema.
 
+use std::io;
+use std::time::Duration;
+
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions as _, Connection as _, PgPool};
+use tokio::time::{Instant, sleep, timeout_at};
+
+/// How long a start or a command waits for a PostgreSQL that is not there yet.
+const REACH_MAX: Duration = Duration::from_secs(5);
+/// Between two attempts.
+const REACH_PAUSE: Duration = Duration::from_millis(200);
+/// The SQLSTATE of a PostgreSQL that starts or stops.
+const CANNOT_CONNECT_NOW: &str = "57P03";
 
 /// The oldest PostgreSQL that has all we use.
 pub const OLDEST_MAJOR: u32 = 15;
@@ -65,6 +76,38 @@ pub async fn get_major_version(pool: &PgPool) -> Result<u32, sqlx::Error> {
 /// Connects once and hangs up: succeeds when the server takes work.
 pub async fn ping(options: &PgConnectOptions) -> Result<(), sqlx::Error> {
     options.connect().await?.close().await
+}
+
+/// Connects once and hangs up, and waits a little for a PostgreSQL that is being started. Unlike the pool, whose only
+/// error then is that it waited in vain, it says what is wrong.
+pub async fn reach(options: &PgConnectOptions) -> Result<(), sqlx::Error> {
+    let deadline = Instant::now() + REACH_MAX;
+    let mut last =
+        io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {} s", REACH_MAX.as_secs())).into();
+    while let Ok(result) = timeout_at(deadline, ping(options)).await {
+        match result {
+            Ok(()) => return Ok(()),
+            Err(error) if !may_start(&error) => return Err(error),
+            Err(error) => last = error,
+        }
+        if Instant::now() + REACH_PAUSE > deadline {
+            break;
+        }
+        sleep(REACH_PAUSE).await;
+    }
+    Err(last)
+}
+
+/// Whether the next attempt may find what was missing.
+fn may_start(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Io(error) => matches!(
+            error.kind(),
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset | io::ErrorKind::NotFound
+        ),
+        sqlx::Error::Database(error) => error.code().as_deref() == Some(CANNOT_CONNECT_NOW),
+        _ => false,
+    }
 }
 
 /// Creates the database `name` on the server behind `admin`, unless it is there. The name is one of our constants.

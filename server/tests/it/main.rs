@@ -5,6 +5,7 @@
 mod artifacts;
 mod batching;
 mod blobs;
+mod commit;
 mod explain;
 mod graph;
 mod invariants;

@@ -250,3 +250,89 @@ async fn the_data_directory_says_which_server_and_as_whom() {
         stderr(&output)
     );
 }
+
+/// Ids that others may have made: with a dash in front, and such that look like options.
+fn foreign_ids() -> impl Iterator<Item = String> {
+    ["-", "--", "-h", "-V", "-q", "-hV", "--a"].into_iter().map(|start| {
+        let id = format!("{start}{}", &new_task().to_string()[start.len()..]);
+        assert!(id.parse::<tenure_api::ids::TaskId>().is_ok(), "{id}");
+        id
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_id_that_begins_with_a_dash_is_taken_in_every_position() {
+    let rig = Rig::start().await;
+    let ids: Vec<String> = foreign_ids().collect();
+    for id in &ids {
+        let task = id.parse().unwrap();
+        assert!(rig.create(task, &crate::rig::definition(QUEUE)).await.is_success());
+        assert_eq!(answer(&rig, &["task", "show", id]).await["status"]["taskId"], *id);
+        assert_eq!(answer(&rig, &["task", "list", "--group", id]).await["taskGroupId"], *id);
+        assert_eq!(answer(&rig, &["group", "show", id]).await["taskGroupId"], *id);
+        assert_eq!(answer(&rig, &["group", "seal", id]).await["taskGroupId"], *id);
+        assert_eq!(answer(&rig, &["group", "cancel", id]).await["taskGroupId"], *id);
+        assert_eq!(answer(&rig, &["task", "rerun", id]).await["tasks"][0]["status"]["state"], "pending");
+    }
+    let words: Vec<&str> = ids.iter().map(String::as_str).collect();
+    let after = [&["--after"], &words[..], &["--name", "n", "--", "--after", "-x"]].concat();
+    let task = created(&rig, &after).await;
+    let mut wanted = ids.clone();
+    let made = answer(&rig, &["task", "show", &task]).await;
+    let mut dependencies: Vec<String> = serde_json::from_value(made["task"]["dependencies"].clone()).unwrap();
+    wanted.sort();
+    dependencies.sort();
+    assert_eq!(dependencies, wanted);
+    assert_eq!(made["task"]["payload"]["command"], serde_json::json!([["--after", "-x"]]));
+    let cancelled = answer(&rig, &[&["task", "cancel"], &words[..]].concat()).await;
+    assert_eq!(cancelled["tasks"].as_array().unwrap().len(), ids.len());
+    // Options may stand before, among and behind them.
+    let (first, rest) = words.split_at(2);
+    let waited = run(&rig, &[&["task", "wait"], first, &["--client-id", "root"], rest, &["--json"]].concat()).await;
+    let waited: Value = serde_json::from_str(&stdout(&waited)).unwrap();
+    let waited: Vec<&Value> =
+        waited["tasks"].as_array().unwrap().iter().map(|task| &task["status"]["taskId"]).collect();
+    assert_eq!(waited, ids.iter().collect::<Vec<_>>(), "in the order in which they were given");
+    answer(&rig, &["queue", "show", "-prov/linux"]).await;
+    for args in [&["create", "-ci", "--scope", "-x"][..], &["show", "-ci"], &["reset-token", "-ci"], &["delete", "-ci"]]
+    {
+        let output = rig.administrate(args).await;
+        assert!(output.status.success(), "{args:?}: {}", stderr(&output));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_ids_that_are_made_never_begin_with_a_dash() {
+    let rig = Rig::start().await;
+    // One in 64 would: without the rule these would all pass with a chance of 1 in 10,000.
+    let body = serde_json::json!({"tasks": vec![serde_json::json!({"taskQueueId": QUEUE, "payload": {}}); 600]});
+    let path = rig.folder.path().join("many.json");
+    std::fs::write(&path, body.to_string()).unwrap();
+    let made = answer(&rig, &["task", "create", "--file", path.to_str().unwrap()]).await;
+    let ids = made["tasks"].as_array().unwrap().iter().map(|task| task["taskId"].as_str().unwrap());
+    assert!(ids.chain([made["taskGroupId"].as_str().unwrap()]).all(|id| !id.starts_with(['-', '_'])), "{made}");
+    assert!((0..600).all(|_| !new_task().to_string().starts_with('-')));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slip_on_the_command_line_says_what_was_meant() {
+    for (args, says) in [
+        (&["task", "create", "-q", "a/b", "echo", "hello"][..], "write two dashes before the command"),
+        (&["task", "create", "-q", "a/b", "sh", "-c", "x"], "write two dashes before the command"),
+        (&["task", "create", "-q", "a/b", "--wait", "-c", "x"], "write two dashes before the command"),
+        (&["task", "create", "-q", "a/b", "--nmae", "n", "--", "x"], "did you mean --name?"),
+        (&["task", "create", "-q", "a/b", "--", "x", "--file"], "is missing"),
+        (&["serve", "--listne", "x"], "did you mean --listen?"),
+        (&["serv"], "did you mean serve?"),
+        (&["client", "lits"], "did you mean list?"),
+        (&["serve", "--listen", "localhost"], "the port is missing: write 127.0.0.1:8080 or localhost:8080"),
+        (&["serve", "--listen", ":8080"], "write 127.0.0.1:8080 for this machine alone, or 0.0.0.0:8080"),
+        (&["serve", "--listen", "::1:8080"], "write [::1]:8080"),
+        (&["serve", "--listen", "localhost:http"], "the port is no number"),
+        (&["serve", "--listen", "tenure.invalid:8080"], "the host name is not known"),
+    ] {
+        let line =
+            refusal(&tenure(args, &[("TASKCLUSTER_CLIENT_ID", "half"), ("TENURE_DATA_DIR", "/nowhere")]).await, 2);
+        assert!(line.contains(says), "{args:?}: {line}");
+    }
+}

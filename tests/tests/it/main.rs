@@ -36,6 +36,7 @@ mod sealed_artifacts;
 mod serve;
 mod signed_urls;
 mod sse;
+mod startup;
 mod submit;
 mod under_load;
 mod upstream;

@@ -21,7 +21,7 @@ fn keys() -> SecretKeys {
 }
 
 async fn tenure(pool: &PgPool, words: &[&str]) -> Result<String, CommandError> {
-    execute(pool, &keys(), "http://localhost:8080", parse(words).unwrap()).await
+    execute(pool, Some(&keys()), "http://localhost:8080", parse(words).unwrap()).await
 }
 
 fn token_in(output: &str) -> String {

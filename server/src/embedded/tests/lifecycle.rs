@@ -178,12 +178,12 @@ async fn a_data_directory_with_a_long_path_works() {
 #[tokio::test]
 async fn administration_commands_start_the_cluster_when_no_server_runs() {
     let place = Place::new();
-    let access = open(&place.settings()).await.unwrap();
+    let access = open(&place.settings(), IfAbsent::Make).await.unwrap();
     assert!(matches!(access, Access::Own(_)));
     remember(&access.connect_options()).await;
     access.close().await;
     let server = Server::ready(&place).await;
-    let access = open(&place.settings()).await.unwrap();
+    let access = open(&place.settings(), IfAbsent::Make).await.unwrap();
     assert!(matches!(access, Access::Running(_)));
     assert_remembered(&access.connect_options()).await;
     access.close().await;

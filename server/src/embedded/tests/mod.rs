@@ -194,7 +194,7 @@ impl Server {
 
 /// How the tests connect to a server in another process.
 async fn options_of(place: &Place) -> PgConnectOptions {
-    match open(&place.settings()).await.unwrap() {
+    match open(&place.settings(), IfAbsent::Make).await.unwrap() {
         Access::Running(options) => *options,
         Access::Own(_) => panic!("a server should be running"),
     }

@@ -40,7 +40,7 @@ static SETTINGS: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
 pub async fn openapi(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.no_query()?;
     let now = DateTime::from_timestamp_millis(app.now().await?.server_ms).unwrap_or_default();
-    ok(&document(&Sample { now, task: TaskId::from_uuid(Uuid::new_v4()).unwrap_or(Sample::fixed().task) }))
+    ok(&document(&Sample { now, task: TaskId::from_random(Uuid::new_v4().into_bytes()) }))
 }
 
 /// `GET /docs`: the interface's files are found relative to `/docs/`.

@@ -66,7 +66,7 @@ pub async fn heartbeat(app: App, _: Arc<Call>) -> Result<Response, ApiError> {
 pub async fn version(_: App, _: Arc<Call>) -> Result<Response, ApiError> {
     ok(&Version {
         version: env!("CARGO_PKG_VERSION"),
-        commit: option_env!("TENURE_COMMIT").unwrap_or("unknown"),
+        commit: env!("TENURE_COMMIT"),
         source: "tenure",
         build: option_env!("TENURE_BUILD").unwrap_or("unknown"),
     })

@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn the_text_of_a_message_stays_what_it_is() {
-        let task = SlugId::from_uuid(Uuid::new_v4()).unwrap().uuid();
+        let task = SlugId::from_random(Uuid::new_v4().into_bytes()).uuid();
         let body = |text: &str| {
             format!(
                 "\u{feff}<?xml version='1.0' encoding='utf-8'?>\n<QueueMessage><MessageText>{text}</MessageText></QueueMessage>"

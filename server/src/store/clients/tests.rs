@@ -14,7 +14,8 @@ const KEYS: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 /// The clock stands still, so that tests can say what is past.
 const CLOCK: &str = "CREATE FUNCTION tenure_now() RETURNS timestamptz LANGUAGE sql AS
     $$ SELECT coalesce(nullif(current_setting('test.now', true), ''), '2026-01-31T12:00:00Z')::timestamptz $$;
-    CREATE VIEW moment AS SELECT tenure_now() AS now";
+    CREATE VIEW moment AS SELECT tenure_now() AS now;
+    CREATE TABLE settings (name text PRIMARY KEY, value text NOT NULL)";
 const MIGRATIONS: [&str; 2] =
     [include_str!("../../../../migrations/0002_clients.sql"), include_str!("../../../../migrations/0004_roles.sql")];
 

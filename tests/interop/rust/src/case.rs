@@ -37,7 +37,7 @@ impl<'a> Case<'a> {
             .map(|(name, value)| (name.clone(), value.clone()))
             .collect();
         for name in case["slugids"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-            values.insert(name.to_owned(), json!(slugid::v4()));
+            values.insert(name.to_owned(), json!(slugid::nice()));
         }
         values.insert("root".to_owned(), root.clone());
         values.insert("rootUrl".to_owned(), json!(root_url));
@@ -65,7 +65,7 @@ impl<'a> Case<'a> {
     async fn perform(&mut self, step: &Value) -> anyhow::Result<()> {
         let began = Instant::now();
         let answer = loop {
-            self.values.insert("fresh".to_owned(), json!(slugid::v4()));
+            self.values.insert("fresh".to_owned(), json!(slugid::nice()));
             let filled = self.fill(step)?;
             match self.answer(&filled).await {
                 Ok(answer) => break answer,
@@ -328,5 +328,5 @@ pub fn lacks(what: &Value) -> bool {
 
 /// 12 hexadecimal digits that nobody else has.
 fn unique_digits() -> String {
-    slugid::v4().bytes().take(6).map(|byte| format!("{byte:02x}")).collect()
+    slugid::nice().bytes().take(6).map(|byte| format!("{byte:02x}")).collect()
 }

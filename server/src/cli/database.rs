@@ -1,0 +1,101 @@
+//! The database of a command that works on it directly: opened, looked at, closed.
+
+use std::process::ExitCode;
+
+use sqlx::PgPool;
+use sqlx::postgres::PgConnectOptions;
+
+use super::print::complain;
+use crate::config::{Database, SettingError};
+use crate::embedded::{self, Access, EmbeddedError, IfAbsent};
+use crate::server::StartError;
+use crate::store::{cluster, schema, session, trouble};
+
+/// A database of this release's schema, and what has to be closed with it.
+pub(super) struct Opened {
+    pub(super) pool: PgPool,
+    options: PgConnectOptions,
+    access: Option<Access>,
+}
+
+/// Why there is none.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum OpenError {
+    /// It is there, but it cannot be used.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// Nobody has made one.
+    #[error(
+        "there is no Tenure in PostgreSQL at {0}: `tenure serve` or `tenure migrate` makes one; or name another with \
+         --database-url (DATABASE_URL)"
+    )]
+    Absent(String),
+}
+
+impl From<EmbeddedError> for OpenError {
+    fn from(error: EmbeddedError) -> Self {
+        Self::Start(error.into())
+    }
+}
+
+impl OpenError {
+    /// Says it, and gives the exit code: naming a place without a Tenure is a mistake in the arguments.
+    pub(super) fn report(&self) -> ExitCode {
+        complain(&format!("tenure: {self}"));
+        match self {
+            Self::Absent(_) | Self::Start(StartError::Embedded(EmbeddedError::Absent { .. })) => {
+                SettingError::EXIT_CODE.into()
+            }
+            Self::Start(_) => ExitCode::FAILURE,
+        }
+    }
+}
+
+impl Opened {
+    /// Opens a database and brings its schema up to date; what is not there is made or refused.
+    pub(super) async fn open(database: &Database, if_absent: IfAbsent) -> Result<Self, OpenError> {
+        let (options, access) = match database {
+            Database::External(options) => {
+                cluster::reach(options).await.map_err(|error| StartError::from(error).of(options))?;
+                ((**options).clone(), None)
+            }
+            Database::Embedded(settings) => {
+                let access = embedded::open(settings, if_absent).await?;
+                (access.connect_options(), Some(access))
+            }
+        };
+        let opened = Self { pool: session::pool(&options), options, access };
+        match opened.prepare(database, if_absent).await {
+            Ok(()) => Ok(opened),
+            Err(error) => {
+                opened.close().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn prepare(&self, database: &Database, if_absent: IfAbsent) -> Result<(), OpenError> {
+        // A running server may just be making the schema; migrations take turns.
+        let may_be_absent = if_absent == IfAbsent::Refuse && !matches!(self.access, Some(Access::Running(_)));
+        if may_be_absent && !schema::exists(&self.pool).await.map_err(|error| self.error(error.into()))? {
+            return Err(match database {
+                Database::External(options) => OpenError::Absent(trouble::place(options)),
+                Database::Embedded(settings) => EmbeddedError::Absent { data_dir: settings.data_dir.clone() }.into(),
+            });
+        }
+        schema::migrate(&self.pool).await.map_err(|error| OpenError::Start(self.error(error.into())))
+    }
+
+    /// An error of this database.
+    pub(super) fn error(&self, error: StartError) -> StartError {
+        error.of(&self.options)
+    }
+
+    /// Closes it, and stops what was started for the command.
+    pub(super) async fn close(self) {
+        self.pool.close().await;
+        if let Some(access) = self.access {
+            access.close().await;
+        }
+    }
+}

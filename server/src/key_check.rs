@@ -1,0 +1,189 @@
+//! Whether the secret keys fit the database: a server with another key would start, and refuse every client.
+//!
+//! The check values of the keys stand in the table `settings`, those of the server that started last, in its order: the
+//! first one follows the key that encrypts, the others say by name which keys were taken out. Keys fit if the first one
+//! noted is among them, and if each token in the database opens with one of them. A database that has no check values
+//! yet is asked for its tokens alone.
+
+use sqlx::PgPool;
+
+use crate::secrets::{KeyCheck, SecretKeys};
+use crate::store::{clients, settings};
+
+/// Tokens that are read at once.
+const TOKENS_PAGE: i64 = 1000;
+/// Clients that an error names.
+const CLIENTS_NAMED: usize = 3;
+
+/// Why keys do not fit. `source` is the setting or the file that they come from.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// The database did not answer.
+    #[error(transparent)]
+    Database(#[from] sqlx::Error),
+    /// Another key.
+    #[error(
+        "the secret key in {source_name} (key {given}) does not open the tokens in this database, which belongs to {used}; \
+         give the key that it was used with, or a list with it to change it"
+    )]
+    Wrong {
+        /// Where the keys come from.
+        source_name: String,
+        /// The names of the keys.
+        given: String,
+        /// The name of the key that the database belongs to.
+        used: String,
+    },
+    /// A key was taken out too early, or tokens were damaged.
+    #[error(
+        "no secret key in {source_name} (key {given}) opens the tokens of {clients}; {removed}give those clients \
+         new tokens with `tenure client reset-token`, or remove them with `tenure client delete`"
+    )]
+    Stray {
+        /// Where the keys come from.
+        source_name: String,
+        /// The names of the keys.
+        given: String,
+        /// Some of the clients, and how many more.
+        clients: String,
+        /// What to do with the keys that were taken out, by name.
+        removed: String,
+    },
+    /// The file with the key is gone, but the database has tokens.
+    #[error(
+        "{source_name} is missing, but the tokens in this database need it; restore it from a backup, or remove all \
+         clients with `tenure client delete` and start with a new key"
+    )]
+    Lost {
+        /// Which file.
+        source_name: String,
+    },
+}
+
+/// Which tokens the keys open.
+#[derive(Default)]
+struct Tokens {
+    opened: usize,
+    stray: usize,
+    /// The first few of those that do not open.
+    named: Vec<String>,
+}
+
+/// Whether the database belongs to a key already.
+///
+/// # Errors
+/// If the database refuses.
+pub async fn needs_key(pool: &PgPool) -> Result<bool, sqlx::Error> {
+    let known = settings::find(pool, settings::KEY_CHECKS).await?;
+    Ok(known.is_some() || !clients::list_tokens(pool, None, 1).await?.is_empty())
+}
+
+/// Checks a server's keys, and notes them: from now on the database belongs to the first of them.
+///
+/// # Errors
+/// If they do not fit the database, which then is unchanged.
+pub async fn verify(pool: &PgPool, keys: &SecretKeys, source: &str) -> Result<(), KeyError> {
+    let noted = join(&keys.checks(), KeyCheck::as_str);
+    loop {
+        let known = settings::find(pool, settings::KEY_CHECKS).await?;
+        let known_checks = known.as_deref().map(read).unwrap_or_default();
+        check_first(&known_checks, keys, source)?;
+        let tokens = open_tokens(pool, keys).await?;
+        if tokens.stray > 0 {
+            return Err(stray(&tokens, &known_checks, keys, source));
+        }
+        let done = match &known {
+            None => settings::insert(pool, settings::KEY_CHECKS, &noted).await?,
+            Some(known) if *known == noted => true,
+            Some(known) => settings::replace(pool, settings::KEY_CHECKS, known, &noted).await?,
+        };
+        // Otherwise another server was faster, and its keys count.
+        if done {
+            return Ok(());
+        }
+    }
+}
+
+/// Checks the keys of a command that encrypts a token, and gives them with the one in front by which running servers
+/// open it.
+///
+/// # Errors
+/// If they do not fit the database.
+pub async fn choose(pool: &PgPool, keys: SecretKeys, source: &str) -> Result<SecretKeys, KeyError> {
+    if let Some(known) = settings::find(pool, settings::KEY_CHECKS).await? {
+        let known = read(&known);
+        check_first(&known, &keys, source)?;
+        return Ok(match known.first() {
+            Some(first) => keys.led_by(first),
+            None => keys,
+        });
+    }
+    // Whether *all* tokens open is the servers' question: this command may be the one that mends it.
+    let tokens = open_tokens(pool, &keys).await?;
+    if tokens.opened == 0 && tokens.stray > 0 {
+        return Err(stray(&tokens, &[], &keys, source));
+    }
+    settings::insert(pool, settings::KEY_CHECKS, &join(&keys.checks(), KeyCheck::as_str)).await?;
+    Ok(keys)
+}
+
+fn check_first(known: &[KeyCheck], keys: &SecretKeys, source: &str) -> Result<(), KeyError> {
+    match known.first() {
+        Some(used) if !keys.checks().contains(used) => Err(KeyError::Wrong {
+            source_name: source.to_owned(),
+            given: join(&keys.checks(), KeyCheck::name),
+            used: format!("key {}", used.name()),
+        }),
+        _ => Ok(()),
+    }
+}
+
+async fn open_tokens(pool: &PgPool, keys: &SecretKeys) -> Result<Tokens, sqlx::Error> {
+    let (mut found, mut after) = (Tokens::default(), None::<String>);
+    loop {
+        let page = clients::list_tokens(pool, after.as_deref(), TOKENS_PAGE).await?;
+        for (client_id, token) in &page {
+            if keys.decrypt_token(client_id, token).is_ok() {
+                found.opened += 1;
+                continue;
+            }
+            found.stray += 1;
+            if found.named.len() < CLIENTS_NAMED {
+                found.named.push(client_id.clone());
+            }
+        }
+        match page.into_iter().last() {
+            Some((last, _)) => after = Some(last),
+            None => return Ok(found),
+        }
+    }
+}
+
+fn stray(tokens: &Tokens, known: &[KeyCheck], keys: &SecretKeys, source: &str) -> KeyError {
+    let (source_name, given) = (source.to_owned(), join(&keys.checks(), KeyCheck::name));
+    if tokens.opened == 0 && known.is_empty() {
+        return KeyError::Wrong { source_name, given, used: "another key".to_owned() };
+    }
+    let more = tokens.stray - tokens.named.len();
+    let more = if more > 0 { format!(" and {more} more clients") } else { String::new() };
+    let given_checks = keys.checks();
+    let removed: Vec<KeyCheck> = known.iter().filter(|check| !given_checks.contains(check)).cloned().collect();
+    let removed = match removed.as_slice() {
+        [] => String::new(),
+        gone => {
+            format!("key {} was removed: put it back at the end of the list, and then ", join(gone, KeyCheck::name))
+        }
+    };
+    KeyError::Stray { source_name, given, clients: format!("{}{more}", tokens.named.join(", ")), removed }
+}
+
+fn read(stored: &str) -> Vec<KeyCheck> {
+    stored.split_whitespace().map(KeyCheck::stored).collect()
+}
+
+fn join(checks: &[KeyCheck], text: impl Fn(&KeyCheck) -> &str) -> String {
+    checks.iter().map(text).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+//! Terminals and pipes that are closed on the other side.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tenure_tests::http::QUEUE_API;
+use tenure_tests::server::{Launch, Server, binary, fresh_secret_key};
+use tokio::process::Command;
+
+use crate::rig::{
+    PATIENCE, Place, Raw, Rig, call, claim_path, client_of, embedded, eventually, new_folder, postmaster_of, worker,
+};
+
+fn send(server: &Server, signal: Signal) {
+    kill(Pid::from_raw(i32::try_from(server.pid()).unwrap()), signal).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_closed_terminal_drains_the_server_as_sigterm_does() {
+    let mut rig = Rig::start().await;
+    let mut waiting = rig.client();
+    let path = format!("{QUEUE_API}{}", claim_path("startup/queue"));
+    waiting.start(&rig.root, "POST", &path, Some(worker(1).to_string().as_bytes())).await.unwrap();
+    let mut database = rig.database.connect("test").await;
+    eventually("the request arrives", async || {
+        let found = sqlx::query("SELECT FROM task_queues").fetch_optional(&mut database).await.unwrap();
+        found.map(|_| ())
+    })
+    .await;
+    // A shell passes on the signal that the terminal sent already: the second one is no request to hurry.
+    send(&rig.server, Signal::SIGHUP);
+    send(&rig.server, Signal::SIGHUP);
+    let reply = tokio::time::timeout(PATIENCE, waiting.finish()).await.unwrap().unwrap();
+    assert_eq!((reply.status, reply.body.as_slice()), (200, br#"{"tasks":[]}"#.as_slice()));
+    assert_eq!(rig.server.ended().await.code(), Some(0), "{}", rig.server.log_tail());
+    assert!(rig.server.log().contains("stopped"), "{}", rig.server.log_tail());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_closed_terminal_stops_the_embedded_postgresql_too() {
+    let place = Place::new();
+    let (mut server, _) = place.start(&embedded()).await;
+    send(&server, Signal::SIGHUP);
+    assert_eq!(server.ended().await.code(), Some(0), "{}", server.log_tail());
+    assert_eq!(postmaster_of(&place.data_dir()), None, "PostgreSQL is left running");
+}
+
+/// A port that was free a moment ago, for servers whose output nobody reads.
+fn free_address() -> String {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+}
+
+/// Starts a server on this address, and waits until it serves.
+async fn serving(mut command: Command, address: &str) -> tokio::process::Child {
+    let mut child = command.kill_on_drop(true).spawn().unwrap();
+    // Nobody reads what it says, from its first word on.
+    drop((child.stdout.take(), child.stderr.take()));
+    eventually("the server listens", async || tokio::net::TcpStream::connect(address).await.ok().map(|_| ())).await;
+    let reply = Raw::new("GET", &format!("{QUEUE_API}/ping")).send(&format!("http://{address}")).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    assert!(child.try_wait().unwrap().is_none());
+    child
+}
+
+fn signal(child: &tokio::process::Child, signal: Signal) {
+    kill(Pid::from_raw(i32::try_from(child.id().unwrap()).unwrap()), signal).unwrap();
+}
+
+async fn ended(child: &mut tokio::process::Child) -> Option<i32> {
+    tokio::time::timeout(PATIENCE, child.wait()).await.expect("the server ends").unwrap().code()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_whose_output_nobody_reads_serves_and_drains() {
+    let (database, folder, address) = (tenure_tests::db::TestDatabase::create().await, new_folder(), free_address());
+    let launch = Launch::on_database(database.url(), &fresh_secret_key())
+        .listen(&address)
+        .env("TENURE_LOG", "debug,access=info,sqlx=warn");
+    let mut command = Command::from(launch.command(folder.path()));
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = serving(command, &address).await;
+    signal(&child, Signal::SIGTERM);
+    assert_eq!(ended(&mut child).await, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_was_started_by_nohup_outlives_the_terminal() {
+    if !std::path::Path::new("/proc/self/status").exists() {
+        // Only Linux says which signals a process was started to ignore.
+        return;
+    }
+    let (database, folder, address) = (tenure_tests::db::TestDatabase::create().await, new_folder(), free_address());
+    let launch = Launch::on_database(database.url(), &fresh_secret_key()).listen(&address).command(folder.path());
+    let mut command = Command::new("sh");
+    command.args(["-c", r#"trap "" HUP; exec "$@""#, "sh"]).arg(launch.get_program()).args(launch.get_args());
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = serving(command, &address).await;
+    signal(&child, Signal::SIGHUP);
+    let reply = Raw::new("GET", &format!("{QUEUE_API}/ping")).send(&format!("http://{address}")).await;
+    assert_eq!(reply.status, 200);
+    // Signals come in no certain order; one that drained would have let nobody in any more.
+    let ends = tokio::time::timeout(Duration::from_millis(500), child.wait()).await;
+    assert!(ends.is_err(), "the server ended with its terminal");
+    signal(&child, Signal::SIGTERM);
+    assert_eq!(ended(&mut child).await, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_whose_reader_has_gone_ends_in_silence() {
+    let rig = Rig::start().await;
+    assert!(call(&mut client_of(&rig.server), &rig.root, "GET", "/ping", None).await.is_success());
+    for args in [
+        &["client", "list"][..],
+        &["client", "show", "root", "--json"],
+        &["role", "list"],
+        &["queue", "list"],
+        &["openapi"],
+        &["migrate"],
+        &["--help"],
+        &["--version"],
+    ] {
+        let mut command = Command::new(binary());
+        command
+            .args(args)
+            .env("DATABASE_URL", rig.database.url())
+            .env("TENURE_SECRET_KEY", &rig.secret_key)
+            .env("TASKCLUSTER_ROOT_URL", rig.server.root_url())
+            .env("TASKCLUSTER_CLIENT_ID", &rig.root.client_id)
+            .env("TASKCLUSTER_ACCESS_TOKEN", rig.root.access_token.expose())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        let mut child = command.spawn().unwrap();
+        drop(child.stdout.take());
+        let output = tokio::time::timeout(PATIENCE, child.wait_with_output()).await.unwrap().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), errors.as_ref()), (Some(0), ""), "{args:?}");
+    }
+    // What cannot be written for another reason is no success.
+    if let Ok(full) = std::fs::OpenOptions::new().write(true).open("/dev/full") {
+        let child = Command::new(binary()).arg("openapi").stdout(full).stderr(Stdio::piped()).spawn().unwrap();
+        let output = tokio::time::timeout(PATIENCE, child.wait_with_output()).await.unwrap().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{errors}");
+        assert!(errors.starts_with("tenure: the result cannot be written"), "{errors}");
+    }
+}

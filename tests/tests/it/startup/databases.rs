@@ -1,0 +1,94 @@
+//! Databases that cannot be used: one line says where, why, and what to do.
+
+use sqlx::AssertSqlSafe;
+use tenure_tests::db::TestDatabase;
+use tenure_tests::random::Random;
+use tenure_tests::server::{Launch, fresh_secret_key};
+
+use crate::rig::{finish, new_folder, refusal, stderr, tenure};
+
+const PASSWORD: &str = "hunter2";
+
+/// What a server and a command say about this database: both name it, and neither its password.
+async fn lines(url: &str) -> [String; 2] {
+    let (folder, key) = (new_folder(), fresh_secret_key());
+    let output = finish(Launch::on_database(url, &key).command(folder.path())).await;
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    // Behind warnings of its settings, if it could be asked.
+    let server = stderr(&output).lines().last().unwrap_or_default().to_owned();
+    let command =
+        tenure(&["client", "create", "x"], &[("DATABASE_URL", url), ("TENURE_SECRET_KEY", key.as_str())]).await;
+    let lines = [server, refusal(&command, 1)];
+    for line in &lines {
+        assert!(!line.contains(PASSWORD) && !line.contains("pool") && !line.contains("at line"), "{line}");
+    }
+    lines
+}
+
+#[track_caller]
+fn assert_says(lines: &[String; 2], parts: &[&str]) {
+    for line in lines {
+        for part in parts {
+            assert!(line.contains(part), "{part:?} is not in: {line}");
+        }
+    }
+}
+
+/// The URL of the test's database with other credentials or another name.
+fn url_of(database: &TestDatabase, user: &str, name: Option<&str>) -> (String, String) {
+    let url = database.url();
+    let after = url.split_once('@').expect("the test cluster's URL has a user").1;
+    let (server, own) = after.split_once('/').expect("and a database");
+    (format!("postgres://{user}:{PASSWORD}@{server}/{}", name.unwrap_or(own)), server.to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_database_that_cannot_be_reached_is_named_with_the_cause_and_the_fix() {
+    let gone = lines(&format!("postgres://nobody:{PASSWORD}@127.0.0.1:1/none")).await;
+    let place = "127.0.0.1:1 (database none, user nobody)";
+    assert_says(&gone, &[place, "Connection refused", "start PostgreSQL", "--database-url (DATABASE_URL)"]);
+
+    // Takes connections, and says nothing.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let quiet = lines(&format!("postgres://me:{PASSWORD}@{address}/d?sslmode=disable")).await;
+    assert_says(&quiet, &[&address, "no answer within 5 s", "--database-url (DATABASE_URL)"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_role_without_rights_or_a_database_that_is_not_there_says_what_to_do() {
+    let database = TestDatabase::create().await;
+    let role = format!("tenure_role_{:016x}", Random::fresh_seed());
+    let mut admin = database.connect("test").await;
+    let mut run = async |sql: String| {
+        sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut admin).await.expect("an administrator may");
+    };
+    run(format!("CREATE ROLE {role} LOGIN PASSWORD '{PASSWORD}'")).await;
+    run("REVOKE CREATE ON SCHEMA public FROM PUBLIC".to_owned()).await;
+    let (url, server) = url_of(&database, &role, None);
+    let denied = lines(&url).await;
+    assert_says(&denied, &[&server, &format!("user {role}"), "permission denied for schema public"]);
+    assert_says(&denied, &["ALTER DATABASE", "OWNER TO"]);
+
+    let (missing, _) = url_of(&database, &role, Some("tenure_not_there"));
+    assert_says(&lines(&missing).await, &["tenure_not_there", "does not exist", "CREATE DATABASE"]);
+    let (unknown, _) = url_of(&database, "tenure_unheard_of", None);
+    assert_says(&lines(&unknown).await, &["tenure_unheard_of", "does not exist", "--database-url (DATABASE_URL)"]);
+
+    // Another role has made the tables.
+    let env = [("DATABASE_URL", database.url())];
+    assert!(tenure(&["migrate"], &env).await.status.success());
+    run(format!("GRANT ALL ON SCHEMA public TO {role}")).await;
+    assert_says(&lines(&url).await, &[&server, "permission denied for table", "the role that made the tables"]);
+    run(format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_name_can_be_listened_on() {
+    let (database, folder) = (TestDatabase::create().await, new_folder());
+    let launch = Launch::on_database(database.url(), &fresh_secret_key()).listen("localhost:0");
+    let server = launch.start(folder.path(), "server").await;
+    let reply = crate::rig::Raw::new("GET", "/api/queue/v1/ping").send(server.root_url()).await;
+    assert_eq!(reply.status, 200);
+    assert!(server.stop().await.success());
+}

@@ -1,0 +1,6 @@
+//! Starts and commands that go wrong: another key, no data, no database, closed terminals and pipes.
+
+mod closed;
+mod databases;
+mod keys;
+mod nothing_there;
