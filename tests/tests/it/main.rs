@@ -42,6 +42,7 @@ mod under_load;
 mod upstream;
 mod waiting;
 mod who_am_i;
+mod worker_alone;
 mod worker_artifacts;
 mod worker_manager;
 mod workers;

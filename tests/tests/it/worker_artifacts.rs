@@ -41,7 +41,7 @@ impl Shop {
     fn hire(&self, name: &str) -> Child {
         let rig = &self.rig;
         let mut program = worker_program(rig.server.root_url(), &rig.root, QUEUE, name, rig.folder.path());
-        program.args(["--capacity", "2"]).spawn().expect("build it with `cargo build --workspace`")
+        program.args(["--capacity", "2", "--keep"]).spawn().expect("build it with `cargo build --workspace`")
     }
 
     fn log(&self, name: &str) -> String {

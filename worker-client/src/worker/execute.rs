@@ -3,14 +3,14 @@
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
-use std::time::Duration;
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::Settings;
 use super::payload::Payload;
 use super::place::Place;
-use super::process::{ProcessGroup, ProcessGroups};
+use super::process::{Guards, NotStarted, Process};
 
 /// How the commands of a task ended.
 #[derive(Debug)]
@@ -29,9 +29,9 @@ pub(super) enum Execution {
 pub(super) async fn execute(
     payload: &Payload,
     place: &Place,
-    groups: &ProcessGroups,
+    guards: &Guards,
     stop: &CancellationToken,
-    grace: Duration,
+    settings: &Settings,
 ) -> Execution {
     let deadline = Instant::now() + payload.max_run_time;
     for argv in &payload.commands {
@@ -39,29 +39,34 @@ pub(super) async fn execute(
             return Execution::Stopped;
         }
         place.note(&format!("running {argv:?}"));
-        let started = place.command(argv, &payload.env).map(|mut command| ProcessGroup::spawn(&mut command, groups));
-        let mut process = match started {
-            Ok(Ok(process)) => process,
-            Ok(Err(error)) => return not_started(&argv[0], &error),
-            Err(error) => return Execution::WorkerFault(format!("the task's log cannot be shared: {error}")),
+        let spec = place.command(argv, &payload.env);
+        let mut process = match Process::start(&settings.program, &spec, place.log(), guards, place.record()).await {
+            Ok(process) => process,
+            Err(NotStarted::Command(error)) => return not_started(&argv[0], &error),
+            Err(NotStarted::Worker(error)) => {
+                return Execution::WorkerFault(format!("no guard can be started: {error}"));
+            }
         };
         let ended = tokio::select! {
             // A command that has ended counts, even if it was told to stop at the same moment.
             biased;
             ended = process.wait() => ended,
             () = stop.cancelled() => {
-                process.stop(grace).await;
+                process.stop(settings.stop_grace).await;
                 return Execution::Stopped;
             }
             () = tokio::time::sleep_until(deadline) => {
-                process.stop(grace).await;
+                process.stop(settings.stop_grace).await;
                 return Execution::Failed(format!("maxRunTime of {} s is over", payload.max_run_time.as_secs()));
             }
         };
         match ended {
-            Ok(status) if status.success() => place.note(&describe(status)),
-            Ok(status) => return Execution::Failed(describe(status)),
-            Err(error) => return Execution::WorkerFault(format!("the command cannot be waited for: {error}")),
+            Ok(Some(status)) if status.success() => place.note(&describe(status)),
+            Ok(Some(status)) => return Execution::Failed(describe(status)),
+            // Of real-time signals the number is not known.
+            Ok(None) => return Execution::Failed("killed by a signal".to_owned()),
+            // The task could do that itself, so that it is not tried again.
+            Err(error) => return Execution::Failed(error.to_string()),
         }
     }
     Execution::Succeeded

@@ -10,8 +10,9 @@ use tokio_util::sync::CancellationToken;
 use super::execute::{Execution, execute};
 use super::payload::Payload;
 use super::place::Place;
+use super::process::Guards;
 use super::verdict::{Outcome, Problem, Verdict};
-use super::{ProcessGroups, Settings, inputs, outputs};
+use super::{Settings, inputs, outputs};
 use crate::{Client, ExceptionReason, Task};
 
 /// What is needed to work on a run, apart from the claim.
@@ -23,15 +24,13 @@ pub(super) struct Job {
     pub client: Client,
     pub place: Place,
     pub settings: Arc<Settings>,
-    pub groups: ProcessGroups,
+    pub guards: Guards,
     pub stop: CancellationToken,
 }
 
 impl Job {
     /// Does it all; none if it was stopped before the end.
     pub(super) async fn perform(&self) -> Option<Outcome> {
-        let name = &self.settings.name;
-        self.place.note(&format!("task {} run {}, on worker {}/{}", self.task_id, self.run_id, name.group, name.id));
         let verdict = self.carry_out().await?;
         self.place.note(&last_line(&verdict));
         let logged = self.unless_stopped(outputs::upload_log(self)).await?;
@@ -59,8 +58,11 @@ impl Job {
         if let Err(problem) = self.unless_stopped(inputs::fetch(self, &payload.inputs)).await? {
             return Some(Err(problem));
         }
-        let grace = self.settings.stop_grace;
-        let executed = match execute(&payload, &self.place, &self.groups, &self.stop, grace).await {
+        if let Err(error) = self.place.hand_over() {
+            let why = format!("the task's user cannot be given its inputs: {error}");
+            return Some(Err(Problem::exception(ExceptionReason::InternalError, why)));
+        }
+        let executed = match execute(&payload, &self.place, &self.guards, &self.stop, &self.settings).await {
             Execution::Succeeded => Ok(()),
             Execution::Failed(why) => Err(Problem::failed(why)),
             Execution::WorkerFault(why) => Err(Problem::exception(ExceptionReason::InternalError, why)),
@@ -86,6 +88,7 @@ fn last_line(verdict: &Verdict) -> String {
         Err(Problem { outcome: Outcome::Exception(ExceptionReason::InternalError), why }) => {
             format!("the worker is at fault: {why}")
         }
+        Err(Problem { outcome: Outcome::NoSpace, why }) => format!("the worker has no room for this task: {why}"),
         Err(Problem { outcome: Outcome::Exception(_), why }) => why.clone(),
         Err(Problem { why, .. }) => format!("failed: {why}"),
     }
@@ -95,7 +98,9 @@ fn last_line(verdict: &Verdict) -> String {
 fn tell(Problem { outcome, why }: &Problem) {
     match outcome {
         Outcome::Exception(ExceptionReason::InternalError) => tracing::error!(why, "the worker is at fault"),
-        Outcome::Exception(ExceptionReason::ResourceUnavailable) => tracing::warn!(why, "the task could not be done"),
-        Outcome::Exception(_) | Outcome::Failed | Outcome::Completed => tracing::info!(why, ?outcome, "task ended"),
+        Outcome::NoSpace | Outcome::Exception(ExceptionReason::ResourceUnavailable) => {
+            tracing::warn!(why, "the task could not be done");
+        }
+        _ => tracing::info!(why, ?outcome, "task ended"),
     }
 }

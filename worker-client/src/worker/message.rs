@@ -6,7 +6,7 @@
 //! because the message comes back and its claim is refused.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::Settings;
+use super::source::refuses;
 use super::task::{LAST_WORDS, last_call};
 use crate::error::chain;
 use crate::{Claim, Error, Message, MessageQueue, retry};
@@ -33,6 +34,8 @@ pub(super) struct Inbox {
     in_hand: Mutex<HashSet<(TaskId, RunId)>>,
     /// Claims in a row that got no verdict.
     failures: AtomicU32,
+    /// The queue has taken this worker for one that may claim.
+    has_claimed: AtomicBool,
     deletions: TaskTracker,
     deletions_room: Arc<Semaphore>,
 }
@@ -58,6 +61,7 @@ impl Inbox {
             shutdown: shutdown.clone(),
             in_hand: Mutex::default(),
             failures: AtomicU32::new(0),
+            has_claimed: AtomicBool::new(false),
             deletions: TaskTracker::new(),
             deletions_room: Arc::new(Semaphore::new(DELETIONS_MAX)),
         }
@@ -100,7 +104,10 @@ impl Received {
     }
 
     /// Claims the run that the message names, and deletes the message if it is done with.
-    pub(super) async fn claim(self) -> Option<(Claim, Hold)> {
+    ///
+    /// # Errors
+    /// The worker may not claim at all, as its first claim shows.
+    pub(super) async fn claim(self) -> Result<Option<(Claim, Hold)>, Error> {
         let run @ (task_id, run_id) = match self.message.run() {
             Ok(run) => run,
             Err(error) => {
@@ -110,32 +117,36 @@ impl Received {
                     "an unreadable message is deleted"
                 );
                 self.delete();
-                return None;
+                return Ok(None);
             }
         };
         let Some(hold) = Hold::take(run, &self.inbox) else {
             tracing::warn!(task.id = %task_id, run.id = %run_id, "a message came for a run that is in hand; it is left");
-            return None;
+            return Ok(None);
         };
-        match self.ask(run).await? {
+        let Some(answer) = self.ask(run).await else { return Ok(None) };
+        match answer {
             Ok(claim) => {
+                self.inbox.has_claimed.store(true, Ordering::Relaxed);
                 self.inbox.failures.store(0, Ordering::Relaxed);
                 self.delete();
-                Some((claim, hold))
+                Ok(Some((claim, hold)))
             }
             Err(error) if settles(&error) => {
                 tracing::info!(task.id = %task_id, run.id = %run_id, error = chain(&error), "the run is not to be had");
                 self.inbox.failures.store(0, Ordering::Relaxed);
+                self.inbox.has_claimed.store(true, Ordering::Relaxed);
                 self.delete();
-                None
+                Ok(None)
             }
+            Err(error) if refuses(&error) && !self.inbox.has_claimed.load(Ordering::Relaxed) => Err(error),
             Err(error) => {
                 self.inbox.failures.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!(
                     task.id = %task_id, run.id = %run_id, message.id = self.message.id(), error = chain(&error),
                     "the run could not be claimed; its message is left and comes back"
                 );
-                None
+                Ok(None)
             }
         }
     }

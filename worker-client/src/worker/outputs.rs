@@ -147,7 +147,7 @@ pub(super) async fn upload_log(job: &Job) -> Verdict {
     let expires = job.task.expires;
     let uploaded = async {
         // Not in the task's own directory, which the task may have removed.
-        let log = job.place.log().pack(&job.settings.work_dir, job.settings.limits.log_bytes, expires).await?;
+        let log = job.place.log().pack(&job.settings.work_dir, expires).await?;
         job.client.upload(job.task_id, job.run_id, BACKING_LOG, &log).await?;
         let (artifact, content_type) = (BACKING_LOG.to_owned(), LOG_CONTENT_TYPE.to_owned());
         let link = NewArtifact::Link { artifact, content_type, expires };

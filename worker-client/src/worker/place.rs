@@ -1,40 +1,73 @@
 //! The directory of a task, with its log.
 
 use std::ffi::OsString;
+use std::fs::Permissions;
 use std::io;
+use std::os::unix::fs::{PermissionsExt as _, lchown};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
 use tenure_api::ids::{RunId, TaskId};
-use tokio::process::Command;
 
+use super::Settings;
+use super::guard::Spec;
+use super::leftovers::Record;
 use super::log::Log;
+use super::user::TaskUser;
 
 /// The worker's own variables begin like this; they hold its secrets, so tasks do not get them.
 const WORKER_VARIABLES: [&str; 2] = ["TASKCLUSTER_", "TENURE_"];
+/// Other users have no business in a task's directory.
+const DIRECTORY_MODE: u32 = 0o700;
 
 /// The directory of one run of a task.
 pub(super) struct Place {
     dir: PathBuf,
     log: Log,
+    record: Record,
     env: [(&'static str, OsString); 4],
+    user: Option<TaskUser>,
 }
 
 impl Place {
-    /// Makes the directory; one that exists already belongs to somebody else.
-    pub(super) fn create(work_dir: &Path, root_url: &str, task_id: TaskId, run_id: RunId) -> io::Result<Self> {
-        let dir = std::path::absolute(work_dir)?.join(format!("{task_id}-{run_id}"));
+    /// Makes the directory; one that exists already is not ours. What was made is removed again if the rest
+    /// cannot be.
+    pub(super) fn create(settings: &Settings, task_id: TaskId, run_id: RunId) -> io::Result<Self> {
+        let work_dir = std::path::absolute(&settings.work_dir)?;
+        let name = format!("{task_id}-{run_id}");
+        let dir = work_dir.join(&name);
         std::fs::create_dir(&dir)?;
+        Self::furnish(settings, &work_dir, &name, &dir, (task_id, run_id)).inspect_err(|_| {
+            if let Err(error) = remove(&dir) {
+                tracing::warn!(directory = %dir.display(), %error, "a task's directory could not be removed");
+            }
+        })
+    }
+
+    fn furnish(
+        settings: &Settings,
+        work_dir: &Path,
+        name: &str,
+        dir: &Path,
+        (task_id, run_id): (TaskId, RunId),
+    ) -> io::Result<Self> {
         // Without symlinks, so that it can be compared with where a file really is.
         let dir = dir.canonicalize()?;
-        let log = Log::create(&dir)?;
+        let log = Log::create(&dir, settings.limits.log_bytes)?;
+        let me = &settings.name;
+        log.try_note(&format!("task {task_id} run {run_id}, on worker {}/{}", me.group, me.id))?;
+        let record = Record::create(work_dir, name, &dir)?;
         let env = [
             ("TASK_ID", task_id.to_string().into()),
             ("RUN_ID", run_id.to_string().into()),
-            ("TASKCLUSTER_ROOT_URL", root_url.into()),
+            ("TASKCLUSTER_ROOT_URL", settings.client.root_url().into()),
             ("TASK_WORKDIR", dir.clone().into()),
         ];
-        Ok(Self { dir, log, env })
+        let place = Self { dir, log, record, env, user: settings.task_user.clone() };
+        if let Some(TaskUser { ids, .. }) = &place.user {
+            std::fs::set_permissions(&place.dir, Permissions::from_mode(DIRECTORY_MODE))?;
+            lchown(&place.dir, Some(ids.uid), Some(ids.gid))?;
+        }
+        Ok(place)
     }
 
     pub(super) fn dir(&self) -> &Path {
@@ -45,27 +78,89 @@ impl Place {
         &self.log
     }
 
+    pub(super) fn record(&self) -> &Record {
+        &self.record
+    }
+
     /// Adds a line to the task's log.
     pub(super) fn note(&self, line: &str) {
         self.log.note(line);
     }
 
-    /// A command that runs here, with this environment added, and writes to the log.
-    pub(super) fn command<'a>(
-        &self,
-        argv: &[String],
-        env: impl IntoIterator<Item = (&'a String, &'a String)>,
-    ) -> io::Result<Command> {
-        let mut command = Command::new(&argv[0]);
-        command.args(&argv[1..]).current_dir(&self.dir);
-        for (name, _) in std::env::vars_os() {
-            if WORKER_VARIABLES.iter().any(|prefix| name.as_encoded_bytes().starts_with(prefix.as_bytes())) {
-                command.env_remove(name);
+    /// Gives the task's user what was put into the directory so far. No command may have run yet.
+    pub(super) fn hand_over(&self) -> io::Result<()> {
+        let Some(TaskUser { ids, .. }) = &self.user else { return Ok(()) };
+        let mut to_do = vec![self.dir.clone()];
+        while let Some(dir) = to_do.pop() {
+            for entry in std::fs::read_dir(&dir)? {
+                let entry = entry?;
+                if entry.file_name() == super::log::LOG_FILE && dir == self.dir {
+                    continue;
+                }
+                lchown(entry.path(), Some(ids.uid), Some(ids.gid))?;
+                if entry.file_type()?.is_dir() {
+                    to_do.push(entry.path());
+                }
             }
         }
-        // Last, so that a payload cannot pretend to be another task.
-        command.envs(env).envs(self.env.iter().map(|(name, value)| (name, value)));
-        command.stdin(Stdio::null()).stdout(self.log.output()?).stderr(self.log.output()?);
-        Ok(command)
+        Ok(())
     }
+
+    /// A command that runs here with this environment added.
+    pub(super) fn command<'a>(&self, argv: &[String], env: impl IntoIterator<Item = (&'a String, &'a String)>) -> Spec {
+        let mut all: std::collections::BTreeMap<OsString, OsString> = std::env::vars_os()
+            .filter(|(name, _)| {
+                !WORKER_VARIABLES.iter().any(|prefix| name.as_encoded_bytes().starts_with(prefix.as_bytes()))
+            })
+            .collect();
+        if let Some(TaskUser { name, home, .. }) = &self.user {
+            all.extend([("USER".into(), name.into()), ("LOGNAME".into(), name.into()), ("HOME".into(), home.into())]);
+        }
+        all.extend(env.into_iter().map(|(name, value)| (name.into(), value.into())));
+        // Last, so that a payload cannot pretend to be another task.
+        all.extend(self.env.iter().map(|(name, value)| (name.into(), value.clone())));
+        Spec {
+            argv: argv.to_vec(),
+            env: all.into_iter().collect(),
+            dir: self.dir.clone().into(),
+            user: self.user.as_ref().map(|user| user.ids),
+            cgroup: self.record.cgroup(),
+        }
+    }
+
+    /// Ends what may still run here; then removes the directory, or completes its log if it is to be kept.
+    pub(super) fn close(&self, keep: bool) -> io::Result<()> {
+        self.record.end();
+        if keep { self.log.finish() } else { remove(&self.dir) }?;
+        // Last: a directory without a record would never be removed.
+        self.record.remove()
+    }
+}
+
+/// Removes a directory with all that is in it, also what its owner may not write to.
+pub(super) fn remove(dir: &Path) -> io::Result<()> {
+    match std::fs::remove_dir_all(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            open_all(dir)?;
+            std::fs::remove_dir_all(dir)
+        }
+        done => done,
+    }
+}
+
+/// Makes directories writable for their owner, which some tools leave read-only. Nothing of the task runs any more.
+fn open_all(dir: &Path) -> io::Result<()> {
+    let mut to_do = vec![dir.to_owned()];
+    while let Some(dir) = to_do.pop() {
+        std::fs::set_permissions(&dir, Permissions::from_mode(DIRECTORY_MODE))?;
+        for entry in std::fs::read_dir(&dir)? {
+            let entry = entry?;
+            // Symlinks are not followed.
+            if entry.file_type()?.is_dir() {
+                to_do.push(entry.path());
+            }
+        }
+    }
+    Ok(())
 }

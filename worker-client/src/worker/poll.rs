@@ -25,6 +25,8 @@ pub(super) struct Poller {
     settings: Arc<Settings>,
     inbox: Arc<Inbox>,
     urls: Option<InUse>,
+    /// The queue gave URLs at least once.
+    has_worked: bool,
     /// Messages that came too often and that the log has already.
     alarmed: HashSet<String>,
 }
@@ -40,7 +42,7 @@ struct InUse {
 impl Poller {
     pub(super) fn new(settings: &Arc<Settings>, shutdown: &CancellationToken) -> Self {
         let inbox = Arc::new(Inbox::new(settings, shutdown));
-        Self { settings: Arc::clone(settings), inbox, urls: None, alarmed: HashSet::new() }
+        Self { settings: Arc::clone(settings), inbox, urls: None, has_worked: false, alarmed: HashSet::new() }
     }
 
     /// Gets at most `room` messages, all from one queue: from the highest that has any.
@@ -59,6 +61,11 @@ impl Poller {
                 outcome => return outcome,
             }
         }
+    }
+
+    /// Whether the queue has ever taken this worker's credentials.
+    pub(super) fn has_worked(&self) -> bool {
+        self.has_worked
     }
 
     /// Ends the deletions that are under way.
@@ -128,6 +135,7 @@ impl Poller {
             Ok(urls) => {
                 tracing::debug!(queues = urls.queues.len(), expires = %urls.expires, "new URLs of messages");
                 let urls = Arc::new(urls);
+                self.has_worked = true;
                 self.urls = Some(InUse { renew_at: urls.renew_at(), urls: Arc::clone(&urls), proven: false });
                 Ok(urls)
             }

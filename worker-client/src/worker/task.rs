@@ -9,10 +9,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::Settings;
+use super::health::{Health, no_space};
 use super::job::Job;
 use super::place::Place;
+use super::process::Guards;
 use super::verdict::Outcome;
-use super::{ProcessGroups, Settings};
+use crate::artifacts::blocking;
 use crate::error::chain;
 use crate::{Claim, ExceptionReason, Lost, NotReported, Renewal, Reported, retry};
 
@@ -24,23 +27,37 @@ pub(super) const LAST_WORDS: Duration = Duration::from_secs(10);
 /// What a task needs of its worker.
 pub(super) struct Context {
     pub settings: Arc<Settings>,
-    pub groups: ProcessGroups,
+    pub guards: Guards,
+    pub health: Health,
     pub shutdown: CancellationToken,
 }
 
 /// Does the work of a claimed task and reports how it went.
 pub(super) async fn run(mut claim: Claim, context: &Context) {
     tracing::info!("task claimed");
-    let verdict = match open(&claim, context) {
-        Ok(job) => work(&mut claim, &job).await,
+    let begun = Instant::now();
+    let (verdict, place) = match open(&claim, context) {
+        Ok(job) => (work(&mut claim, &job).await, Some(job.place)),
         Err(error) => {
             tracing::error!(%error, "the task's directory could not be made");
-            Ok(Outcome::Exception(ExceptionReason::InternalError))
+            let out_of_space = no_space(&error);
+            let outcome =
+                if out_of_space { Outcome::NoSpace } else { Outcome::Exception(ExceptionReason::InternalError) };
+            (Ok(outcome), None)
         }
     };
     match verdict {
-        Ok(outcome) => report(claim, outcome, &context.shutdown).await,
+        Ok(outcome) => {
+            context.health.ended(outcome, begun.elapsed());
+            report(claim, outcome, &context.shutdown).await;
+        }
         Err(lost) => log_lost(&lost),
+    }
+    if let Some(place) = place {
+        let keep = context.settings.keep;
+        if let Err(error) = blocking(move || place.close(keep)).await {
+            tracing::warn!(%error, "a task's directory could not be put in order");
+        }
     }
 }
 
@@ -51,9 +68,9 @@ fn open(claim: &Claim, context: &Context) -> std::io::Result<Job> {
         run_id,
         task: claim.task().clone(),
         client: claim.client().with_retry_policy(context.settings.transfers.clone()),
-        place: Place::create(&context.settings.work_dir, claim.client().root_url(), task_id, run_id)?,
+        place: Place::create(&context.settings, task_id, run_id)?,
         settings: Arc::clone(&context.settings),
-        groups: context.groups.clone(),
+        guards: context.guards.clone(),
         stop: context.shutdown.child_token(),
     })
 }
@@ -65,7 +82,7 @@ async fn work(claim: &mut Claim, job: &Job) -> Result<Outcome, Lost> {
     tokio::select! {
         outcome = &mut work => Ok(outcome.unwrap_or_else(|| {
             job.place.note("the worker shuts down");
-            Outcome::Exception(ExceptionReason::WorkerShutdown)
+            Outcome::Stopped
         })),
         lost = keep(claim) => {
             job.place.note(&format!("the claim is lost ({}); stopping", lost.because));
@@ -134,6 +151,8 @@ async fn send_report(mut claim: Claim, outcome: Outcome) {
             Outcome::Completed => claim.complete().await,
             Outcome::Failed => claim.fail().await,
             Outcome::Exception(reason) => claim.exception(reason).await,
+            // The only reason after which the task is tried again.
+            Outcome::NoSpace | Outcome::Stopped => claim.exception(ExceptionReason::WorkerShutdown).await,
         };
         match sent {
             Ok(Reported::Accepted(_)) => return tracing::info!(?outcome, "task reported"),

@@ -2,6 +2,7 @@
 //!
 //! The first thing that goes wrong decides: a task whose command failed stays failed, whatever becomes of its artifacts.
 
+use super::health::no_space;
 use crate::error::chain;
 use crate::{Error, ExceptionReason};
 
@@ -11,6 +12,10 @@ pub(super) enum Outcome {
     Completed,
     Failed,
     Exception(ExceptionReason),
+    /// There was no room to begin; another worker may have some.
+    NoSpace,
+    /// The worker was stopped.
+    Stopped,
 }
 
 /// Why a task is not completed.
@@ -35,6 +40,11 @@ impl Problem {
 
     /// An input that could not be had.
     pub(super) fn of_input(what: &str, error: &Error) -> Self {
+        if let Error::File { source, .. } = error
+            && no_space(source)
+        {
+            return Self { outcome: Outcome::NoSpace, why: format!("{what}: {}", chain(error)) };
+        }
         Self::exception(input_reason(error), format!("{what}: {}", chain(error)))
     }
 
@@ -88,6 +98,17 @@ mod tests {
         assert_eq!(Problem::of_upload("a", &Error::Store { status: 413 }).outcome, Outcome::Failed);
         let other = Problem::of_upload("a", &Error::Store { status: 500 }).outcome;
         assert_eq!(other, Outcome::Exception(ResourceUnavailable));
+    }
+
+    #[test]
+    fn an_input_for_which_there_is_no_room_is_for_another_worker() {
+        for (kind, outcome) in [
+            (std::io::ErrorKind::StorageFull, Outcome::NoSpace),
+            (std::io::ErrorKind::QuotaExceeded, Outcome::NoSpace),
+            (std::io::ErrorKind::PermissionDenied, Outcome::Exception(InternalError)),
+        ] {
+            assert_eq!(Problem::of_input("i", &Error::of_file("f")(kind.into())).outcome, outcome);
+        }
     }
 
     #[test]

@@ -78,12 +78,18 @@ async fn a_log_that_is_too_long_says_what_was_left_out() {
     let script = "echo beginning; i=0; while [ $i -lt 300 ]; do echo line $i; i=$((i + 1)); done; echo end";
     let running = Running::with_limits(Queue::start().await, limits, &shell(script));
     running.queue.wait_for("completed", 1).await;
-    let (text, whole) = (running.queue.artifact(TASK, BACKING_LOG).text(), running.log());
-    let line = format!("\n[tenure-worker] {} bytes are left out here: the log has {}", whole.len() - 1000, whole.len());
-    let at = text.find(&line).unwrap_or_else(|| panic!("{text}"));
-    assert_eq!((at, &text[..500]), (500, &whole[..500]));
-    assert!(text.ends_with(&whole[whole.len() - 500..]), "{text}");
-    assert!(text.contains("beginning") && text.contains("end\n"), "{text}");
+    let text = running.queue.artifact(TASK, BACKING_LOG).text();
+    let line = "\n[tenure-worker] ";
+    assert_eq!(text[500..].find(line), Some(0), "{text}");
+    let (left_out, kept) = text[500 + line.len()..].split_once(" bytes are left out here: the log has ").expect(&text);
+    let (length, end) = kept.split_once(", and 1000 is the most that is kept\n").expect(&text);
+    let [left_out, length] = [left_out, length].map(|number| number.parse::<usize>().unwrap());
+    assert_eq!((length - left_out, end.len()), (1000, 500), "{text}");
+    assert!(
+        text.contains("beginning") && text.ends_with("end\n[tenure-worker] exit code 0\n[tenure-worker] completed\n"),
+        "{text}"
+    );
+    assert_eq!(running.kept_log().await, text);
     let created = running.queue.artifact(TASK, BACKING_LOG).created;
     assert_eq!(created["contentLength"], text.len());
     running.stop().await;

@@ -10,20 +10,28 @@ use serde_json::json;
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
-use crate::mailbox::{Mailbox, QUEUES, message};
+use crate::mailbox::{Mailbox, QUEUES, URLS, message};
 use crate::queue::{Queue, SOON, TASK_IDS, TOKEN, claim, refuse, until};
 use crate::worker::{pid_in, runs, shell};
 
 const TERM: Duration = Duration::from_secs(60);
 
+/// A worker that keeps directories and does two tasks at a time.
 fn program(root_url: &str, work_dir: &Path, plane: &str) -> Command {
+    let mut command = bare_program(root_url, work_dir);
+    command.args(["--capacity", "2", "--plane", plane, "--keep"]).env("TASKCLUSTER_ACCESS_TOKEN", TOKEN);
+    command
+}
+
+/// A worker without its token, with the usual settings.
+pub fn bare_program(root_url: &str, work_dir: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tenure-worker"));
     command
-        .args(["run", "--task-queue", "p/w", "--worker-group", "g", "--capacity", "2", "--plane", plane, "--work-dir"])
+        .args(["run", "--task-queue", "p/w", "--worker-group", "g", "--work-dir"])
         .arg(work_dir)
         .env("TASKCLUSTER_ROOT_URL", root_url)
         .env("TASKCLUSTER_CLIENT_ID", "worker")
-        .env("TASKCLUSTER_ACCESS_TOKEN", TOKEN)
+        .env_remove("TASKCLUSTER_ACCESS_TOKEN")
         .env("TASKCLUSTER_CERTIFICATE", "")
         .env("TENURE_WORKER_ID", "w")
         .stderr(Stdio::piped())
@@ -31,12 +39,23 @@ fn program(root_url: &str, work_dir: &Path, plane: &str) -> Command {
     command
 }
 
-fn send(child: &Child, signal: Signal) {
+/// Lets another worker clear up after one that was killed.
+pub async fn clear_up(queue: &Queue, work_dir: &Path) {
+    let begun = queue.asked("p%2Fw").len();
+    let mut program = bare_program(&queue.root_url(), work_dir);
+    let child = program.env("TASKCLUSTER_ACCESS_TOKEN", TOKEN).spawn().unwrap();
+    queue.wait_for("p%2Fw", begun + 1).await;
+    assert_eq!(std::fs::read_dir(work_dir.join(".tenure-worker")).unwrap().count(), 0);
+    send(&child, Signal::SIGTERM);
+    assert_eq!(end(child).await.0, Some(0));
+}
+
+pub fn send(child: &Child, signal: Signal) {
     let pid = i32::try_from(child.id().expect("it has not been waited for")).unwrap();
     kill(Pid::from_raw(pid), signal).unwrap();
 }
 
-async fn end(child: Child) -> (Option<i32>, String) {
+pub async fn end(child: Child) -> (Option<i32>, String) {
     let output = tokio::time::timeout(SOON, child.wait_with_output()).await.expect("it ends").unwrap();
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }
@@ -82,7 +101,36 @@ async fn a_second_signal_ends_it_at_once() {
     assert!(start.elapsed() < Duration::from_secs(2));
     // It was killed without anybody waiting for it, so that it may take a moment longer.
     until("the task's process to end", || (!runs(pid)).then_some(())).await;
+    clear_up(&queue, dir.path()).await;
     assert_eq!(queue.reports().len(), 0);
+}
+
+#[tokio::test]
+async fn a_worker_that_is_refused_before_it_has_worked_ends_with_one_line() {
+    for status in [401, 403] {
+        let dir = TempDir::new().unwrap();
+        let queue = Queue::start().await;
+        queue.on("p%2Fw", move |_| refuse(status));
+        let by_claim_work = program(&queue.root_url(), dir.path(), "claim");
+        let urls = Queue::start().await;
+        urls.on(URLS, move |_| refuse(status));
+        let by_polls = program(&urls.root_url(), dir.path(), "poll");
+        let mailbox = Mailbox::open(shell("true")).await;
+        mailbox.queue.on("claim", move |_| refuse(status));
+        mailbox.post(QUEUES[0], [message(0)]);
+        let by_messages = program(&mailbox.queue.root_url(), dir.path(), "poll");
+        for (mut command, way) in [(by_claim_work, "claimWork"), (by_polls, "URLs"), (by_messages, "claimTask")] {
+            let (code, log) = end(command.spawn().unwrap()).await;
+            let lines: Vec<&str> = log.lines().filter(|line| !line.contains("worker started")).collect();
+            assert_eq!((code, lines.len()), (Some(1), 1), "{way} {status}: {log}");
+            // Until something has worked there is nothing to say.
+            assert!(way == "claimTask" || log.lines().count() == 1, "{way} {status}: {log}");
+            for word in [&status.to_string(), "p/w", "token", "scopes"] {
+                assert!(lines[0].contains(word), "{word}: {log}");
+            }
+        }
+        assert_eq!((queue.asked("p%2Fw").len(), urls.asked(URLS).len(), mailbox.deletions().len()), (1, 1, 0));
+    }
 }
 
 #[tokio::test]

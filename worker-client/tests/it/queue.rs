@@ -69,6 +69,8 @@ struct Script {
     rules: Vec<(&'static str, Rule)>,
     once: HashMap<&'static str, VecDeque<Reply>>,
     asked: Vec<Asked>,
+    /// Calls whose connections ended before their answers.
+    hung_up: Vec<(String, Instant)>,
     store: Store,
 }
 
@@ -146,6 +148,12 @@ impl Queue {
         self.script.lock().unwrap().store.put(&format!("{task_id}/runs/0"), name, artifact);
     }
 
+    /// When clients went away while they waited for the answer to such a call.
+    pub fn hung_up(&self, call: &str) -> Vec<Instant> {
+        let script = self.script.lock().unwrap();
+        script.hung_up.iter().filter(|(name, _)| name.ends_with(call)).map(|(_, at)| *at).collect()
+    }
+
     /// All reports so far.
     pub fn reports(&self) -> Vec<Asked> {
         ["completed", "failed", "exception"].iter().flat_map(|call| self.asked(call)).collect()
@@ -179,7 +187,9 @@ impl Queue {
                 .or_else(|| script.store.answer(self, &asked))
                 .unwrap_or_else(|| ok(json!({"tasks": []})))
         };
+        let waiting = Waiting { queue: self, call: &asked.call, answered: false };
         tokio::time::sleep(reply.after).await;
+        waiting.end();
         if reply.cut {
             return Err(io::Error::other("the test cuts the connection"));
         }
@@ -212,6 +222,27 @@ impl Queue {
             assert!(body.is_empty(), "a body that is not signed");
         }
         (header.id.to_owned(), header.timestamp)
+    }
+}
+
+/// An answer that is being waited for; the connection's end drops it.
+struct Waiting<'a> {
+    queue: &'a Queue,
+    call: &'a str,
+    answered: bool,
+}
+
+impl Waiting<'_> {
+    fn end(mut self) {
+        self.answered = true;
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.queue.script.lock().unwrap().hung_up.push((self.call.to_owned(), Instant::now()));
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tenure_worker::worker::{DEQUEUE_ALARM, Limits, Plane, Settings, Worker};
-use tenure_worker::{AccessToken, Client, Credentials, RetryPolicy, WorkerName};
+use tenure_worker::{AccessToken, Client, Credentials, Error, RetryPolicy, WorkerName};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -20,7 +20,7 @@ pub struct Running {
     pub queue: Queue,
     pub dir: TempDir,
     pub shutdown: CancellationToken,
-    worker: JoinHandle<()>,
+    worker: JoinHandle<Result<(), Error>>,
 }
 
 impl Running {
@@ -33,6 +33,12 @@ impl Running {
     }
 
     fn start_with(plane: Plane, queue: Queue, capacity: usize, limits: Limits) -> Self {
+        let capacity = capacity.try_into().unwrap();
+        Self::with_settings(queue, |settings| Settings { plane, capacity, limits, ..settings })
+    }
+
+    /// A worker that does one task at a time by claimWork, unless `change` says something else.
+    pub fn with_settings(queue: Queue, change: impl FnOnce(Settings) -> Settings) -> Self {
         let dir = TempDir::new().unwrap();
         let credentials =
             Credentials { client_id: "worker".into(), access_token: AccessToken::new(TOKEN.into()), certificate: None };
@@ -42,15 +48,21 @@ impl Running {
             client: client.build().unwrap(),
             queue: "p/w".parse().unwrap(),
             name: WorkerName { group: "g".parse().unwrap(), id: "w".parse().unwrap() },
-            plane,
+            plane: Plane::Claim,
             dequeue_alarm: DEQUEUE_ALARM,
-            capacity: capacity.try_into().unwrap(),
+            capacity: 1.try_into().unwrap(),
             work_dir: dir.path().join("work"),
+            // Tests look at what is left.
+            keep: true,
+            disk_free_min: 0,
+            task_user: None,
+            program: env!("CARGO_BIN_EXE_tenure-worker").into(),
             stop_grace: Duration::from_millis(500),
-            limits,
+            limits: Limits::default(),
             transfers: retry.clone(),
         };
         std::fs::create_dir(&settings.work_dir).unwrap();
+        let settings = change(settings);
         let shutdown = CancellationToken::new();
         let worker = tokio::spawn(Worker::new(settings).run(shutdown.clone()));
         Self { queue, dir, shutdown, worker }
@@ -76,9 +88,16 @@ impl Running {
         std::fs::read_to_string(self.place().join("live.log")).unwrap()
     }
 
+    /// The log as it is when the worker is done with the task.
+    pub async fn kept_log(&self) -> String {
+        let record = self.dir.path().join("work/.tenure-worker").join(format!("{}-0", TASK_IDS[0]));
+        until("the worker to be done with the task", || (!record.exists()).then_some(())).await;
+        self.log()
+    }
+
     pub async fn stop(self) {
         self.shutdown.cancel();
-        self.worker.await.unwrap();
+        self.worker.await.unwrap().unwrap();
     }
 }
 
@@ -248,6 +267,9 @@ async fn a_report_is_repeated_until_it_gets_through() {
 #[tokio::test]
 async fn no_work_and_no_server_do_not_end_the_worker() {
     let queue = Queue::start().await;
+    queue.once("p%2Fw", refuse(404));
+    // It has worked once: from now on a refusal may pass.
+    queue.hand_out(&[]);
     for status in [500, 403, 503, 404, 401] {
         queue.once("p%2Fw", refuse(status));
     }
