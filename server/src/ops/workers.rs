@@ -170,19 +170,19 @@ pub async fn list(pool: &PgPool, workers: &Workers, wanted: Wanted<'_>) -> Resul
     Ok(store::list(&mut *pool.acquire().await?, wanted).await?)
 }
 
-/// Somebody says that there is a worker, and perhaps until when it is to be shown.
+/// Makes a worker and its queue known, and shows them until this time at least.
 pub async fn declare(
     pool: &PgPool,
     workers: &Workers,
     queues: &Queues,
     name: &Name,
-    expires: Option<DateTime<Utc>>,
+    expires: DateTime<Utc>,
 ) -> Result<Known, OpError> {
     write_down(pool, workers).await?;
     let queue = queues.make_key(pool, &name.queue).await?;
     let mut conn = pool.acquire().await?;
     let mut transaction = conn.begin().await.map_err(OpError::from)?;
-    queue_views::declare(&mut transaction, queue, expires, WORKER_KEPT).await?;
+    queue_views::declare(&mut transaction, queue, expires).await?;
     let key = name.key(queue);
     store::declare(&mut transaction, &key, expires).await?;
     let worker = store::get(&mut transaction, &key).await?;
