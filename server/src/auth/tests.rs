@@ -7,6 +7,7 @@ use tenure_api::credentials::{Credentials, Grant, issue};
 use tenure_api::hawk::{SignRequest, authorization_header};
 
 use super::*;
+use crate::domain::roles::RoleScopes;
 
 mod roles_and_urls;
 
@@ -81,7 +82,8 @@ fn request(authorization: &str) -> RequestParts<'_> {
 
 /// What the authenticator does, with this account in place of the database.
 fn check(account: &Account, request: &RequestParts<'_>, now: Now) -> Result<Principal, AuthFailure> {
-    check_with(&Arc::default(), account, request, now)
+    let anonymous = RoleScopes { role_id: "anonymous".to_owned(), scopes: strings(&["queue:status:*"]) };
+    check_with(&Arc::new(Resolver::new([anonymous])), account, request, now)
 }
 
 fn check_with(
@@ -308,6 +310,12 @@ fn authorized_scopes_narrow_what_the_request_may_do() {
         let header = sign_with_ext(&credentials, r#""authorizedScopes":["a:b","b"]"#);
         let failure = check(&account(&["a:*"]), &request(&header), NOW).unwrap_err();
         assert_eq!(failure, AuthFailure::AuthorizedScopes("b".to_owned()));
+        // Of two stars the last one is a pattern, and the other one a character.
+        let header = sign_with_ext(&credentials, r#""authorizedScopes":["a:b**"]"#);
+        let principal = check(&account(&["a:*"]), &request(&header), NOW).unwrap();
+        assert!(
+            may(&principal, "a:b*") && may(&principal, "a:b*c") && !may(&principal, "a:b") && !may(&principal, "a:bc")
+        );
     }
 }
 
@@ -315,7 +323,7 @@ fn authorized_scopes_narrow_what_the_request_may_do() {
 fn ext_that_cannot_be_read_is_refused() {
     let header = sign_with_ext(&permanent(), r#""authorizedScopes":"a""#);
     assert_eq!(check(&account(&["*"]), &request(&header), NOW).unwrap_err(), ExtError.into());
-    let header = sign_with_ext(&permanent(), r#""authorizedScopes":["a**"]"#);
+    let header = sign_with_ext(&permanent(), r#""authorizedScopes":["a\u00e9"]"#);
     assert_eq!(check(&account(&["*"]), &request(&header), NOW).unwrap_err(), ExtError.into());
 }
 
@@ -339,6 +347,25 @@ fn basic_takes_the_client_id_and_the_access_token() {
     assert_eq!(with(&basic("ci")).unwrap_err(), AuthFailure::BasicSyntax);
     assert_eq!(with("Basic ?").unwrap_err(), AuthFailure::BasicSyntax);
     assert_eq!(with("Basic").unwrap_err(), AuthFailure::BasicSyntax);
+}
+
+#[test]
+fn basic_says_the_same_of_a_client_that_is_not_there_and_of_a_wrong_token() {
+    let header = |token: &str| format!("Basic {}", STANDARD.encode(format!("ci:{token}")));
+    let checked = |header: &str, account: Option<&Account>| read(header).check_token(account);
+    // Not even the token that a missing client is compared with is right.
+    let decoy = AccessToken::from_random([0; 32]);
+    for token in ["wrong", "", decoy.expose()] {
+        assert_eq!(checked(&header(token), None), Err(AuthFailure::BasicClient));
+        for account in
+            [account(&[]), Account { disabled: true, ..account(&[]) }, Account { expired: true, ..account(&[]) }]
+        {
+            assert_eq!(checked(&header(token), Some(&account)), Err(AuthFailure::BasicToken));
+        }
+    }
+    assert_eq!(AuthFailure::BasicClient.to_string(), AuthFailure::BasicToken.to_string());
+    assert_eq!(checked(&header("the-token"), Some(&account(&[]))), Ok(()));
+    assert_eq!(checked(&sign(&permanent()), None), Ok(()), "a signature is checked with the request");
 }
 
 #[test]

@@ -29,6 +29,7 @@ mod page;
 mod poll;
 mod poll_worker;
 mod proxy;
+mod reading;
 mod rig;
 mod serve;
 mod signed_urls;
