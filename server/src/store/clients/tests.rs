@@ -15,8 +15,12 @@ const KEYS: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 const CLOCK: &str = "CREATE FUNCTION tenure_now() RETURNS timestamptz LANGUAGE sql AS
     $$ SELECT coalesce(nullif(current_setting('test.now', true), ''), '2026-01-31T12:00:00Z')::timestamptz $$;
     CREATE VIEW moment AS SELECT tenure_now() AS now";
-const MIGRATIONS: [&str; 2] =
-    [include_str!("../../../../migrations/0002_clients.sql"), include_str!("../../../../migrations/0004_roles.sql")];
+const MIGRATIONS: [&str; 4] = [
+    include_str!("../../../../migrations/0002_clients.sql"),
+    include_str!("../../../../migrations/0004_roles.sql"),
+    include_str!("../../../../migrations/0014_anonymous.sql"),
+    include_str!("../../../../migrations/0015_purge_cache.sql"),
+];
 
 fn keys() -> SecretKeys {
     SecretKeys::parse(KEYS).unwrap()
