@@ -118,7 +118,7 @@ pub enum AuthFailure {
     /// A worker's credentials are from before it was made known, or nobody knows it.
     #[error("the worker {0:?} is not registered; it must register again")]
     UnknownWorker(String),
-    /// Nobody has the id in the Basic header. The answer is that of a wrong token, so that it says nothing about which
+    /// There is no client of the id in the Basic header. The answer is that of a wrong token, so that it says nothing about which
     /// clients exist.
     #[error("{BASIC_WRONG}")]
     BasicClient,

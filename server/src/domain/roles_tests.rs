@@ -109,7 +109,7 @@ fn an_expansion_without_end_is_cut_off_by_its_limit() {
     assert_eq!(roles.resolve(strings(&["assume:a"])), Err(TooLarge));
     assert_eq!(roles.expand(strings(&["assume:a"])), Err(TooLarge));
     assert!(roles.expand(strings(&["assume:b"])).is_ok());
-    // To callers without credentials the role gives nothing then, and whoever can mend it still gets in.
+    // To callers without credentials the role gives nothing then, and a client that can mend it still gets in.
     let roles = resolver(&[("anonymous", &["assume:a", "x"]), ("a*", &["assume:a<..>b"])]);
     assert_eq!(roles.everybody().iter().collect::<Vec<_>>(), [ASSUME_ANONYMOUS]);
     assert!(roles.expand(strings(&["auth:update-role:anonymous"])).is_ok());

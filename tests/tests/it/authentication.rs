@@ -350,7 +350,7 @@ async fn authorized_scopes_may_end_in_two_stars_and_a_task_may_not_have_such_sco
     rig.server.stop().await;
 }
 
-/// Whoever guesses learns neither which clients exist nor how they are: disabled, expired, or in order.
+/// A caller that guesses learns neither which clients exist nor how they are: disabled, expired, or in order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn http_basic_gives_one_answer_for_every_client_and_token_that_do_not_fit_together() {
     let rig = Rig::start().await;
@@ -383,7 +383,7 @@ async fn http_basic_gives_one_answer_for_every_client_and_token_that_do_not_fit_
         }
     }
     assert!(answers.iter().all(|answer| *answer == answers[0]), "{answers:#?}");
-    // The token proves who asks, so that they are told.
+    // A caller that has the token may know.
     assert!(unauthenticated(&ask("disabled", disabled.access_token.expose()).await).contains("disabled"));
     rig.server.stop().await;
 }

@@ -305,7 +305,7 @@ async fn the_operators_page_and_the_event_stream_close_with_it() {
     for path in &pages {
         assert_eq!(get(path).await.status, 200, "{path}");
     }
-    // Whoever opens the stream to everyone can close it again, for those too who read it.
+    // A stream that was opened to every caller closes for those too who read it.
     root.post("/roles/anonymous", Some(a_role(&["tenure:list-events", "auth:current-scopes"]))).await;
     let mut stream = Stream::try_open(&rig.server, None, "", None).await.ok().expect("the stream is open to everyone");
     role(&rig, &["update", "anonymous", "--no-scopes"]).await;

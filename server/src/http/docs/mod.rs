@@ -117,7 +117,7 @@ const ABOUT: &str = "A task queue as an HTTP service. Operations have the names 
     one is said in *scopes*; a held scope that ends in `*` stands for all that begin with what comes before it. Scopes in \
     angle brackets, such as `queue:status:<taskId>`, have the value of the parameter or field in their place. \
     An optional field is left out, never null. Dates are RFC 3339. Where no credentials are needed although there are scopes, \
-    the role `anonymous` has them from the start; whoever runs the server can change it.";
+    the role `anonymous` has them from the start; the operator can change it.";
 
 fn security_schemes() -> Value {
     json!({

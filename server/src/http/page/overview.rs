@@ -54,8 +54,8 @@ pub(super) async fn overview(app: App, visit: Arc<Visit>) -> Result<Page, Troubl
     Ok(Page { title: "Overview".to_owned(), refresh: Some(REFRESH), body })
 }
 
-/// What lets a visitor see the overview although there is nothing in it yet. Without, and without a login, whoever closes
-/// reading shows strangers nothing at all.
+/// What lets a visitor see the overview although there is nothing in it yet. A visitor without it and
+/// without a login is shown nothing at all, so that closed reading is closed here too.
 fn any_queue() -> Expression {
     Expression::any_of(["queue:list-task-queues", "queue:list-worker-types:*"])
 }

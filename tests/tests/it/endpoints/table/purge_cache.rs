@@ -15,7 +15,10 @@ pub fn entries() -> Vec<Entry> {
             .row(refused(InputValidationError, "a cache without a name").body(json!({"cacheName": ""})))
             .row(refused(InputValidationError, "a name that no scope can have").body(json!({"cacheName": "\u{e9}"})))
             .row(refused(InputValidationError, "a name over 1,000 characters").body(long))
-            .elsewhere(RequestConflict, "a_worker_pool_has_so_many_requests_and_not_one_more_however_many_ask_at_once"),
+            .elsewhere(
+                RequestConflict,
+                "a_worker_pool_that_has_as_many_purge_requests_as_it_may_takes_no_more_for_a_day",
+            ),
         operation("allPurgeRequests", State::Nothing)
             .row(refused(InputError, "a token without a place in it").query("continuationToken=YQ")),
         operation("purgeRequests", State::Nothing)
