@@ -11,6 +11,7 @@ pub mod dates;
 pub mod errors;
 pub mod ids;
 pub mod objects;
+pub mod purge_cache;
 pub mod states;
 pub mod submit;
 pub mod worker_manager;

@@ -22,7 +22,6 @@ pub struct QuarantineWorkerRequest {
 #[derive(Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DeclareWorkerRequest {
-    /// Until when the worker is shown; never shortens what is known. Default: a day from now.
-    #[serde(default, deserialize_with = "present")]
-    pub expires: Option<Timestamp>,
+    /// Until when the worker is shown; never shortens what is known.
+    pub expires: Timestamp,
 }

@@ -42,6 +42,9 @@ pub use worker_credentials::WorkerCredentials;
 /// How long looking a client up may take before its request is told to come again.
 const LOOKUP_MAX: Duration = Duration::from_secs(10);
 
+/// What is said of a client id and an access token that do not fit together, whichever of them is wrong.
+const BASIC_WRONG: &str = "the client id or the access token of the Basic header is wrong";
+
 /// Why a request is not from whom it says; each is a 401. The messages are fit for an API answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AuthFailure {
@@ -115,8 +118,12 @@ pub enum AuthFailure {
     /// A worker's credentials are from before it was made known, or nobody knows it.
     #[error("the worker {0:?} is not registered; it must register again")]
     UnknownWorker(String),
+    /// There is no client of the id in the Basic header. The answer is that of a wrong token, so that it says nothing about which
+    /// clients exist.
+    #[error("{BASIC_WRONG}")]
+    BasicClient,
     /// The token in the Basic header is another than the client's.
-    #[error("the access token is wrong")]
+    #[error("{BASIC_WRONG}")]
     BasicToken,
 }
 
@@ -289,7 +296,7 @@ impl Authenticator {
     /// If the sender's credentials are not valid, or the database cannot be asked about them.
     pub async fn authenticate(&self, request: &RequestParts<'_>, now: Now) -> Result<Principal, AuthError> {
         let Some(claim) = Claim::read(request)? else { return self.anonymous().await };
-        let account = match claim.issuer()? {
+        let client_id = match claim.issuer()? {
             Issuer::Tasks => {
                 let roles = if claim.assumes_roles() { self.roles().await? } else { self.roles_soon().await? };
                 return Ok(claim.check_task(&self.tasks, &roles, request, now)?);
@@ -301,10 +308,13 @@ impl Authenticator {
                 let (worker, roles) = futures_util::future::join(self.worker(&client_id), self.roles()).await;
                 return Ok(claim.check_worker(&self.workers, &*worker?, &*roles?, request, now)?);
             }
-            Issuer::Client(id) => self.account(id),
+            Issuer::Client(id) => id.to_owned(),
         };
-        let (account, roles) = futures_util::future::join(account, self.roles()).await;
+        let (account, roles) = futures_util::future::join(self.find_account(&client_id), self.roles()).await;
         let account = account?;
+        // Before anything is said about the client: whether it is disabled is for those to know who have its token.
+        claim.check_token(account.as_deref())?;
+        let account = usable(&client_id, account)?;
         let principal = claim.check(&account, &roles?, request, now)?;
         self.note_use(&account);
         Ok(principal)
@@ -356,7 +366,13 @@ impl Authenticator {
         self.roles.invalidate(ALL_ROLES);
     }
 
+    /// The account of a client that may come in.
     async fn account(&self, client_id: &str) -> Result<Arc<Account>, AuthError> {
+        let account = self.find_account(client_id).await?;
+        usable(client_id, account).map_err(AuthError::from)
+    }
+
+    async fn find_account(&self, client_id: &str) -> Result<Option<Arc<Account>>, AuthError> {
         let read = |id: String| {
             let (pool, keys) = (self.pool.clone(), Arc::clone(&self.keys));
             async move {
@@ -367,8 +383,7 @@ impl Authenticator {
                 Ok(Some(Account::new(&id, client)))
             }
         };
-        let account = self.accounts.get(client_id, read).await.map_err(AuthError::Lookup)?;
-        usable(client_id, account).map_err(AuthError::from)
+        self.accounts.get(client_id, read).await.map_err(AuthError::Lookup)
     }
 
     async fn worker(&self, client_id: &str) -> Result<Arc<WorkerAccount>, AuthError> {
@@ -450,11 +465,14 @@ impl Tester {
     /// # Errors
     /// If the sender's credentials are not valid.
     pub fn authenticate(&self, request: &RequestParts<'_>, now: Now) -> Result<Principal, AuthFailure> {
-        let roles = Arc::new(Resolver::alone());
+        let roles = Arc::new(Resolver::default());
         let Some(claim) = Claim::read(request)? else { return Ok(anonymous(&roles)) };
         match claim.issuer()? {
             Issuer::Client(Self::CLIENT_ID) => claim.check(&self.0, &roles, request, now),
-            Issuer::Client(other) => Err(AuthFailure::UnknownClient(other.to_owned())),
+            Issuer::Client(other) => {
+                claim.check_token(None)?;
+                Err(AuthFailure::UnknownClient(other.to_owned()))
+            }
             Issuer::Tasks => Err(AuthFailure::UnknownClient(task_credentials::ISSUER.to_owned())),
             Issuer::Workers => Err(AuthFailure::UnknownClient(worker_credentials::ISSUER.to_owned())),
         }

@@ -119,7 +119,7 @@ def protect(case, name):
     path = case.path_parameters or {}
     if case.method != "GET" and path.get("clientId") in ACCOUNTS:
         path["clientId"] = "other-" + path["clientId"]
-    if name in ("createRole", "updateRole") and isinstance(path.get("roleId"), str) and is_for_everybody(path["roleId"]):
+    if name in ("createRole", "updateRole", "deleteRole") and isinstance(path.get("roleId"), str) and is_for_everybody(path["roleId"]):
         path["roleId"] = "not-" + path["roleId"]
 
 

@@ -14,7 +14,7 @@ use super::task_credentials::{self, TaskCredentials};
 use super::worker_credentials::{self, WorkerAccount, WorkerCredentials};
 use super::{Account, AuthFailure, Principal};
 use crate::domain::roles::{Resolver, assume_any};
-use crate::domain::scopes::{ScopeSet, valid_scope};
+use crate::domain::scopes::{ScopeSet, valid_pattern};
 
 /// How far a signature's timestamp may be from the real time.
 pub const TIMESTAMP_SKEW_SECONDS: u64 = 15 * 60;
@@ -177,7 +177,7 @@ impl<'a> Claim<'a> {
             }
         };
         let ext = proof.ext().map(Ext::decode).transpose()?.unwrap_or_default();
-        if !ext.authorized_scopes.iter().flatten().all(|scope| valid_scope(scope)) {
+        if !ext.authorized_scopes.iter().flatten().all(|scope| valid_pattern(scope)) {
             return Err(ExtError.into());
         }
         let certificate = ext.certificate().map(Certificate::parse).transpose()?.map(Box::new);
@@ -274,6 +274,19 @@ impl<'a> Claim<'a> {
         Ok((proof, certificate, authorized_scopes))
     }
 
+    /// Whether the token of HTTP Basic is the account's; a signature is checked with the request. Without an account the
+    /// token is compared with a decoy, so that a client that does not exist is refused as slowly as a wrong token is.
+    pub(super) fn check_token(&self, account: Option<&Account>) -> Result<(), AuthFailure> {
+        let Self::Basic { token, .. } = self else { return Ok(()) };
+        let decoy = AccessToken::from_random([0; 32]);
+        let fits = *token == *account.map_or(&decoy, |account| &account.token);
+        match account {
+            None => Err(AuthFailure::BasicClient),
+            Some(_) if !fits => Err(AuthFailure::BasicToken),
+            Some(_) => Ok(()),
+        }
+    }
+
     /// Checks a claim that stands on this client's token.
     pub(super) fn check(
         self,
@@ -282,11 +295,9 @@ impl<'a> Claim<'a> {
         request: &RequestParts<'_>,
         now: Now,
     ) -> Result<Principal, AuthFailure> {
+        self.check_token(Some(account))?;
         match self {
-            Self::Basic { client_id, token } => {
-                if token != account.token {
-                    return Err(AuthFailure::BasicToken);
-                }
+            Self::Basic { client_id, token: _ } => {
                 let (scopes, expires_ms) = (account.scopes(roles)?, account.expires_ms);
                 Ok(Principal { client_id: Some(client_id), scopes, expires_ms })
             }

@@ -8,7 +8,7 @@ use tokio_util::task::TaskTracker;
 
 use super::{
     Context, PassReport, SLICE, artifacts, blobs, claims, clocks, counters, deadlines, dependencies, events, expiry,
-    groups, idempotency, marks, messages, registrations, removals, workers,
+    groups, idempotency, marks, messages, purge_cache, registrations, removals, workers,
 };
 use crate::batch::marks::MarkTable;
 
@@ -77,6 +77,7 @@ pub fn start(context: &Context, table: &MarkTable, tasks: &TaskTracker, stop: &C
     tasks.spawn(drive("registrations", forgetting).run(async |context: &Context| registrations::pass(context).await));
     tasks.spawn(drive("blobs", forgetting).run(async |context: &Context| blobs::pass(context).await));
     tasks.spawn(drive("idempotency", forgetting).run(async |context: &Context| idempotency::pass(context).await));
+    tasks.spawn(drive("purge_cache", forgetting).run(async |context: &Context| purge_cache::pass(context).await));
     let (writing, quarantines) = (Pace::Every(WRITING), Pace::Every(QUARANTINES));
     tasks.spawn(drive("workers_seen", writing).run(async |context: &Context| workers::write_down(context).await));
     tasks.spawn(drive("quarantines", quarantines).run(async |context: &Context| workers::learn(context).await));

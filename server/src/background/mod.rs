@@ -16,6 +16,7 @@ pub mod groups;
 pub mod idempotency;
 pub mod marks;
 pub mod messages;
+pub mod purge_cache;
 pub mod registrations;
 pub mod removals;
 pub mod tail;
@@ -92,12 +93,13 @@ pub async fn run_all_due(context: &Context) -> Result<(), sqlx::Error> {
         let artifacts = artifacts::pass(context).await?;
         let forgotten = expiry::pass(context).await?;
         let keys = idempotency::pass(context).await?;
+        let purges = purge_cache::pass(context).await?;
         let unseen = workers::forget(context).await?;
         let gone = removals::pass(context).await?;
         let unknown = registrations::pass(context).await?;
         let bytes = blobs::pass(context).await?;
         let held = [expired, overdue, shown, waiting, groups];
-        let forgotten = [artifacts, forgotten, keys, unseen, gone, unknown, bytes];
+        let forgotten = [artifacts, forgotten, keys, purges, unseen, gone, unknown, bytes];
         let reports = [&held[..], &forgotten[..]].concat();
         // The passes leave out what somebody holds, which may be a pass of this very server that is about to commit; and a
         // pass that found another server at work has not seen whether that is done.

@@ -231,7 +231,7 @@ fn check_schema(request: &CreateTaskRequest<'_>) -> Result<(), String> {
         return Err(format!("`retries` must be from 0 to {RETRIES_MAX}"));
     }
     for (n, scope) in request.scopes.iter().enumerate() {
-        if !scope.bytes().all(|b| (0x20..=0x7e).contains(&b)) {
+        if !super::scopes::valid_pattern(scope) {
             return Err(format!("`scopes[{n}]` must match ^[\\x20-\\x7e]*$"));
         }
     }

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use super::scopes::{ANONYMOUS, ScopeSet, valid_scope};
+use super::scopes::{ScopeSet, valid_scope};
 
 /// The most characters that a role id may have.
 pub const ROLE_ID_MAX: usize = 1_000;
@@ -22,7 +22,7 @@ pub const EXPANSION_MAX: usize = 4 << 20;
 const SCOPE_OVERHEAD: usize = 32;
 /// What a scope begins with that assumes a role.
 pub const ASSUME: &str = "assume:";
-/// Everybody holds this, signed or not.
+/// Every caller holds this, signed or not. All that callers without credentials may do is in the role of that name.
 pub const ASSUME_ANONYMOUS: &str = "assume:anonymous";
 /// In the scopes of a role whose id ends in a star: the rest of the assumed name.
 const PARAMETER: &str = "<..>";
@@ -195,13 +195,6 @@ impl Default for Resolver {
 }
 
 impl Resolver {
-    /// No roles, and nothing that everybody may do but being nobody.
-    #[must_use]
-    pub fn alone() -> Self {
-        let everybody = ScopeSet::new([ASSUME_ANONYMOUS.to_owned()]);
-        Self { everybody: Arc::new(everybody), ..Self::empty() }
-    }
-
     fn empty() -> Self {
         Self { exact: BTreeMap::new(), starred: BTreeMap::new(), stem_lengths: Vec::new(), everybody: Arc::default() }
     }
@@ -220,11 +213,10 @@ impl Resolver {
         stem_lengths.sort_unstable();
         stem_lengths.dedup();
         let mut resolver = Self { exact, starred, stem_lengths, ..Self::empty() };
-        let mut scopes: Vec<String> = ANONYMOUS.iter().map(|&scope| scope.to_owned()).collect();
-        scopes.push(ASSUME_ANONYMOUS.to_owned());
-        // A role `anonymous` that is too large gives nobody anything.
-        let closed = resolver.close(scopes.clone()).unwrap_or(scopes);
-        resolver.everybody = Arc::new(ScopeSet::of_everybody(closed));
+        let scopes = [ASSUME_ANONYMOUS.to_owned()];
+        // A role `anonymous` that is too large gives nothing to anyone.
+        let closed = resolver.close(scopes.clone()).unwrap_or_else(|TooLarge| scopes.to_vec());
+        resolver.everybody = Arc::new(ScopeSet::of_every_caller(closed));
         resolver
     }
 

@@ -9,10 +9,13 @@ use serde::Serialize;
 
 pub use tenure_api::credentials::valid_scope;
 
-/// What everybody may do, signed or not; workers rely on reading a task's status without credentials.
-pub const ANONYMOUS: [&str; 15] = [
+/// What the role `anonymous` gives to every caller until an operator changes it: a migration makes the role. Workers rely
+/// on reading a task's status without credentials.
+pub const ANONYMOUS: [&str; 17] = [
     "auth:current-scopes",
     "auth:expand-scopes",
+    "purge-cache:all-purge-requests",
+    "purge-cache:purge-requests:*",
     "queue:get-artifact:public/*",
     "queue:get-provisioner:*",
     "queue:get-task:*",
@@ -27,6 +30,13 @@ pub const ANONYMOUS: [&str; 15] = [
     "queue:pending-count:*",
     "queue:status:*",
 ];
+
+/// Whether a text can narrow what a request may do, as `authorizedScopes` does: printable ASCII. Only the last star of
+/// `a**` is a pattern, so that it stands for what begins with `a*`. No client or role can have such a scope ([`valid_scope`]).
+#[must_use]
+pub fn valid_pattern(text: &str) -> bool {
+    text.bytes().all(|byte| matches!(byte, b' '..=b'~'))
+}
 
 /// Whether holding one scope is enough where another is required.
 #[must_use]
@@ -55,9 +65,10 @@ impl ScopeSet {
         Self::normalised(scopes.into_iter().map(Cow::Owned).chain(others.0.iter().cloned()).collect())
     }
 
-    /// The set of these scopes; those that everybody has are not copied.
+    /// The set of what every caller may do. It is a part of every other set: those of its scopes that nearly every
+    /// server has in it are not copied.
     #[must_use]
-    pub(super) fn of_everybody(scopes: impl IntoIterator<Item = String>) -> Self {
+    pub(super) fn of_every_caller(scopes: impl IntoIterator<Item = String>) -> Self {
         let known = |scope: &String| ANONYMOUS.iter().find(|known| *known == scope);
         let shared = |scope: String| known(&scope).map_or(Cow::Owned(scope), |&known| Cow::Borrowed(known));
         Self::normalised(scopes.into_iter().map(shared).collect())
@@ -212,6 +223,13 @@ mod tests {
             ("a*c*", "a*cd", true),
             ("", "", true),
             ("", "a", false),
+            ("a**", "a*", true),
+            ("a**", "a*b", true),
+            ("a**", "a", false),
+            ("a**", "ab", false),
+            ("a*", "a**", true),
+            ("**", "*a", true),
+            ("**", "a", false),
         ] {
             assert_eq!(satisfies(held, required), expected, "{held:?} for {required:?}");
         }
@@ -268,8 +286,8 @@ mod tests {
     }
 
     #[test]
-    fn what_everybody_may_do_is_reading_alone() {
-        let scopes = ScopeSet::of_everybody(ANONYMOUS.map(str::to_owned));
+    fn what_every_caller_may_do_from_the_start_is_reading_alone() {
+        let scopes = ScopeSet::of_every_caller(ANONYMOUS.map(str::to_owned));
         assert!(scopes.allows("queue:status:abc") && !scopes.allows("queue:create-task:x"));
         assert!(scopes.allows("queue:get-artifact:public/log") && !scopes.allows("queue:get-artifact:private/log"));
         assert!(ANONYMOUS.iter().all(|scope| valid_scope(scope)));
@@ -281,7 +299,8 @@ mod tests {
             scopes in proptest::collection::vec("[ab:*]{0,4}", 0..8),
             required in "[ab:*]{0,5}",
         ) {
-            let scopes: Vec<_> = scopes.into_iter().filter(|scope| valid_scope(scope)).collect();
+            // With two stars at the end too: a request can be narrowed to such a scope.
+            prop_assert!(scopes.iter().all(|scope| valid_pattern(scope)));
             let expected = scopes.iter().any(|held| satisfies(held, &required));
             let set = ScopeSet::new(scopes.clone());
             prop_assert_eq!(set.allows(&required), expected);

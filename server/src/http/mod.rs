@@ -20,8 +20,8 @@ use axum::routing::MethodFilter;
 use api::{
     artifact_lists, artifacts, change_priority, change_task, claim_task, claim_work, clients, clock, counts,
     create_artifact, create_task, definition, documentation, event_stream, events, health, objects, poll_task_urls,
-    queue_lists, queue_views, reclaim, references, report, roles, scopes, status, submit, task_batches, task_group,
-    task_lists, task_queues, wait, worker_manager, workers,
+    purge_cache, queue_lists, queue_views, reclaim, references, report, roles, scopes, status, submit, task_batches,
+    task_group, task_lists, task_queues, wait, worker_manager, workers,
 };
 use app::App;
 use routes::{Methods, Routes, delete, get, on, open, post, put, signed};
@@ -58,6 +58,7 @@ fn routes() -> Routes {
         .nest("/v1", queue_api())
         .nest("/api/auth/v1", auth_api())
         .nest("/api/worker-manager/v1", worker_manager_api())
+        .nest("/api/purge-cache/v1", purge_cache_api())
         .nest("/api/object/v1", object_api())
         .nest("/api/tenure/v1", own_api())
         .nest(poll::PATH, message_plane())
@@ -258,6 +259,18 @@ fn worker_manager_api() -> Routes {
         .route("/workers/{provisionerId}/{workerType}/{workerGroup}/{workerId}", worker())
         .route("/workers/{workerPoolId}/{workerGroup}/{workerId}/should-terminate", should_terminate())
         .route("/workers/{provisionerId}/{workerType}/{workerGroup}/{workerId}/should-terminate", should_terminate())
+}
+
+/// The Taskcluster Purge-Cache API. A worker pool's id may come as one escaped segment or as two.
+fn purge_cache_api() -> Routes {
+    let of_pool = || {
+        get(on("purgeRequests", purge_cache::purge_requests)).merge(post(on("purgeCache", purge_cache::purge_cache)))
+    };
+    Routes::new()
+        .merge(health_routes())
+        .route("/purge-cache/list", get(on("allPurgeRequests", purge_cache::all_purge_requests)))
+        .route("/purge-cache/{workerPoolId}", of_pool())
+        .route("/purge-cache/{provisionerId}/{workerType}", of_pool())
 }
 
 fn worker() -> Methods {

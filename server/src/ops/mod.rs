@@ -12,6 +12,7 @@ pub mod list_runs;
 pub mod list_tasks;
 pub mod messages;
 pub mod objects;
+pub mod purge_cache;
 pub mod reclaim;
 pub mod registrations;
 pub mod report;

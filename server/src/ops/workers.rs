@@ -8,7 +8,7 @@ use tenure_api::ids::{RunId, TaskId, TaskQueueId};
 use uuid::Uuid;
 
 use super::OpError;
-use crate::domain::worker::{WORKER_KEPT, WorkerKey};
+use crate::domain::worker::{RECENT_MAX, WORKER_KEPT, WorkerKey};
 use crate::store::decode::Row;
 use crate::store::queue_views::{self, SeenQueue};
 use crate::store::queues::Queues;
@@ -76,7 +76,8 @@ pub async fn note_held(pool: &PgPool) -> Result<usize, sqlx::Error> {
         let (Some(first), Some(last)) = (claims.first(), claims.last()) else { continue };
         let (first, last) = (since(first.claimed), since(last.claimed));
         seen_queues.push(SeenQueue { key: key.queue, last, kept: WORKER_KEPT.saturating_sub(last) });
-        seen.push(SeenWorker { key, first, last, recent: claims });
+        let newest = claims.len().saturating_sub(RECENT_MAX);
+        seen.push(SeenWorker { key, first, last, recent: &claims[newest..] });
     }
     // Of a queue the worker that was seen last.
     seen_queues.sort_by_key(|queue| (queue.key, queue.last));
@@ -170,19 +171,19 @@ pub async fn list(pool: &PgPool, workers: &Workers, wanted: Wanted<'_>) -> Resul
     Ok(store::list(&mut *pool.acquire().await?, wanted).await?)
 }
 
-/// Somebody says that there is a worker, and perhaps until when it is to be shown.
+/// Makes a worker and its queue known, and shows them until this time at least.
 pub async fn declare(
     pool: &PgPool,
     workers: &Workers,
     queues: &Queues,
     name: &Name,
-    expires: Option<DateTime<Utc>>,
+    expires: DateTime<Utc>,
 ) -> Result<Known, OpError> {
     write_down(pool, workers).await?;
     let queue = queues.make_key(pool, &name.queue).await?;
     let mut conn = pool.acquire().await?;
     let mut transaction = conn.begin().await.map_err(OpError::from)?;
-    queue_views::declare(&mut transaction, queue, expires, WORKER_KEPT).await?;
+    queue_views::declare(&mut transaction, queue, expires).await?;
     let key = name.key(queue);
     store::declare(&mut transaction, &key, expires).await?;
     let worker = store::get(&mut transaction, &key).await?;

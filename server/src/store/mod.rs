@@ -25,6 +25,7 @@ pub mod messages;
 pub mod objects;
 pub mod page;
 pub mod priorities;
+pub mod purge_cache;
 pub mod queue_lists;
 pub mod queue_views;
 pub mod queues;
@@ -51,4 +52,6 @@ pub mod advisory {
     pub const CLOCK: i64 = 0x7465_6e75_7265_0004;
     /// The first half of a lock on the name of stored bytes; the second is the name's hash.
     pub const BLOB_NAMES: i32 = 0x7465_6e75;
+    /// The first half of a lock on the purge-cache requests of a worker pool; the second is the hash of its id.
+    pub const PURGE_REQUESTS: i32 = 0x7465_6e76;
 }

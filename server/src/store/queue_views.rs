@@ -43,23 +43,17 @@ pub async fn see(conn: &mut PgConnection, seen: &[SeenQueue]) -> Result<(), sqlx
 }
 
 /// Somebody says that there is a worker at a queue; without a date it is shown for `kept`.
-pub async fn declare(
-    conn: &mut PgConnection,
-    key: i32,
-    expires: Option<DateTime<Utc>>,
-    kept: Duration,
-) -> Result<(), sqlx::Error> {
+pub async fn declare(conn: &mut PgConnection, key: i32, expires: DateTime<Utc>) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- declare_queue
         WITH moment AS MATERIALIZED (SELECT now FROM moment)
         INSERT INTO queue_views AS v (queue, name, last_seen, expires)
-        SELECT q.id, q.name, moment.now, COALESCE($2, moment.now + make_interval(secs => $3))
+        SELECT q.id, q.name, moment.now, $2
         FROM task_queues q, moment WHERE q.id = $1
         ON CONFLICT (queue) DO UPDATE SET
             last_seen = GREATEST(v.last_seen, EXCLUDED.last_seen), expires = GREATEST(v.expires, EXCLUDED.expires)",
         key,
-        expires,
-        kept.as_secs_f64()
+        expires
     )
     .execute(conn)
     .await?;

@@ -162,6 +162,7 @@ pub async fn delete(db: impl PgExecutor<'_>, role_id: &str) -> Result<bool, sqlx
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::scopes::ANONYMOUS;
     use crate::store::clients::tests::with_clients;
 
     fn role(role_id: &str, scopes: &[&str]) -> NewRole {
@@ -196,8 +197,8 @@ mod tests {
                 create(&pool, &role(id, &[])).await.unwrap();
             }
             let ids = |roles: Vec<RoleInfo>| roles.into_iter().map(|role| role.role_id).collect::<Vec<_>>();
-            assert_eq!(ids(list(&pool, None, None).await.unwrap()), ["B", "a", "a*", "b"]);
-            assert_eq!(ids(list(&pool, Some("B"), Some(2)).await.unwrap()), ["a", "a*"]);
+            assert_eq!(ids(list(&pool, None, None).await.unwrap()), ["B", "a", "a*", "anonymous", "b"]);
+            assert_eq!(ids(list(&pool, Some("B"), Some(3)).await.unwrap()), ["a", "a*", "anonymous"]);
             assert_eq!(ids(list(&pool, Some("b"), Some(2)).await.unwrap()), Vec::<String>::new());
         })
         .await;
@@ -206,6 +207,7 @@ mod tests {
     #[tokio::test]
     async fn every_change_of_a_role_is_another_generation() {
         with_clients(|pool| async move {
+            assert!(delete(&pool, "anonymous").await.unwrap());
             let mut last = get_generation(&pool).await.unwrap();
             assert_eq!(load_all(&pool).await.unwrap(), (last, vec![]));
             create(&pool, &role("a", &["x"])).await.unwrap();
@@ -217,6 +219,28 @@ mod tests {
                 sqlx::raw_sql(change).execute(&pool).await.unwrap();
             }
             assert!(get_generation(&pool).await.unwrap() > last);
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn what_every_caller_may_do_is_a_role_from_the_start_beside_what_an_operator_had_given_it() {
+        /// As a server does that finds a database from before the role was made.
+        const MIGRATION: &str = include_str!("../../../migrations/0012_anonymous.sql");
+        let from_the_start = || ANONYMOUS.map(str::to_owned).to_vec();
+        with_clients(|pool| async move {
+            let anonymous = async || find(&pool, "anonymous").await.unwrap().unwrap();
+            assert_eq!(anonymous().await.scopes, from_the_start());
+            assert!(delete(&pool, "anonymous").await.unwrap());
+            sqlx::raw_sql(MIGRATION).execute(&pool).await.unwrap();
+            assert_eq!(anonymous().await.scopes, from_the_start());
+
+            let own = role("anonymous", &["z", "queue:status:*", "a"]);
+            update(&pool, &own).await.unwrap().unwrap();
+            sqlx::raw_sql(MIGRATION).execute(&pool).await.unwrap();
+            let mut expected = own.scopes.clone();
+            expected.extend(from_the_start().into_iter().filter(|scope| scope != "queue:status:*"));
+            assert_eq!((anonymous().await.scopes, anonymous().await.description), (expected, own.description));
         })
         .await;
     }

@@ -25,7 +25,8 @@ pub struct SeenWorker<'a> {
     pub recent: &'a [Recent],
 }
 
-/// Writes down that workers were seen. What is written twice counts once.
+/// Writes down that workers were seen. What is written twice counts once. Claims of one batch have the same time: they
+/// keep the order in which they come, which is that of claiming.
 pub async fn see(conn: &mut PgConnection, seen: &[SeenWorker<'_>]) -> Result<(), sqlx::Error> {
     let queues: Vec<i32> = seen.iter().map(|worker| worker.key.queue).collect();
     let groups: Vec<&str> = seen.iter().map(|worker| worker.key.group.as_str()).collect();
@@ -47,10 +48,11 @@ pub async fn see(conn: &mut PgConnection, seen: &[SeenWorker<'_>]) -> Result<(),
                 WITH ORDINALITY AS i(queue, worker_group, worker_id, first, last, n), moment
         ),
         recent AS MATERIALIZED (
-            SELECT r.n, array_agg(r.task ORDER BY r.claimed, r.task) AS tasks,
-                   array_agg(r.run ORDER BY r.claimed, r.task) AS runs,
-                   array_agg(r.claimed ORDER BY r.claimed, r.task) AS claimed
-            FROM unnest($6::bigint[], $7::uuid[], $8::smallint[], $9::timestamptz[]) AS r(n, task, run, claimed)
+            SELECT r.n, array_agg(r.task ORDER BY r.claimed, r.place) AS tasks,
+                   array_agg(r.run ORDER BY r.claimed, r.place) AS runs,
+                   array_agg(r.claimed ORDER BY r.claimed, r.place) AS claimed
+            FROM unnest($6::bigint[], $7::uuid[], $8::smallint[], $9::timestamptz[])
+                WITH ORDINALITY AS r(n, task, run, claimed, place)
             GROUP BY r.n
         )
         INSERT INTO workers AS w (queue, worker_group, worker_id, first_claim, last_seen, expires, due, recent_tasks,
@@ -66,14 +68,16 @@ pub async fn see(conn: &mut PgConnection, seen: &[SeenWorker<'_>]) -> Result<(),
             expires = GREATEST(w.expires, EXCLUDED.expires),
             due = CASE WHEN EXCLUDED.due > w.due + make_interval(secs => $11) THEN EXCLUDED.due ELSE w.due END,
             (recent_tasks, recent_runs, recent_claimed) = (
-                SELECT COALESCE(array_agg(m.task ORDER BY m.claimed, m.task), '{}'),
-                       COALESCE(array_agg(m.run ORDER BY m.claimed, m.task), '{}'),
-                       COALESCE(array_agg(m.claimed ORDER BY m.claimed, m.task), '{}')
+                SELECT COALESCE(array_agg(m.task ORDER BY m.claimed, m.place), '{}'),
+                       COALESCE(array_agg(m.run ORDER BY m.claimed, m.place), '{}'),
+                       COALESCE(array_agg(m.claimed ORDER BY m.claimed, m.place), '{}')
                 FROM (
-                    SELECT DISTINCT r.task, r.run, r.claimed
+                    SELECT r.task, r.run, r.claimed, min(r.place) AS place
                     FROM unnest(w.recent_tasks || EXCLUDED.recent_tasks, w.recent_runs || EXCLUDED.recent_runs,
-                                w.recent_claimed || EXCLUDED.recent_claimed) AS r(task, run, claimed)
-                    ORDER BY r.claimed DESC, r.task DESC LIMIT $12
+                                w.recent_claimed || EXCLUDED.recent_claimed)
+                        WITH ORDINALITY AS r(task, run, claimed, place)
+                    GROUP BY r.task, r.run, r.claimed
+                    ORDER BY r.claimed DESC, min(r.place) DESC LIMIT $12
                 ) m
             )"#,
         &queues,
@@ -197,28 +201,20 @@ pub async fn list(conn: &mut PgConnection, wanted: Wanted<'_>) -> Result<Vec<Wor
     .await
 }
 
-/// Somebody says that a worker is there. Without a date it is shown as long as one that was seen now.
-pub async fn declare(
-    conn: &mut PgConnection,
-    key: &WorkerKey,
-    expires: Option<DateTime<Utc>>,
-) -> Result<(), sqlx::Error> {
+/// Makes a worker known that need not have asked for anything, and shows it until this time at least.
+pub async fn declare(conn: &mut PgConnection, key: &WorkerKey, expires: DateTime<Utc>) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- declare_worker
-        WITH moment AS MATERIALIZED (SELECT now FROM moment),
-        wanted AS MATERIALIZED (
-            SELECT moment.now, COALESCE($4, moment.now + make_interval(secs => $5)) AS expires FROM moment
-        )
+        WITH moment AS MATERIALIZED (SELECT now FROM moment)
         INSERT INTO workers AS w (queue, worker_group, worker_id, first_claim, last_seen, expires, due)
-        SELECT $1, $2, $3, wanted.now, wanted.now, wanted.expires, wanted.expires FROM wanted
+        SELECT $1, $2, $3, moment.now, moment.now, $4, $4 FROM moment
         ON CONFLICT (queue, worker_group, worker_id) DO UPDATE SET
             last_seen = GREATEST(w.last_seen, EXCLUDED.last_seen),
             expires = GREATEST(w.expires, EXCLUDED.expires)",
         key.queue,
         key.group,
         key.id,
-        expires,
-        WORKER_KEPT.as_secs_f64()
+        expires
     )
     .execute(conn)
     .await?;
@@ -389,11 +385,14 @@ pub struct HeldClaim {
     pub claim: Recent,
 }
 
-/// The claims that were made or renewed last.
+/// The claims that were made or renewed last, each worker's in the order of claiming.
 pub async fn list_held(conn: &mut PgConnection, limit: i64) -> Result<Vec<HeldClaim>, sqlx::Error> {
     let rows = sqlx::query!(
         "-- list_held
-        SELECT queue, worker_group, worker_id, id, run, started FROM claims ORDER BY taken_until DESC LIMIT $1",
+        SELECT c.queue, c.worker_group, c.worker_id, c.id, c.run, c.started
+        FROM (SELECT * FROM claims ORDER BY taken_until DESC LIMIT $1) c JOIN tasks t ON t.id = c.id
+        -- Within a batch runs are claimed by priority and place.
+        ORDER BY c.started, t.priority, c.ord",
         limit
     )
     .fetch_all(conn)

@@ -119,6 +119,29 @@ async fn the_last_twenty_claims_are_kept_in_order_whichever_server_writes_first(
     finish(database, one).await;
 }
 
+/// All runs of one claimWork have the same time, and ids say nothing about the order.
+#[tokio::test]
+async fn claims_of_one_batch_stand_in_the_order_of_claiming_also_after_the_server_was_killed() {
+    let (database, queue) = start().await;
+    for _ in 0..RECENT_MAX + 6 {
+        queue.create_one(QUEUE).await;
+    }
+    let answer = queue.claim_work(QUEUE, "worker", 32, LONG).await.unwrap();
+    answer.delivery.delivered();
+    let claimed: Vec<_> = answer.claims.iter().map(|claim| (claim.task.id, claim.run)).collect();
+    let newest = &claimed[claimed.len() - RECENT_MAX..];
+    queue.stop().await;
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM workers").await, 0, "it was killed before it wrote");
+    // Two servers that start: the second one writes what is there already.
+    for _ in 0..2 {
+        let next = Queue::start(database.options());
+        assert_eq!(ops::note_held(&next.passes.pool).await.unwrap(), 1);
+        assert_eq!(get(&next, "worker").await.unwrap().recent, newest);
+        next.stop().await;
+    }
+    database.finish().await;
+}
+
 /// Tells the server once more of claims that it has written down.
 async fn queue_claims(queue: &Queue, known: &Known) -> Known {
     assert_eq!(ops::note_held(&queue.passes.pool).await.unwrap(), 1);
@@ -321,19 +344,18 @@ async fn a_declared_date_is_never_shortened_and_makes_the_queue_known() {
     let (database, queue) = start().await;
     let (pool, workers) = (&queue.passes.pool, &queue.passes.workers);
     let moment = now(&queue).await;
-    let declare = async |days: Option<i64>| {
-        let expires = days.map(|days| moment + TimeDelta::days(days));
+    let declare = async |days: i64| {
+        let expires = moment + TimeDelta::days(days);
         ops::declare(pool, workers, &queue.queues, &name("declared"), expires).await.unwrap().worker.expires - moment
     };
-    assert_eq!(declare(Some(30)).await, TimeDelta::days(30));
-    assert_eq!(declare(Some(7)).await, TimeDelta::days(30));
-    assert_eq!(declare(Some(-7)).await, TimeDelta::days(30));
-    assert_eq!(declare(None).await, TimeDelta::days(30));
+    for days in [30, 7, 0, -7] {
+        assert_eq!(declare(days).await, TimeDelta::days(30), "{days}");
+    }
     poll(&queue, "declared").await;
     assert_eq!(get(&queue, "declared").await.unwrap().worker.expires, moment + TimeDelta::days(30));
     let view = queue_views::find(&mut database.connect().await, QUEUE).await.unwrap().unwrap();
     assert_eq!(view.expires, moment + TimeDelta::days(30));
-    assert_eq!(declare(Some(40)).await, TimeDelta::days(40));
+    assert_eq!(declare(40).await, TimeDelta::days(40));
     finish(database, queue).await;
 }
 

@@ -311,6 +311,83 @@ async fn temporary_credentials_lend_what_their_issuer_has() {
     rig.server.stop().await;
 }
 
+/// Only the last star is a pattern, so that two of them are a prefix that ends in a star.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn authorized_scopes_may_end_in_two_stars_and_a_task_may_not_have_such_scopes() {
+    let rig = Rig::start().await;
+    let small = rig.make_client("small", &["queue:claimed-count:*"]).await;
+    let path = "/api/auth/v1/scopes/current";
+    let current = async |scopes: Value| {
+        let ext = Some(json!({"authorizedScopes": scopes}));
+        let of = Signature { who: &small, target: path, ext, ..Signature::of(&rig.server) };
+        rig.send(&Raw::new("GET", path).authorization(&of.header())).await
+    };
+    let reply = current(json!(["queue:claimed-count:a**"])).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    assert!(reply.json()["scopes"].as_array().unwrap().contains(&json!("queue:claimed-count:a**")));
+    // `*` stands in the way of everything that does not begin with a star.
+    let stars = json!({"authorizedScopes": ["queue:claimed-count:**", "queue:pending-count:auth/queue"]});
+    get_signed(&rig, &rig.root, COUNTS_PATH, |signature| Signature { ext: Some(stars), ..signature })
+        .await
+        .refused(403, DENIED);
+    for wider in [json!(["queue:claimed**"]), json!(["**"])] {
+        unauthenticated(&current(wider).await);
+    }
+
+    for scope in ["a**", "**", "a***"] {
+        let (task, mut body) = (new_task(), definition(QUEUE));
+        body["scopes"] = json!([scope]);
+        let body = body.to_string();
+        let target = format!("{QUEUE_API}/task/{task}");
+        let ext = Some(json!({"authorizedScopes": ["queue:*", "a**", "**", "a*"]}));
+        let hash = Some(body_hash(body.as_bytes()));
+        let of = Signature { who: &rig.root, method: "PUT", target: &target, hash, ext, ..Signature::of(&rig.server) };
+        let raw = Raw::new("PUT", &target).authorization(&of.header()).json(Some(body.as_bytes()));
+        let message = rig.send(&raw).await.refused(400, "InputError");
+        assert!(message.contains("`scopes`") && message.contains("**"), "{message}");
+        assert_eq!(rig.call("GET", &format!("/task/{task}"), None).await.status, 404);
+    }
+    rig.server.stop().await;
+}
+
+/// A caller that guesses learns neither which clients exist nor how they are: disabled, expired, or in order.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn http_basic_gives_one_answer_for_every_client_and_token_that_do_not_fit_together() {
+    let rig = Rig::start().await;
+    let disabled = rig.make_client("disabled", &["queue:claimed-count:*"]).await;
+    assert!(rig.administrate(&["disable", "disabled"]).await.status.success());
+    rig.make_client("expired", &[]).await;
+    let mut conn = rig.database.connect("authentication-test").await;
+    sqlx::raw_sql("UPDATE clients SET expires = now() - interval '1 day' WHERE client_id = 'expired'")
+        .execute(&mut conn)
+        .await
+        .unwrap();
+    let ask = async |id: &str, token: &str| {
+        let header = format!("Basic {}", STANDARD.encode(format!("{id}:{token}")));
+        rig.send(&Raw::new("GET", &format!("{QUEUE_API}{COUNTS_PATH}")).authorization(&header)).await
+    };
+    let right = rig.root.access_token.expose();
+    assert_eq!(ask("root", right).await.status, 200);
+    let mut answers = Vec::new();
+    for id in
+        ["root", "disabled", "expired", "nobody", "no body \u{e9}", "task-client/x/0", "tenure~task-credentials", ""]
+    {
+        for token in ["wrong", "", &"x".repeat(right.len()), &"x".repeat(10_000), "\u{e9}"] {
+            let reply = ask(id, token).await;
+            let message = unauthenticated(&reply);
+            let mut body = reply.json();
+            body["requestInfo"]["time"] = json!("");
+            // A message ends with the time of the request.
+            body["message"] = json!(message.lines().filter(|line| !line.contains("time")).collect::<Vec<_>>());
+            answers.push(body);
+        }
+    }
+    assert!(answers.iter().all(|answer| *answer == answers[0]), "{answers:#?}");
+    // A caller that has the token may know.
+    assert!(unauthenticated(&ask("disabled", disabled.access_token.expose()).await).contains("disabled"));
+    rig.server.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn authorized_scopes_narrow_a_request_and_never_widen_it() {
     let rig = Rig::start().await;
@@ -324,7 +401,8 @@ async fn authorized_scopes_narrow_a_request_and_never_widen_it() {
     for narrowed in [json!(["secrets:get:x"]), json!([])] {
         get(&small, json!({"authorizedScopes": narrowed})).await.refused(403, DENIED);
     }
-    for wrong in [json!(["queue:claimed-count:*"]), json!(["*"]), json!("secrets:get:x"), json!([1]), json!(["a**"])] {
+    for wrong in [json!(["queue:claimed-count:*"]), json!(["*"]), json!("secrets:get:x"), json!([1]), json!(["\u{e9}"])]
+    {
         unauthenticated(&get(&small, json!({"authorizedScopes": wrong})).await);
     }
     unauthenticated(&get(&small, json!([])).await);

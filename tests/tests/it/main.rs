@@ -31,6 +31,7 @@ mod poll;
 mod poll_worker;
 mod private_files;
 mod proxy;
+mod reading;
 mod rig;
 mod sealed_artifacts;
 mod serve;

@@ -20,6 +20,7 @@ pub mod health;
 pub mod objects;
 pub mod pages;
 pub mod poll_task_urls;
+pub mod purge_cache;
 pub mod queue_lists;
 pub mod queue_views;
 pub mod reclaim;

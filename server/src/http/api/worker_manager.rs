@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::response::Response;
 use tenure_api::dates::Timestamp;
+use tenure_api::ids::TaskQueueId;
 use tenure_api::worker_manager::{
     CAPACITY_MAX, NewProviderInfo, NewWorkerRequest, ProviderInfo, RegisterWorkerRequest, RegisterWorkerResponse,
     Removal, ReregisterWorkerRequest, ReregisterWorkerResponse, STATIC, ShouldTerminate, Worker, WorkerRequest,
@@ -114,25 +115,31 @@ async fn remove(app: &App, name: &WorkerName) -> Result<Removed, ApiError> {
 
 /// The worker of the path, for a caller who may do this to it.
 fn named(call: &Call, action: &str) -> Result<WorkerName, ApiError> {
-    let wrong = |name: &str, error: &dyn std::fmt::Display| {
-        ApiError::arguments(format!("the path parameter `{name}`: {error}"))
-    };
-    let pool = match call.text_param("provisionerId") {
-        "" => {
-            let whole = ["workerPoolId", "taskQueueId"].map(|name| call.text_param(name)).concat();
-            whole.parse().map_err(|error| wrong("workerPoolId", &error))?
-        }
-        provisioner => {
-            let whole = format!("{provisioner}/{}", call.text_param("workerType"));
-            whole.parse().map_err(|error| wrong("provisionerId/workerType", &error))?
-        }
-    };
+    let pool = worker_pool(call)?;
     let group = call.text_param("workerGroup").parse().map_err(|error| wrong("workerGroup", &error))?;
     let id = call.text_param("workerId").parse().map_err(|error| wrong("workerId", &error))?;
     let name = WorkerName { pool, group, id };
     call.no_query()?;
     call.authorize(&needed(action, &name))?;
     Ok(name)
+}
+
+/// The worker pool of the path, which is a task queue.
+pub(super) fn worker_pool(call: &Call) -> Result<TaskQueueId, ApiError> {
+    match call.text_param("provisionerId") {
+        "" => {
+            let whole = ["workerPoolId", "taskQueueId"].map(|name| call.text_param(name)).concat();
+            whole.parse().map_err(|error| wrong("workerPoolId", &error))
+        }
+        provisioner => {
+            let whole = format!("{provisioner}/{}", call.text_param("workerType"));
+            whole.parse().map_err(|error| wrong("provisionerId/workerType", &error))
+        }
+    }
+}
+
+fn wrong(name: &str, error: &dyn std::fmt::Display) -> ApiError {
+    ApiError::arguments(format!("the path parameter `{name}`: {error}"))
 }
 
 fn needed(action: &str, name: &WorkerName) -> Expression {

@@ -218,11 +218,10 @@ pub async fn quarantine_worker(app: App, call: Arc<Call>) -> Result<Response, Ap
 pub async fn declare_worker(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let name = name(&call)?;
     call.no_query()?;
-    // There is one property, and it is set either way.
+    // There is one property, and it is always set.
     call.authorize(&scope("declare-worker", &name, "#expires"))?;
     let DeclareWorkerRequest { expires } = call.json()?;
-    let expires = expires.map(Timestamp::time);
-    let known = ops::declare(&app.pool, &app.passes.workers, &app.queues, &name, expires).await?;
+    let known = ops::declare(&app.pool, &app.passes.workers, &app.queues, &name, expires.time()).await?;
     ok(&WorkerBody::from(known))
 }
 

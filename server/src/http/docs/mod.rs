@@ -13,6 +13,7 @@ mod messages;
 mod object;
 mod operation;
 mod parameters;
+mod purge_cache;
 mod queue;
 mod references;
 mod sample;
@@ -48,6 +49,7 @@ fn operations(sample: &Sample) -> Vec<Operation> {
         auth::operations(sample),
         tenure::operations(sample),
         worker_manager::operations(sample),
+        purge_cache::operations(sample),
         messages::operations(sample),
         blobs::operations(),
         service::operations(),
@@ -103,6 +105,7 @@ fn describe(routes: &[Route], operations: Vec<Operation>, sample: &Sample) -> Va
             {"name": "object", "description": "The Taskcluster Object API: uploads and downloads"},
             {"name": "auth", "description": "The Taskcluster Auth API: clients, roles, scopes"},
             {"name": "worker-manager", "description": "The Taskcluster Worker Manager API: workers that register"},
+            {"name": "purge-cache", "description": "The Taskcluster Purge-Cache API: caches that workers are to purge"},
             {"name": "tenure", "description": "What Tenure has beyond it"},
             {"name": "messages", "description": "The message plane: signed URLs in the protocol of Azure's queues"},
             {"name": "service", "description": "Health, measurements, documentation"},
@@ -115,7 +118,8 @@ fn describe(routes: &[Route], operations: Vec<Operation>, sample: &Sample) -> Va
 const ABOUT: &str = "A task queue as an HTTP service. Operations have the names of the Taskcluster Queue API. Who may call \
     one is said in *scopes*; a held scope that ends in `*` stands for all that begin with what comes before it. Scopes in \
     angle brackets, such as `queue:status:<taskId>`, have the value of the parameter or field in their place. \
-    An optional field is left out, never null. Dates are RFC 3339.";
+    An optional field is left out, never null. Dates are RFC 3339. Where no credentials are needed although there are scopes, \
+    the role `anonymous` has them from the start; the operator can change it.";
 
 fn security_schemes() -> Value {
     json!({

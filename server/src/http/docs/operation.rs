@@ -142,6 +142,7 @@ fn heading(tag: &str) -> &'static str {
         "queue" => "Tasks",
         "auth" => "Clients, roles and scopes",
         "worker-manager" => "Workers",
+        "purge-cache" => "Caches",
         "messages" => "Messages",
         "service" => "Monitoring",
         _ => "Tenure",

@@ -27,11 +27,12 @@ struct Service {
     about: &'static str,
 }
 
-const SERVICES: [Service; 5] = [
+const SERVICES: [Service; 6] = [
     Service { name: "queue", title: "Queue Service", about: "Tasks, claims, reports and counts." },
     Service { name: "auth", title: "Auth Service", about: "Clients, roles and scopes." },
     Service { name: "object", title: "Object Service", about: "Uploads and downloads." },
     Service { name: "worker-manager", title: "Worker Manager Service", about: "Workers that register." },
+    Service { name: "purge-cache", title: "Purge Cache Service", about: "Caches that workers are to purge." },
     Service { name: "tenure", title: "Tenure", about: "What Tenure has beyond Taskcluster's services." },
 ];
 

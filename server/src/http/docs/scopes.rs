@@ -26,7 +26,8 @@ pub(super) fn in_words(expression: &Value) -> String {
 /// Lists that are never empty.
 const NEVER_EMPTY: [&str; 1] = ["prioritiesFromHighestToThatOfTheTask"];
 
-/// Whether somebody without credentials has what is needed, or nothing may be needed: a list may be empty.
+/// Whether a caller without credentials has what is needed as long as no operator has changed the role `anonymous`, or
+/// nothing may be needed: a list may be empty.
 pub(super) fn everybody_has(expression: &Value) -> bool {
     if let Value::String(scope) = expression {
         ANONYMOUS.iter().any(|held| satisfies(held, scope))

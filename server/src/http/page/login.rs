@@ -91,7 +91,7 @@ pub(super) async fn log_in(State(app): State<App>, request: Request) -> Response
 fn failure_word(failure: &crate::auth::AuthFailure) -> &'static str {
     use crate::auth::AuthFailure;
     match failure {
-        AuthFailure::UnknownClient(_) => "unknown client",
+        AuthFailure::BasicClient | AuthFailure::UnknownClient(_) => "unknown client",
         AuthFailure::Disabled(_) => "disabled client",
         AuthFailure::Expired(_) => "expired client",
         _ => "wrong token",

@@ -38,6 +38,10 @@ pub(super) async fn overview(app: App, visit: Arc<Visit>) -> Result<Page, Troubl
     let mut work = rows::work(&page::list_holders(&mut conn, None).await?, &ended);
     work.retain(|work| visit.may(workers_scope(work.queue())));
     conn.commit().await?;
+    let sees_rows = !(queues.is_empty() && claims.is_empty() && failures.is_empty() && work.is_empty());
+    if visit.session.is_none() && !sees_rows && !visit.may(any_queue()) {
+        return Err(Trouble::Denied(any_queue()));
+    }
     let mut conn = app.pool.acquire().await?;
     let oldest = session::get_oldest_transaction(&mut conn).await?;
     let body = html! {
@@ -48,6 +52,12 @@ pub(super) async fn overview(app: App, visit: Arc<Visit>) -> Result<Page, Troubl
         (rows::workers_section(&visit, &work, now, About::default()))
     };
     Ok(Page { title: "Overview".to_owned(), refresh: Some(REFRESH), body })
+}
+
+/// What lets a visitor see the overview although there is nothing in it yet. A visitor without it and
+/// without a login is shown nothing at all, so that closed reading is closed here too.
+fn any_queue() -> Expression {
+    Expression::any_of(["queue:list-task-queues", "queue:list-worker-types:*"])
 }
 
 /// Who may list all queues, or the queues of this provisioner.

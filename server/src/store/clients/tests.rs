@@ -16,8 +16,12 @@ const CLOCK: &str = "CREATE FUNCTION tenure_now() RETURNS timestamptz LANGUAGE s
     $$ SELECT coalesce(nullif(current_setting('test.now', true), ''), '2026-01-31T12:00:00Z')::timestamptz $$;
     CREATE VIEW moment AS SELECT tenure_now() AS now;
     CREATE TABLE settings (name text PRIMARY KEY, value text NOT NULL)";
-const MIGRATIONS: [&str; 2] =
-    [include_str!("../../../../migrations/0002_clients.sql"), include_str!("../../../../migrations/0004_roles.sql")];
+const MIGRATIONS: [&str; 4] = [
+    include_str!("../../../../migrations/0002_clients.sql"),
+    include_str!("../../../../migrations/0004_roles.sql"),
+    include_str!("../../../../migrations/0012_anonymous.sql"),
+    include_str!("../../../../migrations/0013_purge_cache.sql"),
+];
 
 fn keys() -> SecretKeys {
     SecretKeys::parse(KEYS).unwrap()

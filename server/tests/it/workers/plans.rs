@@ -40,7 +40,7 @@ async fn run(conn: &mut PgConnection, statement: &str, queue: i32) {
             let change = Quarantine { until: now, info: None, client_id: "tester" };
             store::quarantine(conn, &of("w20003"), change).await.unwrap().unwrap();
         }
-        "declare_worker" => store::declare(conn, &of("w20003"), Some(now)).await.unwrap(),
+        "declare_worker" => store::declare(conn, &of("w20003"), now).await.unwrap(),
         "see_workers" => {
             let keys: Vec<WorkerKey> = (20_000..20_400).map(|number| of(&format!("w{number}"))).collect();
             let seen = |key| store::SeenWorker { key, first: Duration::ZERO, last: Duration::ZERO, recent: &[] };

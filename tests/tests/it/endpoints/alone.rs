@@ -86,3 +86,35 @@ async fn an_object_of_more_bytes_than_the_server_takes_is_refused() {
     assert_eq!((answer.status, answer.code()), (400, "InputError"), "{}", answer.body);
     rig.server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_pool_that_has_as_many_purge_requests_as_it_may_takes_no_more_for_a_day() {
+    let rig = Rig::start_with(|launch| launch.flag("--clock", "manual")).await;
+    let mut database = rig.database.connect("purge-requests").await;
+    let fill =
+        "INSERT INTO purge_requests SELECT 'acme/linux', 'cache-' || n, tenure_now() FROM generate_series(1, 1000) n";
+    sqlx::raw_sql(fill).execute(&mut database).await.unwrap();
+    let path = |pool: &str| format!("/api/purge-cache/v1/purge-cache/{pool}");
+    let ask = async |pool: &str, cache: &str| rig.call("POST", &path(pool), Some(&json!({"cacheName": cache}))).await;
+    let answer = ask("acme%2Flinux", "more").await;
+    assert_eq!((answer.status, answer.code()), (409, "RequestConflict"), "{}", answer.body);
+    assert!(answer.body["message"].as_str().unwrap().contains("1000"), "{}", answer.body);
+    let asked = async || {
+        let answer = rig.call("GET", &path("acme/linux"), None).await;
+        answer.body["requests"].as_array().unwrap().len()
+    };
+    assert_eq!(asked().await, 1000);
+    assert_eq!(ask("acme/linux", "cache-7").await.status, 204, "what is there may be asked for again");
+    assert_eq!(ask("acme/other", "more").await.status, 204);
+    let day = json!({"seconds": 24 * 3600 - 60});
+    assert_eq!(rig.call("POST", "/api/tenure/v1/clock/advance", Some(&day)).await.status, 200);
+    assert_eq!(ask("acme/linux", "cache-7").await.status, 204);
+    let minutes = json!({"seconds": 120});
+    assert_eq!(rig.call("POST", "/api/tenure/v1/clock/advance", Some(&minutes)).await.status, 200);
+    assert_eq!(asked().await, 1, "a day is over for all but one");
+    // The pass has removed the others from the table.
+    let left: i64 = sqlx::query_scalar("SELECT count(*) FROM purge_requests").fetch_one(&mut database).await.unwrap();
+    assert_eq!(left, 1);
+    assert_eq!(ask("acme/linux", "more").await.status, 204);
+    rig.server.stop().await;
+}

@@ -5,6 +5,7 @@ mod artifacts;
 mod auth;
 mod groups;
 mod objects;
+mod purge_cache;
 mod queues;
 mod runs;
 mod service;
@@ -27,6 +28,7 @@ pub fn entries() -> Vec<Entry> {
         objects::entries(),
         workers::entries(),
         worker_manager::entries(),
+        purge_cache::entries(),
     ]
     .concat()
 }

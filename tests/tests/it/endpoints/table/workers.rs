@@ -85,6 +85,6 @@ fn workers() -> Vec<Entry> {
             .gives("/expires", "<expires>")
             .gives("/recentTasks", json!([]))
             .row(succeeds("a worker that has claimed").on(State::Claimed).gives("/recentTasks", json!([run])))
-            .row(succeeds("no date").body(json!({})).gives("/workerId", "worker")),
+            .row(refused(InputValidationError, "no date").body(json!({}))),
     ]
 }

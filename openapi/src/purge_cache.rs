@@ -1,0 +1,13 @@
+//! Bodies of the Purge-Cache API. Field names are those of Taskcluster's service.
+
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+/// The body of purgeCache.
+#[derive(Deserialize, Debug, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PurgeCacheRequest {
+    /// The cache, whatever kind of cache it is.
+    #[schema(min_length = 1, max_length = 1_000, pattern = r"^[\x20-\x7e]*$")]
+    pub cache_name: String,
+}

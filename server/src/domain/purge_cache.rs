@@ -1,0 +1,43 @@
+//! Requests to purge caches of workers: how long they count, and what a cache can be called.
+
+use std::time::Duration;
+
+use super::scopes::valid_pattern;
+
+/// How long workers get to know of a request.
+pub const PURGE_KEPT: Duration = Duration::from_hours(24);
+/// How many requests one worker pool may have.
+pub const PURGES_MAX: usize = 1_000;
+/// The longest name of a cache, in characters.
+pub const CACHE_NAME_MAX: usize = 1_000;
+
+/// Says what is wrong with the name of a cache. It is a part of the scope by which it may be purged, so that it has the
+/// characters of scopes.
+///
+/// # Errors
+/// A sentence for the caller.
+pub fn check_cache_name(name: &str) -> Result<(), String> {
+    let length = name.chars().count();
+    if !(1..=CACHE_NAME_MAX).contains(&length) {
+        return Err(format!("`cacheName` must have 1 to {CACHE_NAME_MAX} characters; it has {length}"));
+    }
+    if !valid_pattern(name) {
+        return Err("`cacheName` must be printable ASCII".to_owned());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cache_has_a_name_of_printable_text() {
+        for good in ["a", " ", "level-3-checkouts**", &"x".repeat(CACHE_NAME_MAX)] {
+            assert_eq!(check_cache_name(good), Ok(()), "{good}");
+        }
+        for bad in ["", "a\n", "\u{e9}", "\0", &"x".repeat(CACHE_NAME_MAX + 1)] {
+            assert!(check_cache_name(bad).is_err_and(|why| why.contains("cacheName")), "{bad}");
+        }
+    }
+}
