@@ -135,6 +135,16 @@ fn named(call: &Call, action: &str) -> Result<WorkerName, ApiError> {
     Ok(name)
 }
 
+/// What createWorker requires.
+pub fn may_create(call: &Call) -> Result<(), ApiError> {
+    named(call, "create-worker").map(drop)
+}
+
+/// What updateWorker requires.
+pub fn may_update(call: &Call) -> Result<(), ApiError> {
+    named(call, "update-worker").map(drop)
+}
+
 fn needed(action: &str, name: &WorkerName) -> Expression {
     Expression::from(format!("worker-manager:{action}:{name}"))
 }
