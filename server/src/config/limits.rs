@@ -60,7 +60,7 @@ impl LimitArgs {
     /// Checks them.
     pub(super) fn limits(&self) -> Result<Limits, SettingError> {
         let memory = |name: &'static str, bytes: u64| {
-            let size = |bytes| artifacts::display_size(bytes);
+            let size = artifacts::display_size;
             let fix = || format!("choose between {} and {}", size(MEMORY_MIN), size(MEMORY_MAX));
             let allowed = Some(bytes).filter(|bytes| (MEMORY_MIN..=MEMORY_MAX).contains(bytes));
             let bytes_here = allowed.and_then(|bytes| usize::try_from(bytes).ok());

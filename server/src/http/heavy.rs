@@ -43,8 +43,8 @@ impl Heavy {
         working.await.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()))
     }
 
-    /// Answers a request whose body has so many bytes. With a large body everything that the operation does between two
-    /// waits is done apart, and in its turn.
+    /// Answers a request whose body, or answer, may have so many bytes. With a large one everything that the operation does
+    /// between two waits is done apart, and in its turn.
     pub async fn answer<F: Future>(&self, size: usize, operation: F) -> F::Output {
         if size < LARGE_MIN || Handle::current().runtime_flavor() != RuntimeFlavor::MultiThread {
             return operation.await;

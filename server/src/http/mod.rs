@@ -75,21 +75,21 @@ fn queue_api() -> Routes {
     let claim_work = || post(on("claimWork", claim_work::claim_work));
     let pending = || get(on("pendingTasks", counts::pending_tasks));
     let pending_list =
-        || get(on("listPendingTasks", queue_views::unless_queue("pending", queue_lists::list_pending_tasks)));
+        || get(on("listPendingTasks", queue_views::unless_queue("pending", queue_lists::list_pending_tasks)).large());
     let claimed_list =
-        || get(on("listClaimedTasks", queue_views::unless_queue("claimed", queue_lists::list_claimed_tasks)));
+        || get(on("listClaimedTasks", queue_views::unless_queue("claimed", queue_lists::list_claimed_tasks)).large());
     let counts = || get(on("taskQueueCounts", queue_views::unless_queue("counts", counts::task_queue_counts)));
     Routes::new()
         .merge(health_routes())
         .route("/task/{taskId}", task())
         .route("/task/{taskId}/status", get(on("status", status::status)))
-        .route("/task/{taskId}/dependents", get(on("listDependentTasks", task_lists::list_dependent_tasks)))
+        .route("/task/{taskId}/dependents", get(on("listDependentTasks", task_lists::list_dependent_tasks).large()))
         .route("/task/{taskId}/schedule", post(on("scheduleTask", change_task::schedule_task)))
         .route("/task/{taskId}/rerun", post(on("rerunTask", change_task::rerun_task)))
         .route("/task/{taskId}/cancel", post(on("cancelTask", change_task::cancel_task)))
         .route("/task/{taskId}/priority", post(on("changeTaskPriority", change_priority::change_task_priority)))
         .route("/task-group/{taskGroupId}", get(on("getTaskGroup", task_group::get_task_group)))
-        .route("/task-group/{taskGroupId}/list", get(on("listTaskGroup", task_lists::list_task_group)))
+        .route("/task-group/{taskGroupId}/list", get(on("listTaskGroup", task_lists::list_task_group).large()))
         .route("/task-group/{taskGroupId}/seal", post(on("sealTaskGroup", task_group::seal_task_group)))
         .route("/task-group/{taskGroupId}/cancel", post(on("cancelTaskGroup", task_group::cancel_task_group)))
         .route(
@@ -118,7 +118,7 @@ fn queue_api() -> Routes {
         .route("/task-queues/counts", post(on("taskQueueCountsBatch", counts::task_queue_counts_batch)))
         .route("/task-queues/{taskQueueId}/counts", counts())
         .route("/task-queues/{provisionerId}/{workerType}/counts", counts())
-        .route("/tasks", post(on("tasks", task_batches::tasks)))
+        .route("/tasks", post(on("tasks", task_batches::tasks).large()))
         .route("/tasks/status", post(on("statuses", task_batches::statuses)))
         .route("/task-queues/{taskQueueId}/pending", pending_list())
         .route("/task-queues/{provisionerId}/{workerType}/pending", pending_list())
@@ -250,7 +250,7 @@ fn role() -> Methods {
 /// What Tenure has beyond it.
 fn own_api() -> Routes {
     Routes::new()
-        .route("/events", get(on("listEvents", events::list_events)))
+        .route("/events", get(on("listEvents", events::list_events).large()))
         .route("/events/stream", get(on("streamEvents", event_stream::stream_events)))
         .route("/tasks", post(on("createTasks", submit::create_tasks)))
         .route("/tasks/{taskId}/wait", get(on("waitForTask", wait::wait_for_task)))

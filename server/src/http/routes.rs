@@ -17,6 +17,7 @@ use super::app::App;
 use super::budget::Share;
 use super::call::{Call, Check, Sender};
 use super::error::ApiError;
+use super::heavy::LARGE_MIN;
 
 /// How long an answer may take, apart from a claimWork's waiting for work. Longer than a statement may take and than a
 /// batch waits for a database that went silent: what is still unanswered then hangs on something dead.
@@ -109,10 +110,17 @@ pub struct Operation {
     name: &'static str,
     sender: Sender,
     first: Option<Check>,
+    is_large: bool,
     handler: AnyHandler,
 }
 
 impl Operation {
+    /// Makes its answers apart from the event loop, because they can be large.
+    #[must_use]
+    pub fn large(self) -> Self {
+        Self { is_large: true, ..self }
+    }
+
     /// Checks this before the body is read: scopes that need no more than the path. The handler checks all that is needed.
     #[must_use]
     pub fn first(self, check: Check) -> Self {
@@ -141,10 +149,10 @@ pub fn delete(operation: Operation) -> Methods {
 }
 
 fn with(filter: MethodFilter, method: &'static str, operation: Operation) -> Methods {
-    let Operation { name, sender, first, handler } = operation;
-    let serve =
-        move |State(app): State<App>, request: Request| serve(name, sender, first, Arc::clone(&handler), app, request);
-    Methods { router: axum::routing::on(filter, serve), named: vec![(method, name, sender)] }
+    let named = vec![(method, operation.name, operation.sender)];
+    let operation = Arc::new(operation);
+    let serve = move |State(app): State<App>, request: Request| serve(Arc::clone(&operation), app, request);
+    Methods { router: axum::routing::on(filter, serve), named }
 }
 
 /// A handler that looks at the method itself; it serves these operations and refuses every other method in its own way.
@@ -191,24 +199,25 @@ where
     H: Fn(App, Arc<Call>) -> F + Send + Sync + 'static,
     F: Future<Output = Result<Response, ApiError>> + Send + 'static,
 {
-    Operation { name, sender, first: None, handler: Arc::new(move |app, call| Box::pin(handler(app, call))) }
+    Operation {
+        name,
+        sender,
+        first: None,
+        is_large: false,
+        handler: Arc::new(move |app, call| Box::pin(handler(app, call))),
+    }
 }
 
-async fn serve(
-    name: &'static str,
-    sender: Sender,
-    first: Option<Check>,
-    handler: AnyHandler,
-    app: App,
-    request: Request,
-) -> Response {
+async fn serve(operation: Arc<Operation>, app: App, request: Request) -> Response {
+    let Operation { name, sender, first, is_large, ref handler } = *operation;
     let call = match Call::read(&app, name, sender, first, request).await {
         Ok(call) => Arc::new(call),
         Err(refused) => return refused,
     };
     let patience = patience(name, &app);
-    let operation = app.heavy.answer(call.body.len(), handler(Arc::clone(&app), Arc::clone(&call)));
-    let answering = tokio::time::timeout(patience, operation);
+    let size = if is_large { LARGE_MIN } else { call.body.len() };
+    let answering = app.heavy.answer(size, handler(Arc::clone(&app), Arc::clone(&call)));
+    let answering = tokio::time::timeout(patience, answering);
     let mut response = match answering.await.unwrap_or_else(|_| Err(ApiError::no_answer(name))) {
         Ok(response) => response,
         Err(error) => error.response(&call),

@@ -12,14 +12,14 @@ use crate::rig::{Raw, RawReply, Rig, Signature, call, credentials_of, definition
 
 const QUEUE: &str = "flood/queue";
 /// A claim is lost when it was not renewed for so long, which no test may see.
-const TERM: Duration = Duration::from_secs(6);
+const TERM: Duration = Duration::from_secs(10);
 /// How often each claim is renewed, if the server lets it.
 const RENEW_EVERY: Duration = Duration::from_secs(1);
 /// Claims that are renewed beside each flood.
 const CLAIMS: u16 = 20;
 /// Connections of a flood, and how long it lasts: longer than a term.
 const CONNECTIONS: usize = 16;
-const FLOOD: Duration = Duration::from_secs(8);
+const FLOOD: Duration = Duration::from_secs(12);
 /// A sender that stops in the middle is refused after 5 s at the latest; the rest is for a busy machine.
 const REFUSED_WITHIN: Duration = Duration::from_secs(10);
 const MIB: usize = 1 << 20;
@@ -28,16 +28,14 @@ const BODY_MAX: usize = 10 * MIB;
 /// The path of an operation that reads bodies of callers without credentials.
 const OPEN: &str = "/api/auth/v1/authenticate-hawk";
 
-/// Renews these claims until the flood is over; an answer other than 200 is a claim that may be lost.
-async fn renew(rig: &Rig, claims: &[Value], over: &AtomicBool) {
+/// Renews a claim until the flood is over; an answer other than 200 is a claim that may be lost.
+async fn renew(rig: &Rig, what: &str, claim: &Value, over: &AtomicBool) {
     let mut client = rig.client();
+    let path = format!("{}/reclaim", run_of(claim));
     while !over.load(Ordering::SeqCst) {
         let began = Instant::now();
-        for claim in claims {
-            let path = format!("{}/reclaim", run_of(claim));
-            let answer = call(&mut client, &credentials_of(claim), "POST", &path, None).await;
-            assert_eq!(answer.status, 200, "a renewal was lost: {}", answer.body);
-        }
+        let answer = call(&mut client, &credentials_of(claim), "POST", &path, None).await;
+        assert_eq!(answer.status, 200, "{what}: a renewal was lost after {:?}: {}", began.elapsed(), answer.body);
         tokio::time::sleep(RENEW_EVERY.saturating_sub(began.elapsed())).await;
     }
 }
@@ -107,7 +105,8 @@ async fn claims_are_renewed_beside_every_flood() {
             over.store(true, Ordering::SeqCst);
             statuses
         };
-        let (statuses, ()) = tokio::join!(flooding, renew(&rig, &claims, &over));
+        let renewing = futures_util::future::join_all(claims.iter().map(|claim| renew(&rig, what, claim, &over)));
+        let (statuses, _) = tokio::join!(flooding, renewing);
         assert!(!statuses.is_empty() && statuses.iter().all(|status| *status != 500), "{what}: {statuses:?}");
         for claim in &claims {
             let status = rig.status(claim["status"]["taskId"].as_str().unwrap().parse().unwrap()).await;
