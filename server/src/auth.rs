@@ -149,7 +149,10 @@ pub struct InsufficientScopes {
 impl InsufficientScopes {
     /// What is required, where more is than is missing.
     fn rest(&self) -> String {
-        if self.missing == self.required { String::new() } else { format!("; required {}", self.required) }
+        if self.missing == self.required {
+            return "; nothing else is required".to_owned();
+        }
+        format!("; required {}", self.required)
     }
 }
 

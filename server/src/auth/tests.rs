@@ -125,7 +125,10 @@ fn a_403_names_the_caller_what_is_missing_and_what_is_required() {
     assert_eq!(error.to_string(), "the client \"ci\" lacks the scopes for this: missing b; required all of [a:1, b]");
     // Where nothing of it is held, the expression stands there once.
     let error = principal.authorize(&Expression::any_of(["b", "c"])).unwrap_err();
-    assert_eq!(error.to_string(), "the client \"ci\" lacks the scopes for this: missing any of [b, c]");
+    assert_eq!(
+        error.to_string(),
+        "the client \"ci\" lacks the scopes for this: missing any of [b, c]; nothing else is required"
+    );
     let anonymous = Principal { client_id: None, ..principal };
     assert!(anonymous.authorize(&"b".into()).unwrap_err().to_string().starts_with("a request without credentials"));
 }
