@@ -20,6 +20,8 @@ pub enum ErrorCode {
     InsufficientScopes,
     /// There is no such thing.
     ResourceNotFound,
+    /// The path is known, but not with this method.
+    MethodNotAllowed,
     /// The state forbids it.
     RequestConflict,
     /// It was there and has expired.
@@ -43,6 +45,7 @@ impl ErrorCode {
             Self::AuthenticationFailed => 401,
             Self::InsufficientScopes => 403,
             Self::ResourceNotFound => 404,
+            Self::MethodNotAllowed => 405,
             Self::RequestConflict => 409,
             Self::ResourceExpired => 410,
             Self::InputTooLarge => 413,
@@ -62,6 +65,7 @@ impl ErrorCode {
             Self::AuthenticationFailed => "AuthenticationFailed",
             Self::InsufficientScopes => "InsufficientScopes",
             Self::ResourceNotFound => "ResourceNotFound",
+            Self::MethodNotAllowed => "MethodNotAllowed",
             Self::RequestConflict => "RequestConflict",
             Self::ResourceExpired => "ResourceExpired",
             Self::InputTooLarge => "InputTooLarge",

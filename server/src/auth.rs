@@ -32,7 +32,7 @@ use crate::store::{roles, worker_manager};
 
 use cache::Cache;
 use request::{Claim, Issuer};
-pub use request::{Now, RequestParts, TIMESTAMP_SKEW_SECONDS};
+pub use request::{Clock, Now, RequestParts, SignedPayload, TIMESTAMP_SKEW_SECONDS};
 use session::Tickets;
 pub use session::{SESSION_LIFETIME, Session};
 pub use task_credentials::{ClaimedRun, TaskCredentials};
@@ -89,11 +89,14 @@ pub enum AuthFailure {
     Mac(String),
     /// Signed too long ago, or by a clock that is wrong.
     #[error(
-        "stale timestamp: the request was signed {seconds} s from now, by the server's clock; {TIMESTAMP_SKEW_SECONDS} s are allowed"
+        "stale timestamp: by the server's clock, the request was signed {seconds} s {clock}; {TIMESTAMP_SKEW_SECONDS} s are \
+         allowed"
     )]
     Stale {
         /// How far the clocks are apart.
         seconds: u64,
+        /// Which way.
+        clock: Clock,
     },
     /// The body is not the one that was signed.
     #[error("the payload hash does not match the body and its content type")]
@@ -140,7 +143,7 @@ pub enum AuthError {
 
 /// An operation needs scopes that the caller lacks: 403. The message is fit for an API answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{caller} lacks the scopes for this: missing {missing}; required {required}")]
+#[error("{caller} lacks the scopes for this: missing {missing}{}", self.rest())]
 pub struct InsufficientScopes {
     /// Who asked.
     pub caller: String,
@@ -148,6 +151,16 @@ pub struct InsufficientScopes {
     pub missing: Expression,
     /// What the operation requires.
     pub required: Expression,
+}
+
+impl InsufficientScopes {
+    /// What is required, where more is than is missing.
+    fn rest(&self) -> String {
+        if self.missing == self.required {
+            return "; nothing else is required".to_owned();
+        }
+        format!("; required {}", self.required)
+    }
 }
 
 /// Who sent a request.

@@ -23,11 +23,13 @@ use crate::secrets::SecretKeys;
 
 mod artifacts;
 mod duration;
+mod limits;
 mod listen;
 mod usage;
 
 pub use artifacts::{ArtifactSettings, ArtifactsPlace, Provider, parse_size};
 pub use duration::parse_duration;
+pub use limits::{LimitArgs, Limits};
 use listen::parse_listen;
 pub use usage::{SettingError, Usage};
 
@@ -212,6 +214,10 @@ pub struct ServeArgs {
     #[arg(long, env = "TENURE_ARTIFACT_SIZE_MAX", default_value = "10GiB", value_name = "BYTES", value_parser = parse_size)]
     pub artifact_size_max: u64,
 
+    /// How much callers may take.
+    #[command(flatten)]
+    pub limits: LimitArgs,
+
     /// Base64 of 32 random bytes, or a comma list of them: the first signs and encrypts, all of them verify, so that a
     /// key can be changed without a break. Embedded mode makes one on the first start; an external database needs it.
     #[arg(long, env = "TENURE_SECRET_KEY", hide_env_values = true, value_name = "KEYS")]
@@ -281,6 +287,8 @@ pub struct Settings {
     pub event_retention: Duration,
     /// Where artifacts are kept, and how large they may be.
     pub artifacts: ArtifactSettings,
+    /// How much callers may take.
+    pub limits: Limits,
     /// None in embedded mode when none was given: the data directory holds it.
     pub secret_keys: Option<SecretKeys>,
     /// Where the time comes from.
@@ -360,6 +368,7 @@ impl ServeArgs {
             poll_reservation: self.poll_reservation,
             event_retention: self.event_retention,
             artifacts: self.checked_artifacts()?,
+            limits: self.limits.limits()?,
             secret_keys,
             clock: self.clock,
         })

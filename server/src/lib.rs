@@ -11,6 +11,7 @@ pub mod breakage;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod descriptors;
 pub mod domain;
 pub mod embedded;
 pub mod http;

@@ -25,8 +25,13 @@ use crate::batch::message_queue::MessageQueue;
 use crate::blobs::Blobs;
 use crate::clock::ClockSkew;
 use crate::config::{ArtifactsPlace, ClockMode, Database, SECRET_KEY_SETTING, Settings};
+use crate::descriptors;
 use crate::embedded::{self, Embedded, RootCredentials};
 use crate::http::app::{App, Parts};
+use crate::http::budget::Budget;
+use crate::http::connection::Front;
+use crate::http::files::Files;
+use crate::http::heavy::Heavy;
 use crate::http::page::Pages;
 use crate::http::poll::PollUrls;
 use crate::http::{self, connection};
@@ -71,10 +76,11 @@ struct Ready {
 /// Runs a server on this listener until `shutdown`; calls `ready` with the root URL when it can serve.
 pub async fn run(
     listener: TcpListener,
-    settings: Settings,
+    mut settings: Settings,
     shutdown: CancellationToken,
     ready: impl FnOnce(&str),
 ) -> Result<(), StartError> {
+    settings.limits.connections_max = connections_max(settings.limits.connections_max);
     let bound = listener.local_addr().map_err(StartError::Listener)?;
     let root_url = settings.root_url(bound);
     let database = open(&settings.database).await?;
@@ -143,15 +149,25 @@ async fn serve(
     }
     let (tasks, connections, stop) = (TaskTracker::new(), TaskTracker::new(), CancellationToken::new());
     let app = assemble(settings, database, keys, root_url, &tasks, &stop, &shutdown);
+    let limits = settings.limits;
+    let front = Front {
+        router: http::router(Arc::clone(&app)),
+        tasks: connections.clone(),
+        drain: shutdown,
+        heavy: app.heavy.clone(),
+        answers: Budget::new("answers", limits.answer_memory),
+        write_timeout: limits.write_timeout,
+        connections_max: limits.connections_max,
+    };
     // Before the first request, whose credentials are checked with it.
     clocks::pass(&app.passes).await?;
     workers::learn_quarantines(&app.pool, &app.passes.workers).await?;
     workers::note_held(&app.pool).await?;
     let seen = app.passes.workers.clone();
-    let router = http::router(app);
     facts::put(&database.pool, facts::ROOT_URL, root_url).await?;
+    drop(app);
     ready(root_url);
-    connection::serve(listener, router, connections.clone(), shutdown).await;
+    connection::serve(listener, front).await;
     tracing::info!("draining");
     connections.close();
     if tokio::time::timeout(DRAIN_REQUESTS, connections.wait()).await.is_err() {
@@ -172,6 +188,26 @@ async fn serve(
     }
     tracing::info!("stopped");
     Ok(())
+}
+
+/// As many connections as are wanted, or as the limit of open files allows.
+fn connections_max(wanted: usize) -> usize {
+    let limit = match descriptors::raise() {
+        Ok(limit) => limit,
+        Err(error) => {
+            tracing::warn!(%error, "the limit of open files is not known; connections may use all of them up");
+            return wanted;
+        }
+    };
+    let allowed = descriptors::connections_for(limit);
+    if allowed < wanted {
+        tracing::warn!(
+            connections = allowed,
+            value = limit,
+            "fewer connections than --connections-max are served: raise the limit of open files (ulimit -n, LimitNOFILE)"
+        );
+    }
+    wanted.min(allowed)
 }
 
 /// A database whose clock was moved by tests stays in their future.
@@ -256,6 +292,9 @@ fn assemble(
         pages: Pages::new(root_url),
         poll_urls: PollUrls::new(poll_keys, root_url, settings.message_visibility),
         references: OnceLock::new(),
+        files: Files::default(),
+        bodies: Budget::new("bodies", settings.limits.request_memory),
+        heavy: Heavy::new(),
         worker_digests: WorkerDigests::new(&keys),
         authenticator: Authenticator::new(pool.clone(), keys),
         create: Batcher::start(CreateTask, options, &bells, tasks),

@@ -95,6 +95,7 @@ fn describe() {
     describe_counter!("tenure_pass_failures_total", "Background passes that failed; each is tried again");
     describe_histogram!("http_request_duration_seconds", "How long requests took");
     describe_counter!("http_requests_total", "Requests answered, by class of status");
+    describe_counter!("tenure_limits_reached_total", "How often a limit of what callers may take was reached");
     begin_at_zero();
 }
 
@@ -122,6 +123,9 @@ fn begin_at_zero() {
         metrics::gauge!("tenure_batch_waiting", "operation" => operation).set(0.0);
         metrics::counter!("tenure_slow_lane_total", "operation" => operation).absolute(0);
         metrics::counter!("tenure_slow_lane_timeouts_total", "operation" => operation).absolute(0);
+    }
+    for limit in ["bodies", "answers", "writes", "connections", "logins"] {
+        metrics::counter!("tenure_limits_reached_total", "limit" => limit).absolute(0);
     }
     for status in ["2xx", "4xx", "5xx"] {
         metrics::counter!("http_requests_total", "status" => status).absolute(0);

@@ -56,6 +56,7 @@ pub struct Launch {
     env: Vec<(OsString, OsString)>,
     listen: Option<String>,
     user: Option<u32>,
+    open_files: Option<(u32, u32)>,
 }
 
 impl Launch {
@@ -93,10 +94,25 @@ impl Launch {
         self
     }
 
+    /// Lets the server have so many files open, sockets among them: at first, and at most.
+    #[must_use]
+    pub fn open_files(mut self, soft: u32, hard: u32) -> Self {
+        self.open_files = Some((soft, hard));
+        self
+    }
+
     /// The command that starts the server, with `data_dir` as its data directory.
     #[must_use]
     pub fn command(&self, data_dir: &Path) -> Command {
-        let mut command = Command::new(binary());
+        let mut command = match self.open_files {
+            Some((soft, hard)) => {
+                let mut shell = Command::new("sh");
+                let limits = format!("ulimit -S -n {soft} && ulimit -H -n {hard} && exec \"$0\" \"$@\"");
+                shell.arg("-c").arg(limits).arg(binary());
+                shell
+            }
+            None => Command::new(binary()),
+        };
         command
             .args(["serve", "--listen", self.listen.as_deref().unwrap_or("127.0.0.1:0"), "--data-dir"])
             .arg(data_dir)

@@ -86,6 +86,30 @@ impl<'a> RequestParts<'a> {
     }
 }
 
+/// The hash of a body that a request was signed with, for when the body is there.
+pub struct SignedPayload {
+    hash: String,
+    content_type: String,
+}
+
+impl SignedPayload {
+    /// What the request's header says; none if it was signed without its body.
+    #[must_use]
+    pub fn of(request: &RequestParts<'_>) -> Option<Self> {
+        let hash = Header::parse(request.authorization?).ok()?.hash?.to_owned();
+        Some(Self { hash, content_type: request.content_type.unwrap_or_default().to_owned() })
+    }
+
+    /// Compares it with the body.
+    ///
+    /// # Errors
+    /// If it is another body.
+    pub fn check(&self, body: &[u8]) -> Result<(), AuthFailure> {
+        let parts = RequestParts { content_type: Some(&self.content_type), body, ..RequestParts::default() };
+        if parts.has_hash(&self.hash) { Ok(()) } else { Err(AuthFailure::PayloadHash) }
+    }
+}
+
 /// The host, with the brackets of an IPv6 address, and the port if there is one.
 fn split_host(host: &str) -> (&str, Option<u16>) {
     match host.rsplit_once(':') {
@@ -342,6 +366,30 @@ fn check_lent(certificate: &Certificate, client_id: &str, issuer_scopes: &ScopeS
     }
 }
 
+/// Which way a clock is wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Clock {
+    /// It shows an earlier time than the server's.
+    Behind,
+    /// It shows a later time.
+    Ahead,
+}
+
+impl Clock {
+    fn of(signed: i64, now: i64) -> Self {
+        if signed < now { Self::Behind } else { Self::Ahead }
+    }
+}
+
+impl std::fmt::Display for Clock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Behind => "ago (the signer's clock may be behind)",
+            Self::Ahead => "in the future (the signer's clock is ahead)",
+        })
+    }
+}
+
 fn check_signature(
     proof: &Proof<'_>,
     key: &SigningKey,
@@ -355,9 +403,10 @@ fn check_signature(
     if !request.is_signed_by(header, key) {
         return Err(AuthFailure::Mac(describe(&request.signed_target())));
     }
-    let seconds = now.real_ms.div_euclid(1000).abs_diff(header.timestamp);
+    let now_seconds = now.real_ms.div_euclid(1000);
+    let seconds = now_seconds.abs_diff(header.timestamp);
     if seconds > TIMESTAMP_SKEW_SECONDS {
-        return Err(AuthFailure::Stale { seconds });
+        return Err(AuthFailure::Stale { seconds, clock: Clock::of(header.timestamp, now_seconds) });
     }
     match header.hash {
         Some(hash) if !request.body_is_elsewhere && !request.has_hash(hash) => Err(AuthFailure::PayloadHash),

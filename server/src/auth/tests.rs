@@ -126,6 +126,12 @@ fn a_403_names_the_caller_what_is_missing_and_what_is_required() {
     let principal = check(&account(&["a:*"]), &request(&sign(&permanent())), NOW).unwrap();
     let error = principal.authorize(&Expression::all_of(["a:1", "b"])).unwrap_err();
     assert_eq!(error.to_string(), "the client \"ci\" lacks the scopes for this: missing b; required all of [a:1, b]");
+    // Where nothing of it is held, the expression stands there once.
+    let error = principal.authorize(&Expression::any_of(["b", "c"])).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the client \"ci\" lacks the scopes for this: missing any of [b, c]; nothing else is required"
+    );
     let anonymous = Principal { client_id: None, ..principal };
     assert!(anonymous.authorize(&"b".into()).unwrap_err().to_string().starts_with("a request without credentials"));
 }
@@ -247,8 +253,12 @@ fn a_stale_timestamp_is_refused_by_real_time_alone() {
     assert_eq!(at(NOW_S + 900, NOW_S), Ok(()));
     assert_eq!(at(NOW_S - 900, NOW_S), Ok(()));
     assert_eq!(at(NOW_S, NOW_S + 100_000), Ok(()));
-    assert_eq!(at(NOW_S + 901, NOW_S), Err(AuthFailure::Stale { seconds: 901 }));
-    assert_eq!(at(NOW_S - 901, NOW_S), Err(AuthFailure::Stale { seconds: 901 }));
+    assert_eq!(at(NOW_S + 901, NOW_S), Err(AuthFailure::Stale { seconds: 901, clock: Clock::Behind }));
+    assert_eq!(at(NOW_S - 901, NOW_S), Err(AuthFailure::Stale { seconds: 901, clock: Clock::Ahead }));
+    let message = |signed| at(signed, NOW_S).unwrap_err().to_string();
+    let (behind, ahead) = (message(NOW_S + 3600), message(NOW_S - 3600));
+    assert!(behind.contains("was signed 3600 s ago") && behind.contains("behind"), "{behind}");
+    assert!(ahead.contains("was signed 3600 s in the future") && ahead.contains("ahead"), "{ahead}");
 }
 
 #[test]

@@ -16,7 +16,10 @@ use crate::batch::claim_line::ClaimLine;
 use crate::batch::message_queue::MessageQueue;
 use crate::blobs::Blobs;
 use crate::clock;
+use crate::http::budget::Budget;
 use crate::http::docs::References;
+use crate::http::files::Files;
+use crate::http::heavy::Heavy;
 use crate::http::page::Pages;
 use crate::http::poll::PollUrls;
 use crate::ops::create_task::CreateTask;
@@ -64,8 +67,14 @@ pub struct Parts {
     pub draining: CancellationToken,
     /// What the operator's page needs.
     pub pages: Pages,
-    /// References and schemas, made when somebody asks for the first of them.
+    /// References and schemas, made with the first of them that is asked for.
     pub references: OnceLock<References>,
+    /// Documents that are the same for all.
+    pub files: Files,
+    /// The memory of bodies that are being read.
+    pub bodies: Arc<Budget>,
+    /// Where work on large bodies is done.
+    pub heavy: Heavy,
     /// How the secrets of workers are stored.
     pub worker_digests: WorkerDigests,
     /// The passes, for the manual clock.

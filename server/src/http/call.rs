@@ -5,10 +5,9 @@ use axum::body::Body;
 use axum::extract::{OriginalUri, RawPathParams, Request};
 use axum::response::Response;
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, EXPECT, HOST};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::str::FromStr;
@@ -19,17 +18,14 @@ use tenure_api::ids::{
 };
 
 use super::app::App;
+use super::body;
+use super::budget::{Reservation, Share};
 use super::connection::Connection;
-use super::error::ApiError;
-use crate::auth::{Now, Principal, RequestParts};
+use super::error::{ApiError, REPEATED_BODY_MAX};
+use crate::auth::{Now, Principal, RequestParts, SignedPayload};
 use crate::domain::json;
 use crate::domain::scopes::Expression;
 use crate::ops::list_tasks::{Cursor, PAGE_MAX};
-
-/// The largest body.
-pub const BODY_MAX: usize = 10 << 20;
-/// A body must arrive within this time: the largest one at 0.7 Mbit/s.
-const BODY_PATIENCE: std::time::Duration = std::time::Duration::from_secs(120);
 
 /// For requests that are not signed: nothing about them depends on the time.
 const NO_TIME: Now = Now { real_ms: 0, server_ms: 0 };
@@ -47,7 +43,12 @@ pub struct Call {
     head: Parts,
     arrived: Now,
     principal: Option<Principal>,
+    /// The body's part of the budget, for as long as the call is worked on.
+    held: Option<Reservation>,
 }
+
+/// What can be refused before the body is read, because it needs no more than the path.
+pub type Check = fn(&Call) -> Result<(), ApiError>;
 
 /// Whether anybody asks who sends a request before its handler does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,8 +60,15 @@ pub enum Sender {
 }
 
 impl Call {
-    /// Reads a request and finds out who sent it. The error is the answer.
-    pub async fn read(app: &App, name: &'static str, sender: Sender, mut request: Request) -> Result<Self, Response> {
+    /// Reads a request and finds out who sent it. Who may not send it is refused before its body is read. The error is
+    /// the answer.
+    pub async fn read(
+        app: &App,
+        name: &'static str,
+        sender: Sender,
+        first: Option<Check>,
+        mut request: Request,
+    ) -> Result<Self, Response> {
         let params = match request.extract_parts::<RawPathParams>().await {
             Ok(params) => Ok(params.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()),
             Err(error) => Err(error.to_string()),
@@ -74,28 +82,72 @@ impl Call {
             head: parts,
             arrived: NO_TIME,
             principal: None,
+            held: None,
         };
-        match params {
-            Ok(params) => call.params = params,
-            Err(error) => return Err(ApiError::arguments(format!("the path cannot be read: {error}")).response(&call)),
+        let admitted = match params {
+            Ok(params) => {
+                call.params = params;
+                call.admit(app, sender, first).await
+            }
+            Err(error) => Err(ApiError::arguments(format!("the path cannot be read: {error}"))),
+        };
+        if let Err(error) = admitted {
+            call.read_what_is_repeated(app, body).await;
+            return Err(error.response(&call));
         }
-        match read_body(&call.head, body).await {
-            Ok(body) => call.body = body,
-            Err(error) => return Err(error.response(&call)),
+        match call.read_body(app, body).await {
+            Ok(()) => Ok(call),
+            Err(error) => Err(error.response(&call)),
         }
-        if sender == Sender::Anybody {
-            return Ok(call);
+    }
+
+    /// Whatever can be found out without the body.
+    async fn admit(&mut self, app: &App, sender: Sender, first: Option<Check>) -> Result<(), ApiError> {
+        if sender == Sender::Authenticated {
+            let request = self.request_without_body();
+            let now = if request.is_signed() { app.now().await? } else { NO_TIME };
+            self.principal = Some(app.authenticator.authenticate(&request, now).await?);
+            self.arrived = now;
         }
-        match authenticate(app, &call).await {
-            Ok((principal, arrived)) => (call.principal, call.arrived) = (Some(principal), arrived),
-            Err(error) => return Err(error.response(&call)),
+        first.map_or(Ok(()), |check| check(self))
+    }
+
+    /// Reads the body, and compares it with what was signed.
+    async fn read_body(&mut self, app: &App, body: Body) -> Result<(), ApiError> {
+        let share = self.share();
+        let held = body::read(&app.bodies, share, body::limit(self.name, share), &self.head.headers, body).await?;
+        (self.body, self.held) = (held.bytes, held.reservation);
+        if self.principal.is_none() {
+            return Ok(());
         }
-        Ok(call)
+        let request = self.request_parts();
+        let Some(signed) = SignedPayload::of(&request) else { return Ok(()) };
+        let body = self.body.clone();
+        Ok(app.heavy.run(body.len(), move || signed.check(&body)).await?)
+    }
+
+    /// The body of a request that is refused already, because the error repeats it; what is too large for that is let pass
+    /// by.
+    async fn read_what_is_repeated(&mut self, app: &App, body: Body) {
+        let small = body::announced_length(&self.head.headers).is_some_and(|length| length <= REPEATED_BODY_MAX);
+        if !small || self.head.headers.contains_key(EXPECT) {
+            return body::pass_over(&self.head.headers, body).await;
+        }
+        let read = body::read(&app.bodies, Share::Anonymous, REPEATED_BODY_MAX, &self.head.headers, body).await;
+        if let Ok(held) = read {
+            (self.body, self.held) = (held.bytes, held.reservation);
+        }
+    }
+
+    /// Whose part of the budgets the request takes.
+    pub fn share(&self) -> Share {
+        let known = self.principal.as_ref().is_some_and(|principal| principal.client_id.is_some());
+        if known { Share::Known } else { Share::Anonymous }
     }
 
     /// Lets the caller through if they still may, for a request that has waited: its client may be gone by now.
     pub async fn authorize_again(&self, app: &App, required: &Expression) -> Result<(), ApiError> {
-        let principal = app.authenticator.authenticate(&self.request_parts(), self.arrived).await?;
+        let principal = app.authenticator.authenticate(&self.request_without_body(), self.arrived).await?;
         Ok(principal.authorize(required)?)
     }
 
@@ -127,6 +179,11 @@ impl Call {
             body: &self.body,
             body_is_elsewhere: false,
         }
+    }
+
+    /// The same before its body is there, or after it was compared.
+    fn request_without_body(&self) -> RequestParts<'_> {
+        RequestParts { body_is_elsewhere: true, ..self.request_parts() }
     }
 
     /// Nested routers see a shortened path; what was signed is the whole one.
@@ -342,26 +399,4 @@ fn invalid<'a, T: Deserialize<'a>>(body: &'a [u8], plain: &serde_json::Error) ->
 fn is_json(headers: &HeaderMap) -> bool {
     let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     content_type.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json")
-}
-
-async fn read_body(parts: &Parts, body: Body) -> Result<Bytes, ApiError> {
-    if !parts.headers.contains_key(http::header::CONTENT_LENGTH)
-        && !parts.headers.contains_key(http::header::TRANSFER_ENCODING)
-    {
-        return Ok(Bytes::new());
-    }
-    let collected = tokio::time::timeout(BODY_PATIENCE, Limited::new(body, BODY_MAX).collect()).await;
-    match collected {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            Err(ApiError::new(ErrorCode::InputTooLarge, format!("the body is over the limit of {BODY_MAX} bytes")))
-        }
-        Ok(Err(_)) | Err(_) => Err(ApiError::new(ErrorCode::MalformedPayload, "the body did not arrive whole")),
-    }
-}
-
-async fn authenticate(app: &App, call: &Call) -> Result<(Principal, Now), ApiError> {
-    let request = call.request_parts();
-    let now = if request.is_signed() { app.now().await? } else { NO_TIME };
-    Ok((app.authenticator.authenticate(&request, now).await?, now))
 }

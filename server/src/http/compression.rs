@@ -1,34 +1,68 @@
 //! Large answers are compressed for who asks for it. What is small, and that is every answer of a hot operation, costs no
-//! more than a look at its size; streams, and answers that carry claims, go out as they are.
+//! more than a look at its size; streams, and answers that carry claims, go out as they are. What is the same for all was
+//! compressed before.
 
-use std::convert::Infallible;
-use std::future::ready;
+use std::io::Write as _;
 
 use axum::body::Body;
-use http::header::{ACCEPT_ENCODING, ACCEPT_RANGES, CONTENT_RANGE, CONTENT_TYPE, ETAG};
-use http::{HeaderValue, Request, Response};
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use http::header::{
+    ACCEPT_ENCODING, ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, VARY,
+};
+use http::{HeaderValue, Response};
 use http_body::Body as _;
-use tower::{Layer as _, ServiceExt as _, service_fn};
-use tower_http::CompressionLevel;
-use tower_http::compression::CompressionLayer;
-use tower_http::compression::predicate::Predicate;
+use http_body_util::BodyExt as _;
+
+use super::heavy::Heavy;
 
 /// A smaller body goes out as it is, in bytes: it fits into the first packets of a connection.
-const COMPRESSED_MIN: u64 = 16 << 10;
+pub const COMPRESSED_MIN: u64 = 16 << 10;
+/// In thousandths, as weights are compared.
+const WEIGHT_MAX: u32 = 1000;
 
 /// An answer with this extension is not compressed, whatever its size.
 #[derive(Clone, Copy)]
 pub struct AsItIs;
 
+/// What an answer with this extension is when it is compressed; none if that is not worth it. Its bytes belong to the
+/// server, and are not made for the answer.
+#[derive(Clone, Debug)]
+pub struct Zipped(pub Option<Bytes>);
+
 /// Compresses the answer if its reader says that it may be and it is worth it.
-pub async fn compress(accepted: Option<&HeaderValue>, response: Response<Body>) -> Response<Body> {
-    let Some(accepted) = accepted.filter(|_| is_worth_it(&response)) else { return response };
-    let mut request = Request::new(());
-    request.headers_mut().insert(ACCEPT_ENCODING, accepted.clone());
-    let mut response = Some(response);
-    let inner = service_fn(move |_| ready(Ok::<_, Infallible>(response.take().unwrap_or_default())));
-    let layer = CompressionLayer::new().quality(CompressionLevel::Fastest).compress_when(Always);
-    layer.layer(inner).oneshot(request).await.unwrap_or_default().map(Body::new)
+pub async fn compress(heavy: &Heavy, accepted: Option<&HeaderValue>, mut response: Response<Body>) -> Response<Body> {
+    if !accepted.is_some_and(accepts_gzip) || !is_worth_it(&response) {
+        return response;
+    }
+    let zipped = match response.extensions().get::<Zipped>() {
+        Some(Zipped(None)) => return response,
+        Some(Zipped(Some(zipped))) => zipped.clone(),
+        None => {
+            // It is in memory already, in one piece.
+            let plain = std::mem::take(response.body_mut()).collect().await.unwrap_or_default().to_bytes();
+            let size = plain.len();
+            Bytes::from(heavy.run(size, move || zip(&plain, Compression::fast())).await)
+        }
+    };
+    *response.body_mut() = Body::from(zipped);
+    let headers = response.headers_mut();
+    headers.remove(CONTENT_LENGTH);
+    headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    headers.append(VARY, HeaderValue::from_name(ACCEPT_ENCODING));
+    response
+}
+
+/// Compresses what is sent many times.
+pub fn zip_well(plain: &[u8]) -> Bytes {
+    Bytes::from(zip(plain, Compression::default()))
+}
+
+fn zip(plain: &[u8], level: Compression) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), level);
+    let written = encoder.write_all(plain).and_then(|()| encoder.finish());
+    written.expect("writing to memory does not fail")
 }
 
 /// Text of a known and large size. What has a tag or may be asked for in parts is a file, which keeps its bytes.
@@ -41,12 +75,66 @@ fn is_worth_it(response: &Response<Body>) -> bool {
     is_text && !is_file && size >= COMPRESSED_MIN && response.extensions().get::<AsItIs>().is_none()
 }
 
-/// What is compressed was decided before.
-#[derive(Clone, Copy)]
-struct Always;
+/// Whether a reader takes gzip, and would not rather have the answer as it is.
+fn accepts_gzip(accepted: &HeaderValue) -> bool {
+    let (mut gzip, mut any, mut plain) = (None, None, None);
+    for one in accepted.to_str().unwrap_or_default().split(',') {
+        let (name, parameters) = one.split_once(';').unwrap_or((one, ""));
+        let weight = Some(weight(parameters));
+        match name.trim().to_ascii_lowercase().as_str() {
+            "gzip" | "x-gzip" => gzip = weight,
+            "*" => any = weight,
+            "identity" => plain = weight,
+            _ => {}
+        }
+    }
+    let gzip = gzip.or(any).unwrap_or_default();
+    gzip > 0 && gzip >= plain.unwrap_or_default()
+}
 
-impl Predicate for Always {
-    fn should_compress<B: http_body::Body>(&self, _: &Response<B>) -> bool {
-        true
+/// The weight in `q=0.5`, in thousandths; one that cannot be read is none.
+fn weight(parameters: &str) -> u32 {
+    let given = parameters.split(';').filter_map(|parameter| parameter.split_once('='));
+    let given = given.map(|(name, value)| (name.trim(), value.trim())).find(|(name, _)| name.eq_ignore_ascii_case("q"));
+    let Some((_, text)) = given else { return WEIGHT_MAX };
+    let (whole, thousandths) = text.split_once('.').unwrap_or((text, ""));
+    let digits = format!("{thousandths:0<3}");
+    match (whole, digits.parse::<u32>()) {
+        ("0", Ok(thousandths)) if digits.len() == 3 => thousandths,
+        ("1", Ok(0)) => WEIGHT_MAX,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_says_whether_it_takes_gzip() {
+        for (accepted, expected) in [
+            ("gzip", true),
+            ("GZip", true),
+            ("x-gzip", true),
+            ("gzip, deflate, br", true),
+            ("br;q=1.0, gzip;q=0.001", true),
+            ("*", true),
+            ("br, *;q=0.1", true),
+            ("identity;q=0.5, gzip", true),
+            ("gzip; q=1.000", true),
+            ("", false),
+            ("br", false),
+            ("identity", false),
+            ("gzip;q=0", false),
+            ("gzip;q=0.000, *", false),
+            ("identity, gzip;q=0", false),
+            ("identity, gzip;q=0.5", false),
+            ("*;q=0", false),
+            ("gzip;q=nonsense", false),
+            ("gzip;q=0.0001", false),
+            ("gzip;q=2", false),
+        ] {
+            assert_eq!(accepts_gzip(&HeaderValue::from_static(accepted)), expected, "{accepted:?}");
+        }
     }
 }

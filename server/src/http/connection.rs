@@ -1,10 +1,8 @@
-//! Connections: accepting them, serving requests on them, knowing what has been flushed to them, and draining them.
+//! Connections: accepting them up to a limit, serving requests on them, and draining them.
 
-use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -15,108 +13,79 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
+use super::answers;
+use super::budget::Budget;
 use super::compression::compress;
+use super::error;
 use super::headers;
-use crate::batch::delivery::Delivery;
+use super::heavy::Heavy;
+pub use super::stream::Connection;
+use super::stream::Tracked;
 
 /// How long a peer may take to send the head of a request, and how long an idle connection is kept. Longer than the
 /// keep-alive of the load balancers in front, as the contract asks.
 const HEAD_PATIENCE: Duration = Duration::from_secs(95);
 /// How long accepting pauses when the process is out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How much of a request is read ahead of what is looked at, and the longest head, in bytes.
+const READ_AHEAD_MAX: usize = 128 << 10;
+/// Connections beyond the limit that are told so at once; those beyond these are closed without a word.
+pub const REFUSED_MAX: usize = 32;
+/// How long telling it may take.
+const REFUSING_MAX: Duration = Duration::from_secs(1);
 
-/// A handle to a connection.
-#[derive(Clone, Default)]
-pub struct Connection {
-    unflushed: Arc<Mutex<Vec<Delivery>>>,
-    cut: CancellationToken,
+/// What serves connections.
+pub struct Front {
+    /// Serves requests.
+    pub router: Router,
+    /// Where connections run.
+    pub tasks: TaskTracker,
+    /// Ends accepting, and each connection after the request in hand.
+    pub drain: CancellationToken,
+    /// Where large answers are compressed.
+    pub heavy: Heavy,
+    /// The memory of answers on their way.
+    pub answers: Arc<Budget>,
+    /// How long a reader may read nothing of what is being written to it.
+    pub write_timeout: Duration,
+    /// The most connections at a time.
+    pub connections_max: usize,
 }
 
-impl Connection {
-    /// These claims are delivered when what was written so far, and what follows at once, is flushed.
-    pub fn deliver_with_next_flush(&self, delivery: Delivery) {
-        self.unflushed.lock().unwrap_or_else(PoisonError::into_inner).push(delivery);
-    }
+/// The address of a request's connection: behind a proxy, the proxy's.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer(pub SocketAddr);
 
-    /// Ends the connection at once, whatever was not written yet.
-    pub fn cut(&self) {
-        self.cut.cancel();
-    }
-
-    fn take(&self) -> Vec<Delivery> {
-        std::mem::take(&mut *self.unflushed.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-/// A stream that tells its connection what was flushed. The server calls `poll_flush` only when everything that it had
-/// buffered was written.
-struct Tracked {
-    stream: TcpStream,
-    connection: Connection,
-}
-
-impl Drop for Tracked {
-    fn drop(&mut self) {
-        // What was never flushed goes back.
-        drop(self.connection.take());
-    }
-}
-
-impl AsyncRead for Tracked {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for Tracked {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
-        if let Poll::Ready(Ok(())) = flushed {
-            self.connection.take().into_iter().for_each(Delivery::delivered);
-        }
-        flushed
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
+/// Places for connections.
+struct Places {
+    served: Arc<Semaphore>,
+    refused: Arc<Semaphore>,
+    /// Whether the log has it that all are taken.
+    is_noted: AtomicBool,
 }
 
 /// Accepts connections and serves them until it is told to drain; then each ends after the request in hand.
-pub async fn serve(listener: TcpListener, router: Router, tasks: TaskTracker, drain: CancellationToken) {
+pub async fn serve(listener: TcpListener, front: Front) {
+    let places = Places {
+        served: Arc::new(Semaphore::new(front.connections_max)),
+        refused: Arc::new(Semaphore::new(REFUSED_MAX)),
+        is_noted: AtomicBool::new(false),
+    };
+    let front = Arc::new(front);
     loop {
         let accepted = tokio::select! {
-            () = drain.cancelled() => return,
+            () = front.drain.cancelled() => return,
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((stream, peer)) => {
-                // Answers are small and written whole: waiting for more to send would only delay them.
-                drop(stream.set_nodelay(true));
-                tasks.spawn(serve_one(stream, peer, router.clone(), drain.clone()));
-            }
+            Ok((stream, peer)) => admit(&front, &places, stream, peer),
             Err(error) => {
                 tracing::warn!(error = %error, "a connection could not be accepted");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -125,13 +94,48 @@ pub async fn serve(listener: TcpListener, router: Router, tasks: TaskTracker, dr
     }
 }
 
-async fn serve_one(stream: TcpStream, peer: SocketAddr, router: Router, drain: CancellationToken) {
+/// Serves a connection, or refuses it. Accepting never waits for either.
+fn admit(front: &Arc<Front>, places: &Places, stream: TcpStream, peer: SocketAddr) {
+    // Answers are small and written whole: waiting for more to send would only delay them.
+    drop(stream.set_nodelay(true));
+    if let Ok(place) = Arc::clone(&places.served).try_acquire_owned() {
+        places.is_noted.store(false, Ordering::Relaxed);
+        front.tasks.spawn(serve_one(stream, peer, Arc::clone(front), place));
+        return;
+    }
+    metrics::counter!("tenure_limits_reached_total", "limit" => "connections").increment(1);
+    if !places.is_noted.swap(true, Ordering::Relaxed) {
+        let connections = front.connections_max;
+        tracing::warn!(connections, "all connections are taken, others are refused; see --connections-max");
+    }
+    if let Ok(place) = Arc::clone(&places.refused).try_acquire_owned() {
+        front.tasks.spawn(async move {
+            let _elapsed = tokio::time::timeout(REFUSING_MAX, refuse(stream)).await;
+            drop(place);
+        });
+    }
+}
+
+/// Tells a peer that there is no place for its connection, whatever it asks.
+async fn refuse(mut stream: TcpStream) -> std::io::Result<()> {
+    stream.write_all(error::too_many_connections().as_bytes()).await?;
+    stream.shutdown().await?;
+    // A connection that is closed while something in it is unread is reset, and the answer may be lost.
+    let mut unread = [0; 4096];
+    while stream.read(&mut unread).await? > 0 {}
+    Ok(())
+}
+
+async fn serve_one(stream: TcpStream, peer: SocketAddr, front: Arc<Front>, place: OwnedSemaphorePermit) {
     let connection = Connection::default();
-    let io = TokioIo::new(Tracked { stream, connection: connection.clone() });
-    let cut = connection.cut.clone();
-    let service = service_fn(move |request| answer(request, router.clone(), connection.clone(), peer));
-    let serving =
-        http1::Builder::new().timer(TokioTimer::new()).header_read_timeout(HEAD_PATIENCE).serve_connection(io, service);
+    let io = TokioIo::new(Tracked::new(stream, connection.clone(), front.write_timeout));
+    let (cut, drain) = (connection.clone(), front.drain.clone());
+    let service = service_fn(move |request| answer(request, Arc::clone(&front), connection.clone(), peer));
+    let serving = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_PATIENCE)
+        .max_buf_size(READ_AHEAD_MAX)
+        .serve_connection(io, service);
     tokio::pin!(serving);
     let gracefully = async {
         tokio::select! {
@@ -144,16 +148,17 @@ async fn serve_one(stream: TcpStream, peer: SocketAddr, router: Router, drain: C
     };
     let result = tokio::select! {
         result = gracefully => result,
-        () = cut.cancelled() => Ok(()),
+        () = cut.is_cut() => Ok(()),
     };
     if let Err(error) = result {
         tracing::debug!(peer.address = %peer, error = %error, "a connection ended early");
     }
+    drop(place);
 }
 
 async fn answer(
     mut request: Request<Incoming>,
-    router: Router,
+    front: Arc<Front>,
     connection: Connection,
     peer: SocketAddr,
 ) -> Result<Response<Body>, std::convert::Infallible> {
@@ -163,11 +168,13 @@ async fn answer(
     let from_browser = request.headers().contains_key(http::header::ORIGIN);
     let encodings = request.headers().get(http::header::ACCEPT_ENCODING).cloned();
     let response = if method == http::Method::OPTIONS {
-        preflight(request.uri(), router).await
+        preflight(request.uri(), front.router.clone()).await
     } else {
         request.extensions_mut().insert(connection);
+        request.extensions_mut().insert(Peer(peer));
         // A router's error type is uninhabited: it always answers.
-        compress(encodings.as_ref(), router.oneshot(request).await.unwrap_or_default()).await
+        let response = front.router.clone().oneshot(request).await.unwrap_or_default();
+        answers::hold(&front.answers, compress(&front.heavy, encodings.as_ref(), response).await)
     };
     let response = headers::complete(response, &trace, from_browser || method == http::Method::OPTIONS);
     log_access(&method, &path, response.status(), started.elapsed(), peer, &trace);

@@ -2,8 +2,8 @@
 
 use axum::extract::OriginalUri;
 use axum::response::{IntoResponse, Response};
-use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
-use http::{HeaderValue, StatusCode};
+use http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{HeaderValue, Method, StatusCode, Uri};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tenure_api::dates::Timestamp;
@@ -22,7 +22,7 @@ use crate::store::failure::classify;
 /// Seconds after which a 503 may be tried again.
 const RETRY_SECONDS: &str = "1";
 /// How much of a refused body an error repeats, in bytes.
-const REPEATED_BODY_MAX: usize = 16 << 10;
+pub const REPEATED_BODY_MAX: usize = 16 << 10;
 
 /// Operations whose bodies have secrets.
 const WITH_SECRETS: [&str; 4] = ["createWorker", "updateWorker", "registerWorker", "reregisterWorker"];
@@ -92,20 +92,17 @@ impl ApiError {
         // What we cannot read, such as half a surrogate pair or a key twice, the caller may not be able to read either.
         let repeated = !secretive && call.body.len() <= REPEATED_BODY_MAX && json::check(&call.body).is_ok();
         let payload = if repeated { serde_json::from_slice(&call.body).ok() } else { None };
+        self.answer(call.name, params, payload)
+    }
+
+    fn answer(
+        self,
+        method: &str,
+        params: serde_json::Map<String, serde_json::Value>,
+        payload: Option<&RawValue>,
+    ) -> Response {
         let status = StatusCode::from_u16(self.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let time = Timestamp::new(clock::real_now());
-        let body = ErrorBody {
-            code: self.code,
-            message: format!(
-                "{}\n\n---\n\n* method:     {}\n* errorCode:  {}\n* statusCode: {}\n* time:       {time}",
-                self.message,
-                call.name,
-                self.code.as_str(),
-                self.code.status()
-            ),
-            request_info: RequestInfo { method: call.name, params, payload, time },
-        };
-        let mut response = (status, axum::Json(body)).into_response();
+        let mut response = (status, axum::Json(self.describe(method, params, payload))).into_response();
         match self.code {
             ErrorCode::AuthenticationFailed => {
                 response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("hawk"));
@@ -116,6 +113,25 @@ impl ApiError {
             _ => {}
         }
         response
+    }
+
+    fn describe<'a>(
+        &self,
+        method: &'a str,
+        params: serde_json::Map<String, serde_json::Value>,
+        payload: Option<&'a RawValue>,
+    ) -> ErrorBody<'a> {
+        let time = Timestamp::new(clock::real_now());
+        ErrorBody {
+            code: self.code,
+            message: format!(
+                "{}\n\n---\n\n* method:     {method}\n* errorCode:  {}\n* statusCode: {}\n* time:       {time}",
+                self.message,
+                self.code.as_str(),
+                self.code.status()
+            ),
+            request_info: RequestInfo { method, params, payload, time },
+        }
     }
 }
 
@@ -219,13 +235,19 @@ impl From<Unacceptable> for ApiError {
     }
 }
 
+/// How much of a path is repeated, in characters.
+const SHOWN_PATH_MAX: usize = 200;
+/// What errors call a request that no operation answers.
+const NO_OPERATION: &str = "none";
+
 /// The answer to a method that the route table does not have at this path. The router adds `Allow`.
-pub async fn no_such_method(OriginalUri(uri): OriginalUri) -> Response {
+pub async fn no_such_method(OriginalUri(uri): OriginalUri, method: Method) -> Response {
     if let Some(refused) = super::poll::refuse_unknown_path(&uri) {
         return refused;
     }
-    let json = [(CONTENT_TYPE, "application/json")];
-    (StatusCode::METHOD_NOT_ALLOWED, json, r#"{"error":"Method not allowed"}"#).into_response()
+    let path = shown(&uri);
+    let message = format!("the path {path:?} has no method {method}; the header Allow has those that it has");
+    stray(ApiError::new(ErrorCode::MethodNotAllowed, message))
 }
 
 /// The answer to a path that is not in the route table.
@@ -233,5 +255,28 @@ pub async fn no_such_route(OriginalUri(uri): OriginalUri) -> Response {
     if let Some(refused) = super::poll::refuse_unknown_path(&uri) {
         return refused;
     }
-    (StatusCode::NOT_FOUND, [(CONTENT_TYPE, "application/json")], r#"{"error":"Not found"}"#).into_response()
+    let message = format!("there is no path {:?}; /openapi.json has those that there are", shown(&uri));
+    stray(ApiError::new(ErrorCode::ResourceNotFound, message))
+}
+
+/// The beginning of a path, for a message.
+fn shown(uri: &Uri) -> String {
+    uri.path().chars().take(SHOWN_PATH_MAX).collect()
+}
+
+/// An error as the answer to a request that no operation answers.
+pub fn stray(error: ApiError) -> Response {
+    error.answer(NO_OPERATION, serde_json::Map::new(), None)
+}
+
+/// A whole answer, head and all, to a connection for which there is no place.
+pub fn too_many_connections() -> String {
+    let error = ApiError::unavailable("this server has as many connections as it takes; try again");
+    let body = error.describe(NO_OPERATION, serde_json::Map::new(), None);
+    let json = serde_json::to_string(&body).expect("an error is made of texts");
+    format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
+         retry-after: {RETRY_SECONDS}\r\nconnection: close\r\n\r\n{json}",
+        json.len()
+    )
 }

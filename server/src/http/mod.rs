@@ -1,18 +1,24 @@
 //! The HTTP face: the route table, which is the API's table of contents, and what every request has in common.
 
+mod answers;
 pub mod api;
 pub mod app;
 pub mod blobs;
+mod body;
+pub mod budget;
 pub mod call;
 pub mod compression;
 pub mod connection;
 pub mod delivery;
 pub mod docs;
 pub mod error;
+pub mod files;
 mod headers;
+pub mod heavy;
 pub mod page;
 pub mod poll;
 pub mod routes;
+mod stream;
 
 use axum::Router;
 use axum::routing::MethodFilter;
@@ -70,21 +76,21 @@ fn queue_api() -> Routes {
     let claim_work = || post(on("claimWork", claim_work::claim_work));
     let pending = || get(on("pendingTasks", counts::pending_tasks));
     let pending_list =
-        || get(on("listPendingTasks", queue_views::unless_queue("pending", queue_lists::list_pending_tasks)));
+        || get(on("listPendingTasks", queue_views::unless_queue("pending", queue_lists::list_pending_tasks)).large());
     let claimed_list =
-        || get(on("listClaimedTasks", queue_views::unless_queue("claimed", queue_lists::list_claimed_tasks)));
+        || get(on("listClaimedTasks", queue_views::unless_queue("claimed", queue_lists::list_claimed_tasks)).large());
     let counts = || get(on("taskQueueCounts", queue_views::unless_queue("counts", counts::task_queue_counts)));
     Routes::new()
         .merge(health_routes())
         .route("/task/{taskId}", task())
         .route("/task/{taskId}/status", get(on("status", status::status)))
-        .route("/task/{taskId}/dependents", get(on("listDependentTasks", task_lists::list_dependent_tasks)))
+        .route("/task/{taskId}/dependents", get(on("listDependentTasks", task_lists::list_dependent_tasks).large()))
         .route("/task/{taskId}/schedule", post(on("scheduleTask", change_task::schedule_task)))
         .route("/task/{taskId}/rerun", post(on("rerunTask", change_task::rerun_task)))
         .route("/task/{taskId}/cancel", post(on("cancelTask", change_task::cancel_task)))
         .route("/task/{taskId}/priority", post(on("changeTaskPriority", change_priority::change_task_priority)))
         .route("/task-group/{taskGroupId}", get(on("getTaskGroup", task_group::get_task_group)))
-        .route("/task-group/{taskGroupId}/list", get(on("listTaskGroup", task_lists::list_task_group)))
+        .route("/task-group/{taskGroupId}/list", get(on("listTaskGroup", task_lists::list_task_group).large()))
         .route("/task-group/{taskGroupId}/seal", post(on("sealTaskGroup", task_group::seal_task_group)))
         .route("/task-group/{taskGroupId}/cancel", post(on("cancelTaskGroup", task_group::cancel_task_group)))
         .route(
@@ -94,17 +100,26 @@ fn queue_api() -> Routes {
         .route("/claim-work/{taskQueueId}", claim_work())
         .route("/claim-work/{provisionerId}/{workerType}", claim_work())
         .route("/task/{taskId}/runs/{runId}/claim", post(on("claimTask", claim_task::claim_task)))
-        .route("/task/{taskId}/runs/{runId}/reclaim", post(on("reclaimTask", reclaim::reclaim_task)))
-        .route("/task/{taskId}/runs/{runId}/completed", post(on("reportCompleted", report::completed)))
-        .route("/task/{taskId}/runs/{runId}/failed", post(on("reportFailed", report::failed)))
-        .route("/task/{taskId}/runs/{runId}/exception", post(on("reportException", report::exception)))
+        .route(
+            "/task/{taskId}/runs/{runId}/reclaim",
+            post(on("reclaimTask", reclaim::reclaim_task).first(reclaim::authorize)),
+        )
+        .route(
+            "/task/{taskId}/runs/{runId}/completed",
+            post(on("reportCompleted", report::completed).first(report::authorize)),
+        )
+        .route("/task/{taskId}/runs/{runId}/failed", post(on("reportFailed", report::failed).first(report::authorize)))
+        .route(
+            "/task/{taskId}/runs/{runId}/exception",
+            post(on("reportException", report::exception).first(report::authorize)),
+        )
         .route("/poll-task-url/{provisionerId}/{workerType}", get(on("pollTaskUrls", poll_task_urls::poll_task_urls)))
         .route("/pending/{taskQueueId}", pending())
         .route("/pending/{provisionerId}/{workerType}", pending())
         .route("/task-queues/counts", post(on("taskQueueCountsBatch", counts::task_queue_counts_batch)))
         .route("/task-queues/{taskQueueId}/counts", counts())
         .route("/task-queues/{provisionerId}/{workerType}/counts", counts())
-        .route("/tasks", post(on("tasks", task_batches::tasks)))
+        .route("/tasks", post(on("tasks", task_batches::tasks).large()))
         .route("/tasks/status", post(on("statuses", task_batches::statuses)))
         .route("/task-queues/{taskQueueId}/pending", pending_list())
         .route("/task-queues/{provisionerId}/{workerType}/pending", pending_list())
@@ -119,7 +134,8 @@ fn queue_api() -> Routes {
 fn views() -> Routes {
     let task_queue = || get(on("getTaskQueue", queue_views::get_task_queue));
     let worker =
-        get(on("getWorker", workers::get_worker)).merge(put(on("quarantineWorker", workers::quarantine_worker)));
+        get(on("getWorker", workers::get_worker))
+            .merge(put(on("quarantineWorker", workers::quarantine_worker).first(workers::may_quarantine)));
     Routes::new()
         .route("/task-queues", get(on("listTaskQueues", queue_views::list_task_queues)))
         .route("/task-queues/{taskQueueId}", task_queue())
@@ -139,15 +155,15 @@ fn views() -> Routes {
         // One segment less than the line above, so that a worker group called `workers` is no riddle.
         .route(
             "/provisioners/{provisionerId}/worker-types/{workerType}/{workerGroup}/{workerId}",
-            put(on("declareWorker", workers::declare_worker)),
+            put(on("declareWorker", workers::declare_worker).first(workers::may_declare)),
         )
 }
 
 /// Artifacts. A name may have any number of slashes in it, escaped or not.
 fn artifact_routes() -> Routes {
     let run_artifact = get(on("getArtifact", artifacts::get_artifact))
-        .merge(post(on("createArtifact", create_artifact::create_artifact)))
-        .merge(put(on("finishArtifact", create_artifact::finish_artifact)));
+        .merge(post(on("createArtifact", create_artifact::create_artifact).first(create_artifact::authorize)))
+        .merge(put(on("finishArtifact", create_artifact::finish_artifact).first(create_artifact::authorize)));
     Routes::new()
         .route("/task/{taskId}/runs/{runId}/artifacts", get(on("listArtifacts", artifact_lists::list_artifacts)))
         .route("/task/{taskId}/runs/{runId}/artifacts/{*name}", run_artifact)
@@ -180,7 +196,10 @@ fn object_api() -> Routes {
         .merge(health_routes())
         .route("/upload/{*name}", put(on("createUpload", objects::create_upload)))
         .route("/finish-upload/{*name}", post(on("finishUpload", objects::finish_upload)))
-        .route("/start-download/{*name}", put(on("startDownload", objects::start_download)))
+        .route(
+            "/start-download/{*name}",
+            put(on("startDownload", objects::start_download).first(objects::may_download)),
+        )
         .route("/metadata/{*name}", get(on("object", objects::object)))
         .route("/download/{*name}", get(on("download", objects::download)))
 }
@@ -207,7 +226,7 @@ fn auth_api() -> Routes {
         .route("/roleids", get(on("listRoleIds", roles::list_role_ids)))
         .route("/roleids/", get(on("listRoleIds", roles::list_role_ids)))
         .route("/roles/{roleId}", role())
-        .route("/scopes/expand", post(on("expandScopes", scopes::expand_scopes)))
+        .route("/scopes/expand", post(on("expandScopes", scopes::expand_scopes).first(scopes::may_expand)))
         .route("/scopes/current", get(on("currentScopes", scopes::current_scopes)))
         .route("/authenticate-hawk", post(open("authenticateHawk", scopes::authenticate_hawk)))
         .route("/test-authenticate", post(open("testAuthenticate", scopes::test_authenticate)))
@@ -218,7 +237,7 @@ fn auth_api() -> Routes {
 fn client() -> Methods {
     get(on("client", clients::client))
         .merge(put(on("createClient", clients::create_client)))
-        .merge(post(on("updateClient", clients::update_client)))
+        .merge(post(on("updateClient", clients::update_client).first(clients::may_update)))
         .merge(delete(on("deleteClient", clients::delete_client)))
 }
 
@@ -232,7 +251,7 @@ fn role() -> Methods {
 /// What Tenure has beyond it.
 fn own_api() -> Routes {
     Routes::new()
-        .route("/events", get(on("listEvents", events::list_events)))
+        .route("/events", get(on("listEvents", events::list_events).large()))
         .route("/events/stream", get(on("streamEvents", event_stream::stream_events)))
         .route("/tasks", post(on("createTasks", submit::create_tasks)))
         .route("/tasks/{taskId}/wait", get(on("waitForTask", wait::wait_for_task)))
@@ -240,7 +259,7 @@ fn own_api() -> Routes {
         .route("/workers/{taskQueueId}/{workerGroup}/{workerId}/removed", removed())
         .route("/workers/{provisionerId}/{workerType}/{workerGroup}/{workerId}/removed", removed())
         .route("/clock", get(on("getClock", clock::get_clock)))
-        .route("/clock/advance", post(on("advanceClock", clock::advance_clock)))
+        .route("/clock/advance", post(on("advanceClock", clock::advance_clock).first(clock::authorize)))
 }
 
 fn removed() -> Methods {
@@ -275,8 +294,8 @@ fn purge_cache_api() -> Routes {
 
 fn worker() -> Methods {
     get(on("worker", worker_manager::worker))
-        .merge(put(on("createWorker", worker_manager::create_worker)))
-        .merge(post(on("updateWorker", worker_manager::update_worker)))
+        .merge(put(on("createWorker", worker_manager::create_worker).first(worker_manager::may_create)))
+        .merge(post(on("updateWorker", worker_manager::update_worker).first(worker_manager::may_update)))
         .merge(delete(on("removeWorker", worker_manager::remove_worker)))
 }
 

@@ -12,9 +12,12 @@ use axum::handler::Handler;
 use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter};
 
+use super::answers::ForKnown;
 use super::app::App;
-use super::call::{Call, Sender};
+use super::budget::Share;
+use super::call::{Call, Check, Sender};
 use super::error::ApiError;
+use super::heavy::LARGE_MIN;
 
 /// How long an answer may take, apart from a claimWork's waiting for work. Longer than a statement may take and than a
 /// batch waits for a database that went silent: what is still unanswered then hangs on something dead.
@@ -106,7 +109,23 @@ impl Methods {
 pub struct Operation {
     name: &'static str,
     sender: Sender,
-    serve: Box<dyn FnOnce(MethodFilter) -> MethodRouter<App>>,
+    first: Option<Check>,
+    is_large: bool,
+    handler: AnyHandler,
+}
+
+impl Operation {
+    /// Makes its answers apart from the event loop, because they can be large.
+    #[must_use]
+    pub fn large(self) -> Self {
+        Self { is_large: true, ..self }
+    }
+
+    /// Checks this before the body is read: scopes that need no more than the path. The handler checks all that is needed.
+    #[must_use]
+    pub fn first(self, check: Check) -> Self {
+        Self { first: Some(check), ..self }
+    }
 }
 
 /// Serves the operation for GET, and for HEAD.
@@ -130,7 +149,10 @@ pub fn delete(operation: Operation) -> Methods {
 }
 
 fn with(filter: MethodFilter, method: &'static str, operation: Operation) -> Methods {
-    Methods { router: (operation.serve)(filter), named: vec![(method, operation.name, operation.sender)] }
+    let named = vec![(method, operation.name, operation.sender)];
+    let operation = Arc::new(operation);
+    let serve = move |State(app): State<App>, request: Request| serve(Arc::clone(&operation), app, request);
+    Methods { router: axum::routing::on(filter, serve), named }
 }
 
 /// A handler that looks at the method itself; it serves these operations and refuses every other method in its own way.
@@ -177,25 +199,33 @@ where
     H: Fn(App, Arc<Call>) -> F + Send + Sync + 'static,
     F: Future<Output = Result<Response, ApiError>> + Send + 'static,
 {
-    operation(name, sender, Arc::new(move |app, call| Box::pin(handler(app, call))))
+    Operation {
+        name,
+        sender,
+        first: None,
+        is_large: false,
+        handler: Arc::new(move |app, call| Box::pin(handler(app, call))),
+    }
 }
 
-fn operation(name: &'static str, sender: Sender, handler: AnyHandler) -> Operation {
-    let serve = move |State(app): State<App>, request: Request| serve(name, sender, Arc::clone(&handler), app, request);
-    Operation { name, sender, serve: Box::new(move |filter| axum::routing::on(filter, serve)) }
-}
-
-async fn serve(name: &'static str, sender: Sender, handler: AnyHandler, app: App, request: Request) -> Response {
-    let call = match Call::read(&app, name, sender, request).await {
+async fn serve(operation: Arc<Operation>, app: App, request: Request) -> Response {
+    let Operation { name, sender, first, is_large, ref handler } = *operation;
+    let call = match Call::read(&app, name, sender, first, request).await {
         Ok(call) => Arc::new(call),
         Err(refused) => return refused,
     };
     let patience = patience(name, &app);
-    let answering = tokio::time::timeout(patience, handler(app, Arc::clone(&call)));
-    match answering.await.unwrap_or_else(|_| Err(ApiError::no_answer(name))) {
+    let size = if is_large { LARGE_MIN } else { call.body.len() };
+    let answering = app.heavy.answer(size, handler(Arc::clone(&app), Arc::clone(&call)));
+    let answering = tokio::time::timeout(patience, answering);
+    let mut response = match answering.await.unwrap_or_else(|_| Err(ApiError::no_answer(name))) {
         Ok(response) => response,
         Err(error) => error.response(&call),
+    };
+    if call.share() == Share::Known {
+        response.extensions_mut().insert(ForKnown);
     }
+    response
 }
 
 /// How long a request may take. Moving the clock runs all that then falls due, however much that is.

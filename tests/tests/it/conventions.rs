@@ -46,7 +46,7 @@ async fn large_answers_are_compressed_for_who_asks_and_nothing_else_is() {
     let zipped = get(large, Some(GZIP)).await;
     assert!(is_zipped(&zipped) && zipped.body.len() < plain.body.len() / 2, "{}", zipped.body.len());
     assert_eq!(zipped.header("vary"), Some("accept-encoding"));
-    assert_eq!(zipped.header("content-length"), None);
+    assert_eq!(zipped.header("content-length"), Some(&*zipped.body.len().to_string()));
     assert!(unzip(&zipped.body) == plain.body);
     assert!(!is_zipped(&get(large, Some("identity, gzip;q=0")).await), "it was told not to");
     assert!(!is_zipped(&get(large, Some("br")).await));
@@ -70,6 +70,27 @@ async fn large_answers_are_compressed_for_who_asks_and_nothing_else_is() {
     assert!(!is_zipped(&claimed) && claimed.body.len() > 100_000);
     assert_eq!(claimed.json()["tasks"][0]["status"]["taskId"], json!(task));
     assert_eq!(rig.status(task).await["runs"].as_array().unwrap().len(), 1, "not handed back");
+    rig.server.stop().await;
+}
+
+/// What is the same for all is made once: a caller cannot make the server work on it again and again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn documents_stay_the_same_and_come_compressed_or_plain() {
+    let rig = Rig::start().await;
+    for target in ["/openapi.json", "/docs/swagger-ui-bundle.js", "/docs/", "/references/queue/v1/api.json"] {
+        let plain = rig.send(&Raw::new("GET", target)).await;
+        let again = rig.send(&Raw::new("GET", target)).await;
+        let zipped = rig.send(&Raw::new("GET", target).header("Accept-Encoding", GZIP)).await;
+        assert_eq!((plain.status, again.status, zipped.status), (200, 200, 200), "{target}");
+        assert!(plain.body == again.body, "{target} is made anew for each caller");
+        let large = plain.body.len() >= 16 << 10;
+        assert_eq!(is_zipped(&zipped), large, "{target}");
+        assert!(if large { unzip(&zipped.body) == plain.body } else { zipped.body == plain.body }, "{target}");
+        assert_eq!(zipped.header("content-length"), Some(&*zipped.body.len().to_string()), "{target}");
+        assert_eq!(zipped.header("content-type"), plain.header("content-type"), "{target}");
+    }
+    let missing = rig.send(&Raw::new("GET", "/docs/nothing.js")).await;
+    missing.refused(404, "ResourceNotFound");
     rig.server.stop().await;
 }
 

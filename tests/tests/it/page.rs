@@ -219,6 +219,40 @@ async fn an_unknown_client_and_a_wrong_token_get_the_same_answer_after_a_delay()
     rig.server.stop().await;
 }
 
+/// From the same address, as behind a proxy, and for the same client.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wrong_logins_in_any_number_never_keep_out_who_has_the_right_token() {
+    let rig = Rig::start().await;
+    let over = std::sync::atomic::AtomicBool::new(false);
+    let guess = async |client: &'static str| {
+        let mut statuses = Vec::new();
+        while !over.load(std::sync::atomic::Ordering::SeqCst) {
+            let reply = rig.send(&login(&rig, client, "wrong")).await;
+            assert_eq!(reply.header("set-cookie"), None);
+            statuses.push((reply.status, reply.header("retry-after").is_some()));
+        }
+        statuses
+    };
+    let guessing = futures_util::future::join_all((0..48).map(|n| guess(if n % 2 == 0 { "root" } else { "other" })));
+    let right = async {
+        let ours = login(&rig, "root", rig.root.access_token.expose());
+        let until = Instant::now() + Duration::from_secs(3);
+        let mut statuses = Vec::new();
+        while Instant::now() < until {
+            statuses.push(rig.send(&ours).await.status);
+        }
+        over.store(true, std::sync::atomic::Ordering::SeqCst);
+        statuses
+    };
+    let (guesses, right) = tokio::join!(guessing, right);
+    assert!(right.iter().all(|status| *status == 303), "{right:?}");
+    let guesses = guesses.concat();
+    // Whoever goes on guessing is told so.
+    assert!(guesses.contains(&(401, false)) && guesses.contains(&(429, true)), "{guesses:?}");
+    assert!(guesses.iter().all(|guess| [(401, false), (429, true)].contains(guess)), "{guesses:?}");
+    rig.server.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_form_from_another_site_changes_nothing() {
     let rig = Rig::start().await;

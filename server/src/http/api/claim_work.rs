@@ -8,13 +8,14 @@ use tenure_api::bodies::{CLAIM_TASKS, ClaimWorkRequest};
 use tenure_api::errors::ErrorCode;
 
 use super::claim_json;
-use crate::batch::claim_line::Request;
+use crate::batch::claim_line::{Answer, Request};
 use crate::domain::scopes::Expression;
 use crate::domain::worker::WorkerKey;
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::delivery::carry;
 use crate::http::error::ApiError;
+use crate::ops::claim_work::Granted;
 
 /// A client that was deleted while it waited this long or longer gets nothing.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(100);
@@ -45,7 +46,14 @@ pub async fn claim_work(app: App, call: Arc<Call>) -> Result<Response, ApiError>
     if !answer.claims.is_empty() && asked.elapsed() >= LOOK_AGAIN_AFTER {
         call.authorize_again(&app, &required).await?;
     }
-    let claims: Vec<String> =
-        answer.claims.iter().map(|granted| claim_json(&app, granted)).collect::<Result<_, _>>()?;
-    Ok(carry(format!("{{\"tasks\":[{}]}}", claims.join(",")), answer.delivery, call.connection.clone()))
+    let size = answer.claims.iter().filter_map(|granted| granted.definition.as_ref()).map(String::len).sum();
+    let (heavy, connection) = (app.heavy.clone(), call.connection.clone());
+    let Answer { claims, delivery } = answer;
+    let json = heavy.run(size, move || claims_json(&app, &claims)).await?;
+    Ok(carry(json, delivery, connection))
+}
+
+fn claims_json(app: &App, claims: &[Granted]) -> Result<String, ApiError> {
+    let claims: Vec<String> = claims.iter().map(|granted| claim_json(app, granted)).collect::<Result<_, _>>()?;
+    Ok(format!("{{\"tasks\":[{}]}}", claims.join(",")))
 }

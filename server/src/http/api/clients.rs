@@ -101,6 +101,13 @@ pub async fn update_client(app: App, call: Arc<Call>) -> Result<Response, ApiErr
     answer(&app, id, changed, None).await
 }
 
+/// What updateClient requires, whatever it changes.
+pub fn may_update(call: &Call) -> Result<(), ApiError> {
+    let id = client_id(call)?;
+    call.no_query()?;
+    call.authorize(&Expression::from(format!("auth:update-client:{id}")))
+}
+
 /// `POST /clients/:clientId/reset`
 pub async fn reset_access_token(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let id = client_id(&call)?;

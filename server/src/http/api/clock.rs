@@ -44,15 +44,20 @@ pub(in crate::http) struct Now {
 
 /// `GET /api/tenure/v1/clock`
 pub async fn get_clock(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
-    call.authorize(&Expression::from("tenure:clock"))?;
+    authorize(&call)?;
     call.no_query()?;
     let mut conn = app.pool.acquire().await?;
     ok(&Now { now: clock::get_now(&mut conn).await?.into() })
 }
 
+/// What both of them require.
+pub fn authorize(call: &Call) -> Result<(), ApiError> {
+    call.authorize(&Expression::from("tenure:clock"))
+}
+
 /// `POST /api/tenure/v1/clock/advance`: answers after every pass that then fell due has run.
 pub async fn advance_clock(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
-    call.authorize(&Expression::from("tenure:clock"))?;
+    authorize(&call)?;
     call.no_query()?;
     if !app.manual_clock {
         return Err(ApiError::new(

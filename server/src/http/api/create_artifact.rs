@@ -62,6 +62,14 @@ fn body(call: &Call) -> Result<CreateArtifactRequest, ApiError> {
     })
 }
 
+/// What both of them require.
+pub fn authorize(call: &Call) -> Result<(), ApiError> {
+    let place = Place { task: call.task_id()?, run: call.run_id()? };
+    call.artifact_name()?;
+    call.no_query()?;
+    call.authorize(&scopes(place))
+}
+
 fn scopes(place: Place) -> Expression {
     Expression::from(format!("queue:create-artifact:{}/{}", place.task, place.run))
 }

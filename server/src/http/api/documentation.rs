@@ -4,24 +4,27 @@ use std::sync::{Arc, LazyLock};
 
 use axum::response::{IntoResponse, Response};
 use chrono::DateTime;
-use http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, LOCATION};
+use http::header::{CONTENT_SECURITY_POLICY, LOCATION};
 use http::{HeaderValue, StatusCode};
 use tenure_api::errors::ErrorCode;
 use tenure_api::ids::TaskId;
 use utoipa_swagger_ui::{Config, serve};
 use uuid::Uuid;
 
-use super::ok;
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::docs::{Sample, document};
 use crate::http::error::ApiError;
+use crate::http::files::{File, Files, Life};
 
 /// What the interface's pages may do: run and show what came with them, and call this server. Styles are set in attributes.
 const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 );
+
+/// How long the document stays as it is. Its dates are good for longer, and making it takes a processor for a while.
+const DOCUMENT_LIFE_MS: i64 = 60_000;
 
 /// Relative, so that it works below any root URL. Access tokens are not kept by the browser.
 static SETTINGS: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
@@ -39,8 +42,18 @@ static SETTINGS: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
 /// `GET /openapi.json`: with examples that work today.
 pub async fn openapi(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.no_query()?;
-    let now = DateTime::from_timestamp_millis(app.now().await?.server_ms).unwrap_or_default();
-    ok(&document(&Sample { now, task: TaskId::from_random(Uuid::new_v4().into_bytes()) }))
+    let now_ms = app.now().await?.server_ms;
+    let make = move || {
+        let now = DateTime::from_timestamp_millis(now_ms).unwrap_or_default();
+        let task = TaskId::from_random(Uuid::new_v4().into_bytes());
+        let text = serde_json::to_string(&document(&Sample { now, task })).map_err(|error| error.to_string())?;
+        Ok(Some(File::new("application/json", text)))
+    };
+    let life = Life::Milliseconds { life: DOCUMENT_LIFE_MS, now: now_ms };
+    match Files::get(&app, "/openapi.json".to_owned(), life, make).await? {
+        Some(file) => Ok(file.response()),
+        None => Err(ApiError::internal("the document was not made")),
+    }
 }
 
 /// `GET /docs`: the interface's files are found relative to `/docs/`.
@@ -49,12 +62,15 @@ pub async fn docs(_: App, _: Arc<Call>) -> Result<Response, ApiError> {
 }
 
 /// `GET /docs/:file`
-pub async fn docs_file(_: App, call: Arc<Call>) -> Result<Response, ApiError> {
-    let name = call.params.first().map_or("", |(_, name)| name.as_str());
-    let file = serve(name, Arc::clone(&SETTINGS)).map_err(|error| ApiError::internal(&error.to_string()))?;
-    let Some(file) = file else {
+pub async fn docs_file(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    let name = call.params.first().map_or("", |(_, name)| name.as_str()).to_owned();
+    let wanted = name.clone();
+    let make = move || {
+        let file = serve(&wanted, Arc::clone(&SETTINGS)).map_err(|error| error.to_string())?;
+        Ok(file.map(|file| File::new(&file.content_type, file.bytes.into_owned())))
+    };
+    let Some(file) = Files::get(&app, format!("/docs/{name}"), Life::Forever, make).await? else {
         return Err(ApiError::new(ErrorCode::ResourceNotFound, format!("the documentation has no file {name:?}")));
     };
-    let headers = [(CONTENT_TYPE, file.content_type)];
-    Ok(([(CONTENT_SECURITY_POLICY, POLICY)], headers, file.bytes.into_owned()).into_response())
+    Ok(([(CONTENT_SECURITY_POLICY, POLICY)], file.response()).into_response())
 }

@@ -126,6 +126,13 @@ pub async fn download(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     see_other(&url, &ObjectRedirect { url: &url })
 }
 
+/// What reading an object requires.
+pub fn may_download(call: &Call) -> Result<(), ApiError> {
+    let name = call.object_name()?;
+    call.no_query()?;
+    call.authorize(&Expression::from(format!("object:download:{name}")))
+}
+
 async fn read(app: &App, call: &Call) -> Result<Readable, ApiError> {
     let name = call.object_name()?;
     call.authorize(&Expression::from(format!("object:download:{name}")))?;

@@ -13,9 +13,14 @@ use crate::ops::reclaim::Request;
 
 /// `POST /task/:taskId/runs/:runId/reclaim`
 pub async fn reclaim_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
-    call.authorize(&Expression::from(format!("queue:reclaim-task:{}", call.run_text())))?;
+    authorize(&call)?;
     let (task, run) = (call.task_id()?, call.run_id()?);
     call.no_query()?;
     let granted = app.reclaim.submit(Request { task, run }).await?;
     Ok(raw(claim_json(&app, &granted)?))
+}
+
+/// What it requires.
+pub fn authorize(call: &Call) -> Result<(), ApiError> {
+    call.authorize(&Expression::from(format!("queue:reclaim-task:{}", call.run_text())))
 }

@@ -55,7 +55,8 @@ pub async fn exception(app: App, call: Arc<Call>) -> Result<Response, ApiError> 
     report(app, call, Report::Exception(body.reason)).await
 }
 
-fn authorize(call: &Call) -> Result<(), ApiError> {
+/// What each of them requires.
+pub fn authorize(call: &Call) -> Result<(), ApiError> {
     call.authorize(&Expression::from(format!("queue:resolve-task:{}", call.run_text())))
 }
 

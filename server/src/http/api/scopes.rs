@@ -27,13 +27,18 @@ const TESTER_REQUIRED: &str = "test:authenticate-get";
 
 /// `POST /scopes/expand`
 pub async fn expand_scopes(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
-    call.authorize(&Expression::from("auth:expand-scopes"))?;
+    may_expand(&call)?;
     call.no_query()?;
     let Scopes { scopes } = call.json()?;
     check_scopes(&scopes).map_err(ApiError::body)?;
     let expanded = app.authenticator.roles().await?.resolve(scopes);
     let expanded = expanded.map_err(|error| ApiError::new(ErrorCode::InputError, error.to_string()))?;
     ok(&Scopes { scopes: expanded.iter().map(str::to_owned).collect() })
+}
+
+/// What expandScopes requires.
+pub fn may_expand(call: &Call) -> Result<(), ApiError> {
+    call.authorize(&Expression::from("auth:expand-scopes"))
 }
 
 /// `GET /scopes/current`

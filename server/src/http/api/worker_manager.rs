@@ -142,6 +142,16 @@ fn wrong(name: &str, error: &dyn std::fmt::Display) -> ApiError {
     ApiError::arguments(format!("the path parameter `{name}`: {error}"))
 }
 
+/// What createWorker requires.
+pub fn may_create(call: &Call) -> Result<(), ApiError> {
+    named(call, "create-worker").map(drop)
+}
+
+/// What updateWorker requires.
+pub fn may_update(call: &Call) -> Result<(), ApiError> {
+    named(call, "update-worker").map(drop)
+}
+
 fn needed(action: &str, name: &WorkerName) -> Expression {
     Expression::from(format!("worker-manager:{action}:{name}"))
 }

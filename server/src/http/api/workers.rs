@@ -199,9 +199,8 @@ pub async fn get_worker(app: App, call: Arc<Call>) -> Result<Response, ApiError>
 
 /// `PUT /provisioners/:provisionerId/worker-types/:workerType/workers/:workerGroup/:workerId`
 pub async fn quarantine_worker(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    may_quarantine(&call)?;
     let name = name(&call)?;
-    call.no_query()?;
-    call.authorize(&scope("quarantine-worker", &name, ""))?;
     let QuarantineWorkerRequest { quarantine_until, quarantine_info } = call.json()?;
     let info = quarantine_info.as_deref();
     if let Some(wrong) = check_info(info) {
@@ -216,13 +215,25 @@ pub async fn quarantine_worker(app: App, call: Arc<Call>) -> Result<Response, Ap
 /// `PUT /provisioners/:provisionerId/worker-types/:workerType/:workerGroup/:workerId`. Not to be confused with the path of
 /// quarantineWorker, which has one segment more, even if the worker's group is called `workers`.
 pub async fn declare_worker(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    may_declare(&call)?;
     let name = name(&call)?;
-    call.no_query()?;
-    // There is one property, and it is always set.
-    call.authorize(&scope("declare-worker", &name, "#expires"))?;
     let DeclareWorkerRequest { expires } = call.json()?;
     let known = ops::declare(&app.pool, &app.passes.workers, &app.queues, &name, expires.time()).await?;
     ok(&WorkerBody::from(known))
+}
+
+/// What quarantineWorker requires.
+pub fn may_quarantine(call: &Call) -> Result<(), ApiError> {
+    let name = name(call)?;
+    call.no_query()?;
+    call.authorize(&scope("quarantine-worker", &name, ""))
+}
+
+/// What declareWorker requires: there is one property, and it is set either way.
+pub fn may_declare(call: &Call) -> Result<(), ApiError> {
+    let name = name(call)?;
+    call.no_query()?;
+    call.authorize(&scope("declare-worker", &name, "#expires"))
 }
 
 fn name(call: &Call) -> Result<Name, ApiError> {

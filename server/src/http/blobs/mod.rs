@@ -22,6 +22,7 @@ use tenure_api::blob_url::Access;
 use self::error::Refused;
 pub use self::error::{BlobErrorBody, Code};
 use super::app::App;
+use super::body::pass_over;
 use crate::blobs::{BlobName, StoredBlob};
 use crate::ops::objects::hex;
 
@@ -64,7 +65,7 @@ pub async fn serve(State(app): State<App>, request: Request) -> Response {
         Ok(name) if operation == "put" => put::put(&app, name, &parts, body).await,
         Ok(name) => get::get(&app, &name, &parts, way).await,
         Err(refused) => {
-            put::pass_over(&parts, body).await;
+            pass_over(&parts.headers, body).await;
             Err(refused)
         }
     };

@@ -1,11 +1,8 @@
 //! Uploads.
 
-use std::time::Duration;
-
-use axum::body::{Body, BodyDataStream};
+use axum::body::Body;
 use axum::response::{IntoResponse, Response};
-use futures_util::StreamExt as _;
-use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG, EXPECT};
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -13,13 +10,10 @@ use super::error::{Code, Refused};
 use super::tag_of;
 use crate::blobs::{BlobError, BlobName, NewBytes};
 use crate::http::app::App;
+use crate::http::body::{discard, pass_over};
 
 /// The longest Content-Encoding that is kept, in bytes.
 const ENCODING_MAX: usize = 256;
-/// How much of a body that nobody wants is read before its sender is told, and for how long: one whose connection is closed
-/// while it sends sees a broken connection instead of the answer.
-const UNWANTED_MAX: usize = 64 << 20;
-const UNWANTED_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Stores the body.
 pub(super) async fn put(app: &App, name: BlobName, parts: &Parts, body: Body) -> Result<Response, Refused> {
@@ -30,7 +24,7 @@ pub(super) async fn put(app: &App, name: BlobName, parts: &Parts, body: Body) ->
     let new = match checked {
         Ok(new) => new,
         Err(refused) => {
-            pass_over(parts, body).await;
+            pass_over(&parts.headers, body).await;
             return Ok(refused.closing());
         }
     };
@@ -70,26 +64,6 @@ fn described(app: &App, name: BlobName, parts: &Parts) -> Result<NewBytes, Refus
     };
     let content_type = text(&parts.headers, CONTENT_TYPE).unwrap_or_default().trim().to_owned();
     Ok(NewBytes { name, content_type, content_encoding })
-}
-
-/// Lets the sender of a body that is refused come to its end; one that waits for 100-continue has not begun.
-pub(super) async fn pass_over(parts: &Parts, body: Body) {
-    if !parts.headers.contains_key(EXPECT) {
-        discard(body.into_data_stream()).await;
-    }
-}
-
-async fn discard(mut body: BodyDataStream) {
-    let reading = async {
-        let mut read = 0;
-        while let Some(Ok(piece)) = body.next().await
-            && read <= UNWANTED_MAX
-        {
-            read += piece.len();
-        }
-    };
-    // Whether or not it came to its end, the answer follows.
-    let _elapsed = tokio::time::timeout(UNWANTED_PATIENCE, reading).await;
 }
 
 fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {

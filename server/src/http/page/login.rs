@@ -3,29 +3,36 @@
 //! What is typed is checked exactly as HTTP Basic is. An unknown client and a wrong token get the same answer after the
 //! same delay, so that nobody learns from it which clients exist.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Form;
 use axum::RequestExt;
+use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
-use http::header::{LOCATION, SET_COOKIE};
+use http::header::{LOCATION, SET_COOKIE, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use maud::{Markup, html};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::visit::{self, Visit, cookie_name, find_visitor, is_from_us, safe_place};
-use super::{Page, Trouble, answer, layout, secured};
+use super::{FORM_MAX, Page, Trouble, answer, layout, secured};
 use crate::auth::{AuthError, SESSION_LIFETIME};
 use crate::http::app::App;
+use crate::http::body;
+use crate::http::budget::Share;
+use crate::http::connection::Peer;
 
 /// How long a failed login takes at least.
 const FAILURE_DELAY: Duration = Duration::from_millis(500);
 /// A form must arrive within this time.
 const FORM_PATIENCE: Duration = Duration::from_secs(10);
 const WRONG: &str = "There is no such client, or the access token is wrong.";
+const TOO_MANY: &str = "There is no such client, or the access token is wrong; and there were many wrong logins within a minute. The right \
+     access token lets you in all the same.";
 
 #[derive(Deserialize)]
 struct LoginForm {
@@ -54,20 +61,20 @@ pub(super) async fn log_in(State(app): State<App>, request: Request) -> Response
     if !is_from_us(&app, request.headers()) {
         return refuse(StatusCode::FORBIDDEN, "The form did not come from this page. Send it from here.", "/", "");
     }
-    let Some(form) = read_form::<LoginForm>(request).await else {
+    // Every connection has an address; behind a proxy it is the proxy's.
+    let peer = request.extensions().get::<Peer>().map_or(IpAddr::from([0, 0, 0, 0]), |peer| peer.0.ip());
+    let Some(form) = read_form::<LoginForm>(&app, request).await else {
         return refuse(StatusCode::BAD_REQUEST, "The form could not be read. Fill it in again.", "/", "");
     };
     let LoginForm { client, token, next } = form;
     let (client, token) = (client.trim(), token.trim());
-    let Ok(_turn) = app.pages.logins.try_acquire() else {
-        let message = "Too many people try to log in at once. Wait a moment.";
-        return refuse(StatusCode::TOO_MANY_REQUESTS, message, &next, client);
-    };
-    let began = match app.now().await {
-        Ok(now) => app.authenticator.log_in(client, token, now).await,
-        Err(_) => {
-            return refuse(StatusCode::SERVICE_UNAVAILABLE, "The database did not answer. Try again.", &next, client);
-        }
+    let unavailable =
+        || refuse(StatusCode::SERVICE_UNAVAILABLE, "The database did not answer. Try again.", &next, client);
+    let began = {
+        // Given back before a wrong login's delay, which must not keep right ones waiting.
+        let Some(_turn) = app.pages.logins.turn().await else { return unavailable() };
+        let Ok(now) = app.now().await else { return unavailable() };
+        app.authenticator.log_in(client, token, now).await
     };
     match began {
         Ok(session) => {
@@ -77,12 +84,17 @@ pub(super) async fn log_in(State(app): State<App>, request: Request) -> Response
         Err(AuthError::Failure(failure)) => {
             // The name is what was typed, which may be a token in the wrong field: it stays out of the log.
             tracing::info!(failed = failure_word(&failure), "a login to the page was refused");
+            let too_many = app.pages.logins.count_wrong(peer, client);
             tokio::time::sleep(FAILURE_DELAY).await;
+            if too_many {
+                metrics::counter!("tenure_limits_reached_total", "limit" => "logins").increment(1);
+                return refuse(StatusCode::TOO_MANY_REQUESTS, TOO_MANY, &next, client);
+            }
             refuse(StatusCode::UNAUTHORIZED, WRONG, &next, client)
         }
         Err(AuthError::Lookup(error)) => {
             tracing::warn!(%error, "a client could not be looked up for a login");
-            refuse(StatusCode::SERVICE_UNAVAILABLE, "The database did not answer. Try again.", &next, client)
+            unavailable()
         }
     }
 }
@@ -111,7 +123,7 @@ pub(super) async fn log_out(State(app): State<App>, request: Request) -> Respons
     let gone = cookie(&app, "", 0);
     // Whoever has no session is logged out already.
     let Some(session) = session else { return redirect(&app, "/", &gone) };
-    let form = read_form::<LogoutForm>(request).await;
+    let form = read_form::<LogoutForm>(&app, request).await;
     if !is_from_us(&app, &headers) || !form.is_some_and(|form| session.form_token.matches(&form.token)) {
         let unknown = Visit::unknown(&app);
         let body = html! { section.panel { h2 { "Not logged out" } div.note { p { "The form did not come from this page, or is from another session. "
@@ -122,9 +134,15 @@ pub(super) async fn log_out(State(app): State<App>, request: Request) -> Respons
     redirect(&app, "/", &gone)
 }
 
-async fn read_form<T: DeserializeOwned + 'static>(request: Request) -> Option<T> {
-    let reading = request.extract::<Form<T>, _>();
-    let Ok(Ok(Form(form))) = tokio::time::timeout(FORM_PATIENCE, reading).await else { return None };
+/// The form of a page; none if it is not one, is too large, or finds no room.
+async fn read_form<T: DeserializeOwned + 'static>(app: &App, request: Request) -> Option<T> {
+    let (mut parts, body) = request.into_parts();
+    let reading = body::read(&app.bodies, Share::Anonymous, FORM_MAX, &parts.headers, body);
+    let held = tokio::time::timeout(FORM_PATIENCE, reading).await.ok()?.ok()?;
+    // The form is read from the bytes, whose length is known.
+    parts.headers.remove(TRANSFER_ENCODING);
+    let request = Request::from_parts(parts, Body::from(held.bytes.clone()));
+    let Ok(Form(form)) = request.extract::<Form<T>, _>().await else { return None };
     Some(form)
 }
 

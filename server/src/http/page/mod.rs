@@ -7,6 +7,7 @@
 mod group;
 mod layout;
 mod login;
+mod logins;
 mod overview;
 mod queue;
 mod rows;
@@ -30,6 +31,7 @@ use http::{HeaderValue, StatusCode};
 use maud::{Markup, html};
 use tokio::sync::Semaphore;
 
+use self::logins::Logins;
 use self::visit::Visit;
 use super::app::App;
 use crate::domain::scopes::Expression;
@@ -40,8 +42,6 @@ use crate::store::failure::classify;
 const READERS_MAX: usize = 3;
 /// How long a page waits for its turn.
 const READER_PATIENCE: Duration = Duration::from_secs(5);
-/// Logins that are looked at, at once; the others are refused. With the delay of a failed one, this bounds guessing.
-const LOGINS_MAX: usize = 8;
 /// The largest form, in bytes.
 const FORM_MAX: usize = 16 << 10;
 /// Nothing but our own style sheet and icon is loaded, forms go to us alone, and nobody may frame the page.
@@ -63,7 +63,7 @@ pub struct Pages {
     /// The root URL, for the commands that empty sections show.
     root_url: String,
     readers: Semaphore,
-    logins: Semaphore,
+    logins: Logins,
 }
 
 impl Pages {
@@ -77,7 +77,7 @@ impl Pages {
             base: root_url[path..].trim_end_matches('/').to_owned(),
             root_url: root_url.to_owned(),
             readers: Semaphore::new(READERS_MAX),
-            logins: Semaphore::new(LOGINS_MAX),
+            logins: Logins::new(),
         }
     }
 

@@ -16,7 +16,7 @@ use axum::response::{IntoResponse, Response};
 use chrono::{DateTime, Utc};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, SERVER};
 use http::{HeaderName, HeaderValue, Method, StatusCode};
-use http_body_util::{BodyExt, Limited};
+use tenure_api::errors::ErrorCode;
 use tenure_api::ids::TaskQueueId;
 use tenure_api::sas::Permission;
 use uuid::Uuid;
@@ -29,6 +29,8 @@ pub(super) use self::error::Code;
 use self::error::PollError;
 use self::request::Asked;
 use super::app::App;
+use super::body;
+use super::budget::Share;
 use super::routes::ANSWER_MAX;
 use crate::domain::message::{MessageId, QueueName};
 use crate::ops::messages::{self, DeleteRequest, GetRequest};
@@ -171,10 +173,14 @@ async fn serve(
         Operation::Peek => peek(app, name, &asked).await,
         Operation::Delete => delete(app, name, id.as_deref().unwrap_or_default(), &asked).await,
         Operation::Update => {
-            let body = Limited::new(body, BODY_MAX).collect().await.map_err(|_| {
-                PollError::new(Code::RequestBodyTooLarge, format!("the body is over the limit of {BODY_MAX} bytes"))
+            let read = body::read(&app.bodies, Share::Known, BODY_MAX, &parts.headers, body).await;
+            let held = read.map_err(|error| match error.code() {
+                ErrorCode::ServiceUnavailable => PollError::new(Code::ServerBusy, "too many bodies; try again"),
+                _ => {
+                    PollError::new(Code::RequestBodyTooLarge, format!("the body is over the limit of {BODY_MAX} bytes"))
+                }
             })?;
-            update(app, name, id.as_deref().unwrap_or_default(), &asked, &body.to_bytes()).await
+            update(app, name, id.as_deref().unwrap_or_default(), &asked, &held.bytes).await
         }
         Operation::Metadata => metadata(app, name, &asked).await,
     }

@@ -1,10 +1,10 @@
 //! Paths, methods and parameters that are not what they should be.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tenure_tests::http::QUEUE_API;
 
 use super::{ARGUMENTS, QUEUE};
-use crate::rig::{Raw, Rig, claim_path, definition, new_task, worker};
+use crate::rig::{Raw, RawReply, Rig, claim_path, definition, new_task, worker};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_parameter_of_the_path_is_refused_by_name() {
@@ -89,6 +89,19 @@ async fn a_query_parameter_that_nobody_declared_is_refused_by_name() {
     rig.server.stop().await;
 }
 
+/// Asserts an error as every operation gives it, with the keys of the same form, and gives its message.
+#[track_caller]
+fn has_the_shape_of_errors(reply: &RawReply, status: u16, code: &str) -> String {
+    let message = reply.refused(status, code);
+    assert_eq!(reply.header("content-type"), Some("application/json"));
+    let keys = |value: &Value| value.as_object().map(|object| object.keys().cloned().collect::<Vec<_>>());
+    let body = reply.json();
+    assert_eq!(keys(&body).unwrap(), ["code", "message", "requestInfo"]);
+    assert_eq!(keys(&body["requestInfo"]).unwrap(), ["method", "params", "payload", "time"]);
+    assert!(message.contains("\n---\n") && message.contains(&format!("* errorCode:  {code}")), "{message}");
+    message
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_path_that_nobody_knows_is_not_found() {
     let rig = Rig::start().await;
@@ -104,8 +117,8 @@ async fn a_path_that_nobody_knows_is_not_found() {
         ("GET", format!("{QUEUE_API}/claim-work/a/b/c")),
     ] {
         let reply = rig.send(&Raw::new(method, &target)).await;
-        assert_eq!((reply.status, reply.text().as_str()), (404, r#"{"error":"Not found"}"#), "{method} {target}");
-        assert_eq!(reply.header("content-type"), Some("application/json"), "{method} {target}");
+        let message = has_the_shape_of_errors(&reply, 404, "ResourceNotFound");
+        assert!(message.contains(&target), "{method} {target}: {message}");
     }
     rig.server.stop().await;
 }
@@ -123,9 +136,8 @@ async fn a_method_that_a_path_does_not_have_is_refused_and_the_answer_names_thos
         ("BREW", format!("{QUEUE_API}/ping"), "GET,HEAD"),
     ] {
         let reply = rig.send(&Raw::new(method, &target)).await;
-        let text = reply.text();
-        assert_eq!((reply.status, text.as_str()), (405, r#"{"error":"Method not allowed"}"#), "{method} {target}");
-        assert_eq!(reply.header("content-type"), Some("application/json"), "{method} {target}");
+        let message = has_the_shape_of_errors(&reply, 405, "MethodNotAllowed");
+        assert!(message.contains(&target) && message.contains(method), "{method} {target}: {message}");
         assert_eq!(reply.header("allow"), Some(allowed), "{method} {target}");
         let options = rig.send(&Raw::new("OPTIONS", &target)).await;
         assert_eq!((options.status, options.header("allow")), (200, Some(&*format!("OPTIONS,{allowed}"))), "{target}");

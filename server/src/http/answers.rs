@@ -1,0 +1,126 @@
+//! The memory of answers that are on their way: counted from when they are made until their reader has them.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::Response;
+use http_body::{Body as _, Frame, SizeHint};
+
+use super::budget::{Budget, Reservation, Share};
+use super::compression::{AsItIs, Zipped};
+use super::error::{self, ApiError};
+
+/// A smaller answer is not counted, in bytes, and so is never refused for what others do not read.
+const COUNTED_MIN: u64 = 16 << 10;
+
+/// An answer with this extension is for a caller whose credentials were checked.
+#[derive(Clone, Copy)]
+pub struct ForKnown;
+
+/// Counts an answer, or puts a 503 in its place if there is no room. Claims are counted, but never refused: their runs
+/// would be lost for a while. Streams hold little at a time, and what is the same for all is in memory once.
+pub fn hold(budget: &Arc<Budget>, response: Response<Body>) -> Response<Body> {
+    let Some(size) = response.body().size_hint().exact().filter(|size| *size >= COUNTED_MIN) else { return response };
+    if response.extensions().get::<Zipped>().is_some() {
+        return response;
+    }
+    let size = usize::try_from(size).unwrap_or(usize::MAX);
+    let known = response.extensions().get::<ForKnown>().is_some();
+    let mut reservation = budget.begin(if known { Share::Known } else { Share::Anonymous });
+    if response.extensions().get::<AsItIs>().is_some() {
+        reservation.force_to(size);
+    } else if reservation.grow_to(size).is_err() {
+        return error::stray(ApiError::unavailable(
+            "answers that are not read take all the memory that there is for them; send the request again",
+        ));
+    }
+    response.map(|body| Body::new(Counted { body, reservation: Some(reservation) }))
+}
+
+/// A body whose first piece, which is all of it, takes the reservation along.
+struct Counted {
+    body: Body,
+    reservation: Option<Reservation>,
+}
+
+impl http_body::Body for Counted {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(cx));
+        let reservation = self.reservation.take();
+        Poll::Ready(frame.map(|frame| {
+            frame.map(|frame| {
+                frame.map_data(|bytes| match reservation {
+                    Some(reservation) => Bytes::from_owner(CountedBytes { bytes, _reservation: reservation }),
+                    None => bytes,
+                })
+            })
+        }))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Bytes that are counted for as long as the connection holds them.
+struct CountedBytes {
+    bytes: Bytes,
+    _reservation: Reservation,
+}
+
+impl AsRef<[u8]> for CountedBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt as _;
+
+    use super::*;
+
+    const SIZE: usize = 100 << 10;
+
+    fn answer() -> Response<Body> {
+        let mut response = Response::new(Body::from(vec![b'x'; SIZE]));
+        response.extensions_mut().insert(ForKnown);
+        response
+    }
+
+    #[tokio::test]
+    async fn an_answer_counts_until_its_bytes_are_gone_and_a_second_that_does_not_fit_is_a_503() {
+        let budget = Budget::new("answers", SIZE + SIZE / 2);
+        let bytes = hold(&budget, answer()).into_body().collect().await.unwrap().to_bytes();
+        assert_eq!(bytes.len(), SIZE);
+        let refused = hold(&budget, answer());
+        assert_eq!((refused.status().as_u16(), refused.headers()["retry-after"].as_bytes()), (503, b"1".as_slice()));
+        let small = hold(&budget, Response::new(Body::from("small")));
+        assert_eq!(small.status(), 200);
+        drop(bytes);
+        assert_eq!(hold(&budget, answer()).status(), 200);
+        assert_eq!(hold(&budget, answer()).status(), 200, "an answer that was dropped counts no more");
+    }
+
+    #[test]
+    fn claims_are_counted_but_never_refused() {
+        let budget = Budget::new("answers", SIZE);
+        let mut claims = answer();
+        claims.extensions_mut().insert(AsItIs);
+        let first = hold(&budget, answer());
+        let claims = hold(&budget, claims);
+        assert_eq!((first.status().as_u16(), claims.status().as_u16()), (200, 200));
+        drop(first);
+        assert_eq!(hold(&budget, answer()).status(), 503);
+    }
+}

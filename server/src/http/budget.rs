@@ -1,0 +1,152 @@
+//! Budgets of bytes: how much memory the bodies that are being read, and the answers that are being written, may take
+//! together. What does not fit is refused at once, so that nothing waits for memory that may never come free.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Callers without credentials get one part in so many of a budget, so that they never take what the others need.
+const ANONYMOUS_PART: usize = 4;
+
+/// Who takes a part of a budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// A caller without credentials.
+    Anonymous,
+    /// A caller whose signature or token was checked.
+    Known,
+}
+
+/// So many bytes, and how many of them are taken.
+#[derive(Debug)]
+pub struct Budget {
+    /// What it is called in metrics.
+    name: &'static str,
+    max: usize,
+    taken: AtomicUsize,
+    taken_by_anonymous: AtomicUsize,
+}
+
+/// There is no room.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Full;
+
+impl Budget {
+    /// A budget of so many bytes.
+    #[must_use]
+    pub fn new(name: &'static str, max: usize) -> Arc<Self> {
+        Arc::new(Self { name, max, taken: AtomicUsize::new(0), taken_by_anonymous: AtomicUsize::new(0) })
+    }
+
+    /// A part of it that is empty as yet.
+    #[must_use]
+    pub fn begin(self: &Arc<Self>, share: Share) -> Reservation {
+        Reservation { budget: Arc::clone(self), share, bytes: 0 }
+    }
+
+    fn counters(&self, share: Share) -> impl Iterator<Item = (&AtomicUsize, usize)> {
+        let anonymous = (&self.taken_by_anonymous, self.max / ANONYMOUS_PART);
+        [(&self.taken, self.max)].into_iter().chain((share == Share::Anonymous).then_some(anonymous))
+    }
+
+    fn give_back(&self, share: Share, bytes: usize) {
+        for (taken, _) in self.counters(share) {
+            taken.fetch_sub(bytes, Ordering::AcqRel);
+        }
+    }
+}
+
+/// A part of a budget; dropped, it is free again.
+#[derive(Debug)]
+pub struct Reservation {
+    budget: Arc<Budget>,
+    share: Share,
+    bytes: usize,
+}
+
+impl Reservation {
+    /// Takes more, until there are so many bytes in all.
+    ///
+    /// # Errors
+    /// If they do not fit; what was taken before stays taken.
+    pub fn grow_to(&mut self, bytes: usize) -> Result<(), Full> {
+        let more = bytes.saturating_sub(self.bytes);
+        let fits = |(taken, max): (&AtomicUsize, usize)| {
+            let add = |taken: usize| taken.checked_add(more).filter(|sum| *sum <= max);
+            taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, add).is_ok()
+        };
+        let mut counters = self.budget.counters(self.share);
+        if !counters.next().is_none_or(fits) {
+            metrics::counter!("tenure_limits_reached_total", "limit" => self.budget.name).increment(1);
+            return Err(Full);
+        }
+        if !counters.next().is_none_or(fits) {
+            self.budget.taken.fetch_sub(more, Ordering::AcqRel);
+            metrics::counter!("tenure_limits_reached_total", "limit" => self.budget.name).increment(1);
+            return Err(Full);
+        }
+        self.bytes += more;
+        Ok(())
+    }
+
+    /// Takes more whether it fits or not, for what must not be refused any more.
+    pub fn force_to(&mut self, bytes: usize) {
+        let more = bytes.saturating_sub(self.bytes);
+        for (taken, _) in self.budget.counters(self.share) {
+            taken.fetch_add(more, Ordering::AcqRel);
+        }
+        self.bytes += more;
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.budget.give_back(self.share, self.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_is_never_overdrawn_and_what_is_dropped_is_free_again() {
+        let budget = Budget::new("bodies", 100);
+        let mut one = budget.begin(Share::Known);
+        assert_eq!(one.grow_to(60), Ok(()));
+        let mut other = budget.begin(Share::Known);
+        assert_eq!((other.grow_to(41), other.grow_to(40)), (Err(Full), Ok(())));
+        assert_eq!(one.grow_to(61), Err(Full));
+        drop(one);
+        assert_eq!((other.grow_to(100), other.grow_to(101)), (Ok(()), Err(Full)));
+        // Less than before takes nothing more.
+        assert_eq!(other.grow_to(10), Ok(()));
+        drop(other);
+        assert_eq!(budget.begin(Share::Known).grow_to(100), Ok(()));
+    }
+
+    #[test]
+    fn callers_without_credentials_get_a_quarter_and_leave_the_rest() {
+        let budget = Budget::new("bodies", 100);
+        let mut anonymous = budget.begin(Share::Anonymous);
+        assert_eq!((anonymous.grow_to(26), anonymous.grow_to(25)), (Err(Full), Ok(())));
+        assert_eq!(budget.begin(Share::Anonymous).grow_to(1), Err(Full));
+        let mut known = budget.begin(Share::Known);
+        assert_eq!((known.grow_to(76), known.grow_to(75)), (Err(Full), Ok(())));
+        drop((anonymous, known));
+        let mut full = budget.begin(Share::Known);
+        assert_eq!(full.grow_to(100), Ok(()));
+        assert_eq!(budget.begin(Share::Anonymous).grow_to(1), Err(Full));
+        drop(full);
+        assert_eq!(budget.begin(Share::Anonymous).grow_to(25), Ok(()), "a refusal takes nothing");
+    }
+
+    #[test]
+    fn what_must_not_be_refused_counts_all_the_same() {
+        let budget = Budget::new("answers", 100);
+        let mut forced = budget.begin(Share::Known);
+        forced.force_to(150);
+        assert_eq!(budget.begin(Share::Known).grow_to(1), Err(Full));
+        drop(forced);
+        assert_eq!(budget.begin(Share::Known).grow_to(100), Ok(()));
+    }
+}

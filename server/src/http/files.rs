@@ -1,0 +1,131 @@
+//! Documents that are the same for every caller: made once, and compressed then, however many ask for them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http::HeaderValue;
+use http::header::CONTENT_TYPE;
+use tokio::sync::Mutex;
+
+use super::app::App;
+use super::compression::{COMPRESSED_MIN, Zipped, zip_well};
+use super::error::ApiError;
+use super::heavy::LARGE_MIN;
+
+/// A document, plain and compressed.
+#[derive(Debug)]
+pub struct File {
+    content_type: HeaderValue,
+    plain: Bytes,
+    zipped: Zipped,
+}
+
+impl File {
+    /// Compresses a document, if that is worth it. Takes long: only for [`Files::get`].
+    #[must_use]
+    pub fn new(content_type: &str, text: impl Into<Bytes>) -> Self {
+        let plain = text.into();
+        let zipped = (plain.len() as u64 >= COMPRESSED_MIN).then(|| zip_well(&plain));
+        let content_type = HeaderValue::from_str(content_type);
+        Self {
+            content_type: content_type.unwrap_or(HeaderValue::from_static("application/octet-stream")),
+            zipped: Zipped(zipped.filter(|zipped| zipped.len() < plain.len())),
+            plain,
+        }
+    }
+
+    /// The answer that has it; it is sent compressed to who accepts that.
+    #[must_use]
+    pub fn response(&self) -> Response {
+        let mut response = ([(CONTENT_TYPE, self.content_type.clone())], self.plain.clone()).into_response();
+        response.extensions_mut().insert(self.zipped.clone());
+        response
+    }
+}
+
+/// A document and when it was made, by the server's clock.
+#[derive(Clone)]
+struct Made {
+    file: Arc<File>,
+    at_ms: i64,
+}
+
+/// How long a document stays as it is.
+#[derive(Clone, Copy, Debug)]
+pub enum Life {
+    /// As long as the server runs.
+    Forever,
+    /// So many milliseconds from when it was made; the clock shows this now.
+    Milliseconds {
+        /// How long.
+        life: i64,
+        /// The server's clock.
+        now: i64,
+    },
+}
+
+impl Life {
+    fn has_ended(self, made: &Made) -> bool {
+        match self {
+            Self::Forever => false,
+            // A clock that was set back ends it too.
+            Self::Milliseconds { life, now } => !(made.at_ms..made.at_ms.saturating_add(life)).contains(&now),
+        }
+    }
+
+    fn begins_ms(self) -> i64 {
+        match self {
+            Self::Forever => 0,
+            Self::Milliseconds { now, .. } => now,
+        }
+    }
+}
+
+/// The documents that were asked for since the server began. Only those that exist are kept, so that their number is
+/// bounded.
+#[derive(Default)]
+pub struct Files {
+    made: RwLock<HashMap<String, Made>>,
+    /// One is made at a time, and those who ask for it meanwhile get the same one.
+    making: Mutex<()>,
+}
+
+impl Files {
+    /// The document of this name, made now if it must be. It is made to its end even if its caller has hung up, so that
+    /// callers who never wait cannot have it made again and again.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub async fn get<M>(app: &App, name: String, life: Life, make: M) -> Result<Option<Arc<File>>, ApiError>
+    where
+        M: FnOnce() -> Result<Option<File>, String> + Send + 'static,
+    {
+        if let Some(file) = app.files.find(&name, life) {
+            return Ok(Some(file));
+        }
+        let making = app.tasks.spawn(make_one(Arc::clone(app), name, life, make));
+        making.await.unwrap_or_else(|error| Err(ApiError::internal(&error.to_string())))
+    }
+
+    fn find(&self, name: &str, life: Life) -> Option<Arc<File>> {
+        let made = self.made.read().unwrap_or_else(PoisonError::into_inner);
+        made.get(name).filter(|made| !life.has_ended(made)).map(|made| Arc::clone(&made.file))
+    }
+}
+
+async fn make_one<M>(app: App, name: String, life: Life, make: M) -> Result<Option<Arc<File>>, ApiError>
+where
+    M: FnOnce() -> Result<Option<File>, String> + Send + 'static,
+{
+    let _turn = app.files.making.lock().await;
+    if let Some(file) = app.files.find(&name, life) {
+        return Ok(Some(file));
+    }
+    let file = app.heavy.run(LARGE_MIN, make).await.map_err(|error| ApiError::internal(&error))?;
+    let Some(file) = file.map(Arc::new) else { return Ok(None) };
+    let made = Made { file: Arc::clone(&file), at_ms: life.begins_ms() };
+    app.files.made.write().unwrap_or_else(PoisonError::into_inner).insert(name, made);
+    Ok(Some(file))
+}

@@ -1,0 +1,146 @@
+//! Work on large texts, apart from the event loop: parsing, hashing and compressing what is large takes a processor for
+//! longer than any other request should wait. So few of it runs at once that processors remain for the rest.
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// From this size on, in bytes, the work on a text is done apart: a smaller one takes a millisecond or less.
+pub const LARGE_MIN: usize = 256 << 10;
+/// One piece of large work at once for so many processors, and one at least.
+const PROCESSORS_PER_PIECE: usize = 2;
+
+/// Whose turn it is to work on something large.
+#[derive(Clone)]
+pub struct Heavy {
+    turns: Arc<Semaphore>,
+}
+
+type Waiting = Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>;
+
+impl Heavy {
+    /// As many turns as this machine's processors allow.
+    #[must_use]
+    pub fn new() -> Self {
+        let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Self { turns: Arc::new(Semaphore::new((processors / PROCESSORS_PER_PIECE).max(1))) }
+    }
+
+    /// Does work on so many bytes: at once, or apart and in its turn. A caller that stops waiting does not end it.
+    pub async fn run<T: Send + 'static>(&self, size: usize, work: impl FnOnce() -> T + Send + 'static) -> T {
+        if size < LARGE_MIN {
+            return work();
+        }
+        let turn = self.turn().await;
+        let working = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            work()
+        });
+        // Nothing cancels it but the end of the runtime, which ends this task before.
+        working.await.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()))
+    }
+
+    /// Answers a request whose body, or answer, may have so many bytes. With a large one everything that the operation does
+    /// between two waits is done apart, and in its turn.
+    pub async fn answer<F: Future>(&self, size: usize, operation: F) -> F::Output {
+        if size < LARGE_MIN || Handle::current().runtime_flavor() != RuntimeFlavor::MultiThread {
+            return operation.await;
+        }
+        let mut operation = pin!(operation);
+        let mut waiting: Option<Waiting> = None;
+        poll_fn(move |cx| {
+            let turn = waiting.get_or_insert_with(|| Box::pin(self.turn()));
+            let _turn = std::task::ready!(turn.as_mut().poll(cx));
+            waiting = None;
+            // The loop's other tasks go on in another thread meanwhile.
+            tokio::task::block_in_place(|| operation.as_mut().poll(cx))
+        })
+        .await
+    }
+
+    fn turn(&self) -> impl Future<Output = Option<OwnedSemaphorePermit>> + Send + 'static {
+        let turns = Arc::clone(&self.turns);
+        // It is never closed.
+        async move { turns.acquire_owned().await.ok() }
+    }
+}
+
+impl Default for Heavy {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Holds a thread, as parsing does.
+    fn hold() -> std::thread::ThreadId {
+        std::thread::sleep(Duration::from_millis(50));
+        std::thread::current().id()
+    }
+
+    /// The loop is one thread, which must be free for a tick while work that takes a thread goes on.
+    async fn ticks_during<T>(work: impl Future<Output = T>) -> u32 {
+        let mut ticks = 0;
+        let mut work = pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                _ = &mut work => return ticks,
+                () = tokio::time::sleep(Duration::from_millis(1)) => ticks += 1,
+            }
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn large_work_leaves_the_event_loop_free_and_small_work_stays_in_it() {
+        let heavy = Heavy::new();
+        assert!(ticks_during(heavy.run(LARGE_MIN, hold)).await > 0);
+        assert_eq!(ticks_during(heavy.run(LARGE_MIN - 1, hold)).await, 0);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn an_operation_on_a_large_body_leaves_the_event_loop_to_others_whenever_it_works() {
+        let heavy = Heavy::new();
+        let other = tokio::spawn(async {
+            for _ in 0..3 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            std::time::Instant::now()
+        });
+        let working = tokio::spawn(async move {
+            let operation = async {
+                std::thread::sleep(Duration::from_millis(200));
+                tokio::task::yield_now().await;
+                std::thread::sleep(Duration::from_millis(200));
+                std::time::Instant::now()
+            };
+            heavy.answer(LARGE_MIN, operation).await
+        });
+        let (other, working) = (other.await.unwrap(), working.await.unwrap());
+        assert!(other < working, "the other task waited for the large one");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn large_work_is_done_a_few_at_once() {
+        let heavy = Heavy { turns: Arc::new(Semaphore::new(1)) };
+        let running = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let work = |running: Arc<std::sync::atomic::AtomicUsize>| {
+            move || {
+                let others = running.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                hold();
+                running.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+                others
+            }
+        };
+        let pieces = (0..4).map(|_| heavy.run(LARGE_MIN, work(Arc::clone(&running))));
+        assert_eq!(futures_util::future::join_all(pieces).await, [0; 4]);
+    }
+}

@@ -1,0 +1,329 @@
+//! What callers send in floods, with credentials or without: nobody loses a claim to it, and memory stays within bounds.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tenure_tests::http::QUEUE_API;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpSocket, TcpStream};
+
+use crate::rig::{Raw, RawReply, Rig, Signature, call, credentials_of, definition, eventually, new_task, run_of};
+
+const QUEUE: &str = "flood/queue";
+/// A claim is lost when it was not renewed for so long, which no test may see.
+const TERM: Duration = Duration::from_secs(10);
+/// How often each claim is renewed, if the server lets it.
+const RENEW_EVERY: Duration = Duration::from_secs(1);
+/// Claims that are renewed beside each flood.
+const CLAIMS: u16 = 20;
+/// Connections of a flood, and how long it lasts: longer than a term.
+const CONNECTIONS: usize = 16;
+const FLOOD: Duration = Duration::from_secs(12);
+/// A sender that stops in the middle is refused after 5 s at the latest; the rest is for a busy machine.
+const REFUSED_WITHIN: Duration = Duration::from_secs(10);
+const MIB: usize = 1 << 20;
+/// The largest body.
+const BODY_MAX: usize = 10 * MIB;
+/// The path of an operation that reads bodies of callers without credentials.
+const OPEN: &str = "/api/auth/v1/authenticate-hawk";
+
+/// Renews a claim until the flood is over; an answer other than 200 is a claim that may be lost.
+async fn renew(rig: &Rig, what: &str, claim: &Value, over: &AtomicBool) {
+    let mut client = rig.client();
+    let path = format!("{}/reclaim", run_of(claim));
+    while !over.load(Ordering::SeqCst) {
+        let began = Instant::now();
+        let answer = call(&mut client, &credentials_of(claim), "POST", &path, None).await;
+        assert_eq!(answer.status, 200, "{what}: a renewal was lost after {:?}: {}", began.elapsed(), answer.body);
+        tokio::time::sleep(RENEW_EVERY.saturating_sub(began.elapsed())).await;
+    }
+}
+
+/// Sends the same request on so many connections, again and again.
+async fn flood(rig: &Rig, raw: &Raw, connections: usize) -> Vec<u16> {
+    let until = Instant::now() + FLOOD;
+    let one = async || {
+        let mut statuses = Vec::new();
+        while Instant::now() < until {
+            statuses.push(raw.send(rig.server.root_url()).await.status);
+        }
+        statuses
+    };
+    futures_util::future::join_all((0..connections).map(|_| one())).await.concat()
+}
+
+/// A task with so many bytes of payload.
+fn large_definition(bytes: usize) -> Value {
+    let mut body = definition(QUEUE);
+    body["payload"] = json!({"large": "x".repeat(bytes)});
+    body
+}
+
+/// A group with a list that has so many bytes; the path of the list.
+async fn large_group(rig: &Rig, tasks: usize, bytes: usize) -> String {
+    let group = new_task();
+    for _ in 0..tasks {
+        let mut body = large_definition(bytes);
+        body["taskQueueId"] = json!("flood/other");
+        body["taskGroupId"] = json!(group);
+        let answer = rig.create(new_task(), &body).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    }
+    format!("{QUEUE_API}/task-group/{group}/list")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claims_are_renewed_beside_every_flood() {
+    let rig = Rig::start_with(|launch| launch.flag("--claim-timeout", format!("{}s", TERM.as_secs()))).await;
+    let list = large_group(&rig, 8, MIB / 2).await;
+    let text = vec![b' '; BODY_MAX];
+    let unsigned = |path: &str| Raw::new("POST", path).json(Some(text.as_slice()));
+    let wrong = Signature { method: "PUT", target: "/api/queue/v1/task/x", ..Signature::of(&rig.server) }.header();
+    let large = large_definition(BODY_MAX - 10_000).to_string();
+    let task = format!("/task/{}", new_task());
+    let floods = [
+        ("the document", Raw::new("GET", "/openapi.json")),
+        ("the document, compressed", Raw::new("GET", "/openapi.json").header("Accept-Encoding", "gzip")),
+        ("a file", Raw::new("GET", "/docs/swagger-ui-bundle.js").header("Accept-Encoding", "gzip")),
+        ("a list", Raw::new("GET", &list).header("Accept-Encoding", "gzip")),
+        ("bodies without credentials", unsigned(OPEN)),
+        ("bodies with a wrong signature", unsigned("/api/queue/v1/task/x").authorization(&wrong)),
+        ("large tasks", rig.signed(&rig.root, "PUT", &task, Some(large.as_bytes()))),
+    ];
+    for (what, raw) in floods {
+        for _ in 0..CLAIMS {
+            assert_eq!(rig.create(new_task(), &definition(QUEUE)).await.status, 200);
+        }
+        let claims = rig.claim(QUEUE, CLAIMS).await;
+        assert_eq!(claims.len(), usize::from(CLAIMS), "{what}");
+        let over = AtomicBool::new(false);
+        let flooding = async {
+            // Each of the large tasks is worked on for a while, one after the other.
+            let connections = if raw.method == "PUT" { CONNECTIONS / 4 } else { CONNECTIONS };
+            let statuses = flood(&rig, &raw, connections).await;
+            over.store(true, Ordering::SeqCst);
+            statuses
+        };
+        let renewing = futures_util::future::join_all(claims.iter().map(|claim| renew(&rig, what, claim, &over)));
+        let (statuses, _) = tokio::join!(flooding, renewing);
+        assert!(!statuses.is_empty() && statuses.iter().all(|status| *status != 500), "{what}: {statuses:?}");
+        for claim in &claims {
+            let status = rig.status(claim["status"]["taskId"].as_str().unwrap().parse().unwrap()).await;
+            let runs = status["runs"].as_array().unwrap();
+            assert_eq!((runs.len(), &runs[0]["state"]), (1, &json!("running")), "{what}: {status}");
+            let path = format!("{}/completed", run_of(claim));
+            let answer = call(&mut rig.client(), &credentials_of(claim), "POST", &path, None).await;
+            assert_eq!(answer.status, 200, "{what}: {}", answer.body);
+        }
+    }
+    rig.server.stop().await;
+}
+
+/// Memory that the server's process has, in bytes.
+fn resident(rig: &Rig) -> usize {
+    let path = format!("/proc/{}/status", rig.server.pid());
+    let text = std::fs::read_to_string(path).expect("the system says what memory a process has");
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("it has a line for it");
+    let kib: usize = line.trim().trim_end_matches("kB").trim().parse().expect("it is a number");
+    kib << 10
+}
+
+async fn connect(rig: &Rig) -> TcpStream {
+    let address = rig.server.root_url().strip_prefix("http://").unwrap();
+    TcpStream::connect(address).await.expect("the server listens")
+}
+
+/// The head of a request, with its end.
+fn head(rig: &Rig, raw: &Raw) -> String {
+    let host = rig.server.root_url().strip_prefix("http://").unwrap();
+    let headers: Vec<String> = raw.headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    format!("{} {} HTTP/1.1\r\nHost: {host}\r\n{}\r\n", raw.method, raw.target, headers.concat())
+}
+
+/// Sends a request and all of its body but the last byte, as far as the server takes it, and what it answers by then.
+async fn send_nearly_all(rig: &Rig, raw: &Raw, body: &[u8]) -> (TcpStream, Option<u16>) {
+    let mut stream = connect(rig).await;
+    let raw = raw.clone().header("Content-Length", &(body.len() + 1).to_string());
+    stream.write_all(head(rig, &raw).as_bytes()).await.unwrap();
+    let (mut incoming, mut outgoing) = stream.split();
+    let sending = async {
+        // A refusal may come before everything was sent.
+        drop(outgoing.write_all(body).await);
+        tokio::time::sleep(REFUSED_WITHIN).await;
+        None
+    };
+    let answered = async {
+        let mut line = [0; 12];
+        if incoming.read_exact(&mut line).await.is_err() {
+            return std::future::pending().await;
+        }
+        std::str::from_utf8(&line).ok().and_then(|line| line.get(9..)?.parse().ok())
+    };
+    let status = tokio::select! {
+        status = answered => status,
+        status = sending => status,
+    };
+    (stream, status)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bodies_that_are_being_read_take_no_more_memory_than_they_may_together() {
+    const SENDERS: usize = 40;
+    let rig = Rig::start_with(|launch| launch.env("TENURE_REQUEST_MEMORY", "48MiB")).await;
+    assert_eq!(rig.create(new_task(), &definition(QUEUE)).await.status, 200);
+    let body = vec![b' '; BODY_MAX - 1];
+    let before = resident(&rig);
+    let path = format!("/task/{}", new_task());
+    let raw = rig.signed(&rig.root, "PUT", &path, None).header("Content-Type", "application/json");
+    let sent = futures_util::future::join_all((0..SENDERS).map(|_| send_nearly_all(&rig, &raw, &body))).await;
+    let grown = resident(&rig).saturating_sub(before);
+    assert!(grown < 200 * MIB, "{} MiB for {SENDERS} bodies of 10 MiB", grown / MIB);
+    let refused = sent.iter().filter(|(_, status)| *status == Some(503)).count();
+    let waiting = sent.iter().filter(|(_, status)| status.is_none()).count();
+    assert!(refused > 0 && waiting > 0 && refused + waiting == SENDERS, "{refused} refused, {waiting} wait");
+    // What workers send is never refused for it.
+    let claims = rig.claim(QUEUE, 1).await;
+    let answer = rig.call("POST", &format!("{}/reclaim", run_of(&claims[0])), Some(&json!({}))).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    drop(sent);
+    eventually("there is room again", async || {
+        let answer = rig.create(new_task(), &large_definition(BODY_MAX / 2)).await;
+        assert!([200, 503].contains(&answer.status), "{}", answer.body);
+        (answer.status == 200).then_some(())
+    })
+    .await;
+    eventually("memory is given back", async || (resident(&rig) < before + 100 * MIB).then_some(())).await;
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bodies_without_credentials_are_small_and_take_a_part_of_the_memory() {
+    const SENDERS: usize = 40;
+    let rig = Rig::start_with(|launch| launch.env("TENURE_REQUEST_MEMORY", "16MiB")).await;
+    let body = vec![b' '; BODY_MAX - 1];
+    let before = resident(&rig);
+    let raw = Raw::new("POST", OPEN).header("Content-Type", "application/json");
+    let sent = futures_util::future::join_all((0..SENDERS).map(|_| send_nearly_all(&rig, &raw, &body))).await;
+    let grown = resident(&rig).saturating_sub(before);
+    assert!(grown < 100 * MIB, "{} MiB for {SENDERS} bodies of 10 MiB", grown / MIB);
+    drop(sent);
+    let reply = rig.send(&Raw::new("POST", OPEN).json(Some(&vec![b' '; 65_537]))).await;
+    let message = reply.refused(413, "InputTooLarge");
+    assert!(message.contains("65536") && message.contains("without credentials"), "{message}");
+    // Lists of ids may be long, and have a quarter of the memory together: here one has room, and two have not.
+    let list = vec![b' '; 3 * MIB];
+    let raw = Raw::new("POST", "/api/queue/v1/tasks/status").header("Content-Type", "application/json");
+    let (first, none) = send_nearly_all(&rig, &raw, &list).await;
+    let (second, refused) = send_nearly_all(&rig, &raw, &list).await;
+    assert_eq!((none, refused), (None, Some(503)));
+    // Callers with credentials have the rest.
+    let answer = rig.create(new_task(), &large_definition(9 * MIB)).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    drop((first, second));
+    rig.server.stop().await;
+}
+
+/// Sends a request on a connection that takes in little, and waits for the beginning of the answer.
+async fn ask_and_read_little(rig: &Rig, target: &str) -> (TcpStream, u16) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4_096).unwrap();
+    let address = rig.server.root_url().strip_prefix("http://").unwrap().parse().unwrap();
+    let mut stream = socket.connect(address).await.unwrap();
+    stream.write_all(head(rig, &Raw::new("GET", target)).as_bytes()).await.unwrap();
+    let mut line = [0; 12];
+    stream.read_exact(&mut line).await.expect("an answer begins");
+    (stream, std::str::from_utf8(&line[9..]).unwrap().parse().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_that_nobody_reads_take_no_more_memory_than_they_may_and_not_for_ever() {
+    const READERS: usize = 24;
+    let rig =
+        Rig::start_with(|launch| launch.env("TENURE_ANSWER_MEMORY", "64MiB").env("TENURE_WRITE_TIMEOUT", "5s")).await;
+    let list = large_group(&rig, 13, MIB).await;
+    let whole = rig.send(&Raw::new("GET", &list)).await;
+    assert_eq!(whole.status, 200);
+    let before = resident(&rig);
+    let mut readers = Vec::new();
+    for _ in 0..READERS {
+        readers.push(ask_and_read_little(&rig, &list).await);
+    }
+    let grown = resident(&rig).saturating_sub(before);
+    assert!(grown < 150 * MIB, "{} MiB for {READERS} answers of {} MiB", grown / MIB, whole.body.len() / MIB);
+    assert!(readers.iter().any(|(_, status)| *status == 200), "one has room");
+    assert!(readers.iter().any(|(_, status)| *status == 503), "all have not");
+    // Small answers are not refused for it, and neither are those of callers with credentials.
+    assert_eq!(rig.call("GET", "/ping", None).await.status, 200);
+    assert_eq!(rig.send(&rig.signed(&rig.root, "GET", &list[QUEUE_API.len()..], None)).await.status, 200);
+    // Nobody reads on: the connections are cut, and then there is room for others.
+    eventually("there is room again", async || (rig.send(&Raw::new("GET", &list)).await.status == 200).then_some(()))
+        .await;
+    for (mut stream, status) in readers {
+        let mut rest = Vec::new();
+        drop(stream.read_to_end(&mut rest).await);
+        assert!(status == 503 || rest.len() < whole.body.len(), "an answer that nobody read was kept");
+    }
+    eventually("memory is given back", async || (resident(&rig) < before + 60 * MIB).then_some(())).await;
+    rig.server.stop().await;
+}
+
+/// The first words of the answer to a request whose body waits to be asked for.
+async fn first_answer(rig: &Rig, raw: &Raw) -> RawReply {
+    let raw = raw.clone().header("Content-Type", "application/json").header("Expect", "100-continue");
+    let raw = raw.header("Content-Length", &(BODY_MAX - 1).to_string()).header("Connection", "close");
+    let mut stream = connect(rig).await;
+    stream.write_all(head(rig, &raw).as_bytes()).await.unwrap();
+    let mut bytes = Vec::new();
+    loop {
+        let read = stream.read_buf(&mut bytes).await.unwrap_or_default();
+        let asked = bytes.starts_with(b"HTTP/1.1 100 Continue\r\n\r\n");
+        if asked || read == 0 {
+            return RawReply::parse(&bytes);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_may_not_send_a_request_is_refused_before_its_body_is_read() {
+    let rig = Rig::start().await;
+    let nobody = rig.make_client("nobody", &[]).await;
+    let run = format!("/task/{}/runs/0", new_task());
+    let worker_path = "/provisioners/p/worker-types/w/workers/g/i";
+    let cases = [
+        ("POST", format!("{run}/reclaim")),
+        ("POST", format!("{run}/completed")),
+        ("POST", format!("{run}/failed")),
+        ("POST", format!("{run}/exception")),
+        ("POST", format!("{run}/artifacts/private/x")),
+        ("PUT", format!("{run}/artifacts/private/x")),
+        ("PUT", worker_path.to_owned()),
+        ("PUT", worker_path.replace("/workers", "")),
+    ];
+    let cases = cases.map(|(method, path)| (method, format!("{QUEUE_API}{path}")));
+    let more = [
+        ("PUT", "/api/object/v1/start-download/x"),
+        ("PUT", "/api/worker-manager/v1/workers/p%2Fw/g/i"),
+        ("POST", "/api/worker-manager/v1/workers/p%2Fw/g/i"),
+        ("POST", "/api/auth/v1/clients/x"),
+        ("POST", "/api/tenure/v1/clock/advance"),
+    ];
+    for (method, target) in cases.into_iter().chain(more.map(|(method, path)| (method, path.to_owned()))) {
+        let sign = |who| Signature { who, method, target: &target, ..Signature::of(&rig.server) }.header();
+        let raw = Raw::new(method, &target);
+        first_answer(&rig, &raw.clone().authorization(&sign(&nobody))).await.refused(403, "InsufficientScopes");
+        let asked = first_answer(&rig, &raw.clone().authorization(&sign(&rig.root))).await;
+        assert_eq!(asked.status, 100, "{method} {target}: who may is asked for the body");
+        let mut wrong = nobody.clone();
+        wrong.client_id = "root".to_owned();
+        first_answer(&rig, &raw.authorization(&sign(&wrong))).await.refused(401, "AuthenticationFailed");
+    }
+    // Where scopes need the body, the signature does not.
+    let target = format!("{QUEUE_API}/task/{}", new_task());
+    let header = Signature { method: "PUT", target: &target, ..Signature::of(&rig.server) }.header();
+    let signed = Raw::new("PUT", &target).authorization(&header.replace("nobody", "root"));
+    first_answer(&rig, &signed).await.refused(401, "AuthenticationFailed");
+    first_answer(&rig, &Raw::new("PUT", &target)).await.refused(413, "InputTooLarge");
+    first_answer(&rig, &Raw::new("POST", OPEN)).await.refused(413, "InputTooLarge");
+    rig.server.stop().await;
+}
