@@ -199,7 +199,7 @@ pub(super) async fn diagnose(
             .collect();
         for look in create::look(conn, &names).await? {
             let place = unread[look.member];
-            found[place] = Some(unmade(&unstored[place], look));
+            found[place] = Some(unmade(&unstored[place], &look));
         }
         unread.retain(|&place| found[place].is_none());
     }
@@ -218,7 +218,7 @@ pub(super) async fn diagnose(
     Ok(unstored.iter().zip(found).map(verdict).collect())
 }
 
-fn unmade(unstored: &Unstored<'_>, look: Look) -> Unmade {
+fn unmade(unstored: &Unstored<'_>, look: &Look) -> Unmade {
     let stored = look.stored.as_ref().map(|stored| (stored.definition.as_str(), stored.priority));
     let group = look.group.as_ref().map(|group| GroupOwner { scheduler: &group.scheduler, sealed: group.sealed });
     why_unmade(unstored.task, stored, group, unstored.awaited, look.now)
