@@ -9,12 +9,36 @@ const RESERVE: u64 = 96;
 const DESCRIPTORS_PER_CONNECTION: u64 = 2;
 /// So many connections are served in any case.
 const CONNECTIONS_MIN: usize = 8;
+/// The most connections unless the operator asks for another number.
+const CONNECTIONS_DEFAULT: usize = 10_000;
 
-/// Raises the limit of this process to what it may have. PostgreSQL and other programs that it starts get it too.
+/// The most connections at a time: as many as were asked for, if the limit of open files, which is raised as far as it may
+/// be, allows that.
+#[must_use]
+pub fn connections_max(wanted: Option<usize>) -> usize {
+    let limit = match raise() {
+        Ok(limit) => limit,
+        Err(error) => {
+            tracing::warn!(%error, "the limit of open files is not known; connections may use all of them up");
+            return wanted.unwrap_or(CONNECTIONS_DEFAULT);
+        }
+    };
+    let allowed = connections_for(limit);
+    if wanted.is_some_and(|wanted| wanted > allowed) {
+        tracing::warn!(
+            connections = allowed,
+            value = limit,
+            "fewer connections than --connections-max are served: raise the limit of open files (ulimit -n, LimitNOFILE)"
+        );
+    }
+    wanted.unwrap_or(CONNECTIONS_DEFAULT).min(allowed)
+}
+
+/// Raises the limit of this process to what it may have.
 ///
 /// # Errors
 /// If the system does not say what the limit is.
-pub fn raise() -> nix::Result<u64> {
+fn raise() -> nix::Result<u64> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     // Some systems say that there is no limit and refuse to lift it; then what there is has to do.
     Ok(match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
@@ -25,7 +49,7 @@ pub fn raise() -> nix::Result<u64> {
 
 /// How many connections such a limit allows.
 #[must_use]
-pub fn connections_for(limit: u64) -> usize {
+fn connections_for(limit: u64) -> usize {
     let connections = limit.saturating_sub(RESERVE) / DESCRIPTORS_PER_CONNECTION;
     usize::try_from(connections).unwrap_or(usize::MAX).max(CONNECTIONS_MIN)
 }

@@ -76,11 +76,10 @@ struct Ready {
 /// Runs a server on this listener until `shutdown`; calls `ready` with the root URL when it can serve.
 pub async fn run(
     listener: TcpListener,
-    mut settings: Settings,
+    settings: Settings,
     shutdown: CancellationToken,
     ready: impl FnOnce(&str),
 ) -> Result<(), StartError> {
-    settings.limits.connections_max = connections_max(settings.limits.connections_max);
     let bound = listener.local_addr().map_err(StartError::Listener)?;
     let root_url = settings.root_url(bound);
     let database = open(&settings.database).await?;
@@ -157,7 +156,7 @@ async fn serve(
         heavy: app.heavy.clone(),
         answers: Budget::new("answers", limits.answer_memory),
         write_timeout: limits.write_timeout,
-        connections_max: limits.connections_max,
+        connections_max: descriptors::connections_max(limits.connections_max),
     };
     // Before the first request, whose credentials are checked with it.
     clocks::pass(&app.passes).await?;
@@ -188,26 +187,6 @@ async fn serve(
     }
     tracing::info!("stopped");
     Ok(())
-}
-
-/// As many connections as are wanted, or as the limit of open files allows.
-fn connections_max(wanted: usize) -> usize {
-    let limit = match descriptors::raise() {
-        Ok(limit) => limit,
-        Err(error) => {
-            tracing::warn!(%error, "the limit of open files is not known; connections may use all of them up");
-            return wanted;
-        }
-    };
-    let allowed = descriptors::connections_for(limit);
-    if allowed < wanted {
-        tracing::warn!(
-            connections = allowed,
-            value = limit,
-            "fewer connections than --connections-max are served: raise the limit of open files (ulimit -n, LimitNOFILE)"
-        );
-    }
-    wanted.min(allowed)
 }
 
 /// A database whose clock was moved by tests stays in their future.

@@ -57,6 +57,7 @@ pub struct Launch {
     listen: Option<String>,
     user: Option<u32>,
     open_files: Option<(u32, u32)>,
+    terminal: bool,
 }
 
 impl Launch {
@@ -101,6 +102,13 @@ impl Launch {
         self
     }
 
+    /// Has the server begin with the default action of SIGHUP, also where the tests run under nohup.
+    #[must_use]
+    pub fn with_a_terminal(mut self) -> Self {
+        self.terminal = true;
+        self
+    }
+
     /// The command that starts the server, with `data_dir` as its data directory.
     #[must_use]
     pub fn command(&self, data_dir: &Path) -> Command {
@@ -110,6 +118,11 @@ impl Launch {
                 let limits = format!("ulimit -S -n {soft} && ulimit -H -n {hard} && exec \"$0\" \"$@\"");
                 shell.arg("-c").arg(limits).arg(binary());
                 shell
+            }
+            None if self.terminal => {
+                let mut env = Command::new("env");
+                env.arg("--default-signal=HUP").arg(binary());
+                env
             }
             None => Command::new(binary()),
         };
@@ -263,15 +276,30 @@ impl Drop for Server {
 /// If the command refuses; the panic quotes what it said.
 #[must_use]
 pub fn create_root_client(database_url: &str, secret_key: &str) -> Account {
+    client_command(&["create", "root", "--scope", "*"], database_url, secret_key)
+}
+
+/// Gives the client `root` another token, encrypted with the first of these keys.
+///
+/// # Panics
+///
+/// If the command refuses; the panic quotes what it said.
+pub fn reset_root_token(database_url: &str, secret_keys: &str) -> Account {
+    client_command(&["reset-token", "root"], database_url, secret_keys)
+}
+
+fn client_command(words: &[&str], database_url: &str, secret_key: &str) -> Account {
     let output = Command::new(binary())
-        .args(["client", "create", "root", "--scope", "*", "--json"])
+        .arg("client")
+        .args(words)
+        .arg("--json")
         .env("DATABASE_URL", database_url)
         .env("TENURE_SECRET_KEY", secret_key)
         .output()
         .expect("the server's program can be started");
     let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "tenure client create root: {complaint}");
-    serde_json::from_slice(&output.stdout).expect("tenure client create --json prints the credentials")
+    assert!(output.status.success(), "tenure client {words:?}: {complaint}");
+    serde_json::from_slice(&output.stdout).expect("tenure client --json prints the credentials")
 }
 
 /// A secret key for the servers of one test.

@@ -37,10 +37,10 @@ pub struct LimitArgs {
     #[arg(long, env = "TENURE_WRITE_TIMEOUT", default_value = "60s", value_name = "DURATION", value_parser = parse_duration)]
     pub write_timeout: Duration,
 
-    /// The most connections at a time (16 to 1000000); others get 503. It is lowered to what the limit of open files
-    /// allows. Too small, and workers that wait for work take all of them.
-    #[arg(long, env = "TENURE_CONNECTIONS_MAX", default_value_t = 10_000, value_name = "COUNT")]
-    pub connections_max: usize,
+    /// The most connections at a time (16 to 1000000); others get 503. Unless it is given: 10000, or as many as the limit
+    /// of open files allows. Too small, and workers that wait for work take all of them.
+    #[arg(long, env = "TENURE_CONNECTIONS_MAX", value_name = "COUNT")]
+    pub connections_max: Option<usize>,
 }
 
 /// The checked limits.
@@ -52,8 +52,8 @@ pub struct Limits {
     pub answer_memory: usize,
     /// How long a write may make no progress.
     pub write_timeout: Duration,
-    /// The most connections at a time.
-    pub connections_max: usize,
+    /// The most connections at a time, if that was given.
+    pub connections_max: Option<usize>,
 }
 
 impl LimitArgs {
@@ -71,9 +71,9 @@ impl LimitArgs {
             let fix = format!("choose between {} and {}", show(WRITE_TIMEOUT_MIN), show(WRITE_TIMEOUT_MAX));
             return Err(SettingError::new("--write-timeout (TENURE_WRITE_TIMEOUT)", show(self.write_timeout), fix));
         }
-        if !(CONNECTIONS_MIN..=CONNECTIONS_MAX).contains(&self.connections_max) {
+        if let Some(wrong) = self.connections_max.filter(|max| !(CONNECTIONS_MIN..=CONNECTIONS_MAX).contains(max)) {
             let fix = format!("choose between {CONNECTIONS_MIN} and {CONNECTIONS_MAX}");
-            return Err(SettingError::new("--connections-max (TENURE_CONNECTIONS_MAX)", self.connections_max, fix));
+            return Err(SettingError::new("--connections-max (TENURE_CONNECTIONS_MAX)", wrong, fix));
         }
         Ok(Limits {
             request_memory: memory("--request-memory (TENURE_REQUEST_MEMORY)", self.request_memory)?,

@@ -292,19 +292,22 @@ async fn what_an_artifact_cannot_be_is_refused_and_the_field_is_named() {
     for (n, body) in fine.iter().enumerate() {
         worker.created(&format!("fine-{n}"), body).await;
     }
-    // The first four refusals come before anybody looks at scopes, the others after.
+    // A caller without the scope, which needs only the path, is told nothing else.
     let nobody = worker.rig.make_client("nobody", &[]).await;
-    let as_nobody = async |task: SlugId, run: u16, body: &Value| {
-        let path = format!("/task/{task}/runs/{run}/artifacts/x");
-        call(&mut worker.rig.client(), &nobody, "POST", &path, Some(body)).await
-    };
     let pending = new_task();
     assert_eq!(worker.rig.create(pending, &definition("artifacts/other")).await.status, 200);
-    Worker::refused(&as_nobody(worker.task, 0, &s3(-16)).await, 400, "InputError", "15 minutes");
-    Worker::refused(&as_nobody(new_task(), 0, &s3(60)).await, 400, "InputError", "does not exist");
-    Worker::refused(&as_nobody(worker.task, 1, &s3(60)).await, 400, "InputError", "no run 1");
-    Worker::refused(&as_nobody(pending, 0, &s3(60)).await, 400, "InputError", "never claimed");
-    Worker::refused(&as_nobody(worker.task, 0, &s3(600_000)).await, 403, "InsufficientScopes", "create-artifact");
+    let refusals = [
+        (worker.task, 0, s3(-16), "15 minutes"),
+        (new_task(), 0, s3(60), "does not exist"),
+        (worker.task, 1, s3(60), "no run 1"),
+        (pending, 0, s3(60), "never claimed"),
+    ];
+    for (task, run, body, message) in refusals {
+        let path = format!("/task/{task}/runs/{run}/artifacts/x");
+        let create = async |who| call(&mut worker.rig.client(), who, "POST", &path, Some(&body)).await;
+        Worker::refused(&create(&worker.rig.root).await, 400, "InputError", message);
+        Worker::refused(&create(&nobody).await, 403, "InsufficientScopes", "create-artifact");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

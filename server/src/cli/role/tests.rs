@@ -34,6 +34,8 @@ fn wrong_arguments_are_errors_of_usage() {
 #[tokio::test]
 async fn a_role_is_made_shown_changed_and_deleted() {
     with_clients(|pool| async move {
+        // The one that is there from the start.
+        assert_eq!(tenure(&pool, &["delete", "anonymous"]).await.unwrap(), "The role anonymous is deleted.");
         let create = ["create", "team:*", "--scope", "queue:<..>", "--scope", "a", "--description", "d"];
         let made = tenure(&pool, &create).await.unwrap();
         assert!(made.contains("role           team:*") && made.contains("queue:<..>"), "{made}");

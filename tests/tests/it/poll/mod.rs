@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tenure_api::ids::SlugId;
 use tenure_tests::http::{QUEUE_API, TENURE_API};
-use tenure_tests::server::{Launch, Server, fresh_secret_key};
+use tenure_tests::server::{Launch, Server, fresh_secret_key, reset_root_token};
 
 use crate::rig::{Raw, RawReply, Rig, call, client_of, credentials_of, definition, eventually, new_task, run_of};
 

@@ -19,7 +19,7 @@ fn send(server: &Server, signal: Signal) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_closed_terminal_drains_the_server_as_sigterm_does() {
-    let mut rig = Rig::start().await;
+    let mut rig = Rig::start_with(Launch::with_a_terminal).await;
     let mut waiting = rig.client();
     let path = format!("{QUEUE_API}{}", claim_path("startup/queue"));
     waiting.start(&rig.root, "POST", &path, Some(worker(1).to_string().as_bytes())).await.unwrap();
@@ -41,7 +41,7 @@ async fn a_closed_terminal_drains_the_server_as_sigterm_does() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_closed_terminal_stops_the_embedded_postgresql_too() {
     let place = Place::new();
-    let (mut server, _) = place.start(&embedded()).await;
+    let (mut server, _) = place.start(&embedded().with_a_terminal()).await;
     send(&server, Signal::SIGHUP);
     assert_eq!(server.ended().await.code(), Some(0), "{}", server.log_tail());
     assert_eq!(postmaster_of(&place.data_dir()), None, "PostgreSQL is left running");
