@@ -37,7 +37,7 @@ export default {
   "a client is made from each service's reference and is answered": async ({ origin, root, require }) => {
     const taskcluster = require("taskcluster-client");
     const found = await references(origin);
-    assert.deepEqual(Object.keys(found).sort(), ["auth", "object", "queue", "tenure", "worker-manager"]);
+    assert.deepEqual(Object.keys(found).sort(), ["auth", "object", "purge-cache", "queue", "tenure", "worker-manager"]);
     for (const [name, { api }] of Object.entries(found)) {
       const Service = taskcluster.createClient(api, name);
       const service = new Service({ rootUrl: origin, credentials: root });

@@ -291,7 +291,7 @@ def situate(case, name):
     elif "name" in path and name != "finishUpload":
         path["name"] = "made/" + new_task_id()
         new_object(path["name"], new_task_id())
-    if "workerPoolId" in path:
+    if "workerPoolId" in path and "workerId" in path:
         path.update(new_worker()[0])
     if "clientId" in path:
         path["clientId"] = "made-" + new_task_id()
