@@ -126,6 +126,8 @@ async fn nothing_is_claimed_for_somebody_who_hung_up_in_line() {
     // Dropped after its first poll, which puts it in line.
     let hung_up = tokio::time::timeout(Duration::from_millis(20), queue.claim_work(QUEUE, "gone", 1, LONG)).await;
     assert!(hung_up.is_err());
+    // Its first try is over when one that came after it is answered.
+    assert!(queue.claim_work(QUEUE, "other", 1, Duration::ZERO).await.unwrap().claims.is_empty());
     let task = queue.create_one(QUEUE).await;
     let claim = queue.claim_one(QUEUE).await;
     assert_eq!((claim.task.id, claim.run), (task, RunId::FIRST));
