@@ -1,0 +1,109 @@
+use super::*;
+use proptest::prelude::*;
+
+#[test]
+fn a_slugid_spells_a_version_4_uuid() {
+    let uuid = Uuid::parse_str("f47ac10b-58cc-4372-a567-0e02b2c3d479").unwrap();
+    let id = SlugId::from_uuid(uuid).unwrap();
+    assert_eq!(id.to_string(), "9HrBC1jMQ3KlZw4CssPUeQ");
+    assert_eq!("9HrBC1jMQ3KlZw4CssPUeQ".parse(), Ok(id));
+}
+
+#[test]
+fn a_text_that_is_not_a_slugid_is_refused() {
+    for text in [
+        "",
+        "abc",
+        "9HrBC1jMQ3KlZw4CssPUeR",
+        "9HrBC1jMU3KlZw4CssPUeQ",
+        "9HrBC1jM 3KlZw4CssPUeQ",
+        "9HrBC1jMQ3KlZw4CssPUeQ=",
+    ] {
+        assert!(text.parse::<SlugId>().is_err(), "{text}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_slugid_round_trips(bytes in any::<[u8; 16]>()) {
+        let id = SlugId::from_random(bytes);
+        prop_assert_eq!(id.to_string().parse(), Ok(id));
+        // Others may choose ids that we would not make.
+        let foreign = SlugId::from_uuid(uuid::Builder::from_random_bytes(bytes).into_uuid()).unwrap();
+        prop_assert_eq!(foreign.to_string().parse(), Ok(foreign));
+    }
+
+    #[test]
+    fn an_id_that_is_made_never_looks_like_an_option(bytes in any::<[u8; 16]>()) {
+        let text = SlugId::from_random(bytes).to_string();
+        prop_assert!(text.starts_with(|first: char| matches!(first, 'A'..='Z' | 'a'..='f')), "{}", text);
+    }
+}
+
+#[test]
+fn queues_and_names_are_checked_against_their_patterns() {
+    for good in ["p/w", "Prov_1-x/w-1", "a/b0"] {
+        assert!(good.parse::<TaskQueueId>().is_ok(), "{good}");
+    }
+    for bad in ["p", "p/", "/w", "p/W", "p/w-", "p/1w", "p/w/x", "p p/w", "p/w\n"] {
+        assert!(bad.parse::<TaskQueueId>().is_err(), "{bad:?}");
+    }
+    assert!("x".repeat(38).parse::<SchedulerId>().is_ok());
+    assert!("x".repeat(39).parse::<SchedulerId>().is_err());
+    assert!("".parse::<ProjectId>().is_err());
+    assert!("a/b.c-d_e".parse::<ProjectId>().is_ok());
+}
+
+#[test]
+fn names_of_artifacts_are_printable_and_have_a_limit() {
+    for good in ["public/logs/live.log", "/", "//a", "a b%2Fc", "..", "~"] {
+        assert!(good.parse::<ArtifactName>().is_ok(), "{good}");
+    }
+    for bad in ["", "a\n", "\u{7f}", "\u{e9}", "\0", &"x".repeat(ARTIFACT_NAME_MAX + 1)] {
+        assert!(bad.parse::<ArtifactName>().is_err(), "{bad:?}");
+    }
+    assert!("x".repeat(ARTIFACT_NAME_MAX).parse::<ArtifactName>().is_ok());
+}
+
+#[test]
+fn a_content_type_is_one_that_a_header_can_hold() {
+    for good in ["a", "text/plain", "text/plain; charset=utf-8", &"x".repeat(CONTENT_TYPE_MAX)] {
+        assert!(good.parse::<ContentType>().is_ok(), "{good}");
+    }
+    for bad in ["", " ", " a", "a ", "a\r\nb", "\u{e9}", &"x".repeat(CONTENT_TYPE_MAX + 1)] {
+        assert!(bad.parse::<ContentType>().is_err(), "{bad:?}");
+    }
+}
+
+#[test]
+fn a_reference_leads_to_a_url_that_a_header_can_hold() {
+    for good in ["https://example.com/a?b#c", "http://h:1", "HTTPS://[::1]/", "https://a:b@c"] {
+        assert!(good.parse::<ReferenceUrl>().is_ok(), "{good}");
+    }
+    let long = format!("https://{}", "x".repeat(REFERENCE_URL_MAX));
+    for bad in ["", "x", "/relative", "//h/x", ":x", "https:", "https://", "https:///x", "https://?x", "https://#x"] {
+        assert!(bad.parse::<ReferenceUrl>().is_err(), "{bad:?}");
+    }
+    for bad in ["https://h/ x", "https://h/\r\nX: y", "https://\u{e9}", "https:h", " https://h", &long] {
+        assert!(bad.parse::<ReferenceUrl>().is_err(), "{bad:?}");
+    }
+}
+
+#[test]
+fn a_reference_leads_to_the_web_and_nowhere_else() {
+    let others = ["javascript", "JaVaScRiPt", "data", "file", "ftp", "ws", "wss", "blob", "vbscript", "httpx", "xhttp"];
+    for scheme in others {
+        for rest in ["//example.com/x", "alert(1)", "//x/%0aalert(1)"] {
+            let bad = format!("{scheme}:{rest}");
+            assert!(bad.parse::<ReferenceUrl>().is_err(), "{bad}");
+        }
+    }
+}
+
+#[test]
+fn run_numbers_stop_at_their_limit() {
+    assert_eq!("1000".parse(), Ok(RunId(1000)));
+    for bad in ["", "1001", "-1", "x", "99999999999"] {
+        assert!(bad.parse::<RunId>().is_err(), "{bad}");
+    }
+}
