@@ -14,6 +14,7 @@ pub mod config;
 pub mod descriptors;
 pub mod domain;
 pub mod embedded;
+pub mod engine;
 pub mod http;
 mod key_check;
 pub mod ops;

@@ -10,23 +10,14 @@ use sqlx::postgres::PgConnectOptions;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use uuid::Uuid;
 
 use crate::auth::Authenticator;
-use crate::background::groups::Memory;
-use crate::background::removals::Told;
-use crate::background::tail::Tail;
-use crate::background::{Context, clocks, driver, elsewhere, watched};
-use crate::batch::Batcher;
-use crate::batch::claim_line::{self, ClaimLine};
-use crate::batch::delivery::HandBack;
-use crate::batch::marks::MarkTable;
-use crate::batch::message_queue::MessageQueue;
+use crate::background::clocks;
 use crate::blobs::Blobs;
-use crate::clock::ClockSkew;
 use crate::config::{ArtifactsPlace, ClockMode, Database, SECRET_KEY_SETTING, Settings};
 use crate::descriptors;
 use crate::embedded::{self, Embedded, RootCredentials};
+use crate::engine::{self, Engine, EngineSettings, Lifetime};
 use crate::http::app::{App, Parts};
 use crate::http::budget::Budget;
 use crate::http::connection::Front;
@@ -36,20 +27,12 @@ use crate::http::page::Pages;
 use crate::http::poll::PollUrls;
 use crate::http::{self, connection};
 use crate::key_check::{self, KeyError};
-use crate::ops::create_task::CreateTask;
-use crate::ops::messages::{DeleteMessages, GetMessages};
-use crate::ops::reclaim::Reclaim;
-use crate::ops::report::ReportRun;
-use crate::ops::status::ReadStatus;
 use crate::ops::workers;
 use crate::secrets::{Purpose, SecretKeys, WorkerDigests, new_access_token};
 use crate::store::clients::{self, NewClient};
-use crate::store::queues::Queues;
 use crate::store::settings as facts;
 use crate::store::{clock, cluster, schema, session};
 use crate::telemetry;
-use crate::wakeup::Bells;
-use crate::workers::Workers;
 
 /// How long requests in hand may take when the server drains.
 const DRAIN_REQUESTS: Duration = Duration::from_secs(6);
@@ -159,10 +142,10 @@ async fn serve(
         connections_max: descriptors::connections_max(limits.connections_max),
     };
     // Before the first request, whose credentials are checked with it.
-    clocks::pass(&app.passes).await?;
-    workers::learn_quarantines(&app.pool, &app.passes.workers).await?;
-    workers::note_held(&app.pool).await?;
-    let seen = app.passes.workers.clone();
+    clocks::pass(&app.engine).await?;
+    workers::learn_quarantines(&app.engine.pool, &app.engine.workers).await?;
+    workers::note_held(&app.engine.pool).await?;
+    let seen = app.engine.workers.clone();
     facts::put(&database.pool, facts::ROOT_URL, root_url).await?;
     drop(app);
     ready(root_url);
@@ -229,45 +212,22 @@ fn assemble(
     // Before anything counts.
     let metrics = telemetry::start_metrics();
     tasks.spawn(keep_up(metrics.clone(), stop.clone()));
-    let (options, pool) = (&database.options, database.pool.clone());
-    let (bells, queues, marks) = (Bells::default(), Queues::default(), MarkTable::default());
-    let workers = Workers::default();
-    let back = HandBack::start(options, bells.clone(), tasks, stop.clone());
-    let blobs = open_blobs(settings, &keys, root_url, tasks, stop);
-    let passes = Context {
-        pool: pool.clone(),
-        blobs: blobs.clone(),
-        bells: bells.clone(),
+    let lifetime = Lifetime { tasks: tasks.clone(), stop: stop.clone(), drain: shutdown.clone() };
+    let times = EngineSettings {
+        claim_timeout: settings.claim_timeout,
+        poll_reservation: settings.poll_reservation,
+        message_visibility: settings.message_visibility,
         event_retention: settings.event_retention,
-        witnesses: Memory::default(),
-        told: Told::default(),
-        skew: ClockSkew::default(),
-        workers: workers.clone(),
     };
-    driver::start(&passes, &marks, tasks, stop);
-    tasks.spawn(watched::look(pool.clone(), bells.clone(), stop.clone()));
-    let me = Uuid::new_v4();
-    tasks.spawn(elsewhere::listen(options.clone(), bells.clone(), me, stop.clone()));
-    tasks.spawn(elsewhere::notify(pool.clone(), bells.clone(), me, stop.clone()));
-    let line = claim_line::Parts {
-        database: options.clone(),
-        pool: pool.clone(),
-        queues: queues.clone(),
-        marks: marks.clone(),
-        bells: bells.clone(),
-        back,
-        term: settings.claim_timeout,
-        workers: workers.clone(),
-    };
-    let reclaim = Reclaim { queues: queues.clone(), pool: pool.clone(), term: settings.claim_timeout, workers };
-    let report = ReportRun { queues: queues.clone(), pool: pool.clone() };
-    let get_messages = GetMessages { marks, reservation: settings.poll_reservation };
-    let delete_messages = DeleteMessages { visibility: settings.message_visibility };
+    let blobs = open_blobs(settings, &keys, root_url, tasks, stop);
+    let (options, pool) = (database.options.clone(), database.pool.clone());
+    let engine = engine::Database { claim_options: options.clone(), options, pool: pool.clone() };
+    let engine = Engine::start(engine, times, blobs, &lifetime);
+    engine::run_passes(&engine, &database.options, &lifetime);
     let poll_keys = keys.signing_keys(Purpose::PollUrls);
     Arc::new(Parts {
-        blobs,
-        messages: MessageQueue::new(Batcher::start(get_messages, options, &bells, tasks), bells.clone()),
-        delete_messages: Batcher::start(delete_messages, options, &bells, tasks),
+        engine,
+        authenticator: Authenticator::new(pool, keys.clone()),
         pages: Pages::new(root_url),
         poll_urls: PollUrls::new(poll_keys, root_url, settings.message_visibility),
         references: OnceLock::new(),
@@ -275,22 +235,10 @@ fn assemble(
         bodies: Budget::new("bodies", settings.limits.request_memory),
         heavy: Heavy::new(),
         worker_digests: WorkerDigests::new(&keys),
-        authenticator: Authenticator::new(pool.clone(), keys),
-        create: Batcher::start(CreateTask, options, &bells, tasks),
-        reclaim: Batcher::start(reclaim, options, &bells, tasks),
-        report: Batcher::start(report, options, &bells, tasks),
-        status: Batcher::start(ReadStatus, options, &bells, tasks),
-        line: ClaimLine::start(line, tasks, shutdown.clone()),
-        tail: Tail::start(pool.clone(), bells, tasks, shutdown.clone()),
         tasks: tasks.clone(),
-        draining: shutdown.clone(),
-        pool,
-        queues,
-        passes,
         root_url: root_url.to_owned(),
         drain: shutdown.clone(),
         manual_clock: settings.clock == ClockMode::Manual,
-        claim_timeout: settings.claim_timeout,
         claim_work_wait: settings.claim_work_wait,
         started: Instant::now(),
         metrics,

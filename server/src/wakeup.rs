@@ -7,6 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use sqlx::{Postgres, Transaction};
 use tokio::sync::{Notify, futures::Notified, oneshot};
 
 use crate::store::worker_removals::Gone;
@@ -96,15 +97,25 @@ impl Bells {
 
     /// Notifies everything that waits for what a transaction of this server did, which has committed.
     pub fn apply(&self, effects: Effects) {
-        let Effects { claimable, resolved, dependents } = effects;
+        let Effects { claimable, resolved, resolved_unnamed, dependents } = effects;
         self.ring(claimable);
         if dependents {
             self.ring_dependencies();
         }
-        if !resolved.is_empty() {
+        if resolved_unnamed {
+            self.watched().ring_unnamed();
+        }
+        if resolved_unnamed || !resolved.is_empty() {
             self.watched().ring(resolved);
             self.ring_resolved();
         }
+    }
+
+    /// Commits, and applies what follows. A commit whose answer was lost may have happened: then they are applied too.
+    pub async fn commit(&self, transaction: Transaction<'_, Postgres>, effects: Effects) -> Result<(), sqlx::Error> {
+        let committed = transaction.commit().await;
+        self.apply(effects);
+        committed
     }
 
     /// Another server rang.
@@ -168,13 +179,8 @@ impl Bells {
         self.shared.passes.notify_waiters();
     }
 
-    /// Something was told that makes nothing claimable.
-    pub fn ring_events(&self) {
-        self.shared.tail.notify_one();
-    }
-
     /// A task was resolved.
-    pub fn ring_resolved(&self) {
+    fn ring_resolved(&self) {
         self.stay_awake();
         if self.shared.dependents.load(Ordering::SeqCst) {
             self.shared.dependencies.notify_one();
@@ -183,7 +189,7 @@ impl Bells {
     }
 
     /// A task was created that waits for others.
-    pub fn ring_dependencies(&self) {
+    fn ring_dependencies(&self) {
         self.stay_awake();
         self.expect_dependents(true);
         self.shared.dependencies.notify_one();

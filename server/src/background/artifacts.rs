@@ -5,21 +5,22 @@
 
 use std::collections::BTreeSet;
 
-use super::{Context, PassReport, SLICE};
+use super::{PassReport, SLICE};
 use crate::blobs::{BlobError, BlobName};
+use crate::engine::Engine;
 use crate::store::{artifacts, objects};
 
 /// Removes a slice of artifacts and a slice of objects.
-pub async fn pass(context: &Context) -> Result<PassReport, sqlx::Error> {
-    let pool = &context.pool;
+pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
+    let pool = &engine.pool;
     let due = artifacts::list_removable(&mut *pool.acquire().await?, SLICE).await?;
     let with_bytes = due.iter().filter(|one| one.has_bytes);
     let names: BTreeSet<BlobName> = with_bytes.map(|one| BlobName::artifact(one.task, one.run, &one.name)).collect();
-    remove_bytes(context, names).await?;
+    remove_bytes(engine, names).await?;
     let mut found = due.len();
     let mut done = if found == 0 { 0 } else { artifacts::remove(&mut *pool.acquire().await?, &due).await? };
     let due = objects::list_removable(&mut *pool.acquire().await?, SLICE).await?;
-    remove_bytes(context, due.iter().map(|name| BlobName::object(name)).collect()).await?;
+    remove_bytes(engine, due.iter().map(|name| BlobName::object(name)).collect()).await?;
     found += due.len();
     if !due.is_empty() {
         done += objects::remove(&mut *pool.acquire().await?, &due).await?;
@@ -28,12 +29,12 @@ pub async fn pass(context: &Context) -> Result<PassReport, sqlx::Error> {
     Ok(PassReport { found, done, lost_race: found.saturating_sub(done), ..PassReport::default() })
 }
 
-async fn remove_bytes(context: &Context, names: BTreeSet<BlobName>) -> Result<(), sqlx::Error> {
+async fn remove_bytes(engine: &Engine, names: BTreeSet<BlobName>) -> Result<(), sqlx::Error> {
     if names.is_empty() {
         return Ok(());
     }
     let names: Vec<BlobName> = names.into_iter().collect();
-    context.blobs.delete(&context.pool, &names).await.map_err(|error| match error {
+    engine.blobs.delete(&engine.pool, &names).await.map_err(|error| match error {
         BlobError::Database(error) => error,
         other => sqlx::Error::Io(std::io::Error::other(other)),
     })

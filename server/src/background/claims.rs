@@ -4,14 +4,15 @@
 
 use uuid::Uuid;
 
-use super::{Context, PassReport, SLICE};
+use super::{PassReport, SLICE};
+use crate::engine::Engine;
 use crate::store::claims;
 use crate::store::hot::resolve::{self, End, Member};
 use crate::wakeup::Effects;
 
 /// Ends a slice of the claims that have expired.
-pub async fn pass(context: &Context) -> Result<PassReport, sqlx::Error> {
-    let mut conn = context.pool.acquire().await?;
+pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
+    let mut conn = engine.pool.acquire().await?;
     let due = claims::list_due(&mut conn, SLICE).await?;
     if due.is_empty() {
         return Ok(PassReport::default());
@@ -31,6 +32,6 @@ pub async fn pass(context: &Context) -> Result<PassReport, sqlx::Error> {
         exhausted: effects.resolved.len(),
         lost_race: due.len() - resolved.len(),
     };
-    context.bells.apply(effects);
+    engine.bells.apply(effects);
     Ok(report)
 }

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use chrono::TimeDelta;
 
-use super::{Context, PassReport};
+use super::PassReport;
 use crate::clock;
+use crate::engine::Engine;
 use crate::store::clock as database;
 
 /// A larger difference is a fault of one of the machines, and the operator is warned.
@@ -18,8 +19,8 @@ pub const SKEW_MAX: TimeDelta = TimeDelta::seconds(5);
 const MEASURED_WITHIN: Duration = Duration::from_secs(1);
 
 /// Measures the difference, publishes it, and warns of a large one.
-pub async fn pass(context: &Context) -> Result<PassReport, sqlx::Error> {
-    let mut conn = context.pool.acquire().await?;
+pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
+    let mut conn = engine.pool.acquire().await?;
     let (asked, began) = (Instant::now(), clock::real_now());
     let there = database::get_real_now(&mut conn).await?;
     let took = asked.elapsed();
@@ -28,7 +29,7 @@ pub async fn pass(context: &Context) -> Result<PassReport, sqlx::Error> {
     }
     // The database looked at its clock somewhere between the question and the answer.
     let ahead = there - began - TimeDelta::from_std(took / 2).unwrap_or_default();
-    context.skew.set(ahead);
+    engine.skew.set(ahead);
     let seconds = ahead.as_seconds_f64();
     metrics::gauge!("tenure_clock_skew_seconds").set(seconds);
     if ahead.abs() > SKEW_MAX {

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::{Context, PassReport};
+use super::PassReport;
+use crate::engine::Engine;
 use crate::store::messages::{self, Held};
 use crate::store::{counters, deadlines, session};
 
@@ -14,9 +15,9 @@ const OLD_TRANSACTION: Duration = Duration::from_secs(60);
 const DEADLINE_NEAR: Duration = Duration::from_secs(10);
 
 /// Folds what is there, and finds out whether anything in the queue is unresolved.
-pub async fn pass(context: &Context) -> Result<PassReport, sqlx::Error> {
-    let rung = context.bells.times_rung();
-    let mut conn = context.pool.acquire().await?;
+pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
+    let rung = engine.bells.times_rung();
+    let mut conn = engine.pool.acquire().await?;
     let folded = usize::try_from(counters::fold(&mut conn).await?).unwrap_or(usize::MAX);
     let mut open = 0;
     let publish = |name: &'static str, queue: &str, number: i64| {
@@ -34,9 +35,9 @@ pub async fn pass(context: &Context) -> Result<PassReport, sqlx::Error> {
     }
     // A task that waits for others is neither pending nor claimed, but has a deadline.
     if open == 0 && !deadlines::is_near(&mut conn, DEADLINE_NEAR).await? {
-        context.bells.rest(rung);
+        engine.bells.rest(rung);
     } else {
-        context.bells.stay_awake();
+        engine.bells.stay_awake();
     }
     let oldest = session::get_oldest_transaction(&mut conn).await?;
     metrics::gauge!("tenure_oldest_transaction_seconds").set(oldest.as_secs_f64());

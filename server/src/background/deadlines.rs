@@ -1,16 +1,17 @@
 //! Deadlines. A task that is not resolved when its deadline passes ends as deadline-exceeded, wherever it is; nothing
 //! is tried again afterwards. A report that arrives before this pass has come to the task still counts.
 
-use super::{Context, PassReport, SLICE};
+use super::{PassReport, SLICE};
+use crate::engine::Engine;
 use crate::store::deadlines;
+use crate::wakeup::Effects;
 
 /// Ends a slice of the tasks whose deadline has passed.
-pub async fn pass(context: &Context) -> Result<PassReport, sqlx::Error> {
-    let mut conn = context.pool.acquire().await?;
+pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
+    let mut conn = engine.pool.acquire().await?;
     let slice = deadlines::end_overdue(&mut conn, SLICE).await?;
     if slice.ended > 0 {
-        context.bells.watched().ring_unnamed();
-        context.bells.ring_resolved();
+        engine.bells.apply(Effects { resolved_unnamed: true, ..Effects::default() });
     }
     Ok(PassReport {
         found: slice.found,

@@ -3,15 +3,17 @@
 
 use std::time::Instant;
 
-use super::{Context, PASS_MAX, PassReport};
+use super::{PASS_MAX, PassReport};
+use crate::engine::Engine;
 use crate::store::dependency_work::{self, Read};
 use crate::store::events;
+use crate::wakeup::Effects;
 
 /// Reads the next part of the log and settles what comes of it, slice by slice.
-pub async fn pass(context: &Context) -> Result<PassReport, sqlx::Error> {
-    let mut conn = context.pool.acquire().await?;
+pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
+    let mut conn = engine.pool.acquire().await?;
     let none = dependency_work::skip_log(&mut conn).await?;
-    context.bells.expect_dependents(!none);
+    engine.bells.expect_dependents(!none);
     if none {
         return Ok(PassReport::default());
     }
@@ -29,7 +31,7 @@ pub async fn pass(context: &Context) -> Result<PassReport, sqlx::Error> {
         report.done += slice.settled;
         report.lost_race += slice.found - slice.settled;
         if !slice.scheduled.is_empty() {
-            context.bells.ring(slice.scheduled);
+            engine.bells.apply(Effects::claimable(slice.scheduled));
         }
         let more = slice.full && slice.settled > 0;
         if !more || Instant::now() > until {

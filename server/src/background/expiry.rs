@@ -1,11 +1,12 @@
 //! Expiry. Forgets tasks that have expired, and then groups that have and are empty.
 
-use super::{Context, PassReport};
+use super::PassReport;
+use crate::engine::Engine;
 use crate::store::expiry;
 
 /// Forgets a slice of tasks and a slice of groups.
-pub async fn pass(context: &Context) -> Result<PassReport, sqlx::Error> {
-    let mut conn = context.pool.acquire().await?;
+pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
+    let mut conn = engine.pool.acquire().await?;
     let tasks = expiry::forget_tasks(&mut conn).await?;
     let groups = expiry::forget_groups(&mut conn).await?;
     let (found, done) = (tasks.found + groups.found, tasks.forgotten + groups.forgotten);

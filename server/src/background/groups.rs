@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use tokio::sync::Mutex;
 
-use super::{Context, PassReport};
+use super::PassReport;
+use crate::engine::Engine;
 use crate::store::events;
 use crate::store::groups::{self, Witnesses};
 
@@ -16,10 +17,10 @@ const WITNESSES_MAX: usize = 100_000;
 pub type Memory = Arc<Mutex<Witnesses>>;
 
 /// Reads the next part of the log.
-pub async fn pass(context: &Context) -> Result<PassReport, sqlx::Error> {
-    let mut conn = context.pool.acquire().await?;
+pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
+    let mut conn = engine.pool.acquire().await?;
     events::sequence(&mut conn).await?;
-    let mut witnesses = context.witnesses.lock().await;
+    let mut witnesses = engine.witnesses.lock().await;
     if witnesses.len() > WITNESSES_MAX {
         witnesses.clear();
     }

@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use chrono::{DateTime, Utc};
 
-use super::{Context, PassReport, SLICE};
+use super::{PassReport, SLICE};
+use crate::engine::Engine;
 use crate::ops::worker_removed;
 use crate::store::clock;
 use crate::store::worker_removals::{self, Gone, Noted};
@@ -39,13 +40,13 @@ impl Told {
 }
 
 /// Ends a slice of the claims of workers that are gone.
-pub async fn pass(context: &Context) -> Result<PassReport, sqlx::Error> {
-    let mut conn = context.pool.acquire().await?;
+pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
+    let mut conn = engine.pool.acquire().await?;
     let noted = worker_removals::list(&mut conn).await?;
     let any = !noted.is_empty();
-    for worker in context.told.news(noted) {
+    for worker in engine.told.news(noted) {
         // Nobody waits for the line: what it still claims is found by the next look.
-        drop(context.bells.send_away(worker));
+        drop(engine.bells.send_away(worker));
     }
     if !any {
         return Ok(PassReport::default());
@@ -56,7 +57,7 @@ pub async fn pass(context: &Context) -> Result<PassReport, sqlx::Error> {
         worker_removals::settle(&mut conn, due).await?;
         return Ok(PassReport::default());
     }
-    let ended = worker_removed::end(&mut conn, &context.bells, &found).await?;
+    let ended = worker_removed::end(&mut conn, &engine.bells, &found).await?;
     Ok(PassReport {
         found: found.len(),
         done: ended.runs,

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
-use super::{Context, PassReport, SLICE};
+use super::{PassReport, SLICE};
+use crate::engine::Engine;
 use crate::ops::workers as ops;
 use crate::store::workers::WorkerCounts;
 use crate::store::{queue_views, workers};
@@ -12,26 +13,29 @@ use crate::store::{queue_views, workers};
 const NUMBERS: [&str; 4] =
     ["queue_workers_total", "queue_quarantined_workers", "queue_running_workers", "queue_idle_workers"];
 
+/// Queues whose workers were counted the last time.
+pub type CountedQueues = Mutex<BTreeSet<String>>;
+
 /// Writes down whom this server has seen.
-pub async fn write_down(context: &Context) -> Result<PassReport, sqlx::Error> {
-    let done = ops::write_down(&context.pool, &context.workers).await?;
+pub async fn write_down(engine: &Engine) -> Result<PassReport, sqlx::Error> {
+    let done = ops::write_down(&engine.pool, &engine.workers).await?;
     Ok(PassReport { found: done, done, ..PassReport::default() })
 }
 
 /// Learns who is quarantined.
-pub async fn learn(context: &Context) -> Result<PassReport, sqlx::Error> {
-    let news = usize::from(ops::learn_quarantines(&context.pool, &context.workers).await?);
+pub async fn learn(engine: &Engine) -> Result<PassReport, sqlx::Error> {
+    let news = usize::from(ops::learn_quarantines(&engine.pool, &engine.workers).await?);
     Ok(PassReport { found: news, done: news, ..PassReport::default() })
 }
 
 /// Counts workers by their state. Queues that had some the last time and have none now are shown with none.
-pub async fn count(context: &Context, known: &Mutex<BTreeSet<String>>) -> Result<PassReport, sqlx::Error> {
-    let counts = workers::count(&mut *context.pool.acquire().await?).await?;
+pub async fn count(engine: &Engine) -> Result<PassReport, sqlx::Error> {
+    let counts = workers::count(&mut *engine.pool.acquire().await?).await?;
     let found = counts.len();
     let publish = |name: &'static str, queue: &str, number: i64| {
         metrics::gauge!(name, "taskQueueId" => queue.to_owned()).set(number as f64);
     };
-    let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = engine.counted_queues.lock().unwrap_or_else(PoisonError::into_inner);
     let mut gone = std::mem::take(&mut *known);
     for WorkerCounts { queue, total, quarantined, running } in counts {
         publish("queue_workers_total", &queue, total);
@@ -50,8 +54,8 @@ pub async fn count(context: &Context, known: &Mutex<BTreeSet<String>>) -> Result
 }
 
 /// Forgets a slice of the workers and of the queues that are not shown any more.
-pub async fn forget(context: &Context) -> Result<PassReport, sqlx::Error> {
-    let mut conn = context.pool.acquire().await?;
+pub async fn forget(engine: &Engine) -> Result<PassReport, sqlx::Error> {
+    let mut conn = engine.pool.acquire().await?;
     let workers = workers::forget(&mut conn, SLICE).await?;
     let queues = queue_views::forget(&mut conn, SLICE).await?;
     let count = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);

@@ -15,7 +15,7 @@ use uuid::Uuid;
 use super::{BATCH_MEMBERS_MAX, Session};
 use crate::store::claims;
 use crate::store::hot::resolve::{self, End, Member};
-use crate::wakeup::Bells;
+use crate::wakeup::{Bells, Effects};
 
 /// A claim that somebody must hear of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,7 +123,7 @@ async fn hand_back(session: &mut Session, claims: &[Held], bells: &Bells, stop: 
         let attempt = session
             .run(async |conn| {
                 let resolved = resolve::resolve(conn, &left).await?;
-                bells.ring(resolved.iter().map(|row| row.queue).collect::<Vec<_>>());
+                bells.apply(Effects::claimable(resolved.iter().map(|row| row.queue)));
                 let ids: Vec<Uuid> = left.iter().map(|member| member.id).collect();
                 claims::list_returnable(conn, &ids).await
             })

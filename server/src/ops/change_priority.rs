@@ -9,7 +9,7 @@ use super::OpError;
 use super::task_group::SLICE;
 use crate::domain::task::Task;
 use crate::store::{groups, priorities, tasks};
-use crate::wakeup::Bells;
+use crate::wakeup::{Bells, Effects};
 
 /// Changes the priority of one task.
 pub async fn change_task(pool: &PgPool, bells: &Bells, id: TaskId, priority: Priority) -> Result<Task, OpError> {
@@ -27,8 +27,7 @@ pub async fn change_task(pool: &PgPool, bells: &Bells, id: TaskId, priority: Pri
             return Err(OpError::Conflict(format!("task {id} was resolved; its priority does not matter any more")));
         }
     }
-    transaction.commit().await?;
-    bells.ring(changed.into_iter().map(|(_, queue)| queue).collect::<Vec<_>>());
+    bells.commit(transaction, Effects::claimable(changed.into_iter().map(|(_, queue)| queue))).await?;
     Ok(known.task)
 }
 
@@ -46,8 +45,7 @@ pub async fn change_group(
         let locked = groups::lock_open(&mut transaction, group.uuid(), after, SLICE).await?;
         let Some(&last) = locked.last() else { break };
         let changed = priorities::change(&mut transaction, &locked, priority.code()).await?;
-        transaction.commit().await?;
-        bells.ring(changed.iter().map(|(_, queue)| *queue).collect::<Vec<_>>());
+        bells.commit(transaction, Effects::claimable(changed.iter().map(|(_, queue)| *queue))).await?;
         affected.extend(changed.into_iter().map(|(id, _)| id));
         after = last;
     }

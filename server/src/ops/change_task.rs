@@ -11,7 +11,7 @@ use crate::domain::task::Task;
 use crate::store::ending;
 use crate::store::scheduling::{self, When};
 use crate::store::tasks::{self, Loaded};
-use crate::wakeup::Bells;
+use crate::wakeup::{Bells, Effects};
 
 /// How often a cancel looks again when a run that it wanted to end was being claimed.
 const TRIES_MAX: usize = 5;
@@ -51,14 +51,11 @@ pub async fn change(pool: &PgPool, bells: &Bells, id: TaskId, change: Change) ->
         };
         if carry_out(&mut transaction, id, change, step, &mut queue).await? {
             let task = load(&mut transaction, id).await?.task;
-            transaction.commit().await?;
-            match change {
-                Change::Schedule | Change::Rerun => bells.ring(queue),
-                Change::Cancel => {
-                    bells.ring_resolved();
-                    bells.watched().ring([id.uuid()]);
-                }
-            }
+            let effects = match change {
+                Change::Schedule | Change::Rerun => Effects::claimable(queue),
+                Change::Cancel => Effects::resolved([id.uuid()]),
+            };
+            bells.commit(transaction, effects).await?;
             return Ok(task);
         }
     }

@@ -11,7 +11,7 @@ use crate::domain::json::Unserializable;
 use crate::domain::task::{Task, Tenancy};
 use crate::store::artifacts::{self, Told};
 use crate::store::tasks;
-use crate::wakeup::Bells;
+use crate::wakeup::{Bells, Effects};
 
 /// The artifact of a run.
 #[derive(Debug, Clone, Copy)]
@@ -64,10 +64,7 @@ pub async fn create(pool: &PgPool, bells: &Bells, place: Place, asked: Artifact)
     let present = artifact::is_present_at_creation(storage_type);
     let stored = Stored { artifact, present, removable };
     artifacts::put(&mut transaction, task.seq, place.run, &stored, told.as_ref()).await?;
-    transaction.commit().await?;
-    if is_told {
-        bells.ring_events();
-    }
+    bells.commit(transaction, Effects::default()).await?;
     let tenancy = artifact::tenancy(&task, place.run).cloned();
     Ok(Created { artifact: stored.artifact, project: task.project, tenancy, now })
 }
@@ -86,8 +83,7 @@ pub async fn finish(pool: &PgPool, bells: &Bells, place: Place, name: &str, uplo
     let Some(Stored { artifact, .. }) = stored.filter(|_| news) else { return Ok(()) };
     artifacts::finish(&mut transaction, task.seq, place.run, name, &told(&task, &artifact)?).await?;
     artifacts::keep_object(&mut transaction, &object_name, artifact.expires).await?;
-    transaction.commit().await?;
-    bells.ring_events();
+    bells.commit(transaction, Effects::default()).await?;
     Ok(())
 }
 

@@ -14,7 +14,7 @@ use crate::batch::{Operation, Verdict};
 use crate::domain::message::{DEQUEUES_ALARMING, MessageId, QueueName, Receipt, Refusal, check};
 use crate::store::hot::messages::{self as hot, Deletion, Got, Want};
 use crate::store::messages;
-use crate::wakeup::Effects;
+use crate::wakeup::{Bells, Effects};
 
 /// What a message counts for against a batch's bytes, so that one statement hides a thousand at most.
 const MESSAGE_WEIGHT: usize = 4 << 10;
@@ -214,6 +214,7 @@ impl Operation for DeleteMessages {
 /// Hides a message for another time, or shows it at once; answers the new receipt and when the message is visible.
 pub async fn update(
     pool: &PgPool,
+    bells: &Bells,
     request: &DeleteRequest,
     visibility: Duration,
 ) -> Result<Result<(Receipt, DateTime<Utc>), Refusal>, sqlx::Error> {
@@ -221,6 +222,9 @@ pub async fn update(
     let (key, priority, next) = (queue.queue, queue.priority.code(), random_receipt());
     if let Some(visible) = messages::update(pool, key, priority, message, receipt, next, visibility).await? {
         metrics::counter!("tenure_messages_total", "what" => "updated").increment(1);
+        if visibility.is_zero() {
+            bells.apply(Effects::claimable([key]));
+        }
         return Ok(Ok((next, visible)));
     }
     let known = messages::find(pool, key, priority, message).await?;

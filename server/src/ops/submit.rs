@@ -20,7 +20,7 @@ use crate::store::failure::{Class, classify};
 use crate::store::hot::create::{self, Created, Member};
 use crate::store::idempotency::{self, Keyed, Known};
 use crate::store::{groups, queues, session, tasks};
-use crate::wakeup::Bells;
+use crate::wakeup::{Bells, Effects};
 
 /// How long a key is remembered.
 pub const KEY_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
@@ -107,14 +107,11 @@ async fn attempt(pool: &PgPool, bells: &Bells, graph: &Graph, key: Option<&Key>)
     let Some(tasks) = answers(&mut transaction, graph, &plan).await? else { return Ok(None) };
     let edges = plan.edges(graph, &tasks);
     dependencies::insert(&mut transaction, &edges).await?;
-    transaction.commit().await?;
     let pending = plan.stored.values().filter(|row| !row.waits);
-    let rung: BTreeSet<i32> =
+    let claimable: BTreeSet<i32> =
         pending.filter_map(|row| queues.get(&graph.entries[row.member].task.queue).copied()).collect();
-    bells.ring(rung);
-    if plan.stored.values().any(|row| row.waits) {
-        bells.ring_dependencies();
-    }
+    let dependents = plan.stored.values().any(|row| row.waits);
+    bells.commit(transaction, Effects { dependents, ..Effects::claimable(claimable) }).await?;
     Ok(Some(Submitted { group: graph.group, tasks }))
 }
 

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::OpError;
 use crate::domain::task::Group;
 use crate::store::{ending, groups};
-use crate::wakeup::Bells;
+use crate::wakeup::{Bells, Effects};
 
 /// Tasks that one transaction locks.
 pub const SLICE: i64 = 200;
@@ -63,9 +63,7 @@ pub async fn cancel(pool: &PgPool, bells: &Bells, id: TaskGroupId) -> Result<Can
                 break;
             }
         }
-        transaction.commit().await?;
-        bells.ring_resolved();
-        bells.watched().ring(tasks[before..].iter().copied());
+        bells.commit(transaction, Effects::resolved(tasks[before..].iter().copied())).await?;
         after = last;
     }
     let size = groups::count_tasks(&mut conn, id.uuid()).await?;

@@ -1,4 +1,4 @@
-//! The operations of one server without HTTP: batchers, claim line and hand-back on a test's database. No pass runs by
+//! The engine of one server, without HTTP, on a test's database. No pass runs by
 //! itself; a test runs the one that it wants.
 
 use std::sync::Arc;
@@ -15,34 +15,23 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use crate::background::Context;
-use crate::background::groups::Memory;
-use crate::background::removals::Told;
-use crate::batch::Batcher;
-use crate::batch::claim_line::{self, Answer, ClaimLine};
-use crate::batch::delivery::HandBack;
-use crate::batch::marks::MarkTable;
-use crate::batch::message_queue::MessageQueue;
+use crate::batch::claim_line::{self, Answer};
 use crate::blobs::Blobs;
-use crate::clock::ClockSkew;
 use crate::config::{ArtifactSettings, ArtifactsPlace};
 use crate::domain::create::NewTask;
 use crate::domain::lifecycle::Report;
 use crate::domain::message::QueueName;
 use crate::domain::task::Task;
 use crate::domain::worker::WorkerKey;
+use crate::engine::{Database, Engine, EngineSettings, Lifetime};
 use crate::ops::claim_work::Granted;
-use crate::ops::create_task::{self, CreateTask};
-use crate::ops::messages::{DeleteMessages, DeleteRequest, Deleted, GetMessages, GetRequest};
-use crate::ops::reclaim::{self, Reclaim};
-use crate::ops::report::{self, ReportRun};
-use crate::ops::status::ReadStatus;
+use crate::ops::create_task;
+use crate::ops::messages::{DeleteRequest, Deleted, GetRequest};
+use crate::ops::reclaim;
+use crate::ops::report;
 use crate::ops::{OpError, claim_task};
 use crate::store::hot::messages::Got;
-use crate::store::queues::Queues;
 use crate::store::session;
-use crate::wakeup::Bells;
-use crate::workers::Workers;
 
 /// The term of claims unless a test says otherwise.
 pub const TERM: Duration = Duration::from_secs(1200);
@@ -53,33 +42,11 @@ pub const VISIBILITY: Duration = Duration::from_secs(300);
 /// The queue that the tests use.
 pub const QUEUE: &str = "proj/worker";
 
-/// One server's operations.
+/// One server's engine without HTTP.
 pub struct Queue {
-    /// createTask.
-    pub create: Batcher<CreateTask>,
-    /// reclaimTask.
-    pub reclaim: Batcher<Reclaim>,
-    /// The three reports.
-    pub report: Batcher<ReportRun>,
-    /// status.
-    pub status: Batcher<ReadStatus>,
-    /// claimWork.
-    pub line: ClaimLine,
-    /// Getting messages.
-    pub messages: MessageQueue,
-    /// Deleting messages.
-    pub delete_messages: Batcher<DeleteMessages>,
-    /// Where undelivered claims go.
-    pub back: HandBack,
-    /// What the passes work with.
-    pub passes: Context,
-    /// The low-water marks.
-    pub marks: MarkTable,
-    /// Keys of queues.
-    pub queues: Queues,
-    term: Duration,
-    tasks: TaskTracker,
-    stop: CancellationToken,
+    /// What the tests try.
+    pub engine: Arc<Engine>,
+    lifetime: Lifetime,
 }
 
 impl Queue {
@@ -89,64 +56,32 @@ impl Queue {
         Self::start_apart(options, options, TERM)
     }
 
-    /// Starts them with a way of its own to the database for the claim line, and another term of claims.
+    /// Starts them with a way of its own to the database for the wait list, and another claim timeout.
     #[must_use]
-    pub fn start_apart(options: &PgConnectOptions, line_options: &PgConnectOptions, term: Duration) -> Self {
-        let (tasks, stop, bells) = (TaskTracker::new(), CancellationToken::new(), Bells::default());
-        let (pool, queues, marks) = (session::pool(options), Queues::default(), MarkTable::default());
-        let workers = Workers::default();
-        let back = HandBack::start(options, bells.clone(), &tasks, stop.clone());
-        let line = claim_line::Parts {
-            database: line_options.clone(),
-            pool: pool.clone(),
-            queues: queues.clone(),
-            marks: marks.clone(),
-            bells: bells.clone(),
-            back: back.clone(),
-            term,
-            workers: workers.clone(),
+    pub fn start_apart(options: &PgConnectOptions, claim_options: &PgConnectOptions, claim_timeout: Duration) -> Self {
+        let stop = CancellationToken::new();
+        let lifetime = Lifetime { tasks: TaskTracker::new(), drain: stop.clone(), stop };
+        let settings = EngineSettings {
+            claim_timeout,
+            poll_reservation: RESERVATION,
+            message_visibility: VISIBILITY,
+            event_retention: Duration::from_secs(3600),
         };
-        let reclaim = Reclaim { queues: queues.clone(), pool: pool.clone(), term, workers: workers.clone() };
-        let report = ReportRun { queues: queues.clone(), pool: pool.clone() };
-        let get = GetMessages { marks: marks.clone(), reservation: RESERVATION };
-        let delete = DeleteMessages { visibility: VISIBILITY };
-        Self {
-            messages: MessageQueue::new(Batcher::start(get, options, &bells, &tasks), bells.clone()),
-            delete_messages: Batcher::start(delete, options, &bells, &tasks),
-            create: Batcher::start(CreateTask, options, &bells, &tasks),
-            reclaim: Batcher::start(reclaim, options, &bells, &tasks),
-            report: Batcher::start(report, options, &bells, &tasks),
-            status: Batcher::start(ReadStatus, options, &bells, &tasks),
-            line: ClaimLine::start(line, &tasks, stop.clone()),
-            back,
-            passes: Context {
-                blobs: no_blobs(),
-                pool,
-                bells,
-                event_retention: Duration::from_secs(3600),
-                witnesses: Memory::default(),
-                told: Told::default(),
-                skew: ClockSkew::default(),
-                workers,
-            },
-            marks,
-            queues,
-            term,
-            tasks,
-            stop,
-        }
+        let (options, claim_options) = (options.clone(), claim_options.clone());
+        let database = Database { pool: session::pool(&options), options, claim_options };
+        Self { engine: Engine::start(database, settings, no_blobs(), &lifetime), lifetime }
     }
 
     /// The key of a queue.
     pub async fn key(&self, name: &str) -> i32 {
         let name: TaskQueueId = name.parse().expect("the name of a queue");
-        self.queues.make_key(&self.passes.pool, &name).await.expect("the queue can be made")
+        self.engine.queues.make_key(&self.engine.pool, &name).await.expect("the queue can be made")
     }
 
     /// createTask.
     pub async fn create(&self, task: &NewTask) -> Result<Task, OpError> {
         let queue = self.key(task.queue.as_str()).await;
-        self.create.submit(create_task::Request { task: Arc::new(task.clone()), queue }).await
+        self.engine.create.submit(create_task::Request { task: Arc::new(task.clone()), queue }).await
     }
 
     /// createTask for a simple task; its id.
@@ -169,7 +104,7 @@ impl Queue {
     ) -> Result<Answer, OpError> {
         let queue = self.key(queue).await;
         let worker = WorkerKey { queue, group: "group".to_owned(), id: worker.to_owned() };
-        self.line.claim(claim_line::Request { worker, tasks, patience }).await
+        self.engine.line.claim(claim_line::Request { worker, tasks, patience }).await
     }
 
     /// claimWork for one run that must be there; it counts as delivered.
@@ -191,7 +126,7 @@ impl Queue {
         let name: TaskQueueId = queue.parse().expect("the name of a queue");
         let queue = QueueName { queue: self.key(queue).await, priority: Priority::Lowest };
         let request = GetRequest { queue, name, count, visibility: VISIBILITY };
-        self.messages.get(request).await.expect("a poll is answered")
+        self.engine.messages.get(request).await.expect("a poll is answered")
     }
 
     /// Deletes a message of the lowest priority.
@@ -201,26 +136,26 @@ impl Queue {
     pub async fn delete_message(&self, queue: &str, got: &Got) -> Deleted {
         let queue = QueueName { queue: self.key(queue).await, priority: Priority::Lowest };
         let request = DeleteRequest { queue, message: got.message, receipt: got.receipt };
-        self.delete_messages.submit(request).await.expect("a deletion is answered")
+        self.engine.delete_messages.submit(request).await.expect("a deletion is answered")
     }
 
     /// claimTask.
     pub async fn claim_task(&self, task: TaskId, run: RunId, worker: &str) -> Result<Granted, OpError> {
         let (worker_group, worker_id) = ("group".to_owned(), worker.to_owned());
         let request = claim_task::Request { task, run, worker_group, worker_id };
-        claim_task::claim_task(&self.passes.pool, &self.passes.workers, self.term, &request)
+        claim_task::claim_task(&self.engine.pool, &self.engine.workers, self.engine.settings.claim_timeout, &request)
             .await
             .expect("the database answers")
     }
 
     /// A report.
     pub async fn report(&self, task: TaskId, run: RunId, report: Report) -> Result<Task, OpError> {
-        self.report.submit(report::Request { task, run, report }).await
+        self.engine.report.submit(report::Request { task, run, report }).await
     }
 
     /// reclaimTask.
     pub async fn reclaim(&self, task: TaskId, run: RunId) -> Result<Granted, OpError> {
-        self.reclaim.submit(reclaim::Request { task, run }).await
+        self.engine.reclaim.submit(reclaim::Request { task, run }).await
     }
 
     /// status.
@@ -228,7 +163,7 @@ impl Queue {
     /// # Panics
     /// If it is refused.
     pub async fn status(&self, task: TaskId) -> Task {
-        self.status.submit(task).await.expect("a status is answered")
+        self.engine.status.submit(task).await.expect("a status is answered")
     }
 
     /// Ends everything and waits for it.
@@ -236,23 +171,14 @@ impl Queue {
     /// # Panics
     /// If something does not end.
     pub async fn stop(self) {
-        let Remains { tasks, stop, passes } = self.dismantle();
+        let Self { engine, lifetime: Lifetime { tasks, stop, .. } } = self;
+        let pool = engine.pool.clone();
+        drop(engine);
         stop.cancel();
         tasks.close();
         tokio::time::timeout(Duration::from_secs(20), tasks.wait()).await.expect("everything ends when it is stopped");
-        passes.pool.close().await;
+        pool.close().await;
     }
-
-    /// Drops the fronts, so that the workers behind them end.
-    fn dismantle(self) -> Remains {
-        Remains { tasks: self.tasks, stop: self.stop, passes: self.passes }
-    }
-}
-
-struct Remains {
-    tasks: TaskTracker,
-    stop: CancellationToken,
-    passes: Context,
 }
 
 /// A task for a queue, an hour before its deadline, with these fields besides.

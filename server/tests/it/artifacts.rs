@@ -71,11 +71,11 @@ fn error() -> Details {
 }
 
 async fn create(queue: &Queue, place: Place, artifact: Artifact) -> Result<Created, OpError> {
-    create_artifact::create(&queue.passes.pool, &queue.passes.bells, place, artifact).await
+    create_artifact::create(&queue.engine.pool, &queue.engine.bells, place, artifact).await
 }
 
 async fn stored(queue: &Queue, place: Place, name: &str) -> Option<Stored> {
-    let mut conn = queue.passes.pool.acquire().await.unwrap();
+    let mut conn = queue.engine.pool.acquire().await.unwrap();
     let (seq, run) = artifacts::find_run(&mut conn, place.task, Some(place.run)).await.unwrap()?;
     artifacts::find(&mut conn, seq, run, name).await.unwrap()
 }
@@ -253,7 +253,7 @@ async fn an_object_is_there_once_its_own_upload_is_finished() {
     let again = Artifact { details: Details::Object { upload: upload(2) }, ..asked.clone() };
     assert_eq!(create(&queue, place, again.clone()).await.unwrap().artifact.details, asked.details);
     let end = async |upload: SlugId| {
-        create_artifact::finish(&queue.passes.pool, &queue.passes.bells, place, "o", upload).await
+        create_artifact::finish(&queue.engine.pool, &queue.engine.bells, place, "o", upload).await
     };
     assert!(matches!(end(upload(2)).await, Err(OpError::Input(_))), "another upload");
     assert!(matches!(end(upload(1)).await, Err(OpError::Input(_))), "no object yet");
@@ -280,7 +280,7 @@ async fn an_object_is_there_once_its_own_upload_is_finished() {
     assert_eq!(told.iter().filter(|(exchange, ..)| exchange == "artifact-created").count(), 1, "{told:?}");
     let refused = create(&queue, place, again).await;
     assert!(matches!(refused, Err(OpError::Conflict(_))), "{refused:?}");
-    let missing = create_artifact::finish(&queue.passes.pool, &queue.passes.bells, place, "p", upload(1)).await;
+    let missing = create_artifact::finish(&queue.engine.pool, &queue.engine.bells, place, "p", upload(1)).await;
     assert!(matches!(missing, Err(OpError::NotFound(_))), "{missing:?}");
     finish(database, queue).await;
 }
@@ -346,18 +346,18 @@ async fn a_task_is_kept_until_its_artifacts_are_removed() {
     }
     queue.report(place.task, place.run, Report::Completed).await.unwrap();
     let artifacts_left = async || number(database.pool(), "SELECT count(*) FROM artifacts").await;
-    assert_eq!(artifact_pass::pass(&queue.passes).await.unwrap().found, 0);
+    assert_eq!(artifact_pass::pass(&queue.engine).await.unwrap().found, 0);
     advance(&database, "2 hours 1 second").await;
     sqlx::query("UPDATE task_times SET deadline = NULL").execute(database.pool()).await.unwrap();
     let mut conn = database.connect().await;
     events::sequence(&mut conn).await.unwrap();
     sqlx::query("UPDATE log_readers SET position = 1000").execute(database.pool()).await.unwrap();
-    assert_eq!(expiry::pass(&queue.passes).await.unwrap().done, 0, "the task has artifacts");
+    assert_eq!(expiry::pass(&queue.engine).await.unwrap().done, 0, "the task has artifacts");
     // Two servers at once remove each of them once.
-    let (one, two) = tokio::join!(artifact_pass::pass(&queue.passes), artifact_pass::pass(&queue.passes));
+    let (one, two) = tokio::join!(artifact_pass::pass(&queue.engine), artifact_pass::pass(&queue.engine));
     let (one, two) = (one.unwrap(), two.unwrap());
     assert_eq!((one.done + two.done, artifacts_left().await), (3, 0), "{one:?} {two:?}");
-    assert_eq!(expiry::pass(&queue.passes).await.unwrap().done, 1);
+    assert_eq!(expiry::pass(&queue.engine).await.unwrap().done, 1);
     finish(database, queue).await;
 }
 
@@ -371,7 +371,7 @@ async fn bytes_are_kept_while_an_upload_may_be_on_its_way_and_then_the_name_is_n
     create(&queue, place, bytes.clone()).await.unwrap();
     create(&queue, place, artifact("elsewhere", reference("https://a/"), soon)).await.unwrap();
     advance(&database, "2 minutes").await;
-    assert_eq!(artifact_pass::pass(&queue.passes).await.unwrap().done, 1);
+    assert_eq!(artifact_pass::pass(&queue.engine).await.unwrap().done, 1);
     assert!(stored(&queue, place, "bytes").await.is_some() && stored(&queue, place, "elsewhere").await.is_none());
     // Whoever asks for it again keeps it longer: it is not listed any more, and what was listed is not removed.
     advance(&database, "2 hours").await;
@@ -387,7 +387,7 @@ async fn bytes_are_kept_while_an_upload_may_be_on_its_way_and_then_the_name_is_n
     assert_eq!(artifacts::remove(&mut conn, &due).await.unwrap(), 0, "it was put off after it had been listed");
     assert!(stored(&queue, place, "bytes").await.is_some());
     advance(&database, "2 days").await;
-    assert_eq!(artifact_pass::pass(&queue.passes).await.unwrap().done, 1);
+    assert_eq!(artifact_pass::pass(&queue.engine).await.unwrap().done, 1);
     assert!(stored(&queue, place, "bytes").await.is_none());
     finish(database, queue).await;
 }
@@ -404,9 +404,9 @@ async fn removal_passes_over_what_somebody_holds() {
         .execute(&mut holder)
         .await
         .unwrap();
-    let report = artifact_pass::pass(&queue.passes).await.unwrap();
+    let report = artifact_pass::pass(&queue.engine).await.unwrap();
     assert_eq!((report.found, report.done, report.lost_race), (1, 0, 1));
     drop(holder);
-    eventually("it is removed", async || artifact_pass::pass(&queue.passes).await.unwrap().done == 1).await;
+    eventually("it is removed", async || artifact_pass::pass(&queue.engine).await.unwrap().done == 1).await;
     finish(database, queue).await;
 }

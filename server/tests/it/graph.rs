@@ -49,12 +49,12 @@ async fn create_waiting(queue: &Queue, required: &[TaskId], fields: &Value) -> T
 
 /// Runs the dependency pass until it finds nothing to do.
 async fn settle(queue: &Queue) {
-    while dependency_pass::pass(&queue.passes).await.unwrap().done > 0 {}
+    while dependency_pass::pass(&queue.engine).await.unwrap().done > 0 {}
 }
 
 /// Runs the groups pass until it finds nothing to do.
 async fn tell(queue: &Queue) {
-    while group_pass::pass(&queue.passes).await.unwrap().done > 0 {}
+    while group_pass::pass(&queue.engine).await.unwrap().done > 0 {}
 }
 
 /// Claims the only pending task of the tests' queue and reports it.

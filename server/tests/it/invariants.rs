@@ -113,7 +113,7 @@ async fn with_some_tasks() -> TestDatabase {
     queue.create_one(QUEUE).await;
     let done = queue.claim_one(QUEUE).await;
     queue.report(done.task.id, done.run, Report::Completed).await.unwrap();
-    groups::pass(&queue.passes).await.unwrap();
+    groups::pass(&queue.engine).await.unwrap();
     queue.create_one(QUEUE).await;
     let again = queue.claim_one(QUEUE).await;
     let retry = Report::Exception(ExceptionReason::WorkerShutdown);
@@ -125,7 +125,7 @@ async fn with_some_tasks() -> TestDatabase {
     queue.create(&waits).await.unwrap();
     let id = TaskId::from_random(random());
     queue.create(&new_task_with_id(id, "proj/waits", &json!({"dependencies": [id]}))).await.unwrap();
-    change(&queue.passes.pool, &queue.passes.bells, id, Change::Schedule).await.unwrap();
+    change(&queue.engine.pool, &queue.engine.bells, id, Change::Schedule).await.unwrap();
     queue.stop().await;
     database
 }

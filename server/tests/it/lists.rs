@@ -22,7 +22,7 @@ const STEPS: usize = 250;
 async fn pending(queue: &Queue, key: i32, limit: u16) -> Vec<(chrono::DateTime<chrono::Utc>, TaskId, RunId)> {
     let (mut all, mut after) = (Vec::new(), None);
     loop {
-        let page = list_runs::list_pending(&queue.passes.pool, key, after, limit).await.unwrap();
+        let page = list_runs::list_pending(&queue.engine.pool, key, after, limit).await.unwrap();
         assert!(page.runs.len() <= usize::from(limit));
         all.extend(page.runs.into_iter().map(|(run, _)| (run.scheduled, run.task, run.run)));
         after = page.next;
@@ -36,7 +36,7 @@ async fn pending(queue: &Queue, key: i32, limit: u16) -> Vec<(chrono::DateTime<c
 async fn claimed(queue: &Queue, key: i32, limit: u16) -> Vec<(chrono::DateTime<chrono::Utc>, TaskId, RunId)> {
     let (mut all, mut after) = (Vec::new(), None);
     loop {
-        let page = list_runs::list_claimed(&queue.passes.pool, key, after, limit).await.unwrap();
+        let page = list_runs::list_claimed(&queue.engine.pool, key, after, limit).await.unwrap();
         assert!(page.runs.len() <= usize::from(limit));
         assert!(page.runs.iter().all(|(run, _)| run.worker_group == "group" && run.worker_id == "worker"));
         all.extend(page.runs.into_iter().map(|(run, _)| (run.started, run.task, run.run)));
@@ -76,7 +76,7 @@ impl Walk {
 
     /// What is refused changes nothing, and that is a case too.
     async fn step(&mut self) {
-        let (pool, bells) = (self.queue.passes.pool.clone(), self.queue.passes.bells.clone());
+        let (pool, bells) = (self.queue.engine.pool.clone(), self.queue.engine.bells.clone());
         match self.random(10) {
             0..=3 => {
                 let priority = Priority::ALL[self.random(7)];
@@ -143,7 +143,7 @@ async fn the_pages_of_a_queue_have_what_its_counts_count_whatever_has_happened()
         if step % 5 > 0 {
             continue;
         }
-        let mut conn = walk.queue.passes.pool.acquire().await.unwrap();
+        let mut conn = walk.queue.engine.pool.acquire().await.unwrap();
         let counts = counters::get_counts(&mut conn, std::slice::from_ref(&name)).await.unwrap()[0];
         drop(conn);
         let limit = u16::try_from(1 + walk.random(9)).unwrap();
@@ -186,14 +186,14 @@ async fn pending_runs_are_listed_as_they_became_pending_and_none_is_skipped_whil
     assert_eq!(pending(&queue, key, 1_000).await.iter().map(|(_, task, _)| *task).collect::<Vec<_>>(), tasks);
     assert!(pending(&queue, key, 5).await.is_sorted_by_key(|(since, ..)| *since));
 
-    let first = list_runs::list_pending(&queue.passes.pool, key, None, 5).await.unwrap();
+    let first = list_runs::list_pending(&queue.engine.pool, key, None, 5).await.unwrap();
     let mut seen: Vec<TaskId> = first.runs.iter().map(|(run, _)| run.task).collect();
     // What is claimed was seen or not; what comes is at the end.
     let answer = queue.claim_work(QUEUE, "worker", 3, std::time::Duration::ZERO).await.unwrap();
     answer.delivery.delivered();
     let gone: Vec<TaskId> = answer.claims.iter().map(|granted| granted.task.id).collect();
     let late = queue.create_one(QUEUE).await;
-    let rest = list_runs::list_pending(&queue.passes.pool, key, first.next, 1_000).await.unwrap();
+    let rest = list_runs::list_pending(&queue.engine.pool, key, first.next, 1_000).await.unwrap();
     assert_eq!(rest.next, None);
     seen.extend(rest.runs.iter().map(|(run, _)| run.task));
     assert_eq!(seen.last(), Some(&late));
@@ -232,7 +232,7 @@ async fn a_page_of_large_definitions_is_shorter_and_the_next_one_goes_on() {
         queue.create(&task).await.unwrap();
         tasks.push(task.id);
     }
-    let pool = &queue.passes.pool;
+    let pool = &queue.engine.pool;
     let page = list_runs::list_pending(pool, key, None, 1_000).await.unwrap();
     assert_eq!(page.runs.len(), 2, "a definition that goes over the limit is the last one");
     assert_eq!(pending(&queue, key, 1_000).await.len(), 3);
@@ -256,7 +256,7 @@ async fn named_tasks_come_once_in_the_order_of_their_ids_and_page_by_page() {
     let strangers = (0..40).map(|_| TaskId::from_random(secrets::random()));
     let wanted: Vec<TaskId> = strangers.chain(tasks.iter().copied()).chain(tasks.iter().copied()).collect();
     tasks.sort_by_key(|id| id.uuid());
-    let pool = &queue.passes.pool;
+    let pool = &queue.engine.pool;
     for limit in [1, 2, 5, 1_000] {
         let (mut statuses, mut definitions) = (Vec::new(), Vec::new());
         let mut after = None;

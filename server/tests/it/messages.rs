@@ -35,7 +35,7 @@ impl Plane {
     /// Moves the clock and runs the pass that shows messages.
     async fn pass_after(&mut self, time: Duration) {
         clock::advance(&mut self.conn, time.as_secs_f64()).await.unwrap();
-        while messages::pass(&self.queue.passes).await.unwrap().found > 0 {}
+        while messages::pass(&self.queue.engine).await.unwrap().found > 0 {}
     }
 
     async fn get(&self) -> Option<Got> {
@@ -148,7 +148,7 @@ async fn a_message_ends_with_its_task() {
     let got = plane.get().await.unwrap();
     clock::advance(&mut plane.conn, 3600.0).await.unwrap();
     assert_eq!(plane.queue.delete_message(QUEUE, &got).await, Err(Refusal::NoSuchMessage), "also before any pass");
-    tenure_server::background::run_all_due(&plane.queue.passes).await.unwrap();
+    tenure_server::background::run_all_due(&plane.queue.engine).await.unwrap();
     assert!(plane.get().await.is_none());
     assert_eq!(plane.pending().await, 0);
     plane.finish().await;
@@ -241,10 +241,10 @@ async fn no_mark_passes_a_run_that_a_poller_holds() {
     assert_eq!(plane.claim_work().await, 0);
     // Nothing is claimable, so that the marks move past the place of the run.
     for _ in 0..3 {
-        let mut conn = plane.queue.passes.pool.acquire().await.unwrap();
-        plane.queue.marks.advance(&mut conn).await.unwrap();
+        let mut conn = plane.queue.engine.pool.acquire().await.unwrap();
+        plane.queue.engine.marks.advance(&mut conn).await.unwrap();
     }
-    let mark = plane.queue.marks.get(plane.queue.key(QUEUE).await).marks[6];
+    let mark = plane.queue.engine.marks.get(plane.queue.key(QUEUE).await).marks[6];
     assert!(mark >= got.ord, "the marks move while the run is reserved: {mark}");
     plane.pass_after(RESERVATION).await;
     let claim = plane.queue.claim_work(QUEUE, "worker", 1, Duration::ZERO).await.unwrap();
@@ -274,8 +274,8 @@ async fn a_run_that_changes_its_priority_has_a_new_message_in_the_queue_of_its_n
     let plane = Plane::new().await;
     let task = plane.queue.create_one(QUEUE).await;
     let got = plane.get().await.unwrap();
-    let bells = &plane.queue.passes.bells;
-    change_priority::change_task(&plane.queue.passes.pool, bells, task, Priority::High).await.unwrap();
+    let bells = &plane.queue.engine.bells;
+    change_priority::change_task(&plane.queue.engine.pool, bells, task, Priority::High).await.unwrap();
     assert_eq!(plane.queue.delete_message(QUEUE, &got).await, Err(Refusal::NoSuchMessage));
     assert!(plane.get().await.is_none(), "nothing is left in the queue of the old priority");
     assert_eq!(plane.claim_work().await, 1, "and nobody has to wait for the poller");

@@ -27,7 +27,7 @@ fn named(worker: &str) -> WorkerName {
 }
 
 async fn gone(queue: &Queue, worker: &str) -> Removed {
-    remove(&queue.passes.pool, &queue.queues, &queue.passes.bells, &named(worker)).await.unwrap()
+    remove(&queue.engine.pool, &queue.engine.queues, &queue.engine.bells, &named(worker)).await.unwrap()
 }
 
 /// Makes a worker known, as createWorker does.
@@ -154,9 +154,9 @@ async fn a_report_that_is_rolled_back_leaves_the_claim_to_the_removal_or_to_its_
     let began = Instant::now();
     assert_eq!(gone(&queue, "gone").await.ended, 0, "somebody holds it all the time");
     assert!(began.elapsed() < LONG, "a removal does not wait for ever");
-    assert_eq!(removals::pass(&queue.passes).await.unwrap().lost_race, 1);
+    assert_eq!(removals::pass(&queue.engine).await.unwrap().lost_race, 1);
     report.rollback().await.unwrap();
-    assert_eq!(removals::pass(&queue.passes).await.unwrap().retried, 1);
+    assert_eq!(removals::pass(&queue.engine).await.unwrap().retried, 1);
     assert_eq!(tried_again(&queue.status(task).await), Some(SHUT_DOWN));
     drop(conn);
     queue.stop().await;
@@ -175,11 +175,11 @@ async fn a_claim_that_is_being_made_when_its_worker_is_removed_is_ended_when_it_
     let made = claim(&mut claiming, &[want], &[worker], TERM, uuid::Uuid::new_v4()).await.unwrap();
     assert_eq!(made.len(), 1);
     assert_eq!(gone(&queue, "gone").await.ended, 0);
-    assert_eq!(removals::pass(&queue.passes).await.unwrap().found, 0);
+    assert_eq!(removals::pass(&queue.engine).await.unwrap().found, 0);
     claiming.commit().await.unwrap();
     // The pass looks again after a moment, by the clock.
     sqlx::query("UPDATE clock SET clock_offset = interval '2 s'").execute(database.pool()).await.unwrap();
-    assert_eq!(removals::pass(&queue.passes).await.unwrap().retried, 1);
+    assert_eq!(removals::pass(&queue.engine).await.unwrap().retried, 1);
     assert_eq!(tried_again(&queue.status(task).await), Some(SHUT_DOWN));
     drop(conn);
     queue.stop().await;
@@ -201,7 +201,7 @@ async fn a_thousand_claims_end_in_slices_each_with_one_event() {
     let (one, two, passed) = tokio::join!(gone(&queue, "gone"), gone(&other, "gone"), async {
         let mut passed = 0;
         for _ in 0..20 {
-            passed += removals::pass(&other.passes).await.unwrap().done;
+            passed += removals::pass(&other.engine).await.unwrap().done;
         }
         passed
     });
@@ -229,7 +229,7 @@ async fn whoever_waits_in_the_name_of_a_worker_that_is_gone_is_sent_away_empty_a
         // Both stand in line before anybody is sent away: each line has heard of its queue.
         tokio::time::sleep(Duration::from_millis(300)).await;
         gone(&queue, "gone").await;
-        removals::pass(&other.passes).await.unwrap();
+        removals::pass(&other.engine).await.unwrap();
         // Only the one who was not sent away gets this.
         queue.create_one(QUEUE).await
     };
@@ -254,7 +254,7 @@ async fn claim_after_removal(known: bool) -> (i16, TaskId) {
     assert_eq!(gone(&queue, "back").await, Removed { known, ended: 0 });
     claim_all(&queue, "back", 1).await;
     sqlx::query("UPDATE clock SET clock_offset = interval '2 s'").execute(database.pool()).await.unwrap();
-    removals::pass(&queue.passes).await.unwrap();
+    removals::pass(&queue.engine).await.unwrap();
     let runs = i16::try_from(queue.status(task).await.ended.len()).unwrap();
     queue.stop().await;
     database.finish().await;
@@ -277,11 +277,11 @@ async fn a_removal_is_looked_at_for_over_a_minute_and_then_forgotten() {
     for seconds in [0, 2, 7, 23, 70] {
         let sql = format!("UPDATE clock SET clock_offset = interval '{seconds} s'");
         sqlx::query(sqlx::AssertSqlSafe(sql)).execute(database.pool()).await.unwrap();
-        removals::pass(&queue.passes).await.unwrap();
+        removals::pass(&queue.engine).await.unwrap();
         assert_eq!(noted().await, 1, "after {seconds} s");
     }
     sqlx::query("UPDATE clock SET clock_offset = interval '100 s'").execute(database.pool()).await.unwrap();
-    removals::pass(&queue.passes).await.unwrap();
+    removals::pass(&queue.engine).await.unwrap();
     assert_eq!(noted().await, 0);
     queue.stop().await;
     database.finish().await;
@@ -302,7 +302,7 @@ async fn a_removal_that_died_half_way_is_finished_by_the_pass_of_any_server() {
     .await
     .unwrap();
     let other = Queue::start(database.options());
-    assert_eq!(removals::pass(&other.passes).await.unwrap().retried, 2);
+    assert_eq!(removals::pass(&other.engine).await.unwrap().retried, 2);
     for task in tasks {
         assert_eq!(tried_again(&queue.status(task).await), Some(SHUT_DOWN));
     }

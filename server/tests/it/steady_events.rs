@@ -63,7 +63,7 @@ impl Walk {
             .execute(self.database.pool())
             .await
             .unwrap();
-        run_all_due(&self.queue.passes).await.unwrap();
+        run_all_due(&self.queue.engine).await.unwrap();
     }
 
     /// Reads the whole log and compares what was read before.
@@ -126,13 +126,13 @@ impl Walk {
         let content_type = "text/plain".to_owned();
         let artifact = Artifact { name, details, content_type, content_length: None, expires: expires.unwrap() };
         let place = Place { task: granted.task.id, run: granted.run };
-        let (pool, bells) = (&self.queue.passes.pool, &self.queue.passes.bells);
+        let (pool, bells) = (&self.queue.engine.pool, &self.queue.engine.bells);
         drop(create_artifact::create(pool, bells, place, artifact).await);
     }
 
     /// What is refused changes nothing, and that is a case too.
     async fn step(&mut self) -> &'static str {
-        let (pool, bells) = (self.queue.passes.pool.clone(), self.queue.passes.bells.clone());
+        let (pool, bells) = (self.queue.engine.pool.clone(), self.queue.engine.bells.clone());
         let kind = self.random(KINDS);
         let held = self.random(self.held.len());
         let known = self.one_of_known();
@@ -209,7 +209,7 @@ async fn no_event_changes_while_it_can_be_read_whatever_happens_to_its_task() {
         let what = walk.step().await;
         walk.read(what).await;
         // What is due by itself is an operation too.
-        run_all_due(&walk.queue.passes).await.unwrap();
+        run_all_due(&walk.queue.engine).await.unwrap();
         walk.read("a pass").await;
     }
     let exchanges = |name: &str| walk.seen.values().filter(|event| event.contains(name)).count();
@@ -225,7 +225,7 @@ async fn an_event_shows_the_priority_that_the_task_had() {
     let task = new_task(QUEUE, &json!({"priority": "low"}));
     walk.queue.create(&task).await.unwrap();
     walk.read("its creation").await;
-    let (pool, bells) = (walk.queue.passes.pool.clone(), walk.queue.passes.bells.clone());
+    let (pool, bells) = (walk.queue.engine.pool.clone(), walk.queue.engine.bells.clone());
     change_priority::change_task(&pool, &bells, task.id, Priority::Highest).await.unwrap();
     let claim = walk.queue.claim_one(QUEUE).await;
     walk.read("changeTaskPriority").await;
@@ -247,7 +247,7 @@ async fn an_event_about_a_running_task_shows_the_lease_that_it_had() {
     let mut walk = Walk::start(1).await;
     let task = walk.queue.create_one(QUEUE).await;
     let claim = walk.queue.claim_one(QUEUE).await;
-    let (pool, bells) = (walk.queue.passes.pool.clone(), walk.queue.passes.bells.clone());
+    let (pool, bells) = (walk.queue.engine.pool.clone(), walk.queue.engine.bells.clone());
     change_priority::change_task(&pool, &bells, task, Priority::Highest).await.unwrap();
     walk.add_artifact(&claim).await;
     walk.read("createArtifact").await;
@@ -265,7 +265,7 @@ async fn an_event_about_a_group_shows_the_group_as_it_was() {
     let first = walk.queue.create_one(QUEUE).await;
     let claim = walk.queue.claim_one(QUEUE).await;
     walk.queue.report(first, claim.run, Report::Completed).await.unwrap();
-    run_all_due(&walk.queue.passes).await.unwrap();
+    run_all_due(&walk.queue.engine).await.unwrap();
     walk.read("its resolution").await;
     assert!(walk.seen.values().any(|event| event.contains("task-group-resolved")));
     let group: SlugId = first;
@@ -273,7 +273,7 @@ async fn an_event_about_a_group_shows_the_group_as_it_was() {
     let later = new_task(QUEUE, &json!({"taskGroupId": group, "expires": expires}));
     walk.queue.create(&later).await.unwrap();
     walk.read("a task that outlives the group").await;
-    task_group::seal(&walk.queue.passes.pool.clone(), group).await.unwrap();
+    task_group::seal(&walk.queue.engine.pool.clone(), group).await.unwrap();
     walk.read("sealTaskGroup").await;
     walk.finish().await;
 }

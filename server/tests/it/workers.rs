@@ -25,7 +25,7 @@ const DAY_SECONDS: f64 = 86_400.0;
 async fn start() -> (TestDatabase, Queue) {
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());
-    pass::learn(&queue.passes).await.unwrap();
+    pass::learn(&queue.engine).await.unwrap();
     (database, queue)
 }
 
@@ -43,7 +43,7 @@ async fn key(queue: &Queue, id: &str) -> WorkerKey {
 }
 
 async fn get(queue: &Queue, id: &str) -> Result<Known, OpError> {
-    ops::get(&queue.passes.pool, &queue.passes.workers, &queue.queues, &name(id)).await
+    ops::get(&queue.engine.pool, &queue.engine.workers, &queue.engine.queues, &name(id)).await
 }
 
 async fn poll(queue: &Queue, id: &str) {
@@ -52,17 +52,17 @@ async fn poll(queue: &Queue, id: &str) {
 }
 
 async fn now(queue: &Queue) -> DateTime<Utc> {
-    clock::get_now(&mut queue.passes.pool.acquire().await.unwrap()).await.unwrap()
+    clock::get_now(&mut queue.engine.pool.acquire().await.unwrap()).await.unwrap()
 }
 
 async fn advance(queue: &Queue, seconds: f64) {
-    clock::advance(&mut queue.passes.pool.acquire().await.unwrap(), seconds).await.unwrap();
+    clock::advance(&mut queue.engine.pool.acquire().await.unwrap(), seconds).await.unwrap();
 }
 
 async fn quarantine(queue: &Queue, id: &str, hours: i64) -> Result<Known, OpError> {
     let until = now(queue).await + TimeDelta::hours(hours);
     let change = Quarantine { until, info: Some("tests"), client_id: "tester" };
-    ops::quarantine(&queue.passes.pool, &queue.passes.workers, &queue.queues, &name(id), change).await
+    ops::quarantine(&queue.engine.pool, &queue.engine.workers, &queue.engine.queues, &name(id), change).await
 }
 
 fn ids(rows: &[WorkerRow]) -> Vec<&str> {
@@ -71,7 +71,7 @@ fn ids(rows: &[WorkerRow]) -> Vec<&str> {
 
 async fn page(queue: &Queue, quarantined: Option<bool>, after: &str, limit: i64) -> Vec<WorkerRow> {
     let wanted = Wanted { queue: queue.key(QUEUE).await, quarantined, after: ("group", after), limit };
-    ops::list(&queue.passes.pool, &queue.passes.workers, wanted).await.unwrap()
+    ops::list(&queue.engine.pool, &queue.engine.workers, wanted).await.unwrap()
 }
 
 #[tokio::test]
@@ -91,7 +91,7 @@ async fn a_claim_writes_nothing_about_its_worker_until_somebody_asks() {
     assert_eq!((expires - last_seen, quarantine_until), (TimeDelta::days(1), None));
     assert!(get(&queue, "idle").await.unwrap().recent.is_empty());
     assert!(matches!(get(&queue, "nobody").await, Err(OpError::NotFound(_))));
-    assert_eq!(pass::write_down(&queue.passes).await.unwrap(), PassReport::default(), "it is written down");
+    assert_eq!(pass::write_down(&queue.engine).await.unwrap(), PassReport::default(), "it is written down");
     let view = queue_views::find(&mut database.connect().await, QUEUE).await.unwrap().unwrap();
     assert!(view.expires - view.last_seen >= TimeDelta::days(1) && view.last_seen <= before);
     finish(database, queue).await;
@@ -108,7 +108,7 @@ async fn the_last_twenty_claims_are_kept_in_order_whichever_server_writes_first(
         assert_eq!(server.claim_one(QUEUE).await.task.id, task);
         claimed.push((task, RunId::FIRST));
     }
-    pass::write_down(&two.passes).await.unwrap();
+    pass::write_down(&two.engine).await.unwrap();
     let known = get(&one, "worker").await.unwrap();
     assert_eq!(known.recent, claimed.split_off(claimed.len() - RECENT_MAX));
     // What is written twice counts once.
@@ -135,7 +135,7 @@ async fn claims_of_one_batch_stand_in_the_order_of_claiming_also_after_the_serve
     // Two servers that start: the second one writes what is there already.
     for _ in 0..2 {
         let next = Queue::start(database.options());
-        assert_eq!(ops::note_held(&next.passes.pool).await.unwrap(), 1);
+        assert_eq!(ops::note_held(&next.engine.pool).await.unwrap(), 1);
         assert_eq!(get(&next, "worker").await.unwrap().recent, newest);
         next.stop().await;
     }
@@ -144,7 +144,7 @@ async fn claims_of_one_batch_stand_in_the_order_of_claiming_also_after_the_serve
 
 /// Tells the server once more of claims that it has written down.
 async fn queue_claims(queue: &Queue, known: &Known) -> Known {
-    assert_eq!(ops::note_held(&queue.passes.pool).await.unwrap(), 1);
+    assert_eq!(ops::note_held(&queue.engine.pool).await.unwrap(), 1);
     assert_eq!(known.recent.len(), RECENT_MAX);
     get(queue, "worker").await.unwrap()
 }
@@ -159,7 +159,7 @@ async fn a_server_that_starts_knows_who_holds_claims_although_the_one_before_was
     queue.stop().await;
     assert_eq!(number(database.pool(), "SELECT count(*) FROM workers").await, 0, "it was killed before it wrote");
     let next = Queue::start(database.options());
-    assert_eq!(ops::note_held(&next.passes.pool).await.unwrap(), 1);
+    assert_eq!(ops::note_held(&next.engine.pool).await.unwrap(), 1);
     let known = get(&next, "worker").await.unwrap();
     assert_eq!(known.recent, tasks.map(|task| (task, RunId::FIRST)));
     assert_eq!(known.worker.expires - known.worker.last_seen, TimeDelta::days(1));
@@ -173,7 +173,7 @@ async fn what_cannot_be_written_down_is_kept_for_the_next_time() {
     queue.claim_one(QUEUE).await;
     let mut blocker = database.connect().await;
     sqlx::raw_sql("BEGIN; LOCK TABLE workers IN EXCLUSIVE MODE").execute(&mut blocker).await.unwrap();
-    pass::write_down(&queue.passes).await.unwrap_err();
+    pass::write_down(&queue.engine).await.unwrap_err();
     let again = queue.create_one(QUEUE).await;
     queue.claim_one(QUEUE).await;
     sqlx::raw_sql("ROLLBACK").execute(&mut blocker).await.unwrap();
@@ -197,7 +197,7 @@ async fn a_hundred_workers_that_claim_at_once_are_all_seen_with_what_each_claime
     });
     let written = async {
         for _ in 0..5 {
-            pass::write_down(&queue.passes).await.unwrap();
+            pass::write_down(&queue.engine).await.unwrap();
         }
     };
     let (claimed, ()) = tokio::join!(futures_util::future::join_all(claims), written);
@@ -271,10 +271,10 @@ async fn the_statements_show_and_forget_workers_as_the_rules_say() {
         assert_eq!(get(&queue, id).await.is_ok(), shown(term), "{id} {term:?}");
         assert_eq!(quarantine_exists(&queue, id, term).await, shown(term), "{id} {term:?}");
     }
-    let report = pass::forget(&queue.passes).await.unwrap();
+    let report = pass::forget(&queue.engine).await.unwrap();
     // Due were those that have expired: two of them are over, one is quarantined and looked at again later.
     assert_eq!((report.found, report.done), (3, 3));
-    assert_eq!(pass::forget(&queue.passes).await.unwrap().found, 0);
+    assert_eq!(pass::forget(&queue.engine).await.unwrap().found, 0);
     let left: Vec<String> = sqlx::query_scalar("SELECT worker_id FROM workers ORDER BY worker_id")
         .fetch_all(database.pool())
         .await
@@ -285,7 +285,7 @@ async fn the_statements_show_and_forget_workers_as_the_rules_say() {
 
 /// Whether a quarantine of it can be changed; it is not.
 async fn quarantine_exists(queue: &Queue, id: &str, term: &Term) -> bool {
-    let mut conn = queue.passes.pool.acquire().await.unwrap();
+    let mut conn = queue.engine.pool.acquire().await.unwrap();
     let mut transaction = sqlx::Connection::begin(&mut *conn).await.unwrap();
     let change = Quarantine { until: term.expires, info: None, client_id: "tester" };
     let changed = store::quarantine(&mut transaction, &key(queue, id).await, change).await.unwrap();
@@ -299,20 +299,20 @@ async fn a_worker_and_its_queue_are_gone_after_a_day_and_a_queue_of_claim_task_a
     poll(&queue, "idle").await;
     let task = queue.create_one("proj/named").await;
     queue.claim_task(task, RunId::FIRST, "poller").await.unwrap();
-    pass::write_down(&queue.passes).await.unwrap();
+    pass::write_down(&queue.engine).await.unwrap();
     let shown = async |name: &str| queue_views::find(&mut database.connect().await, name).await.unwrap().is_some();
     advance(&queue, DAY_SECONDS - 60.0).await;
     assert!(get(&queue, "idle").await.is_ok() && shown(QUEUE).await);
-    assert_eq!(pass::forget(&queue.passes).await.unwrap().found, 0);
+    assert_eq!(pass::forget(&queue.engine).await.unwrap().found, 0);
     advance(&queue, 61.0).await;
     assert!(get(&queue, "idle").await.is_err() && !shown(QUEUE).await && shown("proj/named").await);
-    assert_eq!(pass::forget(&queue.passes).await.unwrap().found, 3);
+    assert_eq!(pass::forget(&queue.engine).await.unwrap().found, 3);
     assert_eq!(number(database.pool(), "SELECT count(*) FROM workers").await, 0);
     advance(&queue, 4.0 * DAY_SECONDS - 120.0).await;
     assert!(shown("proj/named").await);
     advance(&queue, 120.0).await;
     assert!(!shown("proj/named").await);
-    pass::forget(&queue.passes).await.unwrap();
+    pass::forget(&queue.engine).await.unwrap();
     assert_eq!(number(database.pool(), "SELECT count(*) FROM queue_views").await, 0);
     assert_eq!(number(database.pool(), "SELECT count(*) FROM task_queues").await, 2, "keys stay");
     // Who comes back is there again.
@@ -326,14 +326,14 @@ async fn a_worker_that_is_seen_every_few_hours_outlives_a_day_and_is_looked_at_w
     let (database, queue) = start().await;
     for _ in 0..20 {
         poll(&queue, "steady").await;
-        pass::write_down(&queue.passes).await.unwrap();
+        pass::write_down(&queue.engine).await.unwrap();
         advance(&queue, 2.5 * 3_600.0).await;
-        pass::forget(&queue.passes).await.unwrap();
+        pass::forget(&queue.engine).await.unwrap();
     }
     let known = get(&queue, "steady").await.unwrap();
     assert!(known.worker.last_seen - known.worker.first_claim > TimeDelta::hours(40));
     advance(&queue, DAY_SECONDS).await;
-    let report = pass::forget(&queue.passes).await.unwrap();
+    let report = pass::forget(&queue.engine).await.unwrap();
     assert!(report.found > 0);
     assert_eq!(number(database.pool(), "SELECT count(*) FROM workers").await, 0);
     finish(database, queue).await;
@@ -342,11 +342,12 @@ async fn a_worker_that_is_seen_every_few_hours_outlives_a_day_and_is_looked_at_w
 #[tokio::test]
 async fn a_declared_date_is_never_shortened_and_makes_the_queue_known() {
     let (database, queue) = start().await;
-    let (pool, workers) = (&queue.passes.pool, &queue.passes.workers);
+    let (pool, workers) = (&queue.engine.pool, &queue.engine.workers);
     let moment = now(&queue).await;
     let declare = async |days: i64| {
         let expires = moment + TimeDelta::days(days);
-        ops::declare(pool, workers, &queue.queues, &name("declared"), expires).await.unwrap().worker.expires - moment
+        ops::declare(pool, workers, &queue.engine.queues, &name("declared"), expires).await.unwrap().worker.expires
+            - moment
     };
     for days in [30, 7, 0, -7] {
         assert_eq!(declare(days).await, TimeDelta::days(30), "{days}");
@@ -398,10 +399,9 @@ async fn workers_are_counted_once_by_what_they_do_as_the_rules_say() {
     ] {
         assert_eq!(WorkerState::of(get(&queue, id).await.unwrap().worker.term(), claims, moment), state, "{id}");
     }
-    let known = std::sync::Mutex::default();
-    assert_eq!(pass::count(&queue.passes, &known).await.unwrap().found, 1);
+    assert_eq!(pass::count(&queue.engine).await.unwrap().found, 1);
     advance(&queue, 2.0 * DAY_SECONDS).await;
-    assert_eq!(pass::count(&queue.passes, &known).await.unwrap().found, 0);
-    assert!(known.lock().unwrap().is_empty());
+    assert_eq!(pass::count(&queue.engine).await.unwrap().found, 0);
+    assert!(queue.engine.counted_queues.lock().unwrap().is_empty());
     finish(database, queue).await;
 }

@@ -59,7 +59,7 @@ async fn list(app: &App, call: &Call, run: Option<RunId>) -> Result<Response, Ap
     let page = Page::read(&call.query(&["limit", "continuationToken"])?)?;
     call.authorize(&scopes(task, run))?;
     let limit = page.limit.unwrap_or(PAGE_MAX);
-    let mut conn = app.pool.acquire().await?;
+    let mut conn = app.engine.pool.acquire().await?;
     let (seq, known) = artifacts::find_run(&mut conn, task, run).await?.ok_or_else(|| no_run(task, run))?;
     let after = page.after.as_deref().unwrap_or_default();
     let mut rows = artifacts::list(&mut conn, seq, known, after, Page::rows(limit)).await?;
@@ -74,7 +74,7 @@ async fn info(app: &App, call: &Call, run: Option<RunId>) -> Result<Response, Ap
     let (task, name) = (call.task_id()?, call.artifact_name()?);
     call.no_query()?;
     call.authorize(&scopes(task, run))?;
-    let mut conn = app.pool.acquire().await?;
+    let mut conn = app.engine.pool.acquire().await?;
     let (seq, known) = artifacts::find_run(&mut conn, task, run).await?.ok_or_else(|| no_run(task, run))?;
     let found = artifacts::find(&mut conn, seq, known, name.as_str()).await?;
     drop(conn);
@@ -119,5 +119,5 @@ async fn bytes_of(
         .filter(|row| matches!(row.artifact.details, Details::S3 | Details::Object { .. }))
         .map(|row| blob(task, run, &row.artifact))
         .collect();
-    if names.is_empty() { Ok(HashMap::new()) } else { Ok(app.blobs.find(&app.pool, &names).await?) }
+    if names.is_empty() { Ok(HashMap::new()) } else { Ok(app.engine.blobs.find(&app.engine.pool, &names).await?) }
 }

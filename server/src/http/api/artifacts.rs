@@ -61,7 +61,7 @@ async fn find(app: &App, call: &Call, run: Option<RunId>) -> Result<Found, ApiEr
     authorize(call, name.as_str())?;
     let missing = |name: &str| ApiError::new(ErrorCode::ResourceNotFound, format!("there is no artifact {name:?}"));
     let links_max = i32::try_from(LINKS_MAX).unwrap_or(i32::MAX);
-    let mut conn = app.pool.acquire().await?;
+    let mut conn = app.engine.pool.acquire().await?;
     let chain = artifacts::find_chain(&mut conn, task, run, name.as_str(), links_max).await?;
     drop(conn);
     let chain = chain.ok_or_else(|| missing(name.as_str()))?;
@@ -104,10 +104,10 @@ impl Found {
     /// signed one, for a while and not longer than it is kept.
     async fn url(&self, app: &App, blob: &BlobName) -> Result<String, ApiError> {
         if app.authenticator.anonymous().await?.authorize(&reading(&self.artifact.name)).is_ok() {
-            return Ok(app.blobs.plain_url(&self.own_bytes()));
+            return Ok(app.engine.blobs.plain_url(&self.own_bytes()));
         }
         let end = (self.now + GET_URL_LIFE).min(self.artifact.expires);
-        Ok(app.blobs.get_url(blob, end.timestamp_millis()))
+        Ok(app.engine.blobs.get_url(blob, end.timestamp_millis()))
     }
 
     fn own_bytes(&self) -> BlobName {

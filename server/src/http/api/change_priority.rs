@@ -38,12 +38,12 @@ pub async fn change_task_priority(app: App, call: Arc<Call>) -> Result<Response,
     let id = call.task_id()?;
     call.no_query()?;
     let ChangePriorityRequest { new_priority } = call.json()?;
-    let known = app.status.submit(id).await?;
+    let known = app.engine.status.submit(id).await?;
     call.authorize(&Expression::any_of([
         format!("queue:change-task-priority:{id}"),
         format!("queue:change-task-priority-in-queue:{}", known.queue),
     ]))?;
-    let task = change_priority::change_task(&app.pool, &app.passes.bells, id, new_priority).await?;
+    let task = change_priority::change_task(&app.engine.pool, &app.engine.bells, id, new_priority).await?;
     ok(&StatusBody { status: &task.status() })
 }
 
@@ -52,9 +52,9 @@ pub async fn change_task_group_priority(app: App, call: Arc<Call>) -> Result<Res
     let id = call.task_group_id()?;
     call.no_query()?;
     let ChangePriorityRequest { new_priority } = call.json()?;
-    let group = task_group::get(&mut *app.pool.acquire().await?, id).await?;
+    let group = task_group::get(&mut *app.engine.pool.acquire().await?, id).await?;
     call.authorize(&Expression::from(format!("queue:change-task-group-priority:{}/{id}", group.scheduler)))?;
-    let affected = change_priority::change_group(&app.pool, &app.passes.bells, id, new_priority).await?;
+    let affected = change_priority::change_group(&app.engine.pool, &app.engine.bells, id, new_priority).await?;
     ok(&GroupBody {
         task_group_id: id,
         scheduler_id: group.scheduler,

@@ -31,9 +31,9 @@ async fn change_task(app: App, call: Arc<Call>, wanted: Change, scope: &str) -> 
     let id = call.task_id()?;
     call.no_query()?;
     // The scopes name the task's scheduler, group and project, so that it must be known before they can be checked.
-    let known = app.status.submit(id).await?;
+    let known = app.engine.status.submit(id).await?;
     call.authorize(&scopes(&known, scope))?;
-    let task = change(&app.pool, &app.passes.bells, id, wanted).await?;
+    let task = change(&app.engine.pool, &app.engine.bells, id, wanted).await?;
     ok(&StatusBody { status: &task.status() })
 }
 

@@ -18,7 +18,7 @@ pub async fn claim_task(app: App, call: Arc<Call>) -> Result<Response, ApiError>
     call.no_query()?;
     let body: ClaimTaskRequest = call.json()?;
     // The scopes name the task's queue, so that the task must be known before they can be checked.
-    let known = app.status.submit(task).await?;
+    let known = app.engine.status.submit(task).await?;
     let worker = format!("{}/{}", body.worker_group, body.worker_id);
     call.authorize(&Expression::any_of([
         Expression::all_of([format!("queue:claim-task:{}", known.queue), format!("queue:worker-id:{worker}")]),
@@ -32,6 +32,6 @@ pub async fn claim_task(app: App, call: Arc<Call>) -> Result<Response, ApiError>
     let request =
         Request { task, run, worker_group: body.worker_group.to_string(), worker_id: body.worker_id.to_string() };
     // The worker can ask for the very same claim again, so that a lost answer needs no guard.
-    let granted = claim(&app.pool, &app.passes.workers, app.claim_timeout, &request).await??;
+    let granted = claim(&app.engine.pool, &app.engine.workers, app.engine.settings.claim_timeout, &request).await??;
     Ok(raw(claim_json(&app, &granted)?))
 }

@@ -35,13 +35,13 @@ pub async fn claim_work(app: App, call: Arc<Call>) -> Result<Response, ApiError>
     ]);
     call.authorize(&required)?;
     let worker = WorkerKey {
-        queue: app.queues.make_key(&app.pool, &queue).await?,
+        queue: app.engine.queues.make_key(&app.engine.pool, &queue).await?,
         group: body.worker_group.to_string(),
         id: body.worker_id.to_string(),
     };
     let request = Request { worker, tasks: body.tasks, patience: app.claim_work_wait };
     let asked = Instant::now();
-    let answer = app.line.claim(request).await?;
+    let answer = app.engine.line.claim(request).await?;
     // An error from here on drops the answer, and with it hands the claims back.
     if !answer.claims.is_empty() && asked.elapsed() >= LOOK_AGAIN_AFTER {
         call.authorize_again(&app, &required).await?;

@@ -43,7 +43,7 @@ pub async fn list_clients(app: App, call: Arc<Call>) -> Result<Response, ApiErro
         ops::check_client_id(prefix).map_err(wrong)?;
     }
     let limit = page.limit.unwrap_or(PAGE_MAX);
-    let mut rows = clients::list(&app.pool, prefix, page.after.as_deref(), Some(Page::rows(limit))).await?;
+    let mut rows = clients::list(&app.engine.pool, prefix, page.after.as_deref(), Some(Page::rows(limit))).await?;
     let continuation_token = Page::cut(limit, &mut rows, |client| &client.client_id);
     let roles = app.authenticator.roles().await?;
     let expanded: Vec<ScopeSet> = rows.iter().map(|client| expanded(&roles, client)).collect();
@@ -56,7 +56,7 @@ pub async fn client(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let id = client_id(&call)?;
     call.authorize(&Expression::from(format!("auth:get-client:{id}")))?;
     call.no_query()?;
-    answer(&app, id, clients::find(&app.pool, id).await?, None).await
+    answer(&app, id, clients::find(&app.engine.pool, id).await?, None).await
 }
 
 /// `PUT /clients/:clientId`
@@ -69,9 +69,9 @@ pub async fn create_client(app: App, call: Arc<Call>) -> Result<Response, ApiErr
     call.authorize(&needed(format!("auth:create-client:{id}"), added(None, &scopes, &[])))?;
     let expires = Some(expires.time());
     let new = NewClient { client_id: id.to_owned(), scopes, description, expires, delete_on_expiration };
-    let token = ops::create(&app.pool, app.authenticator.keys(), &new).await??;
+    let token = ops::create(&app.engine.pool, app.authenticator.keys(), &new).await??;
     app.authenticator.client_changed(id);
-    answer(&app, id, clients::find(&app.pool, id).await?, Some(&token)).await
+    answer(&app, id, clients::find(&app.engine.pool, id).await?, Some(&token)).await
 }
 
 /// `POST /clients/:clientId`
@@ -82,7 +82,7 @@ pub async fn update_client(app: App, call: Arc<Call>) -> Result<Response, ApiErr
     ops::check(&description, scopes.as_deref().unwrap_or_default()).map_err(ApiError::body)?;
     let scope = format!("auth:update-client:{id}");
     call.authorize(&Expression::from(scope.as_str()))?;
-    let existing = clients::find(&app.pool, id).await?.ok_or_else(|| ops::missing(id))?;
+    let existing = clients::find(&app.engine.pool, id).await?.ok_or_else(|| ops::missing(id))?;
     let more = scopes.as_deref().map(|scopes| added(None, scopes, &existing.scopes)).unwrap_or_default();
     call.authorize(&needed(scope, more))?;
     let change = ClientChange {
@@ -92,7 +92,7 @@ pub async fn update_client(app: App, call: Arc<Call>) -> Result<Response, ApiErr
         delete_on_expiration: Some(delete_on_expiration),
     };
     // What was authorized is what is added to the scopes that were seen.
-    let changed = clients::update(&app.pool, id, Some(&existing.scopes), &change).await?;
+    let changed = clients::update(&app.engine.pool, id, Some(&existing.scopes), &change).await?;
     app.authenticator.client_changed(id);
     if changed.is_none() {
         let message = format!("the client {id:?} was changed at the same time; look at it and try again");
@@ -114,9 +114,9 @@ pub async fn reset_access_token(app: App, call: Arc<Call>) -> Result<Response, A
     call.authorize(&Expression::from(format!("auth:reset-access-token:{id}")))?;
     call.no_query()?;
     let token = new_access_token();
-    clients::reset_token(&app.pool, app.authenticator.keys(), id, &token).await?;
+    clients::reset_token(&app.engine.pool, app.authenticator.keys(), id, &token).await?;
     app.authenticator.client_changed(id);
-    answer(&app, id, clients::find(&app.pool, id).await?, Some(&token)).await
+    answer(&app, id, clients::find(&app.engine.pool, id).await?, Some(&token)).await
 }
 
 /// `POST /clients/:clientId/enable`
@@ -133,7 +133,7 @@ async fn set_disabled(app: &App, call: &Call, scope: &str, disabled: bool) -> Re
     let id = client_id(call)?;
     call.authorize(&Expression::from(format!("{scope}{id}")))?;
     call.no_query()?;
-    let client = clients::set_disabled(&app.pool, id, disabled).await?;
+    let client = clients::set_disabled(&app.engine.pool, id, disabled).await?;
     app.authenticator.client_changed(id);
     answer(app, id, client, None).await
 }
@@ -143,7 +143,7 @@ pub async fn delete_client(app: App, call: Arc<Call>) -> Result<Response, ApiErr
     let id = client_id(&call)?;
     call.authorize(&Expression::from(format!("auth:delete-client:{id}")))?;
     call.no_query()?;
-    clients::delete(&app.pool, id).await?;
+    clients::delete(&app.engine.pool, id).await?;
     app.authenticator.client_changed(id);
     Ok(nothing())
 }

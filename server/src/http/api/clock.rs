@@ -46,7 +46,7 @@ pub(in crate::http) struct Now {
 pub async fn get_clock(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     authorize(&call)?;
     call.no_query()?;
-    let mut conn = app.pool.acquire().await?;
+    let mut conn = app.engine.pool.acquire().await?;
     ok(&Now { now: clock::get_now(&mut conn).await?.into() })
 }
 
@@ -71,15 +71,15 @@ pub async fn advance_clock(app: App, call: Arc<Call>) -> Result<Response, ApiErr
         return Err(ApiError::new(ErrorCode::InputValidationError, message));
     }
     // Who was seen was seen before the clock moves.
-    workers::write_down(&app.pool, &app.passes.workers).await?;
-    let mut conn = app.pool.acquire().await?;
+    workers::write_down(&app.engine.pool, &app.engine.workers).await?;
+    let mut conn = app.engine.pool.acquire().await?;
     let ahead = TimeDelta::milliseconds((seconds * 1000.0) as i64);
     if clock::get_now(&mut conn).await? + ahead > latest() {
         return Err(ApiError::new(ErrorCode::RequestConflict, "the clock cannot be moved past the year 9000"));
     }
     let now = clock::advance(&mut conn, seconds).await?;
     drop(conn);
-    background::run_all_due(&app.passes).await?;
-    workers::learn_quarantines(&app.pool, &app.passes.workers).await?;
+    background::run_all_due(&app.engine).await?;
+    workers::learn_quarantines(&app.engine.pool, &app.engine.workers).await?;
     ok(&Now { now: now.into() })
 }

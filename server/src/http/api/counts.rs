@@ -76,7 +76,7 @@ pub async fn task_queue_counts_batch(app: App, call: Arc<Call>) -> Result<Respon
     call.authorize(&Expression::all_of(task_queue_ids.iter().map(|queue| both(queue.as_str()))))?;
     task_queue_ids.sort();
     task_queue_ids.dedup();
-    let mut conn = app.pool.acquire().await?;
+    let mut conn = app.engine.pool.acquire().await?;
     let counts = counters::get_counts(&mut conn, &task_queue_ids).await?;
     let entry = |(task_queue_id, counts): (_, Counts)| BatchEntry {
         task_queue_id,
@@ -91,7 +91,7 @@ fn both(queue: &str) -> Expression {
 }
 
 async fn one(app: &App, queue: &TaskQueueId) -> Result<Counts, ApiError> {
-    let mut conn = app.pool.acquire().await?;
+    let mut conn = app.engine.pool.acquire().await?;
     let counts = counters::get_counts(&mut conn, std::slice::from_ref(queue)).await?;
     let counts = counts.first().copied().unwrap_or_default();
     #[cfg(feature = "test-util")]

@@ -29,9 +29,9 @@ pub async fn create_artifact(app: App, call: Arc<Call>) -> Result<Response, ApiE
     call.no_query()?;
     let asked = Artifact::from_request(name.as_str(), body(&call)?, SlugId::from_random(random()));
     let asked = asked.map_err(ApiError::body)?;
-    ops::check_first(&app.pool, place, asked.expires).await?;
+    ops::check_first(&app.engine.pool, place, asked.expires).await?;
     call.authorize(&scopes(place))?;
-    let created = ops::create(&app.pool, &app.passes.bells, place, asked).await?;
+    let created = ops::create(&app.engine.pool, &app.engine.bells, place, asked).await?;
     let artifact = &created.artifact;
     ok(&match &artifact.details {
         Details::S3 => {
@@ -39,7 +39,7 @@ pub async fn create_artifact(app: App, call: Arc<Call>) -> Result<Response, ApiE
             let blob = BlobName::artifact(place.task, place.run, &artifact.name);
             CreatedArtifact::S3(CreatedS3Artifact {
                 storage_type: S3Tag::S3,
-                put_url: app.blobs.put_url(&blob, &artifact.content_type, expires.timestamp_millis()),
+                put_url: app.engine.blobs.put_url(&blob, &artifact.content_type, expires.timestamp_millis()),
                 expires: Timestamp::new(expires),
                 content_type: &artifact.content_type,
             })
@@ -103,6 +103,6 @@ pub async fn finish_artifact(app: App, call: Arc<Call>) -> Result<Response, ApiE
     call.no_query()?;
     let FinishArtifactRequest { upload_id } = call.json()?;
     call.authorize(&scopes(place))?;
-    ops::finish(&app.pool, &app.passes.bells, place, name.as_str(), upload_id).await?;
+    ops::finish(&app.engine.pool, &app.engine.bells, place, name.as_str(), upload_id).await?;
     Ok(nothing())
 }

@@ -20,12 +20,12 @@ pub async fn create_task(app: App, call: Arc<Call>) -> Result<Response, ApiError
     call.no_query()?;
     let task = NewTask::from_request(id, &call.json::<CreateTaskRequest<'_>>()?)?;
     call.authorize(&scopes(&task))?;
-    let queue = app.queues.make_key(&app.pool, &task.queue).await?;
+    let queue = app.engine.queues.make_key(&app.engine.pool, &task.queue).await?;
     #[cfg(feature = "test-util")]
     if crate::breakage::strikes(crate::breakage::Breakage::LoseCreate) {
         return Ok(super::raw("{\"status\":{}}".to_owned()));
     }
-    let created = app.create.submit(Request { task: Arc::new(task), queue }).await?;
+    let created = app.engine.create.submit(Request { task: Arc::new(task), queue }).await?;
     ok(&StatusBody { status: &created.status() })
 }
 

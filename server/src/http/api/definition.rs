@@ -18,7 +18,7 @@ pub async fn task(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize(&Expression::from(format!("queue:get-task:{}", call.text_param("taskId"))))?;
     let id = call.task_id()?;
     call.no_query()?;
-    let mut conn = app.pool.acquire().await?;
+    let mut conn = app.engine.pool.acquire().await?;
     let found = tasks::find_definition_and_priority(&mut conn, id.uuid()).await?;
     let (definition, priority) = found.ok_or_else(|| OpError::NotFound(format!("task {id} does not exist")))?;
     Ok(raw(shown_definition(definition, priority)))

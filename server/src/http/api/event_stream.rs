@@ -51,7 +51,7 @@ pub async fn stream_events(app: App, call: Arc<Call>) -> Result<Response, ApiErr
         })?,
         None => asked.start.unwrap_or(Start::Latest),
     };
-    let listener = app.tail.listen().ok_or_else(|| {
+    let listener = app.engine.tail.listen().ok_or_else(|| {
         ApiError::unavailable(format!("{LISTENERS_MAX} streams are open on this server, which is the limit"))
     })?;
     let after = begin(&app, start).await?;
@@ -67,7 +67,7 @@ pub async fn stream_events(app: App, call: Arc<Call>) -> Result<Response, ApiErr
 
 /// The position to start after, if the log has it.
 async fn begin(app: &App, start: Start) -> Result<i64, ApiError> {
-    let mut conn = app.pool.acquire().await?;
+    let mut conn = app.engine.pool.acquire().await?;
     events::sequence(&mut conn).await?;
     let ends = events::get_ends(&mut conn).await?;
     match start {
@@ -91,7 +91,7 @@ async fn run(mut teller: Teller, call: Arc<Call>) {
     let (app, frames) = (Arc::clone(&teller.app), teller.frames.clone());
     let hung_up = tokio::select! {
         biased;
-        () = app.draining.cancelled() => false,
+        () = app.drain.cancelled() => false,
         () = frames.closed() => true,
         () = shut_out(&app, &call) => false,
         _ = teller.tell() => false,
@@ -175,7 +175,7 @@ impl Teller {
         metrics::counter!("tenure_event_reads_total", "who" => "one").increment(1);
         let stretch = {
             let _turn = self.listener.turn_to_catch_up().await;
-            let mut conn = self.app.pool.acquire().await?;
+            let mut conn = self.app.engine.pool.acquire().await?;
             events::read_on(&mut conn, self.after, CATCH_UP_PAGE).await?
         };
         let (events, through) = match stretch {

@@ -102,7 +102,7 @@ pub async fn list_events(app: App, call: Arc<Call>) -> Result<Response, ApiError
     call.authorize(&required())?;
     let Asked { start, filter, limit } =
         Asked::read(&call, &["after", "limit", "exchange", "routingKeyPattern", "route"])?;
-    let mut conn = app.pool.acquire().await?;
+    let mut conn = app.engine.pool.acquire().await?;
     events::sequence(&mut conn).await?;
     let start = match start {
         None => 0,

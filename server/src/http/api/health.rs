@@ -54,7 +54,7 @@ pub async fn lbheartbeat(_: App, _: Arc<Call>) -> Result<Response, ApiError> {
 /// `GET /__heartbeat__`: the database answers too.
 pub async fn heartbeat(app: App, _: Arc<Call>) -> Result<Response, ApiError> {
     let asking = async {
-        let mut conn = app.pool.acquire().await?;
+        let mut conn = app.engine.pool.acquire().await?;
         clock::get_real_now(&mut conn).await
     };
     let asked = tokio::time::timeout(HEARTBEAT_MAX, asking).await;

@@ -41,10 +41,10 @@ pub async fn create_upload(app: App, call: Arc<Call>) -> Result<Response, ApiErr
     }
     let upload = Upload { name: name.as_str(), project: project_id.as_str(), id: upload_id };
     call.authorize(&uploading(upload))?;
-    let object = ops::begin(&app.pool, upload, expires.time(), &hashes.unwrap_or_default()).await?;
+    let object = ops::begin(&app.engine.pool, upload, expires.time(), &hashes.unwrap_or_default()).await?;
     let mut upload_method = UploadMethod::default();
     if let Some((content_type, bytes)) = inline {
-        ops::store(&app.pool, &app.blobs, name.as_str(), &content_type, bytes.into()).await?;
+        ops::store(&app.engine.pool, &app.engine.blobs, name.as_str(), &content_type, bytes.into()).await?;
         upload_method.data_inline = Some(true);
     } else if let Some(proposed) = proposed_upload_methods.put_url {
         upload_method.put_url = Some(put_url(&app, name.as_str(), &proposed, object.now));
@@ -66,7 +66,7 @@ fn decode(inline: DataInline) -> Result<(String, Vec<u8>), String> {
 fn put_url(app: &App, name: &str, proposed: &PutUrl, now: DateTime<Utc>) -> UploadUrl {
     let expires = now + PUT_URL_LIFE;
     let content_type = proposed.content_type.as_str();
-    let url = app.blobs.put_url(&BlobName::object(name), content_type, expires.timestamp_millis());
+    let url = app.engine.blobs.put_url(&BlobName::object(name), content_type, expires.timestamp_millis());
     let headers = BTreeMap::from([
         ("Content-Length", proposed.content_length.to_string()),
         ("Content-Type", content_type.to_owned()),
@@ -81,7 +81,7 @@ pub async fn finish_upload(app: App, call: Arc<Call>) -> Result<Response, ApiErr
     let FinishUploadRequest { project_id, upload_id, hashes } = call.json()?;
     let upload = Upload { name: name.as_str(), project: project_id.as_str(), id: upload_id };
     call.authorize(&uploading(upload))?;
-    ops::finish(&app.pool, &app.blobs, upload, &hashes.unwrap_or_default()).await?;
+    ops::finish(&app.engine.pool, &app.engine.blobs, upload, &hashes.unwrap_or_default()).await?;
     ok(&FinishedBody {})
 }
 
@@ -136,11 +136,11 @@ pub fn may_download(call: &Call) -> Result<(), ApiError> {
 async fn read(app: &App, call: &Call) -> Result<Readable, ApiError> {
     let name = call.object_name()?;
     call.authorize(&Expression::from(format!("object:download:{name}")))?;
-    Ok(ops::read(&app.pool, &app.blobs, name.as_str()).await?)
+    Ok(ops::read(&app.engine.pool, &app.engine.blobs, name.as_str()).await?)
 }
 
 /// Where the bytes are, for a while and not longer than the object is kept.
 fn get_url(app: &App, name: &str, found: &Readable) -> (String, DateTime<Utc>) {
     let end = (found.object.now + GET_URL_LIFE).min(found.object.expires);
-    (app.blobs.get_url(&BlobName::object(name), end.timestamp_millis()), end)
+    (app.engine.blobs.get_url(&BlobName::object(name), end.timestamp_millis()), end)
 }

@@ -44,7 +44,7 @@ pub async fn poll_task_urls(app: App, call: Arc<Call>) -> Result<Response, ApiEr
     ]))?;
     let queue = call.task_queue_id()?;
     call.no_query()?;
-    let key = app.queues.make_key(&app.pool, &queue).await?;
+    let key = app.engine.queues.make_key(&app.engine.pool, &queue).await?;
     let now = DateTime::from_timestamp_millis(app.now().await?.server_ms).unwrap_or_default();
     let (urls, expires) = app.poll_urls.sign(key, now);
     let queues =

@@ -76,7 +76,7 @@ pub async fn purge_cache(app: App, call: Arc<Call>) -> Result<Response, ApiError
     let PurgeCacheRequest { cache_name } = call.json()?;
     check_cache_name(&cache_name).map_err(ApiError::body)?;
     call.authorize(&Expression::from(format!("purge-cache:{pool}:{cache_name}")))?;
-    ops::ask(&app.pool, &pool, &cache_name).await?;
+    ops::ask(&app.engine.pool, &pool, &cache_name).await?;
     Ok(nothing())
 }
 
@@ -87,7 +87,7 @@ pub async fn purge_requests(app: App, call: Arc<Call>) -> Result<Response, ApiEr
     let since = query.first().map(|(_, value)| read_date(value)).transpose()?;
     // With two colons, as Taskcluster has it.
     call.authorize(&Expression::from(format!("purge-cache:purge-requests::{pool}")))?;
-    let mut conn = app.pool.acquire().await?;
+    let mut conn = app.engine.pool.acquire().await?;
     let rows = store::list_of_pool(&mut conn, pool.as_str(), since.map(Timestamp::time)).await?;
     ok(&PoolBody { requests: rows.into_iter().map(Entry::from).collect() })
 }
@@ -98,7 +98,7 @@ pub async fn all_purge_requests(app: App, call: Arc<Call>) -> Result<Response, A
     let after = page.after.as_deref().map(split).transpose()?.unwrap_or_default();
     call.authorize(&Expression::from("purge-cache:all-purge-requests"))?;
     let limit = page.limit.unwrap_or(PAGE_MAX);
-    let mut conn = app.pool.acquire().await?;
+    let mut conn = app.engine.pool.acquire().await?;
     let rows = store::list_all(&mut conn, after, Page::rows(limit)).await?;
     let place = |row: &PurgeRow| format!("{}:{}", row.worker_pool, row.cache_name);
     let mut rows: Vec<(String, PurgeRow)> = rows.into_iter().map(|row| (place(&row), row)).collect();

@@ -86,10 +86,10 @@ pub async fn list_pending_tasks(app: App, call: Arc<Call>) -> Result<Response, A
     call.authorize(&Expression::from(format!("queue:pending-list:{}", call.task_queue_text())))?;
     let queue = call.task_queue_id()?;
     let (limit, token) = call.page_and_token()?;
-    let Some(key) = app.queues.find_key(&app.pool, &queue).await? else {
+    let Some(key) = app.engine.queues.find_key(&app.engine.pool, &queue).await? else {
         return ok(&PendingBody { tasks: Vec::new(), continuation_token: None });
     };
-    let page = list_runs::list_pending(&app.pool, key, place(token), limit).await?;
+    let page = list_runs::list_pending(&app.engine.pool, key, place(token), limit).await?;
     let tasks = page.runs.into_iter().map(|(run, definition)| {
         Ok(Pending { task_id: run.task, run_id: run.run, task: json(definition)?, inserted: run.scheduled.into() })
     });
@@ -104,11 +104,11 @@ pub async fn list_claimed_tasks(app: App, call: Arc<Call>) -> Result<Response, A
     call.authorize(&Expression::from(format!("queue:claimed-list:{}", call.task_queue_text())))?;
     let queue = call.task_queue_id()?;
     let (limit, token) = call.page_and_token()?;
-    let Some(key) = app.queues.find_key(&app.pool, &queue).await? else {
+    let Some(key) = app.engine.queues.find_key(&app.engine.pool, &queue).await? else {
         return ok(&ClaimedBody { tasks: Vec::new(), continuation_token: None });
     };
     let after = place(token).and_then(|(micros, seq)| Some((DateTime::from_timestamp_micros(micros)?, seq)));
-    let page = list_runs::list_claimed(&app.pool, key, after, limit).await?;
+    let page = list_runs::list_claimed(&app.engine.pool, key, after, limit).await?;
     let tasks = page.runs.into_iter().map(|(run, definition)| {
         Ok(Claimed {
             task_id: run.task,

@@ -229,10 +229,10 @@ pub async fn get_worker_type(app: App, call: Arc<Call>) -> Result<Response, ApiE
 pub async fn list_provisioners(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let page = read_page(&call)?;
     call.authorize(&Expression::from("queue:list-provisioners"))?;
-    write_down(&app.pool, &app.passes.workers).await?;
+    write_down(&app.engine.pool, &app.engine.workers).await?;
     let limit = page.limit.unwrap_or(PAGE_MAX);
     let after = page.after.as_deref().unwrap_or_default();
-    let mut conn = app.pool.acquire().await?;
+    let mut conn = app.engine.pool.acquire().await?;
     let mut rows = queue_views::list_provisioners(&mut conn, after, Page::rows(limit)).await?;
     let continuation_token = Page::cut(limit, &mut rows, |row| &row.name);
     ok(&ProvisionersBody { provisioners: rows.into_iter().map(ProvisionerBody::from).collect(), continuation_token })
@@ -243,8 +243,8 @@ pub async fn get_provisioner(app: App, call: Arc<Call>) -> Result<Response, ApiE
     let provisioner = call.provisioner_id()?;
     call.no_query()?;
     call.authorize(&Expression::from(format!("queue:get-provisioner:{provisioner}")))?;
-    write_down(&app.pool, &app.passes.workers).await?;
-    let mut conn = app.pool.acquire().await?;
+    write_down(&app.engine.pool, &app.engine.workers).await?;
+    let mut conn = app.engine.pool.acquire().await?;
     let found = queue_views::find_provisioner(&mut conn, provisioner.as_str()).await?;
     let missing = || {
         OpError::NotFound(format!(
@@ -264,16 +264,16 @@ async fn list(
     after: &str,
     before: Option<&str>,
 ) -> Result<(Vec<ViewRow>, Option<String>), ApiError> {
-    write_down(&app.pool, &app.passes.workers).await?;
+    write_down(&app.engine.pool, &app.engine.workers).await?;
     let limit = page.limit.unwrap_or(PAGE_MAX);
-    let mut rows = queue_views::list(&mut *app.pool.acquire().await?, after, before, Page::rows(limit)).await?;
+    let mut rows = queue_views::list(&mut *app.engine.pool.acquire().await?, after, before, Page::rows(limit)).await?;
     let token = Page::cut(limit, &mut rows, |row| &row.name);
     Ok((rows, token))
 }
 
 async fn find(app: &App, queue: &TaskQueueId) -> Result<ViewRow, ApiError> {
-    write_down(&app.pool, &app.passes.workers).await?;
-    let found = queue_views::find(&mut *app.pool.acquire().await?, queue.as_str()).await?;
+    write_down(&app.engine.pool, &app.engine.workers).await?;
+    let found = queue_views::find(&mut *app.engine.pool.acquire().await?, queue.as_str()).await?;
     let missing =
         || OpError::NotFound(format!("no worker of the queue {queue} was seen lately; it is known from then on"));
     Ok(found.ok_or_else(missing)?)

@@ -16,7 +16,7 @@ pub async fn reclaim_task(app: App, call: Arc<Call>) -> Result<Response, ApiErro
     authorize(&call)?;
     let (task, run) = (call.task_id()?, call.run_id()?);
     call.no_query()?;
-    let granted = app.reclaim.submit(Request { task, run }).await?;
+    let granted = app.engine.reclaim.submit(Request { task, run }).await?;
     Ok(raw(claim_json(&app, &granted)?))
 }
 

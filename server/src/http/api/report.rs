@@ -49,8 +49,8 @@ pub async fn exception(app: App, call: Arc<Call>) -> Result<Response, ApiError> 
     authorize(&call)?;
     let body: ReportExceptionRequest = call.json()?;
     if body.reason == ExceptionReason::WorkerShutdown {
-        let known = app.status.submit(call.task_id()?).await?;
-        stop_waiting(&app.pool, &app.queues, &app.passes.bells, &known, call.run_id()?).await?;
+        let known = app.engine.status.submit(call.task_id()?).await?;
+        stop_waiting(&app.engine.pool, &app.engine.queues, &app.engine.bells, &known, call.run_id()?).await?;
     }
     report(app, call, Report::Exception(body.reason)).await
 }
@@ -64,6 +64,6 @@ async fn report(app: App, call: Arc<Call>, report: Report) -> Result<Response, A
     authorize(&call)?;
     let (task, run) = (call.task_id()?, call.run_id()?);
     call.no_query()?;
-    let task = app.report.submit(Request { task, run, report }).await?;
+    let task = app.engine.report.submit(Request { task, run, report }).await?;
     ok(&StatusBody { status: &task.status() })
 }

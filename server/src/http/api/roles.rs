@@ -20,7 +20,7 @@ use crate::store::roles::{self, NewRole, RoleInfo};
 pub async fn list_roles(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize(&may_list())?;
     call.no_query()?;
-    let rows = roles::list(&app.pool, None, None).await?;
+    let rows = roles::list(&app.engine.pool, None, None).await?;
     let resolver = app.authenticator.roles().await?;
     ok(&rows.iter().map(|role| shown(&resolver, role)).collect::<Vec<_>>())
 }
@@ -57,7 +57,7 @@ pub async fn role(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let id = role_id(&call)?;
     call.authorize(&Expression::from(format!("auth:get-role:{id}")))?;
     call.no_query()?;
-    let role = roles::find(&app.pool, id).await?.ok_or_else(|| ops::missing(id))?;
+    let role = roles::find(&app.engine.pool, id).await?.ok_or_else(|| ops::missing(id))?;
     answer(&app, &role).await
 }
 
@@ -67,7 +67,7 @@ pub async fn create_role(app: App, call: Arc<Call>) -> Result<Response, ApiError
     let id = &role.role_id;
     let more = added(Some(id), &role.scopes, &[]);
     call.authorize(&needed(format!("auth:create-role:{id}"), more))?;
-    let made = ops::create(&app.pool, &role).await?;
+    let made = ops::create(&app.engine.pool, &role).await?;
     app.authenticator.roles_changed();
     answer(&app, &made?).await
 }
@@ -78,10 +78,10 @@ pub async fn update_role(app: App, call: Arc<Call>) -> Result<Response, ApiError
     let id = &role.role_id;
     let scope = format!("auth:update-role:{id}");
     call.authorize(&Expression::from(scope.as_str()))?;
-    let existing = roles::find(&app.pool, id).await?.ok_or_else(|| ops::missing(id))?;
+    let existing = roles::find(&app.engine.pool, id).await?.ok_or_else(|| ops::missing(id))?;
     call.authorize(&needed(scope, added(Some(id), &role.scopes, &existing.scopes)))?;
     // What was authorized is what is added to the scopes that were seen.
-    let changed = ops::update(&app.pool, &role, Some(&existing.scopes)).await?;
+    let changed = ops::update(&app.engine.pool, &role, Some(&existing.scopes)).await?;
     app.authenticator.roles_changed();
     answer(&app, &changed?).await
 }
@@ -91,7 +91,7 @@ pub async fn delete_role(app: App, call: Arc<Call>) -> Result<Response, ApiError
     let id = role_id(&call)?;
     call.authorize(&Expression::from(format!("auth:delete-role:{id}")))?;
     call.no_query()?;
-    roles::delete(&app.pool, id).await?;
+    roles::delete(&app.engine.pool, id).await?;
     app.authenticator.roles_changed();
     Ok(nothing())
 }
@@ -103,7 +103,7 @@ fn may_list() -> Expression {
 async fn page(app: &App, call: &Call) -> Result<(Vec<RoleInfo>, Option<String>), ApiError> {
     call.authorize(&may_list())?;
     let page = Page::read(&call.query(&["continuationToken", "limit"])?)?;
-    let mut rows = roles::list(&app.pool, page.after.as_deref(), page.limit.map(Page::rows)).await?;
+    let mut rows = roles::list(&app.engine.pool, page.after.as_deref(), page.limit.map(Page::rows)).await?;
     // Without a limit the list is whole.
     let token = page.limit.and_then(|limit| Page::cut(limit, &mut rows, |role| &role.role_id));
     Ok((rows, token))

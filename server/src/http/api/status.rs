@@ -15,6 +15,6 @@ pub async fn status(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize(&Expression::from(format!("queue:status:{}", call.text_param("taskId"))))?;
     let id = call.task_id()?;
     call.no_query()?;
-    let task = app.status.submit(id).await?;
+    let task = app.engine.status.submit(id).await?;
     ok(&StatusBody { status: &task.status() })
 }

@@ -56,7 +56,7 @@ pub async fn create_tasks(app: App, call: Arc<Call>) -> Result<Response, ApiErro
     for (n, entry) in graph.entries.iter().enumerate() {
         call.authorize(&create_task::scopes(&entry.task)).map_err(|error| error.at(&graph.place(n)))?;
     }
-    let submitted = submit(&app.pool, &app.passes.bells, &graph, key.as_ref()).await?;
+    let submitted = submit(&app.engine.pool, &app.engine.bells, &graph, key.as_ref()).await?;
     let entries = graph.entries.iter().zip(&submitted.tasks);
     ok(&Body {
         task_group_id: submitted.group,
@@ -73,7 +73,7 @@ async fn read(app: &App, call: &Call) -> Result<Graph, ApiError> {
         tasks: Option<IgnoredAny>,
     }
     let several = call.json::<Shape>()?.tasks.is_some();
-    let now = crate::store::clock::get_now(&mut *app.pool.acquire().await?).await?;
+    let now = crate::store::clock::get_now(&mut *app.engine.pool.acquire().await?).await?;
     let client_id = call.principal()?.client_id.as_deref().unwrap_or("anonymous");
     let origin = Origin { now, client_id, root_url: &app.root_url };
     let draw = || TaskId::from_random(uuid::Uuid::new_v4().into_bytes());

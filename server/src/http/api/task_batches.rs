@@ -66,7 +66,7 @@ pub(in crate::http) struct StatusesBody {
 /// `POST /tasks`
 pub async fn tasks(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let wanted = wanted(&call, "queue:get-task")?;
-    let page = list_tasks::list_named(&app.pool, &wanted, call.page()?).await?;
+    let page = list_tasks::list_named(&app.engine.pool, &wanted, call.page()?).await?;
     let unfit = |_| ApiError::internal("a stored definition is not JSON");
     let tasks = page.tasks.into_iter().map(|(task, definition)| {
         Ok(TaskEntry { task_id: task.id, task: RawValue::from_string(definition).map_err(unfit)? })
@@ -77,7 +77,7 @@ pub async fn tasks(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
 /// `POST /tasks/status`
 pub async fn statuses(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let wanted = wanted(&call, "queue:status")?;
-    let (tasks, continuation_token) = list_tasks::list_statuses(&app.pool, &wanted, call.page()?).await?;
+    let (tasks, continuation_token) = list_tasks::list_statuses(&app.engine.pool, &wanted, call.page()?).await?;
     let statuses = tasks.iter().map(|task| StatusEntry { task_id: task.id, status: task.status() }).collect();
     ok(&StatusesBody { statuses, continuation_token })
 }

@@ -63,26 +63,26 @@ pub async fn get_task_group(app: App, call: Arc<Call>) -> Result<Response, ApiEr
     call.authorize(&Expression::from(format!("queue:list-task-group:{}", call.text_param("taskGroupId"))))?;
     let id = call.task_group_id()?;
     call.no_query()?;
-    ok(&GroupBody::from(task_group::get(&mut *app.pool.acquire().await?, id).await?))
+    ok(&GroupBody::from(task_group::get(&mut *app.engine.pool.acquire().await?, id).await?))
 }
 
 /// `POST /task-group/:taskGroupId/seal`
 pub async fn seal_task_group(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let id = call.task_group_id()?;
     call.no_query()?;
-    let group = task_group::get(&mut *app.pool.acquire().await?, id).await?;
+    let group = task_group::get(&mut *app.engine.pool.acquire().await?, id).await?;
     call.authorize(&Expression::from(format!("queue:seal-task-group:{}/{id}", group.scheduler)))?;
-    ok(&GroupBody::from(task_group::seal(&app.pool, id).await?))
+    ok(&GroupBody::from(task_group::seal(&app.engine.pool, id).await?))
 }
 
 /// `POST /task-group/:taskGroupId/cancel`
 pub async fn cancel_task_group(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let id = call.task_group_id()?;
     call.no_query()?;
-    let group = task_group::get(&mut *app.pool.acquire().await?, id).await?;
+    let group = task_group::get(&mut *app.engine.pool.acquire().await?, id).await?;
     task_group::check_sealed(&group)?;
     call.authorize(&Expression::from(format!("queue:cancel-task-group:{}/{id}", group.scheduler)))?;
-    let cancelled = task_group::cancel(&app.pool, &app.passes.bells, id).await?;
+    let cancelled = task_group::cancel(&app.engine.pool, &app.engine.bells, id).await?;
     ok(&CancelledBody {
         task_group_id: id,
         task_group_size: cancelled.size,

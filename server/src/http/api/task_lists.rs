@@ -78,7 +78,7 @@ pub async fn list_task_group(app: App, call: Arc<Call>) -> Result<Response, ApiE
     call.authorize(&Expression::from(format!("queue:list-task-group:{}", call.text_param("taskGroupId"))))?;
     let id = call.task_group_id()?;
     let cursor = call.page()?;
-    let (group, page) = list_tasks::list_group(&app.pool, id, cursor).await?;
+    let (group, page) = list_tasks::list_group(&app.engine.pool, id, cursor).await?;
     let GroupBody { task_group_id, scheduler_id, expires, sealed } = group.into();
     ok(&TaskGroupBody {
         task_group_id,
@@ -95,6 +95,6 @@ pub async fn list_dependent_tasks(app: App, call: Arc<Call>) -> Result<Response,
     call.authorize(&Expression::from(format!("queue:list-dependent-tasks:{}", call.text_param("taskId"))))?;
     let id = call.task_id()?;
     let cursor = call.page()?;
-    let page = list_tasks::list_dependents(&app.pool, id, cursor).await?;
+    let page = list_tasks::list_dependents(&app.engine.pool, id, cursor).await?;
     ok(&DependentsBody { task_id: id, tasks: entries(page.tasks)?, continuation_token: page.next })
 }

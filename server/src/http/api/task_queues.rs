@@ -38,7 +38,7 @@ struct QueueBody {
 pub async fn list_queues(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize(&Expression::from("queue:list-task-queues"))?;
     call.no_query()?;
-    let mut counts = counters::list_counts(&mut *app.pool.acquire().await?).await?;
+    let mut counts = counters::list_counts(&mut *app.engine.pool.acquire().await?).await?;
     counts.sort_by(|(one, _), (other, _)| one.cmp(other));
     let queue = |(task_queue_id, counts): (String, counters::Counts)| QueueBody {
         task_queue_id,

@@ -30,7 +30,7 @@ pub async fn wait_for_task(app: App, call: Arc<Call>) -> Result<Response, ApiErr
     call.authorize(&Expression::from(format!("queue:status:{}", call.text_param("taskId"))))?;
     let id = call.task_id()?;
     let patience = patience(&call)?;
-    let waited = wait(&app.status, &app.passes.bells, &app.drain, id, patience).await?;
+    let waited = wait(&app.engine.status, &app.engine.bells, &app.drain, id, patience).await?;
     ok(&Body { status: waited.task.status(), resolved: waited.resolved })
 }
 

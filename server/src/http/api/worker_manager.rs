@@ -24,7 +24,7 @@ use crate::store::worker_manager::{self, Registered};
 /// `GET /workers/:workerPoolId/:workerGroup/:workerId`
 pub async fn worker(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let name = named(&call, "get-worker")?;
-    let found = worker_manager::find(&app.pool, &name).await?.ok_or_else(|| ops::missing(&name))?;
+    let found = worker_manager::find(&app.engine.pool, &name).await?.ok_or_else(|| ops::missing(&name))?;
     shown(&name, &found)
 }
 
@@ -37,7 +37,7 @@ pub async fn create_worker(app: App, call: Arc<Call>) -> Result<Response, ApiErr
     let change = read(WorkerRequest { expires, capacity, provider_info: Some(rest) })?;
     let config = change.config.unwrap_or_else(|| "{}".to_owned());
     let create = Create { secret, capacity: change.capacity, config, expires: change.expires };
-    let made = ops::create(&app.pool, &app.worker_digests, &name, &create).await?;
+    let made = ops::create(&app.engine.pool, &app.worker_digests, &name, &create).await?;
     app.authenticator.worker_changed(&name.client_id());
     shown(&name, &made)
 }
@@ -45,7 +45,7 @@ pub async fn create_worker(app: App, call: Arc<Call>) -> Result<Response, ApiErr
 /// `POST /workers/:workerPoolId/:workerGroup/:workerId`
 pub async fn update_worker(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let name = named(&call, "update-worker")?;
-    let changed = ops::update(&app.pool, &app.worker_digests, &name, read(call.json()?)?).await?;
+    let changed = ops::update(&app.engine.pool, &app.worker_digests, &name, read(call.json()?)?).await?;
     app.authenticator.worker_changed(&name.client_id());
     shown(&name, &changed)
 }
@@ -53,7 +53,7 @@ pub async fn update_worker(app: App, call: Arc<Call>) -> Result<Response, ApiErr
 /// `DELETE /workers/:workerPoolId/:workerGroup/:workerId`
 pub async fn remove_worker(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let name = named(&call, "remove-worker")?;
-    if worker_manager::find(&app.pool, &name).await?.is_none() {
+    if worker_manager::find(&app.engine.pool, &name).await?.is_none() {
         return Err(ops::missing(&name).into());
     }
     remove(&app, &name).await?;
@@ -70,7 +70,7 @@ pub async fn worker_removed(app: App, call: Arc<Call>) -> Result<Response, ApiEr
 /// `GET /workers/:workerPoolId/:workerGroup/:workerId/should-terminate`
 pub async fn should_worker_terminate(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let name = named(&call, "should-worker-terminate")?;
-    let found = worker_manager::find(&app.pool, &name).await?;
+    let found = worker_manager::find(&app.engine.pool, &name).await?;
     let (terminate, reason) = Standing::should_terminate(found.as_ref().map(Registered::standing));
     ok(&ShouldTerminate { terminate, reason })
 }
@@ -81,7 +81,7 @@ pub async fn register_worker(app: App, call: Arc<Call>) -> Result<Response, ApiE
     let body: RegisterWorkerRequest = call.json()?;
     let name = WorkerName { pool: body.worker_pool_id, group: body.worker_group, id: body.worker_id };
     let secret = body.worker_identity_proof.static_secret;
-    let let_in = ops::register(&app.pool, &app.worker_digests, &name, &body.provider_id, &secret).await?;
+    let let_in = ops::register(&app.engine.pool, &app.worker_digests, &name, &body.provider_id, &secret).await?;
     app.authenticator.worker_changed(&name.client_id());
     ok(&RegisterWorkerResponse {
         expires: Timestamp::new(let_in.until),
@@ -98,7 +98,7 @@ pub async fn reregister_worker(app: App, call: Arc<Call>) -> Result<Response, Ap
     let body: ReregisterWorkerRequest = call.json()?;
     let name = WorkerName { pool: body.worker_pool_id, group: body.worker_group, id: body.worker_id };
     call.authorize(&needed("reregister-worker", &name))?;
-    let let_in = ops::reregister(&app.pool, &app.worker_digests, &name, &body.secret).await?;
+    let let_in = ops::reregister(&app.engine.pool, &app.worker_digests, &name, &body.secret).await?;
     ok(&ReregisterWorkerResponse {
         expires: Timestamp::new(let_in.until),
         credentials: app.authenticator.worker_credentials().issue(&name, let_in.from, let_in.until),
@@ -107,7 +107,7 @@ pub async fn reregister_worker(app: App, call: Arc<Call>) -> Result<Response, Ap
 }
 
 async fn remove(app: &App, name: &WorkerName) -> Result<Removed, ApiError> {
-    let removed = worker_removed::remove(&app.pool, &app.queues, &app.passes.bells, name).await;
+    let removed = worker_removed::remove(&app.engine.pool, &app.engine.queues, &app.engine.bells, name).await;
     // Also if it failed half-way: the worker may be noted as removed.
     app.authenticator.worker_changed(&name.client_id());
     Ok(removed?)

@@ -155,12 +155,12 @@ pub async fn list_workers(app: App, call: Arc<Call>) -> Result<Response, ApiErro
         Some(_) => return Err(ApiError::arguments("the query parameter `quarantined` must be `true` or `false`")),
     };
     call.authorize(&Expression::from(format!("queue:list-workers:{queue}")))?;
-    let Some(key) = app.queues.find_key(&app.pool, &queue).await? else {
+    let Some(key) = app.engine.queues.find_key(&app.engine.pool, &queue).await? else {
         return ok(&ListBody { workers: Vec::new(), continuation_token: None });
     };
     let limit = page.limit.unwrap_or(PAGE_MAX);
     let wanted = Wanted { queue: key, quarantined, after, limit: Page::rows(limit) };
-    let found = ops::list(&app.pool, &app.passes.workers, wanted).await?;
+    let found = ops::list(&app.engine.pool, &app.engine.workers, wanted).await?;
     let place = |row: &WorkerRow| format!("{}/{}", row.worker_group, row.worker_id);
     let mut rows: Vec<(String, WorkerRow)> = found.into_iter().map(|row| (place(&row), row)).collect();
     let continuation_token = Page::cut(limit, &mut rows, |(place, _)| place);
@@ -193,7 +193,7 @@ pub async fn get_worker(app: App, call: Arc<Call>) -> Result<Response, ApiError>
     let name = name(&call)?;
     call.no_query()?;
     call.authorize(&scope("get-worker", &name, ""))?;
-    let known = ops::get(&app.pool, &app.passes.workers, &app.queues, &name).await?;
+    let known = ops::get(&app.engine.pool, &app.engine.workers, &app.engine.queues, &name).await?;
     ok(&WorkerBody::from(known))
 }
 
@@ -208,7 +208,7 @@ pub async fn quarantine_worker(app: App, call: Arc<Call>) -> Result<Response, Ap
     }
     let client_id = call.principal()?.client_id.as_deref().unwrap_or(NOBODY);
     let change = Quarantine { until: quarantine_until.time(), info, client_id };
-    let known = ops::quarantine(&app.pool, &app.passes.workers, &app.queues, &name, change).await?;
+    let known = ops::quarantine(&app.engine.pool, &app.engine.workers, &app.engine.queues, &name, change).await?;
     ok(&WorkerBody::from(known))
 }
 
@@ -218,7 +218,7 @@ pub async fn declare_worker(app: App, call: Arc<Call>) -> Result<Response, ApiEr
     may_declare(&call)?;
     let name = name(&call)?;
     let DeclareWorkerRequest { expires } = call.json()?;
-    let known = ops::declare(&app.pool, &app.passes.workers, &app.queues, &name, expires.time()).await?;
+    let known = ops::declare(&app.engine.pool, &app.engine.workers, &app.engine.queues, &name, expires.time()).await?;
     ok(&WorkerBody::from(known))
 }
 

@@ -41,7 +41,7 @@ enum Form {
 
 /// Sends the bytes of a name.
 pub(super) async fn get(app: &App, name: &BlobName, parts: &Parts, way: Way) -> Result<Response, Refused> {
-    let generation = app.blobs.current(&app.pool, name).await?.ok_or_else(Refused::nothing_stored)?;
+    let generation = app.engine.blobs.current(&app.engine.pool, name).await?.ok_or_else(Refused::nothing_stored)?;
     let blob = &generation.blob;
     let size = u64::try_from(blob.size).unwrap_or_default();
     let gzip = blob.content_encoding.as_deref().is_some_and(is_gzip);
@@ -98,7 +98,7 @@ async fn stored(
 }
 
 async fn read(app: &App, generation: &Generation, range: Range<u64>, parts: &Parts) -> Result<Body, Refused> {
-    let reader = app.blobs.read(generation, range).await?;
+    let reader = app.engine.blobs.read(generation, range).await?;
     Ok(stream(app, reader, Bytes::new(), parts))
 }
 
@@ -110,7 +110,7 @@ async fn decoded(
     parts: &Parts,
     mut answer: Answer,
 ) -> Result<Response, Refused> {
-    let stored = app.blobs.read(generation, 0..size).await?;
+    let stored = app.engine.blobs.read(generation, 0..size).await?;
     let mut decoder = GzipDecoder::new(BufReader::with_capacity(FRAME, stored));
     decoder.multiple_members(true);
     let mut reader: Reader = Box::new(decoder);

@@ -107,7 +107,8 @@ async fn open(app: &App, parts: &Parts, way: Way) -> Result<BlobName, Refused> {
         return plain::open(app, &name).await;
     }
     let now = app.now().await?;
-    app.blobs
+    app.engine
+        .blobs
         .verify(access, &name, uri.query().unwrap_or_default(), now.server_ms)
         .map_err(|error| Refused::denied(error.to_string()))?;
     Ok(name)

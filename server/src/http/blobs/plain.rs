@@ -20,7 +20,7 @@ pub(super) async fn open(app: &App, name: &BlobName) -> Result<BlobName, Refused
         return Err(Refused::unsigned());
     }
     app.authenticator.anonymous().await?.authorize(&reading(artifact_name)).map_err(Refused::not_for_everybody)?;
-    let mut conn = app.pool.acquire().await?;
+    let mut conn = app.engine.pool.acquire().await?;
     let chain = artifacts::find_chain(&mut conn, task, Some(run), artifact_name, NO_LINKS).await?;
     drop(conn);
     let chain = chain.ok_or_else(Refused::nothing_stored)?;

@@ -18,7 +18,7 @@ const ENCODING_MAX: usize = 256;
 /// Stores the body.
 pub(super) async fn put(app: &App, name: BlobName, parts: &Parts, body: Body) -> Result<Response, Refused> {
     let checked = match described(app, name, parts) {
-        Ok(new) => app.blobs.check_open(&app.pool, &new.name).await.map(|()| new).map_err(Refused::from),
+        Ok(new) => app.engine.blobs.check_open(&app.engine.pool, &new.name).await.map(|()| new).map_err(Refused::from),
         Err(refused) => Err(refused),
     };
     let new = match checked {
@@ -28,7 +28,7 @@ pub(super) async fn put(app: &App, name: BlobName, parts: &Parts, body: Body) ->
             return Ok(refused.closing());
         }
     };
-    let (blobs, pool) = (app.blobs.clone(), app.pool.clone());
+    let (blobs, pool) = (app.engine.blobs.clone(), app.engine.pool.clone());
     // In a task of its own, which goes on when the caller has hung up, and takes back what it began.
     let storing = app.tasks.spawn(async move {
         let mut body = body.into_data_stream();
@@ -51,8 +51,8 @@ pub(super) async fn put(app: &App, name: BlobName, parts: &Parts, body: Body) ->
 /// What the headers say of the body.
 fn described(app: &App, name: BlobName, parts: &Parts) -> Result<NewBytes, Refused> {
     let announced = text(&parts.headers, CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
-    if announced.is_some_and(|length| length > app.blobs.size_max()) {
-        return Err(BlobError::TooLarge(app.blobs.size_max()).into());
+    if announced.is_some_and(|length| length > app.engine.blobs.size_max()) {
+        return Err(BlobError::TooLarge(app.engine.blobs.size_max()).into());
     }
     let content_encoding = match parts.headers.get(CONTENT_ENCODING).map(HeaderValue::to_str) {
         Some(Ok(encoding)) if encoding.len() > ENCODING_MAX => {

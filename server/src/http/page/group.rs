@@ -25,7 +25,7 @@ pub(super) async fn group(app: App, visit: Arc<Visit>) -> Result<Page, Trouble> 
         .map_err(|_| Trouble::NotFound("This is not the id of a task group.".to_owned()))?;
     visit.authorize(format!("queue:list-task-group:{id}"))?;
     let after = visit.query("after").and_then(|after| after.parse().ok()).map_or(Uuid::nil(), TaskId::uuid);
-    let mut conn = page::begin(&app.pool).await?;
+    let mut conn = page::begin(&app.engine.pool).await?;
     let now = clock::get_now(&mut conn).await?;
     let found = page::find_group(&mut conn, id.uuid()).await?;
     let group = found.ok_or_else(|| Trouble::NotFound(format!("There is no task group {id}.")))?;

@@ -23,7 +23,7 @@ const OLD_TRANSACTION: Duration = Duration::from_secs(60);
 
 /// `GET /`
 pub(super) async fn overview(app: App, visit: Arc<Visit>) -> Result<Page, Trouble> {
-    let mut conn = page::begin(&app.pool).await?;
+    let mut conn = page::begin(&app.engine.pool).await?;
     let now = clock::get_now(&mut conn).await?;
     let mut queues = page::list_queues(&mut conn, None).await?;
     queues.retain(|queue| visit.may(listing_scope(&queue.name)));
@@ -42,7 +42,7 @@ pub(super) async fn overview(app: App, visit: Arc<Visit>) -> Result<Page, Troubl
     if visit.session.is_none() && !sees_rows && !visit.may(any_queue()) {
         return Err(Trouble::Denied(any_queue()));
     }
-    let mut conn = app.pool.acquire().await?;
+    let mut conn = app.engine.pool.acquire().await?;
     let oldest = session::get_oldest_transaction(&mut conn).await?;
     let body = html! {
         (figures(&visit, &queues, oldest, now))

@@ -28,10 +28,10 @@ pub(super) async fn queue(app: App, visit: Arc<Visit>) -> Result<Page, Trouble> 
         format!("queue:get-task-queue:{name}"),
         format!("queue:get-worker-type:{name}"),
     ]))?;
-    let key = app.queues.find_key(&app.pool, &name).await?.ok_or_else(missing)?;
+    let key = app.engine.queues.find_key(&app.engine.pool, &name).await?.ok_or_else(missing)?;
     let only = [key];
     let filter = Filter { queues: Some(&only), worker: None };
-    let mut conn = page::begin(&app.pool).await?;
+    let mut conn = page::begin(&app.engine.pool).await?;
     let now = clock::get_now(&mut conn).await?;
     let row = page::list_queues(&mut conn, Some(key)).await?.pop().ok_or_else(missing)?;
     let hidden =

@@ -25,9 +25,9 @@ pub(super) async fn task(app: App, visit: Arc<Visit>) -> Result<Page, Trouble> {
     let of_status = Expression::from(format!("queue:status:{id}"));
     let of_definition = Expression::from(format!("queue:get-task:{id}"));
     visit.authorize(Expression::any_of([of_status.clone(), of_definition.clone()]))?;
-    let task = app.status.submit(id).await?;
+    let task = app.engine.status.submit(id).await?;
     let status = task.status();
-    let mut conn = app.pool.acquire().await?;
+    let mut conn = app.engine.pool.acquire().await?;
     let now = clock::get_now(&mut conn).await?;
     let may_read = visit.may(of_definition.clone());
     let stored = if may_read { tasks::find_definition(&mut conn, id.uuid()).await? } else { None };

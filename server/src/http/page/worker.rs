@@ -22,7 +22,7 @@ pub(super) async fn worker(app: App, visit: Arc<Visit>) -> Result<Page, Trouble>
     let group: WorkerGroup = visit.param("workerGroup").parse().map_err(unknown)?;
     let id: WorkerId = visit.param("workerId").parse().map_err(unknown)?;
     let filter = Filter { queues: None, worker: Some((group.as_str(), id.as_str())) };
-    let mut conn = page::begin(&app.pool).await?;
+    let mut conn = page::begin(&app.engine.pool).await?;
     let now = clock::get_now(&mut conn).await?;
     let mut claims = page::list_claims(&mut conn, filter, ROWS_MAX).await?;
     let mut ended = page::list_ended(&mut conn, Ends::All, filter, ROWS_MAX).await?;

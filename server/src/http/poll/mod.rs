@@ -164,7 +164,7 @@ async fn serve(
     // Names are issued by this server only, so that a signed one can be read.
     let unknown = || PollError::new(Code::QueueNotFound, format!("there is no queue {queue}"));
     let name: QueueName = queue.parse().map_err(|_| unknown())?;
-    let task_queue = app.queues.get_name(&app.pool, name.queue).await.map_err(|error| match error {
+    let task_queue = app.engine.queues.get_name(&app.engine.pool, name.queue).await.map_err(|error| match error {
         sqlx::Error::RowNotFound => unknown(),
         other => PollError::from(other),
     })?;
@@ -192,14 +192,14 @@ fn xml_answer(body: String) -> Response {
 
 async fn get(app: &App, queue: QueueName, name: TaskQueueId, asked: &Asked) -> Result<Response, PollError> {
     let request = GetRequest { queue, name, count: asked.count()?, visibility: asked.visibility_of_get()? };
-    let got = app.messages.get(request).await?;
+    let got = app.engine.messages.get(request).await?;
     Ok(xml_answer(xml::got(&got)?))
 }
 
 async fn peek(app: &App, queue: QueueName, asked: &Asked) -> Result<Response, PollError> {
     let (key, priority) = (queue.queue, queue.priority.code());
     let limit = i64::from(asked.count()?);
-    let peeked = crate::store::messages::peek(&app.pool, key, priority, limit).await?;
+    let peeked = crate::store::messages::peek(&app.engine.pool, key, priority, limit).await?;
     Ok(xml_answer(xml::peeked(&peeked)?))
 }
 
@@ -218,7 +218,7 @@ fn named(queue: QueueName, id: &str, asked: &Asked) -> Result<DeleteRequest, Pol
 }
 
 async fn delete(app: &App, queue: QueueName, id: &str, asked: &Asked) -> Result<Response, PollError> {
-    app.delete_messages.submit(named(queue, id, asked)?).await??;
+    app.engine.delete_messages.submit(named(queue, id, asked)?).await??;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -226,14 +226,11 @@ async fn update(app: &App, queue: QueueName, id: &str, asked: &Asked, body: &[u8
     let request = named(queue, id, asked)?;
     let visibility: Duration = asked.visibility_of_update()?;
     if !body.is_empty()
-        && let Some(task) = crate::store::messages::find_task(&app.pool, request.message.seq).await?
+        && let Some(task) = crate::store::messages::find_task(&app.engine.pool, request.message.seq).await?
     {
         xml::check_update(body, task, request.message.run)?;
     }
-    let (receipt, visible) = messages::update(&app.pool, &request, visibility).await??;
-    if visibility.is_zero() {
-        app.passes.bells.ring([queue.queue]);
-    }
+    let (receipt, visible) = messages::update(&app.engine.pool, &app.engine.bells, &request, visibility).await??;
     let mut response = StatusCode::NO_CONTENT.into_response();
     let text = |text: &str| HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static("-"));
     response.headers_mut().insert(POP_RECEIPT, text(&receipt.to_string()));
@@ -246,6 +243,6 @@ async fn metadata(app: &App, queue: QueueName, asked: &Asked) -> Result<Response
         let text = "a queue has nothing but its metadata: append comp=metadata";
         return Err(PollError::new(Code::InvalidQueryParameterValue, text));
     }
-    let count = crate::store::messages::count(&app.pool, queue.queue, queue.priority.code()).await?;
+    let count = crate::store::messages::count(&app.engine.pool, queue.queue, queue.priority.code()).await?;
     Ok((StatusCode::OK, [(MESSAGES_COUNT, count.to_string())]).into_response())
 }

@@ -112,7 +112,7 @@ async fn a_rerun_of_a_required_task_does_not_bring_the_wait_back() {
     let task = create_waiting(&queue, &[first, second], &json!({})).await;
     assert_eq!(claim_and_report(&queue, Report::Completed).await, first);
     settle(&queue).await;
-    change(&queue.passes.pool, &queue.passes.bells, first, Change::Rerun).await.unwrap();
+    change(&queue.engine.pool, &queue.engine.bells, first, Change::Rerun).await.unwrap();
     assert_eq!(claim_and_report(&queue, Report::Completed).await, second);
     settle(&queue).await;
     assert_eq!((state(&queue, first).await, state(&queue, task).await), ("pending", "pending"));
@@ -129,7 +129,7 @@ async fn a_task_that_depends_on_itself_waits_for_somebody_to_schedule_it() {
     assert_eq!(state(&queue, id).await, "unscheduled");
     // A repeat is a repeat although the task exists now.
     assert!(matches!(queue.create(&task).await.unwrap().last, Last::Unscheduled));
-    change(&queue.passes.pool, &queue.passes.bells, id, Change::Schedule).await.unwrap();
+    change(&queue.engine.pool, &queue.engine.bells, id, Change::Schedule).await.unwrap();
     let claim = queue.claim_one("proj/waits").await;
     queue.report(id, claim.run, Report::Completed).await.unwrap();
     settle(&queue).await;
@@ -154,7 +154,7 @@ async fn dependencies_that_do_not_exist_or_expire_too_early_are_refused_by_name_
     assert!(text.contains("`dependencies`") && text.contains(&missing.to_string()), "{text}");
     assert!(text.contains("expire") && text.contains(&early.id.to_string()), "{text}");
     assert!(!text.contains(&good.to_string()), "{text}");
-    assert!(queue.status.submit(task.id).await.is_err());
+    assert!(queue.engine.status.submit(task.id).await.is_err());
     assert_eq!(number(database.pool(), "SELECT count(*) FROM dependencies").await, 0);
     assert_eq!(number(database.pool(), "SELECT count(*) FROM task_groups").await, 3);
     finish(database, queue).await;
@@ -185,7 +185,7 @@ async fn dependents_are_listed_page_by_page_while_others_come_and_go() {
     }
     let (mut found, mut after) = (Vec::new(), None);
     loop {
-        let page = list_dependents(&queue.passes.pool, required, Cursor { after, limit: 10 }).await.unwrap();
+        let page = list_dependents(&queue.engine.pool, required, Cursor { after, limit: 10 }).await.unwrap();
         found.extend(page.tasks.iter().map(|(task, _)| task.id));
         // New ones may appear anywhere.
         create_waiting(&queue, &[required], &json!({})).await;
@@ -199,7 +199,7 @@ async fn dependents_are_listed_page_by_page_while_others_come_and_go() {
     found.dedup();
     assert!(found.len() >= 25);
     let unknown = TaskId::from_random(tenure_server::secrets::random());
-    let refused = list_dependents(&queue.passes.pool, unknown, Cursor { after: None, limit: 10 }).await;
+    let refused = list_dependents(&queue.engine.pool, unknown, Cursor { after: None, limit: 10 }).await;
     assert!(matches!(refused, Err(OpError::NotFound(_))));
     finish(database, queue).await;
 }

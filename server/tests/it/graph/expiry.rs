@@ -31,18 +31,18 @@ async fn what_has_expired_is_forgotten_with_everything_that_belongs_to_it() {
     queue.claim_one("proj/running").await;
     claim_and_report(&queue, Report::Failed).await;
     advance(&database, "80 minutes").await;
-    run_all_due(&queue.passes).await.unwrap();
+    run_all_due(&queue.engine).await.unwrap();
     assert_eq!(state(&queue, waits).await, "exception");
     // Each group was told, the one of the required task before that.
     assert_eq!(told(&database, "task-group-resolved").await.len(), 3);
     advance(&database, "11 minutes").await;
-    run_all_due(&queue.passes).await.unwrap();
+    run_all_due(&queue.engine).await.unwrap();
     assert_eq!(number(database.pool(), LEFT).await, 0);
-    assert!(matches!(queue.status.submit(task.id).await, Err(OpError::NotFound(_))));
+    assert!(matches!(queue.engine.status.submit(task.id).await, Err(OpError::NotFound(_))));
     // A group outlives its tasks by an hour, rounded up.
     assert_eq!(number(database.pool(), "SELECT count(*) FROM task_groups").await, 3);
     advance(&database, "2 hours").await;
-    run_all_due(&queue.passes).await.unwrap();
+    run_all_due(&queue.engine).await.unwrap();
     assert_eq!(number(database.pool(), "SELECT count(*) FROM task_groups").await, 0);
     finish(database, queue).await;
 }
@@ -54,7 +54,7 @@ async fn one_leap_over_deadline_and_expiry_leaves_nothing_behind_and_tells_the_g
         queue.create_one(QUEUE).await;
     }
     advance(&database, "2 years").await;
-    run_all_due(&queue.passes).await.unwrap();
+    run_all_due(&queue.engine).await.unwrap();
     assert_eq!(number(database.pool(), LEFT).await, 0);
     assert_eq!(number(database.pool(), "SELECT count(*) FROM task_groups").await, 0);
     let kinds = "SELECT count(*) FROM outbox x, unnest(x.kinds) AS e(kind) WHERE e.kind = 10";
@@ -77,23 +77,23 @@ async fn what_has_not_expired_or_is_locked_stays() {
     let mut conn = database.connect().await;
     let mut foreign = conn.begin().await.unwrap();
     // Before its end was dealt with a task is not forgotten.
-    assert_eq!(expiry::pass(&queue.passes).await.unwrap().done, 0);
+    assert_eq!(expiry::pass(&queue.engine).await.unwrap().done, 0);
     run_all_due_but_expiry(&queue).await;
     sqlx::query("SELECT FROM tasks FOR UPDATE").execute(&mut *foreign).await.unwrap();
-    let held = expiry::pass(&queue.passes).await.unwrap();
+    let held = expiry::pass(&queue.engine).await.unwrap();
     assert_eq!((held.found, held.done), (1, 0));
     foreign.rollback().await.unwrap();
-    assert_eq!(expiry::pass(&queue.passes).await.unwrap().done, 1);
-    assert!(queue.status.submit(short.id).await.is_err());
+    assert_eq!(expiry::pass(&queue.engine).await.unwrap().done, 1);
+    assert!(queue.engine.status.submit(short.id).await.is_err());
     assert_eq!(state(&queue, long).await, "exception");
     drop(conn);
     finish(database, queue).await;
 }
 
 async fn run_all_due_but_expiry(queue: &tenure_server::testing::Queue) {
-    while tenure_server::background::deadlines::pass(&queue.passes).await.unwrap().done > 0 {}
+    while tenure_server::background::deadlines::pass(&queue.engine).await.unwrap().done > 0 {}
     // Resolved, but the log has not been read of it.
-    assert_eq!(expiry::pass(&queue.passes).await.unwrap().done, 0);
+    assert_eq!(expiry::pass(&queue.engine).await.unwrap().done, 0);
     super::settle(queue).await;
     super::tell(queue).await;
 }
@@ -110,12 +110,12 @@ async fn a_task_with_very_many_edges_is_forgotten_in_several_transactions() {
         .await
         .unwrap();
     advance(&database, "2 years").await;
-    while tenure_server::background::deadlines::pass(&queue.passes).await.unwrap().done > 0 {}
+    while tenure_server::background::deadlines::pass(&queue.engine).await.unwrap().done > 0 {}
     super::settle(&queue).await;
     super::tell(&queue).await;
     let left = "SELECT count(*) FROM dependencies";
     for expected in [3000, 1000, 0] {
-        assert!(expiry::pass(&queue.passes).await.unwrap().done > 0);
+        assert!(expiry::pass(&queue.engine).await.unwrap().done > 0);
         assert_eq!(number(database.pool(), left).await, expected);
     }
     assert_eq!(number(database.pool(), LEFT).await, 0);
@@ -136,12 +136,12 @@ async fn a_task_that_is_added_to_an_expired_group_keeps_the_group() {
     let forgetting = async {
         until_somebody_waits(database.pool()).await;
         // The creation holds the group's row: the pass forgets the task, and passes over the group.
-        assert_eq!(expiry::pass(&queue.passes).await.unwrap().done, 1);
+        assert_eq!(expiry::pass(&queue.engine).await.unwrap().done, 1);
         gate.open().await;
     };
     let (created, ()) = tokio::join!(queue.create(&second), forgetting);
     created.unwrap();
-    assert_eq!(expiry::pass(&queue.passes).await.unwrap().done, 0);
+    assert_eq!(expiry::pass(&queue.engine).await.unwrap().done, 0);
     assert_eq!(number(database.pool(), "SELECT count(*) FROM task_groups WHERE expires > now()").await, 1);
     finish(database, queue).await;
 }

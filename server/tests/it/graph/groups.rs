@@ -39,7 +39,7 @@ async fn a_group_is_listed_page_by_page_in_order_while_tasks_are_added() {
     for limit in [1, 7, 10, 25, 1000] {
         let (mut found, mut after) = (Vec::new(), None);
         loop {
-            let (_, page) = list_group(&queue.passes.pool, id, Cursor { after, limit }).await.unwrap();
+            let (_, page) = list_group(&queue.engine.pool, id, Cursor { after, limit }).await.unwrap();
             assert!(page.tasks.len() <= usize::from(limit));
             found.extend(page.tasks.iter().map(|(task, _)| task.id));
             if limit == 7 {
@@ -54,7 +54,7 @@ async fn a_group_is_listed_page_by_page_in_order_while_tasks_are_added() {
         assert!(found.windows(2).all(|pair| pair[0] < pair[1]), "out of order or twice with limit {limit}");
     }
     let unknown = TaskId::from_random(tenure_server::secrets::random());
-    let refused = list_group(&queue.passes.pool, unknown, Cursor { after: None, limit: 1 }).await;
+    let refused = list_group(&queue.engine.pool, unknown, Cursor { after: None, limit: 1 }).await;
     assert!(matches!(refused, Err(OpError::NotFound(_))));
     finish(database, queue).await;
 }
@@ -69,7 +69,7 @@ async fn a_page_of_large_definitions_is_cut_and_the_next_one_goes_on() {
     }
     let (mut pages, mut found, mut after) = (0, 0, None);
     loop {
-        let (_, page) = list_group(&queue.passes.pool, first, Cursor { after, limit: 100 }).await.unwrap();
+        let (_, page) = list_group(&queue.engine.pool, first, Cursor { after, limit: 100 }).await.unwrap();
         (pages, found, after) = (pages + 1, found + page.tasks.len(), page.next);
         if after.is_none() {
             break;
@@ -84,10 +84,10 @@ async fn a_group_is_sealed_once_and_takes_no_more_tasks() {
     let (database, queue) = start().await;
     let (id, _) = group(&queue, 2).await;
     let unknown = TaskId::from_random(tenure_server::secrets::random());
-    assert!(matches!(seal(&queue.passes.pool, unknown).await, Err(OpError::NotFound(_))));
-    let sealed = seal(&queue.passes.pool, id).await.unwrap().sealed;
+    assert!(matches!(seal(&queue.engine.pool, unknown).await, Err(OpError::NotFound(_))));
+    let sealed = seal(&queue.engine.pool, id).await.unwrap().sealed;
     assert!(sealed.is_some());
-    assert_eq!(seal(&queue.passes.pool, id).await.unwrap().sealed, sealed);
+    assert_eq!(seal(&queue.engine.pool, id).await.unwrap().sealed, sealed);
     let late = queue.create(&new_task(QUEUE, &json!({"taskGroupId": id}))).await;
     assert!(matches!(&late, Err(OpError::Conflict(text)) if text.contains("sealed")), "{late:?}");
     let [event] = &told(&database, "task-group-sealed").await[..] else { panic!("not told once") };
@@ -107,9 +107,9 @@ async fn a_group_is_cancelled_in_slices_after_it_was_sealed_and_only_what_is_ope
     let waits = create_waiting(&queue, &[tasks[1]], &json!({"taskGroupId": id})).await;
     let mut conn = database.connect().await;
     assert!(matches!(check_sealed(&get(&mut conn, id).await.unwrap()), Err(OpError::Conflict(_))));
-    let sealed = seal(&queue.passes.pool, id).await.unwrap();
+    let sealed = seal(&queue.engine.pool, id).await.unwrap();
     check_sealed(&sealed).unwrap();
-    let cancelled = cancel(&queue.passes.pool, &queue.passes.bells, id).await.unwrap();
+    let cancelled = cancel(&queue.engine.pool, &queue.engine.bells, id).await.unwrap();
     assert_eq!((cancelled.size, cancelled.tasks.len()), (451, 450));
     assert!(cancelled.tasks.contains(&waits.uuid()));
     assert_eq!(state(&queue, running.task.id).await, "exception");
@@ -117,7 +117,7 @@ async fn a_group_is_cancelled_in_slices_after_it_was_sealed_and_only_what_is_ope
     assert!(
         number(database.pool(), "SELECT max(cardinality(seqs))::bigint FROM outbox WHERE kinds[1] = 5").await <= 200
     );
-    let again = cancel(&queue.passes.pool, &queue.passes.bells, id).await.unwrap();
+    let again = cancel(&queue.engine.pool, &queue.engine.bells, id).await.unwrap();
     assert_eq!((again.size, again.tasks.len()), (451, 0));
     tell(&queue).await;
     assert_eq!(told(&database, "task-group-resolved").await.len(), 1);
@@ -132,13 +132,13 @@ async fn the_priority_of_a_group_changes_for_what_was_never_resolved() {
     for _ in 0..2 {
         claim_and_report(&queue, Report::Failed).await;
     }
-    change(&queue.passes.pool, &queue.passes.bells, tasks[1], Change::Rerun).await.unwrap();
+    change(&queue.engine.pool, &queue.engine.bells, tasks[1], Change::Rerun).await.unwrap();
     let running = queue.claim_one(QUEUE).await;
-    let affected = change_group(&queue.passes.pool, &queue.passes.bells, id, Priority::High).await.unwrap();
+    let affected = change_group(&queue.engine.pool, &queue.engine.bells, id, Priority::High).await.unwrap();
     assert_eq!(affected.len(), 248);
     assert!(affected.contains(&running.task.id.uuid()) && !affected.contains(&tasks[1].uuid()));
     assert_eq!(queue.status(tasks[1]).await.priority, Priority::Lowest);
-    assert!(change_group(&queue.passes.pool, &queue.passes.bells, id, Priority::High).await.unwrap().is_empty());
+    assert!(change_group(&queue.engine.pool, &queue.engine.bells, id, Priority::High).await.unwrap().is_empty());
     let [event] = &told(&database, "task-group-priority-changed").await[..] else { panic!("not told once") };
     let payload =
         json!({"version": 1, "taskGroupId": id, "schedulerId": "-", "newPriority": "high", "tasksAffected": 248});
@@ -161,7 +161,7 @@ async fn a_group_is_told_when_its_last_task_is_resolved_and_again_after_a_rerun(
     assert_eq!(event["payload"]["schedulerId"], "-");
     assert!(event["payload"].get("sealed").is_none());
     // A rerun does not open the group again; its end is told nevertheless.
-    change(&queue.passes.pool, &queue.passes.bells, tasks[0], Change::Rerun).await.unwrap();
+    change(&queue.engine.pool, &queue.engine.bells, tasks[0], Change::Rerun).await.unwrap();
     tell(&queue).await;
     assert_eq!(told(&database, "task-group-resolved").await.len(), 1);
     claim_and_report(&queue, Report::Completed).await;
@@ -169,8 +169,8 @@ async fn a_group_is_told_when_its_last_task_is_resolved_and_again_after_a_rerun(
     assert_eq!(told(&database, "task-group-resolved").await.len(), 2);
     // A task that is added opens it.
     add(&queue, id).await;
-    let rerun = change(&queue.passes.pool, &queue.passes.bells, tasks[1], Change::Rerun).await.unwrap();
-    change(&queue.passes.pool, &queue.passes.bells, rerun.id, Change::Cancel).await.unwrap();
+    let rerun = change(&queue.engine.pool, &queue.engine.bells, tasks[1], Change::Rerun).await.unwrap();
+    change(&queue.engine.pool, &queue.engine.bells, rerun.id, Change::Cancel).await.unwrap();
     tell(&queue).await;
     assert_eq!(told(&database, "task-group-resolved").await.len(), 2);
     claim_and_report(&queue, Report::Completed).await;

@@ -103,7 +103,7 @@ async fn two_reports_in_one_batch_satisfy_the_last_two_edges() {
         queue.report(claims[1].task.id, claims[1].run, Report::Completed)
     );
     assert!(one.is_ok() && two.is_ok());
-    let (first, second) = tokio::join!(dependency_pass::pass(&queue.passes), dependency_pass::pass(&queue.passes));
+    let (first, second) = tokio::join!(dependency_pass::pass(&queue.engine), dependency_pass::pass(&queue.engine));
     assert!(first.is_ok() && second.is_ok());
     settle(&queue).await;
     assert_eq!(state(&queue, task).await, "pending");
@@ -178,7 +178,7 @@ async fn the_last_two_tasks_of_a_group_are_told_once_when_both_are_resolved_at_o
         reading
     );
     assert!(one.is_ok() && two.is_ok());
-    let (first, second) = tokio::join!(group_pass::pass(&queue.passes), group_pass::pass(&queue.passes));
+    let (first, second) = tokio::join!(group_pass::pass(&queue.engine), group_pass::pass(&queue.engine));
     assert!(first.is_ok() && second.is_ok());
     tell(&queue).await;
     let events = told(&database, "task-group-resolved").await;

@@ -73,7 +73,7 @@ async fn those_who_wait_are_served_first_come_first_served() {
     let arrive = async {
         let mut conn = database.connect().await;
         create_on(&mut conn, &queue, &tasks).await;
-        queue.passes.bells.ring([key]);
+        queue.engine.bells.ring([key]);
     };
     // The first poll of each puts it in line, in this order.
     let (first, second, third, ()) = tokio::join!(
@@ -301,9 +301,9 @@ async fn a_worker_that_stops_does_not_get_its_own_task_again() {
     let stops = async {
         eventually("the worker waits", async || number(database.pool(), "SELECT count(*) FROM claims").await == 1)
             .await;
-        let (pool, bells) = (&queue.passes.pool, &queue.passes.bells);
+        let (pool, bells) = (&queue.engine.pool, &queue.engine.bells);
         let known = queue.status(task).await;
-        stop_waiting(pool, &queue.queues, bells, &known, claim.run).await.unwrap();
+        stop_waiting(pool, &queue.engine.queues, bells, &known, claim.run).await.unwrap();
         queue.report(task, claim.run, Report::Exception(ExceptionReason::WorkerShutdown)).await.unwrap();
     };
     // The same worker waits for more; another one comes later.

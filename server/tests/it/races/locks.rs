@@ -145,12 +145,12 @@ async fn the_deadline_pass_leaves_a_run_that_is_being_claimed_to_its_next_turn()
             }
             gate.open().await;
         };
-        tokio::join!(deadlines::pass(&queue.passes), opened).0.unwrap()
+        tokio::join!(deadlines::pass(&queue.engine), opened).0.unwrap()
     };
     let (claim, first) = tokio::join!(queue.claim_one(QUEUE), passing);
     assert_eq!((first.found, first.done), (1, 0));
     assert!(matches!(queue.status(task).await.last, Last::Running(..)));
-    let second = deadlines::pass(&queue.passes).await.unwrap();
+    let second = deadlines::pass(&queue.engine).await.unwrap();
     assert_eq!((second.found, second.done), (1, 1));
     let late = queue.report(task, claim.run, Report::Completed).await;
     assert!(matches!(late, Err(OpError::Conflict(_))), "{late:?}");
@@ -237,7 +237,7 @@ async fn running_all_that_is_due_leaves_what_a_foreign_transaction_holds_after_a
     // Past the claim and past both deadlines.
     clock::advance(&mut database.connect().await, 7_200.0).await.unwrap();
     let began = Instant::now();
-    run_all_due(&queue.passes).await.unwrap();
+    run_all_due(&queue.engine).await.unwrap();
     let took = began.elapsed();
     assert!(took >= Duration::from_secs(3), "it gave up after {took:?}");
     assert!(took < Duration::from_secs(8), "it did not give up for {took:?}");
@@ -245,7 +245,7 @@ async fn running_all_that_is_due_leaves_what_a_foreign_transaction_holds_after_a
     assert!(matches!(queue.status(held.task.id).await.last, Last::Running(..)), "what is held is left");
     holder.rollback().await.unwrap();
     let began = Instant::now();
-    run_all_due(&queue.passes).await.unwrap();
+    run_all_due(&queue.engine).await.unwrap();
     assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
     assert!(matches!(queue.status(held.task.id).await.last, Last::Ended));
     drop(conn);
@@ -259,14 +259,14 @@ async fn running_all_that_is_due_waits_for_a_pass_that_has_not_committed() {
     clock::advance(&mut database.connect().await, 7_200.0).await.unwrap();
     // A pass of this or another server is at it: it has ended the task, and its commit takes a while.
     let gate = Gate::close(&database, "runs").await;
-    let ending = async { deadlines::pass(&queue.passes).await.unwrap() };
+    let ending = async { deadlines::pass(&queue.engine).await.unwrap() };
     let running = async {
         until_somebody_waits(database.pool()).await;
         let opened = async {
             tokio::time::sleep(Duration::from_millis(300)).await;
             gate.open().await;
         };
-        tokio::join!(run_all_due(&queue.passes), opened).0.unwrap();
+        tokio::join!(run_all_due(&queue.engine), opened).0.unwrap();
         assert!(matches!(queue.status(held.task.id).await.last, Last::Ended), "answered before it was done");
     };
     let (report, ()) = tokio::join!(ending, running);

@@ -11,10 +11,10 @@ use tenure_server::testing::{Queue, TestDatabase, eventually};
 use crate::support::{create_on, number};
 
 async fn advance(queue: &Queue) {
-    let mut conn = queue.passes.pool.acquire().await.unwrap();
+    let mut conn = queue.engine.pool.acquire().await.unwrap();
     // Twice: the first time it may only note who is open.
     for _ in 0..2 {
-        queue.marks.advance(&mut conn).await.unwrap();
+        queue.engine.marks.advance(&mut conn).await.unwrap();
     }
 }
 
@@ -27,7 +27,7 @@ async fn a_run_that_is_handed_back_below_a_mark_is_claimed_next() {
     let later = queue.create_one(QUEUE).await;
     let answer = queue.claim_work(QUEUE, "worker", 1, Duration::from_secs(5)).await.unwrap();
     advance(&queue).await;
-    let mark = queue.marks.get(key).marks[6];
+    let mark = queue.engine.marks.get(key).marks[6];
     assert_eq!(mark, number(database.pool(), "SELECT min(ord) - 1 FROM pending").await);
     assert!(mark >= number(database.pool(), "SELECT ord FROM claims").await, "the mark has passed the claimed run");
     drop(answer);
@@ -70,7 +70,7 @@ async fn an_urgent_task_is_claimed_before_older_ones_after_marks_have_moved() {
     }
     queue.claim_one(QUEUE).await;
     advance(&queue).await;
-    assert!(queue.marks.get(key).marks[0] > 0, "the mark of an empty priority has moved too");
+    assert!(queue.engine.marks.get(key).marks[0] > 0, "the mark of an empty priority has moved too");
     let urgent = new_task(QUEUE, &json!({"priority": "highest"}));
     queue.create(&urgent).await.unwrap();
     assert_eq!(queue.claim_one(QUEUE).await.task.id, urgent.id);

@@ -76,7 +76,7 @@ async fn statements_about_workers_read_only_what_they_need_of_a_full_table() {
     sqlx::raw_sql(histories).execute(&mut filler).await.unwrap();
     let mut faults = Vec::new();
     for statistics in ["without", "with"] {
-        let mut conn = queue.passes.pool.acquire().await.unwrap();
+        let mut conn = queue.engine.pool.acquire().await.unwrap();
         for statement in STATEMENTS {
             // Often enough for a session to change its mind about plans.
             for _ in 0..7 {

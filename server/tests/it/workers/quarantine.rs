@@ -120,23 +120,23 @@ async fn another_server_knows_of_a_quarantine_when_it_has_looked_and_of_its_end_
     let two = Queue::start(database.options());
     poll(&one, "bad").await;
     quarantine(&one, "bad", 1).await.unwrap();
-    assert_eq!(pass::learn(&two.passes).await.unwrap().done, 1);
-    assert_eq!(pass::learn(&two.passes).await.unwrap().done, 0);
+    assert_eq!(pass::learn(&two.engine).await.unwrap().done, 1);
+    assert_eq!(pass::learn(&two.engine).await.unwrap().done, 0);
     poll(&one, "worse").await;
     one.create_one(QUEUE).await;
     assert!(two.claim_work(QUEUE, "bad", 1, SHORT).await.unwrap().claims.is_empty());
     // Of what the others changed before its own change, this server learns too.
     assert!(matches!(quarantine(&two, "worse", 1).await, Err(OpError::NotFound(_))), "seen at the other server only");
-    pass::write_down(&one.passes).await.unwrap();
+    pass::write_down(&one.engine).await.unwrap();
     quarantine(&two, "worse", 1).await.unwrap();
-    assert_eq!(pass::learn(&one.passes).await.unwrap().done, 1);
+    assert_eq!(pass::learn(&one.engine).await.unwrap().done, 1);
     let bad = [key(&one, "bad").await, key(&one, "worse").await];
-    assert!(bad.iter().all(|worker| one.passes.workers.is_quarantined(worker)));
-    assert_eq!(pass::learn(&two.passes).await.unwrap().done, 1);
-    assert!(bad.iter().all(|worker| two.passes.workers.is_quarantined(worker)));
+    assert!(bad.iter().all(|worker| one.engine.workers.is_quarantined(worker)));
+    assert_eq!(pass::learn(&two.engine).await.unwrap().done, 1);
+    assert!(bad.iter().all(|worker| two.engine.workers.is_quarantined(worker)));
     advance(&one, 3_601.0).await;
-    pass::learn(&two.passes).await.unwrap();
-    assert!(bad.iter().all(|worker| !two.passes.workers.is_quarantined(worker)));
+    pass::learn(&two.engine).await.unwrap();
+    assert!(bad.iter().all(|worker| !two.engine.workers.is_quarantined(worker)));
     two.stop().await;
     finish(database, one).await;
 }
@@ -175,7 +175,7 @@ async fn of_many_changes_of_a_quarantine_the_last_hundred_are_kept_and_go_with_t
     assert_eq!(get(&queue, "bad").await.unwrap().quarantines.len(), 100);
     assert_eq!(get(&queue, "other").await.unwrap().quarantines.len(), 1);
     advance(&queue, 2.0 * DAY_SECONDS).await;
-    pass::forget(&queue.passes).await.unwrap();
+    pass::forget(&queue.engine).await.unwrap();
     assert_eq!(number(database.pool(), "SELECT count(*) FROM worker_quarantines").await, 0);
     finish(database, queue).await;
 }
@@ -187,13 +187,13 @@ async fn a_quarantine_without_end_that_was_lifted_does_not_keep_the_worker_for_e
     quarantine(&queue, "bad", 24 * 365 * 900).await.unwrap();
     advance(&queue, 30.0 * DAY_SECONDS).await;
     // The row is looked at, and put off to the end of the quarantine.
-    assert!(pass::forget(&queue.passes).await.unwrap().found > 0);
-    assert_eq!(pass::forget(&queue.passes).await.unwrap().found, 0);
+    assert!(pass::forget(&queue.engine).await.unwrap().found > 0);
+    assert_eq!(pass::forget(&queue.engine).await.unwrap().found, 0);
     assert_eq!(ids(&page(&queue, Some(true), "", 10).await), ["bad"]);
     let lifted = quarantine(&queue, "bad", -1).await.unwrap();
     assert!(lifted.worker.expires > now(&queue).await + TimeDelta::hours(23));
     advance(&queue, DAY_SECONDS + 60.0).await;
-    assert_eq!(pass::forget(&queue.passes).await.unwrap().found, 1);
+    assert_eq!(pass::forget(&queue.engine).await.unwrap().found, 1);
     assert_eq!(number(database.pool(), "SELECT count(*) FROM workers").await, 0);
     finish(database, queue).await;
 }
