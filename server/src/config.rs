@@ -13,12 +13,14 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use sqlx::postgres::PgConnectOptions;
 
+use crate::blobs::settings::ArtifactSettings;
 use crate::cli::client::ClientArgs;
 use crate::cli::group::GroupCommand;
 use crate::cli::http::ServerArgs;
 use crate::cli::queue::QueueCommand;
 use crate::cli::role::RoleArgs;
 use crate::cli::task::{TaskCommand, shelter_ids};
+use crate::embedded::EmbeddedSettings;
 use crate::secrets::SecretKeys;
 
 mod artifacts;
@@ -27,7 +29,7 @@ mod limits;
 mod listen;
 mod usage;
 
-pub use artifacts::{ArtifactSettings, ArtifactsPlace, Provider, parse_size};
+pub use artifacts::parse_size;
 pub use duration::parse_duration;
 pub use limits::{LimitArgs, Limits};
 use listen::parse_listen;
@@ -254,15 +256,6 @@ pub enum Database {
     External(Box<PgConnectOptions>),
     /// A private PostgreSQL in the data directory.
     Embedded(EmbeddedSettings),
-}
-
-/// Where the cluster lives and what runs it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct EmbeddedSettings {
-    /// Made when it is missing.
-    pub data_dir: PathBuf,
-    /// Folder of `postgres` and `initdb`; None looks for them.
-    pub pg_bin: Option<PathBuf>,
 }
 
 /// The checked settings of the server.

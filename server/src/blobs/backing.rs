@@ -14,7 +14,7 @@ use object_store::path::Path;
 use object_store::{ClientConfigKey, ObjectStore, ObjectStoreExt as _, RetryConfig};
 use uuid::Uuid;
 
-use crate::config::{ArtifactsPlace, Provider};
+use super::settings::{ArtifactsPlace, Provider};
 
 /// Object stores take parts of 5 MiB or more.
 const PART_IN_BUCKET: usize = 5 << 20;

@@ -8,6 +8,7 @@
 mod backing;
 mod read;
 mod sealed;
+pub mod settings;
 mod upload;
 
 use std::collections::HashMap;
@@ -27,8 +28,8 @@ use uuid::Uuid;
 use self::backing::Backing;
 pub use self::read::{Generation, Reader};
 pub use self::sealed::Sealed;
+use self::settings::ArtifactSettings;
 pub use self::upload::NewBytes;
-use crate::config::ArtifactSettings;
 use crate::store::blobs::{self, BlobRow};
 
 /// How long replaced bytes stay for those who have just asked for them and have not begun to read.

@@ -1,9 +1,9 @@
 //! Where artifacts' bytes are kept: a folder, or a bucket of an object store.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::SettingError;
+use crate::blobs::settings::{ArtifactsPlace, Provider};
 
 /// The folder in the data directory that is used by default.
 const DEFAULT_FOLDER: &str = "artifacts";
@@ -14,64 +14,6 @@ const BUCKET_CHARS_MAX: usize = 222;
 
 /// The units of sizes, largest first.
 const UNITS: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("", 1)];
-
-/// Whose object store it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Provider {
-    /// Amazon S3, and what speaks its protocol.
-    S3,
-    /// Google Cloud Storage.
-    Gcs,
-    /// Azure Blob Storage.
-    Azure,
-}
-
-impl Provider {
-    fn scheme(self) -> &'static str {
-        match self {
-            Self::S3 => "s3",
-            Self::Gcs => "gs",
-            Self::Azure => "az",
-        }
-    }
-}
-
-/// Where the bytes are kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ArtifactsPlace {
-    /// Files in this folder, which is made when it is missing.
-    Folder(PathBuf),
-    /// Objects in this bucket. Credentials come from the provider's usual environment variables.
-    Bucket {
-        /// Whose.
-        provider: Provider,
-        /// The bucket or container.
-        bucket: String,
-        /// What all keys begin with, without slashes at its ends; may be empty.
-        prefix: String,
-    },
-}
-
-impl fmt::Display for ArtifactsPlace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Folder(folder) => write!(f, "{}", folder.display()),
-            Self::Bucket { provider, bucket, prefix } if prefix.is_empty() => {
-                write!(f, "{}://{bucket}", provider.scheme())
-            }
-            Self::Bucket { provider, bucket, prefix } => write!(f, "{}://{bucket}/{prefix}", provider.scheme()),
-        }
-    }
-}
-
-/// How artifacts are kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ArtifactSettings {
-    /// Where.
-    pub place: ArtifactsPlace,
-    /// The largest one, in bytes as they are uploaded.
-    pub size_max: u64,
-}
 
 /// Reads `--artifacts-url`.
 pub(super) fn read_place(given: Option<&str>, data_dir: &Path) -> Result<ArtifactsPlace, SettingError> {

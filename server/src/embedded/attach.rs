@@ -3,11 +3,11 @@
 use sqlx::postgres::PgConnectOptions;
 use tokio::time::{Duration, Instant, sleep};
 
+use super::EmbeddedSettings;
 use super::cluster::{self, DATABASE};
 use super::files::{self, DataDirLock};
 use super::postmaster::PidFile;
 use super::{Embedded, EmbeddedError};
-use crate::config::EmbeddedSettings;
 use crate::secrets::SecretKeys;
 
 /// A server that holds the lock may still be starting.

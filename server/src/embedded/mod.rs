@@ -24,7 +24,6 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use crate::config::EmbeddedSettings;
 use crate::secrets::SecretKeys;
 
 mod account;
@@ -34,12 +33,14 @@ mod cluster;
 mod error;
 mod files;
 mod postmaster;
+mod settings;
 mod socket;
 mod tuning;
 
 pub use attach::{Access, IfAbsent, find_secret_keys, open};
 pub use error::EmbeddedError;
 pub use files::{RootCredentials, find_root_token, secret_key_path, write_root_credentials};
+pub use settings::EmbeddedSettings;
 
 use cluster::Cluster;
 use files::DataDirLock;

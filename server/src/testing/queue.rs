@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use crate::batch::claim_line::{self, Answer};
 use crate::blobs::Blobs;
-use crate::config::{ArtifactSettings, ArtifactsPlace};
+use crate::blobs::settings::{ArtifactSettings, ArtifactsPlace};
 use crate::domain::create::NewTask;
 use crate::domain::lifecycle::Report;
 use crate::domain::message::QueueName;
