@@ -5,9 +5,10 @@
 use uuid::Uuid;
 
 use super::{PassReport, SLICE};
+use crate::domain::lifecycle::End;
 use crate::engine::Engine;
 use crate::store::claims;
-use crate::store::hot::resolve::{self, End, Member};
+use crate::store::transitions::end::{self, Member};
 use crate::wakeup::Effects;
 
 /// Ends a slice of the claims that have expired.
@@ -20,7 +21,7 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let expired = |&(id, run): &(Uuid, i16)| Member { id, run, end: End::Expired };
     let members: Vec<Member> = due.iter().map(expired).collect();
     // The statement looks at the clock again: a claim that was renewed meanwhile stays.
-    let resolved = resolve::resolve(&mut conn, &members).await?;
+    let resolved = end::end(&mut conn, &members).await?;
     let mut effects = Effects::default();
     for row in &resolved {
         effects.run_ended(row.id, row.queue, row.next_reason.is_some());

@@ -2,13 +2,13 @@
 
 use super::PassReport;
 use crate::engine::Engine;
-use crate::store::expiry;
+use crate::store::transitions::purge;
 
 /// Forgets a slice of tasks and a slice of groups.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.pool.acquire().await?;
-    let tasks = expiry::forget_tasks(&mut conn).await?;
-    let groups = expiry::forget_groups(&mut conn).await?;
+    let tasks = purge::forget_tasks(&mut conn).await?;
+    let groups = purge::forget_groups(&mut conn).await?;
     let (found, done) = (tasks.found + groups.found, tasks.forgotten + groups.forgotten);
     Ok(PassReport { found, done, lost_race: found.saturating_sub(done), ..PassReport::default() })
 }

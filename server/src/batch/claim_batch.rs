@@ -19,8 +19,8 @@ use crate::domain::task::EndedRun;
 use crate::domain::worker::WorkerKey;
 use crate::ops::OpError;
 use crate::ops::claim_work::{Granted, granted};
-use crate::store::hot::claim::{self, Claimed, Want, Worker};
 use crate::store::queues::Queues;
+use crate::store::transitions::claim::{self, Claimed, Want, Worker};
 use crate::store::{claims, session, tasks};
 
 /// How often recovery looks again while the database is away or the lost session lives on.

@@ -13,8 +13,9 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use super::{BATCH_MEMBERS_MAX, Session};
+use crate::domain::lifecycle::End;
 use crate::store::claims;
-use crate::store::hot::resolve::{self, End, Member};
+use crate::store::transitions::end::{self, Member};
 use crate::wakeup::{Bells, Effects};
 
 /// A claim that somebody must hear of.
@@ -122,7 +123,7 @@ async fn hand_back(session: &mut Session, claims: &[Held], bells: &Bells, stop: 
     for _ in 0..TRIES_MAX {
         let attempt = session
             .run(async |conn| {
-                let resolved = resolve::resolve(conn, &left).await?;
+                let resolved = end::end(conn, &left).await?;
                 bells.apply(Effects::claimable(resolved.iter().map(|row| row.queue)));
                 let ids: Vec<Uuid> = left.iter().map(|member| member.id).collect();
                 claims::list_returnable(conn, &ids).await

@@ -8,8 +8,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use sqlx::PgConnection;
 use tokio::sync::Mutex;
 
-use crate::store::hot::claim::PRIORITIES;
 use crate::store::marks::{self, Marks, Writer};
+use crate::store::transitions::claim::PRIORITIES;
 
 /// The marks that this server knows.
 #[derive(Clone, Default)]

@@ -133,6 +133,38 @@ impl Report {
     }
 }
 
+/// What takes a claim away from its worker, so that the run ends and may be followed by another one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// The worker reports the run.
+    Report(Report),
+    /// The claim was not renewed in time.
+    Expired,
+    /// The answer that carried the claim was not delivered.
+    HandBack,
+}
+
+impl End {
+    /// How a run that loses its claim so ends.
+    #[must_use]
+    pub fn outcome(self) -> Outcome {
+        match self {
+            Self::Report(report) => report.outcome(),
+            Self::Expired => Outcome::Exception(ReasonResolved::ClaimExpired),
+            Self::HandBack => Outcome::Exception(ReasonResolved::WorkerShutdown),
+        }
+    }
+
+    /// Why the next run is made, if the task is to be tried again at all. A report and an expired claim use up a retry for it.
+    #[must_use]
+    pub fn retry(self) -> Option<ReasonCreated> {
+        match self {
+            Self::Report(report) => report.retry(),
+            Self::Expired | Self::HandBack => Some(ReasonCreated::Retry),
+        }
+    }
+}
+
 /// Which rule refuses an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
@@ -233,29 +265,26 @@ fn on_running(life: Life, last: RunId, event: Event) -> Result<Step, Refusal> {
             same_run(run, last)?;
             Ok(Step { life, ended: None, made: None })
         }
-        Event::Report(run, report) => {
-            same_run(run, last)?;
-            Ok(match report.retry() {
-                Some(reason) => resolve_and_retry(life, last, report.outcome(), reason),
-                None => resolve(life, last, report.outcome()),
-            })
-        }
-        Event::ClaimExpired(run) => {
-            same_run(run, last)?;
-            let expired = Outcome::Exception(ReasonResolved::ClaimExpired);
-            Ok(resolve_and_retry(life, last, expired, ReasonCreated::Retry))
-        }
-        Event::HandBack(run) => {
-            same_run(run, last)?;
+        Event::Report(run, report) => end_claim(life, last, run, End::Report(report)),
+        Event::ClaimExpired(run) => end_claim(life, last, run, End::Expired),
+        Event::HandBack(run) => end_claim(life, last, run, End::HandBack),
+        Event::Cancel => Ok(resolve(life, last, Outcome::Exception(ReasonResolved::Canceled))),
+        Event::DeadlinePassed => Ok(resolve(life, last, Outcome::Exception(ReasonResolved::DeadlineExceeded))),
+    }
+}
+
+fn end_claim(life: Life, last: RunId, run: RunId, end: End) -> Result<Step, Refusal> {
+    same_run(run, last)?;
+    let outcome = end.outcome();
+    let Some(reason) = end.retry() else { return Ok(resolve(life, last, outcome)) };
+    match end {
+        End::Report(_) | End::Expired => Ok(resolve_and_retry(life, last, outcome, reason)),
+        End::HandBack => {
             if life.hand_backs >= HAND_BACKS_MAX {
                 return Err(Refusal::HandBacksUsedUp);
             }
-            let outcome = Outcome::Exception(ReasonResolved::WorkerShutdown);
-            let life = Life { hand_backs: life.hand_backs + 1, ..life };
-            Ok(next_run(life, last, outcome, ReasonCreated::Retry))
+            Ok(next_run(Life { hand_backs: life.hand_backs + 1, ..life }, last, outcome, reason))
         }
-        Event::Cancel => Ok(resolve(life, last, Outcome::Exception(ReasonResolved::Canceled))),
-        Event::DeadlinePassed => Ok(resolve(life, last, Outcome::Exception(ReasonResolved::DeadlineExceeded))),
     }
 }
 

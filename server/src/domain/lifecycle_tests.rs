@@ -58,6 +58,27 @@ fn each_reason_is_retried_or_final_as_the_contract_says() {
 }
 
 #[test]
+fn what_takes_a_claim_away_says_how_the_run_ends_and_whether_it_is_tried_again() {
+    let reports = [Report::Completed, Report::Failed].into_iter();
+    let reports = reports.chain(ExceptionReason::ALL.iter().map(|&reason| Report::Exception(reason)));
+    let number = run(0);
+    let ends = reports
+        .map(|report| (End::Report(report), Event::Report(number, report)))
+        .chain([(End::Expired, Event::ClaimExpired(number)), (End::HandBack, Event::HandBack(number))]);
+    for (end, event) in ends {
+        let expected = match end {
+            End::Report(report) => (report.outcome(), report.retry()),
+            End::Expired => (Outcome::Exception(ReasonResolved::ClaimExpired), Some(ReasonCreated::Retry)),
+            End::HandBack => (Outcome::Exception(ReasonResolved::WorkerShutdown), Some(ReasonCreated::Retry)),
+        };
+        assert_eq!((end.outcome(), end.retry()), expected, "{end:?}");
+        let step = apply(life(State::Running(number)), event).unwrap();
+        assert_eq!(step.ended, Some((number, end.outcome())), "{end:?}");
+        assert_eq!(step.made, end.retry().map(|reason| (run(1), reason)), "{end:?}");
+    }
+}
+
+#[test]
 fn without_retries_left_the_task_is_resolved() {
     let spent = Life { state: State::Running(run(3)), retries_left: 0, hand_backs: 0 };
     for event in [Event::Report(run(3), SHUTDOWN), Event::ClaimExpired(run(3))] {

@@ -8,7 +8,8 @@ use uuid::Uuid;
 use super::OpError;
 use super::task_group::SLICE;
 use crate::domain::task::Task;
-use crate::store::{groups, priorities, tasks};
+use crate::store::transitions::reprioritise;
+use crate::store::{groups, tasks};
 use crate::wakeup::{Bells, Effects};
 
 /// Changes the priority of one task.
@@ -16,14 +17,14 @@ pub async fn change_task(pool: &PgPool, bells: &Bells, id: TaskId, priority: Pri
     let mut conn = pool.acquire().await?;
     let mut transaction = conn.begin().await?;
     tasks::lock(&mut transaction, id.uuid()).await?;
-    let changed = priorities::change(&mut transaction, &[id.uuid()], priority.code()).await?;
+    let changed = reprioritise::reprioritise(&mut transaction, &[id.uuid()], priority.code()).await?;
     let known = tasks::load(&mut transaction, &[id.uuid()]).await?.remove(&id.uuid());
     let known = known.ok_or_else(|| OpError::NotFound(format!("task {id} does not exist")))?;
     if changed.is_empty() {
         if known.task.deadline <= known.now {
             return Err(OpError::Conflict(format!("the deadline of task {id} has passed")));
         }
-        if priorities::was_resolved(&mut transaction, id.uuid()).await? {
+        if tasks::was_resolved(&mut transaction, id.uuid()).await? {
             return Err(OpError::Conflict(format!("task {id} was resolved; its priority does not matter any more")));
         }
     }
@@ -44,14 +45,14 @@ pub async fn change_group(
         let mut transaction = conn.begin().await?;
         let locked = groups::lock_open(&mut transaction, group.uuid(), after, SLICE).await?;
         let Some(&last) = locked.last() else { break };
-        let changed = priorities::change(&mut transaction, &locked, priority.code()).await?;
+        let changed = reprioritise::reprioritise(&mut transaction, &locked, priority.code()).await?;
         bells.commit(transaction, Effects::claimable(changed.iter().map(|(_, queue)| *queue))).await?;
         affected.extend(changed.into_iter().map(|(id, _)| id));
         after = last;
     }
     if !affected.is_empty() {
         let count = i64::try_from(affected.len()).unwrap_or(i64::MAX);
-        priorities::tell_group(&mut conn, group.uuid(), priority.code(), count).await?;
+        reprioritise::tell_group(&mut conn, group.uuid(), priority.code(), count).await?;
     }
     Ok(affected)
 }

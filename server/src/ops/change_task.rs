@@ -8,9 +8,9 @@ use tenure_api::states::ReasonResolved;
 use super::{OpError, refused};
 use crate::domain::lifecycle::{Event, Refusal, State, Step, apply};
 use crate::domain::task::Task;
-use crate::store::ending;
-use crate::store::scheduling::{self, When};
 use crate::store::tasks::{self, Loaded};
+use crate::store::transitions::schedule::{self, When};
+use crate::store::transitions::{end_open, rerun};
 use crate::wakeup::{Bells, Effects};
 
 /// How often a cancel looks again when a run that it wanted to end was being claimed.
@@ -106,13 +106,13 @@ async fn carry_out(
     let id = id.uuid();
     Ok(match change {
         Change::Schedule => {
-            *queue = scheduling::schedule(transaction, &[id], When::Always).await?.pop();
+            *queue = schedule::schedule(transaction, &[id], When::Always).await?.pop();
             queue.is_some()
         }
         Change::Rerun => {
-            *queue = scheduling::rerun(transaction, id, step.life.retries_left.cast_signed()).await?;
+            *queue = rerun::rerun(transaction, id, step.life.retries_left.cast_signed()).await?;
             queue.is_some()
         }
-        Change::Cancel => !ending::end_open(transaction, &[id], ReasonResolved::Canceled).await?.is_empty(),
+        Change::Cancel => !end_open::end_open(transaction, &[id], ReasonResolved::Canceled).await?.is_empty(),
     })
 }

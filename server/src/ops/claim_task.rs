@@ -11,6 +11,7 @@ use crate::domain::create::shown_definition;
 use crate::domain::lifecycle::{Event, apply};
 use crate::domain::task::{Last, Tenancy};
 use crate::domain::worker::{Recent, Sight, WorkerKey};
+use crate::store::transitions::claim_one;
 use crate::store::{claims, tasks};
 use crate::workers::Workers;
 
@@ -43,7 +44,7 @@ pub async fn claim_task(
     let number = run.number().cast_signed();
     if !quarantined {
         let (group, name) = (&request.worker_group, &request.worker_id);
-        claims::claim_one(&mut transaction, id, number, group, name, term).await?;
+        claim_one::claim_one(&mut transaction, id, number, group, name, term).await?;
     }
     let known = tasks::load(&mut transaction, &[id]).await?.remove(&id);
     let details = claims::find_details(&mut transaction, id).await?;

@@ -6,7 +6,7 @@ use tenure_api::ids::{RunId, TaskQueueId};
 use crate::domain::create::shown_definition;
 use crate::domain::task::{EndedRun, Last, OpenRun, Task, Tenancy};
 use crate::store::decode::{Row, Undecodable};
-use crate::store::hot::claim::Claimed;
+use crate::store::transitions::claim::Claimed;
 
 /// A claim, as its worker hears of it.
 #[derive(Debug, Clone)]

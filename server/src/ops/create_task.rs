@@ -12,8 +12,8 @@ use crate::domain::create::{Awaited, GroupOwner, NewTask, Unmade, dependency_ref
 use crate::domain::task::{Last, OpenRun, Task};
 use crate::store::dependencies::{self, Edge, Required, Wanted};
 use crate::store::groups;
-use crate::store::hot::create::{self, Created, Look, Member, Names};
 use crate::store::tasks;
+use crate::store::transitions::create::{self, Created, Look, Member, Names};
 use crate::wakeup::Effects;
 use tenure_api::ids::{RunId, TaskId};
 use tenure_api::states::{ReasonCreated, Requires};

@@ -13,8 +13,8 @@ use crate::domain::lifecycle::{Event, apply};
 use crate::domain::task::{EndedRun, Last, OpenRun, Task, Tenancy};
 use crate::domain::worker::{Sight, WorkerKey};
 use crate::store::decode::Row;
-use crate::store::hot::reclaim::{self, Member, Renewed};
 use crate::store::queues::Queues;
+use crate::store::transitions::renew::{self, Member, Renewed};
 use crate::store::{claims, tasks};
 use crate::wakeup::Effects;
 use crate::workers::Workers;
@@ -67,7 +67,7 @@ impl Operation for Reclaim {
             .iter()
             .map(|member| Member { id: member.task.uuid(), run: member.run.number().cast_signed() })
             .collect();
-        let renewed = reclaim::reclaim(conn, &batch, self.term).await?;
+        let renewed = renew::renew(conn, &batch, self.term).await?;
         let retried: Vec<i64> = renewed.iter().filter(|row| row.run > 0).map(|row| row.seq).collect();
         let mut history = tasks::load_history(conn, &retried).await?;
         let mut verdicts: Vec<Option<Verdict<Granted>>> = members.iter().map(|_| None).collect();

@@ -7,12 +7,12 @@ use uuid::Uuid;
 use super::worker_removed::LINE_PATIENCE;
 use super::{OpError, refused};
 use crate::batch::{Operation, Verdict};
-use crate::domain::lifecycle::{Event, Refusal, Report, apply};
+use crate::domain::lifecycle::{End, Event, Refusal, Report, apply};
 use crate::domain::task::{EndedRun, Last, OpenRun, Task, Tenancy};
 use crate::store::bells::notify_leaving;
 use crate::store::decode::Row;
-use crate::store::hot::resolve::{self, End, Member, Resolved};
 use crate::store::queues::Queues;
+use crate::store::transitions::end::{self, Member, Resolved};
 use crate::store::worker_removals::Gone;
 use crate::store::{claims, tasks};
 use crate::wakeup::{Bells, Effects};
@@ -67,7 +67,7 @@ impl Operation for ReportRun {
                 end: End::Report(member.report),
             })
             .collect();
-        let resolved = resolve::resolve(conn, &batch).await?;
+        let resolved = end::end(conn, &batch).await?;
         for row in &resolved {
             effects.run_ended(row.id, row.queue, row.next_reason.is_some());
         }

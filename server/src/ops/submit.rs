@@ -17,8 +17,8 @@ use crate::domain::submit::Graph;
 use crate::domain::task::Task;
 use crate::store::dependencies::{self, Edge, Required, Wanted};
 use crate::store::failure::{Class, classify};
-use crate::store::hot::create::{self, Created, Member};
 use crate::store::idempotency::{self, Keyed, Known};
+use crate::store::transitions::create::{self, Created, Member};
 use crate::store::{groups, queues, session, tasks};
 use crate::wakeup::{Bells, Effects};
 

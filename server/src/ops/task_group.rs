@@ -7,7 +7,8 @@ use uuid::Uuid;
 
 use super::OpError;
 use crate::domain::task::Group;
-use crate::store::{ending, groups};
+use crate::store::groups;
+use crate::store::transitions::end_open;
 use crate::wakeup::{Bells, Effects};
 
 /// Tasks that one transaction locks.
@@ -56,7 +57,7 @@ pub async fn cancel(pool: &PgPool, bells: &Bells, id: TaskGroupId) -> Result<Can
         let before = tasks.len();
         // A run that is claimed at this moment is found among the claims by the next look.
         for _ in 0..TRIES_MAX {
-            let ended = ending::end_open(&mut transaction, &left, ReasonResolved::Canceled).await?;
+            let ended = end_open::end_open(&mut transaction, &left, ReasonResolved::Canceled).await?;
             left.retain(|task| !ended.contains(task));
             tasks.extend(ended);
             if left.is_empty() {

@@ -12,10 +12,10 @@ use tenure_api::states::ExceptionReason;
 use uuid::Uuid;
 
 use super::OpError;
-use crate::domain::lifecycle::Report;
+use crate::domain::lifecycle::{End, Report};
 use crate::domain::registration::WorkerName;
-use crate::store::hot::resolve::{self, End, Member};
 use crate::store::queues::Queues;
+use crate::store::transitions::end::{self, Member};
 use crate::store::worker_removals::{self, Gone};
 use crate::store::{clock, worker_manager};
 use crate::wakeup::{Bells, Effects};
@@ -97,7 +97,7 @@ async fn end_all(conn: &mut PgConnection, bells: &Bells, gone: &Gone) -> Result<
 pub async fn end(conn: &mut PgConnection, bells: &Bells, claims: &[(Uuid, i16)]) -> Result<Ended, sqlx::Error> {
     let report = End::Report(Report::Exception(ExceptionReason::WorkerShutdown));
     let members: Vec<Member> = claims.iter().map(|&(id, run)| Member { id, run, end: report }).collect();
-    let resolved = resolve::resolve(conn, &members).await?;
+    let resolved = end::end(conn, &members).await?;
     let mut effects = Effects::default();
     for row in &resolved {
         effects.run_ended(row.id, row.queue, row.next_reason.is_some());

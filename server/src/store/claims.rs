@@ -1,4 +1,5 @@
-//! Running claims, apart from the hot statements: what a lost batch left behind, what is due, who holds what.
+//! Reading and locking running claims: what a lost batch left behind, what is due, who holds what. What makes, renews or ends
+//! a claim is in [`super::transitions`].
 
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -51,51 +52,6 @@ pub async fn lock(conn: &mut PgConnection, id: Uuid) -> Result<(), sqlx::Error> 
     .execute(conn)
     .await?;
     Ok(())
-}
-
-/// Claims one named run, if it is pending and before its deadline. The task's row is locked by the caller.
-pub async fn claim_one(
-    conn: &mut PgConnection,
-    id: Uuid,
-    run: i16,
-    worker_group: &str,
-    worker_id: &str,
-    term: std::time::Duration,
-) -> Result<bool, sqlx::Error> {
-    let made = sqlx::query_scalar!(
-        r#"-- claim_task
-        WITH moment AS MATERIALIZED (SELECT now FROM moment),
-        taken AS (
-            DELETE FROM pending p USING tasks t, moment
-            WHERE t.id = $1 AND p.seq = t.seq AND p.run = $2 AND p.deadline > moment.now
-            RETURNING p.*
-        ),
-        made AS (
-            INSERT INTO claims (seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, started,
-                                taken_until, worker_group, worker_id, batch)
-            SELECT seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, moment.now,
-                   moment.now + make_interval(secs => $5), $3, $4, gen_random_uuid()
-            FROM taken, moment
-        ),
-        counted AS (INSERT INTO counter_deltas (queue, pending, claimed) SELECT queue, -1, 1 FROM taken),
-        told AS (
-            INSERT INTO outbox (at, taken_until, kinds, seqs, runs, retries_left, priorities)
-            SELECT moment.now, moment.now + make_interval(secs => $5), ARRAY[2]::smallint[], ARRAY[seq], ARRAY[run],
-                   ARRAY[retries_left], ARRAY[priority]
-            FROM taken, moment
-            RETURNING id
-        ),
-        told_of AS (INSERT INTO outbox_new (id, events) SELECT id, 1 FROM told)
-        SELECT count(*) > 0 AS "made!" FROM taken"#,
-        id,
-        run,
-        worker_group,
-        worker_id,
-        term.as_secs_f64()
-    )
-    .fetch_one(conn)
-    .await?;
-    Ok(made)
 }
 
 /// The scopes and the definition of a task, as JSON texts.

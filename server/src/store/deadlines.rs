@@ -4,7 +4,7 @@ use sqlx::{Connection, PgConnection};
 use tenure_api::states::ReasonResolved;
 use uuid::Uuid;
 
-use super::ending;
+use super::transitions::end_open;
 
 /// What became of a slice of overdue tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub async fn end_overdue(conn: &mut PgConnection, limit: i64) -> Result<Slice, s
     )
     .fetch_all(&mut *transaction)
     .await?;
-    let ended = ending::end_open(&mut transaction, &locked, ReasonResolved::DeadlineExceeded).await?.len();
+    let ended = end_open::end_open(&mut transaction, &locked, ReasonResolved::DeadlineExceeded).await?.len();
     // A run that was claimed while we waited for its row is still unresolved: it keeps its deadline for the next pass.
     let dealt_with = sqlx::query!(
         "-- forget_deadlines

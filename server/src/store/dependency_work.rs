@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
-use super::scheduling::{self, When};
+use super::transitions::schedule::{self as scheduling, When};
 
 /// Rows of the log that one transaction reads; a row has up to a batch of transitions.
 const LOG_ROWS: i64 = 50;

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use sqlx::PgConnection;
 
-use super::hot::claim::PRIORITIES;
+use super::transitions::claim::PRIORITIES;
 
 /// A transaction that may have taken a place and not committed yet.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

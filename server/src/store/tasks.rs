@@ -256,3 +256,15 @@ pub async fn list_resolved(conn: &mut PgConnection, ids: &[Uuid]) -> Result<Vec<
     .fetch_all(conn)
     .await
 }
+
+/// Whether a task was ever resolved.
+pub async fn was_resolved(conn: &mut PgConnection, id: Uuid) -> Result<bool, sqlx::Error> {
+    let resolved = sqlx::query_scalar!(
+        r#"-- was_resolved
+        SELECT (state > 1 OR resolved_before) AS "resolved!" FROM tasks WHERE id = $1"#,
+        id
+    )
+    .fetch_optional(conn)
+    .await?;
+    Ok(resolved.unwrap_or_default())
+}

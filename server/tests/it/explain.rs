@@ -6,13 +6,14 @@ use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 use tenure_api::ids::TaskQueueId;
 use tenure_server::domain::create::NewTask;
-use tenure_server::domain::lifecycle::Report;
-use tenure_server::store::hot::resolve::{End, Member};
-use tenure_server::store::hot::{claim, messages, reclaim, resolve};
+use tenure_server::domain::lifecycle::{End, Report};
+use tenure_server::store::hot::messages;
 use tenure_server::store::page::{self, Ends, Filter};
+use tenure_server::store::transitions::end::Member;
+use tenure_server::store::transitions::{claim, claim_one, end, purge, renew, reprioritise};
 use tenure_server::store::{
-    self, claims, counters, deadlines, dependencies, dependency_work, events, expiry, groups, marks, priorities,
-    queue_lists, session, tasks,
+    self, claims, counters, deadlines, dependencies, dependency_work, events, groups, marks, queue_lists, session,
+    tasks,
 };
 use tenure_server::testing::queue::{QUEUE, TERM, new_task};
 use tenure_server::testing::{Queue, TestDatabase};
@@ -104,11 +105,11 @@ async fn run_hot(conn: &mut PgConnection, queue: &Queue, new: &NewTask, open: &[
     let want = claim::Want { queue: key, generation: -1, marks: [0; 7], slots: vec![1; 5] };
     let worker = claim::Worker { group: "g", id: "w" };
     claim::claim(&mut transaction, &[want], &[worker], TERM, Uuid::new_v4()).await.unwrap();
-    let members: Vec<_> = open.iter().map(|&id| reclaim::Member { id, run: 0 }).collect();
-    reclaim::reclaim(&mut transaction, &members, TERM).await.unwrap();
+    let members: Vec<_> = open.iter().map(|&id| renew::Member { id, run: 0 }).collect();
+    renew::renew(&mut transaction, &members, TERM).await.unwrap();
     claims::list_returnable(&mut transaction, open).await.unwrap();
     let ends: Vec<_> = open.iter().map(|&id| Member { id, run: 0, end: End::Report(Report::Completed) }).collect();
-    resolve::resolve(&mut transaction, &ends).await.unwrap();
+    end::end(&mut transaction, &ends).await.unwrap();
     let want = messages::Want { queue: key, priority: 6, generation: -1, mark: 0, slots: vec![1; 5] };
     let found = messages::get(&mut transaction, &[want], &[TERM], &[7; 5], TERM).await.unwrap();
     let deletions: Vec<_> = found.got.iter().map(|got| deletion(key, got)).collect();
@@ -231,9 +232,9 @@ async fn run_cold(conn: &mut PgConnection, statement: &str, open: &[Uuid], waiti
         "resolve_run of one" | "resolve_run of many" => {
             let count = if statement.ends_with("one") { 1 } else { open.len() };
             let expired: Vec<_> = open[..count].iter().map(|&id| Member { id, run: 0, end: End::Expired }).collect();
-            resolve::resolve(conn, &expired).await.unwrap();
+            end::end(conn, &expired).await.unwrap();
         }
-        "claim_task" => drop(claims::claim_one(conn, waiting[0], 0, "g", "w", TERM).await.unwrap()),
+        "claim_task" => drop(claim_one::claim_one(conn, waiting[0], 0, "g", "w", TERM).await.unwrap()),
         "load_tasks" => drop(tasks::load(conn, open).await.unwrap()),
         "get_counts" => {
             let name: TaskQueueId = "fill/q1".parse().unwrap();
@@ -265,12 +266,12 @@ async fn run_cold(conn: &mut PgConnection, statement: &str, open: &[Uuid], waiti
             assert_eq!(groups::count_tasks(conn, group).await.unwrap(), 10);
         }
         "change_priority" => {
-            assert!(!priorities::change(conn, waiting, 3).await.unwrap().is_empty());
+            assert!(!reprioritise::reprioritise(conn, waiting, 3).await.unwrap().is_empty());
         }
         "forget_tasks" => {
             sqlx::query("UPDATE log_readers SET position = 100000000").execute(&mut *conn).await.unwrap();
-            assert_eq!(expiry::forget_tasks(conn).await.unwrap().forgotten, 100);
-            expiry::forget_groups(conn).await.unwrap();
+            assert_eq!(purge::forget_tasks(conn).await.unwrap().forgotten, 100);
+            purge::forget_groups(conn).await.unwrap();
         }
         "sequence_events" => drop(events::sequence(conn).await.unwrap()),
         "read_events" => drop(events::read(conn, 10_000, 100).await.unwrap()),

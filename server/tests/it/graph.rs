@@ -16,7 +16,8 @@ use tenure_server::domain::create::NewTask;
 use tenure_server::domain::lifecycle::Report;
 use tenure_server::domain::task::Last;
 use tenure_server::ops::OpError;
-use tenure_server::store::{ending, events};
+use tenure_server::store::events;
+use tenure_server::store::transitions::end_open;
 use tenure_server::testing::queue::{QUEUE, new_task};
 use tenure_server::testing::{Queue, TestDatabase};
 
@@ -74,7 +75,7 @@ async fn end(database: &TestDatabase, ids: &[TaskId]) {
     let ids: Vec<_> = ids.iter().map(|id| id.uuid()).collect();
     let mut conn = database.connect().await;
     let mut transaction = conn.begin().await.unwrap();
-    let ended = ending::end_open(&mut transaction, &ids, ReasonResolved::Canceled).await.unwrap();
+    let ended = end_open::end_open(&mut transaction, &ids, ReasonResolved::Canceled).await.unwrap();
     assert_eq!(ended.len(), ids.len());
     transaction.commit().await.unwrap();
 }

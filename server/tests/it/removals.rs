@@ -6,14 +6,14 @@ use sqlx::Connection;
 use tenure_api::ids::{RunId, TaskId};
 use tenure_api::states::{ExceptionReason, ReasonCreated, ReasonResolved};
 use tenure_server::background::removals;
-use tenure_server::domain::lifecycle::{Outcome, Report};
+use tenure_server::domain::lifecycle::{End, Outcome, Report};
 use tenure_server::domain::registration::WorkerName;
 use tenure_server::domain::task::{Last, Task};
 use tenure_server::ops::OpError;
 use tenure_server::ops::worker_removed::{Removed, remove};
-use tenure_server::store::hot::claim::{Want, Worker, claim};
-use tenure_server::store::hot::resolve::{End, Member, resolve};
 use tenure_server::store::session;
+use tenure_server::store::transitions::claim::{Want, Worker, claim};
+use tenure_server::store::transitions::end::{Member, end};
 use tenure_server::store::worker_manager::{self, NewWorker};
 use tenure_server::testing::queue::{QUEUE, TERM, new_task};
 use tenure_server::testing::{Queue, TestDatabase, eventually};
@@ -124,7 +124,7 @@ async fn a_report_that_commits_while_its_worker_is_removed_counts_and_is_the_onl
     let mut conn = session::connect_hot(database.options()).await.unwrap();
     let mut report = conn.begin().await.unwrap();
     let member = Member { id: task.uuid(), run: 0, end: End::Report(Report::Completed) };
-    assert_eq!(resolve(&mut report, &[member]).await.unwrap().len(), 1);
+    assert_eq!(end(&mut report, &[member]).await.unwrap().len(), 1);
     // The removal ends the other claim, and waits for nobody's lock meanwhile.
     let removal = gone(&queue, "gone");
     let commit = async {
@@ -150,7 +150,7 @@ async fn a_report_that_is_rolled_back_leaves_the_claim_to_the_removal_or_to_its_
     let mut conn = session::connect_hot(database.options()).await.unwrap();
     let mut report = conn.begin().await.unwrap();
     let member = Member { id: task.uuid(), run: 0, end: End::Report(Report::Completed) };
-    assert_eq!(resolve(&mut report, &[member]).await.unwrap().len(), 1);
+    assert_eq!(end(&mut report, &[member]).await.unwrap().len(), 1);
     let began = Instant::now();
     assert_eq!(gone(&queue, "gone").await.ended, 0, "somebody holds it all the time");
     assert!(began.elapsed() < LONG, "a removal does not wait for ever");

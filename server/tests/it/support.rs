@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
 use tenure_server::domain::create::NewTask;
-use tenure_server::store::hot::create::{Member, create};
+use tenure_server::store::transitions::create::{Member, create};
 use tenure_server::testing::{Queue, TestDatabase, eventually};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};

@@ -6,6 +6,7 @@ use tenure_server::background::{expiry, run_all_due};
 use tenure_server::domain::lifecycle::Report;
 use tenure_server::ops::OpError;
 use tenure_server::store::events;
+use tenure_server::store::transitions::purge;
 use tenure_server::testing::queue::{QUEUE, new_task};
 
 use super::{advance, claim_and_report, create_waiting, finish, start, state, told};
@@ -157,8 +158,8 @@ async fn a_task_that_is_added_while_its_expired_group_is_being_forgotten_makes_t
     super::tell(&queue).await;
     let mut conn = database.connect().await;
     let mut open = conn.begin().await.unwrap();
-    tenure_server::store::expiry::forget_tasks(&mut open).await.unwrap();
-    assert_eq!(tenure_server::store::expiry::forget_groups(&mut open).await.unwrap().forgotten, 1);
+    purge::forget_tasks(&mut open).await.unwrap();
+    assert_eq!(purge::forget_groups(&mut open).await.unwrap().forgotten, 1);
     let second = new_task(QUEUE, &json!({"taskGroupId": first.id}));
     let committing = async {
         until_somebody_waits(database.pool()).await;

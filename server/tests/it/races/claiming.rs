@@ -8,8 +8,8 @@ use tenure_server::batch::claim_line::Answer;
 use tenure_server::domain::lifecycle::Report;
 use tenure_server::domain::task::{Last, Task};
 use tenure_server::ops::report::stop_waiting;
-use tenure_server::store::hot::claim::{Want, Worker, claim};
 use tenure_server::store::session;
+use tenure_server::store::transitions::claim::{Want, Worker, claim};
 use tenure_server::testing::queue::{QUEUE, TERM, new_task};
 use tenure_server::testing::{Queue, TestDatabase, eventually};
 

@@ -5,12 +5,12 @@ use serde_json::json;
 use sqlx::{Connection, PgConnection};
 use tenure_api::ids::{RunId, TaskId};
 use tenure_api::states::{ExceptionReason, ReasonCreated, ReasonResolved};
-use tenure_server::domain::lifecycle::{Event, HAND_BACKS_MAX, Life, Outcome, Report, State, apply};
+use tenure_server::domain::lifecycle::{End, Event, HAND_BACKS_MAX, Life, Outcome, Report, State, apply};
 use tenure_server::domain::task::Last;
-use tenure_server::store::hot::resolve::{End, Member, resolve};
-use tenure_server::store::hot::{claim, reclaim};
-use tenure_server::store::scheduling::{self, When};
-use tenure_server::store::{claims, deadlines, ending, session, tasks};
+use tenure_server::store::transitions::end::{self, Member};
+use tenure_server::store::transitions::schedule::{self, When};
+use tenure_server::store::transitions::{claim, claim_one, end_open, renew, rerun};
+use tenure_server::store::{claims, deadlines, session, tasks};
 use tenure_server::testing::queue::{QUEUE, TERM, new_task};
 use tenure_server::testing::{Queue, TestDatabase, check_invariants_on};
 
@@ -110,28 +110,28 @@ async fn put(conn: &mut PgConnection, id: TaskId, life: Life) {
 /// Runs the statement that stands for an event.
 async fn send(conn: &mut PgConnection, id: TaskId, event: Event) {
     let signed = |run: RunId| run.number().cast_signed();
-    let end = |run, end| Member { id: id.uuid(), run: signed(run), end };
+    let ending = |run, end| Member { id: id.uuid(), run: signed(run), end };
     let member = match event {
         Event::Schedule => {
-            scheduling::schedule(conn, &[id.uuid()], When::Always).await.unwrap();
+            schedule::schedule(conn, &[id.uuid()], When::Always).await.unwrap();
             return;
         }
         // The caller has asked the rules how many retries are left then.
         Event::Rerun { retries } => {
-            scheduling::rerun(conn, id.uuid(), retries.cast_signed()).await.unwrap();
+            rerun::rerun(conn, id.uuid(), retries.cast_signed()).await.unwrap();
             return;
         }
         Event::Cancel => {
-            ending::end_open(conn, &[id.uuid()], ReasonResolved::Canceled).await.unwrap();
+            end_open::end_open(conn, &[id.uuid()], ReasonResolved::Canceled).await.unwrap();
             return;
         }
         Event::Claim(run) => {
-            claims::claim_one(conn, id.uuid(), signed(run), "g", "w", TERM).await.unwrap();
+            claim_one::claim_one(conn, id.uuid(), signed(run), "g", "w", TERM).await.unwrap();
             return;
         }
         Event::Reclaim(run) => {
-            let member = reclaim::Member { id: id.uuid(), run: signed(run) };
-            let renewed = reclaim::reclaim(conn, &[member], TERM).await.unwrap();
+            let member = renew::Member { id: id.uuid(), run: signed(run) };
+            let renewed = renew::renew(conn, &[member], TERM).await.unwrap();
             assert!(renewed.iter().all(|row| row.taken_until > row.now + TimeDelta::minutes(1)));
             return;
         }
@@ -144,11 +144,11 @@ async fn send(conn: &mut PgConnection, id: TaskId, event: Event) {
             deadlines::end_overdue(conn, 10).await.unwrap();
             return;
         }
-        Event::Report(run, report) => end(run, End::Report(report)),
-        Event::ClaimExpired(run) => end(run, End::Expired),
-        Event::HandBack(run) => end(run, End::HandBack),
+        Event::Report(run, report) => ending(run, End::Report(report)),
+        Event::ClaimExpired(run) => ending(run, End::Expired),
+        Event::HandBack(run) => ending(run, End::HandBack),
     };
-    resolve(conn, &[member]).await.unwrap();
+    end::end(conn, &[member]).await.unwrap();
 }
 
 async fn observe(conn: &mut PgConnection, id: TaskId) -> (Life, tasks::Loaded) {
@@ -228,8 +228,8 @@ async fn neither_an_unexpired_claim_nor_a_term_that_is_longer_already_is_touched
     queue.create_one(QUEUE).await;
     let held = queue.claim_one(QUEUE).await;
     send(&mut conn, held.task.id, Event::ClaimExpired(held.run)).await;
-    let member = reclaim::Member { id: held.task.id.uuid(), run: 0 };
-    let renewed = reclaim::reclaim(&mut conn, &[member], TERM / 2).await.unwrap();
+    let member = renew::Member { id: held.task.id.uuid(), run: 0 };
+    let renewed = renew::renew(&mut conn, &[member], TERM / 2).await.unwrap();
     assert_eq!(renewed[0].taken_until, held.tenancy.taken_until);
     drop(conn);
     queue.stop().await;
@@ -246,13 +246,13 @@ async fn a_run_past_its_deadline_is_neither_claimed_nor_renewed() {
     let pending = queue.create_one(QUEUE).await;
     let mut late = conn.begin().await.unwrap();
     sqlx::query("UPDATE clock SET clock_offset = interval '2 h'").execute(&mut *late).await.unwrap();
-    assert!(!claims::claim_one(&mut late, pending.uuid(), 0, "g", "w", TERM).await.unwrap());
+    assert!(!claim_one::claim_one(&mut late, pending.uuid(), 0, "g", "w", TERM).await.unwrap());
     let want = claim::Want { queue: queue.key(QUEUE).await, generation: -1, marks: [0; 7], slots: vec![1] };
     let worker = claim::Worker { group: "g", id: "w" };
     let found = claim::claim(&mut late, &[want], &[worker], TERM, uuid::Uuid::new_v4()).await.unwrap();
     assert!(found.is_empty());
-    let member = reclaim::Member { id: claimed.uuid(), run: 0 };
-    assert!(reclaim::reclaim(&mut late, &[member], TERM).await.unwrap().is_empty());
+    let member = renew::Member { id: claimed.uuid(), run: 0 };
+    assert!(renew::renew(&mut late, &[member], TERM).await.unwrap().is_empty());
     assert!(claims::list_due(&mut late, 10).await.unwrap().is_empty(), "the deadline pass ends it");
     late.rollback().await.unwrap();
     drop(conn);

@@ -8,7 +8,7 @@ use sqlx::Connection;
 use tenure_server::batch::BATCH_BYTES_MAX;
 use tenure_server::domain::create::NewTask;
 use tenure_server::ops::OpError;
-use tenure_server::store::hot::create::{Names, look};
+use tenure_server::store::transitions::create::{Names, look};
 use tenure_server::testing::queue::{QUEUE, new_task, new_task_with_id};
 use tenure_server::testing::{Queue, TestDatabase};
 use tokio::task::JoinSet;

@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use crate::domain::create::{CREATED_DRIFT, DEADLINE_AHEAD, NewTask};
 use crate::store::decode::Row;
+use crate::store::hot;
 
 /// One member: the task, and the key of its queue.
 #[derive(Debug)]
@@ -196,7 +197,7 @@ pub async fn create(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<V
     .await?;
     Ok(rows
         .into_iter()
-        .map(|row| Created { member: super::member(row.n), seq: row.seq, now: row.now, waits: row.waits })
+        .map(|row| Created { member: hot::member(row.n), seq: row.seq, now: row.now, waits: row.waits })
         .collect())
 }
 
@@ -278,7 +279,7 @@ pub async fn look(conn: &mut PgConnection, names: &[Names]) -> Result<Vec<Look>,
                 (_, _) => None,
             };
             let group = row.scheduler.map(|scheduler| StoredGroup { scheduler, sealed: row.sealed });
-            Ok(Look { member: super::member(row.n), stored, group, now: row.now })
+            Ok(Look { member: hot::member(row.n), stored, group, now: row.now })
         })
         .collect()
 }

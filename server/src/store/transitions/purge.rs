@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
-use super::session::avoid_scans;
+use crate::store::session::avoid_scans;
 
 /// Tasks that one transaction forgets.
 const TASKS_MAX: i64 = 200;

@@ -5,6 +5,8 @@ use sqlx::PgConnection;
 use tenure_api::states::Priority;
 use uuid::Uuid;
 
+use crate::store::hot;
+
 /// How many priorities there are; marks come in arrays of this size.
 pub const PRIORITIES: usize = Priority::ALL.len();
 
@@ -95,7 +97,7 @@ pub async fn claim(
     let generations: Vec<i64> = wants.iter().map(|want| want.generation).collect();
     let marks: [Vec<i64>; PRIORITIES] =
         std::array::from_fn(|priority| wants.iter().map(|want| want.marks[priority]).collect());
-    let wanted: Vec<i32> = wants.iter().map(|want| super::int4(want.slots.len())).collect();
+    let wanted: Vec<i32> = wants.iter().map(|want| hot::int4(want.slots.len())).collect();
     let slots: Vec<i32> = wants.iter().flat_map(|want| want.slots.iter().copied()).collect();
     let groups: Vec<&str> = workers.iter().map(|worker| worker.group).collect();
     let ids: Vec<&str> = workers.iter().map(|worker| worker.id).collect();

@@ -2,10 +2,11 @@
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
-use tenure_api::states::{ReasonCreated, ReasonResolved};
+use tenure_api::states::ReasonCreated;
 use uuid::Uuid;
 
-use crate::domain::lifecycle::{HAND_BACKS_MAX, Outcome, Report};
+use crate::domain::lifecycle::{End, HAND_BACKS_MAX};
+use crate::store::hot;
 
 /// The end of a run that a member asks for.
 #[derive(Debug, Clone, Copy)]
@@ -16,34 +17,6 @@ pub struct Member {
     pub run: i16,
     /// How and why.
     pub end: End,
-}
-
-/// Why a claim ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    /// The worker says so.
-    Report(Report),
-    /// It was not renewed in time.
-    Expired,
-    /// Its answer was not delivered.
-    HandBack,
-}
-
-impl End {
-    fn outcome(self) -> Outcome {
-        match self {
-            Self::Report(report) => report.outcome(),
-            Self::Expired => Outcome::Exception(ReasonResolved::ClaimExpired),
-            Self::HandBack => Outcome::Exception(ReasonResolved::WorkerShutdown),
-        }
-    }
-
-    fn retry(self) -> Option<ReasonCreated> {
-        match self {
-            Self::Report(report) => report.retry(),
-            Self::Expired | Self::HandBack => Some(ReasonCreated::Retry),
-        }
-    }
 }
 
 /// A run that was ended.
@@ -99,13 +72,13 @@ impl Resolved {
     /// Which member, from 0.
     #[must_use]
     pub fn member(&self) -> usize {
-        super::member(self.n)
+        hot::member(self.n)
     }
 }
 
 /// Ends the runs, each if its claim is still held, and appends the next run where the rules allow one.
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
-pub async fn resolve(conn: &mut PgConnection, members: &[Member]) -> Result<Vec<Resolved>, sqlx::Error> {
+pub async fn end(conn: &mut PgConnection, members: &[Member]) -> Result<Vec<Resolved>, sqlx::Error> {
     let ids: Vec<Uuid> = members.iter().map(|member| member.id).collect();
     let runs: Vec<i16> = members.iter().map(|member| member.run).collect();
     let states: Vec<i16> = members.iter().map(|member| member.end.outcome().state().code()).collect();

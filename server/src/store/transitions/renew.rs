@@ -4,6 +4,8 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use crate::store::hot;
+
 /// The claim that a member wants to renew.
 #[derive(Debug, Clone, Copy)]
 pub struct Member {
@@ -62,12 +64,12 @@ impl Renewed {
     /// Which member, from 0.
     #[must_use]
     pub fn member(&self) -> usize {
-        super::member(self.n)
+        hot::member(self.n)
     }
 }
 
 /// Moves the end of the claims to `term` from now; never back.
-pub async fn reclaim(
+pub async fn renew(
     conn: &mut PgConnection,
     members: &[Member],
     term: std::time::Duration,

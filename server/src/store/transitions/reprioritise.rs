@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 /// Gives another priority to those of these tasks that were never resolved, are before their deadline and have another
 /// one; their rows are locked by this transaction. Answers the tasks that were changed, and the queue of each.
-pub async fn change(
+pub async fn reprioritise(
     transaction: &mut PgConnection,
     locked: &[Uuid],
     priority: i16,
@@ -60,18 +60,6 @@ pub async fn change(
     .fetch_all(transaction)
     .await?;
     Ok(rows.into_iter().map(|row| (row.id, row.queue)).collect())
-}
-
-/// Whether a task was ever resolved.
-pub async fn was_resolved(conn: &mut PgConnection, id: Uuid) -> Result<bool, sqlx::Error> {
-    let resolved = sqlx::query_scalar!(
-        r#"-- was_resolved
-        SELECT (state > 1 OR resolved_before) AS "resolved!" FROM tasks WHERE id = $1"#,
-        id
-    )
-    .fetch_optional(conn)
-    .await?;
-    Ok(resolved.unwrap_or_default())
 }
 
 /// Tells that the priority of a group's tasks was changed.

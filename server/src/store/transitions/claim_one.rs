@@ -1,0 +1,49 @@
+//! Pending to running, for one named run: the cold counterpart of [`super::claim`], in a transaction that has locked the task.
+
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+/// Claims one named run, if it is pending and before its deadline. The task's row is locked by the caller.
+pub async fn claim_one(
+    conn: &mut PgConnection,
+    id: Uuid,
+    run: i16,
+    worker_group: &str,
+    worker_id: &str,
+    term: std::time::Duration,
+) -> Result<bool, sqlx::Error> {
+    let made = sqlx::query_scalar!(
+        r#"-- claim_task
+        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        taken AS (
+            DELETE FROM pending p USING tasks t, moment
+            WHERE t.id = $1 AND p.seq = t.seq AND p.run = $2 AND p.deadline > moment.now
+            RETURNING p.*
+        ),
+        made AS (
+            INSERT INTO claims (seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, started,
+                                taken_until, worker_group, worker_id, batch)
+            SELECT seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, moment.now,
+                   moment.now + make_interval(secs => $5), $3, $4, gen_random_uuid()
+            FROM taken, moment
+        ),
+        counted AS (INSERT INTO counter_deltas (queue, pending, claimed) SELECT queue, -1, 1 FROM taken),
+        told AS (
+            INSERT INTO outbox (at, taken_until, kinds, seqs, runs, retries_left, priorities)
+            SELECT moment.now, moment.now + make_interval(secs => $5), ARRAY[2]::smallint[], ARRAY[seq], ARRAY[run],
+                   ARRAY[retries_left], ARRAY[priority]
+            FROM taken, moment
+            RETURNING id
+        ),
+        told_of AS (INSERT INTO outbox_new (id, events) SELECT id, 1 FROM told)
+        SELECT count(*) > 0 AS "made!" FROM taken"#,
+        id,
+        run,
+        worker_group,
+        worker_id,
+        term.as_secs_f64()
+    )
+    .fetch_one(conn)
+    .await?;
+    Ok(made)
+}
