@@ -15,10 +15,9 @@ use super::delivery::{Delivery, HandBack, Held};
 use super::failure::Failure;
 use super::marks::MarkTable;
 use super::session::Session;
-use crate::domain::task::EndedRun;
+use crate::domain::task::{EndedRun, Granted};
 use crate::domain::worker::WorkerKey;
 use crate::ops::OpError;
-use crate::ops::claim_work::{Granted, granted};
 use crate::store::queues::Queues;
 use crate::store::transitions::claim::{self, Claimed, Want, Worker};
 use crate::store::{claims, session, tasks};
@@ -159,8 +158,7 @@ impl ClaimBatch {
         if let Err(Failure::Lost(_) | Failure::Fault(_)) = &result {
             self.recover(batch, self.session.backend());
         }
-        let (mut made, left): (Vec<Claimed>, Vec<Claimed>) =
-            result?.into_iter().partition(|row| row.definition.is_some());
+        let (mut made, left): (Vec<Claimed>, Vec<Claimed>) = result?.into_iter().partition(Claimed::is_made);
         made.sort_by_key(|row| (row.queue, row.priority, row.ord));
         let guard = self.back.guard(made.iter().map(|row| Held { id: row.id, run: row.run }).collect());
         Ok(Guarded { made, guard, no_room: left.into_iter().map(|row| row.queue).collect() })
@@ -229,7 +227,7 @@ impl ClaimBatch {
         let name = self.queues.get_name(&self.pool, row.queue).await?;
         let worker = usize::try_from(row.worker - 1).ok().and_then(|place| workers.get(place));
         let worker = worker.ok_or(sqlx::Error::RowNotFound)?;
-        Ok(granted(row, name, ended, worker.group, worker.id).map_err(sqlx::Error::from)?)
+        Ok(row.describe(name, ended, *worker).map_err(sqlx::Error::from)?)
     }
 
     /// The statement may have committed although its answer was lost: what it claimed is handed back, once the lost

@@ -86,6 +86,23 @@ pub struct Tenancy {
     pub taken_until: DateTime<Utc>,
 }
 
+/// A claim that a worker was given, or that it has renewed.
+#[derive(Clone, Debug)]
+pub struct Granted {
+    /// The task, running.
+    pub task: Task,
+    /// The run that is claimed.
+    pub run: RunId,
+    /// The worker, and the end of its claim.
+    pub tenancy: Tenancy,
+    /// When the claim was made or renewed: its credentials are valid from then on.
+    pub now: DateTime<Utc>,
+    /// JSON text of the task's scopes.
+    pub scopes: String,
+    /// JSON text of the definition; none when a claim is renewed.
+    pub definition: Option<String>,
+}
+
 /// A run that has ended.
 #[derive(Clone, Debug)]
 pub struct EndedRun {

@@ -5,11 +5,10 @@ use std::time::Duration;
 use sqlx::{Connection, PgPool};
 use tenure_api::ids::{RunId, TaskId};
 
-use super::claim_work::Granted;
 use super::{OpError, refused};
 use crate::domain::create::shown_definition;
 use crate::domain::lifecycle::{Event, apply};
-use crate::domain::task::{Last, Tenancy};
+use crate::domain::task::{Granted, Last, Tenancy};
 use crate::domain::worker::{Recent, Sight, WorkerKey};
 use crate::store::transitions::claim_one;
 use crate::store::{claims, tasks};

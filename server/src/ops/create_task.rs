@@ -9,14 +9,14 @@ use uuid::Uuid;
 use super::OpError;
 use crate::batch::{Operation, Verdict};
 use crate::domain::create::{Awaited, GroupOwner, NewTask, Unmade, dependency_refusal, why_unmade};
-use crate::domain::task::{Last, OpenRun, Task};
+use crate::domain::task::Task;
 use crate::store::dependencies::{self, Edge, Required, Wanted};
 use crate::store::groups;
 use crate::store::tasks;
 use crate::store::transitions::create::{self, Created, Look, Member, Names};
 use crate::wakeup::Effects;
-use tenure_api::ids::{RunId, TaskId};
-use tenure_api::states::{ReasonCreated, Requires};
+use tenure_api::ids::TaskId;
+use tenure_api::states::Requires;
 
 /// The operation.
 pub struct CreateTask;
@@ -68,7 +68,7 @@ impl Operation for CreateTask {
         effects.claimable.extend(stored.iter().filter(|row| !row.waits).map(|row| members[row.member].queue));
         let mut verdicts: Vec<Option<Verdict<Task>>> = members.iter().map(|_| None).collect();
         for row in stored {
-            verdicts[row.member] = Some(Verdict::Done(new_task(&members[row.member].task, &row)));
+            verdicts[row.member] = Some(Verdict::Done(row.task(&members[row.member].task)));
         }
         let missing: Vec<usize> = (0..members.len()).filter(|&place| verdicts[place].is_none()).collect();
         let tasks: Vec<Unstored<'_>> = missing
@@ -88,28 +88,6 @@ impl Operation for CreateTask {
         // Whoever forgets the group, or adds to it, is waited for. What else this one met was committed a moment ago,
         // or its inserts wait by themselves.
         groups::lock(conn, member.task.group.uuid()).await
-    }
-}
-
-/// A task that was just stored.
-pub(super) fn new_task(task: &NewTask, stored: &Created) -> Task {
-    Task {
-        id: task.id,
-        seq: stored.seq,
-        queue: task.queue.clone(),
-        scheduler: task.scheduler.to_string(),
-        project: task.project.to_string(),
-        group: task.group,
-        priority: task.priority,
-        deadline: task.deadline,
-        expires: task.expires,
-        retries_left: task.retries,
-        last: if stored.waits {
-            Last::Unscheduled
-        } else {
-            Last::Pending(OpenRun { run: RunId::FIRST, reason: ReasonCreated::Scheduled, scheduled: stored.now })
-        },
-        ended: Vec::new(),
     }
 }
 

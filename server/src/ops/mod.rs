@@ -4,7 +4,6 @@
 pub mod change_priority;
 pub mod change_task;
 pub mod claim_task;
-pub mod claim_work;
 pub mod clients;
 pub mod create_artifact;
 pub mod create_task;

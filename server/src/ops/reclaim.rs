@@ -6,13 +6,11 @@ use sqlx::{PgConnection, PgPool};
 use tenure_api::ids::{RunId, TaskId};
 use uuid::Uuid;
 
-use super::claim_work::Granted;
 use super::{OpError, refused};
 use crate::batch::{Operation, Verdict};
 use crate::domain::lifecycle::{Event, apply};
-use crate::domain::task::{EndedRun, Last, OpenRun, Task, Tenancy};
-use crate::domain::worker::{Sight, WorkerKey};
-use crate::store::decode::Row;
+use crate::domain::task::{EndedRun, Granted};
+use crate::domain::worker::Sight;
 use crate::store::queues::Queues;
 use crate::store::transitions::renew::{self, Member, Renewed};
 use crate::store::{claims, tasks};
@@ -97,41 +95,9 @@ impl Operation for Reclaim {
 
 impl Reclaim {
     async fn granted(&self, row: Renewed, ended: Vec<EndedRun>) -> Result<Granted, sqlx::Error> {
-        let worker = WorkerKey { queue: row.queue, group: row.worker_group.clone(), id: row.worker_id.clone() };
-        self.workers.saw(worker, Sight::Reclaim);
-        let columns = Row { table: "claims", task: row.id };
-        let open = OpenRun {
-            run: columns.run(row.run)?,
-            reason: columns.reason_created(row.reason_created)?,
-            scheduled: row.scheduled,
-        };
-        let tenancy = Tenancy {
-            worker_group: row.worker_group,
-            worker_id: row.worker_id,
-            started: row.started,
-            taken_until: row.taken_until,
-        };
-        Ok(Granted {
-            run: open.run,
-            now: row.now,
-            scopes: row.scopes,
-            definition: None,
-            task: Task {
-                id: columns.slug("id", row.id)?,
-                seq: row.seq,
-                queue: self.queues.get_name(&self.pool, row.queue).await?,
-                scheduler: row.scheduler,
-                project: row.project,
-                group: columns.slug("task_group", row.task_group)?,
-                priority: columns.priority(row.priority)?,
-                deadline: row.deadline,
-                expires: row.expires,
-                retries_left: columns.retries(row.retries_left)?,
-                last: Last::Running(open, tenancy.clone()),
-                ended,
-            },
-            tenancy,
-        })
+        self.workers.saw(row.worker(), Sight::Reclaim);
+        let queue = self.queues.get_name(&self.pool, row.queue).await?;
+        Ok(row.describe(queue, ended)?)
     }
 }
 

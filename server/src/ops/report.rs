@@ -8,11 +8,10 @@ use super::worker_removed::LINE_PATIENCE;
 use super::{OpError, refused};
 use crate::batch::{Operation, Verdict};
 use crate::domain::lifecycle::{End, Event, Refusal, Report, apply};
-use crate::domain::task::{EndedRun, Last, OpenRun, Task, Tenancy};
+use crate::domain::task::{Last, Task, Tenancy};
 use crate::store::bells::notify_leaving;
-use crate::store::decode::Row;
 use crate::store::queues::Queues;
-use crate::store::transitions::end::{self, Member, Resolved};
+use crate::store::transitions::end::{self, Member};
 use crate::store::worker_removals::Gone;
 use crate::store::{claims, tasks};
 use crate::wakeup::{Bells, Effects};
@@ -76,7 +75,8 @@ impl Operation for ReportRun {
         let mut verdicts: Vec<Option<Verdict<Task>>> = members.iter().map(|_| None).collect();
         for row in resolved {
             let (member, ended) = (row.member(), history.remove(&row.seq).unwrap_or_default());
-            verdicts[member] = Some(Verdict::Done(self.task_after(row, ended).await?));
+            let queue = self.queues.get_name(&self.pool, row.queue).await?;
+            verdicts[member] = Some(Verdict::Done(row.task(queue, ended)?));
         }
         let missing: Vec<Uuid> = members
             .iter()
@@ -96,47 +96,6 @@ impl Operation for ReportRun {
     async fn wait(&self, conn: &mut PgConnection, member: &Request) -> Result<(), sqlx::Error> {
         tasks::lock(conn, member.task.uuid()).await?;
         claims::lock(conn, member.task.uuid()).await
-    }
-}
-
-impl ReportRun {
-    async fn task_after(&self, row: Resolved, mut ended: Vec<EndedRun>) -> Result<Task, sqlx::Error> {
-        let columns = Row { table: "runs", task: row.id };
-        let run = columns.run(row.run)?;
-        // The history was read after the run was added to it, or not at all for a first run.
-        ended.retain(|earlier| earlier.run.run < run);
-        ended.push(EndedRun {
-            run: OpenRun { run, reason: columns.reason_created(row.reason_created)?, scheduled: row.scheduled },
-            state: columns.state(row.state)?,
-            reason: columns.reason_resolved(row.reason_resolved)?,
-            resolved: row.now,
-            tenancy: Some(Tenancy {
-                worker_group: row.worker_group,
-                worker_id: row.worker_id,
-                started: row.started,
-                taken_until: row.taken_until,
-            }),
-        });
-        let last = match row.next_reason {
-            Some(reason) => {
-                Last::Pending(OpenRun { run: run.next(), reason: columns.reason_created(reason)?, scheduled: row.now })
-            }
-            None => Last::Ended,
-        };
-        Ok(Task {
-            id: columns.slug("id", row.id)?,
-            seq: row.seq,
-            queue: self.queues.get_name(&self.pool, row.queue).await?,
-            scheduler: row.scheduler,
-            project: row.project,
-            group: columns.slug("task_group", row.task_group)?,
-            priority: columns.priority(row.priority)?,
-            deadline: row.deadline,
-            expires: row.expires,
-            retries_left: columns.retries(row.retries_left)?,
-            last,
-            ended,
-        })
     }
 }
 

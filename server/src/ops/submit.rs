@@ -10,7 +10,7 @@ use tenure_api::states::Requires;
 use uuid::Uuid;
 
 use super::OpError;
-use super::create_task::{Unstored, diagnose, new_task};
+use super::create_task::{Unstored, diagnose};
 use crate::batch::Verdict;
 use crate::domain::create::{Awaited, NewTask, dependency_refusal};
 use crate::domain::submit::Graph;
@@ -197,7 +197,7 @@ async fn answers(transaction: &mut PgConnection, graph: &Graph, plan: &Plan) -> 
     let mut others = diagnose(transaction, &unstored).await?.into_iter();
     let mut tasks = Vec::with_capacity(graph.entries.len());
     for (n, entry) in entries() {
-        let verdict = plan.stored.get(&n).map(|stored| Verdict::Done(new_task(&entry.task, stored)));
+        let verdict = plan.stored.get(&n).map(|stored| Verdict::Done(stored.task(&entry.task)));
         match verdict.or_else(|| others.next()) {
             Some(Verdict::Done(task)) => tasks.push(task),
             Some(Verdict::Refused(error)) => return Err(Trouble::Refused(error.at(&graph.place(n)))),

@@ -1,8 +1,11 @@
-//! Turning stored codes into domain types. A row that does not decode names table, column and task.
+//! Turning stored codes and rows into domain types. A row that does not decode names table, column and task.
 
-use tenure_api::ids::{RunId, SlugId};
+use chrono::{DateTime, Utc};
+use tenure_api::ids::{RunId, SlugId, TaskQueueId};
 use tenure_api::states::{Priority, ReasonCreated, ReasonResolved, RunState};
 use uuid::Uuid;
+
+use crate::domain::task::{EndedRun, Last, OpenRun, Task};
 
 /// A stored value that means nothing: a fault of ours, or of somebody who wrote to the database by hand.
 #[derive(Debug, thiserror::Error)]
@@ -81,5 +84,68 @@ impl Row {
     /// Why a run ended.
     pub fn reason_resolved(self, code: i16) -> Result<ReasonResolved, Undecodable> {
         ReasonResolved::from_code(code).ok_or_else(|| self.bad("reason_resolved", code))
+    }
+
+    /// What is known of a run from the moment it is made.
+    pub fn open_run(self, number: i16, reason_created: i16, scheduled: DateTime<Utc>) -> Result<OpenRun, Undecodable> {
+        Ok(OpenRun { run: self.run(number)?, reason: self.reason_created(reason_created)?, scheduled })
+    }
+}
+
+/// The columns with which every statement that answers with a task describes it, whatever else it answers with.
+pub(super) struct TaskColumns {
+    pub(super) seq: i64,
+    pub(super) id: Uuid,
+    pub(super) priority: i16,
+    pub(super) retries_left: i16,
+    pub(super) scheduler: String,
+    pub(super) project: String,
+    pub(super) task_group: Uuid,
+    pub(super) deadline: DateTime<Utc>,
+    pub(super) expires: DateTime<Utc>,
+}
+
+/// Moves [`TaskColumns`] out of a row: sqlx makes a type of its own for each statement.
+macro_rules! task_columns {
+    ($row:expr) => {
+        $crate::store::decode::TaskColumns {
+            seq: $row.seq,
+            id: $row.id,
+            priority: $row.priority,
+            retries_left: $row.retries_left,
+            scheduler: $row.scheduler,
+            project: $row.project,
+            task_group: $row.task_group,
+            deadline: $row.deadline,
+            expires: $row.expires,
+        }
+    };
+}
+pub(super) use task_columns;
+
+impl TaskColumns {
+    /// The task. Its queue's name and its history come from elsewhere; errors name `table`.
+    pub(super) fn task(
+        self,
+        table: &'static str,
+        queue: TaskQueueId,
+        last: Last,
+        ended: Vec<EndedRun>,
+    ) -> Result<Task, Undecodable> {
+        let columns = Row { table, task: self.id };
+        Ok(Task {
+            id: columns.slug("id", self.id)?,
+            seq: self.seq,
+            queue,
+            scheduler: self.scheduler,
+            project: self.project,
+            group: columns.slug("task_group", self.task_group)?,
+            priority: columns.priority(self.priority)?,
+            deadline: self.deadline,
+            expires: self.expires,
+            retries_left: columns.retries(self.retries_left)?,
+            last,
+            ended,
+        })
     }
 }

@@ -7,8 +7,8 @@ use sqlx::PgConnection;
 use tenure_api::states::Priority;
 use uuid::Uuid;
 
-use super::decode::{Row, Undecodable};
-use crate::domain::task::{EndedRun, Last, OpenRun, Task, Tenancy};
+use super::decode::{Row, Undecodable, task_columns};
+use crate::domain::task::{EndedRun, Last, Task, Tenancy};
 
 /// A task with what only the rules need to know of it.
 #[derive(Debug)]
@@ -181,7 +181,7 @@ fn decode(row: TaskRow, mut ended: Vec<EndedRun>) -> Result<Loaded, Undecodable>
     let last = match (row.last_run, row.scheduled, row.reason_created) {
         (None, ..) => Last::Unscheduled,
         (Some(run), Some(scheduled), Some(reason)) if row.state == 1 => {
-            let open = OpenRun { run: columns.run(run)?, reason: columns.reason_created(reason)?, scheduled };
+            let open = columns.open_run(run, reason, scheduled)?;
             // A run that ended after the first statement is not part of what that statement saw.
             ended.retain(|earlier| earlier.run.run < open.run);
             match tenancy(row.worker_group, row.worker_id, row.started, row.taken_until) {
@@ -191,23 +191,11 @@ fn decode(row: TaskRow, mut ended: Vec<EndedRun>) -> Result<Loaded, Undecodable>
         }
         (Some(_), ..) => Last::Ended,
     };
+    let queue = row.queue.parse().map_err(|_| Undecodable::queue(row.id))?;
     Ok(Loaded {
-        task: Task {
-            id: columns.slug("id", row.id)?,
-            seq: row.seq,
-            queue: row.queue.parse().map_err(|_| Undecodable::queue(row.id))?,
-            scheduler: row.scheduler,
-            project: row.project,
-            group: columns.slug("task_group", row.task_group)?,
-            priority: columns.priority(row.priority)?,
-            deadline: row.deadline,
-            expires: row.expires,
-            retries_left: columns.retries(row.retries_left)?,
-            last,
-            ended,
-        },
         hand_backs: columns.retries(row.hand_backs)?,
         now: row.now,
+        task: task_columns!(row).task("tasks", queue, last, ended)?,
     })
 }
 
@@ -223,11 +211,7 @@ fn tenancy(
 fn ended_run(row: RunRow) -> Result<EndedRun, Undecodable> {
     let columns = Row { table: "runs", task: Uuid::from_u64_pair(0, row.seq.cast_unsigned()) };
     Ok(EndedRun {
-        run: OpenRun {
-            run: columns.run(row.run)?,
-            reason: columns.reason_created(row.reason_created)?,
-            scheduled: row.scheduled,
-        },
+        run: columns.open_run(row.run, row.reason_created, row.scheduled)?,
         state: columns.state(row.state)?,
         reason: columns.reason_resolved(row.reason_resolved)?,
         resolved: row.resolved,

@@ -10,12 +10,12 @@ use tenure_api::errors::ErrorCode;
 use super::claim_json;
 use crate::batch::claim_line::{Answer, Request};
 use crate::domain::scopes::Expression;
+use crate::domain::task::Granted;
 use crate::domain::worker::WorkerKey;
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::delivery::carry;
 use crate::http::error::ApiError;
-use crate::ops::claim_work::Granted;
 
 /// A client that was deleted while it waited this long or longer gets nothing.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(100);

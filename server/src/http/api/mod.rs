@@ -49,7 +49,7 @@ use utoipa::ToSchema;
 use super::app::App;
 use super::error::ApiError;
 use crate::auth::ClaimedRun;
-use crate::ops::claim_work::Granted;
+use crate::domain::task::Granted;
 
 /// A 200 with this body.
 fn ok(body: &impl Serialize) -> Result<Response, ApiError> {

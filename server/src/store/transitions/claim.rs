@@ -2,9 +2,13 @@
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
+use tenure_api::ids::TaskQueueId;
 use tenure_api::states::Priority;
 use uuid::Uuid;
 
+use crate::domain::create::shown_definition;
+use crate::domain::task::{EndedRun, Granted, Last, Tenancy};
+use crate::store::decode::{Row, Undecodable, task_columns};
 use crate::store::hot;
 
 /// How many priorities there are; marks come in arrays of this size.
@@ -33,7 +37,7 @@ pub struct Worker<'a> {
     pub id: &'a str,
 }
 
-/// A claim that was made.
+/// A claim that was made, or a run that was left for want of room.
 #[derive(Debug)]
 pub struct Claimed {
     /// Place in the list of workers, from 1.
@@ -50,30 +54,54 @@ pub struct Claimed {
     pub priority: i16,
     /// Its place in the queue.
     pub ord: i64,
-    /// When the run became pending.
-    pub scheduled: DateTime<Utc>,
-    /// Why the run was made.
-    pub reason_created: i16,
-    /// Retries left.
-    pub retries_left: i16,
-    /// When it was claimed.
-    pub started: DateTime<Utc>,
-    /// When the claim ends.
-    pub taken_until: DateTime<Utc>,
-    /// The scheduler.
-    pub scheduler: String,
-    /// The project.
-    pub project: String,
-    /// The group.
-    pub task_group: Uuid,
-    /// The deadline.
-    pub deadline: DateTime<Utc>,
-    /// When the task is forgotten.
-    pub expires: DateTime<Utc>,
-    /// JSON text of the task's scopes.
-    pub scopes: String,
-    /// JSON text of the definition. None of a run that was not claimed, because there was no room for it.
-    pub definition: Option<String>,
+    scheduled: DateTime<Utc>,
+    reason_created: i16,
+    retries_left: i16,
+    started: DateTime<Utc>,
+    taken_until: DateTime<Utc>,
+    scheduler: String,
+    project: String,
+    task_group: Uuid,
+    deadline: DateTime<Utc>,
+    expires: DateTime<Utc>,
+    scopes: String,
+    /// None of a run that was not claimed, because there was no room for it.
+    definition: Option<String>,
+}
+
+impl Claimed {
+    /// Whether the run was claimed; otherwise there was no room for its definition, and it is pending still.
+    #[must_use]
+    pub fn is_made(&self) -> bool {
+        self.definition.is_some()
+    }
+
+    /// The claim as its worker hears of it, with what the statement does not answer with.
+    pub fn describe(
+        self,
+        queue: TaskQueueId,
+        ended: Vec<EndedRun>,
+        worker: Worker<'_>,
+    ) -> Result<Granted, Undecodable> {
+        let columns = Row { table: "pending", task: self.id };
+        let open = columns.open_run(self.run, self.reason_created, self.scheduled)?;
+        let definition = self.definition.ok_or_else(|| columns.unfit("definition", 0))?;
+        let tenancy = Tenancy {
+            worker_group: worker.group.to_owned(),
+            worker_id: worker.id.to_owned(),
+            started: self.started,
+            taken_until: self.taken_until,
+        };
+        let last = Last::Running(open, tenancy.clone());
+        Ok(Granted {
+            run: open.run,
+            now: self.started,
+            scopes: self.scopes,
+            definition: Some(shown_definition(definition, columns.priority(self.priority)?)),
+            task: task_columns!(self).task("pending", queue, last, ended)?,
+            tenancy,
+        })
+    }
 }
 
 /// Bytes of definitions that one worker is given at once, as a page of a list has; the first one goes out whatever its

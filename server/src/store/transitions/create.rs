@@ -1,11 +1,13 @@
-//! Creating tasks: definition, task, pending run, count and event in one statement.
+//! A new task, pending or unscheduled: definition, task, pending run, count and event in one statement.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
-use tenure_api::states::Priority;
+use tenure_api::ids::RunId;
+use tenure_api::states::{Priority, ReasonCreated};
 use uuid::Uuid;
 
 use crate::domain::create::{CREATED_DRIFT, DEADLINE_AHEAD, NewTask};
+use crate::domain::task::{Last, OpenRun, Task};
 use crate::store::decode::Row;
 use crate::store::hot;
 
@@ -31,6 +33,31 @@ pub struct Created {
     pub now: DateTime<Utc>,
     /// Whether it has none.
     pub waits: bool,
+}
+
+impl Created {
+    /// The task as it was stored.
+    #[must_use]
+    pub fn task(&self, new: &NewTask) -> Task {
+        Task {
+            id: new.id,
+            seq: self.seq,
+            queue: new.queue.clone(),
+            scheduler: new.scheduler.to_string(),
+            project: new.project.to_string(),
+            group: new.group,
+            priority: new.priority,
+            deadline: new.deadline,
+            expires: new.expires,
+            retries_left: new.retries,
+            last: if self.waits {
+                Last::Unscheduled
+            } else {
+                Last::Pending(OpenRun { run: RunId::FIRST, reason: ReasonCreated::Scheduled, scheduled: self.now })
+            },
+            ended: Vec::new(),
+        }
+    }
 }
 
 /// The members as columns.

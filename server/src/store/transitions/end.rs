@@ -1,11 +1,15 @@
-//! Ending running claims: reports of workers, expired claims and hand-backs are one statement with different members.
+//! Running to resolved, or to pending as the next run: reports of workers, expired claims and hand-backs are one statement with
+//! different members. [`End`] says what each of them leads to.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
+use tenure_api::ids::TaskQueueId;
 use tenure_api::states::ReasonCreated;
 use uuid::Uuid;
 
 use crate::domain::lifecycle::{End, HAND_BACKS_MAX};
+use crate::domain::task::{EndedRun, Last, OpenRun, Task, Tenancy};
+use crate::store::decode::{Row, Undecodable, task_columns};
 use crate::store::hot;
 
 /// The end of a run that a member asks for.
@@ -22,50 +26,34 @@ pub struct Member {
 /// A run that was ended.
 #[derive(Debug)]
 pub struct Resolved {
-    /// Which member, from 1.
-    pub n: i64,
+    /// From 1.
+    n: i64,
     /// The task's key.
     pub seq: i64,
     /// The task.
     pub id: Uuid,
     /// The run that ended.
     pub run: i16,
-    /// Its final state.
-    pub state: i16,
-    /// Why it ended.
-    pub reason_resolved: i16,
+    state: i16,
+    reason_resolved: i16,
     /// `task_queues.id`.
     pub queue: i32,
-    /// Priority.
-    pub priority: i16,
-    /// When the run became pending.
-    pub scheduled: DateTime<Utc>,
-    /// Why the run was made.
-    pub reason_created: i16,
-    /// When it was claimed.
-    pub started: DateTime<Utc>,
-    /// When its claim would have ended.
-    pub taken_until: DateTime<Utc>,
-    /// When it ended.
-    pub now: DateTime<Utc>,
-    /// Who held it.
-    pub worker_group: String,
-    /// Who held it.
-    pub worker_id: String,
-    /// Retries left afterwards.
-    pub retries_left: i16,
+    priority: i16,
+    scheduled: DateTime<Utc>,
+    reason_created: i16,
+    started: DateTime<Utc>,
+    taken_until: DateTime<Utc>,
+    now: DateTime<Utc>,
+    worker_group: String,
+    worker_id: String,
+    retries_left: i16,
     /// Why the next run was made, if one was.
     pub next_reason: Option<i16>,
-    /// The scheduler.
-    pub scheduler: String,
-    /// The project.
-    pub project: String,
-    /// The group.
-    pub task_group: Uuid,
-    /// The deadline.
-    pub deadline: DateTime<Utc>,
-    /// When the task is forgotten.
-    pub expires: DateTime<Utc>,
+    scheduler: String,
+    project: String,
+    task_group: Uuid,
+    deadline: DateTime<Utc>,
+    expires: DateTime<Utc>,
 }
 
 impl Resolved {
@@ -73,6 +61,35 @@ impl Resolved {
     #[must_use]
     pub fn member(&self) -> usize {
         hot::member(self.n)
+    }
+
+    /// The task afterwards, with what the statement does not answer with. `history` was read after the run was added to it,
+    /// or not at all for a first run.
+    pub fn task(self, queue: TaskQueueId, mut history: Vec<EndedRun>) -> Result<Task, Undecodable> {
+        let columns = Row { table: "runs", task: self.id };
+        let ended = EndedRun {
+            run: columns.open_run(self.run, self.reason_created, self.scheduled)?,
+            state: columns.state(self.state)?,
+            reason: columns.reason_resolved(self.reason_resolved)?,
+            resolved: self.now,
+            tenancy: Some(Tenancy {
+                worker_group: self.worker_group,
+                worker_id: self.worker_id,
+                started: self.started,
+                taken_until: self.taken_until,
+            }),
+        };
+        let last = match self.next_reason {
+            Some(reason) => Last::Pending(OpenRun {
+                run: ended.run.run.next(),
+                reason: columns.reason_created(reason)?,
+                scheduled: self.now,
+            }),
+            None => Last::Ended,
+        };
+        history.retain(|earlier| earlier.run.run < ended.run.run);
+        history.push(ended);
+        task_columns!(self).task("runs", queue, last, history)
     }
 }
 

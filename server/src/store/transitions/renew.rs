@@ -1,9 +1,13 @@
-//! Renewing claims. Touches `claims` only.
+//! Running to running, with a later end of the claim. Touches `claims` only.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
+use tenure_api::ids::TaskQueueId;
 use uuid::Uuid;
 
+use crate::domain::task::{EndedRun, Granted, Last, Tenancy};
+use crate::domain::worker::WorkerKey;
+use crate::store::decode::{Row, Undecodable, task_columns};
 use crate::store::hot;
 
 /// The claim that a member wants to renew.
@@ -18,46 +22,32 @@ pub struct Member {
 /// A claim that was renewed.
 #[derive(Debug)]
 pub struct Renewed {
-    /// Which member, from 1.
-    pub n: i64,
+    /// From 1.
+    n: i64,
     /// The task's key.
     pub seq: i64,
-    /// The task.
-    pub id: Uuid,
+    id: Uuid,
     /// The run.
     pub run: i16,
     /// `task_queues.id`.
     pub queue: i32,
-    /// Priority.
-    pub priority: i16,
-    /// When the run became pending.
-    pub scheduled: DateTime<Utc>,
-    /// Why the run was made.
-    pub reason_created: i16,
-    /// Retries left.
-    pub retries_left: i16,
-    /// When it was claimed.
-    pub started: DateTime<Utc>,
+    priority: i16,
+    scheduled: DateTime<Utc>,
+    reason_created: i16,
+    retries_left: i16,
+    started: DateTime<Utc>,
     /// When the claim ends now.
     pub taken_until: DateTime<Utc>,
-    /// The moment.
+    /// When it was renewed.
     pub now: DateTime<Utc>,
-    /// Who holds it.
-    pub worker_group: String,
-    /// Who holds it.
-    pub worker_id: String,
-    /// The scheduler.
-    pub scheduler: String,
-    /// The project.
-    pub project: String,
-    /// The group.
-    pub task_group: Uuid,
-    /// The deadline.
-    pub deadline: DateTime<Utc>,
-    /// When the task is forgotten.
-    pub expires: DateTime<Utc>,
-    /// JSON text of the task's scopes.
-    pub scopes: String,
+    worker_group: String,
+    worker_id: String,
+    scheduler: String,
+    project: String,
+    task_group: Uuid,
+    deadline: DateTime<Utc>,
+    expires: DateTime<Utc>,
+    scopes: String,
 }
 
 impl Renewed {
@@ -65,6 +55,33 @@ impl Renewed {
     #[must_use]
     pub fn member(&self) -> usize {
         hot::member(self.n)
+    }
+
+    /// The worker that holds the claim.
+    #[must_use]
+    pub fn worker(&self) -> WorkerKey {
+        WorkerKey { queue: self.queue, group: self.worker_group.clone(), id: self.worker_id.clone() }
+    }
+
+    /// The claim as its worker hears of it, with what the statement does not answer with.
+    pub fn describe(self, queue: TaskQueueId, ended: Vec<EndedRun>) -> Result<Granted, Undecodable> {
+        let columns = Row { table: "claims", task: self.id };
+        let open = columns.open_run(self.run, self.reason_created, self.scheduled)?;
+        let tenancy = Tenancy {
+            worker_group: self.worker_group,
+            worker_id: self.worker_id,
+            started: self.started,
+            taken_until: self.taken_until,
+        };
+        let last = Last::Running(open, tenancy.clone());
+        Ok(Granted {
+            run: open.run,
+            now: self.now,
+            scopes: self.scopes,
+            definition: None,
+            task: task_columns!(self).task("claims", queue, last, ended)?,
+            tenancy,
+        })
     }
 }
 
