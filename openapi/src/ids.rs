@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::Schema;
@@ -31,7 +33,8 @@ impl InvalidId {
 
 const SLUG_PATTERN: &str = "^[A-Za-z0-9_-]{8}[Q-T][A-Za-z0-9_-][CGKOSWaeimquy26-][A-Za-z0-9_-]{10}[AQgw]$";
 const SLUG_LEN: usize = 22;
-const BASE64_URL: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+/// Bytes that the decoder wants room for: whole groups of three, although a slugid spells 16.
+const SLUG_ROOM: usize = 18;
 
 /// A "slugid": a version 4 UUID in URL-safe base64 without padding, 22 characters.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -65,19 +68,6 @@ impl SlugId {
     pub fn uuid(self) -> Uuid {
         self.0
     }
-
-    fn encode(self) -> [u8; SLUG_LEN] {
-        let mut bits = u128::from_be_bytes(*self.0.as_bytes());
-        let mut text = [0_u8; SLUG_LEN];
-        // 128 bits are 21 characters of 6 bits and one that holds the last 2 bits.
-        text[SLUG_LEN - 1] = BASE64_URL[((bits & 0b11) << 4) as usize];
-        bits >>= 2;
-        for place in text[..SLUG_LEN - 1].iter_mut().rev() {
-            *place = BASE64_URL[(bits & 0b11_1111) as usize];
-            bits >>= 6;
-        }
-        text
-    }
 }
 
 impl FromStr for SlugId {
@@ -88,31 +78,18 @@ impl FromStr for SlugId {
         if text.len() != SLUG_LEN {
             return Err(invalid());
         }
-        let mut bits: u128 = 0;
-        for (place, byte) in text.bytes().enumerate() {
-            let value = match byte {
-                b'A'..=b'Z' => byte - b'A',
-                b'a'..=b'z' => byte - b'a' + 26,
-                b'0'..=b'9' => byte - b'0' + 52,
-                b'-' => 62,
-                b'_' => 63,
-                _ => return Err(invalid()),
-            };
-            if place < SLUG_LEN - 1 {
-                bits = bits << 6 | u128::from(value);
-            } else if value & 0b1111 == 0 {
-                bits = bits << 2 | u128::from(value >> 4);
-            } else {
-                return Err(invalid());
-            }
-        }
-        Self::from_uuid(Uuid::from_u128(bits)).ok_or_else(invalid)
+        let mut bytes = [0; SLUG_ROOM];
+        let decoded = URL_SAFE_NO_PAD.decode_slice(text, &mut bytes).map_err(|_| invalid())?;
+        let uuid = Uuid::from_slice(&bytes[..decoded]).map_err(|_| invalid())?;
+        Self::from_uuid(uuid).ok_or_else(invalid)
     }
 }
 
 impl fmt::Display for SlugId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(std::str::from_utf8(&self.encode()).map_err(|_| fmt::Error)?)
+        let mut text = [0; SLUG_LEN];
+        let written = URL_SAFE_NO_PAD.encode_slice(self.0.as_bytes(), &mut text).map_err(|_| fmt::Error)?;
+        f.write_str(std::str::from_utf8(&text[..written]).map_err(|_| fmt::Error)?)
     }
 }
 

@@ -28,5 +28,6 @@ pub use messages::{Message, MessageQueue, PollUrls, Undecodable};
 pub use retry::RetryPolicy;
 pub use tenure::{GroupChange, TaskChange};
 pub use tenure_api::credentials::{AccessToken, Credentials};
+pub use tenure_api::states::Priority;
 pub use term::Term;
-pub use wire::{ExceptionReason, Metadata, NewTask, Priority, QueueCounts, RunStatus, State, Task, TaskStatus};
+pub use wire::{ExceptionReason, Metadata, NewTask, QueueCounts, RunStatus, State, Task, TaskStatus};

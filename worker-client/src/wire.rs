@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use tenure_api::credentials::Credentials;
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::{RunId, TaskGroupId, TaskId, TaskQueueId};
+use tenure_api::states::Priority;
 
 /// The state of a task or of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -52,19 +53,6 @@ pub enum ExceptionReason {
     InternalError,
     /// The task asks to be tried again.
     IntermittentTask,
-}
-
-/// How urgent a task is within its queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Priority {
-    Lowest,
-    VeryLow,
-    Low,
-    Medium,
-    High,
-    VeryHigh,
-    Highest,
 }
 
 /// What people want to know about a task.
