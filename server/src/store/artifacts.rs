@@ -161,7 +161,7 @@ async fn tell(transaction: &mut PgConnection, seq: i64, run: i16, told: &Told) -
                    ARRAY[$6::smallint], ARRAY[$5::text]
             FROM moment RETURNING id
         )
-        INSERT INTO outbox_new (id, events) SELECT id, 1 FROM told",
+        INSERT INTO outbox_new (id, events) SELECT id, 1 /* count */ FROM told",
         Kind::ARTIFACT_CREATED,
         seq,
         run,
@@ -239,7 +239,7 @@ pub async fn find_chain(
         r#"-- follow_artifact
         WITH RECURSIVE instant AS MATERIALIZED (SELECT now FROM moment),
         chain AS (
-            SELECT a.*, 0 AS links
+            SELECT a.*, 0 /* count */ AS links
             FROM tasks t JOIN artifacts a ON a.seq = t.seq AND a.run = COALESCE($2, t.run) AND a.name = $3
             WHERE t.id = $1
             UNION ALL

@@ -45,7 +45,7 @@ pub async fn begin(pool: &PgPool, blob: NewBlob<'_>, lease: Duration) -> Result<
     sqlx::query!(
         "-- begin_blob
         INSERT INTO blobs (id, name, state, content_type, content_encoding, began, due)
-        SELECT $1, $2, 0, $3, $4, moment.now, moment.now + make_interval(secs => $5) FROM moment",
+        SELECT $1, $2, 0 /* Blob::Uploading */, $3, $4, moment.now, moment.now + make_interval(secs => $5) FROM moment",
         blob.id,
         blob.name,
         blob.content_type,
@@ -61,7 +61,8 @@ pub async fn begin(pool: &PgPool, blob: NewBlob<'_>, lease: Duration) -> Result<
 pub async fn renew(pool: &PgPool, id: Uuid, lease: Duration) -> Result<bool, sqlx::Error> {
     let renewed = sqlx::query!(
         "-- renew_blob
-        UPDATE blobs SET due = (SELECT now FROM moment) + make_interval(secs => $2) WHERE id = $1 AND state = 0",
+        UPDATE blobs SET due = (SELECT now FROM moment) + make_interval(secs => $2)
+        WHERE id = $1 AND state = 0 /* Blob::Uploading */",
         id,
         lease.as_secs_f64()
     )
@@ -90,8 +91,9 @@ pub async fn finish(
     .await?;
     sqlx::query!(
         "-- replace_blob
-        UPDATE blobs b SET state = 2, due = (SELECT now FROM moment) + make_interval(secs => $2)
-        WHERE b.state = 1 AND b.name = (SELECT n.name FROM blobs n WHERE n.id = $1 AND n.state = 0)",
+        UPDATE blobs b SET state = 2 /* Blob::Dropped */, due = (SELECT now FROM moment) + make_interval(secs => $2)
+        WHERE b.state = 1 /* Blob::Current */
+          AND b.name = (SELECT n.name FROM blobs n WHERE n.id = $1 AND n.state = 0 /* Blob::Uploading */)",
         id,
         kept.as_secs_f64()
     )
@@ -99,8 +101,8 @@ pub async fn finish(
     .await?;
     let stored = sqlx::query_scalar!(
         r#"-- finish_blob
-        UPDATE blobs SET state = 1, due = NULL, size = $2, sha256 = $3, stored = (SELECT now FROM moment)
-        WHERE id = $1 AND state = 0 RETURNING stored AS "stored!""#,
+        UPDATE blobs SET state = 1 /* Blob::Current */, due = NULL, size = $2, sha256 = $3, stored = (SELECT now FROM moment)
+        WHERE id = $1 AND state = 0 /* Blob::Uploading */ RETURNING stored AS "stored!""#,
         id,
         size,
         sha256.as_slice()
@@ -116,7 +118,7 @@ pub async fn find(db: impl PgExecutor<'_>, names: &[String]) -> Result<Vec<BlobR
         BlobRow,
         r#"-- find_blobs
         SELECT id, name, content_type, content_encoding, size AS "size!", sha256 AS "sha256!", stored AS "stored!"
-        FROM blobs WHERE state = 1 AND name = ANY($1)"#,
+        FROM blobs WHERE state = 1 /* Blob::Current */ AND name = ANY($1)"#,
         names
     )
     .fetch_all(db)
@@ -129,9 +131,10 @@ pub async fn drop_names(pool: &PgPool, names: &[String], lease: Duration) -> Res
         "-- drop_blobs
         WITH moment AS MATERIALIZED (SELECT now FROM moment),
         named AS MATERIALIZED (
-            SELECT b.id FROM blobs b WHERE b.name = ANY($1) AND b.state IN (0, 1) ORDER BY b.id FOR UPDATE
+            SELECT b.id FROM blobs b WHERE b.name = ANY($1) AND b.state IN (0, 1) /* Blob: whole or to be */
+            ORDER BY b.id FOR UPDATE
         )
-        UPDATE blobs b SET state = 2, due = moment.now + make_interval(secs => $2)
+        UPDATE blobs b SET state = 2 /* Blob::Dropped */, due = moment.now + make_interval(secs => $2)
         FROM named, moment WHERE b.id = named.id RETURNING b.id",
         names,
         lease.as_secs_f64()
@@ -150,7 +153,7 @@ pub async fn take_due(pool: &PgPool, limit: i64, lease: Duration) -> Result<Vec<
             SELECT b.id FROM blobs b WHERE b.due <= (SELECT now FROM moment)
             ORDER BY b.due LIMIT $1 FOR UPDATE SKIP LOCKED
         )
-        UPDATE blobs b SET state = 2, due = moment.now + make_interval(secs => $2)
+        UPDATE blobs b SET state = 2 /* Blob::Dropped */, due = moment.now + make_interval(secs => $2)
         FROM old, moment WHERE b.id = old.id RETURNING b.id",
         limit,
         lease.as_secs_f64()
@@ -163,7 +166,7 @@ pub async fn take_due(pool: &PgPool, limit: i64, lease: Duration) -> Result<Vec<
 pub async fn forget(pool: &PgPool, ids: &[Uuid]) -> Result<u64, sqlx::Error> {
     let gone = sqlx::query!(
         "-- forget_blobs
-        DELETE FROM blobs WHERE id = ANY($1) AND state <> 1",
+        DELETE FROM blobs WHERE id = ANY($1) AND state <> 1 /* Blob::Current */",
         ids
     )
     .execute(pool)

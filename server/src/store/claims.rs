@@ -1,5 +1,5 @@
-//! Reading and locking running claims: what a lost batch left behind, what is due, who holds what. What makes, renews or ends
-//! a claim is in [`super::transitions`].
+//! Reading and locking running claims: what a lost batch left behind, what is due, who holds what. What makes, renews
+//! or ends a claim is in [`super::transitions`].
 
 use sqlx::PgConnection;
 use uuid::Uuid;

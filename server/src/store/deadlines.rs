@@ -48,7 +48,7 @@ pub async fn end_overdue(conn: &mut PgConnection, limit: i64) -> Result<Slice, s
     let dealt_with = sqlx::query!(
         "-- forget_deadlines
         UPDATE task_times x SET deadline = NULL FROM tasks t
-        WHERE x.ctid = ANY($1::text[]::tid[]) AND t.id = x.id AND t.id = ANY($2) AND t.state > 1",
+        WHERE x.ctid = ANY($1::text[]::tid[]) AND t.id = x.id AND t.id = ANY($2) AND t.state > 1 /* State: resolved */",
         &places,
         &locked
     )

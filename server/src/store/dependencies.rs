@@ -56,7 +56,8 @@ pub async fn list_required(conn: &mut PgConnection, wanted: &[Wanted<'_>]) -> Re
     let rows = sqlx::query!(
         r#"-- list_required
         SELECT i.member AS "member!", i.id AS "id!", t.seq AS "seq?", d.expires AS "expires?",
-               COALESCE(t.state = 3 OR (i.any_end AND t.state > 1), false) AS "satisfied!"
+               COALESCE(t.state = 3 /* State::Completed */ OR (i.any_end AND t.state > 1 /* State: resolved */),
+                        false) AS "satisfied!"
         FROM unnest($1::int[], $2::uuid[], $3::boolean[]) AS i(member, id, any_end)
         LEFT JOIN tasks t ON t.id = i.id
         LEFT JOIN task_definitions d ON d.seq = t.seq"#,

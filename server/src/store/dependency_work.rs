@@ -62,21 +62,22 @@ pub async fn read_log(conn: &mut PgConnection) -> Result<Read, sqlx::Error> {
         ),
         happened AS MATERIALIZED (
             SELECT DISTINCT e.seq, e.kind FROM part, unnest(part.kinds, part.seqs) AS e(kind, seq)
-            WHERE e.kind IN (3, 4, 5, 7)
+            WHERE e.kind IN (3, 4, 5, 7) /* Kind: settles */
         ),
         noted AS (
             INSERT INTO dependency_work (seq, kind)
             SELECT h.seq, h.kind FROM happened h
-            WHERE CASE WHEN h.kind = 7 THEN EXISTS (
+            WHERE CASE WHEN h.kind = 7 /* Kind::Defined */ THEN EXISTS (
                     -- A task was created while one that it waits for ended.
                     SELECT FROM task_definitions n
                     JOIN dependencies e ON e.dependent = n.id AND NOT e.satisfied
                     JOIN task_definitions d ON d.seq = e.required
-                    JOIN tasks t ON t.id = d.id AND (t.state = 3 OR (e.any_end AND t.state > 1))
+                    JOIN tasks t ON t.id = d.id
+                        AND (t.state = 3 /* State::Completed */ OR (e.any_end AND t.state > 1 /* State: resolved */))
                     WHERE n.seq = h.seq)
                 ELSE EXISTS (
                     SELECT FROM dependencies e
-                    WHERE e.required = h.seq AND NOT e.satisfied AND (h.kind = 3 OR e.any_end))
+                    WHERE e.required = h.seq AND NOT e.satisfied AND (h.kind = 3 /* Kind::Completed */ OR e.any_end))
                 END
             ORDER BY h.seq
         ),
@@ -163,17 +164,18 @@ async fn list_due(transaction: &mut PgConnection) -> Result<Vec<(i64, Uuid)>, sq
         FROM (SELECT id, seq, kind FROM dependency_work ORDER BY id) w
         CROSS JOIN LATERAL (
             SELECT e.required, e.dependent FROM dependencies e
-            WHERE w.kind = 3 AND e.required = w.seq AND NOT e.satisfied
+            WHERE w.kind = 3 /* Kind::Completed */ AND e.required = w.seq AND NOT e.satisfied
             UNION ALL
             SELECT e.required, e.dependent FROM dependencies e
-            WHERE w.kind IN (4, 5) AND e.required = w.seq AND e.any_end AND NOT e.satisfied
+            WHERE w.kind IN (4, 5) /* Kind: resolved badly */ AND e.required = w.seq AND e.any_end AND NOT e.satisfied
             UNION ALL
             SELECT e.required, e.dependent
             FROM task_definitions n
             JOIN dependencies e ON e.dependent = n.id AND NOT e.satisfied
             JOIN task_definitions d ON d.seq = e.required
-            JOIN tasks t ON t.id = d.id AND (t.state = 3 OR (e.any_end AND t.state > 1))
-            WHERE w.kind = 7 AND n.seq = w.seq
+            JOIN tasks t ON t.id = d.id
+                AND (t.state = 3 /* State::Completed */ OR (e.any_end AND t.state > 1 /* State: resolved */))
+            WHERE w.kind = 7 /* Kind::Defined */ AND n.seq = w.seq
         ) e
         -- A subquery for each row, so that nobody gets the idea to read all tasks.
         WHERE (SELECT true FROM tasks t WHERE t.id = e.dependent)
@@ -208,15 +210,16 @@ async fn forget_done(transaction: &mut PgConnection) -> Result<(), sqlx::Error> 
     sqlx::query!(
         "-- forget_dependency_work
         DELETE FROM dependency_work w
-        WHERE CASE w.kind WHEN 7 THEN NOT EXISTS (
+        WHERE CASE w.kind WHEN 7 /* Kind::Defined */ THEN NOT EXISTS (
                 SELECT FROM task_definitions n
                 JOIN dependencies e ON e.dependent = n.id AND NOT e.satisfied
                 JOIN task_definitions d ON d.seq = e.required
-                JOIN tasks t ON t.id = d.id AND (t.state = 3 OR (e.any_end AND t.state > 1))
+                JOIN tasks t ON t.id = d.id
+                    AND (t.state = 3 /* State::Completed */ OR (e.any_end AND t.state > 1 /* State: resolved */))
                 WHERE n.seq = w.seq)
             ELSE NOT EXISTS (
                 SELECT FROM dependencies e
-                WHERE e.required = w.seq AND NOT e.satisfied AND (w.kind = 3 OR e.any_end)
+                WHERE e.required = w.seq AND NOT e.satisfied AND (w.kind = 3 /* Kind::Completed */ OR e.any_end)
                   AND (SELECT true FROM tasks x WHERE x.id = e.dependent))
             END"
     )

@@ -70,12 +70,12 @@ pub async fn seal(conn: &mut PgConnection, id: Uuid) -> Result<(), sqlx::Error> 
         ),
         told AS (
             INSERT INTO outbox (at, kinds, seqs, runs, retries_left, details)
-            SELECT sealed, '{11}', '{0}', '{0}', '{0}',
+            SELECT sealed, '{11}' /* Kind::GroupSealed */, '{0}' /* seq */, '{0}' /* run */, '{0}' /* count */,
                    ARRAY[json_build_object('id', id, 'scheduler', scheduler, 'expires', expires, 'sealed', sealed)::text]
             FROM sealed
             RETURNING id
         )
-        INSERT INTO outbox_new (id, events) SELECT id, 1 FROM told",
+        INSERT INTO outbox_new (id, events) SELECT id, 1 /* count */ FROM told",
         id
     )
     .execute(conn)
@@ -106,11 +106,11 @@ async fn list_open(conn: &mut PgConnection, group: Uuid, after: Uuid, limit: i64
         WITH moment AS MATERIALIZED (SELECT now FROM moment)
         SELECT x.id AS "id!" FROM (
             (SELECT t.id FROM tasks t JOIN task_definitions d ON d.seq = t.seq
-             WHERE t.id = $1 AND t.task_group = $1 AND t.id > $2 AND t.state < 2
+             WHERE t.id = $1 AND t.task_group = $1 AND t.id > $2 AND t.state < 2 /* State: open */
                AND d.deadline > (SELECT now FROM moment))
             UNION ALL
             (SELECT t.id FROM tasks t JOIN task_definitions d ON d.seq = t.seq
-             WHERE t.task_group = $1 AND t.id <> t.task_group AND t.id > $2 AND t.state < 2
+             WHERE t.task_group = $1 AND t.id <> t.task_group AND t.id > $2 AND t.state < 2 /* State: open */
                AND d.deadline > (SELECT now FROM moment)
              ORDER BY t.id LIMIT $3)
         ) x ORDER BY x.id LIMIT $3"#,
@@ -183,7 +183,7 @@ async fn read_log(transaction: &mut PgConnection, position: i64) -> Result<Part,
         ),
         resolved AS MATERIALIZED (
             SELECT e.seq, part.first, e.n FROM part, unnest(part.kinds, part.seqs) WITH ORDINALITY AS e(kind, seq, n)
-            WHERE e.kind IN (3, 4, 5)
+            WHERE e.kind IN (3, 4, 5) /* Kind: resolved */
         ),
         -- A subquery for each row, here and below, so that nobody gets the idea to read all definitions.
         of_tasks AS MATERIALIZED (
@@ -222,13 +222,13 @@ async fn tell(
         looked AS MATERIALIZED (
             SELECT w.id, w.seq, COALESCE(
                 (SELECT t.id FROM tasks t
-                 WHERE t.id = w.id AND t.task_group = w.id AND t.state < 2 AND NOT t.resolved_before),
+                 WHERE t.id = w.id AND t.task_group = w.id AND t.state < 2 /* State: open */ AND NOT t.resolved_before),
                 (SELECT t.id FROM tasks t
                  WHERE t.task_group = w.id AND t.id <> t.task_group AND t.id >= w.witness
-                   AND t.state < 2 AND NOT t.resolved_before ORDER BY t.id LIMIT 1),
+                   AND t.state < 2 /* State: open */ AND NOT t.resolved_before ORDER BY t.id LIMIT 1),
                 (SELECT t.id FROM tasks t
                  WHERE t.task_group = w.id AND t.id <> t.task_group AND t.id < w.witness
-                   AND t.state < 2 AND NOT t.resolved_before ORDER BY t.id LIMIT 1)) AS open
+                   AND t.state < 2 /* State: open */ AND NOT t.resolved_before ORDER BY t.id LIMIT 1)) AS open
             FROM wanted w
         ),
         -- Resolutions that this statement sees and the part does not have: a later part tells of their groups.
@@ -238,7 +238,7 @@ async fn tell(
             CROSS JOIN LATERAL (
                 SELECT e.seq, e.kind FROM outbox x, unnest(x.kinds, x.seqs) AS e(kind, seq) WHERE x.id = o.id OFFSET 0
             ) e
-            WHERE e.kind IN (3, 4, 5)
+            WHERE e.kind IN (3, 4, 5) /* Kind: resolved */
         ),
         later_groups AS MATERIALIZED (
             SELECT DISTINCT (SELECT d.task_group FROM task_definitions d WHERE d.seq = later.seq) AS id FROM later
@@ -249,8 +249,8 @@ async fn tell(
         ),
         told AS (
             INSERT INTO outbox (at, kinds, seqs, runs, retries_left, details)
-            SELECT min(moment.now), array_agg(10::smallint), array_agg(over.seq), array_agg(0::smallint),
-                   array_agg(0::smallint),
+            SELECT min(moment.now), array_agg(10 /* Kind::GroupResolved */::smallint), array_agg(over.seq),
+                   array_agg(0 /* run */::smallint), array_agg(0 /* count */::smallint),
                    array_agg(json_build_object('id', g.id, 'scheduler', g.scheduler, 'expires', g.expires,
                                                'sealed', g.sealed)::text)
             FROM over JOIN task_groups g ON g.id = over.id, moment HAVING count(*) > 0

@@ -25,7 +25,7 @@ pub async fn get_writers(conn: &mut PgConnection) -> Result<(i64, Vec<Writer>), 
     // takes a place, because each statement writes to another table first.
     let last = sqlx::query_scalar!(
         r#"-- last_place
-        SELECT CASE WHEN is_called THEN last_value ELSE 0 END AS "last!" FROM pending_ord"#
+        SELECT CASE WHEN is_called THEN last_value ELSE 0 /* ord */ END AS "last!" FROM pending_ord"#
     )
     .fetch_one(&mut *conn)
     .await?;
@@ -75,10 +75,10 @@ pub async fn advance_marks(
                     SELECT p.ord FROM pending p
                     WHERE p.queue = i.queue AND p.priority = i.priority AND p.reserved_until IS NULL
                       AND (p.hidden_until IS NOT NULL) = h.hidden
-                      AND p.ord > CASE WHEN q.mark_generation = i.generation THEN i.mark ELSE 0 END
+                      AND p.ord > CASE WHEN q.mark_generation = i.generation THEN i.mark ELSE 0 /* ord */ END
                     ORDER BY p.ord LIMIT 1
                 ) f) AS first,
-               CASE WHEN q.mark_generation = i.generation THEN i.mark ELSE 0 END AS "mark!"
+               CASE WHEN q.mark_generation = i.generation THEN i.mark ELSE 0 /* ord */ END AS "mark!"
         FROM unnest($1::int[], $2::smallint[], $3::bigint[], $4::bigint[]) AS i(queue, priority, generation, mark)
         JOIN task_queues q ON q.id = i.queue"#,
         &queues,

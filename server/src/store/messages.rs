@@ -238,7 +238,9 @@ pub async fn list_held(conn: &mut PgConnection) -> Result<Vec<Held>, sqlx::Error
         r#"-- list_held
         SELECT q.name AS queue, COALESCE(h.hidden, 0) AS "hidden!", COALESCE(a.alarming, 0) AS "alarming!"
         FROM (SELECT queue, count(*) AS hidden FROM pending WHERE hidden_until IS NOT NULL GROUP BY queue) h
-        FULL JOIN (SELECT queue, count(*) AS alarming FROM pending WHERE dequeued >= 10 GROUP BY queue) a USING (queue)
+        FULL JOIN (
+            SELECT queue, count(*) AS alarming FROM pending WHERE dequeued >= 10 /* DEQUEUES_ALARMING */ GROUP BY queue
+        ) a USING (queue)
         JOIN task_queues q ON q.id = queue"#
     )
     .fetch_all(&mut *transaction)

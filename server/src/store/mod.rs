@@ -1,6 +1,4 @@
-//! All SQL. One file per family of tables; [`hot`] has the coalesced statements.
-
-pub mod hot;
+//! All SQL. [`transitions`] has every statement that moves a run; of the rest there is one file per family of tables.
 
 pub mod artifacts;
 pub mod bells;
@@ -9,6 +7,7 @@ pub mod claims;
 pub mod clients;
 pub mod clock;
 pub mod cluster;
+pub mod codes;
 pub mod counters;
 pub mod deadlines;
 pub mod decode;
@@ -17,6 +16,7 @@ pub mod dependency_work;
 pub mod events;
 pub mod failure;
 pub mod groups;
+pub mod hot;
 pub mod idempotency;
 pub mod marks;
 pub mod messages;

@@ -68,15 +68,16 @@ pub async fn list_queues(conn: &mut PgConnection, only: Option<i32>) -> Result<V
             SELECT x.queue, sum(x.pending)::bigint AS pending, sum(x.claimed)::bigint AS claimed
             FROM (SELECT queue, pending, claimed FROM counters
                   UNION ALL SELECT queue, pending, claimed FROM counter_deltas
-                  UNION ALL SELECT $2, 0, 0
-                  UNION ALL (SELECT id, 0, 0 FROM task_queues ORDER BY id DESC LIMIT $1)) x
+                  UNION ALL SELECT $2, 0 /* count */, 0 /* count */
+                  UNION ALL (SELECT id, 0 /* count */, 0 /* count */ FROM task_queues ORDER BY id DESC LIMIT $1)) x
             WHERE $2::int IS NULL OR x.queue = $2
             GROUP BY x.queue ORDER BY sum(x.pending + x.claimed) DESC, x.queue DESC LIMIT $1
         )
         SELECT q.id AS key, q.name, s.pending AS "pending!", s.claimed AS "claimed!",
                CASE WHEN s.pending > 0 THEN (
                    SELECT min(first.scheduled)
-                   FROM generate_series(0, 6) AS p(priority) CROSS JOIN (VALUES (true), (false)) AS h(hidden)
+                   FROM generate_series(0, 6) /* Priority: all */ AS p(priority)
+                   CROSS JOIN (VALUES (true), (false)) AS h(hidden)
                    CROSS JOIN LATERAL (
                        SELECT w.scheduled FROM pending w
                        WHERE w.queue = s.queue AND w.priority = p.priority::smallint
@@ -292,7 +293,7 @@ pub async fn list_ended(
             ORDER BY e.id DESC, e.n DESC LIMIT $7
         )
         SELECT w.id, w.run, q.name AS queue, w.state, w.reason_created, w.reason_resolved, w.resolved, w.worker_group,
-               w.worker_id, w.kind = 6 AS "retried!",
+               w.worker_id, w.kind = 6 /* Kind::Retried */ AS "retried!",
                CASE WHEN octet_length(d.definition) <= $8 THEN d.definition END AS definition
         FROM wanted w JOIN task_queues q ON q.id = w.queue JOIN task_definitions d ON d.seq = w.seq
         ORDER BY w.batch DESC, w.n DESC"#,
@@ -350,7 +351,8 @@ pub async fn list_waiting(conn: &mut PgConnection, queue: i32, limit: i64) -> Re
     let rows = sqlx::query!(
         r#"-- page_waiting
         WITH first AS MATERIALIZED (
-            SELECT w.* FROM generate_series(0, 6) AS p(priority) CROSS JOIN (VALUES (true), (false)) AS h(hidden)
+            SELECT w.* FROM generate_series(0, 6) /* Priority: all */ AS p(priority)
+            CROSS JOIN (VALUES (true), (false)) AS h(hidden)
             CROSS JOIN LATERAL (
                 SELECT w.* FROM pending w
                 WHERE w.queue = $1 AND w.priority = p.priority::smallint
@@ -449,7 +451,8 @@ pub async fn list_members(
             ) x ORDER BY x.id LIMIT $3
         )
         SELECT m.id AS "id!", q.name AS queue, m.priority AS "priority!", m.run,
-               CASE WHEN m.state = 1 AND EXISTS (SELECT FROM claims c WHERE c.seq = m.seq) THEN 2::smallint
+               CASE WHEN m.state = 1 /* State::Unresolved */ AND EXISTS (SELECT FROM claims c WHERE c.seq = m.seq)
+                    THEN 2 /* TaskState::Running */::smallint
                     ELSE m.state END AS "state!",
                CASE WHEN octet_length(d.definition) <= $4 THEN d.definition END AS definition
         FROM members m JOIN task_queues q ON q.id = m.queue JOIN task_definitions d ON d.seq = m.seq

@@ -41,7 +41,8 @@ pub async fn list_pending(
     let rows = sqlx::query!(
         r#"-- list_pending
         WITH first AS MATERIALIZED (
-            SELECT w.* FROM generate_series(0, 6) AS p(priority) CROSS JOIN (VALUES (true), (false)) AS h(hidden)
+            SELECT w.* FROM generate_series(0, 6) /* Priority: all */ AS p(priority)
+            CROSS JOIN (VALUES (true), (false)) AS h(hidden)
             CROSS JOIN LATERAL (
                 SELECT w.seq, w.id, w.run, w.ord, w.scheduled FROM pending w
                 WHERE w.queue = $1 AND w.priority = p.priority::smallint

@@ -7,6 +7,7 @@ use sqlx::PgConnection;
 use tenure_api::states::Priority;
 use uuid::Uuid;
 
+use super::codes::State;
 use super::decode::{Row, Undecodable, task_columns};
 use crate::domain::task::{EndedRun, Last, Task, Tenancy};
 
@@ -75,15 +76,18 @@ pub async fn load(conn: &mut PgConnection, ids: &[Uuid]) -> Result<HashMap<Uuid,
         JOIN tasks t ON t.id = i.id
         JOIN task_queues q ON q.id = t.queue
         JOIN task_definitions d ON d.seq = t.seq
-        LEFT JOIN pending p ON t.state = 1 AND p.seq = t.seq
-        LEFT JOIN claims c ON t.state = 1 AND c.seq = t.seq
+        LEFT JOIN pending p ON t.state = 1 /* State::Unresolved */ AND p.seq = t.seq
+        LEFT JOIN claims c ON t.state = 1 /* State::Unresolved */ AND c.seq = t.seq
         CROSS JOIN moment"#,
         ids
     )
     .fetch_all(&mut *conn)
     .await?;
-    let with_history: Vec<i64> =
-        rows.iter().filter(|row| row.state > 1 || row.last_run > Some(0)).map(|row| row.seq).collect();
+    let with_history: Vec<i64> = rows
+        .iter()
+        .filter(|row| row.state > State::Unresolved.code() || row.last_run > Some(0))
+        .map(|row| row.seq)
+        .collect();
     let mut history = load_history(conn, &with_history).await?;
     rows.into_iter()
         .map(|row| {
@@ -180,7 +184,7 @@ fn decode(row: TaskRow, mut ended: Vec<EndedRun>) -> Result<Loaded, Undecodable>
     let columns = Row { table: "tasks", task: row.id };
     let last = match (row.last_run, row.scheduled, row.reason_created) {
         (None, ..) => Last::Unscheduled,
-        (Some(run), Some(scheduled), Some(reason)) if row.state == 1 => {
+        (Some(run), Some(scheduled), Some(reason)) if row.state == State::Unresolved.code() => {
             let open = columns.open_run(run, reason, scheduled)?;
             // A run that ended after the first statement is not part of what that statement saw.
             ended.retain(|earlier| earlier.run.run < open.run);
@@ -234,7 +238,7 @@ pub async fn lock_in_queue(conn: &mut PgConnection, id: Uuid) -> Result<Option<i
 pub async fn list_resolved(conn: &mut PgConnection, ids: &[Uuid]) -> Result<Vec<Uuid>, sqlx::Error> {
     sqlx::query_scalar!(
         "-- list_resolved
-        SELECT t.id FROM unnest($1::uuid[]) AS i(id) JOIN tasks t ON t.id = i.id WHERE t.state > 1",
+        SELECT t.id FROM unnest($1::uuid[]) AS i(id) JOIN tasks t ON t.id = i.id WHERE t.state > 1 /* State: resolved */",
         ids
     )
     .fetch_all(conn)
@@ -245,7 +249,7 @@ pub async fn list_resolved(conn: &mut PgConnection, ids: &[Uuid]) -> Result<Vec<
 pub async fn was_resolved(conn: &mut PgConnection, id: Uuid) -> Result<bool, sqlx::Error> {
     let resolved = sqlx::query_scalar!(
         r#"-- was_resolved
-        SELECT (state > 1 OR resolved_before) AS "resolved!" FROM tasks WHERE id = $1"#,
+        SELECT (state > 1 /* State: resolved */ OR resolved_before) AS "resolved!" FROM tasks WHERE id = $1"#,
         id
     )
     .fetch_optional(conn)

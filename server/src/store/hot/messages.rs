@@ -80,7 +80,7 @@ pub async fn get(
         WITH moment AS MATERIALIZED (SELECT now FROM moment),
         wanted AS MATERIALIZED (
             -- A column for what is constant: the planner would turn a constant into a condition that is not the index's.
-            SELECT w.*, false AS hidden, CASE WHEN q.mark_generation = w.generation THEN w.mark ELSE 0 END AS after,
+            SELECT w.*, false AS hidden, CASE WHEN q.mark_generation = w.generation THEN w.mark ELSE 0 /* ord */ END AS after,
                    sum(w.wanted) OVER (ORDER BY w.n) - w.wanted AS slots_before
             FROM unnest($1::int[], $2::smallint[], $3::bigint[], $4::bigint[], $5::int[])
                 WITH ORDINALITY AS w(queue, priority, generation, mark, wanted, n)
@@ -231,7 +231,7 @@ pub async fn delete(
             FOR UPDATE OF p SKIP LOCKED
         ),
         replaced AS (
-            UPDATE pending p SET message = p.message + 1, dequeued = 0, receipt = NULL, reserved_until = NULL,
+            UPDATE pending p SET message = p.message + 1, dequeued = 0 /* count */, receipt = NULL, reserved_until = NULL,
                 hidden_until = moment.now + make_interval(secs => $7), ord = nextval('pending_ord')
             FROM held, moment WHERE p.seq = held.seq
         )

@@ -147,7 +147,7 @@ pub async fn claim(
             FROM wanted JOIN task_queues q ON q.id = wanted.queue
             CROSS JOIN LATERAL (
                 SELECT p.* FROM unnest(
-                    ARRAY[0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6]::smallint[],
+                    ARRAY[0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6] /* Priority: all */::smallint[],
                     ARRAY[true, false, true, false, true, false, true, false, true, false, true, false, true, false],
                     ARRAY[wanted.m0, wanted.m0, wanted.m1, wanted.m1, wanted.m2, wanted.m2, wanted.m3, wanted.m3,
                           wanted.m4, wanted.m4, wanted.m5, wanted.m5, wanted.m6, wanted.m6]
@@ -156,7 +156,7 @@ pub async fn claim(
                     SELECT p.* FROM pending p
                     WHERE p.queue = wanted.queue AND p.priority = m.priority AND p.reserved_until IS NULL
                       AND (p.hidden_until IS NOT NULL) = m.hidden
-                      AND p.ord > CASE WHEN q.mark_generation = wanted.generation THEN m.mark ELSE 0 END
+                      AND p.ord > CASE WHEN q.mark_generation = wanted.generation THEN m.mark ELSE 0 /* ord */ END
                       AND p.deadline > (SELECT now FROM moment)
                     ORDER BY p.ord
                     FOR UPDATE SKIP LOCKED
@@ -199,7 +199,7 @@ pub async fn claim(
         ),
         told AS (
             INSERT INTO outbox (at, taken_until, kinds, seqs, runs, retries_left, priorities)
-            SELECT min(moment.now), min(moment.now) + make_interval(secs => $14), array_agg(2::smallint),
+            SELECT min(moment.now), min(moment.now) + make_interval(secs => $14), array_agg(2 /* Kind::Claimed */::smallint),
                    array_agg(seq), array_agg(run), array_agg(retries_left), array_agg(priority)
             FROM handed, moment HAVING count(*) > 0
             RETURNING id, cardinality(seqs) AS events

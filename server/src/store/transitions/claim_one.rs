@@ -1,4 +1,5 @@
-//! Pending to running, for one named run: the cold counterpart of [`super::claim`], in a transaction that has locked the task.
+//! Pending to running, for one named run: the cold counterpart of [`super::claim`], in a transaction that has locked
+//! the task.
 
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -27,15 +28,15 @@ pub async fn claim_one(
                    moment.now + make_interval(secs => $5), $3, $4, gen_random_uuid()
             FROM taken, moment
         ),
-        counted AS (INSERT INTO counter_deltas (queue, pending, claimed) SELECT queue, -1, 1 FROM taken),
+        counted AS (INSERT INTO counter_deltas (queue, pending, claimed) SELECT queue, -1, 1 /* count */ FROM taken),
         told AS (
             INSERT INTO outbox (at, taken_until, kinds, seqs, runs, retries_left, priorities)
-            SELECT moment.now, moment.now + make_interval(secs => $5), ARRAY[2]::smallint[], ARRAY[seq], ARRAY[run],
-                   ARRAY[retries_left], ARRAY[priority]
+            SELECT moment.now, moment.now + make_interval(secs => $5), ARRAY[2 /* Kind::Claimed */]::smallint[],
+                   ARRAY[seq], ARRAY[run], ARRAY[retries_left], ARRAY[priority]
             FROM taken, moment
             RETURNING id
         ),
-        told_of AS (INSERT INTO outbox_new (id, events) SELECT id, 1 FROM told)
+        told_of AS (INSERT INTO outbox_new (id, events) SELECT id, 1 /* count */ FROM told)
         SELECT count(*) > 0 AS "made!" FROM taken"#,
         id,
         run,

@@ -162,8 +162,10 @@ pub async fn create(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<V
         ),
         new_tasks AS (
             INSERT INTO tasks (id, queue, task_group, state, priority, retries_left, run)
-            SELECT f.id, f.queue, f.task_group, CASE WHEN f.waits THEN 0 ELSE 1 END, f.priority, f.retries,
-                   CASE WHEN f.waits THEN NULL ELSE 0 END
+            SELECT f.id, f.queue, f.task_group,
+                   CASE WHEN f.waits THEN 0 /* State::Unscheduled */ ELSE 1 /* State::Unresolved */ END,
+                   f.priority, f.retries,
+                   CASE WHEN f.waits THEN NULL ELSE 0 /* run */ END
             FROM fresh f JOIN open_groups g ON g.id = f.task_group AND g.scheduler = f.scheduler
             ORDER BY f.id
             ON CONFLICT (id) DO NOTHING
@@ -183,20 +185,23 @@ pub async fn create(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<V
         ),
         runs_pending AS (
             INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left)
-            SELECT seq, id, 0, queue, priority, deadline, moment.now, 0, retries FROM stored, moment WHERE NOT waits
+            SELECT seq, id, 0 /* run */, queue, priority, deadline, moment.now, 0 /* ReasonCreated::Scheduled */, retries
+            FROM stored, moment WHERE NOT waits
             ORDER BY n
         ),
         counted AS (
             INSERT INTO counter_deltas (queue, pending, claimed)
-            SELECT queue, count(*), 0 FROM stored WHERE NOT waits GROUP BY queue
+            SELECT queue, count(*), 0 /* count */ FROM stored WHERE NOT waits GROUP BY queue
         ),
         told AS (
             INSERT INTO outbox (at, kinds, seqs, runs, retries_left, priorities)
-            SELECT min(moment.now), array_agg(CASE WHEN waits THEN 7 ELSE 1 END::smallint ORDER BY n),
-                   array_agg(seq ORDER BY n), array_agg(0::smallint), array_agg(retries ORDER BY n),
+            SELECT min(moment.now),
+                   array_agg(CASE WHEN waits THEN 7 /* Kind::Defined */ ELSE 1 /* Kind::Created */ END::smallint ORDER BY n),
+                   array_agg(seq ORDER BY n), array_agg(0 /* run */::smallint), array_agg(retries ORDER BY n),
                    array_agg(priority ORDER BY n)
             FROM stored, moment HAVING count(*) > 0
-            RETURNING id, 2 * cardinality(seqs) - cardinality(array_positions(kinds, 7::smallint)) AS events
+            RETURNING id, 2 * cardinality(seqs)
+                          - cardinality(array_positions(kinds, 7 /* Kind::Defined */::smallint)) AS events
         ),
         told_of AS (INSERT INTO outbox_new (id, events) SELECT id, events FROM told)
         SELECT stored.n AS "n!", stored.seq AS "seq!", stored.waits AS "waits!", moment.now AS "now!"

@@ -1,5 +1,5 @@
-//! Running to resolved, or to pending as the next run: reports of workers, expired claims and hand-backs are one statement with
-//! different members. [`End`] says what each of them leads to.
+//! Running to resolved, or to pending as the next run: reports of workers, expired claims and hand-backs are one
+//! statement with different members. [`End`] says what each of them leads to.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -119,7 +119,7 @@ pub async fn end(conn: &mut PgConnection, members: &[Member]) -> Result<Vec<Reso
             FROM input
             JOIN tasks t ON t.id = input.id
             JOIN claims c ON c.seq = t.seq AND c.run = input.run
-            WHERE t.state = 1 AND t.run = input.run
+            WHERE t.state = 1 /* State::Unresolved */ AND t.run = input.run
               AND (NOT input.expired OR c.taken_until <= (SELECT now FROM moment))
               AND (NOT input.back OR t.hand_backs < $8)
             FOR UPDATE OF t, c SKIP LOCKED
@@ -140,7 +140,7 @@ pub async fn end(conn: &mut PgConnection, members: &[Member]) -> Result<Vec<Reso
             FROM decided, moment
         ),
         moved AS (
-            UPDATE tasks t SET state = CASE WHEN d.next_reason IS NULL THEN d.state ELSE 1 END,
+            UPDATE tasks t SET state = CASE WHEN d.next_reason IS NULL THEN d.state ELSE 1 /* State::Unresolved */ END,
                 run = CASE WHEN d.next_reason IS NULL THEN t.run ELSE t.run + 1 END,
                 retries_left = d.retries_after,
                 hand_backs = t.hand_backs + d.back::int::smallint
@@ -163,10 +163,12 @@ pub async fn end(conn: &mut PgConnection, members: &[Member]) -> Result<Vec<Reso
         ),
         told AS (
             INSERT INTO outbox (at, kinds, seqs, runs, retries_left, priorities)
-            SELECT min(moment.now), array_agg(CASE WHEN next_reason IS NULL THEN state ELSE 6 END::smallint),
+            SELECT min(moment.now),
+                   array_agg(CASE WHEN next_reason IS NULL THEN state ELSE 6 /* Kind::Retried */ END::smallint),
                    array_agg(seq), array_agg(run), array_agg(retries_after), array_agg(priority)
             FROM decided, moment HAVING count(*) > 0
-            RETURNING id, cardinality(seqs) + cardinality(array_positions(kinds, 6::smallint)) AS events
+            RETURNING id, cardinality(seqs)
+                          + cardinality(array_positions(kinds, 6 /* Kind::Retried */::smallint)) AS events
         ),
         told_of AS (INSERT INTO outbox_new (id, events) SELECT id, events FROM told)
         SELECT h.n AS "n!", h.seq, h.id, h.run, h.state AS "state!", h.reason AS "reason_resolved!", h.queue, h.priority,

@@ -16,7 +16,8 @@ pub async fn end_open(
         r#"-- end_open
         WITH moment AS MATERIALIZED (SELECT now FROM moment),
         open AS MATERIALIZED (
-            SELECT id, seq, queue, run, state, retries_left, priority FROM tasks WHERE id = ANY($1) AND state < 2
+            SELECT id, seq, queue, run, state, retries_left, priority FROM tasks
+            WHERE id = ANY($1) AND state < 2 /* State: open */
         ),
         unqueued AS (
             DELETE FROM pending p USING open WHERE p.seq = open.seq
@@ -30,23 +31,28 @@ pub async fn end_open(
         ended AS (
             SELECT seq, run, queue, scheduled, reason_created, NULL::timestamptz AS started,
                    NULL::timestamptz AS taken_until, NULL::text AS worker_group, NULL::text AS worker_id,
-                   1 AS pending, 0 AS claimed
+                   1 /* count */ AS pending, 0 /* count */ AS claimed
             FROM unqueued
             UNION ALL
-            SELECT seq, run, queue, scheduled, reason_created, started, taken_until, worker_group, worker_id, 0, 1
+            SELECT seq, run, queue, scheduled, reason_created, started, taken_until, worker_group, worker_id,
+                   0 /* count */, 1 /* count */
             FROM released
             UNION ALL
-            -- A task that never had a run gets one, made only to carry the exception (reason 4).
-            SELECT seq, 0, queue, moment.now, 4, NULL, NULL, NULL, NULL, 0, 0 FROM open, moment WHERE open.state = 0
+            -- A task that never had a run gets one, made only to carry the exception.
+            SELECT seq, 0 /* run */, queue, moment.now, 4 /* ReasonCreated::Exception */, NULL, NULL, NULL, NULL,
+                   0 /* count */, 0 /* count */
+            FROM open, moment WHERE open.state = 0 /* State::Unscheduled */
         ),
         history AS (
             INSERT INTO runs (seq, run, state, reason_created, reason_resolved, scheduled, started, resolved,
                               taken_until, worker_group, worker_id)
-            SELECT seq, run, 5, reason_created, $2, scheduled, started, moment.now, taken_until, worker_group, worker_id
+            SELECT seq, run, 5 /* RunState::Exception */, reason_created, $2, scheduled, started, moment.now, taken_until,
+                   worker_group, worker_id
             FROM ended, moment
         ),
         moved AS (
-            UPDATE tasks t SET state = 5, run = ended.run FROM ended, open WHERE open.seq = ended.seq AND t.id = open.id
+            UPDATE tasks t SET state = 5 /* State::Exception */, run = ended.run
+            FROM ended, open WHERE open.seq = ended.seq AND t.id = open.id
         ),
         counted AS (
             INSERT INTO counter_deltas (queue, pending, claimed)
@@ -54,8 +60,8 @@ pub async fn end_open(
         ),
         told AS (
             INSERT INTO outbox (at, kinds, seqs, runs, retries_left, priorities)
-            SELECT min(moment.now), array_agg(5::smallint), array_agg(ended.seq), array_agg(ended.run::smallint),
-                   array_agg(open.retries_left), array_agg(open.priority)
+            SELECT min(moment.now), array_agg(5 /* Kind::Exception */::smallint), array_agg(ended.seq),
+                   array_agg(ended.run::smallint), array_agg(open.retries_left), array_agg(open.priority)
             FROM ended JOIN open ON open.seq = ended.seq, moment HAVING count(*) > 0
             RETURNING id, cardinality(seqs) AS events
         ),

@@ -1,6 +1,7 @@
-//! Every statement that moves a run, one file for each transition. Nothing else inserts into, updates or deletes from `tasks`,
-//! `claims` and `runs`, or inserts into and deletes from `pending`; a test of [`super::codes`] holds the rest of `store/` to
-//! that. (Messages are columns of `pending`: [`super::hot::messages`] and [`super::messages`] update those, which moves no run.)
+//! Every statement that moves a run, one file for each transition. Nothing else inserts into, updates or deletes from
+//! `tasks`, `claims` and `runs`, or inserts into and deletes from `pending`; a test of [`super::codes`] holds the rest
+//! of `store/` to that. (Messages are columns of `pending`: [`super::hot::messages`] and [`super::messages`] update
+//! those, which moves no run.)
 //!
 //! | transition | from → to | file | statement | called by |
 //! |---|---|---|---|---|
@@ -15,22 +16,22 @@
 //! | reprioritise | unscheduled, pending, running → the same, with another priority | [`reprioritise`] | `change_priority` | `ops::change_priority` |
 //! | purge | resolved → – | [`purge`] | `forget_tasks` | `background::expiry` |
 //!
-//! The same edge by columns, for who looks where a task comes from:
+//! The same by edge, where one edge has several statements:
 //!
-//! - **A task becomes resolved** in two statements. `resolve_run` ends a run that a worker holds: it never waits for a lock, ends
-//!   many at once, and decides by [`End`](crate::domain::lifecycle::End) whether another run follows. `end_open` ends a task
-//!   wherever it is, and nothing follows; its caller has locked the tasks, because a pending run and an unscheduled task
-//!   have no claim that could be found and skipped.
-//! - **A run becomes claimable** in four: `create_task` and `schedule_tasks` make the first run, `resolve_run` the next one,
-//!   `rerun_task` one after the last. Only `resolve_run` can be handed a run that keeps its place in the queue.
+//! - **A task becomes resolved** in two statements. `resolve_run` ends a run that a worker holds: it never waits for a
+//!   lock, ends many at once, and decides by [`End`](crate::domain::lifecycle::End) whether another run follows.
+//!   `end_open` ends a task wherever it is, and nothing follows; its caller has locked the tasks, because a pending run
+//!   and an unscheduled task have no claim that could be found and skipped.
+//! - **A run becomes claimable** in four: `create_task` and `schedule_tasks` make the first run, `resolve_run` the next
+//!   one, `rerun_task` one after the last. Only the next run after an undelivered claim keeps its place in the queue.
 //! - **A resolved task is open again** in one: `rerun_task`.
-//! - **A run is claimed** in two: `claim_work` picks among what is pending and leaves `tasks` alone; `claim_task` takes one
-//!   named run of a task that its caller has locked.
+//! - **A run is claimed** in two: `claim_work` picks among what is pending and leaves `tasks` alone; `claim_task` takes
+//!   one named run of a task that its caller has locked.
 //!
-//! The hot statements keep the rules of [`super::hot`]. The others are parts of ordinary transactions: their callers have
-//! locked the tasks, sorted by id (see the lock order in ARCHITECTURE.md). Each of them writes the counts and the event of what
-//! it did itself, in its own statement (invariants I4 and I5), and each is held against
-//! [`domain::lifecycle::apply`](crate::domain::lifecycle::apply) by `server/tests/it/races/guards.rs`.
+//! The hot statements keep the rules of [`super::hot`]. The others are parts of ordinary transactions: their callers
+//! have locked the tasks, sorted by id (see the lock order in ARCHITECTURE.md). A statement that changes what is
+//! counted, or what readers of events are to know, writes the counts and the event itself (invariants I4 and I5). Each
+//! is held against [`domain::lifecycle::apply`](crate::domain::lifecycle::apply) by `server/tests/it/races/guards.rs`.
 
 pub mod claim;
 pub mod claim_one;

@@ -38,7 +38,7 @@ pub async fn forget_tasks(conn: &mut PgConnection) -> Result<Slice, sqlx::Error>
     let ids: Vec<Uuid> = due.keys().copied().collect();
     let locked = sqlx::query!(
         "-- lock_expired
-        SELECT id, seq FROM tasks WHERE id = ANY($1) AND state > 1 ORDER BY id FOR UPDATE SKIP LOCKED",
+        SELECT id, seq FROM tasks WHERE id = ANY($1) AND state > 1 /* State: resolved */ ORDER BY id FOR UPDATE SKIP LOCKED",
         &ids
     )
     .fetch_all(&mut *transaction)

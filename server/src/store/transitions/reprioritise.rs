@@ -25,14 +25,14 @@ pub async fn reprioritise(
         wanted AS MATERIALIZED (
             SELECT t.id, t.seq, t.queue, t.priority AS old, t.state, COALESCE(t.run, 0)::smallint AS run, t.retries_left
             FROM tasks t JOIN task_definitions d ON d.seq = t.seq
-            WHERE t.id = ANY($1) AND t.state < 2 AND NOT t.resolved_before AND t.priority <> $2
+            WHERE t.id = ANY($1) AND t.state < 2 /* State: open */ AND NOT t.resolved_before AND t.priority <> $2
               AND d.deadline > (SELECT now FROM moment)
         ),
         moved AS (UPDATE tasks t SET priority = $2 FROM wanted w WHERE t.id = w.id),
         -- The one place where a pending run changes its priority. Its message moves to another queue of messages: what a
         -- poller holds of it is void, and the new one is visible there. A run that is claimed meanwhile is not affected.
         requeued AS (
-            UPDATE pending p SET priority = $2, message = p.message + 1, receipt = NULL, dequeued = 0,
+            UPDATE pending p SET priority = $2, message = p.message + 1, receipt = NULL, dequeued = 0 /* count */,
                 hidden_until = NULL, reserved_until = NULL
             FROM wanted w WHERE p.seq = w.seq RETURNING p.seq, p.queue
         ),
@@ -43,10 +43,11 @@ pub async fn reprioritise(
         ),
         told AS (
             INSERT INTO outbox (at, kinds, seqs, runs, retries_left, priorities, details)
-            SELECT min(moment.now), array_agg(9::smallint), array_agg(w.seq), array_agg(w.run),
+            SELECT min(moment.now), array_agg(9 /* Kind::Reprioritised */::smallint), array_agg(w.seq), array_agg(w.run),
                    array_agg(w.retries_left), array_agg($2::smallint),
                    array_agg(json_build_object('old', w.old, 'new', $2::smallint, 'place',
-                       CASE WHEN w.state = 0 THEN 0 WHEN r.seq IS NULL THEN 2 ELSE 1 END,
+                       CASE WHEN w.state = 0 /* State::Unscheduled */ THEN 0 /* TaskState::Unscheduled */
+                            WHEN r.seq IS NULL THEN 2 /* TaskState::Running */ ELSE 1 /* TaskState::Pending */ END,
                        'takenUntil', c.taken_until)::text)
             FROM wanted w LEFT JOIN requeued r ON r.seq = w.seq LEFT JOIN claims c ON c.seq = w.seq, moment
             HAVING count(*) > 0
@@ -68,13 +69,13 @@ pub async fn tell_group(conn: &mut PgConnection, group: Uuid, priority: i16, aff
         "-- tell_group_priority
         WITH told AS (
             INSERT INTO outbox (at, kinds, seqs, runs, retries_left, details)
-            SELECT moment.now, '{12}', '{0}', '{0}', '{0}',
+            SELECT moment.now, '{12}' /* Kind::GroupReprioritised */, '{0}' /* seq */, '{0}' /* run */, '{0}' /* count */,
                    ARRAY[json_build_object('id', g.id, 'scheduler', g.scheduler, 'expires', g.expires,
                                            'new', $2::smallint, 'affected', $3::bigint)::text]
             FROM task_groups g, moment WHERE g.id = $1
             RETURNING id
         )
-        INSERT INTO outbox_new (id, events) SELECT id, 1 FROM told",
+        INSERT INTO outbox_new (id, events) SELECT id, 1 /* count */ FROM told",
         group,
         priority,
         affected

@@ -12,25 +12,26 @@ pub async fn rerun(conn: &mut PgConnection, locked: Uuid, retries_left: i16) -> 
         WITH moment AS MATERIALIZED (SELECT now FROM moment),
         ready AS MATERIALIZED (
             SELECT t.id, t.seq, t.queue, t.priority, t.state, COALESCE(t.run + 1, 0)::smallint AS run, d.deadline
-            FROM tasks t JOIN task_definitions d ON d.seq = t.seq WHERE t.id = $1 AND t.state <> 1
+            FROM tasks t JOIN task_definitions d ON d.seq = t.seq WHERE t.id = $1 AND t.state <> 1 /* State::Unresolved */
         ),
         moved AS (
-            UPDATE tasks t SET state = 1, run = ready.run, retries_left = $2,
-                resolved_before = t.resolved_before OR ready.state > 1
+            UPDATE tasks t SET state = 1 /* State::Unresolved */, run = ready.run, retries_left = $2,
+                resolved_before = t.resolved_before OR ready.state > 1 /* State: resolved */
             FROM ready WHERE t.id = ready.id
         ),
         runs_pending AS (
             INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left)
             SELECT seq, id, run, queue, priority, deadline, moment.now, $3, $2 FROM ready, moment
         ),
-        counted AS (INSERT INTO counter_deltas (queue, pending, claimed) SELECT queue, 1, 0 FROM ready),
+        counted AS (INSERT INTO counter_deltas (queue, pending, claimed) SELECT queue, 1 /* count */, 0 /* count */ FROM ready),
         told AS (
             INSERT INTO outbox (at, kinds, seqs, runs, retries_left, priorities)
-            SELECT moment.now, ARRAY[8]::smallint[], ARRAY[seq], ARRAY[run], ARRAY[$2]::smallint[], ARRAY[priority]
+            SELECT moment.now, ARRAY[8 /* Kind::Scheduled */]::smallint[], ARRAY[seq], ARRAY[run],
+                   ARRAY[$2]::smallint[], ARRAY[priority]
             FROM ready, moment
             RETURNING id
         ),
-        told_of AS (INSERT INTO outbox_new (id, events) SELECT id, 1 FROM told)
+        told_of AS (INSERT INTO outbox_new (id, events) SELECT id, 1 /* count */ FROM told)
         SELECT queue FROM ready",
         locked,
         retries_left,

@@ -22,22 +22,23 @@ pub async fn schedule(conn: &mut PgConnection, locked: &[Uuid], when: When) -> R
         ready AS MATERIALIZED (
             SELECT t.id, t.seq, t.queue, t.priority, t.retries_left, d.deadline
             FROM unnest($1::uuid[]) AS i(id) JOIN tasks t ON t.id = i.id JOIN task_definitions d ON d.seq = t.seq
-            WHERE t.state = 0
+            WHERE t.state = 0 /* State::Unscheduled */
               AND ($2 OR NOT EXISTS (SELECT FROM dependencies e WHERE e.dependent = t.id AND NOT e.satisfied))
             ORDER BY t.seq
         ),
-        moved AS (UPDATE tasks t SET state = 1, run = 0 FROM ready WHERE t.id = ready.id),
+        moved AS (UPDATE tasks t SET state = 1 /* State::Unresolved */, run = 0 /* run */ FROM ready WHERE t.id = ready.id),
         runs_pending AS (
             INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left)
-            SELECT seq, id, 0, queue, priority, deadline, moment.now, $3, retries_left FROM ready, moment ORDER BY seq
+            SELECT seq, id, 0 /* run */, queue, priority, deadline, moment.now, $3, retries_left
+            FROM ready, moment ORDER BY seq
         ),
         counted AS (
-            INSERT INTO counter_deltas (queue, pending, claimed) SELECT queue, count(*), 0 FROM ready GROUP BY queue
+            INSERT INTO counter_deltas (queue, pending, claimed) SELECT queue, count(*), 0 /* count */ FROM ready GROUP BY queue
         ),
         told AS (
             INSERT INTO outbox (at, kinds, seqs, runs, retries_left, priorities)
-            SELECT min(moment.now), array_agg(8::smallint), array_agg(seq), array_agg(0::smallint),
-                   array_agg(retries_left), array_agg(priority)
+            SELECT min(moment.now), array_agg(8 /* Kind::Scheduled */::smallint), array_agg(seq),
+                   array_agg(0 /* run */::smallint), array_agg(retries_left), array_agg(priority)
             FROM ready, moment HAVING count(*) > 0
             RETURNING id, cardinality(seqs) AS events
         ),
