@@ -12,7 +12,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use crate::background::tail::Tail;
 use crate::background::workers::CountedQueues;
 use crate::background::{driver, elsewhere, groups, removals, watched};
 use crate::batch::Batcher;
@@ -22,6 +21,7 @@ use crate::batch::marks::MarkTable;
 use crate::batch::message_queue::MessageQueue;
 use crate::blobs::Blobs;
 use crate::clock::ClockSkew;
+use crate::events::tail::Tail;
 use crate::ops::create_task::CreateTask;
 use crate::ops::messages::{DeleteMessages, GetMessages};
 use crate::ops::reclaim::Reclaim;

@@ -15,6 +15,7 @@ pub mod descriptors;
 pub mod domain;
 pub mod embedded;
 pub mod engine;
+pub mod events;
 pub mod http;
 mod key_check;
 pub mod ops;

@@ -1,13 +1,29 @@
-//! Dependencies. Reads from the event log which tasks were resolved and which were created waiting, settles the edges
-//! between them, and schedules the tasks that wait for nothing any more.
+//! Dependencies. Notes, of each part of the event log, which tasks were resolved and which were created waiting, settles
+//! the edges between them, and schedules the tasks that wait for nothing any more.
 
 use std::time::Instant;
 
+use sqlx::PgConnection;
+
 use super::{PASS_MAX, PassReport};
 use crate::engine::Engine;
-use crate::store::dependency_work::{self, Read};
-use crate::store::events;
+use crate::events::log_reader::{self, Part, Read, Sink};
+use crate::store::dependency_work;
 use crate::wakeup::Effects;
+
+/// What dependencies do with a part of the log: they note it as work.
+#[derive(Debug, Clone, Copy)]
+pub struct DependencySink;
+
+impl Sink for DependencySink {
+    const NAME: &'static str = "dependencies";
+    const ROWS_MAX: i64 = 50;
+    type Outcome = ();
+
+    async fn act(&mut self, transaction: &mut PgConnection, part: Part) -> Result<(), sqlx::Error> {
+        dependency_work::note(transaction, part).await
+    }
+}
 
 /// Reads the next part of the log and settles what comes of it, slice by slice.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
@@ -17,10 +33,10 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     if none {
         return Ok(PassReport::default());
     }
-    events::sequence(&mut conn).await?;
     let mut report = PassReport::default();
-    match dependency_work::read_log(&mut conn).await? {
-        Read::Rows(rows) => (report.found, report.done) = (rows, rows),
+    match log_reader::read_next(&mut conn, &mut DependencySink).await? {
+        Read::End => {}
+        Read::Rows(rows, ()) => (report.found, report.done) = (rows, rows),
         // Whoever reads settles as well, but may have been here before what we were rung for.
         Read::Busy => report.lost_race += 1,
     }

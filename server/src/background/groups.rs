@@ -1,13 +1,14 @@
-//! Groups. Reads from the event log in which groups tasks were resolved, and tells of those that have none left.
+//! Groups. Finds, in each part of the event log, in which groups tasks were resolved, and tells of those that have none left.
 
 use std::sync::Arc;
 
+use sqlx::PgConnection;
 use tokio::sync::Mutex;
 
 use super::PassReport;
 use crate::engine::Engine;
-use crate::store::events;
-use crate::store::groups::{self, Witnesses};
+use crate::events::log_reader::{self, Part, Read, Sink};
+use crate::store::groups::{self, Slice, Witnesses};
 
 /// Unresolved tasks that are remembered, one for each group, so that a look at a large group is short. Nothing is lost
 /// when they are forgotten.
@@ -16,14 +17,33 @@ const WITNESSES_MAX: usize = 100_000;
 /// What the pass remembers from one turn to the next.
 pub type Memory = Arc<Mutex<Witnesses>>;
 
+/// What groups do with a part of the log.
+#[derive(Debug)]
+pub struct GroupSink<'a> {
+    /// Where to look first in each group.
+    pub witnesses: &'a mut Witnesses,
+}
+
+impl Sink for GroupSink<'_> {
+    const NAME: &'static str = "groups";
+    const ROWS_MAX: i64 = 200;
+    type Outcome = Slice;
+
+    async fn act(&mut self, transaction: &mut PgConnection, part: Part) -> Result<Slice, sqlx::Error> {
+        groups::tell_resolved(transaction, part, self.witnesses).await
+    }
+}
+
 /// Reads the next part of the log.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.pool.acquire().await?;
-    events::sequence(&mut conn).await?;
     let mut witnesses = engine.witnesses.lock().await;
     if witnesses.len() > WITNESSES_MAX {
         witnesses.clear();
     }
-    let slice = groups::tell_resolved(&mut conn, &mut witnesses).await?;
-    Ok(PassReport { found: slice.rows, done: slice.rows, lost_race: usize::from(slice.busy), ..PassReport::default() })
+    Ok(match log_reader::read_next(&mut conn, &mut GroupSink { witnesses: &mut witnesses }).await? {
+        Read::Busy => PassReport { lost_race: 1, ..PassReport::default() },
+        Read::End => PassReport::default(),
+        Read::Rows(rows, _) => PassReport { found: rows, done: rows, ..PassReport::default() },
+    })
 }

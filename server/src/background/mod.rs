@@ -21,7 +21,6 @@ pub mod purge_cache;
 pub mod registrations;
 mod registry;
 pub mod removals;
-pub mod tail;
 pub mod watched;
 pub mod workers;
 

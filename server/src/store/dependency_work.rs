@@ -1,30 +1,19 @@
 //! Working off what dependencies wait for.
 //!
 //! The event log is the list of work: what it says was committed before it got its position. So of an edge and the end
-//! of its required task, whichever is read later finds the other one committed, and no race can lose both. Reading the
-//! log locks nothing but the reader's own row; what it finds goes into `dependency_work`, from where it is settled in
-//! slices that pass over locked tasks.
+//! of its required task, whichever is read later finds the other one committed, and no race can lose both. What a part of
+//! the log has goes into `dependency_work`, from where it is settled in slices that pass over locked tasks.
 
 use std::collections::HashSet;
 
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
+use super::log_readers::Part;
 use super::transitions::schedule::{self as scheduling, When};
 
-/// Rows of the log that one transaction reads; a row has up to a batch of transitions.
-const LOG_ROWS: i64 = 50;
 /// Edges that one transaction settles, and so the most tasks that it locks.
 pub const EDGES_MAX: usize = 500;
-
-/// What reading a part of the log came to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Read {
-    /// So many rows of it, and perhaps more are left.
-    Rows(usize),
-    /// Another server is reading.
-    Busy,
-}
 
 /// Moves the reader to the end of the log if there are no dependencies at all, so that nobody pays for them who has none.
 /// Answers whether that is so.
@@ -49,52 +38,39 @@ pub async fn skip_log(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
     .await
 }
 
-/// Reads the next part of the log and notes as work what some unsatisfied edge waits for.
-pub async fn read_log(conn: &mut PgConnection) -> Result<Read, sqlx::Error> {
-    let row = sqlx::query!(
-        r#"-- read_dependency_log
-        WITH reader AS MATERIALIZED (
-            SELECT position FROM log_readers WHERE name = 'dependencies' FOR UPDATE SKIP LOCKED
-        ),
-        part AS MATERIALIZED (
-            SELECT o.first, o.events, x.kinds, x.seqs FROM outbox_order o JOIN outbox x ON x.id = o.outbox_id
-            WHERE o.first > (SELECT position FROM reader) ORDER BY o.first LIMIT $1
+/// Notes as work what some unsatisfied edge waits for in a part of the log.
+pub async fn note(transaction: &mut PgConnection, part: Part) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "-- note_dependency_work
+        WITH part AS MATERIALIZED (
+            SELECT x.kinds, x.seqs FROM outbox_order o JOIN outbox x ON x.id = o.outbox_id
+            WHERE o.first > $1 ORDER BY o.first LIMIT $2
         ),
         happened AS MATERIALIZED (
             SELECT DISTINCT e.seq, e.kind FROM part, unnest(part.kinds, part.seqs) AS e(kind, seq)
             WHERE e.kind IN (3, 4, 5, 7) /* Kind: settles */
-        ),
-        noted AS (
-            INSERT INTO dependency_work (seq, kind)
-            SELECT h.seq, h.kind FROM happened h
-            WHERE CASE WHEN h.kind = 7 /* Kind::Defined */ THEN EXISTS (
-                    -- A task was created while one that it waits for ended.
-                    SELECT FROM task_definitions n
-                    JOIN dependencies e ON e.dependent = n.id AND NOT e.satisfied
-                    JOIN task_definitions d ON d.seq = e.required
-                    JOIN tasks t ON t.id = d.id
-                        AND (t.state = 3 /* State::Completed */ OR (e.any_end AND t.state > 1 /* State: resolved */))
-                    WHERE n.seq = h.seq)
-                ELSE EXISTS (
-                    SELECT FROM dependencies e
-                    WHERE e.required = h.seq AND NOT e.satisfied AND (h.kind = 3 /* Kind::Completed */ OR e.any_end))
-                END
-            ORDER BY h.seq
-        ),
-        moved AS (
-            UPDATE log_readers r SET position = p.position
-            FROM (SELECT max(first + events - 1) AS position FROM part HAVING count(*) > 0) p
-            WHERE r.name = 'dependencies' AND EXISTS (SELECT FROM reader)
         )
-        SELECT (SELECT count(*) FROM reader) AS "readers!", (SELECT count(*) FROM part) AS "rows!""#,
-        LOG_ROWS
+        INSERT INTO dependency_work (seq, kind)
+        SELECT h.seq, h.kind FROM happened h
+        WHERE CASE WHEN h.kind = 7 /* Kind::Defined */ THEN EXISTS (
+                -- A task was created while one that it waits for ended.
+                SELECT FROM task_definitions n
+                JOIN dependencies e ON e.dependent = n.id AND NOT e.satisfied
+                JOIN task_definitions d ON d.seq = e.required
+                JOIN tasks t ON t.id = d.id
+                    AND (t.state = 3 /* State::Completed */ OR (e.any_end AND t.state > 1 /* State: resolved */))
+                WHERE n.seq = h.seq)
+            ELSE EXISTS (
+                SELECT FROM dependencies e
+                WHERE e.required = h.seq AND NOT e.satisfied AND (h.kind = 3 /* Kind::Completed */ OR e.any_end))
+            END
+        ORDER BY h.seq",
+        part.after,
+        part.rows
     )
-    .fetch_one(conn)
+    .execute(transaction)
     .await?;
-    if row.readers == 0 {
-        return Ok(Read::Busy);
-    }
-    Ok(Read::Rows(usize::try_from(row.rows).unwrap_or_default()))
+    Ok(())
 }
 
 /// What became of a slice of edges.

@@ -2,10 +2,11 @@
 //!
 //! A task whose group is named after it is found by its id, every other one by an index that the first kind is not in.
 
-use sqlx::{Connection, PgConnection};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::decode::Row;
+use super::log_readers::Part;
 use crate::domain::task::Group;
 
 /// Reads a group.
@@ -122,63 +123,45 @@ async fn list_open(conn: &mut PgConnection, group: Uuid, after: Uuid, limit: i64
     .await
 }
 
-/// Rows of the log that one transaction reads; a row has up to a batch of transitions.
-const LOG_ROWS: i64 = 200;
-
 /// Tasks of groups that were not resolved when last looked at, by group: where the next look begins.
 pub type Witnesses = std::collections::HashMap<Uuid, Uuid>;
 
-/// What reading a part of the log came to.
+/// What a part of the log came to.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Slice {
-    /// Rows of the log that were read.
-    pub rows: usize,
     /// Groups in which a task was resolved.
     pub groups: usize,
     /// Groups of which it was told that all of their tasks are resolved.
     pub told: usize,
-    /// Another server is reading.
-    pub busy: bool,
 }
 
-/// Reads the next part of the log and tells of each group in which a task was resolved whether all of its tasks are.
+/// Tells of each group in which a task was resolved, by a part of the log, whether all of its tasks are.
 ///
-/// One actor at a time: the reader's row is locked until the end. A group is told by the slice that has the last of the
-/// resolutions that can be seen when its tasks are looked at, so that it is told once although several of its tasks
-/// are resolved while the slice is read.
-pub async fn tell_resolved(conn: &mut PgConnection, witnesses: &mut Witnesses) -> Result<Slice, sqlx::Error> {
-    let mut transaction = conn.begin().await?;
-    let reader = sqlx::query_scalar!(
-        "-- lock_group_reader\nSELECT position FROM log_readers WHERE name = 'groups' FOR UPDATE SKIP LOCKED"
-    )
-    .fetch_optional(&mut *transaction)
-    .await?;
-    let Some(position) = reader else { return Ok(Slice { busy: true, ..Slice::default() }) };
-    let read = read_log(&mut transaction, position).await?;
-    let Some(end) = read.end else { return Ok(Slice::default()) };
-    let told = tell(&mut transaction, &read, end, witnesses).await?;
-    sqlx::query!("-- move_group_reader\nUPDATE log_readers SET position = $1 WHERE name = 'groups'", end)
-        .execute(&mut *transaction)
-        .await?;
-    transaction.commit().await?;
-    Ok(Slice { rows: read.rows, groups: read.groups.len(), told, busy: false })
+/// A group is told by the part that has the last of the resolutions that can be seen when its tasks are looked at, so
+/// that it is told once although several of its tasks are resolved while the part is read.
+pub async fn tell_resolved(
+    transaction: &mut PgConnection,
+    part: Part,
+    witnesses: &mut Witnesses,
+) -> Result<Slice, sqlx::Error> {
+    let resolved = find_resolved(transaction, part).await?;
+    let told = tell(transaction, &resolved, part.through, witnesses).await?;
+    Ok(Slice { groups: resolved.groups.len(), told })
 }
 
-/// A part of the log, as far as it is about groups.
-struct Part {
-    rows: usize,
-    /// Its last position.
-    end: Option<i64>,
+/// What a part of the log says about groups.
+struct Resolved {
     groups: Vec<Uuid>,
     /// For each group, the task that was resolved last.
     seqs: Vec<i64>,
 }
 
-async fn read_log(transaction: &mut PgConnection, position: i64) -> Result<Part, sqlx::Error> {
-    let row = sqlx::query!(
+async fn find_resolved(transaction: &mut PgConnection, part: Part) -> Result<Resolved, sqlx::Error> {
+    sqlx::query_as!(
+        Resolved,
         r#"-- read_group_log
         WITH part AS MATERIALIZED (
-            SELECT o.first, o.events, x.kinds, x.seqs FROM outbox_order o JOIN outbox x ON x.id = o.outbox_id
+            SELECT o.first, x.kinds, x.seqs FROM outbox_order o JOIN outbox x ON x.id = o.outbox_id
             WHERE o.first > $1 ORDER BY o.first LIMIT $2
         ),
         resolved AS MATERIALIZED (
@@ -193,25 +176,22 @@ async fn read_log(transaction: &mut PgConnection, position: i64) -> Result<Part,
             SELECT DISTINCT ON (task_group) task_group, seq FROM of_tasks WHERE task_group IS NOT NULL
             ORDER BY task_group, first DESC, n DESC
         )
-        SELECT (SELECT count(*) FROM part) AS "rows!", (SELECT max(first + events - 1) FROM part) AS "end?",
-               COALESCE((SELECT array_agg(task_group ORDER BY task_group) FROM of_groups), '{}') AS "groups!",
+        SELECT COALESCE((SELECT array_agg(task_group ORDER BY task_group) FROM of_groups), '{}') AS "groups!",
                COALESCE((SELECT array_agg(seq ORDER BY task_group) FROM of_groups), '{}') AS "seqs!""#,
-        position,
-        LOG_ROWS
+        part.after,
+        part.rows
     )
     .fetch_one(transaction)
-    .await?;
-    let rows = usize::try_from(row.rows).unwrap_or_default();
-    Ok(Part { rows, end: row.end, groups: row.groups, seqs: row.seqs })
+    .await
 }
 
 async fn tell(
     transaction: &mut PgConnection,
-    part: &Part,
-    end: i64,
+    resolved: &Resolved,
+    through: i64,
     witnesses: &mut Witnesses,
 ) -> Result<usize, sqlx::Error> {
-    let from: Vec<Uuid> = part.groups.iter().map(|id| witnesses.remove(id).unwrap_or_default()).collect();
+    let from: Vec<Uuid> = resolved.groups.iter().map(|id| witnesses.remove(id).unwrap_or_default()).collect();
     let rows = sqlx::query!(
         r#"-- tell_groups
         WITH moment AS MATERIALIZED (SELECT now FROM moment),
@@ -258,10 +238,10 @@ async fn tell(
         ),
         told_of AS (INSERT INTO outbox_new (id, events) SELECT id, events FROM told)
         SELECT l.id AS "id!", l.open, EXISTS (SELECT FROM over WHERE over.id = l.id) AS "told!" FROM looked l"#,
-        &part.groups,
-        &part.seqs,
+        &resolved.groups,
+        &resolved.seqs,
         &from,
-        end
+        through
     )
     .fetch_all(transaction)
     .await?;

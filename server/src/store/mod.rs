@@ -18,6 +18,7 @@ pub mod failure;
 pub mod groups;
 pub mod hot;
 pub mod idempotency;
+pub mod log_readers;
 pub mod marks;
 pub mod messages;
 pub mod objects;

@@ -5,8 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 use tenure_api::ids::TaskQueueId;
+use tenure_server::background::dependencies::DependencySink;
+use tenure_server::background::groups::GroupSink;
 use tenure_server::domain::create::NewTask;
 use tenure_server::domain::lifecycle::{End, Report};
+use tenure_server::events::log_reader;
 use tenure_server::store::hot::messages;
 use tenure_server::store::page::{self, Ends, Filter};
 use tenure_server::store::transitions::end::Member;
@@ -241,7 +244,7 @@ async fn run_cold(conn: &mut PgConnection, statement: &str, open: &[Uuid], waiti
             assert!(counters::get_counts(conn, &[name]).await.unwrap()[0].pending > 0);
         }
         "skip_dependency_log" => assert!(!dependency_work::skip_log(conn).await.unwrap()),
-        "read_dependency_log" => drop(dependency_work::read_log(conn).await.unwrap()),
+        "read_dependency_log" => drop(log_reader::read_sequenced(conn, &mut DependencySink).await.unwrap()),
         "settle_dependencies" => {
             sqlx::query("INSERT INTO dependency_work (seq, kind) SELECT seq, 3 FROM tasks WHERE id = ANY($1)")
                 .bind(open)
@@ -256,7 +259,8 @@ async fn run_cold(conn: &mut PgConnection, statement: &str, open: &[Uuid], waiti
                 .execute(&mut *conn)
                 .await
                 .unwrap();
-            groups::tell_resolved(conn, &mut groups::Witnesses::default()).await.unwrap();
+            let witnesses = &mut groups::Witnesses::default();
+            log_reader::read_sequenced(conn, &mut GroupSink { witnesses }).await.unwrap();
         }
         "list_group" => {
             let group = sqlx::query_scalar("SELECT task_group FROM tasks WHERE id = $1").bind(open[100]);

@@ -12,19 +12,21 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use futures_util::stream;
+use futures_util::stream::poll_fn;
 use http::header::{CONNECTION, CONTENT_TYPE};
 use tenure_api::errors::ErrorCode;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep};
 
-use super::events::{Asked, Start, gone, required};
-use crate::background::tail::{LISTENERS_MAX, Listener, Next, Told};
-use crate::domain::event_filter::{Filter, short_name};
+use super::events::{Asked, gone, position, required};
+use crate::domain::event_filter::short_name;
+use crate::events::Start;
+use crate::events::render::Told;
+use crate::events::stream::{BadStart, Step, Stream};
+use crate::events::tail::LISTENERS_MAX;
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::error::ApiError;
-use crate::store::events::{self, Stretch};
 
 /// A stream that has been silent for this long shows that it lives.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -32,8 +34,6 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const RECONNECT_AFTER_MS: u32 = 1_000;
 /// How often a stream looks whether its client is still let in.
 const LOOK_AGAIN_EVERY: Duration = Duration::from_secs(3);
-/// Events that a stream reads from the log at once while it is behind; a reader who is stuck holds so many in memory.
-const CATCH_UP_PAGE: usize = 100;
 /// How soon reading the log is tried again after the database did not answer.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 /// How long the last words of a stream may take to a reader before the connection is cut.
@@ -46,7 +46,7 @@ pub async fn stream_events(app: App, call: Arc<Call>) -> Result<Response, ApiErr
     call.authorize(&required())?;
     let asked = Asked::read(&call, &["after", "exchange", "routingKeyPattern", "route"])?;
     let start = match call.header(LAST_EVENT_ID).filter(|id| !id.is_empty()) {
-        Some(id) => Start::position(id).ok_or_else(|| {
+        Some(id) => position(id).ok_or_else(|| {
             ApiError::arguments("the header `Last-Event-ID` must be the id of an event: 0 or a whole number")
         })?,
         None => asked.start.unwrap_or(Start::Latest),
@@ -54,33 +54,25 @@ pub async fn stream_events(app: App, call: Arc<Call>) -> Result<Response, ApiErr
     let listener = app.engine.tail.listen().ok_or_else(|| {
         ApiError::unavailable(format!("{LISTENERS_MAX} streams are open on this server, which is the limit"))
     })?;
-    let after = begin(&app, start).await?;
+    let stream = Stream::begin(app.engine.pool.clone(), listener, start, asked.filter).await?.map_err(bad_start)?;
     let (frames, mut sent) = mpsc::channel::<Bytes>(1);
-    let teller =
-        Teller { app: Arc::clone(&app), listener, filter: asked.filter, after, frames, silent_until: Instant::now() };
+    let teller = Teller { app: Arc::clone(&app), stream, frames, silent_until: Instant::now() };
     app.tasks.spawn(run(teller, call));
-    let body = stream::poll_fn(move |cx| sent.poll_recv(cx).map(|frame| frame.map(Ok::<_, Infallible>)));
+    let body = poll_fn(move |cx| sent.poll_recv(cx).map(|frame| frame.map(Ok::<_, Infallible>)));
     // The connection ends with the stream: nothing else is ever sent on it. Proxies shall pass on what they get.
     let headers = [(CONTENT_TYPE.as_str(), "text/event-stream"), (CONNECTION.as_str(), "close")];
     Ok((headers, [("x-accel-buffering", "no")], Body::from_stream(body)).into_response())
 }
 
-/// The position to start after, if the log has it.
-async fn begin(app: &App, start: Start) -> Result<i64, ApiError> {
-    let mut conn = app.engine.pool.acquire().await?;
-    events::sequence(&mut conn).await?;
-    let ends = events::get_ends(&mut conn).await?;
-    match start {
-        Start::Latest => Ok(ends.newest),
-        Start::After(position) if position < ends.oldest => Err(gone(ends.oldest)),
-        Start::After(position) if position > ends.newest => Err(ApiError::new(
+fn bad_start(why: BadStart) -> ApiError {
+    match why {
+        BadStart::Gone(oldest) => gone(oldest),
+        BadStart::Ahead { position, newest } => ApiError::new(
             ErrorCode::InputError,
             format!(
-                "there is no position {position} yet, the newest is {}: `after` or `Last-Event-ID` comes from another database",
-                ends.newest
+                "there is no position {position} yet, the newest is {newest}: `after` or `Last-Event-ID` comes from another database"
             ),
-        )),
-        Start::After(position) => Ok(position),
+        ),
     }
 }
 
@@ -129,70 +121,35 @@ struct HungUp;
 /// The end of a stream on this side.
 struct Teller {
     app: App,
-    listener: Listener,
-    filter: Filter,
-    /// Everything up to this position has been told, as far as it passes the filter.
-    after: i64,
+    stream: Stream,
     frames: mpsc::Sender<Bytes>,
     silent_until: Instant,
 }
 
 impl Teller {
     async fn tell(&mut self) -> Result<(), HungUp> {
-        self.say(format!("retry: {RECONNECT_AFTER_MS}\nid: {}\n\n", self.after)).await?;
+        self.say(format!("retry: {RECONNECT_AFTER_MS}\nid: {}\n\n", self.stream.after())).await?;
         loop {
             let mut frame = String::new();
-            match timeout_at(self.silent_until, self.listener.next(self.after)).await {
-                Ok(Next::Events(events, through)) => {
-                    events.iter().filter(|event| self.wants(event)).for_each(|event| write_event(&mut frame, event));
-                    self.after = through;
+            match self.stream.next(self.silent_until).await {
+                // None for so long; or, if little passes the filter, none that was wanted.
+                Ok(Step::Events(events)) => events.iter().for_each(|event| write_event(&mut frame, event)),
+                Ok(Step::Gone(oldest)) => {
+                    return self.say(format!("event: gone\ndata: {{\"after\":{oldest}}}\n\n")).await;
                 }
-                Ok(Next::Behind) => match self.catch_up(&mut frame).await {
-                    Ok(None) => {}
-                    Ok(Some(oldest)) => {
-                        return self.say(format!("event: gone\ndata: {{\"after\":{oldest}}}\n\n")).await;
-                    }
-                    Err(error) => {
-                        tracing::debug!(error = %error, "a stream could not read the log and will try again");
-                        sleep(AFTER_FAILURE).await;
-                    }
-                },
-                // Nothing for so long; or, if little passes the filter, nothing that was wanted.
-                Err(_) => {}
+                Err(error) => {
+                    tracing::debug!(error = %error, "a stream could not read the log and will try again");
+                    sleep(AFTER_FAILURE).await;
+                }
             }
             if frame.is_empty() && Instant::now() >= self.silent_until {
                 // The id moves the cursor of a reader for whom nothing has passed.
-                frame = format!(": keep-alive\nid: {}\n\n", self.after);
+                frame = format!(": keep-alive\nid: {}\n\n", self.stream.after());
             }
             if !frame.is_empty() {
                 self.say(frame).await?;
             }
         }
-    }
-
-    /// Reads a page of the log; answers the oldest position if what comes next is no longer there.
-    async fn catch_up(&mut self, frame: &mut String) -> Result<Option<i64>, sqlx::Error> {
-        metrics::counter!("tenure_event_reads_total", "who" => "one").increment(1);
-        let stretch = {
-            let _turn = self.listener.turn_to_catch_up().await;
-            let mut conn = self.app.engine.pool.acquire().await?;
-            events::read_on(&mut conn, self.after, CATCH_UP_PAGE).await?
-        };
-        let (events, through) = match stretch {
-            Stretch::Events(events, through) => (events, through),
-            Stretch::Gone(oldest) => return Ok(Some(oldest)),
-        };
-        for event in events {
-            if self.filter.passes(event.exchange, &event.routing_key, &event.cc) {
-                write_event(frame, &Told::render(event)?);
-            }
-        }
-        self.after = through;
-        Ok(None)
-    }
-
-    fn wants(&self, event: &Told) -> bool {
-        self.filter.passes(event.exchange, &event.routing_key, &event.cc)
     }
 
     async fn say(&mut self, frame: String) -> Result<(), HungUp> {

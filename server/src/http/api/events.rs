@@ -12,19 +12,16 @@ use super::ok;
 use crate::domain::event_filter::Filter;
 use crate::domain::events::Event;
 use crate::domain::scopes::Expression;
+use crate::events::Start;
+use crate::events::page::{self, Page};
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::error::ApiError;
-use crate::store::events::{self, Stretch};
 
 /// Events of one page unless the caller says otherwise.
 pub(in crate::http) const LIMIT_DEFAULT: usize = 100;
 /// Events of one page at most.
 pub(in crate::http) const LIMIT_MAX: usize = 1_000;
-/// Events that are read at once when a filter may let few of them through.
-const FILTERED_PAGE: usize = 500;
-/// Events that one filtered request looks at; the caller reads on from where it stopped.
-const LOOKED_AT_MAX: i64 = 5_000;
 /// What a position looks like.
 const POSITION: &str = "a position: 0 or a whole number, or latest";
 
@@ -33,19 +30,9 @@ pub(super) fn required() -> Expression {
     Expression::from("tenure:list-events")
 }
 
-/// Where to begin.
-#[derive(Clone, Copy)]
-pub(super) enum Start {
-    /// After this position.
-    After(i64),
-    /// With the next event.
-    Latest,
-}
-
-impl Start {
-    pub(super) fn position(text: &str) -> Option<Self> {
-        text.parse().ok().filter(|position| (0..i64::MAX).contains(position)).map(Self::After)
-    }
+/// Reads a position to start after.
+pub(super) fn position(text: &str) -> Option<Start> {
+    text.parse().ok().filter(|position| (0..i64::MAX).contains(position)).map(Start::After)
 }
 
 /// What a reader asks for.
@@ -64,7 +51,7 @@ impl Asked {
                 |what: &dyn Display| ApiError::arguments(format!("the query parameter `{name}` must be {what}"));
             match name.as_str() {
                 "after" if value == "latest" => asked.start = Some(Start::Latest),
-                "after" => asked.start = Some(Start::position(&value).ok_or_else(|| unfit(&POSITION))?),
+                "after" => asked.start = Some(position(&value).ok_or_else(|| unfit(&POSITION))?),
                 "limit" => {
                     let limit = value.parse().ok().filter(|limit| (1..=LIMIT_MAX).contains(limit));
                     asked.limit = limit.ok_or_else(|| unfit(&format_args!("from 1 to {LIMIT_MAX}")))?;
@@ -102,37 +89,8 @@ pub async fn list_events(app: App, call: Arc<Call>) -> Result<Response, ApiError
     call.authorize(&required())?;
     let Asked { start, filter, limit } =
         Asked::read(&call, &["after", "limit", "exchange", "routingKeyPattern", "route"])?;
-    let mut conn = app.engine.pool.acquire().await?;
-    events::sequence(&mut conn).await?;
-    let start = match start {
-        None => 0,
-        Some(Start::After(position)) => position,
-        Some(Start::Latest) => {
-            let after = events::get_ends(&mut conn).await?.newest;
-            return ok(&Body { events: Vec::new(), after });
-        }
-    };
-    let page = if filter.is_open() { limit } else { FILTERED_PAGE };
-    let (mut found, mut after) = (Vec::new(), start);
-    loop {
-        let (events, through) = match events::read_on(&mut conn, after, page).await? {
-            Stretch::Events(events, through) => (events, through),
-            Stretch::Gone(oldest) if after == start => return Err(gone(oldest)),
-            // The next request is told.
-            Stretch::Gone(_) => break,
-        };
-        let at_end = through == after;
-        after = through;
-        for event in events.into_iter().filter(|event| filter.passes(event.exchange, &event.routing_key, &event.cc)) {
-            if found.len() == limit {
-                after = found.last().map_or(start, |last: &Event| last.position);
-                break;
-            }
-            found.push(event);
-        }
-        if at_end || found.len() == limit || filter.is_open() || after - start >= LOOKED_AT_MAX {
-            break;
-        }
+    match page::read(&app.engine.pool, start.unwrap_or(Start::After(0)), &filter, limit).await? {
+        Page::Events(events, after) => ok(&Body { events, after }),
+        Page::Gone(oldest) => Err(gone(oldest)),
     }
-    ok(&Body { events: found, after })
 }

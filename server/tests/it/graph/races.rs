@@ -2,9 +2,12 @@
 
 use serde_json::json;
 use sqlx::Connection;
+use tenure_server::background::dependencies::DependencySink;
+use tenure_server::background::groups::GroupSink;
 use tenure_server::background::{dependencies as dependency_pass, groups as group_pass};
 use tenure_server::domain::lifecycle::Report;
-use tenure_server::store::groups::{Witnesses, tell_resolved};
+use tenure_server::events::log_reader::{self, Read};
+use tenure_server::store::groups::{Slice, Witnesses};
 use tenure_server::store::{dependency_work, events};
 use tenure_server::testing::queue::{QUEUE, new_task};
 
@@ -69,8 +72,7 @@ async fn the_last_two_edges_satisfied_by_two_transactions_at_once_schedule_the_t
     let task = create_waiting(&queue, &required, &json!({})).await;
     let (mut first, mut second) = (database.connect().await, database.connect().await);
     let read = async |conn: &mut sqlx::PgConnection| {
-        events::sequence(conn).await.unwrap();
-        dependency_work::read_log(conn).await.unwrap();
+        log_reader::read_next(conn, &mut DependencySink).await.unwrap();
     };
     queue.report(required[0], claims[0].run, Report::Completed).await.unwrap();
     read(&mut first).await;
@@ -145,6 +147,12 @@ async fn group_of_two() -> (tenure_server::testing::TestDatabase, tenure_server:
     (database, queue)
 }
 
+/// Reads what has a position already.
+async fn read_for_groups(conn: &mut sqlx::PgConnection) -> Read<Slice> {
+    let witnesses = &mut Witnesses::default();
+    log_reader::read_sequenced(conn, &mut GroupSink { witnesses }).await.unwrap()
+}
+
 #[tokio::test]
 async fn the_last_two_tasks_of_a_group_are_told_once_when_the_second_is_resolved_while_the_first_is_read() {
     let (database, queue) = group_of_two().await;
@@ -153,8 +161,7 @@ async fn the_last_two_tasks_of_a_group_are_told_once_when_the_second_is_resolved
     events::sequence(&mut conn).await.unwrap();
     // Committed, but without a position: the part of the log that is read has only the first report.
     claim_and_report(&queue, Report::Failed).await;
-    let slice = tell_resolved(&mut conn, &mut Witnesses::default()).await.unwrap();
-    assert_eq!((slice.groups, slice.told), (1, 0));
+    assert!(matches!(read_for_groups(&mut conn).await, Read::Rows(_, Slice { groups: 1, told: 0 })));
     tell(&queue).await;
     assert_eq!(told(&database, "task-group-resolved").await.len(), 1);
     drop(conn);
@@ -193,12 +200,12 @@ async fn only_one_of_two_servers_reads_the_log_for_groups_at_a_time() {
     let (mut first, mut second) = (database.connect().await, database.connect().await);
     events::sequence(&mut first).await.unwrap();
     let mut open = first.begin().await.unwrap();
-    assert_eq!(tell_resolved(&mut open, &mut Witnesses::default()).await.unwrap().told, 0);
+    assert!(matches!(read_for_groups(&mut open).await, Read::Rows(_, Slice { told: 0, .. })));
     claim_and_report(&queue, Report::Completed).await;
     events::sequence(&mut second).await.unwrap();
-    assert!(tell_resolved(&mut second, &mut Witnesses::default()).await.unwrap().busy);
+    assert_eq!(read_for_groups(&mut second).await, Read::Busy);
     open.commit().await.unwrap();
-    assert_eq!(tell_resolved(&mut second, &mut Witnesses::default()).await.unwrap().told, 1);
+    assert!(matches!(read_for_groups(&mut second).await, Read::Rows(_, Slice { told: 1, .. })));
     drop((first, second));
     finish(database, queue).await;
 }

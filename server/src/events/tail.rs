@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::domain::events::Event;
+use super::render::Told;
 use crate::store::events::{self, Stretch};
 use crate::wakeup::Bells;
 
@@ -41,34 +41,6 @@ const HANDED_MAX: usize = 64;
 const HANDED_BYTES_MAX: usize = 256 << 10;
 /// Listeners who read the log themselves at the same time: they must not take all connections of the pool.
 const CATCHING_UP_MAX: usize = 2;
-
-/// An event, rendered. Nothing in it is particular to one way of telling.
-#[derive(Debug)]
-pub struct Told {
-    /// Its place in the log.
-    pub position: i64,
-    /// Where it is published.
-    pub exchange: &'static str,
-    /// The primary routing key.
-    pub routing_key: String,
-    /// Further routing keys.
-    pub cc: Vec<String>,
-    /// The event as the log shows it: JSON in one line.
-    pub json: String,
-}
-
-impl Told {
-    /// Renders an event.
-    pub fn render(event: Event) -> Result<Self, sqlx::Error> {
-        let json = serde_json::to_string(&event).map_err(|error| sqlx::Error::Decode(error.into()))?;
-        let Event { position, exchange, routing_key, cc, .. } = event;
-        Ok(Self { position, exchange, routing_key, cc, json })
-    }
-
-    fn bytes(&self) -> usize {
-        self.json.len() + self.routing_key.len() + self.cc.iter().map(String::len).sum::<usize>()
-    }
-}
 
 /// The end of the log, as far as memory has it.
 #[derive(Default)]
