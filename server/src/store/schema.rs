@@ -6,6 +6,10 @@ use sqlx::migrate::{MigrateError, Migrator};
 /// Every migration, oldest first. A newer release may have added some that this one does not know.
 static MIGRATIONS: Migrator = Migrator { ignore_missing: true, ..sqlx::migrate!("../migrations") };
 
+/// The number of the first migration. One of another content was applied by versions from before the first release, whose
+/// migrations it replaces.
+pub const FIRST: i64 = 1;
+
 /// Whether the database has a schema of Tenure, of whatever release.
 ///
 /// # Errors

@@ -7,6 +7,8 @@ use std::io;
 use sqlx::migrate::MigrateError;
 use sqlx::postgres::PgConnectOptions;
 
+use super::schema;
+
 const SETTING: &str = "--database-url (DATABASE_URL)";
 
 /// One line: which database, the cause, the fix. Never the password.
@@ -63,6 +65,13 @@ impl Trouble {
     pub fn of_migration(error: &MigrateError, options: &PgConnectOptions) -> Self {
         match error {
             MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => Self::new(error, options),
+            MigrateError::VersionMismatch(schema::FIRST) => Self {
+                place: place(options),
+                cause: "its tables were made by a version of Tenure from before the first release, which nothing is \
+                        carried over from"
+                    .to_owned(),
+                fix: "use a new database, or run the version that made this one".to_owned(),
+            },
             other => Self {
                 place: place(options),
                 cause: format!("the schema cannot be brought to this release: {other}"),
@@ -128,6 +137,15 @@ mod tests {
         }
         let busy = Trouble::new(&sqlx::Error::PoolTimedOut, &given).to_string();
         assert!(!busy.contains("pool") && busy.contains(SETTING), "{busy}");
+    }
+
+    #[test]
+    fn tables_of_other_migrations_are_refused_with_what_to_do() {
+        let given = options("postgres://me:hunter2@h/d");
+        let old = Trouble::of_migration(&MigrateError::VersionMismatch(schema::FIRST), &given).to_string();
+        assert!(old.contains("from before the first release") && old.contains("use a new database"), "{old}");
+        let changed = Trouble::of_migration(&MigrateError::VersionMismatch(schema::FIRST + 1), &given).to_string();
+        assert!(changed.contains("has been modified") && changed.contains("run the release"), "{changed}");
     }
 
     #[test]

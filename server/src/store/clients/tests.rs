@@ -11,17 +11,11 @@ use super::*;
 use crate::secrets::random;
 
 const KEYS: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+const SCHEMA: &str = include_str!("../../../../migrations/0001_schema.sql");
 /// The clock stands still, so that tests can say what is past.
-const CLOCK: &str = "CREATE FUNCTION tenure_now() RETURNS timestamptz LANGUAGE sql AS
+const CLOCK: &str = "CREATE OR REPLACE FUNCTION tenure_now() RETURNS timestamptz LANGUAGE sql AS
     $$ SELECT coalesce(nullif(current_setting('test.now', true), ''), '2026-01-31T12:00:00Z')::timestamptz $$;
-    CREATE VIEW moment AS SELECT tenure_now() AS now;
-    CREATE TABLE settings (name text PRIMARY KEY, value text NOT NULL)";
-const MIGRATIONS: [&str; 4] = [
-    include_str!("../../../../migrations/0002_clients.sql"),
-    include_str!("../../../../migrations/0004_roles.sql"),
-    include_str!("../../../../migrations/0012_anonymous.sql"),
-    include_str!("../../../../migrations/0013_purge_cache.sql"),
-];
+    CREATE OR REPLACE VIEW moment AS SELECT tenure_now() AS now";
 
 fn keys() -> SecretKeys {
     SecretKeys::parse(KEYS).unwrap()
@@ -41,9 +35,8 @@ pub(crate) async fn with_clients<F: Future<Output = ()>>(test: impl FnOnce(PgPoo
     sqlx::raw_sql(AssertSqlSafe(format!("CREATE DATABASE {name}"))).execute(&mut admin).await.unwrap();
     let pool = PgPoolOptions::new().max_connections(4).connect_with(options.database(&name)).await.unwrap();
     let mut transaction = pool.begin().await.unwrap();
-    sqlx::raw_sql(CLOCK).execute(&mut *transaction).await.unwrap();
-    for migration in MIGRATIONS {
-        sqlx::raw_sql(migration).execute(&mut *transaction).await.unwrap();
+    for sql in [SCHEMA, CLOCK] {
+        sqlx::raw_sql(sql).execute(&mut *transaction).await.unwrap();
     }
     transaction.commit().await.unwrap();
     test(pool.clone()).await;
