@@ -1,5 +1,6 @@
--- The schema of the first release, by subject: clock and settings · queues and groups · tasks and their runs · counts ·
--- events · dependencies · clients and roles · workers · submissions · artifacts · purge-cache requests.
+-- The schema of the first release, by subject: clock and settings · facts that servers remember · queues and groups ·
+-- tasks and their runs · counts · events · dependencies · clients and roles · workers · submissions · artifacts ·
+-- purge-cache requests · storage.
 -- docs/internals/statements.md says which statements use these tables.
 
 SET LOCAL lock_timeout = '5s';
@@ -30,6 +31,25 @@ CREATE TABLE settings (
 COMMENT ON TABLE settings IS 'Facts about this database that every server must agree on.';
 COMMENT ON COLUMN settings.name IS 'What the fact is called.';
 COMMENT ON COLUMN settings.value IS 'The fact.';
+
+-- --------------------------------------------------------------------------------------- facts that servers remember
+
+CREATE TABLE fact_generations (
+    name       text PRIMARY KEY,
+    generation bigint NOT NULL
+) WITH (fillfactor = 50);
+COMMENT ON TABLE fact_generations IS
+    'Small facts that every server remembers. Servers look at all generations twice a second, and read again what differs.';
+COMMENT ON COLUMN fact_generations.name IS 'What the fact is called.';
+COMMENT ON COLUMN fact_generations.generation IS 'Another one after each change of the fact, in the same transaction.';
+INSERT INTO fact_generations (name, generation) VALUES ('quarantines', 1), ('removals', 1), ('roles', 1);
+
+CREATE FUNCTION raise_fact(fact text) RETURNS void LANGUAGE plpgsql AS
+$$ BEGIN
+    UPDATE fact_generations SET generation = generation + 1 WHERE name = fact;
+    PERFORM pg_notify('tenure_facts', fact);
+END $$;
+COMMENT ON FUNCTION raise_fact(text) IS 'Part of every change of a fact: servers read it again once the change has committed.';
 
 -- --------------------------------------------------------------------------------------------------- queues and groups
 
@@ -384,17 +404,8 @@ COMMENT ON COLUMN roles.description IS 'For people.';
 COMMENT ON COLUMN roles.created IS 'When the role was made.';
 COMMENT ON COLUMN roles.last_modified IS 'When anything about the role was last changed.';
 
-CREATE TABLE role_generation (
-    only_row   boolean PRIMARY KEY DEFAULT true CHECK (only_row),
-    generation bigint NOT NULL
-);
-COMMENT ON TABLE role_generation IS 'One row. Who changes roles locks it first; servers look at it once a second.';
-COMMENT ON COLUMN role_generation.only_row IS 'Keeps it at one row.';
-COMMENT ON COLUMN role_generation.generation IS 'One more with each statement that changed roles.';
-INSERT INTO role_generation (generation) VALUES (1);
-
 CREATE FUNCTION roles_changed() RETURNS trigger LANGUAGE plpgsql AS
-$$ BEGIN UPDATE role_generation SET generation = generation + 1; RETURN NULL; END $$;
+$$ BEGIN PERFORM raise_fact('roles'); RETURN NULL; END $$;
 COMMENT ON FUNCTION roles_changed() IS 'Whoever changes roles, by whatever means: servers notice.';
 CREATE TRIGGER roles_changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON roles
     FOR EACH STATEMENT EXECUTE FUNCTION roles_changed();
@@ -495,15 +506,6 @@ COMMENT ON COLUMN worker_quarantines.updated IS 'When.';
 COMMENT ON COLUMN worker_quarantines.quarantine_until IS 'Until when the worker was to get no work; a date in the past lifted its quarantine.';
 COMMENT ON COLUMN worker_quarantines.info IS 'Why; null if nobody said.';
 CREATE INDEX worker_quarantines_of ON worker_quarantines (queue, worker_group, worker_id, id);
-
-CREATE TABLE quarantine_generation (
-    only_row   boolean PRIMARY KEY DEFAULT true CHECK (only_row),
-    generation bigint NOT NULL
-);
-COMMENT ON TABLE quarantine_generation IS 'One row. Servers look at it twice a second, and read the quarantines again when it has moved.';
-COMMENT ON COLUMN quarantine_generation.only_row IS 'Keeps it at one row.';
-COMMENT ON COLUMN quarantine_generation.generation IS 'One more with each change of a quarantine.';
-INSERT INTO quarantine_generation (generation) VALUES (1);
 
 CREATE TABLE registered_workers (
     pool              text NOT NULL,

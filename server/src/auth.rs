@@ -26,11 +26,12 @@ use tenure_api::hawk::{ExtError, HeaderError};
 use crate::domain::registration::WorkerName;
 use crate::domain::roles::{Resolver, TooLarge};
 use crate::domain::scopes::{Expression, ScopeSet};
+use crate::remembered::Facts;
 use crate::secrets::SecretKeys;
 use crate::store::clients::{self, ClientAccount, ClientError};
-use crate::store::{roles, worker_manager};
+use crate::store::worker_manager;
 
-use cache::Cache;
+use cache::{AGE_MAX, Cache};
 use request::{Claim, Issuer};
 pub use request::{Clock, Now, RequestParts, SignedPayload, TIMESTAMP_SKEW_SECONDS};
 use session::Tickets;
@@ -247,31 +248,40 @@ pub struct Authenticator {
     pool: PgPool,
     keys: Arc<SecretKeys>,
     accounts: Cache<Account, ClientError>,
-    roles: Cache<Roles, ClientError>,
-    /// The newest that were read; reading them again costs one number while they are the same.
-    latest: Arc<Mutex<Roles>>,
+    /// A look at the facts that requests wait for, when none was lately.
+    looks: Cache<(), ClientError>,
+    facts: Facts,
     tasks: TaskCredentials,
     workers: WorkerCredentials,
     registered: Cache<WorkerAccount, ClientError>,
     tickets: Tickets,
 }
 
-/// All roles, and which generation of them.
-#[derive(Clone, Default)]
-struct Roles {
-    generation: i64,
-    resolver: Arc<Resolver>,
-}
-
 /// How long the report of a worker waits for roles that it hardly needs.
 const ROLES_PATIENCE: Duration = Duration::from_millis(100);
-/// There is one entry for all roles.
-const ALL_ROLES: &str = "roles";
+/// There is one entry for all facts.
+const ALL_FACTS: &str = "facts";
+
+/// What an [`Authenticator`] remembers, which may be dropped.
+pub struct Caches {
+    accounts: Cache<Account, ClientError>,
+    registered: Cache<WorkerAccount, ClientError>,
+    looks: Cache<(), ClientError>,
+}
+
+impl Caches {
+    /// Drops it.
+    pub fn drop_all(&self) {
+        self.accounts.drop_all();
+        self.registered.drop_all();
+        self.looks.drop_all();
+    }
+}
 
 impl Authenticator {
     /// Looks clients up in this database, and makes the credentials of tasks with these keys.
     #[must_use]
-    pub fn new(pool: PgPool, keys: SecretKeys) -> Self {
+    pub fn new(pool: PgPool, facts: Facts, keys: SecretKeys) -> Self {
         Self {
             pool,
             tasks: TaskCredentials::new(&keys),
@@ -280,9 +290,16 @@ impl Authenticator {
             tickets: Tickets::new(&keys),
             keys: Arc::new(keys),
             accounts: Cache::new(),
-            roles: Cache::new(),
-            latest: Arc::default(),
+            looks: Cache::new(),
+            facts,
         }
+    }
+
+    /// What it remembers, which may be dropped.
+    #[must_use]
+    pub fn caches(&self) -> Caches {
+        let (accounts, registered, looks) = (self.accounts.clone(), self.registered.clone(), self.looks.clone());
+        Caches { accounts, registered, looks }
     }
 
     /// The issuer of credentials for claims, which this authenticator accepts.
@@ -346,12 +363,15 @@ impl Authenticator {
     /// # Errors
     /// If the database cannot be asked about them.
     pub async fn roles(&self) -> Result<Arc<Resolver>, AuthError> {
-        let read = |_| {
-            let (pool, latest) = (self.pool.clone(), Arc::clone(&self.latest));
-            async move { Ok(Some(read_roles(&pool, &latest).await?)) }
+        if let Some(roles) = self.facts.roles.find_confirmed(AGE_MAX) {
+            return Ok(roles);
+        }
+        let look = |_| {
+            let facts = self.facts.clone();
+            async move { Ok(Some(facts.look().await.map(drop)?)) }
         };
-        let roles = self.roles.get(ALL_ROLES, read).await.map_err(AuthError::Lookup)?;
-        Ok(roles.map(|roles| Arc::clone(&roles.resolver)).unwrap_or_default())
+        self.looks.get(ALL_FACTS, look).await.map_err(AuthError::Lookup)?;
+        Ok(self.facts.roles.get())
     }
 
     /// The same, but rather those of earlier than wait for a database that does not answer: a worker whose credentials
@@ -360,8 +380,10 @@ impl Authenticator {
         if let Ok(Ok(roles)) = tokio::time::timeout(ROLES_PATIENCE, self.roles()).await {
             return Ok(roles);
         }
-        let known = self.latest.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if known.generation > 0 { Ok(known.resolver) } else { self.roles().await }
+        match self.facts.roles.find() {
+            Some(roles) => Ok(roles),
+            None => self.roles().await,
+        }
     }
 
     /// What was remembered of this client is no longer true: the next request reads it again.
@@ -376,7 +398,8 @@ impl Authenticator {
 
     /// What was remembered of the roles is no longer true.
     pub fn roles_changed(&self) {
-        self.roles.invalidate(ALL_ROLES);
+        self.facts.expire_roles();
+        self.looks.invalidate(ALL_FACTS);
     }
 
     /// The account of a client that may come in.
@@ -429,22 +452,6 @@ impl Authenticator {
 
 fn anonymous(roles: &Resolver) -> Principal {
     Principal { client_id: None, scopes: roles.everybody(), expires_ms: None }
-}
-
-/// A reading that ends late must not bring back roles that a later one has replaced.
-async fn read_roles(pool: &PgPool, latest: &Mutex<Roles>) -> Result<Roles, sqlx::Error> {
-    let newest = || latest.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let known = newest();
-    if roles::get_generation(pool).await? == known.generation {
-        return Ok(known);
-    }
-    let (generation, all) = roles::load_all(pool).await?;
-    let read = Roles { generation, resolver: Arc::new(Resolver::new(all)) };
-    let mut latest = latest.lock().unwrap_or_else(PoisonError::into_inner);
-    if latest.generation < generation {
-        *latest = read.clone();
-    }
-    Ok(read)
 }
 
 fn usable(client_id: &str, account: Option<Arc<Account>>) -> Result<Arc<Account>, AuthFailure> {

@@ -27,6 +27,8 @@ use crate::ops::messages::{DeleteMessages, GetMessages};
 use crate::ops::reclaim::Reclaim;
 use crate::ops::report::ReportRun;
 use crate::ops::status::ReadStatus;
+use crate::remembered::Facts;
+use crate::remembered::registry::Registry;
 use crate::store::queues::Queues;
 use crate::wakeup::Bells;
 use crate::workers::Workers;
@@ -83,9 +85,11 @@ pub struct Engine {
     /// How far the database's clock is ahead of this machine's, as it was measured last.
     pub skew: ClockSkew,
     /// What the groups pass remembers.
-    pub witnesses: groups::Memory,
-    /// Which removals of workers the wait list of this server knows of.
-    pub told: removals::Told,
+    pub witnesses: groups::GroupMemory,
+    /// The small facts that every server remembers.
+    pub facts: Facts,
+    /// Everything that is remembered from the database, to drop all of it at once.
+    pub remembered: Registry,
     /// Queues whose workers were counted the last time.
     pub counted_queues: CountedQueues,
     /// Where undelivered claims go.
@@ -114,8 +118,10 @@ impl Engine {
     pub fn start(database: Database, settings: EngineSettings, blobs: Blobs, lifetime: &Lifetime) -> Arc<Self> {
         let Database { options, claim_options, pool } = database;
         let Lifetime { tasks, stop, drain } = lifetime;
-        let (bells, queues, marks, workers) =
-            (Bells::default(), Queues::default(), MarkTable::default(), Workers::default());
+        let (bells, queues, marks) = (Bells::default(), Queues::default(), MarkTable::default());
+        let facts = Facts::new(pool.clone());
+        let workers = Workers::new(facts.quarantines());
+        removals::follow(&facts, &bells);
         let back = HandBack::start(&options, bells.clone(), tasks, stop.clone());
         let line = claim_line::Parts {
             database: claim_options,
@@ -132,7 +138,7 @@ impl Engine {
         let report = ReportRun { queues: queues.clone(), pool: pool.clone() };
         let get_messages = GetMessages { marks: marks.clone(), reservation: settings.poll_reservation };
         let delete_messages = DeleteMessages { visibility: settings.message_visibility };
-        Arc::new(Self {
+        let engine = Self {
             create: Batcher::start(CreateTask, &options, &bells, tasks),
             reclaim: Batcher::start(reclaim, &options, &bells, tasks),
             report: Batcher::start(report, &options, &bells, tasks),
@@ -142,8 +148,9 @@ impl Engine {
             delete_messages: Batcher::start(delete_messages, &options, &bells, tasks),
             tail: Tail::start(pool.clone(), bells.clone(), tasks, drain.clone()),
             skew: ClockSkew::default(),
-            witnesses: groups::Memory::default(),
-            told: removals::Told::default(),
+            witnesses: groups::GroupMemory::default(),
+            facts,
+            remembered: Registry::default(),
             counted_queues: CountedQueues::default(),
             pool,
             settings,
@@ -153,8 +160,30 @@ impl Engine {
             workers,
             blobs,
             back,
-        })
+        };
+        engine.register();
+        Arc::new(engine)
     }
+
+    /// Everything that the engine remembers from the database. Nothing of it holds a front of a batcher.
+    fn register(&self) {
+        let Self { remembered, queues, marks, facts, witnesses, tail, bells, .. } = self;
+        let empty = self.messages.memory();
+        remembered.add("queue keys", on(queues, Queues::drop_all));
+        remembered.add("low-water marks", on(marks, MarkTable::drop_all));
+        remembered.add("empty message queues", move || empty.drop_all());
+        remembered.add("facts", on(facts, Facts::drop_all));
+        remembered.add("unresolved tasks of groups", on(witnesses, groups::GroupMemory::drop_all));
+        remembered.add("newest events", on(tail, Tail::drop_all));
+        // Whether any task waits for another one: the pass finds out again.
+        remembered.add("dependents", on(bells, |bells| bells.expect_dependents(true)));
+    }
+}
+
+/// What drops a memory, of which it holds a clone.
+fn on<T: Clone, F: Fn(&T)>(memory: &T, drop: F) -> impl Fn() + use<T, F> {
+    let memory = memory.clone();
+    move || drop(&memory)
 }
 
 /// Starts the passes, and what carries notifications to and from the other servers of the database.

@@ -144,7 +144,7 @@ async fn serve(
     };
     // Before the first request, whose credentials are checked with it.
     clocks::pass(&app.engine).await?;
-    workers::learn_quarantines(&app.engine.pool, &app.engine.workers).await?;
+    app.engine.facts.look().await?;
     workers::note_held(&app.engine.pool).await?;
     let seen = app.engine.workers.clone();
     facts::put(&database.pool, facts::ROOT_URL, root_url).await?;
@@ -225,17 +225,20 @@ fn assemble(
     let engine = engine::Database { claim_options: options.clone(), options, pool: pool.clone() };
     let engine = Engine::start(engine, times, blobs, &lifetime);
     engine::run_passes(&engine, &database.options, &lifetime);
-    let poll_keys = keys.signing_keys(Purpose::PollUrls);
+    let (poll_keys, worker_digests) = (keys.signing_keys(Purpose::PollUrls), WorkerDigests::new(&keys));
+    let authenticator = Authenticator::new(pool, engine.facts.clone(), keys);
+    let caches = authenticator.caches();
+    engine.remembered.add("clients", move || caches.drop_all());
     Arc::new(Parts {
         engine,
-        authenticator: Authenticator::new(pool, keys.clone()),
+        authenticator,
         pages: Pages::new(root_url),
         poll_urls: PollUrls::new(poll_keys, root_url, settings.message_visibility),
         references: OnceLock::new(),
         files: Files::default(),
         bodies: Budget::new("bodies", settings.limits.request_memory),
         heavy: Heavy::new(),
-        worker_digests: WorkerDigests::new(&keys),
+        worker_digests,
         tasks: tasks.clone(),
         root_url: root_url.to_owned(),
         drain: shutdown.clone(),

@@ -42,6 +42,8 @@ struct Shared {
     dependents: AtomicBool,
     /// Rung when a task was resolved.
     groups: Notify,
+    /// Rung when a fact that every server remembers was changed.
+    facts: Notify,
     /// Tasks whose end somebody waits for.
     watched: Watched,
     /// Whether anything may be unresolved: then the passes look often.
@@ -214,6 +216,16 @@ impl Bells {
     /// Waits until a task was resolved.
     pub fn groups(&self) -> Notified<'_> {
         self.shared.groups.notified()
+    }
+
+    /// A fact that every server remembers was changed, here or elsewhere.
+    pub fn ring_facts(&self) {
+        self.shared.facts.notify_one();
+    }
+
+    /// Waits until such a fact was changed.
+    pub fn facts(&self) -> Notified<'_> {
+        self.shared.facts.notified()
     }
 
     /// Waits until the passes are rung for.

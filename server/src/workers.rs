@@ -2,31 +2,30 @@
 //!
 //! In memory, so that neither a claim nor a renewal costs a statement for it. [`crate::ops::workers`] writes what was seen
 //! down, every few seconds and before anybody reads it here; a server that is killed loses what it saw since. Quarantines
-//! are read again within half a second of a change.
+//! are among the facts that every server remembers: [`crate::remembered::quarantines`].
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use chrono::{DateTime, TimeDelta, Utc};
-
-use crate::domain::worker::{Recent, Sight, WorkerKey, is_barred, remember};
+use crate::domain::worker::{Recent, Sight, WorkerKey, remember};
+use crate::remembered::quarantines::Quarantines;
 
 /// Workers that are remembered between two times of writing. The writing comes far earlier, unless the database is away;
 /// then nobody claims anything.
 const SEEN_MAX: usize = 200_000;
 
 /// The workers that one server sees.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Workers {
     shared: Arc<Shared>,
+    quarantines: Quarantines,
 }
 
 #[derive(Debug, Default)]
 struct Shared {
     seen: Mutex<Seen>,
     writing: tokio::sync::Mutex<()>,
-    quarantines: RwLock<Quarantines>,
 }
 
 /// What was seen since it was last written down.
@@ -56,19 +55,6 @@ pub struct QueueSighting {
     pub last: Instant,
     /// Until when the queue is to be shown for it.
     pub kept_until: Instant,
-}
-
-/// The quarantines as they were read last.
-#[derive(Debug, Default)]
-struct Quarantines {
-    /// Until when each is on, and the generation at which that was so.
-    until: HashMap<WorkerKey, (DateTime<Utc>, i64)>,
-    /// The generation that they were all read at; none: they must be read again.
-    generation: Option<i64>,
-    /// What was read at an earlier generation does not know of a change that was made here.
-    least: i64,
-    /// The database's time, and when it was asked for it.
-    clock: Option<(DateTime<Utc>, Instant)>,
 }
 
 impl Seen {
@@ -104,7 +90,6 @@ impl Seen {
 }
 
 /// What was seen, on its way into the database. Unless it says that it is there, it is remembered again.
-#[derive(Debug)]
 pub struct Taken<'a> {
     seen: Seen,
     workers: &'a Workers,
@@ -130,6 +115,12 @@ impl Drop for Taken<'_> {
 }
 
 impl Workers {
+    /// No worker was seen yet.
+    #[must_use]
+    pub fn new(quarantines: Quarantines) -> Self {
+        Self { shared: Arc::default(), quarantines }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Seen> {
         self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -159,62 +150,13 @@ impl Workers {
     /// Whether any worker of a queue may be quarantined.
     #[must_use]
     pub fn any_quarantined(&self, queue: i32) -> bool {
-        self.quarantines().until.keys().any(|worker| worker.queue == queue)
+        self.quarantines.any(queue)
     }
 
     /// Whether a worker gets no work now.
     #[must_use]
     pub fn is_quarantined(&self, worker: &WorkerKey) -> bool {
-        let known = self.quarantines();
-        let Some(&(until, _)) = known.until.get(worker) else { return false };
-        // Before the clock was ever read nothing is known to be over.
-        known.now().is_none_or(|now| is_barred(until, now))
-    }
-
-    /// The generation of the quarantines that are known; none if they must be read.
-    #[must_use]
-    pub fn quarantine_generation(&self) -> Option<i64> {
-        self.quarantines().generation
-    }
-
-    /// What time it is for the database, which was asked then.
-    pub fn set_clock(&self, now: DateTime<Utc>, asked: Instant) {
-        let mut known = self.shared.quarantines.write().unwrap_or_else(PoisonError::into_inner);
-        // An answer that was long under way says less than one that was asked for later.
-        if known.clock.is_none_or(|(_, before)| before <= asked) {
-            known.clock = Some((now, asked));
-        }
-    }
-
-    /// All quarantines, as they were read after this generation was.
-    pub fn set_quarantines(&self, generation: i64, until: HashMap<WorkerKey, DateTime<Utc>>) {
-        let mut known = self.shared.quarantines.write().unwrap_or_else(PoisonError::into_inner);
-        if generation >= known.least {
-            known.until = until.into_iter().map(|(worker, until)| (worker, (until, generation))).collect();
-            (known.least, known.generation) = (generation, Some(generation));
-        }
-    }
-
-    /// A quarantine was changed at this server, which made this generation. What else changed until then is read soon.
-    pub fn set_quarantine(&self, worker: WorkerKey, until: DateTime<Utc>, generation: i64) {
-        let mut known = self.shared.quarantines.write().unwrap_or_else(PoisonError::into_inner);
-        known.least = known.least.max(generation);
-        known.generation = None;
-        // Of two changes the later one counts, whichever comes here first.
-        let change = known.until.entry(worker).or_insert((until, generation));
-        if change.1 <= generation {
-            *change = (until, generation);
-        }
-    }
-
-    fn quarantines(&self) -> std::sync::RwLockReadGuard<'_, Quarantines> {
-        self.shared.quarantines.read().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Quarantines {
-    fn now(&self) -> Option<DateTime<Utc>> {
-        self.clock.map(|(now, read)| now + TimeDelta::from_std(read.elapsed()).unwrap_or(TimeDelta::zero()))
+        self.quarantines.is_on(worker)
     }
 }
 
@@ -226,6 +168,7 @@ pub fn age(then: Instant, now: Instant) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use chrono::DateTime;
     use uuid::Uuid;
 
     use super::*;
@@ -258,41 +201,5 @@ mod tests {
         assert!(queue.kept_until > queue.last + Sight::ClaimWork.queue_kept(), "the longer term counts");
         again.written();
         assert!(workers.take().seen().workers.is_empty() && workers.take().seen().queues.is_empty());
-    }
-
-    #[test]
-    fn a_quarantine_holds_until_its_end_by_the_servers_clock() {
-        let (workers, now) = (Workers::default(), DateTime::from_timestamp(1_800_000_000, 0).unwrap());
-        let asked = Instant::now();
-        workers.set_clock(now, asked);
-        workers.set_quarantines(5, HashMap::from([(worker("a"), now + TimeDelta::hours(1))]));
-        assert!(workers.is_quarantined(&worker("a")) && !workers.is_quarantined(&worker("b")));
-        assert!(workers.any_quarantined(1) && !workers.any_quarantined(2));
-        workers.set_clock(now + TimeDelta::hours(1), asked + Duration::from_millis(2));
-        assert!(!workers.is_quarantined(&worker("a")));
-        workers.set_clock(now, asked + Duration::from_millis(1));
-        assert!(!workers.is_quarantined(&worker("a")), "an answer that comes late");
-        workers.set_clock(now, asked + Duration::from_millis(3));
-        assert!(workers.is_quarantined(&worker("a")), "a clock that was set right");
-    }
-
-    #[test]
-    fn what_was_read_before_a_change_here_does_not_undo_it_and_is_read_again() {
-        let (workers, now) = (Workers::default(), DateTime::from_timestamp(1_800_000_000, 0).unwrap());
-        workers.set_clock(now, Instant::now());
-        workers.set_quarantines(5, HashMap::new());
-        assert_eq!((workers.quarantine_generation(), workers.any_quarantined(1)), (Some(5), false));
-        workers.set_quarantine(worker("a"), now + TimeDelta::hours(1), 7);
-        assert!(workers.is_quarantined(&worker("a")));
-        assert_eq!(workers.quarantine_generation(), None, "generation 6 was somebody else's");
-        workers.set_quarantines(6, HashMap::new());
-        assert!(workers.is_quarantined(&worker("a")));
-        workers.set_quarantine(worker("a"), now, 6);
-        assert!(workers.is_quarantined(&worker("a")), "an earlier change that comes later");
-        workers.set_quarantine(worker("b"), now + TimeDelta::hours(1), 6);
-        assert!(workers.is_quarantined(&worker("b")), "one of another worker");
-        workers.set_quarantines(8, HashMap::new());
-        assert!(!workers.is_quarantined(&worker("a")));
-        assert_eq!(workers.quarantine_generation(), Some(8));
     }
 }

@@ -23,14 +23,20 @@ struct Entry<T, E> {
     reading: Reading<T, E>,
 }
 
-/// Values by name, each read again when it is older than a second.
+/// Values by name, each read again when it is older than a second. A clone is the same cache.
 pub(super) struct Cache<T, E> {
-    entries: Mutex<HashMap<String, Entry<T, E>>>,
+    entries: Arc<Mutex<HashMap<String, Entry<T, E>>>>,
+}
+
+impl<T, E> Clone for Cache<T, E> {
+    fn clone(&self) -> Self {
+        Self { entries: Arc::clone(&self.entries) }
+    }
 }
 
 impl<T: Send + Sync + 'static, E: Send + Sync + 'static> Cache<T, E> {
     pub(super) fn new() -> Self {
-        Self { entries: Mutex::default() }
+        Self { entries: Arc::default() }
     }
 
     /// The value as it was at most a second ago; if it must be read, `read` gives the way to do so.
@@ -71,6 +77,11 @@ impl<T: Send + Sync + 'static, E: Send + Sync + 'static> Cache<T, E> {
     /// The next one who asks reads it again.
     pub(super) fn invalidate(&self, name: &str) {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+    }
+
+    /// Everything is read again when it is asked for.
+    pub(super) fn drop_all(&self) {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     fn forget(&self, name: &str, unwanted: &Reading<T, E>) {

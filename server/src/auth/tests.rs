@@ -456,7 +456,7 @@ async fn clients_come_from_the_database_and_its_failure_is_not_theirs() {
             delete_on_expiration: false,
         };
         clients::create(&pool, &keys, &client, &permanent().access_token).await.unwrap();
-        let authenticator = Authenticator::new(pool.clone(), keys);
+        let authenticator = Authenticator::new(pool.clone(), Facts::new(pool.clone()), keys);
         let (known, temporary) = (sign(&permanent()), sign(&temporary(None, &["a"])));
         let principal = authenticator.authenticate(&request(&known), NOW).await.unwrap();
         assert!(may(&principal, "a"));

@@ -13,6 +13,8 @@ use crate::engine::Engine;
 const AWAKE: Duration = Duration::from_millis(200);
 /// How often passes look while nothing is.
 const RESTING: Duration = Duration::from_secs(5);
+/// The least time between two looks at the facts, however often a change is notified.
+const FACTS_PAUSE: Duration = Duration::from_millis(20);
 /// A pass that takes longer is given up and tried again: its database has gone silent. Longer than the statement timeout.
 const PASS_MAX: Duration = Duration::from_secs(60);
 /// A pass that is full runs again at once, one that fails after this.
@@ -71,7 +73,7 @@ impl Driver {
             Pace::Due if report.done > 0 => Duration::ZERO,
             Pace::Dependencies(least) | Pace::Groups(least) if report.done + report.lost_race > 0 => least,
             Pace::InSlices(_) if report.done as i64 >= SLICE => Duration::ZERO,
-            Pace::Every(interval) | Pace::InSlices(interval) => interval,
+            Pace::Every(interval) | Pace::InSlices(interval) | Pace::Facts(interval) => interval,
             Pace::Due | Pace::Dependencies(_) | Pace::Groups(_) if self.engine.bells.awake() => AWAKE,
             Pace::Due | Pace::Dependencies(_) | Pace::Groups(_) => RESTING,
         }
@@ -88,6 +90,10 @@ impl Driver {
                 Pace::Groups(least) => {
                     tokio::time::sleep(least).await;
                     self.engine.bells.groups().await;
+                }
+                Pace::Facts(_) => {
+                    tokio::time::sleep(FACTS_PAUSE).await;
+                    self.engine.bells.facts().await;
                 }
                 Pace::Every(_) | Pace::InSlices(_) => std::future::pending().await,
             }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::store::{bells, session};
+use crate::store::{bells, facts, session};
 use crate::wakeup::Bells;
 
 /// The least time between two notifications of one server.
@@ -86,7 +86,7 @@ pub async fn listen(database: PgConnectOptions, bells: Bells, me: Uuid, stop: Ca
 
 async fn hear(pool: &PgPool, bells: &Bells, me: Uuid, silence: Duration) -> Result<(), sqlx::Error> {
     let mut listener = PgListener::connect_with(pool).await?;
-    listener.listen(bells::CHANNEL).await?;
+    listener.listen_all([bells::CHANNEL, facts::CHANNEL]).await?;
     // What was rung while nobody listened is made up for by the fallbacks.
     loop {
         let heard = tokio::time::timeout(silence, listener.try_recv()).await;
@@ -94,6 +94,10 @@ async fn hear(pool: &PgPool, bells: &Bells, me: Uuid, silence: Duration) -> Resu
             tracing::warn!("lost the bells of the other servers, connected again");
             continue;
         };
+        if notification.channel() == facts::CHANNEL {
+            bells.ring_facts();
+            continue;
+        }
         if let Some(worker) = bells::read_leaving(notification.payload()) {
             // Its own server has waited for the line already.
             drop(bells.send_away(worker));

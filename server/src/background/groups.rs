@@ -1,13 +1,11 @@
 //! Groups. Finds, in each part of the event log, in which groups tasks were resolved, and tells of those that have none left.
 
-use std::sync::Arc;
-
 use sqlx::PgConnection;
-use tokio::sync::Mutex;
 
 use super::PassReport;
 use crate::engine::Engine;
 use crate::events::log_reader::{self, Part, Read, Sink};
+use crate::memory::Memory;
 use crate::store::groups::{self, Slice, Witnesses};
 
 /// Unresolved tasks that are remembered, one for each group, so that a look at a large group is short. Nothing is lost
@@ -15,7 +13,7 @@ use crate::store::groups::{self, Slice, Witnesses};
 const WITNESSES_MAX: usize = 100_000;
 
 /// What the pass remembers from one turn to the next.
-pub type Memory = Arc<Mutex<Witnesses>>;
+pub type GroupMemory = Memory<Witnesses>;
 
 /// What groups do with a part of the log.
 #[derive(Debug)]
@@ -37,11 +35,15 @@ impl Sink for GroupSink<'_> {
 /// Reads the next part of the log.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.pool.acquire().await?;
-    let mut witnesses = engine.witnesses.lock().await;
+    let since = engine.witnesses.epoch();
+    // Taken out: if the pass fails, or another one runs meanwhile, no more is lost than time.
+    let mut witnesses = engine.witnesses.note(since, std::mem::take).unwrap_or_default();
     if witnesses.len() > WITNESSES_MAX {
         witnesses.clear();
     }
-    Ok(match log_reader::read_next(&mut conn, &mut GroupSink { witnesses: &mut witnesses }).await? {
+    let read = log_reader::read_next(&mut conn, &mut GroupSink { witnesses: &mut witnesses }).await?;
+    engine.witnesses.note(since, |known| known.extend(witnesses));
+    Ok(match read {
         Read::Busy => PassReport { lost_race: 1, ..PassReport::default() },
         Read::End => PassReport::default(),
         Read::Rows(rows, _) => PassReport { found: rows, done: rows, ..PassReport::default() },

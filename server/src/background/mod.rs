@@ -13,6 +13,7 @@ pub mod driver;
 pub mod elsewhere;
 pub mod events;
 pub mod expiry;
+pub mod facts;
 pub mod groups;
 pub mod idempotency;
 pub mod marks;

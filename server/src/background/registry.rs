@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use super::{
-    PassReport, artifacts, blobs, claims, clocks, counters, deadlines, dependencies, events, expiry, groups,
+    PassReport, artifacts, blobs, claims, clocks, counters, deadlines, dependencies, events, expiry, facts, groups,
     idempotency, marks, messages, purge_cache, registrations, removals, workers,
 };
 use crate::engine::Engine;
@@ -20,6 +20,8 @@ pub enum Pace {
     Dependencies(Duration),
     /// When tasks were resolved, but not more often than this.
     Groups(Duration),
+    /// At a steady pace, and when a fact was changed.
+    Facts(Duration),
     /// At a steady pace.
     Every(Duration),
     /// At a steady pace, and again at once while there is more than a slice to do.
@@ -71,8 +73,8 @@ const COMPARING: Pace = Pace::Every(Duration::from_secs(60));
 const WRITING: Pace = Pace::Every(Duration::from_secs(10));
 /// How often workers are counted, for the metrics.
 const COUNTING: Pace = Pace::Every(Duration::from_secs(30));
-/// How often changes of quarantines are looked for: so much later they take effect on other servers.
-const QUARANTINES: Pace = Pace::Every(Duration::from_millis(500));
+/// How often changes of facts are looked for: so much later they take effect on servers that were not notified.
+const FACTS: Pace = Pace::Facts(Duration::from_millis(500));
 
 /// Lines of the table: name, pace, what the manual clock does, function.
 macro_rules! passes {
@@ -103,7 +105,7 @@ pub static PASSES: &[Pass] = passes! {
     "marks", HOUSEKEEPING, GoesOn, marks::pass;
     "clock", COMPARING, GoesOn, clocks::pass;
     "workers_seen", WRITING, GoesOn, workers::write_down;
-    "quarantines", QUARANTINES, GoesOn, workers::learn;
+    "facts", FACTS, GoesOn, facts::pass;
     "worker_counts", COUNTING, GoesOn, workers::count;
 };
 
@@ -140,6 +142,7 @@ mod tests {
         match pace {
             Pace::Due => "when due".to_owned(),
             Pace::Dependencies(least) | Pace::Groups(least) => format!("when notified, at most every {}", time(least)),
+            Pace::Facts(interval) => format!("when notified, at least every {}", time(interval)),
             Pace::Every(interval) | Pace::InSlices(interval) => format!("every {}", time(interval)),
         }
     }

@@ -1,4 +1,4 @@
-//! Workers: writes down whom this server has seen, learns who is quarantined, and forgets whom nobody has seen for long.
+//! Workers: writes down which this server has seen, and forgets those that no server has seen for long.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -20,12 +20,6 @@ pub type CountedQueues = Mutex<BTreeSet<String>>;
 pub async fn write_down(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let done = ops::write_down(&engine.pool, &engine.workers).await?;
     Ok(PassReport { found: done, done, ..PassReport::default() })
-}
-
-/// Learns who is quarantined.
-pub async fn learn(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    let news = usize::from(ops::learn_quarantines(&engine.pool, &engine.workers).await?);
-    Ok(PassReport { found: news, done: news, ..PassReport::default() })
 }
 
 /// Counts workers by their state. Queues that had some the last time and have none now are shown with none.

@@ -3,19 +3,23 @@
 //! Only [`MarkTable::advance`] moves a mark, only by a plain read, and only a background pass calls it.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
 
 use sqlx::PgConnection;
-use tokio::sync::Mutex;
 
+use crate::memory::Memory;
 use crate::store::marks::{self, Marks, Writer};
 use crate::store::transitions::claim::PRIORITIES;
 
 /// The marks that this server knows.
 #[derive(Clone, Default)]
 pub struct MarkTable {
-    marks: Arc<RwLock<HashMap<i32, Marks>>>,
-    horizon: Arc<Mutex<Horizon>>,
+    known: Memory<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    marks: HashMap<i32, Marks>,
+    horizon: Horizon,
 }
 
 /// How far every place that was handed out is either visible or will never be.
@@ -44,29 +48,35 @@ impl MarkTable {
     /// Where to start scanning a queue. The first question about a queue makes the pass look after it.
     #[must_use]
     pub fn get(&self, queue: i32) -> Marks {
-        if let Some(marks) = self.marks.read().unwrap_or_else(PoisonError::into_inner).get(&queue) {
-            return *marks;
+        if let Some(marks) = self.known.read(|known| known.marks.get(&queue).copied()) {
+            return marks;
         }
-        self.marks.write().unwrap_or_else(PoisonError::into_inner).insert(queue, NOT_KNOWN);
+        self.known.note(self.known.epoch(), |known| *known.marks.entry(queue).or_insert(NOT_KNOWN));
         NOT_KNOWN
     }
 
     /// Moves the marks as far as is safe; answers how many queues it looked after.
     pub async fn advance(&self, conn: &mut PgConnection) -> Result<usize, sqlx::Error> {
-        let known = self.marks.read().unwrap_or_else(PoisonError::into_inner).clone();
-        if known.is_empty() {
+        let since = self.known.epoch();
+        let old = self.known.read(|known| known.marks.clone());
+        if old.is_empty() {
             return Ok(0);
         }
         let (last, writers) = marks::get_writers(conn).await?;
-        let horizon = {
-            let mut horizon = self.horizon.lock().await;
-            horizon.advance(last, &writers);
-            horizon.reached
-        };
-        let moved = marks::advance_marks(conn, &known, horizon).await?;
+        let reached = self.known.note(since, |known| {
+            known.horizon.advance(last, &writers);
+            known.horizon.reached
+        });
+        let Some(reached) = reached else { return Ok(0) };
+        let moved = marks::advance_marks(conn, &old, reached).await?;
         let queues = moved.len();
-        self.marks.write().unwrap_or_else(PoisonError::into_inner).extend(moved);
+        self.known.note(since, |known| known.marks.extend(moved));
         Ok(queues)
+    }
+
+    /// Drops what is known: scans begin at the start again.
+    pub fn drop_all(&self) {
+        self.known.drop_all();
     }
 }
 

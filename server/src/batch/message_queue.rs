@@ -5,11 +5,11 @@
 //! What other servers make visible rings here too; for the case that their bell is broken, a memory lasts a second.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::Batcher;
 use crate::domain::message::QueueName;
+use crate::memory::Memory;
 use crate::ops::OpError;
 use crate::ops::messages::{GetMessages, GetRequest};
 use crate::store::hot::messages::Got;
@@ -19,8 +19,8 @@ use crate::wakeup::Bells;
 const MEMORY_MAX: Duration = Duration::from_secs(1);
 
 /// When a queue was seen to be empty.
-#[derive(Clone, Copy)]
-struct Empty {
+#[derive(Debug, Clone, Copy)]
+pub struct Empty {
     generation: u64,
     asked: Instant,
 }
@@ -29,14 +29,23 @@ struct Empty {
 pub struct MessageQueue {
     batcher: Batcher<GetMessages>,
     bells: Bells,
-    empty: Mutex<HashMap<QueueName, Empty>>,
+    empty: EmptyQueues,
 }
+
+/// The queues that are known to be empty.
+pub type EmptyQueues = Memory<HashMap<QueueName, Empty>>;
 
 impl MessageQueue {
     /// The front of these batches.
     #[must_use]
     pub fn new(batcher: Batcher<GetMessages>, bells: Bells) -> Self {
-        Self { batcher, bells, empty: Mutex::default() }
+        Self { batcher, bells, empty: EmptyQueues::default() }
+    }
+
+    /// What is remembered here, which may be dropped.
+    #[must_use]
+    pub fn memory(&self) -> EmptyQueues {
+        self.empty.clone()
     }
 
     /// Gets messages, the oldest first; none from a queue that is known to be empty.
@@ -48,15 +57,17 @@ impl MessageQueue {
             return Ok(Vec::new());
         }
         metrics::counter!("tenure_polls_total", "answered" => "by_database").increment(1);
+        let since = self.empty.epoch();
         let messages = self.batcher.submit(request).await?;
         if messages.got.is_empty() && messages.empty {
-            self.empty.lock().unwrap_or_else(PoisonError::into_inner).insert(queue, now);
+            self.empty.note(since, |empty| empty.insert(queue, now));
         }
         Ok(messages.got)
     }
 
     fn is_empty(&self, queue: QueueName, now: Empty) -> bool {
-        self.empty.lock().unwrap_or_else(PoisonError::into_inner).get(&queue).is_some_and(|known| {
+        let known = self.empty.read(|empty| empty.get(&queue).copied());
+        known.is_some_and(|known| {
             known.generation == now.generation && now.asked.saturating_duration_since(known.asked) < MEMORY_MAX
         })
     }

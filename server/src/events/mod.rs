@@ -3,7 +3,7 @@
 //! - [`log_reader`] is for what must see every event once, whatever server dies: the passes of dependencies and groups.
 //! - [`page`] and [`stream`] are for readers who keep their own cursor: they lose nothing if they come back in time.
 //! - [`tail`] keeps the newest events in memory while streams are open, so that many streams cost one reading.
-//! - [`render`] is an event as it is sent, whoever sends it.
+//! - [`render`] is an event as it is sent, whatever sends it.
 //!
 //! # A new sink
 //!

@@ -162,6 +162,11 @@ impl Tail {
         LISTENERS_MAX - self.shared.places.available_permits()
     }
 
+    /// Drops what is in memory. It begins again at the end of the log; who is behind reads the log.
+    pub fn drop_all(&self) {
+        *self.ring() = None;
+    }
+
     async fn run(self) {
         let mut failing = false;
         while !self.shared.stop.is_cancelled() {

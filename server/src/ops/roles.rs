@@ -71,7 +71,7 @@ fn exists(role_id: &str) -> OpError {
 }
 
 async fn check_circle(conn: &mut PgConnection, role: &NewRole) -> Result<Result<(), OpError>, sqlx::Error> {
-    let (_, mut all) = roles::load_all(conn).await?;
+    let mut all = roles::load_all(conn).await?;
     all.retain(|other| other.role_id != role.role_id);
     all.push(RoleScopes { role_id: role.role_id.clone(), scopes: role.scopes.clone() });
     Ok(match Resolver::new(all).find_cycle(&role.role_id) {

@@ -9,6 +9,8 @@ use uuid::Uuid;
 
 use super::OpError;
 use crate::domain::worker::{RECENT_MAX, WORKER_KEPT, WorkerKey};
+use crate::remembered::Facts;
+use crate::store::clock;
 use crate::store::decode::Row;
 use crate::store::queue_views::{self, SeenQueue};
 use crate::store::queues::Queues;
@@ -60,7 +62,7 @@ pub async fn write_down(pool: &PgPool, workers: &Workers) -> Result<usize, sqlx:
 /// Notes who holds claims, for a server that starts: one that was killed has not written down who made the last of them.
 pub async fn note_held(pool: &PgPool) -> Result<usize, sqlx::Error> {
     let mut conn = pool.acquire().await?;
-    let (_, now) = store::get_generation(&mut conn).await?;
+    let now = clock::get_now(&mut conn).await?;
     let held = store::list_held(&mut conn, HELD_MAX).await?;
     let since = |claimed: DateTime<Utc>| (now - claimed).to_std().unwrap_or_default();
     // A worker with several claims stands once in a statement.
@@ -89,20 +91,6 @@ pub async fn note_held(pool: &PgPool) -> Result<usize, sqlx::Error> {
         store::see(&mut conn, part).await?;
     }
     Ok(seen.len())
-}
-
-/// Learns which workers are quarantined, if that has changed; answers whether it has.
-pub async fn learn_quarantines(pool: &PgPool, workers: &Workers) -> Result<bool, sqlx::Error> {
-    let mut conn = pool.acquire().await?;
-    let asked = Instant::now();
-    let (generation, now) = store::get_generation(&mut conn).await?;
-    workers.set_clock(now, asked);
-    if workers.quarantine_generation() == Some(generation) {
-        return Ok(false);
-    }
-    // What is read after the generation is as new as it, or newer; then the next look reads it again.
-    workers.set_quarantines(generation, store::list_quarantined(&mut conn).await?);
-    Ok(true)
 }
 
 /// A worker with its queue and the changes of its quarantine.
@@ -197,6 +185,7 @@ pub async fn declare(
 /// more; the others know within half a second.
 pub async fn quarantine(
     pool: &PgPool,
+    facts: &Facts,
     workers: &Workers,
     queues: &Queues,
     name: &Name,
@@ -207,10 +196,13 @@ pub async fn quarantine(
     let key = name.key(queue);
     let mut conn = pool.acquire().await?;
     let mut transaction = conn.begin().await.map_err(OpError::from)?;
-    let generation = store::quarantine(&mut transaction, &key, change).await?.ok_or_else(|| name.missing())?;
+    if !store::quarantine(&mut transaction, &key, change).await? {
+        return Err(name.missing());
+    }
     let known = read(&mut transaction, name, queue).await?;
     transaction.commit().await.map_err(OpError::from)?;
-    workers.set_quarantine(key, change.until, generation);
+    drop(conn);
+    facts.look().await?;
     tracing::info!(
         queue.id = %name.queue,
         worker.group = name.group,

@@ -14,6 +14,7 @@ pub mod decode;
 pub mod dependencies;
 pub mod dependency_work;
 pub mod events;
+pub mod facts;
 pub mod failure;
 pub mod groups;
 pub mod hot;

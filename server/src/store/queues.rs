@@ -1,15 +1,16 @@
 //! Task queues: the short key of each name. Keys never change, so that each server remembers those it has seen.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, PoisonError, RwLock};
 
 use sqlx::{PgConnection, PgPool};
 use tenure_api::ids::{InvalidId, TaskQueueId};
 
+use crate::memory::{Epoch, Memory};
+
 /// The keys that this server has seen, both ways.
 #[derive(Debug, Default, Clone)]
 pub struct Queues {
-    seen: Arc<RwLock<Seen>>,
+    seen: Memory<Seen>,
 }
 
 #[derive(Debug, Default)]
@@ -19,22 +20,29 @@ struct Seen {
 }
 
 impl Queues {
-    fn remember(&self, key: i32, name: &TaskQueueId) {
-        let mut seen = self.seen.write().unwrap_or_else(PoisonError::into_inner);
-        seen.keys.insert(name.clone(), key);
-        seen.names.insert(key, name.clone());
+    fn remember(&self, since: Epoch, key: i32, name: &TaskQueueId) {
+        self.seen.note(since, |seen| {
+            seen.keys.insert(name.clone(), key);
+            seen.names.insert(key, name.clone());
+        });
+    }
+
+    /// Drops what is remembered.
+    pub fn drop_all(&self) {
+        self.seen.drop_all();
     }
 
     /// The key of a queue that may not exist yet.
     pub async fn find_key(&self, pool: &PgPool, name: &TaskQueueId) -> Result<Option<i32>, sqlx::Error> {
-        if let Some(&key) = self.seen.read().unwrap_or_else(PoisonError::into_inner).keys.get(name) {
+        if let Some(key) = self.seen.read(|seen| seen.keys.get(name).copied()) {
             return Ok(Some(key));
         }
+        let since = self.seen.epoch();
         let key = sqlx::query_scalar!("-- find_queue\nSELECT id FROM task_queues WHERE name = $1", name.as_str())
             .fetch_optional(pool)
             .await?;
         if let Some(key) = key {
-            self.remember(key, name);
+            self.remember(since, key, name);
         }
         Ok(key)
     }
@@ -52,14 +60,15 @@ impl Queues {
 
     /// The name of a key that a row holds.
     pub async fn get_name(&self, pool: &PgPool, key: i32) -> Result<TaskQueueId, sqlx::Error> {
-        if let Some(name) = self.seen.read().unwrap_or_else(PoisonError::into_inner).names.get(&key) {
-            return Ok(name.clone());
+        if let Some(name) = self.seen.read(|seen| seen.names.get(&key).cloned()) {
+            return Ok(name);
         }
+        let since = self.seen.epoch();
         let name = sqlx::query_scalar!("-- get_queue\nSELECT name FROM task_queues WHERE id = $1", key)
             .fetch_one(pool)
             .await?;
         let name: TaskQueueId = name.parse().map_err(|error| sqlx::Error::Decode(Box::new(error)))?;
-        self.remember(key, &name);
+        self.remember(since, key, &name);
         Ok(name)
     }
 }

@@ -33,31 +33,15 @@ pub struct NewRole {
     pub description: String,
 }
 
-/// A number that is another one after each change of any role.
-///
-/// # Errors
-/// If the database refuses.
-pub async fn get_generation(db: impl PgExecutor<'_>) -> Result<i64, sqlx::Error> {
-    sqlx::query_scalar!("SELECT generation FROM role_generation -- get_role_generation").fetch_one(db).await
-}
+/// What roles give, as a fact that servers remember. A trigger raises its generation.
+pub const FACT: &str = "roles";
 
-/// All roles, and their generation.
+/// All roles.
 ///
 /// # Errors
 /// If the database refuses.
-pub async fn load_all(db: impl PgExecutor<'_>) -> Result<(i64, Vec<RoleScopes>), sqlx::Error> {
-    let rows = sqlx::query!(
-        r#"-- load_roles
-        SELECT g.generation, r.role_id AS "role_id?", r.scopes AS "scopes?"
-        FROM role_generation g LEFT JOIN roles r ON true"#
-    )
-    .fetch_all(db)
-    .await?;
-    let generation = rows.first().ok_or(sqlx::Error::RowNotFound)?.generation;
-    let role = |(role_id, scopes): (Option<String>, Option<Vec<String>>)| {
-        Some(RoleScopes { role_id: role_id?, scopes: scopes? })
-    };
-    Ok((generation, rows.into_iter().filter_map(|row| role((row.role_id, row.scopes))).collect()))
+pub async fn load_all(db: impl PgExecutor<'_>) -> Result<Vec<RoleScopes>, sqlx::Error> {
+    sqlx::query_as!(RoleScopes, "-- load_roles\nSELECT role_id, scopes FROM roles").fetch_all(db).await
 }
 
 /// Keeps everybody else from changing roles until the transaction ends.
@@ -65,7 +49,9 @@ pub async fn load_all(db: impl PgExecutor<'_>) -> Result<(i64, Vec<RoleScopes>),
 /// # Errors
 /// If the database refuses.
 pub async fn lock_all(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
-    sqlx::query!("SELECT generation FROM role_generation FOR UPDATE -- lock_roles").fetch_one(conn).await?;
+    sqlx::query!("SELECT generation FROM fact_generations WHERE name = $1 FOR UPDATE -- lock_roles", FACT)
+        .fetch_one(conn)
+        .await?;
     Ok(())
 }
 
@@ -164,6 +150,7 @@ mod tests {
     use super::*;
     use crate::domain::scopes::ANONYMOUS;
     use crate::store::clients::tests::with_clients;
+    use crate::store::facts;
 
     fn role(role_id: &str, scopes: &[&str]) -> NewRole {
         let scopes = scopes.iter().map(|&scope| scope.to_owned()).collect();
@@ -208,17 +195,20 @@ mod tests {
     async fn every_change_of_a_role_is_another_generation() {
         with_clients(|pool| async move {
             assert!(delete(&pool, "anonymous").await.unwrap());
-            let mut last = get_generation(&pool).await.unwrap();
-            assert_eq!(load_all(&pool).await.unwrap(), (last, vec![]));
+            let generation =
+                async || facts::get_generations(&mut pool.acquire().await.unwrap()).await.unwrap().of[FACT];
+            let mut last = generation().await;
+            assert_eq!(load_all(&pool).await.unwrap(), vec![]);
             create(&pool, &role("a", &["x"])).await.unwrap();
             for change in ["UPDATE roles SET scopes = '{y}'", "DELETE FROM roles", "TRUNCATE roles"] {
-                let (now, all) = load_all(&pool).await.unwrap();
-                assert!(now > last, "before {change}");
+                let now = generation().await;
+                assert_ne!(now, last, "before {change}");
+                let all = load_all(&pool).await.unwrap();
                 assert_eq!(all.len(), usize::from(change != "TRUNCATE roles"), "before {change}");
                 last = now;
                 sqlx::raw_sql(change).execute(&pool).await.unwrap();
             }
-            assert!(get_generation(&pool).await.unwrap() > last);
+            assert_ne!(generation().await, last);
         })
         .await;
     }

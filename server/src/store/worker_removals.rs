@@ -3,11 +3,14 @@
 //! A claim that began before its worker was removed may appear later, when its transaction commits. So a removal stays
 //! noted for a while, and is looked at again and again.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
+
+use super::facts;
 
 /// When the pass looks for claims the first time: the removal itself looks at once.
 const LOOK_AFTER: Duration = Duration::from_secs(1);
@@ -29,14 +32,8 @@ pub struct Gone {
     pub worker_id: String,
 }
 
-/// A removal that is noted.
-#[derive(Debug)]
-pub struct Noted {
-    /// Who is gone.
-    pub worker: Gone,
-    /// Since when.
-    pub removed: DateTime<Utc>,
-}
+/// Workers that are gone, as a fact that servers remember.
+pub const FACT: &str = "removals";
 
 /// Notes that a worker is gone: claims that have begun until now are to be ended, and later ones too if it is gone for
 /// good.
@@ -54,20 +51,19 @@ pub async fn note(transaction: &mut PgConnection, worker: &Gone, for_good: bool)
         for_good,
         LOOK_AFTER.as_secs_f64()
     )
-    .execute(transaction)
+    .execute(&mut *transaction)
     .await?;
-    Ok(())
+    facts::raise(transaction, FACT).await
 }
 
-/// All removals that are noted.
-pub async fn list(conn: &mut PgConnection) -> Result<Vec<Noted>, sqlx::Error> {
+/// All removals that are noted: who is gone, and since when.
+pub async fn list(conn: &mut PgConnection) -> Result<HashMap<Gone, DateTime<Utc>>, sqlx::Error> {
     let rows = sqlx::query!("-- list_removals\nSELECT queue, worker_group, worker_id, removed FROM worker_removals")
         .fetch_all(conn)
         .await?;
-    let noted = rows.into_iter().map(|row| {
-        let worker = Gone { queue: row.queue, worker_group: row.worker_group, worker_id: row.worker_id };
-        Noted { worker, removed: row.removed }
-    });
+    let noted = rows
+        .into_iter()
+        .map(|row| (Gone { queue: row.queue, worker_group: row.worker_group, worker_id: row.worker_id }, row.removed));
     Ok(noted.collect())
 }
 
@@ -105,9 +101,14 @@ pub async fn list_claims(
 pub async fn settle(conn: &mut PgConnection, due: DateTime<Utc>) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- forget_removals
-        DELETE FROM worker_removals WHERE next_look <= $1 AND looks >= cardinality($2::int[])",
+        WITH gone AS (
+            DELETE FROM worker_removals WHERE next_look <= $1 AND looks >= cardinality($2::int[]) RETURNING queue
+        )
+        -- Other servers need not hear of it at once.
+        UPDATE fact_generations SET generation = generation + 1 WHERE name = $3 AND EXISTS (SELECT FROM gone)",
         due,
-        &LOOK_AGAIN_AFTER_SECONDS
+        &LOOK_AGAIN_AFTER_SECONDS,
+        FACT
     )
     .execute(&mut *conn)
     .await?;

@@ -7,6 +7,7 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use super::facts;
 use crate::domain::worker::{QUARANTINED_KEPT, QUARANTINES_MAX, RECENT_MAX, Recent, Term, WORKER_KEPT, WorkerKey};
 
 /// The column `due` is raised when that much is gained by it, so that few updates touch an index.
@@ -232,14 +233,12 @@ pub struct Quarantine<'a> {
     pub client_id: &'a str,
 }
 
-/// Changes the quarantine of a worker that is shown; answers the generation that this made, or nothing if there is no
-/// such worker.
-pub async fn quarantine(
-    conn: &mut PgConnection,
-    key: &WorkerKey,
-    change: Quarantine<'_>,
-) -> Result<Option<i64>, sqlx::Error> {
-    let generation = sqlx::query_scalar!(
+/// The quarantines, as a fact that servers remember.
+pub const FACT: &str = "quarantines";
+
+/// Changes the quarantine of a worker that is shown; answers whether there is one.
+pub async fn quarantine(conn: &mut PgConnection, key: &WorkerKey, change: Quarantine<'_>) -> Result<bool, sqlx::Error> {
+    let changed = sqlx::query!(
         "-- quarantine_worker
         WITH moment AS MATERIALIZED (SELECT now FROM moment),
         changed AS (
@@ -255,8 +254,7 @@ pub async fn quarantine(
             INSERT INTO worker_quarantines (queue, worker_group, worker_id, client_id, updated, quarantine_until, info)
             SELECT changed.queue, $2, $3, $6, moment.now, $4, $7 FROM changed, moment
         )
-        UPDATE quarantine_generation SET generation = generation + 1 WHERE EXISTS (SELECT FROM changed)
-        RETURNING generation",
+        SELECT FROM changed",
         key.queue,
         key.group,
         key.id,
@@ -266,8 +264,9 @@ pub async fn quarantine(
         change.info
     )
     .fetch_optional(&mut *conn)
-    .await?;
-    if generation.is_some() {
+    .await?
+    .is_some();
+    if changed {
         sqlx::query!(
             "-- forget_old_quarantines
             DELETE FROM worker_quarantines
@@ -281,10 +280,11 @@ pub async fn quarantine(
             key.id,
             QUARANTINES_MAX as i64
         )
-        .execute(conn)
+        .execute(&mut *conn)
         .await?;
+        facts::raise(conn, FACT).await?;
     }
-    Ok(generation)
+    Ok(changed)
 }
 
 /// A change of a quarantine that was made.
@@ -313,17 +313,6 @@ pub async fn list_quarantines(conn: &mut PgConnection, key: &WorkerKey) -> Resul
     )
     .fetch_all(conn)
     .await
-}
-
-/// The generation of the quarantines, and what time it is.
-pub async fn get_generation(conn: &mut PgConnection) -> Result<(i64, DateTime<Utc>), sqlx::Error> {
-    let row = sqlx::query!(
-        r#"-- quarantine_generation
-        SELECT g.generation, moment.now AS "now!" FROM quarantine_generation g, moment"#
-    )
-    .fetch_one(conn)
-    .await?;
-    Ok((row.generation, row.now))
 }
 
 /// Every quarantine that is on.

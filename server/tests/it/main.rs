@@ -12,6 +12,7 @@ mod invariants;
 mod lists;
 mod messages;
 mod races;
+mod remembered;
 mod removals;
 mod servers;
 mod steady_events;

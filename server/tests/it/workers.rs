@@ -25,7 +25,7 @@ const DAY_SECONDS: f64 = 86_400.0;
 async fn start() -> (TestDatabase, Queue) {
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());
-    pass::learn(&queue.engine).await.unwrap();
+    queue.engine.facts.look().await.unwrap();
     (database, queue)
 }
 
@@ -62,7 +62,8 @@ async fn advance(queue: &Queue, seconds: f64) {
 async fn quarantine(queue: &Queue, id: &str, hours: i64) -> Result<Known, OpError> {
     let until = now(queue).await + TimeDelta::hours(hours);
     let change = Quarantine { until, info: Some("tests"), client_id: "tester" };
-    ops::quarantine(&queue.engine.pool, &queue.engine.workers, &queue.engine.queues, &name(id), change).await
+    let engine = &queue.engine;
+    ops::quarantine(&engine.pool, &engine.facts, &engine.workers, &engine.queues, &name(id), change).await
 }
 
 fn ids(rows: &[WorkerRow]) -> Vec<&str> {
@@ -290,7 +291,7 @@ async fn quarantine_exists(queue: &Queue, id: &str, term: &Term) -> bool {
     let change = Quarantine { until: term.expires, info: None, client_id: "tester" };
     let changed = store::quarantine(&mut transaction, &key(queue, id).await, change).await.unwrap();
     transaction.rollback().await.unwrap();
-    changed.is_some()
+    changed
 }
 
 #[tokio::test]

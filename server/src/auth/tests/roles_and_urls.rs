@@ -3,6 +3,7 @@
 use tenure_api::hawk::bewit::{SignUrl, bewit};
 
 use super::*;
+use crate::store::roles;
 
 fn roles(roles: &[(&str, &[&str])]) -> Arc<Resolver> {
     let role =
@@ -156,8 +157,8 @@ async fn changes_that_this_server_made_are_felt_at_once_and_others_within_a_seco
             delete_on_expiration: false,
         };
         clients::create(&pool, &keys, &client, &permanent().access_token).await.unwrap();
-        let here = Authenticator::new(pool.clone(), keys.clone());
-        let elsewhere = Authenticator::new(pool.clone(), keys);
+        let here = Authenticator::new(pool.clone(), Facts::new(pool.clone()), keys.clone());
+        let elsewhere = Authenticator::new(pool.clone(), Facts::new(pool.clone()), keys);
         let (header, lent) = (sign(&permanent()), sign(&temporary(Some("temp/one"), &["assume:r"])));
         let may_do = async |authenticator: &Authenticator, scope: &str| {
             let mut may_both = vec![];

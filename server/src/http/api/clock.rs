@@ -80,6 +80,6 @@ pub async fn advance_clock(app: App, call: Arc<Call>) -> Result<Response, ApiErr
     let now = clock::advance(&mut conn, seconds).await?;
     drop(conn);
     background::run_all_due(&app.engine).await?;
-    workers::learn_quarantines(&app.engine.pool, &app.engine.workers).await?;
+    app.engine.facts.look().await?;
     ok(&Now { now: now.into() })
 }

@@ -208,7 +208,8 @@ pub async fn quarantine_worker(app: App, call: Arc<Call>) -> Result<Response, Ap
     }
     let client_id = call.principal()?.client_id.as_deref().unwrap_or(NOBODY);
     let change = Quarantine { until: quarantine_until.time(), info, client_id };
-    let known = ops::quarantine(&app.engine.pool, &app.engine.workers, &app.engine.queues, &name, change).await?;
+    let engine = &app.engine;
+    let known = ops::quarantine(&engine.pool, &engine.facts, &engine.workers, &engine.queues, &name, change).await?;
     ok(&WorkerBody::from(known))
 }
 

@@ -38,7 +38,7 @@ async fn run(conn: &mut PgConnection, statement: &str, queue: i32) {
         "list_quarantines" => assert_eq!(store::list_quarantines(conn, &of("w20003")).await.unwrap().len(), 1),
         "quarantine_worker" => {
             let change = Quarantine { until: now, info: None, client_id: "tester" };
-            store::quarantine(conn, &of("w20003"), change).await.unwrap().unwrap();
+            assert!(store::quarantine(conn, &of("w20003"), change).await.unwrap());
         }
         "declare_worker" => store::declare(conn, &of("w20003"), now).await.unwrap(),
         "see_workers" => {

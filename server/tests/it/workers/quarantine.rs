@@ -120,22 +120,21 @@ async fn another_server_knows_of_a_quarantine_when_it_has_looked_and_of_its_end_
     let two = Queue::start(database.options());
     poll(&one, "bad").await;
     quarantine(&one, "bad", 1).await.unwrap();
-    assert_eq!(pass::learn(&two.engine).await.unwrap().done, 1);
-    assert_eq!(pass::learn(&two.engine).await.unwrap().done, 0);
+    assert_ne!(two.engine.facts.look().await.unwrap(), 0);
+    assert_eq!(two.engine.facts.look().await.unwrap(), 0);
     poll(&one, "worse").await;
     one.create_one(QUEUE).await;
     assert!(two.claim_work(QUEUE, "bad", 1, SHORT).await.unwrap().claims.is_empty());
-    // Of what the others changed before its own change, this server learns too.
+    // With its own change a server learns of what the others changed before it.
     assert!(matches!(quarantine(&two, "worse", 1).await, Err(OpError::NotFound(_))), "seen at the other server only");
     pass::write_down(&one.engine).await.unwrap();
     quarantine(&two, "worse", 1).await.unwrap();
-    assert_eq!(pass::learn(&one.engine).await.unwrap().done, 1);
+    assert_eq!(one.engine.facts.look().await.unwrap(), 1);
     let bad = [key(&one, "bad").await, key(&one, "worse").await];
     assert!(bad.iter().all(|worker| one.engine.workers.is_quarantined(worker)));
-    assert_eq!(pass::learn(&two.engine).await.unwrap().done, 1);
     assert!(bad.iter().all(|worker| two.engine.workers.is_quarantined(worker)));
     advance(&one, 3_601.0).await;
-    pass::learn(&two.engine).await.unwrap();
+    two.engine.facts.look().await.unwrap();
     assert!(bad.iter().all(|worker| !two.engine.workers.is_quarantined(worker)));
     two.stop().await;
     finish(database, one).await;
