@@ -1,18 +1,11 @@
 //! Everything that drives Tenure from outside: real server processes, real databases, signed requests over real
-//! connections. The system tests, the random history test and the benchmark program are built from these parts.
+//! connections (`tenure-driver`). The system tests and the random history test are built from these parts.
 //!
-//! Nothing here calls into the server's code: what a test sees is what a client sees.
+//! What a test sees is what a client sees. Only the invariants are the server's own, with its feature `test-util`.
 
-pub mod clock;
-pub mod definition;
-pub mod random;
-pub mod wire;
-
-pub mod http;
+pub use tenure_driver::{clock, definition, http, random, wire};
 
 pub mod db;
 pub mod server;
 
 pub mod history;
-
-pub mod bench;

@@ -41,11 +41,7 @@ pub fn binary() -> PathBuf {
         },
         PathBuf::from,
     );
-    assert!(
-        path.is_file(),
-        "{} does not exist: build it with `cargo build -p tenure-server`, or set TENURE_BIN",
-        path.display()
-    );
+    assert!(path.is_file(), "{} does not exist: build it with `cargo build`, or set TENURE_BIN", path.display());
     path
 }
 

@@ -1,8 +1,8 @@
 //! Create a number of tasks in one group: whether they wait for each other at the group's row.
 
 use super::Mode;
-use crate::bench::BenchError;
-use crate::bench::lane::Lane;
+use crate::BenchError;
+use crate::lane::Lane;
 
 /// Nothing is kept between turns.
 pub(crate) struct Group;

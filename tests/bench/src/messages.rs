@@ -9,8 +9,8 @@ use tenure_api::ids::SlugId;
 
 use super::BenchError;
 use super::lane::refusal;
-use crate::http::Client;
-use crate::wire::Reply;
+use tenure_driver::http::Client;
+use tenure_driver::wire::Reply;
 
 /// The content type of Azure's bodies.
 const XML: &str = "application/xml";

@@ -28,9 +28,9 @@ use std::time::Duration;
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::http::Client;
-use crate::random::Random;
-use crate::wire::WireError;
+use tenure_driver::http::Client;
+use tenure_driver::random::Random;
+use tenure_driver::wire::WireError;
 
 use self::cost::{Cost, Processes};
 use self::database::Probe;

@@ -8,7 +8,7 @@ use tenure_api::credentials::{AccessToken, Credentials};
 use super::BenchError;
 use super::azure::Azure;
 use super::service::Service;
-use crate::http::Account;
+use tenure_driver::http::Account;
 
 /// What modes take from that take many at once, if no other depth is asked for.
 const DEEP: u64 = 100_000;
@@ -151,7 +151,7 @@ impl Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::run::Run;
+    use crate::run::Run;
 
     #[test]
     fn a_mode_has_the_connections_and_the_depth_that_it_needs() {

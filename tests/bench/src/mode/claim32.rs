@@ -1,8 +1,8 @@
 //! Claim as many as one request may, and report each. The tasks were created before; the run ends when they are used up.
 
 use super::Mode;
-use crate::bench::BenchError;
-use crate::bench::lane::Lane;
+use crate::BenchError;
+use crate::lane::Lane;
 
 /// The most that a claimWork may ask for.
 const LIMIT: u8 = 32;

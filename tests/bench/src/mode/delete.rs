@@ -7,9 +7,9 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::Mode;
-use crate::bench::BenchError;
-use crate::bench::lane::Lane;
-use crate::bench::messages::{Message, QueueUrls, delete, get};
+use crate::BenchError;
+use crate::lane::Lane;
+use crate::messages::{Message, QueueUrls, delete, get};
 
 /// The most that a get may ask for.
 const LIMIT: u8 = 32;

@@ -1,8 +1,8 @@
 //! Send createTask again for tasks that exist, as a storm of repeats after a 503 does.
 
 use super::Mode;
-use crate::bench::BenchError;
-use crate::bench::lane::{Creation, Lane};
+use crate::BenchError;
+use crate::lane::{Creation, Lane};
 
 /// How many tasks each lane repeats.
 const TASKS: usize = 50;

@@ -1,9 +1,9 @@
-//! `tenure-bench`: measures a task queue from outside. See [`tenure_tests::bench`].
+//! `tenure-bench`: measures a task queue from outside. See [`tenure_bench`].
 
 use std::process::ExitCode;
 
 use clap::Parser;
-use tenure_tests::bench::{Settings, run};
+use tenure_bench::{Settings, run};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until};
 use super::figures::Figures;
 use super::service::Service;
 use super::{BenchError, Settings};
-use crate::random::Random;
+use tenure_driver::random::Random;
 
 /// What all lanes of a run share. They live on one thread.
 #[derive(Debug)]

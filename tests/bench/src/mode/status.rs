@@ -3,8 +3,8 @@
 use tenure_api::ids::SlugId;
 
 use super::Mode;
-use crate::bench::BenchError;
-use crate::bench::lane::Lane;
+use crate::BenchError;
+use crate::lane::Lane;
 
 /// How many tasks each lane reads from.
 const TASKS: usize = 50;

@@ -14,8 +14,8 @@ use tenure_api::sas::{Grant, Permission, Resource, VERSION};
 
 use super::BenchError;
 use super::messages::QueueUrls;
-use crate::clock::unix_millis;
-use crate::wire::Target;
+use tenure_driver::clock::unix_millis;
+use tenure_driver::wire::Target;
 
 /// How long a message that was got is hidden, in seconds: what Tenure's URLs say unless its operator changes it.
 const VISIBILITY_SECONDS: u32 = 300;

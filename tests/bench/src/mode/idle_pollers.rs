@@ -6,9 +6,9 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 use super::Mode;
-use crate::bench::BenchError;
-use crate::bench::lane::Lane;
-use crate::bench::messages::{QueueUrls, get};
+use crate::BenchError;
+use crate::lane::Lane;
+use crate::messages::{QueueUrls, get};
 
 const PERIOD: Duration = Duration::from_secs(1);
 

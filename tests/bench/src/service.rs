@@ -4,7 +4,7 @@ use tenure_api::credentials::Credentials;
 
 use super::BenchError;
 use super::azure::Azure;
-use crate::http::Account;
+use tenure_driver::http::Account;
 
 /// Where the calls of a run go, and as whom.
 #[derive(Debug)]

@@ -1,8 +1,8 @@
 //! Create, claim one, report completed: the whole life of a task in three requests.
 
 use super::Mode;
-use crate::bench::BenchError;
-use crate::bench::lane::Lane;
+use crate::BenchError;
+use crate::lane::Lane;
 
 /// Nothing is kept between turns. A lane reports what it has claimed, which may be another lane's task; since every
 /// lane creates before it claims, there is always one for each.

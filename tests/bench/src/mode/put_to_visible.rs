@@ -7,9 +7,9 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::Mode;
-use crate::bench::BenchError;
-use crate::bench::lane::Lane;
-use crate::bench::messages::{Message, QueueUrls, delete, get};
+use crate::BenchError;
+use crate::lane::Lane;
+use crate::messages::{Message, QueueUrls, delete, get};
 
 /// What a poller saw, and when.
 type Seen = Result<(Message, Instant), BenchError>;

@@ -6,9 +6,9 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::Mode;
-use crate::bench::BenchError;
-use crate::bench::lane::Lane;
-use crate::bench::messages::{QueueUrls, get};
+use crate::BenchError;
+use crate::lane::Lane;
+use crate::messages::{QueueUrls, get};
 
 /// How long a lane rests that got nothing: the last messages are on their way to others.
 const REST: Duration = Duration::from_millis(1);

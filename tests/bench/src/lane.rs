@@ -13,11 +13,11 @@ use super::BenchError;
 use super::messages::{self, QueueUrls, SignedUrls};
 use super::run::Run;
 use super::service::Service;
-use crate::clock::unix_millis;
-use crate::definition::Definition;
-use crate::http::{Client, QUEUE_API, queue_segment};
-use crate::random::Random;
-use crate::wire::Reply;
+use tenure_driver::clock::unix_millis;
+use tenure_driver::definition::Definition;
+use tenure_driver::http::{Client, QUEUE_API, queue_segment};
+use tenure_driver::random::Random;
+use tenure_driver::wire::Reply;
 
 /// Random digits in every payload; with them a definition is about 1.5 kB.
 const PAYLOAD_DIGITS: usize = 900;

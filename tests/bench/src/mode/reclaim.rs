@@ -1,8 +1,8 @@
 //! Renew a claim, over and over. Each lane holds one task all the time.
 
 use super::Mode;
-use crate::bench::BenchError;
-use crate::bench::lane::{Claim, Lane};
+use crate::BenchError;
+use crate::lane::{Claim, Lane};
 
 /// The column of the only step.
 const RECLAIM: usize = 0;

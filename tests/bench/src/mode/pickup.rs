@@ -7,9 +7,9 @@ use tenure_api::credentials::Credentials;
 use tokio::time::{Instant, sleep};
 
 use super::Mode;
-use crate::bench::BenchError;
-use crate::bench::lane::{Lane, read_claims};
-use crate::http::Client;
+use crate::BenchError;
+use crate::lane::{Lane, read_claims};
+use tenure_driver::http::Client;
 
 const PICKUP: usize = 0;
 const CREATE: usize = 1;

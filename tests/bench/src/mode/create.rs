@@ -1,8 +1,8 @@
 //! Create tasks and leave them pending.
 
 use super::Mode;
-use crate::bench::BenchError;
-use crate::bench::lane::Lane;
+use crate::BenchError;
+use crate::lane::Lane;
 
 /// Nothing is kept between turns.
 pub(crate) struct Create;
