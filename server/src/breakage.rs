@@ -1,5 +1,8 @@
 //! Deliberate breakages, to prove that the checkers of the tests can fail. Compiled only with the feature `test-util`,
 //! and off unless `TENURE_BREAK` names one.
+//!
+//! And a switch for tests of what happens soon: with `TENURE_FALLBACKS=off` nothing makes up for a lost notification, so that
+//! such a test fails when notifications do not work.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,6 +22,8 @@ pub enum Breakage {
     EventDrift,
     /// Now and then a task whose last dependency is satisfied is not scheduled.
     LoseDependent,
+    /// No notification arrives: of claimable runs, of visible messages, of tasks that are waited for.
+    LoseNotifications,
 }
 
 /// Every so many chances the breakage strikes, for the first time soon: on a slow machine there are few chances.
@@ -34,6 +39,7 @@ fn chosen() -> Option<Breakage> {
         Ok("schedule-early") => Some(Breakage::ScheduleEarly),
         Ok("event-drift") => Some(Breakage::EventDrift),
         Ok("lose-dependent") => Some(Breakage::LoseDependent),
+        Ok("lose-notifications") => Some(Breakage::LoseNotifications),
         _ => None,
     })
 }
@@ -42,6 +48,13 @@ fn chosen() -> Option<Breakage> {
 #[must_use]
 pub fn is_on(breakage: Breakage) -> bool {
     chosen() == Some(breakage)
+}
+
+/// Whether what makes up for lost notifications is on.
+#[must_use]
+pub fn fallbacks_are_on() -> bool {
+    static ON: OnceLock<bool> = OnceLock::new();
+    *ON.get_or_init(|| std::env::var("TENURE_FALLBACKS").as_deref() != Ok("off"))
 }
 
 /// Whether this breakage strikes now.

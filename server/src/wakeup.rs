@@ -18,6 +18,24 @@ mod watched;
 pub use effects::Effects;
 pub use watched::{WATCHERS_MAX, Watched, Watcher};
 
+/// Whether what makes up for lost notifications is on, which it is in every release. A test switches it off, to show that
+/// the notifications themselves arrive.
+#[must_use]
+pub fn fallbacks_are_on() -> bool {
+    #[cfg(feature = "test-util")]
+    return crate::breakage::fallbacks_are_on();
+    #[cfg(not(feature = "test-util"))]
+    true
+}
+
+/// Whether notifications are lost on purpose, which they never are in a release.
+fn are_lost() -> bool {
+    #[cfg(feature = "test-util")]
+    return crate::breakage::is_on(crate::breakage::Breakage::LoseNotifications);
+    #[cfg(not(feature = "test-util"))]
+    false
+}
+
 /// The bells of one server.
 #[derive(Clone, Default)]
 pub struct Bells {
@@ -72,6 +90,9 @@ struct Bell {
 
 impl Bell {
     fn ring(&self, queues: impl IntoIterator<Item = i32>) {
+        if are_lost() {
+            return;
+        }
         let mut rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
         let before = rung.len();
         rung.extend(queues);
@@ -141,6 +162,9 @@ impl Bells {
     }
 
     fn raise_generations(&self, queues: impl IntoIterator<Item = i32>) {
+        if are_lost() {
+            return;
+        }
         let known = self.shared.generations.read().unwrap_or_else(PoisonError::into_inner);
         for queue in queues {
             // A queue that nobody asked about has no reader that could be wrong.

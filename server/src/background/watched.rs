@@ -8,7 +8,7 @@ use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 
 use crate::store::tasks;
-use crate::wakeup::Bells;
+use crate::wakeup::{Bells, fallbacks_are_on};
 
 /// The time between two looks while somebody waits.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
@@ -20,10 +20,12 @@ const IDS_MAX: usize = 10_000;
 /// Looks again and again, until it is stopped.
 pub async fn look(pool: PgPool, bells: Bells, stop: CancellationToken) {
     let watched = bells.watched();
+    let mut asked = true;
     loop {
         let ids = watched.ids();
         metrics::gauge!("tenure_waiting_for_tasks").set(watched.watchers() as f64);
-        for part in ids.chunks(IDS_MAX) {
+        let due = asked || fallbacks_are_on();
+        for part in ids.chunks(IDS_MAX).filter(|_| due) {
             match list_resolved(&pool, part).await {
                 Ok(resolved) => watched.ring(resolved),
                 Err(error) => tracing::debug!(error = %error, "tasks that are waited for could not be looked up"),
@@ -33,13 +35,13 @@ pub async fn look(pool: PgPool, bells: Bells, stop: CancellationToken) {
         let pause = async {
             tokio::time::sleep(LOOK_AT_MOST_EVERY).await;
             tokio::select! {
-                () = watched.look() => {}
-                () = tokio::time::sleep(LOOK_EVERY), if !idle => {}
+                () = watched.look() => true,
+                () = tokio::time::sleep(LOOK_EVERY), if !idle => false,
             }
         };
         tokio::select! {
             () = stop.cancelled() => return,
-            () = pause => {}
+            woken = pause => asked = woken,
         }
     }
 }

@@ -22,7 +22,7 @@ use crate::domain::worker::{Recent, Sight, WorkerKey};
 use crate::ops::OpError;
 use crate::store::queues::Queues;
 use crate::store::worker_removals::Gone;
-use crate::wakeup::{Bells, SendAway};
+use crate::wakeup::{Bells, SendAway, fallbacks_are_on};
 use crate::workers::Workers;
 
 /// Requests that may wait in line.
@@ -180,7 +180,7 @@ impl Line {
                         None => break,
                     },
                     () = self.bells.line() => {}
-                    _ = retry.tick() => self.ready.extend(self.lines.keys()),
+                    _ = retry.tick(), if fallbacks_are_on() => self.ready.extend(self.lines.keys()),
                     () = tokio::time::sleep_until(self.patience_ends.into()), if self.is_anybody_there() => {}
                     () = self.stop.cancelled(), if self.is_anybody_there() => {}
                 }

@@ -13,7 +13,7 @@ use crate::memory::Memory;
 use crate::ops::OpError;
 use crate::ops::messages::{GetMessages, GetRequest};
 use crate::store::hot::messages::Got;
-use crate::wakeup::Bells;
+use crate::wakeup::{Bells, fallbacks_are_on};
 
 /// How long a queue is believed to be empty although nobody has rung.
 const MEMORY_MAX: Duration = Duration::from_secs(1);
@@ -68,7 +68,8 @@ impl MessageQueue {
     fn is_empty(&self, queue: QueueName, now: Empty) -> bool {
         let known = self.empty.read(|empty| empty.get(&queue).copied());
         known.is_some_and(|known| {
-            known.generation == now.generation && now.asked.saturating_duration_since(known.asked) < MEMORY_MAX
+            let faded = now.asked.saturating_duration_since(known.asked) >= MEMORY_MAX && fallbacks_are_on();
+            known.generation == now.generation && !faded
         })
     }
 }

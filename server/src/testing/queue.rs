@@ -112,7 +112,7 @@ impl Queue {
     /// If there is none.
     pub async fn claim_one(&self, queue: &str) -> Granted {
         let mut answer =
-            self.claim_work(queue, "worker", 1, Duration::from_secs(2)).await.expect("a claim is answered");
+            self.claim_work(queue, "worker", 1, Duration::from_secs(10)).await.expect("a claim is answered");
         answer.delivery.delivered();
         answer.claims.pop().expect("a run is pending")
     }

@@ -74,7 +74,7 @@ impl Watched {
     /// These tasks were resolved, by a transaction that has committed or is about to.
     pub fn ring(&self, ids: impl IntoIterator<Item = Uuid>) {
         let tasks = self.shared.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-        if tasks.is_empty() {
+        if tasks.is_empty() || super::are_lost() {
             return;
         }
         ids.into_iter().filter_map(|id| tasks.get(&id)).for_each(|notify| notify.notify_waiters());

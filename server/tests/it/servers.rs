@@ -1,7 +1,5 @@
 //! Whole servers in this process, spoken to over HTTP: two of them on one database, callers that hang up.
 
-use std::time::Duration;
-
 use base64::Engine;
 use serde_json::{Value, json};
 use sqlx::ConnectOptions;
@@ -147,23 +145,6 @@ async fn a_claim_whose_worker_hangs_up_is_handed_back_with_its_retries() {
     assert_eq!(status["runs"][1]["reasonCreated"], "retry", "{status}");
     assert_eq!(server.claim("next").await, [(task, 1)]);
     server.stop().await;
-    fleet.database.finish().await;
-}
-
-#[tokio::test]
-async fn a_server_wakes_the_workers_that_wait_at_another_one() {
-    let fleet = Fleet::new().await;
-    let (one, two) = (fleet.serve("20m").await, fleet.serve("20m").await);
-    for _ in 0..3 {
-        let create = async {
-            tokio::time::sleep(Duration::from_millis(30)).await;
-            one.create().await.to_string()
-        };
-        let (claims, task) = tokio::join!(two.claim("waiting"), create);
-        assert_eq!(claims, [(task, 0)]);
-    }
-    one.stop().await;
-    two.stop().await;
     fleet.database.finish().await;
 }
 

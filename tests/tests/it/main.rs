@@ -1,6 +1,6 @@
 //! The system tests, in one program: real servers, real databases, real faults.
 //!
-//! They need the program itself beside them: `cargo build -p tenure-server --features tenure-server/test-util`.
+//! They need the programs themselves beside them: `cargo build`.
 //!
 //! Left out here, because each takes minutes, a machine of its own, or something that is not built yet: power cuts
 //! below the file system, sockets that stay open and say nothing (the limits are 120 and 95 s), ten thousand
@@ -21,6 +21,7 @@ mod event_stream;
 mod events;
 mod faults;
 mod faults_of_the_database;
+mod fleet;
 mod floods;
 mod health;
 mod history;

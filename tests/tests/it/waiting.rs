@@ -7,11 +7,18 @@ use tenure_api::ids::SlugId;
 use tenure_tests::http::{Answer, Client, TENURE_API};
 use tenure_tests::server::Server;
 
+use crate::fleet::{NOTIFIED_WITHIN, without_fallbacks};
 use crate::rig::{PATIENCE, Raw, Rig, call, client_of, credentials_of, definition, eventually, new_task, run_of};
 
 const QUEUE: &str = "wait/ing";
 /// The longest that a test lets a server wait: whatever ends earlier was told of the end.
 const LONG: u64 = 60;
+/// Ten times the time between two looks for what other servers resolved.
+const SEEN_WITHIN: Duration = Duration::from_secs(3);
+/// Ten times what deadlines and ends of claims are late at most.
+const ENDED_WITHIN: Duration = Duration::from_millis(2_500);
+/// What a drain waits for requests; who waits for a task is sent away before.
+const DRAIN: Duration = Duration::from_secs(6);
 
 fn path(task: SlugId, seconds: u64) -> String {
     format!("{TENURE_API}/tasks/{task}/wait?seconds={seconds}")
@@ -33,14 +40,15 @@ async fn complete(rig: &Rig) {
     assert_eq!(call(&mut rig.client(), &credentials_of(&claim), "POST", &path, None).await.status, 200);
 }
 
-async fn metric(rig: &Rig, line: &str) -> bool {
-    rig.send(&Raw::new("GET", "/metrics")).await.text().lines().any(|known| known == line)
+async fn metric(server: &Server, line: &str) -> bool {
+    let metrics = Raw::new("GET", "/metrics").send(server.root_url()).await;
+    metrics.text().lines().any(|known| known == line)
 }
 
 /// Waits until the server knows of so many who wait.
-async fn until_waiting(rig: &Rig, callers: usize) {
+async fn until_waiting(server: &Server, callers: usize) {
     let line = format!("tenure_waiting_for_tasks {callers}");
-    eventually("they wait", async || metric(rig, &line).await.then_some(())).await;
+    eventually("they wait", async || metric(server, &line).await.then_some(())).await;
 }
 
 fn outcome(answer: &Answer) -> (u16, &Value, &Value) {
@@ -49,10 +57,10 @@ fn outcome(answer: &Answer) -> (u16, &Value, &Value) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_waits_is_told_when_the_task_is_resolved() {
-    let rig = Rig::start().await;
+    let rig = Rig::start_with(without_fallbacks).await;
     let task = created(&rig).await;
     let complete = async {
-        until_waiting(&rig, 3).await;
+        until_waiting(&rig.server, 3).await;
         complete(&rig).await;
         Instant::now()
     };
@@ -62,13 +70,13 @@ async fn whoever_waits_is_told_when_the_task_is_resolved() {
         wait(&rig, &rig.server, task, LONG),
         complete
     );
-    assert!(completed.elapsed() < Duration::from_secs(2), "{:?}", completed.elapsed());
+    assert!(completed.elapsed() < NOTIFIED_WITHIN, "{:?}", completed.elapsed());
     for answer in [one, two, three] {
         assert_eq!(outcome(&answer), (200, &json!(true), &json!("completed")));
     }
     let at_once = wait(&rig, &rig.server, task, LONG).await;
     assert_eq!(outcome(&at_once), (200, &json!(true), &json!("completed")), "it was resolved already");
-    until_waiting(&rig, 0).await;
+    until_waiting(&rig.server, 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -77,36 +85,42 @@ async fn a_task_that_another_server_resolves_is_told_here() {
     let second = rig.another("second").await;
     let task = created(&rig).await;
     let complete = async {
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        until_waiting(&second, 1).await;
         complete(&rig).await;
         Instant::now()
     };
     let (answer, completed) = tokio::join!(wait(&rig, &second, task, LONG), complete);
     assert_eq!(outcome(&answer), (200, &json!(true), &json!("completed")));
-    assert!(completed.elapsed() < Duration::from_secs(3), "{:?}", completed.elapsed());
+    assert!(completed.elapsed() < SEEN_WITHIN, "{:?}", completed.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cancels_deadlines_and_lost_claims_end_a_wait_too() {
-    let rig = Rig::start_with(|launch| launch.flag("--claim-timeout", "300ms")).await;
+    let rig = Rig::start_with(|launch| without_fallbacks(launch).flag("--claim-timeout", "300ms")).await;
     let cancelled = created(&rig).await;
     let cancel = async {
-        until_waiting(&rig, 1).await;
+        until_waiting(&rig.server, 1).await;
         assert_eq!(rig.call("POST", &format!("/task/{cancelled}/cancel"), None).await.status, 200);
+        Instant::now()
     };
-    let (answer, ()) = tokio::join!(wait(&rig, &rig.server, cancelled, LONG), cancel);
+    let (answer, asked) = tokio::join!(wait(&rig, &rig.server, cancelled, LONG), cancel);
     assert_eq!(outcome(&answer), (200, &json!(true), &json!("exception")));
+    assert!(asked.elapsed() < NOTIFIED_WITHIN, "{:?}", asked.elapsed());
     let overdue = json!({"taskQueueId": "no/body", "deadline": tenure_tests::clock::wire_date(tenure_tests::clock::unix_millis() + 1_000)});
     let overdue = rig.call("POST", &format!("{TENURE_API}/tasks"), Some(&overdue)).await;
     let overdue: SlugId = overdue.body["tasks"][0]["taskId"].as_str().unwrap().parse().unwrap();
+    let asked = Instant::now();
     let answer = wait(&rig, &rig.server, overdue, LONG).await;
     assert_eq!(answer.body["status"]["runs"][0]["reasonResolved"], "deadline-exceeded", "{}", answer.body);
+    assert!(asked.elapsed() < Duration::from_secs(1) + ENDED_WITHIN, "{:?}", asked.elapsed());
     let lost =
         rig.call("POST", &format!("{TENURE_API}/tasks"), Some(&json!({"taskQueueId": QUEUE, "retries": 0}))).await;
     let lost: SlugId = lost.body["tasks"][0]["taskId"].as_str().unwrap().parse().unwrap();
     assert_eq!(rig.claim(QUEUE, 1).await.len(), 1);
+    let asked = Instant::now();
     let answer = wait(&rig, &rig.server, lost, LONG).await;
     assert_eq!(answer.body["status"]["runs"][0]["reasonResolved"], "claim-expired", "{}", answer.body);
+    assert!(asked.elapsed() < Duration::from_millis(300) + ENDED_WITHIN, "{:?}", asked.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -141,9 +155,9 @@ async fn who_hangs_up_is_forgotten() {
     for client in &mut clients {
         client.start(&rig.root, "GET", &path(task, LONG), None).await.unwrap();
     }
-    until_waiting(&rig, 5).await;
+    until_waiting(&rig.server, 5).await;
     clients.iter_mut().for_each(Client::hang_up);
-    until_waiting(&rig, 0).await;
+    until_waiting(&rig.server, 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -152,12 +166,12 @@ async fn a_server_that_drains_sends_everybody_away() {
     let task = created(&rig).await;
     let mut client = rig.client();
     client.start(&rig.root, "GET", &path(task, LONG), None).await.unwrap();
-    until_waiting(&rig, 1).await;
+    until_waiting(&rig.server, 1).await;
     let started = Instant::now();
     rig.server.terminate().unwrap();
     let reply = tokio::time::timeout(PATIENCE, client.finish()).await.unwrap().unwrap();
     assert_eq!(outcome(&Answer::from(reply)), (200, &json!(false), &json!("pending")));
-    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+    assert!(started.elapsed() < DRAIN, "{:?}", started.elapsed());
     assert!(rig.server.ended().await.success());
 }
 
@@ -171,7 +185,7 @@ async fn hundreds_wait_for_their_own_tasks() {
     let ids: Vec<SlugId> = ids.map(|task| task["taskId"].as_str().unwrap().parse().unwrap()).collect();
     let waits = ids.iter().map(|&id| wait(&rig, &rig.server, id, LONG));
     let cancel = async {
-        until_waiting(&rig, TASKS).await;
+        until_waiting(&rig.server, TASKS).await;
         let group = answer.body["taskGroupId"].as_str().unwrap();
         for verb in ["seal", "cancel"] {
             assert_eq!(rig.call("POST", &format!("/task-group/{group}/{verb}"), None).await.status, 200);

@@ -15,6 +15,7 @@ use tenure_server::testing::{Queue, TestDatabase, eventually};
 
 use crate::support::{Gate, create_on, number, until_somebody_waits};
 
+/// Ten times the longest that a worker in line waits for its next try.
 const LONG: Duration = Duration::from_secs(10);
 
 fn ids(answer: &Answer) -> Vec<TaskId> {
@@ -197,15 +198,13 @@ async fn a_worker_whose_bell_is_cut_gets_its_task_by_the_lines_own_retry() {
     for _ in 0..2 {
         let create = async {
             tokio::time::sleep(Duration::from_millis(50)).await;
-            let task = one.create_one(QUEUE).await;
-            (task, std::time::Instant::now())
+            one.create_one(QUEUE).await
         };
-        let (claimed, (task, created)) = tokio::join!(two.claim_work(QUEUE, "waiting", 1, LONG), create);
-        let took = created.elapsed();
+        // Ten times what is promised; after that the worker is sent away empty.
+        let (claimed, task) = tokio::join!(two.claim_work(QUEUE, "waiting", 1, LONG), create);
         let claimed = claimed.unwrap();
         assert_eq!(ids(&claimed), [task]);
         claimed.delivery.delivered();
-        assert!(took < Duration::from_millis(1500), "{took:?}");
     }
     one.stop().await;
     two.stop().await;

@@ -38,7 +38,7 @@ async fn a_very_large_create_goes_alone_and_holds_up_no_other() {
         .unwrap();
     let small = async {
         until_somebody_waits(database.pool()).await;
-        let small = tokio::time::timeout(Duration::from_secs(1), queue.create_one(QUEUE)).await;
+        let small = tokio::time::timeout(Duration::from_secs(10), queue.create_one(QUEUE)).await;
         assert!(small.is_ok(), "a small create waits behind a large one");
         maker.commit().await.unwrap();
     };

@@ -1,6 +1,7 @@
 //! Messages: how they are got, hidden and deleted, in Azure's words.
 
 use super::*;
+use crate::fleet::{NOTIFIED_WITHIN, another_without_fallbacks, until_they_hear};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_priority_has_a_queue_and_the_highest_comes_first() {
@@ -235,23 +236,21 @@ async fn a_message_that_nobody_gets_done_with_is_told_to_the_operator_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_one_server_makes_another_one_shows_soon_with_a_bell_and_without() {
     let rig = Rig::start().await;
-    let other = rig.another("other").await;
+    let (notified, other) = (another_without_fallbacks(&rig, "notified").await, rig.another("other").await);
     let urls = Urls::ask(&rig).await;
-    let seen_after = async || {
-        assert!(messages(&send(&other, "GET", urls.poll()).await).is_empty());
+    let seen_after = async |server: &Server| {
+        assert!(messages(&send(server, "GET", urls.poll()).await).is_empty());
         create(&rig, "lowest").await;
         let made = Instant::now();
         eventually("the other server shows it", async || {
-            (!messages(&send(&other, "GET", urls.poll()).await).is_empty()).then_some(())
+            (!messages(&send(server, "GET", urls.poll()).await).is_empty()).then_some(())
         })
         .await;
         made.elapsed()
     };
-    // Until the servers have found each other.
-    seen_after().await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    let with_bell = seen_after().await;
-    assert!(with_bell < SEEN_WITHIN, "{with_bell:?}");
+    until_they_hear(&mut rig.database.connect("test").await, 3).await;
+    let with_bell = seen_after(&notified).await;
+    assert!(with_bell < NOTIFIED_WITHIN, "{with_bell:?}");
     let mut admin = rig.database.connect("saboteur").await;
     let silence = tokio::spawn(async move {
         loop {
@@ -261,7 +260,7 @@ async fn what_one_server_makes_another_one_shows_soon_with_a_bell_and_without() 
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     });
-    let without = seen_after().await;
+    let without = seen_after(&other).await;
     silence.abort();
     assert!(without < SEEN_WITHOUT_BELL_WITHIN, "{without:?}");
 }

@@ -14,14 +14,26 @@ async fn a_worker_that_waits_at_another_server_gets_nothing_a_second_after_its_q
     let rig = rig().await;
     let other = another(&rig, "other").await;
     work(&rig, QUEUE, "bad").await;
-    let (mut there, root) = (client_of(&other), rig.root.clone());
-    let waiting = tokio::spawn(async move { claim_at(&mut there, &root, QUEUE, "bad", 1).await });
-    // It stands in line there.
+    let wait = || {
+        let (mut there, root) = (client_of(&other), rig.root.clone());
+        tokio::spawn(async move { claim_at(&mut there, &root, QUEUE, "bad", 1).await })
+    };
+    let mut waiting = wait();
+    // It waits there.
     tokio::time::sleep(Duration::from_millis(300)).await;
     quarantine(&rig, "bad", &minutes_from_now(60)).await;
-    tokio::time::sleep(ELSEWHERE).await;
-    let task = create(&rig, QUEUE).await;
-    assert!(waiting.await.unwrap().is_empty());
+    let quarantined = Instant::now();
+    // On a busy machine the other server may be late: then its worker gets a task, and waits again.
+    let task = loop {
+        tokio::time::sleep(ELSEWHERE).await;
+        let task = create(&rig, QUEUE).await;
+        let claims = waiting.await.unwrap();
+        let Some(claim) = claims.first() else { break task };
+        assert!(quarantined.elapsed() < 10 * ELSEWHERE, "it still gets work");
+        let path = format!("{}/completed", run_of(claim));
+        assert_eq!(call(&mut rig.client(), &credentials_of(claim), "POST", &path, None).await.status, 200);
+        waiting = wait();
+    };
     assert_eq!(rig.status(task.parse().unwrap()).await["state"], "pending");
     // The other server's claimTask knows too.
     let body = json!({"workerGroup": "rack", "workerId": "bad"});

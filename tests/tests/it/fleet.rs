@@ -1,0 +1,66 @@
+//! Several servers on one database that notify each other.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use sqlx::{PgConnection, Row as _};
+use tenure_tests::http::QUEUE_API;
+use tenure_tests::server::{Launch, Server};
+
+use crate::rig::{PATIENCE, Rig, claim_path, client_of, definition, eventually, new_task, worker};
+
+/// Ten times the tenth of a second that a notification may take; it takes a few milliseconds on an idle machine. Tests of
+/// notifications switch the fallbacks off, which would be nearly as soon.
+pub const NOTIFIED_WITHIN: Duration = Duration::from_secs(1);
+
+/// Nothing makes up for lost notifications at this server.
+pub fn without_fallbacks(launch: Launch) -> Launch {
+    launch.env("TENURE_FALLBACKS", "off")
+}
+
+/// Another server on the same database, where nothing makes up for lost notifications.
+pub async fn another_without_fallbacks(rig: &Rig, name: &str) -> Server {
+    let launch = Launch::on_database(rig.database.url(), &rig.secret_key);
+    without_fallbacks(launch).start(rig.folder.path(), name).await
+}
+
+/// The processes of the database by which servers listen.
+pub async fn listeners(database: &mut PgConnection) -> Vec<i32> {
+    let rows = sqlx::query(
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'tenure-listener'
+         AND query LIKE 'LISTEN%'",
+    );
+    rows.fetch_all(database).await.unwrap().iter().map(|row| row.get(0)).collect()
+}
+
+/// Waits until so many servers listen; their processes of the database.
+pub async fn until_they_listen(database: &mut PgConnection, servers: usize) -> Vec<i32> {
+    eventually("all servers listen", async || {
+        Some(listeners(database).await).filter(|listeners| listeners.len() == servers)
+    })
+    .await
+}
+
+/// Waits until so many servers listen and notify each other.
+pub async fn until_they_hear(database: &mut PgConnection, servers: usize) {
+    until_they_listen(database, servers).await;
+    // A server looks once a second whether there are others to notify.
+    tokio::time::sleep(Duration::from_millis(1_200)).await;
+}
+
+/// How long it takes until a worker that waits at another server gets the task that the rig's server is given.
+pub async fn wake(rig: &Rig, other: &Server, queue: &str) -> Duration {
+    let mut waiting = client_of(other);
+    let path = format!("{QUEUE_API}{}", claim_path(queue));
+    waiting.start(&rig.root, "POST", &path, Some(worker(1).to_string().as_bytes())).await.unwrap();
+    // It waits when its first attempt has been made; nothing shows that but time.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let task = new_task();
+    assert_eq!(rig.create(task, &definition(queue)).await.status, 200);
+    let created = Instant::now();
+    let reply = tokio::time::timeout(PATIENCE, waiting.finish()).await.unwrap().unwrap();
+    let took = created.elapsed();
+    let body: Value = serde_json::from_slice(&reply.body).unwrap();
+    assert_eq!(body["tasks"][0]["status"]["taskId"], json!(task), "{body}");
+    took
+}
