@@ -11,14 +11,13 @@ use http::header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
 use tenure_api::errors::ErrorCode;
 
 use super::budget::{Budget, Reservation, Share};
+use super::endpoint::Endpoint;
 use super::error::ApiError;
 
 /// The largest body.
 pub const BODY_MAX: usize = 10 << 20;
 /// The largest body of a caller without credentials, where no operation needs more.
 pub const ANONYMOUS_BODY_MAX: usize = 64 << 10;
-/// Operations that read long lists of ids, which may also come from callers without credentials.
-const LONG_LISTS: [&str; 3] = ["statuses", "taskQueueCountsBatch", "tasks"];
 /// So much of each body is not counted: what workers send is smaller, and is never refused for what others send.
 const UNCOUNTED: usize = 4 << 10;
 /// A body must arrive within this time: the largest one at 0.7 Mbit/s.
@@ -39,9 +38,9 @@ pub struct Held {
 
 /// The largest body that this operation takes from such a caller.
 #[must_use]
-pub fn limit(operation: &str, share: Share) -> usize {
+pub fn limit(endpoint: &Endpoint, share: Share) -> usize {
     match share {
-        Share::Anonymous if !LONG_LISTS.contains(&operation) => ANONYMOUS_BODY_MAX,
+        Share::Anonymous if !endpoint.takes_long_lists => ANONYMOUS_BODY_MAX,
         Share::Anonymous | Share::Known => BODY_MAX,
     }
 }

@@ -11,6 +11,7 @@ use http::{HeaderMap, HeaderValue};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::str::FromStr;
+use std::sync::Arc;
 use tenure_api::errors::ErrorCode;
 use tenure_api::hawk::bewit::split_url;
 use tenure_api::ids::{
@@ -21,7 +22,9 @@ use super::app::App;
 use super::body;
 use super::budget::{Reservation, Share};
 use super::connection::Connection;
+use super::endpoint::{Access, Endpoint};
 use super::error::{ApiError, REPEATED_BODY_MAX};
+use super::scopes::{Template, Values};
 use crate::auth::{Now, Principal, RequestParts, SignedPayload};
 use crate::domain::json;
 use crate::domain::scopes::Expression;
@@ -32,8 +35,8 @@ const NO_TIME: Now = Now { real_ms: 0, server_ms: 0 };
 
 /// A request.
 pub struct Call {
-    /// What the API calls the operation.
-    pub name: &'static str,
+    /// What is called.
+    pub endpoint: Arc<Endpoint>,
     /// The parameters of the path, decoded once.
     pub params: Vec<(String, String)>,
     /// The body.
@@ -50,32 +53,17 @@ pub struct Call {
 /// What can be refused before the body is read, because it needs no more than the path.
 pub type Check = fn(&Call) -> Result<(), ApiError>;
 
-/// Whether anybody asks who sends a request before its handler does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sender {
-    /// Yes.
-    Authenticated,
-    /// No: the handler needs no scopes, or asks by itself. Such a request needs no database.
-    Anybody,
-}
-
 impl Call {
     /// Reads a request and finds out who sent it. Who may not send it is refused before its body is read. The error is
     /// the answer.
-    pub async fn read(
-        app: &App,
-        name: &'static str,
-        sender: Sender,
-        first: Option<Check>,
-        mut request: Request,
-    ) -> Result<Self, Response> {
+    pub async fn read(app: &App, endpoint: Arc<Endpoint>, mut request: Request) -> Result<Self, Response> {
         let params = match request.extract_parts::<RawPathParams>().await {
             Ok(params) => Ok(params.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()),
             Err(error) => Err(error.to_string()),
         };
         let (parts, body) = request.into_parts();
         let mut call = Self {
-            name,
+            endpoint,
             params: Vec::new(),
             body: Bytes::new(),
             connection: parts.extensions.get::<Connection>().cloned(),
@@ -87,7 +75,7 @@ impl Call {
         let admitted = match params {
             Ok(params) => {
                 call.params = params;
-                call.admit(app, sender, first).await
+                call.admit(app).await
             }
             Err(error) => Err(ApiError::arguments(format!("the path cannot be read: {error}"))),
         };
@@ -102,20 +90,20 @@ impl Call {
     }
 
     /// Whatever can be found out without the body.
-    async fn admit(&mut self, app: &App, sender: Sender, first: Option<Check>) -> Result<(), ApiError> {
-        if sender == Sender::Authenticated {
+    async fn admit(&mut self, app: &App) -> Result<(), ApiError> {
+        if self.endpoint.is_authenticated() {
             let request = self.request_without_body();
             let now = if request.is_signed() { app.now().await? } else { NO_TIME };
             self.principal = Some(app.authenticator.authenticate(&request, now).await?);
             self.arrived = now;
         }
-        first.map_or(Ok(()), |check| check(self))
+        self.endpoint.early_check.map_or(Ok(()), |check| check(self))
     }
 
     /// Reads the body, and compares it with what was signed.
     async fn read_body(&mut self, app: &App, body: Body) -> Result<(), ApiError> {
         let share = self.share();
-        let held = body::read(&app.bodies, share, body::limit(self.name, share), &self.head.headers, body).await?;
+        let held = body::read(&app.bodies, share, body::limit(&self.endpoint, share), &self.head.headers, body).await?;
         (self.body, self.held) = (held.bytes, held.reservation);
         if self.principal.is_none() {
             return Ok(());
@@ -146,9 +134,10 @@ impl Call {
     }
 
     /// Lets the caller through if they still may, for a request that has waited: its client may be gone by now.
-    pub async fn authorize_again(&self, app: &App, required: &Expression) -> Result<(), ApiError> {
+    pub async fn authorize_again(&self, app: &App, values: &Values<'_>) -> Result<(), ApiError> {
+        let required = self.required(&self.scopes()?, values)?;
         let principal = app.authenticator.authenticate(&self.request_without_body(), self.arrived).await?;
-        Ok(principal.authorize(required)?)
+        Ok(principal.authorize(&required)?)
     }
 
     /// When the caller's credentials end, in milliseconds since 1970.
@@ -200,19 +189,49 @@ impl Call {
         self.principal.as_ref().ok_or_else(|| ApiError::internal("a request was not authenticated"))
     }
 
-    /// Lets the caller through if their scopes satisfy the expression.
-    pub fn authorize(&self, required: &Expression) -> Result<(), ApiError> {
-        Ok(self.principal()?.authorize(required)?)
+    /// Lets a caller through who has the scopes of the endpoint, with these values in the places of the placeholders
+    /// that the path has no parameters for.
+    pub fn authorize(&self, values: &Values<'_>) -> Result<(), ApiError> {
+        self.authorize_with(&self.scopes()?, values)
+    }
+
+    /// The same where the path has them all.
+    pub fn authorize_by_path(&self) -> Result<(), ApiError> {
+        self.authorize(&Values::of_path())
+    }
+
+    /// Lets a caller through who has the scopes of another endpoint, for a path that may be either's.
+    pub fn authorize_with(&self, scopes: &Template, values: &Values<'_>) -> Result<(), ApiError> {
+        Ok(self.principal()?.authorize(&self.required(scopes, values)?)?)
+    }
+
+    /// The scopes of the endpoint.
+    fn scopes(&self) -> Result<Template, ApiError> {
+        match self.endpoint.access {
+            Access::Scopes(scopes) => Ok(scopes),
+            Access::Open | Access::SignedUrl | Access::ArtifactUrl | Access::PlainArtifactUrl => {
+                Err(ApiError::internal("an endpoint without scopes authorizes its callers"))
+            }
+        }
+    }
+
+    fn required(&self, scopes: &Template, values: &Values<'_>) -> Result<Expression, ApiError> {
+        let mut path = Values::of_path();
+        for (name, value) in &self.params {
+            path = path.text(name, value);
+        }
+        // The id of a queue, which is also that of a worker pool, may stand there in two segments.
+        let has = |half| self.params.iter().any(|(name, _)| name == half);
+        if has("provisionerId") && has("workerType") {
+            let queue = self.task_queue_text();
+            path = path.text("workerPoolId", queue.clone()).text("taskQueueId", queue);
+        }
+        Ok(scopes.fill(values, &path)?)
     }
 
     /// A parameter of the path as it is.
     pub fn text_param(&self, name: &str) -> &str {
         self.params.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value.as_str())
-    }
-
-    /// The run that the path names as scopes name it, whether a run can be called so or not.
-    pub fn run_text(&self) -> String {
-        format!("{}/{}", self.text_param("taskId"), self.text_param("runId"))
     }
 
     /// The values of a header.

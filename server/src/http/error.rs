@@ -11,6 +11,7 @@ use tenure_api::errors::ErrorCode;
 use utoipa::ToSchema;
 
 use super::call::Call;
+use super::scopes::Unfilled;
 use crate::auth::{AuthError, AuthFailure, InsufficientScopes};
 use crate::clock;
 use crate::domain::create::Unacceptable;
@@ -23,9 +24,6 @@ use crate::store::failure::classify;
 const RETRY_SECONDS: &str = "1";
 /// How much of a refused body an error repeats, in bytes.
 pub const REPEATED_BODY_MAX: usize = 16 << 10;
-
-/// Operations whose bodies have secrets.
-const WITH_SECRETS: [&str; 4] = ["createWorker", "updateWorker", "registerWorker", "reregisterWorker"];
 
 /// What is wrong with a request.
 #[derive(Debug)]
@@ -88,11 +86,11 @@ impl ApiError {
         let params: serde_json::Map<String, serde_json::Value> =
             call.params.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect();
         // Errors end up in logs, where secrets must not.
-        let secretive = WITH_SECRETS.contains(&call.name);
+        let secretive = call.endpoint.has_secret_body;
         // What we cannot read, such as half a surrogate pair or a key twice, the caller may not be able to read either.
         let repeated = !secretive && call.body.len() <= REPEATED_BODY_MAX && json::check(&call.body).is_ok();
         let payload = if repeated { serde_json::from_slice(&call.body).ok() } else { None };
-        self.answer(call.name, params, payload)
+        self.answer(call.endpoint.name, params, payload)
     }
 
     fn answer(
@@ -222,6 +220,12 @@ impl From<ClientError> for ApiError {
 impl From<InsufficientScopes> for ApiError {
     fn from(error: InsufficientScopes) -> Self {
         Self::new(ErrorCode::InsufficientScopes, error.to_string())
+    }
+}
+
+impl From<Unfilled> for ApiError {
+    fn from(Unfilled(name): Unfilled) -> Self {
+        Self::internal(&format!("the scopes of an endpoint need a value that its handler does not give: {name}"))
     }
 }
 

@@ -11,6 +11,7 @@ pub mod compression;
 pub mod connection;
 pub mod delivery;
 pub mod docs;
+pub mod endpoint;
 pub mod error;
 pub mod files;
 mod headers;
@@ -18,19 +19,40 @@ pub mod heavy;
 pub mod page;
 pub mod poll;
 pub mod routes;
+pub mod scopes;
 mod stream;
 
 use axum::Router;
-use axum::routing::MethodFilter;
 
+use api::artifacts::{artifact, artifact_info, create_artifact, finish_artifact, get_artifact, list_artifacts};
+use api::clients::{
+    client, create_client, delete_client, list_clients, reset_access_token, switch_client, update_client,
+};
+use api::clock::{advance_clock, get_clock};
+use api::counts::{pending_tasks, task_queue_counts, task_queue_counts_batch};
+use api::events::{list_events, stream_events};
+use api::objects::{create_upload, download, finish_upload, object, start_download};
+use api::purge_cache::{all_purge_requests, purge_requests, request_purge};
+use api::queue_lists::{list_claimed_tasks, list_pending_tasks};
+use api::queue_views::{
+    get_provisioner, get_task_queue, get_worker_type, list_provisioners, list_task_queues, list_worker_types,
+};
+use api::roles::{create_role, delete_role, list_role_ids, list_roles, list_roles2, role, update_role};
+use api::scopes::{authenticate_hawk, current_scopes, expand_scopes, test_authenticate};
+use api::task_batches::{statuses, tasks};
+use api::task_group::{cancel_task_group, get_task_group, list_task_group, seal_task_group};
+use api::worker_manager::{
+    create_worker, register_worker, remove_worker, reregister_worker, should_worker_terminate, update_worker, worker,
+    worker_removed,
+};
+use api::workers::{declare_worker, get_worker, list_workers, quarantine_worker};
 use api::{
-    artifact_lists, artifacts, change_priority, change_task, claim_task, claim_work, clients, clock, counts,
-    create_artifact, create_task, definition, documentation, event_stream, events, health, objects, poll_task_urls,
-    purge_cache, queue_lists, queue_views, reclaim, references, report, roles, scopes, status, submit, task_batches,
-    task_group, task_lists, task_queues, wait, worker_manager, workers,
+    change_task, change_task_group_priority, change_task_priority, claim_task, claim_work, create_task, create_tasks,
+    documentation, health, list_dependent_tasks, list_queues, poll_task_urls, reclaim_task, references, report, status,
+    task, wait_for_task,
 };
 use app::App;
-use routes::{Methods, Routes, delete, get, on, open, post, put, signed};
+use routes::Routes;
 
 /// What serves requests: the API, and the operator's page.
 pub fn router(app: App) -> Router {
@@ -42,23 +64,23 @@ pub fn router(app: App) -> Router {
         .with_state(app)
 }
 
-/// Every route. Each operation is described in [`docs`]; a test holds the two against each other.
+/// Every route. An endpoint that is found at several paths stands here several times.
 fn routes() -> Routes {
     Routes::new()
-        .route("/__heartbeat__", get(open("heartbeat", health::heartbeat)))
-        .route("/__lbheartbeat__", get(open("lbheartbeat", health::lbheartbeat)))
-        .route("/__version__", get(open("version", health::version)))
-        .route("/ping", get(open("ping", health::ping)))
-        .route("/metrics", get(open("metrics", health::metrics)))
-        .route("/robots.txt", get(open("robots", health::robots)))
-        .route("/openapi.json", get(open("openapi", documentation::openapi)))
-        .route("/docs", get(open("docs", documentation::docs)))
-        .route("/docs/", get(open("docsFile", documentation::docs_file)))
-        .route("/docs/{file}", get(open("docsFile", documentation::docs_file)))
-        .route("/references/manifest.json", get(open("manifest", references::manifest)))
-        .route("/references/{service}/v1/{reference}", get(open("reference", references::reference)))
-        .route("/schemas/common/{common}", get(open("commonSchema", references::common_schema)))
-        .route("/schemas/{service}/v1/{schema}", get(open("schema", references::schema)))
+        .route("/__heartbeat__", [health::heartbeat()])
+        .route("/__lbheartbeat__", [health::lbheartbeat()])
+        .route("/__version__", [health::version()])
+        .route("/ping", [health::ping()])
+        .route("/metrics", [health::metrics()])
+        .route("/robots.txt", [health::robots()])
+        .route("/openapi.json", [documentation::openapi()])
+        .route("/docs", [documentation::docs()])
+        .route("/docs/", [documentation::docs_file()])
+        .route("/docs/{file}", [documentation::docs_file()])
+        .route("/references/manifest.json", [references::manifest()])
+        .route("/references/{service}/v1/{reference}", [references::reference()])
+        .route("/schemas/common/{common}", [references::common_schema()])
+        .route("/schemas/{service}/v1/{schema}", [references::schema()])
         .nest("/api/queue/v1", queue_api())
         // Clients from before there were root URLs are given a base URL that ends like this.
         .nest("/v1", queue_api())
@@ -73,139 +95,100 @@ fn routes() -> Routes {
 
 /// The Taskcluster Queue API. A queue's id may come as one escaped segment or as two.
 fn queue_api() -> Routes {
-    let claim_work = || post(on("claimWork", claim_work::claim_work));
-    let pending = || get(on("pendingTasks", counts::pending_tasks));
-    let pending_list =
-        || get(on("listPendingTasks", queue_views::unless_queue("pending", queue_lists::list_pending_tasks)).large());
-    let claimed_list =
-        || get(on("listClaimedTasks", queue_views::unless_queue("claimed", queue_lists::list_claimed_tasks)).large());
-    let counts = || get(on("taskQueueCounts", queue_views::unless_queue("counts", counts::task_queue_counts)));
     Routes::new()
         .merge(health_routes())
-        .route("/task/{taskId}", task())
-        .route("/task/{taskId}/status", get(on("status", status::status)))
-        .route("/task/{taskId}/dependents", get(on("listDependentTasks", task_lists::list_dependent_tasks).large()))
-        .route("/task/{taskId}/schedule", post(on("scheduleTask", change_task::schedule_task)))
-        .route("/task/{taskId}/rerun", post(on("rerunTask", change_task::rerun_task)))
-        .route("/task/{taskId}/cancel", post(on("cancelTask", change_task::cancel_task)))
-        .route("/task/{taskId}/priority", post(on("changeTaskPriority", change_priority::change_task_priority)))
-        .route("/task-group/{taskGroupId}", get(on("getTaskGroup", task_group::get_task_group)))
-        .route("/task-group/{taskGroupId}/list", get(on("listTaskGroup", task_lists::list_task_group).large()))
-        .route("/task-group/{taskGroupId}/seal", post(on("sealTaskGroup", task_group::seal_task_group)))
-        .route("/task-group/{taskGroupId}/cancel", post(on("cancelTaskGroup", task_group::cancel_task_group)))
-        .route(
-            "/task-group/{taskGroupId}/priority",
-            post(on("changeTaskGroupPriority", change_priority::change_task_group_priority)),
-        )
-        .route("/claim-work/{taskQueueId}", claim_work())
-        .route("/claim-work/{provisionerId}/{workerType}", claim_work())
-        .route("/task/{taskId}/runs/{runId}/claim", post(on("claimTask", claim_task::claim_task)))
-        .route(
-            "/task/{taskId}/runs/{runId}/reclaim",
-            post(on("reclaimTask", reclaim::reclaim_task).first(reclaim::authorize)),
-        )
-        .route(
-            "/task/{taskId}/runs/{runId}/completed",
-            post(on("reportCompleted", report::completed).first(report::authorize)),
-        )
-        .route("/task/{taskId}/runs/{runId}/failed", post(on("reportFailed", report::failed).first(report::authorize)))
-        .route(
-            "/task/{taskId}/runs/{runId}/exception",
-            post(on("reportException", report::exception).first(report::authorize)),
-        )
-        .route("/poll-task-url/{provisionerId}/{workerType}", get(on("pollTaskUrls", poll_task_urls::poll_task_urls)))
-        .route("/pending/{taskQueueId}", pending())
-        .route("/pending/{provisionerId}/{workerType}", pending())
-        .route("/task-queues/counts", post(on("taskQueueCountsBatch", counts::task_queue_counts_batch)))
-        .route("/task-queues/{taskQueueId}/counts", counts())
-        .route("/task-queues/{provisionerId}/{workerType}/counts", counts())
-        .route("/tasks", post(on("tasks", task_batches::tasks).large()))
-        .route("/tasks/status", post(on("statuses", task_batches::statuses)))
-        .route("/task-queues/{taskQueueId}/pending", pending_list())
-        .route("/task-queues/{provisionerId}/{workerType}/pending", pending_list())
-        .route("/task-queues/{taskQueueId}/claimed", claimed_list())
-        .route("/task-queues/{provisionerId}/{workerType}/claimed", claimed_list())
+        .route("/task/{taskId}", [task::endpoint(), create_task::endpoint()])
+        .route("/task/{taskId}/status", [status::endpoint()])
+        .route("/task/{taskId}/dependents", [list_dependent_tasks::endpoint()])
+        .route("/task/{taskId}/schedule", [change_task::schedule_task()])
+        .route("/task/{taskId}/rerun", [change_task::rerun_task()])
+        .route("/task/{taskId}/cancel", [change_task::cancel_task()])
+        .route("/task/{taskId}/priority", [change_task_priority::endpoint()])
+        .route("/task-group/{taskGroupId}", [get_task_group::endpoint()])
+        .route("/task-group/{taskGroupId}/list", [list_task_group::endpoint()])
+        .route("/task-group/{taskGroupId}/seal", [seal_task_group::endpoint()])
+        .route("/task-group/{taskGroupId}/cancel", [cancel_task_group::endpoint()])
+        .route("/task-group/{taskGroupId}/priority", [change_task_group_priority::endpoint()])
+        .route("/claim-work/{taskQueueId}", [claim_work::endpoint()])
+        .route("/claim-work/{provisionerId}/{workerType}", [claim_work::endpoint()])
+        .route("/task/{taskId}/runs/{runId}/claim", [claim_task::endpoint()])
+        .route("/task/{taskId}/runs/{runId}/reclaim", [reclaim_task::endpoint()])
+        .route("/task/{taskId}/runs/{runId}/completed", [report::report_completed()])
+        .route("/task/{taskId}/runs/{runId}/failed", [report::report_failed()])
+        .route("/task/{taskId}/runs/{runId}/exception", [report::report_exception()])
+        .route("/poll-task-url/{provisionerId}/{workerType}", [poll_task_urls::endpoint()])
+        .route("/pending/{taskQueueId}", [pending_tasks::endpoint()])
+        .route("/pending/{provisionerId}/{workerType}", [pending_tasks::endpoint()])
+        .route("/task-queues/counts", [task_queue_counts_batch::endpoint()])
+        .route("/task-queues/{taskQueueId}/counts", [task_queue_counts::endpoint()])
+        .route("/task-queues/{provisionerId}/{workerType}/counts", [task_queue_counts::endpoint()])
+        .route("/tasks", [tasks::endpoint()])
+        .route("/tasks/status", [statuses::endpoint()])
+        .route("/task-queues/{taskQueueId}/pending", [list_pending_tasks::endpoint()])
+        .route("/task-queues/{provisionerId}/{workerType}/pending", [list_pending_tasks::endpoint()])
+        .route("/task-queues/{taskQueueId}/claimed", [list_claimed_tasks::endpoint()])
+        .route("/task-queues/{provisionerId}/{workerType}/claimed", [list_claimed_tasks::endpoint()])
         .merge(views())
         .merge(artifact_routes())
 }
 
 /// What is known of queues, provisioners and workers. `/task-queues/acme/linux` is a queue in two segments; where the second
-/// is the last word of another path, that path's handler decides ([`queue_views::unless_queue`]).
+/// is the last word of another path, that path's handler decides ([`get_task_queue::unless_queue`]).
 fn views() -> Routes {
-    let task_queue = || get(on("getTaskQueue", queue_views::get_task_queue));
-    let worker =
-        get(on("getWorker", workers::get_worker))
-            .merge(put(on("quarantineWorker", workers::quarantine_worker).first(workers::may_quarantine)));
     Routes::new()
-        .route("/task-queues", get(on("listTaskQueues", queue_views::list_task_queues)))
-        .route("/task-queues/{taskQueueId}", task_queue())
-        .route("/task-queues/{provisionerId}/{workerType}", task_queue())
-        .route("/provisioners", get(on("listProvisioners", queue_views::list_provisioners)))
-        .route("/provisioners/{provisionerId}", get(on("getProvisioner", queue_views::get_provisioner)))
-        .route("/provisioners/{provisionerId}/worker-types", get(on("listWorkerTypes", queue_views::list_worker_types)))
+        .route("/task-queues", [list_task_queues::endpoint()])
+        .route("/task-queues/{taskQueueId}", [get_task_queue::endpoint()])
+        .route("/task-queues/{provisionerId}/{workerType}", [get_task_queue::endpoint()])
+        .route("/provisioners", [list_provisioners::endpoint()])
+        .route("/provisioners/{provisionerId}", [get_provisioner::endpoint()])
+        .route("/provisioners/{provisionerId}/worker-types", [list_worker_types::endpoint()])
+        .route("/provisioners/{provisionerId}/worker-types/{workerType}", [get_worker_type::endpoint()])
+        .route("/provisioners/{provisionerId}/worker-types/{workerType}/workers", [list_workers::endpoint()])
         .route(
-            "/provisioners/{provisionerId}/worker-types/{workerType}",
-            get(on("getWorkerType", queue_views::get_worker_type)),
+            "/provisioners/{provisionerId}/worker-types/{workerType}/workers/{workerGroup}/{workerId}",
+            [get_worker::endpoint(), quarantine_worker::endpoint()],
         )
-        .route(
-            "/provisioners/{provisionerId}/worker-types/{workerType}/workers",
-            get(on("listWorkers", workers::list_workers)),
-        )
-        .route("/provisioners/{provisionerId}/worker-types/{workerType}/workers/{workerGroup}/{workerId}", worker)
         // One segment less than the line above, so that a worker group called `workers` is no riddle.
         .route(
             "/provisioners/{provisionerId}/worker-types/{workerType}/{workerGroup}/{workerId}",
-            put(on("declareWorker", workers::declare_worker).first(workers::may_declare)),
+            [declare_worker::endpoint()],
         )
 }
 
 /// Artifacts. A name may have any number of slashes in it, escaped or not.
 fn artifact_routes() -> Routes {
-    let run_artifact = get(on("getArtifact", artifacts::get_artifact))
-        .merge(post(on("createArtifact", create_artifact::create_artifact).first(create_artifact::authorize)))
-        .merge(put(on("finishArtifact", create_artifact::finish_artifact).first(create_artifact::authorize)));
     Routes::new()
-        .route("/task/{taskId}/runs/{runId}/artifacts", get(on("listArtifacts", artifact_lists::list_artifacts)))
-        .route("/task/{taskId}/runs/{runId}/artifacts/{*name}", run_artifact)
+        .route("/task/{taskId}/runs/{runId}/artifacts", [list_artifacts::of_run()])
         .route(
-            "/task/{taskId}/runs/{runId}/artifact-info/{*name}",
-            get(on("artifactInfo", artifact_lists::artifact_info)),
+            "/task/{taskId}/runs/{runId}/artifacts/{*name}",
+            [get_artifact::of_run(), create_artifact::endpoint(), finish_artifact::endpoint()],
         )
-        .route("/task/{taskId}/runs/{runId}/artifact-content/{*name}", get(on("artifact", artifacts::artifact)))
-        .route("/task/{taskId}/artifacts", get(on("listLatestArtifacts", artifact_lists::list_latest_artifacts)))
-        .route("/task/{taskId}/artifacts/{*name}", get(on("getLatestArtifact", artifacts::get_latest_artifact)))
-        .route(
-            "/task/{taskId}/artifact-info/{*name}",
-            get(on("latestArtifactInfo", artifact_lists::latest_artifact_info)),
-        )
-        .route("/task/{taskId}/artifact-content/{*name}", get(on("latestArtifact", artifacts::latest_artifact)))
+        .route("/task/{taskId}/runs/{runId}/artifact-info/{*name}", [artifact_info::of_run()])
+        .route("/task/{taskId}/runs/{runId}/artifact-content/{*name}", [artifact::of_run()])
+        .route("/task/{taskId}/artifacts", [list_artifacts::of_last_run()])
+        .route("/task/{taskId}/artifacts/{*name}", [get_artifact::of_last_run()])
+        .route("/task/{taskId}/artifact-info/{*name}", [artifact_info::of_last_run()])
+        .route("/task/{taskId}/artifact-content/{*name}", [artifact::of_last_run()])
 }
 
 /// How a service is, and which one it is; every API answers that below its own path.
 fn health_routes() -> Routes {
     Routes::new()
-        .route("/ping", get(open("ping", health::ping)))
-        .route("/__heartbeat__", get(open("heartbeat", health::heartbeat)))
-        .route("/__lbheartbeat__", get(open("lbheartbeat", health::lbheartbeat)))
-        .route("/__version__", get(open("version", health::version)))
+        .route("/ping", [health::ping()])
+        .route("/__heartbeat__", [health::heartbeat()])
+        .route("/__lbheartbeat__", [health::lbheartbeat()])
+        .route("/__version__", [health::version()])
 }
 
 /// The Taskcluster Object API, as far as uploads and downloads need it.
 fn object_api() -> Routes {
     Routes::new()
         .merge(health_routes())
-        .route("/upload/{*name}", put(on("createUpload", objects::create_upload)))
-        .route("/finish-upload/{*name}", post(on("finishUpload", objects::finish_upload)))
-        .route(
-            "/start-download/{*name}",
-            put(on("startDownload", objects::start_download).first(objects::may_download)),
-        )
-        .route("/metadata/{*name}", get(on("object", objects::object)))
-        .route("/download/{*name}", get(on("download", objects::download)))
-}
-
-fn task() -> Methods {
-    get(on("task", definition::task)).merge(put(on("createTask", create_task::create_task)))
+        .route("/upload/{*name}", [create_upload::endpoint()])
+        .route("/finish-upload/{*name}", [finish_upload::endpoint()])
+        .route("/start-download/{*name}", [start_download::endpoint()])
+        .route("/metadata/{*name}", [object::endpoint()])
+        .route("/download/{*name}", [download::endpoint()])
 }
 
 /// The Taskcluster Auth API, as far as it is about clients, roles and scopes. Its lists end in a slash, which the Python
@@ -213,108 +196,87 @@ fn task() -> Methods {
 fn auth_api() -> Routes {
     Routes::new()
         .merge(health_routes())
-        .route("/clients", get(on("listClients", clients::list_clients)))
-        .route("/clients/", get(on("listClients", clients::list_clients)))
-        .route("/clients/{clientId}", client())
-        .route("/clients/{clientId}/reset", post(on("resetAccessToken", clients::reset_access_token)))
-        .route("/clients/{clientId}/enable", post(on("enableClient", clients::enable_client)))
-        .route("/clients/{clientId}/disable", post(on("disableClient", clients::disable_client)))
-        .route("/roles", get(on("listRoles", roles::list_roles)))
-        .route("/roles/", get(on("listRoles", roles::list_roles)))
-        .route("/roles2", get(on("listRoles2", roles::list_roles2)))
-        .route("/roles2/", get(on("listRoles2", roles::list_roles2)))
-        .route("/roleids", get(on("listRoleIds", roles::list_role_ids)))
-        .route("/roleids/", get(on("listRoleIds", roles::list_role_ids)))
-        .route("/roles/{roleId}", role())
-        .route("/scopes/expand", post(on("expandScopes", scopes::expand_scopes).first(scopes::may_expand)))
-        .route("/scopes/current", get(on("currentScopes", scopes::current_scopes)))
-        .route("/authenticate-hawk", post(open("authenticateHawk", scopes::authenticate_hawk)))
-        .route("/test-authenticate", post(open("testAuthenticate", scopes::test_authenticate)))
-        .route("/test-authenticate-get", get(open("testAuthenticateGet", scopes::test_authenticate_get)))
-        .route("/test-authenticate-get/", get(open("testAuthenticateGet", scopes::test_authenticate_get)))
-}
-
-fn client() -> Methods {
-    get(on("client", clients::client))
-        .merge(put(on("createClient", clients::create_client)))
-        .merge(post(on("updateClient", clients::update_client).first(clients::may_update)))
-        .merge(delete(on("deleteClient", clients::delete_client)))
-}
-
-fn role() -> Methods {
-    get(on("role", roles::role))
-        .merge(put(on("createRole", roles::create_role)))
-        .merge(post(on("updateRole", roles::update_role)))
-        .merge(delete(on("deleteRole", roles::delete_role)))
+        .route("/clients", [list_clients::endpoint()])
+        .route("/clients/", [list_clients::endpoint()])
+        .route(
+            "/clients/{clientId}",
+            [client::endpoint(), create_client::endpoint(), update_client::endpoint(), delete_client::endpoint()],
+        )
+        .route("/clients/{clientId}/reset", [reset_access_token::endpoint()])
+        .route("/clients/{clientId}/enable", [switch_client::enable_client()])
+        .route("/clients/{clientId}/disable", [switch_client::disable_client()])
+        .route("/roles", [list_roles::endpoint()])
+        .route("/roles/", [list_roles::endpoint()])
+        .route("/roles2", [list_roles2::endpoint()])
+        .route("/roles2/", [list_roles2::endpoint()])
+        .route("/roleids", [list_role_ids::endpoint()])
+        .route("/roleids/", [list_role_ids::endpoint()])
+        .route(
+            "/roles/{roleId}",
+            [role::endpoint(), create_role::endpoint(), update_role::endpoint(), delete_role::endpoint()],
+        )
+        .route("/scopes/expand", [expand_scopes::endpoint()])
+        .route("/scopes/current", [current_scopes::endpoint()])
+        .route("/authenticate-hawk", [authenticate_hawk::endpoint()])
+        .route("/test-authenticate", [test_authenticate::with_body()])
+        .route("/test-authenticate-get", [test_authenticate::without_body()])
+        .route("/test-authenticate-get/", [test_authenticate::without_body()])
 }
 
 /// What Tenure has beyond it.
 fn own_api() -> Routes {
     Routes::new()
-        .route("/events", get(on("listEvents", events::list_events).large()))
-        .route("/events/stream", get(on("streamEvents", event_stream::stream_events)))
-        .route("/tasks", post(on("createTasks", submit::create_tasks)))
-        .route("/tasks/{taskId}/wait", get(on("waitForTask", wait::wait_for_task)))
-        .route("/queues", get(on("listQueues", task_queues::list_queues)))
-        .route("/workers/{taskQueueId}/{workerGroup}/{workerId}/removed", removed())
-        .route("/workers/{provisionerId}/{workerType}/{workerGroup}/{workerId}/removed", removed())
-        .route("/clock", get(on("getClock", clock::get_clock)))
-        .route("/clock/advance", post(on("advanceClock", clock::advance_clock).first(clock::authorize)))
+        .route("/events", [list_events::endpoint()])
+        .route("/events/stream", [stream_events::endpoint()])
+        .route("/tasks", [create_tasks::endpoint()])
+        .route("/tasks/{taskId}/wait", [wait_for_task::endpoint()])
+        .route("/queues", [list_queues::endpoint()])
+        .route("/workers/{taskQueueId}/{workerGroup}/{workerId}/removed", [worker_removed::endpoint()])
+        .route("/workers/{provisionerId}/{workerType}/{workerGroup}/{workerId}/removed", [worker_removed::endpoint()])
+        .route("/clock", [get_clock::endpoint()])
+        .route("/clock/advance", [advance_clock::endpoint()])
 }
 
-fn removed() -> Methods {
-    post(on("workerRemoved", worker_manager::worker_removed))
-}
-
-/// The Taskcluster Worker Manager API, as far as workers of its static provider call it, and whoever makes them known. A
-/// worker pool's id may come as one escaped segment or as two.
+/// The Taskcluster Worker Manager API, as far as workers of its static provider and the provisioners that make them known
+/// call it. A worker pool's id may come as one escaped segment or as two.
 fn worker_manager_api() -> Routes {
-    let should_terminate = || get(on("shouldWorkerTerminate", worker_manager::should_worker_terminate));
+    let of_worker =
+        || [worker::endpoint(), create_worker::endpoint(), update_worker::endpoint(), remove_worker::endpoint()];
     Routes::new()
         .merge(health_routes())
-        .route("/worker/register", post(open("registerWorker", worker_manager::register_worker)))
-        .route("/worker/reregister", post(on("reregisterWorker", worker_manager::reregister_worker)))
-        .route("/workers/{workerPoolId}/{workerGroup}/{workerId}", worker())
-        .route("/workers/{provisionerId}/{workerType}/{workerGroup}/{workerId}", worker())
-        .route("/workers/{workerPoolId}/{workerGroup}/{workerId}/should-terminate", should_terminate())
-        .route("/workers/{provisionerId}/{workerType}/{workerGroup}/{workerId}/should-terminate", should_terminate())
+        .route("/worker/register", [register_worker::endpoint()])
+        .route("/worker/reregister", [reregister_worker::endpoint()])
+        .route("/workers/{workerPoolId}/{workerGroup}/{workerId}", of_worker())
+        .route("/workers/{provisionerId}/{workerType}/{workerGroup}/{workerId}", of_worker())
+        .route(
+            "/workers/{workerPoolId}/{workerGroup}/{workerId}/should-terminate",
+            [should_worker_terminate::endpoint()],
+        )
+        .route(
+            "/workers/{provisionerId}/{workerType}/{workerGroup}/{workerId}/should-terminate",
+            [should_worker_terminate::endpoint()],
+        )
 }
 
 /// The Taskcluster Purge-Cache API. A worker pool's id may come as one escaped segment or as two.
 fn purge_cache_api() -> Routes {
-    let of_pool = || {
-        get(on("purgeRequests", purge_cache::purge_requests)).merge(post(on("purgeCache", purge_cache::purge_cache)))
-    };
+    let of_pool = || [purge_requests::endpoint(), request_purge::endpoint()];
     Routes::new()
         .merge(health_routes())
-        .route("/purge-cache/list", get(on("allPurgeRequests", purge_cache::all_purge_requests)))
+        .route("/purge-cache/list", [all_purge_requests::endpoint()])
         .route("/purge-cache/{workerPoolId}", of_pool())
         .route("/purge-cache/{provisionerId}/{workerType}", of_pool())
 }
 
-fn worker() -> Methods {
-    get(on("worker", worker_manager::worker))
-        .merge(put(on("createWorker", worker_manager::create_worker).first(worker_manager::may_create)))
-        .merge(post(on("updateWorker", worker_manager::update_worker).first(worker_manager::may_update)))
-        .merge(delete(on("removeWorker", worker_manager::remove_worker)))
-}
-
 /// Signed URLs, which Azure's queue clients speak.
 fn message_plane() -> Routes {
-    const GET: MethodFilter = MethodFilter::GET;
-    const DELETE: MethodFilter = MethodFilter::DELETE;
-    const PUT: MethodFilter = MethodFilter::PUT;
     Routes::new()
-        .route("/{queue}", signed(&[(GET, "get", "getMessageQueue")], poll::queue))
-        .route("/{queue}/messages", signed(&[(GET, "get", "getMessages")], poll::messages))
-        .route(
-            "/{queue}/messages/{messageId}",
-            signed(&[(DELETE, "delete", "deleteMessage"), (PUT, "put", "updateMessage")], poll::message),
-        )
+        .signed("/{queue}", [poll::get_message_queue()], poll::queue)
+        .signed("/{queue}/messages", [poll::get_messages()], poll::messages)
+        .signed("/{queue}/messages/{messageId}", [poll::delete_message(), poll::update_message()], poll::message)
 }
 
 /// Signed URLs of artifacts' bytes. A name may have any number of slashes in it.
 fn stored_bytes() -> Routes {
-    let methods = [(MethodFilter::PUT, "put", "uploadArtifact"), (MethodFilter::GET, "get", "downloadArtifact")];
-    Routes::new().route("/{*artifact}", signed(&methods, blobs::serve))
+    Routes::new().signed("/{*artifact}", [blobs::upload_artifact(), blobs::download_artifact()], blobs::serve)
 }

@@ -3,48 +3,97 @@
 use std::sync::Arc;
 
 use axum::response::Response;
+use serde_json::{Value, json};
+use tenure_api::errors::ErrorCode::{RequestConflict, ResourceNotFound};
 
 use super::{StatusBody, ok};
-use crate::domain::scopes::Expression;
 use crate::domain::task::Task;
 use crate::http::app::App;
 use crate::http::call::Call;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
+use crate::http::scopes::Template::{AllOf, AnyOf, Scope};
+use crate::http::scopes::Values;
 use crate::ops::change_task::{Change, change};
 
+/// The scope for this very task, for its project, or the two that name no task and its scheduler and group.
+macro_rules! scopes {
+    ($verb:literal) => {
+        AnyOf(&[
+            Scope(concat!("queue:", $verb, ":<schedulerId>/<taskGroupId>/<taskId>")),
+            Scope(concat!("queue:", $verb, "-in-project:<projectId>")),
+            AllOf(&[Scope(concat!("queue:", $verb)), Scope("assume:scheduler-id:<schedulerId>/<taskGroupId>")]),
+        ])
+    };
+}
+
 /// `POST /task/:taskId/schedule`
-pub async fn schedule_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
-    change_task(app, call, Change::Schedule, "schedule-task").await
+pub fn schedule_task() -> Endpoint {
+    let handler = |app, call| change_task(app, call, Change::Schedule);
+    Endpoint::post("scheduleTask", handler).scopes(scopes!("schedule-task")).described(
+        "queue",
+        "Run a task without waiting for its dependencies",
+        |operation, sample| {
+            described(operation, &sample.status("pending")).about("A task that waits for nothing is answered as it is.")
+        },
+    )
 }
 
 /// `POST /task/:taskId/rerun`
-pub async fn rerun_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
-    change_task(app, call, Change::Rerun, "rerun-task").await
+pub fn rerun_task() -> Endpoint {
+    let handler = |app, call| change_task(app, call, Change::Rerun);
+    Endpoint::post("rerunTask", handler).scopes(scopes!("rerun-task")).described(
+        "queue",
+        "Run a task once more",
+        |operation, sample| {
+            described(operation, &sample.status("pending"))
+                .about(
+                    "With its full number of retries again. A task that is pending or running is answered as it is; \
+                     one that waits for dependencies stops waiting.",
+                )
+                .refuses(RequestConflict, "the task has had as many runs as a task can have")
+        },
+    )
 }
 
 /// `POST /task/:taskId/cancel`
-pub async fn cancel_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
-    change_task(app, call, Change::Cancel, "cancel-task").await
+pub fn cancel_task() -> Endpoint {
+    let handler = |app, call| change_task(app, call, Change::Cancel);
+    Endpoint::post("cancelTask", handler).scopes(scopes!("cancel-task")).described(
+        "queue",
+        "End a task that is not resolved",
+        |operation, sample| {
+            let mut cancelled = sample.status("exception");
+            cancelled["runs"][0]["reasonResolved"] = "canceled".into();
+            described(operation, &cancelled).about(
+                "Its run ends as `exception` with the reason `canceled`; a worker that has it finds out at its next \
+                 reclaimTask or report. A task that is resolved is answered as it is.",
+            )
+        },
+    )
 }
 
-async fn change_task(app: App, call: Arc<Call>, wanted: Change, scope: &str) -> Result<Response, ApiError> {
+fn described(operation: Operation, after: &Value) -> Operation {
+    operation
+        .answers::<StatusBody<'_>>("The status after it", &json!({"status": after}))
+        .refuses(ResourceNotFound, "the task does not exist")
+        .refuses(RequestConflict, "the task's deadline has passed")
+}
+
+async fn change_task(app: App, call: Arc<Call>, wanted: Change) -> Result<Response, ApiError> {
     let id = call.task_id()?;
     call.no_query()?;
     // The scopes name the task's scheduler, group and project, so that it must be known before they can be checked.
     let known = app.engine.status.submit(id).await?;
-    call.authorize(&scopes(&known, scope))?;
+    call.authorize(&values(&known))?;
     let task = change(&app.engine.pool, &app.engine.bells, id, wanted).await?;
     ok(&StatusBody { status: &task.status() })
 }
 
-/// The scope for this very task, for its project, or the two that name no task and its scheduler and group.
-fn scopes(task: &Task, scope: &str) -> Expression {
-    Expression::any_of([
-        Expression::from(format!("queue:{scope}:{}/{}/{}", task.scheduler, task.group, task.id)),
-        Expression::from(format!("queue:{scope}-in-project:{}", task.project)),
-        Expression::all_of([
-            format!("queue:{scope}"),
-            format!("assume:scheduler-id:{}/{}", task.scheduler, task.group),
-        ]),
-    ])
+fn values(task: &Task) -> Values<'_> {
+    Values::of_path()
+        .text("schedulerId", task.scheduler.as_str())
+        .text("taskGroupId", task.group.to_string())
+        .text("projectId", task.project.as_str())
 }

@@ -3,32 +3,68 @@
 use std::sync::Arc;
 
 use axum::response::Response;
-use tenure_api::bodies::ClaimTaskRequest;
+use serde_json::json;
+use tenure_api::bodies::{Claim, ClaimTaskRequest};
+use tenure_api::errors::ErrorCode::{RequestConflict, ResourceNotFound};
 
 use super::{claim_json, raw};
-use crate::domain::scopes::Expression;
 use crate::http::app::App;
 use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, AllOf, AnyOf, Scope};
+use crate::http::scopes::Values;
 use crate::ops::claim_task::{Request, claim_task as claim};
 
 /// `POST /task/:taskId/runs/:runId/claim`
-pub async fn claim_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+pub fn endpoint() -> Endpoint {
+    Endpoint::post("claimTask", claim_task).scopes(SCOPES).described("queue", "Claim one run of a task", describe)
+}
+
+const SCOPES: Template = AnyOf(&[
+    AllOf(&[Scope("queue:claim-task:<taskQueueId>"), Scope("queue:worker-id:<workerGroup>/<workerId>")]),
+    // What workers had in the days of signed URLs.
+    AllOf(&[
+        Scope("queue:claim-task"),
+        Scope("assume:worker-type:<taskQueueId>"),
+        Scope("assume:worker-id:<workerGroup>/<workerId>"),
+    ]),
+]);
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    operation
+        .deprecated()
+        .about("For workers that found the run on the message plane. The worker that holds the claim gets it again.")
+        .takes::<ClaimTaskRequest>(&json!({"workerGroup": "rack-1", "workerId": "worker-1"}))
+        .names(&[
+            ("taskId", "$response.body#/status/taskId"),
+            ("runId", "$response.body#/runId"),
+            ("provisionerId", "$response.body#/status/provisionerId"),
+            ("workerType", "$response.body#/status/workerType"),
+            ("workerGroup", "$response.body#/workerGroup"),
+            ("workerId", "$response.body#/workerId"),
+        ])
+        .answers::<Claim<'_>>("The claim", &sample.claim())
+        .refuses(ResourceNotFound, "the task or the run does not exist")
+        .refuses(
+            RequestConflict,
+            "somebody else holds the run, it has ended, the task's deadline has passed, or the worker is quarantined",
+        )
+}
+
+async fn claim_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let (task, run) = (call.task_id()?, call.run_id()?);
     call.no_query()?;
     let body: ClaimTaskRequest = call.json()?;
     // The scopes name the task's queue, so that the task must be known before they can be checked.
     let known = app.engine.status.submit(task).await?;
-    let worker = format!("{}/{}", body.worker_group, body.worker_id);
-    call.authorize(&Expression::any_of([
-        Expression::all_of([format!("queue:claim-task:{}", known.queue), format!("queue:worker-id:{worker}")]),
-        // What workers had in the days of signed URLs.
-        Expression::all_of([
-            "queue:claim-task".to_owned(),
-            format!("assume:worker-type:{}", known.queue),
-            format!("assume:worker-id:{worker}"),
-        ]),
-    ]))?;
+    let values = Values::of_path()
+        .text("taskQueueId", known.queue.as_str())
+        .text("workerGroup", body.worker_group.as_str())
+        .text("workerId", body.worker_id.as_str());
+    call.authorize(&values)?;
     let request =
         Request { task, run, worker_group: body.worker_group.to_string(), worker_id: body.worker_id.to_string() };
     // The worker can ask for the very same claim again, so that a lost answer needs no guard.

@@ -4,24 +4,62 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::response::Response;
+use serde_json::json;
 use tenure_api::bodies::{CLAIM_TASKS, ClaimWorkRequest};
 use tenure_api::errors::ErrorCode;
 
 use super::claim_json;
 use crate::batch::claim_line::{Answer, Request};
-use crate::domain::scopes::Expression;
 use crate::domain::task::Granted;
 use crate::domain::worker::WorkerKey;
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::delivery::carry;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::{ANSWER_MAX, Endpoint};
 use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, AllOf, Scope};
+use crate::http::scopes::Values;
 
 /// A client that was deleted while it waited this long or longer gets nothing.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 /// `POST /claim-work/:taskQueueId`
-pub async fn claim_work(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+pub fn endpoint() -> Endpoint {
+    Endpoint::post("claimWork", claim_work)
+        .scopes(SCOPES)
+        .answers_within(|app| ANSWER_MAX + app.claim_work_wait)
+        .described("queue", "Claim up to 32 tasks of a queue", describe)
+}
+
+const SCOPES: Template =
+    AllOf(&[Scope("queue:claim-work:<taskQueueId>"), Scope("queue:worker-id:<workerGroup>/<workerId>")]);
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    operation
+        .about(
+            "If there is nothing to do, it waits up to 20 seconds for work and then answers with an empty list. Each \
+             claim is good until `takenUntil`: renew it with reclaimTask before. A claim whose answer did not reach \
+             the worker is taken back. An answer has at most 16 MB of definitions; what has no room stays pending. \
+             The first task is always in it.",
+        )
+        .takes::<ClaimWorkRequest>(&json!({"workerGroup": "rack-1", "workerId": "worker-1", "tasks": 1}))
+        .names(&[("taskId", "$response.body#/tasks/0/status/taskId"), ("runId", "$response.body#/tasks/0/runId")])
+        .answers_with(
+            200,
+            "The claims, most urgent first",
+            "application/json",
+            &json!({
+                "type": "object",
+                "required": ["tasks"],
+                "properties": {"tasks": {"type": "array", "items": {"$ref": "#/components/schemas/Claim"}}},
+            }),
+            &json!({"tasks": [sample.claim()]}),
+        )
+}
+
+async fn claim_work(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let queue = call.task_queue_id()?;
     call.no_query()?;
     let body: ClaimWorkRequest = call.json()?;
@@ -29,11 +67,9 @@ pub async fn claim_work(app: App, call: Arc<Call>) -> Result<Response, ApiError>
         let message = format!("the body: `tasks` must be from {} to {}", CLAIM_TASKS.start(), CLAIM_TASKS.end());
         return Err(ApiError::new(ErrorCode::InputValidationError, message));
     }
-    let required = Expression::all_of([
-        format!("queue:claim-work:{queue}"),
-        format!("queue:worker-id:{}/{}", body.worker_group, body.worker_id),
-    ]);
-    call.authorize(&required)?;
+    let asking =
+        Values::of_path().text("workerGroup", body.worker_group.as_str()).text("workerId", body.worker_id.as_str());
+    call.authorize(&asking)?;
     let worker = WorkerKey {
         queue: app.engine.queues.make_key(&app.engine.pool, &queue).await?,
         group: body.worker_group.to_string(),
@@ -44,7 +80,7 @@ pub async fn claim_work(app: App, call: Arc<Call>) -> Result<Response, ApiError>
     let answer = app.engine.line.claim(request).await?;
     // An error from here on drops the answer, and with it hands the claims back.
     if !answer.claims.is_empty() && asked.elapsed() >= LOOK_AGAIN_AFTER {
-        call.authorize_again(&app, &required).await?;
+        call.authorize_again(&app, &asking).await?;
     }
     let size = answer.claims.iter().filter_map(|granted| granted.definition.as_ref()).map(String::len).sum();
     let (heavy, connection) = (app.heavy.clone(), call.connection.clone());

@@ -3,23 +3,92 @@
 use std::sync::Arc;
 
 use axum::response::Response;
+use serde_json::json;
 use tenure_api::bodies::CreateTaskRequest;
+use tenure_api::errors::ErrorCode::{InputError, RequestConflict};
 use tenure_api::states::Priority;
 
 use super::{StatusBody, ok};
 use crate::domain::create::NewTask;
-use crate::domain::scopes::Expression;
 use crate::http::app::App;
 use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, AllOf, AnyOf, ForEach, If, Scope};
+use crate::http::scopes::Values;
 use crate::ops::create_task::Request;
 
 /// `PUT /task/:taskId`
-pub async fn create_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+pub fn endpoint() -> Endpoint {
+    Endpoint::put("createTask", create_task).scopes(SCOPES).described("queue", "Create a task", describe)
+}
+
+/// What creating a task needs: what the task itself may do, its routes, project, scheduler, and its priority or a higher
+/// one in its queue. For the lowest priority there is also what submitters had in the days of signed URLs, before scopes
+/// named priorities.
+pub(super) const SCOPES: Template = AllOf(&[
+    ForEach { item: "scope", list: "scopes", scopes: &["<scope>"] },
+    ForEach { item: "route", list: "routes", scopes: &["queue:route:<route>"] },
+    AnyOf(&[
+        AllOf(&[
+            Scope("queue:create-task:project:<projectId>"),
+            Scope("queue:scheduler-id:<schedulerId>"),
+            AnyOf(&[ForEach {
+                item: "priority",
+                list: "prioritiesFromHighestToThatOfTheTask",
+                scopes: &["queue:create-task:<priority>:<taskQueueId>"],
+            }]),
+        ]),
+        If {
+            condition: "priorityIsLowest",
+            then: &AnyOf(&[
+                Scope("queue:create-task:<taskQueueId>"),
+                AllOf(&[
+                    Scope("queue:define-task:<taskQueueId>"),
+                    Scope("queue:task-group-id:<schedulerId>/<taskGroupId>"),
+                    Scope("queue:schedule-task:<schedulerId>/<taskGroupId>/<taskId>"),
+                ]),
+            ]),
+        },
+    ]),
+]);
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    operation
+        .about(
+            "The caller chooses the id. Sending the same request again answers with the task as it is, so that a lost \
+             answer does no harm. The queue is named by `taskQueueId`, or by `provisionerId` and `workerType`, or by \
+             all three if they agree. `created` must be within 15 minutes of now, and `deadline` within five days. A \
+             task with `dependencies` is unscheduled until these are resolved as `requires` says.",
+        )
+        .takes::<CreateTaskRequest<'_>>(&sample.new_task())
+        .names(&[
+            ("taskId", "$response.body#/status/taskId"),
+            ("taskGroupId", "$response.body#/status/taskGroupId"),
+            ("runId", "$response.body#/status/runs/0/runId"),
+            ("taskQueueId", "$response.body#/status/taskQueueId"),
+            ("provisionerId", "$response.body#/status/provisionerId"),
+            ("workerType", "$response.body#/status/workerType"),
+        ])
+        .answers::<StatusBody<'_>>("The task as it is now", &json!({"status": sample.status("pending")}))
+        .refuses(
+            InputError,
+            "dates that contradict each other or are too far from now, two different queues, a scope that ends in \
+             `**`, dependencies that do not exist or expire before the deadline",
+        )
+        .refuses(
+            RequestConflict,
+            "the task exists with another definition, or its group belongs to another schedulerId or is sealed",
+        )
+}
+
+async fn create_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let id = call.task_id()?;
     call.no_query()?;
     let task = NewTask::from_request(id, &call.json::<CreateTaskRequest<'_>>()?)?;
-    call.authorize(&scopes(&task))?;
+    call.authorize(&values(&task))?;
     let queue = app.engine.queues.make_key(&app.engine.pool, &task.queue).await?;
     #[cfg(feature = "test-util")]
     if crate::breakage::strikes(crate::breakage::Breakage::LoseCreate) {
@@ -29,31 +98,17 @@ pub async fn create_task(app: App, call: Arc<Call>) -> Result<Response, ApiError
     ok(&StatusBody { status: &created.status() })
 }
 
-/// What creating this task requires: what the task itself may do, its routes, project, scheduler, and its priority or a
-/// higher one in its queue.
-pub(super) fn scopes(task: &NewTask) -> Expression {
-    let own = task.scopes.iter().cloned();
-    let routes = task.routes.iter().map(|route| format!("queue:route:{route}"));
-    let named =
-        [format!("queue:create-task:project:{}", task.project), format!("queue:scheduler-id:{}", task.scheduler)];
-    let priorities = Priority::ALL
-        .iter()
-        .filter(|&&priority| priority <= task.priority)
-        .map(|priority| format!("queue:create-task:{priority}:{}", task.queue));
-    let modern = Expression::all_of(named.map(Expression::from).into_iter().chain([Expression::any_of(priorities)]));
-    let here = if task.priority == Priority::Lowest { Expression::any_of([modern, legacy(task)]) } else { modern };
-    Expression::all_of(own.chain(routes).map(Expression::from).chain([here]))
-}
-
-/// What submitters had in the days of signed URLs, before scopes named priorities: enough for the lowest one.
-fn legacy(task: &NewTask) -> Expression {
-    let (queue, group) = (&task.queue, format!("{}/{}", task.scheduler, task.group));
-    Expression::any_of([
-        Expression::from(format!("queue:create-task:{queue}")),
-        Expression::all_of([
-            format!("queue:define-task:{queue}"),
-            format!("queue:task-group-id:{group}"),
-            format!("queue:schedule-task:{group}/{}", task.id),
-        ]),
-    ])
+/// The values of the scopes for this task.
+pub(super) fn values(task: &NewTask) -> Values<'_> {
+    let priorities = Priority::ALL.iter().filter(|&&priority| priority <= task.priority);
+    Values::of_path()
+        .list("scopes", task.scopes.iter().map(String::as_str))
+        .list("routes", task.routes.iter().map(String::as_str))
+        .text("projectId", task.project.as_str())
+        .text("schedulerId", task.scheduler.as_str())
+        .text("taskQueueId", task.queue.as_str())
+        .text("taskGroupId", task.group.to_string())
+        .text("taskId", task.id.to_string())
+        .list("prioritiesFromHighestToThatOfTheTask", priorities.map(ToString::to_string))
+        .condition("priorityIsLowest", task.priority == Priority::Lowest)
 }

@@ -6,6 +6,7 @@ use axum::response::{IntoResponse, Response};
 use chrono::DateTime;
 use http::header::{CONTENT_SECURITY_POLICY, LOCATION};
 use http::{HeaderValue, StatusCode};
+use serde_json::json;
 use tenure_api::errors::ErrorCode;
 use tenure_api::ids::TaskId;
 use utoipa_swagger_ui::{Config, serve};
@@ -13,7 +14,9 @@ use uuid::Uuid;
 
 use crate::http::app::App;
 use crate::http::call::Call;
+use crate::http::docs::parameters::UNKNOWN_ARGUMENT;
 use crate::http::docs::{Sample, document};
+use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::files::{File, Files, Life};
 
@@ -40,7 +43,49 @@ static SETTINGS: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
 });
 
 /// `GET /openapi.json`: with examples that work today.
-pub async fn openapi(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+pub fn openapi() -> Endpoint {
+    Endpoint::get("openapi", answer_document).described("service", "This document", |operation, _| {
+        operation
+            .about("With today's dates in the examples, so that they can be sent.")
+            .refuses(ErrorCode::InvalidRequestArguments, UNKNOWN_ARGUMENT)
+            .answers_with(
+                200,
+                "The document",
+                "application/json",
+                &json!({"type": "object"}),
+                &json!({"openapi": "3.1.0"}),
+            )
+    })
+}
+
+/// `GET /docs`: the interface's files are found relative to `/docs/`.
+pub fn docs() -> Endpoint {
+    let summary = "The way to the user interface of this document";
+    Endpoint::get("docs", redirect).described("service", summary, |operation, _| {
+        operation.answers_empty(308, "Moved to `docs/`", &[("Location", "`docs/`, relative to this path")])
+    })
+}
+
+/// `GET /docs/:file`
+pub fn docs_file() -> Endpoint {
+    Endpoint::get("docsFile", answer_file).described(
+        "service",
+        "The user interface of this document",
+        |operation, _| {
+            operation
+                .answers_with(
+                    200,
+                    "A file of the interface",
+                    "text/html",
+                    &json!({"type": "string"}),
+                    &json!("<!doctype html>..."),
+                )
+                .refuses(ErrorCode::ResourceNotFound, "there is no such file")
+        },
+    )
+}
+
+async fn answer_document(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.no_query()?;
     let now_ms = app.now().await?.server_ms;
     let make = move || {
@@ -56,13 +101,11 @@ pub async fn openapi(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     }
 }
 
-/// `GET /docs`: the interface's files are found relative to `/docs/`.
-pub async fn docs(_: App, _: Arc<Call>) -> Result<Response, ApiError> {
+async fn redirect(_: App, _: Arc<Call>) -> Result<Response, ApiError> {
     Ok((StatusCode::PERMANENT_REDIRECT, [(LOCATION, "docs/")]).into_response())
 }
 
-/// `GET /docs/:file`
-pub async fn docs_file(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn answer_file(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let name = call.params.first().map_or("", |(_, name)| name.as_str()).to_owned();
     let wanted = name.clone();
     let make = move || {

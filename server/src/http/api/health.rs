@@ -13,6 +13,9 @@ use utoipa::ToSchema;
 use super::ok;
 use crate::http::app::App;
 use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::store::clock;
 
@@ -21,7 +24,7 @@ const HEARTBEAT_MAX: Duration = Duration::from_secs(5);
 
 /// The process answers.
 #[derive(Serialize, ToSchema)]
-pub(in crate::http) struct Alive {
+struct Alive {
     /// Always true.
     alive: bool,
     /// Seconds since the server began.
@@ -30,7 +33,7 @@ pub(in crate::http) struct Alive {
 
 /// What this is, in the form of Dockerflow.
 #[derive(Serialize, ToSchema)]
-pub(in crate::http) struct Version {
+struct Version {
     /// The release.
     version: &'static str,
     /// The commit that it was built from, if that was told.
@@ -42,17 +45,78 @@ pub(in crate::http) struct Version {
 }
 
 /// `GET /ping`: the process answers.
-pub async fn ping(app: App, _: Arc<Call>) -> Result<Response, ApiError> {
-    ok(&Alive { alive: true, uptime: app.started.elapsed().as_secs_f64() })
+pub fn ping() -> Endpoint {
+    Endpoint::get("ping", answer_ping).described("service", "Whether the process answers", |operation, _| {
+        operation.answers::<Alive>("It does", &json!({"alive": true, "uptime": 12.5}))
+    })
 }
 
 /// `GET /__lbheartbeat__`: the process answers.
-pub async fn lbheartbeat(_: App, _: Arc<Call>) -> Result<Response, ApiError> {
-    ok(&json!({}))
+pub fn lbheartbeat() -> Endpoint {
+    let summary = "Whether the process answers, for load balancers";
+    Endpoint::get("lbheartbeat", answer_lbheartbeat).described("service", summary, describe_heartbeat)
 }
 
 /// `GET /__heartbeat__`: the database answers too.
-pub async fn heartbeat(app: App, _: Arc<Call>) -> Result<Response, ApiError> {
+pub fn heartbeat() -> Endpoint {
+    let summary = "Whether the database answers too";
+    Endpoint::get("heartbeat", answer_heartbeat).described("service", summary, describe_heartbeat)
+}
+
+fn describe_heartbeat(operation: Operation, _: &Sample) -> Operation {
+    let empty = json!({"type": "object", "maxProperties": 0});
+    operation.answers_with(200, "It does", "application/json", &empty, &json!({}))
+}
+
+/// `GET /__version__`
+pub fn version() -> Endpoint {
+    Endpoint::get("version", answer_version).described("service", "Which version this is", |operation, _| {
+        operation.answers::<Version>(
+            "The version",
+            &json!({"version": "0.1.0", "commit": "unknown", "source": "tenure", "build": "unknown"}),
+        )
+    })
+}
+
+/// `GET /metrics`, in the text format of Prometheus.
+pub fn metrics() -> Endpoint {
+    Endpoint::get("metrics", answer_metrics).described("service", "Measurements", |operation, _| {
+        operation.answers_with(
+            200,
+            "In the text format of Prometheus",
+            "text/plain",
+            &json!({"type": "string"}),
+            &json!("queue_pending_tasks{taskQueueId=\"acme/linux\"} 1\n"),
+        )
+    })
+}
+
+/// `GET /robots.txt`
+pub fn robots() -> Endpoint {
+    Endpoint::get("robots", answer_robots).described(
+        "service",
+        "What search engines may read: nothing",
+        |operation, _| {
+            operation.answers_with(
+                200,
+                "The file",
+                "text/plain",
+                &json!({"type": "string"}),
+                &json!("User-agent: *\nDisallow: /\n"),
+            )
+        },
+    )
+}
+
+async fn answer_ping(app: App, _: Arc<Call>) -> Result<Response, ApiError> {
+    ok(&Alive { alive: true, uptime: app.started.elapsed().as_secs_f64() })
+}
+
+async fn answer_lbheartbeat(_: App, _: Arc<Call>) -> Result<Response, ApiError> {
+    ok(&json!({}))
+}
+
+async fn answer_heartbeat(app: App, _: Arc<Call>) -> Result<Response, ApiError> {
     let asking = async {
         let mut conn = app.engine.pool.acquire().await?;
         clock::get_real_now(&mut conn).await
@@ -62,8 +126,7 @@ pub async fn heartbeat(app: App, _: Arc<Call>) -> Result<Response, ApiError> {
     ok(&json!({}))
 }
 
-/// `GET /__version__`
-pub async fn version(_: App, _: Arc<Call>) -> Result<Response, ApiError> {
+async fn answer_version(_: App, _: Arc<Call>) -> Result<Response, ApiError> {
     ok(&Version {
         version: env!("CARGO_PKG_VERSION"),
         commit: env!("TENURE_COMMIT"),
@@ -72,12 +135,10 @@ pub async fn version(_: App, _: Arc<Call>) -> Result<Response, ApiError> {
     })
 }
 
-/// `GET /metrics`, in the text format of Prometheus.
-pub async fn metrics(app: App, _: Arc<Call>) -> Result<Response, ApiError> {
+async fn answer_metrics(app: App, _: Arc<Call>) -> Result<Response, ApiError> {
     Ok((StatusCode::OK, [(CONTENT_TYPE, "text/plain; version=0.0.4")], app.metrics.render()).into_response())
 }
 
-/// `GET /robots.txt`
-pub async fn robots(_: App, _: Arc<Call>) -> Result<Response, ApiError> {
+async fn answer_robots(_: App, _: Arc<Call>) -> Result<Response, ApiError> {
     Ok((StatusCode::OK, [(CONTENT_TYPE, "text/plain")], "User-agent: *\nDisallow: /\n").into_response())
 }

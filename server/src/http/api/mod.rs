@@ -1,40 +1,39 @@
-//! One file per endpoint, or per few that share everything. A handler reads the call, states the scopes, submits a
-//! member, and puts the answer into words. No rules here.
+//! One file per endpoint, or per few that share everything: its declaration (`endpoint()`), its scopes, its description,
+//! and its handler, which reads the call, checks the scopes, submits a member, and renders the response. No rules here.
 
-pub mod artifact_lists;
 pub mod artifacts;
-pub mod change_priority;
 pub mod change_task;
+pub mod change_task_group_priority;
+pub mod change_task_priority;
 pub mod claim_task;
 pub mod claim_work;
 pub mod clients;
 pub mod clock;
 pub mod counts;
-pub mod create_artifact;
 pub mod create_task;
-pub mod definition;
+pub mod create_tasks;
 pub mod documentation;
-pub mod event_stream;
 pub mod events;
 pub mod health;
+pub mod list_dependent_tasks;
+pub mod list_queues;
+mod listed_task;
 pub mod objects;
 pub mod pages;
 pub mod poll_task_urls;
 pub mod purge_cache;
 pub mod queue_lists;
 pub mod queue_views;
-pub mod reclaim;
+pub mod reclaim_task;
 pub mod references;
 pub mod report;
 pub mod roles;
 pub mod scopes;
 pub mod status;
-pub mod submit;
+pub mod task;
 pub mod task_batches;
 pub mod task_group;
-pub mod task_lists;
-pub mod task_queues;
-pub mod wait;
+pub mod wait_for_task;
 pub mod worker_manager;
 pub mod workers;
 

@@ -5,14 +5,18 @@ use std::sync::Arc;
 use axum::response::Response;
 use chrono::DateTime;
 use serde::Serialize;
+use serde_json::json;
 use tenure_api::dates::Timestamp;
 use utoipa::ToSchema;
 
 use super::ok;
-use crate::domain::scopes::Expression;
 use crate::http::app::App;
 use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, AllOf, AnyOf, Scope};
 
 /// The URLs of one queue of messages.
 #[derive(Serialize, ToSchema)]
@@ -28,7 +32,7 @@ struct Urls {
 /// The URLs of all priorities.
 #[derive(Serialize, ToSchema)]
 #[schema(as = PollTaskUrls)]
-pub(in crate::http) struct Body {
+struct Body {
     /// Highest priority first.
     queues: Vec<Urls>,
     /// Until when the URLs are good.
@@ -36,12 +40,35 @@ pub(in crate::http) struct Body {
 }
 
 /// `GET /poll-task-url/:provisionerId/:workerType`
-pub async fn poll_task_urls(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
-    let queue = call.task_queue_text();
-    call.authorize(&Expression::any_of([
-        Expression::from(format!("queue:poll-task-urls:{queue}")),
-        Expression::all_of(["queue:poll-task-urls".to_owned(), format!("assume:worker-type:{queue}")]),
-    ]))?;
+pub fn endpoint() -> Endpoint {
+    Endpoint::get("pollTaskUrls", poll_task_urls).scopes(SCOPES).described(
+        "queue",
+        "Get the signed URLs of a queue's messages",
+        describe,
+    )
+}
+
+const SCOPES: Template = AnyOf(&[
+    Scope("queue:poll-task-urls:<taskQueueId>"),
+    AllOf(&[Scope("queue:poll-task-urls"), Scope("assume:worker-type:<taskQueueId>")]),
+]);
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    let url = "https://tenure.example.com/api/tenure/v1/messages/queue-1-4/messages";
+    let urls = json!({
+        "queues": [{
+            "signedPollUrl": format!("{url}?visibilitytimeout=300&sv=...&sig=..."),
+            "signedDeleteUrl": format!("{url}/{{{{messageId}}}}?popreceipt={{{{popReceipt}}}}&sv=...&sig=..."),
+        }],
+        "expires": sample.after(30),
+    });
+    operation
+        .about("Seven pairs, one for each priority, highest first. They are good for half an hour.")
+        .answers::<Body>("The URLs", &urls)
+}
+
+async fn poll_task_urls(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize_by_path()?;
     let queue = call.task_queue_id()?;
     call.no_query()?;
     let key = app.engine.queues.make_key(&app.engine.pool, &queue).await?;

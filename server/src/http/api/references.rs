@@ -3,33 +3,78 @@
 use std::sync::Arc;
 
 use axum::response::Response;
+use serde_json::{Value, json};
 use tenure_api::errors::ErrorCode;
 
 use crate::http::app::App;
 use crate::http::call::Call;
-use crate::http::docs::References;
+use crate::http::docs::operation::Operation;
+use crate::http::docs::parameters::UNKNOWN_ARGUMENT;
+use crate::http::docs::{References, Sample};
+use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::files::{File, Files, Life};
 
 /// `GET /references/manifest.json`
-pub async fn manifest(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
-    find(&app, &call, "/references/manifest.json".to_owned()).await
+pub fn manifest() -> Endpoint {
+    Endpoint::get("manifest", answer_manifest).described("service", "Where the references are", |operation, _| {
+        let example = json!({"references": ["https://tenure.example.com/references/queue/v1/api.json"]});
+        described(operation, "In Taskcluster's form.", &example)
+    })
 }
 
 /// `GET /references/:service/v1/:reference`
-pub async fn reference(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+pub fn reference() -> Endpoint {
+    let summary = "The operations or the exchanges of a service";
+    Endpoint::get("reference", answer_reference).described("service", summary, |operation, _| {
+        described(
+            operation,
+            "In Taskcluster's form, from which its client libraries are made: `api.json`, and for the queue \
+             `exchanges.json`.",
+            &json!({"serviceName": "queue", "apiVersion": "v1"}),
+        )
+    })
+}
+
+/// `GET /schemas/:service/v1/:schema`
+pub fn schema() -> Endpoint {
+    let summary = "The schema of a body or a message";
+    Endpoint::get("schema", answer_schema).described("service", summary, describe_schema)
+}
+
+/// `GET /schemas/common/:common`
+pub fn common_schema() -> Endpoint {
+    let summary = "The schema of references";
+    Endpoint::get("commonSchema", answer_common_schema).described("service", summary, describe_schema)
+}
+
+fn describe_schema(operation: Operation, _: &Sample) -> Operation {
+    described(operation, "JSON Schema, draft 7.", &json!({"type": "object"}))
+}
+
+fn described(operation: Operation, about: &str, example: &Value) -> Operation {
+    operation
+        .about(about)
+        .answers_with(200, "The document", "application/json", &json!({"type": "object"}), example)
+        .refuses(ErrorCode::InvalidRequestArguments, UNKNOWN_ARGUMENT)
+        .refuses(ErrorCode::ResourceNotFound, "there is no such document")
+}
+
+async fn answer_manifest(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    find(&app, &call, "/references/manifest.json".to_owned()).await
+}
+
+async fn answer_reference(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let path = format!("/references/{}/v1/{}", call.text_param("service"), call.text_param("reference"));
     find(&app, &call, path).await
 }
 
-/// `GET /schemas/:service/v1/:schema`
-pub async fn schema(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn answer_schema(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let path = format!("/schemas/{}/v1/{}", call.text_param("service"), call.text_param("schema"));
     find(&app, &call, path).await
 }
 
-/// `GET /schemas/common/:common`
-pub async fn common_schema(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn answer_common_schema(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     find(&app, &call, format!("/schemas/common/{}", call.text_param("common"))).await
 }
 

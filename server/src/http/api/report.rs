@@ -4,15 +4,20 @@ use std::sync::Arc;
 
 use axum::response::Response;
 use serde::Deserialize;
+use serde_json::json;
 use tenure_api::bodies::ReportExceptionRequest;
+use tenure_api::errors::ErrorCode::{RequestConflict, ResourceNotFound};
 use tenure_api::states::ExceptionReason;
 
 use super::{StatusBody, ok};
 use crate::domain::lifecycle::Report;
-use crate::domain::scopes::Expression;
 use crate::http::app::App;
 use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
 use crate::ops::report::{Request, stop_waiting};
 
 /// What old workers send with reportCompleted.
@@ -32,21 +37,61 @@ impl Default for Legacy {
     }
 }
 
+const SCOPES: Template = Scope("queue:resolve-task:<taskId>/<runId>");
+const REPEATS: &str = "The credentials of a claim are good for this call, which may be repeated.";
+
 /// `POST /task/:taskId/runs/:runId/completed`
-pub async fn completed(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+pub fn report_completed() -> Endpoint {
+    Endpoint::post("reportCompleted", completed).scopes(SCOPES).early_check(Call::authorize_by_path).described(
+        "queue",
+        "Report that a run succeeded",
+        |operation, sample| described(operation, sample, "completed").about(REPEATS),
+    )
+}
+
+/// `POST /task/:taskId/runs/:runId/failed`
+pub fn report_failed() -> Endpoint {
+    Endpoint::post("reportFailed", failed).scopes(SCOPES).early_check(Call::authorize_by_path).described(
+        "queue",
+        "Report that a run failed",
+        |operation, sample| described(operation, sample, "failed").about(REPEATS),
+    )
+}
+
+/// `POST /task/:taskId/runs/:runId/exception`
+pub fn report_exception() -> Endpoint {
+    Endpoint::post("reportException", exception).scopes(SCOPES).early_check(Call::authorize_by_path).described(
+        "queue",
+        "Report that a run could not be done",
+        |operation, sample| {
+            described(operation, sample, "exception")
+                .about(&format!(
+                    "{REPEATS} `worker-shutdown` and `intermittent-task` lead to another try while retries are left."
+                ))
+                .takes::<ReportExceptionRequest>(&json!({"reason": "malformed-payload"}))
+        },
+    )
+}
+
+fn described(operation: Operation, sample: &Sample, state: &str) -> Operation {
+    operation
+        .answers::<StatusBody<'_>>("The status after it", &json!({"status": sample.status(state)}))
+        .refuses(ResourceNotFound, "the task or the run does not exist")
+        .refuses(RequestConflict, "the run is not running: it was never claimed, or it has ended in another way")
+}
+
+async fn completed(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     // The operation has no input, so that a body that is not the legacy one is ignored.
     let legacy: Legacy = call.json_or_default().unwrap_or_default();
     report(app, call, if legacy.success { Report::Completed } else { Report::Failed }).await
 }
 
-/// `POST /task/:taskId/runs/:runId/failed`
-pub async fn failed(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn failed(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     report(app, call, Report::Failed).await
 }
 
-/// `POST /task/:taskId/runs/:runId/exception`
-pub async fn exception(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
-    authorize(&call)?;
+async fn exception(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize_by_path()?;
     let body: ReportExceptionRequest = call.json()?;
     if body.reason == ExceptionReason::WorkerShutdown {
         let known = app.engine.status.submit(call.task_id()?).await?;
@@ -55,13 +100,8 @@ pub async fn exception(app: App, call: Arc<Call>) -> Result<Response, ApiError> 
     report(app, call, Report::Exception(body.reason)).await
 }
 
-/// What each of them requires.
-pub fn authorize(call: &Call) -> Result<(), ApiError> {
-    call.authorize(&Expression::from(format!("queue:resolve-task:{}", call.run_text())))
-}
-
 async fn report(app: App, call: Arc<Call>, report: Report) -> Result<Response, ApiError> {
-    authorize(&call)?;
+    call.authorize_by_path()?;
     let (task, run) = (call.task_id()?, call.run_id()?);
     call.no_query()?;
     let task = app.engine.report.submit(Request { task, run, report }).await?;

@@ -14,15 +14,18 @@ use http::header::{
 };
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Method, StatusCode};
+use serde_json::json;
 use tokio::io::{AsyncReadExt as _, BufReader};
 use tokio::sync::mpsc;
 
-use super::error::Refused;
+use super::error::{Code, Refused};
 use super::select::{Selected, accepts_gzip, has_tag, select_range};
-use super::{Way, tag_of};
+use super::{Way, signature, tag_of};
 use crate::blobs::{BlobName, Generation, Reader};
 use crate::http::app::App;
 use crate::http::connection::Connection;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::{self, Access, Endpoint};
 
 /// What is read and sent at once.
 const FRAME: usize = 128 << 10;
@@ -30,6 +33,43 @@ const FRAME: usize = 128 << 10;
 const READER_PATIENCE: Duration = Duration::from_secs(120);
 /// What a stored type that is no header is sent as.
 const UNKNOWN_TYPE: HeaderValue = HeaderValue::from_static("application/octet-stream");
+
+/// `GET /artifacts/:artifact`
+pub fn download_artifact() -> Endpoint {
+    Endpoint::signed(endpoint::Method::Get, "downloadArtifact", Access::PlainArtifactUrl).described(
+        "queue",
+        "Download the bytes of an artifact",
+        |operation, _| signature(describe(operation)),
+    )
+}
+
+fn describe(operation: Operation) -> Operation {
+    let told = [
+        ("ETag", "Which bytes they are"),
+        ("Last-Modified", "When they were uploaded"),
+        ("Cache-Control", "For whom a stored answer is; it is good as long as its ETag is"),
+    ];
+    let [tag, modified, caching] = told;
+    operation
+        .about(
+            "By a URL from getArtifact. That of an artifact which everybody may read is plain: it has no parameters and is \
+             always the same, and each read asks again whether everybody may (the role `anonymous` has \
+             `queue:get-artifact:<name>`), so that caches keep the bytes and ask by their ETag. Other URLs are signed, \
+             and end. HEAD does the same without the bytes. What was uploaded with `Content-Encoding: gzip` comes so, or \
+             decoded for a caller whose Accept-Encoding has no gzip; decoded, it has no length and no ranges. Pages \
+             (HTML, SVG, XML) come as attachments.",
+        )
+        .header("Range", "One range of bytes", &json!({"type": "string"}))
+        .header("If-Range", "The ETag of the bytes that the range is of", &json!({"type": "string"}))
+        .header("If-None-Match", "ETags of bytes that the caller has", &json!({"type": "string"}))
+        .header("Accept-Encoding", "Whether gzip is understood", &json!({"type": "string"}))
+        .answers_bytes(200, "The bytes", &told)
+        .answers_bytes(206, "A part of them", &[tag, modified, caching, ("Content-Range", "Which part")])
+        .answers_empty(304, "The caller has them", &told)
+        .refuses_artifact(Code::NotFound, "nothing is stored under the name: not uploaded yet, or deleted")
+        .refuses_artifact(Code::Expired, "by a plain URL: the artifact has expired and is not removed yet")
+        .refuses_artifact(Code::InvalidRange, "the range begins behind the end")
+}
 
 /// How the bytes are sent.
 enum Form {

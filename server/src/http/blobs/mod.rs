@@ -17,12 +17,16 @@ use http::header::{
 };
 use http::request::Parts;
 use http::{HeaderValue, Method, StatusCode, Uri};
+use serde_json::{Value, json};
 use tenure_api::blob_url::Access;
 
 use self::error::Refused;
 pub use self::error::{BlobErrorBody, Code};
+pub use self::get::download_artifact;
+pub use self::put::upload_artifact;
 use super::app::App;
 use super::body::pass_over;
+use super::docs::operation::Operation;
 use crate::blobs::{BlobName, StoredBlob};
 use crate::ops::objects::hex;
 
@@ -52,6 +56,17 @@ impl Way {
             Self::Plain => "public, no-cache",
         })
     }
+}
+
+/// The parameters that were signed.
+fn signature(operation: Operation) -> Operation {
+    let text = json!({"type": "string"});
+    operation.query("Credential", "What the URL is for: `put` or `get`", &text, &Value::Null).query(
+        "expires",
+        "Until when it is good, in milliseconds since 1970",
+        &text,
+        &Value::Null,
+    )
 }
 
 /// `/artifacts/{name}`, whatever the method.

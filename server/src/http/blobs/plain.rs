@@ -5,7 +5,7 @@ use tenure_api::ids::ArtifactName;
 use super::error::Refused;
 use crate::blobs::{BlobName, Part};
 use crate::domain::artifact::{self, Artifact, Details, Met};
-use crate::http::api::artifacts::reading;
+use crate::http::api::artifacts::scopes_to_read;
 use crate::http::app::App;
 use crate::store::artifacts;
 
@@ -19,7 +19,11 @@ pub(super) async fn open(app: &App, name: &BlobName) -> Result<BlobName, Refused
     if artifact_name.parse::<ArtifactName>().is_err() {
         return Err(Refused::unsigned());
     }
-    app.authenticator.anonymous().await?.authorize(&reading(artifact_name)).map_err(Refused::not_for_everybody)?;
+    app.authenticator
+        .anonymous()
+        .await?
+        .authorize(&scopes_to_read(artifact_name))
+        .map_err(Refused::not_for_everybody)?;
     let mut conn = app.engine.pool.acquire().await?;
     let chain = artifacts::find_chain(&mut conn, task, Some(run), artifact_name, NO_LINKS).await?;
     drop(conn);

@@ -7,13 +7,44 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::error::{Code, Refused};
-use super::tag_of;
+use super::{signature, tag_of};
 use crate::blobs::{BlobError, BlobName, NewBytes};
 use crate::http::app::App;
 use crate::http::body::{discard, pass_over};
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::{Access, Endpoint, Method};
 
 /// The longest Content-Encoding that is kept, in bytes.
 const ENCODING_MAX: usize = 256;
+
+/// `PUT /artifacts/:artifact`
+pub fn upload_artifact() -> Endpoint {
+    Endpoint::signed(Method::Put, "uploadArtifact", Access::ArtifactUrl).described(
+        "queue",
+        "Upload the bytes of an artifact",
+        |operation, _| signature(describe(operation)),
+    )
+}
+
+fn describe(operation: Operation) -> Operation {
+    operation
+        .about(
+            "By a URL from createArtifact. The Content-Type must be the one that was told there. A Content-Encoding is \
+             kept as it is. The bytes take the place of earlier ones when all of them have arrived, and not before; the \
+             URL may be used again until it ends, or its run does: after the report of the run it is answered with 403, \
+             also if the upload had begun before. After an exception it is good for 25 minutes, as createArtifact is. So \
+             is the URL of an object until its upload is finished.",
+        )
+        .takes_bytes()
+        .answers_empty(
+            200,
+            "Stored",
+            &[("ETag", "The SHA-256 of the bytes, and their encoding if they have one, in quotes")],
+        )
+        .refuses_artifact(Code::IncompleteBody, "the body broke off, or nothing of it came for a minute; send it again")
+        .refuses_artifact(Code::TooLarge, "the body is over `--artifact-size-max`")
+        .refuses_artifact(Code::Deleted, "the artifact was deleted while it was uploaded")
+}
 
 /// Stores the body.
 pub(super) async fn put(app: &App, name: BlobName, parts: &Parts, body: Body) -> Result<Response, Refused> {

@@ -1,67 +1,60 @@
 //! The OpenAPI document: the route table and the descriptions of its operations, put together.
 //!
 //! Paths, methods and names come from the table that serves requests, bodies from the types that are read and written,
-//! error statuses from the error codes. What is written here by hand are sentences, scopes and examples; tests hold them
-//! against the route table, the schemas, and a real server.
+//! error statuses from the error codes, scopes from the templates that are checked. What is written by hand, beside each
+//! handler, are sentences and examples; tests hold them against the schemas and a real server.
 
-mod artifacts;
-mod auth;
-mod batches;
-mod blobs;
-mod changes;
-mod messages;
-mod object;
-mod operation;
-mod parameters;
-mod purge_cache;
-mod queue;
+pub(super) mod operation;
+pub(super) mod parameters;
 mod references;
-mod sample;
+pub(super) mod sample;
 mod scopes;
-mod service;
-mod tenure;
 #[cfg(test)]
 mod tests;
-mod worker_manager;
-mod workers;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 use utoipa::{PartialSchema, ToSchema};
 
-use self::operation::{Access, Form, Operation, Refusal, Schemas};
+use self::operation::{Form, Operation, Refusal, Schemas};
 pub use self::references::References;
 pub use self::sample::Sample;
 use super::blobs::BlobErrorBody;
+use super::endpoint::Access;
 use super::error::ErrorBody;
+use super::poll;
 use super::routes::Route;
 
-/// Every description.
-fn operations(sample: &Sample) -> Vec<Operation> {
-    [
-        queue::operations(sample),
-        changes::operations(sample),
-        batches::operations(sample),
-        workers::operations(sample),
-        artifacts::operations(sample),
-        object::operations(sample),
-        auth::operations(sample),
-        tenure::operations(sample),
-        worker_manager::operations(sample),
-        purge_cache::operations(sample),
-        messages::operations(sample),
-        blobs::operations(),
-        service::operations(),
-        references::operations(),
-    ]
-    .concat()
+/// The tags of operations, and what they stand for.
+const TAGS: [(&str, &str); 8] = [
+    ("queue", "The Taskcluster Queue API: tasks, claims, reports, counts"),
+    ("object", "The Taskcluster Object API: uploads and downloads"),
+    ("auth", "The Taskcluster Auth API: clients, roles, scopes"),
+    ("worker-manager", "The Taskcluster Worker Manager API: workers that register"),
+    ("purge-cache", "The Taskcluster Purge-Cache API: caches that workers are to purge"),
+    ("tenure", "What Tenure has beyond it"),
+    ("messages", "The message plane: signed URLs in the protocol of Azure's queues"),
+    ("service", "Health, measurements, documentation"),
+];
+
+/// The operation that the examples of errors are of, as far as it can give them.
+const EXAMPLE: &str = "createTask";
+
+/// The descriptions of all endpoints, each once, in the order of their tags.
+fn operations(routes: &[Route], sample: &Sample) -> Vec<Operation> {
+    let mut described = BTreeSet::new();
+    let first = routes.iter().filter(|route| described.insert(route.endpoint.name));
+    let mut operations: Vec<Operation> = first.map(|route| route.endpoint.describe(sample)).collect();
+    operations.sort_by_key(|operation| TAGS.iter().position(|(tag, _)| *tag == operation.tag));
+    operations
 }
 
 /// The document of the server's own routes.
 #[must_use]
 pub fn document(sample: &Sample) -> Value {
-    describe(super::routes().list(), operations(sample), sample)
+    let table = super::routes();
+    describe(table.list(), operations(table.list(), sample), sample)
 }
 
 fn describe(routes: &[Route], operations: Vec<Operation>, sample: &Sample) -> Value {
@@ -74,22 +67,22 @@ fn describe(routes: &[Route], operations: Vec<Operation>, sample: &Sample) -> Va
     let targets = link_targets(routes, &operations);
     for mut operation in operations {
         // An operation may be found at several paths. Its name can stand in the document once, so that the others are told.
-        let mut at = routes.iter().filter(|route| route.name == operation.name);
+        let mut at = routes.iter().filter(|route| route.endpoint.name == operation.name);
         let Some(route) = at.next() else { continue };
         schemas.append(&mut operation.schemas);
         let aliases: Vec<&str> = at.map(|route| route.path.as_str()).collect();
-        paths
-            .entry(&route.path)
-            .or_default()
-            .insert(route.method.to_owned(), describe_one(route, &aliases, &operation, &targets, sample));
+        paths.entry(&route.path).or_default().insert(
+            route.endpoint.method.name().to_owned(),
+            describe_one(route, &aliases, &operation, &targets, sample),
+        );
     }
     let mut schemas: Map<String, Value> = schemas
         .into_iter()
         .map(|(name, schema)| (name, serde_json::to_value(schema).expect("a schema is JSON")))
         .collect();
     schemas.values_mut().for_each(absent_not_null);
-    schemas.insert("QueueMessage".to_owned(), messages::message_schema());
-    schemas.insert("QueueError".to_owned(), messages::error_schema());
+    schemas.insert("QueueMessage".to_owned(), poll::message_schema());
+    schemas.insert("QueueError".to_owned(), poll::error_schema());
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -100,16 +93,7 @@ fn describe(routes: &[Route], operations: Vec<Operation>, sample: &Sample) -> Va
         },
         // Relative to the document, so that it is right behind any proxy.
         "servers": [{"url": ".", "description": "The server that this document came from"}],
-        "tags": [
-            {"name": "queue", "description": "The Taskcluster Queue API: tasks, claims, reports, counts"},
-            {"name": "object", "description": "The Taskcluster Object API: uploads and downloads"},
-            {"name": "auth", "description": "The Taskcluster Auth API: clients, roles, scopes"},
-            {"name": "worker-manager", "description": "The Taskcluster Worker Manager API: workers that register"},
-            {"name": "purge-cache", "description": "The Taskcluster Purge-Cache API: caches that workers are to purge"},
-            {"name": "tenure", "description": "What Tenure has beyond it"},
-            {"name": "messages", "description": "The message plane: signed URLs in the protocol of Azure's queues"},
-            {"name": "service", "description": "Health, measurements, documentation"},
-        ],
+        "tags": TAGS.map(|(name, about)| json!({"name": name, "description": about})),
         "paths": paths,
         "components": {"schemas": schemas, "examples": examples, "securitySchemes": security_schemes()},
     })
@@ -156,7 +140,7 @@ fn security_schemes() -> Value {
 /// The operations whose paths have parameters, and which.
 fn link_targets(routes: &[Route], operations: &[Operation]) -> Vec<(&'static str, Vec<String>)> {
     let of_one = |operation: &Operation| {
-        let route = routes.iter().find(|route| route.name == operation.name)?;
+        let route = routes.iter().find(|route| route.endpoint.name == operation.name)?;
         Some((operation.name, parameters::names(&route.path))).filter(|(_, names)| !names.is_empty())
     };
     operations.iter().filter_map(of_one).collect()
@@ -184,8 +168,8 @@ fn describe_one(
     if !operation.about.is_empty() {
         about.push(operation.about.clone());
     }
-    if let Access::Scopes(expression) = &operation.access {
-        about.push(format!("**Scopes:** {}.", scopes::in_words(expression)));
+    if let Access::Scopes(template) = operation.access {
+        about.push(format!("**Scopes:** {}.", scopes::in_words(&template.to_json())));
     }
     if !aliases.is_empty() {
         let paths: Vec<String> = aliases.iter().map(|path| format!("`{path}`")).collect();
@@ -199,7 +183,7 @@ fn describe_one(
         "description": about.join("\n\n"),
         "parameters": in_path.into_iter().chain(operation.parameters.clone()).collect::<Vec<_>>(),
         "responses": responses(operation),
-        "security": security(&operation.access),
+        "security": security(operation.access),
     });
     if !operation.names.is_empty() {
         described["responses"]["200"]["links"] = links(operation, targets).into();
@@ -207,8 +191,8 @@ fn describe_one(
     if let Some(request) = &operation.request {
         described["requestBody"] = request.clone();
     }
-    if let Access::Scopes(expression) = &operation.access {
-        described["x-taskcluster-scopes"] = expression.clone();
+    if let Access::Scopes(template) = operation.access {
+        described["x-taskcluster-scopes"] = template.to_json();
     }
     if !aliases.is_empty() {
         described["x-aliases"] = json!(aliases);
@@ -216,10 +200,12 @@ fn describe_one(
     described
 }
 
-fn security(access: &Access) -> Value {
+fn security(access: Access) -> Value {
     match access {
         Access::Open => json!([]),
-        Access::Scopes(expression) if scopes::everybody_has(expression) => json!([{}, {"basic": []}, {"hawk": []}]),
+        Access::Scopes(template) if scopes::everybody_has(&template.to_json()) => {
+            json!([{}, {"basic": []}, {"hawk": []}])
+        }
         Access::Scopes(_) => json!([{"basic": []}, {"hawk": []}]),
         Access::SignedUrl => json!([{"signedUrl": []}]),
         Access::ArtifactUrl => json!([{"artifactUrl": []}]),
@@ -308,14 +294,15 @@ fn error_examples(operations: &[Operation]) -> Map<String, Value> {
             Form::Artifact => json!({"code": code, "message": when}),
             Form::Api => {
                 let time = "2026-01-31T12:00:00.000Z";
-                let info = json!({"method": "createTask", "params": {}, "payload": null, "time": time});
+                let info = json!({"method": EXAMPLE, "params": {}, "payload": null, "time": time});
                 json!({"code": code, "message": when, "requestInfo": info})
             }
         };
         (example_name(refusal), json!({"value": value}))
     };
+    let example = operations.iter().filter(|operation| operation.name == EXAMPLE);
     // The last one wins.
-    operations.iter().rev().flat_map(|operation| operation.refusals.iter().map(one)).collect()
+    operations.iter().rev().chain(example).flat_map(|operation| operation.refusals.iter().map(one)).collect()
 }
 
 /// utoipa says of every optional field that it may be null. On this wire a field is absent instead.

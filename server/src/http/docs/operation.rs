@@ -1,5 +1,5 @@
-//! What the document says of one operation, built up line by line. What every operation of a kind has in common, such as
-//! the errors that any of them can give, is added here and stands in no description.
+//! What the document says of one operation, built up line by line beside its handler. What every operation of a kind has
+//! in common, such as the errors that any of them can give, is added here and stands in no description.
 
 use serde_json::{Map, Value, json};
 use tenure_api::errors::ErrorCode;
@@ -9,29 +9,16 @@ use utoipa::openapi::schema::Schema;
 
 use super::scopes;
 use crate::http::blobs;
+use crate::http::endpoint::Access;
 use crate::http::poll::Code;
+use crate::http::scopes::Template;
 
 /// Schemas by name, as utoipa gives them.
 pub type Schemas = Vec<(String, RefOr<Schema>)>;
 
-/// Who may call an operation, and how that is shown.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Access {
-    /// Everybody; there is nothing to be authorized.
-    Open,
-    /// Whoever has these scopes, in the form of Taskcluster's API references.
-    Scopes(Value),
-    /// Whoever has a signed URL of the message plane.
-    SignedUrl,
-    /// Whoever has a signed URL of an artifact's bytes.
-    ArtifactUrl,
-    /// The same, or a plain URL of what everybody may read.
-    PlainArtifactUrl,
-}
-
 /// What an error looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(in crate::http) enum Form {
     /// As everywhere in the API.
     Api,
     /// That of the message plane.
@@ -42,12 +29,12 @@ pub(super) enum Form {
 
 /// A refusal: its code, its status, and when it comes.
 #[derive(Clone, Debug)]
-pub(super) struct Refusal {
-    pub(super) code: String,
-    pub(super) status: u16,
-    pub(super) when: String,
+pub(in crate::http) struct Refusal {
+    pub(in crate::http) code: String,
+    pub(in crate::http) status: u16,
+    pub(in crate::http) when: String,
     /// What it looks like.
-    pub(super) form: Form,
+    pub(in crate::http) form: Form,
 }
 
 /// The description of one operation.
@@ -55,85 +42,22 @@ pub(super) struct Refusal {
 pub struct Operation {
     /// What the API calls it; a route has the same name.
     pub name: &'static str,
-    pub(super) tag: &'static str,
+    pub(in crate::http) tag: &'static str,
     /// How firmly it stands: `stable`, `experimental` or `deprecated`, in Taskcluster's words.
-    pub(super) stability: &'static str,
+    pub(in crate::http) stability: &'static str,
     /// Under which heading a reference shows it.
-    pub(super) category: &'static str,
-    pub(super) summary: &'static str,
-    pub(super) about: String,
-    pub(super) access: Access,
+    pub(in crate::http) category: &'static str,
+    pub(in crate::http) summary: &'static str,
+    pub(in crate::http) about: String,
+    pub(in crate::http) access: Access,
     /// Those of the query, and headers.
-    pub(super) parameters: Vec<Value>,
-    pub(super) request: Option<Value>,
-    pub(super) answers: Vec<(u16, Value)>,
-    pub(super) refusals: Vec<Refusal>,
-    pub(super) schemas: Schemas,
+    pub(in crate::http) parameters: Vec<Value>,
+    pub(in crate::http) request: Option<Value>,
+    pub(in crate::http) answers: Vec<(u16, Value)>,
+    pub(in crate::http) refusals: Vec<Refusal>,
+    pub(in crate::http) schemas: Schemas,
     /// What other operations can be called with after it.
-    pub(super) names: Vec<(&'static str, &'static str)>,
-}
-
-/// An operation of an API: it reads a body of JSON, knows its caller, and takes no parameter that it does not know.
-pub fn operation(tag: &'static str, name: &'static str, summary: &'static str) -> Operation {
-    open(tag, name, summary)
-        .refuses(ErrorCode::AuthenticationFailed, "there are credentials, and they are wrong or have expired")
-        .refuses(ErrorCode::InvalidRequestArguments, "a parameter of the path or of the query is not what it must be")
-}
-
-/// An operation that everybody may call.
-pub fn open(tag: &'static str, name: &'static str, summary: &'static str) -> Operation {
-    bare(tag, name, summary)
-        .refuses(ErrorCode::InputTooLarge, "the body is over 10 MB")
-        .refuses(
-            ErrorCode::InternalServerError,
-            "a fault of the server; its log has the incident that the message names",
-        )
-        .refuses(ErrorCode::ServiceUnavailable, "overload, or the database is away; send the same request again")
-}
-
-/// An operation of the message plane.
-pub fn by_signed_url(name: &'static str, summary: &'static str) -> Operation {
-    let signed = Operation { access: Access::SignedUrl, ..bare("messages", name, summary) };
-    [
-        (Code::AuthenticationFailed, "the URL is not signed by this server, was changed, or is not valid now"),
-        (Code::AuthorizationPermissionMismatch, "the signature does not allow the operation"),
-        (Code::AuthorizationProtocolMismatch, "the URL is for https only"),
-        (Code::QueueNotFound, "there is no such queue"),
-        (Code::InternalError, "a fault of the server"),
-        (Code::ServerBusy, "overload, or the database is away; send the same request again"),
-    ]
-    .into_iter()
-    .fold(signed, |operation, (code, when)| operation.refuses_xml(code, when))
-}
-
-/// An operation on an artifact's bytes.
-pub fn by_artifact_url(name: &'static str, summary: &'static str) -> Operation {
-    let signed = Operation { access: Access::ArtifactUrl, ..bare("queue", name, summary) };
-    signed
-        .refuses_artifact(
-            blobs::Code::AccessDenied,
-            "the URL is not signed by this server, was changed, has expired, or is for another method or Content-Type",
-        )
-        .refuses_artifact(blobs::Code::InternalError, "a fault of the server, or what is stored is damaged")
-        .refuses_artifact(blobs::Code::Unavailable, "overload, or the database or the artifact store is away")
-}
-
-fn bare(tag: &'static str, name: &'static str, summary: &'static str) -> Operation {
-    Operation {
-        name,
-        tag,
-        stability: "stable",
-        category: heading(tag),
-        summary,
-        about: String::new(),
-        access: Access::Open,
-        parameters: Vec::new(),
-        request: None,
-        answers: Vec::new(),
-        refusals: Vec::new(),
-        schemas: Vec::new(),
-        names: Vec::new(),
-    }
+    pub(in crate::http) names: Vec<(&'static str, &'static str)>,
 }
 
 /// The heading under which the operations of a tag stand unless they say otherwise.
@@ -150,6 +74,74 @@ fn heading(tag: &str) -> &'static str {
 }
 
 impl Operation {
+    /// The description of an operation before anything is added that only this one has: what every operation with this
+    /// access refuses.
+    pub(in crate::http) fn new(name: &'static str, tag: &'static str, summary: &'static str, access: Access) -> Self {
+        let bare = Self {
+            name,
+            tag,
+            stability: "stable",
+            category: heading(tag),
+            summary,
+            about: String::new(),
+            access,
+            parameters: Vec::new(),
+            request: None,
+            answers: Vec::new(),
+            refusals: Vec::new(),
+            schemas: Vec::new(),
+            names: Vec::new(),
+        };
+        match access {
+            Access::Open => bare.of_an_api(),
+            Access::Scopes(scopes) => bare.of_an_api().with_scopes(&scopes),
+            Access::SignedUrl => bare.of_the_message_plane(),
+            Access::ArtifactUrl | Access::PlainArtifactUrl => bare.of_stored_bytes(),
+        }
+    }
+
+    fn of_an_api(self) -> Self {
+        self.refuses(ErrorCode::InputTooLarge, "the body is over 10 MB")
+            .refuses(
+                ErrorCode::InternalServerError,
+                "a fault of the server; its log has the incident that the message names",
+            )
+            .refuses(ErrorCode::ServiceUnavailable, "overload, or the database is away; send the same request again")
+    }
+
+    /// It knows its caller, and takes no parameter that it does not know.
+    fn with_scopes(self, scopes: &Template) -> Self {
+        let needed = scopes::in_words(&scopes.to_json());
+        self.refuses(ErrorCode::AuthenticationFailed, "there are credentials, and they are wrong or have expired")
+            .refuses(
+                ErrorCode::InvalidRequestArguments,
+                "a parameter of the path or of the query is not what it must be",
+            )
+            .refuses(ErrorCode::InsufficientScopes, &format!("the caller lacks scopes; needed: {needed}"))
+    }
+
+    fn of_the_message_plane(self) -> Self {
+        [
+            (Code::AuthenticationFailed, "the URL is not signed by this server, was changed, or is not valid now"),
+            (Code::AuthorizationPermissionMismatch, "the signature does not allow the operation"),
+            (Code::AuthorizationProtocolMismatch, "the URL is for https only"),
+            (Code::QueueNotFound, "there is no such queue"),
+            (Code::InternalError, "a fault of the server"),
+            (Code::ServerBusy, "overload, or the database is away; send the same request again"),
+        ]
+        .into_iter()
+        .fold(self, |operation, (code, when)| operation.refuses_xml(code, when))
+    }
+
+    fn of_stored_bytes(self) -> Self {
+        self.refuses_artifact(
+            blobs::Code::AccessDenied,
+            "the URL is not signed by this server, was changed, has expired, or is for another method or Content-Type",
+        )
+        .refuses_artifact(blobs::Code::InternalError, "a fault of the server, or what is stored is damaged")
+        .refuses_artifact(blobs::Code::Unavailable, "overload, or the database or the artifact store is away")
+    }
+
     /// It may change, and nobody should build on it yet.
     #[must_use]
     pub fn experimental(self) -> Self {
@@ -173,14 +165,6 @@ impl Operation {
     pub fn about(mut self, text: &str) -> Self {
         text.clone_into(&mut self.about);
         self
-    }
-
-    /// The scopes that the caller must have.
-    #[must_use]
-    pub fn scopes(self, expression: impl Into<Value>) -> Self {
-        let expression = expression.into();
-        let when = format!("the caller lacks scopes; needed: {}", scopes::in_words(&expression));
-        Self { access: Access::Scopes(expression), ..self }.refuses(ErrorCode::InsufficientScopes, &when)
     }
 
     /// A parameter of the query. An example of null is none: the parameter is left out where nobody fills it in.
@@ -305,7 +289,7 @@ impl Operation {
 
     /// An error in the form of the message plane.
     #[must_use]
-    pub(super) fn refuses_xml(mut self, code: Code, when: &str) -> Self {
+    pub(in crate::http) fn refuses_xml(mut self, code: Code, when: &str) -> Self {
         let (status, code, when) = (code.status().as_u16(), format!("{code:?}"), when.to_owned());
         self.refusals.push(Refusal { code, status, when, form: Form::Queue });
         self
@@ -313,7 +297,7 @@ impl Operation {
 
     /// An error in the form of artifacts' bytes.
     #[must_use]
-    pub(super) fn refuses_artifact(mut self, code: blobs::Code, when: &str) -> Self {
+    pub(in crate::http) fn refuses_artifact(mut self, code: blobs::Code, when: &str) -> Self {
         let (status, code, when) = (code.status().as_u16(), format!("{code:?}"), when.to_owned());
         self.refusals.push(Refusal { code, status, when, form: Form::Artifact });
         self

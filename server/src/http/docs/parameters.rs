@@ -14,15 +14,28 @@ use crate::http::api::pages::PAGE_MAX;
 use crate::store::clients::CLIENT_ID_MAX;
 
 /// The artifact, and the object, of the examples. Not everybody may read it.
-pub(super) const ARTIFACT: &str = "logs/build.log";
+pub(in crate::http) const ARTIFACT: &str = "logs/build.log";
 /// Printable ASCII that does not end in two stars.
 const ROLE_ID: &str = r"^([\x20-\x7e]*[\x20-)+-\x7e])?\*?$";
 /// The characters of a client's id.
 const CLIENT_ID: &str = "^[A-Za-z0-9!@/:.+|_-]*$";
 
 /// What the id of a client begins with.
-pub(super) fn client_prefix() -> Value {
+pub(in crate::http) fn client_prefix() -> Value {
     json!({"type": "string", "pattern": CLIENT_ID, "maxLength": CLIENT_ID_MAX})
+}
+
+/// Why a query is refused by an operation that takes none.
+pub(in crate::http) const UNKNOWN_ARGUMENT: &str = "a parameter of the query, which has none";
+
+/// The schema of a page whose entries are in a field of this name.
+pub(in crate::http) fn page_of(field: &str, items: &Value) -> Value {
+    let token = json!({"type": "string", "description": "For the next page; absent on the last one"});
+    json!({
+        "type": "object",
+        "required": [field],
+        "properties": {field: {"type": "array", "items": items}, "continuationToken": token},
+    })
 }
 
 /// From an earlier page.
@@ -31,12 +44,12 @@ fn token() -> Value {
 }
 
 /// A list that comes in pages.
-pub(super) fn paged(operation: Operation) -> Operation {
+pub(in crate::http) fn paged(operation: Operation) -> Operation {
     paged_from_anywhere(operation).refuses(InputError, "`continuationToken` is not one of ours")
 }
 
 /// The same where a token that is not one of ours is none.
-pub(super) fn paged_from_anywhere(operation: Operation) -> Operation {
+pub(in crate::http) fn paged_from_anywhere(operation: Operation) -> Operation {
     let limit = json!({"type": "integer", "minimum": 1, "default": PAGE_MAX});
     let about = format!("Entries of one page; more than {PAGE_MAX} counts as {PAGE_MAX}");
     operation.query("limit", &about, &limit, &Value::Null).query(
@@ -48,12 +61,12 @@ pub(super) fn paged_from_anywhere(operation: Operation) -> Operation {
 }
 
 /// The names of the parameters that stand in a path.
-pub(super) fn names(path: &str) -> Vec<String> {
+pub(in crate::http) fn names(path: &str) -> Vec<String> {
     path.split('{').skip(1).filter_map(|rest| rest.split_once('}')).map(|(name, _)| name.to_owned()).collect()
 }
 
 /// The parameters that stand in a path.
-pub(super) fn of_path(path: &str, sample: &Sample) -> Vec<Value> {
+pub(in crate::http) fn of_path(path: &str, sample: &Sample) -> Vec<Value> {
     names(path).iter().map(|name| one(name, sample)).collect()
 }
 

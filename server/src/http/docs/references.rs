@@ -12,12 +12,12 @@ mod tests;
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
-use tenure_api::errors::ErrorCode::{InvalidRequestArguments, ResourceNotFound};
 
 use self::schemas::Schemas;
-use super::operation::{Access, Operation, open};
+use super::operation::Operation;
 use super::sample::Sample;
 use super::{document, operations as all_operations};
+use crate::http::endpoint::Access;
 use crate::http::routes::Route;
 
 /// A service that has a reference.
@@ -59,7 +59,7 @@ impl References {
 fn all(root: &str, routes: &[Route]) -> BTreeMap<String, Value> {
     let sample = Sample::fixed();
     let components = document(&sample)["components"]["schemas"].clone();
-    let operations = all_operations(&sample);
+    let operations = all_operations(routes, &sample);
     let mut files = schemas::common(root);
     let mut references = Vec::new();
     for service in &SERVICES {
@@ -94,10 +94,10 @@ fn api(service: &Service, routes: &[Route], operations: &[Operation], schemas: &
     for route in routes {
         let Some(below) = route.path.strip_prefix(&prefix) else { continue };
         // An operation that is found at several paths stands there once, with the first of them.
-        if entries.iter().any(|entry| entry["name"] == route.name) {
+        if entries.iter().any(|entry| entry["name"] == route.endpoint.name) {
             continue;
         }
-        if let Some(operation) = operations.iter().find(|operation| operation.name == route.name) {
+        if let Some(operation) = operations.iter().find(|operation| operation.name == route.endpoint.name) {
             entries.push(entry(route, below, operation, schemas));
         }
     }
@@ -117,7 +117,7 @@ fn entry(route: &Route, below: &str, operation: &Operation, schemas: &mut Schema
     let mut entry = json!({
         "type": "function",
         "name": operation.name,
-        "method": route.method,
+        "method": route.endpoint.method.name(),
         "route": below.replace('{', "<").replace('}', ">"),
         "args": args.collect::<Vec<_>>(),
         "query": query.map(|parameter| parameter["name"].clone()).collect::<Vec<_>>(),
@@ -126,8 +126,8 @@ fn entry(route: &Route, below: &str, operation: &Operation, schemas: &mut Schema
         "title": operation.summary,
         "description": operation.about,
     });
-    if let Access::Scopes(expression) = &operation.access {
-        entry["scopes"] = expression.clone();
+    if let Access::Scopes(template) = operation.access {
+        entry["scopes"] = template.to_json();
     }
     if let Some(schema) = operation.request.as_ref().and_then(body_schema) {
         entry["input"] = schemas.add(schema, &format!("{}Request", operation.name)).into();
@@ -145,32 +145,4 @@ fn entry(route: &Route, below: &str, operation: &Operation, schemas: &mut Schema
 
 fn body_schema(described: &Value) -> Option<&Value> {
     described["content"]["application/json"].get("schema")
-}
-
-/// The operations by which they are read, described.
-pub(super) fn operations() -> Vec<Operation> {
-    let object = json!({"type": "object"});
-    let file = |name, summary: &'static str, about: &str, example: Value| {
-        open("service", name, summary)
-            .about(about)
-            .answers_with(200, "The document", "application/json", &object, &example)
-            .refuses(InvalidRequestArguments, "a parameter of the query, which has none")
-            .refuses(ResourceNotFound, "there is no such document")
-    };
-    vec![
-        file(
-            "manifest",
-            "Where the references are",
-            "In Taskcluster's form.",
-            json!({"references": ["https://tenure.example.com/references/queue/v1/api.json"]}),
-        ),
-        file(
-            "reference",
-            "The operations or the exchanges of a service",
-            "In Taskcluster's form, from which its client libraries are made: `api.json`, and for the queue `exchanges.json`.",
-            json!({"serviceName": "queue", "apiVersion": "v1"}),
-        ),
-        file("schema", "The schema of a body or a message", "JSON Schema, draft 7.", json!({"type": "object"})),
-        file("commonSchema", "The schema of references", "JSON Schema, draft 7.", json!({"type": "object"})),
-    ]
 }

@@ -16,7 +16,7 @@ pub struct Sample {
 }
 
 /// The queue of the examples.
-pub(super) const QUEUE: &str = "acme/linux";
+pub(in crate::http) const QUEUE: &str = "acme/linux";
 
 impl Sample {
     /// That of the document in the repository.
@@ -29,12 +29,12 @@ impl Sample {
     }
 
     /// So many minutes after the task was made.
-    pub(super) fn after(&self, minutes: i64) -> Value {
+    pub(in crate::http) fn after(&self, minutes: i64) -> Value {
         Timestamp::new(self.now + TimeDelta::minutes(minutes)).to_string().into()
     }
 
     /// A createTask body.
-    pub(super) fn new_task(&self) -> Value {
+    pub(in crate::http) fn new_task(&self) -> Value {
         json!({
             "taskQueueId": QUEUE,
             "priority": "medium",
@@ -52,7 +52,7 @@ impl Sample {
     }
 
     /// The same task as it is stored.
-    pub(super) fn definition(&self) -> Value {
+    pub(in crate::http) fn definition(&self) -> Value {
         let mut task = self.new_task();
         let defaults = json!({
             "provisionerId": "acme",
@@ -75,7 +75,7 @@ impl Sample {
     }
 
     /// The status of the task after its only run came to this state: `pending`, `running`, or how it ended.
-    pub(super) fn status(&self, state: &str) -> Value {
+    pub(in crate::http) fn status(&self, state: &str) -> Value {
         let mut run = json!({"runId": 0, "state": state, "reasonCreated": "scheduled", "scheduled": self.after(0)});
         if state != "pending" {
             run["workerGroup"] = "rack-1".into();
@@ -105,14 +105,14 @@ impl Sample {
     }
 
     /// A claim as claimWork and claimTask give it.
-    pub(super) fn claim(&self) -> Value {
+    pub(in crate::http) fn claim(&self) -> Value {
         let mut claim = self.renewed_claim();
         claim["task"] = self.definition();
         claim
     }
 
     /// A claim as reclaimTask gives it.
-    pub(super) fn renewed_claim(&self) -> Value {
+    pub(in crate::http) fn renewed_claim(&self) -> Value {
         json!({
             "status": self.status("running"),
             "runId": 0,

@@ -1,5 +1,5 @@
-//! Scope expressions with placeholders, in the form of Taskcluster's API references: a text such as
-//! `queue:status:<taskId>`, `{"AllOf": [...]}`, `{"AnyOf": [...]}`, `{"for": x, "in": list, "each": text}`, and
+//! Scope expressions with placeholders in words, and who has them. They have the form of Taskcluster's API references: a
+//! text such as `queue:status:<taskId>`, `{"AllOf": [...]}`, `{"AnyOf": [...]}`, `{"for": x, "in": list, "each": text}`, and
 //! `{"if": condition, "then": expression}`.
 
 use serde_json::Value;

@@ -3,6 +3,7 @@
 //! Callers show no credentials: a URL is a capability, and its signature is checked before anything else is looked at.
 //! What is asked for comes after it, so that a URL that was tampered with learns nothing but that.
 
+mod description;
 mod error;
 mod request;
 mod urls;
@@ -21,6 +22,8 @@ use tenure_api::ids::TaskQueueId;
 use tenure_api::sas::Permission;
 use uuid::Uuid;
 
+pub use self::description::{delete_message, get_message_queue, get_messages, update_message};
+pub(super) use self::description::{error_schema, message_schema};
 use self::error::unreadable_path;
 pub use error::refuse_unknown_path;
 pub use urls::{PATH, PollUrls};
@@ -31,7 +34,7 @@ use self::request::Asked;
 use super::app::App;
 use super::body;
 use super::budget::Share;
-use super::routes::ANSWER_MAX;
+use super::endpoint::ANSWER_MAX;
 use crate::domain::message::{MessageId, QueueName};
 use crate::ops::messages::{self, DeleteRequest, GetRequest};
 

@@ -100,8 +100,12 @@ fn every_operation_below_a_services_path_stands_in_its_reference_once() {
     for service in &SERVICES {
         let prefix = format!("/api/{}/v1/", service.name);
         let table = routes();
-        let routed: BTreeSet<&str> =
-            table.list().iter().filter(|route| route.path.starts_with(&prefix)).map(|route| route.name).collect();
+        let routed: BTreeSet<&str> = table
+            .list()
+            .iter()
+            .filter(|route| route.path.starts_with(&prefix))
+            .map(|route| route.endpoint.name)
+            .collect();
         let entries =
             files[&format!("/references/{}/v1/api.json", service.name)]["entries"].as_array().unwrap().clone();
         let named: Vec<&str> = entries.iter().map(|entry| entry["name"].as_str().unwrap()).collect();
@@ -119,7 +123,7 @@ fn every_operation_below_a_services_path_stands_in_its_reference_once() {
 #[test]
 fn the_examples_of_the_document_fit_the_schemas_of_the_references() {
     let files = files();
-    let operations = all_operations(&Sample::fixed());
+    let operations = all_operations(routes().list(), &Sample::fixed());
     let mut seen = 0;
     for service in &SERVICES {
         for entry in files[&format!("/references/{}/v1/api.json", service.name)]["entries"].as_array().unwrap() {

@@ -1,0 +1,77 @@
+//! artifact, latestArtifact: what an artifact is, in a body.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use serde_json::json;
+use tenure_api::artifacts::{
+    ArtifactAtUrl, ArtifactContent, ArtifactInService, ArtifactMissing, ErrorTag, ObjectTag, UrlTag,
+};
+
+use super::example_url;
+use super::reading::{self, Found, LATEST, SCOPES, find};
+use crate::domain::artifact::{DOWNLOAD_CREDENTIALS_LIFE, Details};
+use crate::http::api::ok;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+
+/// `GET /task/:taskId/runs/:runId/artifact-content/:name`
+pub fn of_run() -> Endpoint {
+    Endpoint::get("artifact", artifact).scopes(SCOPES).described(
+        "queue",
+        "Find out how to read an artifact",
+        |operation, sample| described(operation, sample, ""),
+    )
+}
+
+/// `GET /task/:taskId/artifact-content/:name`
+pub fn of_last_run() -> Endpoint {
+    Endpoint::get("latestArtifact", latest_artifact).scopes(SCOPES).described(
+        "queue",
+        "Find out how to read an artifact of the last run",
+        |operation, sample| described(operation, sample, LATEST),
+    )
+}
+
+fn described(operation: Operation, sample: &Sample, about: &str) -> Operation {
+    let example = json!({"storageType": "s3", "url": example_url(sample, "get")});
+    reading::described(operation, about).answers::<ArtifactContent<'_>>("What it is", &example)
+}
+
+async fn artifact(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    content(&app, &find(&app, &call, Some(call.run_id()?)).await?).await
+}
+
+async fn latest_artifact(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    content(&app, &find(&app, &call, None).await?).await
+}
+
+async fn content(app: &App, found: &Found) -> Result<Response, ApiError> {
+    ok(&match &found.artifact.details {
+        Details::S3 => {
+            let url = found.url(app, &found.own_bytes()).await?;
+            ArtifactContent::Url(ArtifactAtUrl { storage_type: UrlTag::S3, url })
+        }
+        Details::Reference { url } => {
+            ArtifactContent::Url(ArtifactAtUrl { storage_type: UrlTag::Reference, url: url.clone() })
+        }
+        Details::Object { .. } => ArtifactContent::Object(in_service(app, found)),
+        Details::Error { reason, message } => {
+            ArtifactContent::Error(ArtifactMissing { storage_type: ErrorTag::Error, reason: *reason, message })
+        }
+        Details::Link { .. } => return Err(ApiError::internal("a link was not followed")),
+    })
+}
+
+fn in_service(app: &App, found: &Found) -> ArtifactInService {
+    let name = found.object_name();
+    let end = found.now + DOWNLOAD_CREDENTIALS_LIFE;
+    let client_id = format!("artifact-download/{}/{}/until/{}", found.task, found.run, end.timestamp());
+    let scope = format!("object:download:{name}");
+    let credentials = app.authenticator.task_credentials().issue_one(client_id, scope, found.now, end);
+    ArtifactInService { storage_type: ObjectTag::Object, name, credentials }
+}

@@ -1,0 +1,142 @@
+//! artifactInfo, latestArtifactInfo: what is known of an artifact.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::response::Response;
+use serde_json::{Value, json};
+use tenure_api::artifacts::ArtifactEntry;
+use tenure_api::errors::ErrorCode::{self, ResourceNotFound};
+use tenure_api::ids::{RunId, TaskId};
+
+use super::no_run;
+use crate::blobs::{BlobName, StoredBlob};
+use crate::domain::artifact::{self, Artifact, Details, Stored};
+use crate::http::api::ok;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::docs::parameters::ARTIFACT;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
+use crate::http::scopes::Values;
+use crate::ops::objects::hex;
+use crate::store::artifacts;
+
+/// `GET /task/:taskId/runs/:runId/artifact-info/:name`
+pub fn of_run() -> Endpoint {
+    Endpoint::get("artifactInfo", artifact_info).scopes(OF_RUN).described(
+        "queue",
+        "Read what is known of an artifact",
+        described,
+    )
+}
+
+/// `GET /task/:taskId/artifact-info/:name`
+pub fn of_last_run() -> Endpoint {
+    Endpoint::get("latestArtifactInfo", latest_artifact_info).scopes(OF_TASK).described(
+        "queue",
+        "Read what is known of an artifact of the last run",
+        described,
+    )
+}
+
+/// For the artifacts of one run.
+pub(super) const OF_RUN: Template = Scope("queue:list-artifacts:<taskId>:<runId>");
+/// For those of whichever run is the last.
+pub(super) const OF_TASK: Template = Scope("queue:list-artifacts:<taskId>");
+
+fn described(operation: Operation, sample: &Sample) -> Operation {
+    operation
+        .about("Links are not followed.")
+        .answers::<ArtifactEntry<'_>>("What is known of it", &an_entry(sample))
+        .refuses(
+            ResourceNotFound,
+            "there is no such task, run or artifact, or it is an object whose upload is not finished",
+        )
+}
+
+/// What is known of the artifact of the examples.
+pub(super) fn an_entry(sample: &Sample) -> Value {
+    json!({
+        "storageType": "s3",
+        "name": ARTIFACT,
+        "expires": sample.after(120),
+        "contentType": "text/plain",
+        "contentLength": 5,
+        "size": 5,
+        "sha256": "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824",
+    })
+}
+
+async fn artifact_info(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    info(&app, &call, Some(call.run_id()?)).await
+}
+
+async fn latest_artifact_info(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    info(&app, &call, None).await
+}
+
+/// Lets the caller through if they may see the artifacts of the run, or of the last one.
+pub(super) fn authorize(call: &Call, run: Option<RunId>) -> Result<(), ApiError> {
+    match run {
+        Some(run) => call.authorize(&Values::of_path().text("runId", run.to_string())),
+        None => call.authorize_by_path(),
+    }
+}
+
+async fn info(app: &App, call: &Call, run: Option<RunId>) -> Result<Response, ApiError> {
+    let (task, name) = (call.task_id()?, call.artifact_name()?);
+    call.no_query()?;
+    authorize(call, run)?;
+    let mut conn = app.engine.pool.acquire().await?;
+    let (seq, known) = artifacts::find_run(&mut conn, task, run).await?.ok_or_else(|| no_run(task, run))?;
+    let found = artifacts::find(&mut conn, seq, known, name.as_str()).await?;
+    drop(conn);
+    let missing = || ApiError::new(ErrorCode::ResourceNotFound, format!("there is no artifact {:?}", name.as_str()));
+    // Before its upload is finished an object is in the lists, but cannot be read.
+    let found = [found.filter(|stored| stored.present).ok_or_else(missing)?];
+    let bytes = bytes_of(app, task, known, &found).await?;
+    let [Stored { artifact, .. }] = &found;
+    ok(&entry(artifact, bytes.get(&blob(task, known, artifact))))
+}
+
+/// An artifact as the wire shows it.
+pub(super) fn entry<'a>(artifact: &'a Artifact, bytes: Option<&StoredBlob>) -> ArtifactEntry<'a> {
+    ArtifactEntry {
+        storage_type: artifact.details.storage_type(),
+        name: &artifact.name,
+        expires: artifact.expires.into(),
+        content_type: &artifact.content_type,
+        content_length: artifact.content_length,
+        size: bytes.map(|bytes| bytes.size),
+        sha256: bytes.map(|bytes| hex(&bytes.sha256)),
+    }
+}
+
+/// What the bytes of an artifact are stored under, if it has any.
+pub(super) fn blob(task: TaskId, run: RunId, artifact: &Artifact) -> BlobName {
+    match &artifact.details {
+        Details::Object { .. } => BlobName::object(&artifact::object_name(task, run, &artifact.name)),
+        Details::S3 | Details::Reference { .. } | Details::Link { .. } | Details::Error { .. } => {
+            BlobName::artifact(task, run, &artifact.name)
+        }
+    }
+}
+
+/// What is stored for those of these artifacts that have bytes.
+pub(super) async fn bytes_of(
+    app: &App,
+    task: TaskId,
+    run: RunId,
+    rows: &[Stored],
+) -> Result<HashMap<BlobName, StoredBlob>, ApiError> {
+    let names: Vec<BlobName> = rows
+        .iter()
+        .filter(|row| matches!(row.artifact.details, Details::S3 | Details::Object { .. }))
+        .map(|row| blob(task, run, &row.artifact))
+        .collect();
+    if names.is_empty() { Ok(HashMap::new()) } else { Ok(app.engine.blobs.find(&app.engine.pool, &names).await?) }
+}

@@ -1,0 +1,132 @@
+//! createArtifact.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use chrono::{DateTime, Utc};
+use serde_json::json;
+use tenure_api::artifacts::{
+    CreateArtifactKind, CreateArtifactRequest, CreatedArtifact, CreatedObjectArtifact, CreatedPlainArtifact,
+    CreatedS3Artifact, ObjectTag, PlainTag, S3Tag,
+};
+use tenure_api::dates::Timestamp;
+use tenure_api::errors::ErrorCode::{InputError, RequestConflict};
+use tenure_api::ids::SlugId;
+use tenure_api::states::StorageType;
+
+use super::example_url;
+use super::writing::{SCOPES, authorize, early_check};
+use crate::blobs::BlobName;
+use crate::domain::artifact::{self, Artifact, Details, PUT_URL_LIFE, UPLOAD_CREDENTIALS_LIFE};
+use crate::http::api::ok;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::ops::create_artifact::{self as ops, Created, Place};
+use crate::secrets::random;
+
+/// `POST /task/:taskId/runs/:runId/artifacts/:name`
+pub fn endpoint() -> Endpoint {
+    Endpoint::post("createArtifact", create_artifact).scopes(SCOPES).early_check(early_check).described(
+        "queue",
+        "Create an artifact of a run",
+        describe,
+    )
+}
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    let expires = sample.after(120);
+    let body = json!({"storageType": "s3", "contentType": "text/plain", "contentLength": 5, "expires": expires});
+    let created = json!({
+        "storageType": "s3",
+        "putUrl": example_url(sample, "put"),
+        "expires": sample.after(50),
+        "contentType": "text/plain",
+    });
+    operation
+        .about(
+            "For the worker that has the run, with the credentials of its claim. `s3`: PUT the bytes to the `putUrl` \
+             of the answer within 45 minutes, with the same `Content-Type` and without credentials; \
+             `Content-Encoding: gzip` is kept. `object`: upload to the object service, then call finishArtifact. \
+             `reference`: a URL somewhere else, with `http` or `https`. `link`: another artifact of the run, which \
+             may come later. `error`: why there is none. Sending the same again is fine, and may make `expires` \
+             later; a `reference` may lead elsewhere or become a `link`, which keeps its `contentType`; anything else \
+             that has the name already is a conflict.",
+        )
+        .takes::<CreateArtifactRequest>(&body)
+        .answers::<CreatedArtifact<'_>>("How to go on, which depends on the storage type", &created)
+        .refuses(
+            InputError,
+            "there is no such task or run, the run was never claimed, `expires` is more than 15 minutes in the past \
+             or later than that of the task",
+        )
+        .refuses(
+            RequestConflict,
+            "the run has ended, except as an exception within the last 25 minutes; or there is an artifact of that \
+             name which differs",
+        )
+}
+
+async fn create_artifact(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    let place = Place { task: call.task_id()?, run: call.run_id()? };
+    let name = call.artifact_name()?;
+    call.no_query()?;
+    let asked = Artifact::from_request(name.as_str(), body(&call)?, SlugId::from_random(random()));
+    let asked = asked.map_err(ApiError::body)?;
+    ops::check_first(&app.engine.pool, place, asked.expires).await?;
+    authorize(&call, place)?;
+    let created = ops::create(&app.engine.pool, &app.engine.bells, place, asked).await?;
+    let artifact = &created.artifact;
+    ok(&match &artifact.details {
+        Details::S3 => {
+            let expires = created.now + PUT_URL_LIFE;
+            let blob = BlobName::artifact(place.task, place.run, &artifact.name);
+            CreatedArtifact::S3(CreatedS3Artifact {
+                storage_type: S3Tag::S3,
+                put_url: app.engine.blobs.put_url(&blob, &artifact.content_type, expires.timestamp_millis()),
+                expires: Timestamp::new(expires),
+                content_type: &artifact.content_type,
+            })
+        }
+        Details::Object { upload } => CreatedArtifact::Object(object(&app, place, &created, *upload)),
+        Details::Reference { .. } => plain(PlainTag::Reference),
+        Details::Link { .. } => plain(PlainTag::Link),
+        Details::Error { .. } => plain(PlainTag::Error),
+    })
+}
+
+/// Each type has a schema of its own, so that a message can say which field is wrong.
+fn body(call: &Call) -> Result<CreateArtifactRequest, ApiError> {
+    Ok(match call.json::<CreateArtifactKind>()?.storage_type {
+        StorageType::S3 => CreateArtifactRequest::S3(call.json()?),
+        StorageType::Object => CreateArtifactRequest::Object(call.json()?),
+        StorageType::Reference => CreateArtifactRequest::Reference(call.json()?),
+        StorageType::Link => CreateArtifactRequest::Link(call.json()?),
+        StorageType::Error => CreateArtifactRequest::Error(call.json()?),
+    })
+}
+
+fn plain(storage_type: PlainTag) -> CreatedArtifact<'static> {
+    CreatedArtifact::Plain(CreatedPlainArtifact { storage_type })
+}
+
+fn object<'a>(app: &App, place: Place, created: &'a Created, upload_id: SlugId) -> CreatedObjectArtifact<'a> {
+    let Place { task, run } = place;
+    let name = artifact::object_name(task, run, &created.artifact.name);
+    let end: DateTime<Utc> = created.now + UPLOAD_CREDENTIALS_LIFE;
+    let (group, worker) =
+        created.tenancy.as_ref().map_or(("-", "-"), |held| (held.worker_group.as_str(), held.worker_id.as_str()));
+    let client_id = format!("artifact-upload/{task}/{run}/on/{group}/{worker}/until/{}", end.timestamp());
+    let scope = format!("object:upload:{}:{name}", created.project);
+    CreatedObjectArtifact {
+        storage_type: ObjectTag::Object,
+        project_id: &created.project,
+        upload_id,
+        expires: Timestamp::new(created.artifact.expires),
+        credentials: app.authenticator.task_credentials().issue_one(client_id, scope, created.now, end),
+        name,
+    }
+}

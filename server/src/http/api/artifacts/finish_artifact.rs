@@ -1,0 +1,46 @@
+//! finishArtifact.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use serde_json::json;
+use tenure_api::artifacts::FinishArtifactRequest;
+use tenure_api::errors::ErrorCode::{InputError, ResourceNotFound};
+
+use super::writing::{SCOPES, authorize, early_check};
+use crate::http::api::nothing;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::ops::create_artifact::{self as ops, Place};
+
+/// `PUT /task/:taskId/runs/:runId/artifacts/:name`
+pub fn endpoint() -> Endpoint {
+    Endpoint::put("finishArtifact", finish_artifact).scopes(SCOPES).early_check(early_check).described(
+        "queue",
+        "Finish the upload of an object",
+        describe,
+    )
+}
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    operation
+        .about("From now on the artifact can be read. A repeat changes nothing.")
+        .takes::<FinishArtifactRequest>(&json!({"uploadId": sample.task}))
+        .answers_empty(204, "It can be read", &[])
+        .refuses(ResourceNotFound, "there is no such task, run or artifact")
+        .refuses(InputError, "it is no object, the `uploadId` is another, or the object service has no such object")
+}
+
+async fn finish_artifact(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    let place = Place { task: call.task_id()?, run: call.run_id()? };
+    let name = call.artifact_name()?;
+    call.no_query()?;
+    let FinishArtifactRequest { upload_id } = call.json()?;
+    authorize(&call, place)?;
+    ops::finish(&app.engine.pool, &app.engine.bells, place, name.as_str(), upload_id).await?;
+    Ok(nothing())
+}

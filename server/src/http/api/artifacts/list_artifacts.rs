@@ -1,0 +1,71 @@
+//! listArtifacts, listLatestArtifacts.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use serde_json::json;
+use tenure_api::artifacts::ArtifactList;
+use tenure_api::errors::ErrorCode::ResourceNotFound;
+use tenure_api::ids::RunId;
+
+use super::artifact_info::{OF_RUN, OF_TASK, an_entry, authorize, blob, bytes_of, entry};
+use super::no_run;
+use crate::http::api::ok;
+use crate::http::api::pages::{PAGE_MAX, Page};
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::docs::parameters::paged;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::store::artifacts;
+
+/// `GET /task/:taskId/runs/:runId/artifacts`
+pub fn of_run() -> Endpoint {
+    Endpoint::get("listArtifacts", list_artifacts).scopes(OF_RUN).described(
+        "queue",
+        "List the artifacts of a run",
+        described,
+    )
+}
+
+/// `GET /task/:taskId/artifacts`
+pub fn of_last_run() -> Endpoint {
+    Endpoint::get("listLatestArtifacts", list_latest_artifacts).scopes(OF_TASK).described(
+        "queue",
+        "List the artifacts of the last run",
+        described,
+    )
+}
+
+fn described(operation: Operation, sample: &Sample) -> Operation {
+    paged(operation)
+        .about("In the order of their names. Those are among them that have expired and are not removed yet.")
+        .answers::<ArtifactList<'_>>("A page", &json!({"artifacts": [an_entry(sample)]}))
+        .refuses(ResourceNotFound, "there is no such task or run")
+}
+
+async fn list_artifacts(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    list(&app, &call, Some(call.run_id()?)).await
+}
+
+async fn list_latest_artifacts(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    list(&app, &call, None).await
+}
+
+async fn list(app: &App, call: &Call, run: Option<RunId>) -> Result<Response, ApiError> {
+    let task = call.task_id()?;
+    let page = Page::read(&call.query(&["limit", "continuationToken"])?)?;
+    authorize(call, run)?;
+    let limit = page.limit.unwrap_or(PAGE_MAX);
+    let mut conn = app.engine.pool.acquire().await?;
+    let (seq, known) = artifacts::find_run(&mut conn, task, run).await?.ok_or_else(|| no_run(task, run))?;
+    let after = page.after.as_deref().unwrap_or_default();
+    let mut rows = artifacts::list(&mut conn, seq, known, after, Page::rows(limit)).await?;
+    drop(conn);
+    let continuation_token = Page::cut(limit, &mut rows, |row| &row.artifact.name);
+    let bytes = bytes_of(app, task, known, &rows).await?;
+    let entries = rows.iter().map(|row| entry(&row.artifact, bytes.get(&blob(task, known, &row.artifact)))).collect();
+    ok(&ArtifactList { artifacts: entries, continuation_token })
+}

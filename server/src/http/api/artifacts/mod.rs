@@ -1,0 +1,35 @@
+//! Artifacts of runs.
+
+pub mod artifact;
+pub mod artifact_info;
+pub mod create_artifact;
+pub mod finish_artifact;
+pub mod get_artifact;
+pub mod list_artifacts;
+mod reading;
+mod writing;
+
+use tenure_api::errors::ErrorCode;
+use tenure_api::ids::{RunId, TaskId};
+
+use crate::http::docs::Sample;
+use crate::http::docs::parameters::ARTIFACT;
+use crate::http::error::ApiError;
+
+pub(in crate::http) use self::reading::scopes_to_read;
+
+/// The URL at which the server says that bytes are, in examples.
+fn example_url(sample: &Sample, access: &str) -> String {
+    let task = sample.task;
+    format!(
+        "https://queue.example.com/artifacts/artifact/{task}/0/{ARTIFACT}?Credential={access}&expires=…&signature=…"
+    )
+}
+
+fn no_run(task: TaskId, run: Option<RunId>) -> ApiError {
+    let message = match run {
+        Some(run) => format!("there is no run {run} of a task {task}"),
+        None => format!("there is no task {task}, or it has no run yet"),
+    };
+    ApiError::new(ErrorCode::ResourceNotFound, message)
+}

@@ -1,0 +1,111 @@
+//! What reading an artifact takes: links are followed, each name needs its scope, and its bytes have a URL.
+
+use chrono::{DateTime, Utc};
+use tenure_api::errors::ErrorCode::{self, InputError, ResourceExpired, ResourceNotFound};
+use tenure_api::ids::{ArtifactName, RunId, TaskId};
+
+use crate::blobs::BlobName;
+use crate::domain::artifact::{self, Artifact, GET_URL_LIFE, LINKS_MAX, Met};
+use crate::domain::scopes::Expression;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::operation::Operation;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
+use crate::http::scopes::Values;
+use crate::store::artifacts;
+
+/// An artifact that may be read, after all links.
+pub(super) struct Found {
+    pub(super) task: TaskId,
+    pub(super) run: RunId,
+    pub(super) artifact: Artifact,
+    pub(super) now: DateTime<Utc>,
+}
+
+/// For each name that is met.
+pub(super) const SCOPES: Template = Scope("queue:get-artifact:<name>");
+/// What a description says of the last run.
+pub(super) const LATEST: &str = "Of the task's last run, whether or not that has the artifact. ";
+const MISSING: &str = "there is no such artifact, or it is an object whose upload is not finished";
+const LINKS: &str = "Links are followed, and each name that is met needs its scope; everybody has it for names that \
+                     begin with `public/`. The URL of stored bytes is plain and always the same for what everybody \
+                     may read; otherwise it is signed and good for 30 minutes at most.";
+
+/// What the operations that read an artifact say, after what only this one says.
+pub(super) fn described(operation: Operation, about: &str) -> Operation {
+    operation
+        .about(&format!("{about}{LINKS}"))
+        .refuses(ResourceNotFound, MISSING)
+        .refuses(ResourceExpired, "the artifact has expired and is not removed yet")
+        .refuses(InputError, "links lead in a circle, or through more than 100 artifacts")
+}
+
+/// What reading an artifact of this name needs.
+pub(in crate::http) fn scopes_to_read(name: &str) -> Expression {
+    let scopes = SCOPES.fill(&Values::of_path().text("name", name), &Values::of_path());
+    scopes.expect("the template has no other placeholder")
+}
+
+/// Follows links from a name on. The caller needs a scope for each name, and is not told what has a name that they may not
+/// read.
+pub(super) async fn find(app: &App, call: &Call, run: Option<RunId>) -> Result<Found, ApiError> {
+    let (task, name) = (call.task_id()?, call.artifact_name()?);
+    call.no_query()?;
+    authorize(call, name.as_str())?;
+    let missing = |name: &str| ApiError::new(ErrorCode::ResourceNotFound, format!("there is no artifact {name:?}"));
+    let links_max = i32::try_from(LINKS_MAX).unwrap_or(i32::MAX);
+    let mut conn = app.engine.pool.acquire().await?;
+    let chain = artifacts::find_chain(&mut conn, task, run, name.as_str(), links_max).await?;
+    drop(conn);
+    let chain = chain.ok_or_else(|| missing(name.as_str()))?;
+    let mut names = vec![name.as_str()];
+    loop {
+        let last = names[names.len() - 1];
+        match artifact::meet(&names, chain.artifacts.get(names.len() - 1), chain.now) {
+            Met::Nothing => return Err(missing(last)),
+            Met::Expired => {
+                return Err(ApiError::new(ErrorCode::ResourceExpired, format!("the artifact {last:?} has expired")));
+            }
+            Met::Link(target) => {
+                authorize(call, target)?;
+                names.push(target);
+            }
+            Met::Circle => return Err(unfit_link(&name, "back to a name that was met before")),
+            Met::TooManyLinks => return Err(unfit_link(&name, &format!("through more than {LINKS_MAX} links"))),
+            Met::Artifact(artifact) => {
+                return Ok(Found { task, run: chain.run, artifact: artifact.clone(), now: chain.now });
+            }
+        }
+    }
+}
+
+fn authorize(call: &Call, name: &str) -> Result<(), ApiError> {
+    call.authorize(&Values::of_path().text("name", name))
+}
+
+fn unfit_link(name: &ArtifactName, whither: &str) -> ApiError {
+    ApiError::new(ErrorCode::InputError, format!("the links from the artifact {name:?} lead {whither}"))
+}
+
+impl Found {
+    /// Where its bytes are: at a URL that is always the same if everybody may read it, which caches can keep; otherwise at a
+    /// signed one, for a while and not longer than it is kept.
+    pub(super) async fn url(&self, app: &App, blob: &BlobName) -> Result<String, ApiError> {
+        if app.authenticator.anonymous().await?.authorize(&scopes_to_read(&self.artifact.name)).is_ok() {
+            return Ok(app.engine.blobs.plain_url(&self.own_bytes()));
+        }
+        let end = (self.now + GET_URL_LIFE).min(self.artifact.expires);
+        Ok(app.engine.blobs.get_url(blob, end.timestamp_millis()))
+    }
+
+    /// What its bytes are stored under, if they are its own.
+    pub(super) fn own_bytes(&self) -> BlobName {
+        BlobName::artifact(self.task, self.run, &self.artifact.name)
+    }
+
+    /// The object that has them otherwise.
+    pub(super) fn object_name(&self) -> String {
+        artifact::object_name(self.task, self.run, &self.artifact.name)
+    }
+}

@@ -1,0 +1,23 @@
+//! What createArtifact and finishArtifact have in common.
+
+use crate::http::call::Call;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
+use crate::http::scopes::Values;
+use crate::ops::create_artifact::Place;
+
+/// For the artifacts of one run.
+pub(super) const SCOPES: Template = Scope("queue:create-artifact:<taskId>/<runId>");
+
+/// Checks what each of them requires before its body is read.
+pub(super) fn early_check(call: &Call) -> Result<(), ApiError> {
+    let place = Place { task: call.task_id()?, run: call.run_id()? };
+    call.artifact_name()?;
+    call.no_query()?;
+    authorize(call, place)
+}
+
+/// Lets the caller through if they may write artifacts of the run.
+pub(super) fn authorize(call: &Call, place: Place) -> Result<(), ApiError> {
+    call.authorize(&Values::of_path().text("runId", place.run.to_string()))
+}

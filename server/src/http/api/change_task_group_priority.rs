@@ -1,0 +1,88 @@
+//! changeTaskGroupPriority.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use serde::Serialize;
+use serde_json::json;
+use tenure_api::bodies::ChangePriorityRequest;
+use tenure_api::errors::ErrorCode::ResourceNotFound;
+use tenure_api::ids::{TaskGroupId, TaskId};
+use tenure_api::states::Priority;
+use utoipa::ToSchema;
+
+use super::ok;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
+use crate::http::scopes::Values;
+use crate::ops::{change_priority, task_group};
+
+/// A group whose priority was changed.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = ChangedTaskGroup)]
+struct GroupBody {
+    /// The group.
+    task_group_id: TaskGroupId,
+    /// Who owns it.
+    scheduler_id: String,
+    /// The priority that was asked for.
+    new_priority: Priority,
+    /// How many tasks had another one.
+    tasks_affected: usize,
+    /// Which ones.
+    task_ids: Vec<TaskId>,
+}
+
+/// `POST /task-group/:taskGroupId/priority`
+pub fn endpoint() -> Endpoint {
+    Endpoint::post("changeTaskGroupPriority", change_task_group_priority).scopes(SCOPES).described(
+        "queue",
+        "Change the priority of a group's tasks",
+        describe,
+    )
+}
+
+const SCOPES: Template = Scope("queue:change-task-group-priority:<schedulerId>/<taskGroupId>");
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    operation
+        .experimental()
+        .about(
+            "Of those that were never resolved. It works in slices: after an error some tasks may have been changed; \
+             send it again.",
+        )
+        .takes::<ChangePriorityRequest>(&json!({"newPriority": "high"}))
+        .answers::<GroupBody>(
+            "The tasks that had another priority",
+            &json!({
+                "taskGroupId": sample.task,
+                "schedulerId": "-",
+                "newPriority": "high",
+                "tasksAffected": 1,
+                "taskIds": [sample.task],
+            }),
+        )
+        .refuses(ResourceNotFound, "the group does not exist")
+}
+
+async fn change_task_group_priority(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    let id = call.task_group_id()?;
+    call.no_query()?;
+    let ChangePriorityRequest { new_priority } = call.json()?;
+    let group = task_group::get(&mut *app.engine.pool.acquire().await?, id).await?;
+    call.authorize(&Values::of_path().text("schedulerId", group.scheduler.as_str()))?;
+    let affected = change_priority::change_group(&app.engine.pool, &app.engine.bells, id, new_priority).await?;
+    ok(&GroupBody {
+        task_group_id: id,
+        scheduler_id: group.scheduler,
+        new_priority,
+        tasks_affected: affected.len(),
+        task_ids: affected.into_iter().filter_map(TaskId::from_uuid).collect(),
+    })
+}

@@ -1,0 +1,53 @@
+//! changeTaskPriority.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use serde_json::json;
+use tenure_api::bodies::ChangePriorityRequest;
+use tenure_api::errors::ErrorCode::{RequestConflict, ResourceNotFound};
+
+use super::{StatusBody, ok};
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, AnyOf, Scope};
+use crate::http::scopes::Values;
+use crate::ops::change_priority;
+
+/// `POST /task/:taskId/priority`
+pub fn endpoint() -> Endpoint {
+    Endpoint::post("changeTaskPriority", change_task_priority).scopes(SCOPES).described(
+        "queue",
+        "Change a task's priority",
+        describe,
+    )
+}
+
+const SCOPES: Template =
+    AnyOf(&[Scope("queue:change-task-priority:<taskId>"), Scope("queue:change-task-priority-in-queue:<taskQueueId>")]);
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    let mut raised = sample.status("pending");
+    raised["priority"] = "high".into();
+    operation
+        .experimental()
+        .about("A pending run keeps its age: it goes before those of the new priority that have waited less.")
+        .takes::<ChangePriorityRequest>(&json!({"newPriority": "high"}))
+        .answers::<StatusBody<'_>>("The status after it", &json!({"status": raised}))
+        .refuses(ResourceNotFound, "the task does not exist")
+        .refuses(RequestConflict, "the task was resolved, or its deadline has passed")
+}
+
+async fn change_task_priority(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    let id = call.task_id()?;
+    call.no_query()?;
+    let ChangePriorityRequest { new_priority } = call.json()?;
+    let known = app.engine.status.submit(id).await?;
+    call.authorize(&Values::of_path().text("taskQueueId", known.queue.as_str()))?;
+    let task = change_priority::change_task(&app.engine.pool, &app.engine.bells, id, new_priority).await?;
+    ok(&StatusBody { status: &task.status() })
+}

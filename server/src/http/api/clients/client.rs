@@ -1,0 +1,37 @@
+//! client.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use tenure_api::auth::Client;
+use tenure_api::errors::ErrorCode::ResourceNotFound;
+
+use super::{NO_CLIENT, a_client, answer, client_id};
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
+use crate::store::clients;
+
+/// `GET /clients/:clientId`
+pub fn endpoint() -> Endpoint {
+    Endpoint::get("client", client).scopes(SCOPES).described("auth", "Show a client", describe)
+}
+
+const SCOPES: Template = Scope("auth:get-client:<clientId>");
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    operation
+        .answers::<Client<'_>>("The client; its token is not shown", &a_client(sample))
+        .refuses(ResourceNotFound, NO_CLIENT)
+}
+
+async fn client(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    let id = client_id(&call)?;
+    call.authorize_by_path()?;
+    call.no_query()?;
+    answer(&app, id, clients::find(&app.engine.pool, id).await?, None).await
+}

@@ -1,0 +1,56 @@
+//! createClient.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use tenure_api::auth::{Client, ClientRequest};
+use tenure_api::errors::ErrorCode::RequestConflict;
+
+use super::{CHANGING, answer, client_id, new_client, with_token};
+use crate::domain::roles::added;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, AllOf, ForEach, Scope};
+use crate::http::scopes::Values;
+use crate::ops::clients as ops;
+use crate::store::clients::{self, NewClient};
+
+/// `PUT /clients/:clientId`
+pub fn endpoint() -> Endpoint {
+    Endpoint::put("createClient", create_client).scopes(SCOPES).described("auth", "Create a client", describe)
+}
+
+const SCOPES: Template = AllOf(&[
+    Scope("auth:create-client:<clientId>"),
+    ForEach { item: "scope", list: "scopesThatAreNew", scopes: &["<scope>"] },
+]);
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    operation
+        .about(&format!(
+            "{CHANGING} The answer is the only one with the token: keep it. Sent again within 15 minutes, the same \
+             request is answered with the same token."
+        ))
+        .takes::<ClientRequest>(&new_client(sample))
+        .names(&[("clientId", "$response.body#/clientId")])
+        .answers::<Client<'_>>("The client with its token", &with_token(sample))
+        .refuses(RequestConflict, "there is a client of this name, with another definition or for longer")
+}
+
+async fn create_client(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    let id = client_id(&call)?;
+    call.no_query()?;
+    let ClientRequest { expires, description, scopes, delete_on_expiration } = call.json()?;
+    let scopes = scopes.unwrap_or_default();
+    ops::check(&description, &scopes).map_err(ApiError::body)?;
+    call.authorize(&Values::of_path().list("scopesThatAreNew", added(None, &scopes, &[])))?;
+    let expires = Some(expires.time());
+    let new = NewClient { client_id: id.to_owned(), scopes, description, expires, delete_on_expiration };
+    let token = ops::create(&app.engine.pool, app.authenticator.keys(), &new).await??;
+    app.authenticator.client_changed(id);
+    answer(&app, id, clients::find(&app.engine.pool, id).await?, Some(&token)).await
+}

@@ -1,0 +1,36 @@
+//! deleteClient.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+
+use super::client_id;
+use crate::http::api::nothing;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
+use crate::store::clients;
+
+/// `DELETE /clients/:clientId`: whether there is one or not.
+pub fn endpoint() -> Endpoint {
+    Endpoint::delete("deleteClient", delete_client).scopes(SCOPES).described("auth", "Delete a client", describe)
+}
+
+const SCOPES: Template = Scope("auth:delete-client:<clientId>");
+
+fn describe(operation: Operation, _: &Sample) -> Operation {
+    operation.about("Whether there is one or not.").answers_empty(204, "There is no such client any more", &[])
+}
+
+async fn delete_client(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    let id = client_id(&call)?;
+    call.authorize_by_path()?;
+    call.no_query()?;
+    clients::delete(&app.engine.pool, id).await?;
+    app.authenticator.client_changed(id);
+    Ok(nothing())
+}

@@ -1,0 +1,46 @@
+//! resetAccessToken.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use tenure_api::auth::Client;
+use tenure_api::errors::ErrorCode::ResourceNotFound;
+
+use super::{NO_CLIENT, answer, client_id, with_token};
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
+use crate::secrets::new_access_token;
+use crate::store::clients;
+
+/// `POST /clients/:clientId/reset`
+pub fn endpoint() -> Endpoint {
+    Endpoint::post("resetAccessToken", reset_access_token).scopes(SCOPES).described(
+        "auth",
+        "Give a client a new token",
+        describe,
+    )
+}
+
+const SCOPES: Template = Scope("auth:reset-access-token:<clientId>");
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    operation
+        .about("The old one is refused from now on. The answer is the only one with the new one.")
+        .answers::<Client<'_>>("The client with its new token", &with_token(sample))
+        .refuses(ResourceNotFound, NO_CLIENT)
+}
+
+async fn reset_access_token(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    let id = client_id(&call)?;
+    call.authorize_by_path()?;
+    call.no_query()?;
+    let token = new_access_token();
+    clients::reset_token(&app.engine.pool, app.authenticator.keys(), id, &token).await?;
+    app.authenticator.client_changed(id);
+    answer(&app, id, clients::find(&app.engine.pool, id).await?, Some(&token)).await
+}

@@ -1,0 +1,48 @@
+//! enableClient, disableClient.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use serde_json::Value;
+use tenure_api::auth::Client;
+use tenure_api::errors::ErrorCode::ResourceNotFound;
+
+use super::{NO_CLIENT, a_client, answer, client_id};
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::Scope;
+use crate::store::clients;
+
+/// `POST /clients/:clientId/enable`
+pub fn enable_client() -> Endpoint {
+    Endpoint::post("enableClient", |app, call| set_disabled(app, call, false))
+        .scopes(Scope("auth:enable-client:<clientId>"))
+        .described("auth", "Let a client in again", |operation, sample| described(operation, &a_client(sample)))
+}
+
+/// `POST /clients/:clientId/disable`
+pub fn disable_client() -> Endpoint {
+    Endpoint::post("disableClient", |app, call| set_disabled(app, call, true))
+        .scopes(Scope("auth:disable-client:<clientId>"))
+        .described("auth", "Refuse a client for now", |operation, sample| {
+            let mut client = a_client(sample);
+            client["disabled"] = true.into();
+            described(operation, &client)
+        })
+}
+
+fn described(operation: Operation, client: &Value) -> Operation {
+    operation.answers::<Client<'_>>("The client", client).refuses(ResourceNotFound, NO_CLIENT)
+}
+
+async fn set_disabled(app: App, call: Arc<Call>, disabled: bool) -> Result<Response, ApiError> {
+    let id = client_id(&call)?;
+    call.authorize_by_path()?;
+    call.no_query()?;
+    let client = clients::set_disabled(&app.engine.pool, id, disabled).await?;
+    app.authenticator.client_changed(id);
+    answer(&app, id, client, None).await
+}

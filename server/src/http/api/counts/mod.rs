@@ -1,0 +1,54 @@
+//! How many tasks queues have: pendingTasks, taskQueueCounts, taskQueueCountsBatch.
+
+pub mod pending_tasks;
+pub mod task_queue_counts;
+pub mod task_queue_counts_batch;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use tenure_api::ids::TaskQueueId;
+use utoipa::ToSchema;
+
+use crate::http::app::App;
+use crate::http::docs::sample::QUEUE;
+use crate::http::error::ApiError;
+use crate::store::counters::{self, Counts};
+
+/// How many tasks a queue has.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = TaskQueueCounts)]
+struct CountsBody<'a> {
+    provisioner_id: &'a str,
+    worker_type: &'a str,
+    task_queue_id: &'a TaskQueueId,
+    pending_tasks: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    claimed_tasks: Option<i64>,
+}
+
+/// The numbers of the examples.
+fn example() -> Value {
+    json!({"provisionerId": "acme", "workerType": "linux", "taskQueueId": QUEUE, "pendingTasks": 1})
+}
+
+async fn one(app: &App, queue: &TaskQueueId) -> Result<Counts, ApiError> {
+    let mut conn = app.engine.pool.acquire().await?;
+    let counts = counters::get_counts(&mut conn, std::slice::from_ref(queue)).await?;
+    let counts = counts.first().copied().unwrap_or_default();
+    #[cfg(feature = "test-util")]
+    if crate::breakage::is_on(crate::breakage::Breakage::CountOffByOne) {
+        return Ok(Counts { pending: counts.pending + 1, ..counts });
+    }
+    Ok(counts)
+}
+
+fn body(queue: &TaskQueueId, counts: Counts, claimed_tasks: Option<i64>) -> CountsBody<'_> {
+    CountsBody {
+        provisioner_id: queue.provisioner_id(),
+        worker_type: queue.worker_type(),
+        task_queue_id: queue,
+        pending_tasks: counts.pending,
+        claimed_tasks,
+    }
+}

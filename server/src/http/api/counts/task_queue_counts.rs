@@ -1,0 +1,42 @@
+//! taskQueueCounts.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+
+use super::{CountsBody, body, example, one};
+use crate::http::api::ok;
+use crate::http::api::queue_views::get_task_queue::unless_queue;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, AllOf, Scope};
+
+/// `GET /task-queues/:taskQueueId/counts`
+pub fn endpoint() -> Endpoint {
+    Endpoint::get("taskQueueCounts", unless_queue("counts", task_queue_counts)).scopes(SCOPES).described(
+        "queue",
+        "Count a queue's pending and claimed tasks",
+        describe,
+    )
+}
+
+const SCOPES: Template =
+    AllOf(&[Scope("queue:pending-count:<taskQueueId>"), Scope("queue:claimed-count:<taskQueueId>")]);
+
+fn describe(operation: Operation, _: &Sample) -> Operation {
+    let mut counts = example();
+    counts["claimedTasks"] = 0.into();
+    operation.answers::<CountsBody<'_>>("The numbers", &counts)
+}
+
+async fn task_queue_counts(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize_by_path()?;
+    let queue = call.task_queue_id()?;
+    call.no_query()?;
+    let counts = one(&app, &queue).await?;
+    ok(&body(&queue, counts, Some(counts.claimed)))
+}

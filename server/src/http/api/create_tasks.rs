@@ -1,0 +1,169 @@
+//! createTasks: one or several tasks at once, all or none.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use sha2::{Digest, Sha256};
+use tenure_api::bodies::Status;
+use tenure_api::errors::ErrorCode::{InputError, InvalidRequestArguments, RequestConflict};
+use tenure_api::ids::{TaskGroupId, TaskId};
+use tenure_api::submit::{SubmitRequest, SubmittedTask};
+use utoipa::ToSchema;
+
+use super::{create_task, ok};
+use crate::domain::submit::{Graph, Origin};
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::docs::sample::QUEUE;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::ops::submit::{Key, submit};
+
+/// The header by which a repeat is recognized.
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+
+/// Characters of its value.
+const KEY_CHARS_MAX: usize = 255;
+
+/// What a submission came to.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Submitted)]
+struct Body<'a> {
+    /// The group of all of them.
+    task_group_id: TaskGroupId,
+    /// The tasks, in the order of the request.
+    tasks: Vec<EntryBody<'a>>,
+}
+
+/// One of its tasks.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = SubmittedStatus)]
+struct EntryBody<'a> {
+    /// Its id.
+    task_id: TaskId,
+    /// The name from the request, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+    /// How it is now.
+    status: Status,
+}
+
+/// `POST /api/tenure/v1/tasks`
+pub fn endpoint() -> Endpoint {
+    Endpoint::post("createTasks", create_tasks).scopes(create_task::SCOPES).described(
+        "tenure",
+        "Create one or several tasks, all or none",
+        describe,
+    )
+}
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    let build = json!({
+        "name": "build",
+        "taskQueueId": QUEUE,
+        "priority": "medium",
+        "payload": {"command": ["make"]},
+    });
+    let mut test = build.clone();
+    test["name"] = "test".into();
+    test["dependencies"] = json!(["build"]);
+    let mut status = sample.status("pending");
+    status["priority"] = "medium".into();
+    let key = json!({"type": "string", "pattern": "^[\\x20-\\x7e]+$", "maxLength": KEY_CHARS_MAX});
+    operation
+        .about(
+            "Ids, dates, payload and metadata may be absent: the server makes them. `dependencies` may have the names \
+             of other tasks of the request, in any order, as long as none waits for itself. Every task needs the \
+             scopes of createTask; the fields in the scopes are those of each task.",
+        )
+        .header(
+            IDEMPOTENCY_KEY,
+            "Makes it safe to send the request again: for a day, the same key with the same body is answered with the \
+             same tasks as they are then",
+            &key,
+        )
+        .takes_either::<SubmitRequest<'_>, SubmittedTask<'_>>(&json!({"tasks": [build, test]}))
+        .names(&[("taskId", "$response.body#/tasks/0/taskId"), ("taskGroupId", "$response.body#/taskGroupId")])
+        .answers::<Body<'_>>(
+            "The tasks as they are now, in the order of the request",
+            &json!({
+                "taskGroupId": sample.task,
+                "tasks": [{"taskId": sample.task, "name": "build", "status": status}],
+            }),
+        )
+        .refuses(InvalidRequestArguments, "the header `Idempotency-Key` is empty, too long, or not printable ASCII")
+        .refuses(
+            InputError,
+            "as for createTask; or a dependency that is neither an id nor a name of the request, a circle, two tasks \
+             of one id or name, or two groups",
+        )
+        .refuses(RequestConflict, "as for createTask; or the `Idempotency-Key` was sent with another body within a day")
+}
+
+async fn create_tasks(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.no_query()?;
+    let key = idempotency_key(&call)?;
+    let graph = read(&app, &call).await?;
+    for (n, entry) in graph.entries.iter().enumerate() {
+        call.authorize(&create_task::values(&entry.task)).map_err(|error| error.at(&graph.place(n)))?;
+    }
+    let submitted = submit(&app.engine.pool, &app.engine.bells, &graph, key.as_ref()).await?;
+    let entries = graph.entries.iter().zip(&submitted.tasks);
+    ok(&Body {
+        task_group_id: submitted.group,
+        tasks: entries
+            .map(|(entry, task)| EntryBody { task_id: task.id, name: entry.name.as_deref(), status: task.status() })
+            .collect(),
+    })
+}
+
+/// The body: a list of tasks, or one task by itself, which has no field `tasks`.
+async fn read(app: &App, call: &Call) -> Result<Graph, ApiError> {
+    #[derive(Deserialize)]
+    struct Shape {
+        tasks: Option<IgnoredAny>,
+    }
+    let several = call.json::<Shape>()?.tasks.is_some();
+    let now = crate::store::clock::get_now(&mut *app.engine.pool.acquire().await?).await?;
+    let client_id = call.principal()?.client_id.as_deref().unwrap_or("anonymous");
+    let origin = Origin { now, client_id, root_url: &app.root_url };
+    let draw = || TaskId::from_random(uuid::Uuid::new_v4().into_bytes());
+    let graph = if several {
+        Graph::of_several(call.json::<SubmitRequest<'_>>()?, origin, draw)
+    } else {
+        Graph::of_one(call.json::<SubmittedTask<'_>>()?, origin, draw)
+    };
+    Ok(graph?)
+}
+
+fn idempotency_key(call: &Call) -> Result<Option<Key>, ApiError> {
+    let values = call.header_values(IDEMPOTENCY_KEY);
+    let Some(value) = values.first() else { return Ok(None) };
+    let text = value.to_str().unwrap_or_default();
+    let printable = text.bytes().all(|byte| (0x20..=0x7e).contains(&byte));
+    if values.len() > 1 || text.is_empty() || text.len() > KEY_CHARS_MAX || !printable {
+        return Err(ApiError::arguments(format!(
+            "the header Idempotency-Key must be given once and have from 1 to {KEY_CHARS_MAX} printable ASCII \
+             characters"
+        )));
+    }
+    Ok(Some(Key {
+        client_id: call.principal()?.client_id.clone().unwrap_or_default(),
+        key: text.to_owned(),
+        digest: digest(call)?,
+    }))
+}
+
+/// Of what the body says, whatever its spacing and the order of its keys.
+fn digest(call: &Call) -> Result<Vec<u8>, ApiError> {
+    let body: serde_json::Value = call.json()?;
+    let text = serde_json::to_vec(&body).map_err(|error| ApiError::internal(&error.to_string()))?;
+    Ok(Sha256::digest(&text).to_vec())
+}

@@ -1,0 +1,61 @@
+//! listEvents.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use serde::Serialize;
+use serde_json::json;
+use utoipa::ToSchema;
+
+use super::{AFTER, Asked, LIMIT_DEFAULT, LIMIT_MAX, SCOPES, an_event, gone, reading};
+use crate::domain::events::Event;
+use crate::events::Start;
+use crate::events::page::{self, Page};
+use crate::http::api::ok;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+
+/// A page of the event log.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Events)]
+struct Body {
+    /// Oldest first.
+    events: Vec<Event>,
+    /// The cursor for the next page.
+    after: i64,
+}
+
+/// `GET /api/tenure/v1/events?after=&limit=`: events after a position, oldest first. Whoever reads after an answer has
+/// arrived finds that answer's events. With `after=latest` there are none, and the cursor is the newest position.
+pub fn endpoint() -> Endpoint {
+    Endpoint::get("listEvents", list_events).scopes(SCOPES).large_answer().described(
+        "tenure",
+        "Read the event log",
+        describe,
+    )
+}
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    let limits = json!({"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT_DEFAULT});
+    reading(operation, &format!("{AFTER} Without it, from the beginning"), &json!(0))
+        .about(
+            "Oldest first. The `after` of an answer is what to ask for next, also if there are no events in it: a \
+             filter may have let none through. Events are kept for seven days.",
+        )
+        .query("limit", "How many events at most", &limits, &json!(10))
+        .answers::<Body>("The events", &json!({"events": [an_event(sample)], "after": 2}))
+}
+
+async fn list_events(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize_by_path()?;
+    let Asked { start, filter, limit } =
+        Asked::read(&call, &["after", "limit", "exchange", "routingKeyPattern", "route"])?;
+    match page::read(&app.engine.pool, start.unwrap_or(Start::After(0)), &filter, limit).await? {
+        Page::Events(events, after) => ok(&Body { events, after }),
+        Page::Gone(oldest) => Err(gone(oldest)),
+    }
+}

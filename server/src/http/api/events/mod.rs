@@ -1,0 +1,116 @@
+//! The event log: listEvents, streamEvents.
+
+pub mod list_events;
+pub mod stream_events;
+
+use std::fmt::Display;
+
+use serde_json::{Value, json};
+use tenure_api::errors::ErrorCode::{self, ResourceExpired};
+
+use crate::domain::event_filter::{EXCHANGES, Filter};
+use crate::domain::topic::PATTERN_CHARS_MAX;
+use crate::events::Start;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
+
+/// Events of one page unless the caller says otherwise.
+const LIMIT_DEFAULT: usize = 100;
+
+/// Events of one page at most.
+const LIMIT_MAX: usize = 1_000;
+
+/// What a position looks like.
+const POSITION: &str = "a position: 0 or a whole number, or latest";
+
+/// For reading events, in either way.
+const SCOPES: Template = Scope("tenure:list-events");
+
+/// Reads a position to start after.
+fn read_position(text: &str) -> Option<Start> {
+    text.parse().ok().filter(|position| (0..i64::MAX).contains(position)).map(Start::After)
+}
+
+/// What a reader asks for.
+struct Asked {
+    start: Option<Start>,
+    filter: Filter,
+    limit: usize,
+}
+
+impl Asked {
+    /// Reads the query parameters, of which only these are known.
+    fn read(call: &Call, known: &[&str]) -> Result<Self, ApiError> {
+        let mut asked = Self { start: None, filter: Filter::default(), limit: LIMIT_DEFAULT };
+        for (name, value) in call.query(known)? {
+            let unfit =
+                |what: &dyn Display| ApiError::arguments(format!("the query parameter `{name}` must be {what}"));
+            match name.as_str() {
+                "after" if value == "latest" => asked.start = Some(Start::Latest),
+                "after" => asked.start = Some(read_position(&value).ok_or_else(|| unfit(&POSITION))?),
+                "limit" => {
+                    let limit = value.parse().ok().filter(|limit| (1..=LIMIT_MAX).contains(limit));
+                    asked.limit = limit.ok_or_else(|| unfit(&format_args!("from 1 to {LIMIT_MAX}")))?;
+                }
+                "exchange" => asked.filter.set_exchanges(&value).map_err(|why| unfit(&why))?,
+                "routingKeyPattern" => asked.filter.set_key(&value).map_err(|why| unfit(&why))?,
+                _ => asked.filter.set_route(&value).map_err(|why| unfit(&why))?,
+            }
+        }
+        Ok(asked)
+    }
+}
+
+/// The refusal of a cursor before the oldest event.
+fn gone(oldest: i64) -> ApiError {
+    ApiError::new(
+        ErrorCode::ResourceExpired,
+        format!("events up to position {oldest} are no longer kept; read on with after={oldest}"),
+    )
+}
+
+/// A position in the log of events.
+fn position() -> Value {
+    json!({"type": "integer", "format": "int64", "minimum": 0, "maximum": i64::MAX - 1})
+}
+
+/// What the log and the stream of events have in common.
+fn reading(operation: Operation, after: &str, example: &Value) -> Operation {
+    let position = json!({"oneOf": [position(), {"const": "latest"}]});
+    let one = format!("(exchange/taskcluster-queue/v1/)?({})", EXCHANGES.join("|"));
+    let list = json!({"type": "string", "pattern": format!("^{one}(,{one})*$")});
+    let words = json!({"type": "string", "pattern": r"^[^.]+(\.[^.]+)*$", "maxLength": PATTERN_CHARS_MAX});
+    let exchanges = format!("Only events of these exchanges, with commas between them: {}", EXCHANGES.join(", "));
+    let pattern = "words with dots between them; `*` stands for one word, `#` (in a URL `%23`) for any number";
+    operation
+        .query("after", after, &position, example)
+        .query("exchange", &exchanges, &list, &Value::Null)
+        .query("routingKeyPattern", &format!("Only events whose routing key fits: {pattern}"), &words, &Value::Null)
+        .query("route", &format!("Only events of tasks with a route that fits: {pattern}"), &words, &Value::Null)
+        .refuses(
+            ResourceExpired,
+            "events right after this position are no longer kept; the message says where to go on",
+        )
+}
+
+/// The event of the examples.
+fn an_event(sample: &Sample) -> Value {
+    json!({
+        "position": 2,
+        "time": sample.after(0),
+        "exchange": "exchange/taskcluster-queue/v1/task-pending",
+        "routingKey": format!("primary.{0}.0._._.acme.linux.-.{0}._", sample.task),
+        "cc": [],
+        "payload": {
+            "version": 1,
+            "status": sample.status("pending"),
+            "runId": 0,
+            "task": {"tags": {"kind": "example"}},
+        },
+    })
+}
+
+const AFTER: &str = "Only events after this position; `latest` stands for the newest one.";

@@ -1,0 +1,209 @@
+//! streamEvents: events as they happen, as Server-Sent Events.
+//!
+//! A stream is a task of its own that fills a channel of one frame, and a body that empties it as fast as the reader
+//! reads. So a reader who does not read stops its own task and nothing else, and a task whose reader is stuck still
+//! notices that the server drains or that the client was shut out.
+
+use std::convert::Infallible;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures_util::stream::poll_fn;
+use http::header::{CONNECTION, CONTENT_TYPE};
+use serde_json::{Value, json};
+use tenure_api::errors::ErrorCode::{self, InputError};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep};
+
+use super::{AFTER, Asked, SCOPES, an_event, gone, position, read_position, reading};
+use crate::domain::event_filter::short_name;
+use crate::events::Start;
+use crate::events::render::Told;
+use crate::events::stream::{BadStart, Step, Stream};
+use crate::events::tail::LISTENERS_MAX;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Values;
+
+/// A stream that has been silent for this long shows that it lives.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// How soon a reader comes back after its stream has ended, unless it knows better.
+const RECONNECT_AFTER_MS: u32 = 1_000;
+
+/// How often a stream looks whether its client is still let in.
+const LOOK_AGAIN_EVERY: Duration = Duration::from_secs(3);
+
+/// How soon reading the log is tried again after the database did not answer.
+const AFTER_FAILURE: Duration = Duration::from_secs(1);
+
+/// How long the last words of a stream may take to a reader before the connection is cut.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Where a reader says which event it saw last.
+const LAST_EVENT_ID: &str = "last-event-id";
+
+/// `GET /api/tenure/v1/events/stream`: events after a position, oldest first, and then each new one.
+pub fn endpoint() -> Endpoint {
+    Endpoint::get("streamEvents", stream_events).scopes(SCOPES).described(
+        "tenure",
+        "Listen to events as they happen",
+        describe,
+    )
+}
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    let event = an_event(sample);
+    let lines = format!("retry: 1000\nid: 1\n\nid: 2\nevent: task-pending\ndata: {event}\n\n");
+    reading(operation, &format!("{AFTER} Without it, new events only"), &Value::Null)
+        .about(
+            "Server-Sent Events, as EventSource in a browser reads them: the event's position is its id, the \
+             exchange's short name its type, and what listEvents shows of it its data. An event `gone` with \
+             `{\"after\": ...}` says that the reader was too slow and where to go on. The stream ends when the server \
+             stops or the caller's right ends.",
+        )
+        .header(
+            LAST_EVENT_ID,
+            "The last position that was seen, from a reader that comes back; it goes before `after`",
+            &position(),
+        )
+        .answers_with(200, "The stream", "text/event-stream", &stream_schema(), &lines.into())
+        .refuses(InputError, "there is no such position yet")
+}
+
+/// The stream is a text; those who read it as events find an object each.
+fn stream_schema() -> Value {
+    let text = json!({"type": "string"});
+    json!({"type": ["string", "object"], "properties": {"id": text, "event": text, "data": text}})
+}
+
+async fn stream_events(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize_by_path()?;
+    let asked = Asked::read(&call, &["after", "exchange", "routingKeyPattern", "route"])?;
+    let start = match call.header(LAST_EVENT_ID).filter(|id| !id.is_empty()) {
+        Some(id) => read_position(id).ok_or_else(|| {
+            ApiError::arguments("the header `Last-Event-ID` must be the id of an event: 0 or a whole number")
+        })?,
+        None => asked.start.unwrap_or(Start::Latest),
+    };
+    let listener = app.engine.tail.listen().ok_or_else(|| {
+        ApiError::unavailable(format!("{LISTENERS_MAX} streams are open on this server, which is the limit"))
+    })?;
+    let stream = Stream::begin(app.engine.pool.clone(), listener, start, asked.filter).await?.map_err(bad_start)?;
+    let (frames, mut sent) = mpsc::channel::<Bytes>(1);
+    let teller = Teller { app: Arc::clone(&app), stream, frames, silent_until: Instant::now() };
+    app.tasks.spawn(run(teller, call));
+    let body = poll_fn(move |cx| sent.poll_recv(cx).map(|frame| frame.map(Ok::<_, Infallible>)));
+    // The connection ends with the stream: nothing else is ever sent on it. Proxies shall pass on what they get.
+    let headers = [(CONTENT_TYPE.as_str(), "text/event-stream"), (CONNECTION.as_str(), "close")];
+    Ok((headers, [("x-accel-buffering", "no")], Body::from_stream(body)).into_response())
+}
+
+fn bad_start(why: BadStart) -> ApiError {
+    match why {
+        BadStart::Gone(oldest) => gone(oldest),
+        BadStart::Ahead { position, newest } => ApiError::new(
+            ErrorCode::InputError,
+            format!(
+                "there is no position {position} yet, the newest is {newest}: `after` or `Last-Event-ID` comes from another database"
+            ),
+        ),
+    }
+}
+
+/// Tells until the reader hangs up, is shut out, asks for what is gone, or the server drains.
+async fn run(mut teller: Teller, call: Arc<Call>) {
+    let streams = metrics::gauge!("tenure_event_streams");
+    streams.increment(1);
+    let (app, frames) = (Arc::clone(&teller.app), teller.frames.clone());
+    let hung_up = tokio::select! {
+        biased;
+        () = app.drain.cancelled() => false,
+        () = frames.closed() => true,
+        () = shut_out(&app, &call) => false,
+        _ = teller.tell() => false,
+    };
+    // This ends the body. It also lets go of the application, for which the batchers wait when the server drains.
+    drop((teller, app, frames));
+    streams.decrement(1);
+    if !hung_up && let Some(connection) = &call.connection {
+        sleep(LAST_WORDS).await;
+        connection.cut();
+    }
+}
+
+/// Waits until the client may not listen any more.
+async fn shut_out(app: &App, call: &Call) {
+    loop {
+        sleep(LOOK_AGAIN_EVERY).await;
+        if let Err(error) = call.authorize_again(app, &Values::of_path()).await
+            && matches!(error.code(), ErrorCode::AuthenticationFailed | ErrorCode::InsufficientScopes)
+        {
+            return;
+        }
+        // The signature was good when it came. Temporary credentials end nevertheless.
+        if let Some(end_ms) = call.credentials_end_ms()
+            && app.now().await.is_ok_and(|now| end_ms <= now.real_ms.min(now.server_ms))
+        {
+            return;
+        }
+    }
+}
+
+/// The reader has hung up.
+struct HungUp;
+
+/// The end of a stream on this side.
+struct Teller {
+    app: App,
+    stream: Stream,
+    frames: mpsc::Sender<Bytes>,
+    silent_until: Instant,
+}
+
+impl Teller {
+    async fn tell(&mut self) -> Result<(), HungUp> {
+        self.say(format!("retry: {RECONNECT_AFTER_MS}\nid: {}\n\n", self.stream.after())).await?;
+        loop {
+            let mut frame = String::new();
+            match self.stream.next(self.silent_until).await {
+                // None for so long; or, if little passes the filter, none that was wanted.
+                Ok(Step::Events(events)) => events.iter().for_each(|event| write_event(&mut frame, event)),
+                Ok(Step::Gone(oldest)) => {
+                    return self.say(format!("event: gone\ndata: {{\"after\":{oldest}}}\n\n")).await;
+                }
+                Err(error) => {
+                    tracing::debug!(error = %error, "a stream could not read the log and will try again");
+                    sleep(AFTER_FAILURE).await;
+                }
+            }
+            if frame.is_empty() && Instant::now() >= self.silent_until {
+                // The id moves the cursor of a reader for whom nothing has passed.
+                frame = format!(": keep-alive\nid: {}\n\n", self.stream.after());
+            }
+            if !frame.is_empty() {
+                self.say(frame).await?;
+            }
+        }
+    }
+
+    async fn say(&mut self, frame: String) -> Result<(), HungUp> {
+        self.frames.send(Bytes::from(frame)).await.map_err(|_| HungUp)?;
+        self.silent_until = Instant::now() + KEEP_ALIVE;
+        Ok(())
+    }
+}
+
+fn write_event(frame: &mut String, event: &Told) {
+    let name = short_name(event.exchange);
+    // Writing to a string cannot fail.
+    let _ = write!(frame, "id: {}\nevent: {name}\ndata: {}\n\n", event.position, event.json);
+}

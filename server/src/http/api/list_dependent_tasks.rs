@@ -1,0 +1,66 @@
+//! listDependentTasks.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use serde::Serialize;
+use serde_json::json;
+use tenure_api::errors::ErrorCode::ResourceNotFound;
+use tenure_api::ids::TaskId;
+use utoipa::ToSchema;
+
+use super::listed_task::{Entry, entries};
+use super::ok;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::docs::parameters::paged;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
+use crate::http::scopes::Values;
+use crate::ops::list_tasks;
+
+/// A page of the tasks that wait, or waited, for a task.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = DependentTasks)]
+struct DependentsBody {
+    /// The task that they wait for.
+    task_id: TaskId,
+    /// The tasks, in the order of their ids.
+    tasks: Vec<Entry>,
+    /// For the next page; absent on the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    continuation_token: Option<TaskId>,
+}
+
+/// `GET /task/:taskId/dependents`
+pub fn endpoint() -> Endpoint {
+    Endpoint::get("listDependentTasks", list_dependent_tasks).scopes(SCOPES).large_answer().described(
+        "queue",
+        "List the tasks that wait for a task",
+        describe,
+    )
+}
+
+const SCOPES: Template = Scope("queue:list-dependent-tasks:<taskId>");
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    paged(operation)
+        .about("Or that have waited for it.")
+        .answers::<DependentsBody>(
+            "A page, in the order of the ids; with a token if there are more",
+            &json!({"taskId": sample.task, "tasks": []}),
+        )
+        .refuses(ResourceNotFound, "the task does not exist")
+}
+
+async fn list_dependent_tasks(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize(&Values::of_path())?;
+    let id = call.task_id()?;
+    let cursor = call.page()?;
+    let page = list_tasks::list_dependents(&app.engine.pool, id, cursor).await?;
+    ok(&DependentsBody { task_id: id, tasks: entries(page.tasks)?, continuation_token: page.next })
+}

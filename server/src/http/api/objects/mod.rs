@@ -1,0 +1,58 @@
+//! The object service: uploads and downloads.
+
+pub mod create_upload;
+pub mod download;
+pub mod finish_upload;
+pub mod object;
+pub mod start_download;
+
+use chrono::{DateTime, Utc};
+use tenure_api::errors::ErrorCode::{ResourceExpired, ResourceNotFound};
+
+use crate::blobs::BlobName;
+use crate::domain::artifact::GET_URL_LIFE;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::operation::Operation;
+use crate::http::docs::parameters::ARTIFACT;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
+use crate::http::scopes::Values;
+use crate::ops::objects::{self as ops, Readable, Upload};
+
+/// The digest of the bytes `hello`, the object of the examples.
+const SHA256: &str = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
+
+/// For both halves of an upload.
+const UPLOADING: Template = Scope("object:upload:<projectId>:<name>");
+/// For whatever reads an object.
+const READING: Template = Scope("object:download:<name>");
+
+/// What the operations that read an object refuse.
+fn reading(operation: Operation) -> Operation {
+    operation
+        .refuses(ResourceNotFound, "there is no such object, or its upload is not finished")
+        .refuses(ResourceExpired, "the object has expired and is not removed yet")
+}
+
+/// Where the server says that the object of the examples is.
+fn example_url() -> String {
+    format!("https://queue.example.com/artifacts/object/{ARTIFACT}?Credential=get&expires=…&signature=…")
+}
+
+/// Lets the caller through if they may upload this.
+fn authorize_upload(call: &Call, upload: Upload<'_>) -> Result<(), ApiError> {
+    call.authorize(&Values::of_path().text("projectId", upload.project))
+}
+
+async fn read(app: &App, call: &Call) -> Result<Readable, ApiError> {
+    let name = call.object_name()?;
+    call.authorize_by_path()?;
+    Ok(ops::read(&app.engine.pool, &app.engine.blobs, name.as_str()).await?)
+}
+
+/// Where the bytes are, for a while and not longer than the object is kept.
+fn get_url(app: &App, name: &str, found: &Readable) -> (String, DateTime<Utc>) {
+    let end = (found.object.now + GET_URL_LIFE).min(found.object.expires);
+    (app.engine.blobs.get_url(&BlobName::object(name), end.timestamp_millis()), end)
+}

@@ -1,0 +1,39 @@
+//! object: what is known of one.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use serde_json::json;
+use tenure_api::dates::Timestamp;
+use tenure_api::objects::ObjectMetadata;
+
+use super::{READING, SHA256, read, reading};
+use crate::http::api::ok;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::ops::objects::Readable;
+
+/// `GET /metadata/:name`
+pub fn endpoint() -> Endpoint {
+    Endpoint::get("object", object).scopes(READING).described("object", "Read what is known of an object", describe)
+}
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    let hashes = json!({"sha256": SHA256});
+    reading(operation).answers::<ObjectMetadata<'_>>(
+        "What is known of it",
+        &json!({"projectId": "none", "expires": sample.after(120), "hashes": hashes, "size": 5}),
+    )
+}
+
+async fn object(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.no_query()?;
+    let found = read(&app, &call).await?;
+    let Readable { object, stored } = &found;
+    let expires = Timestamp::new(object.expires);
+    ok(&ObjectMetadata { project_id: &object.project, expires, hashes: found.hashes(), size: stored.size })
+}

@@ -1,0 +1,70 @@
+//! purgeRequests.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use serde::Serialize;
+use serde::de::value::Error as DateError;
+use serde::de::{Deserialize as _, IntoDeserializer as _};
+use serde_json::{Value, json};
+use tenure_api::dates::Timestamp;
+use utoipa::ToSchema;
+
+use super::{Entry, example};
+use crate::http::api::ok;
+use crate::http::api::worker_manager::worker_pool;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
+use crate::store::purge_cache as store;
+
+/// What the workers of a pool are to purge.
+#[derive(Serialize, ToSchema)]
+#[schema(as = PurgeRequests)]
+struct PoolBody {
+    /// By the names of the caches.
+    requests: Vec<Entry>,
+}
+
+/// `GET /purge-cache/:workerPoolId`
+pub fn endpoint() -> Endpoint {
+    Endpoint::get("purgeRequests", purge_requests).scopes(SCOPES).described(
+        "purge-cache",
+        "List the caches that the workers of a pool are to purge",
+        describe,
+    )
+}
+
+/// With two colons, as Taskcluster has it.
+const SCOPES: Template = Scope("purge-cache:purge-requests::<workerPoolId>");
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    operation
+        .about("A worker asks before it uses a cache.")
+        .query(
+            "since",
+            "Only those that were asked for at that time or later",
+            &json!({"type": "string", "format": "date-time"}),
+            &Value::Null,
+        )
+        .answers::<PoolBody>("All of them", &example(sample))
+}
+
+async fn purge_requests(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    let pool = worker_pool(&call)?;
+    let query = call.query(&["since"])?;
+    let since = query.first().map(|(_, value)| read_date(value)).transpose()?;
+    call.authorize_by_path()?;
+    let mut conn = app.engine.pool.acquire().await?;
+    let rows = store::list_of_pool(&mut conn, pool.as_str(), since.map(Timestamp::time)).await?;
+    ok(&PoolBody { requests: rows.into_iter().map(Entry::from).collect() })
+}
+
+fn read_date(text: &str) -> Result<Timestamp, ApiError> {
+    Timestamp::deserialize(text.into_deserializer())
+        .map_err(|error: DateError| ApiError::arguments(format!("the query parameter `since`: {error}")))
+}

@@ -1,0 +1,50 @@
+//! purgeCache.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use serde_json::json;
+use tenure_api::errors::ErrorCode::RequestConflict;
+use tenure_api::purge_cache::PurgeCacheRequest;
+
+use super::CACHE;
+use crate::domain::purge_cache::check_cache_name;
+use crate::http::api::nothing;
+use crate::http::api::worker_manager::worker_pool;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
+use crate::http::scopes::Values;
+use crate::ops::purge_cache as ops;
+
+/// `POST /purge-cache/:workerPoolId`
+pub fn endpoint() -> Endpoint {
+    Endpoint::post("purgeCache", purge_cache).scopes(SCOPES).described("purge-cache", "Have a cache purged", describe)
+}
+
+const SCOPES: Template = Scope("purge-cache:<workerPoolId>:<cacheName>");
+
+fn describe(operation: Operation, _: &Sample) -> Operation {
+    operation
+        .about(
+            "The workers of the pool get to know of it for 24 hours; asked for again, for 24 more. They purge what \
+             they have in their caches of that name from before. A pool has 1,000 requests at most.",
+        )
+        .takes::<PurgeCacheRequest>(&json!({"cacheName": CACHE}))
+        .answers_empty(204, "It is asked for", &[])
+        .refuses(RequestConflict, "the pool has as many requests as it may have")
+}
+
+async fn purge_cache(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    let pool = worker_pool(&call)?;
+    call.no_query()?;
+    let PurgeCacheRequest { cache_name } = call.json()?;
+    check_cache_name(&cache_name).map_err(ApiError::body)?;
+    call.authorize(&Values::of_path().text("cacheName", cache_name.as_str()))?;
+    ops::ask(&app.engine.pool, &pool, &cache_name).await?;
+    Ok(nothing())
+}

@@ -1,0 +1,51 @@
+//! getProvisioner.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use tenure_api::errors::ErrorCode::ResourceNotFound;
+
+use super::{ProvisionerBody, a_provisioner};
+use crate::http::api::ok;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
+use crate::ops::OpError;
+use crate::ops::workers::write_down;
+use crate::store::queue_views;
+
+/// `GET /provisioners/:provisionerId`
+pub fn endpoint() -> Endpoint {
+    Endpoint::get("getProvisioner", get_provisioner).scopes(SCOPES).described(
+        "queue",
+        "Read when workers asked some queue of a provisioner",
+        describe,
+    )
+}
+
+const SCOPES: Template = Scope("queue:get-provisioner:<provisionerId>");
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    operation
+        .answers::<ProvisionerBody>("The provisioner", &a_provisioner(sample))
+        .refuses(ResourceNotFound, "no worker has asked any of its queues lately")
+}
+
+async fn get_provisioner(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    let provisioner = call.provisioner_id()?;
+    call.no_query()?;
+    call.authorize_by_path()?;
+    write_down(&app.engine.pool, &app.engine.workers).await?;
+    let mut conn = app.engine.pool.acquire().await?;
+    let found = queue_views::find_provisioner(&mut conn, provisioner.as_str()).await?;
+    let missing = || {
+        OpError::NotFound(format!(
+            "no worker of a queue of the provisioner {provisioner} was seen lately; it is known from then on"
+        ))
+    };
+    ok(&ProvisionerBody::from(found.ok_or_else(missing)?))
+}

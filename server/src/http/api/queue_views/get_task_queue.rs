@@ -1,0 +1,61 @@
+//! getTaskQueue, which is also found below the paths of other operations.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use futures_util::future::BoxFuture;
+use tenure_api::errors::ErrorCode::ResourceNotFound;
+use tenure_api::ids::TaskQueueId;
+
+use super::{NO_QUEUE, QueueBody, a_queue, find};
+use crate::http::api::ok;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
+use crate::http::scopes::Values;
+
+/// `GET /task-queues/:taskQueueId`
+pub fn endpoint() -> Endpoint {
+    Endpoint::get("getTaskQueue", get_task_queue).scopes(SCOPES).described(
+        "queue",
+        "Read when workers asked a queue",
+        describe,
+    )
+}
+
+const SCOPES: Template = Scope("queue:get-task-queue:<taskQueueId>");
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    operation.answers::<QueueBody>("The queue", &a_queue(sample)).refuses(ResourceNotFound, NO_QUEUE)
+}
+
+async fn get_task_queue(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    let queue = call.task_queue_id()?;
+    show(app, call, queue).await
+}
+
+/// Another operation on a queue, below whose path there may also be a queue in two segments: `/task-queues/acme/counts` is
+/// the queue `acme/counts`, and `/task-queues/acme%2Flinux/counts` a count.
+pub fn unless_queue<H, F>(
+    word: &'static str,
+    handler: H,
+) -> impl Fn(App, Arc<Call>) -> BoxFuture<'static, Result<Response, ApiError>> + Clone + Send + Sync + 'static
+where
+    H: Fn(App, Arc<Call>) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Result<Response, ApiError>> + Send + 'static,
+{
+    move |app, call| match call.queue_ending_in(word) {
+        Some(queue) => Box::pin(async move { show(app, call, queue?).await }),
+        None => Box::pin(handler(app, call)),
+    }
+}
+
+async fn show(app: App, call: Arc<Call>, queue: TaskQueueId) -> Result<Response, ApiError> {
+    call.no_query()?;
+    call.authorize_with(&SCOPES, &Values::of_path().text("taskQueueId", queue.as_str()))?;
+    ok(&QueueBody::try_from(find(&app, &queue).await?)?)
+}

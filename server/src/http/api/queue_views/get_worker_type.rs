@@ -1,0 +1,41 @@
+//! getWorkerType.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use serde_json::json;
+use tenure_api::errors::ErrorCode::ResourceNotFound;
+
+use super::{NO_QUEUE, TypeBody, a_type, find, joined};
+use crate::http::api::ok;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
+
+/// `GET /provisioners/:provisionerId/worker-types/:workerType`
+pub fn endpoint() -> Endpoint {
+    Endpoint::get("getWorkerType", get_worker_type).scopes(SCOPES).described(
+        "queue",
+        "Read when workers asked a queue, by the halves of its name",
+        describe,
+    )
+}
+
+const SCOPES: Template = Scope("queue:get-worker-type:<provisionerId>/<workerType>");
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    operation
+        .answers::<TypeBody>("The queue", &joined([a_type(sample), json!({"actions": []})]))
+        .refuses(ResourceNotFound, NO_QUEUE)
+}
+
+async fn get_worker_type(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    let queue = call.task_queue_id()?;
+    call.no_query()?;
+    call.authorize_by_path()?;
+    ok(&TypeBody { actions: Some([]), ..find(&app, &queue).await?.try_into()? })
+}

@@ -1,0 +1,66 @@
+//! listProvisioners.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use serde::Serialize;
+use serde_json::json;
+use utoipa::ToSchema;
+
+use super::{ProvisionerBody, a_provisioner, read_page};
+use crate::http::api::ok;
+use crate::http::api::pages::{PAGE_MAX, Page};
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::docs::parameters::paged;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
+use crate::ops::workers::write_down;
+use crate::store::queue_views;
+
+/// A page of provisioners.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Provisioners)]
+struct ProvisionersBody {
+    /// By name.
+    provisioners: Vec<ProvisionerBody>,
+    /// For the next page; absent on the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    continuation_token: Option<String>,
+}
+
+/// `GET /provisioners`
+pub fn endpoint() -> Endpoint {
+    Endpoint::get("listProvisioners", list_provisioners).scopes(SCOPES).described(
+        "queue",
+        "List the first halves of the names of queues",
+        describe,
+    )
+}
+
+const SCOPES: Template = Scope("queue:list-provisioners");
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    paged(operation)
+        .about("Of the queues that workers ask. Taskcluster calls them provisioners.")
+        .answers::<ProvisionersBody>(
+            "A page, by name; with a token if there are more",
+            &json!({"provisioners": [a_provisioner(sample)]}),
+        )
+}
+
+async fn list_provisioners(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    let page = read_page(&call)?;
+    call.authorize_by_path()?;
+    write_down(&app.engine.pool, &app.engine.workers).await?;
+    let limit = page.limit.unwrap_or(PAGE_MAX);
+    let after = page.after.as_deref().unwrap_or_default();
+    let mut conn = app.engine.pool.acquire().await?;
+    let mut rows = queue_views::list_provisioners(&mut conn, after, Page::rows(limit)).await?;
+    let continuation_token = Page::cut(limit, &mut rows, |row| &row.name);
+    ok(&ProvisionersBody { provisioners: rows.into_iter().map(ProvisionerBody::from).collect(), continuation_token })
+}

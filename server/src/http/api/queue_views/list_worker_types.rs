@@ -1,0 +1,61 @@
+//! listWorkerTypes.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use serde::Serialize;
+use serde_json::json;
+use utoipa::ToSchema;
+
+use super::{TypeBody, a_type, list, read_page};
+use crate::http::api::ok;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::docs::parameters::paged;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
+
+/// A page of a provisioner's queues.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = ProvisionedQueues)]
+struct TypesBody {
+    /// By name.
+    worker_types: Vec<TypeBody>,
+    /// For the next page; absent on the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    continuation_token: Option<String>,
+}
+
+/// `GET /provisioners/:provisionerId/worker-types`
+pub fn endpoint() -> Endpoint {
+    Endpoint::get("listWorkerTypes", list_worker_types).scopes(SCOPES).described(
+        "queue",
+        "List the queues of a provisioner",
+        describe,
+    )
+}
+
+const SCOPES: Template = Scope("queue:list-worker-types:<provisionerId>");
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    paged(operation).about("Those that workers ask. A provisioner that is not known has none.").answers::<TypesBody>(
+        "A page, by name; with a token if there are more",
+        &json!({"workerTypes": [a_type(sample)]}),
+    )
+}
+
+async fn list_worker_types(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    let provisioner = call.provisioner_id()?;
+    let page = read_page(&call)?;
+    call.authorize_by_path()?;
+    // In the order of bytes, what begins with `x/` lies between `x/` and `x0`.
+    let (first, before) = (format!("{provisioner}/"), format!("{provisioner}0"));
+    let after = page.after.as_deref().unwrap_or_default().max(&first);
+    let (rows, continuation_token) = list(&app, &page, after, Some(&before)).await?;
+    let worker_types = rows.into_iter().map(TypeBody::try_from).collect::<Result<_, _>>()?;
+    ok(&TypesBody { worker_types, continuation_token })
+}

@@ -1,0 +1,47 @@
+//! reclaimTask.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use tenure_api::bodies::Claim;
+use tenure_api::errors::ErrorCode::{RequestConflict, ResourceNotFound};
+
+use super::{claim_json, raw};
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
+use crate::ops::reclaim::Request;
+
+/// `POST /task/:taskId/runs/:runId/reclaim`
+pub fn endpoint() -> Endpoint {
+    Endpoint::post("reclaimTask", reclaim_task).scopes(SCOPES).early_check(Call::authorize_by_path).described(
+        "queue",
+        "Renew a claim",
+        describe,
+    )
+}
+
+const SCOPES: Template = Scope("queue:reclaim-task:<taskId>/<runId>");
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    operation
+        .about(
+            "The answer has fresh credentials and the new `takenUntil`, never an earlier one than before, and no \
+             definition. The credentials of a claim are good for this call.",
+        )
+        .answers::<Claim<'_>>("The claim", &sample.renewed_claim())
+        .refuses(ResourceNotFound, "the task or the run does not exist")
+        .refuses(RequestConflict, "the run is not running any more, or the task's deadline has passed")
+}
+
+async fn reclaim_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize_by_path()?;
+    let (task, run) = (call.task_id()?, call.run_id()?);
+    call.no_query()?;
+    let granted = app.engine.reclaim.submit(Request { task, run }).await?;
+    Ok(raw(claim_json(&app, &granted)?))
+}

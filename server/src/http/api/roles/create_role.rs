@@ -1,0 +1,51 @@
+//! createRole.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use tenure_api::auth::{Role, RoleRequest};
+use tenure_api::errors::ErrorCode::{InputError, RequestConflict};
+
+use super::{CHANGING, CIRCLE, a_role, answer, new_role, read};
+use crate::domain::roles::added;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, AllOf, ForEach, Scope};
+use crate::http::scopes::Values;
+use crate::ops::roles as ops;
+
+/// `PUT /roles/:roleId`
+pub fn endpoint() -> Endpoint {
+    Endpoint::put("createRole", create_role).scopes(SCOPES).described("auth", "Create a role", describe)
+}
+
+const SCOPES: Template = AllOf(&[
+    Scope("auth:create-role:<roleId>"),
+    ForEach { item: "scope", list: "scopesThatAreNew", scopes: &["<scope>"] },
+]);
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    operation
+        .about(&format!(
+            "{CHANGING} A role whose id ends in `*` is for every id that begins so. Sent again, the same request is \
+             answered with the role."
+        ))
+        .takes::<RoleRequest>(&new_role())
+        .names(&[("roleId", "$response.body#/roleId")])
+        .answers::<Role<'_>>("The role", &a_role(sample))
+        .refuses(InputError, CIRCLE)
+        .refuses(RequestConflict, "there is a role of this name with another definition")
+}
+
+async fn create_role(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    let role = read(&call)?;
+    let id = &role.role_id;
+    call.authorize(&Values::of_path().list("scopesThatAreNew", added(Some(id), &role.scopes, &[])))?;
+    let made = ops::create(&app.engine.pool, &role).await?;
+    app.authenticator.roles_changed();
+    answer(&app, &made?).await
+}

@@ -1,0 +1,36 @@
+//! deleteRole.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+
+use super::role_id;
+use crate::http::api::nothing;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
+use crate::store::roles;
+
+/// `DELETE /roles/:roleId`: whether there is one or not.
+pub fn endpoint() -> Endpoint {
+    Endpoint::delete("deleteRole", delete_role).scopes(SCOPES).described("auth", "Delete a role", describe)
+}
+
+const SCOPES: Template = Scope("auth:delete-role:<roleId>");
+
+fn describe(operation: Operation, _: &Sample) -> Operation {
+    operation.about("Whether there is one or not.").answers_empty(204, "There is no such role any more", &[])
+}
+
+async fn delete_role(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    let id = role_id(&call)?;
+    call.authorize_by_path()?;
+    call.no_query()?;
+    roles::delete(&app.engine.pool, id).await?;
+    app.authenticator.roles_changed();
+    Ok(nothing())
+}

@@ -1,0 +1,40 @@
+//! listRoles.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use serde_json::json;
+
+use super::{LISTING, a_role, shown};
+use crate::http::api::ok;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::store::roles;
+
+/// `GET /roles/`
+pub fn endpoint() -> Endpoint {
+    Endpoint::get("listRoles", list_roles).scopes(LISTING).described("auth", "List all roles", describe)
+}
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    let role = json!({"$ref": "#/components/schemas/Role"});
+    operation.about("listRoles2 has pages.").answers_with(
+        200,
+        "Every role",
+        "application/json",
+        &json!({"type": "array", "items": role}),
+        &json!([a_role(sample)]),
+    )
+}
+
+async fn list_roles(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize_by_path()?;
+    call.no_query()?;
+    let rows = roles::list(&app.engine.pool, None, None).await?;
+    let resolver = app.authenticator.roles().await?;
+    ok(&rows.iter().map(|role| shown(&resolver, role)).collect::<Vec<_>>())
+}

@@ -1,0 +1,46 @@
+//! listRoles2.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use serde::Serialize;
+use serde_json::json;
+use tenure_api::auth::Role;
+
+use super::{LISTING, a_role, page, shown};
+use crate::http::api::ok;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::docs::parameters::{page_of, paged};
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+
+/// `GET /roles2/`
+pub fn endpoint() -> Endpoint {
+    Endpoint::get("listRoles2", list_roles2).scopes(LISTING).described("auth", "List roles", describe)
+}
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    paged(operation).answers_with(
+        200,
+        "A page; without `limit` all of them",
+        "application/json",
+        &page_of("roles", &json!({"$ref": "#/components/schemas/Role"})),
+        &json!({"roles": [a_role(sample)]}),
+    )
+}
+
+async fn list_roles2(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Body<'a> {
+        roles: Vec<Role<'a>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        continuation_token: Option<String>,
+    }
+    let (rows, continuation_token) = page(&app, &call).await?;
+    let resolver = app.authenticator.roles().await?;
+    ok(&Body { roles: rows.iter().map(|role| shown(&resolver, role)).collect(), continuation_token })
+}

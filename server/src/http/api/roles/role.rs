@@ -1,0 +1,37 @@
+//! role.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use tenure_api::auth::Role;
+use tenure_api::errors::ErrorCode::ResourceNotFound;
+
+use super::{NO_ROLE, a_role, answer, role_id};
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
+use crate::ops::roles as ops;
+use crate::store::roles;
+
+/// `GET /roles/:roleId`
+pub fn endpoint() -> Endpoint {
+    Endpoint::get("role", role).scopes(SCOPES).described("auth", "Show a role", describe)
+}
+
+const SCOPES: Template = Scope("auth:get-role:<roleId>");
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    operation.answers::<Role<'_>>("The role", &a_role(sample)).refuses(ResourceNotFound, NO_ROLE)
+}
+
+async fn role(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    let id = role_id(&call)?;
+    call.authorize_by_path()?;
+    call.no_query()?;
+    let role = roles::find(&app.engine.pool, id).await?.ok_or_else(|| ops::missing(id))?;
+    answer(&app, &role).await
+}

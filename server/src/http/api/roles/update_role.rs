@@ -1,0 +1,52 @@
+//! updateRole.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use tenure_api::auth::{Role, RoleRequest};
+use tenure_api::errors::ErrorCode::{InputError, RequestConflict, ResourceNotFound};
+
+use super::{CHANGING, CIRCLE, NO_ROLE, a_role, answer, new_role, read};
+use crate::domain::roles::added;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, AllOf, ForEach, Scope};
+use crate::http::scopes::Values;
+use crate::ops::roles as ops;
+use crate::store::roles;
+
+/// `POST /roles/:roleId`
+pub fn endpoint() -> Endpoint {
+    Endpoint::post("updateRole", update_role).scopes(SCOPES).described("auth", "Change a role", describe)
+}
+
+const SCOPES: Template = AllOf(&[
+    Scope("auth:update-role:<roleId>"),
+    ForEach { item: "scope", list: "scopesThatAreNew", scopes: &["<scope>"] },
+]);
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    operation
+        .about(CHANGING)
+        .takes::<RoleRequest>(&new_role())
+        .answers::<Role<'_>>("The role", &a_role(sample))
+        .refuses(InputError, CIRCLE)
+        .refuses(ResourceNotFound, NO_ROLE)
+        .refuses(RequestConflict, "somebody else changed the role at the same time")
+}
+
+async fn update_role(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    let role = read(&call)?;
+    let id = &role.role_id;
+    call.authorize(&Values::of_path().list("scopesThatAreNew", [""; 0]))?;
+    let existing = roles::find(&app.engine.pool, id).await?.ok_or_else(|| ops::missing(id))?;
+    call.authorize(&Values::of_path().list("scopesThatAreNew", added(Some(id), &role.scopes, &existing.scopes)))?;
+    // What was authorized is what is added to the scopes that were seen.
+    let changed = ops::update(&app.engine.pool, &role, Some(&existing.scopes)).await?;
+    app.authenticator.roles_changed();
+    answer(&app, &changed?).await
+}

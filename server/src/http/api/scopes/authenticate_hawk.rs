@@ -1,0 +1,89 @@
+//! authenticateHawk.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use serde_json::json;
+use tenure_api::auth::{AuthenticateHawkRequest, Authentication};
+use tenure_api::errors::ErrorCode::InvalidRequestArguments;
+use tenure_api::hawk::Header;
+
+use crate::auth::{AuthError, RequestParts};
+use crate::http::api::clients::{NEVER_MS, timestamp};
+use crate::http::api::ok;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::docs::parameters::UNKNOWN_ARGUMENT;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+
+/// For how long a service may rely on what everybody may do.
+const NO_AUTH_MS: i64 = 15 * 60 * 1000;
+
+/// `POST /authenticate-hawk`: another service asks who sent it a request. The body of that request stays there, and so
+/// does the check of its hash.
+pub fn endpoint() -> Endpoint {
+    Endpoint::post("authenticateHawk", authenticate_hawk).described(
+        "auth",
+        "Find out who sent a request to another service",
+        describe,
+    )
+}
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    operation
+        .about("For services that trust this one's clients. The service itself checks the hash of the body.")
+        .takes::<AuthenticateHawkRequest>(&json!({
+            "method": "GET",
+            "resource": "/some/path?x=1",
+            "host": "service.example.com",
+            "port": 443,
+        }))
+        .answers::<Authentication<'_>>(
+            "Whether the signature is good, and what its maker may do",
+            &json!({"status": "no-auth", "scheme": "none", "scopes": [], "expires": sample.after(15)}),
+        )
+        .refuses(InvalidRequestArguments, UNKNOWN_ARGUMENT)
+}
+
+async fn authenticate_hawk(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.no_query()?;
+    let asked: AuthenticateHawkRequest = call.json()?;
+    let port = asked.port.to_string();
+    let request = RequestParts {
+        method: &asked.method,
+        target: &asked.resource,
+        host: &asked.host,
+        forwarded_port: Some(&port),
+        authorization: asked.authorization.as_deref(),
+        body_is_elsewhere: true,
+        ..RequestParts::default()
+    };
+    let now = app.now().await?;
+    // A token that is sent as it is proves nothing about a request, so Basic is not for other services.
+    let header = match request.authorization.map(Header::parse).transpose() {
+        Ok(header) => header,
+        Err(error) => return ok(&Authentication::AuthFailed { message: error.to_string() }),
+    };
+    let principal = match app.authenticator.authenticate(&request, now).await {
+        Ok(principal) => principal,
+        Err(AuthError::Failure(failure)) => return ok(&Authentication::AuthFailed { message: failure.to_string() }),
+        Err(error) => return Err(error.into()),
+    };
+    let scopes = principal.scopes.iter().collect();
+    let until = |ms| timestamp(ms).or_else(|| timestamp(NEVER_MS));
+    let missing = || ApiError::internal("there is no such time");
+    match &principal.client_id {
+        None => {
+            let expires = until(now.server_ms.saturating_add(NO_AUTH_MS)).ok_or_else(missing)?;
+            ok(&Authentication::NoAuth { scheme: "none", scopes, expires })
+        }
+        Some(client_id) => {
+            let expires = until(principal.expires_ms.unwrap_or(NEVER_MS)).ok_or_else(missing)?;
+            let hash = header.and_then(|header| header.hash);
+            ok(&Authentication::AuthSuccess { scheme: "hawk", client_id, scopes, expires, hash })
+        }
+    }
+}

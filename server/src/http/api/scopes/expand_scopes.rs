@@ -1,0 +1,46 @@
+//! expandScopes.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use serde_json::json;
+use tenure_api::auth::Scopes;
+use tenure_api::errors::ErrorCode::{self, InputError};
+
+use crate::domain::roles::check_scopes;
+use crate::http::api::ok;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
+
+/// `POST /scopes/expand`
+pub fn endpoint() -> Endpoint {
+    Endpoint::post("expandScopes", expand_scopes).scopes(SCOPES).early_check(Call::authorize_by_path).described(
+        "auth",
+        "Follow the roles in a set of scopes",
+        describe,
+    )
+}
+
+const SCOPES: Template = Scope("auth:expand-scopes");
+
+fn describe(operation: Operation, _: &Sample) -> Operation {
+    operation
+        .takes::<Scopes>(&json!({"scopes": ["assume:submitter"]}))
+        .answers::<Scopes>("What it amounts to", &json!({"scopes": ["assume:submitter", "queue:create-task:*"]}))
+        .refuses(InputError, "it amounts to too many scopes")
+}
+
+async fn expand_scopes(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize_by_path()?;
+    call.no_query()?;
+    let Scopes { scopes } = call.json()?;
+    check_scopes(&scopes).map_err(ApiError::body)?;
+    let expanded = app.authenticator.roles().await?.resolve(scopes);
+    let expanded = expanded.map_err(|error| ApiError::new(ErrorCode::InputError, error.to_string()))?;
+    ok(&Scopes { scopes: expanded.iter().map(str::to_owned).collect() })
+}

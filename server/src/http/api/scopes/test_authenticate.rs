@@ -1,0 +1,86 @@
+//! testAuthenticate, testAuthenticateGet: the request itself is the test.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use serde_json::json;
+use tenure_api::auth::{TestAuthenticateRequest, TestAuthenticateResponse};
+use tenure_api::errors::ErrorCode::{AuthenticationFailed, InsufficientScopes, InvalidRequestArguments};
+
+use crate::auth::{Principal, Tester};
+use crate::domain::roles::check_scopes;
+use crate::domain::scopes::Expression;
+use crate::http::api::ok;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::operation::Operation;
+use crate::http::docs::parameters::UNKNOWN_ARGUMENT;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+
+/// What the client `tester` has where the request cannot say so.
+const TESTER_SCOPES: [&str; 2] = ["test:*", "auth:create-client:test:*"];
+
+/// What testAuthenticateGet needs.
+const TESTER_REQUIRED: &str = "test:authenticate-get";
+
+/// `POST /test-authenticate`. Its only client is `tester` with the token `no-secret`.
+pub fn with_body() -> Endpoint {
+    Endpoint::post("testAuthenticate", test_authenticate).described(
+        "auth",
+        "Try out a client's signatures",
+        |operation, _| {
+            described(operation)
+                .about("Sign it as the client `tester` with the access token `no-secret`.")
+                .takes::<TestAuthenticateRequest>(&json!({"clientScopes": ["test:*"], "requiredScopes": []}))
+                .answers::<TestAuthenticateResponse<'_>>(
+                    "The signature is good",
+                    &json!({"clientId": "tester", "scopes": ["test:*"]}),
+                )
+        },
+    )
+}
+
+/// `GET /test-authenticate-get/`: the same for requests without a body, and for signed URLs.
+pub fn without_body() -> Endpoint {
+    Endpoint::get("testAuthenticateGet", test_authenticate_get).described(
+        "auth",
+        "Try out a client's signatures on requests without a body",
+        |operation, _| {
+            described(operation)
+                .about("As testAuthenticate; the client `tester` has `test:*` and `auth:create-client:test:*`.")
+                .answers::<TestAuthenticateResponse<'_>>(
+                    "The signature is good",
+                    &json!({"clientId": "tester", "scopes": ["auth:create-client:test:*", "test:*"]}),
+                )
+        },
+    )
+}
+
+fn described(operation: Operation) -> Operation {
+    operation
+        .refuses(InvalidRequestArguments, UNKNOWN_ARGUMENT)
+        .refuses(AuthenticationFailed, "the request is not signed by `tester`")
+        .refuses(InsufficientScopes, "the request needs more than `tester` has")
+}
+
+async fn test_authenticate(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.no_query()?;
+    let TestAuthenticateRequest { client_scopes, required_scopes } = call.json()?;
+    check_scopes(&client_scopes).map_err(ApiError::body)?;
+    check_scopes(&required_scopes).map_err(ApiError::body)?;
+    test(&app, &call, client_scopes, required_scopes).await
+}
+
+async fn test_authenticate_get(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.no_query()?;
+    test(&app, &call, TESTER_SCOPES.map(str::to_owned).to_vec(), vec![TESTER_REQUIRED.to_owned()]).await
+}
+
+async fn test(app: &App, call: &Call, held: Vec<String>, required: Vec<String>) -> Result<Response, ApiError> {
+    let principal: Principal = Tester::new(held).authenticate(&call.request_parts(), app.now().await?)?;
+    principal.authorize(&Expression::all_of(required))?;
+    // Whoever needs nothing need not be anybody.
+    let client_id = principal.client_id.as_deref().unwrap_or_default();
+    ok(&TestAuthenticateResponse { client_id, scopes: principal.scopes.iter().collect() })
+}

@@ -1,0 +1,44 @@
+//! task: a task's definition.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use tenure_api::bodies::TaskDefinition;
+use tenure_api::errors::ErrorCode::ResourceNotFound;
+
+use super::raw;
+use crate::domain::create::shown_definition;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
+use crate::http::scopes::Values;
+use crate::ops::OpError;
+use crate::store::tasks;
+
+/// `GET /task/:taskId`
+pub fn endpoint() -> Endpoint {
+    Endpoint::get("task", task).scopes(SCOPES).described("queue", "Read a task's definition", describe)
+}
+
+const SCOPES: Template = Scope("queue:get-task:<taskId>");
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    operation
+        .about("As it was created, with every default filled in. Of it only the priority can change.")
+        .answers::<TaskDefinition<'_>>("The definition", &sample.definition())
+        .refuses(ResourceNotFound, "the task does not exist")
+}
+
+async fn task(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize(&Values::of_path())?;
+    let id = call.task_id()?;
+    call.no_query()?;
+    let mut conn = app.engine.pool.acquire().await?;
+    let found = tasks::find_definition_and_priority(&mut conn, id.uuid()).await?;
+    let (definition, priority) = found.ok_or_else(|| OpError::NotFound(format!("task {id} does not exist")))?;
+    Ok(raw(shown_definition(definition, priority)))
+}

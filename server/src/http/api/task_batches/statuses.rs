@@ -1,0 +1,69 @@
+//! statuses: those of many tasks.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use serde::Serialize;
+use serde_json::json;
+use tenure_api::bodies::Status;
+use tenure_api::ids::TaskId;
+use utoipa::ToSchema;
+
+use super::{described, wanted};
+use crate::http::api::ok;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, ForEach};
+use crate::ops::list_tasks;
+
+/// The status of a task, among others.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = StatusesEntry)]
+struct StatusEntry {
+    /// The task.
+    task_id: TaskId,
+    /// How it is.
+    status: Status,
+}
+
+/// The statuses of several tasks.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Statuses)]
+struct StatusesBody {
+    /// Those that exist, each once, in the order of their ids.
+    statuses: Vec<StatusEntry>,
+    /// For the next page; absent on the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    continuation_token: Option<TaskId>,
+}
+
+/// `POST /tasks/status`
+pub fn endpoint() -> Endpoint {
+    Endpoint::post("statuses", statuses).scopes(SCOPES).long_lists().described(
+        "queue",
+        "Read the statuses of several tasks",
+        describe,
+    )
+}
+
+const SCOPES: Template = ForEach { item: "taskId", list: "taskIds", scopes: &["queue:status:<taskId>"] };
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    described(operation, sample).answers::<StatusesBody>(
+        "A page of the statuses; with a token if there are more",
+        &json!({"statuses": [{"taskId": sample.task, "status": sample.status("pending")}]}),
+    )
+}
+
+async fn statuses(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    let wanted = wanted(&call)?;
+    let (tasks, continuation_token) = list_tasks::list_statuses(&app.engine.pool, &wanted, call.page()?).await?;
+    let statuses = tasks.iter().map(|task| StatusEntry { task_id: task.id, status: task.status() }).collect();
+    ok(&StatusesBody { statuses, continuation_token })
+}

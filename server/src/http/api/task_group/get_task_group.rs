@@ -1,0 +1,39 @@
+//! getTaskGroup.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use tenure_api::errors::ErrorCode::ResourceNotFound;
+
+use super::{GroupBody, NO_GROUP, a_group};
+use crate::http::api::ok;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
+use crate::http::scopes::Values;
+use crate::ops::task_group;
+
+/// `GET /task-group/:taskGroupId`
+pub fn endpoint() -> Endpoint {
+    Endpoint::get("getTaskGroup", get_task_group).scopes(SCOPES).described("queue", "Read a group", describe)
+}
+
+const SCOPES: Template = Scope("queue:list-task-group:<taskGroupId>");
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    operation
+        .about("A group comes into being with its first task, and lasts as long as the longest of its tasks.")
+        .answers::<GroupBody>("The group", &a_group(sample))
+        .refuses(ResourceNotFound, NO_GROUP)
+}
+
+async fn get_task_group(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize(&Values::of_path())?;
+    let id = call.task_group_id()?;
+    call.no_query()?;
+    ok(&GroupBody::from(task_group::get(&mut *app.engine.pool.acquire().await?, id).await?))
+}

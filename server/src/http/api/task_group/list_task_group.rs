@@ -1,0 +1,81 @@
+//! listTaskGroup.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use serde::Serialize;
+use serde_json::json;
+use tenure_api::dates::Timestamp;
+use tenure_api::errors::ErrorCode::ResourceNotFound;
+use tenure_api::ids::{TaskGroupId, TaskId};
+use utoipa::ToSchema;
+
+use super::{GroupBody, NO_GROUP, a_group};
+use crate::http::api::listed_task::{Entry, entries};
+use crate::http::api::ok;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::docs::parameters::paged;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
+use crate::http::scopes::Values;
+use crate::ops::list_tasks;
+
+/// A page of a group's tasks.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = TaskGroupTasks)]
+struct TaskGroupBody {
+    /// The group.
+    task_group_id: TaskGroupId,
+    /// Who owns it.
+    scheduler_id: String,
+    /// When it is forgotten.
+    expires: Timestamp,
+    /// Since when no task can be added; absent if it is not sealed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sealed: Option<Timestamp>,
+    /// The tasks, in the order of their ids.
+    tasks: Vec<Entry>,
+    /// For the next page; absent on the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    continuation_token: Option<TaskId>,
+}
+
+/// `GET /task-group/:taskGroupId/list`
+pub fn endpoint() -> Endpoint {
+    Endpoint::get("listTaskGroup", list_task_group).scopes(SCOPES).large_answer().described(
+        "queue",
+        "List the tasks of a group",
+        describe,
+    )
+}
+
+const SCOPES: Template = Scope("queue:list-task-group:<taskGroupId>");
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    let mut group = a_group(sample);
+    group["tasks"] = json!([{"status": sample.status("pending"), "task": sample.definition()}]);
+    paged(operation)
+        .answers::<TaskGroupBody>("A page, in the order of the ids; with a token if there are more", &group)
+        .refuses(ResourceNotFound, NO_GROUP)
+}
+
+async fn list_task_group(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize(&Values::of_path())?;
+    let id = call.task_group_id()?;
+    let cursor = call.page()?;
+    let (group, page) = list_tasks::list_group(&app.engine.pool, id, cursor).await?;
+    let GroupBody { task_group_id, scheduler_id, expires, sealed } = group.into();
+    ok(&TaskGroupBody {
+        task_group_id,
+        scheduler_id,
+        expires,
+        sealed,
+        tasks: entries(page.tasks)?,
+        continuation_token: page.next,
+    })
+}

@@ -1,0 +1,47 @@
+//! sealTaskGroup.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use tenure_api::errors::ErrorCode::ResourceNotFound;
+
+use super::{GroupBody, NO_GROUP, a_group};
+use crate::http::api::ok;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
+use crate::http::scopes::Values;
+use crate::ops::task_group;
+
+/// `POST /task-group/:taskGroupId/seal`
+pub fn endpoint() -> Endpoint {
+    Endpoint::post("sealTaskGroup", seal_task_group).scopes(SCOPES).described(
+        "queue",
+        "Close a group to further tasks",
+        describe,
+    )
+}
+
+const SCOPES: Template = Scope("queue:seal-task-group:<schedulerId>/<taskGroupId>");
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    let mut sealed = a_group(sample);
+    sealed["sealed"] = sample.after(5);
+    operation
+        .experimental()
+        .about("It cannot be opened again. A group that is sealed stays as it is.")
+        .answers::<GroupBody>("The group", &sealed)
+        .refuses(ResourceNotFound, NO_GROUP)
+}
+
+async fn seal_task_group(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    let id = call.task_group_id()?;
+    call.no_query()?;
+    let group = task_group::get(&mut *app.engine.pool.acquire().await?, id).await?;
+    call.authorize(&Values::of_path().text("schedulerId", group.scheduler.as_str()))?;
+    ok(&GroupBody::from(task_group::seal(&app.engine.pool, id).await?))
+}

@@ -1,0 +1,77 @@
+//! waitForTask: until it is resolved.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::response::Response;
+use serde::Serialize;
+use serde_json::json;
+use tenure_api::bodies::Status;
+use tenure_api::errors::ErrorCode::ResourceNotFound;
+use utoipa::ToSchema;
+
+use super::ok;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
+use crate::ops::wait::{PATIENCE_DEFAULT, PATIENCE_MAX, wait};
+
+/// A task after the wait.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Waited)]
+struct Body {
+    /// How it is.
+    status: Status,
+    /// Whether it is resolved; if not, the time was up, or the server is stopping.
+    resolved: bool,
+}
+
+/// `GET /api/tenure/v1/tasks/:taskId/wait?seconds=`
+pub fn endpoint() -> Endpoint {
+    Endpoint::get("waitForTask", wait_for_task).scopes(SCOPES).described(
+        "tenure",
+        "Wait until a task is resolved",
+        describe,
+    )
+}
+
+const SCOPES: Template = Scope("queue:status:<taskId>");
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    let seconds = json!({
+        "type": "integer",
+        "minimum": 0,
+        "maximum": PATIENCE_MAX.as_secs(),
+        "default": PATIENCE_DEFAULT.as_secs(),
+    });
+    operation
+        .about("It answers at once if the task is, and otherwise when it is resolved or the time is up.")
+        .query("seconds", "How long to wait", &seconds, &json!(5))
+        .answers::<Body>(
+            "The task, and whether it is resolved",
+            &json!({"status": sample.status("completed"), "resolved": true}),
+        )
+        .refuses(ResourceNotFound, "the task does not exist")
+}
+
+async fn wait_for_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize_by_path()?;
+    let id = call.task_id()?;
+    let patience = patience(&call)?;
+    let waited = wait(&app.engine.status, &app.engine.bells, &app.drain, id, patience).await?;
+    ok(&Body { status: waited.task.status(), resolved: waited.resolved })
+}
+
+fn patience(call: &Call) -> Result<Duration, ApiError> {
+    let Some((_, value)) = call.query(&["seconds"])?.pop() else { return Ok(PATIENCE_DEFAULT) };
+    let digits = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
+    let seconds = if digits { value.parse().ok() } else { None };
+    seconds.map(Duration::from_secs).filter(|patience| *patience <= PATIENCE_MAX).ok_or_else(|| {
+        let most = PATIENCE_MAX.as_secs();
+        ApiError::arguments(format!("the query parameter `seconds` must be a whole number from 0 to {most}"))
+    })
+}

@@ -1,0 +1,55 @@
+//! createWorker.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use tenure_api::errors::ErrorCode::{InputError, RequestConflict};
+use tenure_api::worker_manager::{NewProviderInfo, NewWorkerRequest, ProviderInfo, Worker, WorkerRequest};
+
+use super::{a_worker, early_check, named, new_worker, read, shown};
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
+use crate::ops::registrations::{self as ops, Create};
+
+/// `PUT /workers/:workerPoolId/:workerGroup/:workerId`
+pub fn endpoint() -> Endpoint {
+    Endpoint::put("createWorker", create_worker).scopes(SCOPES).early_check(early_check).secret_body().described(
+        "worker-manager",
+        "Make a worker known, so that it can register",
+        describe,
+    )
+}
+
+const SCOPES: Template = Scope("worker-manager:create-worker:<workerPoolId>/<workerGroup>/<workerId>");
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    operation
+        .about(
+            "The worker registers with `providerInfo.staticSecret` and gets `providerInfo.workerConfig`. A worker \
+             pool is a task queue and need not be made. Whoever may call this can let in a worker, which may then \
+             claim the tasks of the queue and what the role `worker-pool:<workerPoolId>` gives. A repeat with the \
+             same secret gives the worker as it is.",
+        )
+        .takes::<NewWorkerRequest>(&new_worker(sample))
+        .answers::<Worker<'_>>("The worker", &a_worker(sample, "running"))
+        .refuses(InputError, "`expires` is past")
+        .refuses(RequestConflict, "there is or was a worker of this name, with another secret or removed")
+}
+
+async fn create_worker(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    let name = named(&call)?;
+    let NewWorkerRequest { expires, capacity, provider_info } = call.json()?;
+    let NewProviderInfo { static_secret: secret, worker_config } = provider_info;
+    let rest = ProviderInfo { static_secret: None, worker_config };
+    let change = read(WorkerRequest { expires, capacity, provider_info: Some(rest) })?;
+    let config = change.config.unwrap_or_else(|| "{}".to_owned());
+    let create = Create { secret, capacity: change.capacity, config, expires: change.expires };
+    let made = ops::create(&app.engine.pool, &app.worker_digests, &name, &create).await?;
+    app.authenticator.worker_changed(&name.client_id());
+    shown(&name, &made)
+}

@@ -1,0 +1,143 @@
+//! Workers over the API: made known by a provisioner, let in when they register, removed.
+
+pub mod create_worker;
+pub mod register_worker;
+pub mod remove_worker;
+pub mod reregister_worker;
+pub mod should_worker_terminate;
+pub mod update_worker;
+pub mod worker;
+pub mod worker_removed;
+
+use axum::response::Response;
+use serde_json::{Value, json};
+use tenure_api::dates::Timestamp;
+use tenure_api::ids::TaskQueueId;
+use tenure_api::worker_manager::{CAPACITY_MAX, STATIC, Worker, WorkerRequest, WorkerState};
+
+use super::{ok, to_json};
+use crate::domain::registration::{CONFIG_BYTES_MAX, WorkerName};
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::sample::QUEUE;
+use crate::http::error::ApiError;
+use crate::ops::registrations::Change;
+use crate::ops::worker_removed::{self as removal, Removed};
+use crate::store::worker_manager::Registered;
+
+const NO_WORKER: &str = "nobody has made the worker known";
+
+/// The secret of the examples.
+const SECRET: &str = "44-characters-that-only-the-worker-knows-000";
+
+/// In minutes.
+const DAY_MINUTES: i64 = 24 * 60;
+
+async fn remove(app: &App, name: &WorkerName) -> Result<Removed, ApiError> {
+    let removed = removal::remove(&app.engine.pool, &app.engine.queues, &app.engine.bells, name).await;
+    // Also if it failed half-way: the worker may be noted as removed.
+    app.authenticator.worker_changed(&name.client_id());
+    Ok(removed?)
+}
+
+/// The worker of the path, for a caller who has the scopes of the endpoint.
+fn named(call: &Call) -> Result<WorkerName, ApiError> {
+    let pool = worker_pool(call)?;
+    let group = call.text_param("workerGroup").parse().map_err(|error| wrong("workerGroup", &error))?;
+    let id = call.text_param("workerId").parse().map_err(|error| wrong("workerId", &error))?;
+    let name = WorkerName { pool, group, id };
+    call.no_query()?;
+    call.authorize_by_path()?;
+    Ok(name)
+}
+
+/// Checks before the body is read what [`named`] checks.
+fn early_check(call: &Call) -> Result<(), ApiError> {
+    named(call).map(drop)
+}
+
+/// The worker pool of the path, which is a task queue.
+pub(super) fn worker_pool(call: &Call) -> Result<TaskQueueId, ApiError> {
+    match call.text_param("provisionerId") {
+        "" => {
+            let whole = ["workerPoolId", "taskQueueId"].map(|name| call.text_param(name)).concat();
+            whole.parse().map_err(|error| wrong("workerPoolId", &error))
+        }
+        provisioner => {
+            let whole = format!("{provisioner}/{}", call.text_param("workerType"));
+            whole.parse().map_err(|error| wrong("provisionerId/workerType", &error))
+        }
+    }
+}
+
+fn wrong(name: &str, error: &dyn std::fmt::Display) -> ApiError {
+    ApiError::arguments(format!("the path parameter `{name}`: {error}"))
+}
+
+fn read(request: WorkerRequest) -> Result<Change, ApiError> {
+    let WorkerRequest { expires, capacity, provider_info } = request;
+    if !(1..=CAPACITY_MAX).contains(&capacity) {
+        return Err(ApiError::body(format!("`capacity` must be from 1 to {CAPACITY_MAX}")));
+    }
+    let info = provider_info.unwrap_or_default();
+    let config = info.worker_config.map(|config| to_json(&config)).transpose()?;
+    if config.as_ref().is_some_and(|config| config.len() > CONFIG_BYTES_MAX) {
+        return Err(ApiError::body(format!(
+            "`providerInfo.workerConfig` is over the limit of {CONFIG_BYTES_MAX} bytes"
+        )));
+    }
+    Ok(Change { secret: info.static_secret, capacity, config, expires: expires.time() })
+}
+
+fn shown(name: &WorkerName, worker: &Registered) -> Result<Response, ApiError> {
+    ok(&Worker {
+        worker_pool_id: &name.pool,
+        worker_group: &name.group,
+        worker_id: &name.id,
+        provider_id: STATIC,
+        created: Timestamp::new(worker.created),
+        expires: Timestamp::new(worker.expires),
+        last_modified: Timestamp::new(worker.last_modified),
+        state: if worker.removed.is_some() { WorkerState::Stopped } else { WorkerState::Running },
+        capacity: worker.capacity.try_into().unwrap_or(CAPACITY_MAX),
+    })
+}
+
+/// The body that makes the worker of the examples known.
+fn new_worker(sample: &Sample) -> Value {
+    json!({
+        "expires": sample.after(30 * DAY_MINUTES),
+        "capacity": 1,
+        "providerInfo": {"staticSecret": SECRET, "workerConfig": {"idleTimeoutSecs": 0}},
+    })
+}
+
+/// The worker of the examples.
+fn a_worker(sample: &Sample, state: &str) -> Value {
+    json!({
+        "workerPoolId": QUEUE,
+        "workerGroup": "rack-1",
+        "workerId": "worker-1",
+        "providerId": "static",
+        "created": sample.after(0),
+        "expires": sample.after(30 * DAY_MINUTES),
+        "lastModified": sample.after(0),
+        "state": state,
+        "capacity": 1,
+    })
+}
+
+/// Credentials of the worker of the examples.
+fn example_credentials() -> Value {
+    json!({
+        "clientId": "worker/static/acme/linux/rack-1/worker-1",
+        "accessToken": "three-dozen-characters-that-nobody-else-knows",
+        "certificate": "{\"version\":1}",
+    })
+}
+
+/// The name of the worker of the examples.
+fn example_name() -> Value {
+    json!({"workerPoolId": QUEUE, "workerGroup": "rack-1", "workerId": "worker-1"})
+}

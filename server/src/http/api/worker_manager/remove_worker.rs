@@ -1,0 +1,50 @@
+//! removeWorker.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use serde_json::json;
+use tenure_api::errors::ErrorCode::ResourceNotFound;
+
+use super::{NO_WORKER, named, remove};
+use crate::http::api::raw;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
+use crate::ops::registrations as ops;
+use crate::store::worker_manager;
+
+/// `DELETE /workers/:workerPoolId/:workerGroup/:workerId`
+pub fn endpoint() -> Endpoint {
+    Endpoint::delete("removeWorker", remove_worker).scopes(SCOPES).described(
+        "worker-manager",
+        "Say that a worker is gone",
+        describe,
+    )
+}
+
+const SCOPES: Template = Scope("worker-manager:remove-worker:<workerPoolId>/<workerGroup>/<workerId>");
+
+fn describe(operation: Operation, _: &Sample) -> Operation {
+    operation
+        .about(
+            "For good. Its claims end at once as exception/worker-shutdown and are tried again while retries are \
+             left, whoever waits for work in its name gets an empty answer, and its credentials are good for \
+             shouldWorkerTerminate alone.",
+        )
+        .answers_with(200, "It is gone", "application/json", &json!({"type": "object", "maxProperties": 0}), &json!({}))
+        .refuses(ResourceNotFound, NO_WORKER)
+}
+
+async fn remove_worker(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    let name = named(&call)?;
+    if worker_manager::find(&app.engine.pool, &name).await?.is_none() {
+        return Err(ops::missing(&name).into());
+    }
+    remove(&app, &name).await?;
+    Ok(raw("{}".to_owned()))
+}

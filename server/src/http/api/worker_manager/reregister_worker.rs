@@ -1,0 +1,73 @@
+//! reregisterWorker.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use serde_json::json;
+use tenure_api::dates::Timestamp;
+use tenure_api::errors::ErrorCode::InputError;
+use tenure_api::worker_manager::{ReregisterWorkerRequest, ReregisterWorkerResponse};
+
+use super::{DAY_MINUTES, SECRET, example_credentials, example_name};
+use crate::domain::registration::WorkerName;
+use crate::http::api::ok;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
+use crate::http::scopes::Values;
+use crate::ops::registrations as ops;
+
+/// `POST /worker/reregister`
+pub fn endpoint() -> Endpoint {
+    Endpoint::post("reregisterWorker", reregister_worker).scopes(SCOPES).secret_body().described(
+        "worker-manager",
+        "Let a worker in again",
+        describe,
+    )
+}
+
+const SCOPES: Template = Scope("worker-manager:reregister-worker:<workerPoolId>/<workerGroup>/<workerId>");
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    let mut again = example_name();
+    again["secret"] = SECRET.into();
+    let next = "0".repeat(SECRET.len());
+    let expires = sample.after(4 * DAY_MINUTES);
+    operation
+        .category("Worker interface")
+        .experimental()
+        .about(
+            "It proves itself with the secret of the last answer, which is void from then on. Only if the answer with \
+             the next one is lost may it be sent once more, within five minutes.",
+        )
+        .takes::<ReregisterWorkerRequest>(&again)
+        .answers::<ReregisterWorkerResponse>(
+            "It is let in",
+            &json!({"expires": expires, "credentials": example_credentials(), "secret": next}),
+        )
+        .refuses(
+            InputError,
+            "the secret is not the worker's last one, or the worker was removed, has expired, or is not known",
+        )
+}
+
+async fn reregister_worker(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.no_query()?;
+    let body: ReregisterWorkerRequest = call.json()?;
+    let name = WorkerName { pool: body.worker_pool_id, group: body.worker_group, id: body.worker_id };
+    let values = Values::of_path()
+        .text("workerPoolId", name.pool.as_str())
+        .text("workerGroup", name.group.as_str())
+        .text("workerId", name.id.as_str());
+    call.authorize(&values)?;
+    let let_in = ops::reregister(&app.engine.pool, &app.worker_digests, &name, &body.secret).await?;
+    ok(&ReregisterWorkerResponse {
+        expires: Timestamp::new(let_in.until),
+        credentials: app.authenticator.worker_credentials().issue(&name, let_in.from, let_in.until),
+        secret: let_in.secret,
+    })
+}

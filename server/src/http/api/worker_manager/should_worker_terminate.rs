@@ -1,0 +1,44 @@
+//! shouldWorkerTerminate.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use serde_json::json;
+use tenure_api::worker_manager::ShouldTerminate;
+
+use super::named;
+use crate::domain::registration::Standing;
+use crate::http::api::ok;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
+use crate::store::worker_manager::{self, Registered};
+
+/// `GET /workers/:workerPoolId/:workerGroup/:workerId/should-terminate`
+pub fn endpoint() -> Endpoint {
+    Endpoint::get("shouldWorkerTerminate", should_worker_terminate).scopes(SCOPES).described(
+        "worker-manager",
+        "Ask whether a worker should stop",
+        describe,
+    )
+}
+
+const SCOPES: Template = Scope("worker-manager:should-worker-terminate:<workerPoolId>/<workerGroup>/<workerId>");
+
+fn describe(operation: Operation, _: &Sample) -> Operation {
+    operation
+        .experimental()
+        .about("It should if it was removed, has expired, or is not known.")
+        .answers::<ShouldTerminate>("Whether, and why", &json!({"terminate": false, "reason": "the worker is wanted"}))
+}
+
+async fn should_worker_terminate(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    let name = named(&call)?;
+    let found = worker_manager::find(&app.engine.pool, &name).await?;
+    let (terminate, reason) = Standing::should_terminate(found.as_ref().map(Registered::standing));
+    ok(&ShouldTerminate { terminate, reason })
+}

@@ -1,0 +1,44 @@
+//! updateWorker.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use tenure_api::errors::ErrorCode::{RequestConflict, ResourceNotFound};
+use tenure_api::worker_manager::{Worker, WorkerRequest};
+
+use super::{NO_WORKER, a_worker, early_check, named, new_worker, read, shown};
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
+use crate::ops::registrations as ops;
+
+/// `POST /workers/:workerPoolId/:workerGroup/:workerId`
+pub fn endpoint() -> Endpoint {
+    Endpoint::post("updateWorker", update_worker).scopes(SCOPES).early_check(early_check).secret_body().described(
+        "worker-manager",
+        "Change a worker",
+        describe,
+    )
+}
+
+const SCOPES: Template = Scope("worker-manager:update-worker:<workerPoolId>/<workerGroup>/<workerId>");
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    operation
+        .about("What is absent of `providerInfo` stays as it is. An `expires` in the past shuts the worker out.")
+        .takes::<WorkerRequest>(&new_worker(sample))
+        .answers::<Worker<'_>>("The worker", &a_worker(sample, "running"))
+        .refuses(ResourceNotFound, NO_WORKER)
+        .refuses(RequestConflict, "the worker was removed")
+}
+
+async fn update_worker(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    let name = named(&call)?;
+    let changed = ops::update(&app.engine.pool, &app.worker_digests, &name, read(call.json()?)?).await?;
+    app.authenticator.worker_changed(&name.client_id());
+    shown(&name, &changed)
+}

@@ -1,0 +1,37 @@
+//! worker.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use tenure_api::errors::ErrorCode::ResourceNotFound;
+use tenure_api::worker_manager::Worker;
+
+use super::{NO_WORKER, a_worker, named, shown};
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
+use crate::ops::registrations as ops;
+use crate::store::worker_manager;
+
+/// `GET /workers/:workerPoolId/:workerGroup/:workerId`
+pub fn endpoint() -> Endpoint {
+    Endpoint::get("worker", worker).scopes(SCOPES).described("worker-manager", "Show a worker", describe)
+}
+
+const SCOPES: Template = Scope("worker-manager:get-worker:<workerPoolId>/<workerGroup>/<workerId>");
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    operation
+        .answers::<Worker<'_>>("The worker; no secret of it is shown", &a_worker(sample, "running"))
+        .refuses(ResourceNotFound, NO_WORKER)
+}
+
+async fn worker(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    let name = named(&call)?;
+    let found = worker_manager::find(&app.engine.pool, &name).await?.ok_or_else(|| ops::missing(&name))?;
+    shown(&name, &found)
+}

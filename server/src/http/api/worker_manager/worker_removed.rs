@@ -1,0 +1,43 @@
+//! workerRemoved.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use serde_json::json;
+use tenure_api::worker_manager::Removal;
+
+use super::{named, remove};
+use crate::http::api::ok;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
+
+/// `POST /api/tenure/v1/workers/:taskQueueId/:workerGroup/:workerId/removed`: also for workers that never registered.
+pub fn endpoint() -> Endpoint {
+    Endpoint::post("workerRemoved", worker_removed).scopes(SCOPES).described(
+        "tenure",
+        "Say that a worker is gone, whether it has registered or not",
+        describe,
+    )
+}
+
+const SCOPES: Template = Scope("worker-manager:remove-worker:<taskQueueId>/<workerGroup>/<workerId>");
+
+fn describe(operation: Operation, _: &Sample) -> Operation {
+    operation
+        .about(
+            "As removeWorker. The claims that a worker had which never registered end too; if it comes back, it may \
+             claim anew.",
+        )
+        .answers::<Removal>("It is gone", &json!({"claimsEnded": 1}))
+}
+
+async fn worker_removed(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    let name = named(&call)?;
+    let removed = remove(&app, &name).await?;
+    ok(&Removal { claims_ended: removed.ended })
+}

@@ -1,0 +1,58 @@
+//! declareWorker.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use serde_json::json;
+use tenure_api::workers::DeclareWorkerRequest;
+
+use super::{DAY_MINUTES, WorkerBody, a_worker, name};
+use crate::http::api::ok;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
+use crate::ops::workers as ops;
+
+/// `PUT /provisioners/:provisionerId/worker-types/:workerType/:workerGroup/:workerId`. Not to be confused with the path of
+/// quarantineWorker, which has one segment more, even if the worker's group is called `workers`.
+pub fn endpoint() -> Endpoint {
+    Endpoint::put("declareWorker", declare_worker).scopes(SCOPES).early_check(may_declare).described(
+        "queue",
+        "Say that there is a worker",
+        describe,
+    )
+}
+
+/// There is one property, and it is set either way.
+const SCOPES: Template = Scope("queue:declare-worker:<provisionerId>/<workerType>/<workerGroup>/<workerId>#expires");
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    let mut declared = a_worker(sample);
+    declared["expires"] = sample.after(30 * DAY_MINUTES);
+    operation
+        .about(
+            "It and its queue are shown until `expires`, or longer if they were to be shown longer. There is no need \
+             to declare a worker that asks for work.",
+        )
+        .takes::<DeclareWorkerRequest>(&json!({"expires": sample.after(30 * DAY_MINUTES)}))
+        .answers::<WorkerBody>("The worker after it", &declared)
+}
+
+async fn declare_worker(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    may_declare(&call)?;
+    let name = name(&call)?;
+    let DeclareWorkerRequest { expires } = call.json()?;
+    let known = ops::declare(&app.engine.pool, &app.engine.workers, &app.engine.queues, &name, expires.time()).await?;
+    ok(&WorkerBody::from(known))
+}
+
+/// What declareWorker requires.
+fn may_declare(call: &Call) -> Result<(), ApiError> {
+    name(call)?;
+    call.no_query()?;
+    call.authorize_by_path()
+}

@@ -1,0 +1,38 @@
+//! getWorker.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use tenure_api::errors::ErrorCode::ResourceNotFound;
+
+use super::{WorkerBody, a_worker, name};
+use crate::http::api::ok;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
+use crate::ops::workers as ops;
+
+/// `GET /provisioners/:provisionerId/worker-types/:workerType/workers/:workerGroup/:workerId`
+pub fn endpoint() -> Endpoint {
+    Endpoint::get("getWorker", get_worker).scopes(SCOPES).described("queue", "Read a worker", describe)
+}
+
+const SCOPES: Template = Scope("queue:get-worker:<provisionerId>/<workerType>/<workerGroup>/<workerId>");
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    operation
+        .answers::<WorkerBody>("The worker", &a_worker(sample))
+        .refuses(ResourceNotFound, "the worker is not known, or has expired")
+}
+
+async fn get_worker(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    let name = name(&call)?;
+    call.no_query()?;
+    call.authorize_by_path()?;
+    let known = ops::get(&app.engine.pool, &app.engine.workers, &app.engine.queues, &name).await?;
+    ok(&WorkerBody::from(known))
+}

@@ -1,0 +1,81 @@
+//! quarantineWorker.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use serde_json::json;
+use tenure_api::errors::ErrorCode::{self, ResourceNotFound};
+use tenure_api::workers::QuarantineWorkerRequest;
+
+use super::{DAY_MINUTES, WorkerBody, a_worker, name};
+use crate::domain::worker::check_info;
+use crate::http::api::ok;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
+use crate::ops::workers as ops;
+use crate::store::workers::Quarantine;
+
+/// The client that the history names if a worker was quarantined without credentials, which takes a role `anonymous` that
+/// may.
+const ANONYMOUS: &str = "anonymous";
+
+/// `PUT /provisioners/:provisionerId/worker-types/:workerType/workers/:workerGroup/:workerId`
+pub fn endpoint() -> Endpoint {
+    Endpoint::put("quarantineWorker", quarantine_worker).scopes(SCOPES).early_check(may_quarantine).described(
+        "queue",
+        "Give a worker no work until a date",
+        describe,
+    )
+}
+
+const SCOPES: Template = Scope("queue:quarantine-worker:<provisionerId>/<workerType>/<workerGroup>/<workerId>");
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    let mut quarantined = a_worker(sample);
+    quarantined["quarantineUntil"] = sample.after(3 * DAY_MINUTES);
+    quarantined["quarantineDetails"] = json!([{
+        "clientId": "root",
+        "updatedAt": sample.after(2),
+        "quarantineUntil": sample.after(3 * DAY_MINUTES),
+        "quarantineInfo": "its disk is full",
+    }]);
+    operation
+        .about(
+            "It goes on asking, and waits in vain; what it is at it may renew and report. A claimTask of it is \
+             refused with 409. This server gives it no work from the answer on, others half a second later at most. A \
+             date in the past lifts the quarantine. A worker that is quarantined does not expire.",
+        )
+        .takes::<QuarantineWorkerRequest>(&json!({
+            "quarantineUntil": sample.after(3 * DAY_MINUTES),
+            "quarantineInfo": "its disk is full",
+        }))
+        .answers::<WorkerBody>("The worker after it", &quarantined)
+        .refuses(ResourceNotFound, "the worker is not known, or has expired")
+}
+
+async fn quarantine_worker(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    may_quarantine(&call)?;
+    let name = name(&call)?;
+    let QuarantineWorkerRequest { quarantine_until, quarantine_info } = call.json()?;
+    let info = quarantine_info.as_deref();
+    if let Some(wrong) = check_info(info) {
+        return Err(ApiError::new(ErrorCode::InputValidationError, format!("the body: {wrong}")));
+    }
+    let client_id = call.principal()?.client_id.as_deref().unwrap_or(ANONYMOUS);
+    let change = Quarantine { until: quarantine_until.time(), info, client_id };
+    let engine = &app.engine;
+    let known = ops::quarantine(&engine.pool, &engine.facts, &engine.workers, &engine.queues, &name, change).await?;
+    ok(&WorkerBody::from(known))
+}
+
+/// What quarantineWorker requires.
+fn may_quarantine(call: &Call) -> Result<(), ApiError> {
+    name(call)?;
+    call.no_query()?;
+    call.authorize_by_path()
+}

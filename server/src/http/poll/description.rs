@@ -1,0 +1,190 @@
+//! The endpoints of the message plane, for the document; one handler serves them all. docs/messages.md explains them.
+
+use serde_json::{Value, json};
+
+use super::Code;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::{Access, Endpoint, Method};
+
+const RECEIPT: &str = "+/+/AAAAAAAAAAM=";
+const XML: &str = "application/xml";
+
+fn signed(
+    method: Method,
+    name: &'static str,
+    summary: &'static str,
+    describe: impl Fn(Operation, &Sample) -> Operation + Send + Sync + 'static,
+) -> Endpoint {
+    let describe = move |operation, sample: &Sample| signature(describe(operation, sample));
+    Endpoint::signed(method, name, Access::SignedUrl).described("messages", summary, describe)
+}
+
+/// `GET /:queue`
+pub fn get_message_queue() -> Endpoint {
+    signed(Method::Get, "getMessageQueue", "Count a queue's messages", |operation, _| count(operation))
+}
+
+/// `GET /:queue/messages`
+pub fn get_messages() -> Endpoint {
+    signed(Method::Get, "getMessages", "Get or peek at messages", get)
+}
+
+/// `DELETE /:queue/messages/:messageId`
+pub fn delete_message() -> Endpoint {
+    signed(Method::Delete, "deleteMessage", "Delete a message", |operation, _| delete(operation))
+}
+
+/// `PUT /:queue/messages/:messageId`
+pub fn update_message() -> Endpoint {
+    signed(Method::Put, "updateMessage", "Hide a message for longer, or show it", |operation, _| update(operation))
+}
+
+fn count(operation: Operation) -> Operation {
+    operation
+        .about("HEAD does the same.")
+        .query("comp", "What is asked for", &json!({"const": "metadata"}), &json!("metadata"))
+        .required()
+        .answers_empty(200, "The number", &[("x-ms-approximate-messages-count", "How many, hidden ones included")])
+        .refuses_xml(Code::InvalidQueryParameterValue, "`comp` is not `metadata`")
+}
+
+fn get(operation: Operation, sample: &Sample) -> Operation {
+    let text = json!({
+        "type": "array",
+        "items": {"$ref": "#/components/schemas/QueueMessage"},
+        "xml": {"name": "QueueMessagesList", "wrapped": true},
+    });
+    with_numbers(
+        operation
+            .about(
+                "A message names a pending run: its text is Base64 of `{\"taskId\": ..., \"runId\": ...}`. Got messages are \
+                 hidden from others for a while. Messages that are only peeked at are not, and come without a receipt.",
+            )
+            .query("numofmessages", "How many", &json!({"type": "integer", "minimum": 1, "maximum": 32, "default": 1}), &Value::Null)
+            .query(
+                "visibilitytimeout",
+                "For how many seconds they are hidden; the poll URL says 300",
+                &json!({"type": "integer", "minimum": 1, "maximum": 604_800, "default": 30}),
+                &Value::Null,
+            )
+            .query("peekonly", "Look at them only", &json!({"type": "boolean", "default": false}), &Value::Null)
+            .answers_with(200, "The messages", XML, &text, &example(sample).into()),
+    )
+}
+
+fn update(operation: Operation) -> Operation {
+    let text = json!({
+        "type": "object",
+        "xml": {"name": "QueueMessage"},
+        "required": ["MessageText"],
+        "properties": {"MessageText": {"type": "string", "description": "As it was got"}},
+    });
+    named(with_numbers(
+        operation
+            .about("The text of a message cannot be changed: send it as it was got, or no body.")
+            .query(
+                "visibilitytimeout",
+                "For how many seconds from now it is hidden",
+                &json!({"type": "integer", "minimum": 0, "maximum": 604_800}),
+                &json!(300),
+            )
+            .required()
+            .may_take(XML, &text, &json!({"MessageText": "eyJ0YXNrSWQiOiIuLi4iLCJydW5JZCI6MH0="})),
+    ))
+    .answers_empty(
+        204,
+        "Done",
+        &[("x-ms-popreceipt", "The message's new receipt"), ("x-ms-time-next-visible", "When it is shown again")],
+    )
+    .refuses_xml(Code::InvalidXmlDocument, "the body is not that of a message")
+    .refuses_xml(Code::InvalidXmlNodeValue, "the body would change the message's text")
+    .refuses_xml(Code::RequestBodyTooLarge, "the body is over 80 KiB")
+}
+
+fn delete(operation: Operation) -> Operation {
+    named(operation)
+        .about("Do it after the run was claimed. A run whose message is deleted can still be claimed.")
+        .answers_empty(204, "Done", &[])
+}
+
+fn named(operation: Operation) -> Operation {
+    operation
+        .query(
+            "popreceipt",
+            "From getting or updating it; `+` is written `%2B`",
+            &json!({"type": "string"}),
+            &json!(RECEIPT),
+        )
+        .required()
+        .refuses_xml(Code::MissingRequiredQueryParameter, "a parameter is missing")
+        .refuses_xml(Code::MessageNotFound, "the run was claimed or has ended, or the message was deleted")
+        .refuses_xml(Code::PopReceiptMismatch, "the receipt is not the message's last one")
+}
+
+fn with_numbers(operation: Operation) -> Operation {
+    operation
+        .refuses_xml(Code::InvalidQueryParameterValue, "a number is not one")
+        .refuses_xml(Code::OutOfRangeQueryParameterValue, "a number is too small or too large")
+}
+
+/// The parameters that pollTaskUrls signs.
+fn signature(operation: Operation) -> Operation {
+    let text = json!({"type": "string"});
+    [
+        ("sv", "Version of the signature"),
+        ("st", "From when on it is good"),
+        ("se", "Until when it is good"),
+        ("sp", "What it allows: `r` peek and count, `u` update, `p` get and delete"),
+        ("spr", "`https`, if the URL is for nothing else"),
+    ]
+    .into_iter()
+    .fold(operation, |operation, (name, about)| operation.query(name, about, &text, &Value::Null))
+}
+
+fn example(sample: &Sample) -> String {
+    let date = |minutes| (sample.now + chrono::TimeDelta::minutes(minutes)).format("%a, %d %b %Y %H:%M:%S GMT");
+    format!(
+        "<?xml version=\"1.0\" encoding=\"utf-8\"?><QueueMessagesList><QueueMessage>\
+         <MessageId>00000001-0000-4000-8000-000000000001</MessageId><InsertionTime>{}</InsertionTime>\
+         <ExpirationTime>{}</ExpirationTime><PopReceipt>{RECEIPT}</PopReceipt><TimeNextVisible>{}</TimeNextVisible>\
+         <DequeueCount>1</DequeueCount><MessageText>eyJ0YXNrSWQiOiIuLi4iLCJydW5JZCI6MH0=</MessageText>\
+         </QueueMessage></QueueMessagesList>",
+        date(0),
+        date(60),
+        date(6),
+    )
+}
+
+/// A message of the message plane. It is XML, which has no type of ours to be made from.
+pub(in crate::http) fn message_schema() -> Value {
+    let text = |about: &str| json!({"type": "string", "description": about});
+    json!({
+        "type": "object",
+        "xml": {"name": "QueueMessage"},
+        "required": ["MessageId", "InsertionTime", "ExpirationTime", "DequeueCount", "MessageText"],
+        "properties": {
+            "MessageId": text("With the queue, what the message is updated and deleted by"),
+            "InsertionTime": text("When the run became pending, in the form of HTTP dates"),
+            "ExpirationTime": text("The task's deadline"),
+            "PopReceipt": text("Proves that its holder got the message last; not with `peekonly`"),
+            "TimeNextVisible": text("Until when the message is hidden; not with `peekonly`"),
+            "DequeueCount": {"type": "integer", "description": "How often it was got"},
+            "MessageText": text("Base64 of `{\"taskId\": ..., \"runId\": ...}`"),
+        },
+    })
+}
+
+/// An error of the message plane.
+pub(in crate::http) fn error_schema() -> Value {
+    let text = |about: &str| json!({"type": "string", "description": about});
+    json!({
+        "type": "object",
+        "xml": {"name": "Error"},
+        "required": ["Code", "Message"],
+        "properties": {
+            "Code": text("What clients compare"),
+            "Message": text("What is wrong; further elements may name the parameter and its limits"),
+        },
+    })
+}

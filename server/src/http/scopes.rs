@@ -1,0 +1,217 @@
+//! The scopes that an operation needs, as a template with placeholders in angle brackets. The document prints the template;
+//! with the values of a request in the places of its placeholders it is the expression that is checked.
+
+use std::borrow::Cow;
+
+use serde_json::{Value, json};
+
+use crate::domain::scopes::Expression;
+
+/// A scope expression with placeholders, such as `queue:status:<taskId>`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Template {
+    /// One scope.
+    Scope(&'static str),
+    /// Each of these.
+    AllOf(&'static [Template]),
+    /// One of these.
+    AnyOf(&'static [Template]),
+    /// All of these scopes for each item of a list. A list that is empty needs nothing.
+    ForEach {
+        /// The placeholder that an item takes the place of.
+        item: &'static str,
+        /// The name of the list.
+        list: &'static str,
+        /// The scopes of one item.
+        scopes: &'static [&'static str],
+    },
+    /// A part that counts only under a condition.
+    If {
+        /// The name of the condition.
+        condition: &'static str,
+        /// The part.
+        then: &'static Template,
+    },
+}
+
+/// A placeholder, list or condition of a template for which there is no value.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Unfilled(pub &'static str);
+
+impl Template {
+    /// The template with values in the places of its placeholders; `path` has those that `values` lacks.
+    ///
+    /// # Errors
+    /// If neither has a value that the template needs.
+    pub fn fill(&self, values: &Values<'_>, path: &Values<'_>) -> Result<Expression, Unfilled> {
+        Ok(Expression::all_of(self.parts(&Lookup { values, path, item: None })?))
+    }
+
+    fn parts(&self, lookup: &Lookup<'_>) -> Result<Vec<Expression>, Unfilled> {
+        let all = |parts: &[Self]| -> Result<Vec<Expression>, Unfilled> {
+            Ok(parts.iter().map(|part| part.parts(lookup)).collect::<Result<Vec<_>, _>>()?.concat())
+        };
+        match *self {
+            Self::Scope(text) => Ok(vec![lookup.scope(text)?]),
+            Self::AllOf(parts) => Ok(vec![Expression::all_of(all(parts)?)]),
+            Self::AnyOf(parts) => Ok(vec![Expression::any_of(all(parts)?)]),
+            Self::ForEach { item, list, scopes } => {
+                let of_one = |value: &Cow<'_, str>| {
+                    let lookup = Lookup { item: Some((item, value)), ..*lookup };
+                    let scopes: Result<Vec<_>, _> = scopes.iter().map(|text| lookup.scope(text)).collect();
+                    Ok(Expression::all_of(scopes?))
+                };
+                lookup.list(list)?.iter().map(of_one).collect()
+            }
+            Self::If { condition, then } => {
+                if lookup.condition(condition)? {
+                    then.parts(lookup)
+                } else {
+                    Ok(Vec::new())
+                }
+            }
+        }
+    }
+
+    /// In the form of Taskcluster's API references: a text, `{"AllOf": [...]}`, `{"AnyOf": [...]}`,
+    /// `{"for": x, "in": list, "each": text}`, or `{"if": condition, "then": expression}`.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        let mut printed = self.printed();
+        if printed.len() == 1 { printed.remove(0) } else { json!({"AllOf": printed}) }
+    }
+
+    fn printed(&self) -> Vec<Value> {
+        let all = |parts: &[Self]| parts.iter().flat_map(Self::printed).collect::<Vec<_>>();
+        match *self {
+            Self::Scope(text) => vec![text.into()],
+            Self::AllOf(parts) => vec![json!({"AllOf": all(parts)})],
+            Self::AnyOf(parts) => vec![json!({"AnyOf": all(parts)})],
+            Self::ForEach { item, list, scopes } => {
+                scopes.iter().map(|text| json!({"for": item, "in": list, "each": text})).collect()
+            }
+            Self::If { condition, then } => vec![json!({"if": condition, "then": then.to_json()})],
+        }
+    }
+}
+
+/// Values for the placeholders, lists and conditions of a template, by name.
+#[derive(Clone, Debug, Default)]
+pub struct Values<'a> {
+    texts: Vec<(&'a str, Cow<'a, str>)>,
+    lists: Vec<(&'a str, Vec<Cow<'a, str>>)>,
+    conditions: Vec<(&'a str, bool)>,
+}
+
+impl<'a> Values<'a> {
+    /// Nothing but what the path has.
+    #[must_use]
+    pub fn of_path() -> Self {
+        Self::default()
+    }
+
+    /// Adds what a placeholder stands for.
+    #[must_use]
+    pub fn text(mut self, name: &'a str, value: impl Into<Cow<'a, str>>) -> Self {
+        self.texts.push((name, value.into()));
+        self
+    }
+
+    /// Adds a list.
+    #[must_use]
+    pub fn list(mut self, name: &'a str, items: impl IntoIterator<Item = impl Into<Cow<'a, str>>>) -> Self {
+        self.lists.push((name, items.into_iter().map(Into::into).collect()));
+        self
+    }
+
+    /// Adds whether a condition holds.
+    #[must_use]
+    pub fn condition(mut self, name: &'a str, holds: bool) -> Self {
+        self.conditions.push((name, holds));
+        self
+    }
+
+    fn find_text(&self, name: &str) -> Option<&str> {
+        self.texts.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_ref())
+    }
+}
+
+/// Where the values of a template are looked up.
+struct Lookup<'a> {
+    values: &'a Values<'a>,
+    path: &'a Values<'a>,
+    item: Option<(&'a str, &'a str)>,
+}
+
+impl Lookup<'_> {
+    /// A value is taken as it is, also if it looks like a placeholder.
+    fn scope(&self, template: &'static str) -> Result<Expression, Unfilled> {
+        let (mut scope, mut rest) = (String::with_capacity(template.len()), template);
+        while let Some((before, after)) = rest.split_once('<') {
+            let (name, behind) = after.split_once('>').ok_or(Unfilled(template))?;
+            scope.push_str(before);
+            scope.push_str(self.text(name).ok_or(Unfilled(name))?);
+            rest = behind;
+        }
+        scope.push_str(rest);
+        Ok(scope.into())
+    }
+
+    fn text(&self, name: &str) -> Option<&str> {
+        let item = self.item.filter(|(known, _)| *known == name).map(|(_, value)| value);
+        item.or_else(|| self.values.find_text(name)).or_else(|| self.path.find_text(name))
+    }
+
+    fn list(&self, name: &'static str) -> Result<&[Cow<'_, str>], Unfilled> {
+        let found = self.values.lists.iter().find(|(known, _)| *known == name);
+        found.map(|(_, items)| items.as_slice()).ok_or(Unfilled(name))
+    }
+
+    fn condition(&self, name: &'static str) -> Result<bool, Unfilled> {
+        let found = self.values.conditions.iter().find(|(known, _)| *known == name);
+        found.map(|(_, holds)| *holds).ok_or(Unfilled(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEMPLATE: Template = Template::AllOf(&[
+        Template::ForEach { item: "route", list: "routes", scopes: &["route:<route>", "at:<queue>/<route>"] },
+        Template::AnyOf(&[
+            Template::Scope("one:<queue>"),
+            Template::If { condition: "isLowest", then: &Template::Scope("two:<id>") },
+        ]),
+    ]);
+
+    fn values<'a>(routes: &[&'a str], is_lowest: bool) -> Values<'a> {
+        Values::of_path().list("routes", routes.to_vec()).text("queue", "a/<id>").condition("isLowest", is_lowest)
+    }
+
+    #[test]
+    fn what_is_printed_and_what_is_checked_come_from_one_template() {
+        let printed = json!({"AllOf": [
+            {"for": "route", "in": "routes", "each": "route:<route>"},
+            {"for": "route", "in": "routes", "each": "at:<queue>/<route>"},
+            {"AnyOf": ["one:<queue>", {"if": "isLowest", "then": "two:<id>"}]},
+        ]});
+        assert_eq!(TEMPLATE.to_json(), printed);
+        let path = Values::of_path().text("id", "7").text("queue", "of the path");
+        let filled = TEMPLATE.fill(&values(&["x", "y"], true), &path).unwrap();
+        let expected =
+            "all of [all of [route:x, at:a/<id>/x], all of [route:y, at:a/<id>/y], any of [one:a/<id>, two:7]]";
+        assert_eq!(filled.to_string(), expected);
+        let filled = TEMPLATE.fill(&values(&[], false), &path).unwrap();
+        assert_eq!(filled, Expression::from("one:a/<id>"), "a list of one is that one");
+    }
+
+    #[test]
+    fn a_placeholder_without_a_value_is_an_error() {
+        let none = Values::of_path();
+        assert_eq!(TEMPLATE.fill(&none, &none), Err(Unfilled("routes")));
+        assert_eq!(TEMPLATE.fill(&values(&[], true), &none), Err(Unfilled("id")));
+        let without = Values::of_path().list("routes", ["x"]).text("queue", "q");
+        assert_eq!(TEMPLATE.fill(&without, &none), Err(Unfilled("isLowest")));
+    }
+}
