@@ -23,13 +23,13 @@ use tenure_api::credentials::{AccessToken, CertificateError, SigningKey};
 use tenure_api::hawk::bewit::BewitError;
 use tenure_api::hawk::{ExtError, HeaderError};
 
-use crate::domain::registration::WorkerName;
-use crate::domain::roles::{Resolver, TooLarge};
-use crate::domain::scopes::{Expression, ScopeSet};
-use crate::remembered::Facts;
-use crate::secrets::SecretKeys;
-use crate::store::clients::{self, ClientAccount, ClientError};
-use crate::store::worker_manager;
+use tenure_domain::registration::WorkerName;
+use tenure_domain::roles::{Resolver, TooLarge};
+use tenure_domain::scopes::{Expression, ScopeSet};
+use tenure_engine::remembered::Facts;
+use tenure_store::clients::{self, ClientAccount, ClientError};
+use tenure_store::secrets::SecretKeys;
+use tenure_store::worker_manager;
 
 use cache::{AGE_MAX, Cache};
 use request::{Claim, Issuer};

@@ -13,15 +13,15 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use sqlx::postgres::PgConnectOptions;
 
-use crate::blobs::settings::ArtifactSettings;
 use crate::cli::client::ClientArgs;
 use crate::cli::group::GroupCommand;
 use crate::cli::http::ServerArgs;
 use crate::cli::queue::QueueCommand;
 use crate::cli::role::RoleArgs;
 use crate::cli::task::{TaskCommand, shelter_ids};
-use crate::embedded::EmbeddedSettings;
-use crate::secrets::SecretKeys;
+use tenure_embedded::EmbeddedSettings;
+use tenure_engine::blobs::settings::ArtifactSettings;
+use tenure_store::secrets::SecretKeys;
 
 mod artifacts;
 mod duration;

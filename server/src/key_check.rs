@@ -7,8 +7,8 @@
 
 use sqlx::PgPool;
 
-use crate::secrets::{KeyCheck, SecretKeys};
-use crate::store::{clients, settings};
+use tenure_store::secrets::{KeyCheck, SecretKeys};
+use tenure_store::{clients, settings};
 
 /// Tokens that are read at once.
 const TOKENS_PAGE: i64 = 1000;

@@ -12,13 +12,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::auth::Authenticator;
-use crate::background::clocks;
-use crate::blobs::Blobs;
-use crate::blobs::settings::ArtifactsPlace;
 use crate::config::{ClockMode, Database, SECRET_KEY_SETTING, Settings};
 use crate::descriptors;
-use crate::embedded::{self, Embedded, RootCredentials};
-use crate::engine::{self, Engine, EngineSettings, Lifetime};
 use crate::http::app::{App, Parts};
 use crate::http::budget::Budget;
 use crate::http::connection::Front;
@@ -28,12 +23,17 @@ use crate::http::page::Pages;
 use crate::http::poll::PollUrls;
 use crate::http::{self, connection};
 use crate::key_check::{self, KeyError};
-use crate::ops::workers;
-use crate::secrets::{Purpose, SecretKeys, WorkerDigests, new_access_token};
-use crate::store::clients::{self, NewClient};
-use crate::store::settings as facts;
-use crate::store::{clock, cluster, schema, session};
 use crate::telemetry;
+use tenure_embedded::{self as embedded, Embedded, RootCredentials};
+use tenure_engine::background::clocks;
+use tenure_engine::blobs::Blobs;
+use tenure_engine::blobs::settings::ArtifactsPlace;
+use tenure_engine::engine::{self, Engine, EngineSettings, Lifetime};
+use tenure_engine::ops::workers;
+use tenure_store::clients::{self, NewClient};
+use tenure_store::secrets::{Purpose, SecretKeys, WorkerDigests, new_access_token};
+use tenure_store::settings as facts;
+use tenure_store::{clock, cluster, schema, session};
 
 /// How long requests in hand may take when the server drains.
 const DRAIN_REQUESTS: Duration = Duration::from_secs(6);

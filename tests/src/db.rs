@@ -87,7 +87,7 @@ async fn violations(url: &str) -> Result<Vec<String>, sqlx::Error> {
         return Ok(Vec::new());
     }
     sqlx::query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").execute(&mut conn).await?;
-    Ok(tenure_server::testing::check_invariants_on(&mut conn).await)
+    Ok(tenure_store::testing::check_invariants_on(&mut conn).await)
 }
 
 /// The URL with another database in it.

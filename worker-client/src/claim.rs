@@ -307,7 +307,7 @@ impl Claim {
     }
 
     /// The claim, given up because its term is over.
-    pub(crate) fn term_over(&self) -> Lost {
+    pub fn term_over(&self) -> Lost {
         Lost { task_id: self.task_id, run_id: self.run_id, because: LostBecause::TermOver }
     }
 

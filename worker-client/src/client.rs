@@ -267,7 +267,7 @@ impl Client {
         Some(Arc::clone(&place.read().unwrap_or_else(PoisonError::into_inner)))
     }
 
-    pub(crate) fn retry_policy(&self) -> &RetryPolicy {
+    pub fn retry_policy(&self) -> &RetryPolicy {
         &self.retry
     }
 

@@ -90,19 +90,19 @@ impl Error {
     }
 
     /// How long the server asked to wait before the next try.
-    pub(crate) fn retry_after(&self) -> Option<Duration> {
+    pub fn retry_after(&self) -> Option<Duration> {
         if let Self::Refused { retry_after, .. } = self { *retry_after } else { None }
     }
 
     /// Makes an error of the system's about a file of ours.
-    pub(crate) fn of_file(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+    pub fn of_file(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |source| Self::File { what, source }
     }
 }
 
 /// The error and its causes in one line, for the log.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {

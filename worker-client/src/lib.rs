@@ -1,24 +1,23 @@
-//! A client of the queue for submitters and workers, and the parts of the ready worker `tenure-worker`.
+//! A client of the queue for submitters and workers.
 //!
 //! [`Client`] signs and repeats requests; [`Client::claim_work`] hands out [`Claim`]s. Reporting the outcome of a
 //! claim consumes it, so that reporting twice does not compile, and a claim that the server has given to somebody
-//! else is a value ([`Lost`]), not an error. [`worker`] builds a worker that runs commands on top of that.
+//! else is a value ([`Lost`]), not an error. The program `tenure-worker` is built on it.
 //!
 //! Works against any server that speaks the Taskcluster Queue API; nothing here knows how the server is made.
 
-mod artifacts;
+pub mod artifacts;
 mod claim;
 mod client;
 mod clock;
-mod error;
+pub mod error;
 mod messages;
-mod retry;
+pub mod retry;
 mod signed_url;
 mod submit;
 mod tenure;
 mod term;
 mod wire;
-pub mod worker;
 
 pub use artifacts::{Artifact, Downloaded, NewArtifact, PutUrl, UnusableBecause, Upload};
 pub use claim::{Claim, Lost, LostBecause, NotReported, Renewal, Reported, WorkerName};

@@ -64,7 +64,7 @@ impl RetryPolicy {
 
     /// The pause after try number `tried` (from 1) failed with `error`, or none if that was the last try.
     /// `jitter` is a random number from 0 to 1.
-    pub(crate) fn pause_after(&self, tried: u32, error: &Error, jitter: f64) -> Option<Duration> {
+    pub fn pause_after(&self, tried: u32, error: &Error, jitter: f64) -> Option<Duration> {
         if tried > self.retries || !error.is_transient() {
             return None;
         }
@@ -72,13 +72,13 @@ impl RetryPolicy {
     }
 
     /// The pause after failure number `failures` in a row, and as long as the server asked for.
-    pub(crate) fn pause_of(&self, failures: u32, error: &Error, jitter: f64) -> Duration {
+    pub fn pause_of(&self, failures: u32, error: &Error, jitter: f64) -> Duration {
         let asked = error.retry_after().unwrap_or_default().min(self.longest_pause);
         self.backoff(failures, jitter).max(asked)
     }
 
     /// The pause after failure number `failures` in a row, without regard to the number of retries.
-    pub(crate) fn backoff(&self, failures: u32, jitter: f64) -> Duration {
+    pub fn backoff(&self, failures: u32, jitter: f64) -> Duration {
         let doublings = failures.saturating_sub(1).min(16);
         let pause = self.first_pause.saturating_mul(1 << doublings).min(self.longest_pause);
         // Between half and the whole pause, so that clients that failed together do not return together.
@@ -87,7 +87,7 @@ impl RetryPolicy {
 }
 
 /// A random number from 0 to 1, good enough to spread retries.
-pub(crate) fn jitter() -> f64 {
+pub fn jitter() -> f64 {
     let bits = uuid::Uuid::new_v4().as_u128() & u128::from(u32::MAX);
     f64::from(u32::try_from(bits).unwrap_or_default()) / f64::from(u32::MAX)
 }

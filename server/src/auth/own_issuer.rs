@@ -8,7 +8,7 @@ use tenure_api::credentials::{
     AccessToken, Certificate, CertificateError, Credentials, Grant, SigningKey, issue, seed,
 };
 
-use crate::secrets::{Purpose, SecretKeys, random};
+use tenure_store::secrets::{Purpose, SecretKeys, random};
 
 /// One of the server's issuers; clones share the keys.
 #[derive(Clone)]

@@ -13,8 +13,8 @@ use super::own_issuer::{OwnIssuer, is_said_to_have_issued};
 use super::task_credentials::{self, TaskCredentials};
 use super::worker_credentials::{self, WorkerAccount, WorkerCredentials};
 use super::{Account, AuthFailure, Principal};
-use crate::domain::roles::{Resolver, assume_any};
-use crate::domain::scopes::{ScopeSet, valid_pattern};
+use tenure_domain::roles::{Resolver, assume_any};
+use tenure_domain::scopes::{ScopeSet, valid_pattern};
 
 /// How far a signature's timestamp may be from the real time.
 pub const TIMESTAMP_SKEW_SECONDS: u64 = 15 * 60;

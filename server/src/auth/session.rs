@@ -11,7 +11,7 @@ use std::time::Duration;
 use tenure_api::credentials::{AccessToken, SigningKey, Tag, seed};
 
 use super::{AuthError, Authenticator, Now, Principal, RequestParts};
-use crate::secrets::{Purpose, SecretKeys, random};
+use tenure_store::secrets::{Purpose, SecretKeys, random};
 
 /// How long a session lasts.
 pub const SESSION_LIFETIME: Duration = Duration::from_hours(12);

@@ -8,7 +8,7 @@ use tenure_api::credentials::{Credentials, task_client_id};
 use tenure_api::ids::{RunId, TaskId, WorkerGroup, WorkerId};
 
 use super::own_issuer::OwnIssuer;
-use crate::secrets::{Purpose, SecretKeys};
+use tenure_store::secrets::{Purpose, SecretKeys};
 
 /// The server's own issuer; `~` is not allowed in the id of a client.
 pub(super) const ISSUER: &str = "tenure~task-credentials";

@@ -7,7 +7,7 @@ use tenure_api::credentials::{Credentials, Grant, issue};
 use tenure_api::hawk::{SignRequest, authorization_header};
 
 use super::*;
-use crate::domain::roles::RoleScopes;
+use tenure_domain::roles::RoleScopes;
 
 mod basic;
 mod roles_and_urls;
@@ -447,7 +447,7 @@ proptest! {
 #[tokio::test]
 async fn clients_come_from_the_database_and_its_failure_is_not_theirs() {
     let keys = SecretKeys::parse(KEYS).unwrap();
-    clients::tests::with_clients(|pool| async move {
+    tenure_store::testing::with_clients(|pool| async move {
         let client = clients::NewClient {
             client_id: "ci".to_owned(),
             scopes: strings(&["a"]),

@@ -8,9 +8,9 @@ use chrono::{DateTime, Utc};
 use tenure_api::credentials::{Certificate, Credentials};
 
 use super::own_issuer::OwnIssuer;
-use crate::domain::registration::{Standing, WorkerName};
-use crate::secrets::{Purpose, SecretKeys};
-use crate::store::worker_manager::FoundAccount;
+use tenure_domain::registration::{Standing, WorkerName};
+use tenure_store::secrets::{Purpose, SecretKeys};
+use tenure_store::worker_manager::FoundAccount;
 
 /// The server's own issuer; `~` is not allowed in the id of a client.
 pub(super) const ISSUER: &str = "tenure~worker-credentials";

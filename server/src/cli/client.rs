@@ -9,11 +9,11 @@ use tenure_api::credentials::{AccessToken, valid_scope};
 use tenure_api::dates::Timestamp;
 
 use super::print::{complain, finish, pretty, table};
-use crate::domain::roles::SCOPE_CHARS_MAX;
-use crate::ops::clients::{check, check_client_id};
-use crate::secrets::{SecretKeys, new_access_token};
-use crate::store::clients::{self, ClientChange, ClientInfo, NewClient};
-use crate::store::settings;
+use tenure_domain::roles::SCOPE_CHARS_MAX;
+use tenure_engine::ops::clients::{check, check_client_id};
+use tenure_store::clients::{self, ClientChange, ClientInfo, NewClient};
+use tenure_store::secrets::{SecretKeys, new_access_token};
+use tenure_store::settings;
 
 /// The options that every `tenure client` command has.
 #[derive(Debug, Args)]

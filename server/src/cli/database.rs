@@ -7,9 +7,9 @@ use sqlx::postgres::PgConnectOptions;
 
 use super::print::complain;
 use crate::config::{Database, SettingError};
-use crate::embedded::{self, Access, EmbeddedError, IfAbsent};
 use crate::server::StartError;
-use crate::store::{cluster, schema, session, trouble};
+use tenure_embedded::{self as embedded, Access, EmbeddedError, IfAbsent};
+use tenure_store::{cluster, schema, session, trouble};
 
 /// A database of this release's schema, and what has to be closed with it.
 pub(super) struct Opened {

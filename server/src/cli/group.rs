@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use serde_json::Value;
 use tenure_api::ids::TaskGroupId;
-use tenure_worker::GroupChange;
+use tenure_client::GroupChange;
 
 use super::http::{CommandError, Server, entries, field};
 

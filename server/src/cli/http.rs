@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde::Deserialize;
 use serde_json::Value;
-use tenure_worker::{AccessToken, Client, Credentials, Error};
+use tenure_client::{AccessToken, Client, Credentials, Error};
 
 use super::print::{complain, pretty, print};
 

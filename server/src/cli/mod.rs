@@ -20,13 +20,13 @@ use tokio_util::sync::CancellationToken;
 use crate::config::{
     Cli, Command, Database, DatabaseArgs, SECRET_KEY_SETTING, ServeArgs, SettingError, Usage, read_secret_keys,
 };
-use crate::embedded::{self, IfAbsent};
 use crate::http::docs::{Sample, document};
 use crate::key_check;
-use crate::secrets::SecretKeys;
 use crate::server::{self, StartError};
-use crate::store::settings;
 use crate::telemetry;
+use tenure_embedded::{self as embedded, IfAbsent};
+use tenure_store::secrets::SecretKeys;
+use tenure_store::settings;
 
 use database::Opened;
 use print::{announce, complain, finish};

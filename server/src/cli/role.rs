@@ -8,9 +8,9 @@ use sqlx::PgPool;
 
 use super::client::parse_scope;
 use super::print::{complain, finish, pretty, table};
-use crate::domain::roles::valid_role_id;
-use crate::ops::{OpError, roles as ops};
-use crate::store::roles::{self, NewRole, RoleInfo};
+use tenure_domain::roles::valid_role_id;
+use tenure_engine::ops::{OpError, roles as ops};
+use tenure_store::roles::{self, NewRole, RoleInfo};
 
 /// The options that every `tenure role` command has.
 #[derive(Debug, Args)]

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::{TaskGroupId, TaskId, TaskQueueId};
 use tenure_api::states::Priority;
-use tenure_worker::TaskChange;
+use tenure_client::TaskChange;
 
 use super::http::{CommandError, Server, entries, field};
 use super::print::table;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::SettingError;
-use crate::blobs::settings::{ArtifactsPlace, Provider};
+use tenure_engine::blobs::settings::{ArtifactsPlace, Provider};
 
 /// The folder in the data directory that is used by default.
 const DEFAULT_FOLDER: &str = "artifacts";

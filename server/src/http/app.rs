@@ -8,15 +8,15 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::auth::{Authenticator, Now};
-use crate::clock;
-use crate::engine::Engine;
 use crate::http::budget::Budget;
 use crate::http::docs::References;
 use crate::http::files::Files;
 use crate::http::heavy::Heavy;
 use crate::http::page::Pages;
 use crate::http::poll::PollUrls;
-use crate::secrets::WorkerDigests;
+use tenure_engine::clock;
+use tenure_engine::engine::Engine;
+use tenure_store::secrets::WorkerDigests;
 
 /// Shared by all requests; a clone is one reference count.
 pub type App = Arc<Parts>;
@@ -66,7 +66,7 @@ impl Parts {
             return Ok(Now { real_ms, server_ms: real_ms + self.engine.skew.millis() });
         }
         let mut conn = self.engine.pool.acquire().await?;
-        let server = crate::store::clock::get_now(&mut conn).await?;
+        let server = tenure_store::clock::get_now(&mut conn).await?;
         Ok(Now { real_ms, server_ms: server.timestamp_millis() })
     }
 }

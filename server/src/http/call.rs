@@ -26,9 +26,9 @@ use super::endpoint::{Access, Endpoint};
 use super::error::{ApiError, REPEATED_BODY_MAX};
 use super::scopes::{Template, Values};
 use crate::auth::{Now, Principal, RequestParts, SignedPayload};
-use crate::domain::json;
-use crate::domain::scopes::Expression;
-use crate::ops::list_tasks::{Cursor, PAGE_MAX};
+use tenure_domain::json;
+use tenure_domain::scopes::Expression;
+use tenure_engine::ops::list_tasks::{Cursor, PAGE_MAX};
 
 /// For requests that are not signed: nothing about them depends on the time.
 const NO_TIME: Now = Now { real_ms: 0, server_ms: 0 };

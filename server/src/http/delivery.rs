@@ -12,7 +12,7 @@ use http_body::{Frame, SizeHint};
 
 use super::compression::AsItIs;
 use super::connection::Connection;
-use crate::batch::delivery::Delivery;
+use tenure_engine::batch::delivery::Delivery;
 
 struct Carrier {
     content: Option<Bytes>,

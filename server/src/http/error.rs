@@ -13,12 +13,12 @@ use utoipa::ToSchema;
 use super::call::Call;
 use super::scopes::Unfilled;
 use crate::auth::{AuthError, AuthFailure, InsufficientScopes};
-use crate::clock;
-use crate::domain::create::Unacceptable;
-use crate::domain::json;
-use crate::ops::OpError;
-use crate::store::clients::ClientError;
-use crate::store::failure::classify;
+use tenure_domain::create::Unacceptable;
+use tenure_domain::json;
+use tenure_engine::clock;
+use tenure_engine::ops::OpError;
+use tenure_store::clients::ClientError;
+use tenure_store::failure::classify;
 
 /// Seconds after which a 503 may be tried again.
 const RETRY_SECONDS: &str = "1";

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
-use crate::domain::scopes::Expression;
+use tenure_domain::scopes::Expression;
 
 /// A scope expression with placeholders, such as `queue:status:<taskId>`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 use tokio_util::sync::CancellationToken;
 
-use crate::batch::delivery::Delivery;
+use tenure_engine::batch::delivery::Delivery;
 
 /// A handle to a connection.
 #[derive(Clone, Default)]

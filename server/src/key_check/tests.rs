@@ -1,9 +1,9 @@
 //! On a database with the whole schema.
 
 use super::*;
-use crate::secrets::new_access_token;
-use crate::store::clients::NewClient;
-use crate::testing::TestDatabase;
+use tenure_store::clients::NewClient;
+use tenure_store::secrets::new_access_token;
+use tenure_store::testing::TestDatabase;
 
 const SOURCE: &str = "the setting";
 

@@ -5,10 +5,10 @@ use std::io;
 use sqlx::migrate::MigrateError;
 use sqlx::postgres::PgConnectOptions;
 
-use crate::embedded::EmbeddedError;
 use crate::key_check::KeyError;
-use crate::store::cluster;
-use crate::store::trouble::Trouble;
+use tenure_embedded::EmbeddedError;
+use tenure_store::cluster;
+use tenure_store::trouble::Trouble;
 
 /// See the variants; every message is one line.
 #[derive(Debug, thiserror::Error)]

@@ -1,20 +1,6 @@
-//! Tests of the server crate against a real database. Run with `scripts/with-pg`.
+//! Whole servers in this process, against a real database. Run with `scripts/with-pg`.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
-mod artifacts;
-mod batching;
-mod blobs;
 mod commit;
-mod explain;
-mod graph;
-mod invariants;
-mod lists;
-mod messages;
-mod races;
-mod remembered;
-mod removals;
 mod servers;
-mod steady_events;
-mod support;
-mod workers;

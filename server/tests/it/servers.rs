@@ -4,19 +4,19 @@ use base64::Engine;
 use serde_json::{Value, json};
 use sqlx::ConnectOptions;
 use tenure_api::ids::TaskId;
-use tenure_server::clock::real_now;
+use tenure_engine::clock::real_now;
+use tenure_engine::testing::QUEUE;
 use tenure_server::config::{Cli, Command};
-use tenure_server::secrets::{SecretKeys, new_access_token, random};
 use tenure_server::server;
-use tenure_server::store::clients::{self, NewClient};
-use tenure_server::testing::queue::QUEUE;
-use tenure_server::testing::{TestDatabase, eventually};
+use tenure_store::clients::{self, NewClient};
+use tenure_store::secrets::{SecretKeys, new_access_token, random};
+use tenure_store::testing::{TestDatabase, eventually};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{Gate, number, until_somebody_waits};
+use tenure_store::testing::{Gate, number, until_somebody_waits};
 
 /// What the servers of one database have in common.
 struct Fleet {

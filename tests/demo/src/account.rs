@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 use tenure_api::ids::{TaskId, TaskQueueId};
-use tenure_worker::{Client, QueueCounts, State, TaskStatus};
+use tenure_client::{Client, QueueCounts, State, TaskStatus};
 use tokio::time::Instant;
 
 use crate::plan::{CountedFile, Planned};
@@ -137,7 +137,7 @@ impl Account {
         if earlier.is_empty() {
             return;
         }
-        let one = |run: &tenure_worker::RunStatus| {
+        let one = |run: &tenure_client::RunStatus| {
             let reason = run.reason_resolved.as_deref().unwrap_or("unresolved");
             format!("{} {reason} on {}", run.run_id, run.worker_id.as_deref().unwrap_or("?"))
         };

@@ -21,7 +21,7 @@ use clap::{Parser, ValueEnum};
 use futures_util::{StreamExt, TryStreamExt};
 use nix::fcntl::{Flock, FlockArg};
 use tenure_api::ids::TaskQueueId;
-use tenure_worker::{Client, Credentials};
+use tenure_client::{Client, Credentials};
 use tokio::signal::unix::{SignalKind, signal};
 
 use processes::{Server, Workers};

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use chrono::TimeDelta;
 use serde_json::{Value, json};
 use tenure_api::ids::{TaskGroupId, TaskId, TaskQueueId};
-use tenure_worker::{Client, Metadata, NewTask, State};
+use tenure_client::{Client, Metadata, NewTask, State};
 
 use crate::Result;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt};
 use tenure_api::ids::{RunId, TaskId};
-use tenure_worker::{Client, State, TaskStatus};
+use tenure_client::{Client, State, TaskStatus};
 use tokio::time::Instant;
 
 use crate::plan::Planned;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tenure_api::ids::SlugId;
+use tenure_client::{Client, RetryPolicy};
 use tenure_tests::server::Launch;
-use tenure_worker::{Client, RetryPolicy};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::process::{Child, Command};
@@ -97,7 +97,7 @@ impl Shop {
     }
 
     /// What an artifact of the last run contains, for this client.
-    async fn read(&self, client: &Client, task: SlugId, name: &str) -> Result<Vec<u8>, tenure_worker::Error> {
+    async fn read(&self, client: &Client, task: SlugId, name: &str) -> Result<Vec<u8>, tenure_client::Error> {
         let to = self.rig.folder.path().join(new_task().to_string());
         client.download(task, None, name, &to).await?;
         Ok(std::fs::read(to).unwrap())

@@ -14,14 +14,14 @@ pub(super) const ENCODING: &str = "gzip";
 const BUFFER_BYTES: usize = 128 * 1024;
 
 /// Makes an unnamed file in `folder` with what `write` writes, compressed.
-pub(crate) fn compress(folder: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<File> {
+pub fn compress(folder: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<File> {
     let mut encoder = GzEncoder::new(tempfile::tempfile_in(folder)?, Compression::default());
     write(&mut encoder)?;
     encoder.finish()
 }
 
 /// Copies a part of a file, wherever its reader stands.
-pub(crate) fn copy(from: &File, part: Range<u64>, to: &mut dyn Write) -> io::Result<()> {
+pub fn copy(from: &File, part: Range<u64>, to: &mut dyn Write) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut at = part.start;
     while at < part.end {

@@ -4,7 +4,7 @@
 //! no credentials and are never told in errors or logs.
 
 mod download;
-pub(crate) mod gzip;
+pub mod gzip;
 mod sink;
 mod upload;
 
@@ -17,7 +17,7 @@ use tenure_api::ids::{RunId, TaskId};
 
 pub use download::Downloaded;
 pub use upload::Upload;
-pub(crate) use upload::blocking;
+pub use upload::blocking;
 
 use crate::client::{Call, Own, PATIENCE, parameter};
 use crate::{Client, Error};

@@ -77,7 +77,7 @@ impl Upload {
     }
 
     /// A file that was compressed from so many bytes.
-    pub(crate) fn compressed(self, content_length: u64) -> Self {
+    pub fn compressed(self, content_length: u64) -> Self {
         Self { encoding: Some(gzip::ENCODING), content_length, ..self }
     }
 
@@ -214,8 +214,6 @@ fn read(file: &File, at: u64, wanted: usize) -> io::Result<Vec<u8>> {
 }
 
 /// Runs what waits for the disk beside everything else.
-pub(crate) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
+pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|stopped| Err(io::Error::other(stopped)))
 }

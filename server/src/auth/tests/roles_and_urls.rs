@@ -3,7 +3,7 @@
 use tenure_api::hawk::bewit::{SignUrl, bewit};
 
 use super::*;
-use crate::store::roles;
+use tenure_store::roles;
 
 fn roles(roles: &[(&str, &[&str])]) -> Arc<Resolver> {
     let role =
@@ -148,7 +148,7 @@ fn a_hash_is_left_to_whoever_has_the_body() {
 #[tokio::test]
 async fn changes_that_this_server_made_are_felt_at_once_and_others_within_a_second() {
     let keys = SecretKeys::parse(KEYS).unwrap();
-    clients::tests::with_clients(|pool| async move {
+    tenure_store::testing::with_clients(|pool| async move {
         let client = clients::NewClient {
             client_id: "ci".to_owned(),
             scopes: strings(&["assume:r", "auth:create-client:temp/*"]),

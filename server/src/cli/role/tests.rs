@@ -4,7 +4,7 @@ use clap::Parser;
 use clap::error::ErrorKind;
 
 use super::*;
-use crate::store::clients::tests::with_clients;
+use tenure_store::testing::with_clients;
 
 #[derive(Debug, Parser)]
 struct Tenure {

@@ -21,7 +21,7 @@ fn created(words: &[&str]) -> Value {
     let Ok(TaskCommand::Create(args)) = parse(&[&["create", "-q", "p/w"], words].concat()) else {
         panic!("{words:?} is a task")
     };
-    let client = tenure_worker::Client::builder().root_url("http://127.0.0.1:1").build().unwrap();
+    let client = tenure_client::Client::builder().root_url("http://127.0.0.1:1").build().unwrap();
     definition(&Server { client, json: false }, &args)
 }
 
@@ -40,7 +40,7 @@ fn a_command_becomes_a_task_for_a_worker_that_runs_commands() {
     );
     let soon: Timestamp =
         serde_json::from_value(created(&["--deadline", "2h", "--", "x"])["deadline"].clone()).unwrap();
-    let minutes = (soon.time() - crate::clock::real_now()).num_minutes();
+    let minutes = (soon.time() - tenure_engine::clock::real_now()).num_minutes();
     assert!((118..=120).contains(&minutes), "{minutes}");
 }
 

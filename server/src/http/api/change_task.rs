@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use tenure_api::errors::ErrorCode::{RequestConflict, ResourceNotFound};
 
 use super::{StatusBody, ok};
-use crate::domain::task::Task;
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::docs::operation::Operation;
@@ -15,7 +14,8 @@ use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{AllOf, AnyOf, Scope};
 use crate::http::scopes::Values;
-use crate::ops::change_task::{Change, change};
+use tenure_domain::task::Task;
+use tenure_engine::ops::change_task::{Change, change};
 
 /// The scope for this very task, for its project, or the two that name no task and its scheduler and group.
 macro_rules! scopes {

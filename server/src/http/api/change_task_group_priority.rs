@@ -20,7 +20,7 @@ use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use crate::http::scopes::Values;
-use crate::ops::{change_priority, task_group};
+use tenure_engine::ops::{change_priority, task_group};
 
 /// A group whose priority was changed.
 #[derive(Serialize, ToSchema)]

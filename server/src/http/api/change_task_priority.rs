@@ -16,7 +16,7 @@ use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, AnyOf, Scope};
 use crate::http::scopes::Values;
-use crate::ops::change_priority;
+use tenure_engine::ops::change_priority;
 
 /// `POST /task/:taskId/priority`
 pub fn endpoint() -> Endpoint {

@@ -16,7 +16,7 @@ use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, AllOf, AnyOf, Scope};
 use crate::http::scopes::Values;
-use crate::ops::claim_task::{Request, claim_task as claim};
+use tenure_engine::ops::claim_task::{Request, claim_task as claim};
 
 /// `POST /task/:taskId/runs/:runId/claim`
 pub fn endpoint() -> Endpoint {

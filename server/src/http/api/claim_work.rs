@@ -9,9 +9,6 @@ use tenure_api::bodies::{CLAIM_TASKS, ClaimWorkRequest};
 use tenure_api::errors::ErrorCode;
 
 use super::claim_json;
-use crate::batch::claim_line::{Answer, Request};
-use crate::domain::task::Granted;
-use crate::domain::worker::WorkerKey;
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::delivery::carry;
@@ -21,6 +18,9 @@ use crate::http::endpoint::{ANSWER_MAX, Endpoint};
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, AllOf, Scope};
 use crate::http::scopes::Values;
+use tenure_domain::task::Granted;
+use tenure_domain::worker::WorkerKey;
+use tenure_engine::batch::claim_line::{Answer, Request};
 
 /// A client that was deleted while it waited this long or longer gets nothing.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(100);

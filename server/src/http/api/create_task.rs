@@ -9,7 +9,6 @@ use tenure_api::errors::ErrorCode::{InputError, RequestConflict};
 use tenure_api::states::Priority;
 
 use super::{StatusBody, ok};
-use crate::domain::create::NewTask;
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::docs::Sample;
@@ -18,7 +17,8 @@ use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, AllOf, AnyOf, ForEach, If, Scope};
 use crate::http::scopes::Values;
-use crate::ops::create_task::Request;
+use tenure_domain::create::NewTask;
+use tenure_engine::ops::create_task::Request;
 
 /// `PUT /task/:taskId`
 pub fn endpoint() -> Endpoint {
@@ -91,7 +91,7 @@ async fn create_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize(&values(&task))?;
     let queue = app.engine.queues.make_key(&app.engine.pool, &task.queue).await?;
     #[cfg(feature = "test-util")]
-    if crate::breakage::strikes(crate::breakage::Breakage::LoseCreate) {
+    if tenure_store::breakage::strikes(tenure_store::breakage::Breakage::LoseCreate) {
         return Ok(super::raw("{\"status\":{}}".to_owned()));
     }
     let created = app.engine.create.submit(Request { task: Arc::new(task), queue }).await?;

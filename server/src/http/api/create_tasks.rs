@@ -14,7 +14,6 @@ use tenure_api::submit::{SubmitRequest, SubmittedTask};
 use utoipa::ToSchema;
 
 use super::{create_task, ok};
-use crate::domain::submit::{Graph, Origin};
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::docs::Sample;
@@ -22,7 +21,8 @@ use crate::http::docs::operation::Operation;
 use crate::http::docs::sample::QUEUE;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
-use crate::ops::submit::{Key, submit};
+use tenure_domain::submit::{Graph, Origin};
+use tenure_engine::ops::submit::{Key, submit};
 
 /// The header by which a repeat is recognized.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -131,7 +131,7 @@ async fn read(app: &App, call: &Call) -> Result<Graph, ApiError> {
         tasks: Option<IgnoredAny>,
     }
     let several = call.json::<Shape>()?.tasks.is_some();
-    let now = crate::store::clock::get_now(&mut *app.engine.pool.acquire().await?).await?;
+    let now = tenure_store::clock::get_now(&mut *app.engine.pool.acquire().await?).await?;
     let client_id = call.principal()?.client_id.as_deref().unwrap_or("anonymous");
     let origin = Origin { now, client_id, root_url: &app.root_url };
     let draw = || TaskId::from_random(uuid::Uuid::new_v4().into_bytes());

@@ -17,7 +17,7 @@ use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
-use crate::store::clock;
+use tenure_store::clock;
 
 /// A database that does not answer for so long counts as away.
 const HEARTBEAT_MAX: Duration = Duration::from_secs(5);

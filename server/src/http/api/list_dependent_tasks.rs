@@ -20,7 +20,7 @@ use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use crate::http::scopes::Values;
-use crate::ops::list_tasks;
+use tenure_engine::ops::list_tasks;
 
 /// A page of the tasks that wait, or waited, for a task.
 #[derive(Serialize, ToSchema)]

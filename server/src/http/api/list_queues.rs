@@ -16,7 +16,7 @@ use crate::http::docs::sample::QUEUE;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
-use crate::store::counters;
+use tenure_store::counters;
 
 /// Every queue.
 #[derive(Serialize, ToSchema)]

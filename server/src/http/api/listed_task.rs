@@ -5,8 +5,8 @@ use serde_json::value::RawValue;
 use tenure_api::bodies::{Status, TaskDefinition};
 use utoipa::ToSchema;
 
-use crate::domain::task::Task;
 use crate::http::error::ApiError;
+use tenure_domain::task::Task;
 
 /// A task with its definition.
 #[derive(Serialize, ToSchema)]

@@ -48,7 +48,7 @@ use utoipa::ToSchema;
 use super::app::App;
 use super::error::ApiError;
 use crate::auth::ClaimedRun;
-use crate::domain::task::Granted;
+use tenure_domain::task::Granted;
 
 /// A 200 with this body.
 fn ok(body: &impl Serialize) -> Result<Response, ApiError> {

@@ -14,7 +14,7 @@ use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
-use crate::ops::reclaim::Request;
+use tenure_engine::ops::reclaim::Request;
 
 /// `POST /task/:taskId/runs/:runId/reclaim`
 pub fn endpoint() -> Endpoint {

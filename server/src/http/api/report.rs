@@ -10,7 +10,6 @@ use tenure_api::errors::ErrorCode::{RequestConflict, ResourceNotFound};
 use tenure_api::states::ExceptionReason;
 
 use super::{StatusBody, ok};
-use crate::domain::lifecycle::Report;
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::docs::Sample;
@@ -18,7 +17,8 @@ use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
-use crate::ops::report::{Request, stop_waiting};
+use tenure_domain::lifecycle::Report;
+use tenure_engine::ops::report::{Request, stop_waiting};
 
 /// What old workers send with reportCompleted.
 #[derive(Deserialize)]

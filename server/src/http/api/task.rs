@@ -7,7 +7,6 @@ use tenure_api::bodies::TaskDefinition;
 use tenure_api::errors::ErrorCode::ResourceNotFound;
 
 use super::raw;
-use crate::domain::create::shown_definition;
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::docs::Sample;
@@ -16,8 +15,9 @@ use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use crate::http::scopes::Values;
-use crate::ops::OpError;
-use crate::store::tasks;
+use tenure_domain::create::shown_definition;
+use tenure_engine::ops::OpError;
+use tenure_store::tasks;
 
 /// `GET /task/:taskId`
 pub fn endpoint() -> Endpoint {

@@ -18,7 +18,7 @@ use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
-use crate::ops::wait::{PATIENCE_DEFAULT, PATIENCE_MAX, wait};
+use tenure_engine::ops::wait::{PATIENCE_DEFAULT, PATIENCE_MAX, wait};
 
 /// A task after the wait.
 #[derive(Serialize, ToSchema)]

@@ -9,8 +9,8 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::auth::{AuthError, InsufficientScopes};
-use crate::blobs::BlobError;
-use crate::store::failure::classify;
+use tenure_engine::blobs::BlobError;
+use tenure_store::failure::classify;
 
 /// Seconds after which a 503 may be tried again.
 const RETRY_SECONDS: HeaderValue = HeaderValue::from_static("1");

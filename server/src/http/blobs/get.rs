@@ -21,11 +21,11 @@ use tokio::sync::mpsc;
 use super::error::{Code, Refused};
 use super::select::{Selected, accepts_gzip, has_tag, select_range};
 use super::{Way, signature, tag_of};
-use crate::blobs::{BlobName, Generation, Reader};
 use crate::http::app::App;
 use crate::http::connection::Connection;
 use crate::http::docs::operation::Operation;
 use crate::http::endpoint::{self, Access, Endpoint};
+use tenure_engine::blobs::{BlobName, Generation, Reader};
 
 /// What is read and sent at once.
 const FRAME: usize = 128 << 10;

@@ -27,8 +27,8 @@ pub use self::put::upload_artifact;
 use super::app::App;
 use super::body::pass_over;
 use super::docs::operation::Operation;
-use crate::blobs::{BlobName, StoredBlob};
-use crate::ops::objects::hex;
+use tenure_engine::blobs::{BlobName, StoredBlob};
+use tenure_engine::ops::objects::hex;
 
 /// Where stored bytes are below the root URL.
 pub const PATH: &str = "/artifacts";

@@ -3,11 +3,11 @@
 use tenure_api::ids::ArtifactName;
 
 use super::error::Refused;
-use crate::blobs::{BlobName, Part};
-use crate::domain::artifact::{self, Artifact, Details, Met};
 use crate::http::api::artifacts::scopes_to_read;
 use crate::http::app::App;
-use crate::store::artifacts;
+use tenure_domain::artifact::{self, Artifact, Details, Met};
+use tenure_engine::blobs::{BlobName, Part};
+use tenure_store::artifacts;
 
 /// A plain URL names the artifact with the bytes; getArtifact has followed the links to it.
 const NO_LINKS: i32 = 0;

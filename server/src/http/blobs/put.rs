@@ -8,11 +8,11 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::error::{Code, Refused};
 use super::{signature, tag_of};
-use crate::blobs::{BlobError, BlobName, NewBytes};
 use crate::http::app::App;
 use crate::http::body::{discard, pass_over};
 use crate::http::docs::operation::Operation;
 use crate::http::endpoint::{Access, Endpoint, Method};
+use tenure_engine::blobs::{BlobError, BlobName, NewBytes};
 
 /// The longest Content-Encoding that is kept, in bytes.
 const ENCODING_MAX: usize = 256;

@@ -9,9 +9,9 @@ use utoipa::PartialSchema;
 
 use super::operation::Operation;
 use super::sample::{QUEUE, Sample};
-use crate::domain::roles::ROLE_ID_MAX;
 use crate::http::api::pages::PAGE_MAX;
-use crate::store::clients::CLIENT_ID_MAX;
+use tenure_domain::roles::ROLE_ID_MAX;
+use tenure_store::clients::CLIENT_ID_MAX;
 
 /// The artifact, and the object, of the examples. Not everybody may read it.
 pub(in crate::http) const ARTIFACT: &str = "logs/build.log";

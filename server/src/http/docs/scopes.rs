@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use crate::domain::scopes::{ANONYMOUS, satisfies};
+use tenure_domain::scopes::{ANONYMOUS, satisfies};
 
 /// The expression for people, as Markdown.
 pub(super) fn in_words(expression: &Value) -> String {

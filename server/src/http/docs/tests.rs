@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::*;
-use crate::domain::{create, roles, submit};
 use crate::http::endpoint::Endpoint;
 use crate::http::routes;
+use tenure_domain::{create, roles, submit};
 
 fn fixed() -> Value {
     document(&Sample::fixed())

@@ -11,8 +11,8 @@ use super::overview::REFRESH;
 use super::visit::Visit;
 use super::{Page, Trouble};
 use crate::http::app::App;
-use crate::store::clock;
-use crate::store::page::{self, MemberRow, MemberState};
+use tenure_store::clock;
+use tenure_store::page::{self, MemberRow, MemberState};
 
 /// Tasks of a page.
 const TASKS_MAX: i64 = 200;

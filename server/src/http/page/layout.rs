@@ -6,7 +6,7 @@ use tenure_api::dates::Timestamp;
 
 use super::visit::Visit;
 use super::{ICON, Page, STYLE, text};
-use crate::domain::scopes::Expression;
+use tenure_domain::scopes::Expression;
 
 /// Puts the frame around a page.
 pub(super) fn frame(visit: &Visit, page: &Page) -> Markup {

@@ -34,9 +34,9 @@ use tokio::sync::Semaphore;
 use self::logins::Logins;
 use self::visit::Visit;
 use super::app::App;
-use crate::domain::scopes::Expression;
-use crate::ops::OpError;
-use crate::store::failure::classify;
+use tenure_domain::scopes::Expression;
+use tenure_engine::ops::OpError;
+use tenure_store::failure::classify;
 
 /// Pages that read the database at once; the others wait, so that visitors never take all connections.
 const READERS_MAX: usize = 3;

@@ -11,10 +11,10 @@ use super::layout::{self, section, table};
 use super::rows::{self, About, ROWS_MAX, claims_scope, workers_scope};
 use super::visit::Visit;
 use super::{Page, Trouble, text};
-use crate::domain::scopes::Expression;
 use crate::http::app::App;
-use crate::store::page::{self, ClaimRow, Ends, Filter, QueueRow};
-use crate::store::{clock, session};
+use tenure_domain::scopes::Expression;
+use tenure_store::page::{self, ClaimRow, Ends, Filter, QueueRow};
+use tenure_store::{clock, session};
 
 /// How often the page loads itself again.
 pub(super) const REFRESH: Duration = Duration::from_secs(5);

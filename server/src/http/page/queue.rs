@@ -11,10 +11,10 @@ use super::overview::{REFRESH, may_see_claimed, may_see_pending};
 use super::rows::{self, About, ROWS_MAX, claims_scope, workers_scope};
 use super::visit::Visit;
 use super::{Page, Trouble};
-use crate::domain::scopes::Expression;
 use crate::http::app::App;
-use crate::store::clock;
-use crate::store::page::{self, Ends, Filter, QueueRow, WaitingRow};
+use tenure_domain::scopes::Expression;
+use tenure_store::clock;
+use tenure_store::page::{self, Ends, Filter, QueueRow, WaitingRow};
 
 const ABOUT: About = About { queue: true, worker: false };
 

@@ -10,8 +10,8 @@ use tenure_api::states::RunState;
 use super::layout::{self, section, table};
 use super::text;
 use super::visit::Visit;
-use crate::domain::scopes::Expression;
-use crate::store::page::{self, ClaimRow, EndedRow, Ends, Filter, HolderRow};
+use tenure_domain::scopes::Expression;
+use tenure_store::page::{self, ClaimRow, EndedRow, Ends, Filter, HolderRow};
 
 /// Rows of a table of claims, of ended runs, or of waiting runs.
 pub(super) const ROWS_MAX: i64 = 25;

@@ -13,10 +13,10 @@ use super::layout::{self, Cells, section, table};
 use super::overview::REFRESH;
 use super::visit::Visit;
 use super::{Page, Trouble, text};
-use crate::domain::create::shown_definition;
-use crate::domain::scopes::Expression;
 use crate::http::app::App;
-use crate::store::{clock, tasks};
+use tenure_domain::create::shown_definition;
+use tenure_domain::scopes::Expression;
+use tenure_store::{clock, tasks};
 
 /// `GET /task/:taskId`
 pub(super) async fn task(app: App, visit: Arc<Visit>) -> Result<Page, Trouble> {

@@ -9,8 +9,8 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 
 use super::{Trouble, answer, layout};
 use crate::auth::{AuthError, Now, Principal, RequestParts, Session};
-use crate::domain::scopes::Expression;
 use crate::http::app::App;
+use tenure_domain::scopes::Expression;
 
 /// What is escaped in a segment of a path.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');

@@ -11,8 +11,8 @@ use super::rows::{self, About, ROWS_MAX};
 use super::visit::Visit;
 use super::{Page, Trouble};
 use crate::http::app::App;
-use crate::store::clock;
-use crate::store::page::{self, Ends, Filter};
+use tenure_store::clock;
+use tenure_store::page::{self, Ends, Filter};
 
 const ABOUT: About = About { queue: false, worker: true };
 

@@ -8,10 +8,10 @@ use tenure_api::sas::SasError;
 use uuid::Uuid;
 
 use super::xml;
-use crate::clock;
-use crate::domain::message::Refusal;
-use crate::ops::OpError;
-use crate::store::failure::classify;
+use tenure_domain::message::Refusal;
+use tenure_engine::clock;
+use tenure_engine::ops::OpError;
+use tenure_store::failure::classify;
 
 const ERROR_CODE: HeaderName = HeaderName::from_static("x-ms-error-code");
 /// Seconds after which a 503 may be tried again.

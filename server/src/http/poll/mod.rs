@@ -35,8 +35,8 @@ use super::app::App;
 use super::body;
 use super::budget::Share;
 use super::endpoint::ANSWER_MAX;
-use crate::domain::message::{MessageId, QueueName};
-use crate::ops::messages::{self, DeleteRequest, GetRequest};
+use tenure_domain::message::{MessageId, QueueName};
+use tenure_engine::ops::messages::{self, DeleteRequest, GetRequest};
 
 /// Azure takes texts of up to 64 KiB.
 const BODY_MAX: usize = 80 << 10;
@@ -202,7 +202,7 @@ async fn get(app: &App, queue: QueueName, name: TaskQueueId, asked: &Asked) -> R
 async fn peek(app: &App, queue: QueueName, asked: &Asked) -> Result<Response, PollError> {
     let (key, priority) = (queue.queue, queue.priority.code());
     let limit = i64::from(asked.count()?);
-    let peeked = crate::store::messages::peek(&app.engine.pool, key, priority, limit).await?;
+    let peeked = tenure_store::messages::peek(&app.engine.pool, key, priority, limit).await?;
     Ok(xml_answer(xml::peeked(&peeked)?))
 }
 
@@ -229,7 +229,7 @@ async fn update(app: &App, queue: QueueName, id: &str, asked: &Asked, body: &[u8
     let request = named(queue, id, asked)?;
     let visibility: Duration = asked.visibility_of_update()?;
     if !body.is_empty()
-        && let Some(task) = crate::store::messages::find_task(&app.engine.pool, request.message.seq).await?
+        && let Some(task) = tenure_store::messages::find_task(&app.engine.pool, request.message.seq).await?
     {
         xml::check_update(body, task, request.message.run)?;
     }
@@ -246,6 +246,6 @@ async fn metadata(app: &App, queue: QueueName, asked: &Asked) -> Result<Response
         let text = "a queue has nothing but its metadata: append comp=metadata";
         return Err(PollError::new(Code::InvalidQueryParameterValue, text));
     }
-    let count = crate::store::messages::count(&app.engine.pool, queue.queue, queue.priority.code()).await?;
+    let count = tenure_store::messages::count(&app.engine.pool, queue.queue, queue.priority.code()).await?;
     Ok((StatusCode::OK, [(MESSAGES_COUNT, count.to_string())]).into_response())
 }

@@ -8,7 +8,7 @@ use tenure_api::states::Priority;
 use super::error::PollError;
 use super::request::Asked;
 use crate::auth::Now;
-use crate::domain::message::QueueName;
+use tenure_domain::message::QueueName;
 
 /// Where the message plane is below the root URL.
 pub const PATH: &str = "/api/tenure/v1/messages";

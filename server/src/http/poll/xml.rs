@@ -12,8 +12,8 @@ use uuid::Uuid;
 
 use super::error::{Code, PollError};
 use super::http_date;
-use crate::store::hot::messages::Got;
-use crate::store::messages::Peeked;
+use tenure_store::hot::messages::Got;
+use tenure_store::messages::Peeked;
 
 /// What a message says, and nothing else: old workers take the fields for the arguments of a function.
 #[derive(Serialize)]

@@ -13,7 +13,7 @@ use reqwest::{Method, RequestBuilder, Response};
 use sha2::{Digest as _, Sha256};
 use tenure_api::blob_url::{self, Access};
 use tenure_api::credentials::SigningKey;
-use tenure_server::secrets::{Purpose, SecretKeys};
+use tenure_store::secrets::{Purpose, SecretKeys};
 use tenure_tests::clock::unix_millis;
 use tenure_tests::server::Launch;
 

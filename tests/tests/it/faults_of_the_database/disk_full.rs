@@ -159,7 +159,7 @@ async fn a_full_disk_refuses_what_is_new_and_loses_nothing_and_room_is_all_it_ta
     println!("{}", server.log_tail());
     finish_all(&server, &root, kept).await;
     let mut database = connect(&place.data_dir()).await.expect("PostgreSQL runs");
-    let violations = tenure_server::testing::check_invariants_on(&mut database).await;
+    let violations = tenure_store::testing::check_invariants_on(&mut database).await;
     assert!(violations.is_empty(), "violated invariants: {violations:#?}");
     drop(database);
     assert!(server.stop().await.success());

@@ -105,7 +105,7 @@ async fn finish_all(server: &Server, who: &Credentials, mut tasks: Vec<SlugId>) 
 async fn assert_invariants(url: &str) {
     let mut conn = PgConnection::connect(url).await.expect("the database can be reached again");
     sqlx::query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").execute(&mut conn).await.unwrap();
-    let violations = tenure_server::testing::check_invariants_on(&mut conn).await;
+    let violations = tenure_store::testing::check_invariants_on(&mut conn).await;
     assert!(violations.is_empty(), "violated invariants: {violations:#?}");
 }
 

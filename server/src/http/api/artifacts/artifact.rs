@@ -10,7 +10,6 @@ use tenure_api::artifacts::{
 
 use super::example_url;
 use super::reading::{self, Found, LATEST, SCOPES, find};
-use crate::domain::artifact::{DOWNLOAD_CREDENTIALS_LIFE, Details};
 use crate::http::api::ok;
 use crate::http::app::App;
 use crate::http::call::Call;
@@ -18,6 +17,7 @@ use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
+use tenure_domain::artifact::{DOWNLOAD_CREDENTIALS_LIFE, Details};
 
 /// `GET /task/:taskId/runs/:runId/artifact-content/:name`
 pub fn of_run() -> Endpoint {

@@ -10,8 +10,6 @@ use tenure_api::errors::ErrorCode::{self, ResourceNotFound};
 use tenure_api::ids::{RunId, TaskId};
 
 use super::no_run;
-use crate::blobs::{BlobName, StoredBlob};
-use crate::domain::artifact::{self, Artifact, Details, Stored};
 use crate::http::api::ok;
 use crate::http::app::App;
 use crate::http::call::Call;
@@ -22,8 +20,10 @@ use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use crate::http::scopes::Values;
-use crate::ops::objects::hex;
-use crate::store::artifacts;
+use tenure_domain::artifact::{self, Artifact, Details, Stored};
+use tenure_engine::blobs::{BlobName, StoredBlob};
+use tenure_engine::ops::objects::hex;
+use tenure_store::artifacts;
 
 /// `GET /task/:taskId/runs/:runId/artifact-info/:name`
 pub fn of_run() -> Endpoint {

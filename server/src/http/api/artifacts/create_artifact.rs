@@ -16,8 +16,6 @@ use tenure_api::states::StorageType;
 
 use super::example_url;
 use super::writing::{SCOPES, authorize, early_check};
-use crate::blobs::BlobName;
-use crate::domain::artifact::{self, Artifact, Details, PUT_URL_LIFE, UPLOAD_CREDENTIALS_LIFE};
 use crate::http::api::ok;
 use crate::http::app::App;
 use crate::http::call::Call;
@@ -25,8 +23,10 @@ use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
-use crate::ops::create_artifact::{self as ops, Created, Place};
-use crate::secrets::random;
+use tenure_domain::artifact::{self, Artifact, Details, PUT_URL_LIFE, UPLOAD_CREDENTIALS_LIFE};
+use tenure_engine::blobs::BlobName;
+use tenure_engine::ops::create_artifact::{self as ops, Created, Place};
+use tenure_store::secrets::random;
 
 /// `POST /task/:taskId/runs/:runId/artifacts/:name`
 pub fn endpoint() -> Endpoint {

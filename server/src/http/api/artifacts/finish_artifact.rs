@@ -15,7 +15,7 @@ use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
-use crate::ops::create_artifact::{self as ops, Place};
+use tenure_engine::ops::create_artifact::{self as ops, Place};
 
 /// `PUT /task/:taskId/runs/:runId/artifacts/:name`
 pub fn endpoint() -> Endpoint {

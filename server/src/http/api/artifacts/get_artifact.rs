@@ -10,8 +10,6 @@ use tenure_api::states::StorageType;
 
 use super::example_url;
 use super::reading::{self, Found, LATEST, SCOPES, find};
-use crate::blobs::BlobName;
-use crate::domain::artifact::Details;
 use crate::http::api::see_other;
 use crate::http::app::App;
 use crate::http::call::Call;
@@ -19,6 +17,8 @@ use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
+use tenure_domain::artifact::Details;
+use tenure_engine::blobs::BlobName;
 
 /// Says what kind of artifact an answer leads to.
 const STORAGE_TYPE: HeaderName = HeaderName::from_static("x-taskcluster-artifact-storage-type");

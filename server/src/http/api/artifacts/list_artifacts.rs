@@ -19,7 +19,7 @@ use crate::http::docs::operation::Operation;
 use crate::http::docs::parameters::paged;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
-use crate::store::artifacts;
+use tenure_store::artifacts;
 
 /// `GET /task/:taskId/runs/:runId/artifacts`
 pub fn of_run() -> Endpoint {

@@ -4,16 +4,16 @@ use chrono::{DateTime, Utc};
 use tenure_api::errors::ErrorCode::{self, InputError, ResourceExpired, ResourceNotFound};
 use tenure_api::ids::{ArtifactName, RunId, TaskId};
 
-use crate::blobs::BlobName;
-use crate::domain::artifact::{self, Artifact, GET_URL_LIFE, LINKS_MAX, Met};
-use crate::domain::scopes::Expression;
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::docs::operation::Operation;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use crate::http::scopes::Values;
-use crate::store::artifacts;
+use tenure_domain::artifact::{self, Artifact, GET_URL_LIFE, LINKS_MAX, Met};
+use tenure_domain::scopes::Expression;
+use tenure_engine::blobs::BlobName;
+use tenure_store::artifacts;
 
 /// An artifact that may be read, after all links.
 pub(super) struct Found {

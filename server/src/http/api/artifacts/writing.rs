@@ -4,7 +4,7 @@ use crate::http::call::Call;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use crate::http::scopes::Values;
-use crate::ops::create_artifact::Place;
+use tenure_engine::ops::create_artifact::Place;
 
 /// For the artifacts of one run.
 pub(super) const SCOPES: Template = Scope("queue:create-artifact:<taskId>/<runId>");

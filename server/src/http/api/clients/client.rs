@@ -14,7 +14,7 @@ use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
-use crate::store::clients;
+use tenure_store::clients;
 
 /// `GET /clients/:clientId`
 pub fn endpoint() -> Endpoint {

@@ -13,7 +13,7 @@ use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
-use crate::store::clients;
+use tenure_store::clients;
 
 /// `DELETE /clients/:clientId`: whether there is one or not.
 pub fn endpoint() -> Endpoint {

@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 use tenure_api::auth::Client;
 
 use super::{a_client, expanded, shown};
-use crate::domain::scopes::ScopeSet;
 use crate::http::api::ok;
 use crate::http::api::pages::{PAGE_MAX, Page};
 use crate::http::app::App;
@@ -19,8 +18,9 @@ use crate::http::docs::parameters::{client_prefix, page_of, paged};
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
-use crate::ops::clients as ops;
-use crate::store::clients;
+use tenure_domain::scopes::ScopeSet;
+use tenure_engine::ops::clients as ops;
+use tenure_store::clients;
 
 /// `GET /clients/`
 pub fn endpoint() -> Endpoint {

@@ -16,14 +16,14 @@ use tenure_api::dates::Timestamp;
 
 use super::ok;
 use crate::auth::role_of_client;
-use crate::domain::roles::Resolver;
-use crate::domain::scopes::ScopeSet;
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::docs::Sample;
 use crate::http::error::ApiError;
-use crate::ops::clients as ops;
-use crate::store::clients::ClientInfo;
+use tenure_domain::roles::Resolver;
+use tenure_domain::scopes::ScopeSet;
+use tenure_engine::ops::clients as ops;
+use tenure_store::clients::ClientInfo;
 
 /// What is shown as the end of a client without one: the field must be there, and this is far enough. In milliseconds
 /// since 1970, the beginning of the year 3000.

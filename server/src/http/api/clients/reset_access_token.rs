@@ -14,8 +14,8 @@ use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
-use crate::secrets::new_access_token;
-use crate::store::clients;
+use tenure_store::clients;
+use tenure_store::secrets::new_access_token;
 
 /// `POST /clients/:clientId/reset`
 pub fn endpoint() -> Endpoint {

@@ -14,7 +14,7 @@ use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::Scope;
-use crate::store::clients;
+use tenure_store::clients;
 
 /// `POST /clients/:clientId/enable`
 pub fn enable_client() -> Endpoint {

@@ -7,7 +7,6 @@ use tenure_api::auth::{Client, ClientRequest};
 use tenure_api::errors::ErrorCode::{RequestConflict, ResourceNotFound};
 
 use super::{CHANGING, NO_CLIENT, a_client, answer, client_id, new_client};
-use crate::domain::roles::added;
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::docs::Sample;
@@ -16,8 +15,9 @@ use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, AllOf, ForEach, Scope};
 use crate::http::scopes::Values;
-use crate::ops::{OpError, clients as ops};
-use crate::store::clients::{self, ClientChange};
+use tenure_domain::roles::added;
+use tenure_engine::ops::{OpError, clients as ops};
+use tenure_store::clients::{self, ClientChange};
 
 /// `POST /clients/:clientId`
 pub fn endpoint() -> Endpoint {

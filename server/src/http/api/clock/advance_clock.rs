@@ -11,7 +11,6 @@ use tenure_api::errors::ErrorCode::{self, InputValidationError, RequestConflict}
 use utoipa::ToSchema;
 
 use super::{Now, SCOPES};
-use crate::background;
 use crate::http::api::ok;
 use crate::http::app::App;
 use crate::http::call::Call;
@@ -19,8 +18,9 @@ use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
-use crate::ops::workers;
-use crate::store::clock;
+use tenure_engine::background;
+use tenure_engine::ops::workers;
+use tenure_store::clock;
 
 /// The furthest that one call moves the clock: ten years.
 const ADVANCE_MAX_SECONDS: f64 = 10.0 * 366.0 * 86_400.0;

@@ -13,7 +13,7 @@ use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
-use crate::store::clock;
+use tenure_store::clock;
 
 /// `GET /api/tenure/v1/clock`
 pub fn endpoint() -> Endpoint {

@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use crate::http::app::App;
 use crate::http::docs::sample::QUEUE;
 use crate::http::error::ApiError;
-use crate::store::counters::{self, Counts};
+use tenure_store::counters::{self, Counts};
 
 /// How many tasks a queue has.
 #[derive(Serialize, ToSchema)]
@@ -37,7 +37,7 @@ async fn one(app: &App, queue: &TaskQueueId) -> Result<Counts, ApiError> {
     let counts = counters::get_counts(&mut conn, std::slice::from_ref(queue)).await?;
     let counts = counts.first().copied().unwrap_or_default();
     #[cfg(feature = "test-util")]
-    if crate::breakage::is_on(crate::breakage::Breakage::CountOffByOne) {
+    if tenure_store::breakage::is_on(tenure_store::breakage::Breakage::CountOffByOne) {
         return Ok(Counts { pending: counts.pending + 1, ..counts });
     }
     Ok(counts)

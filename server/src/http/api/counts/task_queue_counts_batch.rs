@@ -20,7 +20,7 @@ use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, AllOf, ForEach};
 use crate::http::scopes::Values;
-use crate::store::counters::{self, Counts};
+use tenure_store::counters::{self, Counts};
 
 /// How many tasks a queue has, among others.
 #[derive(Serialize, ToSchema)]

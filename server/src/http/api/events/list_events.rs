@@ -8,9 +8,6 @@ use serde_json::json;
 use utoipa::ToSchema;
 
 use super::{AFTER, Asked, LIMIT_DEFAULT, LIMIT_MAX, SCOPES, an_event, gone, reading};
-use crate::domain::events::Event;
-use crate::events::Start;
-use crate::events::page::{self, Page};
 use crate::http::api::ok;
 use crate::http::app::App;
 use crate::http::call::Call;
@@ -18,6 +15,9 @@ use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
+use tenure_domain::events::Event;
+use tenure_engine::events::Start;
+use tenure_engine::events::page::{self, Page};
 
 /// A page of the event log.
 #[derive(Serialize, ToSchema)]

@@ -8,14 +8,14 @@ use std::fmt::Display;
 use serde_json::{Value, json};
 use tenure_api::errors::ErrorCode::{self, ResourceExpired};
 
-use crate::domain::event_filter::{EXCHANGES, Filter};
-use crate::domain::topic::PATTERN_CHARS_MAX;
-use crate::events::Start;
 use crate::http::call::Call;
 use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
+use tenure_domain::event_filter::{EXCHANGES, Filter};
+use tenure_domain::topic::PATTERN_CHARS_MAX;
+use tenure_engine::events::Start;
 
 /// Events of one page unless the caller says otherwise.
 const LIMIT_DEFAULT: usize = 100;

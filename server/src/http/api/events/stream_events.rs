@@ -20,11 +20,6 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
 use super::{AFTER, Asked, SCOPES, an_event, gone, position, read_position, reading};
-use crate::domain::event_filter::short_name;
-use crate::events::Start;
-use crate::events::render::Told;
-use crate::events::stream::{BadStart, Step, Stream};
-use crate::events::tail::LISTENERS_MAX;
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::docs::Sample;
@@ -32,6 +27,11 @@ use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Values;
+use tenure_domain::event_filter::short_name;
+use tenure_engine::events::Start;
+use tenure_engine::events::render::Told;
+use tenure_engine::events::stream::{BadStart, Step, Stream};
+use tenure_engine::events::tail::LISTENERS_MAX;
 
 /// A stream that has been silent for this long shows that it lives.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);

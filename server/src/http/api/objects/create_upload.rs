@@ -15,8 +15,6 @@ use tenure_api::objects::{
 };
 
 use super::{UPLOADING, authorize_upload};
-use crate::blobs::BlobName;
-use crate::domain::artifact::{PUT_URL_LIFE, content_length};
 use crate::http::api::ok;
 use crate::http::app::App;
 use crate::http::call::Call;
@@ -24,7 +22,9 @@ use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
-use crate::ops::objects::{self as ops, Upload};
+use tenure_domain::artifact::{PUT_URL_LIFE, content_length};
+use tenure_engine::blobs::BlobName;
+use tenure_engine::ops::objects::{self as ops, Upload};
 
 /// `PUT /upload/:name`
 pub fn endpoint() -> Endpoint {

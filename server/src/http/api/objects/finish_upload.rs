@@ -17,7 +17,7 @@ use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
-use crate::ops::objects::{self as ops, Upload};
+use tenure_engine::ops::objects::{self as ops, Upload};
 
 /// The answer of finishUpload.
 #[derive(Serialize, ToSchema)]

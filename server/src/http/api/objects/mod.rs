@@ -9,8 +9,6 @@ pub mod start_download;
 use chrono::{DateTime, Utc};
 use tenure_api::errors::ErrorCode::{ResourceExpired, ResourceNotFound};
 
-use crate::blobs::BlobName;
-use crate::domain::artifact::GET_URL_LIFE;
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::docs::operation::Operation;
@@ -18,7 +16,9 @@ use crate::http::docs::parameters::ARTIFACT;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use crate::http::scopes::Values;
-use crate::ops::objects::{self as ops, Readable, Upload};
+use tenure_domain::artifact::GET_URL_LIFE;
+use tenure_engine::blobs::BlobName;
+use tenure_engine::ops::objects::{self as ops, Readable, Upload};
 
 /// The digest of the bytes `hello`, the object of the examples.
 const SHA256: &str = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";

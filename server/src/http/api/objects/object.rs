@@ -15,7 +15,7 @@ use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
-use crate::ops::objects::Readable;
+use tenure_engine::ops::objects::Readable;
 
 /// `GET /metadata/:name`
 pub fn endpoint() -> Endpoint {

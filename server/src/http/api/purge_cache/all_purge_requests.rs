@@ -18,7 +18,7 @@ use crate::http::docs::parameters::paged;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
-use crate::store::purge_cache::{self as store, PurgeRow};
+use tenure_store::purge_cache::{self as store, PurgeRow};
 
 /// A page of what all workers are to purge.
 #[derive(Serialize, ToSchema)]

@@ -10,7 +10,7 @@ use tenure_api::dates::Timestamp;
 use utoipa::ToSchema;
 
 use crate::http::docs::Sample;
-use crate::store::purge_cache::PurgeRow;
+use tenure_store::purge_cache::PurgeRow;
 
 /// The cache of the examples.
 const CACHE: &str = "checkouts-v3";

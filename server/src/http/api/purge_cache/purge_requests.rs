@@ -20,7 +20,7 @@ use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
-use crate::store::purge_cache as store;
+use tenure_store::purge_cache as store;
 
 /// What the workers of a pool are to purge.
 #[derive(Serialize, ToSchema)]

@@ -8,7 +8,6 @@ use tenure_api::errors::ErrorCode::RequestConflict;
 use tenure_api::purge_cache::PurgeCacheRequest;
 
 use super::CACHE;
-use crate::domain::purge_cache::check_cache_name;
 use crate::http::api::nothing;
 use crate::http::api::worker_manager::worker_pool;
 use crate::http::app::App;
@@ -19,7 +18,8 @@ use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use crate::http::scopes::Values;
-use crate::ops::purge_cache as ops;
+use tenure_domain::purge_cache::check_cache_name;
+use tenure_engine::ops::purge_cache as ops;
 
 /// `POST /purge-cache/:workerPoolId`
 pub fn endpoint() -> Endpoint {

@@ -22,7 +22,7 @@ use crate::http::docs::parameters::paged_from_anywhere;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
-use crate::ops::list_runs;
+use tenure_engine::ops::list_runs;
 
 /// A run that waits.
 #[derive(Serialize, ToSchema)]

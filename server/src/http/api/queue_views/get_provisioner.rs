@@ -14,9 +14,9 @@ use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
-use crate::ops::OpError;
-use crate::ops::workers::write_down;
-use crate::store::queue_views;
+use tenure_engine::ops::OpError;
+use tenure_engine::ops::workers::write_down;
+use tenure_store::queue_views;
 
 /// `GET /provisioners/:provisionerId`
 pub fn endpoint() -> Endpoint {

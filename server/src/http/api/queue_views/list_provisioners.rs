@@ -18,8 +18,8 @@ use crate::http::docs::parameters::paged;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
-use crate::ops::workers::write_down;
-use crate::store::queue_views;
+use tenure_engine::ops::workers::write_down;
+use tenure_store::queue_views;
 
 /// A page of provisioners.
 #[derive(Serialize, ToSchema)]

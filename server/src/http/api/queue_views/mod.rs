@@ -20,9 +20,9 @@ use crate::http::call::Call;
 use crate::http::docs::Sample;
 use crate::http::docs::sample::QUEUE;
 use crate::http::error::ApiError;
-use crate::ops::OpError;
-use crate::ops::workers::write_down;
-use crate::store::queue_views::{self, ViewRow};
+use tenure_engine::ops::OpError;
+use tenure_engine::ops::workers::write_down;
+use tenure_store::queue_views::{self, ViewRow};
 
 /// What Taskcluster says of every queue and provisioner now that nobody can say anything else.
 const STABILITY: &str = "experimental";

@@ -13,7 +13,7 @@ use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
-use crate::store::roles;
+use tenure_store::roles;
 
 /// `GET /roles/`
 pub fn endpoint() -> Endpoint {

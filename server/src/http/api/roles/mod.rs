@@ -14,14 +14,14 @@ use tenure_api::auth::{Role, RoleRequest};
 
 use super::ok;
 use super::pages::Page;
-use crate::domain::roles::{ASSUME, Resolver, valid_role_id};
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::docs::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
-use crate::ops::roles as ops;
-use crate::store::roles::{self, NewRole, RoleInfo};
+use tenure_domain::roles::{ASSUME, Resolver, valid_role_id};
+use tenure_engine::ops::roles as ops;
+use tenure_store::roles::{self, NewRole, RoleInfo};
 
 /// For every list of them.
 const LISTING: Template = Scope("auth:list-roles");

@@ -14,8 +14,8 @@ use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
-use crate::ops::roles as ops;
-use crate::store::roles;
+use tenure_engine::ops::roles as ops;
+use tenure_store::roles;
 
 /// `GET /roles/:roleId`
 pub fn endpoint() -> Endpoint {

@@ -7,7 +7,6 @@ use tenure_api::auth::{Role, RoleRequest};
 use tenure_api::errors::ErrorCode::{InputError, RequestConflict, ResourceNotFound};
 
 use super::{CHANGING, CIRCLE, NO_ROLE, a_role, answer, new_role, read};
-use crate::domain::roles::added;
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::docs::Sample;
@@ -16,8 +15,9 @@ use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, AllOf, ForEach, Scope};
 use crate::http::scopes::Values;
-use crate::ops::roles as ops;
-use crate::store::roles;
+use tenure_domain::roles::added;
+use tenure_engine::ops::roles as ops;
+use tenure_store::roles;
 
 /// `POST /roles/:roleId`
 pub fn endpoint() -> Endpoint {

@@ -7,7 +7,6 @@ use serde_json::json;
 use tenure_api::auth::Scopes;
 use tenure_api::errors::ErrorCode::{self, InputError};
 
-use crate::domain::roles::check_scopes;
 use crate::http::api::ok;
 use crate::http::app::App;
 use crate::http::call::Call;
@@ -16,6 +15,7 @@ use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
+use tenure_domain::roles::check_scopes;
 
 /// `POST /scopes/expand`
 pub fn endpoint() -> Endpoint {

@@ -8,8 +8,6 @@ use tenure_api::auth::{TestAuthenticateRequest, TestAuthenticateResponse};
 use tenure_api::errors::ErrorCode::{AuthenticationFailed, InsufficientScopes, InvalidRequestArguments};
 
 use crate::auth::{Principal, Tester};
-use crate::domain::roles::check_scopes;
-use crate::domain::scopes::Expression;
 use crate::http::api::ok;
 use crate::http::app::App;
 use crate::http::call::Call;
@@ -17,6 +15,8 @@ use crate::http::docs::operation::Operation;
 use crate::http::docs::parameters::UNKNOWN_ARGUMENT;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
+use tenure_domain::roles::check_scopes;
+use tenure_domain::scopes::Expression;
 
 /// What the client `tester` has where the request cannot say so.
 const TESTER_SCOPES: [&str; 2] = ["test:*", "auth:create-client:test:*"];

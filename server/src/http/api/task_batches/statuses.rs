@@ -18,7 +18,7 @@ use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, ForEach};
-use crate::ops::list_tasks;
+use tenure_engine::ops::list_tasks;
 
 /// The status of a task, among others.
 #[derive(Serialize, ToSchema)]

@@ -19,7 +19,7 @@ use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, ForEach};
-use crate::ops::list_tasks;
+use tenure_engine::ops::list_tasks;
 
 /// The definition of a task, among others.
 #[derive(Serialize, ToSchema)]

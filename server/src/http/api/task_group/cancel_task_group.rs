@@ -19,7 +19,7 @@ use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use crate::http::scopes::Values;
-use crate::ops::task_group;
+use tenure_engine::ops::task_group;
 
 /// A group that was cancelled.
 #[derive(Serialize, ToSchema)]

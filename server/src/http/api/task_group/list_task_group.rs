@@ -22,7 +22,7 @@ use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use crate::http::scopes::Values;
-use crate::ops::list_tasks;
+use tenure_engine::ops::list_tasks;
 
 /// A page of a group's tasks.
 #[derive(Serialize, ToSchema)]

@@ -11,8 +11,8 @@ use tenure_api::dates::Timestamp;
 use tenure_api::ids::TaskGroupId;
 use utoipa::ToSchema;
 
-use crate::domain::task::Group;
 use crate::http::docs::Sample;
+use tenure_domain::task::Group;
 
 const NO_GROUP: &str = "the group does not exist";
 

@@ -15,7 +15,7 @@ use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use crate::http::scopes::Values;
-use crate::ops::task_group;
+use tenure_engine::ops::task_group;
 
 /// `POST /task-group/:taskGroupId/seal`
 pub fn endpoint() -> Endpoint {

@@ -14,7 +14,7 @@ use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
-use crate::ops::registrations::{self as ops, Create};
+use tenure_engine::ops::registrations::{self as ops, Create};
 
 /// `PUT /workers/:workerPoolId/:workerGroup/:workerId`
 pub fn endpoint() -> Endpoint {

@@ -16,15 +16,15 @@ use tenure_api::ids::TaskQueueId;
 use tenure_api::worker_manager::{CAPACITY_MAX, STATIC, Worker, WorkerRequest, WorkerState};
 
 use super::{ok, to_json};
-use crate::domain::registration::{CONFIG_BYTES_MAX, WorkerName};
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::docs::Sample;
 use crate::http::docs::sample::QUEUE;
 use crate::http::error::ApiError;
-use crate::ops::registrations::Change;
-use crate::ops::worker_removed::{self as removal, Removed};
-use crate::store::worker_manager::Registered;
+use tenure_domain::registration::{CONFIG_BYTES_MAX, WorkerName};
+use tenure_engine::ops::registrations::Change;
+use tenure_engine::ops::worker_removed::{self as removal, Removed};
+use tenure_store::worker_manager::Registered;
 
 const NO_WORKER: &str = "nobody has made the worker known";
 

@@ -9,7 +9,6 @@ use tenure_api::errors::ErrorCode::{InputError, InvalidRequestArguments, Resourc
 use tenure_api::worker_manager::{RegisterWorkerRequest, RegisterWorkerResponse};
 
 use super::{DAY_MINUTES, SECRET, example_credentials, example_name};
-use crate::domain::registration::WorkerName;
 use crate::http::api::ok;
 use crate::http::app::App;
 use crate::http::call::Call;
@@ -17,7 +16,8 @@ use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
-use crate::ops::registrations as ops;
+use tenure_domain::registration::WorkerName;
+use tenure_engine::ops::registrations as ops;
 
 /// `POST /worker/register`
 pub fn endpoint() -> Endpoint {

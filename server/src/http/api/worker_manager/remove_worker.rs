@@ -15,8 +15,8 @@ use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
-use crate::ops::registrations as ops;
-use crate::store::worker_manager;
+use tenure_engine::ops::registrations as ops;
+use tenure_store::worker_manager;
 
 /// `DELETE /workers/:workerPoolId/:workerGroup/:workerId`
 pub fn endpoint() -> Endpoint {

@@ -9,7 +9,6 @@ use tenure_api::errors::ErrorCode::InputError;
 use tenure_api::worker_manager::{ReregisterWorkerRequest, ReregisterWorkerResponse};
 
 use super::{DAY_MINUTES, SECRET, example_credentials, example_name};
-use crate::domain::registration::WorkerName;
 use crate::http::api::ok;
 use crate::http::app::App;
 use crate::http::call::Call;
@@ -19,7 +18,8 @@ use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use crate::http::scopes::Values;
-use crate::ops::registrations as ops;
+use tenure_domain::registration::WorkerName;
+use tenure_engine::ops::registrations as ops;
 
 /// `POST /worker/reregister`
 pub fn endpoint() -> Endpoint {

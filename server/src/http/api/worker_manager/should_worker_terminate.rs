@@ -7,7 +7,6 @@ use serde_json::json;
 use tenure_api::worker_manager::ShouldTerminate;
 
 use super::named;
-use crate::domain::registration::Standing;
 use crate::http::api::ok;
 use crate::http::app::App;
 use crate::http::call::Call;
@@ -16,7 +15,8 @@ use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
-use crate::store::worker_manager::{self, Registered};
+use tenure_domain::registration::Standing;
+use tenure_store::worker_manager::{self, Registered};
 
 /// `GET /workers/:workerPoolId/:workerGroup/:workerId/should-terminate`
 pub fn endpoint() -> Endpoint {

@@ -14,7 +14,7 @@ use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
-use crate::ops::registrations as ops;
+use tenure_engine::ops::registrations as ops;
 
 /// `POST /workers/:workerPoolId/:workerGroup/:workerId`
 pub fn endpoint() -> Endpoint {

@@ -15,7 +15,7 @@ use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
-use crate::ops::workers as ops;
+use tenure_engine::ops::workers as ops;
 
 /// `PUT /provisioners/:provisionerId/worker-types/:workerType/:workerGroup/:workerId`. Not to be confused with the path of
 /// quarantineWorker, which has one segment more, even if the worker's group is called `workers`.

@@ -14,7 +14,7 @@ use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
-use crate::ops::workers as ops;
+use tenure_engine::ops::workers as ops;
 
 /// `GET /provisioners/:provisionerId/worker-types/:workerType/workers/:workerGroup/:workerId`
 pub fn endpoint() -> Endpoint {

@@ -20,8 +20,8 @@ use crate::http::docs::parameters::paged;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
-use crate::ops::workers as ops;
-use crate::store::workers::{Wanted, WorkerRow};
+use tenure_engine::ops::workers as ops;
+use tenure_store::workers::{Wanted, WorkerRow};
 
 /// A worker in a list.
 #[derive(Serialize, ToSchema)]

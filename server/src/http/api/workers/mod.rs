@@ -15,8 +15,8 @@ use crate::http::call::Call;
 use crate::http::docs::Sample;
 use crate::http::docs::sample::QUEUE;
 use crate::http::error::ApiError;
-use crate::ops::workers::{Known, Name};
-use crate::store::workers::QuarantineRow;
+use tenure_engine::ops::workers::{Known, Name};
+use tenure_store::workers::QuarantineRow;
 
 /// What the history of quarantines says where nobody gave a reason.
 const NO_INFO: &str = "[unspecified]";

@@ -8,7 +8,6 @@ use tenure_api::errors::ErrorCode::{self, ResourceNotFound};
 use tenure_api::workers::QuarantineWorkerRequest;
 
 use super::{DAY_MINUTES, WorkerBody, a_worker, name};
-use crate::domain::worker::check_info;
 use crate::http::api::ok;
 use crate::http::app::App;
 use crate::http::call::Call;
@@ -17,8 +16,9 @@ use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
-use crate::ops::workers as ops;
-use crate::store::workers::Quarantine;
+use tenure_domain::worker::check_info;
+use tenure_engine::ops::workers as ops;
+use tenure_store::workers::Quarantine;
 
 /// The client that the history names if a worker was quarantined without credentials, which takes a role `anonymous` that
 /// may.

@@ -3,8 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::schemas::Schemas;
-use crate::domain::event_filter::short_name;
-use crate::domain::events::Exchange;
+use tenure_domain::event_filter::short_name;
+use tenure_domain::events::Exchange;
 
 /// The reference; the schemas of the messages are added.
 pub(super) fn reference(schemas: &mut Schemas<'_>) -> Map<String, Value> {

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use jsonschema::{Retrieve, Uri, Validator};
 
 use super::*;
-use crate::domain::event_filter::{EXCHANGES, short_name};
-use crate::domain::events::Exchange;
 use crate::http::routes;
+use tenure_domain::event_filter::{EXCHANGES, short_name};
+use tenure_domain::events::Exchange;
 
 const ROOT: &str = "https://tenure.example.com";
 

@@ -1,0 +1,282 @@
+use chrono::{DateTime, TimeDelta, Utc};
+use tenure_api::states::{Priority, ReasonCreated, ReasonResolved};
+
+use super::*;
+use crate::task::{EndedRun, OpenRun};
+
+fn now() -> DateTime<Utc> {
+    DateTime::from_timestamp(1_793_448_000, 0).unwrap()
+}
+
+fn upload(n: u8) -> SlugId {
+    SlugId::from_random([n; 16])
+}
+
+fn tenancy_of_a_worker() -> Tenancy {
+    let (worker_group, worker_id) = ("group".to_owned(), "worker".to_owned());
+    Tenancy { worker_group, worker_id, started: now(), taken_until: now() + TimeDelta::minutes(20) }
+}
+
+fn open(run: u16) -> OpenRun {
+    OpenRun { run: RunId::new(run).unwrap(), reason: ReasonCreated::Scheduled, scheduled: now() }
+}
+
+fn ended(run: u16, state: RunState, claimed: bool) -> EndedRun {
+    let tenancy = claimed.then(tenancy_of_a_worker);
+    EndedRun { run: open(run), state, reason: ReasonResolved::Failed, resolved: now(), tenancy }
+}
+
+fn task(last: Last, ended: Vec<EndedRun>) -> Task {
+    let id = upload(1);
+    Task {
+        id,
+        seq: 1,
+        queue: "p/w".parse().unwrap(),
+        scheduler: "-".to_owned(),
+        project: "none".to_owned(),
+        group: id,
+        priority: Priority::Lowest,
+        deadline: now() + TimeDelta::hours(1),
+        expires: now() + TimeDelta::days(1),
+        retries_left: 5,
+        last,
+        ended,
+    }
+}
+
+fn all_details() -> Vec<Details> {
+    vec![
+        Details::S3,
+        Details::Object { upload: upload(2) },
+        Details::Reference { url: "https://a".to_owned() },
+        Details::Reference { url: "https://b".to_owned() },
+        Details::Link { artifact: "a".to_owned() },
+        Details::Link { artifact: "b".to_owned() },
+        Details::Error { reason: ArtifactErrorReason::FileMissing, message: "m".to_owned() },
+        Details::Error { reason: ArtifactErrorReason::TooLarge, message: "m".to_owned() },
+        Details::Error { reason: ArtifactErrorReason::FileMissing, message: "n".to_owned() },
+    ]
+}
+
+fn artifact(details: Details) -> Artifact {
+    let content_type = "text/plain".to_owned();
+    Artifact { name: "x".to_owned(), details, content_type, content_length: None, expires: now() + TimeDelta::hours(2) }
+}
+
+fn stored(details: Details) -> Stored {
+    let artifact = artifact(details);
+    Stored { removable: artifact.expires, artifact, present: true }
+}
+
+/// Which pairs are compatible, by their places in [`all_details`].
+const COMPATIBLE: &[(usize, usize, bool)] = &[
+    (0, 0, false),
+    (2, 2, false),
+    (2, 3, true),
+    (3, 2, true),
+    (3, 3, false),
+    (2, 4, true),
+    (2, 5, true),
+    (3, 4, true),
+    (3, 5, true),
+    (4, 4, false),
+    (5, 5, false),
+    (6, 6, false),
+    (7, 7, false),
+    (8, 8, false),
+];
+
+#[test]
+fn only_the_same_again_and_what_a_reference_may_become_takes_the_place_of_an_artifact() {
+    let all = all_details();
+    for (o, old) in all.iter().enumerate() {
+        for (n, new) in all.iter().enumerate() {
+            let decided = combine(Some(&stored(old.clone())), artifact(new.clone()), now());
+            let allowed = COMPATIBLE.iter().find(|(from, to, _)| (*from, *to) == (o, n));
+            match (decided, allowed) {
+                (Ok(decision), Some((.., changed))) => {
+                    assert_eq!(
+                        decision,
+                        Decision { artifact: artifact(new.clone()), changed: *changed },
+                        "{old:?} {new:?}"
+                    );
+                }
+                (Err(Refusal::Incompatible(_)), None) => {}
+                (decided, allowed) => panic!("{old:?} then {new:?}: {decided:?}, {allowed:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_name_that_is_free_takes_anything() {
+    for details in all_details() {
+        let decided = combine(None, artifact(details.clone()), now());
+        assert_eq!(decided, Ok(Decision { artifact: artifact(details), changed: true }));
+    }
+}
+
+#[test]
+fn a_repeat_may_be_kept_longer_but_not_shorter_and_has_the_same_type_unless_it_becomes_a_link() {
+    for details in all_details() {
+        let old = Stored { present: details.storage_type() != StorageType::Object, ..stored(details.clone()) };
+        let later = Artifact { expires: now() + TimeDelta::hours(3), ..artifact(details.clone()) };
+        assert_eq!(combine(Some(&old), later.clone(), now()), Ok(Decision { artifact: later, changed: true }));
+        let earlier = Artifact { expires: now() + TimeDelta::hours(1), ..artifact(details.clone()) };
+        let refusal = combine(Some(&old), earlier, now()).unwrap_err();
+        assert!(
+            matches!(refusal, Refusal::Incompatible(what) if what.starts_with("expires")),
+            "{details:?}: {refusal:?}"
+        );
+        let other = Artifact { content_type: "text/html".to_owned(), ..artifact(details.clone()) };
+        let decided = combine(Some(&old), other, now());
+        if details.storage_type() == StorageType::Link {
+            assert_eq!(decided, Ok(Decision { artifact: artifact(details), changed: false }));
+        } else {
+            assert_eq!(decided, Err(Refusal::Incompatible("contentType")), "{details:?}");
+        }
+    }
+}
+
+#[test]
+fn a_link_keeps_the_content_type_of_the_reference_that_it_replaces() {
+    let reference = stored(Details::Reference { url: "https://a".to_owned() });
+    let link = Details::Link { artifact: "a".to_owned() };
+    for said in ["text/html", CONTENT_TYPE_DEFAULT] {
+        let new = Artifact { content_type: said.to_owned(), ..artifact(link.clone()) };
+        let decided = combine(Some(&reference), new, now());
+        assert_eq!(decided, Ok(Decision { artifact: artifact(link.clone()), changed: true }), "{said}");
+    }
+    // One that is new has its own.
+    let new = Artifact { content_type: "text/html".to_owned(), ..artifact(link) };
+    assert_eq!(combine(None, new.clone(), now()), Ok(Decision { artifact: new, changed: true }));
+}
+
+#[test]
+fn an_object_keeps_its_upload_until_that_is_finished() {
+    let begun = Details::Object { upload: upload(2) };
+    let unfinished = Stored { present: false, ..stored(begun.clone()) };
+    let again = combine(Some(&unfinished), artifact(Details::Object { upload: upload(3) }), now()).unwrap();
+    assert_eq!(again, Decision { artifact: artifact(begun.clone()), changed: false });
+    let finished = combine(Some(&stored(begun)), artifact(Details::Object { upload: upload(3) }), now());
+    assert!(matches!(finished, Err(Refusal::Incompatible(what)) if what.starts_with("uploadId")), "{finished:?}");
+}
+
+#[test]
+fn bytes_that_are_being_removed_are_not_replaced_but_what_has_no_bytes_is() {
+    for details in all_details() {
+        let old = Stored {
+            removable: now(),
+            present: details.storage_type() != StorageType::Object,
+            ..stored(details.clone())
+        };
+        let decided = combine(Some(&old), artifact(details.clone()), now());
+        let refused = decided == Err(Refusal::BeingRemoved);
+        assert_eq!(refused, details == Details::S3, "{details:?}: {decided:?}");
+        assert!(refused || decided.is_ok());
+    }
+}
+
+/// A task in each place that it can be in, the run that is asked about, and what is answered now and 25 minutes later.
+#[test]
+fn a_run_takes_artifacts_while_it_is_claimed_and_for_a_while_after_an_exception() {
+    let running = |run| Last::Running(open(run), tenancy_of_a_worker());
+    let retried = |state| vec![ended(0, state, true)];
+    let (gone, never, over) = (Err(Refusal::NoSuchRun), Err(Refusal::NeverClaimed), Err(Refusal::RunEnded));
+    let table = [
+        (task(Last::Unscheduled, vec![]), 0, gone, gone),
+        (task(Last::Pending(open(0)), vec![]), 0, never, never),
+        (task(Last::Pending(open(0)), vec![]), 1, gone, gone),
+        (task(running(0), vec![]), 0, Ok(()), Ok(())),
+        (task(running(0), vec![]), 1, gone, gone),
+        (task(Last::Ended, retried(RunState::Completed)), 0, over, over),
+        (task(Last::Ended, retried(RunState::Failed)), 0, over, over),
+        (task(Last::Ended, retried(RunState::Exception)), 0, Ok(()), over),
+        (task(Last::Ended, vec![ended(0, RunState::Exception, false)]), 0, never, never),
+        (task(Last::Pending(open(1)), retried(RunState::Exception)), 0, Ok(()), over),
+        (task(Last::Pending(open(1)), retried(RunState::Exception)), 1, never, never),
+        (task(running(1), retried(RunState::Exception)), 0, Ok(()), over),
+        (task(running(1), retried(RunState::Exception)), 1, Ok(()), Ok(())),
+        (task(Last::Pending(open(1)), retried(RunState::Completed)), 0, over, over),
+    ];
+    let expires = now() + TimeDelta::hours(1);
+    for (task, run, first, later) in table {
+        let run = RunId::new(run).unwrap();
+        assert_eq!(admit(&task, run, expires, now()), first, "{:?} {run}", task.last);
+        let almost = now() + AFTER_EXCEPTION - TimeDelta::milliseconds(1);
+        assert_eq!(admit(&task, run, expires, almost), first, "{:?} {run}", task.last);
+        assert_eq!(admit(&task, run, expires, now() + AFTER_EXCEPTION), later, "{:?} {run}", task.last);
+        // The bytes of its artifacts are taken exactly as long.
+        for at in [now(), almost, now() + AFTER_EXCEPTION] {
+            assert_eq!(admit_bytes(&task, run, at), admit(&task, run, expires, at), "{:?} {run}", task.last);
+        }
+        // Whatever comes before the scopes says nothing about the end of the run.
+        let known = !matches!(first, Err(Refusal::NoSuchRun | Refusal::NeverClaimed));
+        assert_eq!(check_first(&task, run, expires, now()).is_ok(), known);
+        assert_eq!(super::tenancy(&task, run).is_some(), known);
+    }
+}
+
+#[test]
+fn an_artifact_expires_neither_long_ago_nor_after_its_task() {
+    let task = task(Last::Running(open(0), tenancy_of_a_worker()), vec![]);
+    let admit = |expires| admit(&task, RunId::FIRST, expires, now());
+    assert_eq!(admit(now() - EXPIRED_DRIFT), Ok(()));
+    assert_eq!(admit(now() - EXPIRED_DRIFT - TimeDelta::milliseconds(1)), Err(Refusal::Past));
+    assert_eq!(admit(task.expires), Ok(()));
+    assert_eq!(admit(task.expires + TimeDelta::milliseconds(1)), Err(Refusal::OutlivesTask));
+}
+
+#[test]
+fn an_upload_is_finished_once_by_its_own_id_and_when_the_object_is() {
+    let object = Details::Object { upload: upload(2) };
+    let unfinished = Stored { present: false, ..stored(object.clone()) };
+    let known = |n, finished| Some(ObjectState { upload: upload(n), finished });
+    let table = [
+        (None, 2, known(2, true), Err(Refusal::Missing)),
+        (Some(stored(Details::S3)), 2, None, Err(Refusal::NotAnObject)),
+        (Some(unfinished.clone()), 3, known(2, true), Err(Refusal::WrongUpload)),
+        (Some(unfinished.clone()), 2, None, Err(Refusal::NotUploaded)),
+        (Some(unfinished.clone()), 2, known(2, false), Err(Refusal::NotUploaded)),
+        (Some(unfinished.clone()), 2, known(3, true), Err(Refusal::NotUploaded)),
+        (Some(unfinished), 2, known(2, true), Ok(true)),
+        (Some(stored(object.clone())), 2, None, Ok(false)),
+        (Some(stored(object)), 3, None, Err(Refusal::WrongUpload)),
+    ];
+    for (n, (stored, id, object, expected)) in table.into_iter().enumerate() {
+        assert_eq!(finish(stored.as_ref(), upload(id), object), expected, "row {n}");
+    }
+}
+
+#[test]
+fn links_are_followed_but_not_in_circles_and_not_for_ever() {
+    let link = stored(Details::Link { artifact: "b".to_owned() });
+    assert_eq!(meet(&["a"], None, now()), Met::Nothing);
+    assert_eq!(meet(&["a"], Some(&link), now()), Met::Link("b"));
+    assert_eq!(meet(&["b"], Some(&link), now()), Met::Circle, "a link to itself");
+    assert_eq!(meet(&["b", "c", "a"], Some(&link), now()), Met::Circle);
+    let many = vec!["a"; LINKS_MAX + 1];
+    assert_eq!(meet(&many[1..], Some(&link), now()), Met::Link("b"));
+    assert_eq!(meet(&many, Some(&link), now()), Met::TooManyLinks);
+    let expires = link.artifact.expires;
+    assert_eq!(meet(&["a"], Some(&link), expires - TimeDelta::milliseconds(1)), Met::Link("b"));
+    assert_eq!(meet(&["a"], Some(&link), expires), Met::Expired);
+    let absent = Stored { present: false, ..stored(Details::Object { upload: upload(2) }) };
+    assert_eq!(meet(&["a"], Some(&absent), now()), Met::Nothing);
+    for details in all_details().into_iter().filter(|details| details.storage_type() != StorageType::Link) {
+        let found = stored(details);
+        assert_eq!(meet(&many, Some(&found), now()), Met::Artifact(&found.artifact));
+    }
+}
+
+#[test]
+fn bytes_stay_while_an_upload_may_be_on_its_way() {
+    let soon = now() + TimeDelta::minutes(1);
+    assert_eq!(removable(StorageType::S3, soon, now()), now() + UPLOAD_MAX);
+    let late = now() + TimeDelta::days(1);
+    assert_eq!(removable(StorageType::S3, late, now()), late);
+    for other in [StorageType::Object, StorageType::Reference, StorageType::Link, StorageType::Error] {
+        assert_eq!(removable(other, soon, now()), soon);
+    }
+    assert!(UPLOAD_MAX > PUT_URL_LIFE);
+}

@@ -1,0 +1,122 @@
+//! Finds PostgreSQL's programs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::account::Account;
+use super::error::EmbeddedError;
+use tenure_store::cluster::OLDEST_MAJOR;
+
+/// Folders of distributions, whose last part but `bin` names the version. `*` stands for any one name's rest.
+const VERSIONED_FOLDERS: [(&str, &str); 5] = [
+    ("/usr/lib/postgresql", ""),
+    ("/usr", "pgsql-"),
+    ("/opt/homebrew/opt", "postgresql"),
+    ("/usr/local/opt", "postgresql"),
+    ("/home/linuxbrew/.linuxbrew/opt", "postgresql"),
+];
+
+/// The programs of one PostgreSQL.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Binaries {
+    /// The server.
+    pub(super) postgres: PathBuf,
+    /// Makes clusters.
+    pub(super) initdb: PathBuf,
+    /// As in 15.
+    pub(super) major: u32,
+}
+
+impl Binaries {
+    /// The newest PostgreSQL that will do, or the one of the same major version as the cluster that is there.
+    pub(super) async fn find(
+        pg_bin: Option<&Path>,
+        cluster: Option<(&Path, &str)>,
+        account: &Account,
+    ) -> Result<Self, EmbeddedError> {
+        let folders = pg_bin.map_or_else(usual_folders, |folder| vec![folder.to_owned()]);
+        let mut installed: Vec<Self> = Vec::new();
+        let mut problem = None;
+        for folder in folders {
+            match Self::in_folder(&folder, account).await {
+                Ok(Some(binaries)) if !installed.contains(&binaries) => installed.push(binaries),
+                Ok(_) => {}
+                Err(reason) => problem = Some(reason),
+            }
+        }
+        let mut majors: Vec<String> = installed.iter().map(|found| found.major.to_string()).collect();
+        majors.sort();
+        majors.dedup();
+        let found = majors.join(" and ");
+        let Some(newest) = installed.iter().filter(|found| found.major >= OLDEST_MAJOR).max_by_key(|found| found.major)
+        else {
+            let found = match (problem, pg_bin, installed.is_empty()) {
+                (Some(reason), _, true) => reason,
+                (None, Some(folder), true) => format!("there is no postgres and initdb in {}", folder.display()),
+                (None, None, true) => "no PostgreSQL was found".to_owned(),
+                (_, _, false) => format!("only PostgreSQL {found} was found"),
+            };
+            return Err(EmbeddedError::NoBinaries { found });
+        };
+        let Some((pg_dir, made_by)) = cluster else { return Ok(newest.clone()) };
+        let same = installed.iter().find(|found| found.major.to_string() == made_by);
+        same.cloned().ok_or_else(|| EmbeddedError::WrongVersion {
+            pg_dir: pg_dir.to_owned(),
+            made_by: made_by.to_owned(),
+            found,
+        })
+    }
+
+    /// The programs in this folder, or why they cannot be used.
+    async fn in_folder(folder: &Path, account: &Account) -> Result<Option<Self>, String> {
+        // Links in PATH lead to the folder that also has the other programs.
+        let Ok(postgres) = fs::canonicalize(folder.join("postgres")) else { return Ok(None) };
+        let initdb = postgres.with_file_name("initdb");
+        if !initdb.is_file() {
+            return Ok(None);
+        }
+        let cannot = |reason: String| format!("user {} cannot run {}: {reason}", account.name(), postgres.display());
+        let output = account.command(&postgres).arg("--version").output().await.map_err(|e| cannot(e.to_string()))?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let major = parse_major(&text).ok_or_else(|| cannot(format!("--version says '{}'", text.trim())))?;
+        Ok(Some(Self { postgres, initdb, major }))
+    }
+}
+
+/// PATH first, so that what the user chose wins among equals.
+fn usual_folders() -> Vec<PathBuf> {
+    let mut folders: Vec<PathBuf> =
+        std::env::var_os("PATH").map(|path| std::env::split_paths(&path).collect()).unwrap_or_default();
+    for (parent, prefix) in VERSIONED_FOLDERS {
+        let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+        let named = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix));
+        folders.extend(named.map(|entry| entry.path().join("bin")));
+    }
+    folders.retain(|folder| folder.is_absolute());
+    folders
+}
+
+/// Reads `postgres (PostgreSQL) 15.4 (Debian 15.4-1)`.
+fn parse_major(text: &str) -> Option<u32> {
+    let (_, version) = text.split_once("(PostgreSQL) ")?;
+    let digits = version.find(|c: char| !c.is_ascii_digit()).unwrap_or(version.len());
+    version[..digits].parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_major_version_is_read_from_what_postgres_says() {
+        for (text, major) in [
+            ("postgres (PostgreSQL) 15.4 (Debian 15.4-1)\n", Some(15)),
+            ("postgres (PostgreSQL) 18beta1\n", Some(18)),
+            ("postgres (PostgreSQL) 9.6.24", Some(9)),
+            ("postgres (EvenBetter) 3", None),
+            ("", None),
+        ] {
+            assert_eq!(parse_major(text), major, "{text}");
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! Our own files in the data directory: the lock, the password, the secret key, the root credentials.
+//!
+//! All but the lock are private (0600), written under another name and renamed, so that a crash leaves either nothing
+//! or the whole file.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown};
+use std::path::{Path, PathBuf};
+
+use super::account::Account;
+use super::error::{EmbeddedError, io_error};
+use tenure_api::credentials::AccessToken;
+use tenure_store::secrets::SecretKeys;
+
+const LOCK: &str = "lock";
+const PASSWORD: &str = "pg-password";
+const SECRET_KEY: &str = "secret-key";
+const ROOT_CREDENTIALS: &str = "root-credentials.json";
+
+/// Private to its owner; every file with a secret.
+const PRIVATE_FILE: u32 = 0o600;
+/// Private to its owner; every directory.
+const PRIVATE_DIR: u32 = 0o700;
+/// One group may pass through: that of PostgreSQL's user, which is another one when the server is root.
+const PASS_OF_GROUP: u32 = 0o010;
+/// Directories on the way to the data directory of root, through which PostgreSQL's user passes.
+const WAY_OF_ROOT: u32 = 0o711;
+/// What the data directory holds of ours. Names that begin with a dot are looked over.
+const OUR_NAMES: [&str; 9] =
+    [LOCK, PASSWORD, SECRET_KEY, ROOT_CREDENTIALS, "pg", "run", "artifacts", "postgres.log", "postgres.log.old"];
+/// What the name of a cluster begins with that is being made.
+const UNFINISHED_CLUSTER: &str = "pg.unfinished-";
+/// What a new file system has in it.
+const LOST_AND_FOUND: &str = "lost+found";
+
+/// Makes the data directory unless it is there, closes it to other users, and gives its absolute path without symbolic links.
+pub(super) fn make_data_dir(path: &Path) -> Result<PathBuf, EmbeddedError> {
+    make_dir(path, PRIVATE_DIR).map_err(io_error("make the data directory", path))?;
+    let path = fs::canonicalize(path).map_err(io_error("use the data directory", path))?;
+    if let Err(error) = close(&path) {
+        tracing::warn!(error = %error, "the data directory {} cannot be closed to other users", path.display());
+    }
+    Ok(path)
+}
+
+/// Makes a directory and those on the way to it, unless they are there. The umask has no say.
+fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        make_dir(parent, if nix::unistd::geteuid().is_root() { WAY_OF_ROOT } else { PRIVATE_DIR })?;
+    }
+    match fs::DirBuilder::new().mode(PRIVATE_DIR).create(path) {
+        Ok(()) => fs::set_permissions(path, fs::Permissions::from_mode(mode)),
+        // Another process has made it meanwhile.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Closes a data directory that an earlier release, or its operator, left open. One that holds other things too keeps its
+/// mode: it may be `/srv`. What we make in it is private all the same.
+fn close(data_dir: &Path) -> io::Result<()> {
+    // Root's PostgreSQL may be at work below it.
+    let pass = if nix::unistd::geteuid().is_root() { PASS_OF_GROUP } else { 0 };
+    let mode = fs::metadata(data_dir)?.mode() & 0o7777;
+    let closed = mode & !(0o077 ^ pass);
+    if closed == mode || !is_ours(data_dir)? {
+        return Ok(());
+    }
+    fs::set_permissions(data_dir, fs::Permissions::from_mode(closed))
+}
+
+/// Whether there is nothing in a directory but what we make there.
+fn is_ours(data_dir: &Path) -> io::Result<bool> {
+    for entry in fs::read_dir(data_dir)? {
+        let name = entry?.file_name();
+        let name = name.to_string_lossy();
+        let known = OUR_NAMES.contains(&&*name) || name == LOST_AND_FOUND || name.starts_with(UNFINISHED_CLUSTER);
+        if !known && !name.starts_with('.') {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Lets PostgreSQL's user pass through the data directory, and no more users than that.
+pub(super) fn let_pass(data_dir: &Path, account: &Account) -> Result<(), EmbeddedError> {
+    let pass = || -> io::Result<()> {
+        let metadata = fs::metadata(data_dir)?;
+        if !account.is_other() || account.may_enter(&metadata) || !is_ours(data_dir)? {
+            return Ok(());
+        }
+        chown(data_dir, None, Some(account.gid()))?;
+        fs::set_permissions(data_dir, fs::Permissions::from_mode(metadata.mode() & 0o7777 | PASS_OF_GROUP))
+    };
+    pass().map_err(io_error("let PostgreSQL's user into", data_dir))
+}
+
+/// The right to start and stop this directory's PostgreSQL.
+pub(super) struct DataDirLock(#[expect(dead_code, reason = "the lock lasts as long as the file is open")] File);
+
+impl DataDirLock {
+    /// Takes the lock, or says who has it.
+    pub(super) fn take(data_dir: &Path) -> Result<Self, EmbeddedError> {
+        let path = data_dir.join(LOCK);
+        let mut file = OpenOptions::new()
+            .create(true)
+            .read(true)
+            .write(true)
+            .truncate(false)
+            .mode(PRIVATE_FILE)
+            .open(&path)
+            .map_err(io_error("open", &path))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let pid = fs::read_to_string(&path).unwrap_or_default();
+                let holder = if pid.trim().is_empty() { String::new() } else { format!(" (pid {})", pid.trim()) };
+                return Err(EmbeddedError::InUse { data_dir: data_dir.to_owned(), holder });
+            }
+            Err(TryLockError::Error(source)) => return Err(EmbeddedError::Io { action: "lock", path, source }),
+        }
+        // Only for the message above; the lock itself is what counts.
+        file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).map_err(io_error("write", &path))?;
+        Ok(Self(file))
+    }
+}
+
+/// Writes a file that is whole or not there at all, and readable only by its owner.
+pub(super) fn write_private(path: &Path, contents: &[u8], owner: Option<&Account>) -> Result<(), EmbeddedError> {
+    let name = path.file_name().expect("every caller joins a name to a directory").to_string_lossy();
+    let temporary = path.with_file_name(format!(".{name}.{}", random_hex(4)?));
+    let write = || -> io::Result<()> {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(PRIVATE_FILE).open(&temporary)?;
+        file.write_all(contents)?;
+        if let Some(owner) = owner {
+            owner.give(&temporary)?;
+        }
+        file.sync_all()?;
+        fs::rename(&temporary, path)?;
+        sync_parent(path)
+    };
+    write().map_err(|source| {
+        // The first error is the one to report; what is left of the temporary file harms nobody.
+        let _ = fs::remove_file(&temporary);
+        EmbeddedError::Io { action: "write", path: path.to_owned(), source }
+    })
+}
+
+/// Makes a rename in this path's directory survive a power cut.
+pub(super) fn sync_parent(path: &Path) -> io::Result<()> {
+    File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
+}
+
+/// Makes a directory that only `owner` can enter.
+pub(super) fn make_private_dir(path: &Path, owner: &Account) -> io::Result<()> {
+    fs::DirBuilder::new().mode(PRIVATE_DIR).create(path)?;
+    owner.give(path)
+}
+
+/// `bytes` random bytes, written as hexadecimal digits.
+pub(super) fn random_hex(bytes: usize) -> Result<String, EmbeddedError> {
+    let mut buffer = vec![0; bytes];
+    fill_random(&mut buffer)?;
+    Ok(buffer.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn fill_random(buffer: &mut [u8]) -> Result<(), EmbeddedError> {
+    getrandom::fill(buffer).map_err(|error| EmbeddedError::Failed {
+        program: "the operating system's random source".to_owned(),
+        reason: error.to_string(),
+    })
+}
+
+/// The password of the cluster's owner, if it was made.
+pub(super) fn find_password(data_dir: &Path) -> Result<Option<String>, EmbeddedError> {
+    let path = data_dir.join(PASSWORD);
+    match fs::read_to_string(&path) {
+        Ok(password) => Ok(Some(password.trim().to_owned()).filter(|password| !password.is_empty())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(EmbeddedError::Io { action: "read", path, source }),
+    }
+}
+
+/// The password of a cluster that exists.
+pub(super) fn get_password(data_dir: &Path) -> Result<String, EmbeddedError> {
+    find_password(data_dir)?.ok_or_else(|| EmbeddedError::BadFile {
+        path: data_dir.join(PASSWORD),
+        problem: "is missing or empty, but there is a cluster that needs it; restore it from a backup",
+    })
+}
+
+/// The password for a new cluster. One that is there already belongs to a first start that was interrupted.
+pub(super) fn find_or_make_password(data_dir: &Path) -> Result<String, EmbeddedError> {
+    if let Some(password) = find_password(data_dir)? {
+        return Ok(password);
+    }
+    let password = random_hex(32)?;
+    write_private(&data_dir.join(PASSWORD), password.as_bytes(), None)?;
+    Ok(password)
+}
+
+/// Whether a server or a command has ever used this data directory.
+pub(super) fn has_lock(data_dir: &Path) -> bool {
+    data_dir.join(LOCK).exists()
+}
+
+/// The file with the installation's secret keys.
+#[must_use]
+pub fn secret_key_path(data_dir: &Path) -> PathBuf {
+    data_dir.join(SECRET_KEY)
+}
+
+/// The installation's keys, if they were made.
+pub(super) fn find_secret_keys(data_dir: &Path) -> Result<Option<SecretKeys>, EmbeddedError> {
+    let path = secret_key_path(data_dir);
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(EmbeddedError::Io { action: "read", path, source }),
+    };
+    let problem =
+        "does not hold base64 of 32 bytes; restore it from a backup, because stored tokens cannot be read without it";
+    SecretKeys::parse(text.trim()).map(Some).map_err(|_| EmbeddedError::BadFile { path, problem })
+}
+
+/// The installation's keys: the file is made when it is missing. The caller holds the lock.
+pub(super) fn read_or_make_secret_keys(data_dir: &Path) -> Result<SecretKeys, EmbeddedError> {
+    if let Some(keys) = find_secret_keys(data_dir)? {
+        return Ok(keys);
+    }
+    let text = SecretKeys::generate_setting();
+    write_private(&secret_key_path(data_dir), format!("{text}\n").as_bytes(), None)?;
+    Ok(SecretKeys::parse(&text).expect("a key that was just made is one"))
+}
+
+/// The client that is made on the first start, as its file holds it.
+#[derive(serde::Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RootCredentials<'a> {
+    /// `root`.
+    pub client_id: &'a str,
+    /// Its secret.
+    pub access_token: &'a str,
+    /// The URL to use it with.
+    pub root_url: &'a str,
+}
+
+/// The token in `root-credentials.json`, if there is such a file.
+pub fn find_root_token(data_dir: &Path) -> Result<Option<AccessToken>, EmbeddedError> {
+    #[derive(serde::Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Token {
+        access_token: AccessToken,
+    }
+    let path = data_dir.join(ROOT_CREDENTIALS);
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(EmbeddedError::Io { action: "read", path, source }),
+    };
+    let problem = "does not hold the root client's credentials; move it away and reset the client's token";
+    let token: Token = serde_json::from_str(&text).map_err(|_| EmbeddedError::BadFile { path, problem })?;
+    Ok(Some(token.access_token))
+}
+
+/// Writes `root-credentials.json` into the data directory, readable only by the server's user, and gives its path.
+pub fn write_root_credentials(data_dir: &Path, credentials: &RootCredentials<'_>) -> Result<PathBuf, EmbeddedError> {
+    let path = make_data_dir(data_dir)?.join(ROOT_CREDENTIALS);
+    let mut text = serde_json::to_vec_pretty(credentials).expect("three strings are always JSON");
+    text.push(b'\n');
+    write_private(&path, &text, None)?;
+    Ok(path)
+}
+
+impl Account {
+    /// Makes this account the owner of a path that the server made.
+    pub(super) fn give(&self, path: &Path) -> io::Result<()> {
+        if self.is_other() { chown(path, Some(self.uid()), Some(self.gid())) } else { Ok(()) }
+    }
+}

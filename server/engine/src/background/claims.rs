@@ -1,0 +1,38 @@
+//! Expired claims. A claim counts as expired when its term has ended by `tenure_now()` and nobody has renewed it; its
+//! run ends as claim-expired and the next one is pending while retries are left. A task past its deadline is left to
+//! the deadline pass.
+
+use uuid::Uuid;
+
+use super::{PassReport, SLICE};
+use crate::engine::Engine;
+use crate::wakeup::Effects;
+use tenure_domain::lifecycle::End;
+use tenure_store::claims;
+use tenure_store::transitions::end::{self, Member};
+
+/// Ends a slice of the claims that have expired.
+pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
+    let mut conn = engine.pool.acquire().await?;
+    let due = claims::list_due(&mut conn, SLICE).await?;
+    if due.is_empty() {
+        return Ok(PassReport::default());
+    }
+    let expired = |&(id, run): &(Uuid, i16)| Member { id, run, end: End::Expired };
+    let members: Vec<Member> = due.iter().map(expired).collect();
+    // The statement looks at the clock again: a claim that was renewed meanwhile stays.
+    let resolved = end::end(&mut conn, &members).await?;
+    let mut effects = Effects::default();
+    for row in &resolved {
+        effects.run_ended(row.id, row.queue, row.next_reason.is_some());
+    }
+    let report = PassReport {
+        found: due.len(),
+        done: resolved.len(),
+        retried: effects.claimable.len(),
+        exhausted: effects.resolved.len(),
+        lost_race: due.len() - resolved.len(),
+    };
+    engine.bells.apply(effects);
+    Ok(report)
+}

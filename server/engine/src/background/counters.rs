@@ -1,0 +1,51 @@
+//! Folds the deltas of the counts into their base, and publishes the counts and the age of the oldest transaction.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::PassReport;
+use crate::engine::Engine;
+use tenure_store::messages::{self, Held};
+use tenure_store::{counters, deadlines, session};
+
+/// A transaction older than that endangers vacuum, and the operator is warned.
+const OLD_TRANSACTION: Duration = Duration::from_secs(60);
+
+/// A deadline so near keeps the passes awake.
+const DEADLINE_NEAR: Duration = Duration::from_secs(10);
+
+/// Folds what is there, and finds out whether anything in the queue is unresolved.
+pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
+    let rung = engine.bells.times_rung();
+    let mut conn = engine.pool.acquire().await?;
+    let folded = usize::try_from(counters::fold(&mut conn).await?).unwrap_or(usize::MAX);
+    let mut open = 0;
+    let publish = |name: &'static str, queue: &str, number: i64| {
+        metrics::gauge!(name, "taskQueueId" => queue.to_owned()).set(number as f64);
+    };
+    let mut held: HashMap<String, Held> =
+        messages::list_held(&mut conn).await?.into_iter().map(|held| (held.queue.clone(), held)).collect();
+    for (queue, count) in counters::list_counts(&mut conn).await? {
+        open += count.pending + count.claimed;
+        publish("queue_pending_tasks", &queue, count.pending);
+        publish("queue_claimed_tasks", &queue, count.claimed);
+        let held = held.remove(&queue);
+        publish("tenure_messages_hidden", &queue, held.as_ref().map_or(0, |held| held.hidden));
+        publish("tenure_messages_alarming", &queue, held.as_ref().map_or(0, |held| held.alarming));
+    }
+    // A task that waits for others is neither pending nor claimed, but has a deadline.
+    if open == 0 && !deadlines::is_near(&mut conn, DEADLINE_NEAR).await? {
+        engine.bells.rest(rung);
+    } else {
+        engine.bells.stay_awake();
+    }
+    let oldest = session::get_oldest_transaction(&mut conn).await?;
+    metrics::gauge!("tenure_oldest_transaction_seconds").set(oldest.as_secs_f64());
+    if oldest > OLD_TRANSACTION {
+        tracing::warn!(
+            oldest.seconds = oldest.as_secs(),
+            "a transaction in this database has been open for over a minute; it keeps dead rows from being vacuumed"
+        );
+    }
+    Ok(PassReport { found: folded, done: folded, ..PassReport::default() })
+}

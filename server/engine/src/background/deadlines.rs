@@ -1,0 +1,23 @@
+//! Deadlines. A task that is not resolved when its deadline passes ends as deadline-exceeded, wherever it is; nothing
+//! is tried again afterwards. A report that arrives before this pass has come to the task still counts.
+
+use super::{PassReport, SLICE};
+use crate::engine::Engine;
+use crate::wakeup::Effects;
+use tenure_store::deadlines;
+
+/// Ends a slice of the tasks whose deadline has passed.
+pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
+    let mut conn = engine.pool.acquire().await?;
+    let slice = deadlines::end_overdue(&mut conn, SLICE).await?;
+    if slice.ended > 0 {
+        engine.bells.apply(Effects { resolved_unnamed: true, ..Effects::default() });
+    }
+    Ok(PassReport {
+        found: slice.found,
+        done: slice.dealt_with,
+        exhausted: slice.ended,
+        lost_race: slice.found - slice.dealt_with,
+        ..PassReport::default()
+    })
+}

@@ -1,0 +1,57 @@
+//! Dependencies. Notes, of each part of the event log, which tasks were resolved and which were created waiting, settles
+//! the edges between them, and schedules the tasks that wait for nothing any more.
+
+use std::time::Instant;
+
+use sqlx::PgConnection;
+
+use super::{PASS_MAX, PassReport};
+use crate::engine::Engine;
+use crate::events::log_reader::{self, Part, Read, Sink};
+use crate::wakeup::Effects;
+use tenure_store::dependency_work;
+
+/// What dependencies do with a part of the log: they note it as work.
+#[derive(Debug, Clone, Copy)]
+pub struct DependencySink;
+
+impl Sink for DependencySink {
+    const NAME: &'static str = "dependencies";
+    const ROWS_MAX: i64 = 50;
+    type Outcome = ();
+
+    async fn act(&mut self, transaction: &mut PgConnection, part: Part) -> Result<(), sqlx::Error> {
+        dependency_work::note(transaction, part).await
+    }
+}
+
+/// Reads the next part of the log and settles what comes of it, slice by slice.
+pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
+    let mut conn = engine.pool.acquire().await?;
+    let none = dependency_work::skip_log(&mut conn).await?;
+    engine.bells.expect_dependents(!none);
+    if none {
+        return Ok(PassReport::default());
+    }
+    let mut report = PassReport::default();
+    match log_reader::read_next(&mut conn, &mut DependencySink).await? {
+        Read::End => {}
+        Read::Rows(rows, ()) => (report.found, report.done) = (rows, rows),
+        // Whoever reads settles as well, but may have been here before what we were rung for.
+        Read::Busy => report.lost_race += 1,
+    }
+    let until = Instant::now() + PASS_MAX;
+    loop {
+        let slice = dependency_work::settle(&mut conn).await?;
+        report.found += slice.found;
+        report.done += slice.settled;
+        report.lost_race += slice.found - slice.settled;
+        if !slice.scheduled.is_empty() {
+            engine.bells.apply(Effects::claimable(slice.scheduled));
+        }
+        let more = slice.full && slice.settled > 0;
+        if !more || Instant::now() > until {
+            return Ok(report);
+        }
+    }
+}

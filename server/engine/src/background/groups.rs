@@ -1,0 +1,51 @@
+//! Groups. Finds, in each part of the event log, in which groups tasks were resolved, and tells of those that have none left.
+
+use sqlx::PgConnection;
+
+use super::PassReport;
+use crate::engine::Engine;
+use crate::events::log_reader::{self, Part, Read, Sink};
+use tenure_store::groups::{self, Slice, Witnesses};
+use tenure_store::memory::Memory;
+
+/// Unresolved tasks that are remembered, one for each group, so that a look at a large group is short. Nothing is lost
+/// when they are forgotten.
+const WITNESSES_MAX: usize = 100_000;
+
+/// What the pass remembers from one turn to the next.
+pub type GroupMemory = Memory<Witnesses>;
+
+/// What groups do with a part of the log.
+#[derive(Debug)]
+pub struct GroupSink<'a> {
+    /// Where to look first in each group.
+    pub witnesses: &'a mut Witnesses,
+}
+
+impl Sink for GroupSink<'_> {
+    const NAME: &'static str = "groups";
+    const ROWS_MAX: i64 = 200;
+    type Outcome = Slice;
+
+    async fn act(&mut self, transaction: &mut PgConnection, part: Part) -> Result<Slice, sqlx::Error> {
+        groups::tell_resolved(transaction, part, self.witnesses).await
+    }
+}
+
+/// Reads the next part of the log.
+pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
+    let mut conn = engine.pool.acquire().await?;
+    let since = engine.witnesses.epoch();
+    // Taken out: if the pass fails, or another one runs meanwhile, no more is lost than time.
+    let mut witnesses = engine.witnesses.note(since, std::mem::take).unwrap_or_default();
+    if witnesses.len() > WITNESSES_MAX {
+        witnesses.clear();
+    }
+    let read = log_reader::read_next(&mut conn, &mut GroupSink { witnesses: &mut witnesses }).await?;
+    engine.witnesses.note(since, |known| known.extend(witnesses));
+    Ok(match read {
+        Read::Busy => PassReport { lost_race: 1, ..PassReport::default() },
+        Read::End => PassReport::default(),
+        Read::Rows(rows, _) => PassReport { found: rows, done: rows, ..PassReport::default() },
+    })
+}

@@ -1,0 +1,90 @@
+//! Passes: what has to happen without a request. Each is its own transaction script in a file of its own; any number of
+//! servers may run each. [`PASSES`] is the one list of them: the driver, the manual clock, the metrics and the table in
+//! docs/operating.md follow it.
+
+pub mod artifacts;
+pub mod blobs;
+pub mod claims;
+pub mod clocks;
+pub mod counters;
+pub mod deadlines;
+pub mod dependencies;
+pub mod driver;
+pub mod elsewhere;
+pub mod events;
+pub mod expiry;
+pub mod facts;
+pub mod groups;
+pub mod idempotency;
+pub mod marks;
+pub mod messages;
+pub mod purge_cache;
+pub mod registrations;
+mod registry;
+pub mod removals;
+pub mod watched;
+pub mod workers;
+
+use std::time::{Duration, Instant};
+
+pub use self::registry::{Advance, PASSES, Pace, Pass};
+use crate::engine::Engine;
+use tenure_store::{deadlines as deadlines_store, messages as messages_store};
+
+/// Members of one pass; a pass that finds as many runs again at once.
+pub const SLICE: i64 = 200;
+
+/// A pass that works slice by slice comes back to its driver after this time.
+pub const PASS_MAX: Duration = Duration::from_secs(1);
+
+/// What a pass did. Metrics and tests look at the same numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PassReport {
+    /// What was due.
+    pub found: usize,
+    /// What was ended, folded, moved or purged.
+    pub done: usize,
+    /// Ended runs that are tried again.
+    pub retried: usize,
+    /// Ended runs whose task had no retry left.
+    pub exhausted: usize,
+    /// What another transaction had dealt with, or holds.
+    pub lost_race: usize,
+}
+
+/// How long [`run_all_due`] waits for rows that another transaction holds.
+const HELD_WAIT: Duration = Duration::from_secs(3);
+/// How often it looks again.
+const HELD_LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// Runs every pass that moving the clock waits for, until nothing is due; what another transaction holds is left after a
+/// while.
+pub async fn run_all_due(engine: &Engine) -> Result<(), sqlx::Error> {
+    let mut progress = Instant::now();
+    loop {
+        let (mut found, mut done) = (false, false);
+        for pass in PASSES.iter().filter(|pass| pass.advance == Advance::Waits) {
+            let report = pass.run(engine).await?;
+            found |= report.found + report.lost_race > 0;
+            done |= report.done > 0;
+        }
+        // The passes leave out what another transaction holds, which may be a pass of this very server that is about to
+        // commit; and a pass that found another server at work has not seen whether that is done.
+        if !found && !is_anything_held(engine).await? {
+            return Ok(());
+        }
+        if done {
+            progress = Instant::now();
+        } else if progress.elapsed() > HELD_WAIT {
+            return Ok(());
+        } else {
+            tokio::time::sleep(HELD_LOOK_EVERY).await;
+        }
+    }
+}
+
+/// Whether something is due all the same.
+async fn is_anything_held(engine: &Engine) -> Result<bool, sqlx::Error> {
+    let mut conn = engine.pool.acquire().await?;
+    Ok(deadlines_store::is_due(&mut conn).await? || messages_store::is_due(&mut conn).await?)
+}

@@ -1,0 +1,149 @@
+//! Every pass, once: its name in logs and metrics, when it runs, whether moving the manual clock waits for it, and what
+//! it runs.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use super::{
+    PassReport, artifacts, blobs, claims, clocks, counters, deadlines, dependencies, events, expiry, facts, groups,
+    idempotency, marks, messages, purge_cache, registrations, removals, workers,
+};
+use crate::engine::Engine;
+
+/// When a pass runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    /// When something may be due.
+    Due,
+    /// When tasks were resolved or wait for others, but not more often than this.
+    Dependencies(Duration),
+    /// When tasks were resolved, but not more often than this.
+    Groups(Duration),
+    /// At a steady pace, and when a fact was changed.
+    Facts(Duration),
+    /// At a steady pace.
+    Every(Duration),
+    /// At a steady pace, and again at once while there is more than a slice to do.
+    InSlices(Duration),
+}
+
+/// What moving the manual clock does about a pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Advance {
+    /// It answers only when the pass finds nothing due.
+    Waits,
+    /// The pass runs at its own pace: what it does depends on no time that is stored.
+    GoesOn,
+}
+
+/// A pass on its way to its report.
+type Running<'a> = Pin<Box<dyn Future<Output = Result<PassReport, sqlx::Error>> + Send + 'a>>;
+
+/// One pass.
+pub struct Pass {
+    /// Its name in logs, metrics and documents.
+    pub name: &'static str,
+    /// When it runs.
+    pub pace: Pace,
+    /// Whether moving the manual clock waits for it.
+    pub advance: Advance,
+    run: for<'a> fn(&'a Engine) -> Running<'a>,
+}
+
+impl Pass {
+    /// Runs it once.
+    pub async fn run(&self, engine: &Engine) -> Result<PassReport, sqlx::Error> {
+        (self.run)(engine).await
+    }
+}
+
+/// How often counts are folded, events sequenced and low-water marks moved.
+const HOUSEKEEPING: Pace = Pace::Every(Duration::from_millis(500));
+/// How often what has expired is looked for.
+const PURGING: Pace = Pace::InSlices(Duration::from_secs(5));
+/// The least time from one start of the dependency pass to the next: a dependent waits that much longer at most, and
+/// under load a pass has more to do at once.
+const DEPENDENCIES: Pace = Pace::Dependencies(Duration::from_millis(20));
+/// The same for the groups pass, whose events no request waits for.
+const GROUPS: Pace = Pace::Groups(Duration::from_millis(250));
+/// How often the clock of this machine is compared with the database's.
+const COMPARING: Pace = Pace::Every(Duration::from_secs(60));
+/// How often the workers that were seen are written to the database: a server that is killed loses so much of it.
+const WRITING: Pace = Pace::Every(Duration::from_secs(10));
+/// How often workers are counted, for the metrics.
+const COUNTING: Pace = Pace::Every(Duration::from_secs(30));
+/// How often changes of facts are looked for: so much later they take effect on servers that were not notified.
+const FACTS: Pace = Pace::Facts(Duration::from_millis(500));
+
+/// Lines of the table: name, pace, what the manual clock does, function.
+macro_rules! passes {
+    ($($name:literal, $pace:expr, $advance:ident, $function:path;)+) => {
+        &[$(Pass { name: $name, pace: $pace, advance: Advance::$advance, run: |engine| Box::pin($function(engine)) }),+]
+    };
+}
+
+/// Every pass. Moving the manual clock runs those it waits for in this order.
+pub static PASSES: &[Pass] = passes! {
+    "claims", Pace::Due, Waits, claims::pass;
+    "deadlines", Pace::Due, Waits, deadlines::pass;
+    "messages", Pace::Due, Waits, messages::pass;
+    "dependencies", DEPENDENCIES, Waits, dependencies::pass;
+    "groups", GROUPS, Waits, groups::pass;
+    // Tasks are retained until their artifacts are gone.
+    "artifacts", PURGING, Waits, artifacts::pass;
+    "expiry", PURGING, Waits, expiry::pass;
+    "idempotency", PURGING, Waits, idempotency::pass;
+    "purge_cache", PURGING, Waits, purge_cache::pass;
+    "workers", PURGING, Waits, workers::forget;
+    "removals", Pace::Due, Waits, removals::pass;
+    "registrations", PURGING, Waits, registrations::pass;
+    "blobs", PURGING, Waits, blobs::pass;
+    "forget", PURGING, GoesOn, events::forget;
+    "counters", HOUSEKEEPING, GoesOn, counters::pass;
+    "sequence", HOUSEKEEPING, GoesOn, events::sequence;
+    "marks", HOUSEKEEPING, GoesOn, marks::pass;
+    "clock", COMPARING, GoesOn, clocks::pass;
+    "workers_seen", WRITING, GoesOn, workers::write_down;
+    "facts", FACTS, GoesOn, facts::pass;
+    "worker_counts", COUNTING, GoesOn, workers::count;
+};
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_pass_has_a_name_of_its_own() {
+        let names: BTreeSet<&str> = PASSES.iter().map(|pass| pass.name).collect();
+        assert_eq!(names.len(), PASSES.len());
+    }
+
+    /// The table says the same pace as the registry; a pass that is added or removed must be added or removed there.
+    #[test]
+    fn the_table_for_operators_has_every_pass_at_its_pace() {
+        let document = include_str!("../../../../docs/operating.md");
+        let (_, section) = document.split_once("### Background passes").expect("the section");
+        let rows = section.lines().skip_while(|line| !line.starts_with("| `")).take_while(|line| line.starts_with('|'));
+        let cell = |row: &str, n: usize| row.split('|').nth(n).unwrap_or_default().trim().to_owned();
+        let documented: BTreeSet<(String, String)> = rows.map(|row| (cell(row, 1), cell(row, 2))).collect();
+        let registered: BTreeSet<(String, String)> =
+            PASSES.iter().map(|pass| (format!("`{}`", pass.name), in_words(pass.pace))).collect();
+        assert_eq!(documented, registered);
+    }
+
+    fn in_words(pace: Pace) -> String {
+        let time = |duration: Duration| match duration.as_millis() {
+            millis if millis % 1000 == 0 => format!("{} s", millis / 1000),
+            millis => format!("{millis} ms"),
+        };
+        match pace {
+            Pace::Due => "when due".to_owned(),
+            Pace::Dependencies(least) | Pace::Groups(least) => format!("when notified, at most every {}", time(least)),
+            Pace::Facts(interval) => format!("when notified, at least every {}", time(interval)),
+            Pace::Every(interval) | Pace::InSlices(interval) => format!("every {}", time(interval)),
+        }
+    }
+}

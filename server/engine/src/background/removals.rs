@@ -1,0 +1,49 @@
+//! Claims of workers that are gone, for those that the removal itself did not end: they appeared while it was looking,
+//! somebody held them, or its server died half-way. Their runs end as worker-shutdown and the next ones are pending while
+//! retries are left.
+//!
+//! The claim line of each server is told of removals at other servers as soon as they are known there, so that no request waits
+//! for work in the name of a worker that is gone. Until it is, a run may still be claimed in that name. If the worker had registered,
+//! that claim is ended too; otherwise it is taken for the claim of a worker that came back.
+
+use super::{PassReport, SLICE};
+use crate::engine::Engine;
+use crate::ops::worker_removed;
+use crate::remembered::Facts;
+use crate::wakeup::Bells;
+use tenure_store::{clock, worker_removals};
+
+/// Tells the claim line of this server of removals that it does not know of yet, whenever they are read.
+pub fn follow(facts: &Facts, bells: &Bells) {
+    let bells = bells.clone();
+    facts.removals.on_change(move |before, now| {
+        for worker in now.news(before) {
+            // This does not wait for the line: what it still claims is found by the next look.
+            drop(bells.send_away(worker.clone()));
+        }
+    });
+}
+
+/// Ends a slice of the claims of workers that are gone.
+pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
+    // More often than the facts are looked at otherwise, while anything may be claimed.
+    engine.facts.look().await?;
+    if engine.facts.removals.get().is_empty() {
+        return Ok(PassReport::default());
+    }
+    let mut conn = engine.pool.acquire().await?;
+    let due = clock::get_now(&mut conn).await?;
+    let found = worker_removals::list_claims(&mut conn, None, due, SLICE).await?;
+    if found.is_empty() {
+        worker_removals::settle(&mut conn, due).await?;
+        return Ok(PassReport::default());
+    }
+    let ended = worker_removed::end(&mut conn, &engine.bells, &found).await?;
+    Ok(PassReport {
+        found: found.len(),
+        done: ended.runs,
+        retried: ended.retried,
+        exhausted: ended.runs - ended.retried,
+        lost_race: found.len() - ended.runs,
+    })
+}

@@ -1,0 +1,51 @@
+//! Looks up, for everybody who waits at this server, which of their tasks are resolved by now. What this server resolves
+//! is mostly told at once; this finds what other servers resolve, and whatever was told too early or not at all.
+//! Nothing is looked up while nobody waits.
+
+use std::time::Duration;
+
+use sqlx::PgPool;
+use tokio_util::sync::CancellationToken;
+
+use crate::wakeup::{Bells, fallbacks_are_on};
+use tenure_store::tasks;
+
+/// The time between two looks while somebody waits.
+const LOOK_EVERY: Duration = Duration::from_millis(300);
+/// The least time between two looks, however often somebody asks for one.
+const LOOK_AT_MOST_EVERY: Duration = Duration::from_millis(20);
+/// Tasks of one statement.
+const IDS_MAX: usize = 10_000;
+
+/// Looks again and again, until it is stopped.
+pub async fn look(pool: PgPool, bells: Bells, stop: CancellationToken) {
+    let watched = bells.watched();
+    let mut asked = true;
+    loop {
+        let ids = watched.ids();
+        metrics::gauge!("tenure_waiting_for_tasks").set(watched.watchers() as f64);
+        let due = asked || fallbacks_are_on();
+        for part in ids.chunks(IDS_MAX).filter(|_| due) {
+            match list_resolved(&pool, part).await {
+                Ok(resolved) => watched.ring(resolved),
+                Err(error) => tracing::debug!(error = %error, "tasks that are waited for could not be looked up"),
+            }
+        }
+        let idle = ids.is_empty();
+        let pause = async {
+            tokio::time::sleep(LOOK_AT_MOST_EVERY).await;
+            tokio::select! {
+                () = watched.look() => true,
+                () = tokio::time::sleep(LOOK_EVERY), if !idle => false,
+            }
+        };
+        tokio::select! {
+            () = stop.cancelled() => return,
+            woken = pause => asked = woken,
+        }
+    }
+}
+
+async fn list_resolved(pool: &PgPool, ids: &[uuid::Uuid]) -> Result<Vec<uuid::Uuid>, sqlx::Error> {
+    tasks::list_resolved(&mut *pool.acquire().await?, ids).await
+}

@@ -1,0 +1,145 @@
+//! Undelivered claims are handed back.
+//!
+//! A claim leaves the claim line inside a [`Delivery`]. If that is dropped before somebody says that the answer was
+//! flushed to the connection, the claim is given back: the run ends as worker-shutdown and the next one is pending, at
+//! its old place and without using up a retry. An answer that is lost further on expires as usual.
+
+use std::time::Duration;
+
+use sqlx::postgres::PgConnectOptions;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use uuid::Uuid;
+
+use super::{BATCH_MEMBERS_MAX, Session};
+use crate::wakeup::{Bells, Effects};
+use tenure_domain::lifecycle::End;
+use tenure_store::claims;
+use tenure_store::transitions::end::{self, Member};
+
+/// A claim that somebody must hear of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    /// The task.
+    pub id: Uuid,
+    /// The run.
+    pub run: i16,
+}
+
+/// Claims on their way to a worker.
+#[derive(Debug)]
+pub struct Delivery {
+    claims: Vec<Held>,
+    back: HandBack,
+}
+
+impl Delivery {
+    /// The first of these claims apart from the rest, so that each part can have a fate of its own.
+    #[must_use]
+    pub fn split_first(&mut self, count: usize) -> Self {
+        let count = count.min(self.claims.len());
+        Self { claims: self.claims.drain(..count).collect(), back: self.back.clone() }
+    }
+
+    /// Takes over the claims of another guard.
+    pub fn join(&mut self, mut other: Self) {
+        self.claims.append(&mut other.claims);
+    }
+
+    /// The answer has been flushed to the worker's connection.
+    pub fn delivered(mut self) {
+        self.claims.clear();
+    }
+}
+
+impl Drop for Delivery {
+    fn drop(&mut self) {
+        self.back.take(std::mem::take(&mut self.claims));
+    }
+}
+
+/// Where claims are handed back to.
+#[derive(Debug, Clone)]
+pub struct HandBack {
+    queue: mpsc::UnboundedSender<Vec<Held>>,
+}
+
+/// How long to wait before a failed hand-back is tried again.
+const RETRY_AFTER: Duration = Duration::from_millis(500);
+/// How often a hand-back is tried; after that the claim is left to expire.
+const TRIES_MAX: u32 = 60;
+
+impl HandBack {
+    /// Starts the worker that hands back. It ends when every front of it is dropped, or when it is stopped and the
+    /// database is away.
+    #[must_use]
+    pub fn start(database: &PgConnectOptions, bells: Bells, tasks: &TaskTracker, stop: CancellationToken) -> Self {
+        // Unbounded: what is in it was claimed, and claims are bounded by the requests that wait for them.
+        let (queue, inbox) = mpsc::unbounded_channel();
+        tasks.spawn(work(Session::new(database.clone()), inbox, bells, stop));
+        Self { queue }
+    }
+
+    /// Wraps claims that are about to be delivered.
+    #[must_use]
+    pub fn guard(&self, claims: Vec<Held>) -> Delivery {
+        Delivery { claims, back: self.clone() }
+    }
+
+    /// Takes claims back.
+    pub fn take(&self, claims: Vec<Held>) {
+        if !claims.is_empty() {
+            drop(self.queue.send(claims));
+        }
+    }
+}
+
+async fn work(
+    mut session: Session,
+    mut inbox: mpsc::UnboundedReceiver<Vec<Held>>,
+    bells: Bells,
+    stop: CancellationToken,
+) {
+    while let Some(mut claims) = inbox.recv().await {
+        while claims.len() < BATCH_MEMBERS_MAX
+            && let Ok(more) = inbox.try_recv()
+        {
+            claims.extend(more);
+        }
+        metrics::counter!("tenure_claims_undelivered_total").increment(claims.len() as u64);
+        for part in claims.chunks(BATCH_MEMBERS_MAX) {
+            hand_back(&mut session, part, &bells, &stop).await;
+        }
+    }
+    session.close().await;
+}
+
+/// Hands claims back. What the statement leaves out is locked, or ended already, or was handed back too often: it is
+/// tried again for as long as the claim is there and may be handed back.
+async fn hand_back(session: &mut Session, claims: &[Held], bells: &Bells, stop: &CancellationToken) {
+    let mut left: Vec<Member> =
+        claims.iter().map(|held| Member { id: held.id, run: held.run, end: End::HandBack }).collect();
+    for _ in 0..TRIES_MAX {
+        let attempt = session
+            .run(async |conn| {
+                let resolved = end::end(conn, &left).await?;
+                bells.apply(Effects::claimable(resolved.iter().map(|row| row.queue)));
+                let ids: Vec<Uuid> = left.iter().map(|member| member.id).collect();
+                claims::list_returnable(conn, &ids).await
+            })
+            .await;
+        match attempt {
+            Ok(returnable) => left.retain(|member| returnable.contains(&(member.id, member.run))),
+            Err(failure) => drop(failure.report("hand_back")),
+        }
+        if left.is_empty() {
+            return;
+        }
+        if stop.is_cancelled() {
+            break;
+        }
+        tokio::time::sleep(RETRY_AFTER).await;
+    }
+    tracing::warn!(claims = left.len(), "undelivered claims are left to expire");
+}

@@ -1,0 +1,53 @@
+//! What a failed statement means for the members of its batch.
+
+use std::sync::Arc;
+
+use crate::ops::OpError;
+use tenure_store::failure::{Class, classify};
+
+/// Why a batch failed.
+#[derive(Debug)]
+pub enum Failure {
+    /// The data of some member. Nothing happened; the others may be run without it.
+    BadData(sqlx::Error),
+    /// A deadlock, a serialization failure or a lock. Nothing happened; once more is worth a try.
+    Again(sqlx::Error),
+    /// The connection was lost, or the server has no resources: it may have happened, so it is never run again.
+    Lost(sqlx::Error),
+    /// Anything else is a fault of ours.
+    Fault(sqlx::Error),
+}
+
+impl Failure {
+    /// Classifies an error.
+    #[must_use]
+    pub fn new(error: sqlx::Error) -> Self {
+        match classify(&error) {
+            Class::BadData => Self::BadData(error),
+            Class::Contention => Self::Again(error),
+            Class::Unavailable => Self::Lost(error),
+            Class::Fault => Self::Fault(error),
+        }
+    }
+
+    /// Whether the session that met it can be used again.
+    #[must_use]
+    pub fn keeps_session(&self) -> bool {
+        matches!(self, Self::BadData(_) | Self::Again(_))
+    }
+
+    /// What the callers are told; the log gets the rest.
+    #[must_use]
+    pub fn report(self, operation: &'static str) -> OpError {
+        match self {
+            Self::Again(error) | Self::Lost(error) => {
+                tracing::warn!(operation, error = %error, "a batch failed, its callers are asked to try again");
+                OpError::Unavailable
+            }
+            Self::BadData(error) | Self::Fault(error) => {
+                tracing::error!(operation, error = %error, "a batch failed in a way that it should not");
+                OpError::Internal(Arc::new(error))
+            }
+        }
+    }
+}

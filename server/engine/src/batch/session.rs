@@ -1,0 +1,74 @@
+//! A database session of one worker: connects when it is needed, and again after it was lost.
+
+use std::time::Duration;
+
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{Connection, PgConnection};
+
+use super::failure::Failure;
+use tenure_store::session;
+
+/// How long a batch may take, connecting included, before its session is given up. Longer than the statement timeout.
+const ATTEMPT_MAX: Duration = Duration::from_secs(40);
+/// How long connecting may take.
+const CONNECT_MAX: Duration = Duration::from_secs(3);
+
+/// A session for hot statements.
+pub struct Session {
+    options: PgConnectOptions,
+    conn: Option<PgConnection>,
+    backend: Option<i32>,
+}
+
+impl Session {
+    /// A session that connects when it is first used.
+    #[must_use]
+    pub fn new(options: PgConnectOptions) -> Self {
+        Self { options, conn: None, backend: None }
+    }
+
+    /// The process id of the backend that was connected last.
+    #[must_use]
+    pub fn backend(&self) -> Option<i32> {
+        self.backend
+    }
+
+    /// Runs statements. After a failure that leaves the session in doubt the next run connects anew.
+    pub async fn run<T>(
+        &mut self,
+        statements: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
+    ) -> Result<T, Failure> {
+        let mut conn = match self.conn.take() {
+            Some(conn) => conn,
+            None => self.connect().await.map_err(Failure::Lost)?,
+        };
+        let result = match tokio::time::timeout(ATTEMPT_MAX, statements(&mut conn)).await {
+            Ok(result) => result.map_err(Failure::new),
+            Err(_) => Err(Failure::Lost(sqlx::Error::PoolTimedOut)),
+        };
+        // Kept only now: a run that is dropped half-way must not leave its session to the next one.
+        if result.as_ref().err().is_none_or(Failure::keeps_session) {
+            self.conn = Some(conn);
+        }
+        result
+    }
+
+    async fn connect(&mut self) -> Result<PgConnection, sqlx::Error> {
+        let connecting = async {
+            let mut conn = session::connect_hot(&self.options).await?;
+            let backend = session::get_backend(&mut conn).await?;
+            Ok((conn, backend))
+        };
+        let connected = tokio::time::timeout(CONNECT_MAX, connecting).await;
+        let (conn, backend) = connected.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
+        self.backend = Some(backend);
+        Ok(conn)
+    }
+
+    /// Says goodbye to the database.
+    pub async fn close(self) {
+        if let Some(conn) = self.conn {
+            drop(conn.close().await);
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Until when the bytes of a name may be replaced: those of an artifact while its run takes artifacts, those of an object until
+//! its upload is finished. A URL for uploads is good for longer than that, and so may an upload be on its way.
+
+use std::fmt;
+
+use sqlx::{PgConnection, PgPool};
+
+use super::{BlobError, BlobName, Blobs, Part};
+use tenure_domain::artifact::{self, Refusal};
+use tenure_store::{artifacts, tasks};
+
+/// Why the bytes of a name stay as they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sealed {
+    /// The run of the artifact takes no artifacts any more, or there is no such run.
+    RunEnded,
+    /// The upload of the object is finished.
+    ObjectFinished,
+}
+
+impl fmt::Display for Sealed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::RunEnded => {
+                "the run of this artifact has ended; artifacts are uploaded while it runs, or within 25 minutes after an exception"
+            }
+            Self::ObjectFinished => "the upload of this object is finished; use another name",
+        })
+    }
+}
+
+impl Blobs {
+    /// Whether the bytes of a name may be replaced now, for a look before they are sent.
+    ///
+    /// # Errors
+    /// They may not, or the database cannot be asked.
+    pub async fn check_open(&self, pool: &PgPool, name: &BlobName) -> Result<(), BlobError> {
+        check(&mut *pool.acquire().await?, name).await
+    }
+}
+
+/// The same, for a transaction that replaces them: what ends the run, or finishes the object, comes before it or after it.
+pub(super) async fn lock_and_check(transaction: &mut PgConnection, name: &BlobName) -> Result<(), BlobError> {
+    if let Part::Artifact(task, ..) = name.part() {
+        tasks::lock(transaction, task.uuid()).await?;
+    }
+    check(transaction, name).await
+}
+
+async fn check(conn: &mut PgConnection, name: &BlobName) -> Result<(), BlobError> {
+    match name.part() {
+        Part::Artifact(task, run, _) => {
+            let known = tasks::load(conn, &[task.uuid()]).await?.remove(&task.uuid());
+            let admitted =
+                known.map_or(Err(Refusal::NoSuchRun), |known| artifact::admit_bytes(&known.task, run, known.now));
+            admitted.map_err(|_| BlobError::Sealed(Sealed::RunEnded))
+        }
+        // Its row is locked until the transaction ends.
+        Part::Object(name) => match artifacts::lock_object(conn, name).await? {
+            Some(object) if object.finished => Err(BlobError::Sealed(Sealed::ObjectFinished)),
+            Some(_) | None => Ok(()),
+        },
+        Part::Other => Ok(()),
+    }
+}

@@ -1,0 +1,214 @@
+//! Uploads: bytes go to the store as they come, and become the current ones of their name when all of them are there.
+
+use std::future::Future;
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use futures_util::{Stream, StreamExt as _};
+use object_store::{ObjectStore, ObjectStoreExt as _, PutPayload, WriteMultipart};
+use sha2::{Digest as _, Sha256};
+use sqlx::PgPool;
+use uuid::Uuid;
+
+use super::backing::StoreError;
+use super::{BlobError, BlobName, Blobs, KEPT_AFTER_REPLACED, StoredBlob, sealed};
+use tenure_store::blobs::{self, NewBlob};
+
+/// How long an upload may pause. Longer than a worker's machine is busy with something else.
+const STALL_MAX: Duration = Duration::from_secs(60);
+/// How long handing a part to the store may take, and making an object of the parts.
+const STORE_PATIENCE: Duration = Duration::from_secs(120);
+/// An upload that has said nothing for this long is abandoned. Longer than its server's longest silence: a pause, and the
+/// store's patience twice.
+const LEASE: Duration = Duration::from_secs(15 * 60);
+/// How often an upload says that it goes on.
+const RENEW_EVERY: Duration = Duration::from_secs(60);
+/// How long an upload waits for others to end.
+const TURN_MAX: Duration = Duration::from_secs(20);
+/// Parts that are on their way to the store while the next one is read.
+const PARTS_IN_FLIGHT: usize = 2;
+
+/// What is uploaded.
+#[derive(Clone, Debug)]
+pub struct NewBytes {
+    /// Under which name.
+    pub name: BlobName,
+    /// As the uploader says.
+    pub content_type: String,
+    /// As the uploader says.
+    pub content_encoding: Option<String>,
+}
+
+impl Blobs {
+    /// Stores a body. Whatever goes wrong leaves the bytes that the name had.
+    pub async fn upload<E>(
+        &self,
+        pool: &PgPool,
+        new: &NewBytes,
+        body: impl Stream<Item = Result<Bytes, E>> + Send,
+    ) -> Result<StoredBlob, BlobError> {
+        let turn = tokio::time::timeout(TURN_MAX, self.shared.uploads.acquire()).await;
+        let Ok(Ok(_turn)) = turn else { return Err(BlobError::Busy) };
+        let id = Uuid::new_v4();
+        let row = NewBlob {
+            id,
+            name: new.name.as_str(),
+            content_type: &new.content_type,
+            content_encoding: new.content_encoding.as_deref(),
+        };
+        blobs::begin(pool, row, LEASE).await?;
+        let (size, sha256) = match self.hand_over(pool, id, body).await {
+            Ok(stored) => stored,
+            Err(error) => {
+                // Whoever takes an upload for abandoned takes its file away, which the store calls a fault.
+                let given_up =
+                    matches!(error, BlobError::Store(_)) && matches!(blobs::renew(pool, id, LEASE).await, Ok(false));
+                // If this fails too, the row says what is left to be removed.
+                self.remove_now(pool, &[id]).await;
+                return Err(if given_up { BlobError::Deleted } else { error });
+            }
+        };
+        if let Err(error) = make_current(pool, &new.name, id, size, &sha256).await {
+            // A commit whose answer was lost may have happened, so that after an error of the database the bytes stay: either
+            // they are the current ones, or they are removed when the lease has ended.
+            if !matches!(error, BlobError::Database(_)) {
+                self.remove_now(pool, &[id]).await;
+            }
+            return Err(error);
+        }
+        let (content_type, content_encoding) = (new.content_type.clone(), new.content_encoding.clone());
+        Ok(StoredBlob { size, sha256, content_type, content_encoding })
+    }
+
+    /// Makes an object of the body. Answers how long it was, and its digest.
+    async fn hand_over<E>(
+        &self,
+        pool: &PgPool,
+        id: Uuid,
+        body: impl Stream<Item = Result<Bytes, E>> + Send,
+    ) -> Result<(i64, [u8; 32]), BlobError> {
+        let backing = &self.shared.backing;
+        let store = backing.store().map_err(BlobError::Store)?;
+        let parts = Parts::None(BytesMut::new());
+        let mut writer = Writer { store: &*store, key: backing.key(id), part: backing.part, parts };
+        match self.copy(pool, id, body, &mut writer).await {
+            Ok(stored) => {
+                writer.finish().await?;
+                Ok(stored)
+            }
+            Err(error) => {
+                writer.abort().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Hands the body to the writer, piece by piece.
+    async fn copy<E>(
+        &self,
+        pool: &PgPool,
+        id: Uuid,
+        body: impl Stream<Item = Result<Bytes, E>> + Send,
+        writer: &mut Writer<'_>,
+    ) -> Result<(i64, [u8; 32]), BlobError> {
+        let mut body = pin!(body);
+        let (mut size, mut digest, mut renewed) = (0_u64, Sha256::new(), Instant::now());
+        loop {
+            let piece = match tokio::time::timeout(STALL_MAX, body.next()).await {
+                Err(_) => return Err(BlobError::Stalled(STALL_MAX.as_secs())),
+                Ok(Some(Err(_))) => return Err(BlobError::Cut),
+                Ok(None) => break,
+                Ok(Some(Ok(piece))) => piece,
+            };
+            size += piece.len() as u64;
+            if size > self.shared.size_max {
+                return Err(BlobError::TooLarge(self.shared.size_max));
+            }
+            digest.update(&piece);
+            writer.write(&piece).await?;
+            metrics::counter!("tenure_artifact_bytes_total", "direction" => "in").increment(piece.len() as u64);
+            if renewed.elapsed() > RENEW_EVERY {
+                if !blobs::renew(pool, id, LEASE).await? {
+                    return Err(BlobError::Deleted);
+                }
+                renewed = Instant::now();
+            }
+        }
+        Ok((i64::try_from(size).map_err(|_| BlobError::TooLarge(self.shared.size_max))?, digest.finalize().into()))
+    }
+}
+
+/// Makes stored bytes the current ones of their name, in one transaction with the look at whether these may still change.
+async fn make_current(pool: &PgPool, name: &BlobName, id: Uuid, size: i64, sha256: &[u8; 32]) -> Result<(), BlobError> {
+    let mut transaction = pool.begin().await?;
+    sealed::lock_and_check(&mut transaction, name).await?;
+    let stored = blobs::finish(&mut transaction, id, size, sha256, KEPT_AFTER_REPLACED).await?;
+    // Dropped, the transaction changes nothing.
+    stored.ok_or(BlobError::Deleted)?;
+    transaction.commit().await?;
+    Ok(())
+}
+
+/// One object that is being written. What fits into a part is put in one request.
+struct Writer<'a> {
+    store: &'a dyn ObjectStore,
+    key: object_store::path::Path,
+    part: usize,
+    parts: Parts,
+}
+
+enum Parts {
+    None(BytesMut),
+    Some(WriteMultipart),
+}
+
+impl Writer<'_> {
+    async fn write(&mut self, mut piece: &[u8]) -> Result<(), BlobError> {
+        // No more than a part at once, so that memory stays bounded whatever the size of a piece.
+        while !piece.is_empty() {
+            let (now, later) = piece.split_at(piece.len().min(self.part));
+            match &mut self.parts {
+                Parts::Some(parts) => {
+                    patiently(parts.wait_for_capacity(PARTS_IN_FLIGHT)).await?;
+                    parts.write(now);
+                }
+                Parts::None(first) => {
+                    first.extend_from_slice(now);
+                    if first.len() > self.part {
+                        let upload = patiently(self.store.put_multipart(&self.key)).await?;
+                        let mut parts = WriteMultipart::new_with_chunk_size(upload, self.part);
+                        parts.write(first);
+                        self.parts = Parts::Some(parts);
+                    }
+                }
+            }
+            piece = later;
+        }
+        Ok(())
+    }
+
+    async fn finish(self) -> Result<(), BlobError> {
+        match self.parts {
+            Parts::None(all) => patiently(self.store.put(&self.key, PutPayload::from(all.freeze()))).await?,
+            Parts::Some(parts) => patiently(parts.finish()).await?,
+        };
+        Ok(())
+    }
+
+    async fn abort(self) {
+        if let Parts::Some(parts) = self.parts {
+            // What is left is removed by whoever removes the row, or by the bucket's own rules.
+            if let Err(error) = patiently(parts.abort()).await {
+                tracing::debug!(error = %error, "an upload could not be taken back");
+            }
+        }
+    }
+}
+
+async fn patiently<T>(request: impl Future<Output = Result<T, StoreError>>) -> Result<T, BlobError> {
+    match tokio::time::timeout(STORE_PATIENCE, request).await {
+        Ok(result) => result.map_err(BlobError::Store),
+        Err(_) => Err(BlobError::Store(super::backing::broken(std::io::ErrorKind::TimedOut.into()))),
+    }
+}

@@ -1,0 +1,59 @@
+//! Pages of the event log, for readers who ask for one after the other.
+
+use sqlx::PgPool;
+
+use super::Start;
+use tenure_domain::event_filter::Filter;
+use tenure_domain::events::Event;
+use tenure_store::events::{self, Stretch};
+
+/// Events that are read at once when a filter may let few of them through.
+const FILTERED_PAGE: usize = 500;
+/// Events that one filtered page looks at; the caller reads on from where it stopped.
+const LOOKED_AT_MAX: i64 = 5_000;
+
+/// What a reader gets.
+#[derive(Debug)]
+pub enum Page {
+    /// Events, oldest first, and the position to read on after.
+    Events(Vec<Event>, i64),
+    /// What comes next is no longer kept; reading may start after this position.
+    Gone(i64),
+}
+
+/// Reads up to `limit` events that pass the filter. Everything that was committed before the call is in the log. From the
+/// latest position on there are none.
+///
+/// # Errors
+/// If the database refuses.
+pub async fn read(pool: &PgPool, start: Start, filter: &Filter, limit: usize) -> Result<Page, sqlx::Error> {
+    let mut conn = pool.acquire().await?;
+    events::sequence(&mut conn).await?;
+    let start = match start {
+        Start::After(position) => position,
+        Start::Latest => return Ok(Page::Events(Vec::new(), events::get_ends(&mut conn).await?.newest)),
+    };
+    let page = if filter.is_open() { limit } else { FILTERED_PAGE };
+    let (mut found, mut after) = (Vec::new(), start);
+    loop {
+        let (events, through) = match events::read_on(&mut conn, after, page).await? {
+            Stretch::Events(events, through) => (events, through),
+            Stretch::Gone(oldest) if after == start => return Ok(Page::Gone(oldest)),
+            // The next request is told.
+            Stretch::Gone(_) => break,
+        };
+        let at_end = through == after;
+        after = through;
+        for event in events.into_iter().filter(|event| filter.passes(event.exchange, &event.routing_key, &event.cc)) {
+            if found.len() == limit {
+                after = found.last().map_or(start, |last: &Event| last.position);
+                break;
+            }
+            found.push(event);
+        }
+        if at_end || found.len() == limit || filter.is_open() || after - start >= LOOKED_AT_MAX {
+            break;
+        }
+    }
+    Ok(Page::Events(found, after))
+}

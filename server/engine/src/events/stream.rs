@@ -1,0 +1,118 @@
+//! One reader of events as they happen: a cursor that takes what comes next from memory, or from the log while memory
+//! begins later. Both move the same cursor, so that no event is lost or sent twice between them.
+
+use std::sync::Arc;
+
+use sqlx::PgPool;
+use tokio::time::{Instant, timeout_at};
+
+use super::Start;
+use super::render::Told;
+use super::tail::{Listener, Next};
+use tenure_domain::event_filter::Filter;
+use tenure_store::events::{self, Stretch};
+
+/// Events that a stream reads from the log at once while it is behind; a reader who is stuck holds so many in memory.
+const CATCH_UP_PAGE: usize = 100;
+
+/// A reader of events.
+pub struct Stream {
+    pool: PgPool,
+    listener: Listener,
+    filter: Filter,
+    /// Everything up to this position has been read, as far as it passes the filter.
+    after: i64,
+}
+
+/// Why a stream cannot begin where its reader wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BadStart {
+    /// What comes next is no longer kept; reading may start after this position.
+    Gone(i64),
+    /// There is no such position yet.
+    Ahead {
+        /// What the reader has.
+        position: i64,
+        /// The newest that there is.
+        newest: i64,
+    },
+}
+
+/// What comes next.
+#[derive(Debug)]
+pub enum Step {
+    /// Events that pass the filter; maybe none.
+    Events(Vec<Arc<Told>>),
+    /// What comes next is no longer kept; reading may start after this position.
+    Gone(i64),
+}
+
+impl Stream {
+    /// A stream that begins there, if the log has what comes next. Everything that was committed before the call is in
+    /// the log.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn begin(
+        pool: PgPool,
+        listener: Listener,
+        start: Start,
+        filter: Filter,
+    ) -> Result<Result<Self, BadStart>, sqlx::Error> {
+        let ends = {
+            let mut conn = pool.acquire().await?;
+            events::sequence(&mut conn).await?;
+            events::get_ends(&mut conn).await?
+        };
+        let after = match start {
+            Start::Latest => ends.newest,
+            Start::After(position) if position < ends.oldest => return Ok(Err(BadStart::Gone(ends.oldest))),
+            Start::After(position) if position > ends.newest => {
+                return Ok(Err(BadStart::Ahead { position, newest: ends.newest }));
+            }
+            Start::After(position) => position,
+        };
+        Ok(Ok(Self { pool, listener, filter, after }))
+    }
+
+    /// The position up to which everything has been read.
+    #[must_use]
+    pub fn after(&self) -> i64 {
+        self.after
+    }
+
+    /// Waits for what comes next, at most until then.
+    ///
+    /// # Errors
+    /// If memory begins later and the log cannot be read.
+    pub async fn next(&mut self, until: Instant) -> Result<Step, sqlx::Error> {
+        match timeout_at(until, self.listener.next(self.after)).await {
+            Ok(Next::Events(mut events, through)) => {
+                events.retain(|event| self.filter.passes(event.exchange, &event.routing_key, &event.cc));
+                self.after = through;
+                Ok(Step::Events(events))
+            }
+            Ok(Next::Behind) => self.catch_up().await,
+            Err(_) => Ok(Step::Events(Vec::new())),
+        }
+    }
+
+    /// Reads a page of the log.
+    async fn catch_up(&mut self) -> Result<Step, sqlx::Error> {
+        metrics::counter!("tenure_event_reads_total", "who" => "one").increment(1);
+        let stretch = {
+            let _turn = self.listener.turn_to_catch_up().await;
+            let mut conn = self.pool.acquire().await?;
+            events::read_on(&mut conn, self.after, CATCH_UP_PAGE).await?
+        };
+        let (events, through) = match stretch {
+            Stretch::Events(events, through) => (events, through),
+            Stretch::Gone(oldest) => return Ok(Step::Gone(oldest)),
+        };
+        let passing =
+            events.into_iter().filter(|event| self.filter.passes(event.exchange, &event.routing_key, &event.cc));
+        let told = passing.map(|event| Told::render(event).map(Arc::new)).collect::<Result<_, _>>()?;
+        self.after = through;
+        Ok(Step::Events(told))
+    }
+}

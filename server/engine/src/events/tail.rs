@@ -1,0 +1,381 @@
+//! The newest events in memory, for everybody on this server who wants to hear of them as they happen.
+//!
+//! One task reads the log on, gives positions to what has none, and renders each event once; however many listen, that
+//! is all the database is asked. While nobody listens it asks nothing. Nobody is waited for: memory keeps a bounded part
+//! of the log, and a listener who is further behind reads the log itself until it is here again.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use sqlx::PgPool;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, SemaphorePermit, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::render::Told;
+use crate::wakeup::Bells;
+use tenure_store::events::{self, Stretch};
+
+/// Listeners of one server at most.
+pub const LISTENERS_MAX: usize = 500;
+/// How often the log is looked at while somebody listens: not all that happens rings a bell, and events of other servers
+/// come without one.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// The least time between two looks, however often somebody rings.
+const LOOK_PAUSE: Duration = Duration::from_millis(20);
+/// A look may take one part of the time in so many, should the database be slow.
+const LOOK_SHARE: u32 = 4;
+/// How soon a look that failed is tried again.
+const AFTER_FAILURE: Duration = Duration::from_secs(1);
+/// Events read at once.
+const PAGE: usize = 200;
+/// Events kept in memory.
+const KEPT_MAX: usize = 4_096;
+/// Bytes of rendered events kept in memory.
+const KEPT_BYTES_MAX: usize = 16 << 20;
+/// Events that a listener gets at once.
+const HANDED_MAX: usize = 64;
+/// A listener gets no more at once when the events are as large as this together.
+const HANDED_BYTES_MAX: usize = 256 << 10;
+/// Listeners who read the log themselves at the same time: they must not take all connections of the pool.
+const CATCHING_UP_MAX: usize = 2;
+
+/// The end of the log, as far as memory has it.
+#[derive(Default)]
+struct Ring {
+    /// Every event after this position, up to `through`, is in `events`.
+    floor: i64,
+    through: i64,
+    events: VecDeque<Arc<Told>>,
+    bytes: usize,
+}
+
+impl Ring {
+    fn starting_at(position: i64) -> Self {
+        Self { floor: position, through: position, ..Self::default() }
+    }
+
+    fn push(&mut self, events: Vec<Arc<Told>>, through: i64) {
+        self.bytes += events.iter().map(|event| event.bytes()).sum::<usize>();
+        self.events.extend(events);
+        self.through = through;
+        while self.events.len() > KEPT_MAX || self.bytes > KEPT_BYTES_MAX {
+            let Some(oldest) = self.events.pop_front() else { break };
+            self.bytes -= oldest.bytes();
+            self.floor = oldest.position;
+        }
+    }
+
+    fn after(&self, position: i64) -> Option<Next> {
+        if position < self.floor {
+            return Some(Next::Behind);
+        }
+        if position >= self.through {
+            return None;
+        }
+        let start = self.events.partition_point(|event| event.position <= position);
+        let mut bytes = 0;
+        let handed: Vec<Arc<Told>> = self
+            .events
+            .range(start..)
+            .take(HANDED_MAX)
+            .take_while(|event| {
+                let more = bytes < HANDED_BYTES_MAX;
+                bytes += event.bytes();
+                more
+            })
+            .cloned()
+            .collect();
+        let all = start + handed.len() == self.events.len();
+        let through = handed.last().filter(|_| !all).map_or(self.through, |event| event.position);
+        Some(Next::Events(handed, through))
+    }
+}
+
+/// What a listener gets.
+#[derive(Debug)]
+pub enum Next {
+    /// Events, and the position up to which these are all.
+    Events(Vec<Arc<Told>>, i64),
+    /// Memory begins later: the log has to be read.
+    Behind,
+}
+
+/// The newest events.
+#[derive(Clone)]
+pub struct Tail {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    pool: PgPool,
+    bells: Bells,
+    stop: CancellationToken,
+    /// None while nobody listens. Only the task writes it.
+    ring: Mutex<Option<Ring>>,
+    /// Changes whenever `ring` does.
+    moved: watch::Sender<()>,
+    places: Arc<Semaphore>,
+    came: Notify,
+    catching_up: Semaphore,
+}
+
+/// Somebody who listens, until this is dropped.
+pub struct Listener {
+    tail: Tail,
+    moved: watch::Receiver<()>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Tail {
+    /// Starts the task that reads the log; it ends when it is stopped.
+    #[must_use]
+    pub fn start(pool: PgPool, bells: Bells, tasks: &TaskTracker, stop: CancellationToken) -> Self {
+        let shared = Shared {
+            pool,
+            bells,
+            stop,
+            ring: Mutex::default(),
+            moved: watch::Sender::new(()),
+            places: Arc::new(Semaphore::new(LISTENERS_MAX)),
+            came: Notify::new(),
+            catching_up: Semaphore::new(CATCHING_UP_MAX),
+        };
+        let tail = Self { shared: Arc::new(shared) };
+        tasks.spawn(tail.clone().run());
+        tail
+    }
+
+    /// Listens from now on, if there is a place.
+    #[must_use]
+    pub fn listen(&self) -> Option<Listener> {
+        let place = Arc::clone(&self.shared.places).try_acquire_owned().ok()?;
+        self.shared.came.notify_one();
+        Some(Listener { tail: self.clone(), moved: self.shared.moved.subscribe(), _place: place })
+    }
+
+    /// How many listen.
+    #[must_use]
+    pub fn listeners(&self) -> usize {
+        LISTENERS_MAX - self.shared.places.available_permits()
+    }
+
+    /// Drops what is in memory. It begins again at the end of the log; who is behind reads the log.
+    pub fn drop_all(&self) {
+        *self.ring() = None;
+    }
+
+    async fn run(self) {
+        let mut failing = false;
+        while !self.shared.stop.is_cancelled() {
+            if self.listeners() == 0 {
+                *self.ring() = None;
+                tokio::select! {
+                    () = self.shared.stop.cancelled() => return,
+                    () = self.shared.came.notified() => {}
+                }
+                continue;
+            }
+            let started = Instant::now();
+            let (least, most) = match self.read_on().await {
+                Ok(()) => {
+                    failing = false;
+                    ((started.elapsed() * LOOK_SHARE).max(LOOK_PAUSE), LOOK_EVERY)
+                }
+                Err(error) => {
+                    // Said once, not at every try while the database is away.
+                    if !failing {
+                        tracing::warn!(error = %error, "new events could not be read; tried again every second");
+                    }
+                    failing = true;
+                    (AFTER_FAILURE, AFTER_FAILURE)
+                }
+            };
+            self.wait(least, most.saturating_sub(least)).await;
+        }
+    }
+
+    /// Waits for the first time in any case, and for the second unless somebody rings.
+    async fn wait(&self, least: Duration, more: Duration) {
+        let rung = async {
+            tokio::time::sleep(least).await;
+            tokio::select! {
+                () = self.shared.bells.tail() => {}
+                () = tokio::time::sleep(more) => {}
+            }
+        };
+        tokio::select! {
+            () = self.shared.stop.cancelled() => {}
+            () = rung => {}
+        }
+    }
+
+    /// Brings memory up to the end of the log. Costs one read if nothing is new.
+    async fn read_on(&self) -> Result<(), sqlx::Error> {
+        metrics::counter!("tenure_event_reads_total", "who" => "all").increment(1);
+        let mut conn = self.shared.pool.acquire().await?;
+        let mut ends = events::get_ends(&mut conn).await?;
+        if ends.unsequenced {
+            events::sequence(&mut conn).await?;
+            ends = events::get_ends(&mut conn).await?;
+        }
+        let known = self.ring().as_ref().map(|ring| ring.through);
+        let mut through = known.unwrap_or_else(|| self.start_at(ends.newest));
+        while through < ends.newest {
+            through = match events::read_on(&mut conn, through, PAGE).await? {
+                Stretch::Events(events, through) => {
+                    let told = events.into_iter().map(|event| Told::render(event).map(Arc::new));
+                    self.tell(told.collect::<Result<_, _>>()?, through);
+                    through
+                }
+                Stretch::Gone(oldest) => self.start_at(oldest),
+            };
+        }
+        Ok(())
+    }
+
+    fn tell(&self, told: Vec<Arc<Told>>, through: i64) {
+        if let Some(ring) = &mut *self.ring() {
+            ring.push(told, through);
+        }
+        self.shared.moved.send_replace(());
+    }
+
+    fn start_at(&self, position: i64) -> i64 {
+        *self.ring() = Some(Ring::starting_at(position));
+        self.shared.moved.send_replace(());
+        position
+    }
+
+    fn ring(&self) -> std::sync::MutexGuard<'_, Option<Ring>> {
+        self.shared.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Listener {
+    /// Waits for events after a position.
+    pub async fn next(&mut self, after: i64) -> Next {
+        loop {
+            self.moved.mark_unchanged();
+            if let Some(next) = self.tail.ring().as_ref().and_then(|ring| ring.after(after)) {
+                return next;
+            }
+            // The sender lives in what this listener holds, so that it cannot be gone.
+            drop(self.moved.changed().await);
+        }
+    }
+
+    /// Waits for one's turn to read the log.
+    pub async fn turn_to_catch_up(&self) -> Option<SemaphorePermit<'_>> {
+        self.tail.shared.catching_up.acquire().await.ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(position: i64, bytes: usize) -> Arc<Told> {
+        Arc::new(Told {
+            position,
+            exchange: "task-defined",
+            routing_key: String::new(),
+            cc: Vec::new(),
+            json: "x".repeat(bytes),
+        })
+    }
+
+    fn push(ring: &mut Ring, positions: impl IntoIterator<Item = i64>, through: i64, bytes: usize) {
+        ring.push(positions.into_iter().map(|position| told(position, bytes)).collect(), through);
+    }
+
+    #[track_caller]
+    fn handed(ring: &Ring, after: i64) -> (Vec<i64>, i64) {
+        match ring.after(after) {
+            Some(Next::Events(events, through)) => (events.iter().map(|event| event.position).collect(), through),
+            other => panic!("events were expected, not {other:?}"),
+        }
+    }
+
+    /// Everything a listener gets who asks until there is nothing more.
+    fn drained(ring: &Ring, mut after: i64) -> Vec<i64> {
+        let mut all = Vec::new();
+        while let Some(Next::Events(events, through)) = ring.after(after) {
+            assert!(through > after, "each answer moves the cursor on");
+            all.extend(events.iter().map(|event| event.position));
+            after = through;
+        }
+        all
+    }
+
+    #[test]
+    fn a_listener_gets_what_comes_after_its_position_and_no_more() {
+        let mut ring = Ring::starting_at(10);
+        assert!(ring.after(10).is_none());
+        assert!(matches!(ring.after(9), Some(Next::Behind)));
+        // Positions 12 and 15 belong to tasks that have expired.
+        push(&mut ring, [11, 13, 14], 15, 1);
+        assert_eq!(handed(&ring, 10), (vec![11, 13, 14], 15));
+        assert_eq!(handed(&ring, 11), (vec![13, 14], 15));
+        assert_eq!(handed(&ring, 12), (vec![13, 14], 15));
+        assert_eq!(handed(&ring, 14), (vec![], 15));
+        assert!(ring.after(15).is_none());
+        assert!(ring.after(99).is_none(), "a listener can be ahead of memory");
+    }
+
+    #[tokio::test]
+    async fn whoever_waits_is_told_when_memory_begins_and_when_it_moves() {
+        let stop = CancellationToken::new();
+        stop.cancel();
+        let pool = sqlx::postgres::PgPoolOptions::new().connect_lazy("postgres://nowhere.invalid").unwrap();
+        let tail = Tail::start(pool, Bells::default(), &TaskTracker::new(), stop);
+        let mut listener = tail.listen().unwrap();
+        let mut next = Box::pin(listener.next(3));
+        assert!(futures_util::poll!(next.as_mut()).is_pending());
+        tail.start_at(5);
+        assert!(matches!(next.await, Next::Behind));
+        let mut next = Box::pin(listener.next(5));
+        assert!(futures_util::poll!(next.as_mut()).is_pending());
+        tail.tell(vec![told(6, 1)], 7);
+        assert!(matches!(next.await, Next::Events(events, 7) if events.len() == 1));
+        assert_eq!(tail.listeners(), 1);
+        drop(listener);
+        assert_eq!(tail.listeners(), 0);
+    }
+
+    #[test]
+    fn memory_is_bounded_in_events_and_whoever_is_behind_is_told() {
+        let kept = i64::try_from(KEPT_MAX).unwrap();
+        let mut ring = Ring::starting_at(0);
+        push(&mut ring, 1..=kept + 100, kept + 100, 1);
+        assert_eq!(ring.events.len(), KEPT_MAX);
+        assert!(matches!(ring.after(99), Some(Next::Behind)));
+        assert_eq!(drained(&ring, 100), (101..=kept + 100).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn memory_is_bounded_in_bytes_even_by_one_event() {
+        let mut ring = Ring::starting_at(0);
+        push(&mut ring, 1..=5, 5, KEPT_BYTES_MAX / 4);
+        assert_eq!(ring.events.len(), 4);
+        assert!(matches!(ring.after(0), Some(Next::Behind)));
+        assert_eq!(drained(&ring, 1), [2, 3, 4, 5]);
+        push(&mut ring, [6], 6, KEPT_BYTES_MAX + 1);
+        assert_eq!((ring.events.len(), ring.bytes), (0, 0));
+        assert!(matches!(ring.after(5), Some(Next::Behind)));
+        assert!(ring.after(6).is_none());
+    }
+
+    #[test]
+    fn nobody_is_handed_much_at_once_and_everybody_something() {
+        let mut ring = Ring::starting_at(0);
+        push(&mut ring, 1..=200, 200, 1);
+        assert_eq!(handed(&ring, 0).1, i64::try_from(HANDED_MAX).unwrap());
+        let mut large = Ring::starting_at(0);
+        push(&mut large, 1..=5, 5, HANDED_BYTES_MAX);
+        assert_eq!(handed(&large, 0), (vec![1], 1));
+        assert_eq!(drained(&large, 0), [1, 2, 3, 4, 5]);
+    }
+}

@@ -1,0 +1,14 @@
+//! What creates, claims, resolves and watches tasks, without HTTP and without callers' rights. ARCHITECTURE.md has the map.
+
+pub mod background;
+pub mod batch;
+pub mod blobs;
+pub mod clock;
+pub mod engine;
+pub mod events;
+pub mod ops;
+pub mod remembered;
+#[cfg(feature = "test-util")]
+pub mod testing;
+pub mod wakeup;
+pub mod workers;

@@ -1,0 +1,58 @@
+//! changeTaskPriority and changeTaskGroupPriority. A pending run keeps its age; one that is running is not affected.
+
+use sqlx::{Connection, PgPool};
+use tenure_api::ids::{TaskGroupId, TaskId};
+use tenure_api::states::Priority;
+use uuid::Uuid;
+
+use super::OpError;
+use super::task_group::SLICE;
+use crate::wakeup::{Bells, Effects};
+use tenure_domain::task::Task;
+use tenure_store::transitions::reprioritise;
+use tenure_store::{groups, tasks};
+
+/// Changes the priority of one task.
+pub async fn change_task(pool: &PgPool, bells: &Bells, id: TaskId, priority: Priority) -> Result<Task, OpError> {
+    let mut conn = pool.acquire().await?;
+    let mut transaction = conn.begin().await?;
+    tasks::lock(&mut transaction, id.uuid()).await?;
+    let changed = reprioritise::reprioritise(&mut transaction, &[id.uuid()], priority.code()).await?;
+    let known = tasks::load(&mut transaction, &[id.uuid()]).await?.remove(&id.uuid());
+    let known = known.ok_or_else(|| OpError::NotFound(format!("task {id} does not exist")))?;
+    if changed.is_empty() {
+        if known.task.deadline <= known.now {
+            return Err(OpError::Conflict(format!("the deadline of task {id} has passed")));
+        }
+        if tasks::was_resolved(&mut transaction, id.uuid()).await? {
+            return Err(OpError::Conflict(format!("task {id} was resolved; its priority does not matter any more")));
+        }
+    }
+    bells.commit(transaction, Effects::claimable(changed.into_iter().map(|(_, queue)| queue))).await?;
+    Ok(known.task)
+}
+
+/// Changes the priority of a group's tasks that were never resolved; answers those that had another one.
+pub async fn change_group(
+    pool: &PgPool,
+    bells: &Bells,
+    group: TaskGroupId,
+    priority: Priority,
+) -> Result<Vec<Uuid>, OpError> {
+    let mut conn = pool.acquire().await?;
+    let (mut after, mut affected) = (Uuid::nil(), Vec::new());
+    loop {
+        let mut transaction = conn.begin().await?;
+        let locked = groups::lock_open(&mut transaction, group.uuid(), after, SLICE).await?;
+        let Some(&last) = locked.last() else { break };
+        let changed = reprioritise::reprioritise(&mut transaction, &locked, priority.code()).await?;
+        bells.commit(transaction, Effects::claimable(changed.iter().map(|(_, queue)| *queue))).await?;
+        affected.extend(changed.into_iter().map(|(id, _)| id));
+        after = last;
+    }
+    if !affected.is_empty() {
+        let count = i64::try_from(affected.len()).unwrap_or(i64::MAX);
+        reprioritise::tell_group(&mut conn, group.uuid(), priority.code(), count).await?;
+    }
+    Ok(affected)
+}

@@ -1,0 +1,100 @@
+//! claimTask: claim one named run. An ordinary transaction: it is what a poller of messages does, one at a time.
+
+use std::time::Duration;
+
+use sqlx::{Connection, PgPool};
+use tenure_api::ids::{RunId, TaskId};
+
+use super::{OpError, refused};
+use crate::workers::Workers;
+use tenure_domain::create::shown_definition;
+use tenure_domain::lifecycle::{Event, apply};
+use tenure_domain::task::{Granted, Last, Tenancy};
+use tenure_domain::worker::{Recent, Sight, WorkerKey};
+use tenure_store::transitions::claim_one;
+use tenure_store::{claims, tasks};
+
+/// Who asks for which run.
+#[derive(Debug)]
+pub struct Request {
+    /// The task.
+    pub task: TaskId,
+    /// The run.
+    pub run: RunId,
+    /// The worker's group.
+    pub worker_group: String,
+    /// The worker.
+    pub worker_id: String,
+}
+
+/// Claims the run. The worker that holds it already gets the same claim again, with its term unchanged, quarantined or
+/// not; no other worker ever does (invariant I1).
+pub async fn claim_task(
+    pool: &PgPool,
+    workers: &Workers,
+    term: Duration,
+    request: &Request,
+) -> Result<Result<Granted, OpError>, sqlx::Error> {
+    let (id, run) = (request.task.uuid(), request.run);
+    let mut conn = pool.acquire().await?;
+    let mut transaction = conn.begin().await?;
+    let worker = tasks::lock_in_queue(&mut transaction, id).await?.map(|queue| request.worker(queue));
+    let quarantined = worker.as_ref().is_some_and(|worker| workers.is_quarantined(worker));
+    let number = run.number().cast_signed();
+    if !quarantined {
+        let (group, name) = (&request.worker_group, &request.worker_id);
+        claim_one::claim_one(&mut transaction, id, number, group, name, term).await?;
+    }
+    let known = tasks::load(&mut transaction, &[id]).await?.remove(&id);
+    let details = claims::find_details(&mut transaction, id).await?;
+    transaction.commit().await?;
+    let holds = |known: &tasks::Loaded| match &known.task.last {
+        Last::Running(open, tenancy) if open.run == run && same_worker(tenancy, request) => Some(tenancy.started),
+        Last::Unscheduled | Last::Pending(_) | Last::Running(..) | Last::Ended => None,
+    };
+    if let Some(worker) = worker {
+        // A sign of life, whatever comes of it.
+        let claim = known.as_ref().and_then(holds).map(|claimed| Recent { task: id, run: number, claimed });
+        workers.claimed(worker, Sight::ClaimTask, claim);
+    }
+    let (Some(known), Some((scopes, definition))) = (known, details) else {
+        return Ok(Err(OpError::NotFound(format!("task {} does not exist", request.task))));
+    };
+    if let Last::Running(open, tenancy) = &known.task.last
+        && open.run == run
+        && same_worker(tenancy, request)
+    {
+        let granted = Granted {
+            run,
+            tenancy: tenancy.clone(),
+            now: known.now,
+            scopes,
+            definition: Some(shown_definition(definition, known.task.priority)),
+            task: known.task,
+        };
+        return Ok(Ok(granted));
+    }
+    if known.task.deadline <= known.now {
+        return Ok(Err(OpError::Conflict(format!("the deadline of task {} has passed", request.task))));
+    }
+    Ok(Err(match apply(known.task.life(), Event::Claim(run)) {
+        Err(refusal) => refused(refusal, request.task, run),
+        // As for a run that somebody else has: that every worker can deal with.
+        Ok(_) if quarantined => {
+            let Request { worker_group, worker_id, .. } = request;
+            OpError::Conflict(format!("the worker {worker_group}/{worker_id} is quarantined and gets no work"))
+        }
+        // The run became claimable between the statements.
+        Ok(_) => OpError::Unavailable,
+    }))
+}
+
+impl Request {
+    fn worker(&self, queue: i32) -> WorkerKey {
+        WorkerKey { queue, group: self.worker_group.clone(), id: self.worker_id.clone() }
+    }
+}
+
+fn same_worker(tenancy: &Tenancy, request: &Request) -> bool {
+    tenancy.worker_group == request.worker_group && tenancy.worker_id == request.worker_id
+}

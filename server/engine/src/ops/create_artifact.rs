@@ -1,0 +1,124 @@
+//! createArtifact and finishArtifact: ordinary transactions that lock the task first. So two that are about one artifact come
+//! one after the other, and the run cannot end between the look at it and the artifact.
+
+use chrono::{DateTime, Utc};
+use sqlx::{Connection, PgPool};
+use tenure_api::ids::{RunId, SlugId, TaskId};
+
+use super::OpError;
+use crate::wakeup::{Bells, Effects};
+use tenure_domain::artifact::{self, Artifact, Refusal, Stored};
+use tenure_domain::json::Unserializable;
+use tenure_domain::task::{Task, Tenancy};
+use tenure_store::artifacts::{self, Told};
+use tenure_store::tasks;
+
+/// The artifact of a run.
+#[derive(Debug, Clone, Copy)]
+pub struct Place {
+    /// The task.
+    pub task: TaskId,
+    /// The run.
+    pub run: RunId,
+}
+
+/// An artifact that was created.
+#[derive(Debug)]
+pub struct Created {
+    /// As it is stored now.
+    pub artifact: Artifact,
+    /// The project of its task.
+    pub project: String,
+    /// Who holds or held the run.
+    pub tenancy: Option<Tenancy>,
+    /// When it was stored.
+    pub now: DateTime<Utc>,
+}
+
+/// What is looked at before the caller's scopes are. It is looked at again, under the lock.
+pub async fn check_first(pool: &PgPool, place: Place, expires: DateTime<Utc>) -> Result<(), OpError> {
+    let mut conn = pool.acquire().await?;
+    let known = tasks::load(&mut conn, &[place.task.uuid()]).await?.remove(&place.task.uuid());
+    let known = known.ok_or_else(|| OpError::Input(format!("task {} does not exist", place.task)))?;
+    artifact::check_first(&known.task, place.run, expires, known.now).map_err(|refusal| refused(refusal, place, ""))
+}
+
+/// Creates an artifact, or answers a repeat.
+pub async fn create(pool: &PgPool, bells: &Bells, place: Place, asked: Artifact) -> Result<Created, OpError> {
+    let mut conn = pool.acquire().await?;
+    let mut transaction = conn.begin().await?;
+    tasks::lock(&mut transaction, place.task.uuid()).await?;
+    let known = tasks::load(&mut transaction, &[place.task.uuid()]).await?.remove(&place.task.uuid());
+    let known = known.ok_or_else(|| OpError::Input(format!("task {} does not exist", place.task)))?;
+    let (task, now) = (known.task, known.now);
+    let name = asked.name.clone();
+    let refused = |refusal| refused(refusal, place, &name);
+    artifact::admit(&task, place.run, asked.expires, now).map_err(refused)?;
+    let old = artifacts::find(&mut transaction, task.seq, place.run, &name).await?;
+    let decision = artifact::combine(old.as_ref(), asked, now).map_err(refused)?;
+    let artifact = decision.artifact;
+    let storage_type = artifact.details.storage_type();
+    let is_told = decision.changed && artifact::is_told_at_creation(storage_type);
+    let told = is_told.then(|| told(&task, &artifact)).transpose()?;
+    let removable = artifact::removable(storage_type, artifact.expires, now);
+    let present = artifact::is_present_at_creation(storage_type);
+    let stored = Stored { artifact, present, removable };
+    artifacts::put(&mut transaction, task.seq, place.run, &stored, told.as_ref()).await?;
+    bells.commit(transaction, Effects::default()).await?;
+    let tenancy = artifact::tenancy(&task, place.run).cloned();
+    Ok(Created { artifact: stored.artifact, project: task.project, tenancy, now })
+}
+
+/// Lets an object be read whose upload is finished. A repeat changes nothing.
+pub async fn finish(pool: &PgPool, bells: &Bells, place: Place, name: &str, upload: SlugId) -> Result<(), OpError> {
+    let mut conn = pool.acquire().await?;
+    let mut transaction = conn.begin().await?;
+    tasks::lock(&mut transaction, place.task.uuid()).await?;
+    let known = tasks::load(&mut transaction, &[place.task.uuid()]).await?.remove(&place.task.uuid());
+    let task = known.ok_or_else(|| OpError::NotFound(format!("task {} does not exist", place.task)))?.task;
+    let stored = artifacts::find(&mut transaction, task.seq, place.run, name).await?;
+    let object_name = artifact::object_name(place.task, place.run, name);
+    let object = artifacts::lock_object(&mut transaction, &object_name).await?;
+    let news = artifact::finish(stored.as_ref(), upload, object).map_err(|refusal| refused(refusal, place, name))?;
+    let Some(Stored { artifact, .. }) = stored.filter(|_| news) else { return Ok(()) };
+    artifacts::finish(&mut transaction, task.seq, place.run, name, &told(&task, &artifact)?).await?;
+    artifacts::keep_object(&mut transaction, &object_name, artifact.expires).await?;
+    bells.commit(transaction, Effects::default()).await?;
+    Ok(())
+}
+
+fn told(task: &Task, artifact: &Artifact) -> Result<Told, Unserializable> {
+    Ok(Told { retries_left: task.retries_left, priority: task.priority, note: artifact::note(task, artifact)? })
+}
+
+/// What a refusal of the rules means to whoever asked.
+fn refused(refusal: Refusal, place: Place, name: &str) -> OpError {
+    let Place { task, run } = place;
+    match refusal {
+        Refusal::Past => OpError::Input("`expires` must not be more than 15 minutes in the past".to_owned()),
+        Refusal::NoSuchRun => OpError::Input(format!("task {task} has no run {run}")),
+        Refusal::NeverClaimed => {
+            OpError::Input(format!("run {run} of task {task} was never claimed; only its worker makes artifacts"))
+        }
+        Refusal::OutlivesTask => OpError::Input(format!("`expires` must not be later than that of the task {task}")),
+        Refusal::RunEnded => OpError::Conflict(format!(
+            "run {run} of task {task} has ended; artifacts are made while it runs, or within 25 minutes after an exception"
+        )),
+        Refusal::BeingRemoved => OpError::Conflict(format!(
+            "the artifact {name:?} has expired and is being removed; create it again when that is done"
+        )),
+        Refusal::Incompatible(what) => OpError::Conflict(format!(
+            "there is an artifact {name:?} already, and this one differs in {what}; use another name"
+        )),
+        Refusal::Missing => OpError::NotFound(format!("run {run} of task {task} has no artifact {name:?}")),
+        Refusal::NotAnObject => {
+            OpError::Input(format!("the artifact {name:?} is not of the storage type `object`; only that is finished"))
+        }
+        Refusal::WrongUpload => {
+            OpError::Input(format!("`uploadId` is not the one that createArtifact answered for {name:?}"))
+        }
+        Refusal::NotUploaded => OpError::Input(format!(
+            "the object of the artifact {name:?} is not there yet; call finishUpload of the object service first"
+        )),
+    }
+}

@@ -1,0 +1,203 @@
+//! createTask: store what is new; answer exact repeats as if they were the first; say why the rest is refused.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use sqlx::{Connection, PgConnection};
+use uuid::Uuid;
+
+use super::OpError;
+use crate::batch::{Operation, Verdict};
+use crate::wakeup::Effects;
+use tenure_api::ids::TaskId;
+use tenure_api::states::Requires;
+use tenure_domain::create::{Awaited, GroupOwner, NewTask, Unmade, dependency_refusal, why_unmade};
+use tenure_domain::task::Task;
+use tenure_store::dependencies::{self, Edge, Required, Wanted};
+use tenure_store::groups;
+use tenure_store::tasks;
+use tenure_store::transitions::create::{self, Created, Look, Member, Names};
+
+/// The operation.
+pub struct CreateTask;
+
+/// A task to create, and the key of its queue.
+#[derive(Debug)]
+pub struct Request {
+    /// The task.
+    pub task: Arc<NewTask>,
+    /// `task_queues.id`.
+    pub queue: i32,
+}
+
+impl Operation for CreateTask {
+    type Member = Request;
+    type Answer = Task;
+    const NAME: &'static str = "create";
+    const WAITING_MAX: usize = 4_000;
+
+    fn weight(member: &Request) -> usize {
+        member.task.bytes()
+    }
+
+    fn task(member: &Request) -> Option<Uuid> {
+        Some(member.task.id.uuid())
+    }
+
+    fn edges(member: &Request) -> usize {
+        member.task.dependencies.len()
+    }
+
+    async fn run(
+        &self,
+        conn: &mut PgConnection,
+        members: &[&Request],
+        effects: &mut Effects,
+    ) -> Result<Vec<Verdict<Task>>, sqlx::Error> {
+        let mut awaited = Vec::new();
+        let stored = if members.iter().all(|member| member.task.dependencies.is_empty()) {
+            let batch: Vec<Member<'_>> =
+                members.iter().map(|member| Member { task: &member.task, queue: member.queue, waits: false }).collect();
+            create::create(conn, &batch).await?
+        } else {
+            let (stored, found) = create_waiting(conn, members).await?;
+            effects.dependents = true;
+            awaited = found;
+            stored
+        };
+        effects.claimable.extend(stored.iter().filter(|row| !row.waits).map(|row| members[row.member].queue));
+        let mut verdicts: Vec<Option<Verdict<Task>>> = members.iter().map(|_| None).collect();
+        for row in stored {
+            verdicts[row.member] = Some(Verdict::Done(row.task(&members[row.member].task)));
+        }
+        let missing: Vec<usize> = (0..members.len()).filter(|&place| verdicts[place].is_none()).collect();
+        let tasks: Vec<Unstored<'_>> = missing
+            .iter()
+            .map(|&place| Unstored {
+                task: &members[place].task,
+                awaited: awaited.get(place).map_or(&[][..], Vec::as_slice),
+            })
+            .collect();
+        for (place, verdict) in missing.into_iter().zip(diagnose(conn, &tasks).await?) {
+            verdicts[place] = Some(verdict);
+        }
+        Ok(verdicts.into_iter().flatten().collect())
+    }
+
+    async fn wait(&self, conn: &mut PgConnection, member: &Request) -> Result<(), sqlx::Error> {
+        // Whoever forgets the group, or adds to it, is waited for. What else this one met was committed a moment ago,
+        // or its inserts wait by themselves.
+        groups::lock(conn, member.task.group.uuid()).await
+    }
+}
+
+/// What a member waits for, and whether it exists.
+type Waits = Vec<(TaskId, Awaited)>;
+
+/// Stores members of which some have dependencies, and their edges, in one transaction.
+///
+/// An edge is satisfied from the start if its required task has ended by now. If it ends while this transaction is
+/// under way, the dependency pass finds that out when it reads the event of the creation.
+async fn create_waiting(
+    conn: &mut PgConnection,
+    members: &[&Request],
+) -> Result<(Vec<Created>, Vec<Waits>), sqlx::Error> {
+    let mut transaction = conn.begin().await?;
+    let wanted: Vec<Wanted<'_>> = members
+        .iter()
+        .map(|member| Wanted {
+            required: &member.task.dependencies,
+            any_end: member.task.requires == Requires::AllResolved,
+        })
+        .collect();
+    let mut required: Vec<Vec<Required>> = members.iter().map(|_| Vec::new()).collect();
+    for row in dependencies::list_required(&mut transaction, &wanted).await? {
+        required[row.member].push(row);
+    }
+    let awaited: Vec<Waits> =
+        members.iter().zip(&required).map(|(member, required)| awaited(&member.task, required)).collect();
+    let welcome: Vec<usize> = (0..members.len())
+        .filter(|&place| dependency_refusal(&members[place].task, &awaited[place]).is_none())
+        .collect();
+    let batch: Vec<Member<'_>> = welcome
+        .iter()
+        .map(|&place| Member {
+            task: &members[place].task,
+            queue: members[place].queue,
+            waits: required[place].iter().any(|required| !required.satisfied),
+        })
+        .collect();
+    let mut stored = create::create(&mut transaction, &batch).await?;
+    let mut edges = Vec::new();
+    for row in &mut stored {
+        row.member = welcome[row.member];
+        let task = &members[row.member].task;
+        edges.extend(required[row.member].iter().map(|required| Edge {
+            // A task that waits for itself had no key before.
+            required: required.seq.unwrap_or(row.seq),
+            dependent: task.id.uuid(),
+            any_end: task.requires == Requires::AllResolved,
+            satisfied: required.satisfied,
+        }));
+    }
+    dependencies::insert(&mut transaction, &edges).await?;
+    transaction.commit().await?;
+    Ok((stored, awaited))
+}
+
+fn awaited(task: &NewTask, required: &[Required]) -> Waits {
+    let found = |row: &Required| match row.expires {
+        _ if row.id == task.id.uuid() => Awaited::Itself,
+        Some(expires) => Awaited::Until(expires),
+        None => Awaited::Missing,
+    };
+    required.iter().filter_map(|row| Some((TaskId::from_uuid(row.id)?, found(row)))).collect()
+}
+
+/// A task that the statement left out, and what it waits for.
+pub(super) struct Unstored<'a> {
+    /// The task.
+    pub(super) task: &'a NewTask,
+    /// What it waits for.
+    pub(super) awaited: &'a [(TaskId, Awaited)],
+}
+
+/// Why tasks were not stored, in their order: one statement for all of them, and one read for those that are repeats.
+pub(super) async fn diagnose(
+    conn: &mut PgConnection,
+    unstored: &[Unstored<'_>],
+) -> Result<Vec<Verdict<Task>>, sqlx::Error> {
+    let mut found: Vec<Option<Unmade>> = unstored.iter().map(|_| None).collect();
+    let mut unread: Vec<usize> = (0..unstored.len()).collect();
+    // More than once only where the stored definitions are large.
+    while !unread.is_empty() {
+        let names: Vec<Names> = unread
+            .iter()
+            .map(|&place| Names { task: unstored[place].task.id.uuid(), group: unstored[place].task.group.uuid() })
+            .collect();
+        for look in create::look(conn, &names).await? {
+            let place = unread[look.member];
+            found[place] = Some(unmade(&unstored[place], &look));
+        }
+        unread.retain(|&place| found[place].is_none());
+    }
+    let repeats = unstored.iter().zip(&found).filter(|(_, why)| matches!(why, Some(Unmade::Repeat)));
+    let repeats: Vec<Uuid> = repeats.map(|(unstored, _)| unstored.task.id.uuid()).collect();
+    let mut known = if repeats.is_empty() { HashMap::new() } else { tasks::load(conn, &repeats).await? };
+    let verdict = |(unstored, why): (&Unstored<'_>, Option<Unmade>)| match why {
+        Some(Unmade::Repeat) => {
+            known.remove(&unstored.task.id.uuid()).map_or(Verdict::Locked, |known| Verdict::Done(known.task))
+        }
+        Some(Unmade::Conflict(message)) => Verdict::Refused(OpError::Conflict(message)),
+        Some(Unmade::Input(message)) => Verdict::Refused(OpError::Input(message)),
+        // The group was made by another server at the same moment: once more.
+        Some(Unmade::Unclear) | None => Verdict::Locked,
+    };
+    Ok(unstored.iter().zip(found).map(verdict).collect())
+}
+
+fn unmade(unstored: &Unstored<'_>, look: &Look) -> Unmade {
+    let stored = look.stored.as_ref().map(|stored| (stored.definition.as_str(), stored.priority));
+    let group = look.group.as_ref().map(|group| GroupOwner { scheduler: &group.scheduler, sealed: group.sealed });
+    why_unmade(unstored.task, stored, group, unstored.awaited, look.now)
+}

@@ -1,0 +1,84 @@
+//! Pages of a queue's pending and claimed runs. A page begins after a run, so that runs that come and go meanwhile make it
+//! neither skip nor repeat any other one.
+
+use chrono::{DateTime, Utc};
+use sqlx::{PgConnection, PgPool};
+use tenure_api::ids::TaskId;
+
+use super::OpError;
+use super::list_tasks::{PAGE_BYTES_MAX, PAGE_MAX};
+use tenure_domain::create::shown_definition;
+use tenure_store::queue_lists::{self, ClaimedRow, PendingRow};
+use tenure_store::session;
+
+/// A page of runs, each with the definition of its task, and where the next page begins.
+#[derive(Debug)]
+pub struct RunPage<Run, Place> {
+    /// The runs.
+    pub runs: Vec<(Run, String)>,
+    /// The place of the last run; none on the last page.
+    pub next: Option<Place>,
+}
+
+/// Where a run stands in the list of claimed ones: when it was claimed, and its task's key.
+pub type ClaimedPlace = (DateTime<Utc>, i64);
+
+/// A page of a queue's pending runs, in the order in which they became pending.
+pub async fn list_pending(
+    pool: &PgPool,
+    queue: i32,
+    after: Option<i64>,
+    limit: u16,
+) -> Result<RunPage<PendingRow, i64>, OpError> {
+    let mut transaction = pool.begin().await?;
+    session::plan_as_hot(&mut transaction).await?;
+    let limit = limit.min(PAGE_MAX);
+    let rows = queue_lists::list_pending(&mut transaction, queue, after.unwrap_or_default(), one_more(limit)).await?;
+    let tasks: Vec<_> = rows.iter().take(limit.into()).map(|row| (row.seq, row.task)).collect();
+    let definitions = list_definitions(&mut transaction, &tasks).await?;
+    Ok(cut(rows, definitions, |row| row.ord))
+}
+
+/// A page of a queue's claimed runs, in the order in which they were claimed.
+pub async fn list_claimed(
+    pool: &PgPool,
+    queue: i32,
+    after: Option<ClaimedPlace>,
+    limit: u16,
+) -> Result<RunPage<ClaimedRow, ClaimedPlace>, OpError> {
+    let mut transaction = pool.begin().await?;
+    session::plan_as_hot(&mut transaction).await?;
+    let limit = limit.min(PAGE_MAX);
+    let after = after.unwrap_or((DateTime::UNIX_EPOCH, 0));
+    let rows = queue_lists::list_claimed(&mut transaction, queue, after, one_more(limit)).await?;
+    let tasks: Vec<_> = rows.iter().take(limit.into()).map(|row| (row.seq, row.task)).collect();
+    let definitions = list_definitions(&mut transaction, &tasks).await?;
+    Ok(cut(rows, definitions, |row| (row.started, row.seq)))
+}
+
+/// The definitions of these tasks as they are shown, as many as fit a page.
+async fn list_definitions(
+    conn: &mut PgConnection,
+    tasks: &[(i64, TaskId)],
+) -> Result<Vec<Option<String>>, sqlx::Error> {
+    let stored = queue_lists::list_definitions(conn, tasks, PAGE_BYTES_MAX).await?;
+    let shown = |(stored, priority)| shown_definition(stored, priority);
+    Ok(stored.into_iter().map(|one| one.map(shown)).collect())
+}
+
+/// One more than fits tells whether there is another page.
+fn one_more(limit: u16) -> i64 {
+    i64::from(limit) + 1
+}
+
+/// As many rows as there are definitions. The place of a run whose task is forgotten by now counts, the run does not.
+fn cut<Run, Place>(
+    rows: Vec<Run>,
+    definitions: Vec<Option<String>>,
+    place: impl Fn(&Run) -> Place,
+) -> RunPage<Run, Place> {
+    let more = rows.len() > definitions.len();
+    let next = definitions.len().checked_sub(1).and_then(|last| rows.get(last)).filter(|_| more).map(place);
+    let runs = rows.into_iter().zip(definitions).filter_map(|(row, text)| text.map(|text| (row, text))).collect();
+    RunPage { runs, next }
+}

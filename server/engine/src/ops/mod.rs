@@ -1,0 +1,98 @@
+//! One file per operation, over a batch of members: what its statement leaves out is diagnosed by the rules of
+//! `domain`. Nothing here knows HTTP.
+
+pub mod change_priority;
+pub mod change_task;
+pub mod claim_task;
+pub mod clients;
+pub mod create_artifact;
+pub mod create_task;
+pub mod list_runs;
+pub mod list_tasks;
+pub mod messages;
+pub mod objects;
+pub mod purge_cache;
+pub mod reclaim;
+pub mod registrations;
+pub mod report;
+pub mod roles;
+pub mod status;
+pub mod submit;
+pub mod task_group;
+pub mod wait;
+pub mod worker_removed;
+pub mod workers;
+
+use std::sync::Arc;
+
+use tenure_domain::json::Unserializable;
+use tenure_domain::lifecycle::{RUNS_MAX, Refusal};
+
+/// Why an operation did not do what it was asked for.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum OpError {
+    /// What the request names does not exist.
+    #[error("{0}")]
+    NotFound(String),
+    /// What the request names was there, but its time is over.
+    #[error("{0}")]
+    Expired(String),
+    /// The state forbids it.
+    #[error("{0}")]
+    Conflict(String),
+    /// The request breaks a rule.
+    #[error("{0}")]
+    Input(String),
+    /// Too many such requests wait already; nothing was done.
+    #[error("too many {0} requests are waiting; send it again")]
+    Overloaded(&'static str),
+    /// The database is away, or somebody holds a lock for too long. What was asked for may have happened.
+    #[error("the database did not answer in time; send the request again")]
+    Unavailable,
+    /// A fault of ours.
+    #[error("an operation failed in a way that it should not")]
+    Internal(#[source] Arc<sqlx::Error>),
+}
+
+impl OpError {
+    /// The same error with something before what it tells the caller.
+    #[must_use]
+    pub fn at(self, place: &str) -> Self {
+        match self {
+            Self::NotFound(message) => Self::NotFound(format!("{place}{message}")),
+            Self::Expired(message) => Self::Expired(format!("{place}{message}")),
+            Self::Conflict(message) => Self::Conflict(format!("{place}{message}")),
+            Self::Input(message) => Self::Input(format!("{place}{message}")),
+            Self::Overloaded(_) | Self::Unavailable | Self::Internal(_) => self,
+        }
+    }
+}
+
+impl From<sqlx::Error> for OpError {
+    /// An ordinary transaction failed; nothing of it was kept.
+    fn from(error: sqlx::Error) -> Self {
+        crate::batch::cold_failure(error)
+    }
+}
+
+impl From<Unserializable> for OpError {
+    fn from(error: Unserializable) -> Self {
+        Self::Internal(Arc::new(sqlx::Error::Encode(Box::new(error))))
+    }
+}
+
+/// What a refusal of the rules means to whoever asked for something about a run.
+#[must_use]
+pub fn refused(refusal: Refusal, task: impl std::fmt::Display, run: impl std::fmt::Display) -> OpError {
+    let conflict = |text: &str| OpError::Conflict(format!("run {run} of task {task} {text}"));
+    match refusal {
+        Refusal::NoSuchRun => OpError::NotFound(format!("task {task} has no run {run}")),
+        Refusal::NotTheLastRun => conflict("is not the task's last run"),
+        Refusal::NotClaimed => conflict("is not claimed"),
+        Refusal::AlreadyClaimed => conflict("is claimed by somebody else"),
+        Refusal::AlreadyResolved => conflict("is resolved"),
+        Refusal::AlreadyScheduled => conflict("is scheduled already"),
+        Refusal::HandBacksUsedUp => conflict("was handed back too often"),
+        Refusal::RunsUsedUp => OpError::Conflict(format!("task {task} has had {RUNS_MAX} runs; create a new task")),
+    }
+}

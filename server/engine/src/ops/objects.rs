@@ -1,0 +1,158 @@
+//! Uploads and downloads of the object service.
+
+use bytes::Bytes;
+use chrono::TimeDelta;
+use sqlx::PgPool;
+use tenure_api::ids::{Sha256Hex, Sha512Hex, SlugId};
+use tenure_api::objects::ObjectHashes;
+
+use super::OpError;
+use crate::blobs::{BlobError, BlobName, Blobs, StoredBlob};
+use tenure_domain::artifact::UPLOAD_MAX;
+use tenure_store::artifacts::lock_object;
+use tenure_store::objects::{self, NewObject, Object};
+
+/// What an upload is called, and by whom.
+#[derive(Debug, Clone, Copy)]
+pub struct Upload<'a> {
+    /// The object.
+    pub name: &'a str,
+    /// Whom it belongs to.
+    pub project: &'a str,
+    /// The upload.
+    pub id: SlugId,
+}
+
+/// Begins an upload, or begins it again.
+pub async fn begin(
+    pool: &PgPool,
+    upload: Upload<'_>,
+    expires: chrono::DateTime<chrono::Utc>,
+    hashes: &ObjectHashes,
+) -> Result<Object, OpError> {
+    let object = NewObject {
+        name: upload.name,
+        project: upload.project,
+        upload: upload.id.uuid(),
+        expires,
+        sha256: hashes.sha256.as_ref().map(Sha256Hex::as_str),
+        sha512: hashes.sha512.as_ref().map(Sha512Hex::as_str),
+    };
+    let mut conn = pool.acquire().await?;
+    let begun = objects::begin(&mut conn, object, seconds(UPLOAD_MAX)).await?;
+    let found = objects::find(&mut conn, upload.name).await?;
+    match found {
+        Some(object) if begun => Ok(object),
+        Some(_) | None => Err(OpError::Conflict(format!(
+            "the object {:?} exists already, or is being uploaded under another `uploadId` or `projectId`",
+            upload.name
+        ))),
+    }
+}
+
+/// Stores the bytes that came with an upload.
+pub async fn store(
+    pool: &PgPool,
+    blobs: &Blobs,
+    name: &str,
+    content_type: &str,
+    bytes: Bytes,
+) -> Result<StoredBlob, OpError> {
+    blobs.put(pool, &BlobName::object(name), content_type, bytes).await.map_err(|error| match error {
+        BlobError::Database(error) => error.into(),
+        BlobError::TooLarge(_) => OpError::Input(error.to_string()),
+        BlobError::Deleted | BlobError::Sealed(_) => OpError::Conflict(error.to_string()),
+        other => {
+            tracing::warn!(error = %other, "the bytes of an object could not be stored");
+            OpError::Unavailable
+        }
+    })
+}
+
+/// Ends an upload, if its bytes are what its uploader says. A repeat changes nothing. The object's row is locked meanwhile, so
+/// that no other bytes come between the comparison and the end.
+pub async fn finish(pool: &PgPool, blobs: &Blobs, upload: Upload<'_>, hashes: &ObjectHashes) -> Result<(), OpError> {
+    let mut transaction = pool.begin().await?;
+    lock_object(&mut transaction, upload.name).await?;
+    let object = objects::find(&mut transaction, upload.name).await?;
+    let object = object.ok_or_else(|| OpError::NotFound(format!("there is no object {:?}", upload.name)))?;
+    if object.upload != upload.id.uuid() || object.project != upload.project {
+        return Err(OpError::Conflict(format!(
+            "the object {:?} is uploaded under another `uploadId` or `projectId`",
+            upload.name
+        )));
+    }
+    let (sha256, sha512) =
+        (hashes.sha256.as_ref().map(Sha256Hex::as_str), hashes.sha512.as_ref().map(Sha512Hex::as_str));
+    if object.finished && sha256.is_none_or(|said| object.sha256.as_deref().is_none_or(|known| known == said)) {
+        return Ok(());
+    }
+    let name = BlobName::object(upload.name);
+    let stored = blobs.find(&mut *transaction, std::slice::from_ref(&name)).await?.remove(&name);
+    let stored =
+        stored.ok_or_else(|| OpError::Input(format!("nothing was uploaded for the object {:?}", upload.name)))?;
+    let found = hex(&stored.sha256);
+    for said in [sha256, object.sha256.as_deref()].into_iter().flatten() {
+        if said != found {
+            return Err(OpError::Input(format!(
+                "`hashes.sha256`: the bytes that were uploaded have {found}, and not {said}; upload them again"
+            )));
+        }
+    }
+    if let (Some(said), Some(before)) = (sha512, object.sha512.as_deref())
+        && said != before
+    {
+        return Err(OpError::Input("`hashes.sha512` is not what createUpload said".to_owned()));
+    }
+    objects::finish(&mut transaction, upload.name, upload.id.uuid(), sha256, sha512).await?;
+    transaction.commit().await?;
+    Ok(())
+}
+
+/// An object that can be read, with what is known of its bytes.
+#[derive(Debug)]
+pub struct Readable {
+    /// The object.
+    pub object: Object,
+    /// Its bytes.
+    pub stored: StoredBlob,
+}
+
+impl Readable {
+    /// Its digests.
+    #[must_use]
+    pub fn hashes(&self) -> ObjectHashes {
+        ObjectHashes {
+            sha256: hex(&self.stored.sha256).parse::<Sha256Hex>().ok(),
+            sha512: self.object.sha512.as_deref().and_then(|hash| hash.parse().ok()),
+        }
+    }
+}
+
+/// What is known of an object whose upload is finished.
+pub async fn read(pool: &PgPool, blobs: &Blobs, name: &str) -> Result<Readable, OpError> {
+    let missing = || OpError::NotFound(format!("there is no object {name:?}"));
+    let mut conn = pool.acquire().await?;
+    let object = objects::find(&mut conn, name).await?.filter(|object| object.finished).ok_or_else(missing)?;
+    if object.expires <= object.now {
+        return Err(OpError::Expired(format!("the object {name:?} has expired")));
+    }
+    let blob = BlobName::object(name);
+    let stored = blobs.find(pool, std::slice::from_ref(&blob)).await?.remove(&blob).ok_or_else(missing)?;
+    Ok(Readable { object, stored })
+}
+
+/// A digest in hexadecimal.
+#[must_use]
+pub fn hex(digest: &[u8]) -> String {
+    use std::fmt::Write as _;
+    digest.iter().fold(String::with_capacity(digest.len() * 2), |mut text, byte| {
+        // Writing into a String does not fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn seconds(time: TimeDelta) -> f64 {
+    time.as_seconds_f64()
+}

@@ -1,0 +1,19 @@
+//! Requests to purge caches of workers.
+
+use sqlx::PgPool;
+use tenure_api::ids::TaskQueueId;
+
+use super::OpError;
+use tenure_domain::purge_cache::PURGES_MAX;
+use tenure_store::purge_cache as store;
+
+/// Asks the workers of a pool to purge a cache, or asks again.
+pub async fn ask(pool: &PgPool, worker_pool: &TaskQueueId, cache_name: &str) -> Result<(), OpError> {
+    if store::ask(pool, worker_pool.as_str(), cache_name).await? {
+        return Ok(());
+    }
+    Err(OpError::Conflict(format!(
+        "the worker pool {worker_pool} has {PURGES_MAX} requests to purge caches, which is the limit; each is forgotten \
+         24 hours after it was made"
+    )))
+}

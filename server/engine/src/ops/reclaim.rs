@@ -1,0 +1,116 @@
+//! reclaimTask: renew a claim, or say why it cannot be.
+
+use std::time::Duration;
+
+use sqlx::{PgConnection, PgPool};
+use tenure_api::ids::{RunId, TaskId};
+use uuid::Uuid;
+
+use super::{OpError, refused};
+use crate::batch::{Operation, Verdict};
+use crate::wakeup::Effects;
+use crate::workers::Workers;
+use tenure_domain::lifecycle::{Event, apply};
+use tenure_domain::task::{EndedRun, Granted};
+use tenure_domain::worker::Sight;
+use tenure_store::queues::Queues;
+use tenure_store::transitions::renew::{self, Member, Renewed};
+use tenure_store::{claims, tasks};
+
+/// The operation.
+pub struct Reclaim {
+    /// For names of queues.
+    pub queues: Queues,
+    /// For names of queues.
+    pub pool: PgPool,
+    /// The term of a claim.
+    pub term: Duration,
+    /// Who is seen.
+    pub workers: Workers,
+}
+
+/// A claim to renew.
+#[derive(Debug, Clone, Copy)]
+pub struct Request {
+    /// The task.
+    pub task: TaskId,
+    /// The run.
+    pub run: RunId,
+}
+
+/// How much a member without a body weighs.
+const SMALL: usize = 64;
+
+impl Operation for Reclaim {
+    type Member = Request;
+    type Answer = Granted;
+    const NAME: &'static str = "reclaim";
+    const WAITING_MAX: usize = 16_000;
+
+    fn weight(_: &Request) -> usize {
+        SMALL
+    }
+
+    fn task(member: &Request) -> Option<Uuid> {
+        Some(member.task.uuid())
+    }
+
+    async fn run(
+        &self,
+        conn: &mut PgConnection,
+        members: &[&Request],
+        _: &mut Effects,
+    ) -> Result<Vec<Verdict<Granted>>, sqlx::Error> {
+        let batch: Vec<Member> = members
+            .iter()
+            .map(|member| Member { id: member.task.uuid(), run: member.run.number().cast_signed() })
+            .collect();
+        let renewed = renew::renew(conn, &batch, self.term).await?;
+        let retried: Vec<i64> = renewed.iter().filter(|row| row.run > 0).map(|row| row.seq).collect();
+        let mut history = tasks::load_history(conn, &retried).await?;
+        let mut verdicts: Vec<Option<Verdict<Granted>>> = members.iter().map(|_| None).collect();
+        for row in renewed {
+            let (member, ended) = (row.member(), history.remove(&row.seq).unwrap_or_default());
+            verdicts[member] = Some(Verdict::Done(self.granted(row, ended).await?));
+        }
+        let missing: Vec<Uuid> = members
+            .iter()
+            .zip(&verdicts)
+            .filter(|(_, verdict)| verdict.is_none())
+            .map(|(m, _)| m.task.uuid())
+            .collect();
+        if !missing.is_empty() {
+            let known = tasks::load(conn, &missing).await?;
+            for (verdict, member) in verdicts.iter_mut().zip(members).filter(|(verdict, _)| verdict.is_none()) {
+                *verdict = Some(diagnose(member, known.get(&member.task.uuid())));
+            }
+        }
+        Ok(verdicts.into_iter().flatten().collect())
+    }
+
+    async fn wait(&self, conn: &mut PgConnection, member: &Request) -> Result<(), sqlx::Error> {
+        claims::lock(conn, member.task.uuid()).await
+    }
+}
+
+impl Reclaim {
+    async fn granted(&self, row: Renewed, ended: Vec<EndedRun>) -> Result<Granted, sqlx::Error> {
+        self.workers.saw(row.worker(), Sight::Reclaim);
+        let queue = self.queues.get_name(&self.pool, row.queue).await?;
+        Ok(row.describe(queue, ended)?)
+    }
+}
+
+fn diagnose(member: &Request, known: Option<&tasks::Loaded>) -> Verdict<Granted> {
+    let (task, run) = (member.task, member.run);
+    let Some(known) = known else {
+        return Verdict::Refused(OpError::NotFound(format!("task {task} does not exist")));
+    };
+    if let Err(refusal) = apply(known.task.life(), Event::Reclaim(run)) {
+        return Verdict::Refused(refused(refusal, task, run));
+    }
+    if known.task.deadline <= known.now {
+        return Verdict::Refused(OpError::Conflict(format!("the deadline of task {task} has passed")));
+    }
+    Verdict::Locked
+}

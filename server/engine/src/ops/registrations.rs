@@ -1,0 +1,194 @@
+//! Workers of the worker manager: making them known, letting them register.
+
+use chrono::{DateTime, Utc};
+use sqlx::{Connection, PgPool};
+use tenure_api::worker_manager::{STATIC, WorkerSecret};
+
+use super::OpError;
+use tenure_domain::registration::{Shown, Standing, WorkerName, credentials_end, may_exchange};
+use tenure_store::clock;
+use tenure_store::secrets::{WorkerDigests, random};
+use tenure_store::worker_manager::{self, NewWorker, Registered, WorkerChange};
+
+/// A worker that is to be made known.
+#[derive(Debug)]
+pub struct Create {
+    /// What it registers with.
+    pub secret: WorkerSecret,
+    /// How many tasks it runs at once.
+    pub capacity: u16,
+    /// JSON text of its configuration.
+    pub config: String,
+    /// When it is no longer let in.
+    pub expires: DateTime<Utc>,
+}
+
+/// What is to be changed of a worker; what is none stays.
+#[derive(Debug)]
+pub struct Change {
+    /// What it registers with.
+    pub secret: Option<WorkerSecret>,
+    /// How many tasks it runs at once.
+    pub capacity: u16,
+    /// JSON text of its configuration.
+    pub config: Option<String>,
+    /// When it is no longer let in.
+    pub expires: DateTime<Utc>,
+}
+
+/// A worker that was let in.
+#[derive(Debug)]
+pub struct LetIn {
+    /// JSON text of its configuration.
+    pub config: String,
+    /// What it can register again with.
+    pub secret: WorkerSecret,
+    /// When its credentials begin.
+    pub from: DateTime<Utc>,
+    /// When they end.
+    pub until: DateTime<Utc>,
+}
+
+/// Makes a worker known. A repeat with the same secret gives the worker as it is.
+pub async fn create(
+    pool: &PgPool,
+    digests: &WorkerDigests,
+    name: &WorkerName,
+    create: &Create,
+) -> Result<Registered, OpError> {
+    let worker = name.to_string();
+    let mut conn = pool.acquire().await?;
+    if create.expires <= clock::get_now(&mut conn).await? {
+        return Err(OpError::Input("`expires` must be in the future".to_owned()));
+    }
+    let new = NewWorker {
+        static_secret: digests.digest(&worker, &create.secret),
+        capacity: create.capacity.into(),
+        config: create.config.clone(),
+        expires: create.expires,
+    };
+    let made = worker_manager::create(&mut *conn, name, &new).await?;
+    let Some(found) = worker_manager::find(&mut *conn, name).await? else { return Err(OpError::Unavailable) };
+    match found.standing() {
+        _ if !made && !digests.matches(&worker, &create.secret, &found.static_secret) => Err(OpError::Conflict(
+            format!("there is a worker {name} already, with another secret; update it, or give the new one another id"),
+        )),
+        Standing::Removed => Err(OpError::Conflict(format!(
+            "the worker {name} was removed, and its id is not free before it expires; use another id"
+        ))),
+        Standing::Running | Standing::Expired => Ok(found),
+    }
+}
+
+/// Changes a worker that was not removed.
+pub async fn update(
+    pool: &PgPool,
+    digests: &WorkerDigests,
+    name: &WorkerName,
+    change: Change,
+) -> Result<Registered, OpError> {
+    let mut conn = pool.acquire().await?;
+    let mut transaction = conn.begin().await?;
+    worker_manager::lock(&mut transaction, name).await?;
+    let found = worker_manager::find(&mut *transaction, name).await?.ok_or_else(|| missing(name))?;
+    if found.removed.is_some() {
+        return Err(OpError::Conflict(format!("the worker {name} was removed; it cannot be changed any more")));
+    }
+    let change = WorkerChange {
+        static_secret: change.secret.map(|secret| digests.digest(&name.to_string(), &secret)),
+        capacity: change.capacity.into(),
+        config: change.config,
+        expires: change.expires,
+    };
+    worker_manager::update(&mut transaction, name, &change).await?;
+    let changed = worker_manager::find(&mut *transaction, name).await?.ok_or_else(|| missing(name))?;
+    transaction.commit().await?;
+    Ok(changed)
+}
+
+/// Lets a worker in that shows the secret which it was made known with. May be repeated, as a machine does that starts again.
+pub async fn register(
+    pool: &PgPool,
+    digests: &WorkerDigests,
+    name: &WorkerName,
+    provider: &str,
+    secret: &WorkerSecret,
+) -> Result<LetIn, OpError> {
+    if provider != STATIC {
+        return Err(OpError::NotFound(format!("there is no such provider; `providerId` must be \"{STATIC}\"")));
+    }
+    let worker = name.to_string();
+    let check = |found: &Registered| {
+        if digests.matches(&worker, secret, &found.static_secret) {
+            Ok(None)
+        } else {
+            Err(OpError::Input(format!("the secret is not the one that the worker {name} was made known with")))
+        }
+    };
+    let_in(pool, digests, name, || missing(name), check).await
+}
+
+/// Lets a worker in that shows the secret of its last answer, or of the one before if that one was lost.
+pub async fn reregister(
+    pool: &PgPool,
+    digests: &WorkerDigests,
+    name: &WorkerName,
+    secret: &WorkerSecret,
+) -> Result<LetIn, OpError> {
+    let worker = name.to_string();
+    // One sentence for whatever is wrong, as in Taskcluster: who has no secret learns nothing.
+    let unfit =
+        || OpError::Input(format!("the secret is not the one that the worker {name} got last; register it anew"));
+    let check = |found: &Registered| {
+        let is =
+            |digest: &Option<String>| digest.as_deref().is_some_and(|digest| digests.matches(&worker, secret, digest));
+        let shown = match (is(&found.next_secret), is(&found.used_secret)) {
+            (true, _) => Shown::Next,
+            (false, true) => Shown::Used(found.used),
+            (false, false) => Shown::Neither,
+        };
+        if !may_exchange(shown, found.now) {
+            return Err(unfit());
+        }
+        // A repeat must not make the time longer in which it can be repeated.
+        let at = match shown {
+            Shown::Used(Some(at)) => at,
+            Shown::Next | Shown::Used(None) | Shown::Neither => found.now,
+        };
+        Ok(Some((digests.digest(&worker, secret), at)))
+    };
+    let_in(pool, digests, name, unfit, check).await
+}
+
+/// Checks a worker whose row is locked and gives it credentials and a new secret. `check` says what it exchanges for them.
+async fn let_in(
+    pool: &PgPool,
+    digests: &WorkerDigests,
+    name: &WorkerName,
+    unknown: impl Fn() -> OpError,
+    check: impl Fn(&Registered) -> Result<Option<(String, DateTime<Utc>)>, OpError>,
+) -> Result<LetIn, OpError> {
+    let mut conn = pool.acquire().await?;
+    let mut transaction = conn.begin().await?;
+    worker_manager::lock(&mut transaction, name).await?;
+    let found = worker_manager::find(&mut *transaction, name).await?.ok_or_else(unknown)?;
+    let used = check(&found)?;
+    match found.standing() {
+        Standing::Running => {}
+        Standing::Removed => return Err(OpError::Input(format!("the worker {name} was removed"))),
+        Standing::Expired => return Err(OpError::Input(format!("the worker {name} has expired"))),
+    }
+    let (from, until) = (found.now, credentials_end(found.now, found.expires));
+    let secret = WorkerSecret::from_random(random());
+    let next = digests.digest(&name.to_string(), &secret);
+    let used = used.as_ref().map(|(digest, at)| (digest.as_str(), *at));
+    worker_manager::note_credentials(&mut transaction, name, &next, used, until).await?;
+    transaction.commit().await?;
+    Ok(LetIn { config: found.config, secret, from, until })
+}
+
+/// What is said of a worker that nobody has made known.
+#[must_use]
+pub fn missing(name: &WorkerName) -> OpError {
+    OpError::NotFound(format!("there is no worker {name}; createWorker makes one known"))
+}

@@ -1,0 +1,144 @@
+//! reportCompleted, reportFailed, reportException: end a run, or answer a repeat, or say why not.
+
+use sqlx::{PgConnection, PgPool};
+use tenure_api::ids::{RunId, TaskId};
+use uuid::Uuid;
+
+use super::worker_removed::LINE_PATIENCE;
+use super::{OpError, refused};
+use crate::batch::{Operation, Verdict};
+use crate::wakeup::{Bells, Effects};
+use tenure_domain::lifecycle::{End, Event, Refusal, Report, apply};
+use tenure_domain::task::{Last, Task, Tenancy};
+use tenure_store::bells::notify_leaving;
+use tenure_store::queues::Queues;
+use tenure_store::transitions::end::{self, Member};
+use tenure_store::worker_removals::Gone;
+use tenure_store::{claims, tasks};
+
+/// The operation.
+pub struct ReportRun {
+    /// For names of queues.
+    pub queues: Queues,
+    /// For names of queues.
+    pub pool: PgPool,
+}
+
+/// A report.
+#[derive(Debug, Clone, Copy)]
+pub struct Request {
+    /// The task.
+    pub task: TaskId,
+    /// The run.
+    pub run: RunId,
+    /// What became of it.
+    pub report: Report,
+}
+
+/// How much a member without a body weighs.
+const SMALL: usize = 64;
+
+impl Operation for ReportRun {
+    type Member = Request;
+    type Answer = Task;
+    const NAME: &'static str = "report";
+    const WAITING_MAX: usize = 16_000;
+
+    fn weight(_: &Request) -> usize {
+        SMALL
+    }
+
+    fn task(member: &Request) -> Option<Uuid> {
+        Some(member.task.uuid())
+    }
+
+    async fn run(
+        &self,
+        conn: &mut PgConnection,
+        members: &[&Request],
+        effects: &mut Effects,
+    ) -> Result<Vec<Verdict<Task>>, sqlx::Error> {
+        let batch: Vec<Member> = members
+            .iter()
+            .map(|member| Member {
+                id: member.task.uuid(),
+                run: member.run.number().cast_signed(),
+                end: End::Report(member.report),
+            })
+            .collect();
+        let resolved = end::end(conn, &batch).await?;
+        for row in &resolved {
+            effects.run_ended(row.id, row.queue, row.next_reason.is_some());
+        }
+        let retried: Vec<i64> = resolved.iter().filter(|row| row.run > 0).map(|row| row.seq).collect();
+        let mut history = tasks::load_history(conn, &retried).await?;
+        let mut verdicts: Vec<Option<Verdict<Task>>> = members.iter().map(|_| None).collect();
+        for row in resolved {
+            let (member, ended) = (row.member(), history.remove(&row.seq).unwrap_or_default());
+            let queue = self.queues.get_name(&self.pool, row.queue).await?;
+            verdicts[member] = Some(Verdict::Done(row.task(queue, ended)?));
+        }
+        let missing: Vec<Uuid> = members
+            .iter()
+            .zip(&verdicts)
+            .filter(|(_, verdict)| verdict.is_none())
+            .map(|(m, _)| m.task.uuid())
+            .collect();
+        if !missing.is_empty() {
+            let mut known = tasks::load(conn, &missing).await?;
+            for (verdict, member) in verdicts.iter_mut().zip(members).filter(|(verdict, _)| verdict.is_none()) {
+                *verdict = Some(diagnose(member, known.remove(&member.task.uuid())));
+            }
+        }
+        Ok(verdicts.into_iter().flatten().collect())
+    }
+
+    async fn wait(&self, conn: &mut PgConnection, member: &Request) -> Result<(), sqlx::Error> {
+        tasks::lock(conn, member.task.uuid()).await?;
+        claims::lock(conn, member.task.uuid()).await
+    }
+}
+
+/// A worker is about to report worker-shutdown for this run: whatever still waits for work in its name, at this server and
+/// at the others, ends empty. Otherwise it would get its own task again at once, and lose another retry.
+pub async fn stop_waiting(
+    pool: &PgPool,
+    queues: &Queues,
+    bells: &Bells,
+    known: &Task,
+    run: RunId,
+) -> Result<(), OpError> {
+    let Last::Running(open, tenancy) = &known.last else { return Ok(()) };
+    let Some(queue) = queues.find_key(pool, &known.queue).await? else { return Ok(()) };
+    if open.run != run {
+        return Ok(());
+    }
+    let Tenancy { worker_group, worker_id, .. } = tenancy.clone();
+    let worker = Gone { queue, worker_group, worker_id };
+    // The other servers hear of it before they can hear of the run that the report makes claimable.
+    notify_leaving(pool, &worker).await?;
+    drop(tokio::time::timeout(LINE_PATIENCE, bells.send_away(worker)).await);
+    Ok(())
+}
+
+fn diagnose(member: &Request, known: Option<tasks::Loaded>) -> Verdict<Task> {
+    let (task, run) = (member.task, member.run);
+    let Some(known) = known else {
+        return Verdict::Refused(OpError::NotFound(format!("task {task} does not exist")));
+    };
+    let outcome = member.report.outcome();
+    if let Some(ended) = known.task.ended.iter().find(|ended| ended.run.run == run) {
+        // A repeat of the report that ended the run. One that asked for another try is a repeat also when the next run
+        // has begun; completed and failed end the task, so that there the run must be the last one.
+        let retried = member.report.retry().is_some();
+        let last = matches!(known.task.life().state, tenure_domain::lifecycle::State::Resolved(last, _) if last == run);
+        if ended.outcome() == outcome && (retried || last) {
+            return Verdict::Done(known.task);
+        }
+        return Verdict::Refused(refused(Refusal::AlreadyResolved, task, run));
+    }
+    match apply(known.task.life(), Event::Report(run, member.report)) {
+        Err(refusal) => Verdict::Refused(refused(refusal, task, run)),
+        Ok(_) => Verdict::Locked,
+    }
+}

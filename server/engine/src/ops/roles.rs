@@ -1,0 +1,125 @@
+//! Changes of roles. They take turns, because whether a role closes a circle depends on all the others.
+
+use sqlx::{Connection, PgConnection, PgPool};
+
+use super::OpError;
+use tenure_domain::roles::{Resolver, RoleScopes, check_description, check_parameters, check_scopes, valid_role_id};
+use tenure_store::roles::{self, NewRole, RoleInfo};
+
+/// Says what is wrong with a role by itself.
+///
+/// # Errors
+/// A sentence for the caller.
+pub fn check(role: &NewRole) -> Result<(), String> {
+    if !valid_role_id(&role.role_id) {
+        return Err("a role id is up to 1000 characters of printable ASCII, and does not end in two stars".to_owned());
+    }
+    check_scopes(&role.scopes)?;
+    check_parameters(&role.scopes)?;
+    check_description(&role.description)
+}
+
+/// Makes a role. A repeat with the same definition gives what is there.
+pub async fn create(pool: &PgPool, role: &NewRole) -> Result<Result<RoleInfo, OpError>, sqlx::Error> {
+    let mut conn = pool.acquire().await?;
+    let mut transaction = conn.begin().await?;
+    roles::lock_all(&mut transaction).await?;
+    if let Some(existing) = roles::find(&mut *transaction, &role.role_id).await? {
+        let same = existing.scopes == role.scopes && existing.description == role.description;
+        return Ok(if same { Ok(existing) } else { Err(exists(&role.role_id)) });
+    }
+    if let Err(circle) = check_circle(&mut transaction, role).await? {
+        return Ok(Err(circle));
+    }
+    let made = roles::create(&mut *transaction, role).await?;
+    transaction.commit().await?;
+    Ok(Ok(made))
+}
+
+/// Changes a role, if it still has the scopes that the caller saw; without these, whatever it has.
+pub async fn update(
+    pool: &PgPool,
+    role: &NewRole,
+    seen: Option<&[String]>,
+) -> Result<Result<RoleInfo, OpError>, sqlx::Error> {
+    let mut conn = pool.acquire().await?;
+    let mut transaction = conn.begin().await?;
+    roles::lock_all(&mut transaction).await?;
+    let Some(existing) = roles::find(&mut *transaction, &role.role_id).await? else {
+        return Ok(Err(missing(&role.role_id)));
+    };
+    if seen.is_some_and(|seen| seen != existing.scopes) {
+        let message = format!("the role {:?} was changed at the same time; look at it and try again", role.role_id);
+        return Ok(Err(OpError::Conflict(message)));
+    }
+    if let Err(circle) = check_circle(&mut transaction, role).await? {
+        return Ok(Err(circle));
+    }
+    let changed = roles::update(&mut *transaction, role).await?;
+    transaction.commit().await?;
+    Ok(changed.ok_or_else(|| missing(&role.role_id)))
+}
+
+/// What is said of a role that does not exist.
+#[must_use]
+pub fn missing(role_id: &str) -> OpError {
+    OpError::NotFound(format!("there is no role {role_id:?}"))
+}
+
+fn exists(role_id: &str) -> OpError {
+    OpError::Conflict(format!("there is a role {role_id:?} already, with another definition; update it instead"))
+}
+
+async fn check_circle(conn: &mut PgConnection, role: &NewRole) -> Result<Result<(), OpError>, sqlx::Error> {
+    let mut all = roles::load_all(conn).await?;
+    all.retain(|other| other.role_id != role.role_id);
+    all.push(RoleScopes { role_id: role.role_id.clone(), scopes: role.scopes.clone() });
+    Ok(match Resolver::new(all).find_cycle(&role.role_id) {
+        None => Ok(()),
+        Some(circle) => {
+            let way = circle.join("\" -> \"");
+            Err(OpError::Input(format!("roles must not assume each other in a circle, and this would: \"{way}\"")))
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tenure_store::testing::with_clients;
+
+    fn role(role_id: &str, scopes: &[&str]) -> NewRole {
+        let scopes = scopes.iter().map(|&scope| scope.to_owned()).collect();
+        NewRole { role_id: role_id.to_owned(), scopes, description: String::new() }
+    }
+
+    #[tokio::test]
+    async fn of_two_roles_that_would_close_a_circle_together_one_is_refused() {
+        with_clients(|pool| async move {
+            for round in 0..10 {
+                let (a, b) = (format!("a{round}"), format!("b{round}"));
+                let (to_a, to_b) = (format!("assume:{a}"), format!("assume:{b}"));
+                let (one, other) = (role(&a, &[&to_b]), role(&b, &[&to_a]));
+                let (one, other) = tokio::join!(create(&pool, &one), create(&pool, &other));
+                let (one, other) = (one.unwrap(), other.unwrap());
+                assert!(one.is_ok() != other.is_ok(), "{one:?} {other:?}");
+                let refused = one.err().or(other.err()).unwrap();
+                assert!(matches!(refused, OpError::Input(_)), "{refused}");
+            }
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn an_update_of_scopes_that_are_no_longer_there_is_a_conflict_and_changes_nothing() {
+        with_clients(|pool| async move {
+            create(&pool, &role("r", &["a"])).await.unwrap().unwrap();
+            let seen = ["a".to_owned()];
+            update(&pool, &role("r", &["b"]), Some(&seen)).await.unwrap().unwrap();
+            let late = update(&pool, &role("r", &["c"]), Some(&seen)).await.unwrap().unwrap_err();
+            assert!(matches!(late, OpError::Conflict(_)), "{late}");
+            assert_eq!(roles::find(&pool, "r").await.unwrap().unwrap().scopes, ["b"]);
+        })
+        .await;
+    }
+}

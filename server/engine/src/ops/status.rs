@@ -1,0 +1,53 @@
+//! status: many callers' questions in one read.
+
+use sqlx::PgConnection;
+use tenure_api::ids::TaskId;
+use uuid::Uuid;
+
+use super::OpError;
+use crate::batch::{Operation, Verdict};
+use crate::wakeup::Effects;
+use tenure_domain::task::Task;
+use tenure_store::tasks;
+
+/// The operation.
+pub struct ReadStatus;
+
+/// How much a member without a body weighs.
+const SMALL: usize = 64;
+
+impl Operation for ReadStatus {
+    type Member = TaskId;
+    type Answer = Task;
+    const NAME: &'static str = "status";
+    const WAITING_MAX: usize = 8_000;
+
+    fn weight(_: &TaskId) -> usize {
+        SMALL
+    }
+
+    fn task(member: &TaskId) -> Option<Uuid> {
+        Some(member.uuid())
+    }
+
+    async fn run(
+        &self,
+        conn: &mut PgConnection,
+        members: &[&TaskId],
+        _: &mut Effects,
+    ) -> Result<Vec<Verdict<Task>>, sqlx::Error> {
+        let ids: Vec<Uuid> = members.iter().map(|id| id.uuid()).collect();
+        let mut known = tasks::load(conn, &ids).await?;
+        Ok(members
+            .iter()
+            .map(|id| match known.remove(&id.uuid()) {
+                Some(known) => Verdict::Done(known.task),
+                None => Verdict::Refused(OpError::NotFound(format!("task {id} does not exist"))),
+            })
+            .collect())
+    }
+
+    async fn wait(&self, _: &mut PgConnection, _: &TaskId) -> Result<(), sqlx::Error> {
+        Ok(())
+    }
+}

@@ -1,0 +1,228 @@
+//! Creating one or several tasks at once: all of them in one transaction, or none. Tasks are stored by the statement
+//! that createTask uses, and refused by its rules.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+use sqlx::{Connection, PgConnection, PgPool};
+use tenure_api::ids::{TaskGroupId, TaskId};
+use tenure_api::states::Requires;
+use uuid::Uuid;
+
+use super::OpError;
+use super::create_task::{Unstored, diagnose};
+use crate::batch::Verdict;
+use crate::wakeup::{Bells, Effects};
+use tenure_domain::create::{Awaited, NewTask, dependency_refusal};
+use tenure_domain::submit::Graph;
+use tenure_domain::task::Task;
+use tenure_store::dependencies::{self, Edge, Required, Wanted};
+use tenure_store::failure::{Class, classify};
+use tenure_store::idempotency::{self, Keyed, Known};
+use tenure_store::transitions::create::{self, Created, Member};
+use tenure_store::{groups, queues, session, tasks};
+
+/// How long a key is remembered.
+pub const KEY_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
+/// How often a submission that met somebody's locks is tried.
+const TRIES_MAX: usize = 5;
+
+/// A submission's key.
+#[derive(Debug, Clone)]
+pub struct Key {
+    /// Who submits.
+    pub client_id: String,
+    /// The value of the header.
+    pub key: String,
+    /// Digest of the body.
+    pub digest: Vec<u8>,
+}
+
+/// What a submission came to.
+#[derive(Debug)]
+pub struct Submitted {
+    /// The group of the tasks.
+    pub group: TaskGroupId,
+    /// The tasks, in the order of the request.
+    pub tasks: Vec<Task>,
+}
+
+/// Creates the tasks; if the key says that this was done before, answers how they are now.
+pub async fn submit(pool: &PgPool, bells: &Bells, graph: &Graph, key: Option<&Key>) -> Result<Submitted, OpError> {
+    for _ in 0..TRIES_MAX {
+        match attempt(pool, bells, graph, key).await {
+            Ok(Some(submitted)) => return Ok(submitted),
+            Ok(None) => {}
+            Err(Trouble::Refused(error)) => return Err(error),
+            Err(Trouble::Database(error)) if classify(&error) != Class::Contention => return Err(error.into()),
+            Err(Trouble::Database(error)) => {
+                tracing::debug!(error = %error, "a submission met a lock and is tried again");
+            }
+        }
+    }
+    Err(OpError::Unavailable)
+}
+
+/// Why an attempt came to nothing.
+enum Trouble {
+    Refused(OpError),
+    Database(sqlx::Error),
+}
+
+impl From<sqlx::Error> for Trouble {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Database(error)
+    }
+}
+
+/// One transaction; none if another server was faster with something and a new look is needed.
+async fn attempt(pool: &PgPool, bells: &Bells, graph: &Graph, key: Option<&Key>) -> Result<Option<Submitted>, Trouble> {
+    let mut conn = pool.acquire().await?;
+    let mut transaction = conn.begin().await?;
+    if let Some(key) = key {
+        let ids: Vec<Uuid> = graph.entries.iter().map(|entry| entry.task.id.uuid()).collect();
+        let keyed = Keyed { client_id: &key.client_id, key: &key.key, digest: &key.digest };
+        if let Some(known) = idempotency::take(&mut transaction, keyed, graph.group.uuid(), &ids, KEY_KEPT).await? {
+            return replay(&mut transaction, key, known).await.map(Some);
+        }
+    }
+    session::plan_as_hot(&mut transaction).await?;
+    // Whoever forgets the group, or adds to it, is waited for.
+    groups::lock(&mut transaction, graph.group.uuid()).await?;
+    let names: BTreeSet<_> = graph.entries.iter().map(|entry| &entry.task.queue).collect();
+    let queues = queues::make_keys(&mut transaction, &names).await?;
+    let mut plan = Plan::new(graph, list_required(&mut transaction, graph).await?);
+    let members: Vec<Member<'_>> = plan
+        .welcome
+        .iter()
+        .filter_map(|&n| {
+            let task = &graph.entries[n].task;
+            Some(Member { task, queue: *queues.get(&task.queue)?, waits: plan.waits(n) })
+        })
+        .collect();
+    for mut row in create::create(&mut transaction, &members).await? {
+        row.member = plan.welcome[row.member];
+        plan.stored.insert(row.member, row);
+    }
+    let Some(tasks) = answers(&mut transaction, graph, &plan).await? else { return Ok(None) };
+    let edges = plan.edges(graph, &tasks);
+    dependencies::insert(&mut transaction, &edges).await?;
+    let pending = plan.stored.values().filter(|row| !row.waits);
+    let claimable: BTreeSet<i32> =
+        pending.filter_map(|row| queues.get(&graph.entries[row.member].task.queue).copied()).collect();
+    let dependents = plan.stored.values().any(|row| row.waits);
+    bells.commit(transaction, Effects { dependents, ..Effects::claimable(claimable) }).await?;
+    Ok(Some(Submitted { group: graph.group, tasks }))
+}
+
+/// What the tasks wait for, as the database has it now, by entry.
+async fn list_required(transaction: &mut PgConnection, graph: &Graph) -> Result<Vec<Vec<Required>>, sqlx::Error> {
+    let mut required: Vec<Vec<Required>> = graph.entries.iter().map(|_| Vec::new()).collect();
+    let wanted = |task: &NewTask| task.requires == Requires::AllResolved;
+    if graph.entries.iter().any(|entry| !entry.task.dependencies.is_empty()) {
+        let wanted: Vec<Wanted<'_>> = graph
+            .entries
+            .iter()
+            .map(|entry| Wanted { required: &entry.task.dependencies, any_end: wanted(&entry.task) })
+            .collect();
+        for row in dependencies::list_required(transaction, &wanted).await? {
+            required[row.member].push(row);
+        }
+    }
+    Ok(required)
+}
+
+/// What is known of a submission while it is carried out.
+struct Plan {
+    required: Vec<Vec<Required>>,
+    /// The same, as the rules see it.
+    awaited: Vec<Vec<(TaskId, Awaited)>>,
+    /// Entries that wait for nothing that they may not wait for.
+    welcome: Vec<usize>,
+    /// Entries that were stored.
+    stored: BTreeMap<usize, Created>,
+}
+
+impl Plan {
+    fn new(graph: &Graph, required: Vec<Vec<Required>>) -> Self {
+        let inside: HashMap<Uuid, &NewTask> =
+            graph.entries.iter().map(|entry| (entry.task.id.uuid(), &entry.task)).collect();
+        let found = |row: &Required| match (row.expires, inside.get(&row.id)) {
+            (Some(expires), _) => Awaited::Until(expires),
+            // It is created together with the one that waits for it.
+            (None, Some(task)) => Awaited::Until(task.expires),
+            (None, None) => Awaited::Missing,
+        };
+        let awaited: Vec<Vec<(TaskId, Awaited)>> = required
+            .iter()
+            .map(|rows| rows.iter().filter_map(|row| Some((TaskId::from_uuid(row.id)?, found(row)))).collect())
+            .collect();
+        let welcome = (0..graph.entries.len())
+            .filter(|&n| dependency_refusal(&graph.entries[n].task, &awaited[n]).is_none())
+            .collect();
+        Self { required, awaited, welcome, stored: BTreeMap::new() }
+    }
+
+    fn waits(&self, entry: usize) -> bool {
+        self.required[entry].iter().any(|required| !required.satisfied)
+    }
+
+    /// The edges of the entries that were stored. A repeat has its own already.
+    fn edges(&self, graph: &Graph, tasks: &[Task]) -> Vec<Edge> {
+        let keys: HashMap<Uuid, i64> = tasks.iter().map(|task| (task.id.uuid(), task.seq)).collect();
+        let mut edges = Vec::new();
+        for &n in self.stored.keys() {
+            let task = &graph.entries[n].task;
+            edges.extend(self.required[n].iter().filter_map(|required| {
+                Some(Edge {
+                    required: required.seq.or_else(|| keys.get(&required.id).copied())?,
+                    dependent: task.id.uuid(),
+                    any_end: task.requires == Requires::AllResolved,
+                    satisfied: required.satisfied,
+                })
+            }));
+        }
+        edges
+    }
+}
+
+/// Every task of the submission: stored now, or a repeat of one that is there. The first that is neither is the reason
+/// why the whole is refused.
+async fn answers(transaction: &mut PgConnection, graph: &Graph, plan: &Plan) -> Result<Option<Vec<Task>>, Trouble> {
+    let entries = || graph.entries.iter().enumerate();
+    let unstored: Vec<Unstored<'_>> = entries()
+        .filter(|(n, _)| !plan.stored.contains_key(n))
+        .map(|(n, entry)| Unstored { task: &entry.task, awaited: &plan.awaited[n] })
+        .collect();
+    let mut others = diagnose(transaction, &unstored).await?.into_iter();
+    let mut tasks = Vec::with_capacity(graph.entries.len());
+    for (n, entry) in entries() {
+        let verdict = plan.stored.get(&n).map(|stored| Verdict::Done(stored.task(&entry.task)));
+        match verdict.or_else(|| others.next()) {
+            Some(Verdict::Done(task)) => tasks.push(task),
+            Some(Verdict::Refused(error)) => return Err(Trouble::Refused(error.at(&graph.place(n)))),
+            Some(Verdict::Locked) | None => return Ok(None),
+        }
+    }
+    Ok(Some(tasks))
+}
+
+/// The answer to a repeat: the same tasks, as they are now.
+async fn replay(transaction: &mut PgConnection, key: &Key, known: Known) -> Result<Submitted, Trouble> {
+    let refuse = |error| Trouble::Refused(error);
+    if known.digest != key.digest {
+        return Err(refuse(OpError::Conflict(
+            "the header Idempotency-Key was sent with another body within the last 24 hours; choose another key".into(),
+        )));
+    }
+    let gone = || {
+        refuse(OpError::NotFound(
+            "the header Idempotency-Key stands for tasks that have expired since; choose another key".into(),
+        ))
+    };
+    let mut loaded = tasks::load(transaction, &known.tasks).await?;
+    let tasks = known.tasks.iter().map(|id| loaded.remove(id).map(|loaded| loaded.task).ok_or_else(gone));
+    let tasks = tasks.collect::<Result<Vec<_>, _>>()?;
+    let group = TaskGroupId::from_uuid(known.group).ok_or_else(gone)?;
+    Ok(Submitted { group, tasks })
+}

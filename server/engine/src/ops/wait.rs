@@ -1,0 +1,56 @@
+//! Waiting until a task is resolved.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use tenure_api::ids::TaskId;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::OpError;
+use super::status::ReadStatus;
+use crate::batch::Batcher;
+use crate::wakeup::Bells;
+use tenure_domain::task::Task;
+
+/// How long a caller waits unless it says otherwise.
+pub const PATIENCE_DEFAULT: Duration = Duration::from_secs(20);
+/// How long a caller may wait.
+pub const PATIENCE_MAX: Duration = Duration::from_secs(60);
+
+/// A task after the wait.
+#[derive(Debug)]
+pub struct Waited {
+    /// How it is.
+    pub task: Task,
+    /// Whether it is resolved; if not, the time was up or the server drains.
+    pub resolved: bool,
+}
+
+/// Waits until a task is resolved, the time is up, or the server drains.
+pub async fn wait(
+    status: &Batcher<ReadStatus>,
+    bells: &Bells,
+    drain: &CancellationToken,
+    id: TaskId,
+    patience: Duration,
+) -> Result<Waited, OpError> {
+    let until = Instant::now() + patience;
+    let watcher = bells.watched().watch(id.uuid()).ok_or(OpError::Overloaded("wait"))?;
+    loop {
+        // Listening before looking: a task that is resolved in between rings.
+        let mut rung = pin!(watcher.rung());
+        rung.as_mut().enable();
+        let last_look = drain.is_cancelled() || Instant::now() >= until;
+        let task = status.submit(id).await?;
+        let resolved = task.is_resolved();
+        if resolved || last_look {
+            return Ok(Waited { task, resolved });
+        }
+        tokio::select! {
+            () = rung => {}
+            () = drain.cancelled() => {}
+            () = tokio::time::sleep_until(until) => {}
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! A worker is gone: its runs need not wait for their claims to expire.
+//!
+//! Its claims end as exception/worker-shutdown, as if it had reported so itself: by the same statement, with another try
+//! while retries are left, each with its event, and in slices. A claim is ended once, whoever is first; a report that comes
+//! later finds its run ended and changes nothing. That a worker is gone is noted first, in a transaction that commits
+//! before any claim is looked for, so that the pass `background/removals.rs` ends what is left if this server dies.
+
+use std::time::{Duration, Instant};
+
+use sqlx::{Connection, PgConnection, PgPool};
+use tenure_api::states::ExceptionReason;
+use uuid::Uuid;
+
+use super::OpError;
+use crate::wakeup::{Bells, Effects};
+use tenure_domain::lifecycle::{End, Report};
+use tenure_domain::registration::WorkerName;
+use tenure_store::queues::Queues;
+use tenure_store::transitions::end::{self, Member};
+use tenure_store::worker_removals::{self, Gone};
+use tenure_store::{clock, worker_manager};
+
+/// Claims that one transaction ends.
+const SLICE: i64 = 200;
+/// How long a removal waits for the claim line of its server, which may be in the middle of a statement.
+pub(super) const LINE_PATIENCE: Duration = Duration::from_secs(1);
+/// How long it tries to end claims that somebody holds; then it leaves them to the pass.
+const HELD_PATIENCE: Duration = Duration::from_secs(3);
+/// How often it looks again.
+const HELD_LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// What a removal did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Removed {
+    /// Whether the worker was known to the worker manager.
+    pub known: bool,
+    /// How many claims this removal has ended itself.
+    pub ended: usize,
+}
+
+/// Runs that were ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Ended {
+    /// How many.
+    pub runs: usize,
+    /// How many of them are tried again.
+    pub retried: usize,
+}
+
+/// Notes that a worker is gone and ends its claims. May be repeated.
+pub async fn remove(pool: &PgPool, queues: &Queues, bells: &Bells, name: &WorkerName) -> Result<Removed, OpError> {
+    let queue = queues.find_key(pool, &name.pool).await?;
+    let gone = queue.map(|queue| Gone { queue, worker_group: name.group.to_string(), worker_id: name.id.to_string() });
+    // First the line, so that nothing is claimed for the worker here that began after what is noted.
+    if let Some(gone) = &gone {
+        drop(tokio::time::timeout(LINE_PATIENCE, bells.send_away(gone.clone())).await);
+    }
+    let mut conn = pool.acquire().await?;
+    let mut transaction = conn.begin().await?;
+    let known = worker_manager::note_removed(&mut transaction, name).await?;
+    if let Some(gone) = &gone {
+        worker_removals::note(&mut transaction, gone, known).await?;
+    }
+    transaction.commit().await?;
+    let mut ended = 0;
+    if let Some(gone) = &gone {
+        bells.stay_awake();
+        ended = end_all(&mut conn, bells, gone).await?;
+    }
+    tracing::info!(worker.id = %name, registered = known, claims = ended, "a worker was removed");
+    Ok(Removed { known, ended })
+}
+
+/// Slice by slice, until none is left that this can get hold of.
+async fn end_all(conn: &mut PgConnection, bells: &Bells, gone: &Gone) -> Result<usize, sqlx::Error> {
+    let mut ended = 0;
+    let mut progress = Instant::now();
+    loop {
+        let now = clock::get_now(conn).await?;
+        let found = worker_removals::list_claims(conn, Some(gone), now, SLICE).await?;
+        if found.is_empty() {
+            return Ok(ended);
+        }
+        let slice = end(conn, bells, &found).await?;
+        ended += slice.runs;
+        if slice.runs > 0 {
+            progress = Instant::now();
+        } else if progress.elapsed() > HELD_PATIENCE {
+            return Ok(ended);
+        } else {
+            tokio::time::sleep(HELD_LOOK_EVERY).await;
+        }
+    }
+}
+
+/// Ends these claims in one transaction, each if it is still held and nobody has it locked.
+pub async fn end(conn: &mut PgConnection, bells: &Bells, claims: &[(Uuid, i16)]) -> Result<Ended, sqlx::Error> {
+    let report = End::Report(Report::Exception(ExceptionReason::WorkerShutdown));
+    let members: Vec<Member> = claims.iter().map(|&(id, run)| Member { id, run, end: report }).collect();
+    let resolved = end::end(conn, &members).await?;
+    let mut effects = Effects::default();
+    for row in &resolved {
+        effects.run_ended(row.id, row.queue, row.next_reason.is_some());
+    }
+    let ended = Ended { runs: resolved.len(), retried: effects.claimable.len() };
+    bells.apply(effects);
+    Ok(ended)
+}

@@ -1,0 +1,215 @@
+//! What is known of workers: writing down what was seen, reading it, declarations, quarantines.
+
+use std::time::Instant;
+
+use chrono::{DateTime, Utc};
+use sqlx::{Connection, PgConnection, PgPool};
+use tenure_api::ids::{RunId, TaskId, TaskQueueId};
+use uuid::Uuid;
+
+use super::OpError;
+use crate::remembered::Facts;
+use crate::workers::{Workers, age};
+use tenure_domain::worker::{RECENT_MAX, WORKER_KEPT, WorkerKey};
+use tenure_store::clock;
+use tenure_store::decode::Row;
+use tenure_store::queue_views::{self, SeenQueue};
+use tenure_store::queues::Queues;
+use tenure_store::workers::{self as store, Quarantine, QuarantineRow, SeenWorker, Wanted, WorkerRow};
+
+/// Workers and queues that one statement writes down.
+const WRITTEN_MAX: usize = 500;
+/// Claims that a server which starts looks at.
+const HELD_MAX: i64 = 10_000;
+
+/// Writes down what this server has seen; answers how many workers that were. Whoever calls it reads afterwards what was
+/// seen here before.
+pub async fn write_down(pool: &PgPool, workers: &Workers) -> Result<usize, sqlx::Error> {
+    // Whoever comes while somebody else writes waits: what that one has taken must be there before it is read.
+    let _turn = workers.turn_to_write().await;
+    let taken = workers.take();
+    let (seen, now) = (taken.seen(), Instant::now());
+    if seen.queues.is_empty() {
+        return Ok(0);
+    }
+    let mut conn = pool.acquire().await?;
+    let queues: Vec<SeenQueue> = seen
+        .queues
+        .iter()
+        .map(|(&key, queue)| SeenQueue { key, last: age(queue.last, now), kept: age(now, queue.kept_until) })
+        .collect();
+    for part in queues.chunks(WRITTEN_MAX) {
+        queue_views::see(&mut conn, part).await?;
+    }
+    let rows: Vec<SeenWorker<'_>> = seen
+        .workers
+        .iter()
+        .map(|(key, worker)| SeenWorker {
+            key,
+            first: age(worker.first, now),
+            last: age(worker.last, now),
+            recent: &worker.recent,
+        })
+        .collect();
+    for part in rows.chunks(WRITTEN_MAX) {
+        store::see(&mut conn, part).await?;
+    }
+    let written = rows.len();
+    taken.written();
+    Ok(written)
+}
+
+/// Notes who holds claims, for a server that starts: one that was killed has not written down who made the last of them.
+pub async fn note_held(pool: &PgPool) -> Result<usize, sqlx::Error> {
+    let mut conn = pool.acquire().await?;
+    let now = clock::get_now(&mut conn).await?;
+    let held = store::list_held(&mut conn, HELD_MAX).await?;
+    let since = |claimed: DateTime<Utc>| (now - claimed).to_std().unwrap_or_default();
+    // A worker with several claims stands once in a statement.
+    let mut rows: std::collections::BTreeMap<&WorkerKey, Vec<_>> = std::collections::BTreeMap::new();
+    for one in &held {
+        rows.entry(&one.worker).or_default().push(one.claim);
+    }
+    let mut queues: Vec<i32> = rows.keys().map(|key| key.queue).collect();
+    queues.dedup();
+    let (mut seen_queues, mut seen) = (Vec::new(), Vec::new());
+    for (key, claims) in &mut rows {
+        claims.sort_by_key(|claim| claim.claimed);
+        let (Some(first), Some(last)) = (claims.first(), claims.last()) else { continue };
+        let (first, last) = (since(first.claimed), since(last.claimed));
+        seen_queues.push(SeenQueue { key: key.queue, last, kept: WORKER_KEPT.saturating_sub(last) });
+        let newest = claims.len().saturating_sub(RECENT_MAX);
+        seen.push(SeenWorker { key, first, last, recent: &claims[newest..] });
+    }
+    // Of a queue the worker that was seen last.
+    seen_queues.sort_by_key(|queue| (queue.key, queue.last));
+    seen_queues.dedup_by_key(|queue| queue.key);
+    for part in seen_queues.chunks(WRITTEN_MAX) {
+        queue_views::see(&mut conn, part).await?;
+    }
+    for part in seen.chunks(WRITTEN_MAX) {
+        store::see(&mut conn, part).await?;
+    }
+    Ok(seen.len())
+}
+
+/// A worker with its queue and the changes of its quarantine.
+#[derive(Debug)]
+pub struct Known {
+    /// The queue.
+    pub queue: TaskQueueId,
+    /// The worker.
+    pub worker: WorkerRow,
+    /// Its last claims, oldest first.
+    pub recent: Vec<(TaskId, RunId)>,
+    /// The changes of its quarantine, oldest first.
+    pub quarantines: Vec<QuarantineRow>,
+}
+
+/// The name of a worker, in words and as a key.
+#[derive(Debug, Clone)]
+pub struct Name {
+    /// The queue.
+    pub queue: TaskQueueId,
+    /// workerGroup.
+    pub group: String,
+    /// workerId.
+    pub id: String,
+}
+
+impl Name {
+    fn missing(&self) -> OpError {
+        let Self { queue, group, id } = self;
+        OpError::NotFound(format!("no worker {group}/{id} of the queue {queue} is known, or it has expired"))
+    }
+
+    fn key(&self, queue: i32) -> WorkerKey {
+        WorkerKey { queue, group: self.group.clone(), id: self.id.clone() }
+    }
+}
+
+/// A worker that must be known.
+pub async fn get(pool: &PgPool, workers: &Workers, queues: &Queues, name: &Name) -> Result<Known, OpError> {
+    write_down(pool, workers).await?;
+    let key = queues.find_key(pool, &name.queue).await?.ok_or_else(|| name.missing())?;
+    read(&mut *pool.acquire().await?, name, key).await
+}
+
+async fn read(conn: &mut PgConnection, name: &Name, queue: i32) -> Result<Known, OpError> {
+    let key = name.key(queue);
+    let worker = store::find(conn, &key).await?.ok_or_else(|| name.missing())?;
+    let recent = recent(&worker)?;
+    let quarantines = store::list_quarantines(conn, &key).await?;
+    Ok(Known { queue: name.queue.clone(), worker, recent, quarantines })
+}
+
+/// The last claims of a worker, oldest first.
+pub fn recent(worker: &WorkerRow) -> Result<Vec<(TaskId, RunId)>, sqlx::Error> {
+    let claims = worker.recent_tasks.iter().zip(&worker.recent_runs);
+    let claim = |(&task, &run): (&Uuid, &i16)| {
+        let columns = Row { table: "workers", task };
+        Ok((columns.slug("recent_tasks", task)?, columns.run(run)?))
+    };
+    claims.map(claim).collect()
+}
+
+/// A page of a queue's workers; one more than the limit if there are more.
+pub async fn list(pool: &PgPool, workers: &Workers, wanted: Wanted<'_>) -> Result<Vec<WorkerRow>, OpError> {
+    write_down(pool, workers).await?;
+    Ok(store::list(&mut *pool.acquire().await?, wanted).await?)
+}
+
+/// Makes a worker and its queue known, and shows them until this time at least.
+pub async fn declare(
+    pool: &PgPool,
+    workers: &Workers,
+    queues: &Queues,
+    name: &Name,
+    expires: DateTime<Utc>,
+) -> Result<Known, OpError> {
+    write_down(pool, workers).await?;
+    let queue = queues.make_key(pool, &name.queue).await?;
+    let mut conn = pool.acquire().await?;
+    let mut transaction = conn.begin().await.map_err(OpError::from)?;
+    queue_views::declare(&mut transaction, queue, expires).await?;
+    let key = name.key(queue);
+    store::declare(&mut transaction, &key, expires).await?;
+    let worker = store::get(&mut transaction, &key).await?;
+    let quarantines = store::list_quarantines(&mut transaction, &key).await?;
+    transaction.commit().await.map_err(OpError::from)?;
+    let recent = recent(&worker)?;
+    Ok(Known { queue: name.queue.clone(), worker, recent, quarantines })
+}
+
+/// Changes the quarantine of a worker that must be known. When it answers, this server gives the worker no work any
+/// more; the others know within half a second.
+pub async fn quarantine(
+    pool: &PgPool,
+    facts: &Facts,
+    workers: &Workers,
+    queues: &Queues,
+    name: &Name,
+    change: Quarantine<'_>,
+) -> Result<Known, OpError> {
+    write_down(pool, workers).await?;
+    let queue = queues.find_key(pool, &name.queue).await?.ok_or_else(|| name.missing())?;
+    let key = name.key(queue);
+    let mut conn = pool.acquire().await?;
+    let mut transaction = conn.begin().await.map_err(OpError::from)?;
+    if !store::quarantine(&mut transaction, &key, change).await? {
+        return Err(name.missing());
+    }
+    let known = read(&mut transaction, name, queue).await?;
+    transaction.commit().await.map_err(OpError::from)?;
+    drop(conn);
+    facts.look().await?;
+    tracing::info!(
+        queue.id = %name.queue,
+        worker.group = name.group,
+        worker.id = name.id,
+        client.id = change.client_id,
+        until = %change.until,
+        "the quarantine of a worker was changed"
+    );
+    Ok(known)
+}

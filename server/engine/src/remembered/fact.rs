@@ -1,0 +1,250 @@
+//! One fact as a server remembers it: its value, and the generation that it was read at.
+//!
+//! Readings are ordered by when they began, not by their generations: a failover may take a generation back. What a look
+//! that began earlier has read never replaces what a later one has.
+
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::{Duration, Instant};
+
+use futures_util::future::BoxFuture;
+use sqlx::PgConnection;
+
+/// Something small in the database that every server must know within half a second of a change.
+///
+/// Each is a file of this folder and a line in [`super::Facts`]. Its row of `fact_generations` comes by a migration; what
+/// changes it calls [`tenure_store::facts::raise`] in the same transaction.
+pub trait Fact: Send + Sync + 'static {
+    /// Its row of `fact_generations`.
+    const NAME: &'static str;
+    /// What is remembered of it. The default holds until it is read for the first time.
+    type Value: Default + Send + Sync + 'static;
+
+    /// Reads all of it.
+    fn read(conn: &mut PgConnection) -> impl Future<Output = Result<Self::Value, sqlx::Error>> + Send;
+}
+
+/// One look at the generations of all facts.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Look {
+    /// A look that begins later has a higher one.
+    pub(super) turn: u64,
+    /// When it began.
+    pub(super) began: Instant,
+}
+
+/// What a server remembers of a fact. A clone is the same memory.
+pub struct Remembered<F: Fact> {
+    shared: Arc<Shared<F::Value>>,
+}
+
+impl<F: Fact> Clone for Remembered<F> {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<F: Fact> Default for Remembered<F> {
+    fn default() -> Self {
+        Self { shared: Arc::default() }
+    }
+}
+
+type Listener<T> = Box<dyn Fn(&T, &T) + Send + Sync>;
+
+struct Shared<T> {
+    state: RwLock<State<T>>,
+    listeners: RwLock<Vec<Listener<T>>>,
+}
+
+impl<T: Default> Default for Shared<T> {
+    fn default() -> Self {
+        Self { state: RwLock::default(), listeners: RwLock::default() }
+    }
+}
+
+#[derive(Default)]
+struct State<T> {
+    value: Arc<T>,
+    /// Whether the value was ever read.
+    known: bool,
+    /// The generation that it was read at; none: it must be read again.
+    generation: Option<i64>,
+    /// The look that was taken in last; earlier ones come too late.
+    turn: u64,
+    /// When that look began; none if the value may have changed since.
+    confirmed: Option<Instant>,
+    /// Whether reading it failed the last time.
+    failing: bool,
+}
+
+/// What a look means to a fact.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    /// A later look was taken in already.
+    Late,
+    /// Nothing has changed.
+    Same,
+    /// The fact must be read.
+    Changed,
+}
+
+impl<T> State<T> {
+    fn see(&mut self, look: Look, generation: i64) -> Verdict {
+        if look.turn <= self.turn {
+            return Verdict::Late;
+        }
+        if self.generation != Some(generation) {
+            return Verdict::Changed;
+        }
+        (self.turn, self.confirmed) = (look.turn, Some(look.began));
+        Verdict::Same
+    }
+
+    /// Takes in what was read; answers what was remembered before.
+    fn replace(&mut self, look: Look, generation: i64, value: Arc<T>) -> Option<Arc<T>> {
+        if look.turn <= self.turn {
+            return None;
+        }
+        (self.turn, self.confirmed) = (look.turn, Some(look.began));
+        (self.generation, self.known, self.failing) = (Some(generation), true, false);
+        Some(std::mem::replace(&mut self.value, value))
+    }
+
+    /// Only a look that begins after this turn is believed.
+    fn expire(&mut self, turn: u64) {
+        self.turn = self.turn.max(turn);
+        (self.generation, self.confirmed) = (None, None);
+    }
+}
+
+impl<F: Fact> Remembered<F> {
+    /// What is remembered.
+    #[must_use]
+    pub fn get(&self) -> Arc<F::Value> {
+        Arc::clone(&self.state().value)
+    }
+
+    /// What is remembered, if it was ever read.
+    #[must_use]
+    pub fn find(&self) -> Option<Arc<F::Value>> {
+        Some(self.state()).filter(|state| state.known).map(|state| Arc::clone(&state.value))
+    }
+
+    /// What is remembered, if a look that began so lately found it as it is.
+    #[must_use]
+    pub fn find_confirmed(&self, age_max: Duration) -> Option<Arc<F::Value>> {
+        let state = self.state();
+        state.confirmed.filter(|began| began.elapsed() < age_max).map(|_| Arc::clone(&state.value))
+    }
+
+    /// From now on calls this with the value before and the value after each time that it was read again.
+    pub fn on_change(&self, listener: impl Fn(&F::Value, &F::Value) + Send + Sync + 'static) {
+        self.shared.listeners.write().unwrap_or_else(PoisonError::into_inner).push(Box::new(listener));
+    }
+
+    fn state(&self) -> RwLockReadGuard<'_, State<F::Value>> {
+        self.shared.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn state_mut(&self) -> RwLockWriteGuard<'_, State<F::Value>> {
+        self.shared.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn refresh(&self, conn: &mut PgConnection, look: Look, generation: i64) -> Result<bool, sqlx::Error> {
+        if self.state_mut().see(look, generation) != Verdict::Changed {
+            return Ok(false);
+        }
+        let value = match F::read(conn).await {
+            Ok(value) => Arc::new(value),
+            Err(error) => {
+                // Once, not at every look while it lasts.
+                if !std::mem::replace(&mut self.state_mut().failing, true) {
+                    tracing::error!(fact = F::NAME, error = %error, "a fact could not be read; what was known holds on");
+                }
+                return Err(error);
+            }
+        };
+        let replaced = self.state_mut().replace(look, generation, Arc::clone(&value));
+        let Some(before) = replaced else { return Ok(false) };
+        for listener in &*self.shared.listeners.read().unwrap_or_else(PoisonError::into_inner) {
+            listener(&before, &value);
+        }
+        Ok(true)
+    }
+}
+
+/// A fact of any type, for the reader of all of them.
+pub(super) trait AnyFact: Sync {
+    fn name(&self) -> &'static str;
+    /// Reads it again if the generation differs; answers whether it did.
+    fn refresh<'a>(
+        &'a self,
+        conn: &'a mut PgConnection,
+        look: Look,
+        generation: i64,
+    ) -> BoxFuture<'a, Result<bool, sqlx::Error>>;
+    /// Makes the next look read it again, whatever its generation; the value is kept until then.
+    fn expire(&self, turn: u64);
+}
+
+impl<F: Fact> AnyFact for Remembered<F> {
+    fn name(&self) -> &'static str {
+        F::NAME
+    }
+
+    fn refresh<'a>(
+        &'a self,
+        conn: &'a mut PgConnection,
+        look: Look,
+        generation: i64,
+    ) -> BoxFuture<'a, Result<bool, sqlx::Error>> {
+        Box::pin(self.refresh(conn, look, generation))
+    }
+
+    fn expire(&self, turn: u64) {
+        self.state_mut().expire(turn);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look(turn: u64) -> Look {
+        Look { turn, began: Instant::now() }
+    }
+
+    fn read_at(turn: u64, generation: i64, value: &'static str) -> State<&'static str> {
+        let mut state = State::default();
+        assert_eq!(state.see(look(turn), generation), Verdict::Changed);
+        assert!(state.replace(look(turn), generation, Arc::new(value)).is_some());
+        state
+    }
+
+    #[test]
+    fn a_fact_is_read_when_its_generation_differs_whichever_way() {
+        let mut state = read_at(1, 7, "old");
+        assert_eq!(state.see(look(2), 7), Verdict::Same);
+        assert_eq!(state.see(look(3), 8), Verdict::Changed);
+        assert_eq!(state.see(look(3), 6), Verdict::Changed, "a failover took changes back");
+        assert_eq!(state.replace(look(3), 6, Arc::new("before that")).as_deref(), Some(&"old"));
+        assert_eq!(state.see(look(4), 6), Verdict::Same);
+    }
+
+    #[test]
+    fn a_look_that_began_earlier_and_ends_later_changes_nothing() {
+        let mut state = read_at(5, 8, "newer");
+        assert_eq!(state.see(look(4), 7), Verdict::Late);
+        assert!(state.replace(look(4), 7, Arc::new("older")).is_none());
+        assert_eq!((*state.value, state.generation), ("newer", Some(8)));
+    }
+
+    #[test]
+    fn what_may_have_changed_is_kept_and_confirmed_only_by_a_look_that_begins_afterwards() {
+        let mut state = read_at(1, 7, "kept");
+        state.expire(3);
+        assert_eq!((*state.value, state.known, state.confirmed), ("kept", true, None));
+        assert_eq!(state.see(look(3), 7), Verdict::Late);
+        assert_eq!(state.see(look(4), 7), Verdict::Changed, "the same number may stand for something else");
+    }
+}

@@ -1,0 +1,98 @@
+//! Workers that get no work, and the database's clock, which their ends are compared with.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Instant;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use sqlx::PgConnection;
+
+use super::{Fact, Remembered};
+use tenure_domain::worker::{WorkerKey, is_barred};
+use tenure_store::workers;
+
+/// The fact.
+#[derive(Debug)]
+pub struct Quarantined;
+
+impl Fact for Quarantined {
+    const NAME: &'static str = workers::FACT;
+    type Value = HashMap<WorkerKey, DateTime<Utc>>;
+
+    async fn read(conn: &mut PgConnection) -> Result<Self::Value, sqlx::Error> {
+        workers::list_quarantined(conn).await
+    }
+}
+
+/// The database's time, as it was asked for last.
+#[derive(Debug, Clone, Default)]
+pub struct DatabaseClock {
+    read: Arc<RwLock<Option<Answer>>>,
+}
+
+/// A time, and when it was asked for.
+type Answer = (DateTime<Utc>, Instant);
+
+impl DatabaseClock {
+    /// What time it is for the database, which was asked then.
+    pub fn set(&self, now: DateTime<Utc>, asked: Instant) {
+        let mut read = self.read.write().unwrap_or_else(PoisonError::into_inner);
+        // An answer that was long under way says less than one that was asked for later.
+        if read.is_none_or(|(_, before)| before <= asked) {
+            *read = Some((now, asked));
+        }
+    }
+
+    /// What time it is, if the clock was ever read.
+    #[must_use]
+    pub fn now(&self) -> Option<DateTime<Utc>> {
+        let read = *self.read.read().unwrap_or_else(PoisonError::into_inner);
+        read.map(|(now, asked)| now + TimeDelta::from_std(asked.elapsed()).unwrap_or(TimeDelta::zero()))
+    }
+}
+
+/// Which workers get no work now. A clone is the same memory.
+#[derive(Clone, Default)]
+pub struct Quarantines {
+    until: Remembered<Quarantined>,
+    clock: DatabaseClock,
+}
+
+impl Quarantines {
+    pub(super) fn new(until: Remembered<Quarantined>, clock: DatabaseClock) -> Self {
+        Self { until, clock }
+    }
+
+    /// Whether any worker of a queue may be quarantined.
+    #[must_use]
+    pub fn any(&self, queue: i32) -> bool {
+        self.until.get().keys().any(|worker| worker.queue == queue)
+    }
+
+    /// Whether a worker gets no work now.
+    #[must_use]
+    pub fn is_on(&self, worker: &WorkerKey) -> bool {
+        let Some(&until) = self.until.get().get(worker) else { return false };
+        // Before the clock was ever read nothing is known to be over.
+        self.clock.now().is_none_or(|now| is_barred(until, now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn an_answer_of_the_clock_that_comes_late_changes_nothing_and_a_clock_that_was_set_back_counts() {
+        let (clock, now) = (DatabaseClock::default(), DateTime::from_timestamp(1_800_000_000, 0).unwrap());
+        assert_eq!(clock.now(), None);
+        let asked = Instant::now();
+        clock.set(now + TimeDelta::hours(1), asked + Duration::from_millis(2));
+        clock.set(now, asked + Duration::from_millis(1));
+        assert!(clock.now().unwrap() >= now + TimeDelta::hours(1));
+        clock.set(now, asked + Duration::from_millis(3));
+        assert!(clock.now().unwrap() < now + TimeDelta::hours(1));
+    }
+}

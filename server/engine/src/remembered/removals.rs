@@ -1,0 +1,41 @@
+//! Workers that are gone, as long as that is noted.
+
+use std::collections::HashMap;
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+
+use super::Fact;
+use tenure_store::worker_removals::{self, Gone};
+
+/// The fact.
+#[derive(Debug)]
+pub struct Removals;
+
+/// Each worker that is gone, and since when.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Removed {
+    since: HashMap<Gone, DateTime<Utc>>,
+}
+
+impl Fact for Removals {
+    const NAME: &'static str = worker_removals::FACT;
+    type Value = Removed;
+
+    async fn read(conn: &mut PgConnection) -> Result<Removed, sqlx::Error> {
+        Ok(Removed { since: worker_removals::list(conn).await? })
+    }
+}
+
+impl Removed {
+    /// Whether no worker is.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.since.is_empty()
+    }
+
+    /// Those whose removal was not known before, or was an earlier one.
+    pub fn news<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = &'a Gone> {
+        self.since.iter().filter(|(worker, since)| before.since.get(worker) != Some(since)).map(|(worker, _)| worker)
+    }
+}

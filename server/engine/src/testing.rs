@@ -1,0 +1,219 @@
+//! The engine of one server, without HTTP, on a test's database. No pass runs by
+//! itself; a test runs the one that it wants.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use serde_json::json;
+use sqlx::postgres::PgConnectOptions;
+use tenure_api::bodies::CreateTaskRequest;
+use tenure_api::credentials::SigningKey;
+use tenure_api::ids::{RunId, TaskId, TaskQueueId};
+use tenure_api::states::Priority;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use uuid::Uuid;
+
+use crate::batch::claim_line::{self, Answer};
+use crate::blobs::Blobs;
+use crate::blobs::settings::{ArtifactSettings, ArtifactsPlace};
+use crate::engine::{Database, Engine, EngineSettings, Lifetime};
+use crate::ops::create_task;
+use crate::ops::messages::{DeleteRequest, Deleted, GetRequest};
+use crate::ops::reclaim;
+use crate::ops::report;
+use crate::ops::{OpError, claim_task};
+use tenure_domain::create::NewTask;
+use tenure_domain::lifecycle::Report;
+use tenure_domain::message::QueueName;
+use tenure_domain::task::{Granted, Task};
+use tenure_domain::worker::WorkerKey;
+use tenure_store::hot::messages::Got;
+use tenure_store::session;
+
+/// The term of claims unless a test says otherwise.
+pub const TERM: Duration = Duration::from_secs(1200);
+/// How long claimWork leaves a run alone whose message was got.
+pub const RESERVATION: Duration = Duration::from_secs(2);
+/// How long a message is hidden.
+pub const VISIBILITY: Duration = Duration::from_secs(300);
+/// The queue that the tests use.
+pub const QUEUE: &str = "proj/worker";
+
+/// One server's engine without HTTP.
+pub struct Queue {
+    /// What the tests try.
+    pub engine: Arc<Engine>,
+    lifetime: Lifetime,
+}
+
+impl Queue {
+    /// Starts the operations on a database.
+    #[must_use]
+    pub fn start(options: &PgConnectOptions) -> Self {
+        Self::start_apart(options, options, TERM)
+    }
+
+    /// Starts them with a way of its own to the database for the wait list, and another claim timeout.
+    #[must_use]
+    pub fn start_apart(options: &PgConnectOptions, claim_options: &PgConnectOptions, claim_timeout: Duration) -> Self {
+        let stop = CancellationToken::new();
+        let lifetime = Lifetime { tasks: TaskTracker::new(), drain: stop.clone(), stop };
+        let settings = EngineSettings {
+            claim_timeout,
+            poll_reservation: RESERVATION,
+            message_visibility: VISIBILITY,
+            event_retention: Duration::from_secs(3600),
+        };
+        let (options, claim_options) = (options.clone(), claim_options.clone());
+        let database = Database { pool: session::pool(&options), options, claim_options };
+        Self { engine: Engine::start(database, settings, no_blobs(), &lifetime), lifetime }
+    }
+
+    /// The key of a queue.
+    pub async fn key(&self, name: &str) -> i32 {
+        let name: TaskQueueId = name.parse().expect("the name of a queue");
+        self.engine.queues.make_key(&self.engine.pool, &name).await.expect("the queue can be made")
+    }
+
+    /// createTask.
+    pub async fn create(&self, task: &NewTask) -> Result<Task, OpError> {
+        let queue = self.key(task.queue.as_str()).await;
+        self.engine.create.submit(create_task::Request { task: Arc::new(task.clone()), queue }).await
+    }
+
+    /// createTask for a simple task; its id.
+    ///
+    /// # Panics
+    /// If it is refused.
+    pub async fn create_one(&self, queue: &str) -> TaskId {
+        let task = new_task(queue, &json!({}));
+        self.create(&task).await.expect("a task is created");
+        task.id
+    }
+
+    /// claimWork.
+    pub async fn claim_work(
+        &self,
+        queue: &str,
+        worker: &str,
+        tasks: u16,
+        patience: Duration,
+    ) -> Result<Answer, OpError> {
+        let queue = self.key(queue).await;
+        let worker = WorkerKey { queue, group: "group".to_owned(), id: worker.to_owned() };
+        self.engine.line.claim(claim_line::Request { worker, tasks, patience }).await
+    }
+
+    /// claimWork for one run that must be there; it counts as delivered.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub async fn claim_one(&self, queue: &str) -> Granted {
+        let mut answer =
+            self.claim_work(queue, "worker", 1, Duration::from_secs(10)).await.expect("a claim is answered");
+        answer.delivery.delivered();
+        answer.claims.pop().expect("a run is pending")
+    }
+
+    /// Gets messages of the lowest priority.
+    ///
+    /// # Panics
+    /// If it is refused.
+    pub async fn get_messages(&self, queue: &str, count: u16) -> Vec<Got> {
+        let name: TaskQueueId = queue.parse().expect("the name of a queue");
+        let queue = QueueName { queue: self.key(queue).await, priority: Priority::Lowest };
+        let request = GetRequest { queue, name, count, visibility: VISIBILITY };
+        self.engine.messages.get(request).await.expect("a poll is answered")
+    }
+
+    /// Deletes a message of the lowest priority.
+    ///
+    /// # Panics
+    /// If it is neither done nor refused by a rule.
+    pub async fn delete_message(&self, queue: &str, got: &Got) -> Deleted {
+        let queue = QueueName { queue: self.key(queue).await, priority: Priority::Lowest };
+        let request = DeleteRequest { queue, message: got.message, receipt: got.receipt };
+        self.engine.delete_messages.submit(request).await.expect("a deletion is answered")
+    }
+
+    /// claimTask.
+    pub async fn claim_task(&self, task: TaskId, run: RunId, worker: &str) -> Result<Granted, OpError> {
+        let (worker_group, worker_id) = ("group".to_owned(), worker.to_owned());
+        let request = claim_task::Request { task, run, worker_group, worker_id };
+        claim_task::claim_task(&self.engine.pool, &self.engine.workers, self.engine.settings.claim_timeout, &request)
+            .await
+            .expect("the database answers")
+    }
+
+    /// A report.
+    pub async fn report(&self, task: TaskId, run: RunId, report: Report) -> Result<Task, OpError> {
+        self.engine.report.submit(report::Request { task, run, report }).await
+    }
+
+    /// reclaimTask.
+    pub async fn reclaim(&self, task: TaskId, run: RunId) -> Result<Granted, OpError> {
+        self.engine.reclaim.submit(reclaim::Request { task, run }).await
+    }
+
+    /// status.
+    ///
+    /// # Panics
+    /// If it is refused.
+    pub async fn status(&self, task: TaskId) -> Task {
+        self.engine.status.submit(task).await.expect("a status is answered")
+    }
+
+    /// Ends everything and waits for it.
+    ///
+    /// # Panics
+    /// If something does not end.
+    pub async fn stop(self) {
+        let Self { engine, lifetime: Lifetime { tasks, stop, .. } } = self;
+        let pool = engine.pool.clone();
+        drop(engine);
+        stop.cancel();
+        tasks.close();
+        tokio::time::timeout(Duration::from_secs(20), tasks.wait()).await.expect("everything ends when it is stopped");
+        pool.close().await;
+    }
+}
+
+/// A task for a queue, an hour before its deadline, with these fields besides.
+///
+/// # Panics
+/// If the fields are not acceptable.
+#[must_use]
+pub fn new_task(queue: &str, fields: &serde_json::Value) -> NewTask {
+    new_task_with_id(TaskId::from_random(tenure_store::secrets::random()), queue, fields)
+}
+
+/// The same with a given id.
+///
+/// # Panics
+/// If the fields are not acceptable.
+#[must_use]
+pub fn new_task_with_id(id: TaskId, queue: &str, fields: &serde_json::Value) -> NewTask {
+    let now = crate::clock::real_now();
+    let date = |time: chrono::DateTime<chrono::Utc>| tenure_api::dates::Timestamp::new(time);
+    let mut body = json!({
+        "taskQueueId": queue,
+        "created": date(now),
+        "deadline": date(now + TimeDelta::hours(1)),
+        "payload": {},
+        "metadata": {"name": "n", "description": "d", "owner": "o@example.com", "source": "https://example.com/"},
+    });
+    for (name, value) in fields.as_object().expect("fields are an object") {
+        body[name] = value.clone();
+    }
+    let body = body.to_string();
+    let request: CreateTaskRequest<'_> = serde_json::from_str(&body).expect("a body of createTask");
+    NewTask::from_request(id, &request).expect("an acceptable task")
+}
+
+/// A store of bytes whose folder is made when it is used, which these tests do not.
+fn no_blobs() -> Blobs {
+    let place = ArtifactsPlace::Folder(std::env::temp_dir().join(format!("tenure-artifacts-{}", Uuid::new_v4())));
+    Blobs::new(vec![SigningKey::new(b"tests")], "http://localhost", &ArtifactSettings { place, size_max: 1 << 20 })
+}

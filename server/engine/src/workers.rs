@@ -1,0 +1,205 @@
+//! What this server knows of workers and has not written down yet, and which workers are quarantined.
+//!
+//! In memory, so that neither a claim nor a renewal costs a statement for it. [`crate::ops::workers`] writes what was seen
+//! down, every few seconds and before anybody reads it here; a server that is killed loses what it saw since. Quarantines
+//! are among the facts that every server remembers: [`crate::remembered::quarantines`].
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::remembered::quarantines::Quarantines;
+use tenure_domain::worker::{Recent, Sight, WorkerKey, remember};
+
+/// Workers that are remembered between two times of writing. The writing comes far earlier, unless the database is away;
+/// then nobody claims anything.
+const SEEN_MAX: usize = 200_000;
+
+/// The workers that one server sees.
+#[derive(Clone, Default)]
+pub struct Workers {
+    shared: Arc<Shared>,
+    quarantines: Quarantines,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    seen: Mutex<Seen>,
+    writing: tokio::sync::Mutex<()>,
+}
+
+/// What was seen since it was last written down.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// Each worker.
+    pub workers: HashMap<WorkerKey, Sighting>,
+    /// Each queue, by `task_queues.id`.
+    pub queues: HashMap<i32, QueueSighting>,
+}
+
+/// When a worker was seen, and what it claimed.
+#[derive(Debug, Clone)]
+pub struct Sighting {
+    /// The first time.
+    pub first: Instant,
+    /// The last time.
+    pub last: Instant,
+    /// Its last claims, oldest first.
+    pub recent: Vec<Recent>,
+}
+
+/// When somebody was seen at a queue.
+#[derive(Debug, Clone, Copy)]
+pub struct QueueSighting {
+    /// The last time.
+    pub last: Instant,
+    /// Until when the queue is to be shown for it.
+    pub kept_until: Instant,
+}
+
+impl Seen {
+    fn note(&mut self, key: WorkerKey, sight: Sight, now: Instant, claims: impl IntoIterator<Item = Recent>) {
+        let kept_until = now + sight.queue_kept();
+        let queue = self.queues.entry(key.queue).or_insert(QueueSighting { last: now, kept_until });
+        (queue.last, queue.kept_until) = (queue.last.max(now), queue.kept_until.max(kept_until));
+        if self.workers.len() >= SEEN_MAX && !self.workers.contains_key(&key) {
+            return;
+        }
+        let fresh = || Sighting { first: now, last: now, recent: Vec::new() };
+        let worker = self.workers.entry(key).or_insert_with(fresh);
+        worker.last = worker.last.max(now);
+        for claim in claims {
+            remember(&mut worker.recent, claim);
+        }
+    }
+
+    /// Takes in what was seen before and could not be written down.
+    fn merge(&mut self, earlier: Self) {
+        for (queue, before) in earlier.queues {
+            let queue = self.queues.entry(queue).or_insert(before);
+            (queue.last, queue.kept_until) = (queue.last.max(before.last), queue.kept_until.max(before.kept_until));
+        }
+        for (key, before) in earlier.workers {
+            let worker = self.workers.entry(key).or_insert_with(|| before.clone());
+            (worker.first, worker.last) = (worker.first.min(before.first), worker.last.max(before.last));
+            for claim in before.recent {
+                remember(&mut worker.recent, claim);
+            }
+        }
+    }
+}
+
+/// What was seen, on its way into the database. Unless it says that it is there, it is remembered again.
+pub struct Taken<'a> {
+    seen: Seen,
+    workers: &'a Workers,
+}
+
+impl Taken<'_> {
+    /// What was seen.
+    #[must_use]
+    pub fn seen(&self) -> &Seen {
+        &self.seen
+    }
+
+    /// It is in the database.
+    pub fn written(mut self) {
+        self.seen = Seen::default();
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.workers.lock().merge(std::mem::take(&mut self.seen));
+    }
+}
+
+impl Workers {
+    /// No worker was seen yet.
+    #[must_use]
+    pub fn new(quarantines: Quarantines) -> Self {
+        Self { shared: Arc::default(), quarantines }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Seen> {
+        self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A worker was seen.
+    pub fn saw(&self, worker: WorkerKey, sight: Sight) {
+        self.lock().note(worker, sight, Instant::now(), []);
+    }
+
+    /// A worker made claims, in a transaction that has committed.
+    pub fn claimed(&self, worker: WorkerKey, sight: Sight, claims: impl IntoIterator<Item = Recent>) {
+        self.lock().note(worker, sight, Instant::now(), claims);
+    }
+
+    /// Waits for whoever writes down what was seen, and keeps others from it.
+    pub async fn turn_to_write(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.shared.writing.lock().await
+    }
+
+    /// Takes out what was seen, to write it down.
+    #[must_use]
+    pub fn take(&self) -> Taken<'_> {
+        let seen = std::mem::take(&mut *self.lock());
+        Taken { seen, workers: self }
+    }
+
+    /// Whether any worker of a queue may be quarantined.
+    #[must_use]
+    pub fn any_quarantined(&self, queue: i32) -> bool {
+        self.quarantines.any(queue)
+    }
+
+    /// Whether a worker gets no work now.
+    #[must_use]
+    pub fn is_quarantined(&self, worker: &WorkerKey) -> bool {
+        self.quarantines.is_on(worker)
+    }
+}
+
+/// How long ago something was.
+#[must_use]
+pub fn age(then: Instant, now: Instant) -> Duration {
+    now.saturating_duration_since(then)
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::DateTime;
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn worker(id: &str) -> WorkerKey {
+        WorkerKey { queue: 1, group: "g".to_owned(), id: id.to_owned() }
+    }
+
+    fn claim(number: u128) -> Recent {
+        let claimed = DateTime::from_timestamp(1_800_000_000 + i64::try_from(number).unwrap(), 0).unwrap();
+        Recent { task: Uuid::from_u128(number), run: 0, claimed }
+    }
+
+    #[test]
+    fn what_could_not_be_written_down_is_remembered_again_with_what_came_since() {
+        let workers = Workers::default();
+        workers.claimed(worker("a"), Sight::ClaimTask, [claim(1)]);
+        let taken = workers.take();
+        assert!(workers.take().seen().workers.is_empty());
+        workers.claimed(worker("a"), Sight::ClaimWork, [claim(2)]);
+        workers.saw(worker("b"), Sight::Reclaim);
+        let first = taken.seen().workers[&worker("a")].first;
+        drop(taken);
+        let again = workers.take();
+        assert_eq!(again.seen().workers.len(), 2);
+        let merged = &again.seen().workers[&worker("a")];
+        assert_eq!((merged.first, &merged.recent), (first, &vec![claim(1), claim(2)]));
+        assert!(merged.last >= merged.first);
+        let queue = again.seen().queues[&1];
+        assert!(queue.kept_until > queue.last + Sight::ClaimWork.queue_kept(), "the longer term counts");
+        again.written();
+        assert!(workers.take().seen().workers.is_empty() && workers.take().seen().queues.is_empty());
+    }
+}

@@ -1,0 +1,413 @@
+//! Artifacts on a real database: the rules against the SQL, two at once, the end of a run at the same moment, removal.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde_json::{Value, json};
+use sqlx::AssertSqlSafe;
+use tenure_api::ids::{RunId, SlugId, TaskId};
+use tenure_api::states::{ArtifactErrorReason, ExceptionReason};
+use tenure_domain::artifact::{Artifact, Details, LINKS_MAX, Stored, object_name};
+use tenure_domain::lifecycle::Report;
+use tenure_engine::background::{artifacts as artifact_pass, expiry};
+use tenure_engine::ops::OpError;
+use tenure_engine::ops::create_artifact::{self, Created, Place};
+use tenure_engine::testing::Queue;
+use tenure_engine::testing::{QUEUE, new_task};
+use tenure_store::testing::{TestDatabase, eventually};
+use tenure_store::{artifacts, events, objects};
+
+use crate::support::{Gate, number, until_somebody_waits};
+
+async fn start() -> (TestDatabase, Queue) {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    (database, queue)
+}
+
+async fn finish(database: TestDatabase, queue: Queue) {
+    queue.stop().await;
+    database.finish().await;
+}
+
+async fn now(database: &TestDatabase) -> DateTime<Utc> {
+    sqlx::query_scalar("SELECT now FROM moment").fetch_one(database.pool()).await.unwrap()
+}
+
+async fn advance(database: &TestDatabase, interval: &'static str) {
+    sqlx::query("UPDATE clock SET clock_offset = clock_offset + $1::text::interval")
+        .bind(interval)
+        .execute(database.pool())
+        .await
+        .unwrap();
+}
+
+/// A run that a worker has.
+async fn running(queue: &Queue) -> Place {
+    let task = queue.create_one(QUEUE).await;
+    let claim = queue.claim_one(QUEUE).await;
+    assert_eq!(claim.task.id, task);
+    Place { task, run: claim.run }
+}
+
+fn upload(n: u8) -> SlugId {
+    SlugId::from_random([n; 16])
+}
+
+fn artifact(name: &str, details: Details, expires: DateTime<Utc>) -> Artifact {
+    let content_type = "text/plain".to_owned();
+    // As precise as the wire.
+    let expires = DateTime::from_timestamp_millis(expires.timestamp_millis()).unwrap();
+    Artifact { name: name.to_owned(), details, content_type, content_length: None, expires }
+}
+
+fn reference(url: &str) -> Details {
+    Details::Reference { url: url.to_owned() }
+}
+
+fn link(name: &str) -> Details {
+    Details::Link { artifact: name.to_owned() }
+}
+
+fn error() -> Details {
+    Details::Error { reason: ArtifactErrorReason::FileMissing, message: "no such file: \u{e9}".to_owned() }
+}
+
+async fn create(queue: &Queue, place: Place, artifact: Artifact) -> Result<Created, OpError> {
+    create_artifact::create(&queue.engine.pool, &queue.engine.bells, place, artifact).await
+}
+
+async fn stored(queue: &Queue, place: Place, name: &str) -> Option<Stored> {
+    let mut conn = queue.engine.pool.acquire().await.unwrap();
+    let (seq, run) = artifacts::find_run(&mut conn, place.task, Some(place.run)).await.unwrap()?;
+    artifacts::find(&mut conn, seq, run, name).await.unwrap()
+}
+
+/// Exchange, state of the task, and how many runs it had, of all events about a task.
+async fn told(database: &TestDatabase, task: TaskId) -> Vec<(String, Value, usize)> {
+    let mut conn = database.connect().await;
+    events::sequence(&mut conn).await.unwrap();
+    let events::Page::Events(events, _) = events::read(&mut conn, 0, 1000).await.unwrap() else { panic!("gone") };
+    let of_task = |event: &Value| event["payload"]["status"]["taskId"] == json!(task);
+    let events = events.iter().map(|event| serde_json::to_value(event).unwrap()).filter(of_task);
+    let short = |event: Value| {
+        let status = &event["payload"]["status"];
+        let name = event["exchange"].as_str().unwrap().rsplit('/').next().unwrap().to_owned();
+        (name, status["state"].clone(), status["runs"].as_array().unwrap().len())
+    };
+    events.map(short).collect()
+}
+
+#[tokio::test]
+async fn every_type_is_given_back_as_it_was_stored() {
+    let (database, queue) = start().await;
+    let place = running(&queue).await;
+    let expires = now(&database).await + TimeDelta::hours(3);
+    let object = Details::Object { upload: upload(7) };
+    for (n, details) in [Details::S3, object, reference("https://a/"), link("x"), error()].into_iter().enumerate() {
+        let asked = Artifact { content_length: Some(n as i64), ..artifact(&format!("a{n}"), details, expires) };
+        let created = create(&queue, place, asked.clone()).await.unwrap();
+        assert_eq!((&created.artifact, created.project.as_str()), (&asked, "none"));
+        let found = stored(&queue, place, &asked.name).await.unwrap();
+        assert_eq!(found.artifact, asked);
+        assert_eq!(found.present, n != 1, "an object is there when its upload is finished");
+        // The same again changes nothing.
+        create(&queue, place, asked.clone()).await.unwrap();
+        assert_eq!(stored(&queue, place, &asked.name).await.unwrap().artifact, asked);
+    }
+    let told = told(&database, place.task).await;
+    let of_artifacts = told.iter().filter(|(exchange, ..)| exchange == "artifact-created").count();
+    assert_eq!(of_artifacts, 3, "of the reference, the link and the error, once each: {told:?}");
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn of_two_that_differ_and_come_at_once_one_gets_the_name() {
+    let (database, queue) = start().await;
+    let place = running(&queue).await;
+    let expires = now(&database).await + TimeDelta::hours(3);
+    for n in 0..20 {
+        let name = format!("name-{n}");
+        let (one, two) = tokio::join!(
+            create(&queue, place, artifact(&name, Details::S3, expires)),
+            create(&queue, place, artifact(&name, error(), expires)),
+        );
+        let refused = [&one, &two].into_iter().filter(|result| matches!(result, Err(OpError::Conflict(_)))).count();
+        assert_eq!((one.is_ok() as usize + two.is_ok() as usize, refused), (1, 1), "{one:?} {two:?}");
+        let winner = one.or(two).unwrap().artifact;
+        assert_eq!(stored(&queue, place, &name).await.unwrap().artifact, winner);
+        // The same from two at once is fine for both.
+        let same = artifact(&format!("same-{n}"), reference("https://a/"), expires);
+        let (one, two) = tokio::join!(create(&queue, place, same.clone()), create(&queue, place, same.clone()));
+        assert!(one.is_ok() && two.is_ok(), "{one:?} {two:?}");
+    }
+    let told = told(&database, place.task).await;
+    let same = told.iter().filter(|(exchange, ..)| exchange == "artifact-created").count();
+    let errors = number(database.pool(), "SELECT count(*) FROM artifacts WHERE storage_type = 5").await;
+    assert_eq!(same as i64, 20 + errors, "each is told once");
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn an_artifact_that_comes_with_the_report_of_its_run_comes_before_it_or_not_at_all() {
+    let (database, queue) = start().await;
+    let place = running(&queue).await;
+    let expires = now(&database).await + TimeDelta::hours(3);
+    // The report is first: its commit is held while the artifact waits for the task.
+    let gate = Gate::close(&database, "runs").await;
+    let reporting = queue.report(place.task, place.run, Report::Completed);
+    let creating = async {
+        until_somebody_waits(database.pool()).await;
+        create(&queue, place, artifact("late", Details::S3, expires)).await
+    };
+    let opening = async {
+        eventually("the report and the artifact wait", async || until_somebody_waits(database.pool()).await.len() == 2)
+            .await;
+        gate.open().await;
+    };
+    let (reported, late, ()) = tokio::join!(reporting, creating, opening);
+    reported.unwrap();
+    assert!(matches!(late, Err(OpError::Conflict(_))), "{late:?}");
+    assert!(stored(&queue, place, "late").await.is_none());
+
+    // The artifact is first: the report waits for it in the slow lane.
+    let place = running(&queue).await;
+    let gate = Gate::close(&database, "artifacts").await;
+    let creating = create(&queue, place, artifact("early", reference("https://a/"), expires));
+    let reporting = async {
+        until_somebody_waits(database.pool()).await;
+        queue.report(place.task, place.run, Report::Completed).await
+    };
+    let opening = async {
+        eventually("the artifact and the report wait", async || until_somebody_waits(database.pool()).await.len() == 2)
+            .await;
+        gate.open().await;
+    };
+    let (created, reported, ()) = tokio::join!(creating, reporting, opening);
+    created.unwrap();
+    reported.unwrap();
+    let told = told(&database, place.task).await;
+    let words: Vec<&str> = told.iter().map(|(exchange, ..)| exchange.as_str()).collect();
+    assert_eq!(words, ["task-defined", "task-pending", "task-running", "artifact-created", "task-completed"]);
+    assert_eq!(told[3].1, "running", "its event shows the task as it was then");
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn after_an_exception_artifacts_come_for_25_minutes_and_their_events_show_the_run_that_follows() {
+    let (database, queue) = start().await;
+    let place = running(&queue).await;
+    let expires = now(&database).await + TimeDelta::hours(30);
+    let shutdown = Report::Exception(ExceptionReason::WorkerShutdown);
+    queue.report(place.task, place.run, shutdown).await.unwrap();
+    create(&queue, place, artifact("log", reference("https://a/"), expires)).await.unwrap();
+    let second = queue.claim_one(QUEUE).await.run;
+    create(&queue, place, artifact("log", link("b"), expires)).await.unwrap();
+    queue.report(place.task, second, Report::Completed).await.unwrap();
+    create(&queue, place, artifact("b", error(), expires)).await.unwrap();
+    let told = told(&database, place.task).await;
+    let of_artifacts: Vec<(Value, usize)> = told
+        .into_iter()
+        .filter(|(exchange, ..)| exchange == "artifact-created")
+        .map(|(_, state, runs)| (state, runs))
+        .collect();
+    assert_eq!(of_artifacts, [(json!("pending"), 2), (json!("running"), 2), (json!("completed"), 2)]);
+    // The second run is completed, and takes none.
+    let other = Place { run: second, ..place };
+    let refused = create(&queue, other, artifact("x", Details::S3, expires)).await;
+    assert!(matches!(refused, Err(OpError::Conflict(_))), "{refused:?}");
+    advance(&database, "25 minutes").await;
+    let refused = create(&queue, place, artifact("x", Details::S3, expires)).await;
+    assert!(matches!(refused, Err(OpError::Conflict(_))), "{refused:?}");
+    // What is there can neither be renewed any more.
+    let refused = create(&queue, place, artifact("b", error(), expires)).await;
+    assert!(matches!(refused, Err(OpError::Conflict(_))), "{refused:?}");
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn what_no_run_can_have_is_refused_as_a_wrong_request() {
+    let (database, queue) = start().await;
+    let place = running(&queue).await;
+    let at = now(&database).await;
+    let input = async |place: Place, expires: DateTime<Utc>| {
+        let refused = create(&queue, place, artifact("x", Details::S3, expires)).await;
+        assert!(matches!(refused, Err(OpError::Input(_))), "{refused:?}");
+        refused.unwrap_err().to_string()
+    };
+    assert!(input(place, at - TimeDelta::minutes(16)).await.contains("15 minutes"));
+    assert!(input(place, at + TimeDelta::days(3660)).await.contains("later than that of the task"));
+    let soon = at + TimeDelta::hours(1);
+    assert!(input(Place { run: RunId::new(1).unwrap(), ..place }, soon).await.contains("no run 1"));
+    let unclaimed = Place { task: queue.create_one("proj/other").await, run: RunId::FIRST };
+    assert!(input(unclaimed, soon).await.contains("never claimed"));
+    assert!(input(Place { task: upload(9), ..place }, soon).await.contains("does not exist"));
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn an_object_is_there_once_its_own_upload_is_finished() {
+    let (database, queue) = start().await;
+    let place = running(&queue).await;
+    let expires = now(&database).await + TimeDelta::hours(3);
+    let asked = artifact("o", Details::Object { upload: upload(1) }, expires);
+    create(&queue, place, asked.clone()).await.unwrap();
+    // A repeat whose answer was lost goes on with the same upload.
+    let again = Artifact { details: Details::Object { upload: upload(2) }, ..asked.clone() };
+    assert_eq!(create(&queue, place, again.clone()).await.unwrap().artifact.details, asked.details);
+    let end = async |upload: SlugId| {
+        create_artifact::finish(&queue.engine.pool, &queue.engine.bells, place, "o", upload).await
+    };
+    assert!(matches!(end(upload(2)).await, Err(OpError::Input(_))), "another upload");
+    assert!(matches!(end(upload(1)).await, Err(OpError::Input(_))), "no object yet");
+    let name = object_name(place.task, place.run, "o");
+    let mut conn = database.connect().await;
+    let object = objects::NewObject {
+        name: &name,
+        project: "none",
+        upload: upload(1).uuid(),
+        expires: expires - TimeDelta::hours(1),
+        sha256: None,
+        sha512: None,
+    };
+    assert!(objects::begin(&mut conn, object, 60.0).await.unwrap());
+    assert!(matches!(end(upload(1)).await, Err(OpError::Input(_))), "its upload is not finished");
+    objects::finish(&mut conn, &name, upload(1).uuid(), None, None).await.unwrap();
+    let (one, two) = tokio::join!(end(upload(1)), end(upload(1)));
+    one.unwrap();
+    two.unwrap();
+    assert!(stored(&queue, place, "o").await.unwrap().present);
+    let kept = objects::find(&mut conn, &name).await.unwrap().unwrap();
+    assert_eq!(kept.expires, asked.expires, "the object is kept as long as the artifact");
+    let told = told(&database, place.task).await;
+    assert_eq!(told.iter().filter(|(exchange, ..)| exchange == "artifact-created").count(), 1, "{told:?}");
+    let refused = create(&queue, place, again).await;
+    assert!(matches!(refused, Err(OpError::Conflict(_))), "{refused:?}");
+    let missing = create_artifact::finish(&queue.engine.pool, &queue.engine.bells, place, "p", upload(1)).await;
+    assert!(matches!(missing, Err(OpError::NotFound(_))), "{missing:?}");
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn an_upload_takes_a_name_that_no_other_upload_has() {
+    let (database, queue) = start().await;
+    let at = now(&database).await;
+    let begin = async |n: u8, project: &str| {
+        let expires = at + TimeDelta::hours(1);
+        let (sha256, sha512) = (None, None);
+        let object = objects::NewObject { name: "o", project, upload: upload(n).uuid(), expires, sha256, sha512 };
+        objects::begin(&mut database.connect().await, object, 60.0).await.unwrap()
+    };
+    let (one, two) = tokio::join!(begin(1, "p"), begin(2, "p"));
+    assert!(one != two, "one of them");
+    let winner = if one { 1 } else { 2 };
+    assert!(begin(winner, "p").await, "the same again");
+    assert!(!begin(winner, "q").await, "of another project");
+    let mut conn = database.connect().await;
+    objects::finish(&mut conn, "o", upload(winner).uuid(), None, None).await.unwrap();
+    assert!(!begin(winner, "p").await, "it is finished");
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn links_are_read_in_one_statement_that_ends() {
+    let (database, queue) = start().await;
+    let place = running(&queue).await;
+    let expires = now(&database).await + TimeDelta::hours(3);
+    for (name, target) in [("a", "b"), ("b", "c"), ("x", "y"), ("y", "x"), ("z", "nothing")] {
+        create(&queue, place, artifact(name, link(target), expires)).await.unwrap();
+    }
+    create(&queue, place, artifact("c", reference("https://c/"), expires)).await.unwrap();
+    let mut conn = database.connect().await;
+    let links_max = LINKS_MAX as i32;
+    let mut names = async |run: Option<RunId>, name: &str| {
+        let chain = artifacts::find_chain(&mut conn, place.task, run, name, links_max).await.unwrap();
+        chain.map(|chain| chain.artifacts.into_iter().map(|one| one.artifact.name).collect::<Vec<_>>())
+    };
+    assert_eq!(names(Some(place.run), "a").await.unwrap(), ["a", "b", "c"]);
+    assert_eq!(names(None, "b").await.unwrap(), ["b", "c"], "of the last run");
+    assert_eq!(names(None, "z").await.unwrap(), ["z"]);
+    assert_eq!(names(None, "x").await.unwrap().len(), LINKS_MAX + 1);
+    assert_eq!(names(None, "nothing").await, None);
+    assert_eq!(names(RunId::new(1), "a").await, None);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_task_is_kept_until_its_artifacts_are_removed() {
+    let (database, queue) = start().await;
+    let at = now(&database).await;
+    let expires = at + TimeDelta::hours(2);
+    let wire = |time: DateTime<Utc>| json!(tenure_api::dates::Timestamp::new(time));
+    let task = new_task(QUEUE, &json!({"expires": wire(expires)}));
+    queue.create(&task).await.unwrap();
+    let claim = queue.claim_one(QUEUE).await;
+    let place = Place { task: task.id, run: claim.run };
+    for details in [Details::S3, reference("https://a/"), error()] {
+        let name = format!("{details:?}");
+        create(&queue, place, artifact(&name, details, expires)).await.unwrap();
+    }
+    queue.report(place.task, place.run, Report::Completed).await.unwrap();
+    let artifacts_left = async || number(database.pool(), "SELECT count(*) FROM artifacts").await;
+    assert_eq!(artifact_pass::pass(&queue.engine).await.unwrap().found, 0);
+    advance(&database, "2 hours 1 second").await;
+    sqlx::query("UPDATE task_times SET deadline = NULL").execute(database.pool()).await.unwrap();
+    let mut conn = database.connect().await;
+    events::sequence(&mut conn).await.unwrap();
+    sqlx::query("UPDATE log_readers SET position = 1000").execute(database.pool()).await.unwrap();
+    assert_eq!(expiry::pass(&queue.engine).await.unwrap().done, 0, "the task has artifacts");
+    // Two servers at once remove each of them once.
+    let (one, two) = tokio::join!(artifact_pass::pass(&queue.engine), artifact_pass::pass(&queue.engine));
+    let (one, two) = (one.unwrap(), two.unwrap());
+    assert_eq!((one.done + two.done, artifacts_left().await), (3, 0), "{one:?} {two:?}");
+    assert_eq!(expiry::pass(&queue.engine).await.unwrap().done, 1);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn bytes_are_kept_while_an_upload_may_be_on_its_way_and_then_the_name_is_not_given_out_again() {
+    let (database, queue) = start().await;
+    let place = running(&queue).await;
+    let at = now(&database).await;
+    let soon = at + TimeDelta::minutes(1);
+    let bytes = artifact("bytes", Details::S3, soon);
+    create(&queue, place, bytes.clone()).await.unwrap();
+    create(&queue, place, artifact("elsewhere", reference("https://a/"), soon)).await.unwrap();
+    advance(&database, "2 minutes").await;
+    assert_eq!(artifact_pass::pass(&queue.engine).await.unwrap().done, 1);
+    assert!(stored(&queue, place, "bytes").await.is_some() && stored(&queue, place, "elsewhere").await.is_none());
+    // Whoever asks for it again keeps it longer: it is not listed any more, and what was listed is not removed.
+    advance(&database, "2 hours").await;
+    let mut conn = database.connect().await;
+    let due = artifacts::list_removable(&mut conn, 10).await.unwrap();
+    assert_eq!(due.len(), 1);
+    let refused = create(&queue, place, Artifact { expires: at + TimeDelta::hours(20), ..bytes.clone() }).await;
+    assert!(matches!(&refused, Err(OpError::Conflict(text)) if text.contains("being removed")), "{refused:?}");
+    sqlx::query("UPDATE artifacts SET removable = removable + interval '1 day'")
+        .execute(database.pool())
+        .await
+        .unwrap();
+    assert_eq!(artifacts::remove(&mut conn, &due).await.unwrap(), 0, "it was put off after it had been listed");
+    assert!(stored(&queue, place, "bytes").await.is_some());
+    advance(&database, "2 days").await;
+    assert_eq!(artifact_pass::pass(&queue.engine).await.unwrap().done, 1);
+    assert!(stored(&queue, place, "bytes").await.is_none());
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn removal_passes_over_what_somebody_holds() {
+    let (database, queue) = start().await;
+    let place = running(&queue).await;
+    let soon = now(&database).await + TimeDelta::minutes(1);
+    create(&queue, place, artifact("x", error(), soon)).await.unwrap();
+    advance(&database, "2 minutes").await;
+    let mut holder = database.connect().await;
+    sqlx::raw_sql(AssertSqlSafe("BEGIN; SELECT FROM artifacts FOR UPDATE".to_owned()))
+        .execute(&mut holder)
+        .await
+        .unwrap();
+    let report = artifact_pass::pass(&queue.engine).await.unwrap();
+    assert_eq!((report.found, report.done, report.lost_race), (1, 0, 1));
+    drop(holder);
+    eventually("it is removed", async || artifact_pass::pass(&queue.engine).await.unwrap().done == 1).await;
+    finish(database, queue).await;
+}

@@ -1,0 +1,207 @@
+//! The batcher by itself: what it refuses when too much waits, and how it finds the member that spoils a batch.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use sqlx::PgConnection;
+use tenure_engine::batch::{BATCH_BYTES_MAX, BATCH_MEMBERS_MAX, Batcher, Operation, Verdict, WAITING_BYTES_MAX};
+use tenure_engine::ops::OpError;
+use tenure_engine::wakeup::{Bells, Effects};
+use tenure_store::testing::{TestDatabase, eventually};
+use tokio::sync::Semaphore;
+use tokio_util::task::TaskTracker;
+use uuid::Uuid;
+
+use crate::support::number;
+
+/// No answer takes as long.
+const LONG: Duration = Duration::from_secs(10);
+
+/// Stores a hundred divided by each number, in one statement for all members.
+struct Divide {
+    /// A batch runs when it gets a permit.
+    turns: Arc<Semaphore>,
+    /// Batches that have begun.
+    begun: Arc<AtomicUsize>,
+}
+
+#[derive(Clone, Copy)]
+struct Number {
+    value: i32,
+    /// What it claims to weigh.
+    bytes: usize,
+}
+
+impl Operation for Divide {
+    type Member = Number;
+    type Answer = i32;
+    const NAME: &'static str = "divide";
+    const WAITING_MAX: usize = 300;
+
+    fn weight(member: &Number) -> usize {
+        member.bytes
+    }
+
+    fn task(_: &Number) -> Option<Uuid> {
+        None
+    }
+
+    async fn run(
+        &self,
+        conn: &mut PgConnection,
+        members: &[&Number],
+        _: &mut Effects,
+    ) -> Result<Vec<Verdict<i32>>, sqlx::Error> {
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        self.turns.acquire().await.unwrap().forget();
+        let values: Vec<i32> = members.iter().map(|member| member.value).collect();
+        sqlx::query(
+            "INSERT INTO quotients (value, quotient, batch)
+             SELECT value, 100 / value, $2 FROM unnest($1::int[]) AS value",
+        )
+        .bind(&values)
+        .bind(i32::try_from(members.len()).unwrap())
+        .execute(conn)
+        .await?;
+        Ok(values.into_iter().map(|value| Verdict::Done(100 / value)).collect())
+    }
+
+    async fn wait(&self, _: &mut PgConnection, _: &Number) -> Result<(), sqlx::Error> {
+        Ok(())
+    }
+}
+
+/// A batcher whose batches wait for a turn each.
+struct Rig {
+    database: TestDatabase,
+    batcher: Batcher<Divide>,
+    turns: Arc<Semaphore>,
+    begun: Arc<AtomicUsize>,
+    tasks: TaskTracker,
+}
+
+/// What a member waits for.
+type Waiting<'a> = Pin<Box<dyn Future<Output = Result<i32, OpError>> + 'a>>;
+
+impl Rig {
+    async fn start() -> Self {
+        let database = TestDatabase::create().await;
+        sqlx::query("CREATE TABLE quotients (value int, quotient int, batch int)")
+            .execute(database.pool())
+            .await
+            .unwrap();
+        let (turns, begun, tasks) = (Arc::new(Semaphore::new(0)), Arc::default(), TaskTracker::new());
+        let operation = Divide { turns: Arc::clone(&turns), begun: Arc::clone(&begun) };
+        let batcher = Batcher::start(operation, database.options(), &Bells::default(), &tasks);
+        Self { database, batcher, turns, begun, tasks }
+    }
+
+    /// Hands a member in: after this it waits, or is refused.
+    async fn submit(&self, value: i32, bytes: usize) -> Waiting<'_> {
+        let mut answer: Waiting<'_> = Box::pin(self.batcher.submit(Number { value, bytes }));
+        match futures_util::poll!(answer.as_mut()) {
+            Poll::Ready(answer) => Box::pin(std::future::ready(answer)),
+            Poll::Pending => answer,
+        }
+    }
+
+    /// Hands a member in and waits until its batch has begun: what comes after it waits and shares a batch.
+    async fn submit_first(&self) -> Waiting<'_> {
+        let first = self.submit(1, 1).await;
+        eventually("the first batch begins", async || self.begun.load(Ordering::SeqCst) == 1).await;
+        first
+    }
+
+    /// Lets everything run from now on.
+    fn let_go(&self) {
+        self.turns.add_permits(10_000);
+    }
+
+    async fn finish(self) {
+        drop(self.batcher);
+        self.tasks.close();
+        tokio::time::timeout(LONG, self.tasks.wait()).await.expect("the workers end");
+        self.database.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn a_member_whose_data_the_database_refuses_spoils_nobody_elses_answer() {
+    let rig = Rig::start().await;
+    let first = rig.submit_first().await;
+    let (zeros, count) = ([17, 118], 150);
+    let mut asked = Vec::new();
+    for n in 2..count {
+        asked.push((n, rig.submit(if zeros.contains(&n) { 0 } else { n }, 1).await));
+    }
+    rig.let_go();
+    assert_eq!(first.await.unwrap(), 100);
+    for (n, answer) in asked {
+        let answer = tokio::time::timeout(LONG, answer).await.expect("an answer");
+        if zeros.contains(&n) {
+            // 22012, division by zero: a check that createTask should have made, and so our fault.
+            let Err(OpError::Internal(cause)) = &answer else { panic!("{n}: {answer:?}") };
+            assert!(cause.to_string().contains("division by zero"), "{cause}");
+        } else {
+            assert_eq!(answer.unwrap(), 100 / n);
+        }
+    }
+    let pool = rig.database.pool();
+    assert_eq!(number(pool, "SELECT count(*) FROM quotients").await, i64::from(count - 3));
+    assert_eq!(number(pool, "SELECT count(*) - count(DISTINCT value) FROM quotients").await, 0, "run twice");
+    // Halving, not one by one: of 148 that waited together, a quarter without a zero shares a statement still.
+    assert_eq!(number(pool, "SELECT max(batch)::bigint FROM quotients").await, 37);
+    rig.finish().await;
+}
+
+#[tokio::test]
+async fn a_full_queue_refuses_at_once_and_serves_what_it_holds() {
+    let rig = Rig::start().await;
+    let first = rig.submit_first().await;
+    let mut held = Vec::new();
+    for _ in 0..Divide::WAITING_MAX {
+        held.push(rig.submit(2, 1).await);
+    }
+    // No batch may go on before this is answered.
+    let refused = tokio::time::timeout(LONG, rig.submit(3, 1).await).await.expect("a refusal waits for nothing");
+    assert!(matches!(refused, Err(OpError::Overloaded("divide"))), "{refused:?}");
+    rig.let_go();
+    assert_eq!(first.await.unwrap(), 100);
+    for answer in held {
+        assert_eq!(answer.await.unwrap(), 50);
+    }
+    assert_eq!(rig.submit(4, 1).await.await.unwrap(), 25, "there is room again");
+    let pool = rig.database.pool();
+    assert_eq!(number(pool, "SELECT count(*) FROM quotients WHERE value = 3").await, 0);
+    let most = i64::try_from(BATCH_MEMBERS_MAX).unwrap();
+    assert_eq!(number(pool, "SELECT max(batch)::bigint FROM quotients").await, most);
+    rig.finish().await;
+}
+
+#[tokio::test]
+async fn bodies_are_refused_by_their_bytes_wherever_they_wait() {
+    // Large ones wait in the slow lane, small ones in the queue: neither may hold more than the limit.
+    for bytes in [WAITING_BYTES_MAX / 4, BATCH_BYTES_MAX] {
+        let rig = Rig::start().await;
+        let fits = WAITING_BYTES_MAX / bytes + 1;
+        let mut held = Vec::new();
+        for _ in 0..fits {
+            held.push(rig.submit(5, bytes).await);
+            // On, to where it waits.
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        for _ in 0..3 {
+            let refused = rig.submit(6, bytes).await.await;
+            assert!(matches!(refused, Err(OpError::Overloaded("divide"))), "{refused:?}");
+        }
+        rig.let_go();
+        for answer in held {
+            assert_eq!(answer.await.unwrap(), 20);
+        }
+        eventually("there is room again", async || rig.submit(7, bytes).await.await.is_ok()).await;
+        rig.finish().await;
+    }
+}

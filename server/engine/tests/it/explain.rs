@@ -1,0 +1,445 @@
+//! Plans of the hot statements: made while the tables are empty, and still right when they are full.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::json;
+use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
+use tenure_api::ids::TaskQueueId;
+use tenure_domain::create::NewTask;
+use tenure_domain::lifecycle::{End, Report};
+use tenure_engine::background::dependencies::DependencySink;
+use tenure_engine::background::groups::GroupSink;
+use tenure_engine::events::log_reader;
+use tenure_engine::testing::Queue;
+use tenure_engine::testing::{QUEUE, TERM, new_task};
+use tenure_store::hot::messages;
+use tenure_store::page::{self, Ends, Filter};
+use tenure_store::testing::TestDatabase;
+use tenure_store::transitions::end::Member;
+use tenure_store::transitions::{claim, claim_one, end, purge, renew, reprioritise};
+use tenure_store::{
+    self, claims, counters, deadlines, dependencies, dependency_work, events, groups, marks, queue_lists, session,
+    tasks,
+};
+use uuid::Uuid;
+
+use crate::support::create_on;
+
+/// Tables that grow with the number of tasks.
+const BIG: [&str; 10] = [
+    "tasks",
+    "pending",
+    "claims",
+    "runs",
+    "task_definitions",
+    "task_times",
+    "task_groups",
+    "outbox",
+    "outbox_order",
+    "dependencies",
+];
+/// Statements that run in hot sessions.
+const HOT: [&str; 10] = [
+    "create_task",
+    "list_required",
+    "claim_work",
+    "reclaim_task",
+    "resolve_run",
+    "load_tasks",
+    "load_runs",
+    "list_returnable",
+    "get_messages",
+    "delete_messages",
+];
+/// Tasks in the full database, a fifth of them pending and a fifth claimed.
+const FULL: i32 = 50_000;
+
+/// Fills the tables with tasks in many groups and a few queues, as the operations would have.
+const FILL: &str = "
+    INSERT INTO task_queues (name) SELECT 'fill/q' || n FROM generate_series(1, 5) n ON CONFLICT DO NOTHING;
+    CREATE TEMP TABLE made AS
+        SELECT gen_random_uuid() AS id, nextval('task_seq') AS seq, n, q.id AS queue, (n % 7)::smallint AS priority,
+               CASE WHEN n % 5 = 0 THEN 'pending' WHEN n % 5 = 1 THEN 'claimed' ELSE 'ended' END AS place,
+               overlay(overlay(md5((n / 10)::text) PLACING '4' FROM 13) PLACING '8' FROM 17)::uuid AS task_group, now() + interval '1 h' + n * interval '1 ms' AS deadline
+        FROM generate_series(1, $FULL) n JOIN task_queues q ON q.name = 'fill/q' || (n / 7 % 5 + 1);
+    INSERT INTO task_groups (id, scheduler, expires)
+        SELECT DISTINCT task_group, '-', now() + interval '1 year' FROM made;
+    INSERT INTO tasks (id, seq, queue, task_group, state, priority, retries_left, run)
+        SELECT id, seq, queue, task_group, CASE place WHEN 'ended' THEN 3 ELSE 1 END, priority, 5, 0 FROM made;
+    INSERT INTO task_definitions
+        SELECT seq, id, '-', 'none', task_group, deadline, deadline, '[]', '[]', '{}', '{}' FROM made;
+    INSERT INTO task_times SELECT seq, id, deadline, deadline FROM made;
+    INSERT INTO dependencies
+        SELECT a.seq, b.id, n % 2 = 0, a.place = 'ended' FROM made a JOIN made b USING (n);
+    INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left)
+        SELECT seq, id, 0, queue, priority, deadline, now(), 0, 5 FROM made WHERE place = 'pending' ORDER BY n;
+    INSERT INTO claims
+        SELECT seq, id, 0, queue, n, deadline, now(), 0, 5, now(), now() + interval '20 min' + n * interval '1 ms',
+               'g', 'w', gen_random_uuid() FROM made WHERE place = 'claimed';
+    INSERT INTO runs
+        SELECT seq, 0, 3, 0, 0, now(), now(), now(), now(), 'g', 'w' FROM made WHERE place = 'ended';
+    INSERT INTO counters
+        SELECT queue, count(*) FILTER (WHERE place = 'pending'), count(*) FILTER (WHERE place = 'claimed')
+        FROM made GROUP BY queue;
+    INSERT INTO outbox (at, kinds, seqs, runs, retries_left)
+        SELECT now(), array_agg(kind::smallint), array_agg(seq), array_agg(0::smallint), array_agg(5::smallint)
+        FROM made JOIN (VALUES (1, 'any'), (2, 'claimed'), (2, 'ended'), (3, 'ended')) k(kind, of)
+            ON k.of IN ('any', made.place)
+        GROUP BY kind, n / 100 ORDER BY kind, n / 100;
+    INSERT INTO outbox_new
+        SELECT id, CASE WHEN kinds[1] = 1 THEN 2 ELSE 1 END * cardinality(kinds) FROM outbox
+        WHERE id NOT IN (SELECT outbox_id FROM outbox_order) AND id NOT IN (SELECT id FROM outbox_new);";
+
+async fn fill(conn: &mut PgConnection) {
+    let sql = FILL.replace("$FULL", &FULL.to_string());
+    sqlx::raw_sql(AssertSqlSafe(sql)).execute(conn).await.unwrap();
+}
+
+async fn ids(conn: &mut PgConnection, place: &'static str, count: i64) -> Vec<Uuid> {
+    sqlx::query_scalar(AssertSqlSafe(format!("SELECT id FROM {place} LIMIT {count}"))).fetch_all(conn).await.unwrap()
+}
+
+/// Runs every hot statement once, in a transaction that is rolled back: what the server would do, nothing remains.
+async fn run_hot(conn: &mut PgConnection, queue: &Queue, new: &NewTask, open: &[Uuid]) {
+    let key = queue.key("fill/q1").await;
+    let mut transaction = conn.begin().await.unwrap();
+    create_on(&mut transaction, queue, std::slice::from_ref(new)).await;
+    let wanted = dependencies::Wanted { required: open, any_end: true };
+    dependencies::list_required(&mut transaction, &[wanted]).await.unwrap();
+    let want = claim::Want { queue: key, generation: -1, marks: [0; 7], slots: vec![1; 5] };
+    let worker = claim::Worker { group: "g", id: "w" };
+    claim::claim(&mut transaction, &[want], &[worker], TERM, Uuid::new_v4()).await.unwrap();
+    let members: Vec<_> = open.iter().map(|&id| renew::Member { id, run: 0 }).collect();
+    renew::renew(&mut transaction, &members, TERM).await.unwrap();
+    claims::list_returnable(&mut transaction, open).await.unwrap();
+    let ends: Vec<_> = open.iter().map(|&id| Member { id, run: 0, end: End::Report(Report::Completed) }).collect();
+    end::end(&mut transaction, &ends).await.unwrap();
+    let want = messages::Want { queue: key, priority: 6, generation: -1, mark: 0, slots: vec![1; 5] };
+    let found = messages::get(&mut transaction, &[want], &[TERM], &[7; 5], TERM).await.unwrap();
+    let deletions: Vec<_> = found.got.iter().map(|got| deletion(key, got)).collect();
+    messages::delete(&mut transaction, &deletions, TERM).await.unwrap();
+    tasks::load(&mut transaction, &[new.id.uuid()]).await.unwrap();
+    tasks::load_history(&mut transaction, &[1]).await.unwrap();
+    transaction.rollback().await.unwrap();
+}
+
+fn deletion(queue: i32, got: &messages::Got) -> messages::Deletion {
+    messages::Deletion { queue, priority: 6, message: got.message, receipt: got.receipt }
+}
+
+/// The generic plan of a statement that this session has prepared.
+async fn plan(conn: &mut PgConnection, statement: &str) -> Vec<String> {
+    let (name, parameters): (String, i32) = sqlx::query_as(
+        "SELECT name, cardinality(parameter_types) FROM pg_prepared_statements WHERE statement LIKE $1 || E'\\n%'",
+    )
+    .bind(format!("-- {statement}"))
+    .fetch_one(&mut *conn)
+    .await
+    .unwrap_or_else(|error| panic!("{statement} is not prepared: {error}"));
+    let nulls = vec!["NULL"; usize::try_from(parameters).unwrap()].join(", ");
+    let sql = format!("EXPLAIN (COSTS OFF) EXECUTE \"{name}\"({nulls})");
+    let rows = sqlx::query(AssertSqlSafe(sql)).persistent(false).fetch_all(conn).await.unwrap();
+    rows.iter().map(|row| row.get::<String, _>(0)).collect()
+}
+
+async fn plans(conn: &mut PgConnection) -> BTreeMap<&'static str, Vec<String>> {
+    let mut plans = BTreeMap::new();
+    for statement in HOT {
+        plans.insert(statement, plan(conn, statement).await);
+    }
+    plans
+}
+
+/// What is wrong with a plan.
+fn faults(plan: &[String]) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (line, next) in plan.iter().zip(plan.iter().skip(1).map(String::as_str).chain([""])) {
+        let node = line.trim_start().trim_start_matches("->").trim_start();
+        if ["Hash ", "Merge ", "Bitmap", "Parallel"].iter().any(|bad| node.starts_with(bad)) {
+            faults.push(node.to_owned());
+        }
+        let Some((scan, rest)) = node.split_once(" on ") else { continue };
+        let table = rest.split(' ').next().unwrap_or_default();
+        let through_index = scan.starts_with("Index") && next.trim_start().starts_with("Index Cond:");
+        if scan.contains("Scan") && BIG.contains(&table) && !through_index {
+            faults.push(format!("{node} / {}", next.trim()));
+        }
+    }
+    faults
+}
+
+fn assert_good(plans: &BTreeMap<&'static str, Vec<String>>, when: &str) {
+    for (statement, plan) in plans {
+        assert_eq!(faults(plan), Vec::<String>::new(), "{statement} {when}:\n{}", plan.join("\n"));
+    }
+    for statement in ["claim_work", "get_messages"] {
+        let plan = &plans[statement];
+        let locking = plan.iter().skip_while(|line| !line.contains("LockRows"));
+        let mut reading = locking.skip_while(|line| !line.contains(" on pending") && !line.contains("Sort"));
+        let (scan, condition) = (reading.next().expect("it reads pending"), reading.next().expect("by an index"));
+        assert!(
+            scan.contains("Index Scan using pending_ready on pending")
+                && ["queue =", "priority =", "hidden_until IS NOT NULL) =", "ord >"]
+                    .iter()
+                    .all(|part| condition.contains(part)),
+            "{statement} does not read pending in the order of its index:\n{}",
+            plan.join("\n")
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_plans_of_hot_statements_are_right_on_empty_tables_and_stay_when_they_fill() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let mut hot = session::connect_hot(database.options()).await.unwrap();
+    let new = new_task(QUEUE, &json!({}));
+    run_hot(&mut hot, &queue, &new, &[Uuid::new_v4()]).await;
+    let empty = plans(&mut hot).await;
+    assert_good(&empty, "on empty tables");
+    let mut filler = database.connect().await;
+    fill(&mut filler).await;
+    let open = ids(&mut filler, "claims", 200).await;
+    run_hot(&mut hot, &queue, &new, &open).await;
+    assert_eq!(plans(&mut hot).await, empty, "full tables");
+    sqlx::raw_sql("ANALYZE").execute(&mut filler).await.unwrap();
+    run_hot(&mut hot, &queue, &new, &open).await;
+    assert_good(&plans(&mut hot).await, "with statistics");
+    let mut late = session::connect_hot(database.options()).await.unwrap();
+    run_hot(&mut late, &queue, &new, &open).await;
+    assert_good(&plans(&mut late).await, "in a session that starts with full tables");
+    drop((hot, late, filler));
+    queue.stop().await;
+    database.finish().await;
+}
+
+/// What a transaction has read of the big tables so far: whole scans, and rows through indexes.
+async fn reads(conn: &mut PgConnection) -> BTreeMap<String, (i64, i64)> {
+    let rows: Vec<(String, i64, i64)> = sqlx::query_as(
+        "SELECT relname::text, COALESCE(seq_scan, 0), COALESCE(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables
+         WHERE relname = ANY($1)",
+    )
+    .bind(BIG.map(str::to_owned).to_vec())
+    .fetch_all(conn)
+    .await
+    .unwrap();
+    rows.into_iter().map(|(table, scans, rows)| (table, (scans, rows))).collect()
+}
+
+async fn run_cold(conn: &mut PgConnection, statement: &str, open: &[Uuid], waiting: &[Uuid]) {
+    match statement {
+        "list_due_claims" => drop(claims::list_due(conn, 200).await.unwrap()),
+        "end_overdue" => {
+            let slice = deadlines::end_overdue(conn, 200).await.unwrap();
+            assert!(slice.found <= 200);
+        }
+        "resolve_run of one" | "resolve_run of many" => {
+            let count = if statement.ends_with("one") { 1 } else { open.len() };
+            let expired: Vec<_> = open[..count].iter().map(|&id| Member { id, run: 0, end: End::Expired }).collect();
+            end::end(conn, &expired).await.unwrap();
+        }
+        "claim_task" => drop(claim_one::claim_one(conn, waiting[0], 0, "g", "w", TERM).await.unwrap()),
+        "load_tasks" => drop(tasks::load(conn, open).await.unwrap()),
+        "get_counts" => {
+            let name: TaskQueueId = "fill/q1".parse().unwrap();
+            assert!(counters::get_counts(conn, &[name]).await.unwrap()[0].pending > 0);
+        }
+        "skip_dependency_log" => assert!(!dependency_work::skip_log(conn).await.unwrap()),
+        "read_dependency_log" => drop(log_reader::read_sequenced(conn, &mut DependencySink).await.unwrap()),
+        "settle_dependencies" => {
+            sqlx::query("INSERT INTO dependency_work (seq, kind) SELECT seq, 3 FROM tasks WHERE id = ANY($1)")
+                .bind(open)
+                .execute(&mut *conn)
+                .await
+                .unwrap();
+            assert_eq!(dependency_work::settle(conn).await.unwrap().settled, open.len());
+        }
+        "tell_groups" => {
+            // A slice of the log is far more than the limit; what counts is that nothing is scanned.
+            sqlx::query("UPDATE log_readers SET position = (SELECT max(first) - 300 FROM outbox_order)")
+                .execute(&mut *conn)
+                .await
+                .unwrap();
+            let witnesses = &mut groups::Witnesses::default();
+            log_reader::read_sequenced(conn, &mut GroupSink { witnesses }).await.unwrap();
+        }
+        "list_group" => {
+            let group = sqlx::query_scalar("SELECT task_group FROM tasks WHERE id = $1").bind(open[100]);
+            let group: Uuid = group.fetch_one(&mut *conn).await.unwrap();
+            assert_eq!(groups::list_tasks(conn, group, Uuid::nil(), 100).await.unwrap().len(), 10);
+            assert!(!groups::lock_open(conn, group, Uuid::nil(), 100).await.unwrap().is_empty());
+            assert_eq!(groups::count_tasks(conn, group).await.unwrap(), 10);
+        }
+        "change_priority" => {
+            assert!(!reprioritise::reprioritise(conn, waiting, 3).await.unwrap().is_empty());
+        }
+        "forget_tasks" => {
+            sqlx::query("UPDATE log_readers SET position = 100000000").execute(&mut *conn).await.unwrap();
+            assert_eq!(purge::forget_tasks(conn).await.unwrap().forgotten, 100);
+            purge::forget_groups(conn).await.unwrap();
+        }
+        "sequence_events" => drop(events::sequence(conn).await.unwrap()),
+        "read_events" => drop(events::read(conn, 10_000, 100).await.unwrap()),
+        "advance_marks" => {
+            let old = std::iter::once((1, marks::Marks { generation: 0, marks: [0; 7] })).collect();
+            marks::advance_marks(conn, &old, 1000).await.unwrap();
+        }
+        "show_due_messages" => {
+            let due = tenure_store::messages::show_due(conn, 200).await.unwrap();
+            assert!(due.found >= 200);
+        }
+        list if list.starts_with("list_of_") => run_list(conn, list, open).await,
+        "list_held" => assert!(!tenure_store::messages::list_held(conn).await.unwrap().is_empty()),
+        of_page => run_page(conn, of_page, open[0]).await,
+    }
+}
+
+/// Lists of tasks that callers ask for.
+async fn run_list(conn: &mut PgConnection, statement: &str, open: &[Uuid]) {
+    match statement {
+        "list_of_pending" => {
+            session::plan_as_hot(conn).await.unwrap();
+            let rows = queue_lists::list_pending(conn, 1, 0, 101).await.unwrap();
+            assert_eq!(rows.len(), 101);
+            assert_eq!(queue_lists::list_pending(conn, 1, rows[100].ord, 101).await.unwrap().len(), 101);
+        }
+        "list_of_claimed" => {
+            session::plan_as_hot(conn).await.unwrap();
+            let rows = queue_lists::list_claimed(conn, 1, (chrono::DateTime::UNIX_EPOCH, 0), 101).await.unwrap();
+            assert_eq!(rows.len(), 101);
+            let listed: Vec<_> = rows.iter().map(|row| (row.seq, row.task)).collect();
+            assert_eq!(queue_lists::list_definitions(conn, &listed, 1 << 20).await.unwrap().len(), 101);
+        }
+        "list_of_named" => {
+            assert_eq!(tasks::list_existing(conn, open).await.unwrap().len(), open.len());
+            assert_eq!(tasks::list_definitions(conn, open, 1 << 20).await.unwrap().len(), open.len());
+        }
+        other => unreachable!("{other}"),
+    }
+}
+
+/// The statements of the operator's page; a page about one queue or worker is not to read more than the overview.
+async fn run_page(conn: &mut PgConnection, statement: &str, held: Uuid) {
+    page::set_plans(conn).await.unwrap();
+    let key: i32 =
+        sqlx::query_scalar("SELECT id FROM task_queues WHERE name = 'fill/q1'").fetch_one(&mut *conn).await.unwrap();
+    let only = [key];
+    let all = Filter::default();
+    let one = Filter { queues: Some(&only), worker: Some(("g", "w")) };
+    match statement {
+        "page_queues" => {
+            let rows = page::list_queues(conn, None).await.unwrap();
+            assert!(rows.len() == 5 && rows[0].pending > 0 && rows[0].oldest.is_some());
+            assert_eq!(page::list_queues(conn, Some(key)).await.unwrap().len(), 1);
+        }
+        "page_hidden" => assert!(!page::list_hidden(conn).await.unwrap().is_empty()),
+        "page_claims" => {
+            assert_eq!(page::list_claims(conn, all, 25).await.unwrap().len(), 25);
+        }
+        "page_claims of one" => assert_eq!(page::list_claims(conn, one, 25).await.unwrap().len(), 25),
+        "page_holders" => assert!(!page::list_holders(conn, None).await.unwrap().is_empty()),
+        "page_ended" => assert_eq!(page::list_ended(conn, Ends::All, all, 500).await.unwrap().len(), 500),
+        "page_ended of one" => assert!(!page::list_ended(conn, Ends::All, one, 25).await.unwrap().is_empty()),
+        "page_failures" => drop(page::list_ended(conn, Ends::Failures, all, 25).await.unwrap()),
+        "page_waiting" => assert_eq!(page::list_waiting(conn, key, 25).await.unwrap().len(), 25),
+        "page_members" => {
+            let group: Uuid = sqlx::query_scalar("SELECT task_group FROM tasks WHERE id = $1")
+                .bind(held)
+                .fetch_one(&mut *conn)
+                .await
+                .unwrap();
+            // A group is ten numbers from 1 on, so that the first has nine.
+            let members = page::list_members(conn, group, Uuid::nil(), 200).await.unwrap();
+            assert!((9..=10).contains(&members.len()));
+        }
+        other => unreachable!("{other}"),
+    }
+}
+
+/// Statements of passes and cold operations, which run in sessions of the pool.
+const COLD: [&str; 32] = [
+    "list_of_pending",
+    "list_of_claimed",
+    "list_of_named",
+    "skip_dependency_log",
+    "read_dependency_log",
+    "settle_dependencies",
+    "tell_groups",
+    "list_group",
+    "change_priority",
+    "forget_tasks",
+    "list_due_claims",
+    "end_overdue",
+    "resolve_run of one",
+    "resolve_run of many",
+    "claim_task",
+    "load_tasks",
+    "get_counts",
+    "sequence_events",
+    "read_events",
+    "advance_marks",
+    "show_due_messages",
+    "list_held",
+    "page_queues",
+    "page_hidden",
+    "page_claims",
+    "page_claims of one",
+    "page_holders",
+    "page_ended",
+    "page_ended of one",
+    "page_failures",
+    "page_waiting",
+    "page_members",
+];
+
+#[tokio::test]
+async fn statements_of_passes_read_only_what_they_need_of_full_tables() {
+    let database = TestDatabase::create().await;
+    let mut filler = database.connect().await;
+    fill(&mut filler).await;
+    events::sequence(&mut filler).await.unwrap();
+    sqlx::raw_sql("UPDATE claims SET taken_until = now() WHERE seq % 20 = 1").execute(&mut filler).await.unwrap();
+    sqlx::raw_sql("UPDATE task_times SET deadline = now() WHERE seq % 50 = 2").execute(&mut filler).await.unwrap();
+    sqlx::raw_sql(
+        "UPDATE pending SET receipt = 1, dequeued = 1 + ord % 12, hidden_until = now() - interval '1 s' * (ord % 2),
+             reserved_until = now() - interval '1 s' WHERE ord % 10 = 0",
+    )
+    .execute(&mut filler)
+    .await
+    .unwrap();
+    let expired =
+        "WITH gone AS (SELECT id FROM task_times WHERE id IN (SELECT id FROM tasks WHERE state = 3) LIMIT 100)
+        UPDATE task_times SET expires = now(), deadline = NULL WHERE id IN (SELECT id FROM gone)";
+    sqlx::raw_sql(expired).execute(&mut filler).await.unwrap();
+    let pool = session::pool(database.options());
+    let (open, waiting) = (ids(&mut filler, "claims", 200).await, ids(&mut filler, "pending", 5).await);
+    let mut faults = BTreeSet::new();
+    for statistics in ["without", "with"] {
+        let mut conn = pool.acquire().await.unwrap();
+        for statement in COLD {
+            // Often enough for a session to change its mind about plans.
+            for _ in 0..7 {
+                let mut transaction = conn.begin().await.unwrap();
+                let before = reads(&mut transaction).await;
+                run_cold(&mut transaction, statement, &open, &waiting).await;
+                let mut read = reads(&mut transaction).await;
+                read.retain(|table, (scans, rows)| {
+                    let (scans_before, rows_before) = before.get(table).copied().unwrap_or_default();
+                    // A few thousand: a slice of 200, several times. The tables have ten thousand rows and more.
+                    let most = if statement == "list_of_claimed" && table == "claims" { i64::from(FULL) } else { 3000 };
+                    *scans > scans_before || *rows > rows_before + most
+                });
+                if !read.is_empty() {
+                    faults.insert(format!("{statement}, {statistics} statistics: {read:?}"));
+                }
+                transaction.rollback().await.unwrap();
+            }
+        }
+        drop(conn);
+        sqlx::raw_sql("ANALYZE").execute(&mut filler).await.unwrap();
+    }
+    assert!(faults.is_empty(), "reads too much: {faults:#?}");
+    drop(filler);
+    pool.close().await;
+    database.finish().await;
+}

@@ -1,0 +1,117 @@
+//! Dependencies, changes of single tasks, groups and expiry on a real database. The passes run when a test says so.
+
+mod changes;
+mod dependencies;
+mod expiry;
+mod groups;
+mod large;
+mod races;
+
+use serde_json::{Value, json};
+use sqlx::Connection;
+use tenure_api::ids::{RunId, TaskId};
+use tenure_api::states::ReasonResolved;
+use tenure_domain::create::NewTask;
+use tenure_domain::lifecycle::Report;
+use tenure_domain::task::Last;
+use tenure_engine::background::{dependencies as dependency_pass, groups as group_pass};
+use tenure_engine::ops::OpError;
+use tenure_engine::testing::Queue;
+use tenure_engine::testing::{QUEUE, new_task};
+use tenure_store::events;
+use tenure_store::testing::TestDatabase;
+use tenure_store::transitions::end_open;
+
+async fn start() -> (TestDatabase, Queue) {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    (database, queue)
+}
+
+async fn finish(database: TestDatabase, queue: Queue) {
+    settle(&queue).await;
+    tell(&queue).await;
+    queue.stop().await;
+    database.finish().await;
+}
+
+/// A task that waits for these.
+fn waiting(required: &[TaskId], fields: &Value) -> NewTask {
+    let mut fields = fields.clone();
+    fields["dependencies"] = json!(required);
+    new_task("proj/waits", &fields)
+}
+
+/// Creates a task that waits for these.
+async fn create_waiting(queue: &Queue, required: &[TaskId], fields: &Value) -> TaskId {
+    let task = waiting(required, fields);
+    queue.create(&task).await.unwrap();
+    task.id
+}
+
+/// Runs the dependency pass until it finds nothing to do.
+async fn settle(queue: &Queue) {
+    while dependency_pass::pass(&queue.engine).await.unwrap().done > 0 {}
+}
+
+/// Runs the groups pass until it finds nothing to do.
+async fn tell(queue: &Queue) {
+    while group_pass::pass(&queue.engine).await.unwrap().done > 0 {}
+}
+
+/// Claims the only pending task of the tests' queue and reports it.
+async fn claim_and_report(queue: &Queue, report: Report) -> TaskId {
+    let claim = queue.claim_one(QUEUE).await;
+    queue.report(claim.task.id, claim.run, report).await.unwrap();
+    claim.task.id
+}
+
+/// The state of a task in one word.
+async fn state(queue: &Queue, id: TaskId) -> &'static str {
+    queue.status(id).await.status().state.as_str()
+}
+
+/// Ends tasks as cancelled, in one transaction.
+async fn end(database: &TestDatabase, ids: &[TaskId]) {
+    let ids: Vec<_> = ids.iter().map(|id| id.uuid()).collect();
+    let mut conn = database.connect().await;
+    let mut transaction = conn.begin().await.unwrap();
+    let ended = end_open::end_open(&mut transaction, &ids, ReasonResolved::Canceled).await.unwrap();
+    assert_eq!(ended.len(), ids.len());
+    transaction.commit().await.unwrap();
+}
+
+/// The events of the whole log as JSON, without the exchange's prefix.
+async fn log(database: &TestDatabase) -> Vec<(String, Value)> {
+    let mut conn = database.connect().await;
+    events::sequence(&mut conn).await.unwrap();
+    let events::Page::Events(events, _) = events::read(&mut conn, 0, 100_000).await.unwrap() else { panic!("gone") };
+    let name = |exchange: &str| exchange.rsplit('/').next().unwrap().to_owned();
+    events.iter().map(|event| (name(event.exchange), serde_json::to_value(event).unwrap())).collect()
+}
+
+/// The events of one exchange.
+async fn told(database: &TestDatabase, exchange: &str) -> Vec<Value> {
+    log(database).await.into_iter().filter(|(name, _)| name == exchange).map(|(_, event)| event).collect()
+}
+
+/// Moves the clock of a database.
+async fn advance(database: &TestDatabase, interval: &'static str) {
+    sqlx::query("UPDATE clock SET clock_offset = clock_offset + $1::text::interval")
+        .bind(interval)
+        .execute(database.pool())
+        .await
+        .unwrap();
+}
+
+fn message(result: Result<impl std::fmt::Debug, OpError>) -> String {
+    result.expect_err("it is refused").to_string()
+}
+
+/// The run that waits.
+fn pending(last: &Last) -> RunId {
+    match last {
+        Last::Pending(open) => open.run,
+        other => panic!("not pending: {other:?}"),
+    }
+}

@@ -1,0 +1,238 @@
+//! scheduleTask, rerunTask, cancelTask, changeTaskPriority: what they do in each state, and what they refuse.
+
+use std::time::Duration;
+
+use serde_json::json;
+use sqlx::Connection;
+use tenure_api::ids::TaskId;
+use tenure_api::states::{Priority, ReasonCreated, ReasonResolved};
+use tenure_domain::lifecycle::Report;
+use tenure_domain::task::{Last, Task};
+use tenure_engine::ops::OpError;
+use tenure_engine::ops::change_priority::change_task;
+use tenure_engine::ops::change_task::{Change, change};
+use tenure_engine::testing::Queue;
+use tenure_engine::testing::{QUEUE, new_task};
+use tenure_store::testing::TestDatabase;
+
+use super::{advance, claim_and_report, create_waiting, finish, message, pending, start, state, told};
+use crate::support::{Gate, number, until_somebody_waits};
+
+async fn apply(queue: &Queue, id: TaskId, wanted: Change) -> Result<Task, OpError> {
+    change(&queue.engine.pool, &queue.engine.bells, id, wanted).await
+}
+
+async fn prioritise(queue: &Queue, id: TaskId, priority: Priority) -> Result<Task, OpError> {
+    change_task(&queue.engine.pool, &queue.engine.bells, id, priority).await
+}
+
+/// A task that waits for another one.
+async fn unscheduled(queue: &Queue) -> TaskId {
+    let other = queue.create_one("proj/other").await;
+    create_waiting(queue, &[other], &json!({})).await
+}
+
+async fn events(database: &TestDatabase) -> i64 {
+    number(database.pool(), "SELECT count(*) FROM outbox").await
+}
+
+#[tokio::test]
+async fn scheduling_ignores_dependencies_and_leaves_every_other_state_as_it_is() {
+    let (database, queue) = start().await;
+    let task = unscheduled(&queue).await;
+    let scheduled = apply(&queue, task, Change::Schedule).await.unwrap();
+    assert!(matches!(scheduled.last, Last::Pending(open) if open.reason == ReasonCreated::Scheduled));
+    let before = events(&database).await;
+    assert_eq!(pending(&apply(&queue, task, Change::Schedule).await.unwrap().last).number(), 0);
+    let claim = queue.claim_one("proj/waits").await;
+    assert!(matches!(apply(&queue, task, Change::Schedule).await.unwrap().last, Last::Running(..)));
+    queue.report(task, claim.run, Report::Failed).await.unwrap();
+    assert!(matches!(apply(&queue, task, Change::Schedule).await.unwrap().last, Last::Ended));
+    assert_eq!(events(&database).await, before + 2, "only the claim and the report");
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_rerun_appends_a_run_to_whatever_has_none_that_is_open_and_renews_the_retries() {
+    let (database, queue) = start().await;
+    let first = new_task(QUEUE, &json!({"retries": 2}));
+    queue.create(&first).await.unwrap();
+    let shutdown = Report::Exception(tenure_api::states::ExceptionReason::WorkerShutdown);
+    for report in [shutdown, shutdown, shutdown] {
+        claim_and_report(&queue, report).await;
+    }
+    assert_eq!(state(&queue, first.id).await, "exception");
+    let rerun = apply(&queue, first.id, Change::Rerun).await.unwrap();
+    assert!(matches!(rerun.last, Last::Pending(open) if open.reason == ReasonCreated::Rerun && open.run.number() == 3));
+    assert_eq!(rerun.retries_left, 2);
+    let before = events(&database).await;
+    assert_eq!(pending(&apply(&queue, first.id, Change::Rerun).await.unwrap().last).number(), 3);
+    let claim = queue.claim_one(QUEUE).await;
+    assert!(matches!(apply(&queue, first.id, Change::Rerun).await.unwrap().last, Last::Running(..)));
+    assert_eq!(events(&database).await, before + 1, "only the claim");
+    queue.report(first.id, claim.run, Report::Completed).await.unwrap();
+    assert_eq!(pending(&apply(&queue, first.id, Change::Rerun).await.unwrap().last).number(), 4);
+    // One that was never scheduled runs for the first time.
+    let task = unscheduled(&queue).await;
+    let rerun = apply(&queue, task, Change::Rerun).await.unwrap();
+    assert!(matches!(rerun.last, Last::Pending(open) if open.reason == ReasonCreated::Rerun && open.run.number() == 0));
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_task_is_not_rerun_after_fifty_runs() {
+    let (database, queue) = start().await;
+    let task = queue.create_one(QUEUE).await;
+    for run in 0..49 {
+        claim_and_report(&queue, Report::Failed).await;
+        let rerun = apply(&queue, task, Change::Rerun).await.unwrap();
+        assert_eq!(rerun.retries_left, 5.min(48 - run), "after run {run}");
+    }
+    claim_and_report(&queue, Report::Failed).await;
+    let refused = apply(&queue, task, Change::Rerun).await;
+    assert!(matches!(&refused, Err(OpError::Conflict(_))), "{refused:?}");
+    assert!(message(refused).contains("50 runs"));
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_cancel_ends_a_task_wherever_it_is_and_a_second_one_changes_nothing() {
+    let (database, queue) = start().await;
+    let waits = unscheduled(&queue).await;
+    let running = queue.create_one(QUEUE).await;
+    let claim = queue.claim_one(QUEUE).await;
+    let waiting = queue.create_one(QUEUE).await;
+    for (task, made) in
+        [(waits, ReasonCreated::Exception), (running, ReasonCreated::Scheduled), (waiting, ReasonCreated::Scheduled)]
+    {
+        let cancelled = apply(&queue, task, Change::Cancel).await.unwrap();
+        assert!(matches!(cancelled.last, Last::Ended));
+        let [run] = &cancelled.ended[..] else { panic!("{:?}", cancelled.ended) };
+        assert_eq!((run.run.reason, run.reason), (made, ReasonResolved::Canceled));
+        let before = events(&database).await;
+        assert_eq!(apply(&queue, task, Change::Cancel).await.unwrap().ended.len(), 1);
+        assert_eq!(events(&database).await, before);
+    }
+    assert!(matches!(queue.report(running, claim.run, Report::Completed).await, Err(OpError::Conflict(_))));
+    assert!(matches!(queue.reclaim(running, claim.run).await, Err(OpError::Conflict(_))));
+    assert!(queue.claim_work(QUEUE, "w", 1, Duration::from_millis(20)).await.unwrap().claims.is_empty());
+    // One that is completed stays so.
+    queue.create_one(QUEUE).await;
+    let done = claim_and_report(&queue, Report::Completed).await;
+    apply(&queue, done, Change::Cancel).await.unwrap();
+    assert_eq!(state(&queue, done).await, "completed");
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_cancel_that_meets_a_committing_claim_ends_the_claim() {
+    let (database, queue) = start().await;
+    let task = queue.create_one(QUEUE).await;
+    let gate = Gate::close(&database, "claims").await;
+    let cancelling = async {
+        until_somebody_waits(database.pool()).await;
+        let opened = async {
+            while until_somebody_waits(database.pool()).await.len() < 2 {
+                tokio::task::yield_now().await;
+            }
+            gate.open().await;
+        };
+        tokio::join!(apply(&queue, task, Change::Cancel), opened).0.unwrap()
+    };
+    let (claim, cancelled) = tokio::join!(queue.claim_one(QUEUE), cancelling);
+    assert_eq!(cancelled.ended[0].reason, ReasonResolved::Canceled);
+    assert!(cancelled.ended[0].tenancy.is_some(), "the run had been claimed");
+    assert!(matches!(queue.report(task, claim.run, Report::Completed).await, Err(OpError::Conflict(_))));
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn nothing_is_changed_after_the_deadline_or_without_a_task() {
+    let (database, queue) = start().await;
+    let task = unscheduled(&queue).await;
+    let unknown = TaskId::from_random(tenure_store::secrets::random());
+    for wanted in [Change::Schedule, Change::Rerun, Change::Cancel] {
+        assert!(matches!(apply(&queue, unknown, wanted).await, Err(OpError::NotFound(_))));
+    }
+    assert!(matches!(prioritise(&queue, unknown, Priority::High).await, Err(OpError::NotFound(_))));
+    advance(&database, "2 hours").await;
+    let before = events(&database).await;
+    for wanted in [Change::Schedule, Change::Rerun, Change::Cancel] {
+        let refused = apply(&queue, task, wanted).await;
+        assert!(matches!(&refused, Err(OpError::Conflict(_))), "{wanted:?}: {refused:?}");
+        assert!(message(refused).contains("deadline"));
+    }
+    assert!(matches!(prioritise(&queue, task, Priority::High).await, Err(OpError::Conflict(_))));
+    assert_eq!(events(&database).await, before);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn another_priority_moves_a_pending_run_and_keeps_its_age() {
+    let (database, queue) = start().await;
+    let mut tasks = Vec::new();
+    for priority in ["lowest", "medium", "medium"] {
+        let task = new_task(QUEUE, &json!({"priority": priority}));
+        queue.create(&task).await.unwrap();
+        tasks.push(task.id);
+    }
+    // The marks of the server have passed the place of the oldest run in the other priority.
+    let mut conn = database.connect().await;
+    assert_eq!(queue.claim_one(QUEUE).await.task.id, tasks[1]);
+    queue.engine.marks.advance(&mut conn).await.unwrap();
+    queue.engine.marks.advance(&mut conn).await.unwrap();
+    let changed = prioritise(&queue, tasks[0], Priority::Medium).await.unwrap();
+    assert_eq!(changed.priority, Priority::Medium);
+    assert_eq!(queue.claim_one(QUEUE).await.task.id, tasks[0], "it is older");
+    assert_eq!(queue.claim_one(QUEUE).await.task.id, tasks[2]);
+    let [event] = &told(&database, "task-priority-changed").await[..] else { panic!("not told once") };
+    assert_eq!(
+        (&event["payload"]["oldPriority"], &event["payload"]["newPriority"]),
+        (&json!("lowest"), &json!("medium"))
+    );
+    assert_eq!(event["payload"]["status"]["state"], "pending");
+    assert!(event["payload"].get("task").is_none());
+    drop(conn);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_priority_is_kept_by_a_running_run_and_by_the_next_one_and_not_changed_once_resolved() {
+    let (database, queue) = start().await;
+    let task = queue.create_one(QUEUE).await;
+    let claim = queue.claim_one(QUEUE).await;
+    assert!(matches!(prioritise(&queue, task, Priority::High).await.unwrap().last, Last::Running(..)));
+    let shutdown = Report::Exception(tenure_api::states::ExceptionReason::WorkerShutdown);
+    let retried = queue.report(task, claim.run, shutdown).await.unwrap();
+    assert_eq!(retried.priority, Priority::High);
+    let before = events(&database).await;
+    // The same priority again is nothing new.
+    assert_eq!(prioritise(&queue, task, Priority::High).await.unwrap().priority, Priority::High);
+    assert_eq!(events(&database).await, before);
+    claim_and_report(&queue, Report::Completed).await;
+    assert!(matches!(prioritise(&queue, task, Priority::Low).await, Err(OpError::Conflict(_))));
+    apply(&queue, task, Change::Rerun).await.unwrap();
+    assert!(matches!(prioritise(&queue, task, Priority::Low).await, Err(OpError::Conflict(_))), "it was resolved once");
+    let waits = unscheduled(&queue).await;
+    assert_eq!(prioritise(&queue, waits, Priority::Highest).await.unwrap().priority, Priority::Highest);
+    let events = told(&database, "task-priority-changed").await;
+    let states: Vec<_> = events.iter().map(|event| event["payload"]["status"]["state"].clone()).collect();
+    assert_eq!(states, ["running", "unscheduled"]);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_change_waits_for_the_row_and_gives_up_after_the_lock_timeout() {
+    let (database, queue) = start().await;
+    let task = queue.create_one(QUEUE).await;
+    let mut conn = database.connect().await;
+    let mut foreign = conn.begin().await.unwrap();
+    sqlx::query("SELECT FROM tasks FOR UPDATE").execute(&mut *foreign).await.unwrap();
+    let (cancel, priority) =
+        tokio::join!(apply(&queue, task, Change::Cancel), prioritise(&queue, task, Priority::High));
+    assert!(matches!(cancel, Err(OpError::Unavailable)) && matches!(priority, Err(OpError::Unavailable)));
+    foreign.rollback().await.unwrap();
+    apply(&queue, task, Change::Cancel).await.unwrap();
+    drop(conn);
+    finish(database, queue).await;
+}

@@ -1,0 +1,205 @@
+//! What a task waits for, and what ends the wait.
+
+use serde_json::json;
+use tenure_api::ids::TaskId;
+use tenure_api::states::{ExceptionReason, ReasonCreated};
+use tenure_domain::lifecycle::Report;
+use tenure_domain::task::Last;
+use tenure_engine::ops::OpError;
+use tenure_engine::ops::change_task::{Change, change};
+use tenure_engine::ops::list_tasks::{Cursor, list_dependents};
+use tenure_engine::testing::{QUEUE, new_task, new_task_with_id};
+
+use super::{
+    claim_and_report, create_waiting, end, finish, log, message, pending, settle, start, state, told, waiting,
+};
+use crate::support::number;
+
+#[tokio::test]
+async fn a_task_waits_until_the_task_it_depends_on_is_completed() {
+    let (database, queue) = start().await;
+    let required = queue.create_one(QUEUE).await;
+    let task = waiting(&[required], &json!({}));
+    let created = queue.create(&task).await.unwrap();
+    assert!(matches!(created.last, Last::Unscheduled));
+    assert!(created.ended.is_empty());
+    settle(&queue).await;
+    assert_eq!(state(&queue, task.id).await, "unscheduled");
+    claim_and_report(&queue, Report::Completed).await;
+    settle(&queue).await;
+    let Last::Pending(open) = queue.status(task.id).await.last else { panic!("not scheduled") };
+    assert_eq!((open.run.number(), open.reason), (0, ReasonCreated::Scheduled));
+    assert_eq!(queue.claim_one("proj/waits").await.task.id, task.id);
+    // Defined when it was created, pending when it was scheduled.
+    let own = |event: &serde_json::Value| event["payload"]["status"]["taskId"] == json!(task.id);
+    let events: Vec<(String, String)> = log(&database)
+        .await
+        .into_iter()
+        .filter(|(_, event)| own(event))
+        .map(|(name, event)| (name, event["payload"]["status"]["state"].as_str().unwrap().to_owned()))
+        .collect();
+    let expected = [("task-defined", "unscheduled"), ("task-pending", "pending"), ("task-running", "running")];
+    assert_eq!(events, expected.map(|(name, state)| (name.to_owned(), state.to_owned())));
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_failure_ends_the_wait_only_for_all_resolved() {
+    let (database, queue) = start().await;
+    let reports = [
+        Report::Failed,
+        Report::Exception(ExceptionReason::InternalError),
+        Report::Exception(ExceptionReason::MalformedPayload),
+    ];
+    for report in reports {
+        let required = queue.create_one(QUEUE).await;
+        let picky = create_waiting(&queue, &[required], &json!({})).await;
+        let easy = create_waiting(&queue, &[required], &json!({"requires": "all-resolved"})).await;
+        claim_and_report(&queue, report).await;
+        settle(&queue).await;
+        assert_eq!(state(&queue, picky).await, "unscheduled", "{report:?}");
+        assert_eq!(state(&queue, easy).await, "pending", "{report:?}");
+    }
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_retry_is_no_end_and_a_cancel_is_one() {
+    let (database, queue) = start().await;
+    let required = queue.create_one(QUEUE).await;
+    let easy = create_waiting(&queue, &[required], &json!({"requires": "all-resolved"})).await;
+    claim_and_report(&queue, Report::Exception(ExceptionReason::WorkerShutdown)).await;
+    settle(&queue).await;
+    assert_eq!(state(&queue, easy).await, "unscheduled");
+    end(&database, &[required]).await;
+    settle(&queue).await;
+    assert_eq!(state(&queue, easy).await, "pending");
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_task_waits_for_the_last_of_its_dependencies() {
+    let (database, queue) = start().await;
+    let mut required = Vec::new();
+    for _ in 0..3 {
+        required.push(queue.create_one(QUEUE).await);
+    }
+    let task = create_waiting(&queue, &required, &json!({})).await;
+    for left in (0..3).rev() {
+        claim_and_report(&queue, Report::Completed).await;
+        settle(&queue).await;
+        assert_eq!(state(&queue, task).await, if left == 0 { "pending" } else { "unscheduled" });
+    }
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn what_is_completed_already_needs_no_wait_and_no_pass() {
+    let (database, queue) = start().await;
+    queue.create_one(QUEUE).await;
+    let done = claim_and_report(&queue, Report::Completed).await;
+    let created = queue.create(&waiting(&[done], &json!({}))).await.unwrap();
+    assert_eq!(pending(&created.last).number(), 0);
+    assert_eq!(told(&database, "task-defined").await.len(), 2);
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM dependencies WHERE satisfied").await, 1);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_rerun_of_a_required_task_does_not_bring_the_wait_back() {
+    let (database, queue) = start().await;
+    let (first, second) = (queue.create_one(QUEUE).await, queue.create_one(QUEUE).await);
+    let task = create_waiting(&queue, &[first, second], &json!({})).await;
+    assert_eq!(claim_and_report(&queue, Report::Completed).await, first);
+    settle(&queue).await;
+    change(&queue.engine.pool, &queue.engine.bells, first, Change::Rerun).await.unwrap();
+    assert_eq!(claim_and_report(&queue, Report::Completed).await, second);
+    settle(&queue).await;
+    assert_eq!((state(&queue, first).await, state(&queue, task).await), ("pending", "pending"));
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_task_that_depends_on_itself_waits_for_somebody_to_schedule_it() {
+    let (database, queue) = start().await;
+    let id = TaskId::from_random(tenure_store::secrets::random());
+    let task = new_task_with_id(id, "proj/waits", &json!({"dependencies": [id]}));
+    queue.create(&task).await.unwrap();
+    settle(&queue).await;
+    assert_eq!(state(&queue, id).await, "unscheduled");
+    // A repeat is a repeat although the task exists now.
+    assert!(matches!(queue.create(&task).await.unwrap().last, Last::Unscheduled));
+    change(&queue.engine.pool, &queue.engine.bells, id, Change::Schedule).await.unwrap();
+    let claim = queue.claim_one("proj/waits").await;
+    queue.report(id, claim.run, Report::Completed).await.unwrap();
+    settle(&queue).await;
+    assert_eq!(state(&queue, id).await, "completed");
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn dependencies_that_do_not_exist_or_expire_too_early_are_refused_by_name_and_nothing_is_left() {
+    let (database, queue) = start().await;
+    let soon = tenure_api::dates::Timestamp::new(tenure_engine::clock::real_now() + chrono::TimeDelta::minutes(30));
+    let early = new_task(QUEUE, &json!({"deadline": soon, "expires": soon}));
+    queue.create(&early).await.unwrap();
+    let good = queue.create_one(QUEUE).await;
+    let missing = TaskId::from_random(tenure_store::secrets::random());
+    let task = waiting(&[good, missing, early.id], &json!({}));
+    let beside = new_task(QUEUE, &json!({}));
+    let (plain, refused) = tokio::join!(queue.create(&beside), queue.create(&task));
+    plain.unwrap();
+    assert!(matches!(&refused, Err(OpError::Input(_))), "{refused:?}");
+    let text = message(refused);
+    assert!(text.contains("`dependencies`") && text.contains(&missing.to_string()), "{text}");
+    assert!(text.contains("expire") && text.contains(&early.id.to_string()), "{text}");
+    assert!(!text.contains(&good.to_string()), "{text}");
+    assert!(queue.engine.status.submit(task.id).await.is_err());
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM dependencies").await, 0);
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM task_groups").await, 3);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_repeat_with_dependencies_is_answered_as_it_is_now_and_another_definition_is_a_conflict() {
+    let (database, queue) = start().await;
+    let required = queue.create_one(QUEUE).await;
+    let task = waiting(&[required], &json!({}));
+    queue.create(&task).await.unwrap();
+    claim_and_report(&queue, Report::Completed).await;
+    settle(&queue).await;
+    assert_eq!(pending(&queue.create(&task).await.unwrap().last).number(), 0);
+    let other = new_task_with_id(task.id, "proj/waits", &json!({}));
+    assert!(matches!(queue.create(&other).await, Err(OpError::Conflict(_))));
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM dependencies").await, 1);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn dependents_are_listed_page_by_page_while_others_come_and_go() {
+    let (database, queue) = start().await;
+    let required = queue.create_one(QUEUE).await;
+    let mut expected = Vec::new();
+    for _ in 0..25 {
+        expected.push(create_waiting(&queue, &[required], &json!({})).await);
+    }
+    let (mut found, mut after) = (Vec::new(), None);
+    loop {
+        let page = list_dependents(&queue.engine.pool, required, Cursor { after, limit: 10 }).await.unwrap();
+        found.extend(page.tasks.iter().map(|(task, _)| task.id));
+        // New ones may appear anywhere.
+        create_waiting(&queue, &[required], &json!({})).await;
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert!(expected.iter().all(|id| found.contains(id)), "some are missing");
+    assert!(found.is_sorted(), "not in order");
+    found.dedup();
+    assert!(found.len() >= 25);
+    let unknown = TaskId::from_random(tenure_store::secrets::random());
+    let refused = list_dependents(&queue.engine.pool, unknown, Cursor { after: None, limit: 10 }).await;
+    assert!(matches!(refused, Err(OpError::NotFound(_))));
+    finish(database, queue).await;
+}

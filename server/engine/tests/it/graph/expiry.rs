@@ -1,0 +1,173 @@
+//! Expired tasks, their edges, and groups are forgotten, and not a moment too early.
+
+use serde_json::json;
+use sqlx::Connection;
+use tenure_domain::lifecycle::Report;
+use tenure_engine::background::{expiry, run_all_due};
+use tenure_engine::ops::OpError;
+use tenure_engine::testing::{QUEUE, new_task};
+use tenure_store::events;
+use tenure_store::transitions::purge;
+
+use super::{advance, claim_and_report, create_waiting, finish, start, state, told};
+use crate::support::{Gate, number, until_somebody_waits};
+
+const LEFT: &str = "SELECT (SELECT count(*) FROM tasks) + (SELECT count(*) FROM task_definitions)
+    + (SELECT count(*) FROM task_times) + (SELECT count(*) FROM runs) + (SELECT count(*) FROM dependencies)
+    + (SELECT count(*) FROM pending) + (SELECT count(*) FROM claims)";
+
+fn in_minutes(minutes: i64) -> serde_json::Value {
+    let time = tenure_engine::clock::real_now() + chrono::TimeDelta::minutes(minutes);
+    json!(tenure_api::dates::Timestamp::new(time))
+}
+
+#[tokio::test]
+async fn what_has_expired_is_forgotten_with_everything_that_belongs_to_it() {
+    let (database, queue) = start().await;
+    let short = json!({"expires": in_minutes(90)});
+    let task = new_task(QUEUE, &short);
+    queue.create(&task).await.unwrap();
+    let waits = create_waiting(&queue, &[task.id], &short).await;
+    queue.create(&new_task("proj/running", &short)).await.unwrap();
+    queue.claim_one("proj/running").await;
+    claim_and_report(&queue, Report::Failed).await;
+    advance(&database, "80 minutes").await;
+    run_all_due(&queue.engine).await.unwrap();
+    assert_eq!(state(&queue, waits).await, "exception");
+    // Each group was told, the one of the required task before that.
+    assert_eq!(told(&database, "task-group-resolved").await.len(), 3);
+    advance(&database, "11 minutes").await;
+    run_all_due(&queue.engine).await.unwrap();
+    assert_eq!(number(database.pool(), LEFT).await, 0);
+    assert!(matches!(queue.engine.status.submit(task.id).await, Err(OpError::NotFound(_))));
+    // A group outlives its tasks by an hour, rounded up.
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM task_groups").await, 3);
+    advance(&database, "2 hours").await;
+    run_all_due(&queue.engine).await.unwrap();
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM task_groups").await, 0);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn one_leap_over_deadline_and_expiry_leaves_nothing_behind_and_tells_the_groups() {
+    let (database, queue) = start().await;
+    for _ in 0..3 {
+        queue.create_one(QUEUE).await;
+    }
+    advance(&database, "2 years").await;
+    run_all_due(&queue.engine).await.unwrap();
+    assert_eq!(number(database.pool(), LEFT).await, 0);
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM task_groups").await, 0);
+    let kinds = "SELECT count(*) FROM outbox x, unnest(x.kinds) AS e(kind) WHERE e.kind = 10";
+    assert_eq!(number(database.pool(), kinds).await, 3);
+    // Events of what is forgotten are left out, and do no harm.
+    assert!(told(&database, "task-exception").await.is_empty());
+    let mut conn = database.connect().await;
+    let page = events::read(&mut conn, 0, 2).await.unwrap();
+    assert!(matches!(&page, events::Page::Events(events, 2) if events.is_empty()), "{page:?}");
+    drop(conn);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn what_has_not_expired_or_is_locked_stays() {
+    let (database, queue) = start().await;
+    let (short, long) = (new_task(QUEUE, &json!({"expires": in_minutes(61)})), queue.create_one(QUEUE).await);
+    queue.create(&short).await.unwrap();
+    advance(&database, "62 minutes").await;
+    let mut conn = database.connect().await;
+    let mut foreign = conn.begin().await.unwrap();
+    // Before its end was dealt with a task is not forgotten.
+    assert_eq!(expiry::pass(&queue.engine).await.unwrap().done, 0);
+    run_all_due_but_expiry(&queue).await;
+    sqlx::query("SELECT FROM tasks FOR UPDATE").execute(&mut *foreign).await.unwrap();
+    let held = expiry::pass(&queue.engine).await.unwrap();
+    assert_eq!((held.found, held.done), (1, 0));
+    foreign.rollback().await.unwrap();
+    assert_eq!(expiry::pass(&queue.engine).await.unwrap().done, 1);
+    assert!(queue.engine.status.submit(short.id).await.is_err());
+    assert_eq!(state(&queue, long).await, "exception");
+    drop(conn);
+    finish(database, queue).await;
+}
+
+async fn run_all_due_but_expiry(queue: &tenure_engine::testing::Queue) {
+    while tenure_engine::background::deadlines::pass(&queue.engine).await.unwrap().done > 0 {}
+    // Resolved, but the log has not been read of it.
+    assert_eq!(expiry::pass(&queue.engine).await.unwrap().done, 0);
+    super::settle(queue).await;
+    super::tell(queue).await;
+}
+
+#[tokio::test]
+async fn a_task_with_very_many_edges_is_forgotten_in_several_transactions() {
+    let (database, queue) = start().await;
+    let task = queue.create_one(QUEUE).await;
+    let seq = queue.status(task).await.seq;
+    claim_and_report(&queue, Report::Completed).await;
+    sqlx::query("INSERT INTO dependencies SELECT $1, gen_random_uuid(), false, true FROM generate_series(1, 5000)")
+        .bind(seq)
+        .execute(database.pool())
+        .await
+        .unwrap();
+    advance(&database, "2 years").await;
+    while tenure_engine::background::deadlines::pass(&queue.engine).await.unwrap().done > 0 {}
+    super::settle(&queue).await;
+    super::tell(&queue).await;
+    let left = "SELECT count(*) FROM dependencies";
+    for expected in [3000, 1000, 0] {
+        assert!(expiry::pass(&queue.engine).await.unwrap().done > 0);
+        assert_eq!(number(database.pool(), left).await, expected);
+    }
+    assert_eq!(number(database.pool(), LEFT).await, 0);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_task_that_is_added_to_an_expired_group_keeps_the_group() {
+    let (database, queue) = start().await;
+    let first = new_task(QUEUE, &json!({"expires": in_minutes(61)}));
+    queue.create(&first).await.unwrap();
+    claim_and_report(&queue, Report::Completed).await;
+    sqlx::query("UPDATE task_groups SET expires = now() - interval '1 minute'").execute(database.pool()).await.unwrap();
+    sqlx::query("UPDATE task_times SET expires = now(), deadline = NULL").execute(database.pool()).await.unwrap();
+    super::tell(&queue).await;
+    let gate = Gate::close(&database, "task_definitions").await;
+    let second = new_task(QUEUE, &json!({"taskGroupId": first.id}));
+    let forgetting = async {
+        until_somebody_waits(database.pool()).await;
+        // The creation holds the group's row: the pass forgets the task, and passes over the group.
+        assert_eq!(expiry::pass(&queue.engine).await.unwrap().done, 1);
+        gate.open().await;
+    };
+    let (created, ()) = tokio::join!(queue.create(&second), forgetting);
+    created.unwrap();
+    assert_eq!(expiry::pass(&queue.engine).await.unwrap().done, 0);
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM task_groups WHERE expires > now()").await, 1);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_task_that_is_added_while_its_expired_group_is_being_forgotten_makes_the_group_anew() {
+    let (database, queue) = start().await;
+    let first = new_task(QUEUE, &json!({"expires": in_minutes(61)}));
+    queue.create(&first).await.unwrap();
+    claim_and_report(&queue, Report::Completed).await;
+    sqlx::query("UPDATE task_groups SET expires = now() - interval '1 minute'").execute(database.pool()).await.unwrap();
+    sqlx::query("UPDATE task_times SET expires = now(), deadline = NULL").execute(database.pool()).await.unwrap();
+    super::tell(&queue).await;
+    let mut conn = database.connect().await;
+    let mut open = conn.begin().await.unwrap();
+    purge::forget_tasks(&mut open).await.unwrap();
+    assert_eq!(purge::forget_groups(&mut open).await.unwrap().forgotten, 1);
+    let second = new_task(QUEUE, &json!({"taskGroupId": first.id}));
+    let committing = async {
+        until_somebody_waits(database.pool()).await;
+        open.commit().await.unwrap();
+    };
+    let (created, ()) = tokio::join!(queue.create(&second), committing);
+    created.unwrap();
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM task_groups").await, 1);
+    drop(conn);
+    finish(database, queue).await;
+}

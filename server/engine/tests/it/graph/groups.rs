@@ -1,0 +1,180 @@
+//! Task groups: listing, sealing, cancelling, priorities, and the event of their end.
+
+use serde_json::json;
+use tenure_api::ids::TaskId;
+use tenure_api::states::Priority;
+use tenure_domain::lifecycle::Report;
+use tenure_engine::ops::OpError;
+use tenure_engine::ops::change_priority::change_group;
+use tenure_engine::ops::change_task::{Change, change};
+use tenure_engine::ops::list_tasks::{Cursor, list_group};
+use tenure_engine::ops::task_group::{cancel, check_sealed, get, seal};
+use tenure_engine::testing::Queue;
+use tenure_engine::testing::{QUEUE, new_task};
+
+use super::{claim_and_report, create_waiting, finish, start, state, tell, told};
+use crate::support::number;
+
+/// A group named after its first task, with so many tasks.
+async fn group(queue: &Queue, tasks: usize) -> (TaskId, Vec<TaskId>) {
+    let first = queue.create_one(QUEUE).await;
+    let mut all = vec![first];
+    for _ in 1..tasks {
+        all.push(add(queue, first).await);
+    }
+    (first, all)
+}
+
+async fn add(queue: &Queue, group: TaskId) -> TaskId {
+    let task = new_task(QUEUE, &json!({"taskGroupId": group}));
+    queue.create(&task).await.unwrap();
+    task.id
+}
+
+#[tokio::test]
+async fn a_group_is_listed_page_by_page_in_order_while_tasks_are_added() {
+    let (database, queue) = start().await;
+    let (id, tasks) = group(&queue, 25).await;
+    queue.create_one(QUEUE).await;
+    for limit in [1, 7, 10, 25, 1000] {
+        let (mut found, mut after) = (Vec::new(), None);
+        loop {
+            let (_, page) = list_group(&queue.engine.pool, id, Cursor { after, limit }).await.unwrap();
+            assert!(page.tasks.len() <= usize::from(limit));
+            found.extend(page.tasks.iter().map(|(task, _)| task.id));
+            if limit == 7 {
+                add(&queue, id).await;
+            }
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        assert!(tasks.iter().all(|task| found.contains(task)), "some are missing with limit {limit}");
+        assert!(found.windows(2).all(|pair| pair[0] < pair[1]), "out of order or twice with limit {limit}");
+    }
+    let unknown = TaskId::from_random(tenure_store::secrets::random());
+    let refused = list_group(&queue.engine.pool, unknown, Cursor { after: None, limit: 1 }).await;
+    assert!(matches!(refused, Err(OpError::NotFound(_))));
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_page_of_large_definitions_is_cut_and_the_next_one_goes_on() {
+    let (database, queue) = start().await;
+    let first = queue.create_one(QUEUE).await;
+    for _ in 0..5 {
+        let large = json!({"taskGroupId": first, "payload": {"text": "x".repeat(4_500_000)}});
+        queue.create(&new_task(QUEUE, &large)).await.unwrap();
+    }
+    let (mut pages, mut found, mut after) = (0, 0, None);
+    loop {
+        let (_, page) = list_group(&queue.engine.pool, first, Cursor { after, limit: 100 }).await.unwrap();
+        (pages, found, after) = (pages + 1, found + page.tasks.len(), page.next);
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!((pages, found), (2, 6));
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_group_is_sealed_once_and_takes_no_more_tasks() {
+    let (database, queue) = start().await;
+    let (id, _) = group(&queue, 2).await;
+    let unknown = TaskId::from_random(tenure_store::secrets::random());
+    assert!(matches!(seal(&queue.engine.pool, unknown).await, Err(OpError::NotFound(_))));
+    let sealed = seal(&queue.engine.pool, id).await.unwrap().sealed;
+    assert!(sealed.is_some());
+    assert_eq!(seal(&queue.engine.pool, id).await.unwrap().sealed, sealed);
+    let late = queue.create(&new_task(QUEUE, &json!({"taskGroupId": id}))).await;
+    assert!(matches!(&late, Err(OpError::Conflict(text)) if text.contains("sealed")), "{late:?}");
+    let [event] = &told(&database, "task-group-sealed").await[..] else { panic!("not told once") };
+    assert_eq!(event["routingKey"], format!("primary.{id}.-._"));
+    assert_eq!(event["payload"]["taskGroupId"], json!(id));
+    assert!(event["payload"]["sealed"].is_string() && event["payload"]["expires"].is_string());
+    assert_eq!(event["cc"], json!([]));
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_group_is_cancelled_in_slices_after_it_was_sealed_and_only_what_is_open_ends() {
+    let (database, queue) = start().await;
+    let (id, tasks) = group(&queue, 450).await;
+    assert_eq!(claim_and_report(&queue, Report::Completed).await, tasks[0]);
+    let running = queue.claim_one(QUEUE).await;
+    let waits = create_waiting(&queue, &[tasks[1]], &json!({"taskGroupId": id})).await;
+    let mut conn = database.connect().await;
+    assert!(matches!(check_sealed(&get(&mut conn, id).await.unwrap()), Err(OpError::Conflict(_))));
+    let sealed = seal(&queue.engine.pool, id).await.unwrap();
+    check_sealed(&sealed).unwrap();
+    let cancelled = cancel(&queue.engine.pool, &queue.engine.bells, id).await.unwrap();
+    assert_eq!((cancelled.size, cancelled.tasks.len()), (451, 450));
+    assert!(cancelled.tasks.contains(&waits.uuid()));
+    assert_eq!(state(&queue, running.task.id).await, "exception");
+    assert_eq!(state(&queue, tasks[0]).await, "completed");
+    assert!(
+        number(database.pool(), "SELECT max(cardinality(seqs))::bigint FROM outbox WHERE kinds[1] = 5").await <= 200
+    );
+    let again = cancel(&queue.engine.pool, &queue.engine.bells, id).await.unwrap();
+    assert_eq!((again.size, again.tasks.len()), (451, 0));
+    tell(&queue).await;
+    assert_eq!(told(&database, "task-group-resolved").await.len(), 1);
+    drop(conn);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn the_priority_of_a_group_changes_for_what_was_never_resolved() {
+    let (database, queue) = start().await;
+    let (id, tasks) = group(&queue, 250).await;
+    for _ in 0..2 {
+        claim_and_report(&queue, Report::Failed).await;
+    }
+    change(&queue.engine.pool, &queue.engine.bells, tasks[1], Change::Rerun).await.unwrap();
+    let running = queue.claim_one(QUEUE).await;
+    let affected = change_group(&queue.engine.pool, &queue.engine.bells, id, Priority::High).await.unwrap();
+    assert_eq!(affected.len(), 248);
+    assert!(affected.contains(&running.task.id.uuid()) && !affected.contains(&tasks[1].uuid()));
+    assert_eq!(queue.status(tasks[1]).await.priority, Priority::Lowest);
+    assert!(change_group(&queue.engine.pool, &queue.engine.bells, id, Priority::High).await.unwrap().is_empty());
+    let [event] = &told(&database, "task-group-priority-changed").await[..] else { panic!("not told once") };
+    let payload =
+        json!({"version": 1, "taskGroupId": id, "schedulerId": "-", "newPriority": "high", "tasksAffected": 248});
+    assert_eq!(event["payload"], payload);
+    assert_eq!(told(&database, "task-priority-changed").await.len(), 248);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_group_is_told_when_its_last_task_is_resolved_and_again_after_a_rerun() {
+    let (database, queue) = start().await;
+    let (id, tasks) = group(&queue, 3).await;
+    for left in (0..3).rev() {
+        claim_and_report(&queue, Report::Failed).await;
+        tell(&queue).await;
+        assert_eq!(told(&database, "task-group-resolved").await.len(), usize::from(left == 0));
+    }
+    let [event] = &told(&database, "task-group-resolved").await[..] else { panic!("not told once") };
+    assert_eq!(event["payload"]["taskGroupId"], json!(id));
+    assert_eq!(event["payload"]["schedulerId"], "-");
+    assert!(event["payload"].get("sealed").is_none());
+    // A rerun does not open the group again; its end is told nevertheless.
+    change(&queue.engine.pool, &queue.engine.bells, tasks[0], Change::Rerun).await.unwrap();
+    tell(&queue).await;
+    assert_eq!(told(&database, "task-group-resolved").await.len(), 1);
+    claim_and_report(&queue, Report::Completed).await;
+    tell(&queue).await;
+    assert_eq!(told(&database, "task-group-resolved").await.len(), 2);
+    // A task that is added opens it.
+    add(&queue, id).await;
+    let rerun = change(&queue.engine.pool, &queue.engine.bells, tasks[1], Change::Rerun).await.unwrap();
+    change(&queue.engine.pool, &queue.engine.bells, rerun.id, Change::Cancel).await.unwrap();
+    tell(&queue).await;
+    assert_eq!(told(&database, "task-group-resolved").await.len(), 2);
+    claim_and_report(&queue, Report::Completed).await;
+    tell(&queue).await;
+    assert_eq!(told(&database, "task-group-resolved").await.len(), 3);
+    finish(database, queue).await;
+}

@@ -1,0 +1,58 @@
+//! Very many edges: handled in transactions of a limited size.
+
+use futures_util::future::join_all;
+use serde_json::json;
+use tenure_api::ids::TaskId;
+use tenure_domain::lifecycle::Report;
+use tenure_engine::testing::Queue;
+use tenure_engine::testing::{QUEUE, new_task};
+use tenure_store::dependency_work::EDGES_MAX;
+
+use super::{claim_and_report, create_waiting, end, finish, settle, start, state, waiting};
+use crate::support::number;
+
+const MANY: usize = 5_000;
+
+async fn create_many(queue: &Queue, tasks: Vec<tenure_domain::create::NewTask>) -> Vec<TaskId> {
+    for part in tasks.chunks(500) {
+        for created in join_all(part.iter().map(|task| queue.create(task))).await {
+            created.unwrap();
+        }
+    }
+    tasks.into_iter().map(|task| task.id).collect()
+}
+
+/// The most tasks that any one transaction has scheduled.
+const LARGEST: &str = "SELECT COALESCE(max(cardinality(seqs)), 0)::bigint FROM outbox WHERE kinds[1] = 8";
+
+#[tokio::test]
+async fn five_thousand_dependents_are_scheduled_in_bounded_transactions() {
+    let (database, queue) = start().await;
+    let required = queue.create_one(QUEUE).await;
+    create_many(&queue, (0..MANY).map(|_| waiting(&[required], &json!({}))).collect()).await;
+    settle(&queue).await;
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM tasks WHERE state = 0").await, MANY as i64);
+    claim_and_report(&queue, Report::Completed).await;
+    settle(&queue).await;
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM pending").await, MANY as i64);
+    assert!(number(database.pool(), LARGEST).await <= EDGES_MAX as i64);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn five_thousand_dependencies_are_waited_for_and_settled_in_bounded_transactions() {
+    let (database, queue) = start().await;
+    let required = create_many(&queue, (0..MANY).map(|_| new_task(QUEUE, &json!({}))).collect()).await;
+    // More edges than a batch may have: it goes through the slow lane.
+    let task = create_waiting(&queue, &required, &json!({"requires": "all-resolved"})).await;
+    for part in required[..MANY - 1].chunks(200) {
+        end(&database, part).await;
+    }
+    settle(&queue).await;
+    assert_eq!(state(&queue, task).await, "unscheduled");
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM dependencies WHERE NOT satisfied").await, 1);
+    end(&database, &required[MANY - 1..]).await;
+    settle(&queue).await;
+    assert_eq!(state(&queue, task).await, "pending");
+    finish(database, queue).await;
+}

@@ -1,0 +1,211 @@
+//! Two connections at the same edge, task or group, in every order.
+
+use serde_json::json;
+use sqlx::Connection;
+use tenure_domain::lifecycle::Report;
+use tenure_engine::background::dependencies::DependencySink;
+use tenure_engine::background::groups::GroupSink;
+use tenure_engine::background::{dependencies as dependency_pass, groups as group_pass};
+use tenure_engine::events::log_reader::{self, Read};
+use tenure_engine::testing::{QUEUE, new_task};
+use tenure_store::groups::{Slice, Witnesses};
+use tenure_store::{dependency_work, events};
+
+use super::{claim_and_report, create_waiting, finish, settle, start, state, tell, told, waiting};
+use crate::support::{Gate, number, until_somebody_waits};
+
+#[tokio::test]
+async fn a_task_created_while_the_report_of_its_dependency_commits_is_scheduled() {
+    let (database, queue) = start().await;
+    let required = queue.create_one(QUEUE).await;
+    let claim = queue.claim_one(QUEUE).await;
+    let gate = Gate::close(&database, "runs").await;
+    let creating = async {
+        until_somebody_waits(database.pool()).await;
+        // The report is written but not committed: the creation is read first, and finds nothing to do.
+        let task = create_waiting(&queue, &[required], &json!({})).await;
+        settle(&queue).await;
+        assert_eq!(state(&queue, task).await, "unscheduled");
+        gate.open().await;
+        task
+    };
+    let (reported, task) = tokio::join!(queue.report(required, claim.run, Report::Completed), creating);
+    reported.unwrap();
+    settle(&queue).await;
+    assert_eq!(state(&queue, task).await, "pending");
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_task_whose_creation_commits_after_the_report_of_its_dependency_was_read_is_scheduled() {
+    let (database, queue) = start().await;
+    // Some edge, so that the log is not skipped.
+    let other = queue.create_one("proj/other").await;
+    create_waiting(&queue, &[other], &json!({})).await;
+    let required = queue.create_one(QUEUE).await;
+    let claim = queue.claim_one(QUEUE).await;
+    settle(&queue).await;
+    let gate = Gate::close(&database, "dependencies").await;
+    let task = waiting(&[required], &json!({}));
+    let reporting = async {
+        until_somebody_waits(database.pool()).await;
+        // The creation has seen the task unresolved, and its edge is not visible to whoever reads the report.
+        queue.report(required, claim.run, Report::Completed).await.unwrap();
+        settle(&queue).await;
+        assert_eq!(number(database.pool(), "SELECT count(*) FROM dependency_work").await, 0);
+        gate.open().await;
+    };
+    let (created, ()) = tokio::join!(queue.create(&task), reporting);
+    created.unwrap();
+    settle(&queue).await;
+    assert_eq!(state(&queue, task.id).await, "pending");
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn the_last_two_edges_satisfied_by_two_transactions_at_once_schedule_the_task_once() {
+    let (database, queue) = start().await;
+    queue.create_one(QUEUE).await;
+    queue.create_one(QUEUE).await;
+    let claims = [queue.claim_one(QUEUE).await, queue.claim_one(QUEUE).await];
+    let required = [claims[0].task.id, claims[1].task.id];
+    let task = create_waiting(&queue, &required, &json!({})).await;
+    let (mut first, mut second) = (database.connect().await, database.connect().await);
+    let read = async |conn: &mut sqlx::PgConnection| {
+        log_reader::read_next(conn, &mut DependencySink).await.unwrap();
+    };
+    queue.report(required[0], claims[0].run, Report::Completed).await.unwrap();
+    read(&mut first).await;
+    let mut open = first.begin().await.unwrap();
+    let one = dependency_work::settle(&mut open).await.unwrap();
+    assert_eq!((one.settled, one.scheduled.len()), (1, 0));
+    // The first edge is marked but not committed, and its transaction holds the dependent.
+    queue.report(required[1], claims[1].run, Report::Completed).await.unwrap();
+    read(&mut second).await;
+    let passed_over = dependency_work::settle(&mut second).await.unwrap();
+    assert_eq!((passed_over.found, passed_over.settled), (2, 0));
+    open.commit().await.unwrap();
+    let two = dependency_work::settle(&mut second).await.unwrap();
+    assert_eq!((two.settled, two.scheduled.len()), (1, 1));
+    assert_eq!(state(&queue, task).await, "pending");
+    assert_eq!(dependency_work::settle(&mut first).await.unwrap().scheduled.len(), 0);
+    drop((first, second));
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn two_reports_in_one_batch_satisfy_the_last_two_edges() {
+    let (database, queue) = start().await;
+    queue.create_one(QUEUE).await;
+    queue.create_one(QUEUE).await;
+    let claims = [queue.claim_one(QUEUE).await, queue.claim_one(QUEUE).await];
+    let task = create_waiting(&queue, &[claims[0].task.id, claims[1].task.id], &json!({})).await;
+    let (one, two) = tokio::join!(
+        queue.report(claims[0].task.id, claims[0].run, Report::Completed),
+        queue.report(claims[1].task.id, claims[1].run, Report::Completed)
+    );
+    assert!(one.is_ok() && two.is_ok());
+    let (first, second) = tokio::join!(dependency_pass::pass(&queue.engine), dependency_pass::pass(&queue.engine));
+    assert!(first.is_ok() && second.is_ok());
+    settle(&queue).await;
+    assert_eq!(state(&queue, task).await, "pending");
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM dependencies WHERE satisfied").await, 2);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_locked_dependent_waits_for_its_turn_and_holds_nobody_up() {
+    let (database, queue) = start().await;
+    let required = queue.create_one(QUEUE).await;
+    let locked = create_waiting(&queue, &[required], &json!({})).await;
+    let free = create_waiting(&queue, &[required], &json!({})).await;
+    claim_and_report(&queue, Report::Completed).await;
+    let mut conn = database.connect().await;
+    let mut foreign = conn.begin().await.unwrap();
+    sqlx::query("SELECT FROM tasks WHERE id = $1 FOR UPDATE").bind(locked.uuid()).execute(&mut *foreign).await.unwrap();
+    settle(&queue).await;
+    assert_eq!((state(&queue, locked).await, state(&queue, free).await), ("unscheduled", "pending"));
+    // Later events are not held up either.
+    let next = queue.create_one(QUEUE).await;
+    let after = create_waiting(&queue, &[next], &json!({})).await;
+    claim_and_report(&queue, Report::Completed).await;
+    settle(&queue).await;
+    assert_eq!(state(&queue, after).await, "pending");
+    foreign.rollback().await.unwrap();
+    settle(&queue).await;
+    assert_eq!(state(&queue, locked).await, "pending");
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM dependency_work").await, 0);
+    drop(conn);
+    finish(database, queue).await;
+}
+
+async fn group_of_two() -> (tenure_store::testing::TestDatabase, tenure_engine::testing::Queue) {
+    let (database, queue) = start().await;
+    let first = new_task(QUEUE, &json!({}));
+    queue.create(&first).await.unwrap();
+    queue.create(&new_task(QUEUE, &json!({"taskGroupId": first.id}))).await.unwrap();
+    (database, queue)
+}
+
+/// Reads what has a position already.
+async fn read_for_groups(conn: &mut sqlx::PgConnection) -> Read<Slice> {
+    let witnesses = &mut Witnesses::default();
+    log_reader::read_sequenced(conn, &mut GroupSink { witnesses }).await.unwrap()
+}
+
+#[tokio::test]
+async fn the_last_two_tasks_of_a_group_are_told_once_when_the_second_is_resolved_while_the_first_is_read() {
+    let (database, queue) = group_of_two().await;
+    claim_and_report(&queue, Report::Completed).await;
+    let mut conn = database.connect().await;
+    events::sequence(&mut conn).await.unwrap();
+    // Committed, but without a position: the part of the log that is read has only the first report.
+    claim_and_report(&queue, Report::Failed).await;
+    assert!(matches!(read_for_groups(&mut conn).await, Read::Rows(_, Slice { groups: 1, told: 0 })));
+    tell(&queue).await;
+    assert_eq!(told(&database, "task-group-resolved").await.len(), 1);
+    drop(conn);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn the_last_two_tasks_of_a_group_are_told_once_when_both_are_resolved_at_once() {
+    let (database, queue) = group_of_two().await;
+    let (one, two) = (queue.claim_one(QUEUE).await, queue.claim_one(QUEUE).await);
+    let gate = Gate::close(&database, "runs").await;
+    let reading = async {
+        until_somebody_waits(database.pool()).await;
+        // Neither is committed: nothing to tell.
+        tell(&queue).await;
+        gate.open().await;
+    };
+    let (one, two, ()) = tokio::join!(
+        queue.report(one.task.id, one.run, Report::Completed),
+        queue.report(two.task.id, two.run, Report::Completed),
+        reading
+    );
+    assert!(one.is_ok() && two.is_ok());
+    let (first, second) = tokio::join!(group_pass::pass(&queue.engine), group_pass::pass(&queue.engine));
+    assert!(first.is_ok() && second.is_ok());
+    tell(&queue).await;
+    let events = told(&database, "task-group-resolved").await;
+    assert_eq!(events.len(), 1, "{events:#?}");
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn only_one_of_two_servers_reads_the_log_for_groups_at_a_time() {
+    let (database, queue) = group_of_two().await;
+    claim_and_report(&queue, Report::Completed).await;
+    let (mut first, mut second) = (database.connect().await, database.connect().await);
+    events::sequence(&mut first).await.unwrap();
+    let mut open = first.begin().await.unwrap();
+    assert!(matches!(read_for_groups(&mut open).await, Read::Rows(_, Slice { told: 0, .. })));
+    claim_and_report(&queue, Report::Completed).await;
+    events::sequence(&mut second).await.unwrap();
+    assert_eq!(read_for_groups(&mut second).await, Read::Busy);
+    open.commit().await.unwrap();
+    assert!(matches!(read_for_groups(&mut second).await, Read::Rows(_, Slice { told: 1, .. })));
+    drop((first, second));
+    finish(database, queue).await;
+}

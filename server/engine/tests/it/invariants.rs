@@ -1,0 +1,160 @@
+//! The invariant checks themselves: each is quiet about what the operations do, and names what somebody breaks by hand.
+
+use serde_json::json;
+use sqlx::{AssertSqlSafe, Connection};
+use tenure_api::ids::TaskId;
+use tenure_api::states::ExceptionReason;
+use tenure_domain::lifecycle::Report;
+use tenure_engine::background::groups;
+use tenure_engine::ops::change_task::{Change, change};
+use tenure_engine::testing::Queue;
+use tenure_engine::testing::{QUEUE, new_task, new_task_with_id};
+use tenure_store::secrets::random;
+use tenure_store::testing::{TestDatabase, check_invariants_on, invariants};
+
+/// What is broken, and the check that must name it. The database holds a pending task and one that waits for it, one that
+/// is claimed in its second run, one that was completed and is told as a group, and one that was scheduled by hand.
+const BREAKAGES: &[(&str, &str)] = &[
+    ("DELETE FROM runs WHERE state = 5", "I1: a task's resolved runs are numbered"),
+    ("UPDATE runs SET run = 1 WHERE state = 3", "I1: a task's resolved runs are numbered"),
+    (
+        "INSERT INTO claims SELECT r.seq, t.id, r.run, t.queue, 1, now(), now(), 0, 5, now(), now(), 'g', 'w',
+             gen_random_uuid() FROM runs r JOIN tasks t ON t.seq = r.seq WHERE r.state = 3",
+        "I1: a resolved run is neither",
+    ),
+    ("UPDATE runs SET state = 4 WHERE state = 3", "I1: a task ends as its last run does"),
+    ("UPDATE runs SET state = 3 WHERE state = 5", "I1: a task ends as its last run does"),
+    (
+        "INSERT INTO outbox (at, kinds, seqs, runs, retries_left)
+         SELECT at, kinds, seqs, runs, retries_left FROM outbox WHERE kinds[1] = 2",
+        "I1: a run is claimed at most once",
+    ),
+    ("DELETE FROM pending", "I2: an unresolved task has its last run"),
+    ("DELETE FROM claims", "I2: an unresolved task has its last run"),
+    ("UPDATE claims SET run = 0", "I2: an unresolved task has its last run"),
+    ("UPDATE tasks SET state = 5 WHERE state = 1", "I2: an unresolved task has its last run"),
+    ("DELETE FROM tasks WHERE state = 3", "I2: no row without its task"),
+    ("DELETE FROM task_definitions", "I2: no task without its definition"),
+    ("DELETE FROM task_times", "I2: no task without its definition"),
+    ("DELETE FROM task_groups", "I2: no task without its definition"),
+    ("DELETE FROM task_queues", "I2: no task without its definition"),
+    ("UPDATE pending SET priority = 0", "I2: what pending and claims repeat"),
+    ("UPDATE tasks SET retries_left = 1", "I2: what pending and claims repeat"),
+    ("INSERT INTO pending SELECT 1000, id, run, queue, priority, ord, deadline, scheduled, reason_created, retries_left
+      FROM pending LIMIT 1", "I2: no two pending runs"),
+    ("UPDATE pending SET reserved_until = now()", "Messages: a run is kept"),
+    ("UPDATE pending SET dequeued = 1", "Messages: a run is kept"),
+    (
+        "INSERT INTO artifacts SELECT seq, 0, 'public/a', 1, 'text/plain', 1, now(), now(), true FROM pending",
+        "Artifacts: each belongs to a run",
+    ),
+    (
+        "INSERT INTO artifacts SELECT c.seq, c.run, 'public/a', 1, 'text/plain', 1, d.expires + '1 s', d.expires + '1 s', true
+         FROM claims c JOIN task_definitions d ON d.seq = c.seq",
+        "Artifacts: each belongs to a run",
+    ),
+    (
+        "INSERT INTO artifacts (seq, run, name, storage_type, content_type, expires, removable, present, upload)
+         SELECT c.seq, c.run, 'public/a', 2, 'text/plain', d.expires, d.expires, true, gen_random_uuid()
+         FROM claims c JOIN task_definitions d ON d.seq = c.seq",
+        "Artifacts: one that is an object",
+    ),
+    ("DELETE FROM counter_deltas WHERE claimed = 1", "I4: the counts"),
+    ("INSERT INTO counters SELECT id, 1, 0 FROM task_queues", "I4: the counts"),
+    ("DELETE FROM outbox_new", "I5: each outbox row waits"),
+    ("INSERT INTO outbox_order SELECT 1000, events, id FROM outbox_new LIMIT 1", "I5: each outbox row waits"),
+    ("DELETE FROM outbox", "I5: each outbox row waits"),
+    ("UPDATE outbox_new SET events = events + 1", "I5: an outbox row takes"),
+    ("UPDATE outbox SET runs = '{}'", "I5: an outbox row takes"),
+    (
+        "INSERT INTO outbox_order SELECT 10 * row_number() OVER (ORDER BY id), events, id FROM outbox_new",
+        "I5: positions are dense",
+    ),
+    (
+        "INSERT INTO outbox_order SELECT 10 * row_number() OVER (ORDER BY id DESC), events, id FROM outbox_new",
+        "I5: the events of a task are in order",
+    ),
+    ("UPDATE dependencies SET satisfied = true", "I2: no task waits for nothing"),
+    (
+        "WITH told AS (DELETE FROM outbox_new), read AS (UPDATE log_readers SET position = 1000)
+         INSERT INTO dependencies SELECT d.seq, t.id, true, false
+         FROM tasks t, tasks d WHERE t.state = 0 AND d.state = 3",
+        "I2: no task waits for what has happened",
+    ),
+    (
+        "INSERT INTO dependencies SELECT d.seq, t.id, true, true FROM tasks t, tasks d WHERE t.state = 0 AND d.run = 0
+         AND EXISTS (SELECT FROM pending p WHERE p.seq = d.seq)
+         ON CONFLICT (required, dependent) DO UPDATE SET satisfied = true",
+        "I2: an edge is satisfied only when",
+    ),
+    ("DELETE FROM tasks WHERE state = 0", "I2: no edge without the task that waits"),
+    ("DELETE FROM outbox WHERE kinds[1] = 1", "I5: a task's creation is told once"),
+    ("UPDATE outbox SET kinds = '{3}' WHERE kinds = '{8}'", "I5: each run that was made by a schedule or a rerun"),
+    ("UPDATE outbox SET kinds = '{8}' WHERE kinds = '{3}'", "I5: each run that was made by a schedule or a rerun"),
+    (
+        "WITH told AS (DELETE FROM outbox_new), read AS (UPDATE log_readers SET position = 1000)
+         DELETE FROM outbox WHERE kinds[1] = 10",
+        "I5: a group of which every task was resolved is told",
+    ),
+    (
+        "INSERT INTO outbox (at, kinds, seqs, runs, retries_left)
+         SELECT at, kinds, seqs, runs, retries_left FROM outbox WHERE kinds[1] = 10",
+        "I5: no group is told more often",
+    ),
+    ("DELETE FROM outbox WHERE kinds[1] = 2", "I5: each claim is told"),
+    ("UPDATE outbox SET kinds = '{2}' WHERE kinds = '{3}'", "I5: each claim is told"),
+    ("DELETE FROM outbox WHERE kinds[1] = 3", "I5: each end of a run is told"),
+    ("UPDATE outbox SET kinds = '{5}' WHERE kinds = '{6}'", "I5: each end of a run is told"),
+    ("UPDATE outbox SET kinds = '{6}' WHERE kinds = '{3}'", "I5: each end of a run is told"),
+];
+
+async fn with_some_tasks() -> TestDatabase {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    queue.create_one(QUEUE).await;
+    let done = queue.claim_one(QUEUE).await;
+    queue.report(done.task.id, done.run, Report::Completed).await.unwrap();
+    groups::pass(&queue.engine).await.unwrap();
+    queue.create_one(QUEUE).await;
+    let again = queue.claim_one(QUEUE).await;
+    let retry = Report::Exception(ExceptionReason::WorkerShutdown);
+    queue.report(again.task.id, again.run, retry).await.unwrap();
+    queue.claim_one(QUEUE).await;
+    let required = queue.create_one(QUEUE).await;
+    // One that waits; one that waits for itself until somebody schedules it.
+    let waits = new_task("proj/waits", &json!({"dependencies": [required]}));
+    queue.create(&waits).await.unwrap();
+    let id = TaskId::from_random(random());
+    queue.create(&new_task_with_id(id, "proj/waits", &json!({"dependencies": [id]}))).await.unwrap();
+    change(&queue.engine.pool, &queue.engine.bells, id, Change::Schedule).await.unwrap();
+    queue.stop().await;
+    database
+}
+
+#[tokio::test]
+async fn each_invariant_check_names_what_somebody_breaks() {
+    let database = with_some_tasks().await;
+    let mut conn = database.connect().await;
+    assert_eq!(check_invariants_on(&mut conn).await, Vec::<String>::new());
+    for (sql, expected) in BREAKAGES {
+        let mut transaction = conn.begin().await.unwrap();
+        let broken = sqlx::query(AssertSqlSafe(*sql)).execute(&mut *transaction).await.unwrap();
+        assert!(broken.rows_affected() > 0, "breaks nothing: {sql}");
+        let violations = check_invariants_on(&mut transaction).await;
+        assert!(violations.iter().any(|violation| violation.starts_with(expected)), "{sql}: {violations:#?}");
+        transaction.rollback().await.unwrap();
+    }
+    for (name, _) in invariants::CHECKS.iter().chain(invariants::WHOLE_LOG_CHECKS) {
+        assert!(BREAKAGES.iter().any(|(_, expected)| name.starts_with(expected)), "nothing breaks {name:?}");
+    }
+    drop(conn);
+    database.finish().await;
+}
+
+#[tokio::test]
+#[should_panic(expected = "I4: the counts equal a recount")]
+async fn the_teardown_fails_when_an_invariant_is_violated() {
+    let database = with_some_tasks().await;
+    sqlx::query("DELETE FROM counter_deltas").execute(database.pool()).await.unwrap();
+    database.finish().await;
+}

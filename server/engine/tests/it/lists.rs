@@ -1,0 +1,279 @@
+//! Lists of tasks: those of a queue, and those that the caller names.
+
+use serde_json::json;
+use tenure_api::ids::{RunId, TaskId, TaskQueueId};
+use tenure_api::states::{ExceptionReason, Priority};
+use tenure_domain::lifecycle::Report;
+use tenure_domain::task::{Granted, Last};
+use tenure_engine::ops::change_task::{self, Change};
+use tenure_engine::ops::list_tasks::{self, Cursor};
+use tenure_engine::ops::{change_priority, list_runs};
+use tenure_engine::testing::Queue;
+use tenure_engine::testing::{QUEUE, new_task};
+use tenure_store::counters;
+use tenure_store::hot::messages::Got;
+use tenure_store::secrets;
+use tenure_store::testing::{TestDatabase, eventually};
+
+/// Steps of the random walk.
+const STEPS: usize = 250;
+
+/// Every page of the pending list, so many runs each: when each became pending, and which it is.
+async fn pending(queue: &Queue, key: i32, limit: u16) -> Vec<(chrono::DateTime<chrono::Utc>, TaskId, RunId)> {
+    let (mut all, mut after) = (Vec::new(), None);
+    loop {
+        let page = list_runs::list_pending(&queue.engine.pool, key, after, limit).await.unwrap();
+        assert!(page.runs.len() <= usize::from(limit));
+        all.extend(page.runs.into_iter().map(|(run, _)| (run.scheduled, run.task, run.run)));
+        after = page.next;
+        if after.is_none() {
+            return all;
+        }
+    }
+}
+
+/// Every page of the claimed list.
+async fn claimed(queue: &Queue, key: i32, limit: u16) -> Vec<(chrono::DateTime<chrono::Utc>, TaskId, RunId)> {
+    let (mut all, mut after) = (Vec::new(), None);
+    loop {
+        let page = list_runs::list_claimed(&queue.engine.pool, key, after, limit).await.unwrap();
+        assert!(page.runs.len() <= usize::from(limit));
+        assert!(page.runs.iter().all(|(run, _)| run.worker_group == "group" && run.worker_id == "worker"));
+        all.extend(page.runs.into_iter().map(|(run, _)| (run.started, run.task, run.run)));
+        after = page.next;
+        if after.is_none() {
+            return all;
+        }
+    }
+}
+
+/// A queue in which anything may have happened.
+struct Walk {
+    queue: Queue,
+    held: Vec<Granted>,
+    got: Vec<Got>,
+    known: Vec<TaskId>,
+    bits: u64,
+}
+
+impl Walk {
+    fn random(&mut self, below: usize) -> usize {
+        self.bits ^= self.bits << 13;
+        self.bits ^= self.bits >> 7;
+        self.bits ^= self.bits << 17;
+        usize::try_from(self.bits % u64::try_from(below.max(1)).unwrap()).unwrap()
+    }
+
+    fn one_of_known(&mut self) -> Option<TaskId> {
+        let n = self.random(self.known.len());
+        self.known.get(n).copied()
+    }
+
+    fn one_held(&mut self) -> Option<Granted> {
+        let n = self.random(self.held.len());
+        (n < self.held.len()).then(|| self.held.swap_remove(n))
+    }
+
+    /// What is refused changes nothing, and that is a case too.
+    async fn step(&mut self) {
+        let (pool, bells) = (self.queue.engine.pool.clone(), self.queue.engine.bells.clone());
+        match self.random(10) {
+            0..=3 => {
+                let priority = Priority::ALL[self.random(7)];
+                let task = new_task(QUEUE, &json!({"priority": priority.to_string(), "retries": 2}));
+                self.queue.create(&task).await.unwrap();
+                self.known.push(task.id);
+            }
+            4 | 5 => {
+                let mut answer = self.queue.claim_work(QUEUE, "worker", 3, std::time::Duration::ZERO).await.unwrap();
+                if self.random(4) > 0 {
+                    answer.delivery.delivered();
+                    self.held.append(&mut answer.claims);
+                } else {
+                    // An answer that nobody gets is handed back.
+                    drop(answer.delivery);
+                    for granted in answer.claims {
+                        eventually("the claim is handed back", async || {
+                            !matches!(self.queue.status(granted.task.id).await.last, Last::Running(..))
+                        })
+                        .await;
+                    }
+                }
+            }
+            6 => {
+                let reports = [Report::Completed, Report::Failed, Report::Exception(ExceptionReason::WorkerShutdown)];
+                let report = reports[self.random(3)];
+                if let Some(run) = self.one_held() {
+                    drop(self.queue.report(run.task.id, run.run, report).await);
+                }
+            }
+            7 => {
+                let count = u16::try_from(1 + self.random(4)).unwrap();
+                self.got.extend(self.queue.get_messages(QUEUE, count).await);
+                if let Some(got) = self.got.pop() {
+                    let _ = self.queue.delete_message(QUEUE, &got).await;
+                }
+            }
+            8 => {
+                let change = [Change::Cancel, Change::Rerun][self.random(2)];
+                if let Some(id) = self.one_of_known() {
+                    drop(change_task::change(&pool, &bells, id, change).await);
+                }
+            }
+            _ => {
+                let priority = Priority::ALL[self.random(7)];
+                if let Some(id) = self.one_of_known() {
+                    drop(change_priority::change_task(&pool, &bells, id, priority).await);
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_pages_of_a_queue_have_what_its_counts_count_whatever_has_happened() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let seed = u64::from_le_bytes(secrets::random()) | 1;
+    println!("seed {seed}");
+    let mut walk = Walk { queue, held: Vec::new(), got: Vec::new(), known: Vec::new(), bits: seed };
+    let (key, name): (_, TaskQueueId) = (walk.queue.key(QUEUE).await, QUEUE.parse().unwrap());
+    for step in 0..STEPS {
+        walk.step().await;
+        if step % 5 > 0 {
+            continue;
+        }
+        let mut conn = walk.queue.engine.pool.acquire().await.unwrap();
+        let counts = counters::get_counts(&mut conn, std::slice::from_ref(&name)).await.unwrap()[0];
+        drop(conn);
+        let limit = u16::try_from(1 + walk.random(9)).unwrap();
+        let (waiting, held) = (pending(&walk.queue, key, limit).await, claimed(&walk.queue, key, limit).await);
+        let listed = (waiting.len(), held.len());
+        let counted = (usize::try_from(counts.pending).unwrap(), usize::try_from(counts.claimed).unwrap());
+        assert_eq!(listed, counted, "after {step} steps from seed {seed}");
+        assert!(held.is_sorted_by_key(|(since, ..)| *since), "{held:?}");
+        let mut runs: Vec<_> = waiting.iter().chain(&held).map(|(_, task, run)| (task.uuid(), *run)).collect();
+        runs.sort_unstable();
+        runs.dedup();
+        assert_eq!(runs.len(), waiting.len() + held.len(), "a run is listed twice");
+        for (task, run, pending) in
+            waiting.iter().map(|w| (w.1, w.2, true)).chain(held.iter().map(|h| (h.1, h.2, false)))
+        {
+            let status = walk.queue.status(task).await.status();
+            let state = status.state.to_string();
+            assert_eq!(
+                (state.as_str(), status.runs.len()),
+                (if pending { "pending" } else { "running" }, usize::from(run.number()) + 1)
+            );
+        }
+    }
+    let queue = walk.queue;
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn pending_runs_are_listed_as_they_became_pending_and_none_is_skipped_while_others_come_and_go() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let key = queue.key(QUEUE).await;
+    let mut tasks = Vec::new();
+    for n in 0..12_usize {
+        let task = new_task(QUEUE, &json!({"priority": Priority::ALL[n * 5 % 7].to_string()}));
+        queue.create(&task).await.unwrap();
+        tasks.push(task.id);
+    }
+    assert_eq!(pending(&queue, key, 1_000).await.iter().map(|(_, task, _)| *task).collect::<Vec<_>>(), tasks);
+    assert!(pending(&queue, key, 5).await.is_sorted_by_key(|(since, ..)| *since));
+
+    let first = list_runs::list_pending(&queue.engine.pool, key, None, 5).await.unwrap();
+    let mut seen: Vec<TaskId> = first.runs.iter().map(|(run, _)| run.task).collect();
+    // What is claimed was seen or not; what comes is at the end.
+    let answer = queue.claim_work(QUEUE, "worker", 3, std::time::Duration::ZERO).await.unwrap();
+    answer.delivery.delivered();
+    let gone: Vec<TaskId> = answer.claims.iter().map(|granted| granted.task.id).collect();
+    let late = queue.create_one(QUEUE).await;
+    let rest = list_runs::list_pending(&queue.engine.pool, key, first.next, 1_000).await.unwrap();
+    assert_eq!(rest.next, None);
+    seen.extend(rest.runs.iter().map(|(run, _)| run.task));
+    assert_eq!(seen.last(), Some(&late));
+    let stayed: Vec<TaskId> = tasks.iter().copied().filter(|task| !gone.contains(task)).collect();
+    assert!(stayed.iter().all(|task| seen.iter().filter(|other| *other == task).count() == 1), "{seen:?} of {tasks:?}");
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn claims_that_began_at_the_same_moment_are_all_listed() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let key = queue.key(QUEUE).await;
+    for _ in 0..7 {
+        queue.create_one(QUEUE).await;
+    }
+    let answer = queue.claim_work(QUEUE, "worker", 7, std::time::Duration::ZERO).await.unwrap();
+    answer.delivery.delivered();
+    assert_eq!(answer.claims.len(), 7);
+    let all = claimed(&queue, key, 2).await;
+    assert!(all.iter().all(|(since, ..)| *since == all[0].0), "one statement claimed them: {all:?}");
+    assert_eq!(all.len(), 7);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_page_of_large_definitions_is_shorter_and_the_next_one_goes_on() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let key = queue.key(QUEUE).await;
+    let mut tasks = Vec::new();
+    for _ in 0..3 {
+        let task = new_task(QUEUE, &json!({"payload": {"large": "x".repeat(9 << 20)}}));
+        queue.create(&task).await.unwrap();
+        tasks.push(task.id);
+    }
+    let pool = &queue.engine.pool;
+    let page = list_runs::list_pending(pool, key, None, 1_000).await.unwrap();
+    assert_eq!(page.runs.len(), 2, "a definition that goes over the limit is the last one");
+    assert_eq!(pending(&queue, key, 1_000).await.len(), 3);
+    let named = list_tasks::list_named(pool, &tasks, Cursor { after: None, limit: 1_000 }).await.unwrap();
+    assert_eq!((named.tasks.len(), named.next.is_some()), (2, true));
+    let rest = list_tasks::list_named(pool, &tasks, Cursor { after: named.next, limit: 1_000 }).await.unwrap();
+    assert_eq!((rest.tasks.len(), rest.next), (1, None));
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn named_tasks_come_once_in_the_order_of_their_ids_and_page_by_page() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let mut tasks = Vec::new();
+    for _ in 0..5 {
+        tasks.push(queue.create_one(QUEUE).await);
+    }
+    // Among so many that do not exist that a page needs several looks.
+    let strangers = (0..40).map(|_| TaskId::from_random(secrets::random()));
+    let wanted: Vec<TaskId> = strangers.chain(tasks.iter().copied()).chain(tasks.iter().copied()).collect();
+    tasks.sort_by_key(|id| id.uuid());
+    let pool = &queue.engine.pool;
+    for limit in [1, 2, 5, 1_000] {
+        let (mut statuses, mut definitions) = (Vec::new(), Vec::new());
+        let mut after = None;
+        for page in 1.. {
+            let (found, next) = list_tasks::list_statuses(pool, &wanted, Cursor { after, limit }).await.unwrap();
+            assert!(found.len() <= usize::from(limit));
+            statuses.extend(found.into_iter().map(|task| task.id));
+            let named = list_tasks::list_named(pool, &wanted, Cursor { after, limit }).await.unwrap();
+            assert_eq!(named.next, next, "page {page}");
+            definitions.extend(named.tasks.into_iter().map(|(task, _)| task.id));
+            after = next;
+            if after.is_none() {
+                break;
+            }
+        }
+        assert_eq!((&statuses, &definitions), (&tasks, &tasks), "pages of {limit}");
+    }
+    queue.stop().await;
+    database.finish().await;
+}

@@ -1,0 +1,18 @@
+//! Tests of the engine against a real database. Run with `scripts/with-pg`.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+mod artifacts;
+mod batching;
+mod blobs;
+mod explain;
+mod graph;
+mod invariants;
+mod lists;
+mod messages;
+mod races;
+mod remembered;
+mod removals;
+mod steady_events;
+mod support;
+mod workers;

@@ -1,0 +1,283 @@
+//! The message plane: who sees which message when, and what claiming makes of it.
+
+use std::time::Duration;
+
+use sqlx::{Connection, PgConnection};
+use tenure_api::ids::RunId;
+use tenure_api::states::{ExceptionReason, Priority};
+use tenure_domain::lifecycle::Report;
+use tenure_domain::message::Refusal;
+use tenure_engine::background::messages;
+use tenure_engine::ops::{OpError, change_priority};
+use tenure_engine::testing::Queue;
+use tenure_engine::testing::{QUEUE, RESERVATION, VISIBILITY, new_task};
+use tenure_store::clock;
+use tenure_store::hot::messages::Got;
+use tenure_store::testing::{TestDatabase, eventually};
+
+use crate::support::{create_on, number, until_somebody_waits};
+
+/// Past a moment, and not much past it.
+const A_LITTLE: Duration = Duration::from_secs(1);
+
+struct Plane {
+    database: TestDatabase,
+    queue: Queue,
+    conn: PgConnection,
+}
+
+impl Plane {
+    async fn new() -> Self {
+        let database = TestDatabase::create().await;
+        let (queue, conn) = (Queue::start(database.options()), database.connect().await);
+        Self { database, queue, conn }
+    }
+
+    /// Moves the clock and runs the pass that shows messages.
+    async fn pass_after(&mut self, time: Duration) {
+        clock::advance(&mut self.conn, time.as_secs_f64()).await.unwrap();
+        while messages::pass(&self.queue.engine).await.unwrap().found > 0 {}
+    }
+
+    async fn get(&self) -> Option<Got> {
+        self.queue.get_messages(QUEUE, 1).await.pop()
+    }
+
+    async fn claim_work(&self) -> usize {
+        let answer = self.queue.claim_work(QUEUE, "worker", 1, Duration::ZERO).await.unwrap();
+        let found = answer.claims.len();
+        answer.delivery.delivered();
+        found
+    }
+
+    async fn pending(&self) -> i64 {
+        number(self.database.pool(), "SELECT count(*) FROM pending").await
+    }
+
+    async fn finish(self) {
+        drop(self.conn);
+        self.queue.stop().await;
+        self.database.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn claim_work_leaves_a_polled_run_alone_for_a_while_and_then_takes_it() {
+    let mut plane = Plane::new().await;
+    let task = plane.queue.create_one(QUEUE).await;
+    let got = plane.get().await.unwrap();
+    assert_eq!((got.task, got.message.run, got.dequeued), (task.uuid(), 0, 1));
+    assert!(plane.get().await.is_none(), "a message is for one poller");
+    assert_eq!(plane.claim_work().await, 0, "the run is reserved for the poller");
+    plane.pass_after(RESERVATION - A_LITTLE).await;
+    assert_eq!(plane.claim_work().await, 0);
+    plane.pass_after(2 * A_LITTLE).await;
+    assert!(plane.get().await.is_none(), "the message stays hidden");
+    assert_eq!(plane.claim_work().await, 1);
+    let late = plane.queue.claim_task(task, RunId::FIRST, "slow poller").await.unwrap_err();
+    assert!(matches!(late, OpError::Conflict(_)), "{late}");
+    assert_eq!(plane.queue.delete_message(QUEUE, &got).await, Err(Refusal::NoSuchMessage));
+    plane.finish().await;
+}
+
+#[tokio::test]
+async fn a_message_that_nobody_deletes_comes_back_with_another_receipt() {
+    let mut plane = Plane::new().await;
+    plane.queue.create_one(QUEUE).await;
+    let first = plane.get().await.unwrap();
+    plane.pass_after(VISIBILITY - A_LITTLE).await;
+    assert!(plane.get().await.is_none());
+    plane.pass_after(2 * A_LITTLE).await;
+    let second = plane.get().await.unwrap();
+    assert_eq!((second.message, second.dequeued), (first.message, 2));
+    assert_ne!(second.receipt, first.receipt);
+    assert_eq!(plane.queue.delete_message(QUEUE, &first).await, Err(Refusal::ReceiptNotCurrent));
+    assert_eq!(plane.queue.delete_message(QUEUE, &second).await, Ok(()));
+    assert_eq!(plane.queue.delete_message(QUEUE, &second).await, Err(Refusal::NoSuchMessage));
+    plane.finish().await;
+}
+
+#[tokio::test]
+async fn a_stale_receipt_is_good_until_somebody_else_gets_the_message() {
+    let mut plane = Plane::new().await;
+    plane.queue.create_one(QUEUE).await;
+    let got = plane.get().await.unwrap();
+    plane.pass_after(VISIBILITY + A_LITTLE).await;
+    assert_eq!(plane.queue.delete_message(QUEUE, &got).await, Ok(()));
+    plane.finish().await;
+}
+
+#[tokio::test]
+async fn a_run_whose_message_was_deleted_too_early_is_claimable_at_once_and_gets_a_new_message() {
+    let mut plane = Plane::new().await;
+    for _ in 0..2 {
+        plane.queue.create_one(QUEUE).await;
+    }
+    let (first, second) = (plane.get().await.unwrap(), plane.get().await.unwrap());
+    for got in [&first, &second] {
+        assert_eq!(plane.queue.delete_message(QUEUE, got).await, Ok(()));
+    }
+    assert_eq!(plane.pending().await, 2, "counts never depend on deletes");
+    assert_eq!(plane.claim_work().await, 1, "claimWork waits for no poller any more");
+    plane.pass_after(VISIBILITY - A_LITTLE).await;
+    assert!(plane.get().await.is_none());
+    plane.pass_after(2 * A_LITTLE).await;
+    let again = plane.get().await.unwrap();
+    assert!([first.message.seq, second.message.seq].contains(&again.message.seq));
+    assert_eq!((again.message.message, again.dequeued), (1, 1), "it is a new message");
+    plane.finish().await;
+}
+
+#[tokio::test]
+async fn a_run_that_is_tried_again_has_a_message_of_its_own() {
+    let plane = Plane::new().await;
+    let task = plane.queue.create_one(QUEUE).await;
+    let got = plane.get().await.unwrap();
+    plane.queue.claim_task(task, RunId::FIRST, "poller").await.unwrap();
+    plane.queue.report(task, RunId::FIRST, Report::Exception(ExceptionReason::IntermittentTask)).await.unwrap();
+    let next = plane.get().await.unwrap();
+    assert_eq!((next.task, next.message.run, next.dequeued), (task.uuid(), 1, 1));
+    assert_ne!(next.message.to_uuid(), got.message.to_uuid());
+    assert_eq!(plane.queue.delete_message(QUEUE, &got).await, Err(Refusal::NoSuchMessage));
+    plane.finish().await;
+}
+
+#[tokio::test]
+async fn a_message_ends_with_its_task() {
+    let mut plane = Plane::new().await;
+    plane.queue.create_one(QUEUE).await;
+    let got = plane.get().await.unwrap();
+    clock::advance(&mut plane.conn, 3600.0).await.unwrap();
+    assert_eq!(plane.queue.delete_message(QUEUE, &got).await, Err(Refusal::NoSuchMessage), "also before any pass");
+    tenure_engine::background::run_all_due(&plane.queue.engine).await.unwrap();
+    assert!(plane.get().await.is_none());
+    assert_eq!(plane.pending().await, 0);
+    plane.finish().await;
+}
+
+#[tokio::test]
+async fn pollers_in_one_batch_get_different_messages_oldest_first() {
+    let plane = Plane::new().await;
+    let mut tasks = Vec::new();
+    for _ in 0..5 {
+        tasks.push(plane.queue.create_one(QUEUE).await.uuid());
+    }
+    let (one, three, none) = tokio::join!(
+        plane.queue.get_messages(QUEUE, 1),
+        plane.queue.get_messages(QUEUE, 3),
+        plane.queue.get_messages("proj/empty", 32)
+    );
+    let ids = |got: &[Got]| got.iter().map(|got| got.task).collect::<Vec<_>>();
+    assert_eq!((ids(&one), ids(&three), none.len()), (tasks[..1].to_vec(), tasks[1..4].to_vec(), 0));
+    assert_eq!(ids(&plane.queue.get_messages(QUEUE, 32).await), tasks[4..]);
+    plane.finish().await;
+}
+
+#[tokio::test]
+async fn a_message_in_other_hands_is_passed_over_and_the_queue_is_not_taken_for_empty() {
+    let plane = Plane::new().await;
+    plane.queue.create_one(QUEUE).await;
+    let mut foreign = plane.database.connect().await;
+    let mut holder = foreign.begin().await.unwrap();
+    sqlx::query("SELECT FROM pending FOR UPDATE").execute(&mut *holder).await.unwrap();
+    assert!(plane.get().await.is_none(), "a poll waits for no lock");
+    holder.rollback().await.unwrap();
+    assert!(plane.get().await.is_some(), "at once, not only when a memory has faded");
+    plane.finish().await;
+}
+
+#[tokio::test]
+async fn a_deletion_waits_for_a_lock_in_the_slow_lane() {
+    let plane = Plane::new().await;
+    plane.queue.create_one(QUEUE).await;
+    let got = plane.get().await.unwrap();
+    let mut foreign = plane.database.connect().await;
+    let mut holder = foreign.begin().await.unwrap();
+    sqlx::query("SELECT FROM pending FOR UPDATE").execute(&mut *holder).await.unwrap();
+    let release = async {
+        until_somebody_waits(plane.database.pool()).await;
+        holder.rollback().await.unwrap();
+    };
+    let (deleted, ()) = tokio::join!(plane.queue.delete_message(QUEUE, &got), release);
+    assert_eq!(deleted, Ok(()));
+    assert_eq!(plane.claim_work().await, 1);
+    plane.finish().await;
+}
+
+#[tokio::test]
+async fn an_empty_queue_is_answered_from_memory_until_something_is_visible() {
+    let mut plane = Plane::new().await;
+    let mut foreign = plane.database.connect().await;
+    let mut holder = foreign.begin().await.unwrap();
+    assert!(plane.get().await.is_none());
+    // A poll that asks the database now waits for this lock, and is refused when its session gives up.
+    sqlx::query("LOCK TABLE pending IN ACCESS EXCLUSIVE MODE").execute(&mut *holder).await.unwrap();
+    assert!(plane.get().await.is_none(), "no database is needed");
+    holder.rollback().await.unwrap();
+    plane.queue.create_one(QUEUE).await;
+    assert!(plane.get().await.is_some(), "what this server made is seen at once");
+    assert!(plane.get().await.is_none());
+    plane.pass_after(VISIBILITY).await;
+    assert!(plane.get().await.is_some(), "what became visible again is seen at once");
+    plane.finish().await;
+}
+
+#[tokio::test]
+async fn what_nobody_rang_for_is_seen_when_the_memory_has_faded() {
+    let plane = Plane::new().await;
+    assert!(plane.get().await.is_none());
+    let mut conn = plane.database.connect().await;
+    create_on(&mut conn, &plane.queue, &[new_task(QUEUE, &serde_json::json!({}))]).await;
+    eventually("a message is seen without a bell", async || plane.get().await.is_some()).await;
+    drop(conn);
+    plane.finish().await;
+}
+
+#[tokio::test]
+async fn no_mark_passes_a_run_that_a_poller_holds() {
+    let mut plane = Plane::new().await;
+    let held = plane.queue.create_one(QUEUE).await;
+    let got = plane.get().await.unwrap();
+    assert_eq!(plane.claim_work().await, 0);
+    // Nothing is claimable, so that the marks move past the place of the run.
+    for _ in 0..3 {
+        let mut conn = plane.queue.engine.pool.acquire().await.unwrap();
+        plane.queue.engine.marks.advance(&mut conn).await.unwrap();
+    }
+    let mark = plane.queue.engine.marks.get(plane.queue.key(QUEUE).await).marks[6];
+    assert!(mark >= got.ord, "the marks move while the run is reserved: {mark}");
+    plane.pass_after(RESERVATION).await;
+    let claim = plane.queue.claim_work(QUEUE, "worker", 1, Duration::ZERO).await.unwrap();
+    assert_eq!(claim.claims[0].task.id, held);
+    claim.delivery.delivered();
+    plane.finish().await;
+}
+
+#[tokio::test]
+async fn polled_runs_are_claimed_before_younger_ones_of_their_priority_only() {
+    let mut plane = Plane::new().await;
+    let polled = plane.queue.create_one(QUEUE).await;
+    let younger = plane.queue.create_one(QUEUE).await;
+    let urgent = new_task(QUEUE, &serde_json::json!({"priority": "high"}));
+    plane.queue.create(&urgent).await.unwrap();
+    assert_eq!(plane.get().await.unwrap().task, polled.uuid());
+    plane.pass_after(RESERVATION).await;
+    let claims = plane.queue.claim_work(QUEUE, "worker", 3, Duration::ZERO).await.unwrap();
+    let order: Vec<_> = claims.claims.iter().map(|claim| claim.task.id).collect();
+    assert_eq!(order, [urgent.id, polled, younger]);
+    claims.delivery.delivered();
+    plane.finish().await;
+}
+
+#[tokio::test]
+async fn a_run_that_changes_its_priority_has_a_new_message_in_the_queue_of_its_new_priority() {
+    let plane = Plane::new().await;
+    let task = plane.queue.create_one(QUEUE).await;
+    let got = plane.get().await.unwrap();
+    let bells = &plane.queue.engine.bells;
+    change_priority::change_task(&plane.queue.engine.pool, bells, task, Priority::High).await.unwrap();
+    assert_eq!(plane.queue.delete_message(QUEUE, &got).await, Err(Refusal::NoSuchMessage));
+    assert!(plane.get().await.is_none(), "nothing is left in the queue of the old priority");
+    assert_eq!(plane.claim_work().await, 1, "and nobody has to wait for the poller");
+    plane.finish().await;
+}

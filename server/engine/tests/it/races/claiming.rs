@@ -1,0 +1,320 @@
+//! Who gets what, and what becomes of claims whose caller hangs up.
+
+use std::time::Duration;
+
+use tenure_api::ids::{RunId, TaskId};
+use tenure_api::states::{ExceptionReason, ReasonCreated, ReasonResolved};
+use tenure_domain::lifecycle::Report;
+use tenure_domain::task::{Last, Task};
+use tenure_engine::batch::claim_line::Answer;
+use tenure_engine::ops::report::stop_waiting;
+use tenure_engine::testing::Queue;
+use tenure_engine::testing::{QUEUE, TERM, new_task};
+use tenure_store::session;
+use tenure_store::testing::{TestDatabase, eventually};
+use tenure_store::transitions::claim::{Want, Worker, claim};
+
+use crate::support::{Gate, create_on, number, until_somebody_waits};
+
+/// Ten times the longest that a worker in line waits for its next try.
+const LONG: Duration = Duration::from_secs(10);
+
+fn ids(answer: &Answer) -> Vec<TaskId> {
+    answer.claims.iter().map(|claim| claim.task.id).collect()
+}
+
+#[tokio::test]
+async fn a_request_without_patience_is_tried_once() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let task = queue.create_one(QUEUE).await;
+    let answer = queue.claim_work(QUEUE, "worker", 1, Duration::ZERO).await.unwrap();
+    assert_eq!(ids(&answer), [task]);
+    answer.delivery.delivered();
+    let empty = queue.claim_work(QUEUE, "worker", 1, Duration::ZERO).await.unwrap();
+    assert!(empty.claims.is_empty());
+    drop(empty);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn workers_in_one_batch_get_different_runs_in_the_order_of_their_slots() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let mut conn = session::connect_hot(database.options()).await.unwrap();
+    let tasks: Vec<_> = (0..4).map(|_| new_task(QUEUE, &serde_json::json!({}))).collect();
+    let urgent = new_task(QUEUE, &serde_json::json!({"priority": "highest"}));
+    let elsewhere = new_task("proj/other", &serde_json::json!({}));
+    create_on(&mut conn, &queue, &tasks).await;
+    create_on(&mut conn, &queue, &[elsewhere.clone(), urgent.clone()]).await;
+    let want = |queue, slots| Want { queue, generation: -1, marks: [0; 7], slots };
+    let wants = [want(queue.key(QUEUE).await, vec![1, 1, 2, 3]), want(queue.key("proj/other").await, vec![4, 4])];
+    let workers = ["a", "b", "c", "d"].map(|id| Worker { group: "g", id });
+    let mut claimed = claim(&mut conn, &wants, &workers, TERM, uuid::Uuid::new_v4()).await.unwrap();
+    claimed.sort_by_key(|row| (row.queue, row.priority, row.ord));
+    let got: Vec<_> = claimed.iter().map(|row| (row.worker, row.id)).collect();
+    let id = |task: &tenure_domain::create::NewTask| task.id.uuid();
+    let mut expected =
+        vec![(1, id(&urgent)), (1, id(&tasks[0])), (2, id(&tasks[1])), (3, id(&tasks[2])), (4, id(&elsewhere))];
+    expected.sort_by_key(|(worker, _)| *worker);
+    let mut got_by_worker = got.clone();
+    got_by_worker.sort_by_key(|(worker, _)| *worker);
+    assert_eq!(got_by_worker, expected);
+    drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn those_who_wait_are_served_first_come_first_served() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let key = queue.key(QUEUE).await;
+    let tasks: Vec<_> = (0..3).map(|_| new_task(QUEUE, &serde_json::json!({}))).collect();
+    let arrive = async {
+        let mut conn = database.connect().await;
+        create_on(&mut conn, &queue, &tasks).await;
+        queue.engine.bells.ring([key]);
+    };
+    // The first poll of each puts it in line, in this order.
+    let (first, second, third, ()) = tokio::join!(
+        queue.claim_work(QUEUE, "first", 2, LONG),
+        queue.claim_work(QUEUE, "second", 1, LONG),
+        queue.claim_work(QUEUE, "third", 1, Duration::from_millis(300)),
+        arrive,
+    );
+    let (first, second, third) = (first.unwrap(), second.unwrap(), third.unwrap());
+    assert_eq!(ids(&first), [tasks[0].id, tasks[1].id]);
+    assert_eq!(ids(&second), [tasks[2].id]);
+    assert_eq!(ids(&third), []);
+    assert!(first.claims.iter().all(|claim| claim.tenancy.worker_id == "first"));
+    for answer in [first, second, third] {
+        answer.delivery.delivered();
+    }
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn two_servers_never_claim_one_run() {
+    let database = TestDatabase::create().await;
+    let (one, two) = (Queue::start(database.options()), Queue::start(database.options()));
+    let gate = Gate::close(&database, "claims").await;
+    let task = one.create_one(QUEUE).await;
+    let first = one.claim_work(QUEUE, "first", 1, LONG);
+    let second = async {
+        until_somebody_waits(database.pool()).await;
+        // The run is locked by the first server's open commit: nothing is left.
+        let nothing = two.claim_work(QUEUE, "second", 1, Duration::from_millis(50)).await.unwrap();
+        gate.open().await;
+        nothing
+    };
+    let (first, second) = tokio::join!(first, second);
+    let first = first.unwrap();
+    assert_eq!((ids(&first), ids(&second)), (vec![task], vec![]));
+    first.delivery.delivered();
+    drop(second);
+    one.stop().await;
+    two.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn nothing_is_claimed_for_somebody_who_hung_up_in_line() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    queue.key(QUEUE).await;
+    // Dropped after its first poll, which puts it in line.
+    let hung_up = tokio::time::timeout(Duration::from_millis(20), queue.claim_work(QUEUE, "gone", 1, LONG)).await;
+    assert!(hung_up.is_err());
+    // Its first try is over when one that came after it is answered.
+    assert!(queue.claim_work(QUEUE, "other", 1, Duration::ZERO).await.unwrap().claims.is_empty());
+    let task = queue.create_one(QUEUE).await;
+    let claim = queue.claim_one(QUEUE).await;
+    assert_eq!((claim.task.id, claim.run), (task, RunId::FIRST));
+    assert_eq!(number(database.pool(), "SELECT sum(hand_backs)::bigint FROM tasks").await, 0);
+    queue.stop().await;
+    database.finish().await;
+}
+
+async fn handed_back(queue: &Queue, task: TaskId, run: u16) -> Task {
+    eventually(
+        "the claim is handed back",
+        async || matches!(queue.status(task).await.last, Last::Pending(open) if open.run.number() == run),
+    )
+    .await;
+    queue.status(task).await
+}
+
+#[tokio::test]
+async fn a_claim_whose_caller_hangs_up_during_the_commit_is_handed_back() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let task = queue.create_one(QUEUE).await;
+    let gate = Gate::close(&database, "claims").await;
+    tokio::select! {
+        _ = queue.claim_work(QUEUE, "gone", 1, LONG) => panic!("the commit is held open"),
+        _ = until_somebody_waits(database.pool()) => {}
+    }
+    gate.open().await;
+    let status = handed_back(&queue, task, 1).await;
+    assert_eq!(status.retries_left, 5);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn an_undelivered_claim_returns_to_its_place_without_using_up_a_retry_five_times_at_most() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let task = queue.create_one(QUEUE).await;
+    queue.create_one(QUEUE).await;
+    let ord = number(database.pool(), "SELECT min(ord) FROM pending").await;
+    for run in 0..5 {
+        let answer = queue.claim_work(QUEUE, "worker", 1, LONG).await.unwrap();
+        assert_eq!((ids(&answer), answer.claims[0].run.number()), (vec![task], run));
+        drop(answer);
+        let status = handed_back(&queue, task, run + 1).await;
+        assert_eq!(status.retries_left, 5);
+        let ended = status.ended.last().unwrap();
+        assert_eq!(ended.reason, ReasonResolved::WorkerShutdown);
+        assert!(matches!(status.last, Last::Pending(open) if open.reason == ReasonCreated::Retry));
+        assert_eq!(number(database.pool(), "SELECT min(ord) FROM pending").await, ord);
+    }
+    drop(queue.claim_work(QUEUE, "worker", 1, LONG).await.unwrap());
+    queue.stop().await;
+    // The sixth is left to expire.
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM claims WHERE run = 5").await, 1);
+    assert_eq!(number(database.pool(), "SELECT max(hand_backs)::bigint FROM tasks").await, 5);
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_worker_whose_bell_is_cut_gets_its_task_by_the_lines_own_retry() {
+    let database = TestDatabase::create().await;
+    // Two servers without a way to tell each other.
+    let (one, two) = (Queue::start(database.options()), Queue::start(database.options()));
+    one.key(QUEUE).await;
+    for _ in 0..2 {
+        let create = async {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            one.create_one(QUEUE).await
+        };
+        // Ten times what is promised; after that the worker is sent away empty.
+        let (claimed, task) = tokio::join!(two.claim_work(QUEUE, "waiting", 1, LONG), create);
+        let claimed = claimed.unwrap();
+        assert_eq!(ids(&claimed), [task]);
+        claimed.delivery.delivered();
+    }
+    one.stop().await;
+    two.stop().await;
+    database.finish().await;
+}
+
+/// A task whose definition has so many megabytes.
+fn large(megabytes: usize) -> tenure_domain::create::NewTask {
+    new_task(QUEUE, &serde_json::json!({"payload": {"large": "x".repeat(megabytes << 20)}}))
+}
+
+#[tokio::test]
+async fn an_answer_ends_at_its_bytes_and_what_has_no_room_is_not_claimed() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let mut tasks = Vec::new();
+    for megabytes in [9, 9, 5, 5, 5, 5] {
+        let task = large(megabytes);
+        queue.create(&task).await.unwrap();
+        tasks.push(task.id);
+    }
+    // 9; 9 and 5; 5, 5 and 5: each answer has at most 16 MB, and they keep the order.
+    for expected in [&tasks[..1], &tasks[1..3], &tasks[3..]] {
+        let answer = queue.claim_work(QUEUE, "worker", 6, Duration::ZERO).await.unwrap();
+        assert_eq!(ids(&answer), expected);
+        answer.delivery.delivered();
+    }
+    let used = number(database.pool(), "SELECT sum(hand_backs + run) FROM tasks").await;
+    assert_eq!(used, 0, "something was claimed and requeued for want of room");
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_worker_that_got_nothing_for_want_of_room_is_tried_again_at_once() {
+    const WORKERS: usize = 20;
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    for _ in 0..WORKERS {
+        queue.create(&large(9)).await.unwrap();
+    }
+    // Only the next try would come after a second each time, if nothing tried again before.
+    let asking = (0..WORKERS).map(|worker| {
+        let queue = &queue;
+        async move { queue.claim_work(QUEUE, &worker.to_string(), 32, LONG).await }
+    });
+    let answers = tokio::time::timeout(Duration::from_secs(15), futures_util::future::join_all(asking)).await;
+    let mut claimed = Vec::new();
+    for answer in answers.expect("everyone is tried again at once") {
+        let answer = answer.unwrap();
+        assert_eq!(answer.claims.len(), 1, "one definition and no more fits into an answer");
+        claimed.extend(ids(&answer));
+        answer.delivery.delivered();
+    }
+    claimed.sort_unstable();
+    claimed.dedup();
+    assert_eq!(claimed.len(), WORKERS);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn large_runs_of_one_queue_do_not_keep_another_queue_waiting() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    for _ in 0..8 {
+        queue.create(&large(9)).await.unwrap();
+    }
+    let small = queue.create_one("proj/other").await;
+    let asking = (0..8).map(|worker| {
+        let queue = &queue;
+        async move { queue.claim_work(QUEUE, &worker.to_string(), 1, LONG).await }
+    });
+    let (larges, other) =
+        tokio::join!(futures_util::future::join_all(asking), queue.claim_work("proj/other", "other", 1, LONG));
+    assert_eq!(ids(other.as_ref().unwrap()), [small]);
+    other.unwrap().delivery.delivered();
+    for answer in larges {
+        let answer = answer.unwrap();
+        assert_eq!(answer.claims.len(), 1);
+        answer.delivery.delivered();
+    }
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_worker_that_stops_does_not_get_its_own_task_again() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let task = queue.create_one(QUEUE).await;
+    let claim = queue.claim_one(QUEUE).await;
+    let stops = async {
+        eventually("the worker waits", async || number(database.pool(), "SELECT count(*) FROM claims").await == 1)
+            .await;
+        let (pool, bells) = (&queue.engine.pool, &queue.engine.bells);
+        let known = queue.status(task).await;
+        stop_waiting(pool, &queue.engine.queues, bells, &known, claim.run).await.unwrap();
+        queue.report(task, claim.run, Report::Exception(ExceptionReason::WorkerShutdown)).await.unwrap();
+    };
+    // The same worker waits for more; another one comes later.
+    let (waited, ()) = tokio::join!(queue.claim_work(QUEUE, "worker", 1, LONG), stops);
+    let waited = waited.unwrap();
+    assert_eq!(ids(&waited), [], "the worker that stops got its own task");
+    drop(waited);
+    let other = queue.claim_work(QUEUE, "other", 1, LONG).await.unwrap();
+    assert_eq!((other.claims[0].task.id, other.claims[0].run.number()), (task, 1));
+    assert_eq!(other.claims[0].task.retries_left, 4, "one retry was used up, and no more");
+    other.delivery.delivered();
+    queue.stop().await;
+    database.finish().await;
+}

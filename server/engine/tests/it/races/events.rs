@@ -1,0 +1,61 @@
+//! Reading the event log while somebody who has written to the outbox has not committed.
+
+use serde_json::json;
+use sqlx::Connection;
+use tenure_domain::lifecycle::Report;
+use tenure_engine::testing::Queue;
+use tenure_engine::testing::{QUEUE, new_task};
+use tenure_store::events::{Page, read, sequence};
+use tenure_store::session;
+use tenure_store::testing::TestDatabase;
+
+use crate::support::create_on;
+
+async fn positions(conn: &mut sqlx::PgConnection, after: i64) -> Vec<i64> {
+    sequence(conn).await.unwrap();
+    match read(conn, after, 100).await.unwrap() {
+        Page::Events(events, _) => events.iter().map(|event| event.position).collect(),
+        Page::Gone(oldest) => panic!("events up to {oldest} are gone"),
+    }
+}
+
+#[tokio::test]
+async fn an_open_transaction_neither_stalls_the_event_log_nor_loses_its_own_events() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let mut reader = database.connect().await;
+    let mut slow = session::connect_hot(database.options()).await.unwrap();
+    queue.create_one(QUEUE).await;
+    let mut open = slow.begin().await.unwrap();
+    create_on(&mut open, &queue, &[new_task("proj/slow", &json!({}))]).await;
+    let claim = queue.claim_one(QUEUE).await;
+    // Created and pending, then running: the open transaction's lower id is no gap.
+    assert_eq!(positions(&mut reader, 0).await, [1, 2, 3]);
+    queue.report(claim.task.id, claim.run, Report::Completed).await.unwrap();
+    assert_eq!(positions(&mut reader, 3).await, [4]);
+    assert_eq!(positions(&mut reader, 4).await, Vec::<i64>::new());
+    open.commit().await.unwrap();
+    // A reader that has read on misses nothing.
+    assert_eq!(positions(&mut reader, 4).await, [5, 6]);
+    queue.claim_one("proj/slow").await;
+    assert_eq!(positions(&mut reader, 0).await, [1, 2, 3, 4, 5, 6, 7]);
+    // A page may end and begin inside an outbox row.
+    assert_eq!(positions(&mut reader, 1).await, [2, 3, 4, 5, 6, 7]);
+    drop((reader, slow));
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn two_readers_at_once_give_each_event_one_position() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    for _ in 0..20 {
+        queue.create_one(QUEUE).await;
+        let (mut one, mut two) = (database.connect().await, database.connect().await);
+        let (first, second) = tokio::join!(sequence(&mut one), sequence(&mut two));
+        assert_eq!(first.unwrap() + second.unwrap(), 1);
+    }
+    queue.stop().await;
+    database.finish().await;
+}

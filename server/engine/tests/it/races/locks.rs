@@ -1,0 +1,251 @@
+//! Rows that somebody else has locked: who waits, who does not, and who gives up.
+
+use std::time::{Duration, Instant};
+
+use sqlx::{Connection, PgConnection};
+use tenure_api::ids::TaskId;
+use tenure_api::states::ReasonResolved;
+use tenure_domain::lifecycle::Report;
+use tenure_domain::task::{Granted, Last, Task};
+use tenure_engine::background::{deadlines, run_all_due};
+use tenure_engine::ops::OpError;
+use tenure_engine::ops::change_task::{Change, change};
+use tenure_engine::testing::QUEUE;
+use tenure_engine::testing::Queue;
+use tenure_store::testing::TestDatabase;
+use tenure_store::transitions::end_open::end_open;
+use tenure_store::{clock, tasks};
+
+use crate::support::{Gate, number, until_somebody_waits};
+
+/// What the server waits for a lock at most.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
+/// What running all that is due waits for rows that others hold.
+const GIVEN_UP_AFTER: Duration = Duration::from_secs(3);
+
+async fn claimed() -> (TestDatabase, Queue, Granted) {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    queue.create_one(QUEUE).await;
+    let claim = queue.claim_one(QUEUE).await;
+    (database, queue, claim)
+}
+
+/// cancelTask.
+async fn cancel(queue: &Queue, task: TaskId) -> Task {
+    change(&queue.engine.pool, &queue.engine.bells, task, Change::Cancel).await.unwrap()
+}
+
+/// Another transaction that locks the tasks, as all do first.
+async fn lock_tasks(conn: &mut PgConnection) {
+    sqlx::query("SELECT FROM tasks ORDER BY id FOR UPDATE").execute(conn).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_claim_does_not_wait_for_a_cancel_that_has_locked_the_task_and_the_cancel_ends_the_claim() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let task = queue.create_one(QUEUE).await.uuid();
+    let mut conn = database.connect().await;
+    // The statements of a cancel, one by one, with a claim between them.
+    let mut canceller = conn.begin().await.unwrap();
+    tasks::lock(&mut canceller, task).await.unwrap();
+    let claim = queue.claim_one(QUEUE).await;
+    assert_eq!(end_open(&mut canceller, &[task], ReasonResolved::Canceled).await.unwrap(), [task]);
+    canceller.commit().await.unwrap();
+    let late = queue.report(claim.task.id, claim.run, Report::Completed).await;
+    assert!(matches!(late, Err(OpError::Conflict(_))), "{late:?}");
+    drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_cancel_that_meets_a_committing_claim_waits_for_it_and_ends_the_claim() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let task = queue.create_one(QUEUE).await;
+    let gate = Gate::close(&database, "claims").await;
+    let cancelling = async {
+        until_somebody_waits(database.pool()).await;
+        let opened = async {
+            while until_somebody_waits(database.pool()).await.len() < 2 {
+                tokio::task::yield_now().await;
+            }
+            gate.open().await;
+        };
+        tokio::join!(cancel(&queue, task), opened).0
+    };
+    let (claim, cancelled) = tokio::join!(queue.claim_one(QUEUE), cancelling);
+    assert_eq!(cancelled.ended.len(), 1);
+    let late = queue.reclaim(claim.task.id, claim.run).await;
+    assert!(matches!(late, Err(OpError::Conflict(_))), "{late:?}");
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_claim_passes_over_a_run_that_is_being_cancelled() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let task = queue.create_one(QUEUE).await;
+    let gate = Gate::close(&database, "runs").await;
+    let claiming = async {
+        until_somebody_waits(database.pool()).await;
+        let nothing = queue.claim_work(QUEUE, "worker", 1, Duration::from_millis(50)).await.unwrap();
+        gate.open().await;
+        nothing.claims.len()
+    };
+    let (cancelled, claimed) = tokio::join!(cancel(&queue, task), claiming);
+    assert_eq!((cancelled.ended.len(), claimed), (1, 0));
+    assert!(queue.claim_work(QUEUE, "worker", 1, Duration::from_millis(50)).await.unwrap().claims.is_empty());
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn the_deadline_pass_leaves_a_run_that_is_being_claimed_to_its_next_turn() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let task = queue.create_one(QUEUE).await;
+    let gate = Gate::close(&database, "claims").await;
+    // Only the pass sees the deadline as past: the claim has looked already.
+    let passing = async {
+        until_somebody_waits(database.pool()).await;
+        sqlx::query("UPDATE task_times SET deadline = now() - interval '1 second'")
+            .execute(database.pool())
+            .await
+            .unwrap();
+        let opened = async {
+            while until_somebody_waits(database.pool()).await.len() < 2 {
+                tokio::task::yield_now().await;
+            }
+            gate.open().await;
+        };
+        tokio::join!(deadlines::pass(&queue.engine), opened).0.unwrap()
+    };
+    let (claim, first) = tokio::join!(queue.claim_one(QUEUE), passing);
+    assert_eq!((first.found, first.done), (1, 0));
+    assert!(matches!(queue.status(task).await.last, Last::Running(..)));
+    let second = deadlines::pass(&queue.engine).await.unwrap();
+    assert_eq!((second.found, second.done), (1, 1));
+    let late = queue.report(task, claim.run, Report::Completed).await;
+    assert!(matches!(late, Err(OpError::Conflict(_))), "{late:?}");
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_report_waits_in_the_slow_lane_for_a_locked_task_and_others_pass_it() {
+    let (database, queue, locked) = claimed().await;
+    let mut conn = database.connect().await;
+    let mut foreign = conn.begin().await.unwrap();
+    lock_tasks(&mut foreign).await;
+    queue.create_one(QUEUE).await;
+    let free = queue.claim_one(QUEUE).await;
+    let others = async {
+        until_somebody_waits(database.pool()).await;
+        queue.report(free.task.id, free.run, Report::Completed).await.unwrap();
+        assert!(matches!(queue.status(locked.task.id).await.last, Last::Running(..)));
+        foreign.rollback().await.unwrap();
+    };
+    let (answer, ()) = tokio::join!(queue.report(locked.task.id, locked.run, Report::Failed), others);
+    assert_eq!(answer.unwrap().ended.len(), 1);
+    drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_renewal_waits_in_the_slow_lane_for_a_locked_claim() {
+    let (database, queue, claim) = claimed().await;
+    let mut conn = database.connect().await;
+    let mut foreign = conn.begin().await.unwrap();
+    sqlx::query("SELECT FROM claims FOR UPDATE").execute(&mut *foreign).await.unwrap();
+    let unlocked = async {
+        until_somebody_waits(database.pool()).await;
+        foreign.rollback().await.unwrap();
+    };
+    let (answer, ()) = tokio::join!(queue.reclaim(claim.task.id, claim.run), unlocked);
+    assert!(answer.unwrap().tenancy.taken_until > claim.tenancy.taken_until);
+    drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_lock_that_is_held_too_long_makes_the_operations_unavailable_and_changes_nothing() {
+    let (database, queue, claim) = claimed().await;
+    let before = number(database.pool(), "SELECT count(*) FROM outbox").await;
+    let mut conn = database.connect().await;
+    let mut foreign = conn.begin().await.unwrap();
+    lock_tasks(&mut foreign).await;
+    sqlx::query("SELECT FROM claims FOR UPDATE").execute(&mut *foreign).await.unwrap();
+    let started = Instant::now();
+    let (report, reclaim) = tokio::join!(
+        queue.report(claim.task.id, claim.run, Report::Completed),
+        queue.reclaim(claim.task.id, claim.run)
+    );
+    let took = started.elapsed();
+    assert!(matches!(report, Err(OpError::Unavailable)), "{report:?}");
+    assert!(matches!(reclaim, Err(OpError::Unavailable)), "{reclaim:?}");
+    assert!(took >= LOCK_TIMEOUT && took < 10 * LOCK_TIMEOUT, "{took:?}");
+    foreign.rollback().await.unwrap();
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM outbox").await, before);
+    let Last::Running(_, tenancy) = queue.status(claim.task.id).await.last else { panic!("the claim is gone") };
+    assert_eq!(tenancy.taken_until, claim.tenancy.taken_until);
+    queue.report(claim.task.id, claim.run, Report::Completed).await.unwrap();
+    drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn running_all_that_is_due_leaves_what_a_foreign_transaction_holds_after_a_while() {
+    let (database, queue, held) = claimed().await;
+    let free = queue.create_one(QUEUE).await;
+    let mut conn = database.connect().await;
+    let mut holder = conn.begin().await.unwrap();
+    sqlx::query("SELECT FROM tasks WHERE id = $1 FOR UPDATE")
+        .bind(held.task.id.uuid())
+        .execute(&mut *holder)
+        .await
+        .unwrap();
+    // Past the claim and past both deadlines.
+    clock::advance(&mut database.connect().await, 7_200.0).await.unwrap();
+    let began = Instant::now();
+    run_all_due(&queue.engine).await.unwrap();
+    let took = began.elapsed();
+    assert!(took >= GIVEN_UP_AFTER, "it gave up after {took:?}");
+    assert!(took < 10 * GIVEN_UP_AFTER, "it did not give up for {took:?}");
+    assert!(matches!(queue.status(free).await.last, Last::Ended), "what nobody holds is done");
+    assert!(matches!(queue.status(held.task.id).await.last, Last::Running(..)), "what is held is left");
+    holder.rollback().await.unwrap();
+    run_all_due(&queue.engine).await.unwrap();
+    assert!(matches!(queue.status(held.task.id).await.last, Last::Ended));
+    drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn running_all_that_is_due_waits_for_a_pass_that_has_not_committed() {
+    let (database, queue, held) = claimed().await;
+    clock::advance(&mut database.connect().await, 7_200.0).await.unwrap();
+    // A pass of this or another server is at it: it has ended the task, and its commit takes a while.
+    let gate = Gate::close(&database, "runs").await;
+    let ending = async { deadlines::pass(&queue.engine).await.unwrap() };
+    let running = async {
+        until_somebody_waits(database.pool()).await;
+        let opened = async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            gate.open().await;
+        };
+        tokio::join!(run_all_due(&queue.engine), opened).0.unwrap();
+        assert!(matches!(queue.status(held.task.id).await.last, Last::Ended), "answered before it was done");
+    };
+    let (report, ()) = tokio::join!(ending, running);
+    assert_eq!(report.exhausted, 1);
+    queue.stop().await;
+    database.finish().await;
+}

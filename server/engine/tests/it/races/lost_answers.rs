@@ -1,0 +1,199 @@
+//! Commits whose answer is lost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use sqlx::Connection;
+use tenure_api::states::ExceptionReason;
+use tenure_domain::lifecycle::Report;
+use tenure_domain::task::Last;
+use tenure_engine::ops::OpError;
+use tenure_engine::testing::Queue;
+use tenure_engine::testing::{QUEUE, TERM, new_task};
+use tenure_store::testing::{TestDatabase, eventually};
+use tokio::task::JoinSet;
+use uuid::Uuid;
+
+use crate::support::{Gate, Proxy, number, until_somebody_waits};
+
+const LONG: Duration = Duration::from_secs(10);
+
+/// A queue whose claim line reaches the database through a proxy, connected already.
+async fn with_proxy(database: &TestDatabase) -> (Queue, Proxy) {
+    let proxy = Proxy::start(database).await;
+    let queue = Queue::start_apart(database.options(), proxy.options(), TERM);
+    let nothing = queue.claim_work(QUEUE, "worker", 1, Duration::ZERO).await.unwrap();
+    assert!(nothing.claims.is_empty());
+    (queue, proxy)
+}
+
+#[tokio::test]
+async fn claims_whose_answer_is_lost_after_the_commit_are_handed_back() {
+    let database = TestDatabase::create().await;
+    let (queue, proxy) = with_proxy(&database).await;
+    let task = queue.create_one(QUEUE).await;
+    proxy.lose_the_next_answer();
+    let lost = queue.claim_work(QUEUE, "worker", 1, LONG).await;
+    assert!(matches!(lost, Err(OpError::Unavailable)), "{lost:?}");
+    eventually(
+        "the claim is handed back",
+        async || matches!(queue.status(task).await.last, Last::Pending(open) if open.run.number() == 1),
+    )
+    .await;
+    assert_eq!(queue.status(task).await.retries_left, 5);
+    assert_eq!(queue.claim_one(QUEUE).await.run.number(), 1);
+    drop(proxy);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_lost_session_that_could_still_commit_is_ended_before_its_claims_are_looked_for() {
+    let database = TestDatabase::create().await;
+    let (queue, proxy) = with_proxy(&database).await;
+    let task = queue.create_one(QUEUE).await;
+    let gate = Gate::close(&database, "claims").await;
+    // The database's patience with the gate would answer first: the session loses its connection before that.
+    let cut = async {
+        let pids = until_somebody_waits(database.pool()).await;
+        proxy.cut_now();
+        eventually("the lost session is ended", async || {
+            let alive: i64 = sqlx::query_scalar("SELECT count(*) FROM pg_stat_activity WHERE pid = ANY($1)")
+                .bind(&pids)
+                .fetch_one(database.pool())
+                .await
+                .unwrap();
+            alive == 0
+        })
+        .await;
+        gate.open().await;
+    };
+    let (lost, ()) = tokio::join!(queue.claim_work(QUEUE, "worker", 1, LONG), cut);
+    assert!(matches!(lost, Err(OpError::Unavailable)), "{lost:?}");
+    let claim = queue.claim_one(QUEUE).await;
+    assert_eq!((claim.task.id, claim.run.number()), (task, 0));
+    drop(proxy);
+    queue.stop().await;
+    database.finish().await;
+}
+
+/// So many tasks whose second run is pending.
+async fn retried(queue: &Queue, count: usize) {
+    for _ in 0..count {
+        queue.create_one(QUEUE).await;
+    }
+    for _ in 0..count {
+        let claim = queue.claim_one(QUEUE).await;
+        let retry = Report::Exception(ExceptionReason::IntermittentTask);
+        queue.report(claim.task.id, claim.run, retry).await.unwrap();
+    }
+}
+
+/// Waits until the only claims in the database are these.
+async fn until_nothing_else_is_claimed(database: &TestDatabase, heard_of: &[Uuid]) {
+    eventually("every claim that no worker heard of is requeued", async || {
+        let claimed: Vec<Uuid> = sqlx::query_scalar("SELECT id FROM claims").fetch_all(database.pool()).await.unwrap();
+        claimed.iter().all(|id| heard_of.contains(id))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn claims_that_cannot_be_described_are_requeued_and_the_others_go_out() {
+    let database = TestDatabase::create().await;
+    let queue = Arc::new(Queue::start(database.options()));
+    retried(&queue, 30).await;
+    for _ in 0..30 {
+        queue.create_one(QUEUE).await;
+    }
+    let mut conn = database.connect().await;
+    let mut holder = conn.begin().await.unwrap();
+    sqlx::query("LOCK TABLE runs IN ACCESS EXCLUSIVE MODE").execute(&mut *holder).await.unwrap();
+    let mut asking = JoinSet::new();
+    for worker in 0..8 {
+        let queue = Arc::clone(&queue);
+        asking.spawn(async move { queue.claim_work(QUEUE, &worker.to_string(), 10, Duration::from_secs(1)).await });
+    }
+    let (mut heard_of, mut refused) = (Vec::new(), 0);
+    while let Some(answer) = asking.join_next().await {
+        match answer.unwrap() {
+            Ok(answer) => {
+                heard_of.extend(answer.claims.iter().map(|claim| claim.task.id.uuid()));
+                answer.delivery.delivered();
+            }
+            Err(error) => {
+                assert!(matches!(error, OpError::Unavailable), "{error:?}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 0, "nothing was refused, so nothing was tested");
+    holder.rollback().await.unwrap();
+    until_nothing_else_is_claimed(&database, &heard_of).await;
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM pending").await, 60 - heard_of.len() as i64);
+    drop(conn);
+    Arc::into_inner(queue).unwrap().stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn whichever_answer_is_lost_on_the_way_to_a_claim_nothing_stays_claimed_that_no_worker_heard_of() {
+    let database = TestDatabase::create().await;
+    let (queue, proxy) = with_proxy(&database).await;
+    let mut heard_of = Vec::new();
+    for step in 0..6 {
+        retried(&queue, 2).await;
+        proxy.lose_an_answer_after(step);
+        let answer = queue.claim_work(QUEUE, "worker", 2, Duration::from_millis(100)).await;
+        proxy.heal();
+        if let Ok(answer) = answer {
+            heard_of.extend(answer.claims.iter().map(|claim| claim.task.id.uuid()));
+            answer.delivery.delivered();
+        }
+        until_nothing_else_is_claimed(&database, &heard_of).await;
+    }
+    assert!(!heard_of.is_empty(), "no claim got through");
+    drop(proxy);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_create_whose_answer_is_lost_is_answered_when_it_is_repeated() {
+    let database = TestDatabase::create().await;
+    let proxy = Proxy::start(&database).await;
+    let (queue, direct) = (Queue::start(proxy.options()), Queue::start(database.options()));
+    queue.create_one(QUEUE).await;
+    let task = new_task(QUEUE, &json!({}));
+    proxy.lose_the_next_answer();
+    let lost = queue.create(&task).await;
+    assert!(matches!(lost, Err(OpError::Unavailable)), "{lost:?}");
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM tasks").await, 2);
+    assert_eq!(queue.create(&task).await.unwrap().id, task.id);
+    assert_eq!(direct.create(&task).await.unwrap().id, task.id);
+    drop(proxy);
+    queue.stop().await;
+    direct.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_create_whose_session_dies_before_the_commit_leaves_nothing_and_can_be_repeated() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let gate = Gate::close(&database, "task_definitions").await;
+    let task = new_task(QUEUE, &json!({}));
+    let kill = async {
+        for pid in until_somebody_waits(database.pool()).await {
+            sqlx::query("SELECT pg_terminate_backend($1)").bind(pid).execute(database.pool()).await.unwrap();
+        }
+        gate.open().await;
+    };
+    let (lost, ()) = tokio::join!(queue.create(&task), kill);
+    assert!(matches!(lost, Err(OpError::Unavailable)), "{lost:?}");
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM tasks").await, 0);
+    assert_eq!(queue.create(&task).await.unwrap().id, task.id);
+    queue.stop().await;
+    database.finish().await;
+}

@@ -1,0 +1,169 @@
+//! Creates that share no batch: very large ones, and ones that another server makes at the same moment.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use sqlx::Connection;
+use tenure_domain::create::NewTask;
+use tenure_engine::batch::BATCH_BYTES_MAX;
+use tenure_engine::ops::OpError;
+use tenure_engine::testing::Queue;
+use tenure_engine::testing::{QUEUE, new_task, new_task_with_id};
+use tenure_store::testing::TestDatabase;
+use tenure_store::transitions::create::{Names, look};
+use tokio::task::JoinSet;
+
+use crate::support::{Gate, Proxy, number, until_somebody_waits};
+
+fn large() -> NewTask {
+    let task = new_task(QUEUE, &json!({"payload": {"text": "x".repeat(BATCH_BYTES_MAX + 1)}}));
+    assert!(task.bytes() > BATCH_BYTES_MAX);
+    task
+}
+
+#[tokio::test]
+async fn a_very_large_create_goes_alone_and_holds_up_no_other() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    queue.key(QUEUE).await;
+    let large = large();
+    // Somebody makes the large one's group and takes a while over it.
+    let mut conn = database.connect().await;
+    let mut maker = conn.begin().await.unwrap();
+    sqlx::query("INSERT INTO task_groups (id, scheduler, expires) VALUES ($1, $2, now() + interval '2 years')")
+        .bind(large.group.uuid())
+        .bind(large.scheduler.as_str())
+        .execute(&mut *maker)
+        .await
+        .unwrap();
+    let small = async {
+        until_somebody_waits(database.pool()).await;
+        let small = tokio::time::timeout(Duration::from_secs(10), queue.create_one(QUEUE)).await;
+        assert!(small.is_ok(), "a small create waits behind a large one");
+        maker.commit().await.unwrap();
+    };
+    let (created, ()) = tokio::join!(queue.create(&large), small);
+    assert_eq!(created.unwrap().id, large.id);
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM pending").await, 2);
+
+    assert_eq!(queue.create(&large).await.unwrap().id, large.id, "a repeat");
+    let mut other = large.clone();
+    other.definition = other.definition.replace("\"n\"", "\"another\"");
+    let refused = queue.create(&other).await;
+    assert!(matches!(refused, Err(OpError::Conflict(_))), "{refused:?}");
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM tasks").await, 2);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn two_servers_that_create_one_task_at_the_same_moment_store_it_once_and_answer_alike() {
+    const ROUNDS: i64 = 100;
+    let database = TestDatabase::create().await;
+    let (one, two) = (Queue::start(database.options()), Queue::start(database.options()));
+    one.key(QUEUE).await;
+    two.key(QUEUE).await;
+    for round in 0..ROUNDS {
+        let task = new_task(QUEUE, &json!({}));
+        let mut other = new_task_with_id(task.id, QUEUE, &json!({}));
+        let differs = round % 2 == 1;
+        if differs {
+            other.definition = task.definition.replace("\"n\"", "\"another\"");
+        } else {
+            other = task.clone();
+        }
+        let answers = tokio::join!(one.create(&task), two.create(&other));
+        let refused = [answers.0, answers.1].into_iter().filter_map(Result::err).collect::<Vec<_>>();
+        assert_eq!(refused.len(), usize::from(differs), "round {round}: {refused:?}");
+        assert!(refused.iter().all(|error| matches!(error, OpError::Conflict(_))), "round {round}: {refused:?}");
+    }
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM tasks").await, ROUNDS);
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM pending").await, ROUNDS);
+    one.stop().await;
+    two.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn repeats_that_arrive_together_are_diagnosed_together() {
+    const REPEATS: usize = 150;
+    let database = TestDatabase::create().await;
+    let proxy = Proxy::start(&database).await;
+    let queue = Arc::new(Queue::start(proxy.options()));
+    let mut tasks = Vec::new();
+    for n in 0..REPEATS {
+        let task = new_task(QUEUE, &json!({"payload": {"n": n}}));
+        queue.create(&task).await.unwrap();
+        tasks.push(task);
+    }
+    let before = proxy.answers();
+    let mut repeats = JoinSet::new();
+    for (n, mut task) in tasks.into_iter().enumerate() {
+        let queue = Arc::clone(&queue);
+        // Every third one is another task under the same id.
+        let conflict = n % 3 == 0;
+        if conflict {
+            task.definition = task.definition.replace(&format!("\"n\":{n}"), "\"n\":-1");
+        }
+        repeats.spawn(async move { (conflict, task.id, queue.create(&task).await) });
+    }
+    while let Some(repeated) = repeats.join_next().await {
+        let (conflict, id, answer) = repeated.unwrap();
+        match answer {
+            Ok(task) => assert!(!conflict && task.id == id, "{id}"),
+            Err(error) => assert!(conflict && matches!(error, OpError::Conflict(_)), "{id}: {error:?}"),
+        }
+    }
+    // The first may go alone; what comes meanwhile shares a batch. One by one it would be three answers for each.
+    let answers = proxy.answers() - before;
+    assert!(answers < REPEATS as i64, "{answers} answers of the database for {REPEATS} repeats");
+    drop(proxy);
+    Arc::into_inner(queue).unwrap().stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn repeats_of_large_tasks_are_diagnosed_a_few_at_a_time() {
+    let database = TestDatabase::create().await;
+    let mut conn = database.connect().await;
+    let queue = Queue::start(database.options());
+    let mut names = Vec::new();
+    for _ in 0..3 {
+        let task = new_task(QUEUE, &json!({"payload": {"text": "x".repeat(9 << 20)}}));
+        queue.create(&task).await.unwrap();
+        names.push(Names { task: task.id.uuid(), group: task.group.uuid() });
+    }
+    let unknown = new_task(QUEUE, &json!({}));
+    names.push(Names { task: unknown.id.uuid(), group: unknown.group.uuid() });
+    let looks = look(&mut conn, &names).await.unwrap();
+    let read: Vec<(usize, bool)> = looks.iter().map(|look| (look.member, look.stored.is_some())).collect();
+    assert_eq!(read, [(0, true), (3, false)], "what has no room is asked for again");
+    drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn nothing_is_looked_for_before_the_commit_that_makes_it_visible() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let required = queue.create_one(QUEUE).await;
+    let text = "x".repeat(BATCH_BYTES_MAX + 1);
+    let waits = new_task(QUEUE, &json!({"payload": {"text": text}, "dependencies": [required]}));
+    let bells = queue.engine.bells.clone();
+    let gate = Gate::close(&database, "dependencies").await;
+    let mut notified = std::pin::pin!(bells.dependencies());
+    let early = async {
+        until_somebody_waits(database.pool()).await;
+        let early = futures_util::poll!(notified.as_mut()).is_ready();
+        gate.open().await;
+        early
+    };
+    let (created, early) = tokio::join!(queue.create(&waits), early);
+    created.unwrap();
+    assert!(!early, "the dependency pass was notified before the commit");
+    tokio::time::timeout(Duration::from_secs(5), notified).await.expect("it is notified after the commit");
+    queue.stop().await;
+    database.finish().await;
+}

@@ -1,0 +1,144 @@
+//! What a server remembers from the database: small facts that change at other servers, and dropping all of it.
+
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use sqlx::PgConnection;
+use sqlx::postgres::PgListener;
+use tenure_domain::lifecycle::Report;
+use tenure_engine::background::{elsewhere, marks as marks_pass};
+use tenure_engine::testing::QUEUE;
+use tenure_engine::testing::Queue;
+use tenure_engine::wakeup::Bells;
+use tenure_store::roles::{self, NewRole};
+use tenure_store::testing::TestDatabase;
+use tenure_store::{clock, facts};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+async fn start() -> (TestDatabase, Queue) {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    (database, queue)
+}
+
+async fn finish(database: TestDatabase, queue: Queue) {
+    queue.stop().await;
+    database.finish().await;
+}
+
+async fn run(database: &TestDatabase, sql: &'static str) {
+    sqlx::raw_sql(sql).execute(database.pool()).await.unwrap();
+}
+
+fn role(role_id: &str) -> NewRole {
+    NewRole { role_id: role_id.to_owned(), scopes: vec!["x".to_owned()], description: String::new() }
+}
+
+/// Whether whoever assumes this role gets what it gives, as the server remembers it.
+fn gives(queue: &Queue, role_id: &str) -> bool {
+    let scopes = queue.engine.facts.roles.get().expand([format!("assume:{role_id}")]).unwrap();
+    scopes.iter().any(|scope| scope == "x")
+}
+
+#[tokio::test]
+async fn a_fact_is_read_again_when_its_generation_differs_even_if_it_was_taken_back() {
+    let (database, queue) = start().await;
+    let look = async || queue.engine.facts.look().await.unwrap();
+    assert_eq!(look().await, 3, "nothing was known");
+    assert_eq!(look().await, 0);
+    roles::create(database.pool(), &role("r")).await.unwrap();
+    assert_eq!(look().await, 1);
+    assert!(gives(&queue, "r"));
+    // A failover to a standby that had not seen the role.
+    run(&database, "ALTER TABLE roles DISABLE TRIGGER USER; DELETE FROM roles WHERE role_id = 'r'").await;
+    assert_eq!(look().await, 0, "without another generation nothing is read");
+    run(&database, "UPDATE fact_generations SET generation = generation - 1 WHERE name = 'roles'").await;
+    assert_eq!(look().await, 1);
+    assert!(!gives(&queue, "r"));
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_fact_that_cannot_be_read_stays_as_it_was_known_and_the_others_are_read() {
+    let (database, queue) = start().await;
+    let facts = &queue.engine.facts;
+    queue.key(QUEUE).await;
+    let until = clock::get_now(&mut database.connect().await).await.unwrap() + TimeDelta::hours(1);
+    let known =
+        "INSERT INTO workers (queue, worker_group, worker_id, first_claim, last_seen, expires, due, quarantine_until)
+                 SELECT id, 'g', 'bad', $1, $1, $1, $1, $1 FROM task_queues";
+    sqlx::query(known).bind(until).execute(database.pool()).await.unwrap();
+    facts.look().await.unwrap();
+    assert_eq!(facts.quarantines.get().len(), 1);
+    roles::create(database.pool(), &role("r")).await.unwrap();
+    run(&database, "ALTER TABLE workers RENAME TO away; SELECT raise_fact('quarantines')").await;
+    facts.look().await.unwrap_err();
+    assert_eq!(facts.quarantines.get().len(), 1);
+    assert!(gives(&queue, "r"));
+    run(&database, "DELETE FROM away; ALTER TABLE away RENAME TO workers").await;
+    assert_eq!(facts.look().await.unwrap(), 1);
+    assert!(facts.quarantines.get().is_empty());
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn every_server_hears_of_a_change_of_a_fact_when_it_commits() {
+    let (database, queue) = start().await;
+    let (bells, stop) = (Bells::default(), CancellationToken::new());
+    let listening =
+        tokio::spawn(elsewhere::listen(database.options().clone(), bells.clone(), Uuid::new_v4(), stop.clone()));
+    // Until it listens.
+    tenure_store::testing::eventually("a server hears of a fact", async || {
+        facts::raise(&mut database.connect().await, "roles").await.unwrap();
+        tokio::time::timeout(Duration::from_millis(100), bells.facts()).await.is_ok()
+    })
+    .await;
+    stop.cancel();
+    listening.await.unwrap();
+
+    let mut listener = PgListener::connect_with(database.pool()).await.unwrap();
+    listener.listen(facts::CHANNEL).await.unwrap();
+    roles::create(database.pool(), &role("r")).await.unwrap();
+    assert_eq!(listener.recv().await.unwrap().payload(), roles::FACT);
+    drop(listener);
+    finish(database, queue).await;
+}
+
+async fn move_queue(conn: &mut PgConnection, from: i32, to: i32) {
+    let mut run = async |sql: &'static str, id: i32| {
+        sqlx::query(sql).bind(id).bind(QUEUE).execute(&mut *conn).await.unwrap();
+    };
+    run("DELETE FROM task_queues WHERE id = $1 AND name = $2", from).await;
+    run("INSERT INTO task_queues (id, name) OVERRIDING SYSTEM VALUE VALUES ($1, $2)", to).await;
+}
+
+#[tokio::test]
+async fn everything_that_is_remembered_can_be_dropped_at_once() {
+    let (database, queue) = start().await;
+    let engine = &queue.engine;
+    let names = engine.remembered.names();
+    for name in ["queue keys", "low-water marks", "empty message queues", "facts", "newest events"] {
+        assert!(names.contains(&name), "{name} in {names:?}");
+    }
+    let key = queue.key(QUEUE).await;
+    assert!(queue.get_messages(QUEUE, 1).await.is_empty());
+    assert_eq!(engine.marks.get(key).generation, -1);
+    marks_pass::pass(engine).await.unwrap();
+    assert!(engine.marks.get(key).generation >= 0);
+    engine.facts.look().await.unwrap();
+    // As after a failover that lost the queue, which another server made again.
+    move_queue(&mut database.connect().await, key, key + 100).await;
+    assert_eq!(queue.key(QUEUE).await, key, "a key is remembered");
+
+    engine.remembered.drop_all();
+    assert_eq!(queue.key(QUEUE).await, key + 100);
+    assert_eq!(engine.marks.get(key).generation, -1);
+    assert_eq!(engine.facts.look().await.unwrap(), 3);
+    // And everything works.
+    let task = queue.create_one(QUEUE).await;
+    let claim = queue.claim_one(QUEUE).await;
+    assert_eq!(claim.task.id, task);
+    queue.report(task, claim.run, Report::Completed).await.unwrap();
+    finish(database, queue).await;
+}

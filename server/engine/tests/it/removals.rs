@@ -1,0 +1,313 @@
+//! Workers that are gone: their claims end once and at once, whatever else happens to them at that moment.
+
+use std::time::{Duration, Instant};
+
+use sqlx::Connection;
+use tenure_api::ids::{RunId, TaskId};
+use tenure_api::states::{ExceptionReason, ReasonCreated, ReasonResolved};
+use tenure_domain::lifecycle::{End, Outcome, Report};
+use tenure_domain::registration::WorkerName;
+use tenure_domain::task::{Last, Task};
+use tenure_engine::background::removals;
+use tenure_engine::ops::OpError;
+use tenure_engine::ops::worker_removed::{Removed, remove};
+use tenure_engine::testing::Queue;
+use tenure_engine::testing::{QUEUE, TERM, new_task};
+use tenure_store::session;
+use tenure_store::testing::{TestDatabase, eventually};
+use tenure_store::transitions::claim::{Want, Worker, claim};
+use tenure_store::transitions::end::{Member, end};
+use tenure_store::worker_manager::{self, NewWorker};
+
+use crate::support::{create_on, number};
+
+const LONG: Duration = Duration::from_secs(10);
+
+fn named(worker: &str) -> WorkerName {
+    WorkerName { pool: QUEUE.parse().unwrap(), group: "group".parse().unwrap(), id: worker.parse().unwrap() }
+}
+
+async fn gone(queue: &Queue, worker: &str) -> Removed {
+    remove(&queue.engine.pool, &queue.engine.queues, &queue.engine.bells, &named(worker)).await.unwrap()
+}
+
+/// Makes a worker known, as createWorker does.
+async fn make_known(database: &TestDatabase, worker: &str) {
+    let expires = tenure_engine::clock::real_now() + Duration::from_secs(3600);
+    let new = NewWorker { static_secret: "digest".to_owned(), capacity: 1, config: "{}".to_owned(), expires };
+    assert!(worker_manager::create(database.pool(), &named(worker), &new).await.unwrap());
+}
+
+async fn claim_all(queue: &Queue, worker: &str, tasks: usize) {
+    let mut claimed = 0;
+    while claimed < tasks {
+        let more = u16::try_from(tasks - claimed).unwrap().min(32);
+        let answer = queue.claim_work(QUEUE, worker, more, LONG).await.unwrap();
+        claimed += answer.claims.len();
+        answer.delivery.delivered();
+    }
+    assert_eq!(claimed, tasks);
+}
+
+/// How a task's only ended run ended, if it is pending again.
+fn tried_again(task: &Task) -> Option<Outcome> {
+    let (Last::Pending(open), [ended]) = (&task.last, task.ended.as_slice()) else { return None };
+    (open.reason == ReasonCreated::Retry).then(|| ended.outcome())
+}
+
+const SHUT_DOWN: Outcome = Outcome::Exception(ReasonResolved::WorkerShutdown);
+
+/// Exceptions in the event log: transitions of the kinds 5 and 6.
+async fn exceptions(database: &TestDatabase) -> i64 {
+    number(database.pool(), "SELECT count(*) FROM outbox, unnest(kinds) AS kind WHERE kind IN (5, 6)").await
+}
+
+#[tokio::test]
+async fn all_claims_of_a_worker_that_is_gone_are_tried_again_at_once_and_nobody_elses() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let (mine, other) = (queue.create_one(QUEUE).await, queue.create_one(QUEUE).await);
+    claim_all(&queue, "gone", 1).await;
+    claim_all(&queue, "here", 1).await;
+    assert_eq!(gone(&queue, "gone").await, Removed { known: false, ended: 1 });
+    let task = queue.status(mine).await;
+    assert_eq!(tried_again(&task), Some(SHUT_DOWN));
+    assert_eq!(task.retries_left, 4);
+    assert!(matches!(queue.status(other).await.last, Last::Running(..)));
+    // A repeat finds nothing more, and leaves no event.
+    assert_eq!(gone(&queue, "gone").await.ended, 0);
+    assert_eq!(exceptions(&database).await, 1);
+    let next = queue.claim_one(QUEUE).await;
+    assert_eq!((next.task.id, next.run), (mine, RunId::FIRST.next()));
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_task_without_retries_left_is_resolved_when_its_worker_is_gone() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let task = new_task(QUEUE, &serde_json::json!({"retries": 0}));
+    queue.create(&task).await.unwrap();
+    claim_all(&queue, "gone", 1).await;
+    assert_eq!(gone(&queue, "gone").await.ended, 1);
+    let status = queue.status(task.id).await;
+    assert!(matches!(status.last, Last::Ended), "{status:?}");
+    assert_eq!(status.ended[0].outcome(), SHUT_DOWN);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_late_report_of_a_worker_that_is_gone_changes_nothing_and_tells_nobody() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let task = queue.create_one(QUEUE).await;
+    claim_all(&queue, "gone", 1).await;
+    gone(&queue, "gone").await;
+    let late = queue.report(task, RunId::FIRST, Report::Completed).await;
+    assert!(matches!(late, Err(OpError::Conflict(_))), "{late:?}");
+    let same = queue.report(task, RunId::FIRST, Report::Exception(ExceptionReason::WorkerShutdown)).await.unwrap();
+    assert_eq!(tried_again(&same), Some(SHUT_DOWN));
+    assert!(queue.reclaim(task, RunId::FIRST).await.is_err());
+    assert_eq!(exceptions(&database).await, 1);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_report_that_commits_while_its_worker_is_removed_counts_and_is_the_only_end() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let task = queue.create_one(QUEUE).await;
+    let rest = queue.create_one(QUEUE).await;
+    claim_all(&queue, "gone", 2).await;
+    let mut conn = session::connect_hot(database.options()).await.unwrap();
+    let mut report = conn.begin().await.unwrap();
+    let member = Member { id: task.uuid(), run: 0, end: End::Report(Report::Completed) };
+    assert_eq!(end(&mut report, &[member]).await.unwrap().len(), 1);
+    // The removal ends the other claim, and waits for nobody's lock meanwhile.
+    let removal = gone(&queue, "gone");
+    let commit = async {
+        eventually("the other claim is ended", async || exceptions(&database).await == 1).await;
+        report.commit().await.unwrap();
+    };
+    let (removed, ()) = tokio::join!(removal, commit);
+    assert_eq!(removed.ended, 1);
+    assert_eq!(tried_again(&queue.status(rest).await), Some(SHUT_DOWN));
+    assert_eq!(queue.status(task).await.ended[0].outcome(), Outcome::Completed);
+    assert_eq!(exceptions(&database).await, 1);
+    drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_report_that_is_rolled_back_leaves_the_claim_to_the_removal_or_to_its_pass() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let task = queue.create_one(QUEUE).await;
+    claim_all(&queue, "gone", 1).await;
+    let mut conn = session::connect_hot(database.options()).await.unwrap();
+    let mut report = conn.begin().await.unwrap();
+    let member = Member { id: task.uuid(), run: 0, end: End::Report(Report::Completed) };
+    assert_eq!(end(&mut report, &[member]).await.unwrap().len(), 1);
+    let began = Instant::now();
+    assert_eq!(gone(&queue, "gone").await.ended, 0, "somebody holds it all the time");
+    assert!(began.elapsed() < LONG, "a removal does not wait for ever");
+    assert_eq!(removals::pass(&queue.engine).await.unwrap().lost_race, 1);
+    report.rollback().await.unwrap();
+    assert_eq!(removals::pass(&queue.engine).await.unwrap().retried, 1);
+    assert_eq!(tried_again(&queue.status(task).await), Some(SHUT_DOWN));
+    drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_claim_that_is_being_made_when_its_worker_is_removed_is_ended_when_it_appears() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let task = queue.create_one(QUEUE).await;
+    let mut conn = session::connect_hot(database.options()).await.unwrap();
+    let mut claiming = conn.begin().await.unwrap();
+    let want = Want { queue: queue.key(QUEUE).await, generation: -1, marks: [0; 7], slots: vec![1] };
+    let worker = Worker { group: "group", id: "gone" };
+    let made = claim(&mut claiming, &[want], &[worker], TERM, uuid::Uuid::new_v4()).await.unwrap();
+    assert_eq!(made.len(), 1);
+    assert_eq!(gone(&queue, "gone").await.ended, 0);
+    assert_eq!(removals::pass(&queue.engine).await.unwrap().found, 0);
+    claiming.commit().await.unwrap();
+    // The pass looks again after a moment, by the clock.
+    sqlx::query("UPDATE clock SET clock_offset = interval '2 s'").execute(database.pool()).await.unwrap();
+    assert_eq!(removals::pass(&queue.engine).await.unwrap().retried, 1);
+    assert_eq!(tried_again(&queue.status(task).await), Some(SHUT_DOWN));
+    drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_thousand_claims_end_in_slices_each_with_one_event() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let mut conn = session::connect_hot(database.options()).await.unwrap();
+    for _ in 0..10 {
+        let tasks: Vec<_> = (0..100).map(|_| new_task(QUEUE, &serde_json::json!({}))).collect();
+        create_on(&mut conn, &queue, &tasks).await;
+    }
+    claim_all(&queue, "gone", 1000).await;
+    // Whichever of the two servers comes first: no claim is ended twice.
+    let other = Queue::start(database.options());
+    let (one, two, passed) = tokio::join!(gone(&queue, "gone"), gone(&other, "gone"), async {
+        let mut passed = 0;
+        for _ in 0..20 {
+            passed += removals::pass(&other.engine).await.unwrap().done;
+        }
+        passed
+    });
+    assert_eq!(one.ended + two.ended + passed, 1000);
+    assert_eq!(exceptions(&database).await, 1000);
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM pending WHERE run = 1").await, 1000);
+    let largest =
+        number(database.pool(), "SELECT max(cardinality(kinds))::bigint FROM outbox WHERE 6 = ANY(kinds)").await;
+    assert!(largest <= 200, "{largest} claims in one transaction");
+    drop(conn);
+    other.stop().await;
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn whoever_waits_in_the_name_of_a_worker_that_is_gone_is_sent_away_empty_at_every_server() {
+    let database = TestDatabase::create().await;
+    let (queue, other) = (Queue::start(database.options()), Queue::start(database.options()));
+    let began = Instant::now();
+    let here = queue.claim_work(QUEUE, "gone", 1, LONG);
+    let there = other.claim_work(QUEUE, "gone", 1, LONG);
+    let stranger = queue.claim_work(QUEUE, "here", 1, LONG);
+    let removal = async {
+        // Both stand in line before anybody is sent away: each line has heard of its queue.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        gone(&queue, "gone").await;
+        removals::pass(&other.engine).await.unwrap();
+        // Only the one who was not sent away gets this.
+        queue.create_one(QUEUE).await
+    };
+    let (here, there, stranger, task) = tokio::join!(here, there, stranger, removal);
+    assert!(began.elapsed() < LONG);
+    assert!(here.unwrap().claims.is_empty() && there.unwrap().claims.is_empty());
+    let stranger = stranger.unwrap();
+    assert_eq!(stranger.claims[0].task.id, task);
+    stranger.delivery.delivered();
+    queue.stop().await;
+    other.stop().await;
+    database.finish().await;
+}
+
+async fn claim_after_removal(known: bool) -> (i16, TaskId) {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    if known {
+        make_known(&database, "back").await;
+    }
+    let task = queue.create_one(QUEUE).await;
+    assert_eq!(gone(&queue, "back").await, Removed { known, ended: 0 });
+    claim_all(&queue, "back", 1).await;
+    sqlx::query("UPDATE clock SET clock_offset = interval '2 s'").execute(database.pool()).await.unwrap();
+    removals::pass(&queue.engine).await.unwrap();
+    let runs = i16::try_from(queue.status(task).await.ended.len()).unwrap();
+    queue.stop().await;
+    database.finish().await;
+    (runs, task)
+}
+
+#[tokio::test]
+async fn a_worker_that_never_registered_may_come_back_and_one_that_did_may_not() {
+    assert_eq!(claim_after_removal(false).await.0, 0, "the new claim is left alone");
+    assert_eq!(claim_after_removal(true).await.0, 1, "nobody else can have the name");
+}
+
+#[tokio::test]
+async fn a_removal_is_looked_at_for_over_a_minute_and_then_forgotten() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    queue.create_one(QUEUE).await;
+    gone(&queue, "gone").await;
+    let noted = async || number(database.pool(), "SELECT count(*) FROM worker_removals").await;
+    for seconds in [0, 2, 7, 23, 70] {
+        let sql = format!("UPDATE clock SET clock_offset = interval '{seconds} s'");
+        sqlx::query(sqlx::AssertSqlSafe(sql)).execute(database.pool()).await.unwrap();
+        removals::pass(&queue.engine).await.unwrap();
+        assert_eq!(noted().await, 1, "after {seconds} s");
+    }
+    sqlx::query("UPDATE clock SET clock_offset = interval '100 s'").execute(database.pool()).await.unwrap();
+    removals::pass(&queue.engine).await.unwrap();
+    assert_eq!(noted().await, 0);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_removal_that_died_half_way_is_finished_by_the_pass_of_any_server() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let tasks = [queue.create_one(QUEUE).await, queue.create_one(QUEUE).await];
+    claim_all(&queue, "gone", 2).await;
+    // What a removal has committed before it looks for claims.
+    sqlx::query(
+        "INSERT INTO worker_removals (queue, worker_group, worker_id, removed, for_good, next_look)
+         SELECT id, 'group', 'gone', tenure_now(), false, tenure_now() FROM task_queues",
+    )
+    .execute(database.pool())
+    .await
+    .unwrap();
+    let other = Queue::start(database.options());
+    assert_eq!(removals::pass(&other.engine).await.unwrap().retried, 2);
+    for task in tasks {
+        assert_eq!(tried_again(&queue.status(task).await), Some(SHUT_DOWN));
+    }
+    other.stop().await;
+    queue.stop().await;
+    database.finish().await;
+}

@@ -1,0 +1,279 @@
+//! What an event says, it says for as long as it can be read: every position is read before and after every operation of
+//! a random walk, and never differs by a byte.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde_json::json;
+use tenure_api::ids::{RunId, SlugId, TaskId};
+use tenure_api::states::{ExceptionReason, Priority};
+use tenure_domain::artifact::{Artifact, Details};
+use tenure_domain::lifecycle::Report;
+use tenure_domain::task::{Granted, Last};
+use tenure_engine::background::run_all_due;
+use tenure_engine::ops::change_task::{self, Change};
+use tenure_engine::ops::create_artifact::{self, Place};
+use tenure_engine::ops::{change_priority, task_group};
+use tenure_engine::testing::Queue;
+use tenure_engine::testing::{QUEUE, new_task};
+use tenure_store::events::{Page, read, sequence};
+use tenure_store::secrets;
+use tenure_store::testing::{TestDatabase, eventually};
+
+const STEPS: usize = 160;
+const KINDS: usize = 14;
+
+/// A queue in which anything may happen, and what was read of its log so far.
+struct Walk {
+    database: TestDatabase,
+    queue: Queue,
+    held: Vec<Granted>,
+    known: Vec<TaskId>,
+    seen: BTreeMap<i64, String>,
+    bits: u64,
+}
+
+impl Walk {
+    async fn start(seed: u64) -> Self {
+        let database = TestDatabase::create().await;
+        let queue = Queue::start(database.options());
+        Self { database, queue, held: Vec::new(), known: Vec::new(), seen: BTreeMap::new(), bits: seed }
+    }
+
+    fn random(&mut self, below: usize) -> usize {
+        self.bits ^= self.bits << 13;
+        self.bits ^= self.bits >> 7;
+        self.bits ^= self.bits << 17;
+        usize::try_from(self.bits % u64::try_from(below.max(1)).unwrap()).unwrap()
+    }
+
+    fn one_of_known(&mut self) -> Option<TaskId> {
+        let n = self.random(self.known.len());
+        self.known.get(n).copied()
+    }
+
+    async fn now(&self) -> DateTime<Utc> {
+        sqlx::query_scalar("SELECT now FROM moment").fetch_one(self.database.pool()).await.unwrap()
+    }
+
+    async fn advance(&self, seconds: f64) {
+        sqlx::query("UPDATE clock SET clock_offset = clock_offset + make_interval(secs => $1)")
+            .bind(seconds)
+            .execute(self.database.pool())
+            .await
+            .unwrap();
+        run_all_due(&self.queue.engine).await.unwrap();
+    }
+
+    /// Reads the whole log and compares what was read before.
+    async fn read(&mut self, after: &str) {
+        let mut conn = self.database.connect().await;
+        sequence(&mut conn).await.unwrap();
+        let mut position = 0;
+        loop {
+            let Page::Events(events, end) = read(&mut conn, position, 100).await.unwrap() else {
+                panic!("nothing is forgotten here");
+            };
+            if end == position {
+                break;
+            }
+            position = end;
+            for event in events {
+                let text = serde_json::to_string(&event).unwrap();
+                let before = self.seen.entry(event.position).or_insert_with(|| text.clone());
+                assert_eq!(*before, text, "event {} changed by {after}", event.position);
+            }
+        }
+    }
+
+    async fn create(&mut self) {
+        let priority = Priority::ALL[self.random(7)].to_string();
+        let mut fields = json!({"priority": priority, "retries": 2, "tags": {"n": self.known.len().to_string()}});
+        if let Some(other) = self.one_of_known().filter(|_| self.bits.is_multiple_of(3)) {
+            fields["taskGroupId"] = json!(self.known[0]);
+            fields["dependencies"] = json!([other]);
+            // A group that must be kept longer than it was to be.
+            let expires = self.now().await + TimeDelta::days(400 + i64::try_from(self.known.len()).unwrap());
+            fields["expires"] = json!(expires);
+        }
+        let task = new_task(QUEUE, &fields);
+        if self.queue.create(&task).await.is_ok() {
+            self.known.push(task.id);
+        }
+    }
+
+    async fn claim(&mut self) {
+        let mut answer = self.queue.claim_work(QUEUE, "worker", 2, Duration::ZERO).await.unwrap();
+        if self.random(4) > 0 {
+            answer.delivery.delivered();
+            self.held.append(&mut answer.claims);
+            return;
+        }
+        drop(answer.delivery);
+        for granted in answer.claims {
+            eventually("the claim is requeued", async || {
+                !matches!(self.queue.status(granted.task.id).await.last, Last::Running(..))
+            })
+            .await;
+        }
+    }
+
+    async fn add_artifact(&mut self, granted: &Granted) {
+        let details = Details::Reference { url: "https://example.com/".to_owned() };
+        let name = format!("public/{}", self.random(4));
+        let expires = DateTime::from_timestamp_millis((self.now().await + TimeDelta::minutes(30)).timestamp_millis());
+        let content_type = "text/plain".to_owned();
+        let artifact = Artifact { name, details, content_type, content_length: None, expires: expires.unwrap() };
+        let place = Place { task: granted.task.id, run: granted.run };
+        let (pool, bells) = (&self.queue.engine.pool, &self.queue.engine.bells);
+        drop(create_artifact::create(pool, bells, place, artifact).await);
+    }
+
+    /// What is refused changes nothing, and that is a case too.
+    async fn step(&mut self) -> &'static str {
+        let (pool, bells) = (self.queue.engine.pool.clone(), self.queue.engine.bells.clone());
+        let kind = self.random(KINDS);
+        let held = self.random(self.held.len());
+        let known = self.one_of_known();
+        let priority = Priority::ALL[self.random(7)];
+        match (kind, known) {
+            (0..=2, _) | (_, None) => {
+                self.create().await;
+                "create"
+            }
+            (3 | 4, _) => {
+                self.claim().await;
+                "claimWork"
+            }
+            (5 | 6, _) if !self.held.is_empty() => {
+                let reports = [Report::Completed, Report::Failed, Report::Exception(ExceptionReason::IntermittentTask)];
+                let (run, report) = (self.held.swap_remove(held), reports[self.random(3)]);
+                drop(self.queue.report(run.task.id, run.run, report).await);
+                "a report"
+            }
+            (7, _) if !self.held.is_empty() => {
+                self.advance(1.5).await;
+                let run = &self.held[held];
+                drop(self.queue.reclaim(run.task.id, run.run).await);
+                "reclaimTask"
+            }
+            (8, _) if !self.held.is_empty() => {
+                let run = self.held[held].clone();
+                self.add_artifact(&run).await;
+                "createArtifact"
+            }
+            (9, Some(id)) => {
+                let change = [Change::Cancel, Change::Rerun, Change::Schedule][self.random(3)];
+                drop(change_task::change(&pool, &bells, id, change).await);
+                "a change of a task"
+            }
+            (10, Some(id)) => {
+                drop(change_priority::change_task(&pool, &bells, id, priority).await);
+                "changeTaskPriority"
+            }
+            (11, _) => {
+                drop(change_priority::change_group(&pool, &bells, self.known[0], priority).await);
+                "changeTaskGroupPriority"
+            }
+            // Late, so that there are dependents.
+            (12, _) if self.known.len() > 30 => {
+                drop(task_group::seal(&pool, self.known[0]).await);
+                "sealTaskGroup"
+            }
+            (_, Some(id)) => {
+                // Claims expire: runs end and begin.
+                if self.random(6) == 0 {
+                    self.advance(1300.0).await;
+                    self.held.clear();
+                } else {
+                    drop(self.queue.claim_task(id, RunId::FIRST, "named").await);
+                }
+                "the passage of time, or claimTask"
+            }
+        }
+    }
+
+    async fn finish(self) {
+        self.queue.stop().await;
+        self.database.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn no_event_changes_while_it_can_be_read_whatever_happens_to_its_task() {
+    let seed = u64::from_le_bytes(secrets::random()) | 1;
+    println!("seed {seed}");
+    let mut walk = Walk::start(seed).await;
+    for _ in 0..STEPS {
+        let what = walk.step().await;
+        walk.read(what).await;
+        // What is due by itself is an operation too.
+        run_all_due(&walk.queue.engine).await.unwrap();
+        walk.read("a pass").await;
+    }
+    let exchanges = |name: &str| walk.seen.values().filter(|event| event.contains(name)).count();
+    for name in ["task-defined", "task-pending", "task-running", "task-exception", "task-priority-changed"] {
+        assert!(exchanges(name) > 0, "the walk has no {name}");
+    }
+    walk.finish().await;
+}
+
+#[tokio::test]
+async fn an_event_shows_the_priority_that_the_task_had() {
+    let mut walk = Walk::start(1).await;
+    let task = new_task(QUEUE, &json!({"priority": "low"}));
+    walk.queue.create(&task).await.unwrap();
+    walk.read("its creation").await;
+    let (pool, bells) = (walk.queue.engine.pool.clone(), walk.queue.engine.bells.clone());
+    change_priority::change_task(&pool, &bells, task.id, Priority::Highest).await.unwrap();
+    let claim = walk.queue.claim_one(QUEUE).await;
+    walk.read("changeTaskPriority").await;
+    let says = |position: i64, priority: &str| {
+        let event: serde_json::Value = serde_json::from_str(&walk.seen[&position]).unwrap();
+        assert_eq!(event["payload"]["status"]["priority"], json!(priority), "{event}");
+    };
+    says(1, "low");
+    says(2, "low");
+    says(3, "highest");
+    says(4, "highest");
+    walk.queue.report(claim.task.id, claim.run, Report::Completed).await.unwrap();
+    walk.read("reportCompleted").await;
+    walk.finish().await;
+}
+
+#[tokio::test]
+async fn an_event_about_a_running_task_shows_the_lease_that_it_had() {
+    let mut walk = Walk::start(1).await;
+    let task = walk.queue.create_one(QUEUE).await;
+    let claim = walk.queue.claim_one(QUEUE).await;
+    let (pool, bells) = (walk.queue.engine.pool.clone(), walk.queue.engine.bells.clone());
+    change_priority::change_task(&pool, &bells, task, Priority::Highest).await.unwrap();
+    walk.add_artifact(&claim).await;
+    walk.read("createArtifact").await;
+    walk.advance(60.0).await;
+    walk.queue.reclaim(task, claim.run).await.unwrap();
+    walk.read("reclaimTask").await;
+    walk.queue.report(task, claim.run, Report::Completed).await.unwrap();
+    walk.read("reportCompleted").await;
+    walk.finish().await;
+}
+
+#[tokio::test]
+async fn an_event_about_a_group_shows_the_group_as_it_was() {
+    let mut walk = Walk::start(1).await;
+    let first = walk.queue.create_one(QUEUE).await;
+    let claim = walk.queue.claim_one(QUEUE).await;
+    walk.queue.report(first, claim.run, Report::Completed).await.unwrap();
+    run_all_due(&walk.queue.engine).await.unwrap();
+    walk.read("its resolution").await;
+    assert!(walk.seen.values().any(|event| event.contains("task-group-resolved")));
+    let group: SlugId = first;
+    let expires = walk.now().await + TimeDelta::days(1000);
+    let later = new_task(QUEUE, &json!({"taskGroupId": group, "expires": expires}));
+    walk.queue.create(&later).await.unwrap();
+    walk.read("a task that outlives the group").await;
+    task_group::seal(&walk.queue.engine.pool.clone(), group).await.unwrap();
+    walk.read("sealTaskGroup").await;
+    walk.finish().await;
+}

@@ -1,0 +1,409 @@
+//! Workers, their queues and quarantines on a real database. Nothing is written down but by the call that a test makes.
+
+mod plans;
+mod quarantine;
+
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use sqlx::PgConnection;
+use tenure_api::ids::RunId;
+use tenure_domain::worker::{RECENT_MAX, Term, WorkerKey, WorkerState};
+use tenure_engine::background::{PassReport, workers as pass};
+use tenure_engine::ops::OpError;
+use tenure_engine::ops::workers::{self as ops, Known, Name};
+use tenure_engine::testing::QUEUE;
+use tenure_engine::testing::Queue;
+use tenure_store::testing::TestDatabase;
+use tenure_store::workers::{self as store, Quarantine, Wanted, WorkerRow};
+use tenure_store::{clock, queue_views};
+
+use crate::support::number;
+
+const LONG: Duration = Duration::from_secs(10);
+const DAY_SECONDS: f64 = 86_400.0;
+
+async fn start() -> (TestDatabase, Queue) {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    queue.engine.facts.look().await.unwrap();
+    (database, queue)
+}
+
+async fn finish(database: TestDatabase, queue: Queue) {
+    queue.stop().await;
+    database.finish().await;
+}
+
+fn name(id: &str) -> Name {
+    Name { queue: QUEUE.parse().unwrap(), group: "group".to_owned(), id: id.to_owned() }
+}
+
+async fn key(queue: &Queue, id: &str) -> WorkerKey {
+    WorkerKey { queue: queue.key(QUEUE).await, group: "group".to_owned(), id: id.to_owned() }
+}
+
+async fn get(queue: &Queue, id: &str) -> Result<Known, OpError> {
+    ops::get(&queue.engine.pool, &queue.engine.workers, &queue.engine.queues, &name(id)).await
+}
+
+async fn poll(queue: &Queue, id: &str) {
+    let answer = queue.claim_work(QUEUE, id, 1, Duration::ZERO).await.unwrap();
+    assert!(answer.claims.is_empty());
+}
+
+async fn now(queue: &Queue) -> DateTime<Utc> {
+    clock::get_now(&mut queue.engine.pool.acquire().await.unwrap()).await.unwrap()
+}
+
+async fn advance(queue: &Queue, seconds: f64) {
+    clock::advance(&mut queue.engine.pool.acquire().await.unwrap(), seconds).await.unwrap();
+}
+
+async fn quarantine(queue: &Queue, id: &str, hours: i64) -> Result<Known, OpError> {
+    let until = now(queue).await + TimeDelta::hours(hours);
+    let change = Quarantine { until, info: Some("tests"), client_id: "tester" };
+    let engine = &queue.engine;
+    ops::quarantine(&engine.pool, &engine.facts, &engine.workers, &engine.queues, &name(id), change).await
+}
+
+fn ids(rows: &[WorkerRow]) -> Vec<&str> {
+    rows.iter().map(|row| row.worker_id.as_str()).collect()
+}
+
+async fn page(queue: &Queue, quarantined: Option<bool>, after: &str, limit: i64) -> Vec<WorkerRow> {
+    let wanted = Wanted { queue: queue.key(QUEUE).await, quarantined, after: ("group", after), limit };
+    ops::list(&queue.engine.pool, &queue.engine.workers, wanted).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_claim_writes_nothing_about_its_worker_until_somebody_asks() {
+    let (database, queue) = start().await;
+    let task = queue.create_one(QUEUE).await;
+    queue.claim_one(QUEUE).await;
+    poll(&queue, "idle").await;
+    for sql in ["SELECT count(*) FROM workers", "SELECT count(*) FROM queue_views"] {
+        assert_eq!(number(database.pool(), sql).await, 0, "{sql}");
+    }
+    let before = now(&queue).await;
+    let known = get(&queue, "worker").await.unwrap();
+    assert_eq!(known.recent, [(task, RunId::FIRST)]);
+    let WorkerRow { first_claim, last_seen, expires, quarantine_until, .. } = known.worker;
+    assert!(first_claim <= last_seen && last_seen <= before && before - last_seen < TimeDelta::seconds(10));
+    assert_eq!((expires - last_seen, quarantine_until), (TimeDelta::days(1), None));
+    assert!(get(&queue, "idle").await.unwrap().recent.is_empty());
+    assert!(matches!(get(&queue, "nobody").await, Err(OpError::NotFound(_))));
+    assert_eq!(pass::write_down(&queue.engine).await.unwrap(), PassReport::default(), "it is written down");
+    let view = queue_views::find(&mut database.connect().await, QUEUE).await.unwrap().unwrap();
+    assert!(view.expires - view.last_seen >= TimeDelta::days(1) && view.last_seen <= before);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn the_last_twenty_claims_are_kept_in_order_whichever_server_writes_first() {
+    let (database, one) = start().await;
+    let two = Queue::start(database.options());
+    let mut claimed = Vec::new();
+    for number in 0..RECENT_MAX + 6 {
+        let task = one.create_one(QUEUE).await;
+        let server = if number % 3 == 0 { &two } else { &one };
+        assert_eq!(server.claim_one(QUEUE).await.task.id, task);
+        claimed.push((task, RunId::FIRST));
+    }
+    pass::write_down(&two.engine).await.unwrap();
+    let known = get(&one, "worker").await.unwrap();
+    assert_eq!(known.recent, claimed.split_off(claimed.len() - RECENT_MAX));
+    // What is written twice counts once.
+    let again = queue_claims(&one, &known).await;
+    assert_eq!(again.recent, known.recent);
+    assert_eq!(again.worker.first_claim, known.worker.first_claim);
+    two.stop().await;
+    finish(database, one).await;
+}
+
+/// All runs of one claimWork have the same time, and ids say nothing about the order.
+#[tokio::test]
+async fn claims_of_one_batch_stand_in_the_order_of_claiming_also_after_the_server_was_killed() {
+    let (database, queue) = start().await;
+    for _ in 0..RECENT_MAX + 6 {
+        queue.create_one(QUEUE).await;
+    }
+    let answer = queue.claim_work(QUEUE, "worker", 32, LONG).await.unwrap();
+    answer.delivery.delivered();
+    let claimed: Vec<_> = answer.claims.iter().map(|claim| (claim.task.id, claim.run)).collect();
+    let newest = &claimed[claimed.len() - RECENT_MAX..];
+    queue.stop().await;
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM workers").await, 0, "it was killed before it wrote");
+    // Two servers that start: the second one writes what is there already.
+    for _ in 0..2 {
+        let next = Queue::start(database.options());
+        assert_eq!(ops::note_held(&next.engine.pool).await.unwrap(), 1);
+        assert_eq!(get(&next, "worker").await.unwrap().recent, newest);
+        next.stop().await;
+    }
+    database.finish().await;
+}
+
+/// Tells the server once more of claims that it has written down.
+async fn queue_claims(queue: &Queue, known: &Known) -> Known {
+    assert_eq!(ops::note_held(&queue.engine.pool).await.unwrap(), 1);
+    assert_eq!(known.recent.len(), RECENT_MAX);
+    get(queue, "worker").await.unwrap()
+}
+
+#[tokio::test]
+async fn a_server_that_starts_knows_who_holds_claims_although_the_one_before_was_killed() {
+    let (database, queue) = start().await;
+    let tasks = [queue.create_one(QUEUE).await, queue.create_one(QUEUE).await];
+    for _ in tasks {
+        queue.claim_one(QUEUE).await;
+    }
+    queue.stop().await;
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM workers").await, 0, "it was killed before it wrote");
+    let next = Queue::start(database.options());
+    assert_eq!(ops::note_held(&next.engine.pool).await.unwrap(), 1);
+    let known = get(&next, "worker").await.unwrap();
+    assert_eq!(known.recent, tasks.map(|task| (task, RunId::FIRST)));
+    assert_eq!(known.worker.expires - known.worker.last_seen, TimeDelta::days(1));
+    finish(database, next).await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_written_down_is_kept_for_the_next_time() {
+    let (database, queue) = start().await;
+    let task = queue.create_one(QUEUE).await;
+    queue.claim_one(QUEUE).await;
+    let mut blocker = database.connect().await;
+    sqlx::raw_sql("BEGIN; LOCK TABLE workers IN EXCLUSIVE MODE").execute(&mut blocker).await.unwrap();
+    pass::write_down(&queue.engine).await.unwrap_err();
+    let again = queue.create_one(QUEUE).await;
+    queue.claim_one(QUEUE).await;
+    sqlx::raw_sql("ROLLBACK").execute(&mut blocker).await.unwrap();
+    let known = get(&queue, "worker").await.unwrap();
+    assert_eq!(known.recent, [(task, RunId::FIRST), (again, RunId::FIRST)]);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_hundred_workers_that_claim_at_once_are_all_seen_with_what_each_claimed() {
+    const WORKERS: usize = 100;
+    let (database, queue) = start().await;
+    for _ in 0..WORKERS {
+        queue.create_one(QUEUE).await;
+    }
+    let names: Vec<String> = (0..WORKERS).map(|number| format!("w{number:03}")).collect();
+    let claims = names.iter().map(|name| async {
+        let mut answer = queue.claim_work(QUEUE, name, 1, LONG).await.unwrap();
+        answer.delivery.delivered();
+        (name.clone(), answer.claims.pop().unwrap().task.id)
+    });
+    let written = async {
+        for _ in 0..5 {
+            pass::write_down(&queue.engine).await.unwrap();
+        }
+    };
+    let (claimed, ()) = tokio::join!(futures_util::future::join_all(claims), written);
+    let rows = page(&queue, None, "", 1_000).await;
+    assert_eq!(ids(&rows), names);
+    for (row, (name, task)) in rows.iter().zip(&claimed) {
+        assert_eq!((&row.worker_id, ops::recent(row).unwrap()), (name, vec![(*task, RunId::FIRST)]));
+    }
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn pages_are_full_with_a_filter_and_skip_nobody_who_was_there_when_others_come_and_go() {
+    let (database, queue) = start().await;
+    for number in 0..12 {
+        poll(&queue, &format!("w{number:02}")).await;
+    }
+    for number in [1, 4, 6, 7, 11] {
+        quarantine(&queue, &format!("w{number:02}"), 1).await.unwrap();
+    }
+    assert_eq!(ids(&page(&queue, Some(true), "", 3).await), ["w01", "w04", "w06"]);
+    // One comes before the place that the next page begins after, and one behind it.
+    poll(&queue, "w05x").await;
+    poll(&queue, "w06x").await;
+    quarantine(&queue, "w06x", 1).await.unwrap();
+    assert_eq!(ids(&page(&queue, Some(true), "w06", 10).await), ["w06x", "w07", "w11"]);
+    assert_eq!(ids(&page(&queue, Some(false), "", 4).await), ["w00", "w02", "w03", "w05"]);
+    assert_eq!(ids(&page(&queue, Some(false), "w05", 100).await), ["w05x", "w08", "w09", "w10"]);
+    assert_eq!(page(&queue, None, "", 100).await.len(), 14);
+    finish(database, queue).await;
+}
+
+async fn put(conn: &mut PgConnection, key: &WorkerKey, term: Term) {
+    sqlx::query(
+        "INSERT INTO workers (queue, worker_group, worker_id, first_claim, last_seen, expires, due, quarantine_until)
+         VALUES ($1, $2, $3, tenure_now(), tenure_now(), $4, $4, $5)",
+    )
+    .bind(key.queue)
+    .bind(&key.group)
+    .bind(&key.id)
+    .bind(term.expires)
+    .bind(term.quarantine_until)
+    .execute(conn)
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn the_statements_show_and_forget_workers_as_the_rules_say() {
+    let (database, queue) = start().await;
+    let (now, mut conn) = (now(&queue).await, database.connect().await);
+    let hour = |hours: i64| now + TimeDelta::hours(hours);
+    let mut terms = Vec::new();
+    for expires in [-1, 1] {
+        for quarantine in [None, Some(-1), Some(1)] {
+            let term = Term { expires: hour(expires), quarantine_until: quarantine.map(hour) };
+            let id = format!("w{}", terms.len());
+            put(&mut conn, &key(&queue, &id).await, term).await;
+            terms.push((id, term));
+        }
+    }
+    let shown = |term: &Term| term.is_shown(now);
+    let expected = |filter: Option<bool>| -> Vec<String> {
+        let fits = |term: &Term| shown(term) && filter.is_none_or(|wanted| term.is_quarantined(now) == wanted);
+        terms.iter().filter(|(_, term)| fits(term)).map(|(id, _)| id.clone()).collect()
+    };
+    for filter in [None, Some(true), Some(false)] {
+        assert_eq!(ids(&page(&queue, filter, "", 100).await), expected(filter), "{filter:?}");
+    }
+    for (id, term) in &terms {
+        assert_eq!(get(&queue, id).await.is_ok(), shown(term), "{id} {term:?}");
+        assert_eq!(quarantine_exists(&queue, id, term).await, shown(term), "{id} {term:?}");
+    }
+    let report = pass::forget(&queue.engine).await.unwrap();
+    // Due were those that have expired: two of them are over, one is quarantined and looked at again later.
+    assert_eq!((report.found, report.done), (3, 3));
+    assert_eq!(pass::forget(&queue.engine).await.unwrap().found, 0);
+    let left: Vec<String> = sqlx::query_scalar("SELECT worker_id FROM workers ORDER BY worker_id")
+        .fetch_all(database.pool())
+        .await
+        .unwrap();
+    assert_eq!(left, expected(None));
+    finish(database, queue).await;
+}
+
+/// Whether a quarantine of it can be changed; it is not.
+async fn quarantine_exists(queue: &Queue, id: &str, term: &Term) -> bool {
+    let mut conn = queue.engine.pool.acquire().await.unwrap();
+    let mut transaction = sqlx::Connection::begin(&mut *conn).await.unwrap();
+    let change = Quarantine { until: term.expires, info: None, client_id: "tester" };
+    let changed = store::quarantine(&mut transaction, &key(queue, id).await, change).await.unwrap();
+    transaction.rollback().await.unwrap();
+    changed
+}
+
+#[tokio::test]
+async fn a_worker_and_its_queue_are_gone_after_a_day_and_a_queue_of_claim_task_after_five() {
+    let (database, queue) = start().await;
+    poll(&queue, "idle").await;
+    let task = queue.create_one("proj/named").await;
+    queue.claim_task(task, RunId::FIRST, "poller").await.unwrap();
+    pass::write_down(&queue.engine).await.unwrap();
+    let shown = async |name: &str| queue_views::find(&mut database.connect().await, name).await.unwrap().is_some();
+    advance(&queue, DAY_SECONDS - 60.0).await;
+    assert!(get(&queue, "idle").await.is_ok() && shown(QUEUE).await);
+    assert_eq!(pass::forget(&queue.engine).await.unwrap().found, 0);
+    advance(&queue, 61.0).await;
+    assert!(get(&queue, "idle").await.is_err() && !shown(QUEUE).await && shown("proj/named").await);
+    assert_eq!(pass::forget(&queue.engine).await.unwrap().found, 3);
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM workers").await, 0);
+    advance(&queue, 4.0 * DAY_SECONDS - 120.0).await;
+    assert!(shown("proj/named").await);
+    advance(&queue, 120.0).await;
+    assert!(!shown("proj/named").await);
+    pass::forget(&queue.engine).await.unwrap();
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM queue_views").await, 0);
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM task_queues").await, 2, "keys stay");
+    // Who comes back is there again.
+    poll(&queue, "idle").await;
+    assert!(get(&queue, "idle").await.is_ok() && shown(QUEUE).await);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_worker_that_is_seen_every_few_hours_outlives_a_day_and_is_looked_at_when_it_goes() {
+    let (database, queue) = start().await;
+    for _ in 0..20 {
+        poll(&queue, "steady").await;
+        pass::write_down(&queue.engine).await.unwrap();
+        advance(&queue, 2.5 * 3_600.0).await;
+        pass::forget(&queue.engine).await.unwrap();
+    }
+    let known = get(&queue, "steady").await.unwrap();
+    assert!(known.worker.last_seen - known.worker.first_claim > TimeDelta::hours(40));
+    advance(&queue, DAY_SECONDS).await;
+    let report = pass::forget(&queue.engine).await.unwrap();
+    assert!(report.found > 0);
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM workers").await, 0);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_declared_date_is_never_shortened_and_makes_the_queue_known() {
+    let (database, queue) = start().await;
+    let (pool, workers) = (&queue.engine.pool, &queue.engine.workers);
+    let moment = now(&queue).await;
+    let declare = async |days: i64| {
+        let expires = moment + TimeDelta::days(days);
+        ops::declare(pool, workers, &queue.engine.queues, &name("declared"), expires).await.unwrap().worker.expires
+            - moment
+    };
+    for days in [30, 7, 0, -7] {
+        assert_eq!(declare(days).await, TimeDelta::days(30), "{days}");
+    }
+    poll(&queue, "declared").await;
+    assert_eq!(get(&queue, "declared").await.unwrap().worker.expires, moment + TimeDelta::days(30));
+    let view = queue_views::find(&mut database.connect().await, QUEUE).await.unwrap().unwrap();
+    assert_eq!(view.expires, moment + TimeDelta::days(30));
+    assert_eq!(declare(40).await, TimeDelta::days(40));
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_renewal_is_a_sign_of_life() {
+    let (database, queue) = start().await;
+    let task = queue.create_one(QUEUE).await;
+    queue.claim_one(QUEUE).await;
+    let before = get(&queue, "worker").await.unwrap();
+    advance(&queue, 600.0).await;
+    queue.reclaim(task, RunId::FIRST).await.unwrap();
+    let after = get(&queue, "worker").await.unwrap();
+    assert!(after.worker.last_seen - before.worker.last_seen > TimeDelta::minutes(9));
+    assert_eq!(after.recent, before.recent);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn workers_are_counted_once_by_what_they_do_as_the_rules_say() {
+    let (database, queue) = start().await;
+    for id in ["idle", "bad", "busy", "bad-busy"] {
+        poll(&queue, id).await;
+    }
+    for id in ["busy", "busy", "bad-busy"] {
+        let task = queue.create_one(QUEUE).await;
+        queue.claim_task(task, RunId::FIRST, id).await.unwrap();
+    }
+    for id in ["bad", "bad-busy"] {
+        quarantine(&queue, id, 1).await.unwrap();
+    }
+    let counts = store::count(&mut database.connect().await).await.unwrap();
+    let expected = store::WorkerCounts { queue: QUEUE.to_owned(), total: 4, quarantined: 2, running: 1 };
+    assert_eq!(counts, [expected]);
+    let moment = now(&queue).await;
+    for (id, claims, state) in [
+        ("idle", 0, WorkerState::Idle),
+        ("busy", 2, WorkerState::Running),
+        ("bad", 0, WorkerState::Quarantined),
+        ("bad-busy", 1, WorkerState::Quarantined),
+    ] {
+        assert_eq!(WorkerState::of(get(&queue, id).await.unwrap().worker.term(), claims, moment), state, "{id}");
+    }
+    assert_eq!(pass::count(&queue.engine).await.unwrap().found, 1);
+    advance(&queue, 2.0 * DAY_SECONDS).await;
+    assert_eq!(pass::count(&queue.engine).await.unwrap().found, 0);
+    assert!(queue.engine.counted_queues.lock().unwrap().is_empty());
+    finish(database, queue).await;
+}

@@ -1,0 +1,199 @@
+//! Who is quarantined gets no work, wherever it asks and however long it has waited.
+
+use std::time::{Duration, Instant};
+
+use chrono::TimeDelta;
+use tenure_api::ids::{RunId, TaskId};
+use tenure_domain::lifecycle::Report;
+use tenure_domain::task::Last;
+use tenure_engine::background::workers as pass;
+use tenure_engine::ops::OpError;
+use tenure_engine::testing::QUEUE;
+use tenure_engine::testing::Queue;
+
+use super::{DAY_SECONDS, LONG, advance, finish, get, ids, key, now, page, poll, quarantine, start};
+use crate::support::{Gate, number, until_somebody_waits};
+
+const SHORT: Duration = Duration::from_millis(300);
+
+#[tokio::test]
+async fn a_quarantined_worker_waits_in_vain_and_others_get_the_work() {
+    let (database, queue) = start().await;
+    poll(&queue, "bad").await;
+    quarantine(&queue, "bad", 1).await.unwrap();
+    let task = queue.create_one(QUEUE).await;
+    let asked = Instant::now();
+    let answer = queue.claim_work(QUEUE, "bad", 1, SHORT).await.unwrap();
+    assert!(answer.claims.is_empty() && asked.elapsed() >= SHORT, "{:?}", asked.elapsed());
+    drop(answer);
+    let before = get(&queue, "bad").await.unwrap().worker.last_seen;
+    let (bad, good) = tokio::join!(queue.claim_work(QUEUE, "bad", 1, SHORT), queue.claim_work(QUEUE, "good", 1, LONG));
+    let good = good.unwrap();
+    assert!(bad.unwrap().claims.is_empty());
+    assert_eq!(good.claims.iter().map(|claim| claim.task.id).collect::<Vec<_>>(), [task]);
+    good.delivery.delivered();
+    assert!(get(&queue, "bad").await.unwrap().worker.last_seen > before, "it is seen all the same");
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_worker_that_waits_when_it_is_quarantined_gets_nothing_until_that_is_lifted() {
+    let (database, queue) = start().await;
+    poll(&queue, "bad").await;
+    let changes = async {
+        tokio::time::sleep(SHORT).await;
+        quarantine(&queue, "bad", 1).await.unwrap();
+        let task = queue.create_one(QUEUE).await;
+        tokio::time::sleep(SHORT).await;
+        assert!(matches!(queue.status(task).await.last, Last::Pending(_)));
+        quarantine(&queue, "bad", -1).await.unwrap();
+        task
+    };
+    let (answer, task) = tokio::join!(queue.claim_work(QUEUE, "bad", 1, LONG), changes);
+    let answer = answer.unwrap();
+    assert_eq!(answer.claims.iter().map(|claim| claim.task.id).collect::<Vec<_>>(), [task]);
+    answer.delivery.delivered();
+    let details = get(&queue, "bad").await.unwrap().quarantines;
+    assert_eq!(details.len(), 2);
+    assert!(details.iter().all(|one| one.client_id == "tester" && one.info.as_deref() == Some("tests")));
+    assert!(details[0].quarantine_until > details[1].quarantine_until && details[0].updated < details[1].updated);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_claim_made_while_its_worker_is_quarantined_is_handed_back() {
+    let (database, queue) = start().await;
+    poll(&queue, "bad").await;
+    let task = queue.create_one(QUEUE).await;
+    let gate = Gate::close(&database, "claims").await;
+    let quarantining = async {
+        until_somebody_waits(database.pool()).await;
+        quarantine(&queue, "bad", 1).await.unwrap();
+        gate.open().await;
+    };
+    let (answer, ()) = tokio::join!(queue.claim_work(QUEUE, "bad", 1, Duration::from_secs(2)), quarantining);
+    assert!(answer.unwrap().claims.is_empty());
+    let claim = queue.claim_one(QUEUE).await;
+    assert_eq!((claim.task.id, claim.run.number(), claim.task.retries_left), (task, 1, 5));
+    assert!(get(&queue, "bad").await.unwrap().recent.is_empty(), "it never had the task");
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn quarantined_workers_in_the_line_do_not_take_what_the_others_are_given() {
+    let (database, queue) = start().await;
+    for id in ["bad1", "bad2", "bad3"] {
+        poll(&queue, id).await;
+        quarantine(&queue, id, 1).await.unwrap();
+    }
+    let wait = |id: &'static str| {
+        let queue = &queue;
+        let patience = if id.starts_with("bad") { Duration::from_secs(2) } else { LONG };
+        async move {
+            let answer = queue.claim_work(QUEUE, id, 2, patience).await.unwrap();
+            let claims: Vec<TaskId> = answer.claims.iter().map(|claim| claim.task.id).collect();
+            answer.delivery.delivered();
+            claims
+        }
+    };
+    let create = async {
+        tokio::time::sleep(SHORT).await;
+        let mut tasks = Vec::new();
+        for _ in 0..4 {
+            tasks.push(queue.create_one(QUEUE).await);
+        }
+        tasks
+    };
+    let (b1, g1, b2, g2, b3, mut tasks) =
+        tokio::join!(wait("bad1"), wait("good1"), wait("bad2"), wait("good2"), wait("bad3"), create);
+    assert!([b1, b2, b3].concat().is_empty());
+    assert!(!g1.is_empty() && !g2.is_empty());
+    tasks.retain(|task| !g1.contains(task) && !g2.contains(task));
+    for _ in 0..tasks.len() {
+        assert!(tasks.contains(&queue.claim_one(QUEUE).await.task.id));
+    }
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn another_server_knows_of_a_quarantine_when_it_has_looked_and_of_its_end_by_the_clock() {
+    let (database, one) = start().await;
+    let two = Queue::start(database.options());
+    poll(&one, "bad").await;
+    quarantine(&one, "bad", 1).await.unwrap();
+    assert_ne!(two.engine.facts.look().await.unwrap(), 0);
+    assert_eq!(two.engine.facts.look().await.unwrap(), 0);
+    poll(&one, "worse").await;
+    one.create_one(QUEUE).await;
+    assert!(two.claim_work(QUEUE, "bad", 1, SHORT).await.unwrap().claims.is_empty());
+    // With its own change a server learns of what the others changed before it.
+    assert!(matches!(quarantine(&two, "worse", 1).await, Err(OpError::NotFound(_))), "seen at the other server only");
+    pass::write_down(&one.engine).await.unwrap();
+    quarantine(&two, "worse", 1).await.unwrap();
+    assert_eq!(one.engine.facts.look().await.unwrap(), 1);
+    let bad = [key(&one, "bad").await, key(&one, "worse").await];
+    assert!(bad.iter().all(|worker| one.engine.workers.is_quarantined(worker)));
+    assert!(bad.iter().all(|worker| two.engine.workers.is_quarantined(worker)));
+    advance(&one, 3_601.0).await;
+    two.engine.facts.look().await.unwrap();
+    assert!(bad.iter().all(|worker| !two.engine.workers.is_quarantined(worker)));
+    two.stop().await;
+    finish(database, one).await;
+}
+
+#[tokio::test]
+async fn claim_task_is_refused_to_a_quarantined_worker_and_what_it_is_at_goes_on() {
+    let (database, queue) = start().await;
+    let held = queue.create_one(QUEUE).await;
+    queue.claim_task(held, RunId::FIRST, "bad").await.unwrap();
+    quarantine(&queue, "bad", 1).await.unwrap();
+    let other = queue.create_one(QUEUE).await;
+    let refused = queue.claim_task(other, RunId::FIRST, "bad").await;
+    assert!(matches!(&refused, Err(OpError::Conflict(why)) if why.contains("quarantined")), "{refused:?}");
+    assert!(matches!(queue.status(other).await.last, Last::Pending(_)));
+    // Its own claim, once more; somebody else's; one that is not there.
+    queue.claim_task(held, RunId::FIRST, "bad").await.unwrap();
+    queue.claim_task(other, RunId::FIRST, "good").await.unwrap();
+    assert!(matches!(queue.claim_task(other, RunId::FIRST, "bad").await, Err(OpError::Conflict(_))));
+    let missing = TaskId::from_random([7; 16]);
+    assert!(matches!(queue.claim_task(missing, RunId::FIRST, "bad").await, Err(OpError::NotFound(_))));
+    queue.reclaim(held, RunId::FIRST).await.unwrap();
+    queue.report(held, RunId::FIRST, Report::Completed).await.unwrap();
+    assert_eq!(get(&queue, "bad").await.unwrap().recent, [(held, RunId::FIRST)]);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn of_many_changes_of_a_quarantine_the_last_hundred_are_kept_and_go_with_the_worker() {
+    let (database, queue) = start().await;
+    poll(&queue, "bad").await;
+    poll(&queue, "other").await;
+    quarantine(&queue, "other", -1).await.unwrap();
+    for _ in 0..103 {
+        quarantine(&queue, "bad", -1).await.unwrap();
+    }
+    assert_eq!(get(&queue, "bad").await.unwrap().quarantines.len(), 100);
+    assert_eq!(get(&queue, "other").await.unwrap().quarantines.len(), 1);
+    advance(&queue, 2.0 * DAY_SECONDS).await;
+    pass::forget(&queue.engine).await.unwrap();
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM worker_quarantines").await, 0);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_quarantine_without_end_that_was_lifted_does_not_keep_the_worker_for_ever() {
+    let (database, queue) = start().await;
+    poll(&queue, "bad").await;
+    quarantine(&queue, "bad", 24 * 365 * 900).await.unwrap();
+    advance(&queue, 30.0 * DAY_SECONDS).await;
+    // The row is looked at, and put off to the end of the quarantine.
+    assert!(pass::forget(&queue.engine).await.unwrap().found > 0);
+    assert_eq!(pass::forget(&queue.engine).await.unwrap().found, 0);
+    assert_eq!(ids(&page(&queue, Some(true), "", 10).await), ["bad"]);
+    let lifted = quarantine(&queue, "bad", -1).await.unwrap();
+    assert!(lifted.worker.expires > now(&queue).await + TimeDelta::hours(23));
+    advance(&queue, DAY_SECONDS + 60.0).await;
+    assert_eq!(pass::forget(&queue.engine).await.unwrap().found, 1);
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM workers").await, 0);
+    finish(database, queue).await;
+}

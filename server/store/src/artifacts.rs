@@ -1,0 +1,373 @@
+//! Artifacts: what is known of them. Their bytes are elsewhere.
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+use tenure_api::ids::{RunId, SlugId, TaskId};
+use tenure_api::states::{ArtifactErrorReason, Priority, StorageType};
+use uuid::Uuid;
+
+use super::decode::Row;
+use tenure_domain::artifact::{Artifact, Details, ObjectState, Stored};
+use tenure_domain::events::Kind;
+
+struct ArtifactRow {
+    name: String,
+    storage_type: i16,
+    content_type: String,
+    content_length: Option<i64>,
+    expires: DateTime<Utc>,
+    removable: DateTime<Utc>,
+    present: bool,
+    url: Option<String>,
+    link: Option<String>,
+    reason: Option<i16>,
+    message: Option<String>,
+    upload: Option<Uuid>,
+}
+
+fn decode(row: ArtifactRow, seq: i64) -> Result<Stored, sqlx::Error> {
+    let columns = Row { table: "artifacts", task: Uuid::from_u64_pair(0, seq.cast_unsigned()) };
+    let lacking = || sqlx::Error::from(columns.unfit("storage_type", row.storage_type));
+    let details = match StorageType::from_code(row.storage_type).ok_or_else(lacking)? {
+        StorageType::S3 => Details::S3,
+        StorageType::Object => Details::Object { upload: columns.slug("upload", row.upload.ok_or_else(lacking)?)? },
+        StorageType::Reference => Details::Reference { url: row.url.ok_or_else(lacking)? },
+        StorageType::Link => Details::Link { artifact: row.link.ok_or_else(lacking)? },
+        StorageType::Error => Details::Error {
+            reason: row.reason.and_then(ArtifactErrorReason::from_code).ok_or_else(lacking)?,
+            message: row.message.ok_or_else(lacking)?,
+        },
+    };
+    Ok(Stored {
+        artifact: Artifact {
+            name: row.name,
+            details,
+            content_type: row.content_type,
+            content_length: row.content_length,
+            expires: row.expires,
+        },
+        present: row.present,
+        removable: row.removable,
+    })
+}
+
+/// One artifact of a run.
+pub async fn find(conn: &mut PgConnection, seq: i64, run: RunId, name: &str) -> Result<Option<Stored>, sqlx::Error> {
+    let row = sqlx::query_as!(
+        ArtifactRow,
+        "-- find_artifact
+        SELECT name, storage_type, content_type, content_length, expires, removable, present, url, link, reason, message,
+               upload
+        FROM artifacts WHERE seq = $1 AND run = $2 AND name = $3",
+        seq,
+        run.number().cast_signed(),
+        name
+    )
+    .fetch_optional(conn)
+    .await?;
+    row.map(|row| decode(row, seq)).transpose()
+}
+
+/// What an event is to say.
+#[derive(Debug)]
+pub struct Told {
+    /// The retries that the task has left.
+    pub retries_left: u16,
+    /// The priority that it has.
+    pub priority: Priority,
+    /// What the log keeps of the artifact.
+    pub note: String,
+}
+
+/// Stores an artifact in place of what has its name, and tells readers of the log. The task is locked by this transaction.
+/// An artifact that exists keeps the later one of the times at which it may be removed.
+pub async fn put(
+    transaction: &mut PgConnection,
+    seq: i64,
+    run: RunId,
+    stored: &Stored,
+    told: Option<&Told>,
+) -> Result<(), sqlx::Error> {
+    let Stored { artifact, present, removable } = stored;
+    let (mut url, mut link, mut reason, mut message, mut upload) = (None, None, None, None, None);
+    match &artifact.details {
+        Details::S3 => {}
+        Details::Object { upload: id } => upload = Some(id.uuid()),
+        Details::Reference { url: target } => url = Some(target.as_str()),
+        Details::Link { artifact } => link = Some(artifact.as_str()),
+        Details::Error { reason: code, message: text } => (reason, message) = (Some(code.code()), Some(text.as_str())),
+    }
+    let run = run.number().cast_signed();
+    sqlx::query!(
+        "-- put_artifact
+        INSERT INTO artifacts AS a (seq, run, name, storage_type, content_type, content_length, expires, removable,
+                                    present, url, link, reason, message, upload)
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+        ON CONFLICT (seq, run, name) DO UPDATE
+            SET storage_type = EXCLUDED.storage_type, content_type = EXCLUDED.content_type,
+                content_length = EXCLUDED.content_length, expires = EXCLUDED.expires,
+                removable = GREATEST(a.removable, EXCLUDED.removable), present = EXCLUDED.present, url = EXCLUDED.url,
+                link = EXCLUDED.link, reason = EXCLUDED.reason, message = EXCLUDED.message, upload = EXCLUDED.upload",
+        seq,
+        run,
+        artifact.name,
+        artifact.details.storage_type().code(),
+        artifact.content_type,
+        artifact.content_length,
+        artifact.expires,
+        removable,
+        present,
+        url,
+        link,
+        reason,
+        message,
+        upload
+    )
+    .execute(&mut *transaction)
+    .await?;
+    match told {
+        Some(told) => tell(transaction, seq, run, told).await,
+        None => Ok(()),
+    }
+}
+
+/// Marks an object as one that can be read, and tells readers of the log. The task is locked by this transaction.
+pub async fn finish(
+    transaction: &mut PgConnection,
+    seq: i64,
+    run: RunId,
+    name: &str,
+    told: &Told,
+) -> Result<(), sqlx::Error> {
+    let run = run.number().cast_signed();
+    sqlx::query!(
+        "-- finish_artifact\nUPDATE artifacts SET present = true WHERE seq = $1 AND run = $2 AND name = $3",
+        seq,
+        run,
+        name
+    )
+    .execute(&mut *transaction)
+    .await?;
+    tell(transaction, seq, run, told).await
+}
+
+async fn tell(transaction: &mut PgConnection, seq: i64, run: i16, told: &Told) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "-- tell_artifact
+        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        told AS (
+            INSERT INTO outbox (at, kinds, seqs, runs, retries_left, priorities, details)
+            SELECT moment.now, ARRAY[$1::smallint], ARRAY[$2::bigint], ARRAY[$3::smallint], ARRAY[$4::smallint],
+                   ARRAY[$6::smallint], ARRAY[$5::text]
+            FROM moment RETURNING id
+        )
+        INSERT INTO outbox_new (id, events) SELECT id, 1 /* count */ FROM told",
+        Kind::ARTIFACT_CREATED,
+        seq,
+        run,
+        told.retries_left.cast_signed(),
+        told.note,
+        told.priority.code()
+    )
+    .execute(transaction)
+    .await?;
+    Ok(())
+}
+
+/// A run of a task, by the task's key; the last one if none is named. None if there is no such run.
+pub async fn find_run(
+    conn: &mut PgConnection,
+    task: TaskId,
+    run: Option<RunId>,
+) -> Result<Option<(i64, RunId)>, sqlx::Error> {
+    let row = sqlx::query!(
+        r#"-- find_run
+        SELECT t.seq, COALESCE($2, t.run) AS "run!" FROM tasks t WHERE t.id = $1 AND t.run >= COALESCE($2, t.run)"#,
+        task.uuid(),
+        run.map(|run| run.number().cast_signed())
+    )
+    .fetch_optional(conn)
+    .await?;
+    let columns = Row { table: "tasks", task: task.uuid() };
+    row.map(|row| Ok((row.seq, columns.run(row.run)?))).transpose()
+}
+
+/// Artifacts of a run in the order of their names, those that come after a name.
+pub async fn list(
+    conn: &mut PgConnection,
+    seq: i64,
+    run: RunId,
+    after: &str,
+    limit: i64,
+) -> Result<Vec<Stored>, sqlx::Error> {
+    let rows = sqlx::query_as!(
+        ArtifactRow,
+        "-- list_artifacts
+        SELECT name, storage_type, content_type, content_length, expires, removable, present, url, link, reason, message,
+               upload
+        FROM artifacts WHERE seq = $1 AND run = $2 AND name > $3 ORDER BY name LIMIT $4",
+        seq,
+        run.number().cast_signed(),
+        after,
+        limit
+    )
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter().map(|row| decode(row, seq)).collect()
+}
+
+/// An artifact, what it links to, and so on.
+#[derive(Debug)]
+pub struct Chain {
+    /// The run that they belong to.
+    pub run: RunId,
+    /// Each after the one that links to it; ends where there is no such artifact.
+    pub artifacts: Vec<Stored>,
+    /// When this was read.
+    pub now: DateTime<Utc>,
+}
+
+/// Reads an artifact and what follows from it, up to so many links. None if there is not even the first one.
+pub async fn find_chain(
+    conn: &mut PgConnection,
+    task: TaskId,
+    run: Option<RunId>,
+    name: &str,
+    links_max: i32,
+) -> Result<Option<Chain>, sqlx::Error> {
+    let rows = sqlx::query!(
+        r#"-- follow_artifact
+        WITH RECURSIVE instant AS MATERIALIZED (SELECT now FROM moment),
+        chain AS (
+            SELECT a.*, 0 /* count */ AS links
+            FROM tasks t JOIN artifacts a ON a.seq = t.seq AND a.run = COALESCE($2, t.run) AND a.name = $3
+            WHERE t.id = $1
+            UNION ALL
+            SELECT a.*, c.links + 1
+            FROM chain c JOIN artifacts a ON a.seq = c.seq AND a.run = c.run AND a.name = c.link
+            WHERE c.links < $4
+        )
+        SELECT c.seq AS "seq!", c.run AS "run!", c.name AS "name!", c.storage_type AS "storage_type!",
+               c.content_type AS "content_type!", c.content_length, c.expires AS "expires!", c.removable AS "removable!",
+               c.present AS "present!", c.url, c.link, c.reason, c.message, c.upload, instant.now AS "now!"
+        FROM chain c, instant ORDER BY c.links"#,
+        task.uuid(),
+        run.map(|run| run.number().cast_signed()),
+        name,
+        links_max
+    )
+    .fetch_all(conn)
+    .await?;
+    let Some(first) = rows.first() else { return Ok(None) };
+    let run = Row { table: "artifacts", task: task.uuid() }.run(first.run)?;
+    let now = first.now;
+    let artifacts = rows.into_iter().map(|row| {
+        let artifact = ArtifactRow {
+            name: row.name,
+            storage_type: row.storage_type,
+            content_type: row.content_type,
+            content_length: row.content_length,
+            expires: row.expires,
+            removable: row.removable,
+            present: row.present,
+            url: row.url,
+            link: row.link,
+            reason: row.reason,
+            message: row.message,
+            upload: row.upload,
+        };
+        decode(artifact, row.seq)
+    });
+    Ok(Some(Chain { run, artifacts: artifacts.collect::<Result<_, _>>()?, now }))
+}
+
+/// What the object service knows of an object; its row is locked, so that it stays as it is.
+pub async fn lock_object(transaction: &mut PgConnection, name: &str) -> Result<Option<ObjectState>, sqlx::Error> {
+    let row = sqlx::query!("-- lock_object\nSELECT upload, finished FROM objects WHERE name = $1 FOR UPDATE", name)
+        .fetch_optional(transaction)
+        .await?;
+    row.map(|row| {
+        let upload = SlugId::from_uuid(row.upload);
+        let upload = upload.ok_or_else(|| Row { table: "objects", task: row.upload }.unfit("upload", 0_i64))?;
+        Ok(ObjectState { upload, finished: row.finished })
+    })
+    .transpose()
+}
+
+/// Keeps an object exactly as long as the artifact that it is.
+pub async fn keep_object(
+    transaction: &mut PgConnection,
+    name: &str,
+    expires: DateTime<Utc>,
+) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "-- keep_object\nUPDATE objects SET expires = $2, removable = GREATEST(removable, $2) WHERE name = $1",
+        name,
+        expires
+    )
+    .execute(transaction)
+    .await?;
+    Ok(())
+}
+
+/// An artifact whose time is over.
+#[derive(Debug)]
+pub struct Removable {
+    /// The task.
+    pub task: TaskId,
+    /// The task's key.
+    pub seq: i64,
+    /// The run.
+    pub run: RunId,
+    /// The name.
+    pub name: String,
+    /// Whether bytes are stored under the artifact's name.
+    pub has_bytes: bool,
+}
+
+/// Artifacts that may be removed, up to `limit`.
+pub async fn list_removable(conn: &mut PgConnection, limit: i64) -> Result<Vec<Removable>, sqlx::Error> {
+    let rows = sqlx::query!(
+        "-- list_removable_artifacts
+        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        SELECT d.id, a.seq, a.run, a.name, a.storage_type
+        FROM (SELECT * FROM artifacts WHERE removable <= (SELECT now FROM moment) ORDER BY removable LIMIT $1) a
+        JOIN task_definitions d ON d.seq = a.seq",
+        limit
+    )
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            let columns = Row { table: "artifacts", task: row.id };
+            let (task, run) = (columns.slug("id", row.id)?, columns.run(row.run)?);
+            let has_bytes = row.storage_type == StorageType::S3.code();
+            Ok(Removable { task, seq: row.seq, run, name: row.name, has_bytes })
+        })
+        .collect()
+}
+
+/// Removes those of these artifacts that may still be removed and that nobody holds. Answers how many.
+pub async fn remove(conn: &mut PgConnection, artifacts: &[Removable]) -> Result<u64, sqlx::Error> {
+    let seqs: Vec<i64> = artifacts.iter().map(|one| one.seq).collect();
+    let runs: Vec<i16> = artifacts.iter().map(|one| one.run.number().cast_signed()).collect();
+    let names: Vec<String> = artifacts.iter().map(|one| one.name.clone()).collect();
+    let gone = sqlx::query!(
+        "-- remove_artifacts
+        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        held AS MATERIALIZED (
+            SELECT a.seq, a.run, a.name
+            FROM unnest($1::bigint[], $2::smallint[], $3::text[]) AS i(seq, run, name)
+            JOIN artifacts a ON a.seq = i.seq AND a.run = i.run AND a.name = i.name
+            WHERE a.removable <= (SELECT now FROM moment)
+            FOR UPDATE OF a SKIP LOCKED
+        )
+        DELETE FROM artifacts a USING held h WHERE a.seq = h.seq AND a.run = h.run AND a.name = h.name",
+        &seqs,
+        &runs,
+        &names
+    )
+    .execute(conn)
+    .await?;
+    Ok(gone.rows_affected())
+}

@@ -1,0 +1,67 @@
+//! Reading and locking running claims: what a lost batch left behind, what is due, who holds what. What makes, renews
+//! or ends a claim is in [`super::transitions`].
+
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use tenure_domain::lifecycle::HAND_BACKS_MAX;
+
+/// Which of these tasks are claimed by a claim that may be handed back, and the run.
+pub async fn list_returnable(conn: &mut PgConnection, ids: &[Uuid]) -> Result<Vec<(Uuid, i16)>, sqlx::Error> {
+    let rows = sqlx::query!(
+        "-- list_returnable
+        SELECT t.id, c.run FROM unnest($1::uuid[]) AS i(id)
+        JOIN tasks t ON t.id = i.id JOIN claims c ON c.seq = t.seq
+        WHERE t.hand_backs < $2",
+        ids,
+        HAND_BACKS_MAX.cast_signed()
+    )
+    .fetch_all(conn)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.id, row.run)).collect())
+}
+
+/// The claims that a batch made.
+pub async fn list_batch(conn: &mut PgConnection, batch: Uuid) -> Result<Vec<(Uuid, i16)>, sqlx::Error> {
+    let rows =
+        sqlx::query!("-- list_batch\nSELECT id, run FROM claims WHERE batch = $1", batch).fetch_all(conn).await?;
+    Ok(rows.into_iter().map(|row| (row.id, row.run)).collect())
+}
+
+/// Claims whose term has ended, the longest overdue first.
+pub async fn list_due(conn: &mut PgConnection, limit: i64) -> Result<Vec<(Uuid, i16)>, sqlx::Error> {
+    let rows = sqlx::query!(
+        "-- list_due_claims
+        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        SELECT c.id, c.run FROM claims c
+        WHERE c.taken_until <= (SELECT now FROM moment) AND c.deadline > (SELECT now FROM moment)
+        ORDER BY c.taken_until LIMIT $1",
+        limit
+    )
+    .fetch_all(conn)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.id, row.run)).collect())
+}
+
+/// Waits for the task's claim, if there is one, and locks it.
+pub async fn lock(conn: &mut PgConnection, id: Uuid) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "-- lock_claim\nSELECT FROM tasks t JOIN claims c ON c.seq = t.seq WHERE t.id = $1 FOR UPDATE OF c",
+        id
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+/// The scopes and the definition of a task, as JSON texts.
+pub async fn find_details(conn: &mut PgConnection, id: Uuid) -> Result<Option<(String, String)>, sqlx::Error> {
+    let row = sqlx::query!(
+        "-- find_details
+        SELECT d.scopes, d.definition FROM tasks t JOIN task_definitions d ON d.seq = t.seq WHERE t.id = $1",
+        id
+    )
+    .fetch_optional(conn)
+    .await?;
+    Ok(row.map(|row| (row.scopes, row.definition)))
+}

@@ -1,0 +1,151 @@
+//! Turning stored codes and rows into domain types. A row that does not decode names table, column and task.
+
+use chrono::{DateTime, Utc};
+use tenure_api::ids::{RunId, SlugId, TaskQueueId};
+use tenure_api::states::{Priority, ReasonCreated, ReasonResolved, RunState};
+use uuid::Uuid;
+
+use tenure_domain::task::{EndedRun, Last, OpenRun, Task};
+
+/// A stored value that means nothing: a fault of ours, or of somebody who wrote to the database by hand.
+#[derive(Debug, thiserror::Error)]
+#[error("{table}.{column} of task {task} holds {value}, which means nothing")]
+pub struct Undecodable {
+    table: &'static str,
+    column: &'static str,
+    task: Uuid,
+    value: i64,
+}
+
+impl Undecodable {
+    /// A queue's name that is none.
+    #[must_use]
+    pub fn queue(task: Uuid) -> Self {
+        Self { table: "task_queues", column: "name", task, value: 0 }
+    }
+}
+
+impl From<Undecodable> for sqlx::Error {
+    fn from(error: Undecodable) -> Self {
+        Self::Decode(Box::new(error))
+    }
+}
+
+/// Decodes columns of one row, which belongs to one table and task.
+#[derive(Clone, Copy)]
+pub struct Row {
+    /// The table that errors name.
+    pub table: &'static str,
+    /// The task that errors name.
+    pub task: Uuid,
+}
+
+impl Row {
+    /// A column whose value does not fit the others of its row.
+    #[must_use]
+    pub fn unfit(self, column: &'static str, value: impl Into<i64>) -> Undecodable {
+        self.bad(column, value)
+    }
+
+    fn bad(self, column: &'static str, value: impl Into<i64>) -> Undecodable {
+        Undecodable { table: self.table, column, task: self.task, value: value.into() }
+    }
+
+    /// A task's or a group's id.
+    pub fn slug(self, column: &'static str, uuid: Uuid) -> Result<SlugId, Undecodable> {
+        SlugId::from_uuid(uuid).ok_or_else(|| self.bad(column, 0))
+    }
+
+    /// A run's number.
+    pub fn run(self, number: i16) -> Result<RunId, Undecodable> {
+        u16::try_from(number).ok().and_then(RunId::new).ok_or_else(|| self.bad("run", number))
+    }
+
+    /// A priority.
+    pub fn priority(self, code: i16) -> Result<Priority, Undecodable> {
+        Priority::from_code(code).ok_or_else(|| self.bad("priority", code))
+    }
+
+    /// A number of retries.
+    pub fn retries(self, number: i16) -> Result<u16, Undecodable> {
+        u16::try_from(number).map_err(|_| self.bad("retries_left", number))
+    }
+
+    /// The state of a run.
+    pub fn state(self, code: i16) -> Result<RunState, Undecodable> {
+        RunState::from_code(code).ok_or_else(|| self.bad("state", code))
+    }
+
+    /// Why a run was made.
+    pub fn reason_created(self, code: i16) -> Result<ReasonCreated, Undecodable> {
+        ReasonCreated::from_code(code).ok_or_else(|| self.bad("reason_created", code))
+    }
+
+    /// Why a run ended.
+    pub fn reason_resolved(self, code: i16) -> Result<ReasonResolved, Undecodable> {
+        ReasonResolved::from_code(code).ok_or_else(|| self.bad("reason_resolved", code))
+    }
+
+    /// What is known of a run from the moment it is made.
+    pub fn open_run(self, number: i16, reason_created: i16, scheduled: DateTime<Utc>) -> Result<OpenRun, Undecodable> {
+        Ok(OpenRun { run: self.run(number)?, reason: self.reason_created(reason_created)?, scheduled })
+    }
+}
+
+/// The columns with which every statement that answers with a task describes it, whatever else it answers with.
+pub(super) struct TaskColumns {
+    pub(super) seq: i64,
+    pub(super) id: Uuid,
+    pub(super) priority: i16,
+    pub(super) retries_left: i16,
+    pub(super) scheduler: String,
+    pub(super) project: String,
+    pub(super) task_group: Uuid,
+    pub(super) deadline: DateTime<Utc>,
+    pub(super) expires: DateTime<Utc>,
+}
+
+/// Moves [`TaskColumns`] out of a row: sqlx makes a type of its own for each statement.
+macro_rules! task_columns {
+    ($row:expr) => {
+        $crate::decode::TaskColumns {
+            seq: $row.seq,
+            id: $row.id,
+            priority: $row.priority,
+            retries_left: $row.retries_left,
+            scheduler: $row.scheduler,
+            project: $row.project,
+            task_group: $row.task_group,
+            deadline: $row.deadline,
+            expires: $row.expires,
+        }
+    };
+}
+pub(super) use task_columns;
+
+impl TaskColumns {
+    /// The task. Its queue's name and its history come from elsewhere; errors name `table`.
+    pub(super) fn task(
+        self,
+        table: &'static str,
+        queue: TaskQueueId,
+        last: Last,
+        ended: Vec<EndedRun>,
+    ) -> Result<Task, Undecodable> {
+        let columns = Row { table, task: self.id };
+        Ok(Task {
+            id: columns.slug("id", self.id)?,
+            seq: self.seq,
+            queue,
+            scheduler: self.scheduler,
+            project: self.project,
+            group: columns.slug("task_group", self.task_group)?,
+            priority: columns.priority(self.priority)?,
+            deadline: self.deadline,
+            expires: self.expires,
+            retries_left: columns.retries(self.retries_left)?,
+            last,
+            ended,
+        })
+    }
+}

@@ -1,0 +1,222 @@
+//! The event log: giving positions to what the outbox holds, and reading it.
+
+use std::collections::HashMap;
+
+use chrono::{DateTime, Utc};
+use sqlx::{Connection, PgConnection};
+use uuid::Uuid;
+
+use super::decode::Row;
+use super::{advisory, tasks};
+use tenure_domain::events::{self, Event, Kind, Subject, Transition};
+use tenure_domain::task::Group;
+
+/// Gives positions to what is new, and waits for whoever is doing that already: afterwards everything that was
+/// committed before the call has its position.
+pub async fn sequence(conn: &mut PgConnection) -> Result<u64, sqlx::Error> {
+    // Two statements: the second must see what the holder of the lock before us has committed.
+    let mut transaction = conn.begin().await?;
+    sqlx::query!("-- sequencer_turn\nSELECT pg_advisory_xact_lock($1)", advisory::SEQUENCER)
+        .execute(&mut *transaction)
+        .await?;
+    let moved = sqlx::query!(
+        "-- sequence_events
+        WITH moved AS (DELETE FROM outbox_new RETURNING id, events),
+        next AS MATERIALIZED (
+            SELECT COALESCE((SELECT first + events FROM outbox_order ORDER BY first DESC LIMIT 1), 1) AS position
+        )
+        INSERT INTO outbox_order (first, events, outbox_id)
+        SELECT next.position + sum(events) OVER (ORDER BY id) - events, events, id FROM moved, next"
+    )
+    .execute(&mut *transaction)
+    .await?
+    .rows_affected();
+    transaction.commit().await?;
+    Ok(moved)
+}
+
+/// A part of the log.
+#[derive(Debug)]
+pub enum Page {
+    /// The events after the cursor, and the position up to which they were read: those of forgotten tasks are left out.
+    Events(Vec<Event>, i64),
+    /// The cursor points to events that are no longer kept; reading may start after this position.
+    Gone(i64),
+}
+
+struct OutboxRow {
+    first: i64,
+    at: DateTime<Utc>,
+    taken_until: Option<DateTime<Utc>>,
+    kinds: Vec<i16>,
+    seqs: Vec<i64>,
+    runs: Vec<i16>,
+    retries_left: Vec<i16>,
+    priorities: Option<Vec<i16>>,
+    details: Option<Vec<String>>,
+}
+
+/// Reads up to `limit` events that come after a position.
+pub async fn read(conn: &mut PgConnection, after: i64, limit: usize) -> Result<Page, sqlx::Error> {
+    let oldest = sqlx::query_scalar!("-- oldest_event\nSELECT first FROM outbox_order ORDER BY first LIMIT 1")
+        .fetch_optional(&mut *conn)
+        .await?;
+    if let Some(oldest) = oldest
+        && after < oldest - 1
+    {
+        return Ok(Page::Gone(oldest - 1));
+    }
+    let rows = sqlx::query_as!(
+        OutboxRow,
+        r#"-- read_events
+        SELECT o.first, x.at, x.taken_until, x.kinds, x.seqs, x.runs, x.retries_left, x.priorities, x.details
+        FROM outbox_order o JOIN outbox x ON x.id = o.outbox_id
+        WHERE o.first >= COALESCE((SELECT max(first) FROM outbox_order WHERE first <= $1), 0)
+        ORDER BY o.first LIMIT $2"#,
+        after + 1,
+        i64::try_from(limit).unwrap_or(i64::MAX)
+    )
+    .fetch_all(&mut *conn)
+    .await?;
+    let wanted = cut(rows, after, limit)?;
+    let end = wanted.last().map_or(after, |(_, position, transition)| {
+        let last = position + transition.kind.exchanges().len() as i64 - 1;
+        last.min(after.saturating_add(i64::try_from(limit).unwrap_or(i64::MAX)))
+    });
+    let seqs: Vec<i64> = wanted.iter().map(|(seq, ..)| *seq).collect();
+    let subjects = load_subjects(conn, &seqs).await?;
+    let events = wanted
+        .into_iter()
+        // The tasks of old events may have expired; their events go with them.
+        .flat_map(|(seq, position, transition)| events::render(&transition, subjects.get(&seq), position))
+        .filter(|event| event.position > after)
+        .take(limit)
+        .collect();
+    Ok(Page::Events(events, end))
+}
+
+/// The transitions that a page needs, each with the position of its first event.
+fn cut(rows: Vec<OutboxRow>, after: i64, limit: usize) -> Result<Vec<(i64, i64, Transition)>, sqlx::Error> {
+    let columns = Row { table: "outbox", task: Uuid::nil() };
+    let mut wanted = Vec::new();
+    let end = after.saturating_add(i64::try_from(limit).unwrap_or(i64::MAX));
+    for row in rows {
+        let mut position = row.first;
+        let transitions = row.kinds.iter().zip(&row.seqs).zip(&row.runs).zip(&row.retries_left);
+        for (place, (((&kind, &seq), &run), &retries_left)) in transitions.enumerate() {
+            let Some(kind) = Kind::from_code(kind) else { continue };
+            let next = position + i64::try_from(kind.exchanges().len()).unwrap_or_default();
+            if next > after + 1 && position <= end {
+                let run = columns.run(run)?;
+                let retries_left = columns.retries(retries_left)?;
+                let (at, taken_until) = (row.at, row.taken_until);
+                let details = row.details.as_ref().and_then(|details| details.get(place)).cloned();
+                let priority = row.priorities.as_ref().and_then(|priorities| priorities.get(place));
+                let priority = priority.map(|&code| columns.priority(code)).transpose()?;
+                #[cfg(feature = "test-util")]
+                let priority = priority.filter(|_| !crate::breakage::is_on(crate::breakage::Breakage::EventDrift));
+                let transition = Transition { kind, run, retries_left, priority, at, taken_until, details };
+                wanted.push((seq, position, transition));
+            }
+            position = next;
+        }
+    }
+    Ok(wanted)
+}
+
+async fn load_subjects(conn: &mut PgConnection, seqs: &[i64]) -> Result<HashMap<i64, Subject>, sqlx::Error> {
+    let rows = sqlx::query!(
+        "-- load_subjects
+        SELECT d.seq, d.id, d.routes, d.tags, g.id AS group_id, g.scheduler, g.expires, g.sealed
+        FROM task_definitions d JOIN task_groups g ON g.id = d.task_group WHERE d.seq = ANY($1)",
+        seqs
+    )
+    .fetch_all(&mut *conn)
+    .await?;
+    let ids: Vec<Uuid> = rows.iter().map(|row| row.id).collect();
+    let mut loaded = tasks::load(conn, &ids).await?;
+    rows.into_iter()
+        .filter_map(|row| loaded.remove(&row.id).map(|loaded| (row, loaded.task)))
+        .map(|(row, task)| {
+            let id = Row { table: "task_groups", task: row.id }.slug("id", row.group_id)?;
+            let group = Group { id, scheduler: row.scheduler, expires: row.expires, sealed: row.sealed };
+            let routes = serde_json::from_str(&row.routes).map_err(|error| sqlx::Error::Decode(Box::new(error)))?;
+            Ok((row.seq, Subject { task, group, routes, tags: events::raw_tags(&row.tags) }))
+        })
+        .collect()
+}
+
+/// How far the log goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Ends {
+    /// A reader may start after this position or any later one.
+    pub oldest: i64,
+    /// The position of the newest event, 0 if there has been none.
+    pub newest: i64,
+    /// Whether there are events that have no position yet.
+    pub unsequenced: bool,
+}
+
+/// How far the log goes, by one read: what everything that waits for new events asks again and again.
+pub async fn get_ends(conn: &mut PgConnection) -> Result<Ends, sqlx::Error> {
+    sqlx::query_as!(
+        Ends,
+        r#"-- event_ends
+        SELECT COALESCE((SELECT first FROM outbox_order ORDER BY first LIMIT 1), 1) - 1 AS "oldest!",
+               COALESCE((SELECT first + events FROM outbox_order ORDER BY first DESC LIMIT 1), 1) - 1 AS "newest!",
+               EXISTS (SELECT FROM outbox_new) AS "unsequenced!""#
+    )
+    .fetch_one(conn)
+    .await
+}
+
+/// A part of the log that was read on from a position.
+#[derive(Debug)]
+pub enum Stretch {
+    /// The events, and the position up to which everything has been read. The events alone do not tell: those of tasks
+    /// that have expired are missing.
+    Events(Vec<Event>, i64),
+    /// The cursor points to events that are no longer kept; reading may start after this position.
+    Gone(i64),
+}
+
+/// Reads up to `limit` events that come after a position, all in one snapshot: events that are forgotten meanwhile are
+/// either all there or are reported as gone.
+pub async fn read_on(conn: &mut PgConnection, after: i64, limit: usize) -> Result<Stretch, sqlx::Error> {
+    let mut snapshot = conn.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
+    let newest = get_ends(&mut snapshot).await?.newest;
+    let page = read(&mut snapshot, after, limit).await?;
+    snapshot.commit().await?;
+    Ok(match page {
+        Page::Gone(oldest) => Stretch::Gone(oldest),
+        Page::Events(events, _) => {
+            let looked_at = after.saturating_add(i64::try_from(limit).unwrap_or(i64::MAX)).min(newest).max(after);
+            let through = events.last().map_or(looked_at, |event| event.position.max(looked_at));
+            Stretch::Events(events, through)
+        }
+    })
+}
+
+/// Forgets events older than `retention`, except the newest, whose position the next one continues.
+pub async fn forget(conn: &mut PgConnection, retention: std::time::Duration, limit: i64) -> Result<u64, sqlx::Error> {
+    let forgotten = sqlx::query_scalar!(
+        r#"-- forget_events
+        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        old AS MATERIALIZED (
+            SELECT o.first, o.outbox_id FROM outbox_order o JOIN outbox x ON x.id = o.outbox_id
+            WHERE x.at < (SELECT now FROM moment) - make_interval(secs => $1)
+              AND o.first < (SELECT max(first) FROM outbox_order)
+              -- What a pass has still to act on is kept.
+              AND o.first <= (SELECT min(position) FROM log_readers)
+            ORDER BY o.first LIMIT $2
+        ),
+        places AS (DELETE FROM outbox_order o USING old WHERE o.first = old.first),
+        rows AS (DELETE FROM outbox x USING old WHERE x.id = old.outbox_id)
+        SELECT count(*) AS "n!" FROM old"#,
+        retention.as_secs_f64(),
+        limit
+    )
+    .fetch_one(conn)
+    .await?;
+    Ok(forgotten.cast_unsigned())
+}

@@ -1,0 +1,251 @@
+//! Groups of tasks: reading them, their tasks in the order of their ids, sealing, and what the log says of them.
+//!
+//! A task whose group is named after it is found by its id, every other one by an index that the first kind is not in.
+
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::decode::Row;
+use super::log_readers::Part;
+use tenure_domain::task::Group;
+
+/// Reads a group.
+pub async fn find(conn: &mut PgConnection, id: Uuid) -> Result<Option<Group>, sqlx::Error> {
+    let row = sqlx::query!("-- get_group\nSELECT id, scheduler, expires, sealed FROM task_groups WHERE id = $1", id)
+        .fetch_optional(conn)
+        .await?;
+    let Some(row) = row else { return Ok(None) };
+    let id = Row { table: "task_groups", task: row.id }.slug("id", row.id)?;
+    Ok(Some(Group { id, scheduler: row.scheduler, expires: row.expires, sealed: row.sealed }))
+}
+
+/// Waits for a group's row, if there is one, and locks it.
+pub async fn lock(conn: &mut PgConnection, id: Uuid) -> Result<(), sqlx::Error> {
+    sqlx::query!("-- lock_group\nSELECT FROM task_groups WHERE id = $1 FOR NO KEY UPDATE", id).execute(conn).await?;
+    Ok(())
+}
+
+/// The ids of a group's tasks after this one, at most so many.
+pub async fn list_tasks(
+    conn: &mut PgConnection,
+    group: Uuid,
+    after: Uuid,
+    limit: i64,
+) -> Result<Vec<Uuid>, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"-- list_group
+        SELECT x.id AS "id!" FROM (
+            (SELECT t.id FROM tasks t WHERE t.id = $1 AND t.task_group = $1 AND t.id > $2)
+            UNION ALL
+            (SELECT t.id FROM tasks t WHERE t.task_group = $1 AND t.id <> t.task_group AND t.id > $2
+             ORDER BY t.id LIMIT $3)
+        ) x ORDER BY x.id LIMIT $3"#,
+        group,
+        after,
+        limit
+    )
+    .fetch_all(conn)
+    .await
+}
+
+/// How many tasks a group has.
+pub async fn count_tasks(conn: &mut PgConnection, group: Uuid) -> Result<i64, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"-- count_group
+        SELECT (SELECT count(*) FROM tasks t WHERE t.id = $1 AND t.task_group = $1)
+             + (SELECT count(*) FROM tasks t WHERE t.task_group = $1 AND t.id <> t.task_group) AS "n!""#,
+        group
+    )
+    .fetch_one(conn)
+    .await
+}
+
+/// Seals a group, once; it stays as it was sealed first.
+pub async fn seal(conn: &mut PgConnection, id: Uuid) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "-- seal_group
+        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        sealed AS (
+            UPDATE task_groups g SET sealed = moment.now FROM moment WHERE g.id = $1 AND g.sealed IS NULL
+            RETURNING g.id, g.scheduler, g.expires, g.sealed
+        ),
+        told AS (
+            INSERT INTO outbox (at, kinds, seqs, runs, retries_left, details)
+            SELECT sealed, '{11}' /* Kind::GroupSealed */, '{0}' /* seq */, '{0}' /* run */, '{0}' /* count */,
+                   ARRAY[json_build_object('id', id, 'scheduler', scheduler, 'expires', expires, 'sealed', sealed)::text]
+            FROM sealed
+            RETURNING id
+        )
+        INSERT INTO outbox_new (id, events) SELECT id, 1 /* count */ FROM told",
+        id
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+/// Locks the next unresolved tasks of a group that are before their deadline, in the order of their ids.
+pub async fn lock_open(
+    transaction: &mut PgConnection,
+    group: Uuid,
+    after: Uuid,
+    limit: i64,
+) -> Result<Vec<Uuid>, sqlx::Error> {
+    let ids = list_open(transaction, group, after, limit).await?;
+    sqlx::query_scalar!(
+        "-- lock_open_tasks
+        SELECT id FROM tasks WHERE id = ANY($1) ORDER BY id FOR UPDATE",
+        &ids
+    )
+    .fetch_all(transaction)
+    .await
+}
+
+async fn list_open(conn: &mut PgConnection, group: Uuid, after: Uuid, limit: i64) -> Result<Vec<Uuid>, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"-- list_open_tasks
+        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        SELECT x.id AS "id!" FROM (
+            (SELECT t.id FROM tasks t JOIN task_definitions d ON d.seq = t.seq
+             WHERE t.id = $1 AND t.task_group = $1 AND t.id > $2 AND t.state < 2 /* State: open */
+               AND d.deadline > (SELECT now FROM moment))
+            UNION ALL
+            (SELECT t.id FROM tasks t JOIN task_definitions d ON d.seq = t.seq
+             WHERE t.task_group = $1 AND t.id <> t.task_group AND t.id > $2 AND t.state < 2 /* State: open */
+               AND d.deadline > (SELECT now FROM moment)
+             ORDER BY t.id LIMIT $3)
+        ) x ORDER BY x.id LIMIT $3"#,
+        group,
+        after,
+        limit
+    )
+    .fetch_all(conn)
+    .await
+}
+
+/// Tasks of groups that were not resolved when last looked at, by group: where the next look begins.
+pub type Witnesses = std::collections::HashMap<Uuid, Uuid>;
+
+/// What a part of the log came to.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Slice {
+    /// Groups in which a task was resolved.
+    pub groups: usize,
+    /// Groups of which it was told that all of their tasks are resolved.
+    pub told: usize,
+}
+
+/// Tells of each group in which a task was resolved, by a part of the log, whether all of its tasks are.
+///
+/// A group is told by the part that has the last of the resolutions that can be seen when its tasks are looked at, so
+/// that it is told once although several of its tasks are resolved while the part is read.
+pub async fn tell_resolved(
+    transaction: &mut PgConnection,
+    part: Part,
+    witnesses: &mut Witnesses,
+) -> Result<Slice, sqlx::Error> {
+    let resolved = find_resolved(transaction, part).await?;
+    let told = tell(transaction, &resolved, part.through, witnesses).await?;
+    Ok(Slice { groups: resolved.groups.len(), told })
+}
+
+/// What a part of the log says about groups.
+struct Resolved {
+    groups: Vec<Uuid>,
+    /// For each group, the task that was resolved last.
+    seqs: Vec<i64>,
+}
+
+async fn find_resolved(transaction: &mut PgConnection, part: Part) -> Result<Resolved, sqlx::Error> {
+    sqlx::query_as!(
+        Resolved,
+        r#"-- read_group_log
+        WITH part AS MATERIALIZED (
+            SELECT o.first, x.kinds, x.seqs FROM outbox_order o JOIN outbox x ON x.id = o.outbox_id
+            WHERE o.first > $1 ORDER BY o.first LIMIT $2
+        ),
+        resolved AS MATERIALIZED (
+            SELECT e.seq, part.first, e.n FROM part, unnest(part.kinds, part.seqs) WITH ORDINALITY AS e(kind, seq, n)
+            WHERE e.kind IN (3, 4, 5) /* Kind: resolved */
+        ),
+        -- A subquery for each row, here and below, so that nobody gets the idea to read all definitions.
+        of_tasks AS MATERIALIZED (
+            SELECT (SELECT d.task_group FROM task_definitions d WHERE d.seq = r.seq), r.seq, r.first, r.n FROM resolved r
+        ),
+        of_groups AS MATERIALIZED (
+            SELECT DISTINCT ON (task_group) task_group, seq FROM of_tasks WHERE task_group IS NOT NULL
+            ORDER BY task_group, first DESC, n DESC
+        )
+        SELECT COALESCE((SELECT array_agg(task_group ORDER BY task_group) FROM of_groups), '{}') AS "groups!",
+               COALESCE((SELECT array_agg(seq ORDER BY task_group) FROM of_groups), '{}') AS "seqs!""#,
+        part.after,
+        part.rows
+    )
+    .fetch_one(transaction)
+    .await
+}
+
+async fn tell(
+    transaction: &mut PgConnection,
+    resolved: &Resolved,
+    through: i64,
+    witnesses: &mut Witnesses,
+) -> Result<usize, sqlx::Error> {
+    let from: Vec<Uuid> = resolved.groups.iter().map(|id| witnesses.remove(id).unwrap_or_default()).collect();
+    let rows = sqlx::query!(
+        r#"-- tell_groups
+        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        wanted AS MATERIALIZED (
+            SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::uuid[]) AS i(id, seq, witness)
+        ),
+        -- A task that was resolved counts as resolved for ever: a rerun does not open the group again.
+        looked AS MATERIALIZED (
+            SELECT w.id, w.seq, COALESCE(
+                (SELECT t.id FROM tasks t
+                 WHERE t.id = w.id AND t.task_group = w.id AND t.state < 2 /* State: open */ AND NOT t.resolved_before),
+                (SELECT t.id FROM tasks t
+                 WHERE t.task_group = w.id AND t.id <> t.task_group AND t.id >= w.witness
+                   AND t.state < 2 /* State: open */ AND NOT t.resolved_before ORDER BY t.id LIMIT 1),
+                (SELECT t.id FROM tasks t
+                 WHERE t.task_group = w.id AND t.id <> t.task_group AND t.id < w.witness
+                   AND t.state < 2 /* State: open */ AND NOT t.resolved_before ORDER BY t.id LIMIT 1)) AS open
+            FROM wanted w
+        ),
+        -- Resolutions that this statement sees and the part does not have: a later part tells of their groups.
+        later AS MATERIALIZED (
+            SELECT e.seq
+            FROM (SELECT id FROM outbox_new UNION ALL SELECT outbox_id FROM outbox_order WHERE first > $4) o
+            CROSS JOIN LATERAL (
+                SELECT e.seq, e.kind FROM outbox x, unnest(x.kinds, x.seqs) AS e(kind, seq) WHERE x.id = o.id OFFSET 0
+            ) e
+            WHERE e.kind IN (3, 4, 5) /* Kind: resolved */
+        ),
+        later_groups AS MATERIALIZED (
+            SELECT DISTINCT (SELECT d.task_group FROM task_definitions d WHERE d.seq = later.seq) AS id FROM later
+        ),
+        over AS MATERIALIZED (
+            SELECT l.id, l.seq FROM looked l
+            WHERE l.open IS NULL AND NOT EXISTS (SELECT FROM later_groups g WHERE g.id = l.id)
+        ),
+        told AS (
+            INSERT INTO outbox (at, kinds, seqs, runs, retries_left, details)
+            SELECT min(moment.now), array_agg(10 /* Kind::GroupResolved */::smallint), array_agg(over.seq),
+                   array_agg(0 /* run */::smallint), array_agg(0 /* count */::smallint),
+                   array_agg(json_build_object('id', g.id, 'scheduler', g.scheduler, 'expires', g.expires,
+                                               'sealed', g.sealed)::text)
+            FROM over JOIN task_groups g ON g.id = over.id, moment HAVING count(*) > 0
+            RETURNING id, cardinality(seqs) AS events
+        ),
+        told_of AS (INSERT INTO outbox_new (id, events) SELECT id, events FROM told)
+        SELECT l.id AS "id!", l.open, EXISTS (SELECT FROM over WHERE over.id = l.id) AS "told!" FROM looked l"#,
+        &resolved.groups,
+        &resolved.seqs,
+        &from,
+        through
+    )
+    .fetch_all(transaction)
+    .await?;
+    let told = rows.iter().filter(|row| row.told).count();
+    witnesses.extend(rows.into_iter().filter_map(|row| Some((row.id, row.open?))));
+    Ok(told)
+}

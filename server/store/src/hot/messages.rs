@@ -1,0 +1,256 @@
+//! Getting and deleting messages. A message is a row of `pending`; neither touches `tasks`, because neither changes what
+//! becomes of the task.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use tenure_domain::message::{Known, MessageId, Receipt};
+
+/// What is wanted of one queue and priority.
+#[derive(Debug, Clone)]
+pub struct Want {
+    /// `task_queues.id`.
+    pub queue: i32,
+    /// The priority.
+    pub priority: i16,
+    /// The generation that the mark was taken at; with another one it is ignored.
+    pub generation: i64,
+    /// The `ord` up to which no run is left that claimWork could take, and so no message either.
+    pub mark: i64,
+    /// Who gets the first message found, the second, and so on: places in the list of pollers, from 1. A poller who
+    /// wants more than one stands here as often.
+    pub slots: Vec<i32>,
+}
+
+/// A message that somebody got.
+#[derive(Debug, Clone)]
+pub struct Got {
+    /// Place in the list of pollers, from 1.
+    pub poller: i32,
+    /// Which message it is.
+    pub message: MessageId,
+    /// The task.
+    pub task: Uuid,
+    /// Its place in the queue.
+    pub ord: i64,
+    /// Since when its run is pending.
+    pub scheduled: DateTime<Utc>,
+    /// When it ends.
+    pub deadline: DateTime<Utc>,
+    /// What the poller may change it with.
+    pub receipt: Receipt,
+    /// When it is visible again.
+    pub hidden_until: DateTime<Utc>,
+    /// How often it was got, this time included.
+    pub dequeued: i32,
+}
+
+/// What a statement found.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// The messages.
+    pub got: Vec<Got>,
+    /// Wants, from 0, that got nothing although somebody may get something there: its rows are locked at the moment.
+    pub locked: Vec<usize>,
+}
+
+/// Gets the oldest visible messages of each queue, and hides each for as long as its poller says. `receipts` has a random
+/// number for each slot. claimWork leaves the runs alone for `reservation`, or for as long as they are hidden if that is
+/// shorter.
+#[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
+pub async fn get(
+    conn: &mut PgConnection,
+    wants: &[Want],
+    visibilities: &[Duration],
+    receipts: &[i64],
+    reservation: Duration,
+) -> Result<Found, sqlx::Error> {
+    let queues: Vec<i32> = wants.iter().map(|want| want.queue).collect();
+    let priorities: Vec<i16> = wants.iter().map(|want| want.priority).collect();
+    let generations: Vec<i64> = wants.iter().map(|want| want.generation).collect();
+    let marks: Vec<i64> = wants.iter().map(|want| want.mark).collect();
+    let wanted: Vec<i32> = wants.iter().map(|want| super::int4(want.slots.len())).collect();
+    let slots: Vec<i32> = wants.iter().flat_map(|want| want.slots.iter().copied()).collect();
+    let visibilities: Vec<f64> = visibilities.iter().map(Duration::as_secs_f64).collect();
+    let rows = sqlx::query!(
+        r#"-- get_messages
+        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        wanted AS MATERIALIZED (
+            -- A column for what is constant: the planner would turn a constant into a condition that is not the index's.
+            SELECT w.*, false AS hidden, CASE WHEN q.mark_generation = w.generation THEN w.mark ELSE 0 /* ord */ END AS after,
+                   sum(w.wanted) OVER (ORDER BY w.n) - w.wanted AS slots_before
+            FROM unnest($1::int[], $2::smallint[], $3::bigint[], $4::bigint[], $5::int[])
+                WITH ORDINALITY AS w(queue, priority, generation, mark, wanted, n)
+            JOIN task_queues q ON q.id = w.queue
+        ),
+        picked AS MATERIALIZED (
+            SELECT wanted.n, wanted.slots_before, p.seq, p.ord
+            FROM wanted CROSS JOIN LATERAL (
+                SELECT p.seq, p.ord FROM pending p
+                WHERE p.queue = wanted.queue AND p.priority = wanted.priority AND p.reserved_until IS NULL
+                  AND (p.hidden_until IS NOT NULL) = wanted.hidden AND p.ord > wanted.after
+                  AND p.deadline > (SELECT now FROM moment)
+                ORDER BY p.ord LIMIT wanted.wanted
+                FOR UPDATE SKIP LOCKED
+            ) p
+        ),
+        handed AS MATERIALIZED (
+            SELECT n, seq, slots_before + row_number() OVER (PARTITION BY n ORDER BY ord) AS slot FROM picked
+        ),
+        hidden AS (
+            UPDATE pending p SET
+                dequeued = p.dequeued + 1,
+                receipt = ($8::bigint[])[h.slot],
+                hidden_until = moment.now + make_interval(secs => ($7::float8[])[($6::int[])[h.slot]]),
+                reserved_until = moment.now + make_interval(secs => LEAST($9, ($7::float8[])[($6::int[])[h.slot]]))
+            FROM handed h, moment WHERE p.seq = h.seq
+            RETURNING h.n, ($6::int[])[h.slot] AS poller, p.seq, p.run, p.message, p.id, p.ord, p.scheduled, p.deadline,
+                      p.receipt, p.hidden_until, p.dequeued
+        )
+        SELECT w.n AS "n!", h.poller AS "poller?", h.seq AS "seq?", h.run AS "run?", h.message AS "message?",
+               h.id AS "id?", h.ord AS "ord?", h.scheduled AS "scheduled?", h.deadline AS "deadline?",
+               h.receipt AS "receipt?", h.hidden_until AS "hidden_until?", h.dequeued AS "dequeued?",
+               -- Of a queue that gave nothing: whether it holds something that was locked.
+               CASE WHEN h.seq IS NULL THEN EXISTS (
+                   SELECT FROM pending p
+                   WHERE p.queue = w.queue AND p.priority = w.priority AND p.reserved_until IS NULL
+                     AND (p.hidden_until IS NOT NULL) = w.hidden AND p.ord > w.after
+                     AND p.deadline > (SELECT now FROM moment)
+               ) ELSE false END AS "locked!"
+        FROM wanted w LEFT JOIN hidden h ON h.n = w.n"#,
+        &queues,
+        &priorities,
+        &generations,
+        &marks,
+        &wanted,
+        &slots,
+        &visibilities,
+        receipts,
+        reservation.as_secs_f64(),
+    )
+    .fetch_all(conn)
+    .await?;
+    let mut found = Found::default();
+    for row in rows {
+        if row.locked {
+            found.locked.push(super::member(row.n));
+        }
+        // One column of a message is there exactly if all are.
+        if let (
+            Some(poller),
+            Some(seq),
+            Some(run),
+            Some(message),
+            Some(task),
+            Some(ord),
+            Some(scheduled),
+            Some(deadline),
+            Some(receipt),
+            Some(hidden_until),
+            Some(dequeued),
+        ) = (
+            row.poller,
+            row.seq,
+            row.run,
+            row.message,
+            row.id,
+            row.ord,
+            row.scheduled,
+            row.deadline,
+            row.receipt,
+            row.hidden_until,
+            row.dequeued,
+        ) {
+            let (message, receipt) = (MessageId { seq, run, message }, Receipt(receipt));
+            found.got.push(Got { poller, message, task, ord, scheduled, deadline, receipt, hidden_until, dequeued });
+        }
+    }
+    Ok(found)
+}
+
+/// A message to delete.
+#[derive(Debug, Clone, Copy)]
+pub struct Deletion {
+    /// `task_queues.id`.
+    pub queue: i32,
+    /// The priority.
+    pub priority: i16,
+    /// Which message.
+    pub message: MessageId,
+    /// Shown by whoever deletes it.
+    pub receipt: Receipt,
+}
+
+/// What became of a deletion.
+#[derive(Debug, Clone, Copy)]
+pub struct Outcome {
+    /// Which member, from 0.
+    pub member: usize,
+    /// Whether the message was deleted, although its run is still pending.
+    pub deleted: bool,
+    /// What was known of the message when the statement began.
+    pub known: Option<Known>,
+}
+
+/// Deletes messages whose receipt is current. Their runs are pending, because claiming a run removes its message: so each
+/// run is claimable at once, and has a new message that is visible after `visibility`. It stands at the end of its queue,
+/// where no mark can have passed it. Each member has an outcome.
+pub async fn delete(
+    conn: &mut PgConnection,
+    members: &[Deletion],
+    visibility: Duration,
+) -> Result<Vec<Outcome>, sqlx::Error> {
+    let seqs: Vec<i64> = members.iter().map(|member| member.message.seq).collect();
+    let runs: Vec<i16> = members.iter().map(|member| member.message.run).collect();
+    let messages: Vec<i32> = members.iter().map(|member| member.message.message).collect();
+    let queues: Vec<i32> = members.iter().map(|member| member.queue).collect();
+    let priorities: Vec<i16> = members.iter().map(|member| member.priority).collect();
+    let receipts: Vec<i64> = members.iter().map(|member| member.receipt.0).collect();
+    let rows = sqlx::query!(
+        r#"-- delete_messages
+        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        input AS MATERIALIZED (
+            SELECT * FROM unnest($1::bigint[], $2::smallint[], $3::int[], $4::int[], $5::smallint[], $6::bigint[])
+                WITH ORDINALITY AS i(seq, run, message, queue, priority, receipt, n)
+        ),
+        known AS MATERIALIZED (
+            SELECT i.n, p.seq, p.receipt
+            FROM input i JOIN pending p ON p.seq = i.seq
+            WHERE p.run = i.run AND p.message = i.message AND p.queue = i.queue AND p.priority = i.priority
+              AND p.deadline > (SELECT now FROM moment)
+        ),
+        -- The lock comes before the new place is taken: see the horizon of the marks.
+        held AS MATERIALIZED (
+            SELECT i.n, p.seq
+            FROM input i JOIN pending p ON p.seq = i.seq
+            WHERE p.run = i.run AND p.message = i.message AND p.queue = i.queue AND p.priority = i.priority
+              AND p.receipt = i.receipt AND p.deadline > (SELECT now FROM moment)
+            FOR UPDATE OF p SKIP LOCKED
+        ),
+        replaced AS (
+            UPDATE pending p SET message = p.message + 1, dequeued = 0 /* count */, receipt = NULL, reserved_until = NULL,
+                hidden_until = moment.now + make_interval(secs => $7), ord = nextval('pending_ord')
+            FROM held, moment WHERE p.seq = held.seq
+        )
+        SELECT i.n AS "n!", h.seq IS NOT NULL AS "deleted!", k.seq IS NOT NULL AS "known!", k.receipt
+        FROM input i LEFT JOIN held h ON h.n = i.n LEFT JOIN known k ON k.n = i.n"#,
+        &seqs,
+        &runs,
+        &messages,
+        &queues,
+        &priorities,
+        &receipts,
+        visibility.as_secs_f64(),
+    )
+    .fetch_all(conn)
+    .await?;
+    let outcomes = rows.into_iter().map(|row| Outcome {
+        member: super::member(row.n),
+        deleted: row.deleted,
+        known: row.known.then_some(Known { receipt: row.receipt }),
+    });
+    Ok(outcomes.collect())
+}

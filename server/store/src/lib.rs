@@ -1,0 +1,63 @@
+//! All SQL. [`transitions`] has every statement that moves a run; of the rest there is one file per family of tables.
+
+pub mod artifacts;
+pub mod bells;
+pub mod blobs;
+pub mod claims;
+pub mod clients;
+pub mod clock;
+pub mod cluster;
+pub mod codes;
+pub mod counters;
+pub mod deadlines;
+pub mod decode;
+pub mod dependencies;
+pub mod dependency_work;
+pub mod events;
+pub mod facts;
+pub mod failure;
+pub mod groups;
+pub mod hot;
+
+#[cfg(feature = "test-util")]
+pub mod breakage;
+pub mod idempotency;
+pub mod log_readers;
+pub mod marks;
+pub mod memory;
+pub mod messages;
+pub mod objects;
+pub mod page;
+pub mod purge_cache;
+pub mod queue_lists;
+pub mod queue_views;
+pub mod queues;
+pub mod roles;
+pub mod schema;
+pub mod secrets;
+pub mod session;
+pub mod settings;
+pub mod tasks;
+#[cfg(feature = "test-util")]
+pub mod testing;
+pub mod transitions;
+pub mod trouble;
+pub mod worker_manager;
+pub mod worker_removals;
+pub mod workers;
+
+/// Advisory locks of the database, each held by one actor at a time among all servers.
+pub mod advisory {
+    /// Applying migrations and setting up.
+    pub const SETUP: i64 = 0x7465_6e75_7265_0001;
+    /// Giving positions to events.
+    pub const SEQUENCER: i64 = 0x7465_6e75_7265_0002;
+    /// Folding the counts.
+    pub const FOLD: i64 = 0x7465_6e75_7265_0003;
+    /// Moving the manual clock.
+    pub const CLOCK: i64 = 0x7465_6e75_7265_0004;
+    /// The first half of a lock on the name of stored bytes; the second is the name's hash.
+    pub const BLOB_NAMES: i32 = 0x7465_6e75;
+    /// The first half of a lock on the purge-cache requests of a worker pool; the second is the hash of its id.
+    pub const PURGE_REQUESTS: i32 = 0x7465_6e76;
+}

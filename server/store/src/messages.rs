@@ -1,0 +1,250 @@
+//! Messages, apart from the hot statements: looking at them, changing their visibility, and what becomes due for them.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use sqlx::{Connection, PgConnection, PgPool};
+use uuid::Uuid;
+
+use tenure_domain::message::{Known, MessageId, Receipt};
+
+/// How far messages are counted: counting is for people, and must not take long.
+pub const COUNT_MAX: i64 = 100_000;
+
+/// A message that is looked at.
+#[derive(Debug, Clone)]
+pub struct Peeked {
+    /// Which message it is.
+    pub message: MessageId,
+    /// The task.
+    pub task: Uuid,
+    /// Since when its run is pending.
+    pub scheduled: DateTime<Utc>,
+    /// When it ends.
+    pub deadline: DateTime<Utc>,
+    /// How often it was got.
+    pub dequeued: i32,
+}
+
+/// The oldest visible messages of a queue, unchanged.
+pub async fn peek(pool: &PgPool, queue: i32, priority: i16, limit: i64) -> Result<Vec<Peeked>, sqlx::Error> {
+    let rows = sqlx::query!(
+        "-- peek_messages
+        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        SELECT p.seq, p.run, p.message, p.id, p.scheduled, p.deadline, p.dequeued FROM pending p
+        WHERE p.queue = $1 AND p.priority = $2 AND p.reserved_until IS NULL AND (p.hidden_until IS NOT NULL) = $4
+          AND p.deadline > (SELECT now FROM moment)
+        ORDER BY p.ord LIMIT $3",
+        queue,
+        priority,
+        limit,
+        // A constant in the statement would be turned into a condition that is not the index's.
+        false
+    )
+    .fetch_all(pool)
+    .await?;
+    let peeked = rows.into_iter().map(|row| Peeked {
+        message: MessageId { seq: row.seq, run: row.run, message: row.message },
+        task: row.id,
+        scheduled: row.scheduled,
+        deadline: row.deadline,
+        dequeued: row.dequeued,
+    });
+    Ok(peeked.collect())
+}
+
+/// How many messages a queue has, hidden ones included, up to [`COUNT_MAX`].
+pub async fn count(pool: &PgPool, queue: i32, priority: i16) -> Result<i64, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"-- count_messages
+        SELECT count(*) AS "count!" FROM (
+            (SELECT FROM pending WHERE queue = $1 AND priority = $2 AND reserved_until IS NULL LIMIT $3)
+            UNION ALL
+            (SELECT FROM pending WHERE queue = $1 AND priority = $2 AND reserved_until IS NOT NULL LIMIT $3)
+        ) m"#,
+        queue,
+        priority,
+        COUNT_MAX
+    )
+    .fetch_one(pool)
+    .await
+    .map(|count| count.min(COUNT_MAX))
+}
+
+/// What is known of a message.
+pub async fn find(pool: &PgPool, queue: i32, priority: i16, message: MessageId) -> Result<Option<Known>, sqlx::Error> {
+    let receipt = sqlx::query_scalar!(
+        "-- find_message
+        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        SELECT p.receipt FROM pending p
+        WHERE p.seq = $1 AND p.run = $2 AND p.message = $3 AND p.queue = $4 AND p.priority = $5
+          AND p.deadline > (SELECT now FROM moment)",
+        message.seq,
+        message.run,
+        message.message,
+        queue,
+        priority
+    )
+    .fetch_optional(pool)
+    .await?;
+    Ok(receipt.map(|receipt| Known { receipt }))
+}
+
+/// The task of a message, by its number.
+pub async fn find_task(pool: &PgPool, seq: i64) -> Result<Option<Uuid>, sqlx::Error> {
+    sqlx::query_scalar!("-- find_task_of_message\nSELECT id FROM pending WHERE seq = $1", seq)
+        .fetch_optional(pool)
+        .await
+}
+
+/// Waits for a message's row and locks it.
+pub async fn lock(conn: &mut PgConnection, message: MessageId) -> Result<(), sqlx::Error> {
+    sqlx::query!("-- lock_message\nSELECT FROM pending WHERE seq = $1 FOR UPDATE", message.seq).execute(conn).await?;
+    Ok(())
+}
+
+/// Hides a message for another time, from now on, if the receipt is current; without a time it is visible at once, at the
+/// end of its queue. Answers when it is visible; none if there is no such message with this receipt.
+pub async fn update(
+    pool: &PgPool,
+    queue: i32,
+    priority: i16,
+    message: MessageId,
+    receipt: Receipt,
+    next: Receipt,
+    visibility: Duration,
+) -> Result<Option<DateTime<Utc>>, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"-- update_message
+        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        -- The lock comes before the new place is taken: see the horizon of the marks.
+        held AS MATERIALIZED (
+            SELECT p.seq FROM pending p
+            WHERE p.seq = $1 AND p.run = $2 AND p.message = $3 AND p.queue = $4 AND p.priority = $5 AND p.receipt = $6
+              AND p.deadline > (SELECT now FROM moment)
+            FOR UPDATE
+        )
+        UPDATE pending p SET
+            receipt = $7,
+            hidden_until = CASE WHEN $8 > 0 THEN moment.now + make_interval(secs => $8) END,
+            reserved_until = CASE WHEN $8 > 0 THEN LEAST(p.reserved_until, moment.now + make_interval(secs => $8)) END,
+            ord = CASE WHEN $8 > 0 THEN p.ord ELSE nextval('pending_ord') END
+        FROM held, moment WHERE p.seq = held.seq
+        RETURNING moment.now + make_interval(secs => $8) AS "visible!""#,
+        message.seq,
+        message.run,
+        message.message,
+        queue,
+        priority,
+        receipt.0,
+        next.0,
+        visibility.as_secs_f64()
+    )
+    .fetch_optional(pool)
+    .await
+}
+
+/// What a slice of the messages that had something due became.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Due {
+    /// Messages that had something due.
+    pub found: usize,
+    /// Those that are visible again.
+    pub visible: usize,
+    /// Those whose run claimWork may take again, and that stay hidden.
+    pub released: usize,
+    /// The queues that they are in.
+    pub queues: BTreeSet<i32>,
+}
+
+/// Shows messages whose hiding has ended, and gives claimWork the runs whose reservation has ended, up to `limit`. They
+/// keep their places, which may lie below a mark.
+pub async fn show_due(conn: &mut PgConnection, limit: i64) -> Result<Due, sqlx::Error> {
+    let rows = sqlx::query!(
+        r#"-- show_due_messages
+        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        visible AS MATERIALIZED (
+            SELECT p.seq FROM pending p WHERE p.hidden_until <= (SELECT now FROM moment)
+            ORDER BY p.hidden_until LIMIT $1 FOR UPDATE SKIP LOCKED
+        ),
+        released AS MATERIALIZED (
+            SELECT p.seq FROM pending p
+            WHERE p.reserved_until <= (SELECT now FROM moment) AND p.hidden_until > (SELECT now FROM moment)
+            ORDER BY p.reserved_until LIMIT $1 FOR UPDATE SKIP LOCKED
+        ),
+        due AS (SELECT seq FROM visible UNION ALL SELECT seq FROM released),
+        shown AS (
+            UPDATE pending p SET reserved_until = NULL,
+                hidden_until = CASE WHEN p.hidden_until > moment.now THEN p.hidden_until END
+            FROM moment WHERE p.seq = ANY (ARRAY(SELECT seq FROM due))
+            RETURNING p.queue, p.hidden_until IS NULL AS visible
+        ),
+        unmarked AS (
+            UPDATE task_queues q SET mark_generation = mark_generation + 1
+            WHERE q.id IN (SELECT queue FROM shown)
+        )
+        SELECT queue AS "queue!", visible AS "visible!" FROM shown"#,
+        limit
+    )
+    .fetch_all(conn)
+    .await?;
+    let mut due = Due { found: rows.len(), ..Due::default() };
+    for row in rows {
+        due.queues.insert(row.queue);
+        if row.visible {
+            due.visible += 1;
+        } else {
+            due.released += 1;
+        }
+    }
+    Ok(due)
+}
+
+/// Whether something is to be shown, whoever may hold it: another pass that has not committed, too.
+pub async fn is_due(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"-- is_message_due
+        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        SELECT EXISTS (SELECT FROM pending WHERE hidden_until <= (SELECT now FROM moment))
+            OR EXISTS (
+                SELECT FROM pending
+                WHERE reserved_until <= (SELECT now FROM moment) AND hidden_until > (SELECT now FROM moment)
+            ) AS "due!""#
+    )
+    .fetch_one(conn)
+    .await
+}
+
+/// Messages that pollers hold, or got again and again.
+#[derive(Debug)]
+pub struct Held {
+    /// The queue.
+    pub queue: String,
+    /// Got, not claimed, not deleted.
+    pub hidden: i64,
+    /// Got as often as is alarming. The number in the statement is
+    /// [`DEQUEUES_ALARMING`](tenure_domain::message::DEQUEUES_ALARMING), written out because an index is made for it.
+    pub alarming: i64,
+}
+
+/// Counts what pollers hold, for each queue, for the metrics.
+pub async fn list_held(conn: &mut PgConnection) -> Result<Vec<Held>, sqlx::Error> {
+    let mut transaction = conn.begin().await?;
+    // Both kinds are rare and have an index; before the first ANALYZE the planner does not know that they are rare.
+    sqlx::query!("-- only_by_index\nSET LOCAL enable_seqscan = off").execute(&mut *transaction).await?;
+    let held = sqlx::query_as!(
+        Held,
+        r#"-- list_held
+        SELECT q.name AS queue, COALESCE(h.hidden, 0) AS "hidden!", COALESCE(a.alarming, 0) AS "alarming!"
+        FROM (SELECT queue, count(*) AS hidden FROM pending WHERE hidden_until IS NOT NULL GROUP BY queue) h
+        FULL JOIN (
+            SELECT queue, count(*) AS alarming FROM pending WHERE dequeued >= 10 /* DEQUEUES_ALARMING */ GROUP BY queue
+        ) a USING (queue)
+        JOIN task_queues q ON q.id = queue"#
+    )
+    .fetch_all(&mut *transaction)
+    .await?;
+    transaction.commit().await?;
+    Ok(held)
+}

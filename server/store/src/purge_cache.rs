@@ -1,0 +1,153 @@
+//! Requests to purge caches of workers. A row that is a day old is ignored until a pass removes it.
+
+use chrono::{DateTime, Utc};
+use sqlx::{PgConnection, PgPool};
+
+use super::advisory;
+use tenure_domain::purge_cache::{PURGE_KEPT, PURGES_MAX};
+
+/// A request that counts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PurgeRow {
+    /// workerPoolId.
+    pub worker_pool: String,
+    /// The cache.
+    pub cache_name: String,
+    /// Caches from before that are stale.
+    pub purge_before: DateTime<Utc>,
+}
+
+/// Asks for a cache to be purged, or asks again; false if the pool has as many requests as it may have.
+pub async fn ask(pool: &PgPool, worker_pool: &str, cache_name: &str) -> Result<bool, sqlx::Error> {
+    let mut transaction = pool.begin().await?;
+    // Requests of one worker pool take turns, so that each counts those before it.
+    sqlx::query!(
+        r#"-- lock_purge_requests
+        SELECT pg_advisory_xact_lock($1, hashtext($2)) AS "locked: ()""#,
+        advisory::PURGE_REQUESTS,
+        worker_pool
+    )
+    .fetch_one(&mut *transaction)
+    .await?;
+    let asked = sqlx::query!(
+        "-- ask_for_purge
+        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        INSERT INTO purge_requests AS p (worker_pool, cache_name, purge_before)
+        SELECT $1, $2, moment.now FROM moment
+        WHERE $4 > (
+            SELECT count(*) FROM purge_requests o, moment
+            WHERE o.worker_pool = $1 AND o.cache_name <> $2
+              AND o.purge_before > moment.now - make_interval(secs => $3)
+        )
+        ON CONFLICT (worker_pool, cache_name) DO UPDATE
+            SET purge_before = GREATEST(p.purge_before, EXCLUDED.purge_before)",
+        worker_pool,
+        cache_name,
+        PURGE_KEPT.as_secs_f64(),
+        PURGES_MAX as i64
+    )
+    .execute(&mut *transaction)
+    .await?;
+    transaction.commit().await?;
+    Ok(asked.rows_affected() > 0)
+}
+
+/// What was asked for of one worker pool, since this time or at all, by cache.
+pub async fn list_of_pool(
+    conn: &mut PgConnection,
+    worker_pool: &str,
+    since: Option<DateTime<Utc>>,
+) -> Result<Vec<PurgeRow>, sqlx::Error> {
+    sqlx::query_as!(
+        PurgeRow,
+        "-- list_purge_requests
+        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        SELECT p.worker_pool, p.cache_name, p.purge_before FROM purge_requests p, moment
+        WHERE p.worker_pool = $1 AND p.purge_before > moment.now - make_interval(secs => $2)
+          AND ($3::timestamptz IS NULL OR p.purge_before >= $3)
+        ORDER BY p.cache_name",
+        worker_pool,
+        PURGE_KEPT.as_secs_f64(),
+        since
+    )
+    .fetch_all(conn)
+    .await
+}
+
+/// Everything that was asked for after this pool and cache, in their order; so much of it.
+pub async fn list_all(conn: &mut PgConnection, after: (&str, &str), limit: i64) -> Result<Vec<PurgeRow>, sqlx::Error> {
+    sqlx::query_as!(
+        PurgeRow,
+        "-- list_all_purge_requests
+        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        SELECT p.worker_pool, p.cache_name, p.purge_before FROM purge_requests p, moment
+        WHERE (p.worker_pool, p.cache_name) > ($1, $2)
+          AND p.purge_before > moment.now - make_interval(secs => $3)
+        ORDER BY p.worker_pool, p.cache_name LIMIT $4",
+        after.0,
+        after.1,
+        PURGE_KEPT.as_secs_f64(),
+        limit
+    )
+    .fetch_all(conn)
+    .await
+}
+
+/// Removes up to `limit` requests that count no more.
+pub async fn forget(conn: &mut PgConnection, limit: i64) -> Result<u64, sqlx::Error> {
+    let gone = sqlx::query!(
+        "-- forget_purge_requests
+        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        old AS MATERIALIZED (
+            SELECT p.worker_pool, p.cache_name FROM purge_requests p
+            WHERE p.purge_before <= (SELECT now FROM moment) - make_interval(secs => $1)
+            ORDER BY p.purge_before LIMIT $2 FOR UPDATE SKIP LOCKED
+        )
+        DELETE FROM purge_requests p USING old
+        WHERE p.worker_pool = old.worker_pool AND p.cache_name = old.cache_name",
+        PURGE_KEPT.as_secs_f64(),
+        limit
+    )
+    .execute(conn)
+    .await?;
+    Ok(gone.rows_affected())
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::future::join_all;
+
+    use super::*;
+    use crate::testing::with_clients;
+
+    #[tokio::test]
+    async fn a_worker_pool_has_so_many_requests_and_not_one_more_however_many_ask_at_once() {
+        with_clients(|pool| async move {
+            let fill =
+                "INSERT INTO purge_requests SELECT 'a/b', 'cache-' || n, tenure_now() FROM generate_series(5, $1) n";
+            let filled = sqlx::query(fill).bind(PURGES_MAX as i64).execute(&pool).await.unwrap();
+            assert_eq!(filled.rows_affected(), PURGES_MAX as u64 - 4);
+            let names: Vec<String> = (0..12).map(|number| format!("new-{number}")).collect();
+            let asked = join_all(names.iter().map(|name| ask(&pool, "a/b", name))).await;
+            assert_eq!(asked.into_iter().filter(|asked| *asked.as_ref().unwrap()).count(), 4);
+            // What is there may be asked for again, and other pools have their own limit.
+            assert!(ask(&pool, "a/b", "cache-7").await.unwrap() && ask(&pool, "a/c", "new").await.unwrap());
+            assert!(!ask(&pool, "a/b", "newer").await.unwrap());
+            let mut conn = pool.acquire().await.unwrap();
+            assert_eq!(list_of_pool(&mut conn, "a/b", None).await.unwrap().len(), PURGES_MAX);
+            // A day later there is room, before any pass has run.
+            sqlx::raw_sql("UPDATE purge_requests SET purge_before = tenure_now() - interval '24 hours'")
+                .execute(&mut *conn)
+                .await
+                .unwrap();
+            assert!(ask(&pool, "a/b", "newer").await.unwrap());
+            let [only] = &list_of_pool(&mut conn, "a/b", None).await.unwrap()[..] else { panic!("one counts") };
+            assert_eq!(only.cache_name, "newer");
+            assert_eq!(list_all(&mut conn, ("", ""), 10).await.unwrap(), std::slice::from_ref(only));
+            assert_eq!(forget(&mut conn, 10_000).await.unwrap(), PURGES_MAX as u64 + 1);
+            assert_eq!(forget(&mut conn, 10_000).await.unwrap(), 0);
+            assert_eq!(list_all(&mut conn, ("", ""), 10).await.unwrap(), std::slice::from_ref(only));
+        })
+        .await;
+    }
+}

@@ -1,0 +1,239 @@
+//! The table `roles`.
+
+use serde::Serialize;
+use sqlx::{PgConnection, PgExecutor};
+use tenure_api::dates::Timestamp;
+
+use tenure_domain::roles::RoleScopes;
+
+/// A role as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RoleInfo {
+    /// What is assumed.
+    pub role_id: String,
+    /// What it gives, before expansion.
+    pub scopes: Vec<String>,
+    /// For people.
+    pub description: String,
+    /// When it was made.
+    pub created: Timestamp,
+    /// When anything about it was last changed.
+    pub last_modified: Timestamp,
+}
+
+/// A role that is to be made, or what one is to become.
+#[derive(Debug, Clone)]
+pub struct NewRole {
+    /// What is assumed.
+    pub role_id: String,
+    /// What it gives, before expansion.
+    pub scopes: Vec<String>,
+    /// For people.
+    pub description: String,
+}
+
+/// What roles give, as a fact that servers remember. A trigger raises its generation.
+pub const FACT: &str = "roles";
+
+/// All roles.
+///
+/// # Errors
+/// If the database refuses.
+pub async fn load_all(db: impl PgExecutor<'_>) -> Result<Vec<RoleScopes>, sqlx::Error> {
+    sqlx::query_as!(RoleScopes, "-- load_roles\nSELECT role_id, scopes FROM roles").fetch_all(db).await
+}
+
+/// Keeps everybody else from changing roles until the transaction ends.
+///
+/// # Errors
+/// If the database refuses.
+pub async fn lock_all(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
+    sqlx::query!("SELECT generation FROM fact_generations WHERE name = $1 FOR UPDATE -- lock_roles", FACT)
+        .fetch_one(conn)
+        .await?;
+    Ok(())
+}
+
+/// A role, if it exists.
+///
+/// # Errors
+/// If the database refuses.
+pub async fn find(db: impl PgExecutor<'_>, role_id: &str) -> Result<Option<RoleInfo>, sqlx::Error> {
+    let row = sqlx::query_as!(
+        RoleInfo,
+        "-- find_role
+        SELECT role_id, scopes, description, created, last_modified FROM roles WHERE role_id = $1",
+        role_id,
+    )
+    .fetch_optional(db)
+    .await?;
+    Ok(row)
+}
+
+/// Roles by id, after this one; so many of them, or all.
+///
+/// # Errors
+/// If the database refuses.
+pub async fn list(
+    db: impl PgExecutor<'_>,
+    after: Option<&str>,
+    limit: Option<i64>,
+) -> Result<Vec<RoleInfo>, sqlx::Error> {
+    sqlx::query_as!(
+        RoleInfo,
+        "-- list_roles
+        SELECT role_id, scopes, description, created, last_modified
+        FROM roles
+        WHERE $1::text IS NULL OR role_id > $1
+        ORDER BY role_id
+        LIMIT $2",
+        after,
+        limit,
+    )
+    .fetch_all(db)
+    .await
+}
+
+/// Makes a role that does not exist.
+///
+/// # Errors
+/// If the database refuses.
+pub async fn create(db: impl PgExecutor<'_>, role: &NewRole) -> Result<RoleInfo, sqlx::Error> {
+    sqlx::query_as!(
+        RoleInfo,
+        "-- create_role
+        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        INSERT INTO roles (role_id, scopes, description, created, last_modified)
+        SELECT $1, $2, $3, now, now FROM moment
+        RETURNING role_id, scopes, description, created, last_modified",
+        role.role_id,
+        &role.scopes,
+        role.description,
+    )
+    .fetch_one(db)
+    .await
+}
+
+/// Changes a role; none if there is none of that id.
+///
+/// # Errors
+/// If the database refuses.
+pub async fn update(db: impl PgExecutor<'_>, role: &NewRole) -> Result<Option<RoleInfo>, sqlx::Error> {
+    sqlx::query_as!(
+        RoleInfo,
+        "-- update_role
+        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        UPDATE roles SET scopes = $2, description = $3, last_modified = moment.now
+        FROM moment
+        WHERE role_id = $1
+        RETURNING role_id, scopes, description, created, last_modified",
+        role.role_id,
+        &role.scopes,
+        role.description,
+    )
+    .fetch_optional(db)
+    .await
+}
+
+/// Removes a role; false if there is none.
+///
+/// # Errors
+/// If the database refuses.
+pub async fn delete(db: impl PgExecutor<'_>, role_id: &str) -> Result<bool, sqlx::Error> {
+    let done = sqlx::query!("DELETE FROM roles WHERE role_id = $1 -- delete_role", role_id).execute(db).await?;
+    Ok(done.rows_affected() == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts;
+    use crate::testing::with_clients;
+    use tenure_domain::scopes::ANONYMOUS;
+
+    fn role(role_id: &str, scopes: &[&str]) -> NewRole {
+        let scopes = scopes.iter().map(|&scope| scope.to_owned()).collect();
+        NewRole { role_id: role_id.to_owned(), scopes, description: "d".to_owned() }
+    }
+
+    #[tokio::test]
+    async fn a_role_is_made_found_changed_and_deleted() {
+        with_clients(|pool| async move {
+            let made = create(&pool, &role("a*", &["x:<..>"])).await.unwrap();
+            assert_eq!(
+                (made.scopes.as_slice(), made.created),
+                ([String::from("x:<..>")].as_slice(), made.last_modified)
+            );
+            assert_eq!(find(&pool, "a*").await.unwrap(), Some(made));
+            assert!(create(&pool, &role("a*", &[])).await.is_err());
+            let changed = update(&pool, &role("a*", &["y"])).await.unwrap().unwrap();
+            assert_eq!(changed.scopes, ["y"]);
+            assert_eq!(update(&pool, &role("b", &[])).await.unwrap(), None);
+            assert!(delete(&pool, "a*").await.unwrap());
+            assert!(!delete(&pool, "a*").await.unwrap());
+            assert_eq!(find(&pool, "a*").await.unwrap(), None);
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn roles_are_listed_in_pages_by_their_bytes() {
+        with_clients(|pool| async move {
+            for id in ["b", "B", "a*", "a"] {
+                create(&pool, &role(id, &[])).await.unwrap();
+            }
+            let ids = |roles: Vec<RoleInfo>| roles.into_iter().map(|role| role.role_id).collect::<Vec<_>>();
+            assert_eq!(ids(list(&pool, None, None).await.unwrap()), ["B", "a", "a*", "anonymous", "b"]);
+            assert_eq!(ids(list(&pool, Some("B"), Some(3)).await.unwrap()), ["a", "a*", "anonymous"]);
+            assert_eq!(ids(list(&pool, Some("b"), Some(2)).await.unwrap()), Vec::<String>::new());
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn every_change_of_a_role_is_another_generation() {
+        with_clients(|pool| async move {
+            assert!(delete(&pool, "anonymous").await.unwrap());
+            let generation =
+                async || facts::get_generations(&mut pool.acquire().await.unwrap()).await.unwrap().of[FACT];
+            let mut last = generation().await;
+            assert_eq!(load_all(&pool).await.unwrap(), vec![]);
+            create(&pool, &role("a", &["x"])).await.unwrap();
+            for change in ["UPDATE roles SET scopes = '{y}'", "DELETE FROM roles", "TRUNCATE roles"] {
+                let now = generation().await;
+                assert_ne!(now, last, "before {change}");
+                let all = load_all(&pool).await.unwrap();
+                assert_eq!(all.len(), usize::from(change != "TRUNCATE roles"), "before {change}");
+                last = now;
+                sqlx::raw_sql(change).execute(&pool).await.unwrap();
+            }
+            assert_ne!(generation().await, last);
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn what_every_caller_may_do_is_a_role_from_the_start() {
+        with_clients(|pool| async move {
+            let anonymous = find(&pool, "anonymous").await.unwrap().unwrap();
+            assert_eq!(anonymous.scopes, ANONYMOUS.map(str::to_owned));
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn the_database_refuses_the_ids_that_the_code_refuses() {
+        with_clients(|pool| async move {
+            for (id, good) in
+                [("a b", true), ("*", true), ("", false), ("a**", false), ("\u{e9}", false), ("a\n", false)]
+            {
+                assert_eq!(tenure_domain::roles::valid_role_id(id), good, "{id:?}");
+                assert_eq!(create(&pool, &role(id, &[])).await.is_ok(), good, "{id:?}");
+            }
+            assert!(create(&pool, &role(&"x".repeat(1000), &[])).await.is_ok());
+            assert!(create(&pool, &role(&"x".repeat(1001), &[])).await.is_err());
+        })
+        .await;
+    }
+}

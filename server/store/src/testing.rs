@@ -1,0 +1,127 @@
+//! For tests only: a database for each test, the invariants as queries, and the operations without HTTP.
+//!
+//! Never in a release: the feature `test-util` is off there. What goes wrong here panics.
+
+mod clients;
+mod held;
+pub mod invariants;
+
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection};
+
+pub use clients::with_clients;
+pub use held::{Gate, number, until_somebody_waits};
+pub use invariants::{check_invariants, check_invariants_on};
+
+/// Names the cluster in which the tests make their databases: the URL of a superuser.
+pub const DATABASE_URL: &str = "TENURE_TEST_DATABASE_URL";
+
+static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("../../migrations");
+/// Advisory lock of the cluster: one test makes the template, the others wait for it.
+const TEMPLATE_LOCK: i64 = 0x7465_6e75_7265_7465;
+
+/// A database of a test's own, with the schema in it.
+pub struct TestDatabase {
+    admin: PgConnectOptions,
+    options: PgConnectOptions,
+    name: String,
+    pool: PgPool,
+}
+
+impl TestDatabase {
+    /// Makes a database by copying the cluster's template, which the first test makes.
+    pub async fn create() -> Self {
+        let url = std::env::var(DATABASE_URL).unwrap_or_else(|_| {
+            panic!("{DATABASE_URL} is not set: run the tests with `scripts/with-pg cargo test ...`");
+        });
+        let admin: PgConnectOptions = url.parse().expect("the test database's URL can be read");
+        let admin = admin.disable_statement_logging();
+        let mut conn = connect(&admin).await;
+        let template = template(&mut conn, &admin).await;
+        let name = format!("tenure_test_{}", uuid::Uuid::new_v4().simple());
+        execute(&mut conn, format!("CREATE DATABASE {name} TEMPLATE {template}")).await;
+        conn.close().await.expect("the admin connection closes");
+        let options = admin.clone().database(&name);
+        let pool = PgPoolOptions::new().max_connections(20).connect_lazy_with(options.clone());
+        Self { admin, options, name, pool }
+    }
+
+    /// How to connect to the database.
+    #[must_use]
+    pub fn options(&self) -> &PgConnectOptions {
+        &self.options
+    }
+
+    /// A pool for what the test itself wants to see or do; not one of the server's.
+    #[must_use]
+    pub fn pool(&self) -> &PgPool {
+        &self.pool
+    }
+
+    /// A connection of its own, for transactions that a test holds open.
+    pub async fn connect(&self) -> PgConnection {
+        connect(&self.options).await
+    }
+
+    /// Checks the invariants and drops the database.
+    ///
+    /// # Panics
+    /// If an invariant is violated; every violation is named.
+    pub async fn finish(self) {
+        let violations = check_invariants(&self.pool).await;
+        self.pool.close().await;
+        let mut conn = connect(&self.admin).await;
+        execute(&mut conn, format!("DROP DATABASE {} WITH (FORCE)", self.name)).await;
+        assert!(violations.is_empty(), "invariants are violated:\n{}", violations.join("\n"));
+    }
+}
+
+/// Waits until a condition holds; panics with `what` when it does not within ten seconds.
+pub async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let until = std::time::Instant::now() + Duration::from_secs(10);
+    while !condition().await {
+        assert!(std::time::Instant::now() < until, "did not come true within ten seconds: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// The name of the template with this schema, which is made if it does not exist.
+async fn template(conn: &mut PgConnection, admin: &PgConnectOptions) -> String {
+    let checksums: Vec<u8> = MIGRATIONS.iter().flat_map(|migration| migration.checksum.iter().copied()).collect();
+    let name = format!(
+        "tenure_template_{:x}",
+        <sha2::Sha256 as sha2::Digest>::digest(checksums)[0..8]
+            .iter()
+            .fold(0_u64, |number, &byte| number << 8 | u64::from(byte),)
+    );
+    execute(conn, format!("SELECT pg_advisory_lock({TEMPLATE_LOCK})")).await;
+    let exists: bool = sqlx::query_scalar("SELECT count(*) > 0 FROM pg_database WHERE datname = $1")
+        .bind(&name)
+        .fetch_one(&mut *conn)
+        .await
+        .expect("the cluster answers");
+    if !exists {
+        // Renamed only when it is whole: a test run may be killed at any moment.
+        let half = format!("{name}_half");
+        execute(conn, format!("DROP DATABASE IF EXISTS {half} WITH (FORCE)")).await;
+        execute(conn, format!("CREATE DATABASE {half}")).await;
+        let mut inside = connect(&admin.clone().database(&half)).await;
+        MIGRATIONS.run(&mut inside).await.expect("the migrations apply to an empty database");
+        inside.close().await.expect("the connection to the template closes");
+        execute(conn, format!("ALTER DATABASE {half} RENAME TO {name}")).await;
+    }
+    execute(conn, format!("SELECT pg_advisory_unlock({TEMPLATE_LOCK})")).await;
+    name
+}
+
+async fn connect(options: &PgConnectOptions) -> PgConnection {
+    PgConnection::connect_with(options).await.expect("the test cluster accepts connections")
+}
+
+async fn execute(conn: &mut PgConnection, sql: String) {
+    if let Err(error) = sqlx::query(AssertSqlSafe(sql.clone())).execute(conn).await {
+        panic!("{sql}: {error}");
+    }
+}

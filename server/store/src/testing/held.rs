@@ -1,0 +1,55 @@
+//! What several tests need: a commit held open, who waits for a lock.
+
+use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
+
+use super::{TestDatabase, eventually};
+
+/// The advisory lock that a held commit waits for.
+const GATE: i64 = 42;
+
+/// Holds every commit open that inserted into a table, until it is opened. Sessions of the server give up after their
+/// lock timeout of two seconds.
+pub struct Gate {
+    holder: PgConnection,
+}
+
+impl Gate {
+    /// Closes the gate for commits that inserted into `table`.
+    pub async fn close(database: &TestDatabase, table: &str) -> Self {
+        let mut holder = database.connect().await;
+        let sql = format!(
+            "CREATE OR REPLACE FUNCTION gate() RETURNS trigger LANGUAGE plpgsql AS
+                 $$ BEGIN PERFORM pg_advisory_xact_lock_shared({GATE}); RETURN NULL; END $$;
+             CREATE CONSTRAINT TRIGGER gate AFTER INSERT ON {table} DEFERRABLE INITIALLY DEFERRED
+                 FOR EACH ROW EXECUTE FUNCTION gate();
+             SELECT pg_advisory_lock({GATE});"
+        );
+        sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut holder).await.expect("the database answers");
+        Self { holder }
+    }
+
+    /// Lets the commits through.
+    pub async fn open(self) {
+        self.holder.close().await.expect("the database answers");
+    }
+}
+
+/// Waits until somebody in this database waits for a lock; the process ids of those who do.
+pub async fn until_somebody_waits(pool: &PgPool) -> Vec<i32> {
+    eventually("somebody waits for a lock", async || !waiting(pool).await.is_empty()).await;
+    waiting(pool).await
+}
+
+async fn waiting(pool: &PgPool) -> Vec<i32> {
+    sqlx::query_scalar(
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
+    )
+    .fetch_all(pool)
+    .await
+    .expect("the database answers")
+}
+
+/// One number from the database.
+pub async fn number(pool: &PgPool, sql: &'static str) -> i64 {
+    sqlx::query_scalar(sql).fetch_one(pool).await.expect("the database answers")
+}

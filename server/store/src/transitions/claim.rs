@@ -1,0 +1,235 @@
+//! Claiming the next runs of queues.
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+use tenure_api::ids::TaskQueueId;
+use tenure_api::states::Priority;
+use uuid::Uuid;
+
+use crate::decode::{Row, Undecodable, task_columns};
+use crate::hot;
+use tenure_domain::create::shown_definition;
+use tenure_domain::task::{EndedRun, Granted, Last, Tenancy};
+
+/// How many priorities there are; marks come in arrays of this size.
+pub const PRIORITIES: usize = Priority::ALL.len();
+
+/// What is wanted of one queue.
+#[derive(Debug, Clone)]
+pub struct Want {
+    /// `task_queues.id`.
+    pub queue: i32,
+    /// The generation that the marks were taken at; with another one they are ignored.
+    pub generation: i64,
+    /// For each priority the `ord` up to which no pending run is left.
+    pub marks: [i64; PRIORITIES],
+    /// Who gets the first run found, the second, and so on: places in the list of workers. A worker who wants more
+    /// than one run stands here as often.
+    pub slots: Vec<i32>,
+}
+
+/// Somebody who claims.
+#[derive(Debug, Clone, Copy)]
+pub struct Worker<'a> {
+    /// The worker's group.
+    pub group: &'a str,
+    /// The worker.
+    pub id: &'a str,
+}
+
+/// A claim that was made, or a run that was left for want of room.
+#[derive(Debug)]
+pub struct Claimed {
+    /// Place in the list of workers, from 1.
+    pub worker: i32,
+    /// The task's key.
+    pub seq: i64,
+    /// The task.
+    pub id: Uuid,
+    /// The run.
+    pub run: i16,
+    /// `task_queues.id`.
+    pub queue: i32,
+    /// Priority.
+    pub priority: i16,
+    /// Its place in the queue.
+    pub ord: i64,
+    scheduled: DateTime<Utc>,
+    reason_created: i16,
+    retries_left: i16,
+    started: DateTime<Utc>,
+    taken_until: DateTime<Utc>,
+    scheduler: String,
+    project: String,
+    task_group: Uuid,
+    deadline: DateTime<Utc>,
+    expires: DateTime<Utc>,
+    scopes: String,
+    /// None of a run that was not claimed, because there was no room for it.
+    definition: Option<String>,
+}
+
+impl Claimed {
+    /// Whether the run was claimed; otherwise there was no room for its definition, and it is pending still.
+    #[must_use]
+    pub fn is_made(&self) -> bool {
+        self.definition.is_some()
+    }
+
+    /// The claim as its worker hears of it, with what the statement does not answer with.
+    pub fn describe(
+        self,
+        queue: TaskQueueId,
+        ended: Vec<EndedRun>,
+        worker: Worker<'_>,
+    ) -> Result<Granted, Undecodable> {
+        let columns = Row { table: "pending", task: self.id };
+        let open = columns.open_run(self.run, self.reason_created, self.scheduled)?;
+        let definition = self.definition.ok_or_else(|| columns.unfit("definition", 0))?;
+        let tenancy = Tenancy {
+            worker_group: worker.group.to_owned(),
+            worker_id: worker.id.to_owned(),
+            started: self.started,
+            taken_until: self.taken_until,
+        };
+        let last = Last::Running(open, tenancy.clone());
+        Ok(Granted {
+            run: open.run,
+            now: self.started,
+            scopes: self.scopes,
+            definition: Some(shown_definition(definition, columns.priority(self.priority)?)),
+            task: task_columns!(self).task("pending", queue, last, ended)?,
+            tenancy,
+        })
+    }
+}
+
+/// Bytes of definitions that one worker is given at once, as a page of a list has; the first one goes out whatever its
+/// size.
+pub const ANSWER_BYTES_MAX: i64 = 16 << 20;
+/// Bytes of definitions that one statement claims.
+pub const BATCH_BYTES_MAX: i64 = 4 * ANSWER_BYTES_MAX;
+
+/// Claims for `term` what is wanted, highest priority and oldest first, and assigns it in the order of the slots. What is
+/// claimed of a queue ends before the first run that does not fit into the bytes: that one and what comes after it
+/// stays pending, and is in the answer without its definition.
+#[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
+pub async fn claim(
+    conn: &mut PgConnection,
+    wants: &[Want],
+    workers: &[Worker<'_>],
+    term: std::time::Duration,
+    batch: Uuid,
+) -> Result<Vec<Claimed>, sqlx::Error> {
+    let queues: Vec<i32> = wants.iter().map(|want| want.queue).collect();
+    let generations: Vec<i64> = wants.iter().map(|want| want.generation).collect();
+    let marks: [Vec<i64>; PRIORITIES] =
+        std::array::from_fn(|priority| wants.iter().map(|want| want.marks[priority]).collect());
+    let wanted: Vec<i32> = wants.iter().map(|want| hot::int4(want.slots.len())).collect();
+    let slots: Vec<i32> = wants.iter().flat_map(|want| want.slots.iter().copied()).collect();
+    let groups: Vec<&str> = workers.iter().map(|worker| worker.group).collect();
+    let ids: Vec<&str> = workers.iter().map(|worker| worker.id).collect();
+    sqlx::query_as!(
+        Claimed,
+        r#"-- claim_work
+        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        wanted AS MATERIALIZED (
+            SELECT w.*, sum(w.wanted) OVER (ORDER BY w.n) - w.wanted AS slots_before
+            FROM unnest($1::int[], $2::bigint[], $3::int[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[],
+                        $8::bigint[], $9::bigint[], $10::bigint[])
+                WITH ORDINALITY AS w(queue, generation, wanted, m0, m1, m2, m3, m4, m5, m6, n)
+        ),
+        -- One scan a queue: priority by priority, each from its mark, until enough is found. Runs whose message a poller
+        -- holds go before the others, because pollers take the oldest. The nested loops keep the order, and rows past
+        -- the limit are never locked.
+        picked AS MATERIALIZED (
+            SELECT wanted.slots_before, p.*
+            FROM wanted JOIN task_queues q ON q.id = wanted.queue
+            CROSS JOIN LATERAL (
+                SELECT p.* FROM unnest(
+                    ARRAY[0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6] /* Priority: all */::smallint[],
+                    ARRAY[true, false, true, false, true, false, true, false, true, false, true, false, true, false],
+                    ARRAY[wanted.m0, wanted.m0, wanted.m1, wanted.m1, wanted.m2, wanted.m2, wanted.m3, wanted.m3,
+                          wanted.m4, wanted.m4, wanted.m5, wanted.m5, wanted.m6, wanted.m6]
+                ) AS m(priority, hidden, mark)
+                CROSS JOIN LATERAL (
+                    SELECT p.* FROM pending p
+                    WHERE p.queue = wanted.queue AND p.priority = m.priority AND p.reserved_until IS NULL
+                      AND (p.hidden_until IS NOT NULL) = m.hidden
+                      AND p.ord > CASE WHEN q.mark_generation = wanted.generation THEN m.mark ELSE 0 /* ord */ END
+                      AND p.deadline > (SELECT now FROM moment)
+                    ORDER BY p.ord
+                    FOR UPDATE SKIP LOCKED
+                ) p
+                LIMIT wanted.wanted
+            ) p
+        ),
+        -- The n-th run of a queue goes to the worker at its n-th slot.
+        assigned AS MATERIALIZED (
+            SELECT picked.*, d.scheduler, d.project, d.task_group, d.expires, d.scopes, d.definition,
+                   octet_length(d.definition) AS bytes, row_number() OVER places AS place,
+                   ($11::int[])[slots_before + row_number() OVER places] AS worker
+            FROM picked JOIN task_definitions d ON d.seq = picked.seq
+            WINDOW places AS (PARTITION BY picked.queue ORDER BY picked.priority, picked.ord)
+        ),
+        -- Bytes of definitions up to and with each run: in its worker's answer, and in all answers.
+        sized AS MATERIALIZED (
+            SELECT a.*, sum(bytes) OVER (PARTITION BY worker ORDER BY place) AS answer_bytes,
+                   sum(bytes) OVER (ORDER BY slots_before, place) AS batch_bytes
+            FROM assigned a
+        ),
+        -- What is claimed of a queue has no gap, so that a run never goes before one that it should come after.
+        fitting AS MATERIALIZED (
+            SELECT s.*, bool_and((answer_bytes <= $16 OR answer_bytes = bytes) AND (batch_bytes <= $17 OR batch_bytes = bytes))
+                       OVER (PARTITION BY queue ORDER BY place) AS fits
+            FROM sized s
+        ),
+        handed AS MATERIALIZED (SELECT * FROM fitting WHERE fits),
+        taken AS (DELETE FROM pending p USING handed WHERE p.seq = handed.seq),
+        made AS (
+            INSERT INTO claims (seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, started,
+                                taken_until, worker_group, worker_id, batch)
+            SELECT seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, moment.now,
+                   moment.now + make_interval(secs => $14), ($12::text[])[worker], ($13::text[])[worker], $15
+            FROM handed, moment
+        ),
+        counted AS (
+            INSERT INTO counter_deltas (queue, pending, claimed)
+            SELECT queue, -count(*), count(*) FROM handed GROUP BY queue
+        ),
+        told AS (
+            INSERT INTO outbox (at, taken_until, kinds, seqs, runs, retries_left, priorities)
+            SELECT min(moment.now), min(moment.now) + make_interval(secs => $14), array_agg(2 /* Kind::Claimed */::smallint),
+                   array_agg(seq), array_agg(run), array_agg(retries_left), array_agg(priority)
+            FROM handed, moment HAVING count(*) > 0
+            RETURNING id, cardinality(seqs) AS events
+        ),
+        told_of AS (INSERT INTO outbox_new (id, events) SELECT id, events FROM told)
+        SELECT f.worker AS "worker!", f.seq AS "seq!", f.id AS "id!", f.run AS "run!", f.queue AS "queue!",
+               f.priority AS "priority!", f.ord AS "ord!", f.scheduled AS "scheduled!",
+               f.reason_created AS "reason_created!", f.retries_left AS "retries_left!", moment.now AS "started!",
+               moment.now + make_interval(secs => $14) AS "taken_until!", f.scheduler AS "scheduler!",
+               f.project AS "project!", f.task_group AS "task_group!", f.deadline AS "deadline!",
+               f.expires AS "expires!", f.scopes AS "scopes!", CASE WHEN f.fits THEN f.definition END AS definition
+        FROM fitting f, moment"#,
+        &queues,
+        &generations,
+        &wanted,
+        &marks[0],
+        &marks[1],
+        &marks[2],
+        &marks[3],
+        &marks[4],
+        &marks[5],
+        &marks[6],
+        &slots,
+        &groups as &[&str],
+        &ids as &[&str],
+        term.as_secs_f64(),
+        batch,
+        ANSWER_BYTES_MAX as _,
+        BATCH_BYTES_MAX as _,
+    )
+    .fetch_all(conn)
+    .await
+}

@@ -1,0 +1,317 @@
+//! A new task, pending or unscheduled: definition, task, pending run, count and event in one statement.
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+use tenure_api::ids::RunId;
+use tenure_api::states::{Priority, ReasonCreated};
+use uuid::Uuid;
+
+use crate::decode::Row;
+use crate::hot;
+use tenure_domain::create::{CREATED_DRIFT, DEADLINE_AHEAD, NewTask};
+use tenure_domain::task::{Last, OpenRun, Task};
+
+/// One member: the task, and the key of its queue.
+#[derive(Debug)]
+pub struct Member<'a> {
+    /// The task.
+    pub task: &'a NewTask,
+    /// `task_queues.id`.
+    pub queue: i32,
+    /// Whether it has dependencies that are not satisfied: then it is stored without a run.
+    pub waits: bool,
+}
+
+/// A task that was stored.
+#[derive(Debug)]
+pub struct Created {
+    /// Which member, from 0.
+    pub member: usize,
+    /// The task's key.
+    pub seq: i64,
+    /// When that was; then its first run became pending, if it has one.
+    pub now: DateTime<Utc>,
+    /// Whether it has none.
+    pub waits: bool,
+}
+
+impl Created {
+    /// The task as it was stored.
+    #[must_use]
+    pub fn task(&self, new: &NewTask) -> Task {
+        Task {
+            id: new.id,
+            seq: self.seq,
+            queue: new.queue.clone(),
+            scheduler: new.scheduler.to_string(),
+            project: new.project.to_string(),
+            group: new.group,
+            priority: new.priority,
+            deadline: new.deadline,
+            expires: new.expires,
+            retries_left: new.retries,
+            last: if self.waits {
+                Last::Unscheduled
+            } else {
+                Last::Pending(OpenRun { run: RunId::FIRST, reason: ReasonCreated::Scheduled, scheduled: self.now })
+            },
+            ended: Vec::new(),
+        }
+    }
+}
+
+/// The members as columns.
+#[derive(Default)]
+struct Columns<'a> {
+    ids: Vec<Uuid>,
+    queues: Vec<i32>,
+    priorities: Vec<i16>,
+    retries: Vec<i16>,
+    groups: Vec<Uuid>,
+    group_expires: Vec<DateTime<Utc>>,
+    schedulers: Vec<&'a str>,
+    projects: Vec<&'a str>,
+    created: Vec<DateTime<Utc>>,
+    deadlines: Vec<DateTime<Utc>>,
+    expires: Vec<DateTime<Utc>>,
+    scopes: Vec<&'a str>,
+    routes: Vec<&'a str>,
+    tags: Vec<&'a str>,
+    definitions: Vec<&'a str>,
+    waits: Vec<bool>,
+}
+
+impl<'a> Columns<'a> {
+    fn new(members: &[Member<'a>]) -> Self {
+        let mut columns = Self::default();
+        for Member { task, queue, waits } in members {
+            columns.waits.push(*waits);
+            columns.ids.push(task.id.uuid());
+            columns.queues.push(*queue);
+            columns.priorities.push(task.priority.code());
+            columns.retries.push(task.retries.cast_signed());
+            columns.groups.push(task.group.uuid());
+            columns.group_expires.push(task.group_expires);
+            columns.schedulers.push(task.scheduler.as_str());
+            columns.projects.push(task.project.as_str());
+            columns.created.push(task.created);
+            columns.deadlines.push(task.deadline);
+            columns.expires.push(task.expires);
+            columns.scopes.push(&task.scopes_text);
+            columns.routes.push(&task.routes_text);
+            columns.tags.push(&task.tags);
+            columns.definitions.push(&task.definition);
+        }
+        columns
+    }
+}
+
+/// Stores the tasks that are new, dated well, and welcome in their group. The others are missing from the answer.
+#[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
+pub async fn create(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<Vec<Created>, sqlx::Error> {
+    let columns = Columns::new(members);
+    let rows = sqlx::query!(
+        r#"-- create_task
+        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        input AS MATERIALIZED (
+            SELECT * FROM unnest(
+                $1::uuid[], $2::int[], $3::smallint[], $4::smallint[], $5::uuid[], $6::timestamptz[], $7::text[],
+                $8::text[], $9::timestamptz[], $10::timestamptz[], $11::timestamptz[], $12::text[], $13::text[],
+                $14::text[], $15::text[], $18::boolean[]
+            ) WITH ORDINALITY AS i(
+                id, queue, priority, retries, task_group, group_expires, scheduler,
+                project, created, deadline, expires, scopes, routes, tags, definition, waits, n)
+        ),
+        -- A repeat must not touch the group, so it is put aside before the group is made.
+        fresh AS MATERIALIZED (
+            SELECT input.* FROM input, moment
+            WHERE input.created BETWEEN moment.now - make_interval(secs => $16) AND moment.now + make_interval(secs => $16)
+              AND input.deadline BETWEEN moment.now AND moment.now + make_interval(secs => $17)
+              AND NOT EXISTS (SELECT FROM tasks t WHERE t.id = input.id)
+        ),
+        wanted_groups AS MATERIALIZED (
+            SELECT DISTINCT ON (task_group) task_group AS id, scheduler, max(group_expires) OVER (PARTITION BY task_group) AS expires
+            FROM fresh ORDER BY task_group, n
+        ),
+        known_groups AS MATERIALIZED (
+            SELECT g.id, g.scheduler, g.sealed, g.expires < w.expires AS short, w.expires,
+                   g.expires <= (SELECT now FROM moment) AS expired
+            FROM wanted_groups w JOIN task_groups g ON g.id = w.id
+        ),
+        new_groups AS (
+            INSERT INTO task_groups (id, scheduler, expires)
+            SELECT id, scheduler, expires FROM wanted_groups w
+            WHERE NOT EXISTS (SELECT FROM known_groups k WHERE k.id = w.id)
+            ORDER BY id
+            ON CONFLICT (id) DO NOTHING
+            RETURNING id, scheduler
+        ),
+        -- Rounded up to the hour, so that this finds work about once an hour. Whoever holds the row raises it as well.
+        short_groups AS MATERIALIZED (
+            SELECT g.id, k.expires FROM known_groups k JOIN task_groups g ON g.id = k.id
+            WHERE k.short FOR UPDATE OF g SKIP LOCKED
+        ),
+        raised_groups AS (
+            UPDATE task_groups g SET expires = GREATEST(g.expires, s.expires) FROM short_groups s WHERE g.id = s.id
+        ),
+        open_groups AS MATERIALIZED (
+            -- An expired group may be about to be forgotten, unless this statement has its row.
+            SELECT id, scheduler FROM known_groups k
+            WHERE sealed IS NULL AND (NOT expired OR EXISTS (SELECT FROM short_groups s WHERE s.id = k.id))
+            UNION ALL SELECT id, scheduler FROM new_groups
+        ),
+        new_tasks AS (
+            INSERT INTO tasks (id, queue, task_group, state, priority, retries_left, run)
+            SELECT f.id, f.queue, f.task_group,
+                   CASE WHEN f.waits THEN 0 /* State::Unscheduled */ ELSE 1 /* State::Unresolved */ END,
+                   f.priority, f.retries,
+                   CASE WHEN f.waits THEN NULL ELSE 0 /* run */ END
+            FROM fresh f JOIN open_groups g ON g.id = f.task_group AND g.scheduler = f.scheduler
+            ORDER BY f.id
+            ON CONFLICT (id) DO NOTHING
+            RETURNING id, seq
+        ),
+        stored AS MATERIALIZED (
+            SELECT f.*, t.seq FROM new_tasks t JOIN fresh f ON f.id = t.id ORDER BY f.n
+        ),
+        definitions AS (
+            INSERT INTO task_definitions
+                (seq, id, scheduler, project, task_group, deadline, expires, scopes, routes, tags, definition)
+            SELECT seq, id, scheduler, project, task_group, deadline, expires, scopes, routes, tags, definition
+            FROM stored
+        ),
+        times AS (
+            INSERT INTO task_times (seq, id, deadline, expires) SELECT seq, id, deadline, expires FROM stored
+        ),
+        runs_pending AS (
+            INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left)
+            SELECT seq, id, 0 /* run */, queue, priority, deadline, moment.now, 0 /* ReasonCreated::Scheduled */, retries
+            FROM stored, moment WHERE NOT waits
+            ORDER BY n
+        ),
+        counted AS (
+            INSERT INTO counter_deltas (queue, pending, claimed)
+            SELECT queue, count(*), 0 /* count */ FROM stored WHERE NOT waits GROUP BY queue
+        ),
+        told AS (
+            INSERT INTO outbox (at, kinds, seqs, runs, retries_left, priorities)
+            SELECT min(moment.now),
+                   array_agg(CASE WHEN waits THEN 7 /* Kind::Defined */ ELSE 1 /* Kind::Created */ END::smallint ORDER BY n),
+                   array_agg(seq ORDER BY n), array_agg(0 /* run */::smallint), array_agg(retries ORDER BY n),
+                   array_agg(priority ORDER BY n)
+            FROM stored, moment HAVING count(*) > 0
+            RETURNING id, 2 * cardinality(seqs)
+                          - cardinality(array_positions(kinds, 7 /* Kind::Defined */::smallint)) AS events
+        ),
+        told_of AS (INSERT INTO outbox_new (id, events) SELECT id, events FROM told)
+        SELECT stored.n AS "n!", stored.seq AS "seq!", stored.waits AS "waits!", moment.now AS "now!"
+        FROM stored, moment"#,
+        &columns.ids,
+        &columns.queues,
+        &columns.priorities,
+        &columns.retries,
+        &columns.groups,
+        &columns.group_expires,
+        &columns.schedulers as &[&str],
+        &columns.projects as &[&str],
+        &columns.created,
+        &columns.deadlines,
+        &columns.expires,
+        &columns.scopes as &[&str],
+        &columns.routes as &[&str],
+        &columns.tags as &[&str],
+        &columns.definitions as &[&str],
+        CREATED_DRIFT.as_seconds_f64(),
+        (DEADLINE_AHEAD + CREATED_DRIFT).as_seconds_f64(),
+        &columns.waits,
+    )
+    .fetch_all(conn)
+    .await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| Created { member: hot::member(row.n), seq: row.seq, now: row.now, waits: row.waits })
+        .collect())
+}
+
+/// The names of a task that was not stored.
+#[derive(Debug, Clone, Copy)]
+pub struct Names {
+    /// The task.
+    pub task: Uuid,
+    /// Its group.
+    pub group: Uuid,
+}
+
+/// What there is under the names of a task that was not stored.
+#[derive(Debug)]
+pub struct Look {
+    /// Which member, from 0.
+    pub member: usize,
+    /// The task that has this id.
+    pub stored: Option<StoredTask>,
+    /// The group.
+    pub group: Option<StoredGroup>,
+    /// When this was read.
+    pub now: DateTime<Utc>,
+}
+
+/// A task that exists.
+#[derive(Debug)]
+pub struct StoredTask {
+    /// JSON text of the definition as it was created.
+    pub definition: String,
+    /// The priority that the task has now.
+    pub priority: Priority,
+}
+
+/// A group that exists.
+#[derive(Debug)]
+pub struct StoredGroup {
+    /// Its owner.
+    pub scheduler: String,
+    /// Since when no task may be added.
+    pub sealed: Option<DateTime<Utc>>,
+}
+
+/// Bytes of stored definitions that one look reads; the first one is read whatever its size.
+const LOOK_BYTES_MAX: i64 = 16 << 20;
+
+/// Reads what there is under the names of tasks that were not stored. Members for whose definitions there is no room are
+/// missing from the answer: the caller asks again for those.
+pub async fn look(conn: &mut PgConnection, names: &[Names]) -> Result<Vec<Look>, sqlx::Error> {
+    let tasks: Vec<Uuid> = names.iter().map(|names| names.task).collect();
+    let groups: Vec<Uuid> = names.iter().map(|names| names.group).collect();
+    let rows = sqlx::query!(
+        r#"-- look_at_creates
+        WITH found AS MATERIALIZED (
+            SELECT i.n, i.id, t.seq, t.priority, g.scheduler, g.sealed, octet_length(d.definition) AS bytes,
+                   sum(octet_length(d.definition)) OVER (ORDER BY i.n) AS bytes_so_far
+            FROM unnest($1::uuid[], $2::uuid[]) WITH ORDINALITY AS i(id, task_group, n)
+            LEFT JOIN tasks t ON t.id = i.id
+            LEFT JOIN task_definitions d ON d.seq = t.seq
+            LEFT JOIN task_groups g ON g.id = i.task_group
+        )
+        SELECT f.n AS "n!", f.id AS "id!", d.definition AS "definition?", f.priority AS "priority?",
+               f.scheduler AS "scheduler?", f.sealed AS "sealed?", moment.now AS "now!"
+        FROM found f LEFT JOIN task_definitions d ON d.seq = f.seq CROSS JOIN moment
+        WHERE f.bytes IS NULL OR f.bytes_so_far <= $3 OR f.bytes_so_far = f.bytes"#,
+        &tasks,
+        &groups,
+        LOOK_BYTES_MAX
+    )
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            let stored = match (row.definition, row.priority) {
+                (Some(definition), Some(priority)) => {
+                    let priority = Row { table: "tasks", task: row.id }.priority(priority)?;
+                    Some(StoredTask { definition, priority })
+                }
+                (_, _) => None,
+            };
+            let group = row.scheduler.map(|scheduler| StoredGroup { scheduler, sealed: row.sealed });
+            Ok(Look { member: hot::member(row.n), stored, group, now: row.now })
+        })
+        .collect()
+}

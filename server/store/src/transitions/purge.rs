@@ -1,0 +1,181 @@
+//! Forgetting what has expired: tasks with everything that belongs to them, and empty groups.
+
+use std::collections::HashMap;
+
+use sqlx::{Connection, PgConnection};
+use uuid::Uuid;
+
+use crate::session::avoid_scans;
+
+/// Tasks that one transaction forgets.
+const TASKS_MAX: i64 = 200;
+/// Edges that one transaction forgets.
+const EDGES_MAX: i64 = 2_000;
+/// Groups that one transaction forgets.
+const GROUPS_MAX: i64 = 200;
+
+/// What became of a slice of what has expired.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Slice {
+    /// What has expired, and may be forgotten.
+    pub found: usize,
+    /// Rows that were forgotten; the others are held by somebody.
+    pub forgotten: usize,
+}
+
+/// Forgets a slice of the tasks that have expired. A task that has many edges loses those first.
+///
+/// A task is kept until its deadline was dealt with, until its artifacts have been removed, and until the log has been read
+/// of its end: whoever reads the log asks for the task's group.
+pub async fn forget_tasks(conn: &mut PgConnection) -> Result<Slice, sqlx::Error> {
+    let mut transaction = conn.begin().await?;
+    avoid_scans(&mut transaction).await?;
+    let due = list_due(&mut transaction).await?;
+    let found = due.len();
+    if found == 0 {
+        return Ok(Slice::default());
+    }
+    let ids: Vec<Uuid> = due.keys().copied().collect();
+    let locked = sqlx::query!(
+        "-- lock_expired
+        SELECT id, seq FROM tasks WHERE id = ANY($1) AND state > 1 /* State: resolved */ ORDER BY id FOR UPDATE SKIP LOCKED",
+        &ids
+    )
+    .fetch_all(&mut *transaction)
+    .await?;
+    // A new look: an artifact may have come until the task was locked.
+    let seqs: Vec<i64> = locked.iter().map(|row| row.seq).collect();
+    let with_artifacts = list_with_artifacts(&mut transaction, &seqs).await?;
+    let bare = locked.into_iter().filter(|row| !with_artifacts.contains(&row.seq));
+    let (ids, seqs): (Vec<Uuid>, Vec<i64>) = bare.map(|row| (row.id, row.seq)).unzip();
+    let places: Vec<String> = ids.iter().filter_map(|id| due.get(id).cloned()).collect();
+    let edges = forget_edges(&mut transaction, &ids, &seqs).await?;
+    let forgotten =
+        if edges < EDGES_MAX.cast_unsigned() { forget(&mut transaction, &ids, &seqs, &places).await? } else { edges };
+    transaction.commit().await?;
+    Ok(Slice { found, forgotten: usize::try_from(forgotten).unwrap_or(usize::MAX) })
+}
+
+/// Tasks that have expired and may be forgotten, each with the place of its row in `task_times`. Nobody moves that row
+/// any more: it has no deadline left, and whoever forgets it holds the task.
+async fn list_due(transaction: &mut PgConnection) -> Result<HashMap<Uuid, String>, sqlx::Error> {
+    let rows = sqlx::query!(
+        r#"-- list_expired
+        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        unread AS MATERIALIZED (
+            SELECT unnest((SELECT x.seqs FROM outbox x WHERE x.id = o.id)) AS seq FROM outbox_new o
+            UNION ALL
+            SELECT unnest((SELECT x.seqs FROM outbox x WHERE x.id = o.outbox_id)) FROM outbox_order o
+            WHERE o.first > (SELECT position FROM log_readers WHERE name = 'groups')
+        )
+        SELECT x.id, x.ctid::text AS "place!" FROM task_times x
+        WHERE x.expires <= (SELECT now FROM moment) AND x.deadline IS NULL
+          AND NOT EXISTS (SELECT FROM unread u WHERE u.seq = x.seq)
+          AND NOT EXISTS (SELECT FROM artifacts a WHERE a.seq = x.seq)
+        ORDER BY x.expires LIMIT $1"#,
+        TASKS_MAX
+    )
+    .fetch_all(transaction)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.id, row.place)).collect())
+}
+
+/// Those of these tasks that have artifacts.
+async fn list_with_artifacts(transaction: &mut PgConnection, seqs: &[i64]) -> Result<Vec<i64>, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"-- list_with_artifacts
+        SELECT i.seq AS "seq!" FROM unnest($1::bigint[]) AS i(seq)
+        WHERE EXISTS (SELECT FROM artifacts a WHERE a.seq = i.seq)"#,
+        seqs
+    )
+    .fetch_all(transaction)
+    .await
+}
+
+async fn forget_edges(transaction: &mut PgConnection, ids: &[Uuid], seqs: &[i64]) -> Result<u64, sqlx::Error> {
+    // Locked first: an edge that is being marked is waited for, and the next statement sees it as it is then.
+    let edges = sqlx::query!(
+        r#"-- lock_dependencies
+        SELECT x.required AS "required!", x.dependent AS "dependent!" FROM (
+            SELECT e.required, e.dependent FROM unnest($2::bigint[]) AS i(seq)
+            CROSS JOIN LATERAL (SELECT * FROM dependencies e WHERE e.required = i.seq LIMIT $3 FOR UPDATE) e
+            UNION ALL
+            SELECT e.required, e.dependent FROM unnest($1::uuid[]) AS i(id)
+            CROSS JOIN LATERAL (SELECT * FROM dependencies e WHERE e.dependent = i.id LIMIT $3 FOR UPDATE) e
+        ) x LIMIT $3"#,
+        ids,
+        seqs,
+        EDGES_MAX
+    )
+    .fetch_all(&mut *transaction)
+    .await?;
+    let (required, dependents): (Vec<i64>, Vec<Uuid>) =
+        edges.into_iter().map(|row| (row.required, row.dependent)).unzip();
+    let gone = sqlx::query!(
+        "-- forget_dependencies
+        DELETE FROM dependencies e USING unnest($1::bigint[], $2::uuid[]) AS i(required, dependent)
+        WHERE e.required = i.required AND e.dependent = i.dependent",
+        &required,
+        &dependents
+    )
+    .execute(transaction)
+    .await?;
+    // An edge between two tasks that both expire may stand twice in the list.
+    Ok(gone.rows_affected().max(required.len() as u64))
+}
+
+/// Forgets tasks that have no edges left, in one statement: nothing is ever seen without its task.
+async fn forget(
+    transaction: &mut PgConnection,
+    ids: &[Uuid],
+    seqs: &[i64],
+    places: &[String],
+) -> Result<u64, sqlx::Error> {
+    let gone = sqlx::query_scalar!(
+        r#"-- forget_tasks
+        WITH history AS (DELETE FROM runs r WHERE r.seq = ANY($2)),
+        definitions AS (DELETE FROM task_definitions d WHERE d.seq = ANY($2)),
+        times AS (DELETE FROM task_times x WHERE x.ctid = ANY($3::text[]::tid[]) AND x.id = ANY($1)),
+        gone AS (DELETE FROM tasks t WHERE t.id = ANY($1) RETURNING t.id)
+        SELECT count(*) AS "n!" FROM gone"#,
+        ids,
+        seqs,
+        places
+    )
+    .fetch_one(transaction)
+    .await?;
+    Ok(gone.cast_unsigned())
+}
+
+/// Forgets a slice of the groups that have expired and are empty. createTask adds no task to an expired group without
+/// holding its row.
+pub async fn forget_groups(conn: &mut PgConnection) -> Result<Slice, sqlx::Error> {
+    let mut transaction = conn.begin().await?;
+    let locked = sqlx::query_scalar!(
+        "-- lock_expired_groups
+        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        SELECT g.id FROM task_groups g
+        WHERE g.expires <= (SELECT now FROM moment)
+          AND NOT EXISTS (SELECT FROM tasks t WHERE t.id = g.id AND t.task_group = g.id)
+          AND NOT EXISTS (SELECT FROM tasks t WHERE t.task_group = g.id AND t.id <> t.task_group)
+        ORDER BY g.expires LIMIT $1 FOR UPDATE OF g SKIP LOCKED",
+        GROUPS_MAX
+    )
+    .fetch_all(&mut *transaction)
+    .await?;
+    // A new look: a create that held the row has committed its task, and has raised the expiry.
+    let gone = sqlx::query!(
+        "-- forget_groups
+        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        DELETE FROM task_groups g
+        WHERE g.id = ANY($1) AND g.expires <= (SELECT now FROM moment)
+          AND NOT EXISTS (SELECT FROM tasks t WHERE t.id = g.id AND t.task_group = g.id)
+          AND NOT EXISTS (SELECT FROM tasks t WHERE t.task_group = g.id AND t.id <> t.task_group)",
+        &locked
+    )
+    .execute(&mut *transaction)
+    .await?
+    .rows_affected();
+    transaction.commit().await?;
+    Ok(Slice { found: locked.len(), forgotten: usize::try_from(gone).unwrap_or(usize::MAX) })
+}

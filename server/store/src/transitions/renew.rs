@@ -1,0 +1,123 @@
+//! Running to running, with a later end of the claim. Touches `claims` only.
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+use tenure_api::ids::TaskQueueId;
+use uuid::Uuid;
+
+use crate::decode::{Row, Undecodable, task_columns};
+use crate::hot;
+use tenure_domain::task::{EndedRun, Granted, Last, Tenancy};
+use tenure_domain::worker::WorkerKey;
+
+/// The claim that a member wants to renew.
+#[derive(Debug, Clone, Copy)]
+pub struct Member {
+    /// The task.
+    pub id: Uuid,
+    /// The run.
+    pub run: i16,
+}
+
+/// A claim that was renewed.
+#[derive(Debug)]
+pub struct Renewed {
+    /// From 1.
+    n: i64,
+    /// The task's key.
+    pub seq: i64,
+    id: Uuid,
+    /// The run.
+    pub run: i16,
+    /// `task_queues.id`.
+    pub queue: i32,
+    priority: i16,
+    scheduled: DateTime<Utc>,
+    reason_created: i16,
+    retries_left: i16,
+    started: DateTime<Utc>,
+    /// When the claim ends now.
+    pub taken_until: DateTime<Utc>,
+    /// When it was renewed.
+    pub now: DateTime<Utc>,
+    worker_group: String,
+    worker_id: String,
+    scheduler: String,
+    project: String,
+    task_group: Uuid,
+    deadline: DateTime<Utc>,
+    expires: DateTime<Utc>,
+    scopes: String,
+}
+
+impl Renewed {
+    /// Which member, from 0.
+    #[must_use]
+    pub fn member(&self) -> usize {
+        hot::member(self.n)
+    }
+
+    /// The worker that holds the claim.
+    #[must_use]
+    pub fn worker(&self) -> WorkerKey {
+        WorkerKey { queue: self.queue, group: self.worker_group.clone(), id: self.worker_id.clone() }
+    }
+
+    /// The claim as its worker hears of it, with what the statement does not answer with.
+    pub fn describe(self, queue: TaskQueueId, ended: Vec<EndedRun>) -> Result<Granted, Undecodable> {
+        let columns = Row { table: "claims", task: self.id };
+        let open = columns.open_run(self.run, self.reason_created, self.scheduled)?;
+        let tenancy = Tenancy {
+            worker_group: self.worker_group,
+            worker_id: self.worker_id,
+            started: self.started,
+            taken_until: self.taken_until,
+        };
+        let last = Last::Running(open, tenancy.clone());
+        Ok(Granted {
+            run: open.run,
+            now: self.now,
+            scopes: self.scopes,
+            definition: None,
+            task: task_columns!(self).task("claims", queue, last, ended)?,
+            tenancy,
+        })
+    }
+}
+
+/// Moves the end of the claims to `term` from now; never back.
+pub async fn renew(
+    conn: &mut PgConnection,
+    members: &[Member],
+    term: std::time::Duration,
+) -> Result<Vec<Renewed>, sqlx::Error> {
+    let ids: Vec<Uuid> = members.iter().map(|member| member.id).collect();
+    let runs: Vec<i16> = members.iter().map(|member| member.run).collect();
+    sqlx::query_as!(
+        Renewed,
+        r#"-- reclaim_task
+        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        input AS MATERIALIZED (SELECT * FROM unnest($1::uuid[], $2::smallint[]) WITH ORDINALITY AS i(id, run, n)),
+        held AS MATERIALIZED (
+            SELECT input.n, t.priority, c.seq FROM input
+            JOIN tasks t ON t.id = input.id
+            JOIN claims c ON c.seq = t.seq AND c.run = input.run
+            WHERE c.deadline > (SELECT now FROM moment)
+            FOR UPDATE OF c SKIP LOCKED
+        ),
+        renewed AS (
+            UPDATE claims c SET taken_until = GREATEST(c.taken_until, moment.now + make_interval(secs => $3))
+            FROM held, moment WHERE c.seq = held.seq
+            RETURNING c.*, held.n, held.priority
+        )
+        SELECT r.n AS "n!", r.seq, r.id, r.run, r.queue, r.priority, r.scheduled, r.reason_created, r.retries_left,
+               r.started, r.taken_until, moment.now AS "now!", r.worker_group, r.worker_id, d.scheduler, d.project,
+               d.task_group, d.deadline, d.expires, d.scopes
+        FROM renewed r JOIN task_definitions d ON d.seq = r.seq, moment"#,
+        &ids,
+        &runs,
+        term.as_secs_f64(),
+    )
+    .fetch_all(conn)
+    .await
+}

@@ -1,0 +1,226 @@
+//! The table `registered_workers`: workers that a provisioner has made known. Of secrets it has digests only.
+
+use chrono::{DateTime, Utc};
+use sqlx::{PgConnection, PgExecutor};
+
+use super::worker_removals::SETTLED_AFTER;
+use tenure_domain::registration::{Standing, WorkerName};
+
+/// A worker as authentication needs it.
+#[derive(Debug, Clone, Copy)]
+pub struct FoundAccount {
+    /// When it was made known.
+    pub created: DateTime<Utc>,
+    /// Whether it is let in.
+    pub standing: Standing,
+}
+
+/// A worker as it is stored.
+#[derive(Debug)]
+pub struct Registered {
+    /// Digest of the secret with which it registers.
+    pub static_secret: String,
+    /// How many tasks it runs at once.
+    pub capacity: i32,
+    /// JSON text of its configuration.
+    pub config: String,
+    /// When it was made known.
+    pub created: DateTime<Utc>,
+    /// When anything about it was last changed.
+    pub last_modified: DateTime<Utc>,
+    /// When it is no longer let in.
+    pub expires: DateTime<Utc>,
+    /// Digest of the secret with which it registers again.
+    pub next_secret: Option<String>,
+    /// Digest of the one before.
+    pub used_secret: Option<String>,
+    /// When that one was exchanged.
+    pub used: Option<DateTime<Utc>>,
+    /// When somebody said that it is gone.
+    pub removed: Option<DateTime<Utc>>,
+    /// What time it is.
+    pub now: DateTime<Utc>,
+}
+
+impl Registered {
+    /// Whether the worker is let in.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        Standing::at(self.now, self.removed, self.expires)
+    }
+}
+
+/// What is to be stored of a new worker.
+#[derive(Debug)]
+pub struct NewWorker {
+    /// Digest of the secret with which it registers.
+    pub static_secret: String,
+    /// How many tasks it runs at once.
+    pub capacity: i32,
+    /// JSON text of its configuration.
+    pub config: String,
+    /// When it is no longer let in.
+    pub expires: DateTime<Utc>,
+}
+
+/// What is to be changed of a worker; what is none stays.
+#[derive(Debug)]
+pub struct WorkerChange {
+    /// Digest of the secret with which it registers.
+    pub static_secret: Option<String>,
+    /// How many tasks it runs at once.
+    pub capacity: i32,
+    /// JSON text of its configuration.
+    pub config: Option<String>,
+    /// When it is no longer let in.
+    pub expires: DateTime<Utc>,
+}
+
+/// Makes a worker known, if nobody has its name.
+pub async fn create(db: impl PgExecutor<'_>, name: &WorkerName, new: &NewWorker) -> Result<bool, sqlx::Error> {
+    let made = sqlx::query!(
+        "-- create_worker
+        INSERT INTO registered_workers (pool, worker_group, worker_id, static_secret, capacity, config, created,
+                                        last_modified, expires)
+        SELECT $1, $2, $3, $4, $5, $6, moment.now, moment.now, $7 FROM moment
+        ON CONFLICT DO NOTHING",
+        name.pool.as_str(),
+        name.group.as_str(),
+        name.id.as_str(),
+        new.static_secret,
+        new.capacity,
+        new.config,
+        new.expires
+    )
+    .execute(db)
+    .await?;
+    Ok(made.rows_affected() > 0)
+}
+
+/// A worker, if it is known.
+pub async fn find(db: impl PgExecutor<'_>, name: &WorkerName) -> Result<Option<Registered>, sqlx::Error> {
+    sqlx::query_as!(
+        Registered,
+        r#"-- find_worker
+        SELECT static_secret, capacity, config, created, last_modified, expires, next_secret, used_secret, used, removed,
+               moment.now AS "now!"
+        FROM registered_workers, moment WHERE pool = $1 AND worker_group = $2 AND worker_id = $3"#,
+        name.pool.as_str(),
+        name.group.as_str(),
+        name.id.as_str()
+    )
+    .fetch_optional(db)
+    .await
+}
+
+/// How a worker stands, if it is known.
+pub async fn find_account(db: impl PgExecutor<'_>, name: &WorkerName) -> Result<Option<FoundAccount>, sqlx::Error> {
+    let found = find(db, name).await?;
+    Ok(found.map(|found| FoundAccount { created: found.created, standing: found.standing() }))
+}
+
+/// Locks a worker, if it is known; waits for whoever changes it.
+pub async fn lock(transaction: &mut PgConnection, name: &WorkerName) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "-- lock_worker
+        SELECT FROM registered_workers WHERE pool = $1 AND worker_group = $2 AND worker_id = $3 FOR UPDATE",
+        name.pool.as_str(),
+        name.group.as_str(),
+        name.id.as_str()
+    )
+    .execute(transaction)
+    .await?;
+    Ok(())
+}
+
+/// Changes a worker that is locked.
+pub async fn update(
+    transaction: &mut PgConnection,
+    name: &WorkerName,
+    change: &WorkerChange,
+) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "-- update_worker
+        UPDATE registered_workers
+        SET static_secret = COALESCE($4, static_secret), capacity = $5, config = COALESCE($6, config), expires = $7,
+            last_modified = (SELECT now FROM moment)
+        WHERE pool = $1 AND worker_group = $2 AND worker_id = $3",
+        name.pool.as_str(),
+        name.group.as_str(),
+        name.id.as_str(),
+        change.static_secret.as_deref(),
+        change.capacity,
+        change.config.as_deref(),
+        change.expires
+    )
+    .execute(transaction)
+    .await?;
+    Ok(())
+}
+
+/// Notes that a worker that is locked got credentials until `until` and a new secret, in exchange for `used` if it is not
+/// its first one.
+pub async fn note_credentials(
+    transaction: &mut PgConnection,
+    name: &WorkerName,
+    next_secret: &str,
+    used: Option<(&str, DateTime<Utc>)>,
+    until: DateTime<Utc>,
+) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "-- note_worker_credentials
+        UPDATE registered_workers
+        SET next_secret = $4, used_secret = $5, used = $6, credentials_until = GREATEST(credentials_until, $7)
+        WHERE pool = $1 AND worker_group = $2 AND worker_id = $3",
+        name.pool.as_str(),
+        name.group.as_str(),
+        name.id.as_str(),
+        next_secret,
+        used.map(|(secret, _)| secret),
+        used.map(|(_, at)| at),
+        until
+    )
+    .execute(transaction)
+    .await?;
+    Ok(())
+}
+
+/// Notes that a worker is gone, if it is known; answers whether it is. A repeat changes nothing.
+pub async fn note_removed(transaction: &mut PgConnection, name: &WorkerName) -> Result<bool, sqlx::Error> {
+    let noted = sqlx::query!(
+        "-- remove_worker
+        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        UPDATE registered_workers SET removed = COALESCE(removed, moment.now),
+            last_modified = CASE WHEN removed IS NULL THEN moment.now ELSE last_modified END
+        FROM moment WHERE pool = $1 AND worker_group = $2 AND worker_id = $3",
+        name.pool.as_str(),
+        name.group.as_str(),
+        name.id.as_str()
+    )
+    .execute(transaction)
+    .await?;
+    Ok(noted.rows_affected() > 0)
+}
+
+/// Forgets some workers whose time is over, and with them the last of their credentials, and whose removal nobody looks at
+/// any more: whoever gets the name next must not lose claims by it. Answers how many.
+pub async fn forget(conn: &mut PgConnection, limit: i64) -> Result<u64, sqlx::Error> {
+    let gone = sqlx::query!(
+        "-- forget_workers
+        DELETE FROM registered_workers w
+        USING (
+            SELECT pool, worker_group, worker_id FROM registered_workers
+            WHERE expires <= (SELECT now FROM moment)
+              AND COALESCE(credentials_until, expires) <= (SELECT now FROM moment)
+              AND (removed IS NULL OR removed <= (SELECT now FROM moment) - make_interval(secs => $2))
+            ORDER BY expires LIMIT $1
+            FOR UPDATE SKIP LOCKED
+        ) over
+        WHERE w.pool = over.pool AND w.worker_group = over.worker_group AND w.worker_id = over.worker_id",
+        limit,
+        SETTLED_AFTER.as_secs_f64()
+    )
+    .execute(conn)
+    .await?;
+    Ok(gone.rows_affected())
+}

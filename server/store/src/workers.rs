@@ -1,0 +1,440 @@
+//! Workers: what servers have seen of them, declarations and quarantines. [`super::queue_views`] has their queues.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::facts;
+use tenure_domain::worker::{QUARANTINED_KEPT, QUARANTINES_MAX, RECENT_MAX, Recent, Term, WORKER_KEPT, WorkerKey};
+
+/// The column `due` is raised when that much is gained by it, so that few updates touch an index.
+const DUE_STEP: Duration = Duration::from_secs(6 * 3_600);
+
+/// A worker that was seen.
+#[derive(Debug)]
+pub struct SeenWorker<'a> {
+    /// Which one.
+    pub key: &'a WorkerKey,
+    /// How long ago it was seen first since it was last written down.
+    pub first: Duration,
+    /// How long ago it was seen last.
+    pub last: Duration,
+    /// What it claimed.
+    pub recent: &'a [Recent],
+}
+
+/// Writes down that workers were seen. What is written twice counts once. Claims of one batch have the same time: they
+/// keep the order in which they come, which is that of claiming.
+pub async fn see(conn: &mut PgConnection, seen: &[SeenWorker<'_>]) -> Result<(), sqlx::Error> {
+    let queues: Vec<i32> = seen.iter().map(|worker| worker.key.queue).collect();
+    let groups: Vec<&str> = seen.iter().map(|worker| worker.key.group.as_str()).collect();
+    let ids: Vec<&str> = seen.iter().map(|worker| worker.key.id.as_str()).collect();
+    let first: Vec<f64> = seen.iter().map(|worker| worker.first.as_secs_f64()).collect();
+    let last: Vec<f64> = seen.iter().map(|worker| worker.last.as_secs_f64()).collect();
+    let recent = || (1_i64..).zip(seen).flat_map(|(n, worker)| worker.recent.iter().map(move |claim| (n, claim)));
+    let of: Vec<i64> = recent().map(|(n, _)| n).collect();
+    let tasks: Vec<Uuid> = recent().map(|(_, claim)| claim.task).collect();
+    let runs: Vec<i16> = recent().map(|(_, claim)| claim.run).collect();
+    let claimed: Vec<DateTime<Utc>> = recent().map(|(_, claim)| claim.claimed).collect();
+    sqlx::query!(
+        r#"-- see_workers
+        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        input AS MATERIALIZED (
+            SELECT i.*, moment.now - make_interval(secs => i.first) AS first_seen,
+                   moment.now - make_interval(secs => i.last) AS last_seen
+            FROM unnest($1::int[], $2::text[], $3::text[], $4::float8[], $5::float8[])
+                WITH ORDINALITY AS i(queue, worker_group, worker_id, first, last, n), moment
+        ),
+        recent AS MATERIALIZED (
+            SELECT r.n, array_agg(r.task ORDER BY r.claimed, r.place) AS tasks,
+                   array_agg(r.run ORDER BY r.claimed, r.place) AS runs,
+                   array_agg(r.claimed ORDER BY r.claimed, r.place) AS claimed
+            FROM unnest($6::bigint[], $7::uuid[], $8::smallint[], $9::timestamptz[])
+                WITH ORDINALITY AS r(n, task, run, claimed, place)
+            GROUP BY r.n
+        )
+        INSERT INTO workers AS w (queue, worker_group, worker_id, first_claim, last_seen, expires, due, recent_tasks,
+                                  recent_runs, recent_claimed)
+        SELECT i.queue, i.worker_group, i.worker_id, i.first_seen, i.last_seen,
+               i.last_seen + make_interval(secs => $10), i.last_seen + make_interval(secs => $10),
+               COALESCE(r.tasks, '{}'), COALESCE(r.runs, '{}'), COALESCE(r.claimed, '{}')
+        FROM input i LEFT JOIN recent r ON r.n = i.n
+        -- In order, so that two servers cannot deadlock.
+        ORDER BY i.queue, i.worker_group COLLATE "C", i.worker_id COLLATE "C"
+        ON CONFLICT (queue, worker_group, worker_id) DO UPDATE SET
+            last_seen = GREATEST(w.last_seen, EXCLUDED.last_seen),
+            expires = GREATEST(w.expires, EXCLUDED.expires),
+            due = CASE WHEN EXCLUDED.due > w.due + make_interval(secs => $11) THEN EXCLUDED.due ELSE w.due END,
+            (recent_tasks, recent_runs, recent_claimed) = (
+                SELECT COALESCE(array_agg(m.task ORDER BY m.claimed, m.place), '{}'),
+                       COALESCE(array_agg(m.run ORDER BY m.claimed, m.place), '{}'),
+                       COALESCE(array_agg(m.claimed ORDER BY m.claimed, m.place), '{}')
+                FROM (
+                    SELECT r.task, r.run, r.claimed, min(r.place) AS place
+                    FROM unnest(w.recent_tasks || EXCLUDED.recent_tasks, w.recent_runs || EXCLUDED.recent_runs,
+                                w.recent_claimed || EXCLUDED.recent_claimed)
+                        WITH ORDINALITY AS r(task, run, claimed, place)
+                    GROUP BY r.task, r.run, r.claimed
+                    ORDER BY r.claimed DESC, min(r.place) DESC LIMIT $12
+                ) m
+            )"#,
+        &queues,
+        &groups as &[&str],
+        &ids as &[&str],
+        &first,
+        &last,
+        &of,
+        &tasks,
+        &runs,
+        &claimed,
+        WORKER_KEPT.as_secs_f64(),
+        DUE_STEP.as_secs_f64(),
+        RECENT_MAX as i64,
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+/// A worker.
+#[derive(Debug, Clone)]
+pub struct WorkerRow {
+    /// workerGroup.
+    pub worker_group: String,
+    /// workerId.
+    pub worker_id: String,
+    /// When it was first seen.
+    pub first_claim: DateTime<Utc>,
+    /// When it was last seen.
+    pub last_seen: DateTime<Utc>,
+    /// Until when it is shown.
+    pub expires: DateTime<Utc>,
+    /// Until when it gets no work; may be over.
+    pub quarantine_until: Option<DateTime<Utc>>,
+    /// Its last claims, oldest first: their tasks.
+    pub recent_tasks: Vec<Uuid>,
+    /// Their runs.
+    pub recent_runs: Vec<i16>,
+    /// When it was read.
+    pub now: DateTime<Utc>,
+}
+
+impl WorkerRow {
+    /// What decides about it.
+    #[must_use]
+    pub fn term(&self) -> Term {
+        Term { expires: self.expires, quarantine_until: self.quarantine_until }
+    }
+}
+
+/// A worker that is shown.
+pub async fn find(conn: &mut PgConnection, key: &WorkerKey) -> Result<Option<WorkerRow>, sqlx::Error> {
+    sqlx::query_as!(
+        WorkerRow,
+        r#"-- find_worker
+        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        SELECT w.worker_group, w.worker_id, w.first_claim, w.last_seen, w.expires, w.quarantine_until, w.recent_tasks,
+               w.recent_runs, moment.now AS "now!"
+        FROM workers w, moment
+        WHERE w.queue = $1 AND w.worker_group = $2 AND w.worker_id = $3
+          AND (w.expires > moment.now OR w.quarantine_until > moment.now)"#,
+        key.queue,
+        key.group,
+        key.id
+    )
+    .fetch_optional(conn)
+    .await
+}
+
+/// A worker, whether it is shown or not.
+pub async fn get(conn: &mut PgConnection, key: &WorkerKey) -> Result<WorkerRow, sqlx::Error> {
+    sqlx::query_as!(
+        WorkerRow,
+        r#"-- get_worker
+        SELECT w.worker_group, w.worker_id, w.first_claim, w.last_seen, w.expires, w.quarantine_until, w.recent_tasks,
+               w.recent_runs, moment.now AS "now!"
+        FROM workers w, moment
+        WHERE w.queue = $1 AND w.worker_group = $2 AND w.worker_id = $3"#,
+        key.queue,
+        key.group,
+        key.id
+    )
+    .fetch_one(conn)
+    .await
+}
+
+/// Which workers of a queue to list.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'a> {
+    /// The queue.
+    pub queue: i32,
+    /// Only those that are quarantined, or only those that are not.
+    pub quarantined: Option<bool>,
+    /// Those after this one, by group and id.
+    pub after: (&'a str, &'a str),
+    /// At most so many.
+    pub limit: i64,
+}
+
+/// The workers of a queue that are shown, in the order of group and id.
+pub async fn list(conn: &mut PgConnection, wanted: Wanted<'_>) -> Result<Vec<WorkerRow>, sqlx::Error> {
+    sqlx::query_as!(
+        WorkerRow,
+        r#"-- list_workers
+        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        SELECT w.worker_group, w.worker_id, w.first_claim, w.last_seen, w.expires, w.quarantine_until,
+               w.recent_tasks, w.recent_runs, moment.now AS "now!"
+        FROM workers w, moment
+        WHERE w.queue = $1 AND (w.worker_group, w.worker_id) > ($2, $3)
+          AND (w.expires > moment.now OR w.quarantine_until > moment.now)
+          AND ($4::boolean IS NULL OR COALESCE(w.quarantine_until > moment.now, false) = $4)
+        ORDER BY w.worker_group, w.worker_id LIMIT $5"#,
+        wanted.queue,
+        wanted.after.0,
+        wanted.after.1,
+        wanted.quarantined,
+        wanted.limit
+    )
+    .fetch_all(conn)
+    .await
+}
+
+/// Makes a worker known that need not have asked for anything, and shows it until this time at least.
+pub async fn declare(conn: &mut PgConnection, key: &WorkerKey, expires: DateTime<Utc>) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "-- declare_worker
+        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        INSERT INTO workers AS w (queue, worker_group, worker_id, first_claim, last_seen, expires, due)
+        SELECT $1, $2, $3, moment.now, moment.now, $4, $4 FROM moment
+        ON CONFLICT (queue, worker_group, worker_id) DO UPDATE SET
+            last_seen = GREATEST(w.last_seen, EXCLUDED.last_seen),
+            expires = GREATEST(w.expires, EXCLUDED.expires)",
+        key.queue,
+        key.group,
+        key.id,
+        expires
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+/// A change of a quarantine.
+#[derive(Debug, Clone, Copy)]
+pub struct Quarantine<'a> {
+    /// Until when the worker is to get no work.
+    pub until: DateTime<Utc>,
+    /// Why.
+    pub info: Option<&'a str>,
+    /// Who says so.
+    pub client_id: &'a str,
+}
+
+/// The quarantines, as a fact that servers remember.
+pub const FACT: &str = "quarantines";
+
+/// Changes the quarantine of a worker that is shown; answers whether there is one.
+pub async fn quarantine(conn: &mut PgConnection, key: &WorkerKey, change: Quarantine<'_>) -> Result<bool, sqlx::Error> {
+    let changed = sqlx::query!(
+        "-- quarantine_worker
+        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        changed AS (
+            UPDATE workers w SET quarantine_until = $4,
+                   expires = GREATEST(w.expires, moment.now + make_interval(secs => $5)),
+                   due = GREATEST(w.expires, moment.now + make_interval(secs => $5))
+            FROM moment
+            WHERE w.queue = $1 AND w.worker_group = $2 AND w.worker_id = $3
+              AND (w.expires > moment.now OR w.quarantine_until > moment.now)
+            RETURNING w.queue
+        ),
+        noted AS (
+            INSERT INTO worker_quarantines (queue, worker_group, worker_id, client_id, updated, quarantine_until, info)
+            SELECT changed.queue, $2, $3, $6, moment.now, $4, $7 FROM changed, moment
+        )
+        SELECT FROM changed",
+        key.queue,
+        key.group,
+        key.id,
+        change.until,
+        QUARANTINED_KEPT.as_secs_f64(),
+        change.client_id,
+        change.info
+    )
+    .fetch_optional(&mut *conn)
+    .await?
+    .is_some();
+    if changed {
+        sqlx::query!(
+            "-- forget_old_quarantines
+            DELETE FROM worker_quarantines
+            WHERE queue = $1 AND worker_group = $2 AND worker_id = $3 AND id <= (
+                SELECT q.id FROM worker_quarantines q
+                WHERE q.queue = $1 AND q.worker_group = $2 AND q.worker_id = $3
+                ORDER BY q.id DESC OFFSET $4 LIMIT 1
+            )",
+            key.queue,
+            key.group,
+            key.id,
+            QUARANTINES_MAX as i64
+        )
+        .execute(&mut *conn)
+        .await?;
+        facts::raise(conn, FACT).await?;
+    }
+    Ok(changed)
+}
+
+/// A change of a quarantine that was made.
+#[derive(Debug, Clone)]
+pub struct QuarantineRow {
+    /// Who did it.
+    pub client_id: String,
+    /// When.
+    pub updated: DateTime<Utc>,
+    /// Until when the worker was to get no work.
+    pub quarantine_until: DateTime<Utc>,
+    /// Why.
+    pub info: Option<String>,
+}
+
+/// The changes of a worker's quarantine, oldest first.
+pub async fn list_quarantines(conn: &mut PgConnection, key: &WorkerKey) -> Result<Vec<QuarantineRow>, sqlx::Error> {
+    sqlx::query_as!(
+        QuarantineRow,
+        "-- list_quarantines
+        SELECT client_id, updated, quarantine_until, info FROM worker_quarantines
+        WHERE queue = $1 AND worker_group = $2 AND worker_id = $3 ORDER BY id",
+        key.queue,
+        key.group,
+        key.id
+    )
+    .fetch_all(conn)
+    .await
+}
+
+/// Every quarantine that is on.
+pub async fn list_quarantined(conn: &mut PgConnection) -> Result<HashMap<WorkerKey, DateTime<Utc>>, sqlx::Error> {
+    let rows = sqlx::query!(
+        r#"-- list_quarantined
+        SELECT w.queue, w.worker_group, w.worker_id, w.quarantine_until AS "until!" FROM workers w
+        WHERE w.quarantine_until > (SELECT now FROM moment)"#
+    )
+    .fetch_all(conn)
+    .await?;
+    let known = rows
+        .into_iter()
+        .map(|row| (WorkerKey { queue: row.queue, group: row.worker_group, id: row.worker_id }, row.until));
+    Ok(known.collect())
+}
+
+/// How many workers of a queue are in which state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkerCounts {
+    /// The queue's name.
+    pub queue: String,
+    /// Those that are shown.
+    pub total: i64,
+    /// Those of them that get no work.
+    pub quarantined: i64,
+    /// Those of the others that hold a claim.
+    pub running: i64,
+}
+
+/// Counts the workers that are shown. Reads all claims and all workers, once each: for every half minute, not for a request.
+pub async fn count(conn: &mut PgConnection) -> Result<Vec<WorkerCounts>, sqlx::Error> {
+    sqlx::query_as!(
+        WorkerCounts,
+        r#"-- count_workers
+        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        busy AS MATERIALIZED (SELECT DISTINCT c.queue, c.worker_group, c.worker_id FROM claims c),
+        shown AS MATERIALIZED (
+            SELECT w.queue, COALESCE(w.quarantine_until > moment.now, false) AS quarantined,
+                   (w.queue, w.worker_group, w.worker_id) IN (SELECT b.queue, b.worker_group, b.worker_id FROM busy b)
+                       AS running
+            FROM workers w, moment WHERE w.expires > moment.now OR w.quarantine_until > moment.now
+        )
+        SELECT q.name AS queue, count(*) AS "total!", count(*) FILTER (WHERE s.quarantined) AS "quarantined!",
+               count(*) FILTER (WHERE s.running AND NOT s.quarantined) AS "running!"
+        FROM shown s JOIN task_queues q ON q.id = s.queue
+        GROUP BY q.name ORDER BY q.name"#
+    )
+    .fetch_all(conn)
+    .await
+}
+
+/// A claim that somebody holds.
+#[derive(Debug)]
+pub struct HeldClaim {
+    /// Who.
+    pub worker: WorkerKey,
+    /// The claim.
+    pub claim: Recent,
+}
+
+/// The claims that were made or renewed last, each worker's in the order of claiming.
+pub async fn list_held(conn: &mut PgConnection, limit: i64) -> Result<Vec<HeldClaim>, sqlx::Error> {
+    let rows = sqlx::query!(
+        "-- list_held
+        SELECT c.queue, c.worker_group, c.worker_id, c.id, c.run, c.started
+        FROM (SELECT * FROM claims ORDER BY taken_until DESC LIMIT $1) c JOIN tasks t ON t.id = c.id
+        -- Within a batch runs are claimed by priority and place.
+        ORDER BY c.started, t.priority, c.ord",
+        limit
+    )
+    .fetch_all(conn)
+    .await?;
+    let held = rows.into_iter().map(|row| HeldClaim {
+        worker: WorkerKey { queue: row.queue, group: row.worker_group, id: row.worker_id },
+        claim: Recent { task: row.id, run: row.run, claimed: row.started },
+    });
+    Ok(held.collect())
+}
+
+/// What a look at workers that are due has found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Forgotten {
+    /// Workers that were looked at.
+    pub found: i64,
+    /// Those of them that were forgotten.
+    pub forgotten: i64,
+}
+
+/// Forgets a slice of the workers that are not shown any more, with the history of their quarantines.
+pub async fn forget(conn: &mut PgConnection, limit: i64) -> Result<Forgotten, sqlx::Error> {
+    // Rows are found again by their place, which nobody can change while they are locked: no statistics can make the
+    // planner read the whole table for that.
+    sqlx::query_as!(
+        Forgotten,
+        r#"-- forget_workers
+        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        due AS MATERIALIZED (
+            SELECT w.ctid AS place, w.expires <= moment.now AND COALESCE(w.quarantine_until <= moment.now, true) AS over
+            FROM workers w, moment
+            WHERE w.due <= (SELECT now FROM moment) ORDER BY w.due LIMIT $1 FOR UPDATE OF w SKIP LOCKED
+        ),
+        gone AS (
+            DELETE FROM workers w WHERE w.ctid = ANY(ARRAY(SELECT place FROM due WHERE over))
+            RETURNING w.queue, w.worker_group, w.worker_id
+        ),
+        histories AS (
+            DELETE FROM worker_quarantines WHERE id = ANY(ARRAY(
+                SELECT q.id FROM gone CROSS JOIN LATERAL (
+                    SELECT q.id FROM worker_quarantines q
+                    WHERE q.queue = gone.queue AND q.worker_group = gone.worker_group AND q.worker_id = gone.worker_id
+                    OFFSET 0
+                ) q
+            ))
+        ),
+        later AS (
+            UPDATE workers w SET due = GREATEST(w.expires, w.quarantine_until)
+            WHERE w.ctid = ANY(ARRAY(SELECT place FROM due WHERE NOT over))
+        )
+        SELECT (SELECT count(*) FROM due) AS "found!", (SELECT count(*) FROM gone) AS "forgotten!""#,
+        limit
+    )
+    .fetch_one(conn)
+    .await
+}

@@ -1,0 +1,216 @@
+//! What the commands of a task left in its directory: finding it, and opening it so that what is read is really there.
+//!
+//! A file is opened first and looked at afterwards, through the open handle: whatever the task still changes then can
+//! no longer lead the worker out of its directory.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use nix::libc::{ELOOP, ENXIO, O_NOCTTY, O_NONBLOCK};
+
+use super::log::LOG_FILE;
+use tenure_client::UnusableBecause;
+
+/// How many files of one directory become artifacts.
+const FILES_MAX: usize = 10_000;
+
+/// Why something cannot become an artifact.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Unusable {
+    pub because: UnusableBecause,
+    pub message: String,
+}
+
+/// What there is in a directory.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Listing {
+    /// Files, and symlinks that do not name directories, by their paths below it; sorted.
+    pub files: Vec<PathBuf>,
+    /// What no artifact can be made of: pipes, sockets, devices, and directories by another name.
+    pub left_out: Vec<PathBuf>,
+}
+
+fn unusable(because: UnusableBecause, path: &Path, problem: &str) -> Unusable {
+    Unusable { because, message: format!("{} {problem}", path.display()) }
+}
+
+/// Opens a file below `dir`, which must be a canonical path, if it has at most so many bytes.
+pub(super) fn open_file(dir: &Path, path: &Path, most: u64) -> Result<File, Unusable> {
+    let (file, metadata) = open(dir, path)?;
+    if !metadata.is_file() {
+        return Err(unusable(UnusableBecause::Invalid, path, "is not a file"));
+    }
+    if metadata.len() > most {
+        let problem = format!("has {} bytes; this worker uploads at most {most}", metadata.len());
+        return Err(unusable(UnusableBecause::TooLarge, path, &problem));
+    }
+    Ok(file)
+}
+
+/// Lists what is below a directory in `dir`, leaving out the worker's own log.
+pub(super) fn list(dir: &Path, path: &Path) -> Result<Listing, Unusable> {
+    let (_file, metadata) = open(dir, path)?;
+    if !metadata.is_dir() {
+        return Err(unusable(UnusableBecause::Invalid, path, "is not a directory"));
+    }
+    let root = dir.join(path);
+    let mut listing = Listing::default();
+    let mut to_do = vec![PathBuf::new()];
+    while let Some(below) = to_do.pop() {
+        let shown = path.join(&below);
+        for entry in std::fs::read_dir(root.join(&below)).map_err(|error| of_error(&shown, &error))? {
+            let entry = entry.map_err(|error| of_error(&shown, &error))?;
+            let found = below.join(entry.file_name());
+            let kind = entry.file_type().map_err(|error| of_error(&shown, &error))?;
+            if path.join(&found) == Path::new(LOG_FILE) {
+                continue;
+            }
+            if kind.is_dir() {
+                to_do.push(found);
+            } else if kind.is_file() || kind.is_symlink() && !entry.path().is_dir() {
+                listing.files.push(found);
+            } else {
+                listing.left_out.push(found);
+            }
+            if listing.files.len() + listing.left_out.len() + to_do.len() > FILES_MAX {
+                let problem = format!("has more than {FILES_MAX} files; pack them");
+                return Err(unusable(UnusableBecause::Invalid, path, &problem));
+            }
+        }
+    }
+    listing.files.sort();
+    listing.left_out.sort();
+    Ok(listing)
+}
+
+fn open(dir: &Path, path: &Path) -> Result<(File, std::fs::Metadata), Unusable> {
+    let mut how = OpenOptions::new();
+    // Otherwise a pipe would be waited for, and a terminal could become ours.
+    how.read(true).custom_flags(O_NONBLOCK | O_NOCTTY);
+    let file = how.open(dir.join(path)).map_err(|error| of_error(path, &error))?;
+    let really = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    if !really.map_err(|error| of_error(path, &error))?.starts_with(dir) {
+        return Err(unusable(UnusableBecause::Invalid, path, "leads out of the task's directory"));
+    }
+    let metadata = file.metadata().map_err(|error| of_error(path, &error))?;
+    Ok((file, metadata))
+}
+
+fn of_error(path: &Path, error: &io::Error) -> Unusable {
+    let because = match (error.kind(), error.raw_os_error()) {
+        (io::ErrorKind::NotFound | io::ErrorKind::NotADirectory, _) => UnusableBecause::Missing,
+        // A circle of symlinks, or a socket.
+        (_, Some(ELOOP | ENXIO)) => UnusableBecause::Invalid,
+        _ => UnusableBecause::NotReadable,
+    };
+    unusable(because, path, &format!("cannot be read: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+    use tempfile::TempDir;
+
+    const MOST: u64 = 10;
+
+    struct Task {
+        _outer: TempDir,
+        dir: PathBuf,
+    }
+
+    /// A task's directory, with a file beside it that is none of its business.
+    fn task() -> Task {
+        let outer = TempDir::new().unwrap();
+        let dir = outer.path().canonicalize().unwrap().join("task");
+        std::fs::create_dir_all(dir.join("sub/deep")).unwrap();
+        std::fs::write(dir.join("../secret"), "s").unwrap();
+        std::fs::create_dir(dir.join("../task-2")).unwrap();
+        std::fs::write(dir.join("../task-2/secret"), "s").unwrap();
+        std::fs::write(dir.join("live.log"), "log").unwrap();
+        std::fs::write(dir.join("sub/file"), "ten bytes.").unwrap();
+        std::fs::write(dir.join("sub/deep/live.log"), "log").unwrap();
+        std::fs::write(dir.join("sub/large"), "more than ten").unwrap();
+        Task { _outer: outer, dir }
+    }
+
+    fn refused(dir: &Path, path: &str) -> UnusableBecause {
+        open_file(dir, path.as_ref(), MOST).unwrap_err().because
+    }
+
+    #[test]
+    fn only_files_within_the_directory_are_opened() {
+        let Task { dir, _outer } = task();
+        symlink("file", dir.join("sub/inside")).unwrap();
+        symlink(dir.join("sub/file"), dir.join("sub/absolute")).unwrap();
+        symlink("../../secret", dir.join("sub/out")).unwrap();
+        symlink("../task-2", dir.join("next")).unwrap();
+        symlink("sub/nowhere", dir.join("broken")).unwrap();
+        symlink("circle", dir.join("circle")).unwrap();
+        nix::unistd::mkfifo(&dir.join("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let _listener = UnixListener::bind(dir.join("socket")).unwrap();
+        for path in ["sub/file", "sub/inside", "sub/absolute"] {
+            assert!(open_file(&dir, path.as_ref(), MOST).is_ok(), "{path}");
+        }
+        for (path, because) in [
+            ("nothing", UnusableBecause::Missing),
+            ("sub/file/below", UnusableBecause::Missing),
+            ("broken", UnusableBecause::Missing),
+            ("sub/out", UnusableBecause::Invalid),
+            ("next/secret", UnusableBecause::Invalid),
+            ("circle", UnusableBecause::Invalid),
+            ("pipe", UnusableBecause::Invalid),
+            ("socket", UnusableBecause::Invalid),
+            ("sub", UnusableBecause::Invalid),
+            ("sub/large", UnusableBecause::TooLarge),
+        ] {
+            assert_eq!(refused(&dir, path), because, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_may_not_be_read_is_told_apart_from_what_is_not_there() {
+        for (kind, because) in [
+            (io::ErrorKind::PermissionDenied, UnusableBecause::NotReadable),
+            (io::ErrorKind::NotFound, UnusableBecause::Missing),
+            (io::ErrorKind::Other, UnusableBecause::NotReadable),
+        ] {
+            assert_eq!(of_error(Path::new("p"), &kind.into()).because, because);
+        }
+    }
+
+    #[test]
+    fn a_directory_is_listed_without_the_log_and_without_what_is_no_file() {
+        let Task { dir, _outer } = task();
+        symlink("../../secret", dir.join("sub/out")).unwrap();
+        symlink("deep", dir.join("sub/again")).unwrap();
+        nix::unistd::mkfifo(&dir.join("sub/pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let paths = |list: &[&str]| list.iter().map(PathBuf::from).collect::<Vec<_>>();
+        let whole = list(&dir, Path::new("")).unwrap();
+        assert_eq!(whole.files, paths(&["sub/deep/live.log", "sub/file", "sub/large", "sub/out"]));
+        assert_eq!(whole.left_out, paths(&["sub/again", "sub/pipe"]));
+        let sub = list(&dir, Path::new("sub")).unwrap();
+        assert_eq!(sub.files, paths(&["deep/live.log", "file", "large", "out"]));
+        symlink("..", dir.join("up")).unwrap();
+        for (path, because) in [
+            ("nothing", UnusableBecause::Missing),
+            ("sub/file", UnusableBecause::Invalid),
+            ("up", UnusableBecause::Invalid),
+        ] {
+            assert_eq!(list(&dir, path.as_ref()).unwrap_err().because, because, "{path}");
+        }
+    }
+
+    #[test]
+    fn too_many_files_are_refused() {
+        let Task { dir, _outer } = task();
+        for file in 0..=FILES_MAX {
+            std::fs::write(dir.join("sub/deep").join(file.to_string()), "").unwrap();
+        }
+        assert_eq!(list(&dir, Path::new("sub")).unwrap_err().because, UnusableBecause::Invalid);
+    }
+}

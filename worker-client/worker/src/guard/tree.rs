@@ -1,0 +1,176 @@
+//! Which processes there are below one, and which process is which.
+//!
+//! Linux tells in `/proc`; elsewhere a command's process group stands for what is below its guard.
+
+use std::io::Write as _;
+
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+
+/// A process, distinct from every other that has or will have its number.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Identity {
+    pub pid: i32,
+    /// When it started, in clock ticks since the machine did.
+    pub start: u64,
+    /// Which start of the machine that was.
+    pub boot: String,
+}
+
+/// What `/proc/<pid>/stat` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Seen {
+    pid: i32,
+    parent: i32,
+    start: u64,
+    /// It has ended and waits to be collected.
+    ended: bool,
+}
+
+impl Identity {
+    /// The process that has this number now; none if there is none, or if the system does not tell.
+    pub(crate) fn of(pid: i32) -> Option<Self> {
+        let seen = look(pid).filter(|seen| !seen.ended)?;
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        Some(Self { pid, start: seen.start, boot: boot.trim().to_owned() })
+    }
+
+    /// Whether this very process still runs.
+    pub(crate) fn runs(&self) -> bool {
+        Self::of(self.pid).as_ref() == Some(self)
+    }
+
+    /// Kills the process and all that is below it.
+    pub(crate) fn kill_tree(&self) {
+        // The top goes last: it is how the others are found.
+        let root = Pid::from_raw(self.pid);
+        for pid in below(root) {
+            send(pid, Signal::SIGKILL);
+        }
+        if self.runs() {
+            send(root, Signal::SIGKILL);
+        }
+    }
+}
+
+/// Whether a process runs that has not ended yet.
+pub(super) fn runs(pid: Pid) -> bool {
+    if cfg!(target_os = "linux") { look(pid.as_raw()).is_some_and(|seen| !seen.ended) } else { kill(pid, None).is_ok() }
+}
+
+/// Signals every process below `top`; where these are not known, the process group of `command`.
+pub(super) fn signal_below(top: Pid, command: Pid, signal: Signal) {
+    if cfg!(target_os = "linux") {
+        below(top).into_iter().for_each(|pid| send(pid, signal));
+    } else {
+        // None is left of it.
+        let _gone = nix::sys::signal::killpg(command, signal);
+    }
+}
+
+/// Kills what is below `top`, apart from the trees of `known` children, and collects what has ended of it; answers
+/// whether something is left.
+pub(crate) fn end_orphans(top: Pid, known: &[i32]) -> bool {
+    let all = all();
+    let children = all.iter().filter(|seen| seen.parent == top.as_raw() && !known.contains(&seen.pid));
+    let mut left = false;
+    for child in children {
+        let pid = Pid::from_raw(child.pid);
+        if child.ended {
+            let _collected = nix::sys::wait::waitpid(pid, Some(nix::sys::wait::WaitPidFlag::WNOHANG));
+        } else {
+            left = true;
+            below_in(&all, child.pid).into_iter().chain([pid]).for_each(|pid| send(pid, Signal::SIGKILL));
+        }
+    }
+    left
+}
+
+fn send(pid: Pid, signal: Signal) {
+    match kill(pid, signal) {
+        Ok(()) | Err(Errno::ESRCH) => {}
+        // The command has started a process of another user.
+        Err(error) => complain(&format!("process {pid} could not be signalled: {error}")),
+    }
+}
+
+/// Says what is wrong on standard error, which is the task's log when this process is a guard.
+pub(super) fn complain(problem: &str) {
+    // When the worker is gone there is no log any more, and there is more important work to do.
+    let _unheard = writeln!(std::io::stderr(), "tenure-worker: {problem}");
+}
+
+fn below(top: Pid) -> Vec<Pid> {
+    below_in(&all(), top.as_raw())
+}
+
+fn below_in(all: &[Seen], top: i32) -> Vec<Pid> {
+    let mut found = Vec::new();
+    let mut to_do = vec![top];
+    while let Some(parent) = to_do.pop() {
+        for child in all.iter().filter(|seen| seen.parent == parent) {
+            to_do.push(child.pid);
+            if !child.ended {
+                found.push(Pid::from_raw(child.pid));
+            }
+        }
+    }
+    found
+}
+
+fn all() -> Vec<Seen> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    pids.filter_map(look).collect()
+}
+
+fn look(pid: i32) -> Option<Seen> {
+    parse(pid, &std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+fn parse(pid: i32, stat: &str) -> Option<Seen> {
+    // The name may contain anything, so that the fields are counted from its end.
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    let ended = matches!(fields.next()?, "Z" | "X");
+    let parent = fields.next()?.parse().ok()?;
+    // The third and the fourth of 52 fields are read; the start is the 22nd.
+    let start = fields.nth(17)?.parse().ok()?;
+    Some(Seen { pid, parent, start, ended })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_read_whatever_its_name() {
+        let rest = "S 7 9 9 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 4711 1 1 1";
+        for name in ["sh", "a b", "x) S 1 (", ""] {
+            let seen = parse(5, &format!("5 ({name}) {rest}"));
+            assert_eq!(seen, Some(Seen { pid: 5, parent: 7, start: 4711, ended: false }), "{name}");
+        }
+        assert_eq!(parse(5, &format!("5 (x) {}", rest.replace('S', "Z"))).map(|seen| seen.ended), Some(true));
+        assert_eq!(parse(5, ""), None);
+    }
+
+    #[test]
+    fn what_is_below_a_process_is_found_at_any_depth() {
+        let seen = |pid, parent, ended| Seen { pid, parent, start: 0, ended };
+        let all = [seen(2, 1, false), seen(3, 2, true), seen(4, 3, false), seen(5, 9, false), seen(6, 4, false)];
+        let mut found: Vec<i32> = below_in(&all, 2).into_iter().map(Pid::as_raw).collect();
+        found.sort_unstable();
+        assert_eq!(found, [4, 6]);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_number_that_was_given_out_again_is_another_process() {
+        let me = i32::try_from(std::process::id()).unwrap();
+        let identity = Identity::of(me).unwrap();
+        assert!(identity.runs());
+        assert!(!Identity { start: identity.start + 1, ..identity.clone() }.runs());
+        assert!(!Identity { boot: "another".into(), ..identity }.runs());
+    }
+}

@@ -1,0 +1,106 @@
+//! The work of one run: inputs, commands, artifacts, log, in this order.
+//!
+//! It can be stopped at any point. Commands then get their grace; what is on its way to or from the queue ends at once.
+
+use std::sync::Arc;
+
+use tenure_api::ids::{RunId, TaskId};
+use tokio_util::sync::CancellationToken;
+
+use super::execute::{Execution, execute};
+use super::payload::Payload;
+use super::place::Place;
+use super::process::Guards;
+use super::verdict::{Outcome, Problem, Verdict};
+use super::{Settings, inputs, outputs};
+use tenure_client::{Client, ExceptionReason, Task};
+
+/// What is needed to work on a run, apart from the claim.
+pub(super) struct Job {
+    pub task_id: TaskId,
+    pub run_id: RunId,
+    pub task: Task,
+    /// Signs with the task's credentials, which are renewed with the claim.
+    pub client: Client,
+    pub place: Place,
+    pub settings: Arc<Settings>,
+    pub guards: Guards,
+    pub stop: CancellationToken,
+}
+
+impl Job {
+    /// Does it all; none if it was stopped before the end.
+    pub(super) async fn perform(&self) -> Option<Outcome> {
+        let verdict = self.carry_out().await?;
+        self.place.note(&last_line(&verdict));
+        let logged = self.unless_stopped(outputs::upload_log(self)).await?;
+        // Nobody can read of this in the log.
+        if let Err(problem) = &logged {
+            tracing::error!(problem.why, "the task's log was not uploaded");
+        }
+        match verdict.and(logged) {
+            Ok(()) => Some(Outcome::Completed),
+            Err(problem) => {
+                tell(&problem);
+                Some(problem.outcome)
+            }
+        }
+    }
+
+    async fn carry_out(&self) -> Option<Verdict> {
+        let payload = match Payload::of(&self.task) {
+            Ok(payload) => payload,
+            Err(error) => {
+                let why = format!("malformed payload: {error}");
+                return Some(Err(Problem::exception(ExceptionReason::MalformedPayload, why)));
+            }
+        };
+        if let Err(problem) = self.unless_stopped(inputs::fetch(self, &payload.inputs)).await? {
+            return Some(Err(problem));
+        }
+        if let Err(error) = self.place.hand_over() {
+            let why = format!("the task's user cannot be given its inputs: {error}");
+            return Some(Err(Problem::exception(ExceptionReason::InternalError, why)));
+        }
+        let executed = match execute(&payload, &self.place, &self.guards, &self.stop, &self.settings).await {
+            Execution::Succeeded => Ok(()),
+            Execution::Failed(why) => Err(Problem::failed(why)),
+            Execution::WorkerFault(why) => Err(Problem::exception(ExceptionReason::InternalError, why)),
+            Execution::Stopped => return None,
+        };
+        let uploaded = self.unless_stopped(outputs::upload(self, &payload.outputs)).await?;
+        Some(executed.and(uploaded))
+    }
+
+    /// Nothing that goes to or comes from the queue may hold up a stop.
+    async fn unless_stopped<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            () = self.stop.cancelled() => None,
+            done = work => Some(done),
+        }
+    }
+}
+
+fn last_line(verdict: &Verdict) -> String {
+    match verdict {
+        Ok(()) => "completed".to_owned(),
+        Err(Problem { outcome: Outcome::Exception(ExceptionReason::InternalError), why }) => {
+            format!("the worker is at fault: {why}")
+        }
+        Err(Problem { outcome: Outcome::NoSpace, why }) => format!("the worker has no room for this task: {why}"),
+        Err(Problem { outcome: Outcome::Exception(_), why }) => why.clone(),
+        Err(Problem { why, .. }) => format!("failed: {why}"),
+    }
+}
+
+/// For the worker's own log.
+fn tell(Problem { outcome, why }: &Problem) {
+    match outcome {
+        Outcome::Exception(ExceptionReason::InternalError) => tracing::error!(why, "the worker is at fault"),
+        Outcome::NoSpace | Outcome::Exception(ExceptionReason::ResourceUnavailable) => {
+            tracing::warn!(why, "the task could not be done");
+        }
+        _ => tracing::info!(why, ?outcome, "task ended"),
+    }
+}

@@ -1,0 +1,195 @@
+//! A task's log: what its commands and the worker write while it runs, and how it becomes an artifact.
+//!
+//! It is capped while it is written: its beginning goes into a file, and when that is full the latest end is kept in
+//! memory. The file is read through the handle that it was made with, whatever the task has done to its name.
+
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tenure_api::dates::Timestamp;
+
+use tenure_client::artifacts::{blocking, gzip};
+use tenure_client::{Error, Upload};
+
+/// The log's name within the task's directory.
+pub(super) const LOG_FILE: &str = "live.log";
+/// The artifact with the whole log.
+pub(super) const BACKING_LOG: &str = "public/logs/live_backing.log";
+/// The name under which people look for the log.
+pub(super) const LIVE_LOG: &str = "public/logs/live.log";
+pub(super) const LOG_CONTENT_TYPE: &str = "text/plain; charset=utf-8";
+/// Of a log that is too long so much of the end is kept: there it says how the task ended.
+const END_BYTES: u64 = 64 * 1024;
+/// Set the worker's lines apart from the commands' own.
+const LOG_PREFIX: &str = "[tenure-worker]";
+
+/// The log of one run.
+#[derive(Clone)]
+pub(super) struct Log(Arc<Mutex<Written>>);
+
+/// What was written so far.
+struct Written {
+    file: File,
+    /// How much of the beginning is in the file.
+    beginning: u64,
+    /// What came after that, as far as it is kept.
+    end: VecDeque<u8>,
+    left_out: u64,
+    /// How much is kept of all.
+    most: u64,
+}
+
+impl Log {
+    /// Begins the log of the task with this directory. Of more than `most` bytes the middle will be left out.
+    pub(super) fn create(dir: &Path, most: u64) -> io::Result<Self> {
+        let file = OpenOptions::new().create_new(true).read(true).append(true).open(dir.join(LOG_FILE))?;
+        let written = Written { file, beginning: 0, end: VecDeque::new(), left_out: 0, most };
+        Ok(Self(Arc::new(Mutex::new(written))))
+    }
+
+    /// Adds a line of the worker's.
+    pub(super) fn note(&self, line: &str) {
+        if let Err(error) = self.try_note(line) {
+            tracing::warn!(%error, "the task's log could not be written");
+        }
+    }
+
+    /// Adds a line of the worker's, unless there is no room for it.
+    pub(super) fn try_note(&self, line: &str) -> io::Result<()> {
+        // In one piece, because commands write at the same time.
+        self.write(format!("{LOG_PREFIX} {line}\n").as_bytes())
+    }
+
+    /// Adds what a command has printed.
+    pub(super) fn write(&self, bytes: &[u8]) -> io::Result<()> {
+        self.lock().write(bytes)
+    }
+
+    /// Completes the file with what is kept of the end, for those who read it later. Nothing is written afterwards.
+    pub(super) fn finish(&self) -> io::Result<()> {
+        self.lock().finish()
+    }
+
+    /// The log as it is now, compressed into an unnamed file in `folder`. If something was left out, a line in its place
+    /// says so.
+    pub(super) async fn pack(&self, folder: &Path, expires: Timestamp) -> Result<Upload, Error> {
+        let (log, folder) = (self.clone(), folder.to_owned());
+        let packed = blocking(move || {
+            let mut log = log.lock();
+            let (line, beginning) = (log.line(), log.beginning);
+            let length = beginning + bytes(line.len()) + bytes(log.end.len());
+            log.end.make_contiguous();
+            let packed = gzip::compress(&folder, |to| {
+                gzip::copy(&log.file, 0..beginning, to)?;
+                to.write_all(line.as_bytes())?;
+                to.write_all(log.end.as_slices().0)
+            })?;
+            Ok((packed, length))
+        })
+        .await;
+        let (packed, content_length) = packed.map_err(Error::of_file("the task's log cannot be compressed"))?;
+        Ok(Upload::from_file(packed, LOG_CONTENT_TYPE, expires)?.compressed(content_length))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Written> {
+        // What was written before a panic elsewhere is still the log.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Written {
+    fn write(&mut self, bytes_: &[u8]) -> io::Result<()> {
+        let room = self.most - self.end_max() - self.beginning;
+        let (first, rest) = bytes_.split_at(bytes_.len().min(usize::try_from(room).unwrap_or(usize::MAX)));
+        self.file.write_all(first)?;
+        self.beginning += bytes(first.len());
+        if rest.is_empty() {
+            return Ok(());
+        }
+        let complete = self.left_out == 0;
+        self.end.extend(rest);
+        let over = self.end.len().saturating_sub(usize::try_from(self.end_max()).unwrap_or(usize::MAX));
+        self.end.drain(..over);
+        self.left_out += bytes(over);
+        if complete && self.left_out > 0 {
+            // For those who read it now. This line goes when the log is complete.
+            let (most, kept) = (self.most, self.end_max());
+            writeln!(self.file, "\n{LOG_PREFIX} of more than {most} bytes only the last {kept} will be kept, here")?;
+        }
+        Ok(())
+    }
+
+    /// How much of the end is kept of a log that is too long.
+    fn end_max(&self) -> u64 {
+        END_BYTES.min(self.most / 2)
+    }
+
+    /// What stands in the place of what was left out.
+    fn line(&self) -> String {
+        let (left_out, most) = (self.left_out, self.most);
+        let length = self.beginning + left_out + bytes(self.end.len());
+        if left_out == 0 {
+            return String::new();
+        }
+        format!(
+            "\n{LOG_PREFIX} {left_out} bytes are left out here: the log has {length}, and {most} is the most that is kept\n"
+        )
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        let line = self.line();
+        self.file.set_len(self.beginning)?;
+        self.file.write_all(line.as_bytes())?;
+        self.file.write_all(self.end.make_contiguous())
+    }
+}
+
+fn bytes(length: usize) -> u64 {
+    u64::try_from(length).expect("no piece of memory has more than 2^64 bytes")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tempfile::TempDir;
+
+    const MOST: u64 = 1000;
+
+    fn on_disk(dir: &TempDir) -> String {
+        std::fs::read_to_string(dir.path().join(LOG_FILE)).unwrap()
+    }
+
+    #[test]
+    fn a_log_that_fits_is_whole_however_it_was_written() {
+        for pieces in [1, 7, 499, 500, 1000] {
+            let dir = TempDir::new().unwrap();
+            let log = Log::create(dir.path(), MOST).unwrap();
+            let whole: Vec<u8> = (0..MOST).map(|at| b'a' + u8::try_from(at % 26).unwrap()).collect();
+            whole.chunks(pieces).for_each(|piece| log.write(piece).unwrap());
+            log.finish().unwrap();
+            assert_eq!(on_disk(&dir).as_bytes(), whole, "{pieces}");
+        }
+    }
+
+    #[test]
+    fn the_file_never_grows_beyond_the_cap_while_it_is_written() {
+        let dir = TempDir::new().unwrap();
+        let log = Log::create(dir.path(), MOST).unwrap();
+        for line in 0..10_000 {
+            log.write(format!("line {line}\n").as_bytes()).unwrap();
+            assert!(std::fs::metadata(dir.path().join(LOG_FILE)).unwrap().len() <= MOST);
+        }
+        assert!(on_disk(&dir).contains("of more than 1000 bytes only the last 500 will be kept"), "{}", on_disk(&dir));
+        log.note("over");
+        log.finish().unwrap();
+        let text = on_disk(&dir);
+        assert!(text.starts_with("line 0\n") && text.ends_with("line 9999\n[tenure-worker] over\n"), "{text}");
+        assert!(
+            text.contains("bytes are left out here: the log has 98911, and 1000 is the most that is kept\n"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,290 @@
+//! `tenure-worker`: claims tasks from one queue and runs their commands, until SIGTERM or SIGINT.
+//!
+//! This file reads the settings and the signals; the work is in [`tenure_client::worker`].
+
+mod secret;
+
+use std::ffi::OsString;
+use std::io::IsTerminal as _;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use tenure_api::ids::{TaskQueueId, WorkerGroup, WorkerId};
+use tenure_client::{Client, Credentials, RetryPolicy, WorkerName};
+use tenure_worker::{
+    DEQUEUE_ALARM, Limits, Plane, STOP_GRACE, Settings, TRANSFER_RETRIES, TaskUser, Worker, become_command, guard,
+};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tracing_subscriber::EnvFilter;
+
+/// A wrong setting.
+const USAGE: u8 = 2;
+/// Stopped by a second signal, before the tasks were given back.
+const CUT_SHORT: i32 = 1;
+/// The queue does not take the worker.
+const REFUSED: u8 = 1;
+/// Of a log there must be room for a beginning and an end.
+const LOG_MAX_LEAST: u64 = 1024;
+const UNITS: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("", 1)];
+
+/// A worker that takes tasks from a queue and runs their commands.
+#[derive(Parser)]
+#[command(name = "tenure-worker", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Subcommands,
+}
+
+#[derive(Subcommand)]
+enum Subcommands {
+    /// Claim tasks and run them until told to stop.
+    ///
+    /// Each task runs in <work-dir>/<taskId>-<runId>, with its live.log; directories go when their tasks are reported,
+    /// unless --keep is given. SIGTERM or SIGINT gives running tasks back; a second one stops at once. A worker that the
+    /// queue refuses before it has ever worked ends with exit code 1.
+    Run(Box<Run>),
+    /// Runs one command for the worker at the other end of standard input.
+    #[command(hide = true)]
+    Guard,
+    /// Becomes a command.
+    #[command(hide = true)]
+    Become {
+        /// The process that must be the parent.
+        guard: i32,
+        #[arg(last = true, required = true)]
+        argv: Vec<OsString>,
+    },
+}
+
+#[derive(Args)]
+struct Run {
+    /// The URL of the server.
+    #[arg(long, env = "TASKCLUSTER_ROOT_URL")]
+    root_url: String,
+    /// The client that the worker signs as.
+    #[arg(long, env = "TASKCLUSTER_CLIENT_ID", allow_hyphen_values = true)]
+    client_id: String,
+    /// Its secret. Better one of the next two: the environment and the arguments of a process can be seen. The worker
+    /// starts itself anew without them before it does anything else.
+    #[arg(long, env = secret::VARIABLE, hide_env_values = true)]
+    access_token: Option<String>,
+    /// A file with the secret, which the commands' user should not be able to read.
+    #[arg(long, env = "TENURE_ACCESS_TOKEN_FILE", conflicts_with = "access_token_fd")]
+    access_token_file: Option<PathBuf>,
+    /// The number of an open file or pipe with the secret; it is read to its end and closed.
+    #[arg(long)]
+    access_token_fd: Option<i32>,
+    /// The certificate that belongs to temporary credentials.
+    #[arg(long, env = "TASKCLUSTER_CERTIFICATE", hide_env_values = true)]
+    certificate: Option<String>,
+    /// The queue to take tasks from, <provisionerId>/<workerType>.
+    #[arg(long, env = "TENURE_TASK_QUEUE", allow_hyphen_values = true)]
+    task_queue: TaskQueueId,
+    /// The group that this worker belongs to.
+    #[arg(long, env = "TENURE_WORKER_GROUP", allow_hyphen_values = true)]
+    worker_group: WorkerGroup,
+    /// The worker's name, unique within its group.
+    #[arg(long, env = "TENURE_WORKER_ID", allow_hyphen_values = true)]
+    worker_id: WorkerId,
+    /// How many tasks run at the same time.
+    #[arg(long, env = "TENURE_CAPACITY", default_value = "1")]
+    capacity: NonZeroUsize,
+    /// Where the directories of tasks are made.
+    #[arg(long, env = "TENURE_WORK_DIR")]
+    work_dir: PathBuf,
+    /// Keep the directories of tasks, with their logs, after the report.
+    #[arg(long, env = "TENURE_KEEP")]
+    keep: bool,
+    /// How much is kept of a task's log: of a longer one the middle is left out while it is written.
+    #[arg(long, env = "TENURE_LOG_MAX", default_value = "64MiB", value_parser = log_max)]
+    log_max: u64,
+    /// Claim nothing while there is less space than this where the directories of tasks are.
+    #[arg(long, env = "TENURE_DISK_FREE_MIN", default_value = "1GiB", value_parser = size)]
+    disk_free_min: u64,
+    /// Run commands as this user. Needs root.
+    #[arg(long, env = "TENURE_TASK_USER")]
+    task_user: Option<String>,
+    /// How tasks are taken from the queue.
+    #[arg(long, env = "TENURE_PLANE", value_enum, default_value = "claim")]
+    plane: PlaneName,
+    /// With --plane poll: tell in the log of a message that was handed out more often than this.
+    ///
+    /// Each time nobody claimed its task or deleted it. Too low, and it cries wolf when a worker dies.
+    #[arg(long, env = "TENURE_DEQUEUE_ALARM", default_value_t = DEQUEUE_ALARM, value_parser = clap::value_parser!(u32).range(1..))]
+    dequeue_alarm: u32,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum PlaneName {
+    /// By claimWork, which waits for tasks to appear.
+    Claim,
+    /// As messages behind signed URLs, which are polled about once a second.
+    Poll,
+}
+
+impl From<PlaneName> for Plane {
+    fn from(name: PlaneName) -> Self {
+        match name {
+            PlaneName::Claim => Self::Claim,
+            PlaneName::Poll => Self::Poll,
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let run = match Cli::parse().command {
+        Subcommands::Run(run) => *run,
+        Subcommands::Guard => return guard(),
+        Subcommands::Become { guard, argv } => return become_command(guard, &argv),
+    };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let colours = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
+    match settings(run) {
+        Ok(settings) => {
+            protect();
+            start(settings)
+        }
+        Err(problem) => {
+            eprintln!("tenure-worker: {problem}");
+            ExitCode::from(USAGE)
+        }
+    }
+}
+
+/// Keeps other processes of this user out of this one's memory, and makes it the parent of what its guards leave.
+fn protect() {
+    #[cfg(target_os = "linux")]
+    {
+        use nix::sys::prctl;
+        for (what, done) in [
+            ("be closed to other processes", prctl::set_dumpable(false)),
+            ("take in orphans", prctl::set_child_subreaper(true)),
+        ] {
+            if let Err(error) = done {
+                tracing::warn!(%error, "this process cannot {what}");
+            }
+        }
+    }
+}
+
+/// Works until a signal comes.
+#[tokio::main]
+async fn start(settings: Settings) -> ExitCode {
+    let (terminate, interrupt) = match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
+        (Ok(terminate), Ok(interrupt)) => (terminate, interrupt),
+        (Err(error), _) | (_, Err(error)) => {
+            eprintln!("tenure-worker: signals cannot be received: {error}");
+            return ExitCode::from(USAGE);
+        }
+    };
+    let queue = settings.queue.clone();
+    let shutdown = CancellationToken::new();
+    tokio::select! {
+        ended = Worker::new(settings).run(shutdown.clone()) => match ended {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(refusal) => {
+                eprintln!(
+                    "tenure-worker: {queue} cannot be worked at: {refusal}; check the client's id and token, and that \
+                     it has the scopes for this queue and worker"
+                );
+                ExitCode::from(REFUSED)
+            }
+        },
+        // The guards end what runs when this process is gone.
+        () = obey((terminate, interrupt), &shutdown) => std::process::exit(CUT_SHORT),
+    }
+}
+
+/// The first signal asks for a shutdown; returns on the second.
+async fn obey((mut terminate, mut interrupt): (Signal, Signal), shutdown: &CancellationToken) {
+    for _ in 0..2 {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        shutdown.cancel();
+    }
+}
+
+fn settings(run: Run) -> Result<Settings, String> {
+    let access_token = secret::access_token(&run)?;
+    std::fs::create_dir_all(&run.work_dir).map_err(|e| {
+        format!("--work-dir {}: cannot be made ({e}); name a writable directory", run.work_dir.display())
+    })?;
+    let credentials = Credentials {
+        client_id: run.client_id,
+        access_token,
+        // An empty variable is how scripts say "none".
+        certificate: run.certificate.filter(|text| !text.is_empty()),
+    };
+    let task_user = run.task_user.as_deref().map(TaskUser::find).transpose();
+    let task_user = task_user.map_err(|problem| format!("--task-user: {problem}"))?;
+    if let Some(user) = &task_user {
+        user.may_enter(&run.work_dir).map_err(|problem| format!("--task-user: {problem}"))?;
+    }
+    let client = Client::builder().root_url(&run.root_url).credentials(credentials).build();
+    Ok(Settings {
+        client: client.map_err(|e| format!("--root-url: {e}"))?,
+        queue: run.task_queue,
+        name: WorkerName { group: run.worker_group, id: run.worker_id },
+        plane: run.plane.into(),
+        dequeue_alarm: run.dequeue_alarm,
+        capacity: run.capacity,
+        work_dir: run.work_dir,
+        keep: run.keep,
+        disk_free_min: run.disk_free_min,
+        task_user,
+        program: secret::this_program()?,
+        stop_grace: STOP_GRACE,
+        limits: Limits { log_bytes: run.log_max, ..Limits::default() },
+        transfers: RetryPolicy::default().retries(TRANSFER_RETRIES),
+    })
+}
+
+/// Reads a number of bytes: `1048576`, `512KiB`, `100MiB` or `10GiB`.
+fn size(text: &str) -> Result<u64, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor = UNITS.iter().find(|(name, _)| *name == unit).map(|(_, factor)| *factor);
+    match (number.parse::<u64>(), factor) {
+        (Ok(number), Some(factor)) => number.checked_mul(factor).ok_or_else(|| "that is too large".to_owned()),
+        _ => Err("write a whole number of bytes, or one with a unit: 1048576, 512KiB, 100MiB or 10GiB".to_owned()),
+    }
+}
+
+fn log_max(text: &str) -> Result<u64, String> {
+    let bytes = size(text)?;
+    if bytes < LOG_MAX_LEAST { Err(format!("give a log at least {LOG_MAX_LEAST} bytes")) } else { Ok(bytes) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+    use tenure_worker::{DISK_FREE_MIN, LOG_BYTES_MAX};
+
+    #[test]
+    fn sizes_have_units_and_what_is_no_size_is_refused() {
+        for (text, bytes) in [("0", 0), ("1000", 1000), ("512KiB", 512 << 10), ("3MiB", 3 << 20), ("1GiB", 1 << 30)] {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for wrong in ["", "-1", "1 GiB", "1GB", "1.5GiB", "99999999999GiB", "x"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
+        assert!(log_max("1023").is_err() && log_max("1KiB").is_ok());
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_the_library() {
+        let command = Cli::command();
+        let run = command.find_subcommand("run").unwrap();
+        for (name, bytes) in [("log_max", LOG_BYTES_MAX), ("disk_free_min", DISK_FREE_MIN)] {
+            let argument = run.get_arguments().find(|argument| argument.get_id() == name).unwrap();
+            assert_eq!(size(argument.get_default_values()[0].to_str().unwrap()), Ok(bytes), "{name}");
+        }
+    }
+}

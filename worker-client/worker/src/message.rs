@@ -1,0 +1,212 @@
+//! One message from the poll to its deletion.
+//!
+//! A message is deleted when its run was claimed, or when the claim was refused for good: then nobody needs it any
+//! more. It is left where it is, and comes back by itself, when the claim may succeed later or for somebody else, or
+//! when it is not known what became of it. Deletions go on beside the work; one that fails in the end does no harm,
+//! because the message comes back and its claim is refused.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tenure_api::ids::{RunId, TaskId};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::Settings;
+use super::source::refuses;
+use super::task::{LAST_WORDS, last_call};
+use tenure_client::error::chain;
+use tenure_client::{Claim, Error, Message, MessageQueue, retry};
+
+/// How often the deletion of a message is tried.
+const DELETE_TRIES: u32 = 8;
+/// How many deletions may be under way; beyond that messages are left to come back.
+const DELETIONS_MAX: usize = 256;
+
+/// What the messages of one worker share.
+pub(super) struct Inbox {
+    settings: Arc<Settings>,
+    shutdown: CancellationToken,
+    /// The runs that this worker is at: claiming one again would be granted, and it would run twice.
+    in_hand: Mutex<HashSet<(TaskId, RunId)>>,
+    /// Claims in a row that got no verdict.
+    failures: AtomicU32,
+    /// The queue has taken this worker for one that may claim.
+    has_claimed: AtomicBool,
+    deletions: TaskTracker,
+    deletions_room: Arc<Semaphore>,
+}
+
+/// A message of ours, until it is deleted or comes back to be had by anyone.
+pub(super) struct Received {
+    message: Message,
+    /// Where it is to be deleted.
+    queue: MessageQueue,
+    inbox: Arc<Inbox>,
+}
+
+/// Keeps a run in hand.
+pub(super) struct Hold {
+    run: (TaskId, RunId),
+    inbox: Arc<Inbox>,
+}
+
+impl Inbox {
+    pub(super) fn new(settings: &Arc<Settings>, shutdown: &CancellationToken) -> Self {
+        Self {
+            settings: Arc::clone(settings),
+            shutdown: shutdown.clone(),
+            in_hand: Mutex::default(),
+            failures: AtomicU32::new(0),
+            has_claimed: AtomicBool::new(false),
+            deletions: TaskTracker::new(),
+            deletions_room: Arc::new(Semaphore::new(DELETIONS_MAX)),
+        }
+    }
+
+    /// How long to wait before the next poll because of claims that got no verdict.
+    pub(super) fn pause(&self) -> Duration {
+        match self.failures.load(Ordering::Relaxed) {
+            0 => Duration::ZERO,
+            failures => self.settings.client.retry_policy().backoff(failures, retry::jitter()),
+        }
+    }
+
+    /// Waits for deletions that are under way.
+    pub(super) async fn close(&self) {
+        self.deletions.close();
+        if tokio::time::timeout(LAST_WORDS, self.deletions.wait()).await.is_err() {
+            tracing::warn!(messages = self.deletions.len(), "messages were not deleted before the shutdown");
+        }
+    }
+}
+
+impl Hold {
+    /// None if the worker is at this run already.
+    fn take(run: (TaskId, RunId), inbox: &Arc<Inbox>) -> Option<Self> {
+        let mut in_hand = inbox.in_hand.lock().unwrap_or_else(PoisonError::into_inner);
+        in_hand.insert(run).then(|| Self { run, inbox: Arc::clone(inbox) })
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.inbox.in_hand.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.run);
+    }
+}
+
+impl Received {
+    pub(super) fn new(message: Message, queue: MessageQueue, inbox: &Arc<Inbox>) -> Self {
+        Self { message, queue, inbox: Arc::clone(inbox) }
+    }
+
+    /// Claims the run that the message names, and deletes the message if it is done with.
+    ///
+    /// # Errors
+    /// The worker may not claim at all, as its first claim shows.
+    pub(super) async fn claim(self) -> Result<Option<(Claim, Hold)>, Error> {
+        let run @ (task_id, run_id) = match self.message.run() {
+            Ok(run) => run,
+            Err(error) => {
+                tracing::warn!(
+                    message.id = self.message.id(),
+                    error = chain(&error),
+                    "an unreadable message is deleted"
+                );
+                self.delete();
+                return Ok(None);
+            }
+        };
+        let Some(hold) = Hold::take(run, &self.inbox) else {
+            tracing::warn!(task.id = %task_id, run.id = %run_id, "a message came for a run that is in hand; it is left");
+            return Ok(None);
+        };
+        let Some(answer) = self.ask(run).await else { return Ok(None) };
+        match answer {
+            Ok(claim) => {
+                self.inbox.has_claimed.store(true, Ordering::Relaxed);
+                self.inbox.failures.store(0, Ordering::Relaxed);
+                self.delete();
+                Ok(Some((claim, hold)))
+            }
+            Err(error) if settles(&error) => {
+                tracing::info!(task.id = %task_id, run.id = %run_id, error = chain(&error), "the run is not to be had");
+                self.inbox.failures.store(0, Ordering::Relaxed);
+                self.inbox.has_claimed.store(true, Ordering::Relaxed);
+                self.delete();
+                Ok(None)
+            }
+            Err(error) if refuses(&error) && !self.inbox.has_claimed.load(Ordering::Relaxed) => Err(error),
+            Err(error) => {
+                self.inbox.failures.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(
+                    task.id = %task_id, run.id = %run_id, message.id = self.message.id(), error = chain(&error),
+                    "the run could not be claimed; its message is left and comes back"
+                );
+                Ok(None)
+            }
+        }
+    }
+
+    /// Asks for the claim; none if the worker shuts down without knowing the answer.
+    ///
+    /// A claim that is on its way at a shutdown may be granted, so its answer is waited for; whoever gets it hands it
+    /// back. A message that is not being claimed yet is left to other workers.
+    async fn ask(&self, (task_id, run_id): (TaskId, RunId)) -> Option<Result<Claim, Error>> {
+        let Inbox { settings, shutdown, .. } = &*self.inbox;
+        if shutdown.is_cancelled() {
+            return None;
+        }
+        tokio::select! {
+            answer = settings.client.claim_task(task_id, run_id, &settings.name) => Some(answer),
+            () = last_call(shutdown) => {
+                tracing::warn!(
+                    task.id = %task_id, run.id = %run_id,
+                    "no answer to a claim before the shutdown; if it was granted, it ends with its term"
+                );
+                None
+            }
+        }
+    }
+
+    /// Deletes the message beside the work.
+    fn delete(self) {
+        let Ok(room) = Arc::clone(&self.inbox.deletions_room).try_acquire_owned() else {
+            tracing::warn!(message.id = self.message.id(), "too many deletions are under way; the message is left");
+            return;
+        };
+        let deletions = self.inbox.deletions.clone();
+        deletions.spawn(async move {
+            self.delete_with_patience().await;
+            drop(room);
+        });
+    }
+
+    async fn delete_with_patience(&self) {
+        let Inbox { settings, shutdown, .. } = &*self.inbox;
+        for tried in 1..=DELETE_TRIES {
+            let Err(error) = settings.client.delete_message(&self.queue, &self.message).await else { return };
+            let message_id = self.message.id();
+            if tried == DELETE_TRIES || !error.is_transient() || shutdown.is_cancelled() {
+                tracing::warn!(message.id = message_id, tried, error = chain(&error), "a message could not be deleted");
+                return;
+            }
+            let why = chain(&error);
+            tracing::warn!(message.id = message_id, tried, error = why, "a message could not be deleted; trying again");
+            let pause = settings.client.retry_policy().pause_of(tried, &error, retry::jitter());
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                // One more try, and that is the last.
+                () = shutdown.cancelled() => {}
+            }
+        }
+    }
+}
+
+/// Whether an error is the queue's last word on a claim, so that the message is of no more use.
+fn settles(error: &Error) -> bool {
+    error.status().is_some_and(|status| matches!(status, 400..=499) && !matches!(status, 401 | 403 | 408 | 429))
+}

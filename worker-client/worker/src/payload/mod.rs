@@ -1,0 +1,179 @@
+//! The payload that this worker runs, checked field by field so that a refusal can name what is wrong.
+//!
+//! ```json
+//! {
+//!   "command": [["tar", "xf", "in.tar"], ["make"]], "env": {"LANG": "C"}, "maxRunTime": 600,
+//!   "inputs": [{"taskId": "9HrBC1jMQ3KlZw4CssPUeQ", "artifact": "public/in.tar", "path": "in.tar"}],
+//!   "artifacts": [{"name": "public/out", "path": "out", "type": "directory"}]
+//! }
+//! ```
+
+mod files;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+pub(super) use files::{Input, Kind, Output, is_name};
+use serde_json::{Map, Value};
+
+use tenure_client::Task;
+
+/// Used when a payload does not say how long its commands may take, in seconds.
+const DEFAULT_MAX_RUN_TIME_SECONDS: u64 = 3600;
+/// The longest time that a payload can ask for, in seconds: five days, as far away as a deadline can be.
+const MAX_RUN_TIME_CAP_SECONDS: u64 = 5 * 24 * 3600;
+const FIELDS: [&str; 5] = ["command", "env", "maxRunTime", "inputs", "artifacts"];
+
+/// What to run.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Payload {
+    /// Run in order until one fails; each has a program and perhaps arguments.
+    pub commands: Vec<Vec<String>>,
+    /// Added to the environment of each.
+    pub env: BTreeMap<String, String>,
+    /// For all commands together.
+    pub max_run_time: Duration,
+    /// Here before the first command begins.
+    pub inputs: Vec<Input>,
+    /// Uploaded when the commands have ended, however they did.
+    pub outputs: Vec<Output>,
+}
+
+/// Which field of a payload is wrong, and how.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field} {problem}")]
+pub(super) struct Malformed {
+    field: String,
+    problem: String,
+}
+
+fn malformed(field: impl Into<String>, problem: impl Into<String>) -> Malformed {
+    Malformed { field: field.into(), problem: problem.into() }
+}
+
+impl Payload {
+    /// Reads a task's payload.
+    pub(super) fn of(task: &Task) -> Result<Self, Malformed> {
+        let payload = Self::parse(&task.payload)?;
+        files::fit(&payload.inputs, &payload.outputs, task)?;
+        Ok(payload)
+    }
+
+    fn parse(payload: &Value) -> Result<Self, Malformed> {
+        let Value::Object(fields) = payload else { return Err(malformed("payload", "must be an object")) };
+        if let Some(unknown) = fields.keys().find(|key| !FIELDS.contains(&key.as_str())) {
+            let problem = format!("is not known: this worker takes {}", FIELDS.join(", "));
+            return Err(malformed(format!("payload.{unknown}"), problem));
+        }
+        Ok(Self {
+            commands: commands(fields)?,
+            env: env(fields)?,
+            max_run_time: max_run_time(fields)?,
+            inputs: files::inputs(fields)?,
+            outputs: files::outputs(fields)?,
+        })
+    }
+}
+
+fn commands(fields: &Map<String, Value>) -> Result<Vec<Vec<String>>, Malformed> {
+    let value = fields.get("command").ok_or_else(|| malformed("payload.command", "is required"))?;
+    let list = filled_list(value, "payload.command", "commands")?;
+    list.iter().enumerate().map(|(at, value)| command(value, &format!("payload.command[{at}]"))).collect()
+}
+
+fn command(value: &Value, field: &str) -> Result<Vec<String>, Malformed> {
+    let words = filled_list(value, field, "strings, first the program")?;
+    let argv: Vec<String> =
+        words.iter().enumerate().map(|(at, word)| text(word, &format!("{field}[{at}]"))).collect::<Result<_, _>>()?;
+    if argv[0].is_empty() {
+        return Err(malformed(format!("{field}[0]"), "must name a program"));
+    }
+    Ok(argv)
+}
+
+fn env(fields: &Map<String, Value>) -> Result<BTreeMap<String, String>, Malformed> {
+    let Some(value) = fields.get("env") else { return Ok(BTreeMap::new()) };
+    let Value::Object(variables) = value else { return Err(malformed("payload.env", "must be an object")) };
+    let variable = |(name, value): (&String, &Value)| {
+        let field = format!("payload.env.{name}");
+        if name.is_empty() || name.contains(['=', '\0']) {
+            return Err(malformed(field, "is not a name that an environment variable can have"));
+        }
+        Ok((name.clone(), text(value, &field)?))
+    };
+    variables.iter().map(variable).collect()
+}
+
+fn max_run_time(fields: &Map<String, Value>) -> Result<Duration, Malformed> {
+    let seconds = match fields.get("maxRunTime") {
+        None => Some(DEFAULT_MAX_RUN_TIME_SECONDS),
+        Some(value) => value.as_u64().filter(|seconds| (1..=MAX_RUN_TIME_CAP_SECONDS).contains(seconds)),
+    };
+    let problem = || format!("must be a whole number of seconds from 1 to {MAX_RUN_TIME_CAP_SECONDS}");
+    seconds.map(Duration::from_secs).ok_or_else(|| malformed("payload.maxRunTime", problem()))
+}
+
+fn filled_list<'a>(value: &'a Value, field: &str, of: &str) -> Result<&'a [Value], Malformed> {
+    match value {
+        Value::Array(list) if !list.is_empty() => Ok(list),
+        _ => Err(malformed(field, format!("must be a list, not empty, of {of}"))),
+    }
+}
+
+fn text(value: &Value, field: &str) -> Result<String, Malformed> {
+    match value {
+        // The system ends such texts at the NUL.
+        Value::String(text) if !text.contains('\0') => Ok(text.clone()),
+        Value::String(_) => Err(malformed(field, "must not contain NUL")),
+        _ => Err(malformed(field, "must be a string")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_whole_payload_is_read() {
+        let payload = json!({"command": [["a", ""], ["b"]], "env": {"K": "v"}, "maxRunTime": 7});
+        let expected = Payload {
+            commands: vec![vec!["a".into(), String::new()], vec!["b".into()]],
+            env: BTreeMap::from([("K".into(), "v".into())]),
+            max_run_time: Duration::from_secs(7),
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+        };
+        assert_eq!(Payload::parse(&payload), Ok(expected));
+        let short = Payload::parse(&json!({"command": [["a"]]})).unwrap();
+        assert_eq!((short.env.len(), short.max_run_time), (0, Duration::from_secs(3600)));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (payload, field) in [
+            (json!([]), "payload must"),
+            (json!({}), "payload.command is required"),
+            (json!({"command": "ls"}), "payload.command must"),
+            (json!({"command": []}), "payload.command must"),
+            (json!({"command": ["ls"]}), "payload.command[0] must"),
+            (json!({"command": [["ls"], []]}), "payload.command[1] must"),
+            (json!({"command": [["ls", 1]]}), "payload.command[0][1] must"),
+            (json!({"command": [[""]]}), "payload.command[0][0] must"),
+            (json!({"command": [["a\u{0}"]]}), "payload.command[0][0] must"),
+            (json!({"command": [["ls"]], "env": []}), "payload.env must"),
+            (json!({"command": [["ls"]], "env": {"A": 1}}), "payload.env.A must"),
+            (json!({"command": [["ls"]], "env": {"A=B": "1"}}), "payload.env.A=B is not"),
+            (json!({"command": [["ls"]], "maxRunTime": 0}), "payload.maxRunTime must"),
+            (json!({"command": [["ls"]], "maxRunTime": 1.5}), "payload.maxRunTime must"),
+            (json!({"command": [["ls"]], "maxRunTime": "60"}), "payload.maxRunTime must"),
+            (json!({"command": [["ls"]], "maxRunTime": 432_001}), "payload.maxRunTime must"),
+            (json!({"command": [["ls"]], "image": "x"}), "payload.image is not known"),
+            (json!({"command": [["ls"]], "inputs": {}}), "payload.inputs must"),
+            (json!({"command": [["ls"]], "artifacts": {}}), "payload.artifacts must"),
+        ] {
+            let error = Payload::parse(&payload).unwrap_err().to_string();
+            assert!(error.starts_with(field), "{payload}: {error}");
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! A command under its guard ([`super::guard`]), as the worker sees it.
+//!
+//! What the command prints goes through a pipe into the log, so that the log can be capped while it is written.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
+use std::process::ExitStatus;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use nix::unistd::Pid;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, Lines};
+use tokio::net::UnixStream;
+use tokio::net::unix::pipe;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::process::{Child, Command};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::guard::{END, GUARD, Ids, KILL, Said, Spec, tree};
+use super::leftovers::Record;
+use super::log::Log;
+use tenure_client::artifacts::blocking;
+
+/// How long a guard may take to end what it is to kill.
+const KILLED_WITHIN: Duration = Duration::from_secs(10);
+/// How often orphans are looked for that were killed.
+const LOOK: Duration = Duration::from_millis(20);
+/// What is read of a command's output at once: as much as a pipe holds.
+const PIPE_BYTES: usize = 64 * 1024;
+
+/// The guards of a worker that run.
+#[derive(Clone, Default)]
+pub(super) struct Guards(Arc<Mutex<BTreeSet<i32>>>);
+
+/// A command that runs under its guard. Dropping it ends the command and all that it started.
+pub(super) struct Process {
+    guard: Child,
+    id: i32,
+    guards: Guards,
+    said: Lines<BufReader<OwnedReadHalf>>,
+    wishes: OwnedWriteHalf,
+    output: JoinHandle<()>,
+}
+
+/// Why a command does not run.
+#[derive(Debug)]
+pub(super) enum NotStarted {
+    /// The command itself cannot be started.
+    Command(io::Error),
+    /// It did not come to that.
+    Worker(io::Error),
+}
+
+impl From<io::Error> for NotStarted {
+    fn from(error: io::Error) -> Self {
+        Self::Worker(error)
+    }
+}
+
+impl Process {
+    /// Starts a command; its guard is written down before the command runs.
+    pub(super) async fn start(
+        program: &Path,
+        spec: &Spec,
+        log: &Log,
+        guards: &Guards,
+        record: &Record,
+    ) -> Result<Self, NotStarted> {
+        let (ours, theirs) = StdUnixStream::pair()?;
+        ours.set_nonblocking(true)?;
+        let (output, output_of_command) = output_pipe(spec.user)?;
+        let mut command = Command::new(program);
+        // Nothing of the worker's environment, and nothing of the task's either: a guard may have more rights than it.
+        command.arg(GUARD).env_clear().current_dir("/").stdin(OwnedFd::from(theirs));
+        command.stdout(output_of_command.try_clone()?).stderr(output_of_command);
+        let (guard, id) = guards.spawn(&mut command)?;
+        // It holds the other ends.
+        drop(command);
+        let output = tokio::spawn(copy(output, log.clone()));
+        let (said, wishes) = UnixStream::from_std(ours)?.into_split();
+        let said = BufReader::new(said).lines();
+        let mut process = Self { guard, id, guards: guards.clone(), said, wishes, output };
+        record.add(id)?;
+        let mut line = serde_json::to_vec(spec).map_err(io::Error::from)?;
+        line.push(b'\n');
+        process.wishes.write_all(&line).await?;
+        match process.next().await? {
+            Some(Said::Started(command)) => {
+                record.add(command)?;
+                Ok(process)
+            }
+            Some(Said::NotStarted(error)) => {
+                process.close().await;
+                Err(NotStarted::Command(io::Error::from_raw_os_error(error)))
+            }
+            Some(Said::Ended(_)) | None => {
+                process.close().await;
+                Err(NotStarted::Worker(io::Error::other("the guard of the command has ended")))
+            }
+        }
+    }
+
+    /// Waits until the command and all that it started has ended; may be dropped and called again. None is for a status
+    /// that is not known.
+    pub(super) async fn wait(&mut self) -> io::Result<Option<ExitStatus>> {
+        let said = self.next().await?;
+        self.close().await;
+        match said {
+            Some(Said::Ended(status)) => Ok(status.map(ExitStatus::from_raw)),
+            Some(Said::Started(_) | Said::NotStarted(_)) | None => {
+                Err(io::Error::other("the process that guards the command was killed"))
+            }
+        }
+    }
+
+    /// Asks all that was started to end, and kills what is left of it after `grace`.
+    pub(super) async fn stop(mut self, grace: Duration) {
+        let deadline = Instant::now() + grace;
+        // A guard that is gone has said so, which is seen below.
+        let _gone = self.wishes.write_all(&[END]).await;
+        // Its status says nothing about the task any more.
+        if timeout_at(deadline, self.next()).await.is_err() {
+            let _gone = self.wishes.write_all(&[KILL]).await;
+            if timeout(KILLED_WITHIN, self.next()).await.is_err() {
+                tracing::error!(guard = self.id, "the processes of a task could not be killed; its guard is");
+            }
+        }
+        self.close().await;
+    }
+
+    async fn next(&mut self) -> io::Result<Option<Said>> {
+        let line = self.said.next_line().await?;
+        line.map(|line| serde_json::from_str(&line).map_err(io::Error::from)).transpose()
+    }
+
+    /// Collects the guard, ends what it may have left, and lets the rest of the output come.
+    async fn close(&mut self) {
+        if timeout(KILLED_WITHIN, self.guard.wait()).await.is_err() {
+            let _gone = self.guard.kill().await;
+        }
+        self.guards.end_orphans(self.id).await;
+        // Normally no process is left that could write.
+        if timeout(KILLED_WITHIN, &mut self.output).await.is_err() {
+            self.output.abort();
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.guards.lock().remove(&self.id);
+    }
+}
+
+impl Guards {
+    /// Starts a guard, so that none is taken for an orphan meanwhile.
+    fn spawn(&self, command: &mut Command) -> io::Result<(Child, i32)> {
+        let mut running = self.lock();
+        let guard = command.spawn()?;
+        let id = guard.id().and_then(|id| i32::try_from(id).ok());
+        let id = id.expect("a child that was not waited for has a process id, and Linux keeps those below 2^22");
+        running.insert(id);
+        Ok((guard, id))
+    }
+
+    /// Ends what a guard that was killed itself has left to this process, if this is where orphans go.
+    async fn end_orphans(&self, ended: i32) {
+        self.lock().remove(&ended);
+        if !adopts() {
+            return;
+        }
+        let deadline = Instant::now() + KILLED_WITHIN;
+        while self.orphans_are_left() && Instant::now() < deadline {
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    fn orphans_are_left(&self) -> bool {
+        let running = self.lock();
+        let known: Vec<i32> = running.iter().copied().collect();
+        tree::end_orphans(Pid::this(), &known)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeSet<i32>> {
+        // Each change is one insertion or removal, so a panic elsewhere leaves nothing half done.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether orphans become children of this process: then it has no other children than guards.
+fn adopts() -> bool {
+    #[cfg(target_os = "linux")]
+    let adopts = nix::sys::prctl::get_child_subreaper().unwrap_or(false);
+    #[cfg(not(target_os = "linux"))]
+    let adopts = false;
+    adopts
+}
+
+/// A pipe for what a command prints. The command may open its ends by their names, such as `/dev/stdout`.
+fn output_pipe(user: Option<Ids>) -> io::Result<(pipe::Receiver, OwnedFd)> {
+    let (reader, writer) = io::pipe()?;
+    let writer = OwnedFd::from(writer);
+    if let Some(Ids { uid, gid }) = user {
+        nix::unistd::fchown(&writer, Some(uid.into()), Some(gid.into()))?;
+    }
+    Ok((pipe::Receiver::from_owned_fd(reader.into())?, writer))
+}
+
+/// Copies what comes through a pipe into the log, until no process can write into it any more.
+async fn copy(mut from: pipe::Receiver, log: Log) {
+    let mut buffer = vec![0; PIPE_BYTES];
+    loop {
+        match from.read(&mut buffer).await {
+            Ok(0) | Err(_) => return,
+            Ok(read) => {
+                let (log, chunk) = (log.clone(), buffer[..read].to_vec());
+                let written = blocking(move || log.write(&chunk)).await;
+                if let Err(error) = written {
+                    // The task goes on; its reader sees that something is missing.
+                    tracing::warn!(%error, "the task's log could not be written");
+                }
+            }
+        }
+    }
+}

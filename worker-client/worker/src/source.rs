@@ -1,0 +1,101 @@
+//! Where a worker's work comes from: claims from claimWork, or messages that it turns into claims itself.
+//!
+//! Either way the worker gets offers. An offer takes up room from the moment that it is here, so that no more is asked
+//! for than can run even while a message is being claimed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::message::{Hold, Received};
+use super::poll::Poller;
+use super::{Plane, Settings};
+use tenure_client::{Claim, Error};
+
+/// The least time between two calls for work, in case the server does not wait for work to appear.
+const CLAIM_INTERVAL: Duration = Duration::from_millis(500);
+/// The pause after a round over all queues of messages that found none.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Where work comes from.
+pub(super) enum Source {
+    /// claimWork, which waits for work and gives claims; and whether it was ever answered.
+    ClaimWork(Arc<Settings>, bool),
+    /// Polls, which answer at once and give messages.
+    Messages(Box<Poller>),
+}
+
+/// Something to do.
+pub(super) enum Offer {
+    /// A run that is ours.
+    Claim(Box<Claim>),
+    /// A run that can be claimed, as far as is known.
+    Message(Received),
+}
+
+impl Source {
+    pub(super) fn new(settings: &Arc<Settings>, shutdown: &CancellationToken) -> Self {
+        match settings.plane {
+            Plane::Claim => Self::ClaimWork(Arc::clone(settings), false),
+            Plane::Poll => Self::Messages(Box::new(Poller::new(settings, shutdown))),
+        }
+    }
+
+    /// Looks for work once, for so many tasks.
+    pub(super) async fn find(&mut self, room: usize) -> Result<Vec<Offer>, Error> {
+        match self {
+            Self::ClaimWork(settings, answered) => {
+                let claims = settings.client.claim_work(&settings.queue, &settings.name, room).await?;
+                *answered = true;
+                Ok(claims.into_iter().map(|claim| Offer::Claim(Box::new(claim))).collect())
+            }
+            Self::Messages(poller) => Ok(poller.find(room).await?.into_iter().map(Offer::Message).collect()),
+        }
+    }
+
+    /// Whether an error means that this worker's credentials are not good for this queue. What has worked once is only
+    /// in trouble.
+    pub(super) fn is_refused(&self, error: &Error) -> bool {
+        let has_worked = match self {
+            Self::ClaimWork(_, answered) => *answered,
+            Self::Messages(poller) => poller.has_worked(),
+        };
+        !has_worked && refuses(error)
+    }
+
+    /// When to look again after a search that began at `asked` and has just found nothing.
+    pub(super) fn rest_until(&self, asked: Instant) -> Instant {
+        match self {
+            Self::ClaimWork(..) => asked + CLAIM_INTERVAL,
+            Self::Messages(_) => Instant::now() + POLL_INTERVAL,
+        }
+    }
+
+    /// Ends what still goes on in the background.
+    pub(super) async fn close(self) {
+        match self {
+            Self::ClaimWork(..) => {}
+            Self::Messages(poller) => poller.close().await,
+        }
+    }
+}
+
+/// Whether an error is about who asks, and not about what was asked for.
+pub(super) fn refuses(error: &Error) -> bool {
+    matches!(error, Error::Refused { status: 401 | 403, .. })
+}
+
+impl Offer {
+    /// The claim, if it is to be had; the hold is to be kept for as long as the worker is at it.
+    ///
+    /// # Errors
+    /// The worker may not claim at all: its first claim was refused.
+    pub(super) async fn claim(self) -> Result<Option<(Claim, Option<Hold>)>, Error> {
+        match self {
+            Self::Claim(claim) => Ok(Some((*claim, None))),
+            Self::Message(received) => Ok(received.claim().await?.map(|(claim, hold)| (claim, Some(hold)))),
+        }
+    }
+}

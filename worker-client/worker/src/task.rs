@@ -1,0 +1,175 @@
+//! One claimed task from the claim to the report.
+//!
+//! Two things go on at the same time: the work is done, and the claim is renewed. If the claim is lost the work
+//! is stopped and nothing is reported, because the run is no longer ours to judge.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::Settings;
+use super::health::{Health, no_space};
+use super::job::Job;
+use super::place::Place;
+use super::process::Guards;
+use super::verdict::Outcome;
+use tenure_client::artifacts::blocking;
+use tenure_client::error::chain;
+use tenure_client::{Claim, ExceptionReason, Lost, NotReported, Renewal, Reported, retry};
+
+/// Even when the term is nearly over, renewals are at least this far apart.
+const RENEWAL_INTERVAL: Duration = Duration::from_millis(100);
+/// How long a worker that shuts down waits for what is still under way: answers to claims, reports, deletions.
+pub(super) const LAST_WORDS: Duration = Duration::from_secs(10);
+
+/// What a task needs of its worker.
+pub(super) struct Context {
+    pub settings: Arc<Settings>,
+    pub guards: Guards,
+    pub health: Health,
+    pub shutdown: CancellationToken,
+}
+
+/// Does the work of a claimed task and reports how it went.
+pub(super) async fn run(mut claim: Claim, context: &Context) {
+    tracing::info!("task claimed");
+    let begun = Instant::now();
+    let (verdict, place) = match open(&claim, context) {
+        Ok(job) => (work(&mut claim, &job).await, Some(job.place)),
+        Err(error) => {
+            tracing::error!(%error, "the task's directory could not be made");
+            let out_of_space = no_space(&error);
+            let outcome =
+                if out_of_space { Outcome::NoSpace } else { Outcome::Exception(ExceptionReason::InternalError) };
+            (Ok(outcome), None)
+        }
+    };
+    match verdict {
+        Ok(outcome) => {
+            context.health.ended(outcome, begun.elapsed());
+            report(claim, outcome, &context.shutdown).await;
+        }
+        Err(lost) => log_lost(&lost),
+    }
+    if let Some(place) = place {
+        let keep = context.settings.keep;
+        if let Err(error) = blocking(move || place.close(keep)).await {
+            tracing::warn!(%error, "a task's directory could not be put in order");
+        }
+    }
+}
+
+fn open(claim: &Claim, context: &Context) -> std::io::Result<Job> {
+    let (task_id, run_id) = (claim.task_id(), claim.run_id());
+    Ok(Job {
+        task_id,
+        run_id,
+        task: claim.task().clone(),
+        client: claim.client().with_retry_policy(context.settings.transfers.clone()),
+        place: Place::create(&context.settings, task_id, run_id)?,
+        settings: Arc::clone(&context.settings),
+        guards: context.guards.clone(),
+        stop: context.shutdown.child_token(),
+    })
+}
+
+/// Does the work while the claim holds.
+async fn work(claim: &mut Claim, job: &Job) -> Result<Outcome, Lost> {
+    let work = job.perform();
+    tokio::pin!(work);
+    tokio::select! {
+        outcome = &mut work => Ok(outcome.unwrap_or_else(|| {
+            job.place.note("the worker shuts down");
+            Outcome::Stopped
+        })),
+        lost = keep(claim) => {
+            job.place.note(&format!("the claim is lost ({}); stopping", lost.because));
+            job.stop.cancel();
+            work.await;
+            Err(lost)
+        }
+    }
+}
+
+/// Renews the claim for as long as that is possible.
+async fn keep(claim: &mut Claim) -> Lost {
+    loop {
+        tokio::time::sleep(RENEWAL_INTERVAL).await;
+        tokio::time::sleep_until(claim.term().renew_at()).await;
+        let ends = claim.term().ends();
+        match tokio::time::timeout_at(ends, renew(claim)).await {
+            Ok(None) => {
+                let left = claim.term().ends().saturating_duration_since(Instant::now());
+                tracing::info!(seconds = left.as_secs(), "claim renewed");
+            }
+            Ok(Some(lost)) => return lost,
+            Err(_term_over) => return claim.term_over(),
+        }
+    }
+}
+
+/// Renews the claim once, however many tries it takes; answers whether the claim turned out to be lost.
+async fn renew(claim: &mut Claim) -> Option<Lost> {
+    let mut failures = 0;
+    loop {
+        match claim.reclaim().await {
+            Ok(Renewal::Renewed) => return None,
+            Ok(Renewal::Lost(lost)) => return Some(lost),
+            Err(error) => {
+                failures += 1;
+                tracing::warn!(failures, error = chain(&error), "the claim could not be renewed; trying again");
+                tokio::time::sleep(claim.client().retry_policy().backoff(failures, retry::jitter())).await;
+            }
+        }
+    }
+}
+
+/// Reports until it gets through, the term is over, or a shutdown has waited long enough.
+async fn report(claim: Claim, outcome: Outcome, shutdown: &CancellationToken) {
+    let ends = claim.term().ends();
+    tokio::select! {
+        () = send_report(claim, outcome) => {}
+        () = tokio::time::sleep_until(ends) => {
+            tracing::warn!(?outcome, "the claim ended before its outcome could be reported");
+        }
+        () = last_call(shutdown) => tracing::warn!(?outcome, "the outcome could not be reported before the shutdown"),
+    }
+}
+
+/// Returns when a shutdown has waited long enough.
+pub(super) async fn last_call(shutdown: &CancellationToken) {
+    shutdown.cancelled().await;
+    tokio::time::sleep(LAST_WORDS).await;
+}
+
+async fn send_report(mut claim: Claim, outcome: Outcome) {
+    let mut failures = 0;
+    loop {
+        let sent = match outcome {
+            Outcome::Completed => claim.complete().await,
+            Outcome::Failed => claim.fail().await,
+            Outcome::Exception(reason) => claim.exception(reason).await,
+            // The only reason after which the task is tried again.
+            Outcome::NoSpace | Outcome::Stopped => claim.exception(ExceptionReason::WorkerShutdown).await,
+        };
+        match sent {
+            Ok(Reported::Accepted(_)) => return tracing::info!(?outcome, "task reported"),
+            Ok(Reported::Lost(lost)) => return log_lost(&lost),
+            Err(NotReported { error, .. }) if !error.is_transient() => {
+                return tracing::error!(?outcome, error = chain(&error), "the report was refused");
+            }
+            Err(NotReported { claim: back, error }) => {
+                failures += 1;
+                tracing::warn!(failures, error = chain(&error), "the report did not get through; trying again");
+                claim = *back;
+                tokio::time::sleep(claim.client().retry_policy().backoff(failures, retry::jitter())).await;
+            }
+        }
+    }
+}
+
+fn log_lost(lost: &Lost) {
+    tracing::warn!(because = %lost.because, "claim lost; nothing is reported");
+}

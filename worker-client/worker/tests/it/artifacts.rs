@@ -1,0 +1,299 @@
+//! A worker and what its tasks leave: artifacts, and the log.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tenure_worker::{Limits, Plane};
+
+use crate::queue::{Queue, Reply, TASK_IDS, claim, ok, refuse, renewed};
+use crate::store::URL_SECRET;
+use crate::worker::{Running, TERM, shell};
+
+const TASK: &str = TASK_IDS[0];
+const BACKING_LOG: &str = "public/logs/live_backing.log";
+const LIVE_LOG: &str = "public/logs/live.log";
+const EXPIRES: &str = "2001-01-01T00:55:00.000Z";
+/// More than all tries of one upload.
+const ALL_TRIES: usize = 6;
+
+fn payload(script: &str, artifacts: &Value) -> Value {
+    json!({"command": [["sh", "-c", script]], "artifacts": artifacts})
+}
+
+fn file(name: &str, path: &str) -> Value {
+    json!({"name": name, "path": path, "type": "file"})
+}
+
+fn directory(name: &str, path: &str) -> Value {
+    json!({"name": name, "path": path, "type": "directory"})
+}
+
+/// A worker whose task has ended with this report.
+async fn ended(queue: Queue, payload: &Value, report: &str) -> Running {
+    let running = Running::with_task(queue, TERM, payload).await;
+    running.queue.wait_for(report, 1).await;
+    running
+}
+
+fn names(running: &Running) -> Vec<String> {
+    running.queue.artifacts(TASK)
+}
+
+#[tokio::test]
+async fn the_log_is_there_when_the_task_is_reported_however_it_ended() {
+    let too_long = json!({"command": [["sh", "-c", "echo begun; sleep 60"]], "maxRunTime": 1});
+    for (payload, report, last) in [
+        (shell("echo out; echo err >&2; echo more"), "completed", "completed\n"),
+        (shell("echo begun; exit 3"), "failed", "failed: exit code 3\n"),
+        (too_long, "failed", "failed: maxRunTime of 1 s is over\n"),
+        (
+            json!({"command": 1}),
+            "exception",
+            "malformed payload: payload.command must be a list, not empty, of commands\n",
+        ),
+    ] {
+        let running = ended(Queue::start().await, &payload, report).await;
+        assert_eq!(names(&running), [LIVE_LOG, BACKING_LOG]);
+        let backing = running.queue.artifact(TASK, BACKING_LOG);
+        let text = backing.text();
+        let created = json!({"storageType": "s3", "contentType": "text/plain; charset=utf-8", "expires": EXPIRES,
+                             "contentLength": text.len()});
+        assert_eq!((&backing.created, backing.encoding.as_deref()), (&created, Some("gzip")));
+        let link = json!({"storageType": "link", "artifact": BACKING_LOG, "contentType": "text/plain; charset=utf-8",
+                          "expires": EXPIRES});
+        assert_eq!(running.queue.artifact(TASK, LIVE_LOG).created, link);
+        assert!(text.starts_with(&format!("[tenure-worker] task {TASK} run 0, on worker g/w\n")), "{text}");
+        assert!(text.ends_with(&format!("[tenure-worker] {last}")), "{text}");
+        assert_eq!(text, running.log());
+        if report == "completed" {
+            assert!(text.contains("\nout\nerr\nmore\n[tenure-worker] exit code 0\n"), "{text}");
+        }
+        running.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_log_that_is_too_long_says_what_was_left_out() {
+    let limits = Limits { log_bytes: 1000, ..Limits::default() };
+    let script = "echo beginning; i=0; while [ $i -lt 300 ]; do echo line $i; i=$((i + 1)); done; echo end";
+    let running = Running::with_limits(Queue::start().await, limits, &shell(script));
+    running.queue.wait_for("completed", 1).await;
+    let text = running.queue.artifact(TASK, BACKING_LOG).text();
+    let line = "\n[tenure-worker] ";
+    assert_eq!(text[500..].find(line), Some(0), "{text}");
+    let (left_out, kept) = text[500 + line.len()..].split_once(" bytes are left out here: the log has ").expect(&text);
+    let (length, end) = kept.split_once(", and 1000 is the most that is kept\n").expect(&text);
+    let [left_out, length] = [left_out, length].map(|number| number.parse::<usize>().unwrap());
+    assert_eq!((length - left_out, end.len()), (1000, 500), "{text}");
+    assert!(
+        text.contains("beginning") && text.ends_with("end\n[tenure-worker] exit code 0\n[tenure-worker] completed\n"),
+        "{text}"
+    );
+    assert_eq!(running.kept_log().await, text);
+    let created = running.queue.artifact(TASK, BACKING_LOG).created;
+    assert_eq!(created["contentLength"], text.len());
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_log_whose_file_the_task_has_taken_away_is_uploaded_all_the_same() {
+    for gone in ["rm live.log; ln -s /etc/passwd live.log", "rm -r \"$TASK_WORKDIR\""] {
+        let running = ended(Queue::start().await, &shell(&format!("echo hello; {gone}")), "completed").await;
+        let text = running.queue.artifact(TASK, BACKING_LOG).text();
+        assert!(text.contains("hello\n") && text.ends_with("completed\n"), "{text}");
+        running.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn files_and_directories_become_artifacts() {
+    let script = "mkdir -p out/deep; printf '\\001\\002' > out/a.bin; echo '{}' > out/deep/b.json; echo c > c.txt; ln -s a.bin out/link";
+    let mut typed = file("private/typed", "c.txt");
+    typed["contentType"] = json!("text/x-mine");
+    typed["contentEncoding"] = json!("gzip");
+    typed["expires"] = json!("2001-01-01T00:50:00Z");
+    let artifacts = json!([directory("public/out", "out"), {"path": "c.txt", "type": "file"}, typed]);
+    let running = ended(Queue::start().await, &payload(script, &artifacts), "completed").await;
+    let expected = [
+        "c.txt",
+        "private/typed",
+        LIVE_LOG,
+        BACKING_LOG,
+        "public/out/a.bin",
+        "public/out/deep/b.json",
+        "public/out/link",
+    ];
+    assert_eq!(names(&running), expected);
+    for (name, content_type, content, encoding, expires) in [
+        ("public/out/a.bin", "application/octet-stream", b"\x01\x02".as_slice(), None, EXPIRES),
+        ("public/out/link", "application/octet-stream", b"\x01\x02", None, EXPIRES),
+        ("public/out/deep/b.json", "application/json", b"{}\n", None, EXPIRES),
+        ("c.txt", "text/plain", b"c\n", None, EXPIRES),
+        ("private/typed", "text/x-mine", b"c\n", Some("gzip"), "2001-01-01T00:50:00.000Z"),
+    ] {
+        let artifact = running.queue.artifact(TASK, name);
+        let created = json!({"storageType": "s3", "contentType": content_type, "contentLength": content.len(), "expires": expires});
+        assert_eq!((&artifact.created, artifact.content()), (&created, content.to_vec()), "{name}");
+        assert_eq!(artifact.encoding.as_deref(), encoding, "{name}");
+        let line = format!("[tenure-worker] artifact {name}: {} bytes\n", content.len());
+        assert!(running.log().contains(&line), "{line}: {}", running.log());
+    }
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn artifacts_of_a_task_that_failed_are_uploaded_too() {
+    let script = "echo partial > result; exit 1";
+    let running = ended(Queue::start().await, &payload(script, &json!([file("result", "result")])), "failed").await;
+    assert_eq!(running.queue.artifact(TASK, "result").content(), b"partial\n");
+    // The command's failure came first, whatever is missing.
+    let artifacts = json!([file("missing", "missing"), file("result", "result")]);
+    let other = ended(Queue::start().await, &payload(script, &artifacts), "failed").await;
+    assert!(other.log().ends_with("failed: exit code 1\n"), "{}", other.log());
+    running.stop().await;
+    other.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_not_there_becomes_an_error_and_fails_the_task() {
+    let limits = Limits { artifact_bytes: 10, ..Limits::default() };
+    let script = "echo s > ../secret; ln -s ../secret out; ln -s /etc/hostname host; mkdir dir dir/sub; \
+                  ln -s ../../secret dir/way; echo more than ten > large; echo fine > fine";
+    for (artifact, name, reason) in [
+        (file("missing", "missing"), "missing", "file-missing-on-worker"),
+        (directory("missing", "missing"), "missing", "file-missing-on-worker"),
+        (file("out", "out"), "out", "invalid-resource-on-worker"),
+        (file("host", "host"), "host", "invalid-resource-on-worker"),
+        (file("dir", "dir"), "dir", "invalid-resource-on-worker"),
+        (directory("fine", "fine"), "fine", "invalid-resource-on-worker"),
+        (directory("dir", "dir"), "dir/way", "invalid-resource-on-worker"),
+        (file("large", "large"), "large", "too-large-file-on-worker"),
+    ] {
+        let payload = payload(script, &json!([artifact, file("other", "fine")]));
+        let running = Running::with_limits(Queue::start().await, limits, &payload);
+        running.queue.wait_for("failed", 1).await;
+        let created = running.queue.artifact(TASK, name).created;
+        assert_eq!((&created["storageType"], &created["reason"]), (&json!("error"), &json!(reason)), "{artifact}");
+        assert_eq!(created["expires"], EXPIRES);
+        let message = created["message"].as_str().unwrap();
+        assert!(running.log().contains(&format!("artifact {name}: {message}")), "{}", running.log());
+        // The others are there all the same.
+        assert_eq!(running.queue.artifact(TASK, "other").content(), b"fine\n");
+        running.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn what_may_be_missing_may_be_missing() {
+    let optional = |mut artifact: Value| {
+        artifact["optional"] = json!(true);
+        artifact
+    };
+    let artifacts = json!([optional(file("a", "a")), optional(directory("b", "b")), directory("empty", "empty")]);
+    let running = ended(Queue::start().await, &payload("mkdir empty", &artifacts), "completed").await;
+    assert_eq!(names(&running), [LIVE_LOG, BACKING_LOG]);
+    // But nothing else may be wrong with it.
+    let artifacts = json!([optional(file("a", "a"))]);
+    let other = ended(Queue::start().await, &payload("mkdir a", &artifacts), "failed").await;
+    running.stop().await;
+    other.stop().await;
+}
+
+#[tokio::test]
+async fn names_that_cannot_be_are_found_when_the_files_are() {
+    let script = "mkdir -p out/logs; echo x > \"out/$(printf 'a\\tb')\"; echo y > out/logs/live.log";
+    let running = ended(Queue::start().await, &payload(script, &json!([directory("out", "out")])), "failed").await;
+    let created = running.queue.artifact(TASK, "out").created;
+    assert_eq!(created["reason"], "invalid-resource-on-worker");
+    assert_eq!(running.queue.artifact(TASK, "out/logs/live.log").content(), b"y\n");
+    running.stop().await;
+    // The log has its names; nobody else gets them.
+    let running =
+        ended(Queue::start().await, &payload(script, &json!([directory("public", "out")])), "exception").await;
+    assert_eq!(running.queue.asked("exception")[0].body, json!({"reason": "malformed-payload"}));
+    assert!(running.log().contains(&format!("two artifacts would have the name {LIVE_LOG}")), "{}", running.log());
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn an_upload_that_fails_for_good_has_its_reason() {
+    for (call, reply, reason) in [
+        ("artifacts/a", refuse(503), "resource-unavailable"),
+        ("artifacts/a", refuse(409), "malformed-payload"),
+        ("artifacts/a", refuse(400), "internal-error"),
+        ("artifacts/a", refuse(403), "internal-error"),
+        ("a/bytes", refuse(500), "resource-unavailable"),
+        ("a/bytes", Reply { cut: true, ..ok(Value::Null) }, "resource-unavailable"),
+        ("a/bytes", refuse(403), "internal-error"),
+        ("live_backing.log/bytes", refuse(503), "resource-unavailable"),
+        ("live.log", refuse(409), "malformed-payload"),
+    ] {
+        let queue = Queue::start().await;
+        (0..ALL_TRIES).for_each(|_| queue.once(call, reply.clone()));
+        let payload = payload("echo a > a; echo b > b", &json!([file("a", "a"), file("b", "b")]));
+        let running = ended(queue, &payload, "exception").await;
+        let report = &running.queue.asked("exception")[0];
+        assert_eq!(report.body, json!({ "reason": reason }), "{call} {}", reply.status);
+        assert_eq!(running.queue.reports().len(), 1);
+        if !call.contains("live") {
+            // The log says why, and is there.
+            let log = running.queue.artifact(TASK, BACKING_LOG).text();
+            assert!(log.contains("artifact a: ") && !log.contains(URL_SECRET), "{log}");
+        }
+        running.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn an_upload_is_repeated_with_the_credentials_of_the_renewed_claim() {
+    let queue = Queue::start().await;
+    queue.on("reclaim", |_| renewed(60_000, "task-1"));
+    // It takes until after the renewal, and then the URL has ended.
+    queue.once("a/bytes", Reply { after: Duration::from_secs(3), ..refuse(403) });
+    let payload = payload("echo a > a", &json!([file("a", "a")]));
+    let running = Running::with_task(queue, Duration::from_secs(2), &payload).await;
+    let report = running.queue.wait_for("completed", 1).await;
+    let signed: Vec<_> = running.queue.asked("artifacts/a").into_iter().map(|asked| asked.signed_by).collect();
+    assert_eq!((signed, report[0].signed_by.as_str()), (vec!["task-0".to_owned(), "task-1".to_owned()], "task-1"));
+    assert_eq!(running.queue.artifact(TASK, "a").content(), b"a\n");
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_lost_claim_and_a_shutdown_end_uploads_at_once() {
+    for (call, lost) in
+        [("a/bytes", true), ("a/bytes", false), ("live_backing.log/bytes", true), ("live_backing.log/bytes", false)]
+    {
+        let queue = Queue::start().await;
+        queue.on(call, |_| Reply { after: Duration::from_secs(60), ..refuse(403) });
+        queue.on("reclaim", |_| refuse(409));
+        let payload = payload("echo a > a", &json!([file("a", "a")]));
+        let term = Duration::from_secs(if lost { 1 } else { 60 });
+        queue.hand_out(&[claim(TASK, term, &payload)]);
+        let running = Running::start_on(Plane::Claim, queue, 1);
+        running.queue.wait_for(call, 1).await;
+        let queue = running.queue.clone();
+        if lost {
+            // The next call for work shows that the worker is done with the task.
+            queue.wait_for("p%2Fw", 2).await;
+        }
+        running.stop().await;
+        let reports: Vec<_> = queue.reports().into_iter().map(|report| report.body).collect();
+        assert_eq!(reports, if lost { vec![] } else { vec![json!({"reason": "worker-shutdown"})] }, "{call}");
+        assert!(!queue.artifacts(TASK).contains(&LIVE_LOG.to_owned()));
+    }
+}
+
+#[tokio::test]
+async fn tasks_at_the_same_time_keep_their_artifacts_apart() {
+    let queue = Queue::start().await;
+    let payload = payload("echo \"$TASK_ID\" > a", &json!([file("a", "a")]));
+    queue.hand_out(&[0, 1].map(|at| claim(TASK_IDS[at], TERM, &payload)));
+    let running = Running::start_on(Plane::Claim, queue, 2);
+    running.queue.wait_for("completed", 2).await;
+    for task in [TASK_IDS[0], TASK_IDS[1]] {
+        assert_eq!(running.queue.artifact(task, "a").text(), format!("{task}\n"));
+        assert!(running.queue.artifact(task, BACKING_LOG).text().contains(&format!("task {task} run 0")));
+    }
+    running.stop().await;
+}

@@ -1,0 +1,181 @@
+//! The client: signatures, retries, and what becomes of claims.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tenure_client::{
+    AccessToken, Client, Credentials, Error, ExceptionReason, LostBecause, Renewal, Reported, RetryPolicy, WorkerName,
+};
+
+use crate::mailbox::{Mailbox, QUEUES, message};
+use crate::queue::{Queue, Reply, TASK_IDS, TOKEN, claim, ok, refuse, renewed};
+
+const TERM: Duration = Duration::from_secs(60);
+
+fn client(queue: &Queue, retry: RetryPolicy) -> Client {
+    let access_token = AccessToken::new(TOKEN.into());
+    let credentials = Credentials { client_id: "worker".into(), access_token, certificate: None };
+    Client::builder().root_url(&queue.root_url()).credentials(credentials).retry_policy(retry).build().unwrap()
+}
+
+fn eager() -> RetryPolicy {
+    RetryPolicy::default().first_pause(Duration::from_millis(1))
+}
+
+fn me() -> WorkerName {
+    WorkerName { group: "g".parse().unwrap(), id: "w".parse().unwrap() }
+}
+
+async fn claim_one(client: &Client) -> tenure_client::Claim {
+    client.claim_work(&"p/w".parse().unwrap(), &me(), 1).await.unwrap().pop().unwrap()
+}
+
+#[tokio::test]
+async fn parameters_are_encoded_whole_and_every_call_is_signed() {
+    let queue = Queue::start().await;
+    let client = client(&queue, eager());
+    queue.on("counts", |_| ok(json!({"taskQueueId": "p/w", "pendingTasks": 3, "claimedTasks": 2})));
+    let counts = client.counts(&"p/w".parse().unwrap()).await.unwrap();
+    assert_eq!((counts.pending_tasks, counts.claimed_tasks), (3, 2));
+    client.claim_work(&"p/w".parse().unwrap(), &me(), 99).await.unwrap();
+    assert_eq!(queue.asked("counts")[0].call, "GET /api/queue/v1/task-queues/p%2Fw/counts");
+    let asked = &queue.asked("p%2Fw")[0];
+    assert_eq!(asked.call, "POST /api/queue/v1/claim-work/p%2Fw");
+    assert_eq!(asked.body, json!({"workerGroup": "g", "workerId": "w", "tasks": 32}));
+    assert_eq!(asked.signed_by, "worker");
+}
+
+#[tokio::test]
+async fn a_passing_refusal_is_overcome_and_a_lasting_one_is_not_repeated() {
+    for (status, calls) in [(408, 3), (429, 3), (500, 3), (502, 3), (503, 3)] {
+        let queue = Queue::start().await;
+        queue.once("counts", refuse(status));
+        queue.once("counts", refuse(status));
+        queue.once("counts", ok(json!({"pendingTasks": 0, "claimedTasks": 0})));
+        client(&queue, eager()).counts(&"p/w".parse().unwrap()).await.unwrap();
+        assert_eq!(queue.asked("counts").len(), calls, "{status}");
+    }
+    for status in [400, 401, 403, 404, 409, 410, 413] {
+        let queue = Queue::start().await;
+        queue.on("counts", move |_| refuse(status));
+        let error = client(&queue, eager()).counts(&"p/w".parse().unwrap()).await.unwrap_err();
+        assert_eq!((error.status(), queue.asked("counts").len()), (Some(status), 1));
+        assert_eq!(error.to_string(), format!("the queue answered {status} TestRefusal: the test says no"));
+    }
+}
+
+#[tokio::test]
+async fn retries_end_and_a_dead_server_is_an_error() {
+    let queue = Queue::start().await;
+    queue.on("counts", |_| refuse(503));
+    let error = client(&queue, eager()).counts(&"p/w".parse().unwrap()).await.unwrap_err();
+    assert_eq!((error.status(), queue.asked("counts").len()), (Some(503), 6));
+
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let dead = Client::builder().root_url(&format!("http://{closed}")).retry_policy(eager()).build().unwrap();
+    assert!(matches!(dead.counts(&"p/w".parse().unwrap()).await, Err(Error::Network(_))));
+}
+
+#[tokio::test]
+async fn retry_after_is_waited_for() {
+    let queue = Queue::start().await;
+    queue.once("counts", Reply { headers: vec![("retry-after", "1".into())], ..refuse(429) });
+    queue.once("counts", ok(json!({"pendingTasks": 0, "claimedTasks": 0})));
+    let start = Instant::now();
+    client(&queue, eager()).counts(&"p/w".parse().unwrap()).await.unwrap();
+    assert!(start.elapsed() >= Duration::from_secs(1));
+}
+
+#[tokio::test]
+async fn a_clock_that_differs_from_the_servers_is_corrected() {
+    let queue = Queue::start().await;
+    let header = |status| Reply { headers: vec![("date", "Fri, 01 Jan 2100 00:00:00 GMT".into())], ..refuse(status) };
+    queue.once("counts", header(401));
+    queue.once("counts", Reply { body: json!({"pendingTasks": 0, "claimedTasks": 0}), ..header(200) });
+    let client = client(&queue, RetryPolicy::never());
+    client.counts(&"p/w".parse().unwrap()).await.unwrap();
+    let year_2100 = 4_102_444_800;
+    let signed: Vec<i64> = queue.asked("counts").iter().map(|asked| asked.timestamp).collect();
+    assert!(signed[0] < year_2100 && (signed[1] - year_2100).abs() <= 5, "{signed:?}");
+    assert!((client.now().time().timestamp() - year_2100).abs() <= 5, "{}", client.now());
+}
+
+#[tokio::test]
+async fn a_renewal_brings_new_credentials_and_a_report_uses_them() {
+    let queue = Queue::start().await;
+    queue.hand_out(&[claim(TASK_IDS[0], TERM, &json!({}))]);
+    queue.on("reclaim", |_| renewed(120_000, "task-1"));
+    let mut claim = claim_one(&client(&queue, eager())).await;
+    let before = claim.term().ends();
+    assert_eq!(claim.reclaim().await.unwrap(), Renewal::Renewed);
+    assert!(claim.term().ends() >= before);
+    assert!(matches!(claim.exception(ExceptionReason::WorkerShutdown).await.unwrap(), Reported::Accepted(_)));
+    assert_eq!(queue.asked("reclaim")[0].signed_by, "task-0");
+    let report = &queue.asked("exception")[0];
+    assert_eq!(report.call, format!("POST /api/queue/v1/task/{}/runs/0/exception", TASK_IDS[0]));
+    assert_eq!((report.signed_by.as_str(), &report.body), ("task-1", &json!({"reason": "worker-shutdown"})));
+}
+
+#[tokio::test]
+async fn a_lost_claim_is_a_value() {
+    for status in [403, 404, 409, 410] {
+        let queue = Queue::start().await;
+        queue.hand_out(&[claim(TASK_IDS[0], TERM, &json!({}))]);
+        queue.on("reclaim", move |_| refuse(status));
+        queue.on("completed", move |_| refuse(status));
+        let mut claim = claim_one(&client(&queue, eager())).await;
+        let because = LostBecause::Refused { status, message: "the test says no".into() };
+        assert!(matches!(claim.reclaim().await.unwrap(), Renewal::Lost(lost) if lost.because == because));
+        assert!(matches!(claim.complete().await.unwrap(), Reported::Lost(lost) if lost.because == because));
+    }
+}
+
+#[tokio::test]
+async fn a_report_that_did_not_get_through_gives_the_claim_back() {
+    let queue = Queue::start().await;
+    queue.hand_out(&[claim(TASK_IDS[0], TERM, &json!({}))]);
+    queue.once("completed", refuse(503));
+    let claim = claim_one(&client(&queue, RetryPolicy::never())).await;
+    let refused = claim.complete().await.unwrap_err();
+    assert_eq!(refused.error.status(), Some(503));
+    assert!(matches!(refused.claim.complete().await.unwrap(), Reported::Accepted(_)));
+}
+
+#[tokio::test]
+async fn a_run_from_a_message_is_claimed_and_its_message_deleted() {
+    let mailbox = Mailbox::open(json!({})).await;
+    mailbox.post(QUEUES[3], [message(0).count(2)]);
+    let client = client(&mailbox.queue, eager());
+    let urls = client.poll_task_urls(&"p/w".parse().unwrap()).await.unwrap();
+    assert_eq!((urls.queues.len(), urls.expires.to_string().as_str()), (7, "2100-01-01T00:30:00.000Z"));
+    let left = urls.ends().duration_since(urls.renew_at());
+    assert_eq!(left, Duration::from_secs(300));
+    assert!(client.messages(&urls.queues[0], 5).await.unwrap().is_empty());
+    let message = client.messages(&urls.queues[3], 5).await.unwrap().pop().unwrap();
+    assert_eq!((message.id(), message.dequeue_count()), ("m-0", 2));
+    let (task_id, run_id) = message.run().unwrap();
+    let claim = client.claim_task(task_id, run_id, &me()).await.unwrap();
+    assert_eq!((claim.task_id().to_string().as_str(), claim.run_id().number()), (TASK_IDS[0], 0));
+    client.delete_message(&urls.queues[3], &message).await.unwrap();
+    // Gone already is as good; anything else is told, once.
+    for (status, deleted) in [(404, true), (204, true), (400, false), (403, false), (503, false)] {
+        let before = mailbox.deletions().len();
+        mailbox.queue.once("m-0", refuse(status));
+        let answer = client.delete_message(&urls.queues[3], &message).await;
+        assert_eq!((answer.is_ok(), mailbox.deletions().len()), (deleted, before + 1), "{status}");
+    }
+    assert!(matches!(claim.complete().await.unwrap(), Reported::Accepted(_)));
+}
+
+#[tokio::test]
+async fn an_error_of_the_message_plane_has_its_code_and_words() {
+    let mailbox = Mailbox::open(json!({})).await;
+    let client = client(&mailbox.queue, eager());
+    let urls = client.poll_task_urls(&"p/w".parse().unwrap()).await.unwrap();
+    let xml = "<?xml version=\"1.0\"?><Error><Code>ServerBusy</Code><Message>come later\nRequestId:1</Message></Error>";
+    let headers = vec![("x-ms-error-code", "ServerBusy".to_owned())];
+    mailbox.queue.once(QUEUES[0], Reply { headers, xml: Some(xml.into()), ..refuse(503) });
+    let error = client.messages(&urls.queues[0], 1).await.err().unwrap();
+    assert_eq!(error.to_string(), "the queue answered 503 ServerBusy: come later");
+    assert_eq!(mailbox.queue.asked(QUEUES[0]).len(), 1);
+}

@@ -1,0 +1,224 @@
+//! The worker on the message plane: what it polls, in which order, how often, and what becomes of the messages.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tenure_worker::Plane;
+
+use crate::mailbox::{Mailbox, QUEUES, RECEIPT, SIGNATURE, URLS, list, message, number_of_messages};
+use crate::queue::{Reply, TASK_IDS, claim, ok, refuse, until};
+use crate::worker::{Running, shell};
+
+/// Runs until the test says so.
+const WAITS: &str = "while ! test -e ../go; do sleep 0.05; done";
+/// Long enough for another round over the queues.
+const ROUND: Duration = Duration::from_millis(1500);
+/// Less than the pause between two rounds.
+const SOON_ENOUGH: Duration = Duration::from_millis(900);
+
+fn start(mailbox: &Mailbox, capacity: usize) -> Running {
+    Running::start_on(Plane::Poll, mailbox.queue.clone(), capacity)
+}
+
+#[tokio::test]
+async fn the_queues_are_polled_in_order_and_after_a_find_from_the_first_again() {
+    let mailbox = Mailbox::open(shell("true")).await;
+    mailbox.post(QUEUES[4], [message(0)]);
+    mailbox.post(QUEUES[1], [message(1)]);
+    let running = start(&mailbox, 4);
+    mailbox.queue.wait_for("completed", 2).await;
+    until("three rounds", || (mailbox.polls().len() >= 14).then_some(())).await;
+    let polls: String = mailbox.polls().iter().take(14).collect();
+    assert_eq!(polls, "76765437654321");
+    let claims = mailbox.queue.asked("claim");
+    let tasks: Vec<&str> = claims.iter().map(|asked| asked.call.split('/').nth(5).unwrap()).collect();
+    assert_eq!(tasks, [TASK_IDS[1], TASK_IDS[0]]);
+    assert_eq!(claims[0].body, json!({"workerGroup": "g", "workerId": "w"}));
+    assert_eq!(mailbox.queue.asked("p%2Fw").len(), 0, "claimWork was called");
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn signed_urls_are_used_without_another_signature() {
+    let mailbox = Mailbox::open(shell("true")).await;
+    mailbox.post(QUEUES[0], [message(0)]);
+    let running = start(&mailbox, 1);
+    let deletion = until("a deletion", || mailbox.deletions().pop()).await;
+    assert_eq!((deletion.signed_by.as_str(), mailbox.queue.asked(QUEUES[0])[0].signed_by.as_str()), ("", ""));
+    assert_eq!(mailbox.queue.asked("claim")[0].signed_by, "worker");
+    assert_eq!(mailbox.queue.asked(URLS)[0].signed_by, "worker");
+    assert_eq!(mailbox.queue.asked(URLS)[0].call, "GET /api/queue/v1/poll-task-url/p/w");
+    assert_eq!(mailbox.queue.wait_for("completed", 1).await[0].signed_by, "task-0");
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn id_and_receipt_arrive_encoded() {
+    let mailbox = Mailbox::open(shell("true")).await;
+    mailbox.post(QUEUES[2], [message(0).id("a/b+c=1")]);
+    let running = start(&mailbox, 1);
+    let deletion = until("a deletion", || mailbox.deletions().pop()).await;
+    assert_eq!(deletion.call, "DELETE /m/q5/messages/a%2Fb%2Bc%3D1");
+    assert_eq!(deletion.query, format!("popreceipt=A%2B%2Fb%3D%3D&sig={SIGNATURE}"));
+    assert!(RECEIPT.contains(['+', '/', '=']));
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn only_free_room_is_asked_for_and_32_at_most() {
+    let mailbox = Mailbox::open(shell(WAITS)).await;
+    mailbox.post(QUEUES[0], [message(0), message(1)]);
+    let running = start(&mailbox, 3);
+    mailbox.queue.wait_for("claim", 2).await;
+    let asked = mailbox.queue.wait_for(QUEUES[6], 1).await;
+    assert_eq!(number_of_messages(&mailbox.queue.asked(QUEUES[0])[0]), 3);
+    assert_eq!(number_of_messages(&asked[0]), 1);
+    // Without room there are no polls.
+    mailbox.post(QUEUES[0], [message(2)]);
+    mailbox.queue.wait_for("claim", 3).await;
+    let polls = mailbox.polls().len();
+    tokio::time::sleep(ROUND).await;
+    assert_eq!(mailbox.polls().len(), polls);
+    std::fs::write(running.dir.path().join("work/go"), "").unwrap();
+    mailbox.queue.wait_for("completed", 3).await;
+    running.stop().await;
+
+    let mailbox = Mailbox::open(shell("true")).await;
+    let running = start(&mailbox, 40);
+    assert_eq!(number_of_messages(&mailbox.queue.wait_for(QUEUES[0], 1).await[0]), 32);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn messages_beyond_the_room_are_left() {
+    let mailbox = Mailbox::open(shell(WAITS)).await;
+    mailbox.queue.once(QUEUES[0], list([message(0), message(1), message(2)]));
+    let running = start(&mailbox, 1);
+    mailbox.queue.wait_for("claim", 1).await;
+    std::fs::write(running.dir.path().join("work/go"), "").unwrap();
+    mailbox.queue.wait_for("completed", 1).await;
+    mailbox.queue.wait_for(QUEUES[0], 2).await;
+    assert_eq!((mailbox.queue.asked("claim").len(), mailbox.deletions().len()), (1, 1));
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn after_a_round_without_work_there_is_a_pause_of_a_second() {
+    let mailbox = Mailbox::open(shell("true")).await;
+    let running = start(&mailbox, 1);
+    let rounds = mailbox.queue.wait_for(QUEUES[0], 3).await;
+    for pair in rounds.windows(2) {
+        let pause = pair[1].at.duration_since(pair[0].at).as_millis();
+        assert!((1000..3000).contains(&pause), "{pause} ms");
+    }
+    assert_eq!(mailbox.queue.asked(URLS).len(), 1);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn urls_are_renewed_before_they_end() {
+    let mailbox = Mailbox::open(shell("true")).await;
+    mailbox.issue(Duration::from_secs(4));
+    let running = start(&mailbox, 1);
+    let asked = mailbox.queue.wait_for(URLS, 2).await;
+    let after = asked[1].at.duration_since(asked[0].at).as_millis();
+    assert!((2000..4000).contains(&after), "{after} ms");
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn urls_that_cannot_be_renewed_are_used_while_they_are_good() {
+    let mailbox = Mailbox::open(shell("true")).await;
+    mailbox.issue(Duration::from_secs(20));
+    let running = start(&mailbox, 1);
+    mailbox.queue.wait_for(QUEUES[6], 1).await;
+    mailbox.queue.on(URLS, |_| refuse(500));
+    // Half of the URLs' life, and one call with its retries.
+    mailbox.queue.wait_for(URLS, 7).await;
+    mailbox.post(QUEUES[6], [message(0)]);
+    mailbox.queue.wait_for("completed", 1).await;
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_poll_that_is_refused_with_403_renews_the_urls_at_once() {
+    let mailbox = Mailbox::open(shell("true")).await;
+    let running = start(&mailbox, 1);
+    mailbox.queue.wait_for(QUEUES[6], 1).await;
+    mailbox.queue.once(QUEUES[3], refuse(403));
+    let renewed = mailbox.queue.wait_for(URLS, 2).await[1].at;
+    let refused = mailbox.queue.asked(QUEUES[3])[1].at;
+    assert!(renewed.duration_since(refused) < SOON_ENOUGH);
+    let again = mailbox.queue.wait_for(QUEUES[0], 3).await[2].at;
+    assert!(again.duration_since(renewed) < SOON_ENOUGH);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn urls_that_are_never_accepted_are_not_asked_for_without_end() {
+    let mailbox = Mailbox::open(shell("true")).await;
+    mailbox.queue.on(QUEUES[0], |_| refuse(403));
+    let running = start(&mailbox, 1);
+    tokio::time::sleep(ROUND).await;
+    let calls = mailbox.queue.asked(URLS).len();
+    assert!((2..20).contains(&calls), "{calls}");
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_queue_that_cannot_be_polled_does_not_stop_the_others() {
+    let mailbox = Mailbox::open(shell("true")).await;
+    mailbox.queue.on(QUEUES[0], |_| refuse(500));
+    mailbox.queue.on(QUEUES[1], |_| Reply { xml: Some("<html>busy</html>".into()), ..refuse(200) });
+    mailbox.post(QUEUES[2], [message(0)]);
+    let running = start(&mailbox, 1);
+    mailbox.queue.wait_for("completed", 1).await;
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn no_server_does_not_end_the_worker() {
+    let mailbox = Mailbox::open(shell("true")).await;
+    // URLs that end at once: they have to be asked for before each round.
+    mailbox.issue(Duration::ZERO);
+    let running = start(&mailbox, 1);
+    mailbox.queue.wait_for(QUEUES[6], 1).await;
+    for status in [500, 403, 503, 404, 401] {
+        mailbox.queue.once(URLS, refuse(status));
+    }
+    mailbox.queue.once(QUEUES[0], Reply { cut: true, ..Reply::default() });
+    mailbox.post(QUEUES[0], [message(0)]);
+    mailbox.queue.wait_for("completed", 1).await;
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_claim_that_is_on_its_way_at_a_shutdown_is_handed_back() {
+    let mailbox = Mailbox::open(shell("echo ran > ran")).await;
+    let granted = ok(claim(TASK_IDS[0], Duration::from_secs(60), &shell("echo ran > ran")));
+    mailbox.queue.once("claim", Reply { after: Duration::from_millis(700), ..granted });
+    mailbox.post(QUEUES[0], [message(0)]);
+    let running = start(&mailbox, 2);
+    mailbox.queue.wait_for("claim", 1).await;
+    let (place, begun) = (running.place(), Instant::now());
+    running.stop().await;
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    let reports = mailbox.queue.reports();
+    assert_eq!((reports.len(), &reports[0].body), (1, &json!({"reason": "worker-shutdown"})));
+    assert!(!place.join("ran").exists());
+    assert_eq!(mailbox.deletions().len(), 1);
+}
+
+#[tokio::test]
+async fn a_shutdown_without_work_is_quick_and_claims_nothing_more() {
+    let mailbox = Mailbox::open(shell("true")).await;
+    let running = start(&mailbox, 1);
+    mailbox.queue.wait_for(QUEUES[6], 1).await;
+    let begun = Instant::now();
+    running.stop().await;
+    assert!(begun.elapsed() < SOON_ENOUGH);
+    let polls = mailbox.polls().len();
+    mailbox.post(QUEUES[0], [message(0)]);
+    tokio::time::sleep(ROUND).await;
+    assert_eq!((mailbox.polls().len(), mailbox.queue.asked("claim").len()), (polls, 0));
+}

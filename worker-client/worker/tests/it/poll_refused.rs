@@ -1,0 +1,180 @@
+//! The worker on the message plane when something goes wrong with a message: which ones it deletes, and which it leaves.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+use tenure_worker::Plane;
+use tokio::task::JoinSet;
+
+use crate::mailbox::{Mailbox, QUEUES, list, message};
+use crate::queue::{Reply, TASK_IDS, ok, refuse, until};
+use crate::worker::{Running, shell};
+
+/// Longer than all tries to delete a message, with the pauses of these tests.
+const SETTLED: Duration = Duration::from_secs(3);
+/// How often a worker tries to delete a message.
+const DELETE_TRIES: usize = 8;
+
+fn start(mailbox: &Mailbox, capacity: usize) -> Running {
+    Running::start_on(Plane::Poll, mailbox.queue.clone(), capacity)
+}
+
+/// Whether a worker deletes the message when this is the answer to each of its claims.
+async fn deletes_after(answer: Option<Reply>) -> bool {
+    let (mailbox, running) = accepted_once().await;
+    if let Some(answer) = answer {
+        mailbox.queue.on("claim", move |_| answer.clone());
+    }
+    let rounds = mailbox.queue.asked(QUEUES[6]).len();
+    mailbox.post(QUEUES[0], [message(0)]);
+    // There is room for the next poll only when the claim is over and done with.
+    mailbox.queue.wait_for(QUEUES[6], rounds + 2).await;
+    running.stop().await;
+    assert!(mailbox.queue.asked("claim").len() > 1);
+    let deletions = mailbox.deletions();
+    assert!(deletions.iter().all(|asked| asked.call.starts_with("DELETE /m/q7/messages/m-")));
+    deletions.iter().any(|asked| asked.call.ends_with("m-0"))
+}
+
+/// A worker that the queue has taken for one that may claim, although it was too late: it takes refusals for passing.
+async fn accepted_once() -> (Mailbox, Running) {
+    let mailbox = Mailbox::open(shell("true")).await;
+    mailbox.queue.once("claim", refuse(409));
+    mailbox.post(QUEUES[0], [message(1)]);
+    let running = start(&mailbox, 1);
+    until("the message to be deleted", || mailbox.deletions().pop()).await;
+    (mailbox, running)
+}
+
+#[tokio::test]
+async fn a_message_is_deleted_after_a_claim_or_a_lasting_refusal_and_never_otherwise() {
+    let mut cases = JoinSet::new();
+    let mut case = |name: &str, answer: Option<Reply>, expected: bool| {
+        let name = name.to_owned();
+        cases.spawn(async move { (name, deletes_after(answer).await, expected) });
+    };
+    case("200", None, true);
+    for status in [400, 404, 409, 410, 413] {
+        case(&status.to_string(), Some(refuse(status)), true);
+    }
+    for status in [401, 403, 408, 429, 500, 502, 503, 504] {
+        case(&status.to_string(), Some(refuse(status)), false);
+    }
+    case("cut", Some(Reply { cut: true, ..Reply::default() }), false);
+    case("200 that is no claim", Some(ok(Value::Null)), false);
+    case("redirect", Some(refuse(303)), false);
+    for (name, deleted, expected) in cases.join_all().await {
+        assert_eq!(deleted, expected, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_claim_that_fails_in_passing_is_tried_again_before_the_message_is_deleted() {
+    let mailbox = Mailbox::open(shell("true")).await;
+    mailbox.queue.once("claim", refuse(503));
+    mailbox.queue.once("claim", Reply { cut: true, ..Reply::default() });
+    mailbox.post(QUEUES[0], [message(0)]);
+    let running = start(&mailbox, 1);
+    mailbox.queue.wait_for("completed", 1).await;
+    let deletion = until("a deletion", || mailbox.deletions().pop()).await;
+    let claims = mailbox.queue.asked("claim");
+    assert_eq!(claims.len(), 3);
+    assert!(deletion.at >= claims[2].at);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn claims_that_all_fail_do_not_hide_one_message_after_the_other() {
+    let (mailbox, running) = accepted_once().await;
+    mailbox.queue.on("claim", |_| refuse(403));
+    mailbox.queue.on(QUEUES[0], |_| list([message(0)]));
+    tokio::time::sleep(SETTLED).await;
+    let claims = mailbox.queue.asked("claim").len();
+    assert!((3..20).contains(&claims), "{claims}");
+    assert_eq!(mailbox.deletions().len(), 1);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn an_unreadable_message_is_deleted() {
+    let mailbox = Mailbox::open(shell("true")).await;
+    let wrong = ["not base64!", "", &STANDARD.encode("{}"), &STANDARD.encode("not JSON")];
+    let messages = wrong.iter().enumerate().map(|(at, text)| message(0).id(&format!("wrong-{at}")).text(text));
+    mailbox.post(QUEUES[0], messages);
+    mailbox.post(QUEUES[0], [message(0)]);
+    let running = start(&mailbox, 1);
+    mailbox.queue.wait_for("completed", 1).await;
+    until("all deletions", || (mailbox.deletions().len() == 5).then_some(())).await;
+    assert_eq!(mailbox.queue.asked("claim").len(), 1);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_run_in_hand_is_not_claimed_again() {
+    let mailbox = Mailbox::open(shell("while ! test -e ../go; do sleep 0.05; done")).await;
+    mailbox.post(QUEUES[0], [message(0), message(0).id("m-0-again")]);
+    let running = start(&mailbox, 2);
+    mailbox.queue.wait_for(QUEUES[6], 1).await;
+    assert_eq!(mailbox.queue.asked("claim").len(), 1);
+    std::fs::write(running.dir.path().join("work/go"), "").unwrap();
+    mailbox.queue.wait_for("completed", 1).await;
+    // It is not known yet what becomes of the run, so that the second message is left.
+    assert_eq!(mailbox.deletions().len(), 1);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn deletions_that_fail_are_repeated_but_not_without_end_and_work_goes_on() {
+    let mailbox = Mailbox::open(shell("true")).await;
+    // Slowly, so that the tasks are done before the last try.
+    mailbox.queue.on("m-0", |_| Reply { after: Duration::from_millis(500), ..refuse(503) });
+    mailbox.queue.on("m-1", |_| Reply { cut: true, ..Reply::default() });
+    mailbox.post(QUEUES[0], (0..3).map(message));
+    let running = start(&mailbox, 1);
+    mailbox.queue.wait_for("completed", 3).await;
+    let last_report = mailbox.queue.asked("completed")[2].at;
+    mailbox.queue.wait_for("m-0", DELETE_TRIES).await;
+    tokio::time::sleep(SETTLED).await;
+    for (id, tries) in [("m-0", DELETE_TRIES), ("m-1", DELETE_TRIES), ("m-2", 1)] {
+        assert_eq!(mailbox.queue.asked(id).len(), tries, "{id}");
+    }
+    assert!(mailbox.queue.asked("m-0").last().unwrap().at > last_report, "the deletions held up the work");
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_deletion_ends_with_success_or_a_lasting_refusal() {
+    let mut cases = JoinSet::new();
+    // A message that is gone counts as deleted; a receipt that is out of date will not be in date again.
+    for (status, tries) in [(200, 1), (204, 1), (404, 1), (400, 1), (403, 1), (500, 2), (503, 2), (429, 2)] {
+        cases.spawn(async move {
+            let mailbox = Mailbox::open(shell("true")).await;
+            mailbox.queue.once("m-0", refuse(status));
+            mailbox.post(QUEUES[0], [message(0)]);
+            let running = start(&mailbox, 1);
+            mailbox.queue.wait_for("completed", 1).await;
+            mailbox.queue.wait_for(QUEUES[6], 2).await;
+            assert_eq!(mailbox.queue.asked("m-0").len(), tries, "{status}");
+            running.stop().await;
+        });
+    }
+    cases.join_all().await;
+}
+
+#[tokio::test]
+async fn a_shutdown_does_not_wait_long_for_deletions() {
+    let mailbox = Mailbox::open(shell("true")).await;
+    mailbox.queue.on("m-0", |_| Reply { headers: vec![("retry-after", "60".into())], ..refuse(429) });
+    mailbox.post(QUEUES[0], [message(0)]);
+    let running = start(&mailbox, 1);
+    mailbox.queue.wait_for("completed", 1).await;
+    mailbox.queue.wait_for("m-0", 1).await;
+    let begun = std::time::Instant::now();
+    running.stop().await;
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    // One last try.
+    assert_eq!(mailbox.queue.asked("m-0").len(), 2);
+    assert!(mailbox.queue.asked("claim")[0].call.contains(TASK_IDS[0]));
+}

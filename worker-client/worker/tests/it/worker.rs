@@ -1,0 +1,309 @@
+//! The worker's rules, with real child processes.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tenure_client::{AccessToken, Client, Credentials, Error, RetryPolicy, WorkerName};
+use tenure_worker::{DEQUEUE_ALARM, Limits, Plane, Settings, Worker};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::queue::{Queue, TASK_IDS, TOKEN, claim, refuse, renewed, until};
+
+pub const TERM: Duration = Duration::from_secs(60);
+/// Starts a process that ignores TERM and outlives the shell unless its whole group is killed.
+const STUBBORN: &str = "sh -c 'trap \"\" TERM; echo $$ > inner; sleep 1000; sleep 1000' & echo $$ > outer; wait";
+
+pub struct Running {
+    pub queue: Queue,
+    pub dir: TempDir,
+    pub shutdown: CancellationToken,
+    worker: JoinHandle<Result<(), Error>>,
+}
+
+impl Running {
+    async fn start(queue: Queue, capacity: usize) -> Self {
+        Self::start_on(Plane::Claim, queue, capacity)
+    }
+
+    pub fn start_on(plane: Plane, queue: Queue, capacity: usize) -> Self {
+        Self::start_with(plane, queue, capacity, Limits::default())
+    }
+
+    fn start_with(plane: Plane, queue: Queue, capacity: usize, limits: Limits) -> Self {
+        let capacity = capacity.try_into().unwrap();
+        Self::with_settings(queue, |settings| Settings { plane, capacity, limits, ..settings })
+    }
+
+    /// A worker that does one task at a time by claimWork, unless `change` says something else.
+    pub fn with_settings(queue: Queue, change: impl FnOnce(Settings) -> Settings) -> Self {
+        let dir = TempDir::new().unwrap();
+        let credentials =
+            Credentials { client_id: "worker".into(), access_token: AccessToken::new(TOKEN.into()), certificate: None };
+        let retry = RetryPolicy::default().first_pause(Duration::from_millis(10));
+        let client = Client::builder().root_url(&queue.root_url()).credentials(credentials).retry_policy(retry.clone());
+        let settings = Settings {
+            client: client.build().unwrap(),
+            queue: "p/w".parse().unwrap(),
+            name: WorkerName { group: "g".parse().unwrap(), id: "w".parse().unwrap() },
+            plane: Plane::Claim,
+            dequeue_alarm: DEQUEUE_ALARM,
+            capacity: 1.try_into().unwrap(),
+            work_dir: dir.path().join("work"),
+            // Tests look at what is left.
+            keep: true,
+            disk_free_min: 0,
+            task_user: None,
+            program: env!("CARGO_BIN_EXE_tenure-worker").into(),
+            stop_grace: Duration::from_millis(500),
+            limits: Limits::default(),
+            transfers: retry.clone(),
+        };
+        std::fs::create_dir(&settings.work_dir).unwrap();
+        let settings = change(settings);
+        let shutdown = CancellationToken::new();
+        let worker = tokio::spawn(Worker::new(settings).run(shutdown.clone()));
+        Self { queue, dir, shutdown, worker }
+    }
+
+    /// A worker of its own for one task.
+    pub async fn with_task(queue: Queue, term: Duration, payload: &Value) -> Self {
+        queue.hand_out(&[claim(TASK_IDS[0], term, payload)]);
+        Self::start(queue, 1).await
+    }
+
+    /// A worker for one task that uploads no more than this.
+    pub fn with_limits(queue: Queue, limits: Limits, payload: &Value) -> Self {
+        queue.hand_out(&[claim(TASK_IDS[0], TERM, payload)]);
+        Self::start_with(Plane::Claim, queue, 1, limits)
+    }
+
+    pub fn place(&self) -> PathBuf {
+        self.dir.path().join("work").join(format!("{}-0", TASK_IDS[0]))
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.place().join("live.log")).unwrap()
+    }
+
+    /// The log as it is when the worker is done with the task.
+    pub async fn kept_log(&self) -> String {
+        let record = self.dir.path().join("work/.tenure-worker").join(format!("{}-0", TASK_IDS[0]));
+        until("the worker to be done with the task", || (!record.exists()).then_some(())).await;
+        self.log()
+    }
+
+    pub async fn stop(self) {
+        self.shutdown.cancel();
+        self.worker.await.unwrap().unwrap();
+    }
+}
+
+pub fn shell(script: &str) -> Value {
+    json!({"command": [["/bin/sh", "-c", script]]})
+}
+
+/// The process number that a task wrote to a file.
+pub async fn pid_in(file: &Path) -> i32 {
+    until(&format!("{}", file.display()), || std::fs::read_to_string(file).ok()?.trim().parse().ok()).await
+}
+
+/// Whether a process runs; one that waits to be collected by its parent does not.
+pub fn runs(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.starts_with(" Z"))
+}
+
+#[tokio::test]
+async fn commands_run_in_order_in_a_directory_of_their_own() {
+    let script =
+        "echo \"$TASK_ID $RUN_ID $TASKCLUSTER_ROOT_URL $COLOUR\"; echo oops >&2; test \"$PWD\" = \"$TASK_WORKDIR\"";
+    let payload = json!({
+        "command": [["sh", "-c", script], ["sh", "-c", "echo second > file"]],
+        "env": {"COLOUR": "blue", "TASK_ID": "forged"},
+    });
+    let queue = Queue::start().await;
+    let running = Running::with_task(queue, TERM, &payload).await;
+    let report = running.queue.wait_for("completed", 1).await;
+    assert_eq!(report[0].signed_by, "task-0");
+    let log = running.log();
+    assert!(log.contains(&format!("{} 0 {} blue\noops\n", TASK_IDS[0], running.queue.root_url())), "{log}");
+    assert_eq!(std::fs::read_to_string(running.place().join("file")).unwrap(), "second\n");
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn each_ending_has_its_report() {
+    let not_run = json!({"command": [["sh", "-c", "exit 3"], ["touch", "second"]]});
+    for (payload, report, body, logged) in [
+        (not_run, "failed", Value::Null, "exit code 3"),
+        (shell("kill -9 $$"), "failed", Value::Null, "killed by signal 9"),
+        (json!({"command": [["no-such-program"]]}), "failed", Value::Null, "\"no-such-program\" cannot be started"),
+        (json!({"command": [["/etc/passwd"]]}), "failed", Value::Null, "\"/etc/passwd\" cannot be started"),
+        (json!({"command": "ls"}), "exception", json!({"reason": "malformed-payload"}), "payload.command must"),
+        (
+            json!({"command": [["ls"]], "image": "x"}),
+            "exception",
+            json!({"reason": "malformed-payload"}),
+            "payload.image is not known",
+        ),
+    ] {
+        let running = Running::with_task(Queue::start().await, TERM, &payload).await;
+        let asked = running.queue.wait_for(report, 1).await;
+        assert_eq!(asked[0].body, body, "{payload}");
+        let log = running.log();
+        assert!(log.contains(logged), "{payload}: {log}");
+        assert!(!running.place().join("second").exists());
+        assert_eq!(running.queue.reports().len(), 1);
+        running.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_directory_that_cannot_be_made_is_the_workers_fault() {
+    let queue = Queue::start().await;
+    let running = Running::start(queue, 1).await;
+    std::fs::write(running.place(), "in the way").unwrap();
+    running.queue.hand_out(&[claim(TASK_IDS[0], TERM, &shell("true"))]);
+    let asked = running.queue.wait_for("exception", 1).await;
+    assert_eq!(asked[0].body, json!({"reason": "internal-error"}));
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn the_claim_is_renewed_before_its_term_ends() {
+    let queue = Queue::start().await;
+    // The server dates its claims in 2001 and answers the renewal with a term that is as long again.
+    queue.once("reclaim", renewed(7_000, "task-1"));
+    queue.once("reclaim", renewed(60_000, "task-2"));
+    let running = Running::with_task(queue, Duration::from_secs(4), &shell("sleep 7")).await;
+    let reclaims = running.queue.wait_for("reclaim", 2).await;
+    let claimed = running.queue.asked("p%2Fw")[0].at;
+    let after = |index: usize| reclaims[index].at.duration_since(claimed).as_millis();
+    assert!((2900..4000).contains(&after(0)), "{} ms", after(0));
+    assert!((5800..7000).contains(&after(1)), "{} ms", after(1));
+    let report = running.queue.wait_for("completed", 1).await;
+    assert_eq!(report[0].signed_by, "task-2");
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_renewal_that_fails_in_passing_is_tried_again() {
+    let queue = Queue::start().await;
+    (0..7).for_each(|_| queue.once("reclaim", refuse(503)));
+    queue.on("reclaim", |_| renewed(60_000, "task-1"));
+    let running = Running::with_task(queue, Duration::from_secs(6), &shell("sleep 6.5")).await;
+    running.queue.wait_for("completed", 1).await;
+    assert_eq!(running.queue.asked("reclaim").len(), 8);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_lost_claim_stops_the_whole_group_and_reports_nothing() {
+    for status in [403, 404, 409, 410] {
+        let queue = Queue::start().await;
+        queue.on("reclaim", move |_| refuse(status));
+        let running = Running::with_task(queue, Duration::from_secs(1), &shell(STUBBORN)).await;
+        let inner = pid_in(&running.place().join("inner")).await;
+        let outer = pid_in(&running.place().join("outer")).await;
+        running.queue.wait_for("reclaim", 1).await;
+        until("the group to end", || (!runs(inner) && !runs(outer)).then_some(())).await;
+        // The next call for work shows that the worker is done with the task.
+        running.queue.wait_for("p%2Fw", 2).await;
+        assert!(running.log().contains("the claim is lost"), "{}", running.log());
+        assert_eq!((running.queue.reports().len(), running.queue.asked("reclaim").len()), (0, 1));
+        running.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_term_that_runs_out_is_a_lost_claim() {
+    let queue = Queue::start().await;
+    queue.on("reclaim", |_| refuse(500));
+    let running = Running::with_task(queue, Duration::from_secs(1), &shell(STUBBORN)).await;
+    let inner = pid_in(&running.place().join("inner")).await;
+    until("the process to end", || (!runs(inner)).then_some(())).await;
+    let claimed = running.queue.asked("p%2Fw")[0].at;
+    assert!((1000..4000).contains(&claimed.elapsed().as_millis()), "{:?}", claimed.elapsed());
+    running.queue.wait_for("p%2Fw", 2).await;
+    assert_eq!(running.queue.reports().len(), 0);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn max_run_time_stops_the_group_and_fails_the_task() {
+    let payload = json!({"command": [["/bin/sh", "-c", STUBBORN]], "maxRunTime": 1});
+    let running = Running::with_task(Queue::start().await, TERM, &payload).await;
+    let inner = pid_in(&running.place().join("inner")).await;
+    running.queue.wait_for("failed", 1).await;
+    assert!(!runs(inner));
+    assert!(running.log().contains("maxRunTime of 1 s is over"), "{}", running.log());
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn nothing_that_a_command_left_behind_outlives_it() {
+    let payload = shell("sleep 1000 & echo $! > left");
+    let running = Running::with_task(Queue::start().await, TERM, &payload).await;
+    running.queue.wait_for("completed", 1).await;
+    let left = pid_in(&running.place().join("left")).await;
+    until("the process to end", || (!runs(left)).then_some(())).await;
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_report_is_repeated_until_it_gets_through() {
+    let queue = Queue::start().await;
+    (0..8).for_each(|_| queue.once("completed", refuse(502)));
+    let running = Running::with_task(queue, TERM, &shell("true")).await;
+    running.queue.wait_for("completed", 9).await;
+    running.queue.wait_for("p%2Fw", 2).await;
+    assert_eq!(running.queue.reports().len(), 9);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn no_work_and_no_server_do_not_end_the_worker() {
+    let queue = Queue::start().await;
+    queue.once("p%2Fw", refuse(404));
+    // It has worked once: from now on a refusal may pass.
+    queue.hand_out(&[]);
+    for status in [500, 403, 503, 404, 401] {
+        queue.once("p%2Fw", refuse(status));
+    }
+    queue.hand_out(&[]);
+    queue.hand_out(&[claim(TASK_IDS[0], TERM, &shell("true"))]);
+    let running = Running::start(queue, 1).await;
+    running.queue.wait_for("completed", 1).await;
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn only_free_room_is_asked_for() {
+    let queue = Queue::start().await;
+    let claims = [0, 1].map(|at| claim(TASK_IDS[at], TERM, &shell("while ! test -e ../go; do sleep 0.05; done")));
+    queue.hand_out(&claims);
+    queue.hand_out(&[claim(TASK_IDS[2], TERM, &shell("while ! test -e ../go; do sleep 0.05; done"))]);
+    let running = Running::start(queue, 3).await;
+    let asked = running.queue.wait_for("p%2Fw", 2).await;
+    assert_eq!((&asked[0].body["tasks"], &asked[1].body["tasks"]), (&json!(3), &json!(1)));
+    std::fs::write(running.dir.path().join("work/go"), "").unwrap();
+    running.queue.wait_for("completed", 3).await;
+    let start = Instant::now();
+    running.stop().await;
+    assert!(start.elapsed() < Duration::from_secs(5));
+}
+
+#[tokio::test]
+async fn a_shutdown_hands_running_tasks_back() {
+    let running = Running::with_task(Queue::start().await, TERM, &shell(STUBBORN)).await;
+    let inner = pid_in(&running.place().join("inner")).await;
+    let queue = running.queue.clone();
+    running.stop().await;
+    assert!(!runs(inner));
+    let reports = queue.reports();
+    assert_eq!((reports.len(), &reports[0].body), (1, &json!({"reason": "worker-shutdown"})));
+    assert_eq!(queue.asked("p%2Fw").len(), 1);
+}
