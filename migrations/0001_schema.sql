@@ -20,9 +20,9 @@ CREATE FUNCTION tenure_now() RETURNS timestamptz LANGUAGE plpgsql VOLATILE AS
 $$ BEGIN RETURN clock_timestamp() + (SELECT clock_offset FROM clock); END $$;
 COMMENT ON FUNCTION tenure_now() IS 'The one clock (invariant I3): every time that is stored or compared comes from here.';
 
-CREATE VIEW moment AS SELECT clock_timestamp() + clock_offset AS now FROM clock;
-COMMENT ON VIEW moment IS 'tenure_now() as a row: the planner can look into it, which saves a hot statement the call.';
-COMMENT ON COLUMN moment.now IS 'What time it is. Read it once a statement, through a materialized CTE.';
+CREATE VIEW db_now AS SELECT clock_timestamp() + clock_offset AS now FROM clock;
+COMMENT ON VIEW db_now IS 'tenure_now() as a row: the planner can look into it, which saves a hot statement the call.';
+COMMENT ON COLUMN db_now.now IS 'What time it is. Read it once a statement, through a materialized CTE.';
 
 CREATE TABLE settings (
     name  text PRIMARY KEY,
@@ -56,12 +56,12 @@ COMMENT ON FUNCTION raise_fact(text) IS 'Part of every change of a fact: servers
 CREATE TABLE task_queues (
     id              integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name            text NOT NULL UNIQUE,
-    mark_generation bigint NOT NULL DEFAULT 0
+    cursor_epoch bigint NOT NULL DEFAULT 0
 );
 COMMENT ON TABLE task_queues IS 'Task queues; a row is made when the first task or worker names one.';
 COMMENT ON COLUMN task_queues.id IS 'The short key that hot tables use.';
 COMMENT ON COLUMN task_queues.name IS 'provisionerId/workerType.';
-COMMENT ON COLUMN task_queues.mark_generation IS
+COMMENT ON COLUMN task_queues.cursor_epoch IS
     'Raised by a transaction that puts a row below a low-water mark; marks of an older generation are ignored.';
 
 CREATE TABLE task_groups (
@@ -200,7 +200,7 @@ COMMENT ON COLUMN claims.seq IS 'tasks.seq.';
 COMMENT ON COLUMN claims.id IS 'taskId.';
 COMMENT ON COLUMN claims.run IS 'Number of the run; with id the fencing token.';
 COMMENT ON COLUMN claims.queue IS 'task_queues.id.';
-COMMENT ON COLUMN claims.ord IS 'The place that the run had in its queue, for a hand-back.';
+COMMENT ON COLUMN claims.ord IS 'The place that the run had in its queue, for a requeue.';
 COMMENT ON COLUMN claims.deadline IS 'The task''s deadline; a claim is not renewed past it.';
 COMMENT ON COLUMN claims.scheduled IS 'When the run became pending.';
 COMMENT ON COLUMN claims.reason_created IS 'Why the run was made.';

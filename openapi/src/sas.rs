@@ -1,4 +1,4 @@
-//! Signatures of the message plane's URLs: Azure Storage's service SAS on one queue.
+//! Signatures of the poll API's URLs: Azure Storage's service SAS on one queue.
 //!
 //! A signed URL is a capability for one queue. The signature covers what may be done, from when until when, and with
 //! which queue; it covers decoded values, so that clients may re-quote the URL and order its parameters as they like.

@@ -258,7 +258,7 @@ pub struct Authenticator {
 }
 
 /// How long the report of a worker waits for roles that it hardly needs.
-const ROLES_PATIENCE: Duration = Duration::from_millis(100);
+const ROLES_TIMEOUT: Duration = Duration::from_millis(100);
 /// There is one entry for all facts.
 const ALL_FACTS: &str = "facts";
 
@@ -377,7 +377,7 @@ impl Authenticator {
     /// The same, but rather those of earlier than wait for a database that does not answer: a worker whose credentials
     /// assume nothing gets nothing from them but what everybody may do.
     async fn roles_soon(&self) -> Result<Arc<Resolver>, AuthError> {
-        if let Ok(Ok(roles)) = tokio::time::timeout(ROLES_PATIENCE, self.roles()).await {
+        if let Ok(Ok(roles)) = tokio::time::timeout(ROLES_TIMEOUT, self.roles()).await {
             return Ok(roles);
         }
         match self.facts.roles.find() {

@@ -53,7 +53,7 @@ const MESSAGE_VISIBILITY_MAX: Duration = Duration::from_secs(7 * DAY);
 const POLL_RESERVATION_MAX: Duration = Duration::from_secs(5 * MINUTE);
 /// Less, and a reader that is restarted has already lost its place.
 const EVENT_RETENTION_MIN: Duration = Duration::from_secs(1);
-/// Events are rows: keeping them for ever fills the disk.
+/// Events are rows: keeping them forever fills the disk.
 const EVENT_RETENTION_MAX: Duration = Duration::from_secs(366 * DAY);
 /// Object stores take 10,000 parts of 5 MiB, which is the size that uploads are cut into.
 const ARTIFACT_SIZE_MAX: u64 = 48 << 30;

@@ -37,7 +37,7 @@ use tenure_store::{clock, cluster, schema, session};
 
 /// How long requests in hand may take when the server drains.
 const DRAIN_REQUESTS: Duration = Duration::from_secs(6);
-/// How long batches, hand-backs and passes may take after that.
+/// How long batches, requeues and passes may take after that.
 const DRAIN_TASKS: Duration = Duration::from_secs(2);
 /// How long closing the database connections may take: one whose database went silent never closes.
 const CLOSE_MAX: Duration = Duration::from_secs(2);

@@ -59,9 +59,9 @@ fn describe() {
     describe_histogram!("tenure_batch_wait_seconds", "How long a request waited for its batch");
     describe_histogram!("tenure_batch_seconds", "How long a batch took");
     describe_counter!("tenure_batch_shed_total", "Requests refused because too many were waiting");
-    describe_counter!("tenure_slow_lane_total", "Requests that met a locked row or were too large for a batch");
-    describe_counter!("tenure_slow_lane_timeouts_total", "Requests that waited for a lock in vain");
-    describe_counter!("tenure_claims_undelivered_total", "Claims handed back because their answer was not delivered");
+    describe_counter!("tenure_blocking_path_total", "Requests that met a locked row or were too large for a batch");
+    describe_counter!("tenure_blocking_path_timeouts_total", "Requests that waited for a lock in vain");
+    describe_counter!("tenure_claims_undelivered_total", "Claims requeued because their answer was not delivered");
     describe_counter!("tenure_pass_total", "What the background passes found and did");
     describe_histogram!("tenure_pass_seconds", "How long a background pass took");
     describe_gauge!("queue_pending_tasks", "Pending runs of a task queue");
@@ -121,8 +121,8 @@ fn begin_at_zero() {
     for operation in ["create", "claim", "reclaim", "report", "status", "get_messages", "delete_messages"] {
         metrics::counter!("tenure_batch_shed_total", "operation" => operation).absolute(0);
         metrics::gauge!("tenure_batch_waiting", "operation" => operation).set(0.0);
-        metrics::counter!("tenure_slow_lane_total", "operation" => operation).absolute(0);
-        metrics::counter!("tenure_slow_lane_timeouts_total", "operation" => operation).absolute(0);
+        metrics::counter!("tenure_blocking_path_total", "operation" => operation).absolute(0);
+        metrics::counter!("tenure_blocking_path_timeouts_total", "operation" => operation).absolute(0);
     }
     for limit in ["bodies", "answers", "writes", "connections", "logins"] {
         metrics::counter!("tenure_limits_reached_total", "limit" => limit).absolute(0);

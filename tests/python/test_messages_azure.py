@@ -1,4 +1,4 @@
-"""The message plane as Azure's own client of storage queues sees it: getting, looking, updating, deleting."""
+"""The poll API as Azure's own client of storage queues sees it: getting, looking, updating, deleting."""
 
 import base64
 import concurrent.futures

@@ -1,4 +1,4 @@
-"""The message plane as a worker of its days sees it: legacy_worker.py, with the scopes that workers had then."""
+"""The poll API as a worker of its days sees it: legacy_worker.py, with the scopes that workers had then."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""What the message plane's URLs allow and what they do not, through Azure's own client of storage queues."""
+"""What the poll API's URLs allow and what they do not, through Azure's own client of storage queues."""
 
 import asyncio
 import re

@@ -143,7 +143,7 @@ def complete_task(task, submitted):
     """Dates that are not too far from now, one queue, dependencies that exist."""
     if not isinstance(task, dict):
         return
-    for field, value in (("created", moment()), ("deadline", moment(hours=1)), ("expires", moment(days=1))):
+    for field, value in (("created", db_now()), ("deadline", db_now(hours=1)), ("expires", db_now(days=1))):
         if field in task:
             task[field] = value
     named = [field for field in QUEUE if field in task]
@@ -456,7 +456,7 @@ def excuse(failure, case, response):
     if response.status_code == 413:
         return "contract, section 0: a body has 10 MB at most, which no schema of its parts can say"
     if response.status_code == 400 and any(f"<Code>{rule}</Code>" in text for rule in MESSAGE_RULES):
-        return "contract, section 2.3: the message plane answers 400 where the message does not allow it"
+        return "contract, section 2.3: the poll API answers 400 where the message does not allow it"
     return None
 
 

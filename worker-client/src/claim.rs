@@ -12,17 +12,17 @@ use tenure_api::dates::Timestamp;
 use tenure_api::ids::{RunId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
 use tokio::time::Instant;
 
-use crate::client::{Answer, Call, Own, PATIENCE, parameter};
+use crate::client::{Answer, Call, Own, TIMEOUT, parameter};
 use crate::wire::{ClaimAnswer, ClaimTaskBody, ClaimWorkAnswer, ClaimWorkBody, ReclaimAnswer, StatusAnswer};
 use crate::{Client, Error, ExceptionReason, Task, TaskStatus, Term};
 
 /// How long one call for work may take: the server waits up to 20 s for a task to appear.
-const CLAIM_PATIENCE: Duration = Duration::from_secs(40);
+const CLAIM_TIMEOUT: Duration = Duration::from_secs(40);
 /// No call for work may ask for more.
 const CLAIMS_MAX: usize = 32;
 /// A renewal or a report is given up after this share of what remains, so that there is time for another try.
 const PATIENCE_SHARE: u32 = 3;
-const SHORTEST_PATIENCE: Duration = Duration::from_millis(500);
+const SHORTEST_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Who claims.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -130,7 +130,7 @@ impl Client {
             method: Method::POST,
             path: format!("/claim-work/{}", parameter(queue)),
             body: Some(serde_json::to_vec(&body).expect("texts and a number")),
-            patience: CLAIM_PATIENCE,
+            wait_timeout: CLAIM_TIMEOUT,
             own: Own::default(),
         };
         let Answer { value, date, received, .. } = self.call::<ClaimWorkAnswer>(&call).await?;
@@ -145,7 +145,7 @@ impl Client {
     /// claim is the same, and its term is counted from when it was first granted.
     ///
     /// # Errors
-    /// The run is not to be had (409; 404 if there is none), or no usable answer came.
+    /// The run is not claimable (409; 404 if there is none), or no usable answer came.
     ///
     /// ```no_run
     /// # use tenure_worker::{Client, WorkerName};
@@ -161,7 +161,7 @@ impl Client {
             method: Method::POST,
             path: format!("/task/{}/runs/{}/claim", parameter(&task_id), parameter(&run_id)),
             body: Some(serde_json::to_vec(&body).expect("two texts")),
-            patience: PATIENCE,
+            wait_timeout: TIMEOUT,
             own: Own::default(),
         };
         // An earlier try may have been granted although its answer was lost, so that the term may run since then.
@@ -344,7 +344,7 @@ impl Claim {
             method: Method::POST,
             path: format!("/task/{}/runs/{}/{action}", parameter(&self.task_id), parameter(&self.run_id)),
             body: body.map(|body| body.to_string().into_bytes()),
-            patience: (left / PATIENCE_SHARE).clamp(SHORTEST_PATIENCE, PATIENCE),
+            wait_timeout: (left / PATIENCE_SHARE).clamp(SHORTEST_TIMEOUT, TIMEOUT),
             own: Own::default(),
         };
         self.client.call(&call).await

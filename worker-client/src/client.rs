@@ -21,7 +21,7 @@ use crate::{Error, RetryPolicy, retry};
 /// Where the API is below the root URL.
 const API_PATH: &str = "/api/queue/v1";
 /// How long an ordinary call may take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often what keeps an artifact's bytes may send a reader on.
 const STORE_REDIRECTS: usize = 5;
@@ -156,7 +156,7 @@ pub(crate) struct Call {
     /// Below [`API_PATH`], with every parameter encoded by [`parameter`].
     pub path: String,
     pub body: Option<Vec<u8>>,
-    pub patience: Duration,
+    pub wait_timeout: Duration,
     /// What the call has beyond those of the Queue API.
     pub own: Own,
 }
@@ -349,7 +349,7 @@ impl Client {
         url.set_path(&format!("{api}{}", call.path));
         url.set_query(call.own.query.as_deref());
         let signature = self.signature(call, &url);
-        let mut request = self.shared.http.request(call.method.clone(), url).timeout(call.patience);
+        let mut request = self.shared.http.request(call.method.clone(), url).timeout(call.wait_timeout);
         if let Some(signature) = signature {
             request = request.header(AUTHORIZATION, signature);
         }

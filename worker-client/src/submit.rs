@@ -3,7 +3,7 @@
 use reqwest::Method;
 use tenure_api::ids::{TaskId, TaskQueueId};
 
-use crate::client::{Call, Own, PATIENCE, parameter};
+use crate::client::{Call, Own, TIMEOUT, parameter};
 use crate::wire::StatusAnswer;
 use crate::{Client, Error, NewTask, QueueCounts, Task, TaskStatus};
 
@@ -26,7 +26,7 @@ impl Client {
             method: Method::PUT,
             path: format!("/task/{}", parameter(&id)),
             body: Some(body),
-            patience: PATIENCE,
+            wait_timeout: TIMEOUT,
             own: Own::default(),
         };
         Ok(self.call::<StatusAnswer>(&call).await?.value.status)
@@ -79,5 +79,5 @@ impl Client {
 }
 
 fn get(path: String) -> Call {
-    Call { method: Method::GET, path, body: None, patience: PATIENCE, own: Own::default() }
+    Call { method: Method::GET, path, body: None, wait_timeout: TIMEOUT, own: Own::default() }
 }

@@ -8,7 +8,7 @@ use reqwest::Method;
 use serde_json::Value;
 use tenure_api::ids::{TaskGroupId, TaskId, TaskQueueId};
 
-use crate::client::{Call, Own, PATIENCE, parameter};
+use crate::client::{Call, Own, TIMEOUT, parameter};
 use crate::{Client, Error};
 
 /// Where Tenure's own API is below the root URL.
@@ -49,7 +49,7 @@ impl Client {
     pub async fn create_tasks(&self, tasks: &Value, idempotency_key: &str) -> Result<Value, Error> {
         let own = Own { api: Some(TENURE_API), idempotency_key: Some(idempotency_key.to_owned()), ..Own::default() };
         let body = Some(tasks.to_string().into_bytes());
-        self.send_call(Method::POST, "/tasks".to_owned(), body, PATIENCE, own).await
+        self.send_call(Method::POST, "/tasks".to_owned(), body, TIMEOUT, own).await
     }
 
     /// Waits until a task is resolved, at most this many seconds, and reads how it is.
@@ -65,8 +65,8 @@ impl Client {
     /// ```
     pub async fn wait_for_task(&self, id: TaskId, seconds: u32) -> Result<Value, Error> {
         let own = Own { api: Some(TENURE_API), query: Some(format!("seconds={seconds}")), ..Own::default() };
-        let patience = PATIENCE + Duration::from_secs(u64::from(seconds));
-        self.send_call(Method::GET, format!("/tasks/{}/wait", parameter(&id)), None, patience, own).await
+        let wait_timeout = TIMEOUT + Duration::from_secs(u64::from(seconds));
+        self.send_call(Method::GET, format!("/tasks/{}/wait", parameter(&id)), None, wait_timeout, own).await
     }
 
     /// Reads the counts of all queues.
@@ -81,7 +81,7 @@ impl Client {
     /// ```
     pub async fn list_queues(&self) -> Result<Value, Error> {
         let own = Own { api: Some(TENURE_API), ..Own::default() };
-        self.send_call(Method::GET, "/queues".to_owned(), None, PATIENCE, own).await
+        self.send_call(Method::GET, "/queues".to_owned(), None, TIMEOUT, own).await
     }
 
     /// Reads the counts of a queue.
@@ -182,7 +182,7 @@ impl Client {
         let (mut tasks, mut query) = (Vec::new(), None);
         loop {
             let own = Own { query, ..Own::default() };
-            let mut page: Value = self.send_call(Method::GET, path.clone(), None, PATIENCE, own).await?;
+            let mut page: Value = self.send_call(Method::GET, path.clone(), None, TIMEOUT, own).await?;
             if let Some(Value::Array(entries)) = page.get_mut("tasks").map(Value::take) {
                 tasks.extend(entries);
             }
@@ -197,11 +197,11 @@ impl Client {
     }
 
     async fn get(&self, path: String) -> Result<Value, Error> {
-        self.send_call(Method::GET, path, None, PATIENCE, Own::default()).await
+        self.send_call(Method::GET, path, None, TIMEOUT, Own::default()).await
     }
 
     async fn post(&self, path: String) -> Result<Value, Error> {
-        self.send_call(Method::POST, path, None, PATIENCE, Own::default()).await
+        self.send_call(Method::POST, path, None, TIMEOUT, Own::default()).await
     }
 
     async fn send_call(
@@ -209,9 +209,9 @@ impl Client {
         method: Method,
         path: String,
         body: Option<Vec<u8>>,
-        patience: Duration,
+        wait_timeout: Duration,
         own: Own,
     ) -> Result<Value, Error> {
-        Ok(self.call(&Call { method, path, body, patience, own }).await?.value)
+        Ok(self.call(&Call { method, path, body, wait_timeout, own }).await?.value)
     }
 }

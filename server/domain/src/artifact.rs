@@ -313,7 +313,7 @@ fn replaces(stored: &Stored, new: &mut Details) -> Result<bool, Refusal> {
 /// Whether readers are told of an artifact when it is created: of bytes they are never told, of an object when its upload is
 /// finished.
 #[must_use]
-pub fn is_told_at_creation(storage_type: StorageType) -> bool {
+pub fn is_emitted_at_creation(storage_type: StorageType) -> bool {
     match storage_type {
         StorageType::S3 | StorageType::Object => false,
         StorageType::Reference | StorageType::Link | StorageType::Error => true,

@@ -6,7 +6,7 @@
 use tenure_api::ids::RunId;
 use tenure_api::states::{ExceptionReason, ReasonCreated, ReasonResolved, RunState};
 
-/// How often an undelivered claim may be handed back before it is left to expire.
+/// How often an undelivered claim may be requeued before it is left to expire.
 pub const HAND_BACKS_MAX: u16 = 5;
 /// A task that has had as many runs is not run again because somebody asks for it.
 pub const RUNS_MAX: u16 = 50;
@@ -64,7 +64,7 @@ pub struct Life {
     pub state: State,
     /// How often it may still be tried again.
     pub retries_left: u16,
-    /// How often an undelivered claim was handed back.
+    /// How often an undelivered claim was requeued.
     pub hand_backs: u16,
 }
 
@@ -89,7 +89,7 @@ pub enum Event {
     /// The claim was not renewed in time.
     ClaimExpired(RunId),
     /// The answer that carried the claim was not delivered.
-    HandBack(RunId),
+    Requeue(RunId),
     /// The task's deadline has passed.
     DeadlinePassed,
 }
@@ -141,7 +141,7 @@ pub enum End {
     /// The claim was not renewed in time.
     Expired,
     /// The answer that carried the claim was not delivered.
-    HandBack,
+    Requeue,
 }
 
 impl End {
@@ -151,7 +151,7 @@ impl End {
         match self {
             Self::Report(report) => report.outcome(),
             Self::Expired => Outcome::Exception(ReasonResolved::ClaimExpired),
-            Self::HandBack => Outcome::Exception(ReasonResolved::WorkerShutdown),
+            Self::Requeue => Outcome::Exception(ReasonResolved::WorkerShutdown),
         }
     }
 
@@ -160,7 +160,7 @@ impl End {
     pub fn retry(self) -> Option<ReasonCreated> {
         match self {
             Self::Report(report) => report.retry(),
-            Self::Expired | Self::HandBack => Some(ReasonCreated::Retry),
+            Self::Expired | Self::Requeue => Some(ReasonCreated::Retry),
         }
     }
 }
@@ -180,7 +180,7 @@ pub enum Refusal {
     AlreadyResolved,
     /// The task has a run already.
     AlreadyScheduled,
-    /// The task was handed back as often as is allowed.
+    /// The task was requeued as often as is allowed.
     HandBacksUsedUp,
     /// The task had as many runs as is allowed.
     RunsUsedUp,
@@ -215,7 +215,7 @@ fn on_unscheduled(life: Life, event: Event) -> Result<Step, Refusal> {
             made: Some((RunId::FIRST, ReasonCreated::Scheduled)),
         }),
         Event::Rerun { retries } => rerun(life, RunId::FIRST, retries),
-        Event::Claim(_) | Event::Reclaim(_) | Event::Report(..) | Event::ClaimExpired(_) | Event::HandBack(_) => {
+        Event::Claim(_) | Event::Reclaim(_) | Event::Report(..) | Event::ClaimExpired(_) | Event::Requeue(_) => {
             Err(Refusal::NoSuchRun)
         }
         Event::Cancel => Ok(end_without_run(life, ReasonResolved::Canceled)),
@@ -245,7 +245,7 @@ fn on_pending(life: Life, last: RunId, event: Event) -> Result<Step, Refusal> {
             same_run(run, last)?;
             Ok(Step { life: Life { state: State::Running(last), ..life }, ended: None, made: None })
         }
-        Event::Reclaim(run) | Event::Report(run, _) | Event::ClaimExpired(run) | Event::HandBack(run) => {
+        Event::Reclaim(run) | Event::Report(run, _) | Event::ClaimExpired(run) | Event::Requeue(run) => {
             same_run(run, last)?;
             Err(Refusal::NotClaimed)
         }
@@ -267,7 +267,7 @@ fn on_running(life: Life, last: RunId, event: Event) -> Result<Step, Refusal> {
         }
         Event::Report(run, report) => end_claim(life, last, run, End::Report(report)),
         Event::ClaimExpired(run) => end_claim(life, last, run, End::Expired),
-        Event::HandBack(run) => end_claim(life, last, run, End::HandBack),
+        Event::Requeue(run) => end_claim(life, last, run, End::Requeue),
         Event::Cancel => Ok(resolve(life, last, Outcome::Exception(ReasonResolved::Canceled))),
         Event::DeadlinePassed => Ok(resolve(life, last, Outcome::Exception(ReasonResolved::DeadlineExceeded))),
     }
@@ -279,7 +279,7 @@ fn end_claim(life: Life, last: RunId, run: RunId, end: End) -> Result<Step, Refu
     let Some(reason) = end.retry() else { return Ok(resolve(life, last, outcome)) };
     match end {
         End::Report(_) | End::Expired => Ok(resolve_and_retry(life, last, outcome, reason)),
-        End::HandBack => {
+        End::Requeue => {
             if life.hand_backs >= HAND_BACKS_MAX {
                 return Err(Refusal::HandBacksUsedUp);
             }
@@ -295,7 +295,7 @@ fn on_resolved(life: Life, last: RunId, event: Event) -> Result<Step, Refusal> {
         | Event::Reclaim(run)
         | Event::Report(run, _)
         | Event::ClaimExpired(run)
-        | Event::HandBack(run) => {
+        | Event::Requeue(run) => {
             same_run(run, last)?;
             Err(Refusal::AlreadyResolved)
         }

@@ -29,8 +29,8 @@ fn every_pair_of_state_and_event_has_its_answer() {
         (Event::Report(r, Report::Failed), [Some(NoSuchRun), Some(NotClaimed), None, Some(AlreadyResolved)]),
         (Event::Report(r, SHUTDOWN), [Some(NoSuchRun), Some(NotClaimed), None, Some(AlreadyResolved)]),
         (Event::ClaimExpired(r), [Some(NoSuchRun), Some(NotClaimed), None, Some(AlreadyResolved)]),
-        (Event::HandBack(r), [Some(NoSuchRun), Some(NotClaimed), None, Some(AlreadyResolved)]),
-        (Event::HandBack(run(0)), [Some(NoSuchRun), Some(NotTheLastRun), Some(NotTheLastRun), Some(NotTheLastRun)]),
+        (Event::Requeue(r), [Some(NoSuchRun), Some(NotClaimed), None, Some(AlreadyResolved)]),
+        (Event::Requeue(run(0)), [Some(NoSuchRun), Some(NotTheLastRun), Some(NotTheLastRun), Some(NotTheLastRun)]),
         (Event::DeadlinePassed, [None, None, None, Some(AlreadyResolved)]),
     ];
     for (event, expected) in refusals {
@@ -64,12 +64,12 @@ fn what_takes_a_claim_away_says_how_the_run_ends_and_whether_it_is_tried_again()
     let number = run(0);
     let ends = reports
         .map(|report| (End::Report(report), Event::Report(number, report)))
-        .chain([(End::Expired, Event::ClaimExpired(number)), (End::HandBack, Event::HandBack(number))]);
+        .chain([(End::Expired, Event::ClaimExpired(number)), (End::Requeue, Event::Requeue(number))]);
     for (end, event) in ends {
         let expected = match end {
             End::Report(report) => (report.outcome(), report.retry()),
             End::Expired => (Outcome::Exception(ReasonResolved::ClaimExpired), Some(ReasonCreated::Retry)),
-            End::HandBack => (Outcome::Exception(ReasonResolved::WorkerShutdown), Some(ReasonCreated::Retry)),
+            End::Requeue => (Outcome::Exception(ReasonResolved::WorkerShutdown), Some(ReasonCreated::Retry)),
         };
         assert_eq!((end.outcome(), end.retry()), expected, "{end:?}");
         let step = apply(life(State::Running(number)), event).unwrap();
@@ -92,12 +92,12 @@ fn without_retries_left_the_task_is_resolved() {
 fn a_hand_back_costs_no_retry_and_stops_at_its_limit() {
     let mut current = Life { state: State::Running(run(0)), retries_left: 0, hand_backs: 0 };
     for number in 0..HAND_BACKS_MAX {
-        let step = apply(current, Event::HandBack(run(number))).unwrap();
+        let step = apply(current, Event::Requeue(run(number))).unwrap();
         assert_eq!(step.made, Some((run(number + 1), ReasonCreated::Retry)));
         assert_eq!(step.life.retries_left, 0);
         current = apply(step.life, Event::Claim(run(number + 1))).unwrap().life;
     }
-    assert_eq!(apply(current, Event::HandBack(run(HAND_BACKS_MAX))), Err(Refusal::HandBacksUsedUp));
+    assert_eq!(apply(current, Event::Requeue(run(HAND_BACKS_MAX))), Err(Refusal::HandBacksUsedUp));
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         named.clone().prop_map(Event::Reclaim),
         (named.clone(), report).prop_map(|(run, report)| Event::Report(run, report)),
         named.clone().prop_map(Event::ClaimExpired),
-        named.prop_map(Event::HandBack),
+        named.prop_map(Event::Requeue),
         Just(Event::DeadlinePassed),
     ]
 }

@@ -1,4 +1,4 @@
-//! Messages: how the message plane names a pending run, and what its receipts, ids and queues look like on the wire.
+//! Messages: how the poll API names a pending run, and what its receipts, ids and queues look like on the wire.
 //!
 //! A message is a pending run seen by a poller. Its id is made of the run's numbers, so that no index is needed to find
 //! it, and nothing is stored twice.
@@ -81,7 +81,7 @@ impl FromStr for Receipt {
     }
 }
 
-/// The queue of the message plane for one task queue and priority: `queue-<key>-<1..7>`, 7 for the highest priority.
+/// The queue of the poll API for one task queue and priority: `queue-<key>-<1..7>`, 7 for the highest priority.
 /// It satisfies Azure's rules for names and needs no table to be read back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QueueName {
@@ -97,7 +97,7 @@ impl fmt::Display for QueueName {
     }
 }
 
-/// A text that names no queue of the message plane.
+/// A text that names no queue of the poll API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotAQueue;
 

@@ -131,7 +131,7 @@ impl EndedRun {
 }
 
 impl Task {
-    /// The task as the rules see it. How often it was handed back is not part of a task's description.
+    /// The task as the rules see it. How often it was requeued is not part of a task's description.
     #[must_use]
     pub fn life(&self) -> Life {
         let state = match (&self.last, self.ended.last()) {

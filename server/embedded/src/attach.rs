@@ -11,7 +11,7 @@ use super::{Embedded, EmbeddedError};
 use tenure_store::secrets::SecretKeys;
 
 /// A server that holds the lock may still be starting.
-const SERVER_PATIENCE: Duration = Duration::from_secs(30);
+const SERVER_TIMEOUT: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// How a command reached the embedded database.
@@ -57,7 +57,7 @@ pub async fn open(settings: &EmbeddedSettings, if_absent: IfAbsent) -> Result<Ac
         return Err(absent());
     }
     let data_dir = files::make_data_dir(&settings.data_dir)?;
-    let deadline = Instant::now() + SERVER_PATIENCE;
+    let deadline = Instant::now() + SERVER_TIMEOUT;
     loop {
         let in_use = match DataDirLock::take(&data_dir) {
             Ok(_) if if_absent == IfAbsent::Refuse && !cluster::exists(&data_dir) => return Err(absent()),

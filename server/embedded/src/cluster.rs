@@ -35,9 +35,9 @@ const UNFINISHED: &str = "pg.unfinished-";
 /// PostgreSQL logs little; a log this long is put aside at the next start.
 const LOG_BYTES_MAX: u64 = 16 << 20;
 /// Sessions of a PostgreSQL that was killed notice soon; until then a new one refuses to start.
-const LEFTOVER_PATIENCE: Duration = Duration::from_secs(30);
+const LEFTOVER_TIMEOUT: Duration = Duration::from_secs(30);
 /// From saying that it is ready to taking a connection. Recovery has no limit: it takes as long as it takes.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Between two looks at a PostgreSQL that starts.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How often a long recovery is mentioned.
@@ -191,7 +191,7 @@ impl Cluster {
     /// Starts PostgreSQL and waits until it takes connections. The process is in `slot` from its first moment on, so
     /// that it is not forgotten when this future is dropped.
     pub(super) async fn start(&self, slot: &mut Option<Postmaster>) -> Result<(), EmbeddedError> {
-        let deadline = Instant::now() + LEFTOVER_PATIENCE;
+        let deadline = Instant::now() + LEFTOVER_TIMEOUT;
         loop {
             clear_reused_pid(&self.pg_dir, &self.socket_dir);
             self.write_settings().await?;
@@ -256,7 +256,7 @@ impl Cluster {
     }
 
     async fn wait_until_ready(&self, postmaster: &mut Postmaster) -> Result<Wait, EmbeddedError> {
-        let mut deadline = Instant::now() + ANSWER_PATIENCE;
+        let mut deadline = Instant::now() + ANSWER_TIMEOUT;
         let mut mention = Instant::now() + MENTION_EVERY;
         loop {
             if postmaster.has_exited() {
@@ -272,7 +272,7 @@ impl Cluster {
                     }
                 }
                 Some(_) => {
-                    deadline = Instant::now() + ANSWER_PATIENCE;
+                    deadline = Instant::now() + ANSWER_TIMEOUT;
                     "it is starting".to_owned()
                 }
                 None => "it has not begun".to_owned(),

@@ -48,7 +48,7 @@ use postmaster::Postmaster;
 
 /// A server that was killed while it started a program leaves its lock to the new process for a moment: a forked child
 /// shares its parent's open files until it becomes the program.
-const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 const LOCK_LOOK_EVERY: Duration = Duration::from_millis(20);
 /// First and longest pause between two attempts to start a PostgreSQL that died.
 const RESTART_PAUSE: Duration = Duration::from_millis(100);
@@ -71,7 +71,7 @@ impl Embedded {
     /// returns when it takes connections.
     pub async fn start(settings: &EmbeddedSettings) -> Result<Self, EmbeddedError> {
         let data_dir = files::make_data_dir(&settings.data_dir)?;
-        let deadline = Instant::now() + LOCK_PATIENCE;
+        let deadline = Instant::now() + LOCK_TIMEOUT;
         let lock = loop {
             match DataDirLock::take(&data_dir) {
                 Err(EmbeddedError::InUse { .. }) if Instant::now() < deadline => sleep(LOCK_LOOK_EVERY).await,

@@ -15,9 +15,9 @@ const PID_FILE: &str = "postmaster.pid";
 /// How often somebody else's child is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// A fast shutdown writes everything out; after this long it is cut short, and the next start recovers.
-const STOP_PATIENCE: Duration = Duration::from_secs(5);
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// PostgreSQL itself kills what is left after 5 s of an immediate shutdown.
-const QUIT_PATIENCE: Duration = Duration::from_secs(2);
+const QUIT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The main process of a PostgreSQL.
 pub(super) struct Postmaster {
@@ -82,7 +82,7 @@ impl Postmaster {
     /// Cuts all sessions, shuts down and waits until it is gone; harder after a while.
     pub(super) async fn stop(&mut self) {
         self.ask_to_stop();
-        if timeout(STOP_PATIENCE, self.exited()).await.is_ok() {
+        if timeout(STOP_TIMEOUT, self.exited()).await.is_ok() {
             return;
         }
         tracing::warn!(
@@ -90,7 +90,7 @@ impl Postmaster {
             "PostgreSQL takes long to stop, cutting it short; its next start recovers"
         );
         self.signal(Signal::SIGQUIT);
-        if timeout(QUIT_PATIENCE, self.exited()).await.is_err() {
+        if timeout(QUIT_TIMEOUT, self.exited()).await.is_err() {
             tracing::error!(postgres.pid = self.pid(), "PostgreSQL does not stop; the next start will find it running");
         }
     }

@@ -13,15 +13,16 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::background::workers::CountedQueues;
-use crate::background::{driver, elsewhere, groups, removals, watched};
+use crate::background::{driver, groups, other_servers, removals, watched};
 use crate::batch::Batcher;
-use crate::batch::claim_line::{self, ClaimLine};
-use crate::batch::delivery::HandBack;
-use crate::batch::marks::MarkTable;
+use crate::batch::delivery::Requeue;
+use crate::batch::low_water_marks::LowWaterMarks;
 use crate::batch::message_queue::MessageQueue;
+use crate::batch::wait_list::{self, WaitList};
 use crate::blobs::Blobs;
 use crate::clock::ClockSkew;
 use crate::events::tail::Tail;
+use crate::notifiers::Notifiers;
 use crate::ops::create_task::CreateTask;
 use crate::ops::messages::{DeleteMessages, GetMessages};
 use crate::ops::reclaim::Reclaim;
@@ -29,7 +30,6 @@ use crate::ops::report::ReportRun;
 use crate::ops::status::ReadStatus;
 use crate::remembered::Facts;
 use crate::remembered::registry::Registry;
-use crate::wakeup::Bells;
 use crate::workers::Workers;
 use tenure_store::queues::Queues;
 
@@ -75,9 +75,9 @@ pub struct Engine {
     /// Keys of queues.
     pub queues: Queues,
     /// Wakes what waits for the changes of a transaction.
-    pub bells: Bells,
+    pub notifiers: Notifiers,
     /// Low-water marks.
-    pub marks: MarkTable,
+    pub low_water_marks: LowWaterMarks,
     /// The workers that this server sees, and those that are quarantined.
     pub workers: Workers,
     /// Artifacts' bytes.
@@ -93,7 +93,7 @@ pub struct Engine {
     /// Queues whose workers were counted the last time.
     pub counted_queues: CountedQueues,
     /// Where undelivered claims go.
-    pub back: HandBack,
+    pub requeue: Requeue,
     /// createTask.
     pub create: Batcher<CreateTask>,
     /// reclaimTask.
@@ -103,7 +103,7 @@ pub struct Engine {
     /// status.
     pub status: Batcher<ReadStatus>,
     /// claimWork.
-    pub line: ClaimLine,
+    pub wait_list: WaitList,
     /// Getting messages.
     pub messages: MessageQueue,
     /// Deleting messages.
@@ -118,35 +118,36 @@ impl Engine {
     pub fn start(database: Database, settings: EngineSettings, blobs: Blobs, lifetime: &Lifetime) -> Arc<Self> {
         let Database { options, claim_options, pool } = database;
         let Lifetime { tasks, stop, drain } = lifetime;
-        let (bells, queues, marks) = (Bells::default(), Queues::default(), MarkTable::default());
+        let (notifiers, queues, low_water_marks) = (Notifiers::default(), Queues::default(), LowWaterMarks::default());
         let facts = Facts::new(pool.clone());
         let workers = Workers::new(facts.quarantines());
-        removals::follow(&facts, &bells);
-        let back = HandBack::start(&options, bells.clone(), tasks, stop.clone());
-        let line = claim_line::Parts {
+        removals::follow(&facts, &notifiers);
+        let requeue = Requeue::start(&options, notifiers.clone(), tasks, stop.clone());
+        let parts = wait_list::Parts {
             database: claim_options,
             pool: pool.clone(),
             queues: queues.clone(),
-            marks: marks.clone(),
-            bells: bells.clone(),
-            back: back.clone(),
-            term: settings.claim_timeout,
+            low_water_marks: low_water_marks.clone(),
+            notifiers: notifiers.clone(),
+            requeue: requeue.clone(),
+            lease: settings.claim_timeout,
             workers: workers.clone(),
         };
-        let term = settings.claim_timeout;
-        let reclaim = Reclaim { queues: queues.clone(), pool: pool.clone(), term, workers: workers.clone() };
+        let lease = settings.claim_timeout;
+        let reclaim = Reclaim { queues: queues.clone(), pool: pool.clone(), lease, workers: workers.clone() };
         let report = ReportRun { queues: queues.clone(), pool: pool.clone() };
-        let get_messages = GetMessages { marks: marks.clone(), reservation: settings.poll_reservation };
+        let get_messages =
+            GetMessages { low_water_marks: low_water_marks.clone(), reservation: settings.poll_reservation };
         let delete_messages = DeleteMessages { visibility: settings.message_visibility };
         let engine = Self {
-            create: Batcher::start(CreateTask, &options, &bells, tasks),
-            reclaim: Batcher::start(reclaim, &options, &bells, tasks),
-            report: Batcher::start(report, &options, &bells, tasks),
-            status: Batcher::start(ReadStatus, &options, &bells, tasks),
-            line: ClaimLine::start(line, tasks, drain.clone()),
-            messages: MessageQueue::new(Batcher::start(get_messages, &options, &bells, tasks), bells.clone()),
-            delete_messages: Batcher::start(delete_messages, &options, &bells, tasks),
-            tail: Tail::start(pool.clone(), bells.clone(), tasks, drain.clone()),
+            create: Batcher::start(CreateTask, &options, &notifiers, tasks),
+            reclaim: Batcher::start(reclaim, &options, &notifiers, tasks),
+            report: Batcher::start(report, &options, &notifiers, tasks),
+            status: Batcher::start(ReadStatus, &options, &notifiers, tasks),
+            wait_list: WaitList::start(parts, tasks, drain.clone()),
+            messages: MessageQueue::new(Batcher::start(get_messages, &options, &notifiers, tasks), notifiers.clone()),
+            delete_messages: Batcher::start(delete_messages, &options, &notifiers, tasks),
+            tail: Tail::start(pool.clone(), notifiers.clone(), tasks, drain.clone()),
             skew: ClockSkew::default(),
             witnesses: groups::GroupMemory::default(),
             facts,
@@ -155,11 +156,11 @@ impl Engine {
             pool,
             settings,
             queues,
-            bells,
-            marks,
+            notifiers,
+            low_water_marks,
             workers,
             blobs,
-            back,
+            requeue,
         };
         engine.register();
         Arc::new(engine)
@@ -167,16 +168,16 @@ impl Engine {
 
     /// Everything that the engine remembers from the database. Nothing of it holds a front of a batcher.
     fn register(&self) {
-        let Self { remembered, queues, marks, facts, witnesses, tail, bells, .. } = self;
+        let Self { remembered, queues, low_water_marks, facts, witnesses, tail, notifiers, .. } = self;
         let empty = self.messages.memory();
         remembered.add("queue keys", on(queues, Queues::drop_all));
-        remembered.add("low-water marks", on(marks, MarkTable::drop_all));
+        remembered.add("low-water marks", on(low_water_marks, LowWaterMarks::drop_all));
         remembered.add("empty message queues", move || empty.drop_all());
         remembered.add("facts", on(facts, Facts::drop_all));
         remembered.add("unresolved tasks of groups", on(witnesses, groups::GroupMemory::drop_all));
         remembered.add("newest events", on(tail, Tail::drop_all));
         // Whether any task waits for another one: the pass finds out again.
-        remembered.add("dependents", on(bells, |bells| bells.expect_dependents(true)));
+        remembered.add("dependents", on(notifiers, |notifiers| notifiers.expect_dependents(true)));
     }
 }
 
@@ -189,9 +190,9 @@ fn on<T: Clone, F: Fn(&T)>(memory: &T, drop: F) -> impl Fn() + use<T, F> {
 /// Starts the passes, and what carries notifications to and from the other servers of the database.
 pub fn run_passes(engine: &Arc<Engine>, listener: &PgConnectOptions, lifetime: &Lifetime) {
     let Lifetime { tasks, stop, .. } = lifetime;
-    let (pool, bells, me) = (&engine.pool, &engine.bells, Uuid::new_v4());
+    let (pool, notifiers, me) = (&engine.pool, &engine.notifiers, Uuid::new_v4());
     driver::start(engine, tasks, stop);
-    tasks.spawn(watched::look(pool.clone(), bells.clone(), stop.clone()));
-    tasks.spawn(elsewhere::listen(listener.clone(), bells.clone(), me, stop.clone()));
-    tasks.spawn(elsewhere::notify(pool.clone(), bells.clone(), me, stop.clone()));
+    tasks.spawn(watched::look(pool.clone(), notifiers.clone(), stop.clone()));
+    tasks.spawn(other_servers::listen(listener.clone(), notifiers.clone(), me, stop.clone()));
+    tasks.spawn(other_servers::notify(pool.clone(), notifiers.clone(), me, stop.clone()));
 }

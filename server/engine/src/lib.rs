@@ -6,9 +6,9 @@ pub mod blobs;
 pub mod clock;
 pub mod engine;
 pub mod events;
+pub mod notifiers;
 pub mod ops;
 pub mod remembered;
 #[cfg(feature = "test-util")]
 pub mod testing;
-pub mod wakeup;
 pub mod workers;

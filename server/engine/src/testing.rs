@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use crate::batch::claim_line::{self, Answer};
+use crate::batch::wait_list::{self, Answer};
 use crate::blobs::Blobs;
 use crate::blobs::settings::{ArtifactSettings, ArtifactsPlace};
 use crate::engine::{Database, Engine, EngineSettings, Lifetime};
@@ -74,7 +74,7 @@ impl Queue {
     /// The key of a queue.
     pub async fn key(&self, name: &str) -> i32 {
         let name: TaskQueueId = name.parse().expect("the name of a queue");
-        self.engine.queues.make_key(&self.engine.pool, &name).await.expect("the queue can be made")
+        self.engine.queues.get_or_create_key(&self.engine.pool, &name).await.expect("the queue can be made")
     }
 
     /// createTask.
@@ -99,11 +99,11 @@ impl Queue {
         queue: &str,
         worker: &str,
         tasks: u16,
-        patience: Duration,
+        wait_timeout: Duration,
     ) -> Result<Answer, OpError> {
         let queue = self.key(queue).await;
         let worker = WorkerKey { queue, group: "group".to_owned(), id: worker.to_owned() };
-        self.engine.line.claim(claim_line::Request { worker, tasks, patience }).await
+        self.engine.wait_list.claim(wait_list::Request { worker, tasks, wait_timeout }).await
     }
 
     /// claimWork for one run that must be there; it counts as delivered.

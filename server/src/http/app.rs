@@ -27,7 +27,7 @@ pub struct Parts {
     pub engine: Arc<Engine>,
     /// Who callers are.
     pub authenticator: Authenticator,
-    /// The message plane's URLs.
+    /// The poll API's URLs.
     pub poll_urls: PollUrls,
     /// Where streams run.
     pub tasks: TaskTracker,

@@ -31,7 +31,7 @@ use super::stream::Tracked;
 
 /// How long a peer may take to send the head of a request, and how long an idle connection is kept. Longer than the
 /// keep-alive of the load balancers in front, as the contract asks.
-const HEAD_PATIENCE: Duration = Duration::from_secs(95);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(95);
 /// How long accepting pauses when the process is out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How much of a request is read ahead of what is looked at, and the longest head, in bytes.
@@ -133,7 +133,7 @@ async fn serve_one(stream: TcpStream, peer: SocketAddr, front: Arc<Front>, place
     let service = service_fn(move |request| answer(request, Arc::clone(&front), connection.clone(), peer));
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_PATIENCE)
+        .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(READ_AHEAD_MAX)
         .serve_connection(io, service);
     tokio::pin!(serving);

@@ -63,7 +63,7 @@ pub enum Access {
     Open,
     /// Callers with these scopes. They are authenticated before the handler is called.
     Scopes(Template),
-    /// Callers with a signed URL of the message plane.
+    /// Callers with a signed URL of the poll API.
     SignedUrl,
     /// Callers with a signed URL of an artifact's bytes.
     ArtifactUrl,

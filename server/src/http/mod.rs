@@ -89,7 +89,7 @@ fn routes() -> Routes {
         .nest("/api/purge-cache/v1", purge_cache_api())
         .nest("/api/object/v1", object_api())
         .nest("/api/tenure/v1", own_api())
-        .nest(poll::PATH, message_plane())
+        .nest(poll::PATH, poll_api())
         .nest(blobs::PATH, stored_bytes())
 }
 
@@ -269,7 +269,7 @@ fn purge_cache_api() -> Routes {
 }
 
 /// Signed URLs, which Azure's queue clients speak.
-fn message_plane() -> Routes {
+fn poll_api() -> Routes {
     Routes::new()
         .signed("/{queue}", [poll::get_message_queue()], poll::queue)
         .signed("/{queue}/messages", [poll::get_messages()], poll::messages)

@@ -153,15 +153,15 @@ pub async fn finish(
 
 async fn tell(transaction: &mut PgConnection, seq: i64, run: i16, told: &Told) -> Result<(), sqlx::Error> {
     sqlx::query!(
-        "-- tell_artifact
-        WITH moment AS MATERIALIZED (SELECT now FROM moment),
-        told AS (
+        "-- publish_artifact
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
+        emitted AS (
             INSERT INTO outbox (at, kinds, seqs, runs, retries_left, priorities, details)
-            SELECT moment.now, ARRAY[$1::smallint], ARRAY[$2::bigint], ARRAY[$3::smallint], ARRAY[$4::smallint],
+            SELECT db_now.now, ARRAY[$1::smallint], ARRAY[$2::bigint], ARRAY[$3::smallint], ARRAY[$4::smallint],
                    ARRAY[$6::smallint], ARRAY[$5::text]
-            FROM moment RETURNING id
+            FROM db_now RETURNING id
         )
-        INSERT INTO outbox_new (id, events) SELECT id, 1 /* count */ FROM told",
+        INSERT INTO outbox_new (id, events) SELECT id, 1 /* count */ FROM emitted",
         Kind::ARTIFACT_CREATED,
         seq,
         run,
@@ -237,7 +237,7 @@ pub async fn find_chain(
 ) -> Result<Option<Chain>, sqlx::Error> {
     let rows = sqlx::query!(
         r#"-- follow_artifact
-        WITH RECURSIVE instant AS MATERIALIZED (SELECT now FROM moment),
+        WITH RECURSIVE instant AS MATERIALIZED (SELECT now FROM db_now),
         chain AS (
             SELECT a.*, 0 /* count */ AS links
             FROM tasks t JOIN artifacts a ON a.seq = t.seq AND a.run = COALESCE($2, t.run) AND a.name = $3
@@ -329,9 +329,9 @@ pub struct Removable {
 pub async fn list_removable(conn: &mut PgConnection, limit: i64) -> Result<Vec<Removable>, sqlx::Error> {
     let rows = sqlx::query!(
         "-- list_removable_artifacts
-        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         SELECT d.id, a.seq, a.run, a.name, a.storage_type
-        FROM (SELECT * FROM artifacts WHERE removable <= (SELECT now FROM moment) ORDER BY removable LIMIT $1) a
+        FROM (SELECT * FROM artifacts WHERE removable <= (SELECT now FROM db_now) ORDER BY removable LIMIT $1) a
         JOIN task_definitions d ON d.seq = a.seq",
         limit
     )
@@ -354,12 +354,12 @@ pub async fn remove(conn: &mut PgConnection, artifacts: &[Removable]) -> Result<
     let names: Vec<String> = artifacts.iter().map(|one| one.name.clone()).collect();
     let gone = sqlx::query!(
         "-- remove_artifacts
-        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         held AS MATERIALIZED (
             SELECT a.seq, a.run, a.name
             FROM unnest($1::bigint[], $2::smallint[], $3::text[]) AS i(seq, run, name)
             JOIN artifacts a ON a.seq = i.seq AND a.run = i.run AND a.name = i.name
-            WHERE a.removable <= (SELECT now FROM moment)
+            WHERE a.removable <= (SELECT now FROM db_now)
             FOR UPDATE OF a SKIP LOCKED
         )
         DELETE FROM artifacts a USING held h WHERE a.seq = h.seq AND a.run = h.run AND a.name = h.name",

@@ -45,7 +45,7 @@ pub async fn begin(pool: &PgPool, blob: NewBlob<'_>, lease: Duration) -> Result<
     sqlx::query!(
         "-- begin_blob
         INSERT INTO blobs (id, name, state, content_type, content_encoding, began, due)
-        SELECT $1, $2, 0 /* Blob::Uploading */, $3, $4, moment.now, moment.now + make_interval(secs => $5) FROM moment",
+        SELECT $1, $2, 0 /* Blob::Uploading */, $3, $4, db_now.now, db_now.now + make_interval(secs => $5) FROM db_now",
         blob.id,
         blob.name,
         blob.content_type,
@@ -61,7 +61,7 @@ pub async fn begin(pool: &PgPool, blob: NewBlob<'_>, lease: Duration) -> Result<
 pub async fn renew(pool: &PgPool, id: Uuid, lease: Duration) -> Result<bool, sqlx::Error> {
     let renewed = sqlx::query!(
         "-- renew_blob
-        UPDATE blobs SET due = (SELECT now FROM moment) + make_interval(secs => $2)
+        UPDATE blobs SET due = (SELECT now FROM db_now) + make_interval(secs => $2)
         WHERE id = $1 AND state = 0 /* Blob::Uploading */",
         id,
         lease.as_secs_f64()
@@ -91,7 +91,7 @@ pub async fn finish(
     .await?;
     sqlx::query!(
         "-- replace_blob
-        UPDATE blobs b SET state = 2 /* Blob::Dropped */, due = (SELECT now FROM moment) + make_interval(secs => $2)
+        UPDATE blobs b SET state = 2 /* Blob::Dropped */, due = (SELECT now FROM db_now) + make_interval(secs => $2)
         WHERE b.state = 1 /* Blob::Current */
           AND b.name = (SELECT n.name FROM blobs n WHERE n.id = $1 AND n.state = 0 /* Blob::Uploading */)",
         id,
@@ -101,7 +101,7 @@ pub async fn finish(
     .await?;
     let stored = sqlx::query_scalar!(
         r#"-- finish_blob
-        UPDATE blobs SET state = 1 /* Blob::Current */, due = NULL, size = $2, sha256 = $3, stored = (SELECT now FROM moment)
+        UPDATE blobs SET state = 1 /* Blob::Current */, due = NULL, size = $2, sha256 = $3, stored = (SELECT now FROM db_now)
         WHERE id = $1 AND state = 0 /* Blob::Uploading */ RETURNING stored AS "stored!""#,
         id,
         size,
@@ -129,13 +129,13 @@ pub async fn find(db: impl PgExecutor<'_>, names: &[String]) -> Result<Vec<BlobR
 pub async fn drop_names(pool: &PgPool, names: &[String], lease: Duration) -> Result<Vec<Uuid>, sqlx::Error> {
     sqlx::query_scalar!(
         "-- drop_blobs
-        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         named AS MATERIALIZED (
             SELECT b.id FROM blobs b WHERE b.name = ANY($1) AND b.state IN (0, 1) /* Blob: whole or to be */
             ORDER BY b.id FOR UPDATE
         )
-        UPDATE blobs b SET state = 2 /* Blob::Dropped */, due = moment.now + make_interval(secs => $2)
-        FROM named, moment WHERE b.id = named.id RETURNING b.id",
+        UPDATE blobs b SET state = 2 /* Blob::Dropped */, due = db_now.now + make_interval(secs => $2)
+        FROM named, db_now WHERE b.id = named.id RETURNING b.id",
         names,
         lease.as_secs_f64()
     )
@@ -148,13 +148,13 @@ pub async fn drop_names(pool: &PgPool, names: &[String], lease: Duration) -> Res
 pub async fn take_due(pool: &PgPool, limit: i64, lease: Duration) -> Result<Vec<Uuid>, sqlx::Error> {
     sqlx::query_scalar!(
         "-- take_due_blobs
-        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         old AS MATERIALIZED (
-            SELECT b.id FROM blobs b WHERE b.due <= (SELECT now FROM moment)
+            SELECT b.id FROM blobs b WHERE b.due <= (SELECT now FROM db_now)
             ORDER BY b.due LIMIT $1 FOR UPDATE SKIP LOCKED
         )
-        UPDATE blobs b SET state = 2 /* Blob::Dropped */, due = moment.now + make_interval(secs => $2)
-        FROM old, moment WHERE b.id = old.id RETURNING b.id",
+        UPDATE blobs b SET state = 2 /* Blob::Dropped */, due = db_now.now + make_interval(secs => $2)
+        FROM old, db_now WHERE b.id = old.id RETURNING b.id",
         limit,
         lease.as_secs_f64()
     )

@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use tenure_domain::lifecycle::HAND_BACKS_MAX;
 
-/// Which of these tasks are claimed by a claim that may be handed back, and the run.
+/// Which of these tasks are claimed by a claim that may be requeued, and the run.
 pub async fn list_returnable(conn: &mut PgConnection, ids: &[Uuid]) -> Result<Vec<(Uuid, i16)>, sqlx::Error> {
     let rows = sqlx::query!(
         "-- list_returnable
@@ -32,9 +32,9 @@ pub async fn list_batch(conn: &mut PgConnection, batch: Uuid) -> Result<Vec<(Uui
 pub async fn list_due(conn: &mut PgConnection, limit: i64) -> Result<Vec<(Uuid, i16)>, sqlx::Error> {
     let rows = sqlx::query!(
         "-- list_due_claims
-        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         SELECT c.id, c.run FROM claims c
-        WHERE c.taken_until <= (SELECT now FROM moment) AND c.deadline > (SELECT now FROM moment)
+        WHERE c.taken_until <= (SELECT now FROM db_now) AND c.deadline > (SELECT now FROM db_now)
         ORDER BY c.taken_until LIMIT $1",
         limit
     )

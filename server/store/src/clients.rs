@@ -166,9 +166,9 @@ pub async fn create(
     let NewClient { client_id, scopes, description, expires, delete_on_expiration } = client;
     let done = sqlx::query!(
         "-- create_client
-        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         INSERT INTO clients (client_id, token, scopes, description, expires, delete_on_expiration, created, last_modified)
-        SELECT $1, $2, $3, $4, $5, $6, now, now FROM moment
+        SELECT $1, $2, $3, $4, $5, $6, now, now FROM db_now
         ON CONFLICT (client_id) DO NOTHING",
         client_id,
         keys.encrypt_token(client_id, access_token),
@@ -193,10 +193,10 @@ pub async fn find_account(
 ) -> Result<Option<ClientAccount>, ClientError> {
     let row = sqlx::query!(
         r#"-- find_client_account
-        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         SELECT token, scopes, disabled, expires, coalesce(expires < now, false) AS "expired!",
                last_used IS NULL OR last_used < now - make_interval(hours => $2) AS "use_is_news!"
-        FROM clients, moment
+        FROM clients, db_now
         WHERE client_id = $1"#,
         client_id,
         USE_NOTED_EVERY_HOURS,
@@ -226,9 +226,9 @@ pub async fn find_fresh_token(
     let NewClient { client_id, scopes, description, expires, delete_on_expiration } = client;
     let token = sqlx::query_scalar!(
         "-- find_fresh_client
-        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         SELECT token
-        FROM clients, moment
+        FROM clients, db_now
         WHERE client_id = $1 AND scopes = $2 AND description = $3 AND expires IS NOT DISTINCT FROM $4
           AND delete_on_expiration = $5 AND NOT disabled AND last_rotated IS NULL
           AND created > now - make_interval(mins => $6)",
@@ -275,9 +275,9 @@ pub async fn list_tokens(
 pub async fn note_use(db: impl PgExecutor<'_>, client_id: &str) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- note_client_use
-        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         UPDATE clients SET last_used = now
-        FROM moment
+        FROM db_now
         WHERE client_id = $1 AND (last_used IS NULL OR last_used < now - make_interval(hours => $2))",
         client_id,
         USE_NOTED_EVERY_HOURS,
@@ -347,12 +347,12 @@ pub async fn update(
     let row = sqlx::query_as!(
         ClientRow,
         "-- update_client
-        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         UPDATE clients
         SET scopes = coalesce($3, scopes), description = coalesce($4, description),
             expires = CASE WHEN $5 THEN $6 ELSE expires END,
             delete_on_expiration = coalesce($7, delete_on_expiration), last_modified = now
-        FROM moment
+        FROM db_now
         WHERE client_id = $1 AND ($2::text[] IS NULL OR scopes = $2)
         RETURNING client_id, scopes, description, expires, delete_on_expiration, disabled, created, last_modified,
                   last_rotated, last_used",
@@ -381,10 +381,10 @@ pub async fn set_disabled(
     let row = sqlx::query_as!(
         ClientRow,
         "-- set_client_disabled
-        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         UPDATE clients
         SET disabled = $2, last_modified = CASE WHEN disabled = $2 THEN last_modified ELSE now END
-        FROM moment
+        FROM db_now
         WHERE client_id = $1
         RETURNING client_id, scopes, description, expires, delete_on_expiration, disabled, created, last_modified,
                   last_rotated, last_used",
@@ -408,9 +408,9 @@ pub async fn reset_token(
 ) -> Result<bool, sqlx::Error> {
     let done = sqlx::query!(
         "-- reset_client_token
-        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         UPDATE clients SET token = $2, last_rotated = now, last_modified = now
-        FROM moment
+        FROM db_now
         WHERE client_id = $1",
         client_id,
         keys.encrypt_token(client_id, access_token),

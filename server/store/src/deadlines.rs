@@ -23,8 +23,8 @@ pub async fn end_overdue(conn: &mut PgConnection, limit: i64) -> Result<Slice, s
     let due = sqlx::query!(
         r#"-- list_overdue
         -- The moment stands apart: a volatile function in the condition would be called for each row, without the index.
-        WITH moment AS MATERIALIZED (SELECT now FROM moment)
-        SELECT x.id, x.ctid::text AS "place!" FROM task_times x WHERE x.deadline <= (SELECT now FROM moment)
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
+        SELECT x.id, x.ctid::text AS "place!" FROM task_times x WHERE x.deadline <= (SELECT now FROM db_now)
         ORDER BY x.deadline LIMIT $1 FOR UPDATE SKIP LOCKED"#,
         limit
     )
@@ -63,8 +63,8 @@ pub async fn end_overdue(conn: &mut PgConnection, limit: i64) -> Result<Slice, s
 pub async fn is_due(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- is_overdue
-        WITH moment AS MATERIALIZED (SELECT now FROM moment)
-        SELECT EXISTS (SELECT FROM task_times WHERE deadline <= (SELECT now FROM moment)) AS "due!""#
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
+        SELECT EXISTS (SELECT FROM task_times WHERE deadline <= (SELECT now FROM db_now)) AS "due!""#
     )
     .fetch_one(conn)
     .await
@@ -74,9 +74,9 @@ pub async fn is_due(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
 pub async fn is_near(conn: &mut PgConnection, within: std::time::Duration) -> Result<bool, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- deadline_is_near
-        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         SELECT EXISTS (
-            SELECT FROM task_times x WHERE x.deadline <= (SELECT now FROM moment) + make_interval(secs => $1)
+            SELECT FROM task_times x WHERE x.deadline <= (SELECT now FROM db_now) + make_interval(secs => $1)
         ) AS "near!""#,
         within.as_secs_f64()
     )

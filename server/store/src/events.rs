@@ -201,10 +201,10 @@ pub async fn read_on(conn: &mut PgConnection, after: i64, limit: usize) -> Resul
 pub async fn forget(conn: &mut PgConnection, retention: std::time::Duration, limit: i64) -> Result<u64, sqlx::Error> {
     let forgotten = sqlx::query_scalar!(
         r#"-- forget_events
-        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         old AS MATERIALIZED (
             SELECT o.first, o.outbox_id FROM outbox_order o JOIN outbox x ON x.id = o.outbox_id
-            WHERE x.at < (SELECT now FROM moment) - make_interval(secs => $1)
+            WHERE x.at < (SELECT now FROM db_now) - make_interval(secs => $1)
               AND o.first < (SELECT max(first) FROM outbox_order)
               -- What a pass has still to act on is kept.
               AND o.first <= (SELECT min(position) FROM log_readers)

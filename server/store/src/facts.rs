@@ -21,7 +21,7 @@ pub struct Generations {
 pub async fn get_generations(conn: &mut PgConnection) -> Result<Generations, sqlx::Error> {
     let rows = sqlx::query!(
         r#"-- fact_generations
-        SELECT g.name, g.generation, moment.now AS "now!" FROM fact_generations g, moment"#
+        SELECT g.name, g.generation, db_now.now AS "now!" FROM fact_generations g, db_now"#
     )
     .fetch_all(conn)
     .await?;

@@ -64,19 +64,19 @@ pub async fn count_tasks(conn: &mut PgConnection, group: Uuid) -> Result<i64, sq
 pub async fn seal(conn: &mut PgConnection, id: Uuid) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- seal_group
-        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         sealed AS (
-            UPDATE task_groups g SET sealed = moment.now FROM moment WHERE g.id = $1 AND g.sealed IS NULL
+            UPDATE task_groups g SET sealed = db_now.now FROM db_now WHERE g.id = $1 AND g.sealed IS NULL
             RETURNING g.id, g.scheduler, g.expires, g.sealed
         ),
-        told AS (
+        emitted AS (
             INSERT INTO outbox (at, kinds, seqs, runs, retries_left, details)
             SELECT sealed, '{11}' /* Kind::GroupSealed */, '{0}' /* seq */, '{0}' /* run */, '{0}' /* count */,
                    ARRAY[json_build_object('id', id, 'scheduler', scheduler, 'expires', expires, 'sealed', sealed)::text]
             FROM sealed
             RETURNING id
         )
-        INSERT INTO outbox_new (id, events) SELECT id, 1 /* count */ FROM told",
+        INSERT INTO outbox_new (id, events) SELECT id, 1 /* count */ FROM emitted",
         id
     )
     .execute(conn)
@@ -104,15 +104,15 @@ pub async fn lock_open(
 async fn list_open(conn: &mut PgConnection, group: Uuid, after: Uuid, limit: i64) -> Result<Vec<Uuid>, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- list_open_tasks
-        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         SELECT x.id AS "id!" FROM (
             (SELECT t.id FROM tasks t JOIN task_definitions d ON d.seq = t.seq
              WHERE t.id = $1 AND t.task_group = $1 AND t.id > $2 AND t.state < 2 /* State: open */
-               AND d.deadline > (SELECT now FROM moment))
+               AND d.deadline > (SELECT now FROM db_now))
             UNION ALL
             (SELECT t.id FROM tasks t JOIN task_definitions d ON d.seq = t.seq
              WHERE t.task_group = $1 AND t.id <> t.task_group AND t.id > $2 AND t.state < 2 /* State: open */
-               AND d.deadline > (SELECT now FROM moment)
+               AND d.deadline > (SELECT now FROM db_now)
              ORDER BY t.id LIMIT $3)
         ) x ORDER BY x.id LIMIT $3"#,
         group,
@@ -139,7 +139,7 @@ pub struct Slice {
 ///
 /// A group is told by the part that has the last of the resolutions that can be seen when its tasks are looked at, so
 /// that it is told once although several of its tasks are resolved while the part is read.
-pub async fn tell_resolved(
+pub async fn publish_resolved(
     transaction: &mut PgConnection,
     part: Part,
     witnesses: &mut Witnesses,
@@ -193,12 +193,12 @@ async fn tell(
 ) -> Result<usize, sqlx::Error> {
     let from: Vec<Uuid> = resolved.groups.iter().map(|id| witnesses.remove(id).unwrap_or_default()).collect();
     let rows = sqlx::query!(
-        r#"-- tell_groups
-        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        r#"-- publish_groups
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         wanted AS MATERIALIZED (
             SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::uuid[]) AS i(id, seq, witness)
         ),
-        -- A task that was resolved counts as resolved for ever: a rerun does not open the group again.
+        -- A task that was resolved counts as resolved forever: a rerun does not open the group again.
         looked AS MATERIALIZED (
             SELECT w.id, w.seq, COALESCE(
                 (SELECT t.id FROM tasks t
@@ -227,16 +227,16 @@ async fn tell(
             SELECT l.id, l.seq FROM looked l
             WHERE l.open IS NULL AND NOT EXISTS (SELECT FROM later_groups g WHERE g.id = l.id)
         ),
-        told AS (
+        emitted AS (
             INSERT INTO outbox (at, kinds, seqs, runs, retries_left, details)
-            SELECT min(moment.now), array_agg(10 /* Kind::GroupResolved */::smallint), array_agg(over.seq),
+            SELECT min(db_now.now), array_agg(10 /* Kind::GroupResolved */::smallint), array_agg(over.seq),
                    array_agg(0 /* run */::smallint), array_agg(0 /* count */::smallint),
                    array_agg(json_build_object('id', g.id, 'scheduler', g.scheduler, 'expires', g.expires,
                                                'sealed', g.sealed)::text)
-            FROM over JOIN task_groups g ON g.id = over.id, moment HAVING count(*) > 0
+            FROM over JOIN task_groups g ON g.id = over.id, db_now HAVING count(*) > 0
             RETURNING id, cardinality(seqs) AS events
         ),
-        told_of AS (INSERT INTO outbox_new (id, events) SELECT id, events FROM told)
+        emitted_ids AS (INSERT INTO outbox_new (id, events) SELECT id, events FROM emitted)
         SELECT l.id AS "id!", l.open, EXISTS (SELECT FROM over WHERE over.id = l.id) AS "told!" FROM looked l"#,
         &resolved.groups,
         &resolved.seqs,

@@ -38,9 +38,9 @@ pub async fn take(
 ) -> Result<Option<Known>, sqlx::Error> {
     let taken = sqlx::query!(
         "-- take_idempotency_key
-        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         INSERT INTO idempotency_keys AS k (client_id, key, digest, task_group, tasks, created)
-        SELECT $1, $2, $3, $4, $5, moment.now FROM moment
+        SELECT $1, $2, $3, $4, $5, db_now.now FROM db_now
         -- One that is to be forgotten is forgotten now.
         ON CONFLICT (client_id, key) DO UPDATE
             SET digest = EXCLUDED.digest, task_group = EXCLUDED.task_group, tasks = EXCLUDED.tasks,
@@ -73,10 +73,10 @@ pub async fn take(
 pub async fn forget(conn: &mut PgConnection, kept: Duration, limit: i64) -> Result<u64, sqlx::Error> {
     let gone = sqlx::query!(
         "-- forget_idempotency_keys
-        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         old AS MATERIALIZED (
             SELECT k.client_id, k.key FROM idempotency_keys k
-            WHERE k.created <= (SELECT now FROM moment) - make_interval(secs => $1)
+            WHERE k.created <= (SELECT now FROM db_now) - make_interval(secs => $1)
             ORDER BY k.created LIMIT $2 FOR UPDATE SKIP LOCKED
         )
         DELETE FROM idempotency_keys k USING old WHERE k.client_id = old.client_id AND k.key = old.key",

@@ -1,7 +1,6 @@
 //! All SQL. [`transitions`] has every statement that moves a run; of the rest there is one file per family of tables.
 
 pub mod artifacts;
-pub mod bells;
 pub mod blobs;
 pub mod claims;
 pub mod clients;
@@ -18,12 +17,13 @@ pub mod facts;
 pub mod failure;
 pub mod groups;
 pub mod hot;
+pub mod notifications;
 
 #[cfg(feature = "test-util")]
 pub mod breakage;
 pub mod idempotency;
 pub mod log_readers;
-pub mod marks;
+pub mod low_water_marks;
 pub mod memory;
 pub mod messages;
 pub mod objects;

@@ -31,10 +31,10 @@ pub struct Peeked {
 pub async fn peek(pool: &PgPool, queue: i32, priority: i16, limit: i64) -> Result<Vec<Peeked>, sqlx::Error> {
     let rows = sqlx::query!(
         "-- peek_messages
-        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         SELECT p.seq, p.run, p.message, p.id, p.scheduled, p.deadline, p.dequeued FROM pending p
         WHERE p.queue = $1 AND p.priority = $2 AND p.reserved_until IS NULL AND (p.hidden_until IS NOT NULL) = $4
-          AND p.deadline > (SELECT now FROM moment)
+          AND p.deadline > (SELECT now FROM db_now)
         ORDER BY p.ord LIMIT $3",
         queue,
         priority,
@@ -76,10 +76,10 @@ pub async fn count(pool: &PgPool, queue: i32, priority: i16) -> Result<i64, sqlx
 pub async fn find(pool: &PgPool, queue: i32, priority: i16, message: MessageId) -> Result<Option<Known>, sqlx::Error> {
     let receipt = sqlx::query_scalar!(
         "-- find_message
-        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         SELECT p.receipt FROM pending p
         WHERE p.seq = $1 AND p.run = $2 AND p.message = $3 AND p.queue = $4 AND p.priority = $5
-          AND p.deadline > (SELECT now FROM moment)",
+          AND p.deadline > (SELECT now FROM db_now)",
         message.seq,
         message.run,
         message.message,
@@ -117,21 +117,21 @@ pub async fn update(
 ) -> Result<Option<DateTime<Utc>>, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- update_message
-        WITH moment AS MATERIALIZED (SELECT now FROM moment),
-        -- The lock comes before the new place is taken: see the horizon of the marks.
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
+        -- The lock comes before the new place is taken: see the safe_position of the marks.
         held AS MATERIALIZED (
             SELECT p.seq FROM pending p
             WHERE p.seq = $1 AND p.run = $2 AND p.message = $3 AND p.queue = $4 AND p.priority = $5 AND p.receipt = $6
-              AND p.deadline > (SELECT now FROM moment)
+              AND p.deadline > (SELECT now FROM db_now)
             FOR UPDATE
         )
         UPDATE pending p SET
             receipt = $7,
-            hidden_until = CASE WHEN $8 > 0 THEN moment.now + make_interval(secs => $8) END,
-            reserved_until = CASE WHEN $8 > 0 THEN LEAST(p.reserved_until, moment.now + make_interval(secs => $8)) END,
+            hidden_until = CASE WHEN $8 > 0 THEN db_now.now + make_interval(secs => $8) END,
+            reserved_until = CASE WHEN $8 > 0 THEN LEAST(p.reserved_until, db_now.now + make_interval(secs => $8)) END,
             ord = CASE WHEN $8 > 0 THEN p.ord ELSE nextval('pending_ord') END
-        FROM held, moment WHERE p.seq = held.seq
-        RETURNING moment.now + make_interval(secs => $8) AS "visible!""#,
+        FROM held, db_now WHERE p.seq = held.seq
+        RETURNING db_now.now + make_interval(secs => $8) AS "visible!""#,
         message.seq,
         message.run,
         message.message,
@@ -163,25 +163,25 @@ pub struct Due {
 pub async fn show_due(conn: &mut PgConnection, limit: i64) -> Result<Due, sqlx::Error> {
     let rows = sqlx::query!(
         r#"-- show_due_messages
-        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         visible AS MATERIALIZED (
-            SELECT p.seq FROM pending p WHERE p.hidden_until <= (SELECT now FROM moment)
+            SELECT p.seq FROM pending p WHERE p.hidden_until <= (SELECT now FROM db_now)
             ORDER BY p.hidden_until LIMIT $1 FOR UPDATE SKIP LOCKED
         ),
         released AS MATERIALIZED (
             SELECT p.seq FROM pending p
-            WHERE p.reserved_until <= (SELECT now FROM moment) AND p.hidden_until > (SELECT now FROM moment)
+            WHERE p.reserved_until <= (SELECT now FROM db_now) AND p.hidden_until > (SELECT now FROM db_now)
             ORDER BY p.reserved_until LIMIT $1 FOR UPDATE SKIP LOCKED
         ),
         due AS (SELECT seq FROM visible UNION ALL SELECT seq FROM released),
         shown AS (
             UPDATE pending p SET reserved_until = NULL,
-                hidden_until = CASE WHEN p.hidden_until > moment.now THEN p.hidden_until END
-            FROM moment WHERE p.seq = ANY (ARRAY(SELECT seq FROM due))
+                hidden_until = CASE WHEN p.hidden_until > db_now.now THEN p.hidden_until END
+            FROM db_now WHERE p.seq = ANY (ARRAY(SELECT seq FROM due))
             RETURNING p.queue, p.hidden_until IS NULL AS visible
         ),
         unmarked AS (
-            UPDATE task_queues q SET mark_generation = mark_generation + 1
+            UPDATE task_queues q SET cursor_epoch = cursor_epoch + 1
             WHERE q.id IN (SELECT queue FROM shown)
         )
         SELECT queue AS "queue!", visible AS "visible!" FROM shown"#,
@@ -205,11 +205,11 @@ pub async fn show_due(conn: &mut PgConnection, limit: i64) -> Result<Due, sqlx::
 pub async fn is_due(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- is_message_due
-        WITH moment AS MATERIALIZED (SELECT now FROM moment)
-        SELECT EXISTS (SELECT FROM pending WHERE hidden_until <= (SELECT now FROM moment))
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
+        SELECT EXISTS (SELECT FROM pending WHERE hidden_until <= (SELECT now FROM db_now))
             OR EXISTS (
                 SELECT FROM pending
-                WHERE reserved_until <= (SELECT now FROM moment) AND hidden_until > (SELECT now FROM moment)
+                WHERE reserved_until <= (SELECT now FROM db_now) AND hidden_until > (SELECT now FROM db_now)
             ) AS "due!""#
     )
     .fetch_one(conn)

@@ -47,15 +47,15 @@ pub struct NewObject<'a> {
 pub async fn begin(conn: &mut PgConnection, object: NewObject<'_>, seconds: f64) -> Result<bool, sqlx::Error> {
     let begun = sqlx::query!(
         "-- begin_upload
-        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         INSERT INTO objects AS o (name, project, upload, expires, removable, sha256, sha512)
-        SELECT $1, $2, $3, $4, GREATEST($4::timestamptz, moment.now + make_interval(secs => $7)), $5, $6 FROM moment
+        SELECT $1, $2, $3, $4, GREATEST($4::timestamptz, db_now.now + make_interval(secs => $7)), $5, $6 FROM db_now
         ON CONFLICT (name) DO UPDATE
             SET expires = EXCLUDED.expires, removable = GREATEST(o.removable, EXCLUDED.removable),
                 sha256 = EXCLUDED.sha256, sha512 = EXCLUDED.sha512
             WHERE o.project = EXCLUDED.project AND o.upload = EXCLUDED.upload AND NOT o.finished
               -- Bytes that are being removed must not be uploaded anew.
-              AND o.removable > (SELECT now FROM moment)",
+              AND o.removable > (SELECT now FROM db_now)",
         object.name,
         object.project,
         object.upload,
@@ -74,8 +74,8 @@ pub async fn find(conn: &mut PgConnection, name: &str) -> Result<Option<Object>,
     sqlx::query_as!(
         Object,
         r#"-- find_object
-        SELECT o.project, o.upload, o.expires, o.removable, o.finished, o.sha256, o.sha512, moment.now AS "now!"
-        FROM objects o, moment WHERE o.name = $1"#,
+        SELECT o.project, o.upload, o.expires, o.removable, o.finished, o.sha256, o.sha512, db_now.now AS "now!"
+        FROM objects o, db_now WHERE o.name = $1"#,
         name
     )
     .fetch_optional(conn)
@@ -108,8 +108,8 @@ pub async fn finish(
 pub async fn list_removable(conn: &mut PgConnection, limit: i64) -> Result<Vec<String>, sqlx::Error> {
     sqlx::query_scalar!(
         "-- list_removable_objects
-        WITH moment AS MATERIALIZED (SELECT now FROM moment)
-        SELECT name FROM objects WHERE removable <= (SELECT now FROM moment) ORDER BY removable LIMIT $1",
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
+        SELECT name FROM objects WHERE removable <= (SELECT now FROM db_now) ORDER BY removable LIMIT $1",
         limit
     )
     .fetch_all(conn)
@@ -120,9 +120,9 @@ pub async fn list_removable(conn: &mut PgConnection, limit: i64) -> Result<Vec<S
 pub async fn remove(conn: &mut PgConnection, names: &[String]) -> Result<u64, sqlx::Error> {
     let gone = sqlx::query!(
         "-- remove_objects
-        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         held AS MATERIALIZED (
-            SELECT name FROM objects WHERE name = ANY($1) AND removable <= (SELECT now FROM moment)
+            SELECT name FROM objects WHERE name = ANY($1) AND removable <= (SELECT now FROM db_now)
             FOR UPDATE SKIP LOCKED
         )
         DELETE FROM objects o USING held h WHERE o.name = h.name",

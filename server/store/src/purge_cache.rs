@@ -31,13 +31,13 @@ pub async fn ask(pool: &PgPool, worker_pool: &str, cache_name: &str) -> Result<b
     .await?;
     let asked = sqlx::query!(
         "-- ask_for_purge
-        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         INSERT INTO purge_requests AS p (worker_pool, cache_name, purge_before)
-        SELECT $1, $2, moment.now FROM moment
+        SELECT $1, $2, db_now.now FROM db_now
         WHERE $4 > (
-            SELECT count(*) FROM purge_requests o, moment
+            SELECT count(*) FROM purge_requests o, db_now
             WHERE o.worker_pool = $1 AND o.cache_name <> $2
-              AND o.purge_before > moment.now - make_interval(secs => $3)
+              AND o.purge_before > db_now.now - make_interval(secs => $3)
         )
         ON CONFLICT (worker_pool, cache_name) DO UPDATE
             SET purge_before = GREATEST(p.purge_before, EXCLUDED.purge_before)",
@@ -61,9 +61,9 @@ pub async fn list_of_pool(
     sqlx::query_as!(
         PurgeRow,
         "-- list_purge_requests
-        WITH moment AS MATERIALIZED (SELECT now FROM moment)
-        SELECT p.worker_pool, p.cache_name, p.purge_before FROM purge_requests p, moment
-        WHERE p.worker_pool = $1 AND p.purge_before > moment.now - make_interval(secs => $2)
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
+        SELECT p.worker_pool, p.cache_name, p.purge_before FROM purge_requests p, db_now
+        WHERE p.worker_pool = $1 AND p.purge_before > db_now.now - make_interval(secs => $2)
           AND ($3::timestamptz IS NULL OR p.purge_before >= $3)
         ORDER BY p.cache_name",
         worker_pool,
@@ -79,10 +79,10 @@ pub async fn list_all(conn: &mut PgConnection, after: (&str, &str), limit: i64) 
     sqlx::query_as!(
         PurgeRow,
         "-- list_all_purge_requests
-        WITH moment AS MATERIALIZED (SELECT now FROM moment)
-        SELECT p.worker_pool, p.cache_name, p.purge_before FROM purge_requests p, moment
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
+        SELECT p.worker_pool, p.cache_name, p.purge_before FROM purge_requests p, db_now
         WHERE (p.worker_pool, p.cache_name) > ($1, $2)
-          AND p.purge_before > moment.now - make_interval(secs => $3)
+          AND p.purge_before > db_now.now - make_interval(secs => $3)
         ORDER BY p.worker_pool, p.cache_name LIMIT $4",
         after.0,
         after.1,
@@ -97,10 +97,10 @@ pub async fn list_all(conn: &mut PgConnection, after: (&str, &str), limit: i64) 
 pub async fn forget(conn: &mut PgConnection, limit: i64) -> Result<u64, sqlx::Error> {
     let gone = sqlx::query!(
         "-- forget_purge_requests
-        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         old AS MATERIALIZED (
             SELECT p.worker_pool, p.cache_name FROM purge_requests p
-            WHERE p.purge_before <= (SELECT now FROM moment) - make_interval(secs => $1)
+            WHERE p.purge_before <= (SELECT now FROM db_now) - make_interval(secs => $1)
             ORDER BY p.purge_before LIMIT $2 FOR UPDATE SKIP LOCKED
         )
         DELETE FROM purge_requests p USING old

@@ -24,11 +24,11 @@ pub async fn see(conn: &mut PgConnection, seen: &[SeenQueue]) -> Result<(), sqlx
     let kept: Vec<f64> = seen.iter().map(|queue| queue.kept.as_secs_f64()).collect();
     sqlx::query!(
         "-- see_queues
-        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         INSERT INTO queue_views AS v (queue, name, last_seen, expires)
-        SELECT q.id, q.name, moment.now - make_interval(secs => i.last), moment.now + make_interval(secs => i.kept)
+        SELECT q.id, q.name, db_now.now - make_interval(secs => i.last), db_now.now + make_interval(secs => i.kept)
         FROM unnest($1::int[], $2::float8[], $3::float8[]) AS i(queue, last, kept)
-        JOIN task_queues q ON q.id = i.queue, moment
+        JOIN task_queues q ON q.id = i.queue, db_now
         -- In order, so that two servers cannot deadlock.
         ORDER BY q.id
         ON CONFLICT (queue) DO UPDATE SET
@@ -46,10 +46,10 @@ pub async fn see(conn: &mut PgConnection, seen: &[SeenQueue]) -> Result<(), sqlx
 pub async fn declare(conn: &mut PgConnection, key: i32, expires: DateTime<Utc>) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- declare_queue
-        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         INSERT INTO queue_views AS v (queue, name, last_seen, expires)
-        SELECT q.id, q.name, moment.now, $2
-        FROM task_queues q, moment WHERE q.id = $1
+        SELECT q.id, q.name, db_now.now, $2
+        FROM task_queues q, db_now WHERE q.id = $1
         ON CONFLICT (queue) DO UPDATE SET
             last_seen = GREATEST(v.last_seen, EXCLUDED.last_seen), expires = GREATEST(v.expires, EXCLUDED.expires)",
         key,
@@ -77,7 +77,7 @@ pub async fn find(conn: &mut PgConnection, name: &str) -> Result<Option<ViewRow>
         ViewRow,
         "-- find_queue_view
         SELECT v.name, v.expires, v.last_seen FROM queue_views v
-        WHERE v.name = $1 AND v.expires > (SELECT now FROM moment)",
+        WHERE v.name = $1 AND v.expires > (SELECT now FROM db_now)",
         name
     )
     .fetch_optional(conn)
@@ -95,7 +95,7 @@ pub async fn list(
         ViewRow,
         "-- list_queue_views
         SELECT v.name, v.expires, v.last_seen FROM queue_views v
-        WHERE v.name > $1 AND ($2::text IS NULL OR v.name < $2) AND v.expires > (SELECT now FROM moment)
+        WHERE v.name > $1 AND ($2::text IS NULL OR v.name < $2) AND v.expires > (SELECT now FROM db_now)
         ORDER BY v.name LIMIT $3",
         after,
         before,
@@ -111,7 +111,7 @@ pub async fn find_provisioner(conn: &mut PgConnection, name: &str) -> Result<Opt
         ViewRow,
         r#"-- find_provisioner
         SELECT v.provisioner AS name, max(v.expires) AS "expires!", max(v.last_seen) AS "last_seen!" FROM queue_views v
-        WHERE v.provisioner = $1 AND v.expires > (SELECT now FROM moment)
+        WHERE v.provisioner = $1 AND v.expires > (SELECT now FROM db_now)
         GROUP BY v.provisioner"#,
         name
     )
@@ -125,7 +125,7 @@ pub async fn list_provisioners(conn: &mut PgConnection, after: &str, limit: i64)
         ViewRow,
         r#"-- list_provisioners
         SELECT v.provisioner AS name, max(v.expires) AS "expires!", max(v.last_seen) AS "last_seen!" FROM queue_views v
-        WHERE v.provisioner > $1 AND v.expires > (SELECT now FROM moment)
+        WHERE v.provisioner > $1 AND v.expires > (SELECT now FROM db_now)
         GROUP BY v.provisioner ORDER BY v.provisioner LIMIT $2"#,
         after,
         limit
@@ -139,7 +139,7 @@ pub async fn forget(conn: &mut PgConnection, limit: i64) -> Result<u64, sqlx::Er
     let gone = sqlx::query!(
         "-- forget_queue_views
         WITH over AS MATERIALIZED (
-            SELECT v.ctid AS place FROM queue_views v WHERE v.expires <= (SELECT now FROM moment)
+            SELECT v.ctid AS place FROM queue_views v WHERE v.expires <= (SELECT now FROM db_now)
             LIMIT $1 FOR UPDATE SKIP LOCKED
         )
         DELETE FROM queue_views WHERE ctid = ANY(ARRAY(SELECT place FROM over))",

@@ -48,7 +48,7 @@ impl Queues {
     }
 
     /// The key of a queue, which is made if it does not exist.
-    pub async fn make_key(&self, pool: &PgPool, name: &TaskQueueId) -> Result<i32, sqlx::Error> {
+    pub async fn get_or_create_key(&self, pool: &PgPool, name: &TaskQueueId) -> Result<i32, sqlx::Error> {
         if let Some(key) = self.find_key(pool, name).await? {
             return Ok(key);
         }
@@ -75,7 +75,7 @@ impl Queues {
 
 /// The keys of queues, in the order of their names; those that do not exist are made by this transaction. They are not
 /// remembered: whether they are kept is not known yet.
-pub async fn make_keys(
+pub async fn get_or_create_keys(
     transaction: &mut PgConnection,
     names: &BTreeSet<&TaskQueueId>,
 ) -> Result<HashMap<TaskQueueId, i32>, sqlx::Error> {

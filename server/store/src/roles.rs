@@ -103,9 +103,9 @@ pub async fn create(db: impl PgExecutor<'_>, role: &NewRole) -> Result<RoleInfo,
     sqlx::query_as!(
         RoleInfo,
         "-- create_role
-        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         INSERT INTO roles (role_id, scopes, description, created, last_modified)
-        SELECT $1, $2, $3, now, now FROM moment
+        SELECT $1, $2, $3, now, now FROM db_now
         RETURNING role_id, scopes, description, created, last_modified",
         role.role_id,
         &role.scopes,
@@ -123,9 +123,9 @@ pub async fn update(db: impl PgExecutor<'_>, role: &NewRole) -> Result<Option<Ro
     sqlx::query_as!(
         RoleInfo,
         "-- update_role
-        WITH moment AS MATERIALIZED (SELECT now FROM moment)
-        UPDATE roles SET scopes = $2, description = $3, last_modified = moment.now
-        FROM moment
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
+        UPDATE roles SET scopes = $2, description = $3, last_modified = db_now.now
+        FROM db_now
         WHERE role_id = $1
         RETURNING role_id, scopes, description, created, last_modified",
         role.role_id,

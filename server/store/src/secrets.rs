@@ -24,7 +24,7 @@ pub enum Purpose {
     ClientTokens,
     /// Signs the credentials that workers get with a claim.
     TaskCredentials,
-    /// Signs the URLs of the message plane.
+    /// Signs the URLs of the poll API.
     PollUrls,
     /// Signs the sessions of the operator's page.
     PageSessions,

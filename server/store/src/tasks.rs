@@ -16,7 +16,7 @@ use tenure_domain::task::{EndedRun, Last, Task, Tenancy};
 pub struct Loaded {
     /// The task.
     pub task: Task,
-    /// How often it was handed back.
+    /// How often it was requeued.
     pub hand_backs: u16,
     /// When this was read.
     pub now: DateTime<Utc>,
@@ -65,20 +65,20 @@ pub async fn load(conn: &mut PgConnection, ids: &[Uuid]) -> Result<HashMap<Uuid,
     let rows = sqlx::query_as!(
         TaskRow,
         r#"-- load_tasks
-        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         SELECT t.id, t.seq, q.name AS queue, t.priority, t.state, t.retries_left, t.hand_backs, t.run AS last_run,
                d.scheduler, d.project, d.task_group, d.deadline, d.expires,
                COALESCE(p.reason_created, c.reason_created) AS reason_created,
                COALESCE(p.scheduled, c.scheduled) AS scheduled,
                c.started AS "started?", c.taken_until AS "taken_until?", c.worker_group AS "worker_group?",
-               c.worker_id AS "worker_id?", moment.now AS "now!"
+               c.worker_id AS "worker_id?", db_now.now AS "now!"
         FROM unnest($1::uuid[]) AS i(id)
         JOIN tasks t ON t.id = i.id
         JOIN task_queues q ON q.id = t.queue
         JOIN task_definitions d ON d.seq = t.seq
         LEFT JOIN pending p ON t.state = 1 /* State::Unresolved */ AND p.seq = t.seq
         LEFT JOIN claims c ON t.state = 1 /* State::Unresolved */ AND c.seq = t.seq
-        CROSS JOIN moment"#,
+        CROSS JOIN db_now"#,
         ids
     )
     .fetch_all(&mut *conn)

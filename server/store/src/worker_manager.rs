@@ -82,7 +82,7 @@ pub async fn create(db: impl PgExecutor<'_>, name: &WorkerName, new: &NewWorker)
         "-- create_worker
         INSERT INTO registered_workers (pool, worker_group, worker_id, static_secret, capacity, config, created,
                                         last_modified, expires)
-        SELECT $1, $2, $3, $4, $5, $6, moment.now, moment.now, $7 FROM moment
+        SELECT $1, $2, $3, $4, $5, $6, db_now.now, db_now.now, $7 FROM db_now
         ON CONFLICT DO NOTHING",
         name.pool.as_str(),
         name.group.as_str(),
@@ -103,8 +103,8 @@ pub async fn find(db: impl PgExecutor<'_>, name: &WorkerName) -> Result<Option<R
         Registered,
         r#"-- find_worker
         SELECT static_secret, capacity, config, created, last_modified, expires, next_secret, used_secret, used, removed,
-               moment.now AS "now!"
-        FROM registered_workers, moment WHERE pool = $1 AND worker_group = $2 AND worker_id = $3"#,
+               db_now.now AS "now!"
+        FROM registered_workers, db_now WHERE pool = $1 AND worker_group = $2 AND worker_id = $3"#,
         name.pool.as_str(),
         name.group.as_str(),
         name.id.as_str()
@@ -143,7 +143,7 @@ pub async fn update(
         "-- update_worker
         UPDATE registered_workers
         SET static_secret = COALESCE($4, static_secret), capacity = $5, config = COALESCE($6, config), expires = $7,
-            last_modified = (SELECT now FROM moment)
+            last_modified = (SELECT now FROM db_now)
         WHERE pool = $1 AND worker_group = $2 AND worker_id = $3",
         name.pool.as_str(),
         name.group.as_str(),
@@ -189,10 +189,10 @@ pub async fn note_credentials(
 pub async fn note_removed(transaction: &mut PgConnection, name: &WorkerName) -> Result<bool, sqlx::Error> {
     let noted = sqlx::query!(
         "-- remove_worker
-        WITH moment AS MATERIALIZED (SELECT now FROM moment)
-        UPDATE registered_workers SET removed = COALESCE(removed, moment.now),
-            last_modified = CASE WHEN removed IS NULL THEN moment.now ELSE last_modified END
-        FROM moment WHERE pool = $1 AND worker_group = $2 AND worker_id = $3",
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
+        UPDATE registered_workers SET removed = COALESCE(removed, db_now.now),
+            last_modified = CASE WHEN removed IS NULL THEN db_now.now ELSE last_modified END
+        FROM db_now WHERE pool = $1 AND worker_group = $2 AND worker_id = $3",
         name.pool.as_str(),
         name.group.as_str(),
         name.id.as_str()
@@ -210,9 +210,9 @@ pub async fn forget(conn: &mut PgConnection, limit: i64) -> Result<u64, sqlx::Er
         DELETE FROM registered_workers w
         USING (
             SELECT pool, worker_group, worker_id FROM registered_workers
-            WHERE expires <= (SELECT now FROM moment)
-              AND COALESCE(credentials_until, expires) <= (SELECT now FROM moment)
-              AND (removed IS NULL OR removed <= (SELECT now FROM moment) - make_interval(secs => $2))
+            WHERE expires <= (SELECT now FROM db_now)
+              AND COALESCE(credentials_until, expires) <= (SELECT now FROM db_now)
+              AND (removed IS NULL OR removed <= (SELECT now FROM db_now) - make_interval(secs => $2))
             ORDER BY expires LIMIT $1
             FOR UPDATE SKIP LOCKED
         ) over

@@ -41,7 +41,7 @@ pub async fn note(transaction: &mut PgConnection, worker: &Gone, for_good: bool)
     sqlx::query!(
         "-- note_removal
         INSERT INTO worker_removals AS r (queue, worker_group, worker_id, removed, for_good, next_look)
-        SELECT $1, $2, $3, moment.now, $4, moment.now + make_interval(secs => $5) FROM moment
+        SELECT $1, $2, $3, db_now.now, $4, db_now.now + make_interval(secs => $5) FROM db_now
         ON CONFLICT (queue, worker_group, worker_id) DO UPDATE
             SET removed = EXCLUDED.removed, for_good = r.for_good OR EXCLUDED.for_good, looks = 0,
                 next_look = EXCLUDED.next_look",
@@ -81,7 +81,7 @@ pub async fn list_claims(
         FROM worker_removals r
         JOIN claims c ON c.queue = r.queue AND c.worker_group = r.worker_group AND c.worker_id = r.worker_id
         WHERE (r.for_good OR c.started <= r.removed)
-          AND c.deadline > (SELECT now FROM moment)
+          AND c.deadline > (SELECT now FROM db_now)
           AND CASE WHEN $1::int IS NULL THEN r.next_look <= $4
                    ELSE r.queue = $1 AND r.worker_group = $2 AND r.worker_id = $3 END
         ORDER BY c.seq LIMIT $5"#,

@@ -41,12 +41,12 @@ pub async fn see(conn: &mut PgConnection, seen: &[SeenWorker<'_>]) -> Result<(),
     let claimed: Vec<DateTime<Utc>> = recent().map(|(_, claim)| claim.claimed).collect();
     sqlx::query!(
         r#"-- see_workers
-        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         input AS MATERIALIZED (
-            SELECT i.*, moment.now - make_interval(secs => i.first) AS first_seen,
-                   moment.now - make_interval(secs => i.last) AS last_seen
+            SELECT i.*, db_now.now - make_interval(secs => i.first) AS first_seen,
+                   db_now.now - make_interval(secs => i.last) AS last_seen
             FROM unnest($1::int[], $2::text[], $3::text[], $4::float8[], $5::float8[])
-                WITH ORDINALITY AS i(queue, worker_group, worker_id, first, last, n), moment
+                WITH ORDINALITY AS i(queue, worker_group, worker_id, first, last, n), db_now
         ),
         recent AS MATERIALIZED (
             SELECT r.n, array_agg(r.task ORDER BY r.claimed, r.place) AS tasks,
@@ -135,12 +135,12 @@ pub async fn find(conn: &mut PgConnection, key: &WorkerKey) -> Result<Option<Wor
     sqlx::query_as!(
         WorkerRow,
         r#"-- find_worker
-        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         SELECT w.worker_group, w.worker_id, w.first_claim, w.last_seen, w.expires, w.quarantine_until, w.recent_tasks,
-               w.recent_runs, moment.now AS "now!"
-        FROM workers w, moment
+               w.recent_runs, db_now.now AS "now!"
+        FROM workers w, db_now
         WHERE w.queue = $1 AND w.worker_group = $2 AND w.worker_id = $3
-          AND (w.expires > moment.now OR w.quarantine_until > moment.now)"#,
+          AND (w.expires > db_now.now OR w.quarantine_until > db_now.now)"#,
         key.queue,
         key.group,
         key.id
@@ -155,8 +155,8 @@ pub async fn get(conn: &mut PgConnection, key: &WorkerKey) -> Result<WorkerRow, 
         WorkerRow,
         r#"-- get_worker
         SELECT w.worker_group, w.worker_id, w.first_claim, w.last_seen, w.expires, w.quarantine_until, w.recent_tasks,
-               w.recent_runs, moment.now AS "now!"
-        FROM workers w, moment
+               w.recent_runs, db_now.now AS "now!"
+        FROM workers w, db_now
         WHERE w.queue = $1 AND w.worker_group = $2 AND w.worker_id = $3"#,
         key.queue,
         key.group,
@@ -184,13 +184,13 @@ pub async fn list(conn: &mut PgConnection, wanted: Wanted<'_>) -> Result<Vec<Wor
     sqlx::query_as!(
         WorkerRow,
         r#"-- list_workers
-        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         SELECT w.worker_group, w.worker_id, w.first_claim, w.last_seen, w.expires, w.quarantine_until,
-               w.recent_tasks, w.recent_runs, moment.now AS "now!"
-        FROM workers w, moment
+               w.recent_tasks, w.recent_runs, db_now.now AS "now!"
+        FROM workers w, db_now
         WHERE w.queue = $1 AND (w.worker_group, w.worker_id) > ($2, $3)
-          AND (w.expires > moment.now OR w.quarantine_until > moment.now)
-          AND ($4::boolean IS NULL OR COALESCE(w.quarantine_until > moment.now, false) = $4)
+          AND (w.expires > db_now.now OR w.quarantine_until > db_now.now)
+          AND ($4::boolean IS NULL OR COALESCE(w.quarantine_until > db_now.now, false) = $4)
         ORDER BY w.worker_group, w.worker_id LIMIT $5"#,
         wanted.queue,
         wanted.after.0,
@@ -206,9 +206,9 @@ pub async fn list(conn: &mut PgConnection, wanted: Wanted<'_>) -> Result<Vec<Wor
 pub async fn declare(conn: &mut PgConnection, key: &WorkerKey, expires: DateTime<Utc>) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- declare_worker
-        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         INSERT INTO workers AS w (queue, worker_group, worker_id, first_claim, last_seen, expires, due)
-        SELECT $1, $2, $3, moment.now, moment.now, $4, $4 FROM moment
+        SELECT $1, $2, $3, db_now.now, db_now.now, $4, $4 FROM db_now
         ON CONFLICT (queue, worker_group, worker_id) DO UPDATE SET
             last_seen = GREATEST(w.last_seen, EXCLUDED.last_seen),
             expires = GREATEST(w.expires, EXCLUDED.expires)",
@@ -240,19 +240,19 @@ pub const FACT: &str = "quarantines";
 pub async fn quarantine(conn: &mut PgConnection, key: &WorkerKey, change: Quarantine<'_>) -> Result<bool, sqlx::Error> {
     let changed = sqlx::query!(
         "-- quarantine_worker
-        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         changed AS (
             UPDATE workers w SET quarantine_until = $4,
-                   expires = GREATEST(w.expires, moment.now + make_interval(secs => $5)),
-                   due = GREATEST(w.expires, moment.now + make_interval(secs => $5))
-            FROM moment
+                   expires = GREATEST(w.expires, db_now.now + make_interval(secs => $5)),
+                   due = GREATEST(w.expires, db_now.now + make_interval(secs => $5))
+            FROM db_now
             WHERE w.queue = $1 AND w.worker_group = $2 AND w.worker_id = $3
-              AND (w.expires > moment.now OR w.quarantine_until > moment.now)
+              AND (w.expires > db_now.now OR w.quarantine_until > db_now.now)
             RETURNING w.queue
         ),
         noted AS (
             INSERT INTO worker_quarantines (queue, worker_group, worker_id, client_id, updated, quarantine_until, info)
-            SELECT changed.queue, $2, $3, $6, moment.now, $4, $7 FROM changed, moment
+            SELECT changed.queue, $2, $3, $6, db_now.now, $4, $7 FROM changed, db_now
         )
         SELECT FROM changed",
         key.queue,
@@ -320,7 +320,7 @@ pub async fn list_quarantined(conn: &mut PgConnection) -> Result<HashMap<WorkerK
     let rows = sqlx::query!(
         r#"-- list_quarantined
         SELECT w.queue, w.worker_group, w.worker_id, w.quarantine_until AS "until!" FROM workers w
-        WHERE w.quarantine_until > (SELECT now FROM moment)"#
+        WHERE w.quarantine_until > (SELECT now FROM db_now)"#
     )
     .fetch_all(conn)
     .await?;
@@ -348,13 +348,13 @@ pub async fn count(conn: &mut PgConnection) -> Result<Vec<WorkerCounts>, sqlx::E
     sqlx::query_as!(
         WorkerCounts,
         r#"-- count_workers
-        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         busy AS MATERIALIZED (SELECT DISTINCT c.queue, c.worker_group, c.worker_id FROM claims c),
         shown AS MATERIALIZED (
-            SELECT w.queue, COALESCE(w.quarantine_until > moment.now, false) AS quarantined,
+            SELECT w.queue, COALESCE(w.quarantine_until > db_now.now, false) AS quarantined,
                    (w.queue, w.worker_group, w.worker_id) IN (SELECT b.queue, b.worker_group, b.worker_id FROM busy b)
                        AS running
-            FROM workers w, moment WHERE w.expires > moment.now OR w.quarantine_until > moment.now
+            FROM workers w, db_now WHERE w.expires > db_now.now OR w.quarantine_until > db_now.now
         )
         SELECT q.name AS queue, count(*) AS "total!", count(*) FILTER (WHERE s.quarantined) AS "quarantined!",
                count(*) FILTER (WHERE s.running AND NOT s.quarantined) AS "running!"
@@ -409,11 +409,11 @@ pub async fn forget(conn: &mut PgConnection, limit: i64) -> Result<Forgotten, sq
     sqlx::query_as!(
         Forgotten,
         r#"-- forget_workers
-        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         due AS MATERIALIZED (
-            SELECT w.ctid AS place, w.expires <= moment.now AND COALESCE(w.quarantine_until <= moment.now, true) AS over
-            FROM workers w, moment
-            WHERE w.due <= (SELECT now FROM moment) ORDER BY w.due LIMIT $1 FOR UPDATE OF w SKIP LOCKED
+            SELECT w.ctid AS place, w.expires <= db_now.now AND COALESCE(w.quarantine_until <= db_now.now, true) AS over
+            FROM workers w, db_now
+            WHERE w.due <= (SELECT now FROM db_now) ORDER BY w.due LIMIT $1 FOR UPDATE OF w SKIP LOCKED
         ),
         gone AS (
             DELETE FROM workers w WHERE w.ctid = ANY(ARRAY(SELECT place FROM due WHERE over))

@@ -138,7 +138,7 @@ async fn a_claim_whose_worker_hangs_up_is_handed_back_with_its_retries() {
     until_somebody_waits(fleet.database.pool()).await;
     drop(stream);
     gate.open().await;
-    eventually("the claim is handed back", async || server.status(&task).await["runs"][1]["state"] == "pending").await;
+    eventually("the claim is requeued", async || server.status(&task).await["runs"][1]["state"] == "pending").await;
     let status = server.status(&task).await;
     assert_eq!(status["retriesLeft"], 5, "{status}");
     assert_eq!(status["runs"][0]["reasonResolved"], "worker-shutdown", "{status}");

@@ -4,7 +4,7 @@
 //! from the server what it adds in load. Every request is signed, its body too, and reports use the credentials of
 //! their claim, so the server does all the work that a real client causes.
 //!
-//! The modes of the message plane run against a queue service of Azure too, with the same requests at the same places.
+//! The modes of the poll API run against a queue service of Azure too, with the same requests at the same places.
 //!
 //! A mode is one file in `mode/`. What all modes share is here: `run` (the window and what is left), `lane` (one
 //! connection and its calls), `messages` and `azure` (signed URLs), `figures` (percentiles), `cost` (processor time),

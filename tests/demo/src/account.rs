@@ -14,7 +14,7 @@ use crate::watch::{Seen, read_all};
 use crate::{Result, table};
 
 /// How long the counts of the queue may take to come to nothing after the last task.
-const COUNTS_PATIENCE: Duration = Duration::from_secs(30);
+const COUNTS_TIMEOUT: Duration = Duration::from_secs(30);
 /// How many rows a table may have before the rest becomes one row.
 const ROWS_MAX: usize = 12;
 const PROBLEMS_MAX: usize = 20;
@@ -93,9 +93,9 @@ pub async fn account(
     Ok(account)
 }
 
-/// The queue's counts, once they are nothing or patience is at its end.
+/// The queue's counts, once they are nothing or wait_timeout is at its end.
 async fn counts_at_rest(client: &Client, queue: &TaskQueueId) -> Result<QueueCounts> {
-    let deadline = Instant::now() + COUNTS_PATIENCE;
+    let deadline = Instant::now() + COUNTS_TIMEOUT;
     loop {
         let counts = client.counts(queue).await?;
         if counts.pending_tasks + counts.claimed_tasks == 0 || Instant::now() > deadline {

@@ -1,5 +1,5 @@
 //! The demonstration behind `scripts/run`: a server, workers, real work, workers killed in the middle, and a check.
-//! Every second worker takes its tasks over the message plane.
+//! Every second worker takes its tasks over the poll API.
 //!
 //! Every source file becomes a task that computes its checksum and counts with ordinary commands; some more tasks are
 //! made to fail. Twice, two workers that hold tasks are killed with SIGKILL. At the end everything is accounted for:
@@ -148,8 +148,8 @@ async fn work(cli: &Cli, server: &Server, workers: &mut Workers, scratch: &Path)
         .buffer_unordered(CONCURRENCY)
         .try_for_each(async |_| Ok(()))
         .await?;
-    let patience = Duration::from_secs(cli.patience_seconds);
-    let seen = watch::watch(&client, &tasks, workers, patience).await?;
+    let wait_timeout = Duration::from_secs(cli.patience_seconds);
+    let seen = watch::watch(&client, &tasks, workers, wait_timeout).await?;
     let account = account::account(&client, &queue, &tasks, workers.planes(), &seen).await?;
     account.print();
     if account.is_complete() {

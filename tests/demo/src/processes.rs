@@ -19,8 +19,8 @@ use crate::{QUEUE, Result};
 /// The line that the server prints when it can serve.
 const READY: &str = "tenure ready: ";
 /// The first start builds and compiles a database cluster.
-const START_PATIENCE: Duration = Duration::from_secs(120);
-const STOP_PATIENCE: Duration = Duration::from_secs(20);
+const START_TIMEOUT: Duration = Duration::from_secs(120);
+const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 /// Short, so that tasks of a killed worker come back while one watches.
 pub const CLAIM_TIMEOUT: &str = "15s";
 /// So do messages that a killed worker had polled and not claimed yet.
@@ -49,9 +49,9 @@ impl Server {
         // A database of somebody's would be used instead of the private one.
         command.env_remove("DATABASE_URL").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
         let mut child = spawn(&mut command)?;
-        let Ok(ready) = timeout(START_PATIENCE, ready_line(&mut child)).await else {
+        let Ok(ready) = timeout(START_TIMEOUT, ready_line(&mut child)).await else {
             end(&mut child).await;
-            return Err(format!("tenure serve was not ready after {START_PATIENCE:?}\n{}", tail(&log_path)).into());
+            return Err(format!("tenure serve was not ready after {START_TIMEOUT:?}\n{}", tail(&log_path)).into());
         };
         let Some(root_url) = ready? else {
             let status = child.wait().await?;
@@ -202,8 +202,8 @@ async fn end(child: &mut Child) {
     let Some(pid) = child.id().and_then(|id| i32::try_from(id).ok()) else { return };
     // It may have ended in this moment, which is just as well.
     let _ended_already = kill(Pid::from_raw(pid), Signal::SIGTERM);
-    if timeout(STOP_PATIENCE, child.wait()).await.is_err() {
-        eprintln!("process {pid} did not end within {STOP_PATIENCE:?} and is killed");
+    if timeout(STOP_TIMEOUT, child.wait()).await.is_err() {
+        eprintln!("process {pid} did not end within {STOP_TIMEOUT:?} and is killed");
         let _ended_now = child.kill().await;
     }
 }

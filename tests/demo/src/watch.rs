@@ -41,8 +41,8 @@ pub struct Seen {
 /// The state of each task as last seen.
 type Statuses = HashMap<TaskId, TaskStatus>;
 
-/// Watches until every task is resolved, or patience is at its end.
-pub async fn watch(client: &Client, tasks: &[Planned], workers: &mut Workers, patience: Duration) -> Result<Seen> {
+/// Watches until every task is resolved, or wait_timeout is at its end.
+pub async fn watch(client: &Client, tasks: &[Planned], workers: &mut Workers, wait_timeout: Duration) -> Result<Seen> {
     let start = Instant::now();
     let mut seen = Seen { held: Vec::new(), kills: 0, took: Duration::ZERO };
     let mut statuses = Statuses::new();
@@ -53,7 +53,7 @@ pub async fn watch(client: &Client, tasks: &[Planned], workers: &mut Workers, pa
         let resolved = statuses.values().filter(|status| status.state.is_resolved()).count();
         seen.took = start.elapsed();
         progress.show(&statuses, seen.took);
-        if resolved == tasks.len() || seen.took > patience {
+        if resolved == tasks.len() || seen.took > wait_timeout {
             progress.end();
             return Ok(seen);
         }

@@ -489,6 +489,6 @@ async fn a_worker_that_is_shut_out_while_it_waits_gets_no_task() {
     assert_eq!(answer.status, 401, "{}", answer.body);
     let claims = rig.claim(QUEUE, 1).await;
     assert_eq!(claims[0]["status"]["taskId"], task.to_string());
-    assert_eq!(claims[0]["status"]["retriesLeft"], 5, "it was handed back");
+    assert_eq!(claims[0]["status"]["retriesLeft"], 5, "it was requeued");
     rig.server.stop().await;
 }

@@ -14,11 +14,11 @@ const OPEN_FILES: u32 = 256;
 /// More than it could have open.
 const CONNECTIONS: usize = 300;
 /// What a refused connection waits for at most; accepting never waits.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
+const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(30);
 
 async fn connect(server: &Server) -> TcpStream {
     let address = server.root_url().strip_prefix("http://").unwrap();
-    let connecting = tokio::time::timeout(PATIENCE, TcpStream::connect(address));
+    let connecting = tokio::time::timeout(TIMEOUT, TcpStream::connect(address));
     connecting.await.expect("connections are accepted").expect("the server listens")
 }
 

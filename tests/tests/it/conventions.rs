@@ -69,7 +69,7 @@ async fn large_answers_are_compressed_for_who_asks_and_nothing_else_is() {
     let claimed = rig.send(&claim.header("Accept-Encoding", GZIP)).await;
     assert!(!is_zipped(&claimed) && claimed.body.len() > 100_000);
     assert_eq!(claimed.json()["tasks"][0]["status"]["taskId"], json!(task));
-    assert_eq!(rig.status(task).await["runs"].as_array().unwrap().len(), 1, "not handed back");
+    assert_eq!(rig.status(task).await["runs"].as_array().unwrap().len(), 1, "not requeued");
     rig.server.stop().await;
 }
 

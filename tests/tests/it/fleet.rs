@@ -7,7 +7,7 @@ use sqlx::{PgConnection, Row as _};
 use tenure_tests::http::QUEUE_API;
 use tenure_tests::server::{Launch, Server};
 
-use crate::rig::{PATIENCE, Rig, claim_path, client_of, definition, eventually, new_task, worker};
+use crate::rig::{Rig, TIMEOUT, claim_path, client_of, definition, eventually, new_task, worker};
 
 /// Ten times the tenth of a second that a notification may take; it takes a few milliseconds on an idle machine. Tests of
 /// notifications switch the fallbacks off, which would be nearly as soon.
@@ -58,7 +58,7 @@ pub async fn wake(rig: &Rig, other: &Server, queue: &str) -> Duration {
     let task = new_task();
     assert_eq!(rig.create(task, &definition(queue)).await.status, 200);
     let created = Instant::now();
-    let reply = tokio::time::timeout(PATIENCE, waiting.finish()).await.unwrap().unwrap();
+    let reply = tokio::time::timeout(TIMEOUT, waiting.finish()).await.unwrap().unwrap();
     let took = created.elapsed();
     let body: Value = serde_json::from_slice(&reply.body).unwrap();
     assert_eq!(body["tasks"][0]["status"]["taskId"], json!(task), "{body}");

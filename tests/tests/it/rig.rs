@@ -22,7 +22,7 @@ use tokio::net::TcpStream;
 use tokio::process::Command;
 
 /// Everything here takes far less; a machine that is busy with other tests may need more.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 /// Between two looks at a condition.
 pub const LOOK_EVERY: Duration = Duration::from_millis(20);
 const HOUR_MS: i64 = 3_600_000;
@@ -138,7 +138,7 @@ pub fn client_of(server: &Server) -> Client {
 pub async fn call(client: &mut Client, who: &Credentials, method: &str, path: &str, body: Option<&Value>) -> Answer {
     let body = body.map(|body| body.to_string().into_bytes());
     let path = if path.starts_with("/api") { path.to_owned() } else { format!("{QUEUE_API}{path}") };
-    let answer = tokio::time::timeout(PATIENCE, client.call(who, method, &path, body.as_deref())).await;
+    let answer = tokio::time::timeout(TIMEOUT, client.call(who, method, &path, body.as_deref())).await;
     answer.expect("the server answers").expect("the server keeps the connection")
 }
 
@@ -196,7 +196,7 @@ pub fn minutes_from_now(minutes: i64) -> String {
 
 /// Waits until the condition gives something.
 pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         if let Some(found) = look().await {
             return found;
@@ -216,7 +216,7 @@ pub async fn tenure(args: &[&str], env: &[(&str, &str)]) -> Output {
 /// Runs a command that must end by itself.
 pub async fn finish(command: std::process::Command) -> Output {
     let mut command = Command::from(command);
-    let output = tokio::time::timeout(PATIENCE, command.kill_on_drop(true).output()).await;
+    let output = tokio::time::timeout(TIMEOUT, command.kill_on_drop(true).output()).await;
     output.expect("the command ends by itself").expect("the program can be started")
 }
 
@@ -334,7 +334,7 @@ impl Raw {
 
     /// Sends it on a connection of its own.
     pub async fn send(&self, root_url: &str) -> RawReply {
-        tokio::time::timeout(PATIENCE, self.exchange(root_url)).await.expect("the server answers")
+        tokio::time::timeout(TIMEOUT, self.exchange(root_url)).await.expect("the server answers")
     }
 
     async fn exchange(&self, root_url: &str) -> RawReply {

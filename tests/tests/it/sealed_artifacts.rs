@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 
 use crate::artifacts::{Worker, get, put, segment, target};
 use crate::objects::{end_object, object, put_url_of};
-use crate::rig::{PATIENCE, RawReply, eventually, minutes_from_now};
+use crate::rig::{RawReply, TIMEOUT, eventually, minutes_from_now};
 
 /// The first half of the advisory lock on a name of stored bytes; the second is the name's hash.
 const BLOB_NAMES: i32 = 0x7465_6e75;
@@ -72,7 +72,7 @@ impl Slow {
             received.recv().await.map(|piece| (piece, received))
         });
         let _already = rustls::crypto::ring::default_provider().install_default();
-        let http = reqwest::Client::builder().no_proxy().timeout(PATIENCE * 4).build().unwrap();
+        let http = reqwest::Client::builder().no_proxy().timeout(TIMEOUT * 4).build().unwrap();
         let request = http
             .put(format!("{}{}", worker.rig.server.root_url(), target(&worker.rig, url)))
             .header("content-type", "text/plain")

@@ -8,7 +8,7 @@ use tenure_tests::wire::Target;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::rig::{PATIENCE, RawReply, Signature};
+use crate::rig::{RawReply, Signature, TIMEOUT};
 
 /// What came next.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ impl Stream {
             if let Some(end) = raw.windows(4).position(|window| window == b"\r\n\r\n") {
                 break end + 4;
             }
-            let read = tokio::time::timeout(PATIENCE, socket.read_buf(&mut raw)).await;
+            let read = tokio::time::timeout(TIMEOUT, socket.read_buf(&mut raw)).await;
             assert!(read.expect("the server answers").unwrap() > 0, "the server hung up");
         };
         let head = String::from_utf8_lossy(&raw[..head_end]).to_ascii_lowercase();
@@ -90,7 +90,7 @@ impl Stream {
 
     /// The next block.
     pub async fn next(&mut self) -> Item {
-        tokio::time::timeout(PATIENCE, self.block()).await.expect("something comes in time")
+        tokio::time::timeout(TIMEOUT, self.block()).await.expect("something comes in time")
     }
 
     /// The next event, past comments and ids.

@@ -41,7 +41,7 @@ async fn tell(rig: &Rig, claim: &Value, what: &str, body: Option<&Value>) -> Ans
 }
 
 /// How often each exchange told of a task, in the order of the log.
-async fn told_of(rig: &Rig, task: SlugId) -> Vec<String> {
+async fn emitted_ids(rig: &Rig, task: SlugId) -> Vec<String> {
     let task = task.to_string();
     let answer = rig.call("GET", &format!("{TENURE_API}/events?after=0&limit=1000"), None).await;
     let events = answer.body["events"].as_array().expect("events are a list").iter();

@@ -8,7 +8,7 @@ use tenure_tests::http::{Answer, Client, TENURE_API};
 use tenure_tests::server::Server;
 
 use crate::fleet::{NOTIFIED_WITHIN, without_fallbacks};
-use crate::rig::{PATIENCE, Raw, Rig, call, client_of, credentials_of, definition, eventually, new_task, run_of};
+use crate::rig::{Raw, Rig, TIMEOUT, call, client_of, credentials_of, definition, eventually, new_task, run_of};
 
 const QUEUE: &str = "wait/ing";
 /// The longest that a test lets a server wait: whatever ends earlier was told of the end.
@@ -169,7 +169,7 @@ async fn a_server_that_drains_sends_everybody_away() {
     until_waiting(&rig.server, 1).await;
     let started = Instant::now();
     rig.server.terminate().unwrap();
-    let reply = tokio::time::timeout(PATIENCE, client.finish()).await.unwrap().unwrap();
+    let reply = tokio::time::timeout(TIMEOUT, client.finish()).await.unwrap().unwrap();
     assert_eq!(outcome(&Answer::from(reply)), (200, &json!(false), &json!("pending")));
     assert!(started.elapsed() < DRAIN, "{:?}", started.elapsed());
     assert!(rig.server.ended().await.success());

@@ -66,6 +66,6 @@ async fn the_next_worker_clears_up_after_one_that_was_killed() {
 }
 
 async fn eventually_ends(child: tokio::process::Child) -> std::process::Output {
-    let ended = tokio::time::timeout(crate::rig::PATIENCE, child.wait_with_output()).await;
+    let ended = tokio::time::timeout(crate::rig::TIMEOUT, child.wait_with_output()).await;
     ended.expect("it ends").expect("it can be waited for")
 }

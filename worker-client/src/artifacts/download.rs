@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::sink::{Arrived, Sink};
 use super::{STALLED_AFTER, artifacts_of, blocking, gzip};
-use crate::client::{Call, Own, PATIENCE, header, parameter};
+use crate::client::{Call, Own, TIMEOUT, header, parameter};
 use crate::error::chain;
 use crate::{Client, Error, retry};
 
@@ -60,7 +60,7 @@ impl Client {
             method: Method::GET,
             path: format!("{}/{}", artifacts_of(task_id, run_id), parameter(&name)),
             body: None,
-            patience: PATIENCE,
+            wait_timeout: TIMEOUT,
             own: Own::default(),
         };
         let mut tried = 0;

@@ -19,7 +19,7 @@ pub use download::Downloaded;
 pub use upload::Upload;
 pub use upload::blocking;
 
-use crate::client::{Call, Own, PATIENCE, parameter};
+use crate::client::{Call, Own, TIMEOUT, parameter};
 use crate::{Client, Error};
 
 /// How long the bytes of an artifact may stand still on their way.
@@ -172,7 +172,7 @@ impl Client {
             method: Method::POST,
             path: format!("{}/{}", artifacts_of(task_id, Some(run_id)), parameter(&name)),
             body: Some(serde_json::to_vec(artifact).expect("texts, a number and a date")),
-            patience: PATIENCE,
+            wait_timeout: TIMEOUT,
             own: Own::default(),
         };
         let CreateAnswer { put_url, content_type, expires } = self.call(&call).await?.value;
@@ -202,7 +202,7 @@ impl Client {
                 method: Method::GET,
                 path: artifacts_of(task_id, run_id),
                 body: None,
-                patience: PATIENCE,
+                wait_timeout: TIMEOUT,
                 own: Own { query, ..Own::default() },
             };
             let page: ListAnswer = self.call(&call).await?.value;

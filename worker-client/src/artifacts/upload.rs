@@ -140,10 +140,10 @@ impl Progress {
     async fn stalled(&self, length: u64) -> Duration {
         loop {
             let seen = self.sent.load(Ordering::Relaxed);
-            let patience = if seen == length { ANSWERED_WITHIN } else { STALLED_AFTER };
-            tokio::time::sleep(patience).await;
+            let wait_timeout = if seen == length { ANSWERED_WITHIN } else { STALLED_AFTER };
+            tokio::time::sleep(wait_timeout).await;
             if self.sent.load(Ordering::Relaxed) == seen {
-                return patience;
+                return wait_timeout;
             }
         }
     }
@@ -197,7 +197,7 @@ impl Client {
         }
         let answer = tokio::select! {
             answer = request.body(upload.body(&progress)).send() => answer,
-            patience = progress.stalled(upload.length) => return Err(Error::Stalled(patience)),
+            wait_timeout = progress.stalled(upload.length) => return Err(Error::Stalled(wait_timeout)),
         };
         if let Some(error) = progress.unreadable.lock().unwrap_or_else(PoisonError::into_inner).take() {
             return Err(Error::of_file("a file to upload could not be read")(error));

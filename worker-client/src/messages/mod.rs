@@ -1,4 +1,4 @@
-//! The message plane: runs as messages behind signed URLs, one queue of messages for each priority.
+//! The poll API: runs as messages behind signed URLs, one queue of messages for each priority.
 //!
 //! A message is a hint that a run may be claimed. Whoever gets it hides it from others for a while, claims the run
 //! ([`Client::claim_task`]), and deletes the message if the claim was granted or refused for good. The URLs are
@@ -17,7 +17,7 @@ use tenure_api::dates::Timestamp;
 use tenure_api::ids::{RunId, TaskId, TaskQueueId};
 use tokio::time::Instant;
 
-use crate::client::{Answer, Call, Own, PATIENCE, header, parameter, refusal_in_words};
+use crate::client::{Answer, Call, Own, TIMEOUT, header, parameter, refusal_in_words};
 use crate::{Client, Error};
 
 /// No poll may ask for more.
@@ -99,7 +99,7 @@ impl Client {
     pub async fn poll_task_urls(&self, queue: &TaskQueueId) -> Result<PollUrls, Error> {
         let (provisioner, worker_type) = (queue.provisioner_id(), queue.worker_type());
         let path = format!("/poll-task-url/{}/{}", parameter(&provisioner), parameter(&worker_type));
-        let call = Call { method: Method::GET, path, body: None, patience: PATIENCE, own: Own::default() };
+        let call = Call { method: Method::GET, path, body: None, wait_timeout: TIMEOUT, own: Own::default() };
         let Answer { value, date, asked, .. } = self.call::<PollUrlsAnswer>(&call).await?;
         let life = value.expires.time() - date.unwrap_or_else(|| self.now()).time();
         let life = life.to_std().unwrap_or_default();
@@ -159,7 +159,7 @@ impl Client {
     async fn use_signed(&self, method: Method, url: &str) -> Result<String, Error> {
         let url = Url::parse(url).map_err(|_| Error::SignedUrl("it is not a URL"))?;
         let network = |error: reqwest::Error| Error::Network(error.without_url());
-        let response = self.http().request(method, url).timeout(PATIENCE).send().await.map_err(network)?;
+        let response = self.http().request(method, url).timeout(TIMEOUT).send().await.map_err(network)?;
         let status = response.status();
         let retry_after = header(response.headers(), RETRY_AFTER.as_str()).and_then(|s| s.trim().parse().ok());
         let code = header(response.headers(), ERROR_CODE).map(str::to_owned);

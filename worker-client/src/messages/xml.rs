@@ -1,4 +1,4 @@
-//! The XML of the message plane: lists of messages, and errors.
+//! The XML of the poll API: lists of messages, and errors.
 
 use quick_xml::DeError;
 use serde::Deserialize;

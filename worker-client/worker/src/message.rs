@@ -133,7 +133,7 @@ impl Received {
                 Ok(Some((claim, hold)))
             }
             Err(error) if settles(&error) => {
-                tracing::info!(task.id = %task_id, run.id = %run_id, error = chain(&error), "the run is not to be had");
+                tracing::info!(task.id = %task_id, run.id = %run_id, error = chain(&error), "the run is not claimable");
                 self.inbox.failures.store(0, Ordering::Relaxed);
                 self.inbox.has_claimed.store(true, Ordering::Relaxed);
                 self.delete();

@@ -20,7 +20,7 @@ mod lifecycle;
 mod refusals;
 
 /// Everything here takes far less; a machine that is busy with other things may need more.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Tells the test [`serves_until_its_input_ends`] that it is a server now, and where.
 const SERVE_IN: &str = "TENURE_TEST_EMBEDDED_SERVE_IN";
 
@@ -85,7 +85,7 @@ fn one_line(error: &EmbeddedError) -> String {
 }
 
 async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !condition().await {
         assert!(Instant::now() < deadline, "waited in vain: {what}");
         sleep(Duration::from_millis(5)).await;
@@ -172,7 +172,7 @@ impl Server {
             }
             "ended".to_owned()
         };
-        tokio::time::timeout(PATIENCE, news).await.expect("the server should have said something")
+        tokio::time::timeout(TIMEOUT, news).await.expect("the server should have said something")
     }
 
     async fn ready(place: &Place) -> Self {

@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::{PassReport, SLICE};
 use crate::engine::Engine;
-use crate::wakeup::Effects;
+use crate::notifiers::Effects;
 use tenure_domain::lifecycle::End;
 use tenure_store::claims;
 use tenure_store::transitions::end::{self, Member};
@@ -33,6 +33,6 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
         exhausted: effects.resolved.len(),
         lost_race: due.len() - resolved.len(),
     };
-    engine.bells.apply(effects);
+    engine.notifiers.apply(effects);
     Ok(report)
 }

@@ -16,7 +16,7 @@ const DEADLINE_NEAR: Duration = Duration::from_secs(10);
 
 /// Folds what is there, and finds out whether anything in the queue is unresolved.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    let rung = engine.bells.times_rung();
+    let notified = engine.notifiers.notifications();
     let mut conn = engine.pool.acquire().await?;
     let folded = usize::try_from(counters::fold(&mut conn).await?).unwrap_or(usize::MAX);
     let mut open = 0;
@@ -35,9 +35,9 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     }
     // A task that waits for others is neither pending nor claimed, but has a deadline.
     if open == 0 && !deadlines::is_near(&mut conn, DEADLINE_NEAR).await? {
-        engine.bells.rest(rung);
+        engine.notifiers.rest(notified);
     } else {
-        engine.bells.stay_awake();
+        engine.notifiers.stay_active();
     }
     let oldest = session::get_oldest_transaction(&mut conn).await?;
     metrics::gauge!("tenure_oldest_transaction_seconds").set(oldest.as_secs_f64());

@@ -3,7 +3,7 @@
 
 use super::{PassReport, SLICE};
 use crate::engine::Engine;
-use crate::wakeup::Effects;
+use crate::notifiers::Effects;
 use tenure_store::deadlines;
 
 /// Ends a slice of the tasks whose deadline has passed.
@@ -11,7 +11,7 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.pool.acquire().await?;
     let slice = deadlines::end_overdue(&mut conn, SLICE).await?;
     if slice.ended > 0 {
-        engine.bells.apply(Effects { resolved_unnamed: true, ..Effects::default() });
+        engine.notifiers.apply(Effects { resolved_unnamed: true, ..Effects::default() });
     }
     Ok(PassReport {
         found: slice.found,

@@ -8,7 +8,7 @@ use sqlx::PgConnection;
 use super::{PASS_MAX, PassReport};
 use crate::engine::Engine;
 use crate::events::log_reader::{self, Part, Read, Sink};
-use crate::wakeup::Effects;
+use crate::notifiers::Effects;
 use tenure_store::dependency_work;
 
 /// What dependencies do with a part of the log: they note it as work.
@@ -29,7 +29,7 @@ impl Sink for DependencySink {
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.pool.acquire().await?;
     let none = dependency_work::skip_log(&mut conn).await?;
-    engine.bells.expect_dependents(!none);
+    engine.notifiers.expect_dependents(!none);
     if none {
         return Ok(PassReport::default());
     }
@@ -37,7 +37,7 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     match log_reader::read_next(&mut conn, &mut DependencySink).await? {
         Read::End => {}
         Read::Rows(rows, ()) => (report.found, report.done) = (rows, rows),
-        // Whoever reads settles as well, but may have been here before what we were rung for.
+        // Whoever reads settles as well, but may have been here before what we were notified for.
         Read::Busy => report.lost_race += 1,
     }
     let until = Instant::now() + PASS_MAX;
@@ -47,7 +47,7 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
         report.done += slice.settled;
         report.lost_race += slice.found - slice.settled;
         if !slice.scheduled.is_empty() {
-            engine.bells.apply(Effects::claimable(slice.scheduled));
+            engine.notifiers.apply(Effects::claimable(slice.scheduled));
         }
         let more = slice.full && slice.settled > 0;
         if !more || Instant::now() > until {

@@ -48,7 +48,7 @@ impl Driver {
             let pause = match result.unwrap_or(Err(sqlx::Error::PoolTimedOut)) {
                 Ok(report) => {
                     if failing {
-                        tracing::info!(pass = name, "a pass that had failed works again");
+                        tracing::info!(pass = name, "background pass recovered");
                     }
                     failing = false;
                     self.publish(report, started);
@@ -74,33 +74,33 @@ impl Driver {
             Pace::Dependencies(least) | Pace::Groups(least) if report.done + report.lost_race > 0 => least,
             Pace::InSlices(_) if report.done as i64 >= SLICE => Duration::ZERO,
             Pace::Every(interval) | Pace::InSlices(interval) | Pace::Facts(interval) => interval,
-            Pace::Due | Pace::Dependencies(_) | Pace::Groups(_) if self.engine.bells.awake() => AWAKE,
+            Pace::Due | Pace::Dependencies(_) | Pace::Groups(_) if self.engine.notifiers.awake() => AWAKE,
             Pace::Due | Pace::Dependencies(_) | Pace::Groups(_) => RESTING,
         }
     }
 
     async fn wait(&self, pause: Duration) {
-        let rung = async {
+        let notified = async {
             match self.pass.pace {
-                Pace::Due => self.engine.bells.passes().await,
+                Pace::Due => self.engine.notifiers.passes().await,
                 Pace::Dependencies(least) => {
                     tokio::time::sleep(least).await;
-                    self.engine.bells.dependencies().await;
+                    self.engine.notifiers.dependencies().await;
                 }
                 Pace::Groups(least) => {
                     tokio::time::sleep(least).await;
-                    self.engine.bells.groups().await;
+                    self.engine.notifiers.groups().await;
                 }
                 Pace::Facts(_) => {
                     tokio::time::sleep(FACTS_PAUSE).await;
-                    self.engine.bells.facts().await;
+                    self.engine.notifiers.facts().await;
                 }
                 Pace::Every(_) | Pace::InSlices(_) => std::future::pending().await,
             }
         };
         tokio::select! {
             () = self.stop.cancelled() => {}
-            () = rung => {}
+            () = notified => {}
             () = tokio::time::sleep(pause) => {}
         }
     }

@@ -28,7 +28,7 @@ impl Sink for GroupSink<'_> {
     type Outcome = Slice;
 
     async fn act(&mut self, transaction: &mut PgConnection, part: Part) -> Result<Slice, sqlx::Error> {
-        groups::tell_resolved(transaction, part, self.witnesses).await
+        groups::publish_resolved(transaction, part, self.witnesses).await
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::{PassReport, SLICE};
 use crate::engine::Engine;
-use crate::wakeup::Effects;
+use crate::notifiers::Effects;
 use tenure_store::messages;
 
 /// Shows a slice of what is due.
@@ -12,7 +12,7 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let due = messages::show_due(&mut conn, SLICE).await?;
     metrics::counter!("tenure_messages_total", "what" => "returned").increment(due.visible as u64);
     if !due.queues.is_empty() {
-        engine.bells.apply(Effects::claimable(due.queues));
+        engine.notifiers.apply(Effects::claimable(due.queues));
     }
     Ok(PassReport { found: due.found, done: due.visible + due.released, ..PassReport::default() })
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{
     PassReport, artifacts, blobs, claims, clocks, counters, deadlines, dependencies, events, expiry, facts, groups,
-    idempotency, marks, messages, purge_cache, registrations, removals, workers,
+    idempotency, low_water_marks, messages, purge_cache, registrations, removals, workers,
 };
 use crate::engine::Engine;
 
@@ -102,7 +102,7 @@ pub static PASSES: &[Pass] = passes! {
     "forget", PURGING, GoesOn, events::forget;
     "counters", HOUSEKEEPING, GoesOn, counters::pass;
     "sequence", HOUSEKEEPING, GoesOn, events::sequence;
-    "marks", HOUSEKEEPING, GoesOn, marks::pass;
+    "low_water_marks", HOUSEKEEPING, GoesOn, low_water_marks::pass;
     "clock", COMPARING, GoesOn, clocks::pass;
     "workers_seen", WRITING, GoesOn, workers::write_down;
     "facts", FACTS, GoesOn, facts::pass;

@@ -2,24 +2,24 @@
 //! somebody held them, or its server died half-way. Their runs end as worker-shutdown and the next ones are pending while
 //! retries are left.
 //!
-//! The claim line of each server is told of removals at other servers as soon as they are known there, so that no request waits
+//! The wait list of each server is told of removals at other servers as soon as they are known there, so that no request waits
 //! for work in the name of a worker that is gone. Until it is, a run may still be claimed in that name. If the worker had registered,
 //! that claim is ended too; otherwise it is taken for the claim of a worker that came back.
 
 use super::{PassReport, SLICE};
 use crate::engine::Engine;
+use crate::notifiers::Notifiers;
 use crate::ops::worker_removed;
 use crate::remembered::Facts;
-use crate::wakeup::Bells;
 use tenure_store::{clock, worker_removals};
 
-/// Tells the claim line of this server of removals that it does not know of yet, whenever they are read.
-pub fn follow(facts: &Facts, bells: &Bells) {
-    let bells = bells.clone();
+/// Tells the wait list of this server of removals that it does not know of yet, whenever they are read.
+pub fn follow(facts: &Facts, notifiers: &Notifiers) {
+    let notifiers = notifiers.clone();
     facts.removals.on_change(move |before, now| {
         for worker in now.news(before) {
             // This does not wait for the line: what it still claims is found by the next look.
-            drop(bells.send_away(worker.clone()));
+            drop(notifiers.send_away(worker.clone()));
         }
     });
 }
@@ -38,7 +38,7 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
         worker_removals::settle(&mut conn, due).await?;
         return Ok(PassReport::default());
     }
-    let ended = worker_removed::end(&mut conn, &engine.bells, &found).await?;
+    let ended = worker_removed::end(&mut conn, &engine.notifiers, &found).await?;
     Ok(PassReport {
         found: found.len(),
         done: ended.runs,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 
-use crate::wakeup::{Bells, fallbacks_are_on};
+use crate::notifiers::{Notifiers, fallbacks_are_on};
 use tenure_store::tasks;
 
 /// The time between two looks while somebody waits.
@@ -18,8 +18,8 @@ const LOOK_AT_MOST_EVERY: Duration = Duration::from_millis(20);
 const IDS_MAX: usize = 10_000;
 
 /// Looks again and again, until it is stopped.
-pub async fn look(pool: PgPool, bells: Bells, stop: CancellationToken) {
-    let watched = bells.watched();
+pub async fn look(pool: PgPool, notifiers: Notifiers, stop: CancellationToken) {
+    let watched = notifiers.watched();
     let mut asked = true;
     loop {
         let ids = watched.ids();
@@ -27,7 +27,7 @@ pub async fn look(pool: PgPool, bells: Bells, stop: CancellationToken) {
         let due = asked || fallbacks_are_on();
         for part in ids.chunks(IDS_MAX).filter(|_| due) {
             match list_resolved(&pool, part).await {
-                Ok(resolved) => watched.ring(resolved),
+                Ok(resolved) => watched.notify(resolved),
                 Err(error) => tracing::debug!(error = %error, "tasks that are waited for could not be looked up"),
             }
         }

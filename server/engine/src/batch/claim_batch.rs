@@ -10,11 +10,11 @@ use sqlx::postgres::PgPool;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use super::claim_line::{Parts, Request};
-use super::delivery::{Delivery, HandBack, Held};
+use super::delivery::{Delivery, Held, Requeue};
 use super::failure::Failure;
-use super::marks::MarkTable;
+use super::low_water_marks::LowWaterMarks;
 use super::session::Session;
+use super::wait_list::{Parts, Request};
 use crate::ops::OpError;
 use tenure_domain::task::{EndedRun, Granted};
 use tenure_domain::worker::WorkerKey;
@@ -58,7 +58,7 @@ pub(super) struct Found {
 }
 
 impl Found {
-    fn none(back: &HandBack) -> Self {
+    fn none(back: &Requeue) -> Self {
         Self { claims: VecDeque::new(), guard: back.guard(Vec::new()), failed: HashSet::new(), more: false }
     }
 
@@ -81,9 +81,9 @@ pub(super) struct ClaimBatch {
     session: Session,
     pool: PgPool,
     queues: Queues,
-    marks: MarkTable,
-    back: HandBack,
-    term: Duration,
+    low_water_marks: LowWaterMarks,
+    requeue: Requeue,
+    lease: Duration,
     tracker: TaskTracker,
 }
 
@@ -98,9 +98,9 @@ impl ClaimBatch {
             session: Session::new(parts.database),
             pool: parts.pool,
             queues: parts.queues,
-            marks: parts.marks,
-            back: parts.back,
-            term: parts.term,
+            low_water_marks: parts.low_water_marks,
+            requeue: parts.requeue,
+            lease: parts.lease,
             tracker,
         }
     }
@@ -135,7 +135,7 @@ impl ClaimBatch {
             let place = i32::try_from(workers.len()).unwrap_or(i32::MAX);
             // Members of one queue stand together, as the line lists them.
             if wants.last().is_none_or(|want| want.queue != part.queue) {
-                let known = self.marks.get(part.queue);
+                let known = self.low_water_marks.get(part.queue);
                 wants.push(Want {
                     queue: part.queue,
                     generation: known.generation,
@@ -152,15 +152,15 @@ impl ClaimBatch {
 
     /// Runs the statement. From here on the claims are in a guard, and the statement is never run again for them.
     async fn claim(&mut self, wants: &[Want], workers: &[Worker<'_>]) -> Result<Guarded, Failure> {
-        let batch = super::claim_line::new_batch();
-        let term = self.term;
-        let result = self.session.run(async |conn| claim::claim(conn, wants, workers, term, batch).await).await;
+        let batch = super::wait_list::new_batch();
+        let lease = self.lease;
+        let result = self.session.run(async |conn| claim::claim(conn, wants, workers, lease, batch).await).await;
         if let Err(Failure::Lost(_) | Failure::Fault(_)) = &result {
             self.recover(batch, self.session.backend());
         }
         let (mut made, left): (Vec<Claimed>, Vec<Claimed>) = result?.into_iter().partition(Claimed::is_made);
         made.sort_by_key(|row| (row.queue, row.priority, row.ord));
-        let guard = self.back.guard(made.iter().map(|row| Held { id: row.id, run: row.run }).collect());
+        let guard = self.requeue.guard(made.iter().map(|row| Held { id: row.id, run: row.run }).collect());
         Ok(Guarded { made, guard, no_room: left.into_iter().map(|row| row.queue).collect() })
     }
 
@@ -171,7 +171,7 @@ impl ClaimBatch {
         let history = self.history(&made).await;
         let mut found: HashMap<i32, Found> = HashMap::new();
         for queue in no_room {
-            found.entry(queue).or_insert_with(|| Found::none(&self.back)).more = true;
+            found.entry(queue).or_insert_with(|| Found::none(&self.requeue)).more = true;
         }
         let mut history = history.unwrap_or_else(|failure| {
             // Reported once; the claims of first runs need no history.
@@ -181,7 +181,7 @@ impl ClaimBatch {
         for row in made {
             let own = guard.split_first(1);
             let (queue, place) = (row.queue, usize::try_from(row.worker).unwrap_or_default());
-            let found = found.entry(queue).or_insert_with(|| Found::none(&self.back));
+            let found = found.entry(queue).or_insert_with(|| Found::none(&self.requeue));
             match self.describe_one(row, &mut history, workers).await {
                 Ok(granted) => {
                     found.claims.push_back((place, granted));
@@ -230,14 +230,14 @@ impl ClaimBatch {
         Ok(row.describe(name, ended, *worker).map_err(sqlx::Error::from)?)
     }
 
-    /// The statement may have committed although its answer was lost: what it claimed is handed back, once the lost
+    /// The statement may have committed although its answer was lost: what it claimed is requeued, once the lost
     /// session cannot commit any more.
     fn recover(&self, batch: Uuid, backend: Option<i32>) {
-        let (pool, back) = (self.pool.clone(), self.back.clone());
+        let (pool, back) = (self.pool.clone(), self.requeue.clone());
         self.tracker.spawn(async move {
             let until = Instant::now() + RECOVERY_MAX;
             while Instant::now() < until {
-                // A database that went silent must not keep this try for ever.
+                // A database that went silent must not keep this try forever.
                 match tokio::time::timeout(RECOVERY_TRY_MAX, find_lost(&pool, batch, backend)).await {
                     Ok(Ok(Some(lost))) => {
                         tracing::warn!(batch = %batch, claims = lost.len(), "recovered a batch whose answer was lost");

@@ -1,6 +1,6 @@
-//! Undelivered claims are handed back.
+//! Undelivered claims are requeued.
 //!
-//! A claim leaves the claim line inside a [`Delivery`]. If that is dropped before somebody says that the answer was
+//! A claim leaves the wait list inside a [`Delivery`]. If that is dropped before somebody says that the answer was
 //! flushed to the connection, the claim is given back: the run ends as worker-shutdown and the next one is pending, at
 //! its old place and without using up a retry. An answer that is lost further on expires as usual.
 
@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use super::{BATCH_MEMBERS_MAX, Session};
-use crate::wakeup::{Bells, Effects};
+use crate::notifiers::{Effects, Notifiers};
 use tenure_domain::lifecycle::End;
 use tenure_store::claims;
 use tenure_store::transitions::end::{self, Member};
@@ -31,7 +31,7 @@ pub struct Held {
 #[derive(Debug)]
 pub struct Delivery {
     claims: Vec<Held>,
-    back: HandBack,
+    requeue: Requeue,
 }
 
 impl Delivery {
@@ -39,7 +39,7 @@ impl Delivery {
     #[must_use]
     pub fn split_first(&mut self, count: usize) -> Self {
         let count = count.min(self.claims.len());
-        Self { claims: self.claims.drain(..count).collect(), back: self.back.clone() }
+        Self { claims: self.claims.drain(..count).collect(), requeue: self.requeue.clone() }
     }
 
     /// Takes over the claims of another guard.
@@ -55,36 +55,41 @@ impl Delivery {
 
 impl Drop for Delivery {
     fn drop(&mut self) {
-        self.back.take(std::mem::take(&mut self.claims));
+        self.requeue.take(std::mem::take(&mut self.claims));
     }
 }
 
-/// Where claims are handed back to.
+/// Where claims are requeued to.
 #[derive(Debug, Clone)]
-pub struct HandBack {
+pub struct Requeue {
     queue: mpsc::UnboundedSender<Vec<Held>>,
 }
 
-/// How long to wait before a failed hand-back is tried again.
+/// How long to wait before a failed requeue is tried again.
 const RETRY_AFTER: Duration = Duration::from_millis(500);
-/// How often a hand-back is tried; after that the claim is left to expire.
+/// How often a requeue is tried; after that the claim is left to expire.
 const TRIES_MAX: u32 = 60;
 
-impl HandBack {
-    /// Starts the worker that hands back. It ends when every front of it is dropped, or when it is stopped and the
+impl Requeue {
+    /// Starts the worker that requeues. It ends when every front of it is dropped, or when it is stopped and the
     /// database is away.
     #[must_use]
-    pub fn start(database: &PgConnectOptions, bells: Bells, tasks: &TaskTracker, stop: CancellationToken) -> Self {
+    pub fn start(
+        database: &PgConnectOptions,
+        notifiers: Notifiers,
+        tasks: &TaskTracker,
+        stop: CancellationToken,
+    ) -> Self {
         // Unbounded: what is in it was claimed, and claims are bounded by the requests that wait for them.
         let (queue, inbox) = mpsc::unbounded_channel();
-        tasks.spawn(work(Session::new(database.clone()), inbox, bells, stop));
+        tasks.spawn(work(Session::new(database.clone()), inbox, notifiers, stop));
         Self { queue }
     }
 
     /// Wraps claims that are about to be delivered.
     #[must_use]
     pub fn guard(&self, claims: Vec<Held>) -> Delivery {
-        Delivery { claims, back: self.clone() }
+        Delivery { claims, requeue: self.clone() }
     }
 
     /// Takes claims back.
@@ -98,7 +103,7 @@ impl HandBack {
 async fn work(
     mut session: Session,
     mut inbox: mpsc::UnboundedReceiver<Vec<Held>>,
-    bells: Bells,
+    notifiers: Notifiers,
     stop: CancellationToken,
 ) {
     while let Some(mut claims) = inbox.recv().await {
@@ -109,29 +114,29 @@ async fn work(
         }
         metrics::counter!("tenure_claims_undelivered_total").increment(claims.len() as u64);
         for part in claims.chunks(BATCH_MEMBERS_MAX) {
-            hand_back(&mut session, part, &bells, &stop).await;
+            requeue(&mut session, part, &notifiers, &stop).await;
         }
     }
     session.close().await;
 }
 
-/// Hands claims back. What the statement leaves out is locked, or ended already, or was handed back too often: it is
-/// tried again for as long as the claim is there and may be handed back.
-async fn hand_back(session: &mut Session, claims: &[Held], bells: &Bells, stop: &CancellationToken) {
+/// Hands claims back. What the statement leaves out is locked, or ended already, or was requeued too often: it is
+/// tried again for as long as the claim is there and may be requeued.
+async fn requeue(session: &mut Session, claims: &[Held], notifiers: &Notifiers, stop: &CancellationToken) {
     let mut left: Vec<Member> =
-        claims.iter().map(|held| Member { id: held.id, run: held.run, end: End::HandBack }).collect();
+        claims.iter().map(|held| Member { id: held.id, run: held.run, end: End::Requeue }).collect();
     for _ in 0..TRIES_MAX {
         let attempt = session
             .run(async |conn| {
                 let resolved = end::end(conn, &left).await?;
-                bells.apply(Effects::claimable(resolved.iter().map(|row| row.queue)));
+                notifiers.apply(Effects::claimable(resolved.iter().map(|row| row.queue)));
                 let ids: Vec<Uuid> = left.iter().map(|member| member.id).collect();
                 claims::list_returnable(conn, &ids).await
             })
             .await;
         match attempt {
             Ok(returnable) => left.retain(|member| returnable.contains(&(member.id, member.run))),
-            Err(failure) => drop(failure.report("hand_back")),
+            Err(failure) => drop(failure.report("requeue")),
         }
         if left.is_empty() {
             return;

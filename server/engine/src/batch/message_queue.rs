@@ -1,4 +1,4 @@
-//! The front of the message plane's hottest question, "is there anything?", whose answer is nearly always no.
+//! The front of the poll API's hottest question, "is there anything?", whose answer is nearly always no.
 //!
 //! That a queue is empty is remembered together with the generation of its bell, which was read before the database was
 //! asked. Everything that makes a message visible rings after its commit, so that the memory of a lone server is exact.
@@ -8,14 +8,14 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::Batcher;
+use crate::notifiers::{Notifiers, fallbacks_are_on};
 use crate::ops::OpError;
 use crate::ops::messages::{GetMessages, GetRequest};
-use crate::wakeup::{Bells, fallbacks_are_on};
 use tenure_domain::message::QueueName;
 use tenure_store::hot::messages::Got;
 use tenure_store::memory::Memory;
 
-/// How long a queue is believed to be empty although nobody has rung.
+/// How long a queue is believed to be empty although nobody has notified.
 const MEMORY_MAX: Duration = Duration::from_secs(1);
 
 /// When a queue was seen to be empty.
@@ -28,7 +28,7 @@ pub struct Empty {
 /// Where pollers get messages.
 pub struct MessageQueue {
     batcher: Batcher<GetMessages>,
-    bells: Bells,
+    notifiers: Notifiers,
     empty: EmptyQueues,
 }
 
@@ -38,8 +38,8 @@ pub type EmptyQueues = Memory<HashMap<QueueName, Empty>>;
 impl MessageQueue {
     /// The front of these batches.
     #[must_use]
-    pub fn new(batcher: Batcher<GetMessages>, bells: Bells) -> Self {
-        Self { batcher, bells, empty: EmptyQueues::default() }
+    pub fn new(batcher: Batcher<GetMessages>, notifiers: Notifiers) -> Self {
+        Self { batcher, notifiers, empty: EmptyQueues::default() }
     }
 
     /// What is remembered here, which may be dropped.
@@ -51,7 +51,7 @@ impl MessageQueue {
     /// Gets messages, the oldest first; none from a queue that is known to be empty.
     pub async fn get(&self, request: GetRequest) -> Result<Vec<Got>, OpError> {
         let queue = request.queue;
-        let now = Empty { generation: self.bells.generation(queue.queue), asked: Instant::now() };
+        let now = Empty { generation: self.notifiers.generation(queue.queue), asked: Instant::now() };
         if self.is_empty(queue, now) {
             metrics::counter!("tenure_polls_total", "answered" => "from_memory").increment(1);
             return Ok(Vec::new());

@@ -3,16 +3,16 @@
 //! A [`Batcher`] is a bounded queue and one worker with a database session of its own. The worker takes everything that
 //! is waiting, runs it as one batch, and answers each caller. There is no timer: a batch is whatever arrived while the
 //! last one was in flight, so that a lone request waits for nobody. Members whose rows are locked, and members that are
-//! large, go to the slow lane, one a transaction.
+//! large, go to the blocking path, one a transaction.
 
+mod blocking_path;
 mod claim_batch;
-pub mod claim_line;
 pub mod delivery;
 mod failure;
-pub mod marks;
+pub mod low_water_marks;
 pub mod message_queue;
 mod session;
-mod slow_lane;
+pub mod wait_list;
 
 pub use session::Session;
 
@@ -28,10 +28,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
+use crate::notifiers::{Effects, Notifiers};
 use crate::ops::OpError;
-use crate::wakeup::{Bells, Effects};
+use blocking_path::BlockingPath;
 use failure::Failure;
-use slow_lane::SlowLane;
 
 /// What the failure of an ordinary transaction means for its caller.
 #[must_use]
@@ -43,7 +43,7 @@ pub fn cold_failure(error: sqlx::Error) -> OpError {
 pub const BATCH_MEMBERS_MAX: usize = 200;
 /// Bytes of the bodies in one batch; a larger member goes alone.
 pub const BATCH_BYTES_MAX: usize = 4 << 20;
-/// Bytes of the bodies that one operation may hold, from the request to its answer, in the slow lane too.
+/// Bytes of the bodies that one operation may hold, from the request to its answer, in the blocking path too.
 pub const WAITING_BYTES_MAX: usize = 128 << 20;
 
 /// Dependencies of the members of one batch; a member with more goes alone.
@@ -146,18 +146,18 @@ pub struct Batcher<O: Operation> {
 
 impl<O: Operation> Batcher<O> {
     /// Starts the workers. They end when the batcher is dropped and everything that waited is answered.
-    pub fn start(operation: O, database: &PgConnectOptions, bells: &Bells, tasks: &TaskTracker) -> Self {
+    pub fn start(operation: O, database: &PgConnectOptions, notifiers: &Notifiers, tasks: &TaskTracker) -> Self {
         let (queue, inbox) = mpsc::channel(O::WAITING_MAX);
         let operation = Arc::new(operation);
         let waiting_bytes = Arc::<AtomicUsize>::default();
-        let slow = SlowLane::start(&operation, database, bells, tasks);
+        let slow = BlockingPath::start(&operation, database, notifiers, tasks);
         let worker = Worker {
             operation,
             inbox,
             held_over: VecDeque::new(),
             session: Session::new(database.clone()),
             slow,
-            bells: bells.clone(),
+            notifiers: notifiers.clone(),
         };
         tasks.spawn(worker.work());
         Self { queue, waiting_bytes }
@@ -183,8 +183,8 @@ struct Worker<O: Operation> {
     /// Members that could not share the last batch.
     held_over: VecDeque<Job<O>>,
     session: Session,
-    slow: SlowLane<O>,
-    bells: Bells,
+    slow: BlockingPath<O>,
+    notifiers: Notifiers,
 }
 
 impl<O: Operation> Worker<O> {
@@ -266,7 +266,7 @@ impl<O: Operation> Worker<O> {
             result = self.session.run(async |conn| operation.run(conn, &members, &mut effects).await).await;
         }
         // Each statement has committed by itself, also when one after it failed.
-        self.bells.apply(effects);
+        self.notifiers.apply(effects);
         result
     }
 

@@ -18,9 +18,9 @@ use tenure_store::blobs::{self, NewBlob};
 /// How long an upload may pause. Longer than a worker's machine is busy with something else.
 const STALL_MAX: Duration = Duration::from_secs(60);
 /// How long handing a part to the store may take, and making an object of the parts.
-const STORE_PATIENCE: Duration = Duration::from_secs(120);
+const STORE_TIMEOUT: Duration = Duration::from_secs(120);
 /// An upload that has said nothing for this long is abandoned. Longer than its server's longest silence: a pause, and the
-/// store's patience twice.
+/// store's wait_timeout twice.
 const LEASE: Duration = Duration::from_secs(15 * 60);
 /// How often an upload says that it goes on.
 const RENEW_EVERY: Duration = Duration::from_secs(60);
@@ -207,7 +207,7 @@ impl Writer<'_> {
 }
 
 async fn patiently<T>(request: impl Future<Output = Result<T, StoreError>>) -> Result<T, BlobError> {
-    match tokio::time::timeout(STORE_PATIENCE, request).await {
+    match tokio::time::timeout(STORE_TIMEOUT, request).await {
         Ok(result) => result.map_err(BlobError::Store),
         Err(_) => Err(BlobError::Store(super::backing::broken(std::io::ErrorKind::TimedOut.into()))),
     }

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::render::Told;
-use crate::wakeup::Bells;
+use crate::notifiers::Notifiers;
 use tenure_store::events::{self, Stretch};
 
 /// Listeners of one server at most.
@@ -111,7 +111,7 @@ pub struct Tail {
 
 struct Shared {
     pool: PgPool,
-    bells: Bells,
+    notifiers: Notifiers,
     stop: CancellationToken,
     /// None while nobody listens. Only the task writes it.
     ring: Mutex<Option<Ring>>,
@@ -132,10 +132,10 @@ pub struct Listener {
 impl Tail {
     /// Starts the task that reads the log; it ends when it is stopped.
     #[must_use]
-    pub fn start(pool: PgPool, bells: Bells, tasks: &TaskTracker, stop: CancellationToken) -> Self {
+    pub fn start(pool: PgPool, notifiers: Notifiers, tasks: &TaskTracker, stop: CancellationToken) -> Self {
         let shared = Shared {
             pool,
-            bells,
+            notifiers,
             stop,
             ring: Mutex::default(),
             moved: watch::Sender::new(()),
@@ -164,14 +164,14 @@ impl Tail {
 
     /// Drops what is in memory. It begins again at the end of the log; who is behind reads the log.
     pub fn drop_all(&self) {
-        *self.ring() = None;
+        *self.notify() = None;
     }
 
     async fn run(self) {
         let mut failing = false;
         while !self.shared.stop.is_cancelled() {
             if self.listeners() == 0 {
-                *self.ring() = None;
+                *self.notify() = None;
                 tokio::select! {
                     () = self.shared.stop.cancelled() => return,
                     () = self.shared.came.notified() => {}
@@ -202,7 +202,7 @@ impl Tail {
         let rung = async {
             tokio::time::sleep(least).await;
             tokio::select! {
-                () = self.shared.bells.tail() => {}
+                () = self.shared.notifiers.tail() => {}
                 () = tokio::time::sleep(more) => {}
             }
         };
@@ -221,7 +221,7 @@ impl Tail {
             events::sequence(&mut conn).await?;
             ends = events::get_ends(&mut conn).await?;
         }
-        let known = self.ring().as_ref().map(|ring| ring.through);
+        let known = self.notify().as_ref().map(|ring| ring.through);
         let mut through = known.unwrap_or_else(|| self.start_at(ends.newest));
         while through < ends.newest {
             through = match events::read_on(&mut conn, through, PAGE).await? {
@@ -237,19 +237,19 @@ impl Tail {
     }
 
     fn tell(&self, told: Vec<Arc<Told>>, through: i64) {
-        if let Some(ring) = &mut *self.ring() {
+        if let Some(ring) = &mut *self.notify() {
             ring.push(told, through);
         }
         self.shared.moved.send_replace(());
     }
 
     fn start_at(&self, position: i64) -> i64 {
-        *self.ring() = Some(Ring::starting_at(position));
+        *self.notify() = Some(Ring::starting_at(position));
         self.shared.moved.send_replace(());
         position
     }
 
-    fn ring(&self) -> std::sync::MutexGuard<'_, Option<Ring>> {
+    fn notify(&self) -> std::sync::MutexGuard<'_, Option<Ring>> {
         self.shared.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -259,7 +259,7 @@ impl Listener {
     pub async fn next(&mut self, after: i64) -> Next {
         loop {
             self.moved.mark_unchanged();
-            if let Some(next) = self.tail.ring().as_ref().and_then(|ring| ring.after(after)) {
+            if let Some(next) = self.tail.notify().as_ref().and_then(|ring| ring.after(after)) {
                 return next;
             }
             // The sender lives in what this listener holds, so that it cannot be gone.
@@ -330,7 +330,7 @@ mod tests {
         let stop = CancellationToken::new();
         stop.cancel();
         let pool = sqlx::postgres::PgPoolOptions::new().connect_lazy("postgres://nowhere.invalid").unwrap();
-        let tail = Tail::start(pool, Bells::default(), &TaskTracker::new(), stop);
+        let tail = Tail::start(pool, Notifiers::default(), &TaskTracker::new(), stop);
         let mut listener = tail.listen().unwrap();
         let mut next = Box::pin(listener.next(3));
         assert!(futures_util::poll!(next.as_mut()).is_pending());

@@ -7,13 +7,18 @@ use uuid::Uuid;
 
 use super::OpError;
 use super::task_group::SLICE;
-use crate::wakeup::{Bells, Effects};
+use crate::notifiers::{Effects, Notifiers};
 use tenure_domain::task::Task;
 use tenure_store::transitions::reprioritise;
 use tenure_store::{groups, tasks};
 
 /// Changes the priority of one task.
-pub async fn change_task(pool: &PgPool, bells: &Bells, id: TaskId, priority: Priority) -> Result<Task, OpError> {
+pub async fn change_task(
+    pool: &PgPool,
+    notifiers: &Notifiers,
+    id: TaskId,
+    priority: Priority,
+) -> Result<Task, OpError> {
     let mut conn = pool.acquire().await?;
     let mut transaction = conn.begin().await?;
     tasks::lock(&mut transaction, id.uuid()).await?;
@@ -28,14 +33,14 @@ pub async fn change_task(pool: &PgPool, bells: &Bells, id: TaskId, priority: Pri
             return Err(OpError::Conflict(format!("task {id} was resolved; its priority does not matter any more")));
         }
     }
-    bells.commit(transaction, Effects::claimable(changed.into_iter().map(|(_, queue)| queue))).await?;
+    notifiers.commit(transaction, Effects::claimable(changed.into_iter().map(|(_, queue)| queue))).await?;
     Ok(known.task)
 }
 
 /// Changes the priority of a group's tasks that were never resolved; answers those that had another one.
 pub async fn change_group(
     pool: &PgPool,
-    bells: &Bells,
+    notifiers: &Notifiers,
     group: TaskGroupId,
     priority: Priority,
 ) -> Result<Vec<Uuid>, OpError> {
@@ -46,13 +51,13 @@ pub async fn change_group(
         let locked = groups::lock_open(&mut transaction, group.uuid(), after, SLICE).await?;
         let Some(&last) = locked.last() else { break };
         let changed = reprioritise::reprioritise(&mut transaction, &locked, priority.code()).await?;
-        bells.commit(transaction, Effects::claimable(changed.iter().map(|(_, queue)| *queue))).await?;
+        notifiers.commit(transaction, Effects::claimable(changed.iter().map(|(_, queue)| *queue))).await?;
         affected.extend(changed.into_iter().map(|(id, _)| id));
         after = last;
     }
     if !affected.is_empty() {
         let count = i64::try_from(affected.len()).unwrap_or(i64::MAX);
-        reprioritise::tell_group(&mut conn, group.uuid(), priority.code(), count).await?;
+        reprioritise::publish_group(&mut conn, group.uuid(), priority.code(), count).await?;
     }
     Ok(affected)
 }

@@ -6,7 +6,7 @@ use tenure_api::ids::TaskId;
 use tenure_api::states::ReasonResolved;
 
 use super::{OpError, refused};
-use crate::wakeup::{Bells, Effects};
+use crate::notifiers::{Effects, Notifiers};
 use tenure_domain::lifecycle::{Event, Refusal, State, Step, apply};
 use tenure_domain::task::Task;
 use tenure_store::tasks::{self, Loaded};
@@ -34,7 +34,7 @@ struct Retries {
 }
 
 /// Changes a task. One that is already as it was asked to be is answered as it is.
-pub async fn change(pool: &PgPool, bells: &Bells, id: TaskId, change: Change) -> Result<Task, OpError> {
+pub async fn change(pool: &PgPool, notifiers: &Notifiers, id: TaskId, change: Change) -> Result<Task, OpError> {
     let mut conn = pool.acquire().await?;
     let mut transaction = conn.begin().await?;
     tasks::lock(&mut transaction, id.uuid()).await?;
@@ -55,11 +55,11 @@ pub async fn change(pool: &PgPool, bells: &Bells, id: TaskId, change: Change) ->
                 Change::Schedule | Change::Rerun => Effects::claimable(queue),
                 Change::Cancel => Effects::resolved([id.uuid()]),
             };
-            bells.commit(transaction, effects).await?;
+            notifiers.commit(transaction, effects).await?;
             return Ok(task);
         }
     }
-    // Somebody claims and hands back faster than we look.
+    // Somebody claims and requeues faster than we look.
     Err(OpError::Unavailable)
 }
 

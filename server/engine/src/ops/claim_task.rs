@@ -27,12 +27,12 @@ pub struct Request {
     pub worker_id: String,
 }
 
-/// Claims the run. The worker that holds it already gets the same claim again, with its term unchanged, quarantined or
+/// Claims the run. The worker that holds it already gets the same claim again, with its lease unchanged, quarantined or
 /// not; no other worker ever does (invariant I1).
 pub async fn claim_task(
     pool: &PgPool,
     workers: &Workers,
-    term: Duration,
+    lease: Duration,
     request: &Request,
 ) -> Result<Result<Granted, OpError>, sqlx::Error> {
     let (id, run) = (request.task.uuid(), request.run);
@@ -43,7 +43,7 @@ pub async fn claim_task(
     let number = run.number().cast_signed();
     if !quarantined {
         let (group, name) = (&request.worker_group, &request.worker_id);
-        claim_one::claim_one(&mut transaction, id, number, group, name, term).await?;
+        claim_one::claim_one(&mut transaction, id, number, group, name, lease).await?;
     }
     let known = tasks::load(&mut transaction, &[id]).await?.remove(&id);
     let details = claims::find_details(&mut transaction, id).await?;

@@ -6,7 +6,7 @@ use sqlx::{Connection, PgPool};
 use tenure_api::ids::{RunId, SlugId, TaskId};
 
 use super::OpError;
-use crate::wakeup::{Bells, Effects};
+use crate::notifiers::{Effects, Notifiers};
 use tenure_domain::artifact::{self, Artifact, Refusal, Stored};
 use tenure_domain::json::Unserializable;
 use tenure_domain::task::{Task, Tenancy};
@@ -44,7 +44,7 @@ pub async fn check_first(pool: &PgPool, place: Place, expires: DateTime<Utc>) ->
 }
 
 /// Creates an artifact, or answers a repeat.
-pub async fn create(pool: &PgPool, bells: &Bells, place: Place, asked: Artifact) -> Result<Created, OpError> {
+pub async fn create(pool: &PgPool, notifiers: &Notifiers, place: Place, asked: Artifact) -> Result<Created, OpError> {
     let mut conn = pool.acquire().await?;
     let mut transaction = conn.begin().await?;
     tasks::lock(&mut transaction, place.task.uuid()).await?;
@@ -58,19 +58,25 @@ pub async fn create(pool: &PgPool, bells: &Bells, place: Place, asked: Artifact)
     let decision = artifact::combine(old.as_ref(), asked, now).map_err(refused)?;
     let artifact = decision.artifact;
     let storage_type = artifact.details.storage_type();
-    let is_told = decision.changed && artifact::is_told_at_creation(storage_type);
-    let told = is_told.then(|| told(&task, &artifact)).transpose()?;
+    let is_emitted = decision.changed && artifact::is_emitted_at_creation(storage_type);
+    let told = is_emitted.then(|| told(&task, &artifact)).transpose()?;
     let removable = artifact::removable(storage_type, artifact.expires, now);
     let present = artifact::is_present_at_creation(storage_type);
     let stored = Stored { artifact, present, removable };
     artifacts::put(&mut transaction, task.seq, place.run, &stored, told.as_ref()).await?;
-    bells.commit(transaction, Effects::default()).await?;
+    notifiers.commit(transaction, Effects::default()).await?;
     let tenancy = artifact::tenancy(&task, place.run).cloned();
     Ok(Created { artifact: stored.artifact, project: task.project, tenancy, now })
 }
 
 /// Lets an object be read whose upload is finished. A repeat changes nothing.
-pub async fn finish(pool: &PgPool, bells: &Bells, place: Place, name: &str, upload: SlugId) -> Result<(), OpError> {
+pub async fn finish(
+    pool: &PgPool,
+    notifiers: &Notifiers,
+    place: Place,
+    name: &str,
+    upload: SlugId,
+) -> Result<(), OpError> {
     let mut conn = pool.acquire().await?;
     let mut transaction = conn.begin().await?;
     tasks::lock(&mut transaction, place.task.uuid()).await?;
@@ -83,7 +89,7 @@ pub async fn finish(pool: &PgPool, bells: &Bells, place: Place, name: &str, uplo
     let Some(Stored { artifact, .. }) = stored.filter(|_| news) else { return Ok(()) };
     artifacts::finish(&mut transaction, task.seq, place.run, name, &told(&task, &artifact)?).await?;
     artifacts::keep_object(&mut transaction, &object_name, artifact.expires).await?;
-    bells.commit(transaction, Effects::default()).await?;
+    notifiers.commit(transaction, Effects::default()).await?;
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::OpError;
 use crate::batch::{Operation, Verdict};
-use crate::wakeup::Effects;
+use crate::notifiers::Effects;
 use tenure_api::ids::TaskId;
 use tenure_api::states::Requires;
 use tenure_domain::create::{Awaited, GroupOwner, NewTask, Unmade, dependency_refusal, why_unmade};

@@ -1,4 +1,4 @@
-//! The message plane: getting, deleting and hiding messages. What a message is, and who may change it, stands in
+//! The poll API: getting, deleting and hiding messages. What a message is, and who may change it, stands in
 //! `domain::message`; claiming its run is claimTask's business.
 
 use std::collections::BTreeMap;
@@ -9,9 +9,9 @@ use sqlx::{PgConnection, PgPool};
 use tenure_api::ids::TaskQueueId;
 use uuid::Uuid;
 
-use crate::batch::marks::MarkTable;
+use crate::batch::low_water_marks::LowWaterMarks;
 use crate::batch::{Operation, Verdict};
-use crate::wakeup::{Bells, Effects};
+use crate::notifiers::{Effects, Notifiers};
 use tenure_domain::message::{DEQUEUES_ALARMING, MessageId, QueueName, Receipt, Refusal, check};
 use tenure_store::hot::messages::{self as hot, Deletion, Got, Want};
 use tenure_store::messages;
@@ -22,7 +22,7 @@ const MESSAGE_WEIGHT: usize = 4 << 10;
 /// Getting messages.
 pub struct GetMessages {
     /// Where to start looking.
-    pub marks: MarkTable,
+    pub low_water_marks: LowWaterMarks,
     /// How long claimWork leaves a run alone after its message was got.
     pub reservation: Duration,
 }
@@ -109,7 +109,7 @@ impl Operation for GetMessages {
 
 impl GetMessages {
     fn want(&self, queue: i32, priority: i16, slots: Vec<i32>) -> Want {
-        let known = self.marks.get(queue);
+        let known = self.low_water_marks.get(queue);
         let mark = usize::try_from(priority).ok().and_then(|place| known.marks.get(place)).copied().unwrap_or_default();
         Want { queue, priority, generation: known.generation, mark, slots }
     }
@@ -214,7 +214,7 @@ impl Operation for DeleteMessages {
 /// Hides a message for another time, or shows it at once; answers the new receipt and when the message is visible.
 pub async fn update(
     pool: &PgPool,
-    bells: &Bells,
+    notifiers: &Notifiers,
     request: &DeleteRequest,
     visibility: Duration,
 ) -> Result<Result<(Receipt, DateTime<Utc>), Refusal>, sqlx::Error> {
@@ -223,7 +223,7 @@ pub async fn update(
     if let Some(visible) = messages::update(pool, key, priority, message, receipt, next, visibility).await? {
         metrics::counter!("tenure_messages_total", "what" => "updated").increment(1);
         if visibility.is_zero() {
-            bells.apply(Effects::claimable([key]));
+            notifiers.apply(Effects::claimable([key]));
         }
         return Ok(Ok((next, visible)));
     }

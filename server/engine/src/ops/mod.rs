@@ -92,7 +92,7 @@ pub fn refused(refusal: Refusal, task: impl std::fmt::Display, run: impl std::fm
         Refusal::AlreadyClaimed => conflict("is claimed by somebody else"),
         Refusal::AlreadyResolved => conflict("is resolved"),
         Refusal::AlreadyScheduled => conflict("is scheduled already"),
-        Refusal::HandBacksUsedUp => conflict("was handed back too often"),
+        Refusal::HandBacksUsedUp => conflict("was requeued too often"),
         Refusal::RunsUsedUp => OpError::Conflict(format!("task {task} has had {RUNS_MAX} runs; create a new task")),
     }
 }

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::{OpError, refused};
 use crate::batch::{Operation, Verdict};
-use crate::wakeup::Effects;
+use crate::notifiers::Effects;
 use crate::workers::Workers;
 use tenure_domain::lifecycle::{Event, apply};
 use tenure_domain::task::{EndedRun, Granted};
@@ -23,8 +23,8 @@ pub struct Reclaim {
     pub queues: Queues,
     /// For names of queues.
     pub pool: PgPool,
-    /// The term of a claim.
-    pub term: Duration,
+    /// The lease of a claim.
+    pub lease: Duration,
     /// Who is seen.
     pub workers: Workers,
 }
@@ -65,7 +65,7 @@ impl Operation for Reclaim {
             .iter()
             .map(|member| Member { id: member.task.uuid(), run: member.run.number().cast_signed() })
             .collect();
-        let renewed = renew::renew(conn, &batch, self.term).await?;
+        let renewed = renew::renew(conn, &batch, self.lease).await?;
         let retried: Vec<i64> = renewed.iter().filter(|row| row.run > 0).map(|row| row.seq).collect();
         let mut history = tasks::load_history(conn, &retried).await?;
         let mut verdicts: Vec<Option<Verdict<Granted>>> = members.iter().map(|_| None).collect();

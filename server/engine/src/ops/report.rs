@@ -4,13 +4,13 @@ use sqlx::{PgConnection, PgPool};
 use tenure_api::ids::{RunId, TaskId};
 use uuid::Uuid;
 
-use super::worker_removed::LINE_PATIENCE;
+use super::worker_removed::WAIT_LIST_TIMEOUT;
 use super::{OpError, refused};
 use crate::batch::{Operation, Verdict};
-use crate::wakeup::{Bells, Effects};
+use crate::notifiers::{Effects, Notifiers};
 use tenure_domain::lifecycle::{End, Event, Refusal, Report, apply};
 use tenure_domain::task::{Last, Task, Tenancy};
-use tenure_store::bells::notify_leaving;
+use tenure_store::notifications::notify_leaving;
 use tenure_store::queues::Queues;
 use tenure_store::transitions::end::{self, Member};
 use tenure_store::worker_removals::Gone;
@@ -104,7 +104,7 @@ impl Operation for ReportRun {
 pub async fn stop_waiting(
     pool: &PgPool,
     queues: &Queues,
-    bells: &Bells,
+    notifiers: &Notifiers,
     known: &Task,
     run: RunId,
 ) -> Result<(), OpError> {
@@ -117,7 +117,7 @@ pub async fn stop_waiting(
     let worker = Gone { queue, worker_group, worker_id };
     // The other servers hear of it before they can hear of the run that the report makes claimable.
     notify_leaving(pool, &worker).await?;
-    drop(tokio::time::timeout(LINE_PATIENCE, bells.send_away(worker)).await);
+    drop(tokio::time::timeout(WAIT_LIST_TIMEOUT, notifiers.send_away(worker)).await);
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::OpError;
 use crate::batch::{Operation, Verdict};
-use crate::wakeup::Effects;
+use crate::notifiers::Effects;
 use tenure_domain::task::Task;
 use tenure_store::tasks;
 

@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::OpError;
 use super::create_task::{Unstored, diagnose};
 use crate::batch::Verdict;
-use crate::wakeup::{Bells, Effects};
+use crate::notifiers::{Effects, Notifiers};
 use tenure_domain::create::{Awaited, NewTask, dependency_refusal};
 use tenure_domain::submit::Graph;
 use tenure_domain::task::Task;
@@ -48,9 +48,14 @@ pub struct Submitted {
 }
 
 /// Creates the tasks; if the key says that this was done before, answers how they are now.
-pub async fn submit(pool: &PgPool, bells: &Bells, graph: &Graph, key: Option<&Key>) -> Result<Submitted, OpError> {
+pub async fn submit(
+    pool: &PgPool,
+    notifiers: &Notifiers,
+    graph: &Graph,
+    key: Option<&Key>,
+) -> Result<Submitted, OpError> {
     for _ in 0..TRIES_MAX {
-        match attempt(pool, bells, graph, key).await {
+        match attempt(pool, notifiers, graph, key).await {
             Ok(Some(submitted)) => return Ok(submitted),
             Ok(None) => {}
             Err(Trouble::Refused(error)) => return Err(error),
@@ -76,7 +81,12 @@ impl From<sqlx::Error> for Trouble {
 }
 
 /// One transaction; none if another server was faster with something and a new look is needed.
-async fn attempt(pool: &PgPool, bells: &Bells, graph: &Graph, key: Option<&Key>) -> Result<Option<Submitted>, Trouble> {
+async fn attempt(
+    pool: &PgPool,
+    notifiers: &Notifiers,
+    graph: &Graph,
+    key: Option<&Key>,
+) -> Result<Option<Submitted>, Trouble> {
     let mut conn = pool.acquire().await?;
     let mut transaction = conn.begin().await?;
     if let Some(key) = key {
@@ -90,7 +100,7 @@ async fn attempt(pool: &PgPool, bells: &Bells, graph: &Graph, key: Option<&Key>)
     // Whoever forgets the group, or adds to it, is waited for.
     groups::lock(&mut transaction, graph.group.uuid()).await?;
     let names: BTreeSet<_> = graph.entries.iter().map(|entry| &entry.task.queue).collect();
-    let queues = queues::make_keys(&mut transaction, &names).await?;
+    let queues = queues::get_or_create_keys(&mut transaction, &names).await?;
     let mut plan = Plan::new(graph, list_required(&mut transaction, graph).await?);
     let members: Vec<Member<'_>> = plan
         .welcome
@@ -111,7 +121,7 @@ async fn attempt(pool: &PgPool, bells: &Bells, graph: &Graph, key: Option<&Key>)
     let claimable: BTreeSet<i32> =
         pending.filter_map(|row| queues.get(&graph.entries[row.member].task.queue).copied()).collect();
     let dependents = plan.stored.values().any(|row| row.waits);
-    bells.commit(transaction, Effects { dependents, ..Effects::claimable(claimable) }).await?;
+    notifiers.commit(transaction, Effects { dependents, ..Effects::claimable(claimable) }).await?;
     Ok(Some(Submitted { group: graph.group, tasks }))
 }
 

@@ -6,7 +6,7 @@ use tenure_api::states::ReasonResolved;
 use uuid::Uuid;
 
 use super::OpError;
-use crate::wakeup::{Bells, Effects};
+use crate::notifiers::{Effects, Notifiers};
 use tenure_domain::task::Group;
 use tenure_store::groups;
 use tenure_store::transitions::end_open;
@@ -47,7 +47,7 @@ pub fn check_sealed(group: &Group) -> Result<(), OpError> {
 }
 
 /// Cancels every task of a group that is not resolved and before its deadline.
-pub async fn cancel(pool: &PgPool, bells: &Bells, id: TaskGroupId) -> Result<Cancelled, OpError> {
+pub async fn cancel(pool: &PgPool, notifiers: &Notifiers, id: TaskGroupId) -> Result<Cancelled, OpError> {
     let mut conn = pool.acquire().await?;
     let (mut after, mut tasks) = (Uuid::nil(), Vec::new());
     loop {
@@ -64,7 +64,7 @@ pub async fn cancel(pool: &PgPool, bells: &Bells, id: TaskGroupId) -> Result<Can
                 break;
             }
         }
-        bells.commit(transaction, Effects::resolved(tasks[before..].iter().copied())).await?;
+        notifiers.commit(transaction, Effects::resolved(tasks[before..].iter().copied())).await?;
         after = last;
     }
     let size = groups::count_tasks(&mut conn, id.uuid()).await?;

@@ -10,13 +10,13 @@ use tokio_util::sync::CancellationToken;
 use super::OpError;
 use super::status::ReadStatus;
 use crate::batch::Batcher;
-use crate::wakeup::Bells;
+use crate::notifiers::Notifiers;
 use tenure_domain::task::Task;
 
 /// How long a caller waits unless it says otherwise.
 pub const PATIENCE_DEFAULT: Duration = Duration::from_secs(20);
 /// How long a caller may wait.
-pub const PATIENCE_MAX: Duration = Duration::from_secs(60);
+pub const WAIT_TIMEOUT_MAX: Duration = Duration::from_secs(60);
 
 /// A task after the wait.
 #[derive(Debug)]
@@ -30,17 +30,17 @@ pub struct Waited {
 /// Waits until a task is resolved, the time is up, or the server drains.
 pub async fn wait(
     status: &Batcher<ReadStatus>,
-    bells: &Bells,
+    notifiers: &Notifiers,
     drain: &CancellationToken,
     id: TaskId,
-    patience: Duration,
+    wait_timeout: Duration,
 ) -> Result<Waited, OpError> {
-    let until = Instant::now() + patience;
-    let watcher = bells.watched().watch(id.uuid()).ok_or(OpError::Overloaded("wait"))?;
+    let until = Instant::now() + wait_timeout;
+    let watcher = notifiers.watched().watch(id.uuid()).ok_or(OpError::Overloaded("wait"))?;
     loop {
         // Listening before looking: a task that is resolved in between rings.
-        let mut rung = pin!(watcher.rung());
-        rung.as_mut().enable();
+        let mut notified = pin!(watcher.notified());
+        notified.as_mut().enable();
         let last_look = drain.is_cancelled() || Instant::now() >= until;
         let task = status.submit(id).await?;
         let resolved = task.is_resolved();
@@ -48,7 +48,7 @@ pub async fn wait(
             return Ok(Waited { task, resolved });
         }
         tokio::select! {
-            () = rung => {}
+            () = notified => {}
             () = drain.cancelled() => {}
             () = tokio::time::sleep_until(until) => {}
         }

@@ -12,7 +12,7 @@ use tenure_api::states::ExceptionReason;
 use uuid::Uuid;
 
 use super::OpError;
-use crate::wakeup::{Bells, Effects};
+use crate::notifiers::{Effects, Notifiers};
 use tenure_domain::lifecycle::{End, Report};
 use tenure_domain::registration::WorkerName;
 use tenure_store::queues::Queues;
@@ -22,10 +22,10 @@ use tenure_store::{clock, worker_manager};
 
 /// Claims that one transaction ends.
 const SLICE: i64 = 200;
-/// How long a removal waits for the claim line of its server, which may be in the middle of a statement.
-pub(super) const LINE_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a removal waits for the wait list of its server, which may be in the middle of a statement.
+pub(super) const WAIT_LIST_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long it tries to end claims that somebody holds; then it leaves them to the pass.
-const HELD_PATIENCE: Duration = Duration::from_secs(3);
+const HELD_WAIT: Duration = Duration::from_secs(3);
 /// How often it looks again.
 const HELD_LOOK_EVERY: Duration = Duration::from_millis(10);
 
@@ -48,12 +48,17 @@ pub struct Ended {
 }
 
 /// Notes that a worker is gone and ends its claims. May be repeated.
-pub async fn remove(pool: &PgPool, queues: &Queues, bells: &Bells, name: &WorkerName) -> Result<Removed, OpError> {
+pub async fn remove(
+    pool: &PgPool,
+    queues: &Queues,
+    notifiers: &Notifiers,
+    name: &WorkerName,
+) -> Result<Removed, OpError> {
     let queue = queues.find_key(pool, &name.pool).await?;
     let gone = queue.map(|queue| Gone { queue, worker_group: name.group.to_string(), worker_id: name.id.to_string() });
     // First the line, so that nothing is claimed for the worker here that began after what is noted.
     if let Some(gone) = &gone {
-        drop(tokio::time::timeout(LINE_PATIENCE, bells.send_away(gone.clone())).await);
+        drop(tokio::time::timeout(WAIT_LIST_TIMEOUT, notifiers.send_away(gone.clone())).await);
     }
     let mut conn = pool.acquire().await?;
     let mut transaction = conn.begin().await?;
@@ -64,15 +69,15 @@ pub async fn remove(pool: &PgPool, queues: &Queues, bells: &Bells, name: &Worker
     transaction.commit().await?;
     let mut ended = 0;
     if let Some(gone) = &gone {
-        bells.stay_awake();
-        ended = end_all(&mut conn, bells, gone).await?;
+        notifiers.stay_active();
+        ended = end_all(&mut conn, notifiers, gone).await?;
     }
     tracing::info!(worker.id = %name, registered = known, claims = ended, "a worker was removed");
     Ok(Removed { known, ended })
 }
 
 /// Slice by slice, until none is left that this can get hold of.
-async fn end_all(conn: &mut PgConnection, bells: &Bells, gone: &Gone) -> Result<usize, sqlx::Error> {
+async fn end_all(conn: &mut PgConnection, notifiers: &Notifiers, gone: &Gone) -> Result<usize, sqlx::Error> {
     let mut ended = 0;
     let mut progress = Instant::now();
     loop {
@@ -81,11 +86,11 @@ async fn end_all(conn: &mut PgConnection, bells: &Bells, gone: &Gone) -> Result<
         if found.is_empty() {
             return Ok(ended);
         }
-        let slice = end(conn, bells, &found).await?;
+        let slice = end(conn, notifiers, &found).await?;
         ended += slice.runs;
         if slice.runs > 0 {
             progress = Instant::now();
-        } else if progress.elapsed() > HELD_PATIENCE {
+        } else if progress.elapsed() > HELD_WAIT {
             return Ok(ended);
         } else {
             tokio::time::sleep(HELD_LOOK_EVERY).await;
@@ -94,7 +99,7 @@ async fn end_all(conn: &mut PgConnection, bells: &Bells, gone: &Gone) -> Result<
 }
 
 /// Ends these claims in one transaction, each if it is still held and nobody has it locked.
-pub async fn end(conn: &mut PgConnection, bells: &Bells, claims: &[(Uuid, i16)]) -> Result<Ended, sqlx::Error> {
+pub async fn end(conn: &mut PgConnection, notifiers: &Notifiers, claims: &[(Uuid, i16)]) -> Result<Ended, sqlx::Error> {
     let report = End::Report(Report::Exception(ExceptionReason::WorkerShutdown));
     let members: Vec<Member> = claims.iter().map(|&(id, run)| Member { id, run, end: report }).collect();
     let resolved = end::end(conn, &members).await?;
@@ -103,6 +108,6 @@ pub async fn end(conn: &mut PgConnection, bells: &Bells, claims: &[(Uuid, i16)])
         effects.run_ended(row.id, row.queue, row.next_reason.is_some());
     }
     let ended = Ended { runs: resolved.len(), retried: effects.claimable.len() };
-    bells.apply(effects);
+    notifiers.apply(effects);
     Ok(ended)
 }

@@ -168,7 +168,7 @@ pub async fn declare(
     expires: DateTime<Utc>,
 ) -> Result<Known, OpError> {
     write_down(pool, workers).await?;
-    let queue = queues.make_key(pool, &name.queue).await?;
+    let queue = queues.get_or_create_key(pool, &name.queue).await?;
     let mut conn = pool.acquire().await?;
     let mut transaction = conn.begin().await.map_err(OpError::from)?;
     queue_views::declare(&mut transaction, queue, expires).await?;

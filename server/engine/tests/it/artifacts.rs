@@ -29,7 +29,7 @@ async fn finish(database: TestDatabase, queue: Queue) {
 }
 
 async fn now(database: &TestDatabase) -> DateTime<Utc> {
-    sqlx::query_scalar("SELECT now FROM moment").fetch_one(database.pool()).await.unwrap()
+    sqlx::query_scalar("SELECT now FROM db_now").fetch_one(database.pool()).await.unwrap()
 }
 
 async fn advance(database: &TestDatabase, interval: &'static str) {
@@ -72,7 +72,7 @@ fn error() -> Details {
 }
 
 async fn create(queue: &Queue, place: Place, artifact: Artifact) -> Result<Created, OpError> {
-    create_artifact::create(&queue.engine.pool, &queue.engine.bells, place, artifact).await
+    create_artifact::create(&queue.engine.pool, &queue.engine.notifiers, place, artifact).await
 }
 
 async fn stored(queue: &Queue, place: Place, name: &str) -> Option<Stored> {
@@ -168,7 +168,7 @@ async fn an_artifact_that_comes_with_the_report_of_its_run_comes_before_it_or_no
     assert!(matches!(late, Err(OpError::Conflict(_))), "{late:?}");
     assert!(stored(&queue, place, "late").await.is_none());
 
-    // The artifact is first: the report waits for it in the slow lane.
+    // The artifact is first: the report waits for it in the blocking path.
     let place = running(&queue).await;
     let gate = Gate::close(&database, "artifacts").await;
     let creating = create(&queue, place, artifact("early", reference("https://a/"), expires));
@@ -254,7 +254,7 @@ async fn an_object_is_there_once_its_own_upload_is_finished() {
     let again = Artifact { details: Details::Object { upload: upload(2) }, ..asked.clone() };
     assert_eq!(create(&queue, place, again.clone()).await.unwrap().artifact.details, asked.details);
     let end = async |upload: SlugId| {
-        create_artifact::finish(&queue.engine.pool, &queue.engine.bells, place, "o", upload).await
+        create_artifact::finish(&queue.engine.pool, &queue.engine.notifiers, place, "o", upload).await
     };
     assert!(matches!(end(upload(2)).await, Err(OpError::Input(_))), "another upload");
     assert!(matches!(end(upload(1)).await, Err(OpError::Input(_))), "no object yet");
@@ -281,7 +281,7 @@ async fn an_object_is_there_once_its_own_upload_is_finished() {
     assert_eq!(told.iter().filter(|(exchange, ..)| exchange == "artifact-created").count(), 1, "{told:?}");
     let refused = create(&queue, place, again).await;
     assert!(matches!(refused, Err(OpError::Conflict(_))), "{refused:?}");
-    let missing = create_artifact::finish(&queue.engine.pool, &queue.engine.bells, place, "p", upload(1)).await;
+    let missing = create_artifact::finish(&queue.engine.pool, &queue.engine.notifiers, place, "p", upload(1)).await;
     assert!(matches!(missing, Err(OpError::NotFound(_))), "{missing:?}");
     finish(database, queue).await;
 }

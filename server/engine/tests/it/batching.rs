@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use sqlx::PgConnection;
 use tenure_engine::batch::{BATCH_BYTES_MAX, BATCH_MEMBERS_MAX, Batcher, Operation, Verdict, WAITING_BYTES_MAX};
+use tenure_engine::notifiers::{Effects, Notifiers};
 use tenure_engine::ops::OpError;
-use tenure_engine::wakeup::{Bells, Effects};
 use tenure_store::testing::{TestDatabase, eventually};
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
@@ -95,7 +95,7 @@ impl Rig {
             .unwrap();
         let (turns, begun, tasks) = (Arc::new(Semaphore::new(0)), Arc::default(), TaskTracker::new());
         let operation = Divide { turns: Arc::clone(&turns), begun: Arc::clone(&begun) };
-        let batcher = Batcher::start(operation, database.options(), &Bells::default(), &tasks);
+        let batcher = Batcher::start(operation, database.options(), &Notifiers::default(), &tasks);
         Self { database, batcher, turns, begun, tasks }
     }
 
@@ -183,7 +183,7 @@ async fn a_full_queue_refuses_at_once_and_serves_what_it_holds() {
 
 #[tokio::test]
 async fn bodies_are_refused_by_their_bytes_wherever_they_wait() {
-    // Large ones wait in the slow lane, small ones in the queue: neither may hold more than the limit.
+    // Large ones wait in the blocking path, small ones in the queue: neither may hold more than the limit.
     for bytes in [WAITING_BYTES_MAX / 4, BATCH_BYTES_MAX] {
         let rig = Rig::start().await;
         let fits = WAITING_BYTES_MAX / bytes + 1;

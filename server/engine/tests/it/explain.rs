@@ -18,8 +18,8 @@ use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::end::Member;
 use tenure_store::transitions::{claim, claim_one, end, purge, renew, reprioritise};
 use tenure_store::{
-    self, claims, counters, deadlines, dependencies, dependency_work, events, groups, marks, queue_lists, session,
-    tasks,
+    self, claims, counters, deadlines, dependencies, dependency_work, events, groups, low_water_marks, queue_lists,
+    session, tasks,
 };
 use uuid::Uuid;
 
@@ -254,7 +254,7 @@ async fn run_cold(conn: &mut PgConnection, statement: &str, open: &[Uuid], waiti
                 .unwrap();
             assert_eq!(dependency_work::settle(conn).await.unwrap().settled, open.len());
         }
-        "tell_groups" => {
+        "publish_groups" => {
             // A slice of the log is far more than the limit; what counts is that nothing is scanned.
             sqlx::query("UPDATE log_readers SET position = (SELECT max(first) - 300 FROM outbox_order)")
                 .execute(&mut *conn)
@@ -281,8 +281,8 @@ async fn run_cold(conn: &mut PgConnection, statement: &str, open: &[Uuid], waiti
         "sequence_events" => drop(events::sequence(conn).await.unwrap()),
         "read_events" => drop(events::read(conn, 10_000, 100).await.unwrap()),
         "advance_marks" => {
-            let old = std::iter::once((1, marks::Marks { generation: 0, marks: [0; 7] })).collect();
-            marks::advance_marks(conn, &old, 1000).await.unwrap();
+            let old = std::iter::once((1, low_water_marks::Marks { generation: 0, marks: [0; 7] })).collect();
+            low_water_marks::advance_marks(conn, &old, 1000).await.unwrap();
         }
         "show_due_messages" => {
             let due = tenure_store::messages::show_due(conn, 200).await.unwrap();
@@ -364,7 +364,7 @@ const COLD: [&str; 32] = [
     "skip_dependency_log",
     "read_dependency_log",
     "settle_dependencies",
-    "tell_groups",
+    "publish_groups",
     "list_group",
     "change_priority",
     "forget_tasks",

@@ -76,7 +76,7 @@ const BREAKAGES: &[(&str, &str)] = &[
     ),
     ("UPDATE dependencies SET satisfied = true", "I2: no task waits for nothing"),
     (
-        "WITH told AS (DELETE FROM outbox_new), read AS (UPDATE log_readers SET position = 1000)
+        "WITH emitted AS (DELETE FROM outbox_new), read AS (UPDATE log_readers SET position = 1000)
          INSERT INTO dependencies SELECT d.seq, t.id, true, false
          FROM tasks t, tasks d WHERE t.state = 0 AND d.state = 3",
         "I2: no task waits for what has happened",
@@ -92,7 +92,7 @@ const BREAKAGES: &[(&str, &str)] = &[
     ("UPDATE outbox SET kinds = '{3}' WHERE kinds = '{8}'", "I5: each run that was made by a schedule or a rerun"),
     ("UPDATE outbox SET kinds = '{8}' WHERE kinds = '{3}'", "I5: each run that was made by a schedule or a rerun"),
     (
-        "WITH told AS (DELETE FROM outbox_new), read AS (UPDATE log_readers SET position = 1000)
+        "WITH emitted AS (DELETE FROM outbox_new), read AS (UPDATE log_readers SET position = 1000)
          DELETE FROM outbox WHERE kinds[1] = 10",
         "I5: a group of which every task was resolved is told",
     ),
@@ -126,7 +126,7 @@ async fn with_some_tasks() -> TestDatabase {
     queue.create(&waits).await.unwrap();
     let id = TaskId::from_random(random());
     queue.create(&new_task_with_id(id, "proj/waits", &json!({"dependencies": [id]}))).await.unwrap();
-    change(&queue.engine.pool, &queue.engine.bells, id, Change::Schedule).await.unwrap();
+    change(&queue.engine.pool, &queue.engine.notifiers, id, Change::Schedule).await.unwrap();
     queue.stop().await;
     database
 }

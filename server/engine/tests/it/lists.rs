@@ -76,7 +76,7 @@ impl Walk {
 
     /// What is refused changes nothing, and that is a case too.
     async fn step(&mut self) {
-        let (pool, bells) = (self.queue.engine.pool.clone(), self.queue.engine.bells.clone());
+        let (pool, notifiers) = (self.queue.engine.pool.clone(), self.queue.engine.notifiers.clone());
         match self.random(10) {
             0..=3 => {
                 let priority = Priority::ALL[self.random(7)];
@@ -90,10 +90,10 @@ impl Walk {
                     answer.delivery.delivered();
                     self.held.append(&mut answer.claims);
                 } else {
-                    // An answer that nobody gets is handed back.
+                    // An answer that nobody gets is requeued.
                     drop(answer.delivery);
                     for granted in answer.claims {
-                        eventually("the claim is handed back", async || {
+                        eventually("the claim is requeued", async || {
                             !matches!(self.queue.status(granted.task.id).await.last, Last::Running(..))
                         })
                         .await;
@@ -117,13 +117,13 @@ impl Walk {
             8 => {
                 let change = [Change::Cancel, Change::Rerun][self.random(2)];
                 if let Some(id) = self.one_of_known() {
-                    drop(change_task::change(&pool, &bells, id, change).await);
+                    drop(change_task::change(&pool, &notifiers, id, change).await);
                 }
             }
             _ => {
                 let priority = Priority::ALL[self.random(7)];
                 if let Some(id) = self.one_of_known() {
-                    drop(change_priority::change_task(&pool, &bells, id, priority).await);
+                    drop(change_priority::change_task(&pool, &notifiers, id, priority).await);
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! The message plane: who sees which message when, and what claiming makes of it.
+//! The poll API: who sees which message when, and what claiming makes of it.
 
 use std::time::Duration;
 
@@ -187,7 +187,7 @@ async fn a_message_in_other_hands_is_passed_over_and_the_queue_is_not_taken_for_
 }
 
 #[tokio::test]
-async fn a_deletion_waits_for_a_lock_in_the_slow_lane() {
+async fn a_deletion_waits_for_a_lock_in_the_blocking_path() {
     let plane = Plane::new().await;
     plane.queue.create_one(QUEUE).await;
     let got = plane.get().await.unwrap();
@@ -242,9 +242,9 @@ async fn no_mark_passes_a_run_that_a_poller_holds() {
     // Nothing is claimable, so that the marks move past the place of the run.
     for _ in 0..3 {
         let mut conn = plane.queue.engine.pool.acquire().await.unwrap();
-        plane.queue.engine.marks.advance(&mut conn).await.unwrap();
+        plane.queue.engine.low_water_marks.advance(&mut conn).await.unwrap();
     }
-    let mark = plane.queue.engine.marks.get(plane.queue.key(QUEUE).await).marks[6];
+    let mark = plane.queue.engine.low_water_marks.get(plane.queue.key(QUEUE).await).marks[6];
     assert!(mark >= got.ord, "the marks move while the run is reserved: {mark}");
     plane.pass_after(RESERVATION).await;
     let claim = plane.queue.claim_work(QUEUE, "worker", 1, Duration::ZERO).await.unwrap();
@@ -274,8 +274,8 @@ async fn a_run_that_changes_its_priority_has_a_new_message_in_the_queue_of_its_n
     let plane = Plane::new().await;
     let task = plane.queue.create_one(QUEUE).await;
     let got = plane.get().await.unwrap();
-    let bells = &plane.queue.engine.bells;
-    change_priority::change_task(&plane.queue.engine.pool, bells, task, Priority::High).await.unwrap();
+    let notifiers = &plane.queue.engine.notifiers;
+    change_priority::change_task(&plane.queue.engine.pool, notifiers, task, Priority::High).await.unwrap();
     assert_eq!(plane.queue.delete_message(QUEUE, &got).await, Err(Refusal::NoSuchMessage));
     assert!(plane.get().await.is_none(), "nothing is left in the queue of the old priority");
     assert_eq!(plane.claim_work().await, 1, "and nobody has to wait for the poller");

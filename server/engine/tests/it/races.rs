@@ -5,6 +5,6 @@ mod events;
 mod guards;
 mod locks;
 mod lost_answers;
-mod marks;
+mod low_water_marks;
 mod same_task;
 mod slow_creates;

@@ -6,10 +6,10 @@ use chrono::TimeDelta;
 use sqlx::PgConnection;
 use sqlx::postgres::PgListener;
 use tenure_domain::lifecycle::Report;
-use tenure_engine::background::{elsewhere, marks as marks_pass};
+use tenure_engine::background::{low_water_marks as marks_pass, other_servers};
+use tenure_engine::notifiers::Notifiers;
 use tenure_engine::testing::QUEUE;
 use tenure_engine::testing::Queue;
-use tenure_engine::wakeup::Bells;
 use tenure_store::roles::{self, NewRole};
 use tenure_store::testing::TestDatabase;
 use tenure_store::{clock, facts};
@@ -85,13 +85,17 @@ async fn a_fact_that_cannot_be_read_stays_as_it_was_known_and_the_others_are_rea
 #[tokio::test]
 async fn every_server_hears_of_a_change_of_a_fact_when_it_commits() {
     let (database, queue) = start().await;
-    let (bells, stop) = (Bells::default(), CancellationToken::new());
-    let listening =
-        tokio::spawn(elsewhere::listen(database.options().clone(), bells.clone(), Uuid::new_v4(), stop.clone()));
+    let (notifiers, stop) = (Notifiers::default(), CancellationToken::new());
+    let listening = tokio::spawn(other_servers::listen(
+        database.options().clone(),
+        notifiers.clone(),
+        Uuid::new_v4(),
+        stop.clone(),
+    ));
     // Until it listens.
     tenure_store::testing::eventually("a server hears of a fact", async || {
         facts::raise(&mut database.connect().await, "roles").await.unwrap();
-        tokio::time::timeout(Duration::from_millis(100), bells.facts()).await.is_ok()
+        tokio::time::timeout(Duration::from_millis(100), notifiers.facts()).await.is_ok()
     })
     .await;
     stop.cancel();
@@ -123,9 +127,9 @@ async fn everything_that_is_remembered_can_be_dropped_at_once() {
     }
     let key = queue.key(QUEUE).await;
     assert!(queue.get_messages(QUEUE, 1).await.is_empty());
-    assert_eq!(engine.marks.get(key).generation, -1);
+    assert_eq!(engine.low_water_marks.get(key).generation, -1);
     marks_pass::pass(engine).await.unwrap();
-    assert!(engine.marks.get(key).generation >= 0);
+    assert!(engine.low_water_marks.get(key).generation >= 0);
     engine.facts.look().await.unwrap();
     // As after a failover that lost the queue, which another server made again.
     move_queue(&mut database.connect().await, key, key + 100).await;
@@ -133,7 +137,7 @@ async fn everything_that_is_remembered_can_be_dropped_at_once() {
 
     engine.remembered.drop_all();
     assert_eq!(queue.key(QUEUE).await, key + 100);
-    assert_eq!(engine.marks.get(key).generation, -1);
+    assert_eq!(engine.low_water_marks.get(key).generation, -1);
     assert_eq!(engine.facts.look().await.unwrap(), 3);
     // And everything works.
     let task = queue.create_one(QUEUE).await;

@@ -28,7 +28,7 @@ fn named(worker: &str) -> WorkerName {
 }
 
 async fn gone(queue: &Queue, worker: &str) -> Removed {
-    remove(&queue.engine.pool, &queue.engine.queues, &queue.engine.bells, &named(worker)).await.unwrap()
+    remove(&queue.engine.pool, &queue.engine.queues, &queue.engine.notifiers, &named(worker)).await.unwrap()
 }
 
 /// Makes a worker known, as createWorker does.
@@ -154,7 +154,7 @@ async fn a_report_that_is_rolled_back_leaves_the_claim_to_the_removal_or_to_its_
     assert_eq!(end(&mut report, &[member]).await.unwrap().len(), 1);
     let began = Instant::now();
     assert_eq!(gone(&queue, "gone").await.ended, 0, "somebody holds it all the time");
-    assert!(began.elapsed() < LONG, "a removal does not wait for ever");
+    assert!(began.elapsed() < LONG, "a removal does not wait forever");
     assert_eq!(removals::pass(&queue.engine).await.unwrap().lost_race, 1);
     report.rollback().await.unwrap();
     assert_eq!(removals::pass(&queue.engine).await.unwrap().retried, 1);

@@ -54,7 +54,7 @@ impl Walk {
     }
 
     async fn now(&self) -> DateTime<Utc> {
-        sqlx::query_scalar("SELECT now FROM moment").fetch_one(self.database.pool()).await.unwrap()
+        sqlx::query_scalar("SELECT now FROM db_now").fetch_one(self.database.pool()).await.unwrap()
     }
 
     async fn advance(&self, seconds: f64) {
@@ -126,13 +126,13 @@ impl Walk {
         let content_type = "text/plain".to_owned();
         let artifact = Artifact { name, details, content_type, content_length: None, expires: expires.unwrap() };
         let place = Place { task: granted.task.id, run: granted.run };
-        let (pool, bells) = (&self.queue.engine.pool, &self.queue.engine.bells);
-        drop(create_artifact::create(pool, bells, place, artifact).await);
+        let (pool, notifiers) = (&self.queue.engine.pool, &self.queue.engine.notifiers);
+        drop(create_artifact::create(pool, notifiers, place, artifact).await);
     }
 
     /// What is refused changes nothing, and that is a case too.
     async fn step(&mut self) -> &'static str {
-        let (pool, bells) = (self.queue.engine.pool.clone(), self.queue.engine.bells.clone());
+        let (pool, notifiers) = (self.queue.engine.pool.clone(), self.queue.engine.notifiers.clone());
         let kind = self.random(KINDS);
         let held = self.random(self.held.len());
         let known = self.one_of_known();
@@ -165,15 +165,15 @@ impl Walk {
             }
             (9, Some(id)) => {
                 let change = [Change::Cancel, Change::Rerun, Change::Schedule][self.random(3)];
-                drop(change_task::change(&pool, &bells, id, change).await);
+                drop(change_task::change(&pool, &notifiers, id, change).await);
                 "a change of a task"
             }
             (10, Some(id)) => {
-                drop(change_priority::change_task(&pool, &bells, id, priority).await);
+                drop(change_priority::change_task(&pool, &notifiers, id, priority).await);
                 "changeTaskPriority"
             }
             (11, _) => {
-                drop(change_priority::change_group(&pool, &bells, self.known[0], priority).await);
+                drop(change_priority::change_group(&pool, &notifiers, self.known[0], priority).await);
                 "changeTaskGroupPriority"
             }
             // Late, so that there are dependents.
@@ -225,8 +225,8 @@ async fn an_event_shows_the_priority_that_the_task_had() {
     let task = new_task(QUEUE, &json!({"priority": "low"}));
     walk.queue.create(&task).await.unwrap();
     walk.read("its creation").await;
-    let (pool, bells) = (walk.queue.engine.pool.clone(), walk.queue.engine.bells.clone());
-    change_priority::change_task(&pool, &bells, task.id, Priority::Highest).await.unwrap();
+    let (pool, notifiers) = (walk.queue.engine.pool.clone(), walk.queue.engine.notifiers.clone());
+    change_priority::change_task(&pool, &notifiers, task.id, Priority::Highest).await.unwrap();
     let claim = walk.queue.claim_one(QUEUE).await;
     walk.read("changeTaskPriority").await;
     let says = |position: i64, priority: &str| {
@@ -247,8 +247,8 @@ async fn an_event_about_a_running_task_shows_the_lease_that_it_had() {
     let mut walk = Walk::start(1).await;
     let task = walk.queue.create_one(QUEUE).await;
     let claim = walk.queue.claim_one(QUEUE).await;
-    let (pool, bells) = (walk.queue.engine.pool.clone(), walk.queue.engine.bells.clone());
-    change_priority::change_task(&pool, &bells, task, Priority::Highest).await.unwrap();
+    let (pool, notifiers) = (walk.queue.engine.pool.clone(), walk.queue.engine.notifiers.clone());
+    change_priority::change_task(&pool, &notifiers, task, Priority::Highest).await.unwrap();
     walk.add_artifact(&claim).await;
     walk.read("createArtifact").await;
     walk.advance(60.0).await;

@@ -345,19 +345,19 @@ async fn a_worker_that_is_seen_every_few_hours_outlives_a_day_and_is_looked_at_w
 async fn a_declared_date_is_never_shortened_and_makes_the_queue_known() {
     let (database, queue) = start().await;
     let (pool, workers) = (&queue.engine.pool, &queue.engine.workers);
-    let moment = now(&queue).await;
+    let db_now = now(&queue).await;
     let declare = async |days: i64| {
-        let expires = moment + TimeDelta::days(days);
+        let expires = db_now + TimeDelta::days(days);
         ops::declare(pool, workers, &queue.engine.queues, &name("declared"), expires).await.unwrap().worker.expires
-            - moment
+            - db_now
     };
     for days in [30, 7, 0, -7] {
         assert_eq!(declare(days).await, TimeDelta::days(30), "{days}");
     }
     poll(&queue, "declared").await;
-    assert_eq!(get(&queue, "declared").await.unwrap().worker.expires, moment + TimeDelta::days(30));
+    assert_eq!(get(&queue, "declared").await.unwrap().worker.expires, db_now + TimeDelta::days(30));
     let view = queue_views::find(&mut database.connect().await, QUEUE).await.unwrap().unwrap();
-    assert_eq!(view.expires, moment + TimeDelta::days(30));
+    assert_eq!(view.expires, db_now + TimeDelta::days(30));
     assert_eq!(declare(40).await, TimeDelta::days(40));
     finish(database, queue).await;
 }
@@ -392,14 +392,14 @@ async fn workers_are_counted_once_by_what_they_do_as_the_rules_say() {
     let counts = store::count(&mut database.connect().await).await.unwrap();
     let expected = store::WorkerCounts { queue: QUEUE.to_owned(), total: 4, quarantined: 2, running: 1 };
     assert_eq!(counts, [expected]);
-    let moment = now(&queue).await;
+    let db_now = now(&queue).await;
     for (id, claims, state) in [
         ("idle", 0, WorkerState::Idle),
         ("busy", 2, WorkerState::Running),
         ("bad", 0, WorkerState::Quarantined),
         ("bad-busy", 1, WorkerState::Quarantined),
     ] {
-        assert_eq!(WorkerState::of(get(&queue, id).await.unwrap().worker.term(), claims, moment), state, "{id}");
+        assert_eq!(WorkerState::of(get(&queue, id).await.unwrap().worker.term(), claims, db_now), state, "{id}");
     }
     assert_eq!(pass::count(&queue.engine).await.unwrap().found, 1);
     advance(&queue, 2.0 * DAY_SECONDS).await;

@@ -87,7 +87,7 @@ async fn change_task(app: App, call: Arc<Call>, wanted: Change) -> Result<Respon
     // The scopes name the task's scheduler, group and project, so that it must be known before they can be checked.
     let known = app.engine.status.submit(id).await?;
     call.authorize(&values(&known))?;
-    let task = change(&app.engine.pool, &app.engine.bells, id, wanted).await?;
+    let task = change(&app.engine.pool, &app.engine.notifiers, id, wanted).await?;
     ok(&StatusBody { status: &task.status() })
 }
 

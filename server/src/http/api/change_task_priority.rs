@@ -48,6 +48,6 @@ async fn change_task_priority(app: App, call: Arc<Call>) -> Result<Response, Api
     let ChangePriorityRequest { new_priority } = call.json()?;
     let known = app.engine.status.submit(id).await?;
     call.authorize(&Values::of_path().text("taskQueueId", known.queue.as_str()))?;
-    let task = change_priority::change_task(&app.engine.pool, &app.engine.bells, id, new_priority).await?;
+    let task = change_priority::change_task(&app.engine.pool, &app.engine.notifiers, id, new_priority).await?;
     ok(&StatusBody { status: &task.status() })
 }

@@ -36,7 +36,7 @@ const SCOPES: Template = AnyOf(&[
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation
         .deprecated()
-        .about("For workers that found the run on the message plane. The worker that holds the claim gets it again.")
+        .about("For workers that found the run on the poll API. The worker that holds the claim gets it again.")
         .takes::<ClaimTaskRequest>(&json!({"workerGroup": "rack-1", "workerId": "worker-1"}))
         .names(&[
             ("taskId", "$response.body#/status/taskId"),

@@ -20,7 +20,7 @@ use crate::http::scopes::Template::{self, AllOf, Scope};
 use crate::http::scopes::Values;
 use tenure_domain::task::Granted;
 use tenure_domain::worker::WorkerKey;
-use tenure_engine::batch::claim_line::{Answer, Request};
+use tenure_engine::batch::wait_list::{Answer, Request};
 
 /// A client that was deleted while it waited this long or longer gets nothing.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(100);
@@ -71,13 +71,13 @@ async fn claim_work(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
         Values::of_path().text("workerGroup", body.worker_group.as_str()).text("workerId", body.worker_id.as_str());
     call.authorize(&asking)?;
     let worker = WorkerKey {
-        queue: app.engine.queues.make_key(&app.engine.pool, &queue).await?,
+        queue: app.engine.queues.get_or_create_key(&app.engine.pool, &queue).await?,
         group: body.worker_group.to_string(),
         id: body.worker_id.to_string(),
     };
-    let request = Request { worker, tasks: body.tasks, patience: app.claim_work_wait };
+    let request = Request { worker, tasks: body.tasks, wait_timeout: app.claim_work_wait };
     let asked = Instant::now();
-    let answer = app.engine.line.claim(request).await?;
+    let answer = app.engine.wait_list.claim(request).await?;
     // An error from here on drops the answer, and with it hands the claims back.
     if !answer.claims.is_empty() && asked.elapsed() >= LOOK_AGAIN_AFTER {
         call.authorize_again(&app, &asking).await?;

@@ -89,7 +89,7 @@ async fn create_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.no_query()?;
     let task = NewTask::from_request(id, &call.json::<CreateTaskRequest<'_>>()?)?;
     call.authorize(&values(&task))?;
-    let queue = app.engine.queues.make_key(&app.engine.pool, &task.queue).await?;
+    let queue = app.engine.queues.get_or_create_key(&app.engine.pool, &task.queue).await?;
     #[cfg(feature = "test-util")]
     if tenure_store::breakage::strikes(tenure_store::breakage::Breakage::LoseCreate) {
         return Ok(super::raw("{\"status\":{}}".to_owned()));

@@ -114,7 +114,7 @@ async fn create_tasks(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     for (n, entry) in graph.entries.iter().enumerate() {
         call.authorize(&create_task::values(&entry.task)).map_err(|error| error.at(&graph.place(n)))?;
     }
-    let submitted = submit(&app.engine.pool, &app.engine.bells, &graph, key.as_ref()).await?;
+    let submitted = submit(&app.engine.pool, &app.engine.notifiers, &graph, key.as_ref()).await?;
     let entries = graph.entries.iter().zip(&submitted.tasks);
     ok(&Body {
         task_group_id: submitted.group,

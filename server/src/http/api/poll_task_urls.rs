@@ -71,7 +71,7 @@ async fn poll_task_urls(app: App, call: Arc<Call>) -> Result<Response, ApiError>
     call.authorize_by_path()?;
     let queue = call.task_queue_id()?;
     call.no_query()?;
-    let key = app.engine.queues.make_key(&app.engine.pool, &queue).await?;
+    let key = app.engine.queues.get_or_create_key(&app.engine.pool, &queue).await?;
     let now = DateTime::from_timestamp_millis(app.now().await?.server_ms).unwrap_or_default();
     let (urls, expires) = app.poll_urls.sign(key, now);
     let queues =

@@ -95,7 +95,7 @@ async fn exception(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let body: ReportExceptionRequest = call.json()?;
     if body.reason == ExceptionReason::WorkerShutdown {
         let known = app.engine.status.submit(call.task_id()?).await?;
-        stop_waiting(&app.engine.pool, &app.engine.queues, &app.engine.bells, &known, call.run_id()?).await?;
+        stop_waiting(&app.engine.pool, &app.engine.queues, &app.engine.notifiers, &known, call.run_id()?).await?;
     }
     report(app, call, Report::Exception(body.reason)).await
 }

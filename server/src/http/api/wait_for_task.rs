@@ -18,7 +18,7 @@ use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
-use tenure_engine::ops::wait::{PATIENCE_DEFAULT, PATIENCE_MAX, wait};
+use tenure_engine::ops::wait::{PATIENCE_DEFAULT, WAIT_TIMEOUT_MAX, wait};
 
 /// A task after the wait.
 #[derive(Serialize, ToSchema)]
@@ -45,7 +45,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
     let seconds = json!({
         "type": "integer",
         "minimum": 0,
-        "maximum": PATIENCE_MAX.as_secs(),
+        "maximum": WAIT_TIMEOUT_MAX.as_secs(),
         "default": PATIENCE_DEFAULT.as_secs(),
     });
     operation
@@ -61,17 +61,17 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 async fn wait_for_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let id = call.task_id()?;
-    let patience = patience(&call)?;
-    let waited = wait(&app.engine.status, &app.engine.bells, &app.drain, id, patience).await?;
+    let wait_timeout = wait_timeout(&call)?;
+    let waited = wait(&app.engine.status, &app.engine.notifiers, &app.drain, id, wait_timeout).await?;
     ok(&Body { status: waited.task.status(), resolved: waited.resolved })
 }
 
-fn patience(call: &Call) -> Result<Duration, ApiError> {
+fn wait_timeout(call: &Call) -> Result<Duration, ApiError> {
     let Some((_, value)) = call.query(&["seconds"])?.pop() else { return Ok(PATIENCE_DEFAULT) };
     let digits = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
     let seconds = if digits { value.parse().ok() } else { None };
-    seconds.map(Duration::from_secs).filter(|patience| *patience <= PATIENCE_MAX).ok_or_else(|| {
-        let most = PATIENCE_MAX.as_secs();
+    seconds.map(Duration::from_secs).filter(|wait_timeout| *wait_timeout <= WAIT_TIMEOUT_MAX).ok_or_else(|| {
+        let most = WAIT_TIMEOUT_MAX.as_secs();
         ApiError::arguments(format!("the query parameter `seconds` must be a whole number from 0 to {most}"))
     })
 }

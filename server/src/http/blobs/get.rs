@@ -30,7 +30,7 @@ use tenure_engine::blobs::{BlobName, Generation, Reader};
 /// What is read and sent at once.
 const FRAME: usize = 128 << 10;
 /// How long a reader may take for a frame. Longer than a machine that is busy with something else.
-const READER_PATIENCE: Duration = Duration::from_secs(120);
+const READER_TIMEOUT: Duration = Duration::from_secs(120);
 /// What a stored type that is no header is sent as.
 const UNKNOWN_TYPE: HeaderValue = HeaderValue::from_static("application/octet-stream");
 
@@ -192,7 +192,7 @@ async fn tell(mut reader: Reader, first: Bytes, frames: mpsc::Sender<io::Result<
         if let Ok(bytes) = &frame {
             metrics::counter!("tenure_artifact_bytes_total", "direction" => "out").increment(bytes.len() as u64);
         }
-        match tokio::time::timeout(READER_PATIENCE, frames.send(frame)).await {
+        match tokio::time::timeout(READER_TIMEOUT, frames.send(frame)).await {
             Err(_) => return Err(Stuck),
             // The caller has hung up, or was told that there is no more to come.
             Ok(Err(_)) => return Ok(()),

@@ -34,7 +34,7 @@ const TAGS: [(&str, &str); 8] = [
     ("worker-manager", "The Taskcluster Worker Manager API: workers that register"),
     ("purge-cache", "The Taskcluster Purge-Cache API: caches that workers are to purge"),
     ("tenure", "What Tenure has beyond it"),
-    ("messages", "The message plane: signed URLs in the protocol of Azure's queues"),
+    ("messages", "The poll API: signed URLs in the protocol of Azure's queues"),
     ("service", "Health, measurements, documentation"),
 ];
 

@@ -21,7 +21,7 @@ pub type Schemas = Vec<(String, RefOr<Schema>)>;
 pub(in crate::http) enum Form {
     /// As everywhere in the API.
     Api,
-    /// That of the message plane.
+    /// That of the poll API.
     Queue,
     /// That of artifacts' bytes.
     Artifact,
@@ -287,7 +287,7 @@ impl Operation {
         self
     }
 
-    /// An error in the form of the message plane.
+    /// An error in the form of the poll API.
     #[must_use]
     pub(in crate::http) fn refuses_xml(mut self, code: Code, when: &str) -> Self {
         let (status, code, when) = (code.status().as_u16(), format!("{code:?}"), when.to_owned());

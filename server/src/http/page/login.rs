@@ -29,7 +29,7 @@ use crate::http::connection::Peer;
 /// How long a failed login takes at least.
 const FAILURE_DELAY: Duration = Duration::from_millis(500);
 /// A form must arrive within this time.
-const FORM_PATIENCE: Duration = Duration::from_secs(10);
+const FORM_TIMEOUT: Duration = Duration::from_secs(10);
 const WRONG: &str = "There is no such client, or the access token is wrong.";
 const TOO_MANY: &str = "There is no such client, or the access token is wrong; and there were many wrong logins within a minute. The right \
      access token lets you in all the same.";
@@ -138,7 +138,7 @@ pub(super) async fn log_out(State(app): State<App>, request: Request) -> Respons
 async fn read_form<T: DeserializeOwned + 'static>(app: &App, request: Request) -> Option<T> {
     let (mut parts, body) = request.into_parts();
     let reading = body::read(&app.bodies, Share::Anonymous, FORM_MAX, &parts.headers, body);
-    let held = tokio::time::timeout(FORM_PATIENCE, reading).await.ok()?.ok()?;
+    let held = tokio::time::timeout(FORM_TIMEOUT, reading).await.ok()?.ok()?;
     // The form is read from the bytes, whose length is known.
     parts.headers.remove(TRANSFER_ENCODING);
     let request = Request::from_parts(parts, Body::from(held.bytes.clone()));

@@ -41,7 +41,7 @@ use tenure_store::failure::classify;
 /// Pages that read the database at once; the others wait, so that visitors never take all connections.
 const READERS_MAX: usize = 3;
 /// How long a page waits for its turn.
-const READER_PATIENCE: Duration = Duration::from_secs(5);
+const READER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The largest form, in bytes.
 const FORM_MAX: usize = 16 << 10;
 /// Nothing but our own style sheet and icon is loaded, forms go to us alone, and nobody may frame the page.
@@ -202,7 +202,7 @@ where
     move |State(app), request| {
         let handler = handler.clone();
         Box::pin(async move {
-            // A signed URL of the message plane whose path was cut off by a mistake leads here.
+            // A signed URL of the poll API whose path was cut off by a mistake leads here.
             if let Some(refused) = super::poll::refuse_unknown_path(request.uri()) {
                 return refused;
             }
@@ -210,7 +210,7 @@ where
                 Ok(visit) => Arc::new(visit),
                 Err(response) => return response,
             };
-            let made = match tokio::time::timeout(READER_PATIENCE, app.pages.readers.acquire()).await {
+            let made = match tokio::time::timeout(READER_TIMEOUT, app.pages.readers.acquire()).await {
                 Ok(Ok(_reader)) => handler(Arc::clone(&app), Arc::clone(&visit)).await,
                 Ok(Err(_)) | Err(_) => Err(Trouble::Unavailable),
             };

@@ -1,4 +1,4 @@
-//! The endpoints of the message plane, for the document; one handler serves them all. docs/messages.md explains them.
+//! The endpoints of the poll API, for the document; one handler serves them all. docs/messages.md explains them.
 
 use serde_json::{Value, json};
 
@@ -156,7 +156,7 @@ fn example(sample: &Sample) -> String {
     )
 }
 
-/// A message of the message plane. It is XML, which has no type of ours to be made from.
+/// A message of the poll API. It is XML, which has no type of ours to be made from.
 pub(in crate::http) fn message_schema() -> Value {
     let text = |about: &str| json!({"type": "string", "description": about});
     json!({
@@ -175,7 +175,7 @@ pub(in crate::http) fn message_schema() -> Value {
     })
 }
 
-/// An error of the message plane.
+/// An error of the poll API.
 pub(in crate::http) fn error_schema() -> Value {
     let text = |about: &str| json!({"type": "string", "description": about});
     json!({

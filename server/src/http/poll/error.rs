@@ -1,4 +1,4 @@
-//! Errors of the message plane, in Azure's words and form.
+//! Errors of the poll API, in Azure's words and form.
 
 use axum::response::{IntoResponse, Response};
 use chrono::SecondsFormat;
@@ -164,7 +164,7 @@ impl From<std::io::Error> for PollError {
 
 fn internal(cause: &dyn std::error::Error) -> PollError {
     let incident = Uuid::new_v4();
-    tracing::error!(incident.id = %incident, cause = %cause, "a poll failed in a way that it should not");
+    tracing::error!(incident.id = %incident, cause = %cause, "unexpected error");
     PollError::new(Code::InternalError, format!("internal error; incidentId {incident}"))
 }
 

@@ -1,4 +1,4 @@
-//! The message plane: signed URLs that answer as Azure's queue service does, one queue for each task queue and priority.
+//! The poll API: signed URLs that answer as Azure's queue service does, one queue for each task queue and priority.
 //!
 //! Callers show no credentials: a URL is a capability, and its signature is checked before anything else is looked at.
 //! What is asked for comes after it, so that a URL that was tampered with learns nothing but that.
@@ -233,7 +233,7 @@ async fn update(app: &App, queue: QueueName, id: &str, asked: &Asked, body: &[u8
     {
         xml::check_update(body, task, request.message.run)?;
     }
-    let (receipt, visible) = messages::update(&app.engine.pool, &app.engine.bells, &request, visibility).await??;
+    let (receipt, visible) = messages::update(&app.engine.pool, &app.engine.notifiers, &request, visibility).await??;
     let mut response = StatusCode::NO_CONTENT.into_response();
     let text = |text: &str| HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static("-"));
     response.headers_mut().insert(POP_RECEIPT, text(&receipt.to_string()));

@@ -10,7 +10,7 @@ use super::request::Asked;
 use crate::auth::Now;
 use tenure_domain::message::QueueName;
 
-/// Where the message plane is below the root URL.
+/// Where the poll API is below the root URL.
 pub const PATH: &str = "/api/tenure/v1/messages";
 /// The account in the signed text. Azure has one in its host names; here there is one for all.
 const ACCOUNT: &str = "tenure";

@@ -1,4 +1,4 @@
-//! The bodies of the message plane.
+//! The bodies of the poll API.
 
 use std::io;
 

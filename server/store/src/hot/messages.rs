@@ -77,10 +77,10 @@ pub async fn get(
     let visibilities: Vec<f64> = visibilities.iter().map(Duration::as_secs_f64).collect();
     let rows = sqlx::query!(
         r#"-- get_messages
-        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         wanted AS MATERIALIZED (
             -- A column for what is constant: the planner would turn a constant into a condition that is not the index's.
-            SELECT w.*, false AS hidden, CASE WHEN q.mark_generation = w.generation THEN w.mark ELSE 0 /* ord */ END AS after,
+            SELECT w.*, false AS hidden, CASE WHEN q.cursor_epoch = w.generation THEN w.mark ELSE 0 /* ord */ END AS after,
                    sum(w.wanted) OVER (ORDER BY w.n) - w.wanted AS slots_before
             FROM unnest($1::int[], $2::smallint[], $3::bigint[], $4::bigint[], $5::int[])
                 WITH ORDINALITY AS w(queue, priority, generation, mark, wanted, n)
@@ -92,7 +92,7 @@ pub async fn get(
                 SELECT p.seq, p.ord FROM pending p
                 WHERE p.queue = wanted.queue AND p.priority = wanted.priority AND p.reserved_until IS NULL
                   AND (p.hidden_until IS NOT NULL) = wanted.hidden AND p.ord > wanted.after
-                  AND p.deadline > (SELECT now FROM moment)
+                  AND p.deadline > (SELECT now FROM db_now)
                 ORDER BY p.ord LIMIT wanted.wanted
                 FOR UPDATE SKIP LOCKED
             ) p
@@ -104,9 +104,9 @@ pub async fn get(
             UPDATE pending p SET
                 dequeued = p.dequeued + 1,
                 receipt = ($8::bigint[])[h.slot],
-                hidden_until = moment.now + make_interval(secs => ($7::float8[])[($6::int[])[h.slot]]),
-                reserved_until = moment.now + make_interval(secs => LEAST($9, ($7::float8[])[($6::int[])[h.slot]]))
-            FROM handed h, moment WHERE p.seq = h.seq
+                hidden_until = db_now.now + make_interval(secs => ($7::float8[])[($6::int[])[h.slot]]),
+                reserved_until = db_now.now + make_interval(secs => LEAST($9, ($7::float8[])[($6::int[])[h.slot]]))
+            FROM handed h, db_now WHERE p.seq = h.seq
             RETURNING h.n, ($6::int[])[h.slot] AS poller, p.seq, p.run, p.message, p.id, p.ord, p.scheduled, p.deadline,
                       p.receipt, p.hidden_until, p.dequeued
         )
@@ -118,7 +118,7 @@ pub async fn get(
                    SELECT FROM pending p
                    WHERE p.queue = w.queue AND p.priority = w.priority AND p.reserved_until IS NULL
                      AND (p.hidden_until IS NOT NULL) = w.hidden AND p.ord > w.after
-                     AND p.deadline > (SELECT now FROM moment)
+                     AND p.deadline > (SELECT now FROM db_now)
                ) ELSE false END AS "locked!"
         FROM wanted w LEFT JOIN hidden h ON h.n = w.n"#,
         &queues,
@@ -211,7 +211,7 @@ pub async fn delete(
     let receipts: Vec<i64> = members.iter().map(|member| member.receipt.0).collect();
     let rows = sqlx::query!(
         r#"-- delete_messages
-        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         input AS MATERIALIZED (
             SELECT * FROM unnest($1::bigint[], $2::smallint[], $3::int[], $4::int[], $5::smallint[], $6::bigint[])
                 WITH ORDINALITY AS i(seq, run, message, queue, priority, receipt, n)
@@ -220,20 +220,20 @@ pub async fn delete(
             SELECT i.n, p.seq, p.receipt
             FROM input i JOIN pending p ON p.seq = i.seq
             WHERE p.run = i.run AND p.message = i.message AND p.queue = i.queue AND p.priority = i.priority
-              AND p.deadline > (SELECT now FROM moment)
+              AND p.deadline > (SELECT now FROM db_now)
         ),
-        -- The lock comes before the new place is taken: see the horizon of the marks.
+        -- The lock comes before the new place is taken: see the safe_position of the marks.
         held AS MATERIALIZED (
             SELECT i.n, p.seq
             FROM input i JOIN pending p ON p.seq = i.seq
             WHERE p.run = i.run AND p.message = i.message AND p.queue = i.queue AND p.priority = i.priority
-              AND p.receipt = i.receipt AND p.deadline > (SELECT now FROM moment)
+              AND p.receipt = i.receipt AND p.deadline > (SELECT now FROM db_now)
             FOR UPDATE OF p SKIP LOCKED
         ),
         replaced AS (
             UPDATE pending p SET message = p.message + 1, dequeued = 0 /* count */, receipt = NULL, reserved_until = NULL,
-                hidden_until = moment.now + make_interval(secs => $7), ord = nextval('pending_ord')
-            FROM held, moment WHERE p.seq = held.seq
+                hidden_until = db_now.now + make_interval(secs => $7), ord = nextval('pending_ord')
+            FROM held, db_now WHERE p.seq = held.seq
         )
         SELECT i.n AS "n!", h.seq IS NOT NULL AS "deleted!", k.seq IS NOT NULL AS "known!", k.receipt
         FROM input i LEFT JOIN held h ON h.n = i.n LEFT JOIN known k ON k.n = i.n"#,

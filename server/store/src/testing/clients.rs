@@ -12,7 +12,7 @@ const SCHEMA: &str = include_str!("../../../../migrations/0001_schema.sql");
 /// The clock stands still, so that tests can say what is past.
 const CLOCK: &str = "CREATE OR REPLACE FUNCTION tenure_now() RETURNS timestamptz LANGUAGE sql AS
     $$ SELECT coalesce(nullif(current_setting('test.now', true), ''), '2026-01-31T12:00:00Z')::timestamptz $$;
-    CREATE OR REPLACE VIEW moment AS SELECT tenure_now() AS now";
+    CREATE OR REPLACE VIEW db_now AS SELECT tenure_now() AS now";
 
 /// Runs a test on empty tables in a database of its own, which is dropped unless the test fails.
 ///

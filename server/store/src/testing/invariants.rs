@@ -123,7 +123,7 @@ pub const CHECKS: &[(&str, &str)] = &[
         "Artifacts: one that is an object and can be read has an object, whose upload is finished and is the same",
         "SELECT 'artifact ' || a.name || ' of seq ' || a.seq || ' run ' || a.run
          FROM artifacts a
-         WHERE a.storage_type = 2 AND a.present AND a.expires > (SELECT now FROM moment)
+         WHERE a.storage_type = 2 AND a.present AND a.expires > (SELECT now FROM db_now)
            AND NOT EXISTS (SELECT FROM objects o WHERE o.upload = a.upload AND o.finished AND o.expires = a.expires
                            AND right(o.name, length(a.name) + 1) = '/' || a.name)",
     ),
@@ -184,7 +184,7 @@ pub const WHOLE_LOG_CHECKS: &[(&str, &str)] = &[
     ),
     (
         "I5: each run that was made by a schedule or a rerun is told, and no other",
-        "WITH told AS (
+        "WITH emitted AS (
              SELECT e.seq, e.run FROM outbox x, unnest(x.kinds, x.seqs, x.runs) AS e(kind, seq, run)
              JOIN tasks t ON t.seq = e.seq WHERE e.kind IN (1, 8)
          ), true_ones AS (
@@ -198,7 +198,7 @@ pub const WHOLE_LOG_CHECKS: &[(&str, &str)] = &[
     ),
     (
         "I5: each claim is told, and nothing else is told as a claim",
-        "WITH told AS (
+        "WITH emitted AS (
              SELECT e.seq, e.run FROM outbox x, unnest(x.kinds, x.seqs, x.runs) AS e(kind, seq, run)
              JOIN tasks t ON t.seq = e.seq WHERE e.kind = 2
          ), true_ones AS (
@@ -209,7 +209,7 @@ pub const WHOLE_LOG_CHECKS: &[(&str, &str)] = &[
     ),
     (
         "I5: each end of a run is told, and whether another run follows",
-        "WITH told AS (
+        "WITH emitted AS (
              SELECT e.seq, e.run, e.kind::int FROM outbox x, unnest(x.kinds, x.seqs, x.runs) AS e(kind, seq, run)
              JOIN tasks t ON t.seq = e.seq WHERE e.kind IN (3, 4, 5, 6)
          ), true_ones AS (
@@ -225,7 +225,7 @@ pub const WHOLE_LOG_CHECKS: &[(&str, &str)] = &[
     ),
     (
         "I5: a group of which every task was resolved is told, once the log is read",
-        "WITH told AS MATERIALIZED (
+        "WITH emitted AS MATERIALIZED (
              SELECT DISTINCT d.task_group FROM outbox x, unnest(x.kinds, x.seqs) AS e(kind, seq)
              JOIN task_definitions d ON d.seq = e.seq WHERE e.kind = 10
          ), resolved AS MATERIALIZED (

@@ -110,7 +110,7 @@ pub const ANSWER_BYTES_MAX: i64 = 16 << 20;
 /// Bytes of definitions that one statement claims.
 pub const BATCH_BYTES_MAX: i64 = 4 * ANSWER_BYTES_MAX;
 
-/// Claims for `term` what is wanted, highest priority and oldest first, and assigns it in the order of the slots. What is
+/// Claims for `lease` what is wanted, highest priority and oldest first, and assigns it in the order of the slots. What is
 /// claimed of a queue ends before the first run that does not fit into the bytes: that one and what comes after it
 /// stays pending, and is in the answer without its definition.
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
@@ -118,7 +118,7 @@ pub async fn claim(
     conn: &mut PgConnection,
     wants: &[Want],
     workers: &[Worker<'_>],
-    term: std::time::Duration,
+    lease: std::time::Duration,
     batch: Uuid,
 ) -> Result<Vec<Claimed>, sqlx::Error> {
     let queues: Vec<i32> = wants.iter().map(|want| want.queue).collect();
@@ -132,7 +132,7 @@ pub async fn claim(
     sqlx::query_as!(
         Claimed,
         r#"-- claim_work
-        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         wanted AS MATERIALIZED (
             SELECT w.*, sum(w.wanted) OVER (ORDER BY w.n) - w.wanted AS slots_before
             FROM unnest($1::int[], $2::bigint[], $3::int[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[],
@@ -156,8 +156,8 @@ pub async fn claim(
                     SELECT p.* FROM pending p
                     WHERE p.queue = wanted.queue AND p.priority = m.priority AND p.reserved_until IS NULL
                       AND (p.hidden_until IS NOT NULL) = m.hidden
-                      AND p.ord > CASE WHEN q.mark_generation = wanted.generation THEN m.mark ELSE 0 /* ord */ END
-                      AND p.deadline > (SELECT now FROM moment)
+                      AND p.ord > CASE WHEN q.cursor_epoch = wanted.generation THEN m.mark ELSE 0 /* ord */ END
+                      AND p.deadline > (SELECT now FROM db_now)
                     ORDER BY p.ord
                     FOR UPDATE SKIP LOCKED
                 ) p
@@ -189,29 +189,29 @@ pub async fn claim(
         made AS (
             INSERT INTO claims (seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, started,
                                 taken_until, worker_group, worker_id, batch)
-            SELECT seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, moment.now,
-                   moment.now + make_interval(secs => $14), ($12::text[])[worker], ($13::text[])[worker], $15
-            FROM handed, moment
+            SELECT seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, db_now.now,
+                   db_now.now + make_interval(secs => $14), ($12::text[])[worker], ($13::text[])[worker], $15
+            FROM handed, db_now
         ),
         counted AS (
             INSERT INTO counter_deltas (queue, pending, claimed)
             SELECT queue, -count(*), count(*) FROM handed GROUP BY queue
         ),
-        told AS (
+        emitted AS (
             INSERT INTO outbox (at, taken_until, kinds, seqs, runs, retries_left, priorities)
-            SELECT min(moment.now), min(moment.now) + make_interval(secs => $14), array_agg(2 /* Kind::Claimed */::smallint),
+            SELECT min(db_now.now), min(db_now.now) + make_interval(secs => $14), array_agg(2 /* Kind::Claimed */::smallint),
                    array_agg(seq), array_agg(run), array_agg(retries_left), array_agg(priority)
-            FROM handed, moment HAVING count(*) > 0
+            FROM handed, db_now HAVING count(*) > 0
             RETURNING id, cardinality(seqs) AS events
         ),
-        told_of AS (INSERT INTO outbox_new (id, events) SELECT id, events FROM told)
+        emitted_ids AS (INSERT INTO outbox_new (id, events) SELECT id, events FROM emitted)
         SELECT f.worker AS "worker!", f.seq AS "seq!", f.id AS "id!", f.run AS "run!", f.queue AS "queue!",
                f.priority AS "priority!", f.ord AS "ord!", f.scheduled AS "scheduled!",
-               f.reason_created AS "reason_created!", f.retries_left AS "retries_left!", moment.now AS "started!",
-               moment.now + make_interval(secs => $14) AS "taken_until!", f.scheduler AS "scheduler!",
+               f.reason_created AS "reason_created!", f.retries_left AS "retries_left!", db_now.now AS "started!",
+               db_now.now + make_interval(secs => $14) AS "taken_until!", f.scheduler AS "scheduler!",
                f.project AS "project!", f.task_group AS "task_group!", f.deadline AS "deadline!",
                f.expires AS "expires!", f.scopes AS "scopes!", CASE WHEN f.fits THEN f.definition END AS definition
-        FROM fitting f, moment"#,
+        FROM fitting f, db_now"#,
         &queues,
         &generations,
         &wanted,
@@ -225,7 +225,7 @@ pub async fn claim(
         &slots,
         &groups as &[&str],
         &ids as &[&str],
-        term.as_secs_f64(),
+        lease.as_secs_f64(),
         batch,
         ANSWER_BYTES_MAX as _,
         BATCH_BYTES_MAX as _,

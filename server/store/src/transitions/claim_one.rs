@@ -11,38 +11,38 @@ pub async fn claim_one(
     run: i16,
     worker_group: &str,
     worker_id: &str,
-    term: std::time::Duration,
+    lease: std::time::Duration,
 ) -> Result<bool, sqlx::Error> {
     let made = sqlx::query_scalar!(
         r#"-- claim_task
-        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         taken AS (
-            DELETE FROM pending p USING tasks t, moment
-            WHERE t.id = $1 AND p.seq = t.seq AND p.run = $2 AND p.deadline > moment.now
+            DELETE FROM pending p USING tasks t, db_now
+            WHERE t.id = $1 AND p.seq = t.seq AND p.run = $2 AND p.deadline > db_now.now
             RETURNING p.*
         ),
         made AS (
             INSERT INTO claims (seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, started,
                                 taken_until, worker_group, worker_id, batch)
-            SELECT seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, moment.now,
-                   moment.now + make_interval(secs => $5), $3, $4, gen_random_uuid()
-            FROM taken, moment
+            SELECT seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, db_now.now,
+                   db_now.now + make_interval(secs => $5), $3, $4, gen_random_uuid()
+            FROM taken, db_now
         ),
         counted AS (INSERT INTO counter_deltas (queue, pending, claimed) SELECT queue, -1, 1 /* count */ FROM taken),
-        told AS (
+        emitted AS (
             INSERT INTO outbox (at, taken_until, kinds, seqs, runs, retries_left, priorities)
-            SELECT moment.now, moment.now + make_interval(secs => $5), ARRAY[2 /* Kind::Claimed */]::smallint[],
+            SELECT db_now.now, db_now.now + make_interval(secs => $5), ARRAY[2 /* Kind::Claimed */]::smallint[],
                    ARRAY[seq], ARRAY[run], ARRAY[retries_left], ARRAY[priority]
-            FROM taken, moment
+            FROM taken, db_now
             RETURNING id
         ),
-        told_of AS (INSERT INTO outbox_new (id, events) SELECT id, 1 /* count */ FROM told)
+        emitted_ids AS (INSERT INTO outbox_new (id, events) SELECT id, 1 /* count */ FROM emitted)
         SELECT count(*) > 0 AS "made!" FROM taken"#,
         id,
         run,
         worker_group,
         worker_id,
-        term.as_secs_f64()
+        lease.as_secs_f64()
     )
     .fetch_one(conn)
     .await?;

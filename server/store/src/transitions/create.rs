@@ -112,7 +112,7 @@ pub async fn create(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<V
     let columns = Columns::new(members);
     let rows = sqlx::query!(
         r#"-- create_task
-        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         input AS MATERIALIZED (
             SELECT * FROM unnest(
                 $1::uuid[], $2::int[], $3::smallint[], $4::smallint[], $5::uuid[], $6::timestamptz[], $7::text[],
@@ -124,9 +124,9 @@ pub async fn create(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<V
         ),
         -- A repeat must not touch the group, so it is put aside before the group is made.
         fresh AS MATERIALIZED (
-            SELECT input.* FROM input, moment
-            WHERE input.created BETWEEN moment.now - make_interval(secs => $16) AND moment.now + make_interval(secs => $16)
-              AND input.deadline BETWEEN moment.now AND moment.now + make_interval(secs => $17)
+            SELECT input.* FROM input, db_now
+            WHERE input.created BETWEEN db_now.now - make_interval(secs => $16) AND db_now.now + make_interval(secs => $16)
+              AND input.deadline BETWEEN db_now.now AND db_now.now + make_interval(secs => $17)
               AND NOT EXISTS (SELECT FROM tasks t WHERE t.id = input.id)
         ),
         wanted_groups AS MATERIALIZED (
@@ -135,7 +135,7 @@ pub async fn create(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<V
         ),
         known_groups AS MATERIALIZED (
             SELECT g.id, g.scheduler, g.sealed, g.expires < w.expires AS short, w.expires,
-                   g.expires <= (SELECT now FROM moment) AS expired
+                   g.expires <= (SELECT now FROM db_now) AS expired
             FROM wanted_groups w JOIN task_groups g ON g.id = w.id
         ),
         new_groups AS (
@@ -185,27 +185,27 @@ pub async fn create(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<V
         ),
         runs_pending AS (
             INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left)
-            SELECT seq, id, 0 /* run */, queue, priority, deadline, moment.now, 0 /* ReasonCreated::Scheduled */, retries
-            FROM stored, moment WHERE NOT waits
+            SELECT seq, id, 0 /* run */, queue, priority, deadline, db_now.now, 0 /* ReasonCreated::Scheduled */, retries
+            FROM stored, db_now WHERE NOT waits
             ORDER BY n
         ),
         counted AS (
             INSERT INTO counter_deltas (queue, pending, claimed)
             SELECT queue, count(*), 0 /* count */ FROM stored WHERE NOT waits GROUP BY queue
         ),
-        told AS (
+        emitted AS (
             INSERT INTO outbox (at, kinds, seqs, runs, retries_left, priorities)
-            SELECT min(moment.now),
+            SELECT min(db_now.now),
                    array_agg(CASE WHEN waits THEN 7 /* Kind::Defined */ ELSE 1 /* Kind::Created */ END::smallint ORDER BY n),
                    array_agg(seq ORDER BY n), array_agg(0 /* run */::smallint), array_agg(retries ORDER BY n),
                    array_agg(priority ORDER BY n)
-            FROM stored, moment HAVING count(*) > 0
+            FROM stored, db_now HAVING count(*) > 0
             RETURNING id, 2 * cardinality(seqs)
                           - cardinality(array_positions(kinds, 7 /* Kind::Defined */::smallint)) AS events
         ),
-        told_of AS (INSERT INTO outbox_new (id, events) SELECT id, events FROM told)
-        SELECT stored.n AS "n!", stored.seq AS "seq!", stored.waits AS "waits!", moment.now AS "now!"
-        FROM stored, moment"#,
+        emitted_ids AS (INSERT INTO outbox_new (id, events) SELECT id, events FROM emitted)
+        SELECT stored.n AS "n!", stored.seq AS "seq!", stored.waits AS "waits!", db_now.now AS "now!"
+        FROM stored, db_now"#,
         &columns.ids,
         &columns.queues,
         &columns.priorities,
@@ -292,8 +292,8 @@ pub async fn look(conn: &mut PgConnection, names: &[Names]) -> Result<Vec<Look>,
             LEFT JOIN task_groups g ON g.id = i.task_group
         )
         SELECT f.n AS "n!", f.id AS "id!", d.definition AS "definition?", f.priority AS "priority?",
-               f.scheduler AS "scheduler?", f.sealed AS "sealed?", moment.now AS "now!"
-        FROM found f LEFT JOIN task_definitions d ON d.seq = f.seq CROSS JOIN moment
+               f.scheduler AS "scheduler?", f.sealed AS "sealed?", db_now.now AS "now!"
+        FROM found f LEFT JOIN task_definitions d ON d.seq = f.seq CROSS JOIN db_now
         WHERE f.bytes IS NULL OR f.bytes_so_far <= $3 OR f.bytes_so_far = f.bytes"#,
         &tasks,
         &groups,

@@ -1,4 +1,4 @@
-//! Running to resolved, or to pending as the next run: reports of workers, expired claims and hand-backs are one
+//! Running to resolved, or to pending as the next run: reports of workers, expired claims and requeues are one
 //! statement with different members. [`End`] says what each of them leads to.
 
 use chrono::{DateTime, Utc};
@@ -102,11 +102,11 @@ pub async fn end(conn: &mut PgConnection, members: &[Member]) -> Result<Vec<Reso
     let reasons: Vec<i16> = members.iter().map(|member| member.end.outcome().reason().code()).collect();
     let retries: Vec<Option<i16>> = members.iter().map(|member| member.end.retry().map(ReasonCreated::code)).collect();
     let expired: Vec<bool> = members.iter().map(|member| member.end == End::Expired).collect();
-    let back: Vec<bool> = members.iter().map(|member| member.end == End::HandBack).collect();
+    let back: Vec<bool> = members.iter().map(|member| member.end == End::Requeue).collect();
     sqlx::query_as!(
         Resolved,
         r#"-- resolve_run
-        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         input AS MATERIALIZED (
             SELECT * FROM unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::smallint[],
                                  $6::boolean[], $7::boolean[])
@@ -120,7 +120,7 @@ pub async fn end(conn: &mut PgConnection, members: &[Member]) -> Result<Vec<Reso
             JOIN tasks t ON t.id = input.id
             JOIN claims c ON c.seq = t.seq AND c.run = input.run
             WHERE t.state = 1 /* State::Unresolved */ AND t.run = input.run
-              AND (NOT input.expired OR c.taken_until <= (SELECT now FROM moment))
+              AND (NOT input.expired OR c.taken_until <= (SELECT now FROM db_now))
               AND (NOT input.back OR t.hand_backs < $8)
             FOR UPDATE OF t, c SKIP LOCKED
         ),
@@ -135,9 +135,9 @@ pub async fn end(conn: &mut PgConnection, members: &[Member]) -> Result<Vec<Reso
         history AS (
             INSERT INTO runs (seq, run, state, reason_created, reason_resolved, scheduled, started, resolved,
                               taken_until, worker_group, worker_id)
-            SELECT seq, run, state, reason_created, reason, scheduled, started, moment.now, taken_until, worker_group,
+            SELECT seq, run, state, reason_created, reason, scheduled, started, db_now.now, taken_until, worker_group,
                    worker_id
-            FROM decided, moment
+            FROM decided, db_now
         ),
         moved AS (
             UPDATE tasks t SET state = CASE WHEN d.next_reason IS NULL THEN d.state ELSE 1 /* State::Unresolved */ END,
@@ -146,36 +146,36 @@ pub async fn end(conn: &mut PgConnection, members: &[Member]) -> Result<Vec<Reso
                 hand_backs = t.hand_backs + d.back::int::smallint
             FROM decided d WHERE t.id = d.id
         ),
-        -- A run that was handed back keeps its place, which may lie below a mark.
+        -- A run that was requeued keeps its place, which may lie below a mark.
         runs_pending AS (
             INSERT INTO pending (seq, id, run, queue, priority, ord, deadline, scheduled, reason_created, retries_left)
             SELECT seq, id, run + 1, queue, priority, CASE WHEN back THEN ord ELSE nextval('pending_ord') END,
-                   deadline, moment.now, next_reason, retries_after
-            FROM decided, moment WHERE next_reason IS NOT NULL
+                   deadline, db_now.now, next_reason, retries_after
+            FROM decided, db_now WHERE next_reason IS NOT NULL
         ),
         unmarked AS (
-            UPDATE task_queues q SET mark_generation = mark_generation + 1
+            UPDATE task_queues q SET cursor_epoch = cursor_epoch + 1
             WHERE q.id IN (SELECT queue FROM decided WHERE back)
         ),
         counted AS (
             INSERT INTO counter_deltas (queue, pending, claimed)
             SELECT queue, count(next_reason), -count(*) FROM decided GROUP BY queue
         ),
-        told AS (
+        emitted AS (
             INSERT INTO outbox (at, kinds, seqs, runs, retries_left, priorities)
-            SELECT min(moment.now),
+            SELECT min(db_now.now),
                    array_agg(CASE WHEN next_reason IS NULL THEN state ELSE 6 /* Kind::Retried */ END::smallint),
                    array_agg(seq), array_agg(run), array_agg(retries_after), array_agg(priority)
-            FROM decided, moment HAVING count(*) > 0
+            FROM decided, db_now HAVING count(*) > 0
             RETURNING id, cardinality(seqs)
                           + cardinality(array_positions(kinds, 6 /* Kind::Retried */::smallint)) AS events
         ),
-        told_of AS (INSERT INTO outbox_new (id, events) SELECT id, events FROM told)
+        emitted_ids AS (INSERT INTO outbox_new (id, events) SELECT id, events FROM emitted)
         SELECT h.n AS "n!", h.seq, h.id, h.run, h.state AS "state!", h.reason AS "reason_resolved!", h.queue, h.priority,
-               h.scheduled, h.reason_created, h.started, h.taken_until, moment.now AS "now!", h.worker_group,
+               h.scheduled, h.reason_created, h.started, h.taken_until, db_now.now AS "now!", h.worker_group,
                h.worker_id, h.retries_after AS "retries_left!", h.next_reason, d.scheduler, d.project, d.task_group,
                d.deadline, d.expires
-        FROM decided h JOIN task_definitions d ON d.seq = h.seq, moment"#,
+        FROM decided h JOIN task_definitions d ON d.seq = h.seq, db_now"#,
         &ids,
         &runs,
         &states,

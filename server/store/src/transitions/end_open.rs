@@ -14,7 +14,7 @@ pub async fn end_open(
 ) -> Result<Vec<Uuid>, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- end_open
-        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         open AS MATERIALIZED (
             SELECT id, seq, queue, run, state, retries_left, priority FROM tasks
             WHERE id = ANY($1) AND state < 2 /* State: open */
@@ -39,16 +39,16 @@ pub async fn end_open(
             FROM released
             UNION ALL
             -- A task that never had a run gets one, made only to carry the exception.
-            SELECT seq, 0 /* run */, queue, moment.now, 4 /* ReasonCreated::Exception */, NULL, NULL, NULL, NULL,
+            SELECT seq, 0 /* run */, queue, db_now.now, 4 /* ReasonCreated::Exception */, NULL, NULL, NULL, NULL,
                    0 /* count */, 0 /* count */
-            FROM open, moment WHERE open.state = 0 /* State::Unscheduled */
+            FROM open, db_now WHERE open.state = 0 /* State::Unscheduled */
         ),
         history AS (
             INSERT INTO runs (seq, run, state, reason_created, reason_resolved, scheduled, started, resolved,
                               taken_until, worker_group, worker_id)
-            SELECT seq, run, 5 /* RunState::Exception */, reason_created, $2, scheduled, started, moment.now, taken_until,
+            SELECT seq, run, 5 /* RunState::Exception */, reason_created, $2, scheduled, started, db_now.now, taken_until,
                    worker_group, worker_id
-            FROM ended, moment
+            FROM ended, db_now
         ),
         moved AS (
             UPDATE tasks t SET state = 5 /* State::Exception */, run = ended.run
@@ -58,14 +58,14 @@ pub async fn end_open(
             INSERT INTO counter_deltas (queue, pending, claimed)
             SELECT queue, -sum(pending), -sum(claimed) FROM ended GROUP BY queue
         ),
-        told AS (
+        emitted AS (
             INSERT INTO outbox (at, kinds, seqs, runs, retries_left, priorities)
-            SELECT min(moment.now), array_agg(5 /* Kind::Exception */::smallint), array_agg(ended.seq),
+            SELECT min(db_now.now), array_agg(5 /* Kind::Exception */::smallint), array_agg(ended.seq),
                    array_agg(ended.run::smallint), array_agg(open.retries_left), array_agg(open.priority)
-            FROM ended JOIN open ON open.seq = ended.seq, moment HAVING count(*) > 0
+            FROM ended JOIN open ON open.seq = ended.seq, db_now HAVING count(*) > 0
             RETURNING id, cardinality(seqs) AS events
         ),
-        told_of AS (INSERT INTO outbox_new (id, events) SELECT id, events FROM told)
+        emitted_ids AS (INSERT INTO outbox_new (id, events) SELECT id, events FROM emitted)
         SELECT open.id FROM ended JOIN open ON open.seq = ended.seq"#,
         locked,
         reason.code()

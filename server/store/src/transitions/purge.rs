@@ -61,7 +61,7 @@ pub async fn forget_tasks(conn: &mut PgConnection) -> Result<Slice, sqlx::Error>
 async fn list_due(transaction: &mut PgConnection) -> Result<HashMap<Uuid, String>, sqlx::Error> {
     let rows = sqlx::query!(
         r#"-- list_expired
-        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         unread AS MATERIALIZED (
             SELECT unnest((SELECT x.seqs FROM outbox x WHERE x.id = o.id)) AS seq FROM outbox_new o
             UNION ALL
@@ -69,7 +69,7 @@ async fn list_due(transaction: &mut PgConnection) -> Result<HashMap<Uuid, String
             WHERE o.first > (SELECT position FROM log_readers WHERE name = 'groups')
         )
         SELECT x.id, x.ctid::text AS "place!" FROM task_times x
-        WHERE x.expires <= (SELECT now FROM moment) AND x.deadline IS NULL
+        WHERE x.expires <= (SELECT now FROM db_now) AND x.deadline IS NULL
           AND NOT EXISTS (SELECT FROM unread u WHERE u.seq = x.seq)
           AND NOT EXISTS (SELECT FROM artifacts a WHERE a.seq = x.seq)
         ORDER BY x.expires LIMIT $1"#,
@@ -153,9 +153,9 @@ pub async fn forget_groups(conn: &mut PgConnection) -> Result<Slice, sqlx::Error
     let mut transaction = conn.begin().await?;
     let locked = sqlx::query_scalar!(
         "-- lock_expired_groups
-        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         SELECT g.id FROM task_groups g
-        WHERE g.expires <= (SELECT now FROM moment)
+        WHERE g.expires <= (SELECT now FROM db_now)
           AND NOT EXISTS (SELECT FROM tasks t WHERE t.id = g.id AND t.task_group = g.id)
           AND NOT EXISTS (SELECT FROM tasks t WHERE t.task_group = g.id AND t.id <> t.task_group)
         ORDER BY g.expires LIMIT $1 FOR UPDATE OF g SKIP LOCKED",
@@ -166,9 +166,9 @@ pub async fn forget_groups(conn: &mut PgConnection) -> Result<Slice, sqlx::Error
     // A new look: a create that held the row has committed its task, and has raised the expiry.
     let gone = sqlx::query!(
         "-- forget_groups
-        WITH moment AS MATERIALIZED (SELECT now FROM moment)
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         DELETE FROM task_groups g
-        WHERE g.id = ANY($1) AND g.expires <= (SELECT now FROM moment)
+        WHERE g.id = ANY($1) AND g.expires <= (SELECT now FROM db_now)
           AND NOT EXISTS (SELECT FROM tasks t WHERE t.id = g.id AND t.task_group = g.id)
           AND NOT EXISTS (SELECT FROM tasks t WHERE t.task_group = g.id AND t.id <> t.task_group)",
         &locked

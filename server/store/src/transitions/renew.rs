@@ -85,38 +85,38 @@ impl Renewed {
     }
 }
 
-/// Moves the end of the claims to `term` from now; never back.
+/// Moves the end of the claims to `lease` from now; never back.
 pub async fn renew(
     conn: &mut PgConnection,
     members: &[Member],
-    term: std::time::Duration,
+    lease: std::time::Duration,
 ) -> Result<Vec<Renewed>, sqlx::Error> {
     let ids: Vec<Uuid> = members.iter().map(|member| member.id).collect();
     let runs: Vec<i16> = members.iter().map(|member| member.run).collect();
     sqlx::query_as!(
         Renewed,
         r#"-- reclaim_task
-        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         input AS MATERIALIZED (SELECT * FROM unnest($1::uuid[], $2::smallint[]) WITH ORDINALITY AS i(id, run, n)),
         held AS MATERIALIZED (
             SELECT input.n, t.priority, c.seq FROM input
             JOIN tasks t ON t.id = input.id
             JOIN claims c ON c.seq = t.seq AND c.run = input.run
-            WHERE c.deadline > (SELECT now FROM moment)
+            WHERE c.deadline > (SELECT now FROM db_now)
             FOR UPDATE OF c SKIP LOCKED
         ),
         renewed AS (
-            UPDATE claims c SET taken_until = GREATEST(c.taken_until, moment.now + make_interval(secs => $3))
-            FROM held, moment WHERE c.seq = held.seq
+            UPDATE claims c SET taken_until = GREATEST(c.taken_until, db_now.now + make_interval(secs => $3))
+            FROM held, db_now WHERE c.seq = held.seq
             RETURNING c.*, held.n, held.priority
         )
         SELECT r.n AS "n!", r.seq, r.id, r.run, r.queue, r.priority, r.scheduled, r.reason_created, r.retries_left,
-               r.started, r.taken_until, moment.now AS "now!", r.worker_group, r.worker_id, d.scheduler, d.project,
+               r.started, r.taken_until, db_now.now AS "now!", r.worker_group, r.worker_id, d.scheduler, d.project,
                d.task_group, d.deadline, d.expires, d.scopes
-        FROM renewed r JOIN task_definitions d ON d.seq = r.seq, moment"#,
+        FROM renewed r JOIN task_definitions d ON d.seq = r.seq, db_now"#,
         &ids,
         &runs,
-        term.as_secs_f64(),
+        lease.as_secs_f64(),
     )
     .fetch_all(conn)
     .await

@@ -21,12 +21,12 @@ pub async fn reprioritise(
     .await?;
     let rows = sqlx::query!(
         r#"-- change_priority
-        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         wanted AS MATERIALIZED (
             SELECT t.id, t.seq, t.queue, t.priority AS old, t.state, COALESCE(t.run, 0)::smallint AS run, t.retries_left
             FROM tasks t JOIN task_definitions d ON d.seq = t.seq
             WHERE t.id = ANY($1) AND t.state < 2 /* State: open */ AND NOT t.resolved_before AND t.priority <> $2
-              AND d.deadline > (SELECT now FROM moment)
+              AND d.deadline > (SELECT now FROM db_now)
         ),
         moved AS (UPDATE tasks t SET priority = $2 FROM wanted w WHERE t.id = w.id),
         -- The one place where a pending run changes its priority. Its message moves to another queue of messages: what a
@@ -38,22 +38,22 @@ pub async fn reprioritise(
         ),
         -- A kept place may lie below a mark of the new priority.
         unmarked AS (
-            UPDATE task_queues q SET mark_generation = mark_generation + 1
+            UPDATE task_queues q SET cursor_epoch = cursor_epoch + 1
             WHERE q.id IN (SELECT queue FROM requeued)
         ),
-        told AS (
+        emitted AS (
             INSERT INTO outbox (at, kinds, seqs, runs, retries_left, priorities, details)
-            SELECT min(moment.now), array_agg(9 /* Kind::Reprioritised */::smallint), array_agg(w.seq), array_agg(w.run),
+            SELECT min(db_now.now), array_agg(9 /* Kind::Reprioritised */::smallint), array_agg(w.seq), array_agg(w.run),
                    array_agg(w.retries_left), array_agg($2::smallint),
                    array_agg(json_build_object('old', w.old, 'new', $2::smallint, 'place',
                        CASE WHEN w.state = 0 /* State::Unscheduled */ THEN 0 /* TaskState::Unscheduled */
                             WHEN r.seq IS NULL THEN 2 /* TaskState::Running */ ELSE 1 /* TaskState::Pending */ END,
                        'takenUntil', c.taken_until)::text)
-            FROM wanted w LEFT JOIN requeued r ON r.seq = w.seq LEFT JOIN claims c ON c.seq = w.seq, moment
+            FROM wanted w LEFT JOIN requeued r ON r.seq = w.seq LEFT JOIN claims c ON c.seq = w.seq, db_now
             HAVING count(*) > 0
             RETURNING id, cardinality(seqs) AS events
         ),
-        told_of AS (INSERT INTO outbox_new (id, events) SELECT id, events FROM told)
+        emitted_ids AS (INSERT INTO outbox_new (id, events) SELECT id, events FROM emitted)
         SELECT w.id, w.queue FROM wanted w ORDER BY w.id"#,
         locked,
         priority
@@ -64,18 +64,23 @@ pub async fn reprioritise(
 }
 
 /// Tells that the priority of a group's tasks was changed.
-pub async fn tell_group(conn: &mut PgConnection, group: Uuid, priority: i16, affected: i64) -> Result<(), sqlx::Error> {
+pub async fn publish_group(
+    conn: &mut PgConnection,
+    group: Uuid,
+    priority: i16,
+    affected: i64,
+) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- tell_group_priority
-        WITH told AS (
+        WITH emitted AS (
             INSERT INTO outbox (at, kinds, seqs, runs, retries_left, details)
-            SELECT moment.now, '{12}' /* Kind::GroupReprioritised */, '{0}' /* seq */, '{0}' /* run */, '{0}' /* count */,
+            SELECT db_now.now, '{12}' /* Kind::GroupReprioritised */, '{0}' /* seq */, '{0}' /* run */, '{0}' /* count */,
                    ARRAY[json_build_object('id', g.id, 'scheduler', g.scheduler, 'expires', g.expires,
                                            'new', $2::smallint, 'affected', $3::bigint)::text]
-            FROM task_groups g, moment WHERE g.id = $1
+            FROM task_groups g, db_now WHERE g.id = $1
             RETURNING id
         )
-        INSERT INTO outbox_new (id, events) SELECT id, 1 /* count */ FROM told",
+        INSERT INTO outbox_new (id, events) SELECT id, 1 /* count */ FROM emitted",
         group,
         priority,
         affected

@@ -9,7 +9,7 @@ use uuid::Uuid;
 pub async fn rerun(conn: &mut PgConnection, locked: Uuid, retries_left: i16) -> Result<Option<i32>, sqlx::Error> {
     sqlx::query_scalar!(
         "-- rerun_task
-        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         ready AS MATERIALIZED (
             SELECT t.id, t.seq, t.queue, t.priority, t.state, COALESCE(t.run + 1, 0)::smallint AS run, d.deadline
             FROM tasks t JOIN task_definitions d ON d.seq = t.seq WHERE t.id = $1 AND t.state <> 1 /* State::Unresolved */
@@ -21,17 +21,17 @@ pub async fn rerun(conn: &mut PgConnection, locked: Uuid, retries_left: i16) -> 
         ),
         runs_pending AS (
             INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left)
-            SELECT seq, id, run, queue, priority, deadline, moment.now, $3, $2 FROM ready, moment
+            SELECT seq, id, run, queue, priority, deadline, db_now.now, $3, $2 FROM ready, db_now
         ),
         counted AS (INSERT INTO counter_deltas (queue, pending, claimed) SELECT queue, 1 /* count */, 0 /* count */ FROM ready),
-        told AS (
+        emitted AS (
             INSERT INTO outbox (at, kinds, seqs, runs, retries_left, priorities)
-            SELECT moment.now, ARRAY[8 /* Kind::Scheduled */]::smallint[], ARRAY[seq], ARRAY[run],
+            SELECT db_now.now, ARRAY[8 /* Kind::Scheduled */]::smallint[], ARRAY[seq], ARRAY[run],
                    ARRAY[$2]::smallint[], ARRAY[priority]
-            FROM ready, moment
+            FROM ready, db_now
             RETURNING id
         ),
-        told_of AS (INSERT INTO outbox_new (id, events) SELECT id, 1 /* count */ FROM told)
+        emitted_ids AS (INSERT INTO outbox_new (id, events) SELECT id, 1 /* count */ FROM emitted)
         SELECT queue FROM ready",
         locked,
         retries_left,

@@ -18,7 +18,7 @@ pub enum When {
 pub async fn schedule(conn: &mut PgConnection, locked: &[Uuid], when: When) -> Result<Vec<i32>, sqlx::Error> {
     sqlx::query_scalar!(
         "-- schedule_tasks
-        WITH moment AS MATERIALIZED (SELECT now FROM moment),
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         ready AS MATERIALIZED (
             SELECT t.id, t.seq, t.queue, t.priority, t.retries_left, d.deadline
             FROM unnest($1::uuid[]) AS i(id) JOIN tasks t ON t.id = i.id JOIN task_definitions d ON d.seq = t.seq
@@ -29,20 +29,20 @@ pub async fn schedule(conn: &mut PgConnection, locked: &[Uuid], when: When) -> R
         moved AS (UPDATE tasks t SET state = 1 /* State::Unresolved */, run = 0 /* run */ FROM ready WHERE t.id = ready.id),
         runs_pending AS (
             INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left)
-            SELECT seq, id, 0 /* run */, queue, priority, deadline, moment.now, $3, retries_left
-            FROM ready, moment ORDER BY seq
+            SELECT seq, id, 0 /* run */, queue, priority, deadline, db_now.now, $3, retries_left
+            FROM ready, db_now ORDER BY seq
         ),
         counted AS (
             INSERT INTO counter_deltas (queue, pending, claimed) SELECT queue, count(*), 0 /* count */ FROM ready GROUP BY queue
         ),
-        told AS (
+        emitted AS (
             INSERT INTO outbox (at, kinds, seqs, runs, retries_left, priorities)
-            SELECT min(moment.now), array_agg(8 /* Kind::Scheduled */::smallint), array_agg(seq),
+            SELECT min(db_now.now), array_agg(8 /* Kind::Scheduled */::smallint), array_agg(seq),
                    array_agg(0 /* run */::smallint), array_agg(retries_left), array_agg(priority)
-            FROM ready, moment HAVING count(*) > 0
+            FROM ready, db_now HAVING count(*) > 0
             RETURNING id, cardinality(seqs) AS events
         ),
-        told_of AS (INSERT INTO outbox_new (id, events) SELECT id, events FROM told)
+        emitted_ids AS (INSERT INTO outbox_new (id, events) SELECT id, events FROM emitted)
         SELECT queue FROM ready",
         locked,
         when == When::Always,

@@ -8,7 +8,7 @@ use crate::history::record::{Answer, Change, PRIORITIES, TaskSpec};
 use crate::history::snapshot::{Snapshot, Status};
 
 const CONFLICT: u16 = 409;
-/// A claim that could not be delivered is handed back, which costs no retry but is allowed this often only.
+/// A claim that could not be delivered is requeued, which costs no retry but is allowed this often only.
 const HANDED_BACK_MAX: u32 = 5;
 /// Reasons after which a task gets another run.
 const RETRIED: [&str; 3] = ["worker-shutdown", "intermittent-task", "claim-expired"];

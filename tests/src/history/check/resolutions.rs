@@ -43,7 +43,7 @@ fn check_reports(run: RunKey, reports: &[Report<'_>], status: Option<&Status>, f
 /// What only a worker can say must have been said by one, in a report that was not refused.
 fn check_origin(run: RunKey, found: &Run, reports: &[Report<'_>], findings: &mut Findings) {
     let (task, number) = run;
-    // The server says this one too, when it hands back a claim that it could not deliver.
+    // The server says this one too, when it requeues a claim that it could not deliver.
     let by_workers_only = Verdict::ALL.into_iter().filter(|verdict| *verdict != Verdict::WorkerShutdown);
     let Some(verdict) = by_workers_only.into_iter().find(|verdict| says(found, *verdict)) else { return };
     if !reports.iter().any(|report| report.verdict == verdict && report.answer.may_be_done()) {

@@ -161,7 +161,7 @@ async fn expect_continue(stored: &Stored, target: &str, length: &str) -> (TcpStr
     );
     stream.write_all(head.as_bytes()).await.unwrap();
     let mut buffer = [0; 4096];
-    let read = tokio::time::timeout(PATIENCE, stream.read(&mut buffer)).await.unwrap().unwrap();
+    let read = tokio::time::timeout(TIMEOUT, stream.read(&mut buffer)).await.unwrap().unwrap();
     (stream, String::from_utf8_lossy(&buffer[..read]).into_owned())
 }
 
@@ -173,7 +173,7 @@ async fn who_waits_for_100_continue_gets_it_or_a_refusal_before_the_body() {
     assert!(first.starts_with("HTTP/1.1 100 "), "{first}");
     stream.write_all(b"bytes").await.unwrap();
     let mut buffer = [0; 4096];
-    let read = tokio::time::timeout(PATIENCE, stream.read(&mut buffer)).await.unwrap().unwrap();
+    let read = tokio::time::timeout(TIMEOUT, stream.read(&mut buffer)).await.unwrap().unwrap();
     assert!(buffer[..read].starts_with(b"HTTP/1.1 200 "));
     stored.holds(NAME, b"bytes").await;
     let (_stream, large) = expect_continue(&stored, &target, "1048577").await;
@@ -194,7 +194,7 @@ async fn a_body_that_is_not_whole_is_refused() {
     );
     stream.write_all(sent.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
-    tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.unwrap().unwrap();
+    tokio::time::timeout(TIMEOUT, stream.read_to_end(&mut answer)).await.unwrap().unwrap();
     let answer = String::from_utf8_lossy(&answer);
     assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("IncompleteBody"), "{answer}");
     assert_eq!(stored.get_status(NAME).await, 404);

@@ -17,7 +17,7 @@ use tenure_store::secrets::{Purpose, SecretKeys};
 use tenure_tests::clock::unix_millis;
 use tenure_tests::server::Launch;
 
-use crate::rig::{PATIENCE, Rig};
+use crate::rig::{Rig, TIMEOUT};
 
 const HOUR_MS: i64 = 3_600_000;
 const OCTETS: &str = "application/octet-stream";
@@ -38,7 +38,7 @@ impl Stored {
         let rig = Rig::start_with(settings).await;
         let keys = SecretKeys::parse(&rig.secret_key).unwrap().signing_keys(Purpose::BlobUrls);
         let _already = rustls::crypto::ring::default_provider().install_default();
-        let http = reqwest::Client::builder().no_proxy().timeout(PATIENCE * 4).build().unwrap();
+        let http = reqwest::Client::builder().no_proxy().timeout(TIMEOUT * 4).build().unwrap();
         Self { rig, key: keys[0].clone(), http }
     }
 

@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 
-use crate::rig::{PATIENCE, Rig, call, client_of, eventually, minutes_from_now, new_task};
+use crate::rig::{Rig, TIMEOUT, call, client_of, eventually, minutes_from_now, new_task};
 
 /// Changes the scopes of a row while an update waits for it that has seen the old ones.
 async fn update_meets_another(table: &str, key: &str, id: &str, path: &str) {
@@ -39,7 +39,7 @@ async fn update_meets_another(table: &str, key: &str, id: &str, path: &str) {
     })
     .await;
     run(&mut other, "COMMIT".to_owned()).await;
-    let answer = tokio::time::timeout(PATIENCE, update).await.unwrap().unwrap();
+    let answer = tokio::time::timeout(TIMEOUT, update).await.unwrap().unwrap();
     assert_eq!((answer.status, answer.code()), (409, "RequestConflict"), "{}", answer.body);
     rig.server.stop().await;
 }

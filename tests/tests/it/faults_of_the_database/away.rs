@@ -75,7 +75,7 @@ async fn a_database_that_is_killed_twice_is_used_again_when_it_is_back() {
     finish_all(&server, &root, kept).await;
     assert_invariants(&url).await;
     let log = server.log();
-    assert!(log.contains("a pass that had failed works again"), "{log}");
+    assert!(log.contains("background pass recovered"), "{log}");
     assert!(server.stop().await.success());
 }
 
@@ -129,7 +129,7 @@ async fn a_database_that_stands_still_is_given_up_and_used_again_when_it_goes_on
 
     let again = create_until_it_works(&server, &root).await;
     eventually("it is healthy", async || (heartbeat(&server).await.status == 200).then_some(())).await;
-    // A claim that was made while nobody could be answered is handed back by itself.
+    // A claim that was made while nobody could be answered is requeued by itself.
     finish_all(&server, &root, vec![again]).await;
     // A report whose answer was lost may have been heard; its repeat is answered either way.
     settled(&server, &its, "POST", &format!("{run}/completed"), None).await;

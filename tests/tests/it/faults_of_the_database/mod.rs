@@ -2,11 +2,11 @@
 //! that hangs, nothing acknowledged that is lost, and a recovery that needs no restart.
 
 mod away;
-mod bells;
 mod clocks;
 mod cluster;
 mod connections;
 mod disk_full;
+mod notifications;
 
 use std::io::Write as _;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! The message plane over HTTP.
+//! The poll API over HTTP.
 
 mod messages;
 mod urls;

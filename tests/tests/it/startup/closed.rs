@@ -10,7 +10,7 @@ use tenure_tests::server::{Launch, Server, binary, fresh_secret_key};
 use tokio::process::Command;
 
 use crate::rig::{
-    PATIENCE, Place, Raw, Rig, call, claim_path, client_of, embedded, eventually, new_folder, postmaster_of, worker,
+    Place, Raw, Rig, TIMEOUT, call, claim_path, client_of, embedded, eventually, new_folder, postmaster_of, worker,
 };
 
 fn send(server: &Server, signal: Signal) {
@@ -32,7 +32,7 @@ async fn a_closed_terminal_drains_the_server_as_sigterm_does() {
     // A shell passes on the signal that the terminal sent already: the second one is no request to hurry.
     send(&rig.server, Signal::SIGHUP);
     send(&rig.server, Signal::SIGHUP);
-    let reply = tokio::time::timeout(PATIENCE, waiting.finish()).await.unwrap().unwrap();
+    let reply = tokio::time::timeout(TIMEOUT, waiting.finish()).await.unwrap().unwrap();
     assert_eq!((reply.status, reply.body.as_slice()), (200, br#"{"tasks":[]}"#.as_slice()));
     assert_eq!(rig.server.ended().await.code(), Some(0), "{}", rig.server.log_tail());
     assert!(rig.server.log().contains("stopped"), "{}", rig.server.log_tail());
@@ -69,7 +69,7 @@ fn signal(child: &tokio::process::Child, signal: Signal) {
 }
 
 async fn ended(child: &mut tokio::process::Child) -> Option<i32> {
-    tokio::time::timeout(PATIENCE, child.wait()).await.expect("the server ends").unwrap().code()
+    tokio::time::timeout(TIMEOUT, child.wait()).await.expect("the server ends").unwrap().code()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -134,14 +134,14 @@ async fn a_command_whose_reader_has_gone_ends_in_silence() {
             .kill_on_drop(true);
         let mut child = command.spawn().unwrap();
         drop(child.stdout.take());
-        let output = tokio::time::timeout(PATIENCE, child.wait_with_output()).await.unwrap().unwrap();
+        let output = tokio::time::timeout(TIMEOUT, child.wait_with_output()).await.unwrap().unwrap();
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!((output.status.code(), errors.as_ref()), (Some(0), ""), "{args:?}");
     }
     // What cannot be written for another reason is no success.
     if let Ok(full) = std::fs::OpenOptions::new().write(true).open("/dev/full") {
         let child = Command::new(binary()).arg("openapi").stdout(full).stderr(Stdio::piped()).spawn().unwrap();
-        let output = tokio::time::timeout(PATIENCE, child.wait_with_output()).await.unwrap().unwrap();
+        let output = tokio::time::timeout(TIMEOUT, child.wait_with_output()).await.unwrap().unwrap();
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{errors}");
         assert!(errors.starts_with("tenure: the result cannot be written"), "{errors}");

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 use tenure_tests::http::TENURE_API;
 
-use super::{QUEUE, tell, times, told_of};
+use super::{QUEUE, emitted_ids, tell, times};
 use crate::rig::{Rig, call, client_of, credentials_of, definition, eventually, new_task, run_of, status};
 
 /// Tasks of one submission.
@@ -146,10 +146,10 @@ async fn taskcluster_8808_a_group_whose_task_is_tried_again_is_not_resolved() {
     let retried = rig.claim(QUEUE, 1).await.remove(0);
     assert_eq!(tell(&rig, &retried, "exception", Some(&json!({"reason": "worker-shutdown"}))).await.status, 200);
     let claim = rig.claim(QUEUE, 1).await.remove(0);
-    assert_eq!(times(&told_of(&rig, task).await, "task-group-resolved"), 0);
+    assert_eq!(times(&emitted_ids(&rig, task).await, "task-group-resolved"), 0);
     assert_eq!(tell(&rig, &claim, "completed", None).await.status, 200);
     let told = eventually("the group is told", async || {
-        let told = told_of(&rig, task).await;
+        let told = emitted_ids(&rig, task).await;
         (times(&told, "task-group-resolved") == 1).then_some(told)
     })
     .await;

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tenure_tests::http::TENURE_API;
 
-use super::{QUEUE, advance, counts, told_of, with_a_clock};
+use super::{QUEUE, advance, counts, emitted_ids, with_a_clock};
 use crate::rig::{Rig, definition, eventually, new_task};
 
 const WORKER: &str = "/provisioners/up/worker-types/stream/workers/group/worker";
@@ -61,7 +61,7 @@ async fn taskcluster_8804_the_end_of_a_removed_workers_claim_is_told_once() {
     remove(&rig).await;
     assert_eq!(remove(&rig).await["claimsEnded"], 0);
     advance(&rig, 3_000).await;
-    let exceptions = async || super::times(&told_of(&rig, task).await, "task-exception");
+    let exceptions = async || super::times(&emitted_ids(&rig, task).await, "task-exception");
     eventually("it is told", async || (exceptions().await > 0).then_some(())).await;
     assert_eq!(exceptions().await, 1);
 }
@@ -82,7 +82,7 @@ async fn taskcluster_6247_a_worker_that_is_removed_while_it_waits_is_given_nothi
     remove(&rig).await;
     let task = new_task();
     assert_eq!(rig.create(task, &definition(QUEUE)).await.status, 200);
-    let reply = tokio::time::timeout(crate::rig::PATIENCE, waiting.finish()).await.unwrap().unwrap();
+    let reply = tokio::time::timeout(crate::rig::TIMEOUT, waiting.finish()).await.unwrap().unwrap();
     let body: Value = serde_json::from_slice(&reply.body).unwrap();
     assert_eq!((reply.status, &body), (200, &json!({"tasks": []})));
     assert_eq!(rig.status(task).await["state"], "pending");

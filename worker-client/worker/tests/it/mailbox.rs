@@ -1,4 +1,4 @@
-//! The message plane of the scripted queue: seven queues of messages, and the URLs to them.
+//! The poll API of the scripted queue: seven queues of messages, and the URLs to them.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! The worker on the message plane: what it polls, in which order, how often, and what becomes of the messages.
+//! The worker on the poll API: what it polls, in which order, how often, and what becomes of the messages.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! The worker on the message plane when something goes wrong with a message: which ones it deletes, and which it leaves.
+//! The worker on the poll API when something goes wrong with a message: which ones it deletes, and which it leaves.
 
 use std::time::Duration;
 

@@ -19,11 +19,11 @@ use super::{advance, claim_and_report, create_waiting, finish, message, pending,
 use crate::support::{Gate, number, until_somebody_waits};
 
 async fn apply(queue: &Queue, id: TaskId, wanted: Change) -> Result<Task, OpError> {
-    change(&queue.engine.pool, &queue.engine.bells, id, wanted).await
+    change(&queue.engine.pool, &queue.engine.notifiers, id, wanted).await
 }
 
 async fn prioritise(queue: &Queue, id: TaskId, priority: Priority) -> Result<Task, OpError> {
-    change_task(&queue.engine.pool, &queue.engine.bells, id, priority).await
+    change_task(&queue.engine.pool, &queue.engine.notifiers, id, priority).await
 }
 
 /// A task that waits for another one.
@@ -179,8 +179,8 @@ async fn another_priority_moves_a_pending_run_and_keeps_its_age() {
     // The marks of the server have passed the place of the oldest run in the other priority.
     let mut conn = database.connect().await;
     assert_eq!(queue.claim_one(QUEUE).await.task.id, tasks[1]);
-    queue.engine.marks.advance(&mut conn).await.unwrap();
-    queue.engine.marks.advance(&mut conn).await.unwrap();
+    queue.engine.low_water_marks.advance(&mut conn).await.unwrap();
+    queue.engine.low_water_marks.advance(&mut conn).await.unwrap();
     let changed = prioritise(&queue, tasks[0], Priority::Medium).await.unwrap();
     assert_eq!(changed.priority, Priority::Medium);
     assert_eq!(queue.claim_one(QUEUE).await.task.id, tasks[0], "it is older");

@@ -112,7 +112,7 @@ async fn a_rerun_of_a_required_task_does_not_bring_the_wait_back() {
     let task = create_waiting(&queue, &[first, second], &json!({})).await;
     assert_eq!(claim_and_report(&queue, Report::Completed).await, first);
     settle(&queue).await;
-    change(&queue.engine.pool, &queue.engine.bells, first, Change::Rerun).await.unwrap();
+    change(&queue.engine.pool, &queue.engine.notifiers, first, Change::Rerun).await.unwrap();
     assert_eq!(claim_and_report(&queue, Report::Completed).await, second);
     settle(&queue).await;
     assert_eq!((state(&queue, first).await, state(&queue, task).await), ("pending", "pending"));
@@ -129,7 +129,7 @@ async fn a_task_that_depends_on_itself_waits_for_somebody_to_schedule_it() {
     assert_eq!(state(&queue, id).await, "unscheduled");
     // A repeat is a repeat although the task exists now.
     assert!(matches!(queue.create(&task).await.unwrap().last, Last::Unscheduled));
-    change(&queue.engine.pool, &queue.engine.bells, id, Change::Schedule).await.unwrap();
+    change(&queue.engine.pool, &queue.engine.notifiers, id, Change::Schedule).await.unwrap();
     let claim = queue.claim_one("proj/waits").await;
     queue.report(id, claim.run, Report::Completed).await.unwrap();
     settle(&queue).await;

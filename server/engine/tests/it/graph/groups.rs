@@ -109,7 +109,7 @@ async fn a_group_is_cancelled_in_slices_after_it_was_sealed_and_only_what_is_ope
     assert!(matches!(check_sealed(&get(&mut conn, id).await.unwrap()), Err(OpError::Conflict(_))));
     let sealed = seal(&queue.engine.pool, id).await.unwrap();
     check_sealed(&sealed).unwrap();
-    let cancelled = cancel(&queue.engine.pool, &queue.engine.bells, id).await.unwrap();
+    let cancelled = cancel(&queue.engine.pool, &queue.engine.notifiers, id).await.unwrap();
     assert_eq!((cancelled.size, cancelled.tasks.len()), (451, 450));
     assert!(cancelled.tasks.contains(&waits.uuid()));
     assert_eq!(state(&queue, running.task.id).await, "exception");
@@ -117,7 +117,7 @@ async fn a_group_is_cancelled_in_slices_after_it_was_sealed_and_only_what_is_ope
     assert!(
         number(database.pool(), "SELECT max(cardinality(seqs))::bigint FROM outbox WHERE kinds[1] = 5").await <= 200
     );
-    let again = cancel(&queue.engine.pool, &queue.engine.bells, id).await.unwrap();
+    let again = cancel(&queue.engine.pool, &queue.engine.notifiers, id).await.unwrap();
     assert_eq!((again.size, again.tasks.len()), (451, 0));
     tell(&queue).await;
     assert_eq!(told(&database, "task-group-resolved").await.len(), 1);
@@ -132,13 +132,13 @@ async fn the_priority_of_a_group_changes_for_what_was_never_resolved() {
     for _ in 0..2 {
         claim_and_report(&queue, Report::Failed).await;
     }
-    change(&queue.engine.pool, &queue.engine.bells, tasks[1], Change::Rerun).await.unwrap();
+    change(&queue.engine.pool, &queue.engine.notifiers, tasks[1], Change::Rerun).await.unwrap();
     let running = queue.claim_one(QUEUE).await;
-    let affected = change_group(&queue.engine.pool, &queue.engine.bells, id, Priority::High).await.unwrap();
+    let affected = change_group(&queue.engine.pool, &queue.engine.notifiers, id, Priority::High).await.unwrap();
     assert_eq!(affected.len(), 248);
     assert!(affected.contains(&running.task.id.uuid()) && !affected.contains(&tasks[1].uuid()));
     assert_eq!(queue.status(tasks[1]).await.priority, Priority::Lowest);
-    assert!(change_group(&queue.engine.pool, &queue.engine.bells, id, Priority::High).await.unwrap().is_empty());
+    assert!(change_group(&queue.engine.pool, &queue.engine.notifiers, id, Priority::High).await.unwrap().is_empty());
     let [event] = &told(&database, "task-group-priority-changed").await[..] else { panic!("not told once") };
     let payload =
         json!({"version": 1, "taskGroupId": id, "schedulerId": "-", "newPriority": "high", "tasksAffected": 248});
@@ -161,7 +161,7 @@ async fn a_group_is_told_when_its_last_task_is_resolved_and_again_after_a_rerun(
     assert_eq!(event["payload"]["schedulerId"], "-");
     assert!(event["payload"].get("sealed").is_none());
     // A rerun does not open the group again; its end is told nevertheless.
-    change(&queue.engine.pool, &queue.engine.bells, tasks[0], Change::Rerun).await.unwrap();
+    change(&queue.engine.pool, &queue.engine.notifiers, tasks[0], Change::Rerun).await.unwrap();
     tell(&queue).await;
     assert_eq!(told(&database, "task-group-resolved").await.len(), 1);
     claim_and_report(&queue, Report::Completed).await;
@@ -169,8 +169,8 @@ async fn a_group_is_told_when_its_last_task_is_resolved_and_again_after_a_rerun(
     assert_eq!(told(&database, "task-group-resolved").await.len(), 2);
     // A task that is added opens it.
     add(&queue, id).await;
-    let rerun = change(&queue.engine.pool, &queue.engine.bells, tasks[1], Change::Rerun).await.unwrap();
-    change(&queue.engine.pool, &queue.engine.bells, rerun.id, Change::Cancel).await.unwrap();
+    let rerun = change(&queue.engine.pool, &queue.engine.notifiers, tasks[1], Change::Rerun).await.unwrap();
+    change(&queue.engine.pool, &queue.engine.notifiers, rerun.id, Change::Cancel).await.unwrap();
     tell(&queue).await;
     assert_eq!(told(&database, "task-group-resolved").await.len(), 2);
     claim_and_report(&queue, Report::Completed).await;

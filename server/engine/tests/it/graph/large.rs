@@ -43,7 +43,7 @@ async fn five_thousand_dependents_are_scheduled_in_bounded_transactions() {
 async fn five_thousand_dependencies_are_waited_for_and_settled_in_bounded_transactions() {
     let (database, queue) = start().await;
     let required = create_many(&queue, (0..MANY).map(|_| new_task(QUEUE, &json!({}))).collect()).await;
-    // More edges than a batch may have: it goes through the slow lane.
+    // More edges than a batch may have: it goes through the blocking path.
     let task = create_waiting(&queue, &required, &json!({"requires": "all-resolved"})).await;
     for part in required[..MANY - 1].chunks(200) {
         end(&database, part).await;

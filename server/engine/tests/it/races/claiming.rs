@@ -6,7 +6,7 @@ use tenure_api::ids::{RunId, TaskId};
 use tenure_api::states::{ExceptionReason, ReasonCreated, ReasonResolved};
 use tenure_domain::lifecycle::Report;
 use tenure_domain::task::{Last, Task};
-use tenure_engine::batch::claim_line::Answer;
+use tenure_engine::batch::wait_list::Answer;
 use tenure_engine::ops::report::stop_waiting;
 use tenure_engine::testing::Queue;
 use tenure_engine::testing::{QUEUE, TERM, new_task};
@@ -75,7 +75,7 @@ async fn those_who_wait_are_served_first_come_first_served() {
     let arrive = async {
         let mut conn = database.connect().await;
         create_on(&mut conn, &queue, &tasks).await;
-        queue.engine.bells.ring([key]);
+        queue.engine.notifiers.notify([key]);
     };
     // The first poll of each puts it in line, in this order.
     let (first, second, third, ()) = tokio::join!(
@@ -140,7 +140,7 @@ async fn nothing_is_claimed_for_somebody_who_hung_up_in_line() {
 
 async fn handed_back(queue: &Queue, task: TaskId, run: u16) -> Task {
     eventually(
-        "the claim is handed back",
+        "the claim is requeued",
         async || matches!(queue.status(task).await.last, Last::Pending(open) if open.run.number() == run),
     )
     .await;
@@ -301,9 +301,9 @@ async fn a_worker_that_stops_does_not_get_its_own_task_again() {
     let stops = async {
         eventually("the worker waits", async || number(database.pool(), "SELECT count(*) FROM claims").await == 1)
             .await;
-        let (pool, bells) = (&queue.engine.pool, &queue.engine.bells);
+        let (pool, notifiers) = (&queue.engine.pool, &queue.engine.notifiers);
         let known = queue.status(task).await;
-        stop_waiting(pool, &queue.engine.queues, bells, &known, claim.run).await.unwrap();
+        stop_waiting(pool, &queue.engine.queues, notifiers, &known, claim.run).await.unwrap();
         queue.report(task, claim.run, Report::Exception(ExceptionReason::WorkerShutdown)).await.unwrap();
     };
     // The same worker waits for more; another one comes later.

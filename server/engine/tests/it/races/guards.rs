@@ -45,7 +45,7 @@ fn lives() -> Vec<Life> {
 fn events() -> Vec<Event> {
     let mut events = vec![Event::DeadlinePassed, Event::Schedule, Event::Rerun { retries: 3 }, Event::Cancel];
     for named in (0..4).map(run) {
-        events.extend([Event::Claim(named), Event::Reclaim(named), Event::ClaimExpired(named), Event::HandBack(named)]);
+        events.extend([Event::Claim(named), Event::Reclaim(named), Event::ClaimExpired(named), Event::Requeue(named)]);
         events.extend([Report::Completed, Report::Failed].map(|report| Event::Report(named, report)));
         events.extend(ExceptionReason::ALL.iter().map(|reason| Event::Report(named, Report::Exception(*reason))));
     }
@@ -147,7 +147,7 @@ async fn send(conn: &mut PgConnection, id: TaskId, event: Event) {
         }
         Event::Report(run, report) => ending(run, End::Report(report)),
         Event::ClaimExpired(run) => ending(run, End::Expired),
-        Event::HandBack(run) => ending(run, End::HandBack),
+        Event::Requeue(run) => ending(run, End::Requeue),
     };
     end::end(conn, &[member]).await.unwrap();
 }

@@ -33,7 +33,7 @@ async fn claimed() -> (TestDatabase, Queue, Granted) {
 
 /// cancelTask.
 async fn cancel(queue: &Queue, task: TaskId) -> Task {
-    change(&queue.engine.pool, &queue.engine.bells, task, Change::Cancel).await.unwrap()
+    change(&queue.engine.pool, &queue.engine.notifiers, task, Change::Cancel).await.unwrap()
 }
 
 /// Another transaction that locks the tasks, as all do first.
@@ -136,7 +136,7 @@ async fn the_deadline_pass_leaves_a_run_that_is_being_claimed_to_its_next_turn()
 }
 
 #[tokio::test]
-async fn a_report_waits_in_the_slow_lane_for_a_locked_task_and_others_pass_it() {
+async fn a_report_waits_in_the_blocking_path_for_a_locked_task_and_others_pass_it() {
     let (database, queue, locked) = claimed().await;
     let mut conn = database.connect().await;
     let mut foreign = conn.begin().await.unwrap();
@@ -157,7 +157,7 @@ async fn a_report_waits_in_the_slow_lane_for_a_locked_task_and_others_pass_it() 
 }
 
 #[tokio::test]
-async fn a_renewal_waits_in_the_slow_lane_for_a_locked_claim() {
+async fn a_renewal_waits_in_the_blocking_path_for_a_locked_claim() {
     let (database, queue, claim) = claimed().await;
     let mut conn = database.connect().await;
     let mut foreign = conn.begin().await.unwrap();

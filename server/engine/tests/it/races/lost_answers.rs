@@ -19,7 +19,7 @@ use crate::support::{Gate, Proxy, number, until_somebody_waits};
 
 const LONG: Duration = Duration::from_secs(10);
 
-/// A queue whose claim line reaches the database through a proxy, connected already.
+/// A queue whose wait list reaches the database through a proxy, connected already.
 async fn with_proxy(database: &TestDatabase) -> (Queue, Proxy) {
     let proxy = Proxy::start(database).await;
     let queue = Queue::start_apart(database.options(), proxy.options(), TERM);
@@ -37,7 +37,7 @@ async fn claims_whose_answer_is_lost_after_the_commit_are_handed_back() {
     let lost = queue.claim_work(QUEUE, "worker", 1, LONG).await;
     assert!(matches!(lost, Err(OpError::Unavailable)), "{lost:?}");
     eventually(
-        "the claim is handed back",
+        "the claim is requeued",
         async || matches!(queue.status(task).await.last, Last::Pending(open) if open.run.number() == 1),
     )
     .await;
@@ -54,7 +54,7 @@ async fn a_lost_session_that_could_still_commit_is_ended_before_its_claims_are_l
     let (queue, proxy) = with_proxy(&database).await;
     let task = queue.create_one(QUEUE).await;
     let gate = Gate::close(&database, "claims").await;
-    // The database's patience with the gate would answer first: the session loses its connection before that.
+    // The database's wait_timeout with the gate would answer first: the session loses its connection before that.
     let cut = async {
         let pids = until_somebody_waits(database.pool()).await;
         proxy.cut_now();

@@ -151,9 +151,9 @@ async fn nothing_is_looked_for_before_the_commit_that_makes_it_visible() {
     let required = queue.create_one(QUEUE).await;
     let text = "x".repeat(BATCH_BYTES_MAX + 1);
     let waits = new_task(QUEUE, &json!({"payload": {"text": text}, "dependencies": [required]}));
-    let bells = queue.engine.bells.clone();
+    let notifiers = queue.engine.notifiers.clone();
     let gate = Gate::close(&database, "dependencies").await;
-    let mut notified = std::pin::pin!(bells.dependencies());
+    let mut notified = std::pin::pin!(notifiers.dependencies());
     let early = async {
         until_somebody_waits(database.pool()).await;
         let early = futures_util::poll!(notified.as_mut()).is_ready();

@@ -88,9 +88,9 @@ async fn quarantined_workers_in_the_line_do_not_take_what_the_others_are_given()
     }
     let wait = |id: &'static str| {
         let queue = &queue;
-        let patience = if id.starts_with("bad") { Duration::from_secs(2) } else { LONG };
+        let wait_timeout = if id.starts_with("bad") { Duration::from_secs(2) } else { LONG };
         async move {
-            let answer = queue.claim_work(QUEUE, id, 2, patience).await.unwrap();
+            let answer = queue.claim_work(QUEUE, id, 2, wait_timeout).await.unwrap();
             let claims: Vec<TaskId> = answer.claims.iter().map(|claim| claim.task.id).collect();
             answer.delivery.delivered();
             claims

@@ -78,7 +78,7 @@ async fn create_artifact(app: App, call: Arc<Call>) -> Result<Response, ApiError
     let asked = asked.map_err(ApiError::body)?;
     ops::check_first(&app.engine.pool, place, asked.expires).await?;
     authorize(&call, place)?;
-    let created = ops::create(&app.engine.pool, &app.engine.bells, place, asked).await?;
+    let created = ops::create(&app.engine.pool, &app.engine.notifiers, place, asked).await?;
     let artifact = &created.artifact;
     ok(&match &artifact.details {
         Details::S3 => {

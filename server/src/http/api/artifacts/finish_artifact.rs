@@ -41,6 +41,6 @@ async fn finish_artifact(app: App, call: Arc<Call>) -> Result<Response, ApiError
     call.no_query()?;
     let FinishArtifactRequest { upload_id } = call.json()?;
     authorize(&call, place)?;
-    ops::finish(&app.engine.pool, &app.engine.bells, place, name.as_str(), upload_id).await?;
+    ops::finish(&app.engine.pool, &app.engine.notifiers, place, name.as_str(), upload_id).await?;
     Ok(nothing())
 }

@@ -73,7 +73,7 @@ async fn cancel_task_group(app: App, call: Arc<Call>) -> Result<Response, ApiErr
     let group = task_group::get(&mut *app.engine.pool.acquire().await?, id).await?;
     task_group::check_sealed(&group)?;
     call.authorize(&Values::of_path().text("schedulerId", group.scheduler.as_str()))?;
-    let cancelled = task_group::cancel(&app.engine.pool, &app.engine.bells, id).await?;
+    let cancelled = task_group::cancel(&app.engine.pool, &app.engine.notifiers, id).await?;
     ok(&CancelledBody {
         task_group_id: id,
         task_group_size: cancelled.size,

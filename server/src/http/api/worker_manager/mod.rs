@@ -35,7 +35,7 @@ const SECRET: &str = "44-characters-that-only-the-worker-knows-000";
 const DAY_MINUTES: i64 = 24 * 60;
 
 async fn remove(app: &App, name: &WorkerName) -> Result<Removed, ApiError> {
-    let removed = removal::remove(&app.engine.pool, &app.engine.queues, &app.engine.bells, name).await;
+    let removed = removal::remove(&app.engine.pool, &app.engine.queues, &app.engine.notifiers, name).await;
     // Also if it failed half-way: the worker may be noted as removed.
     app.authenticator.worker_changed(&name.client_id());
     Ok(removed?)

@@ -1,0 +1,94 @@
+//! The blocking path: members that cannot share a batch, one a transaction that waits for locks, on two sessions of its own.
+
+use std::sync::Arc;
+
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{Connection, PgConnection};
+use tokio::sync::{Mutex, mpsc};
+use tokio_util::task::TaskTracker;
+
+use super::failure::Failure;
+use super::{Job, Operation, Session, Verdict};
+use crate::notifiers::{Effects, Notifiers};
+use crate::ops::OpError;
+
+/// Sessions of the blocking path of an operation.
+const SESSIONS: usize = 2;
+/// Members that may wait in a blocking path.
+const WAITING_MAX: usize = 1_000;
+
+/// The front of a blocking path.
+pub struct BlockingPath<O: Operation> {
+    queue: mpsc::Sender<Job<O>>,
+}
+
+impl<O: Operation> BlockingPath<O> {
+    /// Starts the lane; it ends when its front is dropped and all is done.
+    pub fn start(operation: &Arc<O>, database: &PgConnectOptions, notifiers: &Notifiers, tasks: &TaskTracker) -> Self {
+        let (queue, inbox) = mpsc::channel(WAITING_MAX);
+        let inbox = Arc::new(Mutex::new(inbox));
+        for _ in 0..SESSIONS {
+            let session = Session::new(database.clone());
+            tasks.spawn(work(Arc::clone(operation), Arc::clone(&inbox), session, notifiers.clone()));
+        }
+        Self { queue }
+    }
+
+    /// Takes members over.
+    pub fn take(&self, jobs: Vec<Job<O>>) {
+        for job in jobs {
+            metrics::counter!("tenure_blocking_path_total", "operation" => O::NAME).increment(1);
+            if let Err(refused) = self.queue.try_send(job) {
+                refused.into_inner().answer(Err(OpError::Overloaded(O::NAME)));
+            }
+        }
+    }
+}
+
+async fn work<O: Operation>(
+    operation: Arc<O>,
+    inbox: Arc<Mutex<mpsc::Receiver<Job<O>>>>,
+    mut session: Session,
+    notifiers: Notifiers,
+) {
+    loop {
+        let Some(job) = inbox.lock().await.recv().await else { break };
+        let member = &job.member;
+        let mut effects = Effects::default();
+        let mut result = session.run(async |conn| alone(&*operation, conn, member, &mut effects).await).await;
+        // What it waited for was committed after its statement had begun, such as a group that another server made for a
+        // task of the same group: a new statement sees it.
+        if let Ok(Verdict::Locked) = result {
+            result = session.run(async |conn| alone(&*operation, conn, member, &mut effects).await).await;
+        }
+        // After the commit, or after one whose answer was lost.
+        if matches!(result, Ok(_) | Err(Failure::Lost(_))) {
+            notifiers.apply(effects);
+        }
+        let answer = match result {
+            Ok(Verdict::Done(answer)) => Ok(answer),
+            Ok(Verdict::Refused(error)) => Err(error),
+            // Somebody took the row between our waiting and our statement, twice.
+            Ok(Verdict::Locked) => Err(OpError::Unavailable),
+            Err(failure @ Failure::Again(_)) => {
+                metrics::counter!("tenure_blocking_path_timeouts_total", "operation" => O::NAME).increment(1);
+                Err(failure.report(O::NAME))
+            }
+            Err(failure) => Err(failure.report(O::NAME)),
+        };
+        job.answer(answer);
+    }
+}
+
+async fn alone<O: Operation>(
+    operation: &O,
+    conn: &mut PgConnection,
+    member: &O::Member,
+    effects: &mut Effects,
+) -> Result<Verdict<O::Answer>, sqlx::Error> {
+    let mut transaction = conn.begin().await?;
+    operation.wait(&mut transaction, member).await?;
+    let mut verdicts = operation.run(&mut transaction, &[member], effects).await?;
+    transaction.commit().await?;
+    Ok(verdicts.pop().unwrap_or(Verdict::Locked))
+}

@@ -1,0 +1,301 @@
+//! Notifiers: whoever makes something claimable or due rings, whoever waits for it is woken.
+//!
+//! Ringing is local and costs nothing. One notifier per server tells the other servers, at most every few
+//! milliseconds and only while there are any: a NOTIFY in every transaction would serialise all commits.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use sqlx::{Postgres, Transaction};
+use tokio::sync::{Notify, futures::Notified, oneshot};
+
+use tenure_store::worker_removals::Gone;
+
+mod effects;
+mod watched;
+
+pub use effects::Effects;
+pub use watched::{WATCHERS_MAX, Watched, Watcher};
+
+/// Whether what makes up for lost notifications is on, which it is in every release. A test switches it off, to show that
+/// the notifications themselves arrive.
+#[must_use]
+pub fn fallbacks_are_on() -> bool {
+    #[cfg(feature = "test-util")]
+    return tenure_store::breakage::fallbacks_are_on();
+    #[cfg(not(feature = "test-util"))]
+    true
+}
+
+/// Whether notifications are lost on purpose, which they never are in a release.
+fn are_lost() -> bool {
+    #[cfg(feature = "test-util")]
+    return tenure_store::breakage::is_on(tenure_store::breakage::Breakage::LoseNotifications);
+    #[cfg(not(feature = "test-util"))]
+    false
+}
+
+/// The notifiers of one server.
+#[derive(Clone, Default)]
+pub struct Notifiers {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    /// Queues notified since the wait list last looked.
+    line: Bell,
+    /// Workers that are gone, since the wait list last looked.
+    gone: Mutex<Vec<SendAway>>,
+    /// Queues notified here since the notifier last told the others.
+    others: Bell,
+    /// Rung when there may be new events.
+    tail: Notify,
+    /// Rung when a pass may have something to do.
+    passes: Notify,
+    /// Rung when a task was resolved, or created with dependencies.
+    dependencies: Notify,
+    /// Whether any task waits or waited for another one: if not, nobody needs to look what a resolution means to others.
+    dependents: AtomicBool,
+    /// Rung when a task was resolved.
+    groups: Notify,
+    /// Rung when a fact that every server remembers was changed.
+    facts: Notify,
+    /// Tasks whose end somebody waits for.
+    watched: Watched,
+    /// Whether anything may be unresolved: then the passes look often.
+    awake: AtomicBool,
+    /// How often anybody rang.
+    notifications: AtomicU64,
+    /// How often anybody rang for a queue, of the queues that are asked about.
+    generations: RwLock<HashMap<i32, AtomicU64>>,
+}
+
+/// A worker that is gone: whoever waits in its name is sent away.
+#[derive(Debug)]
+pub struct SendAway {
+    /// Who is gone.
+    pub worker: Gone,
+    /// Told when nobody waits in its name any more.
+    pub done: oneshot::Sender<()>,
+}
+
+/// A set of queues and somebody who waits for it to fill.
+#[derive(Default)]
+struct Bell {
+    notified: Mutex<HashSet<i32>>,
+    notify: Notify,
+}
+
+impl Bell {
+    fn notify(&self, queues: impl IntoIterator<Item = i32>) {
+        if are_lost() {
+            return;
+        }
+        let mut notified = self.notified.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = notified.len();
+        notified.extend(queues);
+        if notified.len() > before {
+            self.notify.notify_one();
+        }
+    }
+
+    fn take(&self) -> HashSet<i32> {
+        std::mem::take(&mut *self.notified.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Notifiers {
+    /// Runs have become claimable in these queues, or messages visible, by a transaction of this server that has
+    /// committed.
+    pub fn notify(&self, queues: impl IntoIterator<Item = i32> + Clone) {
+        self.raise_generations(queues.clone());
+        self.shared.notifications.fetch_add(1, Ordering::SeqCst);
+        self.stay_active();
+        self.shared.line.notify(queues.clone());
+        self.shared.others.notify(queues);
+        self.shared.tail.notify_one();
+    }
+
+    /// Notifies everything that waits for what a transaction of this server did, which has committed.
+    pub fn apply(&self, effects: Effects) {
+        let Effects { claimable, resolved, resolved_unnamed, dependents } = effects;
+        self.notify(claimable);
+        if dependents {
+            self.notify_dependencies();
+        }
+        if resolved_unnamed {
+            self.watched().notify_unnamed();
+        }
+        if resolved_unnamed || !resolved.is_empty() {
+            self.watched().notify(resolved);
+            self.notify_resolved();
+        }
+    }
+
+    /// Commits, and applies what follows. A commit whose answer was lost may have happened: then they are applied too.
+    pub async fn commit(&self, transaction: Transaction<'_, Postgres>, effects: Effects) -> Result<(), sqlx::Error> {
+        let committed = transaction.commit().await;
+        self.apply(effects);
+        committed
+    }
+
+    /// Another server rang.
+    pub fn notify_from_other_server(&self, queues: impl IntoIterator<Item = i32> + Clone) {
+        self.raise_generations(queues.clone());
+        self.shared.notifications.fetch_add(1, Ordering::SeqCst);
+        self.stay_active();
+        self.shared.line.notify(queues);
+        self.shared.tail.notify_one();
+    }
+
+    /// How often somebody has notified for a queue since this was first asked about it. Whoever reads it, then asks the
+    /// database, and finds a queue empty, may believe that for as long as the number stays the same.
+    #[must_use]
+    pub fn generation(&self, queue: i32) -> u64 {
+        let known = &self.shared.generations;
+        if let Some(generation) = known.read().unwrap_or_else(PoisonError::into_inner).get(&queue) {
+            return generation.load(Ordering::SeqCst);
+        }
+        known.write().unwrap_or_else(PoisonError::into_inner).entry(queue).or_default().load(Ordering::SeqCst)
+    }
+
+    fn raise_generations(&self, queues: impl IntoIterator<Item = i32>) {
+        if are_lost() {
+            return;
+        }
+        let known = self.shared.generations.read().unwrap_or_else(PoisonError::into_inner);
+        for queue in queues {
+            // A queue that nobody asked about has no reader that could be wrong.
+            if let Some(generation) = known.get(&queue) {
+                generation.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Something is unresolved: the passes look often from now on.
+    pub fn stay_active(&self) {
+        if !self.shared.awake.swap(true, Ordering::SeqCst) {
+            self.shared.passes.notify_waiters();
+        }
+    }
+
+    /// Nothing was unresolved, unless somebody has notified since.
+    pub fn rest(&self, notifications: u64) {
+        if self.notifications() == notifications {
+            self.shared.awake.store(false, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether anything may be unresolved.
+    #[must_use]
+    pub fn awake(&self) -> bool {
+        self.shared.awake.load(Ordering::SeqCst)
+    }
+
+    /// How often anybody has notified so far.
+    #[must_use]
+    pub fn notifications(&self) -> u64 {
+        self.shared.notifications.load(Ordering::SeqCst)
+    }
+
+    /// Something may be due at once, such as after the clock was moved.
+    pub fn notify_passes(&self) {
+        self.shared.passes.notify_waiters();
+    }
+
+    /// A task was resolved.
+    fn notify_resolved(&self) {
+        self.stay_active();
+        if self.shared.dependents.load(Ordering::SeqCst) {
+            self.shared.dependencies.notify_one();
+        }
+        self.shared.groups.notify_one();
+    }
+
+    /// A task was created that waits for others.
+    fn notify_dependencies(&self) {
+        self.stay_active();
+        self.expect_dependents(true);
+        self.shared.dependencies.notify_one();
+    }
+
+    /// The tasks whose end somebody waits for at this server.
+    #[must_use]
+    pub fn watched(&self) -> &Watched {
+        &self.shared.watched
+    }
+
+    /// Whether there are dependencies, as the pass has found. Those that another server makes are found by its next turn.
+    pub fn expect_dependents(&self, any: bool) {
+        self.shared.dependents.store(any, Ordering::SeqCst);
+    }
+
+    /// Waits until a task was resolved or waits for others.
+    pub fn dependencies(&self) -> Notified<'_> {
+        self.shared.dependencies.notified()
+    }
+
+    /// Waits until a task was resolved.
+    pub fn groups(&self) -> Notified<'_> {
+        self.shared.groups.notified()
+    }
+
+    /// A fact that every server remembers was changed, here or elsewhere.
+    pub fn ring_facts(&self) {
+        self.shared.facts.notify_one();
+    }
+
+    /// Waits until such a fact was changed.
+    pub fn facts(&self) -> Notified<'_> {
+        self.shared.facts.notified()
+    }
+
+    /// Waits until the passes are notified for.
+    pub fn passes(&self) -> Notified<'_> {
+        self.shared.passes.notified()
+    }
+
+    /// Waits until somebody rings: whatever makes a run claimable is also an event.
+    pub async fn tail(&self) {
+        self.shared.tail.notified().await;
+    }
+
+    /// Waits until the wait list is notified for.
+    pub async fn line(&self) {
+        self.shared.line.notify.notified().await;
+    }
+
+    /// The queues that were notified for the wait list since the last call.
+    #[must_use]
+    pub fn take_line(&self) -> HashSet<i32> {
+        self.shared.line.take()
+    }
+
+    /// A worker is gone. What comes back is told when the wait list of this server has sent away who waited in its name;
+    /// without a wait list it ends untold.
+    pub fn send_away(&self, worker: Gone) -> oneshot::Receiver<()> {
+        let (done, told) = oneshot::channel();
+        self.shared.gone.lock().unwrap_or_else(PoisonError::into_inner).push(SendAway { worker, done });
+        self.shared.line.notify.notify_one();
+        told
+    }
+
+    /// The workers that are gone since the last call.
+    #[must_use]
+    pub fn take_gone(&self) -> Vec<SendAway> {
+        std::mem::take(&mut *self.shared.gone.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Waits until there is something to tell the other servers.
+    pub async fn others(&self) {
+        self.shared.others.notify.notified().await;
+    }
+
+    /// What to tell the other servers.
+    #[must_use]
+    pub fn take_others(&self) -> HashSet<i32> {
+        self.shared.others.take()
+    }
+}

@@ -1,0 +1,143 @@
+//! Tasks whose end somebody waits for. Whoever resolves tasks names them here, which costs a look into a map; what other
+//! servers resolve, one pass looks up for everybody together.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{Notify, futures::Notified};
+use uuid::Uuid;
+
+/// Callers that may wait at one server.
+pub const WATCHERS_MAX: usize = 50_000;
+
+/// The tasks that are watched at one server.
+#[derive(Clone, Default)]
+pub struct Watched {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    tasks: Mutex<HashMap<Uuid, Arc<Notify>>>,
+    watchers: AtomicUsize,
+    /// Rung when there is something to look up.
+    look: Notify,
+}
+
+/// Somebody who waits for a task; dropped, it is forgotten.
+pub struct Watcher {
+    id: Uuid,
+    notify: Arc<Notify>,
+    watched: Watched,
+}
+
+impl Watcher {
+    /// Waits until somebody says that the task is resolved.
+    pub fn notified(&self) -> Notified<'_> {
+        self.notify.notified()
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        let shared = &self.watched.shared;
+        let mut tasks = shared.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.watchers.fetch_sub(1, Ordering::Relaxed);
+        // The map's and this one: clones are made and dropped only under the lock.
+        if Arc::strong_count(&self.notify) == 2 {
+            tasks.remove(&self.id);
+        }
+        // Let go of under the lock, so that two who leave at once do not both think that the other stays.
+        self.notify = Arc::default();
+    }
+}
+
+impl Watched {
+    /// Watches a task; none if too many do already.
+    #[must_use]
+    pub fn watch(&self, id: Uuid) -> Option<Watcher> {
+        let mut tasks = self.shared.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.watchers() >= WATCHERS_MAX {
+            return None;
+        }
+        self.shared.watchers.fetch_add(1, Ordering::Relaxed);
+        let first = tasks.is_empty();
+        let notify = Arc::clone(tasks.entry(id).or_default());
+        drop(tasks);
+        if first {
+            self.shared.look.notify_one();
+        }
+        Some(Watcher { id, notify, watched: self.clone() })
+    }
+
+    /// These tasks were resolved, by a transaction that has committed or is about to.
+    pub fn notify(&self, ids: impl IntoIterator<Item = Uuid>) {
+        let tasks = self.shared.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        if tasks.is_empty() || super::are_lost() {
+            return;
+        }
+        ids.into_iter().filter_map(|id| tasks.get(&id)).for_each(|notify| notify.notify_waiters());
+    }
+
+    /// Tasks were resolved that are not named: whoever looks them up should do so now.
+    pub fn notify_unnamed(&self) {
+        self.shared.look.notify_one();
+    }
+
+    /// How many callers wait.
+    #[must_use]
+    pub fn watchers(&self) -> usize {
+        self.shared.watchers.load(Ordering::Relaxed)
+    }
+
+    /// The tasks that are watched.
+    #[must_use]
+    pub fn ids(&self) -> Vec<Uuid> {
+        self.shared.tasks.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect()
+    }
+
+    /// Waits until there may be something to look up.
+    pub async fn look(&self) {
+        self.shared.look.notified().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_ring_reaches_everybody_who_watches_the_task_and_nobody_else() {
+        let watched = Watched::default();
+        let (a, b) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        let watchers = [watched.watch(a).unwrap(), watched.watch(a).unwrap(), watched.watch(b).unwrap()];
+        let mut notified: Vec<_> = watchers.iter().map(|watcher| Box::pin(watcher.notified())).collect();
+        notified.iter_mut().for_each(|notified| assert!(!notified.as_mut().enable()));
+        watched.notify([a, Uuid::from_u128(3)]);
+        assert_eq!(
+            notified.iter_mut().map(|notified| notified.as_mut().enable()).collect::<Vec<_>>(),
+            [true, true, false]
+        );
+    }
+
+    #[test]
+    fn a_task_is_forgotten_with_the_last_of_its_watchers() {
+        let watched = Watched::default();
+        let id = Uuid::from_u128(1);
+        let (one, two) = (watched.watch(id).unwrap(), watched.watch(id).unwrap());
+        drop(one);
+        assert_eq!((watched.ids(), watched.watchers()), (vec![id], 1));
+        drop(two);
+        assert_eq!((watched.ids(), watched.watchers()), (vec![], 0));
+    }
+
+    #[test]
+    fn there_is_a_limit_of_watchers() {
+        let watched = Watched::default();
+        let watchers: Vec<_> = (0..WATCHERS_MAX).map(|n| watched.watch(Uuid::from_u128(n as u128)).unwrap()).collect();
+        assert!(watched.watch(Uuid::from_u128(1)).is_none());
+        drop(watchers);
+        assert!(watched.watch(Uuid::from_u128(1)).is_some());
+    }
+}

@@ -1,0 +1,80 @@
+//! Low-water marks never hide a run that can be claimed.
+
+use std::time::Duration;
+
+use serde_json::json;
+use sqlx::Connection;
+use tenure_engine::testing::Queue;
+use tenure_engine::testing::{QUEUE, new_task};
+use tenure_store::session;
+use tenure_store::testing::{TestDatabase, eventually};
+
+use crate::support::{create_on, number};
+
+async fn advance(queue: &Queue) {
+    let mut conn = queue.engine.pool.acquire().await.unwrap();
+    // Twice: the first time it may only note who is open.
+    for _ in 0..2 {
+        queue.engine.low_water_marks.advance(&mut conn).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_is_handed_back_below_a_mark_is_claimed_next() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let key = queue.key(QUEUE).await;
+    let task = queue.create_one(QUEUE).await;
+    let later = queue.create_one(QUEUE).await;
+    let answer = queue.claim_work(QUEUE, "worker", 1, Duration::from_secs(5)).await.unwrap();
+    advance(&queue).await;
+    let mark = queue.engine.low_water_marks.get(key).marks[6];
+    assert_eq!(mark, number(database.pool(), "SELECT min(ord) - 1 FROM pending").await);
+    assert!(mark >= number(database.pool(), "SELECT ord FROM claims").await, "the mark has passed the claimed run");
+    drop(answer);
+    eventually("the claim is requeued", async || number(database.pool(), "SELECT count(*) FROM pending").await == 2)
+        .await;
+    assert_eq!(queue.claim_one(QUEUE).await.task.id, task);
+    advance(&queue).await;
+    assert_eq!(queue.claim_one(QUEUE).await.task.id, later);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_mark_does_not_pass_a_run_that_is_not_committed_yet() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let mut slow = session::connect_hot(database.options()).await.unwrap();
+    let task = new_task(QUEUE, &json!({}));
+    let mut open = slow.begin().await.unwrap();
+    create_on(&mut open, &queue, std::slice::from_ref(&task)).await;
+    for _ in 0..3 {
+        queue.create_one(QUEUE).await;
+        queue.claim_one(QUEUE).await;
+        advance(&queue).await;
+    }
+    open.commit().await.unwrap();
+    assert_eq!(queue.claim_one(QUEUE).await.task.id, task.id);
+    drop(slow);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn an_urgent_task_is_claimed_before_older_ones_after_marks_have_moved() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let key = queue.key(QUEUE).await;
+    for _ in 0..2 {
+        queue.create_one(QUEUE).await;
+    }
+    queue.claim_one(QUEUE).await;
+    advance(&queue).await;
+    assert!(queue.engine.low_water_marks.get(key).marks[0] > 0, "the mark of an empty priority has moved too");
+    let urgent = new_task(QUEUE, &json!({"priority": "highest"}));
+    queue.create(&urgent).await.unwrap();
+    assert_eq!(queue.claim_one(QUEUE).await.task.id, urgent.id);
+    queue.stop().await;
+    database.finish().await;
+}
