@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 use crate::auth::Authenticator;
 use crate::config::{ClockMode, Database, SECRET_KEY_SETTING, Settings};
 use crate::descriptors;
-use crate::http::app::{App, Parts};
+use crate::http::app::{App, AppState};
 use crate::http::budget::Budget;
 use crate::http::connection::Front;
 use crate::http::files::Files;
@@ -229,7 +229,7 @@ fn assemble(
     let authenticator = Authenticator::new(pool, engine.facts.clone(), keys);
     let caches = authenticator.caches();
     engine.remembered.add("clients", move || caches.drop_all());
-    Arc::new(Parts {
+    Arc::new(AppState {
         engine,
         authenticator,
         pages: Pages::new(root_url),

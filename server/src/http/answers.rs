@@ -18,7 +18,7 @@ const COUNTED_MIN: u64 = 16 << 10;
 
 /// An answer with this extension is for a caller whose credentials were checked.
 #[derive(Clone, Copy)]
-pub struct ForKnown;
+pub struct ForAuthenticated;
 
 /// Counts an answer, or puts a 503 in its place if there is no room. Claims are counted, but never refused: their runs
 /// would be lost for a while. Streams hold little at a time, and what is the same for all is in memory once.
@@ -28,8 +28,8 @@ pub fn hold(budget: &Arc<Budget>, response: Response<Body>) -> Response<Body> {
         return response;
     }
     let size = usize::try_from(size).unwrap_or(usize::MAX);
-    let known = response.extensions().get::<ForKnown>().is_some();
-    let mut reservation = budget.begin(if known { Share::Known } else { Share::Anonymous });
+    let known = response.extensions().get::<ForAuthenticated>().is_some();
+    let mut reservation = budget.begin(if known { Share::Authenticated } else { Share::Anonymous });
     if response.extensions().get::<AsItIs>().is_some() {
         reservation.force_to(size);
     } else if reservation.grow_to(size).is_err() {
@@ -94,7 +94,7 @@ mod tests {
 
     fn answer() -> Response<Body> {
         let mut response = Response::new(Body::from(vec![b'x'; SIZE]));
-        response.extensions_mut().insert(ForKnown);
+        response.extensions_mut().insert(ForAuthenticated);
         response
     }
 

@@ -19,10 +19,10 @@ use tenure_engine::engine::Engine;
 use tenure_store::secrets::WorkerDigests;
 
 /// Shared by all requests; a clone is one reference count.
-pub type App = Arc<Parts>;
+pub type App = Arc<AppState>;
 
-/// The parts of the application.
-pub struct Parts {
+/// What all requests share: the engine and the parts of the server around it.
+pub struct AppState {
     /// What creates, claims and resolves tasks.
     pub engine: Arc<Engine>,
     /// Who callers are.
@@ -57,7 +57,7 @@ pub struct Parts {
     pub metrics: PrometheusHandle,
 }
 
-impl Parts {
+impl AppState {
     /// The two clocks. The database is asked only where they can differ.
     pub async fn now(&self) -> Result<Now, sqlx::Error> {
         let real_ms = clock::real_now().timestamp_millis();

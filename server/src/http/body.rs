@@ -29,7 +29,7 @@ const UNWANTED_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// A body that was read.
 #[derive(Debug, Default)]
-pub struct Held {
+pub struct BudgetedBody {
     /// Its bytes.
     pub bytes: Bytes,
     /// To be kept as long as they are.
@@ -41,7 +41,7 @@ pub struct Held {
 pub fn limit(endpoint: &Endpoint, share: Share) -> usize {
     match share {
         Share::Anonymous if !endpoint.takes_long_lists => ANONYMOUS_BODY_MAX,
-        Share::Anonymous | Share::Known => BODY_MAX,
+        Share::Anonymous | Share::Authenticated => BODY_MAX,
     }
 }
 
@@ -67,9 +67,9 @@ pub async fn read(
     limit: usize,
     headers: &HeaderMap,
     body: Body,
-) -> Result<Held, ApiError> {
+) -> Result<BudgetedBody, ApiError> {
     if !is_announced(headers) {
-        return Ok(Held::default());
+        return Ok(BudgetedBody::default());
     }
     if announced_length(headers).is_some_and(|length| length > limit) {
         pass_over(headers, body).await;
@@ -79,7 +79,7 @@ pub async fn read(
     let mut stream = body.into_data_stream();
     let collecting = collect(&mut stream, limit, announced_length(headers), &mut reservation);
     let broken = match tokio::time::timeout(ARRIVAL_MAX, collecting).await {
-        Ok(Ok(bytes)) => return Ok(Held { bytes, reservation: Some(reservation) }),
+        Ok(Ok(bytes)) => return Ok(BudgetedBody { bytes, reservation: Some(reservation) }),
         Ok(Err(broken)) => broken,
         Err(_) => Broken::Cut,
     };

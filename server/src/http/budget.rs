@@ -13,7 +13,7 @@ pub enum Share {
     /// A caller without credentials.
     Anonymous,
     /// A caller whose signature or token was checked.
-    Known,
+    Authenticated,
 }
 
 /// So many bytes, and how many of them are taken.
@@ -111,9 +111,9 @@ mod tests {
     #[test]
     fn a_budget_is_never_overdrawn_and_what_is_dropped_is_free_again() {
         let budget = Budget::new("bodies", 100);
-        let mut one = budget.begin(Share::Known);
+        let mut one = budget.begin(Share::Authenticated);
         assert_eq!(one.grow_to(60), Ok(()));
-        let mut other = budget.begin(Share::Known);
+        let mut other = budget.begin(Share::Authenticated);
         assert_eq!((other.grow_to(41), other.grow_to(40)), (Err(Full), Ok(())));
         assert_eq!(one.grow_to(61), Err(Full));
         drop(one);
@@ -121,7 +121,7 @@ mod tests {
         // Less than before takes nothing more.
         assert_eq!(other.grow_to(10), Ok(()));
         drop(other);
-        assert_eq!(budget.begin(Share::Known).grow_to(100), Ok(()));
+        assert_eq!(budget.begin(Share::Authenticated).grow_to(100), Ok(()));
     }
 
     #[test]
@@ -130,10 +130,10 @@ mod tests {
         let mut anonymous = budget.begin(Share::Anonymous);
         assert_eq!((anonymous.grow_to(26), anonymous.grow_to(25)), (Err(Full), Ok(())));
         assert_eq!(budget.begin(Share::Anonymous).grow_to(1), Err(Full));
-        let mut known = budget.begin(Share::Known);
+        let mut known = budget.begin(Share::Authenticated);
         assert_eq!((known.grow_to(76), known.grow_to(75)), (Err(Full), Ok(())));
         drop((anonymous, known));
-        let mut full = budget.begin(Share::Known);
+        let mut full = budget.begin(Share::Authenticated);
         assert_eq!(full.grow_to(100), Ok(()));
         assert_eq!(budget.begin(Share::Anonymous).grow_to(1), Err(Full));
         drop(full);
@@ -143,10 +143,10 @@ mod tests {
     #[test]
     fn what_must_not_be_refused_counts_all_the_same() {
         let budget = Budget::new("answers", 100);
-        let mut forced = budget.begin(Share::Known);
+        let mut forced = budget.begin(Share::Authenticated);
         forced.force_to(150);
-        assert_eq!(budget.begin(Share::Known).grow_to(1), Err(Full));
+        assert_eq!(budget.begin(Share::Authenticated).grow_to(1), Err(Full));
         drop(forced);
-        assert_eq!(budget.begin(Share::Known).grow_to(100), Ok(()));
+        assert_eq!(budget.begin(Share::Authenticated).grow_to(100), Ok(()));
     }
 }

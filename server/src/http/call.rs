@@ -130,7 +130,7 @@ impl Call {
     /// Whose part of the budgets the request takes.
     pub fn share(&self) -> Share {
         let known = self.principal.as_ref().is_some_and(|principal| principal.client_id.is_some());
-        if known { Share::Known } else { Share::Anonymous }
+        if known { Share::Authenticated } else { Share::Anonymous }
     }
 
     /// Lets the caller through if they still may, for a request that has waited: its client may be gone by now.
@@ -283,8 +283,8 @@ impl Call {
 
     /// The queue that the path names.
     pub fn task_queue_id(&self) -> Result<TaskQueueId, ApiError> {
-        let unfit = |error: InvalidId| ApiError::arguments(format!("the path parameter `taskQueueId`: {error}"));
-        self.task_queue_text().parse().map_err(unfit)
+        let invalid = |error: InvalidId| ApiError::arguments(format!("the path parameter `taskQueueId`: {error}"));
+        self.task_queue_text().parse().map_err(invalid)
     }
 
     /// The queue of a path that ends like another one: in `/task-queues/acme/counts`, which is no count because `acme` is no
@@ -363,8 +363,9 @@ impl Call {
     /// The page of a list of tasks that the query string asks for.
     pub fn page(&self) -> Result<Cursor, ApiError> {
         let (limit, token) = self.page_and_token()?;
-        let unfit = |_| ApiError::new(ErrorCode::InputError, "Invalid continuation token: send one that an answer had");
-        Ok(Cursor { after: token.map(|token| token.parse().map_err(unfit)).transpose()?, limit })
+        let invalid =
+            |_| ApiError::new(ErrorCode::InputError, "Invalid continuation token: send one that an answer had");
+        Ok(Cursor { after: token.map(|token| token.parse().map_err(invalid)).transpose()?, limit })
     }
 
     /// Refuses any query string.

@@ -9,7 +9,7 @@ use axum::handler::Handler;
 use axum::response::Response;
 use axum::routing::MethodRouter;
 
-use super::answers::ForKnown;
+use super::answers::ForAuthenticated;
 use super::app::App;
 use super::budget::Share;
 use super::call::Call;
@@ -116,8 +116,8 @@ async fn serve(endpoint: Arc<Endpoint>, app: App, request: Request) -> Response 
         Ok(response) => response,
         Err(error) => error.response(&call),
     };
-    if call.share() == Share::Known {
-        response.extensions_mut().insert(ForKnown);
+    if call.share() == Share::Authenticated {
+        response.extensions_mut().insert(ForAuthenticated);
     }
     response
 }

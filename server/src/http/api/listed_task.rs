@@ -21,9 +21,9 @@ pub(super) struct Entry {
 
 /// The entries of these tasks and their definitions.
 pub(super) fn entries(tasks: Vec<(Task, String)>) -> Result<Vec<Entry>, ApiError> {
-    let unfit = |_| ApiError::internal("a stored definition is not JSON");
+    let invalid = |_| ApiError::internal("a stored definition is not JSON");
     let entry = |(task, definition): (Task, String)| {
-        Ok(Entry { status: task.status(), task: RawValue::from_string(definition).map_err(unfit)? })
+        Ok(Entry { status: task.status(), task: RawValue::from_string(definition).map_err(invalid)? })
     };
     tasks.into_iter().map(entry).collect()
 }

@@ -86,20 +86,20 @@ pub(super) struct StatusBody<'a> {
 
 /// A claim in words, with fresh credentials.
 fn claim_json(app: &App, granted: &Granted) -> Result<String, ApiError> {
-    let unfit = |what: &str| ApiError::internal(&format!("a stored claim has an unfit {what}"));
+    let invalid = |what: &str| ApiError::internal(&format!("a stored claim has an invalid {what}"));
     let status = granted.task.status();
-    let scopes: Vec<String> = serde_json::from_str(&granted.scopes).map_err(|_| unfit("scopes"))?;
+    let scopes: Vec<String> = serde_json::from_str(&granted.scopes).map_err(|_| invalid("scopes"))?;
     let credentials: Credentials = app.authenticator.task_credentials().issue(&ClaimedRun {
         task_id: granted.task.id,
         run_id: granted.run,
-        worker_group: &granted.tenancy.worker_group.parse().map_err(|_| unfit("worker group"))?,
-        worker_id: &granted.tenancy.worker_id.parse().map_err(|_| unfit("worker id"))?,
+        worker_group: &granted.tenancy.worker_group.parse().map_err(|_| invalid("worker group"))?,
+        worker_id: &granted.tenancy.worker_id.parse().map_err(|_| invalid("worker id"))?,
         start: granted.now,
         taken_until: granted.tenancy.taken_until,
         task_scopes: &scopes,
     });
     let task = match &granted.definition {
-        Some(text) => Some(serde_json::from_str(text).map_err(|_| unfit("definition"))?),
+        Some(text) => Some(serde_json::from_str(text).map_err(|_| invalid("definition"))?),
         None => None,
     };
     to_json(&Claim {

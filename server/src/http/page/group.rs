@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::layout::{self, section, table};
 use super::overview::REFRESH;
 use super::visit::Visit;
-use super::{Page, Trouble};
+use super::{Page, PageError};
 use crate::http::app::App;
 use tenure_store::clock;
 use tenure_store::page::{self, MemberRow, MemberState};
@@ -18,17 +18,17 @@ use tenure_store::page::{self, MemberRow, MemberState};
 const TASKS_MAX: i64 = 200;
 
 /// `GET /group/:taskGroupId`
-pub(super) async fn group(app: App, visit: Arc<Visit>) -> Result<Page, Trouble> {
+pub(super) async fn group(app: App, visit: Arc<Visit>) -> Result<Page, PageError> {
     let id: TaskGroupId = visit
         .param("taskGroupId")
         .parse()
-        .map_err(|_| Trouble::NotFound("This is not the id of a task group.".to_owned()))?;
+        .map_err(|_| PageError::NotFound("This is not the id of a task group.".to_owned()))?;
     visit.authorize(format!("queue:list-task-group:{id}"))?;
     let after = visit.query("after").and_then(|after| after.parse().ok()).map_or(Uuid::nil(), TaskId::uuid);
     let mut conn = page::begin(&app.engine.pool).await?;
     let now = clock::get_now(&mut conn).await?;
     let found = page::find_group(&mut conn, id.uuid()).await?;
-    let group = found.ok_or_else(|| Trouble::NotFound(format!("There is no task group {id}.")))?;
+    let group = found.ok_or_else(|| PageError::NotFound(format!("There is no task group {id}.")))?;
     let members = page::list_members(&mut conn, id.uuid(), after, TASKS_MAX).await?;
     conn.commit().await?;
     let cells = |row: &MemberRow| {

@@ -19,7 +19,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::visit::{self, Visit, cookie_name, find_visitor, is_from_us, safe_place};
-use super::{FORM_MAX, Page, Trouble, answer, layout, secured};
+use super::{FORM_MAX, Page, PageError, answer, layout, secured};
 use crate::auth::{AuthError, SESSION_LIFETIME};
 use crate::http::app::App;
 use crate::http::body;
@@ -48,7 +48,7 @@ struct LogoutForm {
 }
 
 /// `GET /login`
-pub(super) async fn form(_: App, visit: Arc<Visit>) -> Result<Page, Trouble> {
+pub(super) async fn form(_: App, visit: Arc<Visit>) -> Result<Page, PageError> {
     Ok(page(&visit, visit.query("next").unwrap_or("/"), "", None))
 }
 
@@ -115,9 +115,9 @@ pub(super) async fn log_out(State(app): State<App>, request: Request) -> Respons
     let headers: HeaderMap = request.headers().clone();
     let session = match find_visitor(&app, &headers).await {
         Ok((session, _)) => session,
-        Err(trouble) => {
+        Err(error) => {
             let unknown = Visit::unknown(&app);
-            return answer(trouble.status(), &layout::frame(&unknown, &trouble.page(&unknown)));
+            return answer(error.status(), &layout::frame(&unknown, &error.page(&unknown)));
         }
     };
     let gone = cookie(&app, "", 0);

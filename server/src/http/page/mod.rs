@@ -124,7 +124,7 @@ struct Page {
 }
 
 /// Why there is no page.
-enum Trouble {
+enum PageError {
     /// Nothing has this name.
     NotFound(String),
     /// The visitor may not see it.
@@ -135,7 +135,7 @@ enum Trouble {
     Internal,
 }
 
-impl From<sqlx::Error> for Trouble {
+impl From<sqlx::Error> for PageError {
     fn from(error: sqlx::Error) -> Self {
         if !classify(&error).is_worth_a_retry() {
             tracing::error!(%error, "a page could not be made");
@@ -146,7 +146,7 @@ impl From<sqlx::Error> for Trouble {
     }
 }
 
-impl From<OpError> for Trouble {
+impl From<OpError> for PageError {
     fn from(error: OpError) -> Self {
         match error {
             OpError::NotFound(message) => Self::NotFound(message),
@@ -159,7 +159,7 @@ impl From<OpError> for Trouble {
     }
 }
 
-impl Trouble {
+impl PageError {
     fn status(&self) -> StatusCode {
         match self {
             Self::NotFound(_) => StatusCode::NOT_FOUND,
@@ -197,7 +197,7 @@ fn view<H, F>(
 ) -> impl Fn(State<App>, Request) -> Pin<Box<dyn Future<Output = Response> + Send>> + Clone + Send + Sync + 'static
 where
     H: Fn(App, Arc<Visit>) -> F + Clone + Send + Sync + 'static,
-    F: Future<Output = Result<Page, Trouble>> + Send + 'static,
+    F: Future<Output = Result<Page, PageError>> + Send + 'static,
 {
     move |State(app), request| {
         let handler = handler.clone();
@@ -212,11 +212,11 @@ where
             };
             let made = match tokio::time::timeout(READER_TIMEOUT, app.pages.readers.acquire()).await {
                 Ok(Ok(_reader)) => handler(Arc::clone(&app), Arc::clone(&visit)).await,
-                Ok(Err(_)) | Err(_) => Err(Trouble::Unavailable),
+                Ok(Err(_)) | Err(_) => Err(PageError::Unavailable),
             };
             match made {
                 Ok(page) => answer(StatusCode::OK, &layout::frame(&visit, &page)),
-                Err(trouble) => answer(trouble.status(), &layout::frame(&visit, &trouble.page(&visit))),
+                Err(error) => answer(error.status(), &layout::frame(&visit, &error.page(&visit))),
             }
         })
     }

@@ -10,7 +10,7 @@ use maud::{Markup, html};
 use super::layout::{self, section, table};
 use super::rows::{self, About, ROWS_MAX, claims_scope, workers_scope};
 use super::visit::Visit;
-use super::{Page, Trouble, text};
+use super::{Page, PageError, text};
 use crate::http::app::App;
 use tenure_domain::scopes::Expression;
 use tenure_store::page::{self, ClaimRow, Ends, Filter, QueueRow};
@@ -22,7 +22,7 @@ pub(super) const REFRESH: Duration = Duration::from_secs(5);
 const OLD_TRANSACTION: Duration = Duration::from_secs(60);
 
 /// `GET /`
-pub(super) async fn overview(app: App, visit: Arc<Visit>) -> Result<Page, Trouble> {
+pub(super) async fn overview(app: App, visit: Arc<Visit>) -> Result<Page, PageError> {
     let mut conn = page::begin(&app.engine.pool).await?;
     let now = clock::get_now(&mut conn).await?;
     let mut queues = page::list_queues(&mut conn, None).await?;
@@ -40,7 +40,7 @@ pub(super) async fn overview(app: App, visit: Arc<Visit>) -> Result<Page, Troubl
     conn.commit().await?;
     let sees_rows = !(queues.is_empty() && claims.is_empty() && failures.is_empty() && work.is_empty());
     if visit.session.is_none() && !sees_rows && !visit.may(any_queue()) {
-        return Err(Trouble::Denied(any_queue()));
+        return Err(PageError::Denied(any_queue()));
     }
     let mut conn = app.engine.pool.acquire().await?;
     let oldest = session::get_oldest_transaction(&mut conn).await?;

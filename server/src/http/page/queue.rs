@@ -10,7 +10,7 @@ use super::layout::{self, section, table};
 use super::overview::{REFRESH, may_see_claimed, may_see_pending};
 use super::rows::{self, About, ROWS_MAX, claims_scope, workers_scope};
 use super::visit::Visit;
-use super::{Page, Trouble};
+use super::{Page, PageError};
 use crate::http::app::App;
 use tenure_domain::scopes::Expression;
 use tenure_store::clock;
@@ -19,11 +19,11 @@ use tenure_store::page::{self, Ends, Filter, QueueRow, WaitingRow};
 const ABOUT: About = About { queue: true, worker: false };
 
 /// `GET /queue/:provisionerId/:workerType`
-pub(super) async fn queue(app: App, visit: Arc<Visit>) -> Result<Page, Trouble> {
+pub(super) async fn queue(app: App, visit: Arc<Visit>) -> Result<Page, PageError> {
     let name = format!("{}/{}", visit.param("provisionerId"), visit.param("workerType"));
     let name: TaskQueueId =
-        name.parse().map_err(|_| Trouble::NotFound("This is not the name of a queue.".to_owned()))?;
-    let missing = || Trouble::NotFound(format!("No task and no worker has named the queue {name} yet."));
+        name.parse().map_err(|_| PageError::NotFound("This is not the name of a queue.".to_owned()))?;
+    let missing = || PageError::NotFound(format!("No task and no worker has named the queue {name} yet."));
     visit.authorize(Expression::any_of([
         format!("queue:get-task-queue:{name}"),
         format!("queue:get-worker-type:{name}"),

@@ -12,16 +12,16 @@ use tenure_api::states::ReasonCreated;
 use super::layout::{self, Cells, section, table};
 use super::overview::REFRESH;
 use super::visit::Visit;
-use super::{Page, Trouble, text};
+use super::{Page, PageError, text};
 use crate::http::app::App;
 use tenure_domain::create::shown_definition;
 use tenure_domain::scopes::Expression;
 use tenure_store::{clock, tasks};
 
 /// `GET /task/:taskId`
-pub(super) async fn task(app: App, visit: Arc<Visit>) -> Result<Page, Trouble> {
+pub(super) async fn task(app: App, visit: Arc<Visit>) -> Result<Page, PageError> {
     let id: TaskId =
-        visit.param("taskId").parse().map_err(|_| Trouble::NotFound("This is not the id of a task.".to_owned()))?;
+        visit.param("taskId").parse().map_err(|_| PageError::NotFound("This is not the id of a task.".to_owned()))?;
     let of_status = Expression::from(format!("queue:status:{id}"));
     let of_definition = Expression::from(format!("queue:get-task:{id}"));
     visit.authorize(Expression::any_of([of_status.clone(), of_definition.clone()]))?;

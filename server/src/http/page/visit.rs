@@ -7,7 +7,7 @@ use http::header::{COOKIE, HOST, ORIGIN};
 use http::{HeaderMap, StatusCode};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
-use super::{Trouble, answer, layout};
+use super::{PageError, answer, layout};
 use crate::auth::{AuthError, Now, Principal, RequestParts, Session};
 use crate::http::app::App;
 use tenure_domain::scopes::Expression;
@@ -43,17 +43,17 @@ impl Visit {
         let query = read_query(uri.query().unwrap_or_default());
         let (session, principal) = match find_visitor(app, request.headers()).await {
             Ok(found) => found,
-            Err(trouble) => {
+            Err(error) => {
                 let visit = Self::unknown(app);
-                return Err(answer(trouble.status(), &layout::frame(&visit, &trouble.page(&visit))));
+                return Err(answer(error.status(), &layout::frame(&visit, &error.page(&visit))));
             }
         };
         let known = Self { session, principal, place, query, ..Self::unknown(app) };
         match params {
             Ok(params) => Ok(Self { params, ..known }),
             Err(_) => {
-                let trouble = Trouble::NotFound("The address cannot be read.".to_owned());
-                Err(answer(StatusCode::BAD_REQUEST, &layout::frame(&known, &trouble.page(&known))))
+                let error = PageError::NotFound("The address cannot be read.".to_owned());
+                Err(answer(StatusCode::BAD_REQUEST, &layout::frame(&known, &error.page(&known))))
             }
         }
     }
@@ -77,9 +77,9 @@ impl Visit {
     }
 
     /// Lets the visitor see what requires these scopes.
-    pub(super) fn authorize(&self, required: impl Into<Expression>) -> Result<(), Trouble> {
+    pub(super) fn authorize(&self, required: impl Into<Expression>) -> Result<(), PageError> {
         let required = required.into();
-        self.principal.authorize(&required).map_err(|_| Trouble::Denied(required))
+        self.principal.authorize(&required).map_err(|_| PageError::Denied(required))
     }
 
     /// What the visitor calls itself.
@@ -141,7 +141,7 @@ pub(super) fn cookie_name(app: &App) -> &'static str {
 }
 
 /// The session of a request, and what its sender may do.
-pub(super) async fn find_visitor(app: &App, headers: &HeaderMap) -> Result<(Option<Session>, Principal), Trouble> {
+pub(super) async fn find_visitor(app: &App, headers: &HeaderMap) -> Result<(Option<Session>, Principal), PageError> {
     let name = cookie_name(app);
     let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
     let mut pairs = cookies.flat_map(|cookies| cookies.split(';')).filter_map(|cookie| cookie.trim().split_once('='));
@@ -157,9 +157,9 @@ pub(super) async fn find_visitor(app: &App, headers: &HeaderMap) -> Result<(Opti
     Ok((None, principal.map_err(|error| lookup_failed(&error))?))
 }
 
-fn lookup_failed(error: &AuthError) -> Trouble {
+fn lookup_failed(error: &AuthError) -> PageError {
     tracing::warn!(%error, "a visitor of the page could not be looked up");
-    Trouble::Unavailable
+    PageError::Unavailable
 }
 
 /// Whether a form was sent from a page of ours: every browser of today says where a form comes from.

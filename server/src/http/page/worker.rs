@@ -9,7 +9,7 @@ use super::layout::{self, section};
 use super::overview::REFRESH;
 use super::rows::{self, About, ROWS_MAX};
 use super::visit::Visit;
-use super::{Page, Trouble};
+use super::{Page, PageError};
 use crate::http::app::App;
 use tenure_store::clock;
 use tenure_store::page::{self, Ends, Filter};
@@ -17,8 +17,8 @@ use tenure_store::page::{self, Ends, Filter};
 const ABOUT: About = About { queue: false, worker: true };
 
 /// `GET /worker/:workerGroup/:workerId`
-pub(super) async fn worker(app: App, visit: Arc<Visit>) -> Result<Page, Trouble> {
-    let unknown = |_| Trouble::NotFound("This is not the name of a worker.".to_owned());
+pub(super) async fn worker(app: App, visit: Arc<Visit>) -> Result<Page, PageError> {
+    let unknown = |_| PageError::NotFound("This is not the name of a worker.".to_owned());
     let group: WorkerGroup = visit.param("workerGroup").parse().map_err(unknown)?;
     let id: WorkerId = visit.param("workerId").parse().map_err(unknown)?;
     let filter = Filter { queues: None, worker: Some((group.as_str(), id.as_str())) };
@@ -33,7 +33,7 @@ pub(super) async fn worker(app: App, visit: Arc<Visit>) -> Result<Page, Trouble>
     claims.retain(|row| may(&row.queue));
     ended.retain(|row| may(&row.queue));
     if claims.len() + ended.len() == 0 && found > 0 {
-        return Err(Trouble::Denied(format!("queue:get-worker:<queue>/{group}/{id}").into()));
+        return Err(PageError::Denied(format!("queue:get-worker:<queue>/{group}/{id}").into()));
     }
     let body = html! {
         h1 { span.kind { "Worker" } (group) "/" (id) }

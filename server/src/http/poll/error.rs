@@ -108,7 +108,7 @@ impl PollError {
 impl PollError {
     /// The database went silent in the middle of a request.
     pub(super) fn no_answer() -> Self {
-        tracing::warn!("a poll took too long, its caller is asked to try again");
+        tracing::warn!("a poll took too long, the client may try again");
         Self::new(Code::ServerBusy, "the database did not answer in time; send the request again")
     }
 }
@@ -151,7 +151,7 @@ impl From<sqlx::Error> for PollError {
         if !classify(&error).is_worth_a_retry() {
             return internal(&error);
         }
-        tracing::warn!(error = %error, "a statement failed, its caller is asked to try again");
+        tracing::warn!(error = %error, "a statement failed, the client may try again");
         Self::new(Code::ServerBusy, "the database did not answer; send the request again")
     }
 }

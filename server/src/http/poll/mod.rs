@@ -30,7 +30,7 @@ pub use urls::{PATH, PollUrls};
 
 pub(super) use self::error::Code;
 use self::error::PollError;
-use self::request::Asked;
+use self::request::PollQuery;
 use super::app::App;
 use super::body;
 use super::budget::Share;
@@ -60,7 +60,7 @@ type Names<T> = Result<Path<T>, PathRejection>;
 /// `/{queue}`: how many messages there are.
 pub async fn queue(State(app): State<App>, path: Names<String>, request: Request) -> Response {
     match path {
-        Ok(Path(queue)) => answer(app, &queue, None, request, Place::Queue).await,
+        Ok(Path(queue)) => answer(app, &queue, None, request, PollResource::Queue).await,
         Err(_) => unreadable_path(),
     }
 }
@@ -68,7 +68,7 @@ pub async fn queue(State(app): State<App>, path: Names<String>, request: Request
 /// `/{queue}/messages`: get, or peek.
 pub async fn messages(State(app): State<App>, path: Names<String>, request: Request) -> Response {
     match path {
-        Ok(Path(queue)) => answer(app, &queue, None, request, Place::Messages).await,
+        Ok(Path(queue)) => answer(app, &queue, None, request, PollResource::Messages).await,
         Err(_) => unreadable_path(),
     }
 }
@@ -76,14 +76,14 @@ pub async fn messages(State(app): State<App>, path: Names<String>, request: Requ
 /// `/{queue}/messages/{messageId}`: delete, or update.
 pub async fn message(State(app): State<App>, path: Names<(String, String)>, request: Request) -> Response {
     match path {
-        Ok(Path((queue, id))) => answer(app, &queue, Some(id), request, Place::Message).await,
+        Ok(Path((queue, id))) => answer(app, &queue, Some(id), request, PollResource::Message).await,
         Err(_) => unreadable_path(),
     }
 }
 
 /// What a path names.
 #[derive(Clone, Copy)]
-enum Place {
+enum PollResource {
     Queue,
     Messages,
     Message,
@@ -100,17 +100,19 @@ enum Operation {
 }
 
 impl Operation {
-    /// The operation of a method at a place, and the permission that it needs. Operations of Azure that submitters have
+    /// The operation of a method at a resource, and the permission that it needs. Operations of Azure that submitters have
     /// createTask for, such as putting and clearing messages, are granted to nobody.
-    fn find(place: Place, method: &Method, asked: &Asked) -> Result<(Self, Permission), PollError> {
-        let peek = matches!(asked.get("peekonly"), Some(value) if value.eq_ignore_ascii_case("true"));
-        let found = match place {
-            Place::Messages if method == Method::GET && peek => (Self::Peek, Permission::Read),
-            Place::Messages if method == Method::GET => (Self::Get, Permission::Process),
-            Place::Message if method == Method::DELETE => (Self::Delete, Permission::Process),
-            Place::Message if method == Method::PUT => (Self::Update, Permission::Update),
-            Place::Queue if method == Method::GET || method == Method::HEAD => (Self::Metadata, Permission::Read),
-            Place::Queue | Place::Messages | Place::Message => {
+    fn find(resource: PollResource, method: &Method, query: &PollQuery) -> Result<(Self, Permission), PollError> {
+        let peek = matches!(query.get("peekonly"), Some(value) if value.eq_ignore_ascii_case("true"));
+        let found = match resource {
+            PollResource::Messages if method == Method::GET && peek => (Self::Peek, Permission::Read),
+            PollResource::Messages if method == Method::GET => (Self::Get, Permission::Process),
+            PollResource::Message if method == Method::DELETE => (Self::Delete, Permission::Process),
+            PollResource::Message if method == Method::PUT => (Self::Update, Permission::Update),
+            PollResource::Queue if method == Method::GET || method == Method::HEAD => {
+                (Self::Metadata, Permission::Read)
+            }
+            PollResource::Queue | PollResource::Messages | PollResource::Message => {
                 let known = [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::DELETE];
                 let code = if known.contains(method) {
                     Code::AuthorizationPermissionMismatch
@@ -124,12 +126,12 @@ impl Operation {
     }
 }
 
-async fn answer(app: App, queue: &str, id: Option<String>, request: Request, place: Place) -> Response {
+async fn answer(app: App, queue: &str, id: Option<String>, request: Request, resource: PollResource) -> Response {
     let request_id = Uuid::new_v4();
     let version = request.headers().get(&VERSION).cloned();
     let client_request_id =
         request.headers().get(&CLIENT_REQUEST_ID).filter(|id| id.len() <= CLIENT_REQUEST_ID_MAX).cloned();
-    let serving = tokio::time::timeout(ANSWER_MAX, serve(&app, queue, id, request, place)).await;
+    let serving = tokio::time::timeout(ANSWER_MAX, serve(&app, queue, id, request, resource)).await;
     let mut response = match serving.unwrap_or_else(|_| Err(PollError::no_answer())) {
         Ok(response) => response,
         Err(error) => error.response(request_id),
@@ -150,16 +152,16 @@ async fn serve(
     queue: &str,
     id: Option<String>,
     request: Request,
-    place: Place,
+    resource: PollResource,
 ) -> Result<Response, PollError> {
     let (parts, body) = request.into_parts();
     let uri = parts.extensions.get::<OriginalUri>().map_or(&parts.uri, |original| &original.0);
-    let asked = Asked::read(uri.query().unwrap_or_default())?;
-    let grant = app.poll_urls.verify(queue, &asked, app.now().await?)?;
+    let query = PollQuery::read(uri.query().unwrap_or_default())?;
+    let grant = app.poll_urls.verify(queue, &query, app.now().await?)?;
     if grant.is_https_only() && parts.headers.get("x-forwarded-proto").is_some_and(|scheme| scheme == "http") {
         return Err(PollError::new(Code::AuthorizationProtocolMismatch, "this URL is for https only"));
     }
-    let (operation, permission) = Operation::find(place, &parts.method, &asked)?;
+    let (operation, permission) = Operation::find(resource, &parts.method, &query)?;
     if !grant.allows(permission) {
         let text = "this URL's signature does not allow the operation";
         return Err(PollError::new(Code::AuthorizationPermissionMismatch, text));
@@ -172,20 +174,20 @@ async fn serve(
         other => PollError::from(other),
     })?;
     match operation {
-        Operation::Get => get(app, name, task_queue, &asked).await,
-        Operation::Peek => peek(app, name, &asked).await,
-        Operation::Delete => delete(app, name, id.as_deref().unwrap_or_default(), &asked).await,
+        Operation::Get => get(app, name, task_queue, &query).await,
+        Operation::Peek => peek(app, name, &query).await,
+        Operation::Delete => delete(app, name, id.as_deref().unwrap_or_default(), &query).await,
         Operation::Update => {
-            let read = body::read(&app.bodies, Share::Known, BODY_MAX, &parts.headers, body).await;
+            let read = body::read(&app.bodies, Share::Authenticated, BODY_MAX, &parts.headers, body).await;
             let held = read.map_err(|error| match error.code() {
                 ErrorCode::ServiceUnavailable => PollError::new(Code::ServerBusy, "too many bodies; try again"),
                 _ => {
                     PollError::new(Code::RequestBodyTooLarge, format!("the body is over the limit of {BODY_MAX} bytes"))
                 }
             })?;
-            update(app, name, id.as_deref().unwrap_or_default(), &asked, &held.bytes).await
+            update(app, name, id.as_deref().unwrap_or_default(), &query, &held.bytes).await
         }
-        Operation::Metadata => metadata(app, name, &asked).await,
+        Operation::Metadata => metadata(app, name, &query).await,
     }
 }
 
@@ -193,22 +195,22 @@ fn xml_answer(body: String) -> Response {
     ([(CONTENT_TYPE, "application/xml")], body).into_response()
 }
 
-async fn get(app: &App, queue: QueueName, name: TaskQueueId, asked: &Asked) -> Result<Response, PollError> {
-    let request = GetRequest { queue, name, count: asked.count()?, visibility: asked.visibility_of_get()? };
+async fn get(app: &App, queue: QueueName, name: TaskQueueId, query: &PollQuery) -> Result<Response, PollError> {
+    let request = GetRequest { queue, name, count: query.count()?, visibility: query.visibility_of_get()? };
     let got = app.engine.messages.get(request).await?;
     Ok(xml_answer(xml::got(&got)?))
 }
 
-async fn peek(app: &App, queue: QueueName, asked: &Asked) -> Result<Response, PollError> {
+async fn peek(app: &App, queue: QueueName, query: &PollQuery) -> Result<Response, PollError> {
     let (key, priority) = (queue.queue, queue.priority.code());
-    let limit = i64::from(asked.count()?);
+    let limit = i64::from(query.count()?);
     let peeked = tenure_store::messages::peek(&app.engine.pool, key, priority, limit).await?;
     Ok(xml_answer(xml::peeked(&peeked)?))
 }
 
 /// The message that path and receipt name.
-fn named(queue: QueueName, id: &str, asked: &Asked) -> Result<DeleteRequest, PollError> {
-    let receipt = asked.required("popreceipt")?;
+fn named(queue: QueueName, id: &str, query: &PollQuery) -> Result<DeleteRequest, PollError> {
+    let receipt = query.required("popreceipt")?;
     let message = id.parse().ok().and_then(MessageId::from_uuid);
     let message = message.ok_or_else(|| {
         PollError::new(Code::MessageNotFound, "there is no message with this id: it must be the MessageId of an answer")
@@ -220,14 +222,14 @@ fn named(queue: QueueName, id: &str, asked: &Asked) -> Result<DeleteRequest, Pol
     Ok(DeleteRequest { queue, message, receipt })
 }
 
-async fn delete(app: &App, queue: QueueName, id: &str, asked: &Asked) -> Result<Response, PollError> {
-    app.engine.delete_messages.submit(named(queue, id, asked)?).await??;
+async fn delete(app: &App, queue: QueueName, id: &str, query: &PollQuery) -> Result<Response, PollError> {
+    app.engine.delete_messages.submit(named(queue, id, query)?).await??;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-async fn update(app: &App, queue: QueueName, id: &str, asked: &Asked, body: &[u8]) -> Result<Response, PollError> {
-    let request = named(queue, id, asked)?;
-    let visibility: Duration = asked.visibility_of_update()?;
+async fn update(app: &App, queue: QueueName, id: &str, query: &PollQuery, body: &[u8]) -> Result<Response, PollError> {
+    let request = named(queue, id, query)?;
+    let visibility: Duration = query.visibility_of_update()?;
     if !body.is_empty()
         && let Some(task) = tenure_store::messages::find_task(&app.engine.pool, request.message.seq).await?
     {
@@ -241,8 +243,8 @@ async fn update(app: &App, queue: QueueName, id: &str, asked: &Asked, body: &[u8
     Ok(response)
 }
 
-async fn metadata(app: &App, queue: QueueName, asked: &Asked) -> Result<Response, PollError> {
-    if asked.get("comp") != Some("metadata") {
+async fn metadata(app: &App, queue: QueueName, query: &PollQuery) -> Result<Response, PollError> {
+    if query.get("comp") != Some("metadata") {
         let text = "a queue has nothing but its metadata: append comp=metadata";
         return Err(PollError::new(Code::InvalidQueryParameterValue, text));
     }

@@ -20,9 +20,9 @@ const VISIBILITY_MAX: i64 = 7 * 24 * 3600;
 const VISIBILITY_DEFAULT: i64 = 30;
 
 /// The parameters of a request.
-pub(super) struct Asked(Query);
+pub(super) struct PollQuery(Query);
 
-impl Asked {
+impl PollQuery {
     pub(super) fn read(query: &str) -> Result<Self, PollError> {
         // A query that cannot be read has no signature that could be checked.
         let query = Query::parse(query).map_err(|error| PollError::authentication(error.to_string()))?;
@@ -97,8 +97,8 @@ mod tests {
         result.err().map(|error| error.code())
     }
 
-    fn read(query: &str) -> Asked {
-        Asked::read(query).ok().unwrap()
+    fn read(query: &str) -> PollQuery {
+        PollQuery::read(query).ok().unwrap()
     }
 
     #[test]
@@ -106,12 +106,12 @@ mod tests {
         assert_eq!(read("").count().ok(), Some(1));
         assert_eq!(read("numofmessages=32").count().ok(), Some(32));
         for bad in ["0", "33", "-1", "99999999999999999999", "-99999999999999999999"] {
-            let asked = read(&format!("numofmessages={bad}"));
-            assert_eq!(code(asked.count()), Some(Code::OutOfRangeQueryParameterValue), "{bad}");
+            let query = read(&format!("numofmessages={bad}"));
+            assert_eq!(code(query.count()), Some(Code::OutOfRangeQueryParameterValue), "{bad}");
         }
         for bad in ["", "abc", "1.5", "+1", "%2B1", " 1", "-", "1e1"] {
-            let asked = read(&format!("numofmessages={bad}"));
-            assert_eq!(code(asked.count()), Some(Code::InvalidQueryParameterValue), "{bad}");
+            let query = read(&format!("numofmessages={bad}"));
+            assert_eq!(code(query.count()), Some(Code::InvalidQueryParameterValue), "{bad}");
         }
         assert_eq!(read("").visibility_of_get().ok(), Some(Duration::from_secs(30)));
         assert_eq!(read("visibilitytimeout=604800").visibility_of_get().ok(), Some(Duration::from_secs(604_800)));
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_not_authentic() {
         for bad in ["visibilitytimeouu=300", "sig=a&sig=b", "sig=%ff", "Sig=a", "numofmessages=1&numofmessages=1"] {
-            assert_eq!(code(Asked::read(bad)), Some(Code::AuthenticationFailed), "{bad}");
+            assert_eq!(code(PollQuery::read(bad)), Some(Code::AuthenticationFailed), "{bad}");
         }
     }
 }

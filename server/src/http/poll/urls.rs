@@ -6,7 +6,7 @@ use tenure_api::sas::{Grant, Permission, Resource, verify};
 use tenure_api::states::Priority;
 
 use super::error::PollError;
-use super::request::Asked;
+use super::request::PollQuery;
 use crate::auth::Now;
 use tenure_domain::message::QueueName;
 
@@ -14,7 +14,7 @@ use tenure_domain::message::QueueName;
 pub const PATH: &str = "/api/tenure/v1/messages";
 /// The account in the signed text. Azure has one in its host names; here there is one for all.
 const ACCOUNT: &str = "tenure";
-/// A URL is valid from this long before it was asked for, for clients whose clocks are behind.
+/// A URL is valid from this long before it was issued, for clients whose clocks are behind.
 const STARTS_BEFORE: TimeDelta = TimeDelta::minutes(15);
 /// And for this long.
 const VALID_FOR: TimeDelta = TimeDelta::minutes(30);
@@ -71,9 +71,9 @@ impl PollUrls {
     }
 
     /// What a request's URL grants.
-    pub(super) fn verify(&self, queue: &str, asked: &Asked, now: Now) -> Result<Grant, PollError> {
+    pub(super) fn verify(&self, queue: &str, query: &PollQuery, now: Now) -> Result<Grant, PollError> {
         let now = DateTime::from_timestamp_millis(now.server_ms).unwrap_or_default();
-        Ok(verify(&Resource { account: ACCOUNT, queue }, asked.query(), &self.keys, now)?)
+        Ok(verify(&Resource { account: ACCOUNT, queue }, query.query(), &self.keys, now)?)
     }
 }
 

@@ -9,7 +9,7 @@ use tenure_api::artifacts::{
 };
 
 use super::example_url;
-use super::reading::{self, Found, LATEST, SCOPES, find};
+use super::reading::{self, FoundArtifact, LATEST, SCOPES, find};
 use crate::http::api::ok;
 use crate::http::app::App;
 use crate::http::call::Call;
@@ -50,7 +50,7 @@ async fn latest_artifact(app: App, call: Arc<Call>) -> Result<Response, ApiError
     content(&app, &find(&app, &call, None).await?).await
 }
 
-async fn content(app: &App, found: &Found) -> Result<Response, ApiError> {
+async fn content(app: &App, found: &FoundArtifact) -> Result<Response, ApiError> {
     ok(&match &found.artifact.details {
         Details::S3 => {
             let url = found.url(app, &found.own_bytes()).await?;
@@ -67,7 +67,7 @@ async fn content(app: &App, found: &Found) -> Result<Response, ApiError> {
     })
 }
 
-fn in_service(app: &App, found: &Found) -> ArtifactInService {
+fn in_service(app: &App, found: &FoundArtifact) -> ArtifactInService {
     let name = found.object_name();
     let end = found.now + DOWNLOAD_CREDENTIALS_LIFE;
     let client_id = format!("artifact-download/{}/{}/until/{}", found.task, found.run, end.timestamp());

@@ -9,7 +9,7 @@ use tenure_api::artifacts::{ArtifactError, ArtifactRedirect};
 use tenure_api::states::StorageType;
 
 use super::example_url;
-use super::reading::{self, Found, LATEST, SCOPES, find};
+use super::reading::{self, FoundArtifact, LATEST, SCOPES, find};
 use crate::http::api::see_other;
 use crate::http::app::App;
 use crate::http::call::Call;
@@ -61,7 +61,7 @@ async fn get_latest_artifact(app: App, call: Arc<Call>) -> Result<Response, ApiE
     redirect(&app, &find(&app, &call, None).await?).await
 }
 
-async fn redirect(app: &App, found: &Found) -> Result<Response, ApiError> {
+async fn redirect(app: &App, found: &FoundArtifact) -> Result<Response, ApiError> {
     let storage_type = found.artifact.details.storage_type();
     let url = match &found.artifact.details {
         Details::S3 => found.url(app, &found.own_bytes()).await?,

@@ -16,7 +16,7 @@ use tenure_engine::blobs::BlobName;
 use tenure_store::artifacts;
 
 /// An artifact that may be read, after all links.
-pub(super) struct Found {
+pub(super) struct FoundArtifact {
     pub(super) task: TaskId,
     pub(super) run: RunId,
     pub(super) artifact: Artifact,
@@ -49,7 +49,7 @@ pub(in crate::http) fn scopes_to_read(name: &str) -> Expression {
 
 /// Follows links from a name on. The caller needs a scope for each name, and is not told what has a name that they may not
 /// read.
-pub(super) async fn find(app: &App, call: &Call, run: Option<RunId>) -> Result<Found, ApiError> {
+pub(super) async fn find(app: &App, call: &Call, run: Option<RunId>) -> Result<FoundArtifact, ApiError> {
     let (task, name) = (call.task_id()?, call.artifact_name()?);
     call.no_query()?;
     authorize(call, name.as_str())?;
@@ -71,10 +71,10 @@ pub(super) async fn find(app: &App, call: &Call, run: Option<RunId>) -> Result<F
                 authorize(call, target)?;
                 names.push(target);
             }
-            Met::Circle => return Err(unfit_link(&name, "back to a name that was met before")),
-            Met::TooManyLinks => return Err(unfit_link(&name, &format!("through more than {LINKS_MAX} links"))),
+            Met::Circle => return Err(invalid_link(&name, "back to a name that was met before")),
+            Met::TooManyLinks => return Err(invalid_link(&name, &format!("through more than {LINKS_MAX} links"))),
             Met::Artifact(artifact) => {
-                return Ok(Found { task, run: chain.run, artifact: artifact.clone(), now: chain.now });
+                return Ok(FoundArtifact { task, run: chain.run, artifact: artifact.clone(), now: chain.now });
             }
         }
     }
@@ -84,11 +84,11 @@ fn authorize(call: &Call, name: &str) -> Result<(), ApiError> {
     call.authorize(&Values::of_path().text("name", name))
 }
 
-fn unfit_link(name: &ArtifactName, whither: &str) -> ApiError {
+fn invalid_link(name: &ArtifactName, whither: &str) -> ApiError {
     ApiError::new(ErrorCode::InputError, format!("the links from the artifact {name:?} lead {whither}"))
 }
 
-impl Found {
+impl FoundArtifact {
     /// Where its bytes are: at a URL that is always the same if everybody may read it, which caches can keep; otherwise at a
     /// signed one, for a while and not longer than it is kept.
     pub(super) async fn url(&self, app: &App, blob: &BlobName) -> Result<String, ApiError> {

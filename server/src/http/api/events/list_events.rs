@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::json;
 use utoipa::ToSchema;
 
-use super::{AFTER, Asked, LIMIT_DEFAULT, LIMIT_MAX, SCOPES, an_event, gone, reading};
+use super::{AFTER, EventQuery, LIMIT_DEFAULT, LIMIT_MAX, SCOPES, an_event, gone, reading};
 use crate::http::api::ok;
 use crate::http::app::App;
 use crate::http::call::Call;
@@ -52,8 +52,8 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 
 async fn list_events(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
-    let Asked { start, filter, limit } =
-        Asked::read(&call, &["after", "limit", "exchange", "routingKeyPattern", "route"])?;
+    let EventQuery { start, filter, limit } =
+        EventQuery::read(&call, &["after", "limit", "exchange", "routingKeyPattern", "route"])?;
     match page::read(&app.engine.pool, start.unwrap_or(Start::After(0)), &filter, limit).await? {
         Page::Events(events, after) => ok(&Body { events, after }),
         Page::Gone(oldest) => Err(gone(oldest)),

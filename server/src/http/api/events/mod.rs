@@ -35,32 +35,32 @@ fn read_position(text: &str) -> Option<Start> {
 }
 
 /// What a reader asks for.
-struct Asked {
+struct EventQuery {
     start: Option<Start>,
     filter: Filter,
     limit: usize,
 }
 
-impl Asked {
+impl EventQuery {
     /// Reads the query parameters, of which only these are known.
     fn read(call: &Call, known: &[&str]) -> Result<Self, ApiError> {
-        let mut asked = Self { start: None, filter: Filter::default(), limit: LIMIT_DEFAULT };
+        let mut query = Self { start: None, filter: Filter::default(), limit: LIMIT_DEFAULT };
         for (name, value) in call.query(known)? {
-            let unfit =
+            let invalid =
                 |what: &dyn Display| ApiError::arguments(format!("the query parameter `{name}` must be {what}"));
             match name.as_str() {
-                "after" if value == "latest" => asked.start = Some(Start::Latest),
-                "after" => asked.start = Some(read_position(&value).ok_or_else(|| unfit(&POSITION))?),
+                "after" if value == "latest" => query.start = Some(Start::Latest),
+                "after" => query.start = Some(read_position(&value).ok_or_else(|| invalid(&POSITION))?),
                 "limit" => {
                     let limit = value.parse().ok().filter(|limit| (1..=LIMIT_MAX).contains(limit));
-                    asked.limit = limit.ok_or_else(|| unfit(&format_args!("from 1 to {LIMIT_MAX}")))?;
+                    query.limit = limit.ok_or_else(|| invalid(&format_args!("from 1 to {LIMIT_MAX}")))?;
                 }
-                "exchange" => asked.filter.set_exchanges(&value).map_err(|why| unfit(&why))?,
-                "routingKeyPattern" => asked.filter.set_key(&value).map_err(|why| unfit(&why))?,
-                _ => asked.filter.set_route(&value).map_err(|why| unfit(&why))?,
+                "exchange" => query.filter.set_exchanges(&value).map_err(|why| invalid(&why))?,
+                "routingKeyPattern" => query.filter.set_key(&value).map_err(|why| invalid(&why))?,
+                _ => query.filter.set_route(&value).map_err(|why| invalid(&why))?,
             }
         }
-        Ok(asked)
+        Ok(query)
     }
 }
 

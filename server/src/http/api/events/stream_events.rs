@@ -19,7 +19,7 @@ use tenure_api::errors::ErrorCode::{self, InputError};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
-use super::{AFTER, Asked, SCOPES, an_event, gone, position, read_position, reading};
+use super::{AFTER, EventQuery, SCOPES, an_event, gone, position, read_position, reading};
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::docs::Sample;
@@ -87,20 +87,20 @@ fn stream_schema() -> Value {
 
 async fn stream_events(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
-    let asked = Asked::read(&call, &["after", "exchange", "routingKeyPattern", "route"])?;
+    let query = EventQuery::read(&call, &["after", "exchange", "routingKeyPattern", "route"])?;
     let start = match call.header(LAST_EVENT_ID).filter(|id| !id.is_empty()) {
         Some(id) => read_position(id).ok_or_else(|| {
             ApiError::arguments("the header `Last-Event-ID` must be the id of an event: 0 or a whole number")
         })?,
-        None => asked.start.unwrap_or(Start::Latest),
+        None => query.start.unwrap_or(Start::Latest),
     };
     let listener = app.engine.tail.listen().ok_or_else(|| {
         ApiError::unavailable(format!("{LISTENERS_MAX} streams are open on this server, which is the limit"))
     })?;
-    let stream = Stream::begin(app.engine.pool.clone(), listener, start, asked.filter).await?.map_err(bad_start)?;
+    let stream = Stream::begin(app.engine.pool.clone(), listener, start, query.filter).await?.map_err(bad_start)?;
     let (frames, mut sent) = mpsc::channel::<Bytes>(1);
-    let teller = Teller { app: Arc::clone(&app), stream, frames, silent_until: Instant::now() };
-    app.tasks.spawn(run(teller, call));
+    let writer = EventWriter { app: Arc::clone(&app), stream, frames, silent_until: Instant::now() };
+    app.tasks.spawn(run(writer, call));
     let body = poll_fn(move |cx| sent.poll_recv(cx).map(|frame| frame.map(Ok::<_, Infallible>)));
     // The connection ends with the stream: nothing else is ever sent on it. Proxies shall pass on what they get.
     let headers = [(CONTENT_TYPE.as_str(), "text/event-stream"), (CONNECTION.as_str(), "close")];
@@ -120,19 +120,19 @@ fn bad_start(why: BadStart) -> ApiError {
 }
 
 /// Tells until the reader hangs up, is shut out, asks for what is gone, or the server drains.
-async fn run(mut teller: Teller, call: Arc<Call>) {
+async fn run(mut writer: EventWriter, call: Arc<Call>) {
     let streams = metrics::gauge!("tenure_event_streams");
     streams.increment(1);
-    let (app, frames) = (Arc::clone(&teller.app), teller.frames.clone());
+    let (app, frames) = (Arc::clone(&writer.app), writer.frames.clone());
     let hung_up = tokio::select! {
         biased;
         () = app.drain.cancelled() => false,
         () = frames.closed() => true,
         () = shut_out(&app, &call) => false,
-        _ = teller.tell() => false,
+        _ = writer.write_all() => false,
     };
     // This ends the body. It also lets go of the application, for which the batchers wait when the server drains.
-    drop((teller, app, frames));
+    drop((writer, app, frames));
     streams.decrement(1);
     if !hung_up && let Some(connection) = &call.connection {
         sleep(LAST_WORDS).await;
@@ -162,23 +162,23 @@ async fn shut_out(app: &App, call: &Call) {
 struct HungUp;
 
 /// The end of a stream on this side.
-struct Teller {
+struct EventWriter {
     app: App,
     stream: Stream,
     frames: mpsc::Sender<Bytes>,
     silent_until: Instant,
 }
 
-impl Teller {
-    async fn tell(&mut self) -> Result<(), HungUp> {
-        self.say(format!("retry: {RECONNECT_AFTER_MS}\nid: {}\n\n", self.stream.after())).await?;
+impl EventWriter {
+    async fn write_all(&mut self) -> Result<(), HungUp> {
+        self.write(format!("retry: {RECONNECT_AFTER_MS}\nid: {}\n\n", self.stream.after())).await?;
         loop {
             let mut frame = String::new();
             match self.stream.next(self.silent_until).await {
                 // None for so long; or, if little passes the filter, none that was wanted.
                 Ok(Step::Events(events)) => events.iter().for_each(|event| write_event(&mut frame, event)),
                 Ok(Step::Gone(oldest)) => {
-                    return self.say(format!("event: gone\ndata: {{\"after\":{oldest}}}\n\n")).await;
+                    return self.write(format!("event: gone\ndata: {{\"after\":{oldest}}}\n\n")).await;
                 }
                 Err(error) => {
                     tracing::debug!(error = %error, "a stream could not read the log and will try again");
@@ -190,12 +190,12 @@ impl Teller {
                 frame = format!(": keep-alive\nid: {}\n\n", self.stream.after());
             }
             if !frame.is_empty() {
-                self.say(frame).await?;
+                self.write(frame).await?;
             }
         }
     }
 
-    async fn say(&mut self, frame: String) -> Result<(), HungUp> {
+    async fn write(&mut self, frame: String) -> Result<(), HungUp> {
         self.frames.send(Bytes::from(frame)).await.map_err(|_| HungUp)?;
         self.silent_until = Instant::now() + KEEP_ALIVE;
         Ok(())

@@ -89,7 +89,7 @@ struct ProvisionerBody {
 }
 
 fn name_of(row: &ViewRow) -> Result<TaskQueueId, ApiError> {
-    row.name.parse().map_err(|_| ApiError::internal("a stored queue has an unfit name"))
+    row.name.parse().map_err(|_| ApiError::internal("a stored queue has an invalid name"))
 }
 
 impl TryFrom<ViewRow> for QueueBody {

@@ -66,9 +66,9 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 async fn tasks(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let wanted = wanted(&call)?;
     let page = list_tasks::list_named(&app.engine.pool, &wanted, call.page()?).await?;
-    let unfit = |_| ApiError::internal("a stored definition is not JSON");
+    let invalid = |_| ApiError::internal("a stored definition is not JSON");
     let tasks = page.tasks.into_iter().map(|(task, definition)| {
-        Ok(TaskEntry { task_id: task.id, task: RawValue::from_string(definition).map_err(unfit)? })
+        Ok(TaskEntry { task_id: task.id, task: RawValue::from_string(definition).map_err(invalid)? })
     });
     ok(&TasksBody { tasks: tasks.collect::<Result<_, ApiError>>()?, continuation_token: page.next })
 }

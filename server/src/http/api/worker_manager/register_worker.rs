@@ -68,7 +68,7 @@ async fn register_worker(app: App, call: Arc<Call>) -> Result<Response, ApiError
         expires: Timestamp::new(let_in.until),
         credentials: app.authenticator.worker_credentials().issue(&name, let_in.from, let_in.until),
         worker_config: serde_json::from_str(&let_in.config)
-            .map_err(|_| ApiError::internal("a stored worker has an unfit config"))?,
+            .map_err(|_| ApiError::internal("a stored worker has an invalid config"))?,
         secret: let_in.secret,
     })
 }
