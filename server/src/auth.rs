@@ -198,7 +198,7 @@ struct Account {
     client_id: String,
     token: AccessToken,
     key: SigningKey,
-    held: Vec<String>,
+    own_scopes: Vec<String>,
     /// What it may do by the roles that were valid when it was last asked.
     expanded: Mutex<Option<(Arc<Resolver>, Expanded)>>,
     expires_ms: Option<i64>,
@@ -214,7 +214,7 @@ impl Account {
             client_id: client_id.to_owned(),
             key: client.access_token.key(),
             token: client.access_token,
-            held: client.scopes,
+            own_scopes: client.scopes,
             expanded: Mutex::default(),
             expires_ms: client.expires.map(|time| time.timestamp_millis()),
             disabled: client.disabled,
@@ -231,7 +231,7 @@ impl Account {
         {
             return scopes.clone();
         }
-        let scopes = roles.expand(self.held.iter().cloned()).map(Arc::new);
+        let scopes = roles.expand(self.own_scopes.iter().cloned()).map(Arc::new);
         *expanded = Some((Arc::clone(roles), scopes.clone()));
         scopes
     }

@@ -15,23 +15,23 @@ const CONNECTIONS_DEFAULT: usize = 10_000;
 /// The most connections at a time: as many as were asked for, if the limit of open files, which is raised as far as it may
 /// be, allows that.
 #[must_use]
-pub fn connections_max(wanted: Option<usize>) -> usize {
+pub fn connections_max(requested: Option<usize>) -> usize {
     let limit = match raise() {
         Ok(limit) => limit,
         Err(error) => {
             tracing::warn!(%error, "the limit of open files is not known; connections may use all of them up");
-            return wanted.unwrap_or(CONNECTIONS_DEFAULT);
+            return requested.unwrap_or(CONNECTIONS_DEFAULT);
         }
     };
     let allowed = connections_for(limit);
-    if wanted.is_some_and(|wanted| wanted > allowed) {
+    if requested.is_some_and(|requested| requested > allowed) {
         tracing::warn!(
             connections = allowed,
             value = limit,
             "fewer connections than --connections-max are served: raise the limit of open files (ulimit -n, LimitNOFILE)"
         );
     }
-    wanted.unwrap_or(CONNECTIONS_DEFAULT).min(allowed)
+    requested.unwrap_or(CONNECTIONS_DEFAULT).min(allowed)
 }
 
 /// Raises the limit of this process to what it may have.

@@ -74,8 +74,8 @@ struct Tokens {
 /// # Errors
 /// If the database refuses.
 pub async fn needs_key(pool: &PgPool) -> Result<bool, sqlx::Error> {
-    let known = settings::find(pool, settings::KEY_CHECKS).await?;
-    Ok(known.is_some() || !clients::list_tokens(pool, None, 1).await?.is_empty())
+    let stored = settings::find(pool, settings::KEY_CHECKS).await?;
+    Ok(stored.is_some() || !clients::list_tokens(pool, None, 1).await?.is_empty())
 }
 
 /// Checks a server's keys, and notes them: from now on the database belongs to the first of them.
@@ -85,17 +85,17 @@ pub async fn needs_key(pool: &PgPool) -> Result<bool, sqlx::Error> {
 pub async fn verify(pool: &PgPool, keys: &SecretKeys, source: &str) -> Result<(), KeyError> {
     let noted = join(&keys.checks(), KeyCheck::as_str);
     loop {
-        let known = settings::find(pool, settings::KEY_CHECKS).await?;
-        let known_checks = known.as_deref().map(read).unwrap_or_default();
-        check_first(&known_checks, keys, source)?;
+        let stored = settings::find(pool, settings::KEY_CHECKS).await?;
+        let stored_checks = stored.as_deref().map(read).unwrap_or_default();
+        check_first(&stored_checks, keys, source)?;
         let tokens = open_tokens(pool, keys).await?;
         if tokens.stray > 0 {
-            return Err(stray(&tokens, &known_checks, keys, source));
+            return Err(stray(&tokens, &stored_checks, keys, source));
         }
-        let done = match &known {
+        let done = match &stored {
             None => settings::insert(pool, settings::KEY_CHECKS, &noted).await?,
-            Some(known) if *known == noted => true,
-            Some(known) => settings::replace(pool, settings::KEY_CHECKS, known, &noted).await?,
+            Some(stored) if *stored == noted => true,
+            Some(stored) => settings::replace(pool, settings::KEY_CHECKS, stored, &noted).await?,
         };
         // Otherwise another server was faster, and its keys count.
         if done {
@@ -110,10 +110,10 @@ pub async fn verify(pool: &PgPool, keys: &SecretKeys, source: &str) -> Result<()
 /// # Errors
 /// If they do not fit the database.
 pub async fn choose(pool: &PgPool, keys: SecretKeys, source: &str) -> Result<SecretKeys, KeyError> {
-    if let Some(known) = settings::find(pool, settings::KEY_CHECKS).await? {
-        let known = read(&known);
-        check_first(&known, &keys, source)?;
-        return Ok(match known.first() {
+    if let Some(stored) = settings::find(pool, settings::KEY_CHECKS).await? {
+        let stored = read(&stored);
+        check_first(&stored, &keys, source)?;
+        return Ok(match stored.first() {
             Some(first) => keys.led_by(first),
             None => keys,
         });
@@ -127,8 +127,8 @@ pub async fn choose(pool: &PgPool, keys: SecretKeys, source: &str) -> Result<Sec
     Ok(keys)
 }
 
-fn check_first(known: &[KeyCheck], keys: &SecretKeys, source: &str) -> Result<(), KeyError> {
-    match known.first() {
+fn check_first(stored: &[KeyCheck], keys: &SecretKeys, source: &str) -> Result<(), KeyError> {
+    match stored.first() {
         Some(used) if !keys.checks().contains(used) => Err(KeyError::Wrong {
             source_name: source.to_owned(),
             given: join(&keys.checks(), KeyCheck::name),
@@ -159,15 +159,15 @@ async fn open_tokens(pool: &PgPool, keys: &SecretKeys) -> Result<Tokens, sqlx::E
     }
 }
 
-fn stray(tokens: &Tokens, known: &[KeyCheck], keys: &SecretKeys, source: &str) -> KeyError {
+fn stray(tokens: &Tokens, stored: &[KeyCheck], keys: &SecretKeys, source: &str) -> KeyError {
     let (source_name, given) = (source.to_owned(), join(&keys.checks(), KeyCheck::name));
-    if tokens.opened == 0 && known.is_empty() {
+    if tokens.opened == 0 && stored.is_empty() {
         return KeyError::Wrong { source_name, given, used: "another key".to_owned() };
     }
     let more = tokens.stray - tokens.named.len();
     let more = if more > 0 { format!(" and {more} more clients") } else { String::new() };
     let given_checks = keys.checks();
-    let removed: Vec<KeyCheck> = known.iter().filter(|check| !given_checks.contains(check)).cloned().collect();
+    let removed: Vec<KeyCheck> = stored.iter().filter(|check| !given_checks.contains(check)).cloned().collect();
     let removed = match removed.as_slice() {
         [] => String::new(),
         gone => {

@@ -272,10 +272,10 @@ async fn keep_up(metrics: PrometheusHandle, stop: CancellationToken) {
 /// Makes the client `root` on the first start. Its file is written before the client is made, so that a server that is
 /// killed in between finds the token again.
 async fn make_root(pool: &PgPool, keys: &SecretKeys, data_dir: &Path, root_url: &str) -> Result<(), StartError> {
-    let known = embedded::find_root_token(data_dir)?;
-    let token = known.clone().unwrap_or_else(new_access_token);
+    let stored = embedded::find_root_token(data_dir)?;
+    let token = stored.clone().unwrap_or_else(new_access_token);
     let exists = clients::find(pool, ROOT).await?.is_some();
-    if exists && known.is_none() {
+    if exists && stored.is_none() {
         tracing::warn!("root-credentials.json is gone; `tenure client reset-token root` makes a new token");
         return Ok(());
     }

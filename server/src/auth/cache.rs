@@ -84,7 +84,7 @@ impl<T: Send + Sync + 'static, E: Send + Sync + 'static> Cache<T, E> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    fn forget(&self, name: &str, unwanted: &Reading<T, E>) {
+    fn remove(&self, name: &str, unwanted: &Reading<T, E>) {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         if entries.get(name).is_some_and(|entry| entry.reading.ptr_eq(unwanted)) {
             entries.remove(name);
@@ -103,7 +103,7 @@ struct Waiting<'a, T: Send + Sync + 'static, E: Send + Sync + 'static> {
 impl<T: Send + Sync + 'static, E: Send + Sync + 'static> Drop for Waiting<'_, T, E> {
     fn drop(&mut self) {
         if !matches!(self.reading.peek(), Some(Ok(_))) {
-            self.cache.forget(self.name, &self.reading);
+            self.cache.remove(self.name, &self.reading);
         }
     }
 }

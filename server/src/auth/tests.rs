@@ -457,8 +457,8 @@ async fn clients_come_from_the_database_and_its_failure_is_not_theirs() {
         };
         clients::create(&pool, &keys, &client, &permanent().access_token).await.unwrap();
         let authenticator = Authenticator::new(pool.clone(), Facts::new(pool.clone()), keys);
-        let (known, temporary) = (sign(&permanent()), sign(&temporary(None, &["a"])));
-        let principal = authenticator.authenticate(&request(&known), NOW).await.unwrap();
+        let (permanent_header, temporary) = (sign(&permanent()), sign(&temporary(None, &["a"])));
+        let principal = authenticator.authenticate(&request(&permanent_header), NOW).await.unwrap();
         assert!(may(&principal, "a"));
 
         pool.close().await;
@@ -476,7 +476,7 @@ async fn clients_come_from_the_database_and_its_failure_is_not_theirs() {
         tokio::time::sleep(cache::AGE_MAX).await;
         assert!(authenticator.authenticate(&request(&of_a_task), NOW).await.is_ok());
         let assuming = sign(&task(authenticator.task_credentials(), &["assume:r"]));
-        for needs_roles in [&request(&assuming), &request(&known), &unsigned] {
+        for needs_roles in [&request(&assuming), &request(&permanent_header), &unsigned] {
             let error = authenticator.authenticate(needs_roles, NOW).await.unwrap_err();
             assert!(matches!(error, AuthError::Lookup(_)), "{error}");
         }

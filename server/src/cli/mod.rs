@@ -214,6 +214,6 @@ async fn find_root_url(opened: &Opened, given: Option<String>) -> String {
         return given;
     }
     // It is printed for people; a database that fails now fails the command too, and says so.
-    let known = settings::find(&opened.pool, settings::ROOT_URL).await.unwrap_or_default();
-    known.unwrap_or_else(|| DEFAULT_ROOT_URL.to_owned())
+    let stored = settings::find(&opened.pool, settings::ROOT_URL).await.unwrap_or_default();
+    stored.unwrap_or_else(|| DEFAULT_ROOT_URL.to_owned())
 }

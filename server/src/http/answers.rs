@@ -28,8 +28,8 @@ pub fn hold(budget: &Arc<Budget>, response: Response<Body>) -> Response<Body> {
         return response;
     }
     let size = usize::try_from(size).unwrap_or(usize::MAX);
-    let known = response.extensions().get::<ForAuthenticated>().is_some();
-    let mut reservation = budget.begin(if known { Share::Authenticated } else { Share::Anonymous });
+    let authenticated = response.extensions().get::<ForAuthenticated>().is_some();
+    let mut reservation = budget.begin(if authenticated { Share::Authenticated } else { Share::Anonymous });
     if response.extensions().get::<AsItIs>().is_some() {
         reservation.force_to(size);
     } else if reservation.grow_to(size).is_err() {

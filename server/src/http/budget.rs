@@ -130,9 +130,9 @@ mod tests {
         let mut anonymous = budget.begin(Share::Anonymous);
         assert_eq!((anonymous.grow_to(26), anonymous.grow_to(25)), (Err(Full), Ok(())));
         assert_eq!(budget.begin(Share::Anonymous).grow_to(1), Err(Full));
-        let mut known = budget.begin(Share::Authenticated);
-        assert_eq!((known.grow_to(76), known.grow_to(75)), (Err(Full), Ok(())));
-        drop((anonymous, known));
+        let mut authenticated = budget.begin(Share::Authenticated);
+        assert_eq!((authenticated.grow_to(76), authenticated.grow_to(75)), (Err(Full), Ok(())));
+        drop((anonymous, authenticated));
         let mut full = budget.begin(Share::Authenticated);
         assert_eq!(full.grow_to(100), Ok(()));
         assert_eq!(budget.begin(Share::Anonymous).grow_to(1), Err(Full));

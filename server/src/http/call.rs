@@ -47,7 +47,7 @@ pub struct Call {
     arrived: Now,
     principal: Option<Principal>,
     /// The body's part of the budget, for as long as the call is worked on.
-    held: Option<Reservation>,
+    reservation: Option<Reservation>,
 }
 
 /// What can be refused before the body is read, because it needs no more than the path.
@@ -70,7 +70,7 @@ impl Call {
             head: parts,
             arrived: NO_TIME,
             principal: None,
-            held: None,
+            reservation: None,
         };
         let admitted = match params {
             Ok(params) => {
@@ -103,8 +103,8 @@ impl Call {
     /// Reads the body, and compares it with what was signed.
     async fn read_body(&mut self, app: &App, body: Body) -> Result<(), ApiError> {
         let share = self.share();
-        let held = body::read(&app.bodies, share, body::limit(&self.endpoint, share), &self.head.headers, body).await?;
-        (self.body, self.held) = (held.bytes, held.reservation);
+        let read = body::read(&app.bodies, share, body::limit(&self.endpoint, share), &self.head.headers, body).await?;
+        (self.body, self.reservation) = (read.bytes, read.reservation);
         if self.principal.is_none() {
             return Ok(());
         }
@@ -122,15 +122,15 @@ impl Call {
             return body::pass_over(&self.head.headers, body).await;
         }
         let read = body::read(&app.bodies, Share::Anonymous, REPEATED_BODY_MAX, &self.head.headers, body).await;
-        if let Ok(held) = read {
-            (self.body, self.held) = (held.bytes, held.reservation);
+        if let Ok(read) = read {
+            (self.body, self.reservation) = (read.bytes, read.reservation);
         }
     }
 
     /// Whose part of the budgets the request takes.
     pub fn share(&self) -> Share {
-        let known = self.principal.as_ref().is_some_and(|principal| principal.client_id.is_some());
-        if known { Share::Authenticated } else { Share::Anonymous }
+        let authenticated = self.principal.as_ref().is_some_and(|principal| principal.client_id.is_some());
+        if authenticated { Share::Authenticated } else { Share::Anonymous }
     }
 
     /// Lets the caller through if they still may, for a request that has waited: its client may be gone by now.
@@ -231,7 +231,7 @@ impl Call {
 
     /// A parameter of the path as it is.
     pub fn text_param(&self, name: &str) -> &str {
-        self.params.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value.as_str())
+        self.params.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value.as_str())
     }
 
     /// The values of a header.
@@ -314,7 +314,7 @@ impl Call {
     }
 
     /// The parameters of the query string, of which only these are known. A bewit is not among them.
-    pub fn query(&self, known: &[&str]) -> Result<Vec<(String, String)>, ApiError> {
+    pub fn query(&self, names: &[&str]) -> Result<Vec<(String, String)>, ApiError> {
         let decode = |text: &str| {
             percent_encoding::percent_decode_str(&text.replace('+', " "))
                 .decode_utf8()
@@ -329,7 +329,7 @@ impl Call {
             let (Ok(name), Ok(value)) = (decode(name), decode(value)) else {
                 return Err(ApiError::arguments("the query string is not UTF-8"));
             };
-            if !known.contains(&name.as_str()) {
+            if !names.contains(&name.as_str()) {
                 return Err(ApiError::arguments(format!("the query parameter `{name}` is not known here")));
             }
             if found.iter().any(|(earlier, _)| *earlier == name) {

@@ -184,12 +184,12 @@ async fn answer(
 /// The answer to OPTIONS, which is never refused: which methods the path has. A path that leads nowhere has any.
 async fn preflight(uri: &http::Uri, router: Router) -> Response<Body> {
     // The router is asked, with nothing of the request but its path, so that no operation looks at it.
-    let mut asked = Request::new(Body::empty());
-    *asked.method_mut() = http::Method::OPTIONS;
-    *asked.uri_mut() = uri.path().parse().unwrap_or_default();
-    let refused = router.oneshot(asked).await.unwrap_or_default();
-    let known = refused.headers().get(ALLOW).and_then(|methods| methods.to_str().ok());
-    let methods = known.map_or_else(|| headers::METHODS.to_owned(), |methods| format!("OPTIONS,{methods}"));
+    let mut request = Request::new(Body::empty());
+    *request.method_mut() = http::Method::OPTIONS;
+    *request.uri_mut() = uri.path().parse().unwrap_or_default();
+    let refused = router.oneshot(request).await.unwrap_or_default();
+    let allowed = refused.headers().get(ALLOW).and_then(|methods| methods.to_str().ok());
+    let methods = allowed.map_or_else(|| headers::METHODS.to_owned(), |methods| format!("OPTIONS,{methods}"));
     let mut response = Response::new(Body::empty());
     response
         .headers_mut()

@@ -132,7 +132,7 @@ impl<'a> Values<'a> {
     }
 
     fn find_text(&self, name: &str) -> Option<&str> {
-        self.texts.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_ref())
+        self.texts.iter().find(|(key, _)| *key == name).map(|(_, value)| value.as_ref())
     }
 }
 
@@ -158,17 +158,17 @@ impl Lookup<'_> {
     }
 
     fn text(&self, name: &str) -> Option<&str> {
-        let item = self.item.filter(|(known, _)| *known == name).map(|(_, value)| value);
+        let item = self.item.filter(|(key, _)| *key == name).map(|(_, value)| value);
         item.or_else(|| self.values.find_text(name)).or_else(|| self.path.find_text(name))
     }
 
     fn list(&self, name: &'static str) -> Result<&[Cow<'_, str>], Unfilled> {
-        let found = self.values.lists.iter().find(|(known, _)| *known == name);
+        let found = self.values.lists.iter().find(|(key, _)| *key == name);
         found.map(|(_, items)| items.as_slice()).ok_or(Unfilled(name))
     }
 
     fn condition(&self, name: &'static str) -> Result<bool, Unfilled> {
-        let found = self.values.conditions.iter().find(|(known, _)| *known == name);
+        let found = self.values.conditions.iter().find(|(key, _)| *key == name);
         found.map(|(_, holds)| *holds).ok_or(Unfilled(name))
     }
 }

@@ -81,13 +81,13 @@ fn described(operation: Operation, after: &Value) -> Operation {
         .refuses(RequestConflict, "the task's deadline has passed")
 }
 
-async fn change_task(app: App, call: Arc<Call>, wanted: Change) -> Result<Response, ApiError> {
+async fn change_task(app: App, call: Arc<Call>, transition: Change) -> Result<Response, ApiError> {
     let id = call.task_id()?;
     call.no_query()?;
     // The scopes name the task's scheduler, group and project, so that it must be known before they can be checked.
-    let known = app.engine.status.submit(id).await?;
-    call.authorize(&values(&known))?;
-    let task = change(&app.engine.pool, &app.engine.notifiers, id, wanted).await?;
+    let task = app.engine.status.submit(id).await?;
+    call.authorize(&values(&task))?;
+    let task = change(&app.engine.pool, &app.engine.notifiers, id, transition).await?;
     ok(&StatusBody { status: &task.status() })
 }
 

@@ -46,8 +46,8 @@ async fn change_task_priority(app: App, call: Arc<Call>) -> Result<Response, Api
     let id = call.task_id()?;
     call.no_query()?;
     let ChangePriorityRequest { new_priority } = call.json()?;
-    let known = app.engine.status.submit(id).await?;
-    call.authorize(&Values::of_path().text("taskQueueId", known.queue.as_str()))?;
+    let task = app.engine.status.submit(id).await?;
+    call.authorize(&Values::of_path().text("taskQueueId", task.queue.as_str()))?;
     let task = change_priority::change_task(&app.engine.pool, &app.engine.notifiers, id, new_priority).await?;
     ok(&StatusBody { status: &task.status() })
 }

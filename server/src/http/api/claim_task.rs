@@ -16,7 +16,7 @@ use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, AllOf, AnyOf, Scope};
 use crate::http::scopes::Values;
-use tenure_engine::ops::claim_task::{Request, claim_task as claim};
+use tenure_engine::ops::claim_task::{ClaimTask, claim_task as claim};
 
 /// `POST /task/:taskId/runs/:runId/claim`
 pub fn endpoint() -> Endpoint {
@@ -59,14 +59,14 @@ async fn claim_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.no_query()?;
     let body: ClaimTaskRequest = call.json()?;
     // The scopes name the task's queue, so that the task must be known before they can be checked.
-    let known = app.engine.status.submit(task).await?;
+    let status = app.engine.status.submit(task).await?;
     let values = Values::of_path()
-        .text("taskQueueId", known.queue.as_str())
+        .text("taskQueueId", status.queue.as_str())
         .text("workerGroup", body.worker_group.as_str())
         .text("workerId", body.worker_id.as_str());
     call.authorize(&values)?;
     let request =
-        Request { task, run, worker_group: body.worker_group.to_string(), worker_id: body.worker_id.to_string() };
+        ClaimTask { task, run, worker_group: body.worker_group.to_string(), worker_id: body.worker_id.to_string() };
     // The worker can ask for the very same claim again, so that a lost answer needs no guard.
     let granted = claim(&app.engine.pool, &app.engine.workers, app.engine.settings.claim_timeout, &request).await??;
     Ok(raw(claim_json(&app, &granted)?))

@@ -20,7 +20,7 @@ use crate::http::scopes::Template::{self, AllOf, Scope};
 use crate::http::scopes::Values;
 use tenure_domain::task::Granted;
 use tenure_domain::worker::WorkerKey;
-use tenure_engine::batch::wait_list::{Answer, Request};
+use tenure_engine::batch::wait_list::{Answer, ClaimWork};
 
 /// A client that was deleted while it waited this long or longer gets nothing.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(100);
@@ -75,11 +75,11 @@ async fn claim_work(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
         group: body.worker_group.to_string(),
         id: body.worker_id.to_string(),
     };
-    let request = Request { worker, tasks: body.tasks, wait_timeout: app.claim_work_wait };
-    let asked = Instant::now();
+    let request = ClaimWork { worker, tasks: body.tasks, wait_timeout: app.claim_work_wait };
+    let started = Instant::now();
     let answer = app.engine.wait_list.claim(request).await?;
     // An error from here on drops the answer, and with it hands the claims back.
-    if !answer.claims.is_empty() && asked.elapsed() >= LOOK_AGAIN_AFTER {
+    if !answer.claims.is_empty() && started.elapsed() >= LOOK_AGAIN_AFTER {
         call.authorize_again(&app, &asking).await?;
     }
     let size = answer.claims.iter().filter_map(|granted| granted.definition.as_ref()).map(String::len).sum();

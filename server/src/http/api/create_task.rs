@@ -18,7 +18,7 @@ use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, AllOf, AnyOf, ForEach, If, Scope};
 use crate::http::scopes::Values;
 use tenure_domain::create::NewTask;
-use tenure_engine::ops::create_task::Request;
+use tenure_engine::ops::create_task::NewTaskInQueue;
 
 /// `PUT /task/:taskId`
 pub fn endpoint() -> Endpoint {
@@ -94,7 +94,7 @@ async fn create_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     if tenure_store::breakage::strikes(tenure_store::breakage::Breakage::LoseCreate) {
         return Ok(super::raw("{\"status\":{}}".to_owned()));
     }
-    let created = app.engine.create.submit(Request { task: Arc::new(task), queue }).await?;
+    let created = app.engine.create.submit(NewTaskInQueue { task: Arc::new(task), queue }).await?;
     ok(&StatusBody { status: &created.status() })
 }
 

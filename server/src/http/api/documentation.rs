@@ -107,9 +107,9 @@ async fn redirect(_: App, _: Arc<Call>) -> Result<Response, ApiError> {
 
 async fn answer_file(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let name = call.params.first().map_or("", |(_, name)| name.as_str()).to_owned();
-    let wanted = name.clone();
+    let file_name = name.clone();
     let make = move || {
-        let file = serve(&wanted, Arc::clone(&SETTINGS)).map_err(|error| error.to_string())?;
+        let file = serve(&file_name, Arc::clone(&SETTINGS)).map_err(|error| error.to_string())?;
         Ok(file.map(|file| File::new(&file.content_type, file.bytes.into_owned())))
     };
     let Some(file) = Files::get(&app, format!("/docs/{name}"), Life::Forever, make).await? else {

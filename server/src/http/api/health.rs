@@ -121,8 +121,8 @@ async fn answer_heartbeat(app: App, _: Arc<Call>) -> Result<Response, ApiError> 
         let mut conn = app.engine.pool.acquire().await?;
         clock::get_real_now(&mut conn).await
     };
-    let asked = tokio::time::timeout(HEARTBEAT_MAX, asking).await;
-    asked.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
+    let answered = tokio::time::timeout(HEARTBEAT_MAX, asking).await;
+    answered.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
     ok(&json!({}))
 }
 

@@ -14,7 +14,7 @@ use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
-use tenure_engine::ops::reclaim::Request;
+use tenure_engine::ops::reclaim::ClaimRenewal;
 
 /// `POST /task/:taskId/runs/:runId/reclaim`
 pub fn endpoint() -> Endpoint {
@@ -42,6 +42,6 @@ async fn reclaim_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let (task, run) = (call.task_id()?, call.run_id()?);
     call.no_query()?;
-    let granted = app.engine.reclaim.submit(Request { task, run }).await?;
+    let granted = app.engine.reclaim.submit(ClaimRenewal { task, run }).await?;
     Ok(raw(claim_json(&app, &granted)?))
 }

@@ -18,7 +18,7 @@ use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use tenure_domain::lifecycle::Report;
-use tenure_engine::ops::report::{Request, stop_waiting};
+use tenure_engine::ops::report::{RunReport, stop_waiting};
 
 /// What old workers send with reportCompleted.
 #[derive(Deserialize)]
@@ -94,8 +94,8 @@ async fn exception(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let body: ReportExceptionRequest = call.json()?;
     if body.reason == ExceptionReason::WorkerShutdown {
-        let known = app.engine.status.submit(call.task_id()?).await?;
-        stop_waiting(&app.engine.pool, &app.engine.queues, &app.engine.notifiers, &known, call.run_id()?).await?;
+        let status = app.engine.status.submit(call.task_id()?).await?;
+        stop_waiting(&app.engine.pool, &app.engine.queues, &app.engine.notifiers, &status, call.run_id()?).await?;
     }
     report(app, call, Report::Exception(body.reason)).await
 }
@@ -104,6 +104,6 @@ async fn report(app: App, call: Arc<Call>, report: Report) -> Result<Response, A
     call.authorize_by_path()?;
     let (task, run) = (call.task_id()?, call.run_id()?);
     call.no_query()?;
-    let task = app.engine.report.submit(Request { task, run, report }).await?;
+    let task = app.engine.report.submit(RunReport { task, run, report }).await?;
     ok(&StatusBody { status: &task.status() })
 }

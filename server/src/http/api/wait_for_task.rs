@@ -18,7 +18,7 @@ use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
-use tenure_engine::ops::wait::{PATIENCE_DEFAULT, WAIT_TIMEOUT_MAX, wait};
+use tenure_engine::ops::wait::{WAIT_TIMEOUT_DEFAULT, WAIT_TIMEOUT_MAX, wait};
 
 /// A task after the wait.
 #[derive(Serialize, ToSchema)]
@@ -46,7 +46,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         "type": "integer",
         "minimum": 0,
         "maximum": WAIT_TIMEOUT_MAX.as_secs(),
-        "default": PATIENCE_DEFAULT.as_secs(),
+        "default": WAIT_TIMEOUT_DEFAULT.as_secs(),
     });
     operation
         .about("It answers at once if the task is, and otherwise when it is resolved or the time is up.")
@@ -67,7 +67,7 @@ async fn wait_for_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> 
 }
 
 fn wait_timeout(call: &Call) -> Result<Duration, ApiError> {
-    let Some((_, value)) = call.query(&["seconds"])?.pop() else { return Ok(PATIENCE_DEFAULT) };
+    let Some((_, value)) = call.query(&["seconds"])?.pop() else { return Ok(WAIT_TIMEOUT_DEFAULT) };
     let digits = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
     let seconds = if digits { value.parse().ok() } else { None };
     seconds.map(Duration::from_secs).filter(|wait_timeout| *wait_timeout <= WAIT_TIMEOUT_MAX).ok_or_else(|| {

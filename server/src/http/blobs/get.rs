@@ -44,12 +44,12 @@ pub fn download_artifact() -> Endpoint {
 }
 
 fn describe(operation: Operation) -> Operation {
-    let told = [
+    let headers = [
         ("ETag", "Which bytes they are"),
         ("Last-Modified", "When they were uploaded"),
         ("Cache-Control", "For whom a stored answer is; it is good as long as its ETag is"),
     ];
-    let [tag, modified, caching] = told;
+    let [tag, modified, caching] = headers;
     operation
         .about(
             "By a URL from getArtifact. That of an artifact which everybody may read is plain: it has no parameters and is \
@@ -63,9 +63,9 @@ fn describe(operation: Operation) -> Operation {
         .header("If-Range", "The ETag of the bytes that the range is of", &json!({"type": "string"}))
         .header("If-None-Match", "ETags of bytes that the caller has", &json!({"type": "string"}))
         .header("Accept-Encoding", "Whether gzip is understood", &json!({"type": "string"}))
-        .answers_bytes(200, "The bytes", &told)
+        .answers_bytes(200, "The bytes", &headers)
         .answers_bytes(206, "A part of them", &[tag, modified, caching, ("Content-Range", "Which part")])
-        .answers_empty(304, "The caller has them", &told)
+        .answers_empty(304, "The caller has them", &headers)
         .refuses_artifact(Code::NotFound, "nothing is stored under the name: not uploaded yet, or deleted")
         .refuses_artifact(Code::Expired, "by a plain URL: the artifact has expired and is not removed yet")
         .refuses_artifact(Code::InvalidRange, "the range begins behind the end")
@@ -171,7 +171,7 @@ fn stream(app: &App, reader: Reader, first: Bytes, parts: &Parts) -> Body {
     let (frames, received) = mpsc::channel(1);
     let connection = parts.extensions.get::<Connection>().cloned();
     app.tasks.spawn(async move {
-        if tell(reader, first, frames).await.is_err()
+        if send(reader, first, frames).await.is_err()
             && let Some(connection) = connection
         {
             connection.cut();
@@ -185,7 +185,7 @@ fn stream(app: &App, reader: Reader, first: Bytes, parts: &Parts) -> Body {
 /// The reader takes nothing any more.
 struct Stuck;
 
-async fn tell(mut reader: Reader, first: Bytes, frames: mpsc::Sender<io::Result<Bytes>>) -> Result<(), Stuck> {
+async fn send(mut reader: Reader, first: Bytes, frames: mpsc::Sender<io::Result<Bytes>>) -> Result<(), Stuck> {
     let mut frame = Ok(first);
     loop {
         let end = frame.is_err();
@@ -225,8 +225,8 @@ impl Answer {
     /// What the bytes are.
     fn describe(&mut self, generation: &Generation, form: &Form) {
         let blob = &generation.blob;
-        let known = HeaderValue::from_str(&blob.content_type).ok().filter(|value| !value.is_empty());
-        self.0.headers_mut().insert(CONTENT_TYPE, known.unwrap_or(UNKNOWN_TYPE));
+        let content_type = HeaderValue::from_str(&blob.content_type).ok().filter(|value| !value.is_empty());
+        self.0.headers_mut().insert(CONTENT_TYPE, content_type.unwrap_or(UNKNOWN_TYPE));
         if let (Form::Stored, Some(encoding)) = (form, &blob.content_encoding) {
             self.set(CONTENT_ENCODING, encoding);
         }

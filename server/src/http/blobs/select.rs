@@ -27,10 +27,10 @@ pub(super) fn accepts_gzip(headers: &HeaderMap) -> bool {
         for one in value.to_str().unwrap_or_default().split(',') {
             let (coding, weight) = one.split_once(';').unwrap_or((one, ""));
             let weight = weight.trim().to_ascii_lowercase();
-            let wanted = weight.strip_prefix("q=").is_none_or(|q| q.trim().parse::<f32>().is_ok_and(|q| q > 0.0));
+            let accepted = weight.strip_prefix("q=").is_none_or(|q| q.trim().parse::<f32>().is_ok_and(|q| q > 0.0));
             match coding.trim().to_ascii_lowercase().as_str() {
-                "gzip" | "x-gzip" => gzip = Some(wanted),
-                "*" => any = Some(wanted),
+                "gzip" | "x-gzip" => gzip = Some(accepted),
+                "*" => any = Some(accepted),
                 _ => {}
             }
         }
@@ -40,18 +40,18 @@ pub(super) fn accepts_gzip(headers: &HeaderMap) -> bool {
 
 /// Whether the caller has the bytes of this tag already.
 pub(super) fn has_tag(headers: &HeaderMap, tag: &str) -> bool {
-    let mut known = headers.get_all(IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
-    known.any(|list| list.split(',').map(str::trim).any(|one| one == "*" || one.trim_start_matches("W/") == tag))
+    let mut lists = headers.get_all(IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
+    lists.any(|list| list.split(',').map(str::trim).any(|one| one == "*" || one.trim_start_matches("W/") == tag))
 }
 
 /// The part that a GET wants of this many bytes. Several parts at once are not served: then all bytes are.
 pub(super) fn select_range(method: &Method, headers: &HeaderMap, size: u64, tag: &str, since: &str) -> Selected {
     let range = text(headers, RANGE).filter(|_| method == Method::GET);
-    let unchanged = text(headers, IF_RANGE).is_none_or(|known| known == tag || known == since);
-    let Some(wanted) = range.filter(|_| unchanged).and_then(|range| range.strip_prefix("bytes=")) else {
+    let unchanged = text(headers, IF_RANGE).is_none_or(|validator| validator == tag || validator == since);
+    let Some(ranges) = range.filter(|_| unchanged).and_then(|range| range.strip_prefix("bytes=")) else {
         return Selected::All;
     };
-    let Some((first, last)) = wanted.trim().split_once('-') else { return Selected::All };
+    let Some((first, last)) = ranges.trim().split_once('-') else { return Selected::All };
     // Numbers that do not fit are beyond any end.
     let number = |text: &str| {
         let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -113,10 +113,10 @@ mod tests {
 
     #[test]
     fn a_range_of_other_bytes_is_not_served() {
-        for (known, part) in [("\"t\"", true), ("then", true), ("\"u\"", false), ("W/\"t\"", false), ("later", false)] {
-            let asked = headers(&[(RANGE, "bytes=0-0"), (IF_RANGE, known)]);
-            let selected = select_range(&Method::GET, &asked, 10, "\"t\"", "then");
-            assert_eq!(selected == Selected::Part(0..1), part, "{known}");
+        for (validator, part) in [("\"t\"", true), ("then", true), ("\"u\"", false), ("W/\"t\"", false), ("later", false)] {
+            let request = headers(&[(RANGE, "bytes=0-0"), (IF_RANGE, validator)]);
+            let selected = select_range(&Method::GET, &request, 10, "\"t\"", "then");
+            assert_eq!(selected == Selected::Part(0..1), part, "{validator}");
         }
     }
 

@@ -148,7 +148,7 @@ fn link_targets(routes: &[Route], operations: &[Operation]) -> Vec<(&'static str
 
 /// What can be called with what an operation names: whatever needs no more than that.
 fn links(operation: &Operation, targets: &[(&'static str, Vec<String>)]) -> Map<String, Value> {
-    let value = |name: &String| operation.names.iter().find(|(known, _)| known == name).map(|(_, value)| *value);
+    let value = |name: &String| operation.names.iter().find(|(key, _)| key == name).map(|(_, value)| *value);
     let link = |(target, names): &(&'static str, Vec<String>)| {
         let values: Option<Map<String, Value>> =
             names.iter().map(|name| Some((name.clone(), value(name)?.into()))).collect();

@@ -30,7 +30,7 @@ const NEVER_EMPTY: [&str; 1] = ["prioritiesFromHighestToThatOfTheTask"];
 /// nothing may be needed: a list may be empty.
 pub(super) fn everybody_has(expression: &Value) -> bool {
     if let Value::String(scope) = expression {
-        ANONYMOUS.iter().any(|held| satisfies(held, scope))
+        ANONYMOUS.iter().any(|granted| satisfies(granted, scope))
     } else if let Value::Array(parts) = &expression["AnyOf"] {
         parts.iter().any(everybody_has)
     } else if let Value::Array(parts) = &expression["AllOf"] {

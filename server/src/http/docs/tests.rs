@@ -60,7 +60,7 @@ fn a_placeholder_of_a_scope_is_a_parameter_of_every_path_or_what_a_handler_gives
         let printed = template.to_json().to_string();
         for part in printed.split('<').skip(1) {
             let (name, _) = part.split_once('>').expect("a placeholder ends");
-            let found = GIVEN.contains(&name) || of_path.iter().any(|known| known == name);
+            let found = GIVEN.contains(&name) || of_path.iter().any(|parameter| parameter == name);
             assert!(found, "{} at {}: nothing fills in <{name}>", route.endpoint.name, route.path);
         }
     }
@@ -84,8 +84,8 @@ fn every_path_of_the_table_stands_in_the_document() {
 #[test]
 fn the_committed_document_is_what_the_code_gives() {
     let committed = include_str!("../../../../openapi/openapi.json");
-    let fresh = format!("{:#}\n", fixed());
-    assert!(committed == fresh, "openapi/openapi.json is not what the code gives: run scripts/openapi");
+    let generated = format!("{:#}\n", fixed());
+    assert!(committed == generated, "openapi/openapi.json is not what the code gives: run scripts/openapi");
 }
 
 #[test]

@@ -46,7 +46,7 @@ pub(super) async fn group(app: App, visit: Arc<Visit>) -> Result<Page, PageError
     };
     let rows: Vec<_> = members.iter().map(cells).collect();
     let last = members.last().filter(|_| i64::try_from(members.len()).is_ok_and(|count| count == TASKS_MAX));
-    let aside = html! {
+    let note = html! {
         @if !after.is_nil() { a href=(visit.link_to("group", &[&id.to_string()])) { "from the beginning" } " · " }
         @if let Some(last) = last {
             "the first " (TASKS_MAX) " here · "
@@ -61,9 +61,9 @@ pub(super) async fn group(app: App, visit: Arc<Visit>) -> Result<Page, PageError
             div { dt { "Expires" } dd { (layout::time(group.expires, now)) } }
         }
         @if members.is_empty() {
-            (section("Tasks", &aside, &layout::empty(&html! { p { "No task here. Tasks join a group by naming it as taskGroupId when they are created." } })))
+            (section("Tasks", &note, &layout::empty(&html! { p { "No task here. Tasks join a group by naming it as taskGroupId when they are created." } })))
         } @else {
-            (section("Tasks", &aside, &table(&rows)))
+            (section("Tasks", &note, &table(&rows)))
         }
     };
     // The refreshing page is the first one; the others are read in peace.

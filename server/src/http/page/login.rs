@@ -138,10 +138,10 @@ pub(super) async fn log_out(State(app): State<App>, request: Request) -> Respons
 async fn read_form<T: DeserializeOwned + 'static>(app: &App, request: Request) -> Option<T> {
     let (mut parts, body) = request.into_parts();
     let reading = body::read(&app.bodies, Share::Anonymous, FORM_MAX, &parts.headers, body);
-    let held = tokio::time::timeout(FORM_TIMEOUT, reading).await.ok()?.ok()?;
+    let form = tokio::time::timeout(FORM_TIMEOUT, reading).await.ok()?.ok()?;
     // The form is read from the bytes, whose length is known.
     parts.headers.remove(TRANSFER_ENCODING);
-    let request = Request::from_parts(parts, Body::from(held.bytes.clone()));
+    let request = Request::from_parts(parts, Body::from(form.bytes.clone()));
     let Ok(Form(form)) = request.extract::<Form<T>, _>().await else { return None };
     Some(form)
 }

@@ -128,8 +128,8 @@ fn queues_section(visit: &Visit, queues: &[QueueRow], hidden: &HashMap<i32, i64>
     };
     let rows: Vec<_> = queues.iter().map(cells).collect();
     let limit = usize::try_from(page::QUEUES_MAX).unwrap_or(usize::MAX);
-    let aside = html! { @if queues.len() >= limit { "the " (limit) " fullest" } @else { (queues.len()) } };
-    section("Queues", &aside, &table(&rows))
+    let note = html! { @if queues.len() >= limit { "the " (limit) " fullest" } @else { (queues.len()) } };
+    section("Queues", &note, &table(&rows))
 }
 
 fn claims_section(visit: &Visit, claims: &[ClaimRow], allowed: bool, now: DateTime<Utc>) -> Markup {

@@ -99,12 +99,12 @@ pub(super) async fn failures(
 
 /// The section of the latest failures.
 pub(super) fn failures_section(visit: &Visit, rows: &[EndedRow], now: DateTime<Utc>, about: About) -> Markup {
-    let aside = html! { "failed runs and exceptions, newest first" };
+    let note = html! { "failed runs and exceptions, newest first" };
     if rows.is_empty() {
         let note = html! { p { "Nothing has failed lately, as far as the newest part of the event log tells." } };
         return section("Latest failures", &html! {}, &layout::empty(&note));
     }
-    section("Latest failures", &aside, &ended(visit, rows, now, about))
+    section("Latest failures", &note, &ended(visit, rows, now, about))
 }
 
 /// What a worker did lately in a queue.
@@ -121,7 +121,7 @@ pub(super) struct Work {
 /// Puts together who holds claims and who ended runs, the latest seen first.
 pub(super) fn work(holders: &[HolderRow], ended: &[EndedRow]) -> Vec<Work> {
     let mut found: HashMap<(&str, &str, &str), Work> = HashMap::new();
-    let fresh = |queue: &str, group: &str, id: &str, seen: DateTime<Utc>| Work {
+    let new_row = |queue: &str, group: &str, id: &str, seen: DateTime<Utc>| Work {
         queue: queue.to_owned(),
         group: group.to_owned(),
         id: id.to_owned(),
@@ -132,13 +132,13 @@ pub(super) fn work(holders: &[HolderRow], ended: &[EndedRow]) -> Vec<Work> {
     };
     for row in holders {
         let (queue, group, id) = (row.queue.as_str(), row.worker_group.as_str(), row.worker_id.as_str());
-        let entry = found.entry((queue, group, id)).or_insert_with(|| fresh(queue, group, id, row.last_claimed));
+        let entry = found.entry((queue, group, id)).or_insert_with(|| new_row(queue, group, id, row.last_claimed));
         entry.running += row.running;
         entry.seen = entry.seen.max(row.last_claimed);
     }
     for row in ended {
         let Some((group, id)) = &row.worker else { continue };
-        let entry = found.entry((&row.queue, group, id)).or_insert_with(|| fresh(&row.queue, group, id, row.resolved));
+        let entry = found.entry((&row.queue, group, id)).or_insert_with(|| new_row(&row.queue, group, id, row.resolved));
         entry.seen = entry.seen.max(row.resolved);
         match row.state {
             RunState::Completed => entry.completed += 1,
@@ -176,9 +176,9 @@ pub(super) fn workers_section(visit: &Visit, all: &[Work], now: DateTime<Utc>, a
         cells
     };
     let rows: Vec<_> = all.iter().take(WORKERS_MAX).map(cells).collect();
-    let aside = html! { "by what they hold, and the last " (text::count(page::ENDED_READ)) " runs that ended"
+    let note = html! { "by what they hold, and the last " (text::count(page::ENDED_READ)) " runs that ended"
     @if all.len() > WORKERS_MAX { "; " (WORKERS_MAX) " of " (all.len()) " shown" } };
-    section("Workers", &aside, &table(&rows))
+    section("Workers", &note, &table(&rows))
 }
 
 impl Work {

@@ -118,10 +118,10 @@ fn run_cells(visit: &Visit, run: &Run, now: DateTime<Utc>) -> Cells {
 fn definition_section(visit: &Visit, id: TaskId, definition: &str) -> Markup {
     let (shown, cut) = text::beginning(definition, text::DEFINITION_SHOWN);
     let whole = visit.link(&format!("/api/queue/v1/task/{id}"));
-    let aside = html! { a href=(whole) { "as JSON" } };
+    let note = html! { a href=(whole) { "as JSON" } };
     section(
         "Definition",
-        &aside,
+        &note,
         &html! {
             @if cut { p.warning { "This is only its beginning: it is " (text::count(i64::try_from(definition.len()).unwrap_or(i64::MAX))) " bytes long." } }
             pre.json { (text::pretty(shown)) }

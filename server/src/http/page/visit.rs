@@ -48,12 +48,12 @@ impl Visit {
                 return Err(answer(error.status(), &layout::frame(&visit, &error.page(&visit))));
             }
         };
-        let known = Self { session, principal, place, query, ..Self::unknown(app) };
+        let visit = Self { session, principal, place, query, ..Self::unknown(app) };
         match params {
-            Ok(params) => Ok(Self { params, ..known }),
+            Ok(params) => Ok(Self { params, ..visit }),
             Err(_) => {
                 let error = PageError::NotFound("The address cannot be read.".to_owned());
-                Err(answer(StatusCode::BAD_REQUEST, &layout::frame(&known, &error.page(&known))))
+                Err(answer(StatusCode::BAD_REQUEST, &layout::frame(&visit, &error.page(&visit))))
             }
         }
     }
@@ -89,12 +89,12 @@ impl Visit {
 
     /// A parameter of the path, decoded; empty if the route has none of that name.
     pub(super) fn param(&self, name: &str) -> &str {
-        self.params.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
+        self.params.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value)
     }
 
     /// A parameter of the query string.
     pub(super) fn query(&self, name: &str) -> Option<&str> {
-        self.query.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+        self.query.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
     /// The path of a page, as browsers see it.
@@ -145,15 +145,15 @@ pub(super) async fn find_visitor(app: &App, headers: &HeaderMap) -> Result<(Opti
     let name = cookie_name(app);
     let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
     let mut pairs = cookies.flat_map(|cookies| cookies.split(';')).filter_map(|cookie| cookie.trim().split_once('='));
-    if let Some((_, ticket)) = pairs.find(|(known, _)| *known == name) {
+    if let Some((_, ticket)) = pairs.find(|(key, _)| *key == name) {
         let now = app.now().await?;
         if let Some(session) = app.authenticator.resume(ticket, now).await.map_err(|error| lookup_failed(&error))? {
             let principal = session.principal.clone();
             return Ok((Some(session), principal));
         }
     }
-    let nobody = RequestParts::default();
-    let principal = app.authenticator.authenticate(&nobody, Now { real_ms: 0, server_ms: 0 }).await;
+    let anonymous = RequestParts::default();
+    let principal = app.authenticator.authenticate(&anonymous, Now { real_ms: 0, server_ms: 0 }).await;
     Ok((None, principal.map_err(|error| lookup_failed(&error))?))
 }
 

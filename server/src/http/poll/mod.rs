@@ -113,8 +113,8 @@ impl Operation {
                 (Self::Metadata, Permission::Read)
             }
             PollResource::Queue | PollResource::Messages | PollResource::Message => {
-                let known = [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::DELETE];
-                let code = if known.contains(method) {
+                let methods = [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::DELETE];
+                let code = if methods.contains(method) {
                     Code::AuthorizationPermissionMismatch
                 } else {
                     Code::UnsupportedHttpVerb
@@ -179,13 +179,13 @@ async fn serve(
         Operation::Delete => delete(app, name, id.as_deref().unwrap_or_default(), &query).await,
         Operation::Update => {
             let read = body::read(&app.bodies, Share::Authenticated, BODY_MAX, &parts.headers, body).await;
-            let held = read.map_err(|error| match error.code() {
+            let body = read.map_err(|error| match error.code() {
                 ErrorCode::ServiceUnavailable => PollError::new(Code::ServerBusy, "too many bodies; try again"),
                 _ => {
                     PollError::new(Code::RequestBodyTooLarge, format!("the body is over the limit of {BODY_MAX} bytes"))
                 }
             })?;
-            update(app, name, id.as_deref().unwrap_or_default(), &query, &held.bytes).await
+            update(app, name, id.as_deref().unwrap_or_default(), &query, &body.bytes).await
         }
         Operation::Metadata => metadata(app, name, &query).await,
     }

@@ -92,15 +92,15 @@ async fn info(app: &App, call: &Call, run: Option<RunId>) -> Result<Response, Ap
     call.no_query()?;
     authorize(call, run)?;
     let mut conn = app.engine.pool.acquire().await?;
-    let (seq, known) = artifacts::find_run(&mut conn, task, run).await?.ok_or_else(|| no_run(task, run))?;
-    let found = artifacts::find(&mut conn, seq, known, name.as_str()).await?;
+    let (seq, run) = artifacts::find_run(&mut conn, task, run).await?.ok_or_else(|| no_run(task, run))?;
+    let found = artifacts::find(&mut conn, seq, run, name.as_str()).await?;
     drop(conn);
     let missing = || ApiError::new(ErrorCode::ResourceNotFound, format!("there is no artifact {:?}", name.as_str()));
     // Before its upload is finished an object is in the lists, but cannot be read.
     let found = [found.filter(|stored| stored.present).ok_or_else(missing)?];
-    let bytes = bytes_of(app, task, known, &found).await?;
+    let bytes = bytes_of(app, task, run, &found).await?;
     let [Stored { artifact, .. }] = &found;
-    ok(&entry(artifact, bytes.get(&blob(task, known, artifact))))
+    ok(&entry(artifact, bytes.get(&blob(task, run, artifact))))
 }
 
 /// An artifact as the wire shows it.

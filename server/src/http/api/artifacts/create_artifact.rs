@@ -25,7 +25,7 @@ use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use tenure_domain::artifact::{self, Artifact, Details, PUT_URL_LIFE, UPLOAD_CREDENTIALS_LIFE};
 use tenure_engine::blobs::BlobName;
-use tenure_engine::ops::create_artifact::{self as ops, Created, Place};
+use tenure_engine::ops::create_artifact::{self as ops, Created, RunRef};
 use tenure_store::secrets::random;
 
 /// `POST /task/:taskId/runs/:runId/artifacts/:name`
@@ -71,19 +71,19 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 }
 
 async fn create_artifact(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
-    let place = Place { task: call.task_id()?, run: call.run_id()? };
+    let run_ref = RunRef { task: call.task_id()?, run: call.run_id()? };
     let name = call.artifact_name()?;
     call.no_query()?;
-    let asked = Artifact::from_request(name.as_str(), body(&call)?, SlugId::from_random(random()));
-    let asked = asked.map_err(ApiError::body)?;
-    ops::check_first(&app.engine.pool, place, asked.expires).await?;
-    authorize(&call, place)?;
-    let created = ops::create(&app.engine.pool, &app.engine.notifiers, place, asked).await?;
+    let artifact = Artifact::from_request(name.as_str(), body(&call)?, SlugId::from_random(random()));
+    let artifact = artifact.map_err(ApiError::body)?;
+    ops::check_first(&app.engine.pool, run_ref, artifact.expires).await?;
+    authorize(&call, run_ref)?;
+    let created = ops::create(&app.engine.pool, &app.engine.notifiers, run_ref, artifact).await?;
     let artifact = &created.artifact;
     ok(&match &artifact.details {
         Details::S3 => {
             let expires = created.now + PUT_URL_LIFE;
-            let blob = BlobName::artifact(place.task, place.run, &artifact.name);
+            let blob = BlobName::artifact(run_ref.task, run_ref.run, &artifact.name);
             CreatedArtifact::S3(CreatedS3Artifact {
                 storage_type: S3Tag::S3,
                 put_url: app.engine.blobs.put_url(&blob, &artifact.content_type, expires.timestamp_millis()),
@@ -91,7 +91,7 @@ async fn create_artifact(app: App, call: Arc<Call>) -> Result<Response, ApiError
                 content_type: &artifact.content_type,
             })
         }
-        Details::Object { upload } => CreatedArtifact::Object(object(&app, place, &created, *upload)),
+        Details::Object { upload } => CreatedArtifact::Object(object(&app, run_ref, &created, *upload)),
         Details::Reference { .. } => plain(PlainTag::Reference),
         Details::Link { .. } => plain(PlainTag::Link),
         Details::Error { .. } => plain(PlainTag::Error),
@@ -113,12 +113,12 @@ fn plain(storage_type: PlainTag) -> CreatedArtifact<'static> {
     CreatedArtifact::Plain(CreatedPlainArtifact { storage_type })
 }
 
-fn object<'a>(app: &App, place: Place, created: &'a Created, upload_id: SlugId) -> CreatedObjectArtifact<'a> {
-    let Place { task, run } = place;
+fn object<'a>(app: &App, run_ref: RunRef, created: &'a Created, upload_id: SlugId) -> CreatedObjectArtifact<'a> {
+    let RunRef { task, run } = run_ref;
     let name = artifact::object_name(task, run, &created.artifact.name);
     let end: DateTime<Utc> = created.now + UPLOAD_CREDENTIALS_LIFE;
     let (group, worker) =
-        created.tenancy.as_ref().map_or(("-", "-"), |held| (held.worker_group.as_str(), held.worker_id.as_str()));
+        created.tenancy.as_ref().map_or(("-", "-"), |tenancy| (tenancy.worker_group.as_str(), tenancy.worker_id.as_str()));
     let client_id = format!("artifact-upload/{task}/{run}/on/{group}/{worker}/until/{}", end.timestamp());
     let scope = format!("object:upload:{}:{name}", created.project);
     CreatedObjectArtifact {

@@ -15,7 +15,7 @@ use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
-use tenure_engine::ops::create_artifact::{self as ops, Place};
+use tenure_engine::ops::create_artifact::{self as ops, RunRef};
 
 /// `PUT /task/:taskId/runs/:runId/artifacts/:name`
 pub fn endpoint() -> Endpoint {
@@ -36,11 +36,11 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 }
 
 async fn finish_artifact(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
-    let place = Place { task: call.task_id()?, run: call.run_id()? };
+    let run_ref = RunRef { task: call.task_id()?, run: call.run_id()? };
     let name = call.artifact_name()?;
     call.no_query()?;
     let FinishArtifactRequest { upload_id } = call.json()?;
-    authorize(&call, place)?;
-    ops::finish(&app.engine.pool, &app.engine.notifiers, place, name.as_str(), upload_id).await?;
+    authorize(&call, run_ref)?;
+    ops::finish(&app.engine.pool, &app.engine.notifiers, run_ref, name.as_str(), upload_id).await?;
     Ok(nothing())
 }

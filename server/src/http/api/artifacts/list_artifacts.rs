@@ -60,12 +60,12 @@ async fn list(app: &App, call: &Call, run: Option<RunId>) -> Result<Response, Ap
     authorize(call, run)?;
     let limit = page.limit.unwrap_or(PAGE_MAX);
     let mut conn = app.engine.pool.acquire().await?;
-    let (seq, known) = artifacts::find_run(&mut conn, task, run).await?.ok_or_else(|| no_run(task, run))?;
+    let (seq, run) = artifacts::find_run(&mut conn, task, run).await?.ok_or_else(|| no_run(task, run))?;
     let after = page.after.as_deref().unwrap_or_default();
-    let mut rows = artifacts::list(&mut conn, seq, known, after, Page::rows(limit)).await?;
+    let mut rows = artifacts::list(&mut conn, seq, run, after, Page::rows(limit)).await?;
     drop(conn);
     let continuation_token = Page::cut(limit, &mut rows, |row| &row.artifact.name);
-    let bytes = bytes_of(app, task, known, &rows).await?;
-    let entries = rows.iter().map(|row| entry(&row.artifact, bytes.get(&blob(task, known, &row.artifact)))).collect();
+    let bytes = bytes_of(app, task, run, &rows).await?;
+    let entries = rows.iter().map(|row| entry(&row.artifact, bytes.get(&blob(task, run, &row.artifact)))).collect();
     ok(&ArtifactList { artifacts: entries, continuation_token })
 }

@@ -4,20 +4,20 @@ use crate::http::call::Call;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use crate::http::scopes::Values;
-use tenure_engine::ops::create_artifact::Place;
+use tenure_engine::ops::create_artifact::RunRef;
 
 /// For the artifacts of one run.
 pub(super) const SCOPES: Template = Scope("queue:create-artifact:<taskId>/<runId>");
 
 /// Checks what each of them requires before its body is read.
 pub(super) fn early_check(call: &Call) -> Result<(), ApiError> {
-    let place = Place { task: call.task_id()?, run: call.run_id()? };
+    let run_ref = RunRef { task: call.task_id()?, run: call.run_id()? };
     call.artifact_name()?;
     call.no_query()?;
-    authorize(call, place)
+    authorize(call, run_ref)
 }
 
 /// Lets the caller through if they may write artifacts of the run.
-pub(super) fn authorize(call: &Call, place: Place) -> Result<(), ApiError> {
-    call.authorize(&Values::of_path().text("runId", place.run.to_string()))
+pub(super) fn authorize(call: &Call, run_ref: RunRef) -> Result<(), ApiError> {
+    call.authorize(&Values::of_path().text("runId", run_ref.run.to_string()))
 }

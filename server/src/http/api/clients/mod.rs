@@ -50,9 +50,9 @@ async fn answer(
 }
 
 fn expanded(roles: &Resolver, client: &ClientInfo) -> ScopeSet {
-    let held = || client.scopes.iter().cloned().chain([role_of_client(&client.client_id)]);
+    let own_scopes = || client.scopes.iter().cloned().chain([role_of_client(&client.client_id)]);
     // One that cannot be expanded cannot be used either; it is shown so that somebody sees why.
-    roles.resolve(held()).unwrap_or_else(|_| ScopeSet::new(held()))
+    roles.resolve(own_scopes()).unwrap_or_else(|_| ScopeSet::new(own_scopes()))
 }
 
 fn shown<'a>(client: &'a ClientInfo, expanded: &'a ScopeSet, token: Option<&'a AccessToken>) -> Client<'a> {

@@ -43,9 +43,9 @@ struct EventQuery {
 
 impl EventQuery {
     /// Reads the query parameters, of which only these are known.
-    fn read(call: &Call, known: &[&str]) -> Result<Self, ApiError> {
+    fn read(call: &Call, names: &[&str]) -> Result<Self, ApiError> {
         let mut query = Self { start: None, filter: Filter::default(), limit: LIMIT_DEFAULT };
-        for (name, value) in call.query(known)? {
+        for (name, value) in call.query(names)? {
             let invalid =
                 |what: &dyn Display| ApiError::arguments(format!("the query parameter `{name}` must be {what}"));
             match name.as_str() {

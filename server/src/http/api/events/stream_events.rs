@@ -29,7 +29,7 @@ use crate::http::error::ApiError;
 use crate::http::scopes::Values;
 use tenure_domain::event_filter::short_name;
 use tenure_engine::events::Start;
-use tenure_engine::events::render::Told;
+use tenure_engine::events::render::RenderedEvent;
 use tenure_engine::events::stream::{BadStart, Step, Stream};
 use tenure_engine::events::tail::LISTENERS_MAX;
 
@@ -202,7 +202,7 @@ impl EventWriter {
     }
 }
 
-fn write_event(frame: &mut String, event: &Told) {
+fn write_event(frame: &mut String, event: &RenderedEvent) {
     let name = short_name(event.exchange);
     // Writing to a string cannot fail.
     let _ = write!(frame, "id: {}\nevent: {name}\ndata: {}\n\n", event.position, event.json);

@@ -50,14 +50,14 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 
 async fn authenticate_hawk(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.no_query()?;
-    let asked: AuthenticateHawkRequest = call.json()?;
-    let port = asked.port.to_string();
+    let request: AuthenticateHawkRequest = call.json()?;
+    let port = request.port.to_string();
     let request = RequestParts {
-        method: &asked.method,
-        target: &asked.resource,
-        host: &asked.host,
+        method: &request.method,
+        target: &request.resource,
+        host: &request.host,
         forwarded_port: Some(&port),
-        authorization: asked.authorization.as_deref(),
+        authorization: request.authorization.as_deref(),
         body_is_elsewhere: true,
         ..RequestParts::default()
     };

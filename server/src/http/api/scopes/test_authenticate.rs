@@ -77,8 +77,8 @@ async fn test_authenticate_get(app: App, call: Arc<Call>) -> Result<Response, Ap
     test(&app, &call, TESTER_SCOPES.map(str::to_owned).to_vec(), vec![TESTER_REQUIRED.to_owned()]).await
 }
 
-async fn test(app: &App, call: &Call, held: Vec<String>, required: Vec<String>) -> Result<Response, ApiError> {
-    let principal: Principal = Tester::new(held).authenticate(&call.request_parts(), app.now().await?)?;
+async fn test(app: &App, call: &Call, client_scopes: Vec<String>, required: Vec<String>) -> Result<Response, ApiError> {
+    let principal: Principal = Tester::new(client_scopes).authenticate(&call.request_parts(), app.now().await?)?;
     principal.authorize(&Expression::all_of(required))?;
     // Whoever needs nothing need not be anybody.
     let client_id = principal.client_id.as_deref().unwrap_or_default();

@@ -25,7 +25,7 @@ fn described(operation: Operation, sample: &Sample) -> Operation {
 }
 
 /// The tasks that the body names, if the caller has the scope for each name. A name that no task can have is dropped.
-fn wanted(call: &Call) -> Result<Vec<TaskId>, ApiError> {
+fn task_ids(call: &Call) -> Result<Vec<TaskId>, ApiError> {
     call.page()?;
     let TaskIdsRequest { task_ids } = call.json()?;
     if task_ids.len() > TASK_IDS_MAX {

@@ -9,7 +9,7 @@ use tenure_api::bodies::Status;
 use tenure_api::ids::TaskId;
 use utoipa::ToSchema;
 
-use super::{described, wanted};
+use super::{described, task_ids};
 use crate::http::api::ok;
 use crate::http::app::App;
 use crate::http::call::Call;
@@ -62,8 +62,8 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 }
 
 async fn statuses(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
-    let wanted = wanted(&call)?;
-    let (tasks, continuation_token) = list_tasks::list_statuses(&app.engine.pool, &wanted, call.page()?).await?;
+    let task_ids = task_ids(&call)?;
+    let (tasks, continuation_token) = list_tasks::list_statuses(&app.engine.pool, &task_ids, call.page()?).await?;
     let statuses = tasks.iter().map(|task| StatusEntry { task_id: task.id, status: task.status() }).collect();
     ok(&StatusesBody { statuses, continuation_token })
 }

@@ -10,7 +10,7 @@ use tenure_api::bodies::TaskDefinition;
 use tenure_api::ids::TaskId;
 use utoipa::ToSchema;
 
-use super::{described, wanted};
+use super::{described, task_ids};
 use crate::http::api::ok;
 use crate::http::app::App;
 use crate::http::call::Call;
@@ -64,8 +64,8 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 }
 
 async fn tasks(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
-    let wanted = wanted(&call)?;
-    let page = list_tasks::list_named(&app.engine.pool, &wanted, call.page()?).await?;
+    let task_ids = task_ids(&call)?;
+    let page = list_tasks::list_named(&app.engine.pool, &task_ids, call.page()?).await?;
     let invalid = |_| ApiError::internal("a stored definition is not JSON");
     let tasks = page.tasks.into_iter().map(|(task, definition)| {
         Ok(TaskEntry { task_id: task.id, task: RawValue::from_string(definition).map_err(invalid)? })

@@ -46,8 +46,8 @@ async fn declare_worker(app: App, call: Arc<Call>) -> Result<Response, ApiError>
     may_declare(&call)?;
     let name = name(&call)?;
     let DeclareWorkerRequest { expires } = call.json()?;
-    let known = ops::declare(&app.engine.pool, &app.engine.workers, &app.engine.queues, &name, expires.time()).await?;
-    ok(&WorkerBody::from(known))
+    let worker = ops::declare(&app.engine.pool, &app.engine.workers, &app.engine.queues, &name, expires.time()).await?;
+    ok(&WorkerBody::from(worker))
 }
 
 /// What declareWorker requires.

@@ -33,6 +33,6 @@ async fn get_worker(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let name = name(&call)?;
     call.no_query()?;
     call.authorize_by_path()?;
-    let known = ops::get(&app.engine.pool, &app.engine.workers, &app.engine.queues, &name).await?;
-    ok(&WorkerBody::from(known))
+    let worker = ops::get(&app.engine.pool, &app.engine.workers, &app.engine.queues, &name).await?;
+    ok(&WorkerBody::from(worker))
 }

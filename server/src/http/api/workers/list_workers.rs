@@ -104,8 +104,8 @@ async fn list_workers(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
         return ok(&ListBody { workers: Vec::new(), continuation_token: None });
     };
     let limit = page.limit.unwrap_or(PAGE_MAX);
-    let wanted = Wanted { queue: key, quarantined, after, limit: Page::rows(limit) };
-    let found = ops::list(&app.engine.pool, &app.engine.workers, wanted).await?;
+    let filter = Wanted { queue: key, quarantined, after, limit: Page::rows(limit) };
+    let found = ops::list(&app.engine.pool, &app.engine.workers, filter).await?;
     let place = |row: &WorkerRow| format!("{}/{}", row.worker_group, row.worker_id);
     let mut rows: Vec<(String, WorkerRow)> = found.into_iter().map(|row| (place(&row), row)).collect();
     let continuation_token = Page::cut(limit, &mut rows, |(place, _)| place);

@@ -15,7 +15,7 @@ use crate::http::call::Call;
 use crate::http::docs::Sample;
 use crate::http::docs::sample::QUEUE;
 use crate::http::error::ApiError;
-use tenure_engine::ops::workers::{Known, Name};
+use tenure_engine::ops::workers::{KnownWorker, Name};
 use tenure_store::workers::QuarantineRow;
 
 /// What the history of quarantines says where nobody gave a reason.
@@ -84,9 +84,9 @@ struct WorkerBody {
     actions: [(); 0],
 }
 
-impl From<Known> for WorkerBody {
-    fn from(known: Known) -> Self {
-        let Known { queue, worker, recent, quarantines } = known;
+impl From<KnownWorker> for WorkerBody {
+    fn from(known_worker: KnownWorker) -> Self {
+        let KnownWorker { queue, worker, recent, quarantines } = known_worker;
         let details = |row: QuarantineRow| DetailsBody {
             client_id: row.client_id,
             updated_at: row.updated.into(),

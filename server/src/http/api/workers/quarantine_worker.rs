@@ -69,8 +69,8 @@ async fn quarantine_worker(app: App, call: Arc<Call>) -> Result<Response, ApiErr
     let client_id = call.principal()?.client_id.as_deref().unwrap_or(ANONYMOUS);
     let change = Quarantine { until: quarantine_until.time(), info, client_id };
     let engine = &app.engine;
-    let known = ops::quarantine(&engine.pool, &engine.facts, &engine.workers, &engine.queues, &name, change).await?;
-    ok(&WorkerBody::from(known))
+    let worker = ops::quarantine(&engine.pool, &engine.facts, &engine.workers, &engine.queues, &name, change).await?;
+    ok(&WorkerBody::from(worker))
 }
 
 /// What quarantineWorker requires.

@@ -56,7 +56,7 @@ fn message(exchange: Exchange, schemas: &Schemas<'_>) -> Value {
         schemas.component(if exchange.is_about_group() { "GroupEventPayload" } else { "TaskEventPayload" });
     let fields = exchange.fields();
     if let Some(properties) = schema["properties"].as_object_mut() {
-        properties.retain(|name, _| fields.always.iter().chain(fields.sometimes).any(|known| known == name));
+        properties.retain(|name, _| fields.always.iter().chain(fields.sometimes).any(|field| field == name));
     }
     schema["properties"]["version"] = json!({"const": 1, "description": "Of the form of this message."});
     schema["required"] = json!(fields.always);

@@ -171,7 +171,7 @@ fn every_exchange_of_the_log_is_in_the_reference() {
         let fields = exchange.fields();
         assert_eq!(described, fields.always.iter().chain(fields.sometimes).copied().collect(), "{name}");
     }
-    let known: BTreeSet<&str> = Exchange::ALL.iter().map(|exchange| short_name(exchange.name())).collect();
-    let missing: Vec<&&str> = EXCHANGES.iter().filter(|name| !known.contains(**name)).collect();
+    let exchanges: BTreeSet<&str> = Exchange::ALL.iter().map(|exchange| short_name(exchange.name())).collect();
+    let missing: Vec<&&str> = EXCHANGES.iter().filter(|name| !exchanges.contains(**name)).collect();
     assert!(missing.is_empty(), "{missing:?}");
 }
