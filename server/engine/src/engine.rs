@@ -18,7 +18,7 @@ use crate::batch::Batcher;
 use crate::batch::delivery::Requeue;
 use crate::batch::low_water_marks::LowWaterMarks;
 use crate::batch::message_queue::MessageQueue;
-use crate::batch::wait_list::{self, WaitList};
+use crate::batch::wait_list::{WaitList, WaitListParts};
 use crate::blobs::Blobs;
 use crate::clock::ClockSkew;
 use crate::events::tail::Tail;
@@ -123,7 +123,7 @@ impl Engine {
         let workers = Workers::new(facts.quarantines());
         removals::follow(&facts, &notifiers);
         let requeue = Requeue::start(&options, notifiers.clone(), tasks, stop.clone());
-        let parts = wait_list::Parts {
+        let parts = WaitListParts {
             database: claim_options,
             pool: pool.clone(),
             queues: queues.clone(),

@@ -45,11 +45,11 @@ pub struct Notifiers {
 #[derive(Default)]
 struct Shared {
     /// Queues notified since the wait list last looked.
-    line: Bell,
+    claimable: QueueSignal,
     /// Workers that are gone, since the wait list last looked.
     gone: Mutex<Vec<SendAway>>,
     /// Queues notified here since the notifier last told the others.
-    others: Bell,
+    others: QueueSignal,
     /// Rung when there may be new events.
     tail: Notify,
     /// Rung when a pass may have something to do.
@@ -65,7 +65,7 @@ struct Shared {
     /// Tasks whose end somebody waits for.
     watched: Watched,
     /// Whether anything may be unresolved: then the passes look often.
-    awake: AtomicBool,
+    active: AtomicBool,
     /// How often anybody rang.
     notifications: AtomicU64,
     /// How often anybody rang for a queue, of the queues that are asked about.
@@ -83,12 +83,12 @@ pub struct SendAway {
 
 /// A set of queues and somebody who waits for it to fill.
 #[derive(Default)]
-struct Bell {
+struct QueueSignal {
     notified: Mutex<HashSet<i32>>,
     notify: Notify,
 }
 
-impl Bell {
+impl QueueSignal {
     fn notify(&self, queues: impl IntoIterator<Item = i32>) {
         if are_lost() {
             return;
@@ -113,7 +113,7 @@ impl Notifiers {
         self.raise_generations(queues.clone());
         self.shared.notifications.fetch_add(1, Ordering::SeqCst);
         self.stay_active();
-        self.shared.line.notify(queues.clone());
+        self.shared.claimable.notify(queues.clone());
         self.shared.others.notify(queues);
         self.shared.tail.notify_one();
     }
@@ -146,7 +146,7 @@ impl Notifiers {
         self.raise_generations(queues.clone());
         self.shared.notifications.fetch_add(1, Ordering::SeqCst);
         self.stay_active();
-        self.shared.line.notify(queues);
+        self.shared.claimable.notify(queues);
         self.shared.tail.notify_one();
     }
 
@@ -176,22 +176,22 @@ impl Notifiers {
 
     /// Something is unresolved: the passes look often from now on.
     pub fn stay_active(&self) {
-        if !self.shared.awake.swap(true, Ordering::SeqCst) {
+        if !self.shared.active.swap(true, Ordering::SeqCst) {
             self.shared.passes.notify_waiters();
         }
     }
 
     /// Nothing was unresolved, unless somebody has notified since.
-    pub fn rest(&self, notifications: u64) {
+    pub fn set_idle(&self, notifications: u64) {
         if self.notifications() == notifications {
-            self.shared.awake.store(false, Ordering::SeqCst);
+            self.shared.active.store(false, Ordering::SeqCst);
         }
     }
 
     /// Whether anything may be unresolved.
     #[must_use]
-    pub fn awake(&self) -> bool {
-        self.shared.awake.load(Ordering::SeqCst)
+    pub fn is_active(&self) -> bool {
+        self.shared.active.load(Ordering::SeqCst)
     }
 
     /// How often anybody has notified so far.
@@ -243,7 +243,7 @@ impl Notifiers {
     }
 
     /// A fact that every server remembers was changed, here or elsewhere.
-    pub fn ring_facts(&self) {
+    pub fn notify_facts(&self) {
         self.shared.facts.notify_one();
     }
 
@@ -263,14 +263,14 @@ impl Notifiers {
     }
 
     /// Waits until the wait list is notified for.
-    pub async fn line(&self) {
-        self.shared.line.notify.notified().await;
+    pub async fn claimable(&self) {
+        self.shared.claimable.notify.notified().await;
     }
 
     /// The queues that were notified for the wait list since the last call.
     #[must_use]
-    pub fn take_line(&self) -> HashSet<i32> {
-        self.shared.line.take()
+    pub fn take_claimable(&self) -> HashSet<i32> {
+        self.shared.claimable.take()
     }
 
     /// A worker is gone. What comes back is told when the wait list of this server has sent away who waited in its name;
@@ -278,7 +278,7 @@ impl Notifiers {
     pub fn send_away(&self, worker: Gone) -> oneshot::Receiver<()> {
         let (done, told) = oneshot::channel();
         self.shared.gone.lock().unwrap_or_else(PoisonError::into_inner).push(SendAway { worker, done });
-        self.shared.line.notify.notify_one();
+        self.shared.claimable.notify.notify_one();
         told
     }
 

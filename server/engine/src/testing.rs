@@ -15,15 +15,16 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use crate::batch::wait_list::{self, Answer};
+use crate::batch::wait_list::{Answer, ClaimWork};
 use crate::blobs::Blobs;
 use crate::blobs::settings::{ArtifactSettings, ArtifactsPlace};
 use crate::engine::{Database, Engine, EngineSettings, Lifetime};
-use crate::ops::create_task;
+use crate::ops::OpError;
+use crate::ops::claim_task::{self, ClaimTask};
+use crate::ops::create_task::NewTaskInQueue;
 use crate::ops::messages::{DeleteRequest, Deleted, GetRequest};
-use crate::ops::reclaim;
-use crate::ops::report;
-use crate::ops::{OpError, claim_task};
+use crate::ops::reclaim::ClaimRenewal;
+use crate::ops::report::RunReport;
 use tenure_domain::create::NewTask;
 use tenure_domain::lifecycle::Report;
 use tenure_domain::message::QueueName;
@@ -33,7 +34,7 @@ use tenure_store::hot::messages::Got;
 use tenure_store::session;
 
 /// The term of claims unless a test says otherwise.
-pub const TERM: Duration = Duration::from_secs(1200);
+pub const LEASE: Duration = Duration::from_secs(1200);
 /// How long claimWork leaves a run alone whose message was got.
 pub const RESERVATION: Duration = Duration::from_secs(2);
 /// How long a message is hidden.
@@ -52,7 +53,7 @@ impl Queue {
     /// Starts the operations on a database.
     #[must_use]
     pub fn start(options: &PgConnectOptions) -> Self {
-        Self::start_apart(options, options, TERM)
+        Self::start_apart(options, options, LEASE)
     }
 
     /// Starts them with a way of its own to the database for the wait list, and another claim timeout.
@@ -80,7 +81,7 @@ impl Queue {
     /// createTask.
     pub async fn create(&self, task: &NewTask) -> Result<Task, OpError> {
         let queue = self.key(task.queue.as_str()).await;
-        self.engine.create.submit(create_task::Request { task: Arc::new(task.clone()), queue }).await
+        self.engine.create.submit(NewTaskInQueue { task: Arc::new(task.clone()), queue }).await
     }
 
     /// createTask for a simple task; its id.
@@ -103,7 +104,7 @@ impl Queue {
     ) -> Result<Answer, OpError> {
         let queue = self.key(queue).await;
         let worker = WorkerKey { queue, group: "group".to_owned(), id: worker.to_owned() };
-        self.engine.wait_list.claim(wait_list::Request { worker, tasks, wait_timeout }).await
+        self.engine.wait_list.claim(ClaimWork { worker, tasks, wait_timeout }).await
     }
 
     /// claimWork for one run that must be there; it counts as delivered.
@@ -141,7 +142,7 @@ impl Queue {
     /// claimTask.
     pub async fn claim_task(&self, task: TaskId, run: RunId, worker: &str) -> Result<Granted, OpError> {
         let (worker_group, worker_id) = ("group".to_owned(), worker.to_owned());
-        let request = claim_task::Request { task, run, worker_group, worker_id };
+        let request = ClaimTask { task, run, worker_group, worker_id };
         claim_task::claim_task(&self.engine.pool, &self.engine.workers, self.engine.settings.claim_timeout, &request)
             .await
             .expect("the database answers")
@@ -149,12 +150,12 @@ impl Queue {
 
     /// A report.
     pub async fn report(&self, task: TaskId, run: RunId, report: Report) -> Result<Task, OpError> {
-        self.engine.report.submit(report::Request { task, run, report }).await
+        self.engine.report.submit(RunReport { task, run, report }).await
     }
 
     /// reclaimTask.
     pub async fn reclaim(&self, task: TaskId, run: RunId) -> Result<Granted, OpError> {
-        self.engine.reclaim.submit(reclaim::Request { task, run }).await
+        self.engine.reclaim.submit(ClaimRenewal { task, run }).await
     }
 
     /// status.

@@ -35,7 +35,7 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     }
     // A task that waits for others is neither pending nor claimed, but has a deadline.
     if open == 0 && !deadlines::is_near(&mut conn, DEADLINE_NEAR).await? {
-        engine.notifiers.rest(notified);
+        engine.notifiers.set_idle(notified);
     } else {
         engine.notifiers.stay_active();
     }

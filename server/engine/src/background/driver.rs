@@ -10,9 +10,9 @@ use super::{PASSES, Pace, Pass, PassReport, SLICE};
 use crate::engine::Engine;
 
 /// How soon what is due is acted on while anything is unresolved.
-const AWAKE: Duration = Duration::from_millis(200);
+const ACTIVE: Duration = Duration::from_millis(200);
 /// How often passes look while nothing is.
-const RESTING: Duration = Duration::from_secs(5);
+const IDLE: Duration = Duration::from_secs(5);
 /// The least time between two looks at the facts, however often a change is notified.
 const FACTS_PAUSE: Duration = Duration::from_millis(20);
 /// A pass that takes longer is given up and tried again: its database has gone silent. Longer than the statement timeout.
@@ -74,8 +74,8 @@ impl Driver {
             Pace::Dependencies(least) | Pace::Groups(least) if report.done + report.lost_race > 0 => least,
             Pace::InSlices(_) if report.done as i64 >= SLICE => Duration::ZERO,
             Pace::Every(interval) | Pace::InSlices(interval) | Pace::Facts(interval) => interval,
-            Pace::Due | Pace::Dependencies(_) | Pace::Groups(_) if self.engine.notifiers.awake() => AWAKE,
-            Pace::Due | Pace::Dependencies(_) | Pace::Groups(_) => RESTING,
+            Pace::Due | Pace::Dependencies(_) | Pace::Groups(_) if self.engine.notifiers.is_active() => ACTIVE,
+            Pace::Due | Pace::Dependencies(_) | Pace::Groups(_) => IDLE,
         }
     }
 

@@ -95,7 +95,7 @@ async fn hear(pool: &PgPool, notifiers: &Notifiers, me: Uuid, silence: Duration)
             continue;
         };
         if notification.channel() == facts::CHANNEL {
-            notifiers.ring_facts();
+            notifiers.notify_facts();
             continue;
         }
         if let Some(worker) = notifications::read_leaving(notification.payload()) {
@@ -155,7 +155,7 @@ mod tests {
         let notifying = tokio::spawn(notify(database.pool().clone(), there.clone(), other, stop.clone()));
         eventually("a bell is heard", async || {
             there.notify([7]);
-            here.take_line().contains(&7)
+            here.take_claimable().contains(&7)
         })
         .await;
         stop.cancel();

@@ -10,11 +10,11 @@ use sqlx::postgres::PgPool;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use super::delivery::{Delivery, Held, Requeue};
+use super::delivery::{Delivery, Requeue, UndeliveredClaim};
 use super::failure::Failure;
 use super::low_water_marks::LowWaterMarks;
 use super::session::Session;
-use super::wait_list::{Parts, Request};
+use super::wait_list::{ClaimWork, WaitListParts};
 use crate::ops::OpError;
 use tenure_domain::task::{EndedRun, Granted};
 use tenure_domain::worker::WorkerKey;
@@ -30,9 +30,9 @@ const RECOVERY_TRY_MAX: Duration = Duration::from_secs(10);
 const RECOVERY_MAX: Duration = Duration::from_secs(600);
 
 /// Somebody's part in a batch.
-pub(super) struct Asked<'a> {
+pub(super) struct WaitingRequest<'a> {
     pub(super) queue: i32,
-    pub(super) request: &'a Request,
+    pub(super) request: &'a ClaimWork,
 }
 
 /// Claims that were made, before anything else is known of them.
@@ -46,7 +46,7 @@ struct Guarded {
 }
 
 /// What was found for a queue.
-pub(super) struct Found {
+pub(super) struct QueueClaims {
     /// In the order in which they are handed out, each with the place of its worker among those who asked, from 1.
     claims: VecDeque<(usize, Granted)>,
     /// Of these claims, in the same order: whatever is left here is requeued.
@@ -57,7 +57,7 @@ pub(super) struct Found {
     pub(super) more: bool,
 }
 
-impl Found {
+impl QueueClaims {
     fn none(back: &Requeue) -> Self {
         Self { claims: VecDeque::new(), guard: back.guard(Vec::new()), failed: HashSet::new(), more: false }
     }
@@ -88,12 +88,12 @@ pub(super) struct ClaimBatch {
 }
 
 /// The claim that a guard must be able to give back.
-pub(super) fn held(claim: &Granted) -> Held {
-    Held { id: claim.task.id.uuid(), run: claim.run.number().cast_signed() }
+pub(super) fn undelivered(claim: &Granted) -> UndeliveredClaim {
+    UndeliveredClaim { id: claim.task.id.uuid(), run: claim.run.number().cast_signed() }
 }
 
 impl ClaimBatch {
-    pub(super) fn new(parts: Parts, tracker: TaskTracker) -> Self {
+    pub(super) fn new(parts: WaitListParts, tracker: TaskTracker) -> Self {
         Self {
             session: Session::new(parts.database),
             pool: parts.pool,
@@ -110,7 +110,7 @@ impl ClaimBatch {
     }
 
     /// Claims for all of these; what was found, by queue. What goes wrong after the claims were made requeues them.
-    pub(super) async fn run(&mut self, asked: &[Asked<'_>]) -> Result<HashMap<i32, Found>, OpError> {
+    pub(super) async fn run(&mut self, asked: &[WaitingRequest<'_>]) -> Result<HashMap<i32, QueueClaims>, OpError> {
         metrics::histogram!("tenure_batch_members", "operation" => "claim").record(asked.len() as f64);
         let started = Instant::now();
         let (wants, workers) = self.wants(asked);
@@ -126,7 +126,7 @@ impl ClaimBatch {
         result
     }
 
-    fn wants<'a>(&self, asked: &[Asked<'a>]) -> (Vec<Want>, Vec<Worker<'a>>) {
+    fn wants<'a>(&self, asked: &[WaitingRequest<'a>]) -> (Vec<Want>, Vec<Worker<'a>>) {
         let mut wants: Vec<Want> = Vec::new();
         let mut workers = Vec::with_capacity(asked.len());
         for part in asked {
@@ -160,18 +160,18 @@ impl ClaimBatch {
         }
         let (mut made, left): (Vec<Claimed>, Vec<Claimed>) = result?.into_iter().partition(Claimed::is_made);
         made.sort_by_key(|row| (row.queue, row.priority, row.ord));
-        let guard = self.requeue.guard(made.iter().map(|row| Held { id: row.id, run: row.run }).collect());
+        let guard = self.requeue.guard(made.iter().map(|row| UndeliveredClaim { id: row.id, run: row.run }).collect());
         Ok(Guarded { made, guard, no_room: left.into_iter().map(|row| row.queue).collect() })
     }
 
     /// What the workers are told of their claims. A claim that cannot be described is requeued, and its worker is asked to
     /// try again; the others go out.
-    async fn describe(&mut self, claimed: Guarded, workers: &[Worker<'_>]) -> HashMap<i32, Found> {
+    async fn describe(&mut self, claimed: Guarded, workers: &[Worker<'_>]) -> HashMap<i32, QueueClaims> {
         let Guarded { made, mut guard, no_room } = claimed;
         let history = self.history(&made).await;
-        let mut found: HashMap<i32, Found> = HashMap::new();
+        let mut found: HashMap<i32, QueueClaims> = HashMap::new();
         for queue in no_room {
-            found.entry(queue).or_insert_with(|| Found::none(&self.requeue)).more = true;
+            found.entry(queue).or_insert_with(|| QueueClaims::none(&self.requeue)).more = true;
         }
         let mut history = history.unwrap_or_else(|failure| {
             // Reported once; the claims of first runs need no history.
@@ -181,7 +181,7 @@ impl ClaimBatch {
         for row in made {
             let own = guard.split_first(1);
             let (queue, place) = (row.queue, usize::try_from(row.worker).unwrap_or_default());
-            let found = found.entry(queue).or_insert_with(|| Found::none(&self.requeue));
+            let found = found.entry(queue).or_insert_with(|| QueueClaims::none(&self.requeue));
             match self.describe_one(row, &mut history, workers).await {
                 Ok(granted) => {
                     found.claims.push_back((place, granted));
@@ -253,7 +253,11 @@ impl ClaimBatch {
 }
 
 /// The claims of a lost batch; none while its session may still commit.
-async fn find_lost(pool: &PgPool, batch: Uuid, backend: Option<i32>) -> Result<Option<Vec<Held>>, sqlx::Error> {
+async fn find_lost(
+    pool: &PgPool,
+    batch: Uuid,
+    backend: Option<i32>,
+) -> Result<Option<Vec<UndeliveredClaim>>, sqlx::Error> {
     let mut conn = pool.acquire().await?;
     if let Some(backend) = backend
         && session::end_backend(&mut conn, backend).await?
@@ -261,5 +265,5 @@ async fn find_lost(pool: &PgPool, batch: Uuid, backend: Option<i32>) -> Result<O
         return Ok(None);
     }
     let lost = claims::list_batch(&mut conn, batch).await?;
-    Ok(Some(lost.into_iter().map(|(id, run)| Held { id, run }).collect()))
+    Ok(Some(lost.into_iter().map(|(id, run)| UndeliveredClaim { id, run }).collect()))
 }

@@ -20,7 +20,7 @@ use tenure_store::transitions::end::{self, Member};
 
 /// A claim that somebody must hear of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Held {
+pub struct UndeliveredClaim {
     /// The task.
     pub id: Uuid,
     /// The run.
@@ -30,7 +30,7 @@ pub struct Held {
 /// Claims on their way to a worker.
 #[derive(Debug)]
 pub struct Delivery {
-    claims: Vec<Held>,
+    claims: Vec<UndeliveredClaim>,
     requeue: Requeue,
 }
 
@@ -62,7 +62,7 @@ impl Drop for Delivery {
 /// Where claims are requeued to.
 #[derive(Debug, Clone)]
 pub struct Requeue {
-    queue: mpsc::UnboundedSender<Vec<Held>>,
+    queue: mpsc::UnboundedSender<Vec<UndeliveredClaim>>,
 }
 
 /// How long to wait before a failed requeue is tried again.
@@ -88,12 +88,12 @@ impl Requeue {
 
     /// Wraps claims that are about to be delivered.
     #[must_use]
-    pub fn guard(&self, claims: Vec<Held>) -> Delivery {
+    pub fn guard(&self, claims: Vec<UndeliveredClaim>) -> Delivery {
         Delivery { claims, requeue: self.clone() }
     }
 
     /// Takes claims back.
-    pub fn take(&self, claims: Vec<Held>) {
+    pub fn take(&self, claims: Vec<UndeliveredClaim>) {
         if !claims.is_empty() {
             drop(self.queue.send(claims));
         }
@@ -102,7 +102,7 @@ impl Requeue {
 
 async fn work(
     mut session: Session,
-    mut inbox: mpsc::UnboundedReceiver<Vec<Held>>,
+    mut inbox: mpsc::UnboundedReceiver<Vec<UndeliveredClaim>>,
     notifiers: Notifiers,
     stop: CancellationToken,
 ) {
@@ -122,7 +122,7 @@ async fn work(
 
 /// Hands claims back. What the statement leaves out is locked, or ended already, or was requeued too often: it is
 /// tried again for as long as the claim is there and may be requeued.
-async fn requeue(session: &mut Session, claims: &[Held], notifiers: &Notifiers, stop: &CancellationToken) {
+async fn requeue(session: &mut Session, claims: &[UndeliveredClaim], notifiers: &Notifiers, stop: &CancellationToken) {
     let mut left: Vec<Member> =
         claims.iter().map(|held| Member { id: held.id, run: held.run, end: End::Requeue }).collect();
     for _ in 0..TRIES_MAX {

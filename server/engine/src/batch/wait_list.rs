@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use super::claim_batch::{Asked, ClaimBatch, Found};
+use super::claim_batch::{ClaimBatch, QueueClaims, WaitingRequest};
 use super::delivery::{Delivery, Requeue};
 use super::low_water_marks::LowWaterMarks;
 use crate::notifiers::{Notifiers, SendAway, fallbacks_are_on};
@@ -34,7 +34,7 @@ const RETRY_EVERY: Duration = Duration::from_secs(1);
 
 /// A claimWork request.
 #[derive(Debug, Clone)]
-pub struct Request {
+pub struct ClaimWork {
     /// The worker, and the queue that it asks.
     pub worker: WorkerKey,
     /// How many runs at most.
@@ -55,7 +55,7 @@ pub struct Answer {
 
 /// Somebody in line.
 pub(super) struct Waiter {
-    pub(super) request: Request,
+    pub(super) request: ClaimWork,
     /// Who came earlier has a smaller one; 0 before it stands in line.
     turn: u64,
     reply: oneshot::Sender<Result<Answer, OpError>>,
@@ -81,7 +81,7 @@ pub struct WaitList {
 }
 
 /// What the line works with.
-pub struct Parts {
+pub struct WaitListParts {
     /// The database.
     pub database: PgConnectOptions,
     /// The pool, for names of queues and recovery.
@@ -103,19 +103,19 @@ pub struct Parts {
 impl WaitList {
     /// Starts the line. When it is stopped, everybody in it is sent away empty; it ends when its front is dropped.
     #[must_use]
-    pub fn start(parts: Parts, tasks: &TaskTracker, stop: CancellationToken) -> Self {
+    pub fn start(parts: WaitListParts, tasks: &TaskTracker, stop: CancellationToken) -> Self {
         let (queue, inbox) = mpsc::channel(WAITING_MAX);
         let workers = parts.workers.clone();
-        let line = Line {
+        let line = WaitListWorker {
             workers: workers.clone(),
-            aside: Vec::new(),
+            suspended: Vec::new(),
             admitted: Instant::now(),
             turns: 0,
             inbox,
             notifiers: parts.notifiers.clone(),
             requeue: parts.requeue.clone(),
             batch: ClaimBatch::new(parts, tasks.clone()),
-            lines: HashMap::new(),
+            waiters: HashMap::new(),
             ready: HashSet::new(),
             first: HashSet::new(),
             next_timeout: Instant::now(),
@@ -126,7 +126,7 @@ impl WaitList {
     }
 
     /// Gets in line and waits.
-    pub async fn claim(&self, request: Request) -> Result<Answer, OpError> {
+    pub async fn claim(&self, request: ClaimWork) -> Result<Answer, OpError> {
         let (reply, answer) = oneshot::channel();
         let until = Instant::now() + request.wait_timeout;
         let worker = request.worker.clone();
@@ -141,14 +141,14 @@ impl WaitList {
 
 /// What is remembered of a claim.
 fn claimed(claim: &Granted) -> Recent {
-    let held = super::claim_batch::held(claim);
+    let held = super::claim_batch::undelivered(claim);
     Recent { task: held.id, run: held.run, claimed: claim.tenancy.started }
 }
 
-struct Line {
+struct WaitListWorker {
     workers: Workers,
     /// Workers that are quarantined; few, as a rule nobody.
-    aside: Vec<Waiter>,
+    suspended: Vec<Waiter>,
     /// When it was last looked whether some of them are not any more.
     admitted: Instant,
     /// How many have come so far.
@@ -157,7 +157,7 @@ struct Line {
     notifiers: Notifiers,
     requeue: Requeue,
     batch: ClaimBatch,
-    lines: HashMap<i32, VecDeque<Waiter>>,
+    waiters: HashMap<i32, VecDeque<Waiter>>,
     /// Queues worth trying.
     ready: HashSet<i32>,
     /// Those of them that are tried first, because the last statement had no room for their runs.
@@ -167,20 +167,20 @@ struct Line {
     stop: CancellationToken,
 }
 
-impl Line {
+impl WaitListWorker {
     async fn work(mut self) {
         let mut retry = tokio::time::interval(RETRY_EVERY);
         retry.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            self.ready.retain(|queue| self.lines.contains_key(queue));
+            self.ready.retain(|queue| self.waiters.contains_key(queue));
             if self.ready.is_empty() {
                 tokio::select! {
                     arrived = self.inbox.recv() => match arrived {
                         Some(waiter) => self.enter(waiter),
                         None => break,
                     },
-                    () = self.notifiers.line() => {}
-                    _ = retry.tick(), if fallbacks_are_on() => self.ready.extend(self.lines.keys()),
+                    () = self.notifiers.claimable() => {}
+                    _ = retry.tick(), if fallbacks_are_on() => self.ready.extend(self.waiters.keys()),
                     () = tokio::time::sleep_until(self.next_timeout.into()), if self.is_anybody_there() => {}
                     () = self.stop.cancelled(), if self.is_anybody_there() => {}
                 }
@@ -189,7 +189,7 @@ impl Line {
                 self.enter(waiter);
             }
             self.send_away_gone();
-            self.ready.extend(self.notifiers.take_line());
+            self.ready.extend(self.notifiers.take_claimable());
             self.admit();
             if self.stop.is_cancelled() {
                 self.send_away();
@@ -202,7 +202,7 @@ impl Line {
     }
 
     fn is_anybody_there(&self) -> bool {
-        !self.lines.is_empty() || !self.aside.is_empty()
+        !self.waiters.is_empty() || !self.suspended.is_empty()
     }
 
     fn enter(&mut self, mut waiter: Waiter) {
@@ -212,7 +212,7 @@ impl Line {
         }
         self.next_timeout = self.next_timeout.min(waiter.until);
         self.ready.insert(waiter.worker().queue);
-        let line = self.lines.entry(waiter.worker().queue).or_default();
+        let line = self.waiters.entry(waiter.worker().queue).or_default();
         // At the end, unless it stood in line before.
         let place = line.iter().rposition(|other| other.turn < waiter.turn).map_or(0, |before| before + 1);
         line.insert(place, waiter);
@@ -220,12 +220,12 @@ impl Line {
 
     /// Lets those back into the line who are not quarantined any more.
     fn admit(&mut self) {
-        if self.aside.is_empty() || self.admitted.elapsed() < RETRY_EVERY / 2 {
+        if self.suspended.is_empty() || self.admitted.elapsed() < RETRY_EVERY / 2 {
             return;
         }
         self.admitted = Instant::now();
-        self.aside.retain(|waiter| !waiter.reply.is_closed());
-        let free = self.aside.extract_if(.., |waiter| !self.workers.is_quarantined(waiter.worker()));
+        self.suspended.retain(|waiter| !waiter.reply.is_closed());
+        let free = self.suspended.extract_if(.., |waiter| !self.workers.is_quarantined(waiter.worker()));
         for waiter in free.collect::<Vec<_>>() {
             self.enter(waiter);
         }
@@ -238,9 +238,9 @@ impl Line {
             return;
         }
         self.next_timeout = now + RETRY_EVERY;
-        let waiting: usize = self.lines.values().map(VecDeque::len).sum();
+        let waiting: usize = self.waiters.values().map(VecDeque::len).sum();
         metrics::gauge!("tenure_batch_waiting", "operation" => "claim").set(waiting as f64);
-        for line in self.lines.values_mut() {
+        for line in self.waiters.values_mut() {
             // Everybody is equally patient, so that the head of a line is the first to go.
             while let Some(waiter) = line.pop_front_if(|waiter| stopping || waiter.until <= now) {
                 let empty = Answer { claims: Vec::new(), delivery: back.guard(Vec::new()) };
@@ -250,20 +250,20 @@ impl Line {
                 self.next_timeout = self.next_timeout.min(waiter.until);
             }
         }
-        self.lines.retain(|_, line| !line.is_empty());
-        for waiter in self.aside.extract_if(.., |waiter| stopping || waiter.until <= now) {
+        self.waiters.retain(|_, line| !line.is_empty());
+        for waiter in self.suspended.extract_if(.., |waiter| stopping || waiter.until <= now) {
             let empty = Answer { claims: Vec::new(), delivery: back.guard(Vec::new()) };
             drop(waiter.reply.send(Ok(empty)));
         }
-        let first = self.aside.iter().map(|waiter| waiter.until).min();
+        let first = self.suspended.iter().map(|waiter| waiter.until).min();
         self.next_timeout = first.map_or(self.next_timeout, |first| self.next_timeout.min(first));
     }
 
     /// Lets go of those whose worker was removed, with an empty answer.
     fn send_away_gone(&mut self) {
         for SendAway { worker, done } in self.notifiers.take_gone() {
-            let mut gone: Vec<Waiter> = self.aside.extract_if(.., |waiter| waiter.is_of(&worker)).collect();
-            if let Some(line) = self.lines.get_mut(&worker.queue) {
+            let mut gone: Vec<Waiter> = self.suspended.extract_if(.., |waiter| waiter.is_of(&worker)).collect();
+            if let Some(line) = self.waiters.get_mut(&worker.queue) {
                 let (leaving, rest): (VecDeque<Waiter>, _) =
                     std::mem::take(line).into_iter().partition(|waiter| waiter.is_of(&worker));
                 *line = rest;
@@ -276,7 +276,7 @@ impl Line {
             // Whoever removes the worker may have stopped listening.
             let _ = done.send(());
         }
-        self.lines.retain(|_, line| !line.is_empty());
+        self.waiters.retain(|_, line| !line.is_empty());
     }
 
     /// One statement for everybody in the queues that are ready.
@@ -284,32 +284,32 @@ impl Line {
         let mut asked = Vec::new();
         let mut room = RUNS_MAX;
         for &queue in &self.ready {
-            let Some(line) = self.lines.get_mut(&queue) else { continue };
+            let Some(line) = self.waiters.get_mut(&queue) else { continue };
             // Nothing must be claimed for somebody who hung up.
             line.retain(|waiter| !waiter.reply.is_closed());
             if self.workers.any_quarantined(queue) {
                 let quarantined = |waiter: &Waiter| self.workers.is_quarantined(waiter.worker());
                 let (aside, free) = line.drain(..).partition(quarantined);
                 *line = free;
-                self.aside.extend::<VecDeque<_>>(aside);
+                self.suspended.extend::<VecDeque<_>>(aside);
             }
         }
         let mut ready: Vec<i32> = self.ready.iter().copied().collect();
         // Queues for which there was no room last time come first, so that they cannot be held up for long.
         ready.sort_by_key(|queue| !self.first.contains(queue));
         for queue in ready {
-            let Some(line) = self.lines.get(&queue) else { continue };
+            let Some(line) = self.waiters.get(&queue) else { continue };
             for waiter in line {
                 let tasks = usize::from(waiter.request.tasks);
                 if tasks > room || asked.len() == super::BATCH_MEMBERS_MAX {
                     break;
                 }
                 room -= tasks;
-                asked.push(Asked { queue, request: &waiter.request });
+                asked.push(WaitingRequest { queue, request: &waiter.request });
             }
         }
         if asked.is_empty() {
-            self.lines.retain(|_, line| !line.is_empty());
+            self.waiters.retain(|_, line| !line.is_empty());
             return;
         }
         // The places of each queue's waiters among all who ask, from 1.
@@ -334,8 +334,8 @@ impl Line {
 
     /// Hands the claims of a queue to those at the head of its line: the statement has assigned them in that order. Who gets
     /// nothing stays there.
-    fn hand_out(&mut self, queue: i32, places: Range<usize>, found: Option<Found>) {
-        let Some(line) = self.lines.get_mut(&queue) else { return };
+    fn hand_out(&mut self, queue: i32, places: Range<usize>, found: Option<QueueClaims>) {
+        let Some(line) = self.waiters.get_mut(&queue) else { return };
         let Some(mut found) = found else {
             self.ready.remove(&queue);
             return;
@@ -358,7 +358,7 @@ impl Line {
             let claims = tenure_store::breakage::perhaps_twice(claims);
             // The worker may have been quarantined while the statement ran: dropping the guard requeues the claims.
             if self.workers.is_quarantined(waiter.worker()) {
-                self.aside.push(waiter);
+                self.suspended.push(waiter);
                 continue;
             }
             // If the worker hung up meanwhile, the answer comes back here and its guard requeues the claims.
@@ -374,18 +374,18 @@ impl Line {
             line.push_front(waiter);
         }
         if line.is_empty() {
-            self.lines.remove(&queue);
+            self.waiters.remove(&queue);
             self.ready.remove(&queue);
         }
     }
 
     fn fail(&mut self, queue: i32, asked: usize, error: &OpError) {
-        let Some(line) = self.lines.get_mut(&queue) else { return };
+        let Some(line) = self.waiters.get_mut(&queue) else { return };
         for waiter in line.drain(..asked.min(line.len())) {
             drop(waiter.reply.send(Err(error.clone())));
         }
         if line.is_empty() {
-            self.lines.remove(&queue);
+            self.waiters.remove(&queue);
         }
         self.ready.remove(&queue);
     }

@@ -15,7 +15,7 @@
 //! - *What it does with a part* happens in the transaction that advances the cursor, and so only in the database: no
 //!   network call while a transaction is open. It writes what is to be sent into a table of its own (as dependencies do
 //!   with `dependency_work`); its pass sends from there, and deletes what has arrived. What it sends is made by
-//!   [`render::Told`].
+//!   [`render::RenderedEvent`].
 //! - *The log is cut* by the pass `forget` (`store::events::forget`): events older than `--event-retention`, but none that
 //!   a cursor in `log_readers` has not passed. So a sink that stands still keeps the log from being cut; one that is
 //!   removed takes its row along.

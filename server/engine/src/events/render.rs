@@ -4,7 +4,7 @@ use tenure_domain::events::Event;
 
 /// An event, rendered. Nothing in it is particular to one way of telling.
 #[derive(Debug)]
-pub struct Told {
+pub struct RenderedEvent {
     /// Its place in the log.
     pub position: i64,
     /// Where it is published.
@@ -17,7 +17,7 @@ pub struct Told {
     pub json: String,
 }
 
-impl Told {
+impl RenderedEvent {
     /// Renders an event.
     pub fn render(event: Event) -> Result<Self, sqlx::Error> {
         let json = serde_json::to_string(&event).map_err(|error| sqlx::Error::Decode(error.into()))?;

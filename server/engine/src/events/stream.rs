@@ -7,7 +7,7 @@ use sqlx::PgPool;
 use tokio::time::{Instant, timeout_at};
 
 use super::Start;
-use super::render::Told;
+use super::render::RenderedEvent;
 use super::tail::{Listener, Next};
 use tenure_domain::event_filter::Filter;
 use tenure_store::events::{self, Stretch};
@@ -42,7 +42,7 @@ pub enum BadStart {
 #[derive(Debug)]
 pub enum Step {
     /// Events that pass the filter; maybe none.
-    Events(Vec<Arc<Told>>),
+    Events(Vec<Arc<RenderedEvent>>),
     /// What comes next is no longer kept; reading may start after this position.
     Gone(i64),
 }
@@ -111,8 +111,8 @@ impl Stream {
         };
         let passing =
             events.into_iter().filter(|event| self.filter.passes(event.exchange, &event.routing_key, &event.cc));
-        let told = passing.map(|event| Told::render(event).map(Arc::new)).collect::<Result<_, _>>()?;
+        let rendered = passing.map(|event| RenderedEvent::render(event).map(Arc::new)).collect::<Result<_, _>>()?;
         self.after = through;
-        Ok(Step::Events(told))
+        Ok(Step::Events(rendered))
     }
 }

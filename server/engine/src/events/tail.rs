@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::render::Told;
+use super::render::RenderedEvent;
 use crate::notifiers::Notifiers;
 use tenure_store::events::{self, Stretch};
 
@@ -31,14 +31,14 @@ const LOOK_SHARE: u32 = 4;
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 /// Events read at once.
 const PAGE: usize = 200;
-/// Events kept in memory.
-const KEPT_MAX: usize = 4_096;
-/// Bytes of rendered events kept in memory.
-const KEPT_BYTES_MAX: usize = 16 << 20;
+/// Events buffered in memory.
+const BUFFERED_MAX: usize = 4_096;
+/// Bytes of rendered events buffered in memory.
+const BUFFERED_BYTES_MAX: usize = 16 << 20;
 /// Events that a listener gets at once.
-const HANDED_MAX: usize = 64;
+const ANSWER_MAX: usize = 64;
 /// A listener gets no more at once when the events are as large as this together.
-const HANDED_BYTES_MAX: usize = 256 << 10;
+const ANSWER_BYTES_MAX: usize = 256 << 10;
 /// Listeners who read the log themselves at the same time: they must not take all connections of the pool.
 const CATCHING_UP_MAX: usize = 2;
 
@@ -48,7 +48,7 @@ struct Ring {
     /// Every event after this position, up to `through`, is in `events`.
     floor: i64,
     through: i64,
-    events: VecDeque<Arc<Told>>,
+    events: VecDeque<Arc<RenderedEvent>>,
     bytes: usize,
 }
 
@@ -57,11 +57,11 @@ impl Ring {
         Self { floor: position, through: position, ..Self::default() }
     }
 
-    fn push(&mut self, events: Vec<Arc<Told>>, through: i64) {
+    fn push(&mut self, events: Vec<Arc<RenderedEvent>>, through: i64) {
         self.bytes += events.iter().map(|event| event.bytes()).sum::<usize>();
         self.events.extend(events);
         self.through = through;
-        while self.events.len() > KEPT_MAX || self.bytes > KEPT_BYTES_MAX {
+        while self.events.len() > BUFFERED_MAX || self.bytes > BUFFERED_BYTES_MAX {
             let Some(oldest) = self.events.pop_front() else { break };
             self.bytes -= oldest.bytes();
             self.floor = oldest.position;
@@ -77,20 +77,20 @@ impl Ring {
         }
         let start = self.events.partition_point(|event| event.position <= position);
         let mut bytes = 0;
-        let handed: Vec<Arc<Told>> = self
+        let events_after: Vec<Arc<RenderedEvent>> = self
             .events
             .range(start..)
-            .take(HANDED_MAX)
+            .take(ANSWER_MAX)
             .take_while(|event| {
-                let more = bytes < HANDED_BYTES_MAX;
+                let more = bytes < ANSWER_BYTES_MAX;
                 bytes += event.bytes();
                 more
             })
             .cloned()
             .collect();
-        let all = start + handed.len() == self.events.len();
-        let through = handed.last().filter(|_| !all).map_or(self.through, |event| event.position);
-        Some(Next::Events(handed, through))
+        let all = start + events_after.len() == self.events.len();
+        let through = events_after.last().filter(|_| !all).map_or(self.through, |event| event.position);
+        Some(Next::Events(events_after, through))
     }
 }
 
@@ -98,7 +98,7 @@ impl Ring {
 #[derive(Debug)]
 pub enum Next {
     /// Events, and the position up to which these are all.
-    Events(Vec<Arc<Told>>, i64),
+    Events(Vec<Arc<RenderedEvent>>, i64),
     /// Memory begins later: the log has to be read.
     Behind,
 }
@@ -117,7 +117,7 @@ struct Shared {
     ring: Mutex<Option<Ring>>,
     /// Changes whenever `ring` does.
     moved: watch::Sender<()>,
-    places: Arc<Semaphore>,
+    seats: Arc<Semaphore>,
     came: Notify,
     catching_up: Semaphore,
 }
@@ -139,7 +139,7 @@ impl Tail {
             stop,
             ring: Mutex::default(),
             moved: watch::Sender::new(()),
-            places: Arc::new(Semaphore::new(LISTENERS_MAX)),
+            seats: Arc::new(Semaphore::new(LISTENERS_MAX)),
             came: Notify::new(),
             catching_up: Semaphore::new(CATCHING_UP_MAX),
         };
@@ -151,7 +151,7 @@ impl Tail {
     /// Listens from now on, if there is a place.
     #[must_use]
     pub fn listen(&self) -> Option<Listener> {
-        let place = Arc::clone(&self.shared.places).try_acquire_owned().ok()?;
+        let place = Arc::clone(&self.shared.seats).try_acquire_owned().ok()?;
         self.shared.came.notify_one();
         Some(Listener { tail: self.clone(), moved: self.shared.moved.subscribe(), _place: place })
     }
@@ -159,19 +159,19 @@ impl Tail {
     /// How many listen.
     #[must_use]
     pub fn listeners(&self) -> usize {
-        LISTENERS_MAX - self.shared.places.available_permits()
+        LISTENERS_MAX - self.shared.seats.available_permits()
     }
 
     /// Drops what is in memory. It begins again at the end of the log; who is behind reads the log.
     pub fn drop_all(&self) {
-        *self.notify() = None;
+        *self.ring() = None;
     }
 
     async fn run(self) {
         let mut failing = false;
         while !self.shared.stop.is_cancelled() {
             if self.listeners() == 0 {
-                *self.notify() = None;
+                *self.ring() = None;
                 tokio::select! {
                     () = self.shared.stop.cancelled() => return,
                     () = self.shared.came.notified() => {}
@@ -199,7 +199,7 @@ impl Tail {
 
     /// Waits for the first time in any case, and for the second unless somebody rings.
     async fn wait(&self, least: Duration, more: Duration) {
-        let rung = async {
+        let notified = async {
             tokio::time::sleep(least).await;
             tokio::select! {
                 () = self.shared.notifiers.tail() => {}
@@ -208,7 +208,7 @@ impl Tail {
         };
         tokio::select! {
             () = self.shared.stop.cancelled() => {}
-            () = rung => {}
+            () = notified => {}
         }
     }
 
@@ -221,13 +221,13 @@ impl Tail {
             events::sequence(&mut conn).await?;
             ends = events::get_ends(&mut conn).await?;
         }
-        let known = self.notify().as_ref().map(|ring| ring.through);
+        let known = self.ring().as_ref().map(|ring| ring.through);
         let mut through = known.unwrap_or_else(|| self.start_at(ends.newest));
         while through < ends.newest {
             through = match events::read_on(&mut conn, through, PAGE).await? {
                 Stretch::Events(events, through) => {
-                    let told = events.into_iter().map(|event| Told::render(event).map(Arc::new));
-                    self.tell(told.collect::<Result<_, _>>()?, through);
+                    let rendered = events.into_iter().map(|event| RenderedEvent::render(event).map(Arc::new));
+                    self.publish(rendered.collect::<Result<_, _>>()?, through);
                     through
                 }
                 Stretch::Gone(oldest) => self.start_at(oldest),
@@ -236,20 +236,20 @@ impl Tail {
         Ok(())
     }
 
-    fn tell(&self, told: Vec<Arc<Told>>, through: i64) {
-        if let Some(ring) = &mut *self.notify() {
-            ring.push(told, through);
+    fn publish(&self, rendered: Vec<Arc<RenderedEvent>>, through: i64) {
+        if let Some(ring) = &mut *self.ring() {
+            ring.push(rendered, through);
         }
         self.shared.moved.send_replace(());
     }
 
     fn start_at(&self, position: i64) -> i64 {
-        *self.notify() = Some(Ring::starting_at(position));
+        *self.ring() = Some(Ring::starting_at(position));
         self.shared.moved.send_replace(());
         position
     }
 
-    fn notify(&self) -> std::sync::MutexGuard<'_, Option<Ring>> {
+    fn ring(&self) -> std::sync::MutexGuard<'_, Option<Ring>> {
         self.shared.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -259,7 +259,7 @@ impl Listener {
     pub async fn next(&mut self, after: i64) -> Next {
         loop {
             self.moved.mark_unchanged();
-            if let Some(next) = self.tail.notify().as_ref().and_then(|ring| ring.after(after)) {
+            if let Some(next) = self.tail.ring().as_ref().and_then(|ring| ring.after(after)) {
                 return next;
             }
             // The sender lives in what this listener holds, so that it cannot be gone.
@@ -277,8 +277,8 @@ impl Listener {
 mod tests {
     use super::*;
 
-    fn told(position: i64, bytes: usize) -> Arc<Told> {
-        Arc::new(Told {
+    fn rendered(position: i64, bytes: usize) -> Arc<RenderedEvent> {
+        Arc::new(RenderedEvent {
             position,
             exchange: "task-defined",
             routing_key: String::new(),
@@ -288,11 +288,11 @@ mod tests {
     }
 
     fn push(ring: &mut Ring, positions: impl IntoIterator<Item = i64>, through: i64, bytes: usize) {
-        ring.push(positions.into_iter().map(|position| told(position, bytes)).collect(), through);
+        ring.push(positions.into_iter().map(|position| rendered(position, bytes)).collect(), through);
     }
 
     #[track_caller]
-    fn handed(ring: &Ring, after: i64) -> (Vec<i64>, i64) {
+    fn events_after(ring: &Ring, after: i64) -> (Vec<i64>, i64) {
         match ring.after(after) {
             Some(Next::Events(events, through)) => (events.iter().map(|event| event.position).collect(), through),
             other => panic!("events were expected, not {other:?}"),
@@ -317,10 +317,10 @@ mod tests {
         assert!(matches!(ring.after(9), Some(Next::Behind)));
         // Positions 12 and 15 belong to tasks that have expired.
         push(&mut ring, [11, 13, 14], 15, 1);
-        assert_eq!(handed(&ring, 10), (vec![11, 13, 14], 15));
-        assert_eq!(handed(&ring, 11), (vec![13, 14], 15));
-        assert_eq!(handed(&ring, 12), (vec![13, 14], 15));
-        assert_eq!(handed(&ring, 14), (vec![], 15));
+        assert_eq!(events_after(&ring, 10), (vec![11, 13, 14], 15));
+        assert_eq!(events_after(&ring, 11), (vec![13, 14], 15));
+        assert_eq!(events_after(&ring, 12), (vec![13, 14], 15));
+        assert_eq!(events_after(&ring, 14), (vec![], 15));
         assert!(ring.after(15).is_none());
         assert!(ring.after(99).is_none(), "a listener can be ahead of memory");
     }
@@ -338,7 +338,7 @@ mod tests {
         assert!(matches!(next.await, Next::Behind));
         let mut next = Box::pin(listener.next(5));
         assert!(futures_util::poll!(next.as_mut()).is_pending());
-        tail.tell(vec![told(6, 1)], 7);
+        tail.publish(vec![rendered(6, 1)], 7);
         assert!(matches!(next.await, Next::Events(events, 7) if events.len() == 1));
         assert_eq!(tail.listeners(), 1);
         drop(listener);
@@ -347,22 +347,22 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_in_events_and_whoever_is_behind_is_told() {
-        let kept = i64::try_from(KEPT_MAX).unwrap();
+        let buffered = i64::try_from(BUFFERED_MAX).unwrap();
         let mut ring = Ring::starting_at(0);
-        push(&mut ring, 1..=kept + 100, kept + 100, 1);
-        assert_eq!(ring.events.len(), KEPT_MAX);
+        push(&mut ring, 1..=buffered + 100, buffered + 100, 1);
+        assert_eq!(ring.events.len(), BUFFERED_MAX);
         assert!(matches!(ring.after(99), Some(Next::Behind)));
-        assert_eq!(drained(&ring, 100), (101..=kept + 100).collect::<Vec<_>>());
+        assert_eq!(drained(&ring, 100), (101..=buffered + 100).collect::<Vec<_>>());
     }
 
     #[test]
     fn memory_is_bounded_in_bytes_even_by_one_event() {
         let mut ring = Ring::starting_at(0);
-        push(&mut ring, 1..=5, 5, KEPT_BYTES_MAX / 4);
+        push(&mut ring, 1..=5, 5, BUFFERED_BYTES_MAX / 4);
         assert_eq!(ring.events.len(), 4);
         assert!(matches!(ring.after(0), Some(Next::Behind)));
         assert_eq!(drained(&ring, 1), [2, 3, 4, 5]);
-        push(&mut ring, [6], 6, KEPT_BYTES_MAX + 1);
+        push(&mut ring, [6], 6, BUFFERED_BYTES_MAX + 1);
         assert_eq!((ring.events.len(), ring.bytes), (0, 0));
         assert!(matches!(ring.after(5), Some(Next::Behind)));
         assert!(ring.after(6).is_none());
@@ -372,10 +372,10 @@ mod tests {
     fn nobody_is_handed_much_at_once_and_everybody_something() {
         let mut ring = Ring::starting_at(0);
         push(&mut ring, 1..=200, 200, 1);
-        assert_eq!(handed(&ring, 0).1, i64::try_from(HANDED_MAX).unwrap());
+        assert_eq!(events_after(&ring, 0).1, i64::try_from(ANSWER_MAX).unwrap());
         let mut large = Ring::starting_at(0);
-        push(&mut large, 1..=5, 5, HANDED_BYTES_MAX);
-        assert_eq!(handed(&large, 0), (vec![1], 1));
+        push(&mut large, 1..=5, 5, ANSWER_BYTES_MAX);
+        assert_eq!(events_after(&large, 0), (vec![1], 1));
         assert_eq!(drained(&large, 0), [1, 2, 3, 4, 5]);
     }
 }

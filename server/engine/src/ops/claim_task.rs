@@ -16,7 +16,7 @@ use tenure_store::{claims, tasks};
 
 /// Who asks for which run.
 #[derive(Debug)]
-pub struct Request {
+pub struct ClaimTask {
     /// The task.
     pub task: TaskId,
     /// The run.
@@ -33,7 +33,7 @@ pub async fn claim_task(
     pool: &PgPool,
     workers: &Workers,
     lease: Duration,
-    request: &Request,
+    request: &ClaimTask,
 ) -> Result<Result<Granted, OpError>, sqlx::Error> {
     let (id, run) = (request.task.uuid(), request.run);
     let mut conn = pool.acquire().await?;
@@ -81,7 +81,7 @@ pub async fn claim_task(
         Err(refusal) => refused(refusal, request.task, run),
         // As for a run that somebody else has: that every worker can deal with.
         Ok(_) if quarantined => {
-            let Request { worker_group, worker_id, .. } = request;
+            let ClaimTask { worker_group, worker_id, .. } = request;
             OpError::Conflict(format!("the worker {worker_group}/{worker_id} is quarantined and gets no work"))
         }
         // The run became claimable between the statements.
@@ -89,12 +89,12 @@ pub async fn claim_task(
     }))
 }
 
-impl Request {
+impl ClaimTask {
     fn worker(&self, queue: i32) -> WorkerKey {
         WorkerKey { queue, group: self.worker_group.clone(), id: self.worker_id.clone() }
     }
 }
 
-fn same_worker(tenancy: &Tenancy, request: &Request) -> bool {
+fn same_worker(tenancy: &Tenancy, request: &ClaimTask) -> bool {
     tenancy.worker_group == request.worker_group && tenancy.worker_id == request.worker_id
 }

@@ -15,7 +15,7 @@ use tenure_store::tasks;
 
 /// The artifact of a run.
 #[derive(Debug, Clone, Copy)]
-pub struct Place {
+pub struct RunRef {
     /// The task.
     pub task: TaskId,
     /// The run.
@@ -36,25 +36,30 @@ pub struct Created {
 }
 
 /// What is looked at before the caller's scopes are. It is looked at again, under the lock.
-pub async fn check_first(pool: &PgPool, place: Place, expires: DateTime<Utc>) -> Result<(), OpError> {
+pub async fn check_first(pool: &PgPool, run_ref: RunRef, expires: DateTime<Utc>) -> Result<(), OpError> {
     let mut conn = pool.acquire().await?;
-    let known = tasks::load(&mut conn, &[place.task.uuid()]).await?.remove(&place.task.uuid());
-    let known = known.ok_or_else(|| OpError::Input(format!("task {} does not exist", place.task)))?;
-    artifact::check_first(&known.task, place.run, expires, known.now).map_err(|refusal| refused(refusal, place, ""))
+    let known = tasks::load(&mut conn, &[run_ref.task.uuid()]).await?.remove(&run_ref.task.uuid());
+    let known = known.ok_or_else(|| OpError::Input(format!("task {} does not exist", run_ref.task)))?;
+    artifact::check_first(&known.task, run_ref.run, expires, known.now).map_err(|refusal| refused(refusal, run_ref, ""))
 }
 
 /// Creates an artifact, or answers a repeat.
-pub async fn create(pool: &PgPool, notifiers: &Notifiers, place: Place, asked: Artifact) -> Result<Created, OpError> {
+pub async fn create(
+    pool: &PgPool,
+    notifiers: &Notifiers,
+    run_ref: RunRef,
+    asked: Artifact,
+) -> Result<Created, OpError> {
     let mut conn = pool.acquire().await?;
     let mut transaction = conn.begin().await?;
-    tasks::lock(&mut transaction, place.task.uuid()).await?;
-    let known = tasks::load(&mut transaction, &[place.task.uuid()]).await?.remove(&place.task.uuid());
-    let known = known.ok_or_else(|| OpError::Input(format!("task {} does not exist", place.task)))?;
+    tasks::lock(&mut transaction, run_ref.task.uuid()).await?;
+    let known = tasks::load(&mut transaction, &[run_ref.task.uuid()]).await?.remove(&run_ref.task.uuid());
+    let known = known.ok_or_else(|| OpError::Input(format!("task {} does not exist", run_ref.task)))?;
     let (task, now) = (known.task, known.now);
     let name = asked.name.clone();
-    let refused = |refusal| refused(refusal, place, &name);
-    artifact::admit(&task, place.run, asked.expires, now).map_err(refused)?;
-    let old = artifacts::find(&mut transaction, task.seq, place.run, &name).await?;
+    let refused = |refusal| refused(refusal, run_ref, &name);
+    artifact::admit(&task, run_ref.run, asked.expires, now).map_err(refused)?;
+    let old = artifacts::find(&mut transaction, task.seq, run_ref.run, &name).await?;
     let decision = artifact::combine(old.as_ref(), asked, now).map_err(refused)?;
     let artifact = decision.artifact;
     let storage_type = artifact.details.storage_type();
@@ -63,9 +68,9 @@ pub async fn create(pool: &PgPool, notifiers: &Notifiers, place: Place, asked: A
     let removable = artifact::removable(storage_type, artifact.expires, now);
     let present = artifact::is_present_at_creation(storage_type);
     let stored = Stored { artifact, present, removable };
-    artifacts::put(&mut transaction, task.seq, place.run, &stored, told.as_ref()).await?;
+    artifacts::put(&mut transaction, task.seq, run_ref.run, &stored, told.as_ref()).await?;
     notifiers.commit(transaction, Effects::default()).await?;
-    let tenancy = artifact::tenancy(&task, place.run).cloned();
+    let tenancy = artifact::tenancy(&task, run_ref.run).cloned();
     Ok(Created { artifact: stored.artifact, project: task.project, tenancy, now })
 }
 
@@ -73,21 +78,21 @@ pub async fn create(pool: &PgPool, notifiers: &Notifiers, place: Place, asked: A
 pub async fn finish(
     pool: &PgPool,
     notifiers: &Notifiers,
-    place: Place,
+    run_ref: RunRef,
     name: &str,
     upload: SlugId,
 ) -> Result<(), OpError> {
     let mut conn = pool.acquire().await?;
     let mut transaction = conn.begin().await?;
-    tasks::lock(&mut transaction, place.task.uuid()).await?;
-    let known = tasks::load(&mut transaction, &[place.task.uuid()]).await?.remove(&place.task.uuid());
-    let task = known.ok_or_else(|| OpError::NotFound(format!("task {} does not exist", place.task)))?.task;
-    let stored = artifacts::find(&mut transaction, task.seq, place.run, name).await?;
-    let object_name = artifact::object_name(place.task, place.run, name);
+    tasks::lock(&mut transaction, run_ref.task.uuid()).await?;
+    let known = tasks::load(&mut transaction, &[run_ref.task.uuid()]).await?.remove(&run_ref.task.uuid());
+    let task = known.ok_or_else(|| OpError::NotFound(format!("task {} does not exist", run_ref.task)))?.task;
+    let stored = artifacts::find(&mut transaction, task.seq, run_ref.run, name).await?;
+    let object_name = artifact::object_name(run_ref.task, run_ref.run, name);
     let object = artifacts::lock_object(&mut transaction, &object_name).await?;
-    let news = artifact::finish(stored.as_ref(), upload, object).map_err(|refusal| refused(refusal, place, name))?;
+    let news = artifact::finish(stored.as_ref(), upload, object).map_err(|refusal| refused(refusal, run_ref, name))?;
     let Some(Stored { artifact, .. }) = stored.filter(|_| news) else { return Ok(()) };
-    artifacts::finish(&mut transaction, task.seq, place.run, name, &told(&task, &artifact)?).await?;
+    artifacts::finish(&mut transaction, task.seq, run_ref.run, name, &told(&task, &artifact)?).await?;
     artifacts::keep_object(&mut transaction, &object_name, artifact.expires).await?;
     notifiers.commit(transaction, Effects::default()).await?;
     Ok(())
@@ -98,8 +103,8 @@ fn told(task: &Task, artifact: &Artifact) -> Result<Told, Unserializable> {
 }
 
 /// What a refusal of the rules means to whoever asked.
-fn refused(refusal: Refusal, place: Place, name: &str) -> OpError {
-    let Place { task, run } = place;
+fn refused(refusal: Refusal, run_ref: RunRef, name: &str) -> OpError {
+    let RunRef { task, run } = run_ref;
     match refusal {
         Refusal::Past => OpError::Input("`expires` must not be more than 15 minutes in the past".to_owned()),
         Refusal::NoSuchRun => OpError::Input(format!("task {task} has no run {run}")),

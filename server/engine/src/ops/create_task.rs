@@ -23,7 +23,7 @@ pub struct CreateTask;
 
 /// A task to create, and the key of its queue.
 #[derive(Debug)]
-pub struct Request {
+pub struct NewTaskInQueue {
     /// The task.
     pub task: Arc<NewTask>,
     /// `task_queues.id`.
@@ -31,27 +31,27 @@ pub struct Request {
 }
 
 impl Operation for CreateTask {
-    type Member = Request;
+    type Member = NewTaskInQueue;
     type Answer = Task;
     const NAME: &'static str = "create";
     const WAITING_MAX: usize = 4_000;
 
-    fn weight(member: &Request) -> usize {
+    fn weight(member: &NewTaskInQueue) -> usize {
         member.task.bytes()
     }
 
-    fn task(member: &Request) -> Option<Uuid> {
+    fn task(member: &NewTaskInQueue) -> Option<Uuid> {
         Some(member.task.id.uuid())
     }
 
-    fn edges(member: &Request) -> usize {
+    fn edges(member: &NewTaskInQueue) -> usize {
         member.task.dependencies.len()
     }
 
     async fn run(
         &self,
         conn: &mut PgConnection,
-        members: &[&Request],
+        members: &[&NewTaskInQueue],
         effects: &mut Effects,
     ) -> Result<Vec<Verdict<Task>>, sqlx::Error> {
         let mut awaited = Vec::new();
@@ -84,7 +84,7 @@ impl Operation for CreateTask {
         Ok(verdicts.into_iter().flatten().collect())
     }
 
-    async fn wait(&self, conn: &mut PgConnection, member: &Request) -> Result<(), sqlx::Error> {
+    async fn wait(&self, conn: &mut PgConnection, member: &NewTaskInQueue) -> Result<(), sqlx::Error> {
         // Whoever forgets the group, or adds to it, is waited for. What else this one met was committed a moment ago,
         // or its inserts wait by themselves.
         groups::lock(conn, member.task.group.uuid()).await
@@ -100,10 +100,10 @@ type Waits = Vec<(TaskId, Awaited)>;
 /// under way, the dependency pass finds that out when it reads the event of the creation.
 async fn create_waiting(
     conn: &mut PgConnection,
-    members: &[&Request],
+    members: &[&NewTaskInQueue],
 ) -> Result<(Vec<Created>, Vec<Waits>), sqlx::Error> {
     let mut transaction = conn.begin().await?;
-    let wanted: Vec<Wanted<'_>> = members
+    let requested: Vec<Wanted<'_>> = members
         .iter()
         .map(|member| Wanted {
             required: &member.task.dependencies,
@@ -111,15 +111,15 @@ async fn create_waiting(
         })
         .collect();
     let mut required: Vec<Vec<Required>> = members.iter().map(|_| Vec::new()).collect();
-    for row in dependencies::list_required(&mut transaction, &wanted).await? {
+    for row in dependencies::list_required(&mut transaction, &requested).await? {
         required[row.member].push(row);
     }
     let awaited: Vec<Waits> =
         members.iter().zip(&required).map(|(member, required)| awaited(&member.task, required)).collect();
-    let welcome: Vec<usize> = (0..members.len())
+    let valid: Vec<usize> = (0..members.len())
         .filter(|&place| dependency_refusal(&members[place].task, &awaited[place]).is_none())
         .collect();
-    let batch: Vec<Member<'_>> = welcome
+    let batch: Vec<Member<'_>> = valid
         .iter()
         .map(|&place| Member {
             task: &members[place].task,
@@ -130,7 +130,7 @@ async fn create_waiting(
     let mut stored = create::create(&mut transaction, &batch).await?;
     let mut edges = Vec::new();
     for row in &mut stored {
-        row.member = welcome[row.member];
+        row.member = valid[row.member];
         let task = &members[row.member].task;
         edges.extend(required[row.member].iter().map(|required| Edge {
             // A task that waits for itself had no key before.

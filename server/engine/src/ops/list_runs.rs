@@ -13,15 +13,15 @@ use tenure_store::session;
 
 /// A page of runs, each with the definition of its task, and where the next page begins.
 #[derive(Debug)]
-pub struct RunPage<Run, Place> {
+pub struct RunPage<Run, Position> {
     /// The runs.
     pub runs: Vec<(Run, String)>,
     /// The place of the last run; none on the last page.
-    pub next: Option<Place>,
+    pub next: Option<Position>,
 }
 
 /// Where a run stands in the list of claimed ones: when it was claimed, and its task's key.
-pub type ClaimedPlace = (DateTime<Utc>, i64);
+pub type ClaimedPosition = (DateTime<Utc>, i64);
 
 /// A page of a queue's pending runs, in the order in which they became pending.
 pub async fn list_pending(
@@ -43,9 +43,9 @@ pub async fn list_pending(
 pub async fn list_claimed(
     pool: &PgPool,
     queue: i32,
-    after: Option<ClaimedPlace>,
+    after: Option<ClaimedPosition>,
     limit: u16,
-) -> Result<RunPage<ClaimedRow, ClaimedPlace>, OpError> {
+) -> Result<RunPage<ClaimedRow, ClaimedPosition>, OpError> {
     let mut transaction = pool.begin().await?;
     session::plan_as_hot(&mut transaction).await?;
     let limit = limit.min(PAGE_MAX);
@@ -72,11 +72,11 @@ fn one_more(limit: u16) -> i64 {
 }
 
 /// As many rows as there are definitions. The place of a run whose task is forgotten by now counts, the run does not.
-fn cut<Run, Place>(
+fn cut<Run, Position>(
     rows: Vec<Run>,
     definitions: Vec<Option<String>>,
-    place: impl Fn(&Run) -> Place,
-) -> RunPage<Run, Place> {
+    place: impl Fn(&Run) -> Position,
+) -> RunPage<Run, Position> {
     let more = rows.len() > definitions.len();
     let next = definitions.len().checked_sub(1).and_then(|last| rows.get(last)).filter(|_| more).map(place);
     let runs = rows.into_iter().zip(definitions).filter_map(|(row, text)| text.map(|text| (row, text))).collect();

@@ -31,7 +31,7 @@ pub struct Reclaim {
 
 /// A claim to renew.
 #[derive(Debug, Clone, Copy)]
-pub struct Request {
+pub struct ClaimRenewal {
     /// The task.
     pub task: TaskId,
     /// The run.
@@ -42,23 +42,23 @@ pub struct Request {
 const SMALL: usize = 64;
 
 impl Operation for Reclaim {
-    type Member = Request;
+    type Member = ClaimRenewal;
     type Answer = Granted;
     const NAME: &'static str = "reclaim";
     const WAITING_MAX: usize = 16_000;
 
-    fn weight(_: &Request) -> usize {
+    fn weight(_: &ClaimRenewal) -> usize {
         SMALL
     }
 
-    fn task(member: &Request) -> Option<Uuid> {
+    fn task(member: &ClaimRenewal) -> Option<Uuid> {
         Some(member.task.uuid())
     }
 
     async fn run(
         &self,
         conn: &mut PgConnection,
-        members: &[&Request],
+        members: &[&ClaimRenewal],
         _: &mut Effects,
     ) -> Result<Vec<Verdict<Granted>>, sqlx::Error> {
         let batch: Vec<Member> = members
@@ -88,7 +88,7 @@ impl Operation for Reclaim {
         Ok(verdicts.into_iter().flatten().collect())
     }
 
-    async fn wait(&self, conn: &mut PgConnection, member: &Request) -> Result<(), sqlx::Error> {
+    async fn wait(&self, conn: &mut PgConnection, member: &ClaimRenewal) -> Result<(), sqlx::Error> {
         claims::lock(conn, member.task.uuid()).await
     }
 }
@@ -101,7 +101,7 @@ impl Reclaim {
     }
 }
 
-fn diagnose(member: &Request, known: Option<&tasks::Loaded>) -> Verdict<Granted> {
+fn diagnose(member: &ClaimRenewal, known: Option<&tasks::Loaded>) -> Verdict<Granted> {
     let (task, run) = (member.task, member.run);
     let Some(known) = known else {
         return Verdict::Refused(OpError::NotFound(format!("task {task} does not exist")));

@@ -26,7 +26,7 @@ pub struct ReportRun {
 
 /// A report.
 #[derive(Debug, Clone, Copy)]
-pub struct Request {
+pub struct RunReport {
     /// The task.
     pub task: TaskId,
     /// The run.
@@ -39,23 +39,23 @@ pub struct Request {
 const SMALL: usize = 64;
 
 impl Operation for ReportRun {
-    type Member = Request;
+    type Member = RunReport;
     type Answer = Task;
     const NAME: &'static str = "report";
     const WAITING_MAX: usize = 16_000;
 
-    fn weight(_: &Request) -> usize {
+    fn weight(_: &RunReport) -> usize {
         SMALL
     }
 
-    fn task(member: &Request) -> Option<Uuid> {
+    fn task(member: &RunReport) -> Option<Uuid> {
         Some(member.task.uuid())
     }
 
     async fn run(
         &self,
         conn: &mut PgConnection,
-        members: &[&Request],
+        members: &[&RunReport],
         effects: &mut Effects,
     ) -> Result<Vec<Verdict<Task>>, sqlx::Error> {
         let batch: Vec<Member> = members
@@ -93,7 +93,7 @@ impl Operation for ReportRun {
         Ok(verdicts.into_iter().flatten().collect())
     }
 
-    async fn wait(&self, conn: &mut PgConnection, member: &Request) -> Result<(), sqlx::Error> {
+    async fn wait(&self, conn: &mut PgConnection, member: &RunReport) -> Result<(), sqlx::Error> {
         tasks::lock(conn, member.task.uuid()).await?;
         claims::lock(conn, member.task.uuid()).await
     }
@@ -121,7 +121,7 @@ pub async fn stop_waiting(
     Ok(())
 }
 
-fn diagnose(member: &Request, known: Option<tasks::Loaded>) -> Verdict<Task> {
+fn diagnose(member: &RunReport, known: Option<tasks::Loaded>) -> Verdict<Task> {
     let (task, run) = (member.task, member.run);
     let Some(known) = known else {
         return Verdict::Refused(OpError::NotFound(format!("task {task} does not exist")));

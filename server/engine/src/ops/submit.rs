@@ -58,9 +58,9 @@ pub async fn submit(
         match attempt(pool, notifiers, graph, key).await {
             Ok(Some(submitted)) => return Ok(submitted),
             Ok(None) => {}
-            Err(Trouble::Refused(error)) => return Err(error),
-            Err(Trouble::Database(error)) if classify(&error) != Class::Contention => return Err(error.into()),
-            Err(Trouble::Database(error)) => {
+            Err(SubmitError::Refused(error)) => return Err(error),
+            Err(SubmitError::Database(error)) if classify(&error) != Class::Contention => return Err(error.into()),
+            Err(SubmitError::Database(error)) => {
                 tracing::debug!(error = %error, "a submission met a lock and is tried again");
             }
         }
@@ -69,12 +69,12 @@ pub async fn submit(
 }
 
 /// Why an attempt came to nothing.
-enum Trouble {
+enum SubmitError {
     Refused(OpError),
     Database(sqlx::Error),
 }
 
-impl From<sqlx::Error> for Trouble {
+impl From<sqlx::Error> for SubmitError {
     fn from(error: sqlx::Error) -> Self {
         Self::Database(error)
     }
@@ -86,7 +86,7 @@ async fn attempt(
     notifiers: &Notifiers,
     graph: &Graph,
     key: Option<&Key>,
-) -> Result<Option<Submitted>, Trouble> {
+) -> Result<Option<Submitted>, SubmitError> {
     let mut conn = pool.acquire().await?;
     let mut transaction = conn.begin().await?;
     if let Some(key) = key {
@@ -103,7 +103,7 @@ async fn attempt(
     let queues = queues::get_or_create_keys(&mut transaction, &names).await?;
     let mut plan = Plan::new(graph, list_required(&mut transaction, graph).await?);
     let members: Vec<Member<'_>> = plan
-        .welcome
+        .valid
         .iter()
         .filter_map(|&n| {
             let task = &graph.entries[n].task;
@@ -111,7 +111,7 @@ async fn attempt(
         })
         .collect();
     for mut row in create::create(&mut transaction, &members).await? {
-        row.member = plan.welcome[row.member];
+        row.member = plan.valid[row.member];
         plan.stored.insert(row.member, row);
     }
     let Some(tasks) = answers(&mut transaction, graph, &plan).await? else { return Ok(None) };
@@ -148,7 +148,7 @@ struct Plan {
     /// The same, as the rules see it.
     awaited: Vec<Vec<(TaskId, Awaited)>>,
     /// Entries that wait for nothing that they may not wait for.
-    welcome: Vec<usize>,
+    valid: Vec<usize>,
     /// Entries that were stored.
     stored: BTreeMap<usize, Created>,
 }
@@ -167,10 +167,10 @@ impl Plan {
             .iter()
             .map(|rows| rows.iter().filter_map(|row| Some((TaskId::from_uuid(row.id)?, found(row)))).collect())
             .collect();
-        let welcome = (0..graph.entries.len())
+        let valid = (0..graph.entries.len())
             .filter(|&n| dependency_refusal(&graph.entries[n].task, &awaited[n]).is_none())
             .collect();
-        Self { required, awaited, welcome, stored: BTreeMap::new() }
+        Self { required, awaited, valid, stored: BTreeMap::new() }
     }
 
     fn waits(&self, entry: usize) -> bool {
@@ -198,7 +198,7 @@ impl Plan {
 
 /// Every task of the submission: stored now, or a repeat of one that is there. The first that is neither is the reason
 /// why the whole is refused.
-async fn answers(transaction: &mut PgConnection, graph: &Graph, plan: &Plan) -> Result<Option<Vec<Task>>, Trouble> {
+async fn answers(transaction: &mut PgConnection, graph: &Graph, plan: &Plan) -> Result<Option<Vec<Task>>, SubmitError> {
     let entries = || graph.entries.iter().enumerate();
     let unstored: Vec<Unstored<'_>> = entries()
         .filter(|(n, _)| !plan.stored.contains_key(n))
@@ -210,7 +210,7 @@ async fn answers(transaction: &mut PgConnection, graph: &Graph, plan: &Plan) -> 
         let verdict = plan.stored.get(&n).map(|stored| Verdict::Done(stored.task(&entry.task)));
         match verdict.or_else(|| others.next()) {
             Some(Verdict::Done(task)) => tasks.push(task),
-            Some(Verdict::Refused(error)) => return Err(Trouble::Refused(error.at(&graph.place(n)))),
+            Some(Verdict::Refused(error)) => return Err(SubmitError::Refused(error.at(&graph.place(n)))),
             Some(Verdict::Locked) | None => return Ok(None),
         }
     }
@@ -218,8 +218,8 @@ async fn answers(transaction: &mut PgConnection, graph: &Graph, plan: &Plan) -> 
 }
 
 /// The answer to a repeat: the same tasks, as they are now.
-async fn replay(transaction: &mut PgConnection, key: &Key, known: Known) -> Result<Submitted, Trouble> {
-    let refuse = |error| Trouble::Refused(error);
+async fn replay(transaction: &mut PgConnection, key: &Key, known: Known) -> Result<Submitted, SubmitError> {
+    let refuse = |error| SubmitError::Refused(error);
     if known.digest != key.digest {
         return Err(refuse(OpError::Conflict(
             "the header Idempotency-Key was sent with another body within the last 24 hours; choose another key".into(),

@@ -14,7 +14,7 @@ use crate::notifiers::Notifiers;
 use tenure_domain::task::Task;
 
 /// How long a caller waits unless it says otherwise.
-pub const PATIENCE_DEFAULT: Duration = Duration::from_secs(20);
+pub const WAIT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(20);
 /// How long a caller may wait.
 pub const WAIT_TIMEOUT_MAX: Duration = Duration::from_secs(60);
 

@@ -95,7 +95,7 @@ pub async fn note_held(pool: &PgPool) -> Result<usize, sqlx::Error> {
 
 /// A worker with its queue and the changes of its quarantine.
 #[derive(Debug)]
-pub struct Known {
+pub struct KnownWorker {
     /// The queue.
     pub queue: TaskQueueId,
     /// The worker.
@@ -129,18 +129,18 @@ impl Name {
 }
 
 /// A worker that must be known.
-pub async fn get(pool: &PgPool, workers: &Workers, queues: &Queues, name: &Name) -> Result<Known, OpError> {
+pub async fn get(pool: &PgPool, workers: &Workers, queues: &Queues, name: &Name) -> Result<KnownWorker, OpError> {
     write_down(pool, workers).await?;
     let key = queues.find_key(pool, &name.queue).await?.ok_or_else(|| name.missing())?;
     read(&mut *pool.acquire().await?, name, key).await
 }
 
-async fn read(conn: &mut PgConnection, name: &Name, queue: i32) -> Result<Known, OpError> {
+async fn read(conn: &mut PgConnection, name: &Name, queue: i32) -> Result<KnownWorker, OpError> {
     let key = name.key(queue);
     let worker = store::find(conn, &key).await?.ok_or_else(|| name.missing())?;
     let recent = recent(&worker)?;
     let quarantines = store::list_quarantines(conn, &key).await?;
-    Ok(Known { queue: name.queue.clone(), worker, recent, quarantines })
+    Ok(KnownWorker { queue: name.queue.clone(), worker, recent, quarantines })
 }
 
 /// The last claims of a worker, oldest first.
@@ -166,7 +166,7 @@ pub async fn declare(
     queues: &Queues,
     name: &Name,
     expires: DateTime<Utc>,
-) -> Result<Known, OpError> {
+) -> Result<KnownWorker, OpError> {
     write_down(pool, workers).await?;
     let queue = queues.get_or_create_key(pool, &name.queue).await?;
     let mut conn = pool.acquire().await?;
@@ -178,7 +178,7 @@ pub async fn declare(
     let quarantines = store::list_quarantines(&mut transaction, &key).await?;
     transaction.commit().await.map_err(OpError::from)?;
     let recent = recent(&worker)?;
-    Ok(Known { queue: name.queue.clone(), worker, recent, quarantines })
+    Ok(KnownWorker { queue: name.queue.clone(), worker, recent, quarantines })
 }
 
 /// Changes the quarantine of a worker that must be known. When it answers, this server gives the worker no work any
@@ -190,7 +190,7 @@ pub async fn quarantine(
     queues: &Queues,
     name: &Name,
     change: Quarantine<'_>,
-) -> Result<Known, OpError> {
+) -> Result<KnownWorker, OpError> {
     write_down(pool, workers).await?;
     let queue = queues.find_key(pool, &name.queue).await?.ok_or_else(|| name.missing())?;
     let key = name.key(queue);

@@ -9,7 +9,7 @@ use tenure_domain::artifact::{Artifact, Details, LINKS_MAX, Stored, object_name}
 use tenure_domain::lifecycle::Report;
 use tenure_engine::background::{artifacts as artifact_pass, expiry};
 use tenure_engine::ops::OpError;
-use tenure_engine::ops::create_artifact::{self, Created, Place};
+use tenure_engine::ops::create_artifact::{self, Created, RunRef};
 use tenure_engine::testing::Queue;
 use tenure_engine::testing::{QUEUE, new_task};
 use tenure_store::testing::{TestDatabase, eventually};
@@ -41,11 +41,11 @@ async fn advance(database: &TestDatabase, interval: &'static str) {
 }
 
 /// A run that a worker has.
-async fn running(queue: &Queue) -> Place {
+async fn running(queue: &Queue) -> RunRef {
     let task = queue.create_one(QUEUE).await;
     let claim = queue.claim_one(QUEUE).await;
     assert_eq!(claim.task.id, task);
-    Place { task, run: claim.run }
+    RunRef { task, run: claim.run }
 }
 
 fn upload(n: u8) -> SlugId {
@@ -71,13 +71,13 @@ fn error() -> Details {
     Details::Error { reason: ArtifactErrorReason::FileMissing, message: "no such file: \u{e9}".to_owned() }
 }
 
-async fn create(queue: &Queue, place: Place, artifact: Artifact) -> Result<Created, OpError> {
-    create_artifact::create(&queue.engine.pool, &queue.engine.notifiers, place, artifact).await
+async fn create(queue: &Queue, run_ref: RunRef, artifact: Artifact) -> Result<Created, OpError> {
+    create_artifact::create(&queue.engine.pool, &queue.engine.notifiers, run_ref, artifact).await
 }
 
-async fn stored(queue: &Queue, place: Place, name: &str) -> Option<Stored> {
+async fn stored(queue: &Queue, run_ref: RunRef, name: &str) -> Option<Stored> {
     let mut conn = queue.engine.pool.acquire().await.unwrap();
-    let (seq, run) = artifacts::find_run(&mut conn, place.task, Some(place.run)).await.unwrap()?;
+    let (seq, run) = artifacts::find_run(&mut conn, run_ref.task, Some(run_ref.run)).await.unwrap()?;
     artifacts::find(&mut conn, seq, run, name).await.unwrap()
 }
 
@@ -99,21 +99,21 @@ async fn told(database: &TestDatabase, task: TaskId) -> Vec<(String, Value, usiz
 #[tokio::test]
 async fn every_type_is_given_back_as_it_was_stored() {
     let (database, queue) = start().await;
-    let place = running(&queue).await;
+    let run_ref = running(&queue).await;
     let expires = now(&database).await + TimeDelta::hours(3);
     let object = Details::Object { upload: upload(7) };
     for (n, details) in [Details::S3, object, reference("https://a/"), link("x"), error()].into_iter().enumerate() {
         let asked = Artifact { content_length: Some(n as i64), ..artifact(&format!("a{n}"), details, expires) };
-        let created = create(&queue, place, asked.clone()).await.unwrap();
+        let created = create(&queue, run_ref, asked.clone()).await.unwrap();
         assert_eq!((&created.artifact, created.project.as_str()), (&asked, "none"));
-        let found = stored(&queue, place, &asked.name).await.unwrap();
+        let found = stored(&queue, run_ref, &asked.name).await.unwrap();
         assert_eq!(found.artifact, asked);
         assert_eq!(found.present, n != 1, "an object is there when its upload is finished");
         // The same again changes nothing.
-        create(&queue, place, asked.clone()).await.unwrap();
-        assert_eq!(stored(&queue, place, &asked.name).await.unwrap().artifact, asked);
+        create(&queue, run_ref, asked.clone()).await.unwrap();
+        assert_eq!(stored(&queue, run_ref, &asked.name).await.unwrap().artifact, asked);
     }
-    let told = told(&database, place.task).await;
+    let told = told(&database, run_ref.task).await;
     let of_artifacts = told.iter().filter(|(exchange, ..)| exchange == "artifact-created").count();
     assert_eq!(of_artifacts, 3, "of the reference, the link and the error, once each: {told:?}");
     finish(database, queue).await;
@@ -122,24 +122,24 @@ async fn every_type_is_given_back_as_it_was_stored() {
 #[tokio::test]
 async fn of_two_that_differ_and_come_at_once_one_gets_the_name() {
     let (database, queue) = start().await;
-    let place = running(&queue).await;
+    let run_ref = running(&queue).await;
     let expires = now(&database).await + TimeDelta::hours(3);
     for n in 0..20 {
         let name = format!("name-{n}");
         let (one, two) = tokio::join!(
-            create(&queue, place, artifact(&name, Details::S3, expires)),
-            create(&queue, place, artifact(&name, error(), expires)),
+            create(&queue, run_ref, artifact(&name, Details::S3, expires)),
+            create(&queue, run_ref, artifact(&name, error(), expires)),
         );
         let refused = [&one, &two].into_iter().filter(|result| matches!(result, Err(OpError::Conflict(_)))).count();
         assert_eq!((one.is_ok() as usize + two.is_ok() as usize, refused), (1, 1), "{one:?} {two:?}");
         let winner = one.or(two).unwrap().artifact;
-        assert_eq!(stored(&queue, place, &name).await.unwrap().artifact, winner);
+        assert_eq!(stored(&queue, run_ref, &name).await.unwrap().artifact, winner);
         // The same from two at once is fine for both.
         let same = artifact(&format!("same-{n}"), reference("https://a/"), expires);
-        let (one, two) = tokio::join!(create(&queue, place, same.clone()), create(&queue, place, same.clone()));
+        let (one, two) = tokio::join!(create(&queue, run_ref, same.clone()), create(&queue, run_ref, same.clone()));
         assert!(one.is_ok() && two.is_ok(), "{one:?} {two:?}");
     }
-    let told = told(&database, place.task).await;
+    let told = told(&database, run_ref.task).await;
     let same = told.iter().filter(|(exchange, ..)| exchange == "artifact-created").count();
     let errors = number(database.pool(), "SELECT count(*) FROM artifacts WHERE storage_type = 5").await;
     assert_eq!(same as i64, 20 + errors, "each is told once");
@@ -149,14 +149,14 @@ async fn of_two_that_differ_and_come_at_once_one_gets_the_name() {
 #[tokio::test]
 async fn an_artifact_that_comes_with_the_report_of_its_run_comes_before_it_or_not_at_all() {
     let (database, queue) = start().await;
-    let place = running(&queue).await;
+    let run_ref = running(&queue).await;
     let expires = now(&database).await + TimeDelta::hours(3);
     // The report is first: its commit is held while the artifact waits for the task.
     let gate = Gate::close(&database, "runs").await;
-    let reporting = queue.report(place.task, place.run, Report::Completed);
+    let reporting = queue.report(run_ref.task, run_ref.run, Report::Completed);
     let creating = async {
         until_somebody_waits(database.pool()).await;
-        create(&queue, place, artifact("late", Details::S3, expires)).await
+        create(&queue, run_ref, artifact("late", Details::S3, expires)).await
     };
     let opening = async {
         eventually("the report and the artifact wait", async || until_somebody_waits(database.pool()).await.len() == 2)
@@ -166,15 +166,15 @@ async fn an_artifact_that_comes_with_the_report_of_its_run_comes_before_it_or_no
     let (reported, late, ()) = tokio::join!(reporting, creating, opening);
     reported.unwrap();
     assert!(matches!(late, Err(OpError::Conflict(_))), "{late:?}");
-    assert!(stored(&queue, place, "late").await.is_none());
+    assert!(stored(&queue, run_ref, "late").await.is_none());
 
     // The artifact is first: the report waits for it in the blocking path.
-    let place = running(&queue).await;
+    let run_ref = running(&queue).await;
     let gate = Gate::close(&database, "artifacts").await;
-    let creating = create(&queue, place, artifact("early", reference("https://a/"), expires));
+    let creating = create(&queue, run_ref, artifact("early", reference("https://a/"), expires));
     let reporting = async {
         until_somebody_waits(database.pool()).await;
-        queue.report(place.task, place.run, Report::Completed).await
+        queue.report(run_ref.task, run_ref.run, Report::Completed).await
     };
     let opening = async {
         eventually("the artifact and the report wait", async || until_somebody_waits(database.pool()).await.len() == 2)
@@ -184,7 +184,7 @@ async fn an_artifact_that_comes_with_the_report_of_its_run_comes_before_it_or_no
     let (created, reported, ()) = tokio::join!(creating, reporting, opening);
     created.unwrap();
     reported.unwrap();
-    let told = told(&database, place.task).await;
+    let told = told(&database, run_ref.task).await;
     let words: Vec<&str> = told.iter().map(|(exchange, ..)| exchange.as_str()).collect();
     assert_eq!(words, ["task-defined", "task-pending", "task-running", "artifact-created", "task-completed"]);
     assert_eq!(told[3].1, "running", "its event shows the task as it was then");
@@ -194,16 +194,16 @@ async fn an_artifact_that_comes_with_the_report_of_its_run_comes_before_it_or_no
 #[tokio::test]
 async fn after_an_exception_artifacts_come_for_25_minutes_and_their_events_show_the_run_that_follows() {
     let (database, queue) = start().await;
-    let place = running(&queue).await;
+    let run_ref = running(&queue).await;
     let expires = now(&database).await + TimeDelta::hours(30);
     let shutdown = Report::Exception(ExceptionReason::WorkerShutdown);
-    queue.report(place.task, place.run, shutdown).await.unwrap();
-    create(&queue, place, artifact("log", reference("https://a/"), expires)).await.unwrap();
+    queue.report(run_ref.task, run_ref.run, shutdown).await.unwrap();
+    create(&queue, run_ref, artifact("log", reference("https://a/"), expires)).await.unwrap();
     let second = queue.claim_one(QUEUE).await.run;
-    create(&queue, place, artifact("log", link("b"), expires)).await.unwrap();
-    queue.report(place.task, second, Report::Completed).await.unwrap();
-    create(&queue, place, artifact("b", error(), expires)).await.unwrap();
-    let told = told(&database, place.task).await;
+    create(&queue, run_ref, artifact("log", link("b"), expires)).await.unwrap();
+    queue.report(run_ref.task, second, Report::Completed).await.unwrap();
+    create(&queue, run_ref, artifact("b", error(), expires)).await.unwrap();
+    let told = told(&database, run_ref.task).await;
     let of_artifacts: Vec<(Value, usize)> = told
         .into_iter()
         .filter(|(exchange, ..)| exchange == "artifact-created")
@@ -211,14 +211,14 @@ async fn after_an_exception_artifacts_come_for_25_minutes_and_their_events_show_
         .collect();
     assert_eq!(of_artifacts, [(json!("pending"), 2), (json!("running"), 2), (json!("completed"), 2)]);
     // The second run is completed, and takes none.
-    let other = Place { run: second, ..place };
+    let other = RunRef { run: second, ..run_ref };
     let refused = create(&queue, other, artifact("x", Details::S3, expires)).await;
     assert!(matches!(refused, Err(OpError::Conflict(_))), "{refused:?}");
     advance(&database, "25 minutes").await;
-    let refused = create(&queue, place, artifact("x", Details::S3, expires)).await;
+    let refused = create(&queue, run_ref, artifact("x", Details::S3, expires)).await;
     assert!(matches!(refused, Err(OpError::Conflict(_))), "{refused:?}");
     // What is there can neither be renewed any more.
-    let refused = create(&queue, place, artifact("b", error(), expires)).await;
+    let refused = create(&queue, run_ref, artifact("b", error(), expires)).await;
     assert!(matches!(refused, Err(OpError::Conflict(_))), "{refused:?}");
     finish(database, queue).await;
 }
@@ -226,39 +226,39 @@ async fn after_an_exception_artifacts_come_for_25_minutes_and_their_events_show_
 #[tokio::test]
 async fn what_no_run_can_have_is_refused_as_a_wrong_request() {
     let (database, queue) = start().await;
-    let place = running(&queue).await;
+    let run_ref = running(&queue).await;
     let at = now(&database).await;
-    let input = async |place: Place, expires: DateTime<Utc>| {
-        let refused = create(&queue, place, artifact("x", Details::S3, expires)).await;
+    let input = async |run_ref: RunRef, expires: DateTime<Utc>| {
+        let refused = create(&queue, run_ref, artifact("x", Details::S3, expires)).await;
         assert!(matches!(refused, Err(OpError::Input(_))), "{refused:?}");
         refused.unwrap_err().to_string()
     };
-    assert!(input(place, at - TimeDelta::minutes(16)).await.contains("15 minutes"));
-    assert!(input(place, at + TimeDelta::days(3660)).await.contains("later than that of the task"));
+    assert!(input(run_ref, at - TimeDelta::minutes(16)).await.contains("15 minutes"));
+    assert!(input(run_ref, at + TimeDelta::days(3660)).await.contains("later than that of the task"));
     let soon = at + TimeDelta::hours(1);
-    assert!(input(Place { run: RunId::new(1).unwrap(), ..place }, soon).await.contains("no run 1"));
-    let unclaimed = Place { task: queue.create_one("proj/other").await, run: RunId::FIRST };
+    assert!(input(RunRef { run: RunId::new(1).unwrap(), ..run_ref }, soon).await.contains("no run 1"));
+    let unclaimed = RunRef { task: queue.create_one("proj/other").await, run: RunId::FIRST };
     assert!(input(unclaimed, soon).await.contains("never claimed"));
-    assert!(input(Place { task: upload(9), ..place }, soon).await.contains("does not exist"));
+    assert!(input(RunRef { task: upload(9), ..run_ref }, soon).await.contains("does not exist"));
     finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn an_object_is_there_once_its_own_upload_is_finished() {
     let (database, queue) = start().await;
-    let place = running(&queue).await;
+    let run_ref = running(&queue).await;
     let expires = now(&database).await + TimeDelta::hours(3);
     let asked = artifact("o", Details::Object { upload: upload(1) }, expires);
-    create(&queue, place, asked.clone()).await.unwrap();
+    create(&queue, run_ref, asked.clone()).await.unwrap();
     // A repeat whose answer was lost goes on with the same upload.
     let again = Artifact { details: Details::Object { upload: upload(2) }, ..asked.clone() };
-    assert_eq!(create(&queue, place, again.clone()).await.unwrap().artifact.details, asked.details);
+    assert_eq!(create(&queue, run_ref, again.clone()).await.unwrap().artifact.details, asked.details);
     let end = async |upload: SlugId| {
-        create_artifact::finish(&queue.engine.pool, &queue.engine.notifiers, place, "o", upload).await
+        create_artifact::finish(&queue.engine.pool, &queue.engine.notifiers, run_ref, "o", upload).await
     };
     assert!(matches!(end(upload(2)).await, Err(OpError::Input(_))), "another upload");
     assert!(matches!(end(upload(1)).await, Err(OpError::Input(_))), "no object yet");
-    let name = object_name(place.task, place.run, "o");
+    let name = object_name(run_ref.task, run_ref.run, "o");
     let mut conn = database.connect().await;
     let object = objects::NewObject {
         name: &name,
@@ -274,14 +274,14 @@ async fn an_object_is_there_once_its_own_upload_is_finished() {
     let (one, two) = tokio::join!(end(upload(1)), end(upload(1)));
     one.unwrap();
     two.unwrap();
-    assert!(stored(&queue, place, "o").await.unwrap().present);
+    assert!(stored(&queue, run_ref, "o").await.unwrap().present);
     let kept = objects::find(&mut conn, &name).await.unwrap().unwrap();
     assert_eq!(kept.expires, asked.expires, "the object is kept as long as the artifact");
-    let told = told(&database, place.task).await;
+    let told = told(&database, run_ref.task).await;
     assert_eq!(told.iter().filter(|(exchange, ..)| exchange == "artifact-created").count(), 1, "{told:?}");
-    let refused = create(&queue, place, again).await;
+    let refused = create(&queue, run_ref, again).await;
     assert!(matches!(refused, Err(OpError::Conflict(_))), "{refused:?}");
-    let missing = create_artifact::finish(&queue.engine.pool, &queue.engine.notifiers, place, "p", upload(1)).await;
+    let missing = create_artifact::finish(&queue.engine.pool, &queue.engine.notifiers, run_ref, "p", upload(1)).await;
     assert!(matches!(missing, Err(OpError::NotFound(_))), "{missing:?}");
     finish(database, queue).await;
 }
@@ -310,19 +310,19 @@ async fn an_upload_takes_a_name_that_no_other_upload_has() {
 #[tokio::test]
 async fn links_are_read_in_one_statement_that_ends() {
     let (database, queue) = start().await;
-    let place = running(&queue).await;
+    let run_ref = running(&queue).await;
     let expires = now(&database).await + TimeDelta::hours(3);
     for (name, target) in [("a", "b"), ("b", "c"), ("x", "y"), ("y", "x"), ("z", "nothing")] {
-        create(&queue, place, artifact(name, link(target), expires)).await.unwrap();
+        create(&queue, run_ref, artifact(name, link(target), expires)).await.unwrap();
     }
-    create(&queue, place, artifact("c", reference("https://c/"), expires)).await.unwrap();
+    create(&queue, run_ref, artifact("c", reference("https://c/"), expires)).await.unwrap();
     let mut conn = database.connect().await;
     let links_max = LINKS_MAX as i32;
     let mut names = async |run: Option<RunId>, name: &str| {
-        let chain = artifacts::find_chain(&mut conn, place.task, run, name, links_max).await.unwrap();
+        let chain = artifacts::find_chain(&mut conn, run_ref.task, run, name, links_max).await.unwrap();
         chain.map(|chain| chain.artifacts.into_iter().map(|one| one.artifact.name).collect::<Vec<_>>())
     };
-    assert_eq!(names(Some(place.run), "a").await.unwrap(), ["a", "b", "c"]);
+    assert_eq!(names(Some(run_ref.run), "a").await.unwrap(), ["a", "b", "c"]);
     assert_eq!(names(None, "b").await.unwrap(), ["b", "c"], "of the last run");
     assert_eq!(names(None, "z").await.unwrap(), ["z"]);
     assert_eq!(names(None, "x").await.unwrap().len(), LINKS_MAX + 1);
@@ -340,12 +340,12 @@ async fn a_task_is_kept_until_its_artifacts_are_removed() {
     let task = new_task(QUEUE, &json!({"expires": wire(expires)}));
     queue.create(&task).await.unwrap();
     let claim = queue.claim_one(QUEUE).await;
-    let place = Place { task: task.id, run: claim.run };
+    let run_ref = RunRef { task: task.id, run: claim.run };
     for details in [Details::S3, reference("https://a/"), error()] {
         let name = format!("{details:?}");
-        create(&queue, place, artifact(&name, details, expires)).await.unwrap();
+        create(&queue, run_ref, artifact(&name, details, expires)).await.unwrap();
     }
-    queue.report(place.task, place.run, Report::Completed).await.unwrap();
+    queue.report(run_ref.task, run_ref.run, Report::Completed).await.unwrap();
     let artifacts_left = async || number(database.pool(), "SELECT count(*) FROM artifacts").await;
     assert_eq!(artifact_pass::pass(&queue.engine).await.unwrap().found, 0);
     advance(&database, "2 hours 1 second").await;
@@ -365,40 +365,40 @@ async fn a_task_is_kept_until_its_artifacts_are_removed() {
 #[tokio::test]
 async fn bytes_are_kept_while_an_upload_may_be_on_its_way_and_then_the_name_is_not_given_out_again() {
     let (database, queue) = start().await;
-    let place = running(&queue).await;
+    let run_ref = running(&queue).await;
     let at = now(&database).await;
     let soon = at + TimeDelta::minutes(1);
     let bytes = artifact("bytes", Details::S3, soon);
-    create(&queue, place, bytes.clone()).await.unwrap();
-    create(&queue, place, artifact("elsewhere", reference("https://a/"), soon)).await.unwrap();
+    create(&queue, run_ref, bytes.clone()).await.unwrap();
+    create(&queue, run_ref, artifact("elsewhere", reference("https://a/"), soon)).await.unwrap();
     advance(&database, "2 minutes").await;
     assert_eq!(artifact_pass::pass(&queue.engine).await.unwrap().done, 1);
-    assert!(stored(&queue, place, "bytes").await.is_some() && stored(&queue, place, "elsewhere").await.is_none());
+    assert!(stored(&queue, run_ref, "bytes").await.is_some() && stored(&queue, run_ref, "elsewhere").await.is_none());
     // Whoever asks for it again keeps it longer: it is not listed any more, and what was listed is not removed.
     advance(&database, "2 hours").await;
     let mut conn = database.connect().await;
     let due = artifacts::list_removable(&mut conn, 10).await.unwrap();
     assert_eq!(due.len(), 1);
-    let refused = create(&queue, place, Artifact { expires: at + TimeDelta::hours(20), ..bytes.clone() }).await;
+    let refused = create(&queue, run_ref, Artifact { expires: at + TimeDelta::hours(20), ..bytes.clone() }).await;
     assert!(matches!(&refused, Err(OpError::Conflict(text)) if text.contains("being removed")), "{refused:?}");
     sqlx::query("UPDATE artifacts SET removable = removable + interval '1 day'")
         .execute(database.pool())
         .await
         .unwrap();
     assert_eq!(artifacts::remove(&mut conn, &due).await.unwrap(), 0, "it was put off after it had been listed");
-    assert!(stored(&queue, place, "bytes").await.is_some());
+    assert!(stored(&queue, run_ref, "bytes").await.is_some());
     advance(&database, "2 days").await;
     assert_eq!(artifact_pass::pass(&queue.engine).await.unwrap().done, 1);
-    assert!(stored(&queue, place, "bytes").await.is_none());
+    assert!(stored(&queue, run_ref, "bytes").await.is_none());
     finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn removal_passes_over_what_somebody_holds() {
     let (database, queue) = start().await;
-    let place = running(&queue).await;
+    let run_ref = running(&queue).await;
     let soon = now(&database).await + TimeDelta::minutes(1);
-    create(&queue, place, artifact("x", error(), soon)).await.unwrap();
+    create(&queue, run_ref, artifact("x", error(), soon)).await.unwrap();
     advance(&database, "2 minutes").await;
     let mut holder = database.connect().await;
     sqlx::raw_sql(AssertSqlSafe("BEGIN; SELECT FROM artifacts FOR UPDATE".to_owned()))

@@ -11,7 +11,7 @@ use tenure_engine::background::dependencies::DependencySink;
 use tenure_engine::background::groups::GroupSink;
 use tenure_engine::events::log_reader;
 use tenure_engine::testing::Queue;
-use tenure_engine::testing::{QUEUE, TERM, new_task};
+use tenure_engine::testing::{LEASE, QUEUE, new_task};
 use tenure_store::hot::messages;
 use tenure_store::page::{self, Ends, Filter};
 use tenure_store::testing::TestDatabase;
@@ -108,16 +108,16 @@ async fn run_hot(conn: &mut PgConnection, queue: &Queue, new: &NewTask, open: &[
     dependencies::list_required(&mut transaction, &[wanted]).await.unwrap();
     let want = claim::Want { queue: key, generation: -1, marks: [0; 7], slots: vec![1; 5] };
     let worker = claim::Worker { group: "g", id: "w" };
-    claim::claim(&mut transaction, &[want], &[worker], TERM, Uuid::new_v4()).await.unwrap();
+    claim::claim(&mut transaction, &[want], &[worker], LEASE, Uuid::new_v4()).await.unwrap();
     let members: Vec<_> = open.iter().map(|&id| renew::Member { id, run: 0 }).collect();
-    renew::renew(&mut transaction, &members, TERM).await.unwrap();
+    renew::renew(&mut transaction, &members, LEASE).await.unwrap();
     claims::list_returnable(&mut transaction, open).await.unwrap();
     let ends: Vec<_> = open.iter().map(|&id| Member { id, run: 0, end: End::Report(Report::Completed) }).collect();
     end::end(&mut transaction, &ends).await.unwrap();
     let want = messages::Want { queue: key, priority: 6, generation: -1, mark: 0, slots: vec![1; 5] };
-    let found = messages::get(&mut transaction, &[want], &[TERM], &[7; 5], TERM).await.unwrap();
+    let found = messages::get(&mut transaction, &[want], &[LEASE], &[7; 5], LEASE).await.unwrap();
     let deletions: Vec<_> = found.got.iter().map(|got| deletion(key, got)).collect();
-    messages::delete(&mut transaction, &deletions, TERM).await.unwrap();
+    messages::delete(&mut transaction, &deletions, LEASE).await.unwrap();
     tasks::load(&mut transaction, &[new.id.uuid()]).await.unwrap();
     tasks::load_history(&mut transaction, &[1]).await.unwrap();
     transaction.rollback().await.unwrap();
@@ -238,7 +238,7 @@ async fn run_cold(conn: &mut PgConnection, statement: &str, open: &[Uuid], waiti
             let expired: Vec<_> = open[..count].iter().map(|&id| Member { id, run: 0, end: End::Expired }).collect();
             end::end(conn, &expired).await.unwrap();
         }
-        "claim_task" => drop(claim_one::claim_one(conn, waiting[0], 0, "g", "w", TERM).await.unwrap()),
+        "claim_task" => drop(claim_one::claim_one(conn, waiting[0], 0, "g", "w", LEASE).await.unwrap()),
         "load_tasks" => drop(tasks::load(conn, open).await.unwrap()),
         "get_counts" => {
             let name: TaskQueueId = "fill/q1".parse().unwrap();

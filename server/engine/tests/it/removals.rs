@@ -12,7 +12,7 @@ use tenure_engine::background::removals;
 use tenure_engine::ops::OpError;
 use tenure_engine::ops::worker_removed::{Removed, remove};
 use tenure_engine::testing::Queue;
-use tenure_engine::testing::{QUEUE, TERM, new_task};
+use tenure_engine::testing::{LEASE, QUEUE, new_task};
 use tenure_store::session;
 use tenure_store::testing::{TestDatabase, eventually};
 use tenure_store::transitions::claim::{Want, Worker, claim};
@@ -173,7 +173,7 @@ async fn a_claim_that_is_being_made_when_its_worker_is_removed_is_ended_when_it_
     let mut claiming = conn.begin().await.unwrap();
     let want = Want { queue: queue.key(QUEUE).await, generation: -1, marks: [0; 7], slots: vec![1] };
     let worker = Worker { group: "group", id: "gone" };
-    let made = claim(&mut claiming, &[want], &[worker], TERM, uuid::Uuid::new_v4()).await.unwrap();
+    let made = claim(&mut claiming, &[want], &[worker], LEASE, uuid::Uuid::new_v4()).await.unwrap();
     assert_eq!(made.len(), 1);
     assert_eq!(gone(&queue, "gone").await.ended, 0);
     assert_eq!(removals::pass(&queue.engine).await.unwrap().found, 0);

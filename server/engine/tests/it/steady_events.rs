@@ -13,7 +13,7 @@ use tenure_domain::lifecycle::Report;
 use tenure_domain::task::{Granted, Last};
 use tenure_engine::background::run_all_due;
 use tenure_engine::ops::change_task::{self, Change};
-use tenure_engine::ops::create_artifact::{self, Place};
+use tenure_engine::ops::create_artifact::{self, RunRef};
 use tenure_engine::ops::{change_priority, task_group};
 use tenure_engine::testing::Queue;
 use tenure_engine::testing::{QUEUE, new_task};
@@ -125,9 +125,9 @@ impl Walk {
         let expires = DateTime::from_timestamp_millis((self.now().await + TimeDelta::minutes(30)).timestamp_millis());
         let content_type = "text/plain".to_owned();
         let artifact = Artifact { name, details, content_type, content_length: None, expires: expires.unwrap() };
-        let place = Place { task: granted.task.id, run: granted.run };
+        let run_ref = RunRef { task: granted.task.id, run: granted.run };
         let (pool, notifiers) = (&self.queue.engine.pool, &self.queue.engine.notifiers);
-        drop(create_artifact::create(pool, notifiers, place, artifact).await);
+        drop(create_artifact::create(pool, notifiers, run_ref, artifact).await);
     }
 
     /// What is refused changes nothing, and that is a case too.

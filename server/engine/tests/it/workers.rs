@@ -11,7 +11,7 @@ use tenure_api::ids::RunId;
 use tenure_domain::worker::{RECENT_MAX, Term, WorkerKey, WorkerState};
 use tenure_engine::background::{PassReport, workers as pass};
 use tenure_engine::ops::OpError;
-use tenure_engine::ops::workers::{self as ops, Known, Name};
+use tenure_engine::ops::workers::{self as ops, KnownWorker, Name};
 use tenure_engine::testing::QUEUE;
 use tenure_engine::testing::Queue;
 use tenure_store::testing::TestDatabase;
@@ -43,7 +43,7 @@ async fn key(queue: &Queue, id: &str) -> WorkerKey {
     WorkerKey { queue: queue.key(QUEUE).await, group: "group".to_owned(), id: id.to_owned() }
 }
 
-async fn get(queue: &Queue, id: &str) -> Result<Known, OpError> {
+async fn get(queue: &Queue, id: &str) -> Result<KnownWorker, OpError> {
     ops::get(&queue.engine.pool, &queue.engine.workers, &queue.engine.queues, &name(id)).await
 }
 
@@ -60,7 +60,7 @@ async fn advance(queue: &Queue, seconds: f64) {
     clock::advance(&mut queue.engine.pool.acquire().await.unwrap(), seconds).await.unwrap();
 }
 
-async fn quarantine(queue: &Queue, id: &str, hours: i64) -> Result<Known, OpError> {
+async fn quarantine(queue: &Queue, id: &str, hours: i64) -> Result<KnownWorker, OpError> {
     let until = now(queue).await + TimeDelta::hours(hours);
     let change = Quarantine { until, info: Some("tests"), client_id: "tester" };
     let engine = &queue.engine;
@@ -145,7 +145,7 @@ async fn claims_of_one_batch_stand_in_the_order_of_claiming_also_after_the_serve
 }
 
 /// Tells the server once more of claims that it has written down.
-async fn queue_claims(queue: &Queue, known: &Known) -> Known {
+async fn queue_claims(queue: &Queue, known: &KnownWorker) -> KnownWorker {
     assert_eq!(ops::note_held(&queue.engine.pool).await.unwrap(), 1);
     assert_eq!(known.recent.len(), RECENT_MAX);
     get(queue, "worker").await.unwrap()

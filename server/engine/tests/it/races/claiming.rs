@@ -9,7 +9,7 @@ use tenure_domain::task::{Last, Task};
 use tenure_engine::batch::wait_list::Answer;
 use tenure_engine::ops::report::stop_waiting;
 use tenure_engine::testing::Queue;
-use tenure_engine::testing::{QUEUE, TERM, new_task};
+use tenure_engine::testing::{LEASE, QUEUE, new_task};
 use tenure_store::session;
 use tenure_store::testing::{TestDatabase, eventually};
 use tenure_store::transitions::claim::{Want, Worker, claim};
@@ -51,7 +51,7 @@ async fn workers_in_one_batch_get_different_runs_in_the_order_of_their_slots() {
     let want = |queue, slots| Want { queue, generation: -1, marks: [0; 7], slots };
     let wants = [want(queue.key(QUEUE).await, vec![1, 1, 2, 3]), want(queue.key("proj/other").await, vec![4, 4])];
     let workers = ["a", "b", "c", "d"].map(|id| Worker { group: "g", id });
-    let mut claimed = claim(&mut conn, &wants, &workers, TERM, uuid::Uuid::new_v4()).await.unwrap();
+    let mut claimed = claim(&mut conn, &wants, &workers, LEASE, uuid::Uuid::new_v4()).await.unwrap();
     claimed.sort_by_key(|row| (row.queue, row.priority, row.ord));
     let got: Vec<_> = claimed.iter().map(|row| (row.worker, row.id)).collect();
     let id = |task: &tenure_domain::create::NewTask| task.id.uuid();

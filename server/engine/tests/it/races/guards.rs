@@ -8,7 +8,7 @@ use tenure_api::states::{ExceptionReason, ReasonCreated, ReasonResolved};
 use tenure_domain::lifecycle::{End, Event, HAND_BACKS_MAX, Life, Outcome, Report, State, apply};
 use tenure_domain::task::Last;
 use tenure_engine::testing::Queue;
-use tenure_engine::testing::{QUEUE, TERM, new_task};
+use tenure_engine::testing::{LEASE, QUEUE, new_task};
 use tenure_store::testing::{TestDatabase, check_invariants_on};
 use tenure_store::transitions::end::{self, Member};
 use tenure_store::transitions::schedule::{self, When};
@@ -127,12 +127,12 @@ async fn send(conn: &mut PgConnection, id: TaskId, event: Event) {
             return;
         }
         Event::Claim(run) => {
-            claim_one::claim_one(conn, id.uuid(), signed(run), "g", "w", TERM).await.unwrap();
+            claim_one::claim_one(conn, id.uuid(), signed(run), "g", "w", LEASE).await.unwrap();
             return;
         }
         Event::Reclaim(run) => {
             let member = renew::Member { id: id.uuid(), run: signed(run) };
-            let renewed = renew::renew(conn, &[member], TERM).await.unwrap();
+            let renewed = renew::renew(conn, &[member], LEASE).await.unwrap();
             assert!(renewed.iter().all(|row| row.taken_until > row.now + TimeDelta::minutes(1)));
             return;
         }
@@ -230,7 +230,7 @@ async fn neither_an_unexpired_claim_nor_a_term_that_is_longer_already_is_touched
     let held = queue.claim_one(QUEUE).await;
     send(&mut conn, held.task.id, Event::ClaimExpired(held.run)).await;
     let member = renew::Member { id: held.task.id.uuid(), run: 0 };
-    let renewed = renew::renew(&mut conn, &[member], TERM / 2).await.unwrap();
+    let renewed = renew::renew(&mut conn, &[member], LEASE / 2).await.unwrap();
     assert_eq!(renewed[0].taken_until, held.tenancy.taken_until);
     drop(conn);
     queue.stop().await;
@@ -247,13 +247,13 @@ async fn a_run_past_its_deadline_is_neither_claimed_nor_renewed() {
     let pending = queue.create_one(QUEUE).await;
     let mut late = conn.begin().await.unwrap();
     sqlx::query("UPDATE clock SET clock_offset = interval '2 h'").execute(&mut *late).await.unwrap();
-    assert!(!claim_one::claim_one(&mut late, pending.uuid(), 0, "g", "w", TERM).await.unwrap());
+    assert!(!claim_one::claim_one(&mut late, pending.uuid(), 0, "g", "w", LEASE).await.unwrap());
     let want = claim::Want { queue: queue.key(QUEUE).await, generation: -1, marks: [0; 7], slots: vec![1] };
     let worker = claim::Worker { group: "g", id: "w" };
-    let found = claim::claim(&mut late, &[want], &[worker], TERM, uuid::Uuid::new_v4()).await.unwrap();
+    let found = claim::claim(&mut late, &[want], &[worker], LEASE, uuid::Uuid::new_v4()).await.unwrap();
     assert!(found.is_empty());
     let member = renew::Member { id: claimed.uuid(), run: 0 };
-    assert!(renew::renew(&mut late, &[member], TERM).await.unwrap().is_empty());
+    assert!(renew::renew(&mut late, &[member], LEASE).await.unwrap().is_empty());
     assert!(claims::list_due(&mut late, 10).await.unwrap().is_empty(), "the deadline pass ends it");
     late.rollback().await.unwrap();
     drop(conn);

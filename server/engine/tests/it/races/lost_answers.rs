@@ -10,7 +10,7 @@ use tenure_domain::lifecycle::Report;
 use tenure_domain::task::Last;
 use tenure_engine::ops::OpError;
 use tenure_engine::testing::Queue;
-use tenure_engine::testing::{QUEUE, TERM, new_task};
+use tenure_engine::testing::{LEASE, QUEUE, new_task};
 use tenure_store::testing::{TestDatabase, eventually};
 use tokio::task::JoinSet;
 use uuid::Uuid;
@@ -22,7 +22,7 @@ const LONG: Duration = Duration::from_secs(10);
 /// A queue whose wait list reaches the database through a proxy, connected already.
 async fn with_proxy(database: &TestDatabase) -> (Queue, Proxy) {
     let proxy = Proxy::start(database).await;
-    let queue = Queue::start_apart(database.options(), proxy.options(), TERM);
+    let queue = Queue::start_apart(database.options(), proxy.options(), LEASE);
     let nothing = queue.claim_work(QUEUE, "worker", 1, Duration::ZERO).await.unwrap();
     assert!(nothing.claims.is_empty());
     (queue, proxy)
