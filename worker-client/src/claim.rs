@@ -1,6 +1,6 @@
-//! Claims: a run of a task that is ours for a term.
+//! Claims: a run of a task that is ours for a lease.
 //!
-//! A claim renews its term with [`Claim::reclaim`] and ends in exactly one report, which consumes it. That the server
+//! A claim renews its lease with [`Claim::reclaim`] and ends in exactly one report, which consumes it. That the server
 //! no longer regards the claim as ours is an ordinary outcome, [`Lost`]: whatever was done under it must be dropped.
 
 use std::fmt;
@@ -14,14 +14,14 @@ use tokio::time::Instant;
 
 use crate::client::{Answer, Call, Own, TIMEOUT, parameter};
 use crate::wire::{ClaimAnswer, ClaimTaskBody, ClaimWorkAnswer, ClaimWorkBody, ReclaimAnswer, StatusAnswer};
-use crate::{Client, Error, ExceptionReason, Task, TaskStatus, Term};
+use crate::{Client, Error, ExceptionReason, Lease, Task, TaskStatus};
 
 /// How long one call for work may take: the server waits up to 20 s for a task to appear.
 const CLAIM_TIMEOUT: Duration = Duration::from_secs(40);
 /// No call for work may ask for more.
 const CLAIMS_MAX: usize = 32;
 /// A renewal or a report is given up after this share of what remains, so that there is time for another try.
-const PATIENCE_SHARE: u32 = 3;
+const TIMEOUT_SHARE: u32 = 3;
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Who claims.
@@ -33,15 +33,15 @@ pub struct WorkerName {
     pub id: WorkerId,
 }
 
-/// A run of a task that is ours until its term ends.
-#[must_use = "a claim that is dropped blocks its task until the term ends"]
+/// A run of a task that is ours until its lease ends.
+#[must_use = "a claim that is dropped blocks its task until the lease ends"]
 pub struct Claim {
     /// Signs with the task's credentials.
     client: Client,
     task_id: TaskId,
     run_id: RunId,
     task: Task,
-    term: Term,
+    lease: Lease,
 }
 
 /// A claim that is no longer ours. Another worker may be at the task already.
@@ -65,15 +65,15 @@ pub enum LostBecause {
         /// And in these words.
         message: String,
     },
-    /// The term is over and no renewal succeeded.
-    TermOver,
+    /// The lease is over and no renewal succeeded.
+    LeaseExpired,
 }
 
 impl fmt::Display for LostBecause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Refused { status, message } => write!(f, "the queue answered {status}: {message}"),
-            Self::TermOver => f.write_str("the term ended before it could be renewed"),
+            Self::LeaseExpired => f.write_str("the lease ended before it could be renewed"),
         }
     }
 }
@@ -82,7 +82,7 @@ impl fmt::Display for LostBecause {
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "work on a lost claim must stop"]
 pub enum Renewal {
-    /// Ours for another term.
+    /// Ours for another lease.
     Renewed,
     /// No longer ours.
     Lost(Lost),
@@ -101,7 +101,7 @@ pub enum Reported {
 #[derive(Debug, thiserror::Error)]
 #[error("the outcome of run {} of task {} could not be reported", claim.run_id, claim.task_id)]
 pub struct NotReported {
-    /// Still ours until its term ends.
+    /// Still ours until its lease ends.
     pub claim: Box<Claim>,
     /// What went wrong.
     #[source]
@@ -115,7 +115,7 @@ impl Client {
     /// The server refused, or could not be reached.
     ///
     /// ```no_run
-    /// # use tenure_worker::{Client, WorkerName};
+    /// # use tenure_client::{Client, WorkerName};
     /// # async fn example(client: &Client) -> Result<(), Box<dyn std::error::Error>> {
     /// let me = WorkerName { group: "home".parse()?, id: "worker-1".parse()? };
     /// for claim in client.claim_work(&"proj/linux".parse()?, &me, 4).await? {
@@ -130,25 +130,25 @@ impl Client {
             method: Method::POST,
             path: format!("/claim-work/{}", parameter(queue)),
             body: Some(serde_json::to_vec(&body).expect("texts and a number")),
-            wait_timeout: CLAIM_TIMEOUT,
+            timeout: CLAIM_TIMEOUT,
             own: Own::default(),
         };
         let Answer { value, date, received, .. } = self.call::<ClaimWorkAnswer>(&call).await?;
         let claim = |answer: ClaimAnswer| {
-            let term = Term::of_claim(answer.taken_until, answer.claimed().or(date), received);
-            self.claimed(answer, term)
+            let lease = Lease::of_claim(answer.taken_until, answer.claimed().or(date), received);
+            self.claimed(answer, lease)
         };
         Ok(value.tasks.into_iter().map(claim).collect())
     }
 
     /// Claims a run that is known from a message or from the status of its task. Repeating the call is harmless: the
-    /// claim is the same, and its term is counted from when it was first granted.
+    /// claim is the same, and its lease is counted from when it was first granted.
     ///
     /// # Errors
     /// The run is not claimable (409; 404 if there is none), or no usable answer came.
     ///
     /// ```no_run
-    /// # use tenure_worker::{Client, WorkerName};
+    /// # use tenure_client::{Client, WorkerName};
     /// # async fn example(client: &Client, me: &WorkerName) -> Result<(), Box<dyn std::error::Error>> {
     /// let claim = client.claim_task("9HrBC1jMQ3KlZw4CssPUeQ".parse()?, "0".parse()?, me).await?;
     /// println!("working on {}", claim.task_id());
@@ -161,23 +161,23 @@ impl Client {
             method: Method::POST,
             path: format!("/task/{}/runs/{}/claim", parameter(&task_id), parameter(&run_id)),
             body: Some(serde_json::to_vec(&body).expect("two texts")),
-            wait_timeout: TIMEOUT,
+            timeout: TIMEOUT,
             own: Own::default(),
         };
-        // An earlier try may have been granted although its answer was lost, so that the term may run since then.
-        let first_asked = Instant::now();
+        // An earlier try may have been granted although its answer was lost, so that the lease may run since then.
+        let first_sent = Instant::now();
         let Answer { value, date, received, .. } = self.call::<ClaimAnswer>(&call).await?;
-        let term = Term::of_repeated_claim(value.taken_until, value.claimed(), date, (first_asked, received));
-        Ok(self.claimed(value, term))
+        let lease = Lease::of_repeated_claim(value.taken_until, value.claimed(), date, (first_sent, received));
+        Ok(self.claimed(value, lease))
     }
 
-    fn claimed(&self, answer: ClaimAnswer, term: Term) -> Claim {
+    fn claimed(&self, answer: ClaimAnswer, lease: Lease) -> Claim {
         Claim {
             client: self.with_credentials(answer.credentials),
             task_id: answer.status.task_id,
             run_id: answer.run_id,
             task: answer.task,
-            term,
+            lease,
         }
     }
 }
@@ -193,7 +193,7 @@ impl Claim {
     /// The task.
     ///
     /// ```
-    /// # fn example(claim: &tenure_worker::Claim) { println!("{}", claim.task_id()); }
+    /// # fn example(claim: &tenure_client::Claim) { println!("{}", claim.task_id()); }
     /// ```
     #[must_use]
     pub fn task_id(&self) -> TaskId {
@@ -203,7 +203,7 @@ impl Claim {
     /// The run that is ours.
     ///
     /// ```
-    /// # fn example(claim: &tenure_worker::Claim) { println!("{}", claim.run_id()); }
+    /// # fn example(claim: &tenure_client::Claim) { println!("{}", claim.run_id()); }
     /// ```
     #[must_use]
     pub fn run_id(&self) -> RunId {
@@ -213,7 +213,7 @@ impl Claim {
     /// The definition of the task.
     ///
     /// ```
-    /// # fn example(claim: &tenure_worker::Claim) { println!("{}", claim.task().payload); }
+    /// # fn example(claim: &tenure_client::Claim) { println!("{}", claim.task().payload); }
     /// ```
     #[must_use]
     pub fn task(&self) -> &Task {
@@ -223,21 +223,21 @@ impl Claim {
     /// Until when the claim is ours, and when to renew it.
     ///
     /// ```
-    /// # fn example(claim: &tenure_worker::Claim) { println!("{:?}", claim.term().renew_at()); }
+    /// # fn example(claim: &tenure_client::Claim) { println!("{:?}", claim.lease().renew_at()); }
     /// ```
     #[must_use]
-    pub fn term(&self) -> Term {
-        self.term
+    pub fn lease(&self) -> Lease {
+        self.lease
     }
 
-    /// Renews the term and the task's credentials.
+    /// Renews the lease and the task's credentials.
     ///
     /// # Errors
-    /// No usable answer came; the claim is still ours until its term ends, so it is worth trying again.
+    /// No usable answer came; the claim is still ours until its lease ends, so it is worth trying again.
     ///
     /// ```no_run
-    /// # use tenure_worker::{Claim, Renewal};
-    /// # async fn example(claim: &mut Claim) -> Result<(), tenure_worker::Error> {
+    /// # use tenure_client::{Claim, Renewal};
+    /// # async fn example(claim: &mut Claim) -> Result<(), tenure_client::Error> {
     /// if let Renewal::Lost(lost) = claim.reclaim().await? {
     ///     println!("stop working: {}", lost.because);
     /// }
@@ -246,7 +246,7 @@ impl Claim {
     pub async fn reclaim(&mut self) -> Result<Renewal, Error> {
         match self.post::<ReclaimAnswer>("reclaim", None).await {
             Ok(answer) => {
-                self.term = self.term.renewed(answer.value.taken_until, answer.asked);
+                self.lease = self.lease.renewed(answer.value.taken_until, answer.sent);
                 self.client.renew_credentials(answer.value.credentials);
                 Ok(Renewal::Renewed)
             }
@@ -260,7 +260,7 @@ impl Claim {
     /// No usable answer came; the claim is in the error.
     ///
     /// ```no_run
-    /// # async fn example(claim: tenure_worker::Claim) -> Result<(), tenure_worker::NotReported> {
+    /// # async fn example(claim: tenure_client::Claim) -> Result<(), tenure_client::NotReported> {
     /// claim.complete().await?;
     /// # Ok(()) }
     /// ```
@@ -268,7 +268,7 @@ impl Claim {
     /// A second report does not compile:
     ///
     /// ```compile_fail,E0382
-    /// # async fn example(claim: tenure_worker::Claim) -> Result<(), tenure_worker::NotReported> {
+    /// # async fn example(claim: tenure_client::Claim) -> Result<(), tenure_client::NotReported> {
     /// claim.complete().await?;
     /// claim.fail().await?;
     /// # Ok(()) }
@@ -283,7 +283,7 @@ impl Claim {
     /// No usable answer came; the claim is in the error.
     ///
     /// ```no_run
-    /// # async fn example(claim: tenure_worker::Claim) -> Result<(), tenure_worker::NotReported> {
+    /// # async fn example(claim: tenure_client::Claim) -> Result<(), tenure_client::NotReported> {
     /// claim.fail().await?;
     /// # Ok(()) }
     /// ```
@@ -297,7 +297,7 @@ impl Claim {
     /// No usable answer came; the claim is in the error.
     ///
     /// ```no_run
-    /// # use tenure_worker::{Claim, ExceptionReason, NotReported};
+    /// # use tenure_client::{Claim, ExceptionReason, NotReported};
     /// # async fn example(claim: Claim) -> Result<(), NotReported> {
     /// claim.exception(ExceptionReason::WorkerShutdown).await?;
     /// # Ok(()) }
@@ -306,15 +306,15 @@ impl Claim {
         self.report("exception", Some(serde_json::json!({ "reason": reason }))).await
     }
 
-    /// The claim, given up because its term is over.
-    pub fn term_over(&self) -> Lost {
-        Lost { task_id: self.task_id, run_id: self.run_id, because: LostBecause::TermOver }
+    /// The claim, given up because its lease is over.
+    pub fn lease_expired(&self) -> Lost {
+        Lost { task_id: self.task_id, run_id: self.run_id, because: LostBecause::LeaseExpired }
     }
 
     /// A client with the task's credentials; when the claim is renewed, so are those of its clones.
     ///
     /// ```no_run
-    /// # async fn example(claim: &tenure_worker::Claim) -> Result<(), tenure_worker::Error> {
+    /// # async fn example(claim: &tenure_client::Claim) -> Result<(), tenure_client::Error> {
     /// let artifacts = claim.client().list_artifacts(claim.task_id(), Some(claim.run_id())).await?;
     /// println!("{} so far", artifacts.len());
     /// # Ok(()) }
@@ -339,12 +339,12 @@ impl Claim {
         action: &str,
         body: Option<&serde_json::Value>,
     ) -> Result<Answer<T>, Error> {
-        let left = self.term.ends().saturating_duration_since(Instant::now());
+        let left = self.lease.ends().saturating_duration_since(Instant::now());
         let call = Call {
             method: Method::POST,
             path: format!("/task/{}/runs/{}/{action}", parameter(&self.task_id), parameter(&self.run_id)),
             body: body.map(|body| body.to_string().into_bytes()),
-            wait_timeout: (left / PATIENCE_SHARE).clamp(SHORTEST_TIMEOUT, TIMEOUT),
+            timeout: (left / TIMEOUT_SHARE).clamp(SHORTEST_TIMEOUT, TIMEOUT),
             own: Own::default(),
         };
         self.client.call(&call).await
@@ -365,11 +365,11 @@ impl Claim {
 
 impl fmt::Debug for Claim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { task_id, run_id, term, .. } = self;
+        let Self { task_id, run_id, lease, .. } = self;
         f.debug_struct("Claim")
             .field("task_id", task_id)
             .field("run_id", run_id)
-            .field("term", term)
+            .field("lease", lease)
             .finish_non_exhaustive()
     }
 }

@@ -38,7 +38,7 @@ const PATH_PARAMETER: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').re
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,
-    /// Clones share the place, so that those of a claim's client sign with the renewed credentials from then on.
+    /// Clones share them, so that those of a claim's client sign with the renewed credentials from then on.
     credentials: Option<Arc<RwLock<Arc<Credentials>>>>,
     retry: RetryPolicy,
 }
@@ -63,10 +63,10 @@ impl ClientBuilder {
     /// Sets the URL under which the server serves `/api/queue/v1`.
     ///
     /// ```
-    /// # use tenure_worker::Client;
+    /// # use tenure_client::Client;
     /// let client = Client::builder().root_url("http://127.0.0.1:8080/").build()?;
     /// assert_eq!(client.root_url(), "http://127.0.0.1:8080");
-    /// # Ok::<(), tenure_worker::Error>(())
+    /// # Ok::<(), tenure_client::Error>(())
     /// ```
     #[must_use]
     pub fn root_url(mut self, root_url: &str) -> Self {
@@ -77,7 +77,7 @@ impl ClientBuilder {
     /// Sets who signs the requests; without, they are sent unsigned.
     ///
     /// ```
-    /// # use tenure_worker::{AccessToken, Client, Credentials};
+    /// # use tenure_client::{AccessToken, Client, Credentials};
     /// let access_token = AccessToken::new("secret".into());
     /// let root = Credentials { client_id: "root".into(), access_token, certificate: None };
     /// let builder = Client::builder().credentials(root);
@@ -91,7 +91,7 @@ impl ClientBuilder {
     /// Sets when failed requests are sent again.
     ///
     /// ```
-    /// # use tenure_worker::{Client, RetryPolicy};
+    /// # use tenure_client::{Client, RetryPolicy};
     /// let builder = Client::builder().retry_policy(RetryPolicy::default().retries(2));
     /// # let _ = builder;
     /// ```
@@ -106,7 +106,7 @@ impl ClientBuilder {
     /// The root URL is not one, or the system's TLS settings cannot be read.
     ///
     /// ```
-    /// # use tenure_worker::Client;
+    /// # use tenure_client::Client;
     /// assert!(Client::builder().root_url("http://127.0.0.1:8080").build().is_ok());
     /// assert!(Client::builder().root_url("localhost").build().is_err());
     /// ```
@@ -156,7 +156,7 @@ pub(crate) struct Call {
     /// Below [`API_PATH`], with every parameter encoded by [`parameter`].
     pub path: String,
     pub body: Option<Vec<u8>>,
-    pub wait_timeout: Duration,
+    pub timeout: Duration,
     /// What the call has beyond those of the Queue API.
     pub own: Own,
 }
@@ -177,7 +177,7 @@ pub(crate) struct Answer<T> {
     pub value: T,
     pub date: Option<Timestamp>,
     /// Just before the request that was answered went out.
-    pub asked: Instant,
+    pub sent: Instant,
     pub received: Instant,
 }
 
@@ -190,10 +190,10 @@ impl Client {
     /// Starts a client.
     ///
     /// ```
-    /// # use tenure_worker::Client;
+    /// # use tenure_client::Client;
     /// let client = Client::builder().root_url("http://127.0.0.1:8080").build()?;
     /// # let _ = client;
-    /// # Ok::<(), tenure_worker::Error>(())
+    /// # Ok::<(), tenure_client::Error>(())
     /// ```
     #[must_use]
     pub fn builder() -> ClientBuilder {
@@ -203,10 +203,10 @@ impl Client {
     /// The root URL, without a slash at its end.
     ///
     /// ```
-    /// # use tenure_worker::Client;
+    /// # use tenure_client::Client;
     /// let client = Client::builder().root_url("http://127.0.0.1:8080").build()?;
     /// assert_eq!(client.root_url(), "http://127.0.0.1:8080");
-    /// # Ok::<(), tenure_worker::Error>(())
+    /// # Ok::<(), tenure_client::Error>(())
     /// ```
     #[must_use]
     pub fn root_url(&self) -> &str {
@@ -216,7 +216,7 @@ impl Client {
     /// The time by the server's clock as far as it is known, for `created` and `deadline` of a task.
     ///
     /// ```
-    /// # fn example(client: &tenure_worker::Client) {
+    /// # fn example(client: &tenure_client::Client) {
     /// let deadline = client.now().time() + chrono::TimeDelta::hours(1);
     /// # let _ = deadline;
     /// # }
@@ -229,7 +229,7 @@ impl Client {
     /// The same client with other credentials.
     ///
     /// ```
-    /// # use tenure_worker::{Client, Credentials};
+    /// # use tenure_client::{Client, Credentials};
     /// # fn example(client: &Client, issued: Credentials) {
     /// let narrow = client.with_credentials(issued);
     /// # let _ = narrow;
@@ -243,7 +243,7 @@ impl Client {
     /// The same client with another idea of when failed requests are sent again.
     ///
     /// ```
-    /// # use tenure_worker::{Client, RetryPolicy};
+    /// # use tenure_client::{Client, RetryPolicy};
     /// # fn example(client: &Client) {
     /// let patient = client.with_retry_policy(RetryPolicy::default().retries(9));
     /// # let _ = patient;
@@ -256,15 +256,15 @@ impl Client {
 
     /// Gives this client, and all of its clones, other credentials.
     pub(crate) fn renew_credentials(&self, credentials: Credentials) {
-        if let Some(place) = &self.credentials {
+        if let Some(shared) = &self.credentials {
             // Each change is one assignment, so a panic elsewhere leaves nothing half done.
-            *place.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(credentials);
+            *shared.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(credentials);
         }
     }
 
     pub(crate) fn credentials(&self) -> Option<Arc<Credentials>> {
-        let place = self.credentials.as_ref()?;
-        Some(Arc::clone(&place.read().unwrap_or_else(PoisonError::into_inner)))
+        let shared = self.credentials.as_ref()?;
+        Some(Arc::clone(&shared.read().unwrap_or_else(PoisonError::into_inner)))
     }
 
     pub fn retry_policy(&self) -> &RetryPolicy {
@@ -317,7 +317,7 @@ impl Client {
 
     /// Sends a call once; also tells whether the answer moved our idea of the server's clock.
     async fn try_once<T: DeserializeOwned>(&self, call: &Call) -> (Result<Answer<T>, Error>, bool) {
-        let asked = Instant::now();
+        let sent = Instant::now();
         let response = match self.send(call).await {
             Ok(response) => response,
             Err(error) => return (Err(error), false),
@@ -332,7 +332,7 @@ impl Client {
         };
         // Where an artifact is comes as a redirect, and in its body too.
         let outcome = if status.is_success() || status == StatusCode::SEE_OTHER {
-            let answer = |value| Answer { value, date, asked, received: Instant::now() };
+            let answer = |value| Answer { value, date, sent, received: Instant::now() };
             serde_json::from_slice(&body).map(answer).map_err(Error::BadAnswer)
         } else {
             Err(refusal(status.as_u16(), &body, retry_after.map(Duration::from_secs)))
@@ -349,7 +349,7 @@ impl Client {
         url.set_path(&format!("{api}{}", call.path));
         url.set_query(call.own.query.as_deref());
         let signature = self.signature(call, &url);
-        let mut request = self.shared.http.request(call.method.clone(), url).timeout(call.wait_timeout);
+        let mut request = self.shared.http.request(call.method.clone(), url).timeout(call.timeout);
         if let Some(signature) = signature {
             request = request.header(AUTHORIZATION, signature);
         }

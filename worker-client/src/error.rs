@@ -61,7 +61,7 @@ impl Error {
     /// that has ended and 400 to bytes that came too slowly; a new URL helps there.
     ///
     /// ```
-    /// # use tenure_worker::Error;
+    /// # use tenure_client::Error;
     /// let busy = Error::Refused { status: 503, code: String::new(), message: String::new(), retry_after: None };
     /// assert!(busy.is_transient());
     /// ```
@@ -80,7 +80,7 @@ impl Error {
     /// The HTTP status of a refusal.
     ///
     /// ```
-    /// # use tenure_worker::Error;
+    /// # use tenure_client::Error;
     /// let gone = Error::Refused { status: 410, code: String::new(), message: String::new(), retry_after: None };
     /// assert_eq!(gone.status(), Some(410));
     /// ```

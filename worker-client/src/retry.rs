@@ -30,7 +30,7 @@ impl RetryPolicy {
     /// A policy that never sends a request twice.
     ///
     /// ```
-    /// # use tenure_worker::RetryPolicy;
+    /// # use tenure_client::RetryPolicy;
     /// assert_ne!(RetryPolicy::never(), RetryPolicy::default());
     /// ```
     #[must_use]
@@ -41,7 +41,7 @@ impl RetryPolicy {
     /// The policy with another number of retries.
     ///
     /// ```
-    /// # use tenure_worker::RetryPolicy;
+    /// # use tenure_client::RetryPolicy;
     /// let patient = RetryPolicy::default().retries(10);
     /// # assert_ne!(patient, RetryPolicy::default());
     /// ```
@@ -53,7 +53,7 @@ impl RetryPolicy {
     /// The policy with another first pause; each further one is twice as long.
     ///
     /// ```
-    /// # use tenure_worker::RetryPolicy;
+    /// # use tenure_client::RetryPolicy;
     /// let eager = RetryPolicy::default().first_pause(std::time::Duration::from_millis(10));
     /// # assert_ne!(eager, RetryPolicy::default());
     /// ```

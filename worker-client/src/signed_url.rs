@@ -13,7 +13,7 @@ impl Client {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # fn example(client: &tenure_worker::Client) {
+    /// # fn example(client: &tenure_client::Client) {
     /// let path = "/api/queue/v1/task/9HrBC1jMQ3KlZw4CssPUeQ/status";
     /// if let Some(url) = client.signed_url(path, Duration::from_secs(900)) {
     ///     println!("good for a quarter of an hour: {url}");

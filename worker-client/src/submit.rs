@@ -14,7 +14,7 @@ impl Client {
     /// The server refused the definition, or could not be reached.
     ///
     /// ```no_run
-    /// # use tenure_worker::{Client, NewTask};
+    /// # use tenure_client::{Client, NewTask};
     /// # async fn example(client: &Client, task: &NewTask) -> Result<(), Box<dyn std::error::Error>> {
     /// let status = client.create_task("9HrBC1jMQ3KlZw4CssPUeQ".parse()?, task).await?;
     /// println!("{:?}", status.state);
@@ -26,7 +26,7 @@ impl Client {
             method: Method::PUT,
             path: format!("/task/{}", parameter(&id)),
             body: Some(body),
-            wait_timeout: TIMEOUT,
+            timeout: TIMEOUT,
             own: Own::default(),
         };
         Ok(self.call::<StatusAnswer>(&call).await?.value.status)
@@ -38,7 +38,7 @@ impl Client {
     /// There is no such task, or the server could not be reached.
     ///
     /// ```no_run
-    /// # async fn example(client: &tenure_worker::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
     /// let status = client.status("9HrBC1jMQ3KlZw4CssPUeQ".parse()?).await?;
     /// println!("{} tries", status.runs.len());
     /// # Ok(()) }
@@ -53,7 +53,7 @@ impl Client {
     /// There is no such task, or the server could not be reached.
     ///
     /// ```no_run
-    /// # async fn example(client: &tenure_worker::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
     /// let task = client.task("9HrBC1jMQ3KlZw4CssPUeQ".parse()?).await?;
     /// println!("{}", task.metadata.name);
     /// # Ok(()) }
@@ -68,7 +68,7 @@ impl Client {
     /// The caller may not know, or the server could not be reached.
     ///
     /// ```no_run
-    /// # async fn example(client: &tenure_worker::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
     /// let counts = client.counts(&"proj/linux".parse()?).await?;
     /// println!("{} wait, {} run", counts.pending_tasks, counts.claimed_tasks);
     /// # Ok(()) }
@@ -79,5 +79,5 @@ impl Client {
 }
 
 fn get(path: String) -> Call {
-    Call { method: Method::GET, path, body: None, wait_timeout: TIMEOUT, own: Own::default() }
+    Call { method: Method::GET, path, body: None, timeout: TIMEOUT, own: Own::default() }
 }

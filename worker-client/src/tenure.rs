@@ -40,7 +40,7 @@ impl Client {
     /// The server refused one of the tasks, or could not be reached.
     ///
     /// ```no_run
-    /// # async fn example(client: &tenure_worker::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
     /// let task = serde_json::json!({"taskQueueId": "proj/linux", "payload": {"command": [["true"]]}});
     /// let created = client.create_tasks(&task, "a key of my own").await?;
     /// println!("{}", created["tasks"][0]["taskId"]);
@@ -58,15 +58,15 @@ impl Client {
     /// There is no such task, or the server could not be reached.
     ///
     /// ```no_run
-    /// # async fn example(client: &tenure_worker::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
     /// let answer = client.wait_for_task("9HrBC1jMQ3KlZw4CssPUeQ".parse()?, 20).await?;
     /// println!("{}", answer["resolved"]);
     /// # Ok(()) }
     /// ```
     pub async fn wait_for_task(&self, id: TaskId, seconds: u32) -> Result<Value, Error> {
         let own = Own { api: Some(TENURE_API), query: Some(format!("seconds={seconds}")), ..Own::default() };
-        let wait_timeout = TIMEOUT + Duration::from_secs(u64::from(seconds));
-        self.send_call(Method::GET, format!("/tasks/{}/wait", parameter(&id)), None, wait_timeout, own).await
+        let timeout = TIMEOUT + Duration::from_secs(u64::from(seconds));
+        self.send_call(Method::GET, format!("/tasks/{}/wait", parameter(&id)), None, timeout, own).await
     }
 
     /// Reads the counts of all queues.
@@ -75,7 +75,7 @@ impl Client {
     /// The caller may not know, or the server could not be reached.
     ///
     /// ```no_run
-    /// # async fn example(client: &tenure_worker::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
     /// println!("{}", client.list_queues().await?["queues"]);
     /// # Ok(()) }
     /// ```
@@ -90,7 +90,7 @@ impl Client {
     /// The caller may not know, or the server could not be reached.
     ///
     /// ```no_run
-    /// # async fn example(client: &tenure_worker::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
     /// println!("{}", client.get_queue(&"proj/linux".parse()?).await?["pendingTasks"]);
     /// # Ok(()) }
     /// ```
@@ -104,7 +104,7 @@ impl Client {
     /// There is no such task, or the server could not be reached.
     ///
     /// ```no_run
-    /// # async fn example(client: &tenure_worker::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
     /// println!("{}", client.get_task("9HrBC1jMQ3KlZw4CssPUeQ".parse()?).await?["task"]["metadata"]);
     /// # Ok(()) }
     /// ```
@@ -120,8 +120,8 @@ impl Client {
     /// The task's state or the caller's scopes do not allow it, or the server could not be reached.
     ///
     /// ```no_run
-    /// # use tenure_worker::TaskChange;
-    /// # async fn example(client: &tenure_worker::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use tenure_client::TaskChange;
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
     /// client.change_task("9HrBC1jMQ3KlZw4CssPUeQ".parse()?, TaskChange::Cancel).await?;
     /// # Ok(()) }
     /// ```
@@ -139,7 +139,7 @@ impl Client {
     /// There is no such group, or the server could not be reached.
     ///
     /// ```no_run
-    /// # async fn example(client: &tenure_worker::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
     /// println!("{}", client.get_group("9HrBC1jMQ3KlZw4CssPUeQ".parse()?).await?["expires"]);
     /// # Ok(()) }
     /// ```
@@ -153,8 +153,8 @@ impl Client {
     /// The group's state or the caller's scopes do not allow it, or the server could not be reached.
     ///
     /// ```no_run
-    /// # use tenure_worker::GroupChange;
-    /// # async fn example(client: &tenure_worker::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use tenure_client::GroupChange;
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
     /// client.change_group("9HrBC1jMQ3KlZw4CssPUeQ".parse()?, GroupChange::Seal).await?;
     /// # Ok(()) }
     /// ```
@@ -172,7 +172,7 @@ impl Client {
     /// There is no such group, or the server could not be reached.
     ///
     /// ```no_run
-    /// # async fn example(client: &tenure_worker::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
     /// let group = client.list_group("9HrBC1jMQ3KlZw4CssPUeQ".parse()?).await?;
     /// println!("{:?}", group["tasks"].as_array().map(Vec::len));
     /// # Ok(()) }
@@ -209,9 +209,9 @@ impl Client {
         method: Method,
         path: String,
         body: Option<Vec<u8>>,
-        wait_timeout: Duration,
+        timeout: Duration,
         own: Own,
     ) -> Result<Value, Error> {
-        Ok(self.call(&Call { method, path, body, wait_timeout, own }).await?.value)
+        Ok(self.call(&Call { method, path, body, timeout, own }).await?.value)
     }
 }

@@ -30,7 +30,7 @@ impl State {
     /// Whether nothing more happens by itself.
     ///
     /// ```
-    /// # use tenure_worker::State;
+    /// # use tenure_client::State;
     /// assert!(State::Failed.is_resolved() && !State::Running.is_resolved());
     /// ```
     #[must_use]
@@ -109,8 +109,8 @@ impl NewTask {
     /// A task with everything else left to the server's defaults.
     ///
     /// ```
-    /// # use tenure_worker::{Metadata, NewTask};
-    /// # fn example(client: &tenure_worker::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use tenure_client::{Metadata, NewTask};
+    /// # fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
     /// let created = client.now();
     /// let deadline = (created.time() + chrono::TimeDelta::hours(1)).into();
     /// let metadata = Metadata {

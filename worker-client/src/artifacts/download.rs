@@ -43,7 +43,7 @@ impl Client {
     /// it, it did not come whole after all tries, or the file could not be written.
     ///
     /// ```no_run
-    /// # async fn example(client: &tenure_worker::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
     /// let task_id = "9HrBC1jMQ3KlZw4CssPUeQ".parse()?;
     /// let file = client.download(task_id, None, "public/result.tar", "in/result.tar".as_ref()).await?;
     /// println!("{} bytes", file.bytes);
@@ -60,7 +60,7 @@ impl Client {
             method: Method::GET,
             path: format!("{}/{}", artifacts_of(task_id, run_id), parameter(&name)),
             body: None,
-            wait_timeout: TIMEOUT,
+            timeout: TIMEOUT,
             own: Own::default(),
         };
         let mut tried = 0;
@@ -90,8 +90,8 @@ impl Client {
         }
         let arrived = receive(response, to).await?;
         let downloaded = Downloaded { bytes: arrived.bytes, sha256: hex(&arrived.sha256) };
-        let place = to.to_owned();
-        blocking(move || arrived.place(&place)).await.map_err(not_written(to))?;
+        let destination = to.to_owned();
+        blocking(move || arrived.move_to(&destination)).await.map_err(not_written(to))?;
         Ok(downloaded)
     }
 }

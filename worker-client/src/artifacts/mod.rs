@@ -99,7 +99,7 @@ impl PutUrl {
     /// The URL. Whoever has it can put the artifact's bytes.
     ///
     /// ```
-    /// # fn example(target: &tenure_worker::PutUrl) -> String { target.expose().to_owned() }
+    /// # fn example(target: &tenure_client::PutUrl) -> String { target.expose().to_owned() }
     /// ```
     #[must_use]
     pub fn expose(&self) -> &str {
@@ -151,7 +151,7 @@ impl Client {
     /// The server refused (409: the run is over, or has another artifact of that name), or could not be reached.
     ///
     /// ```no_run
-    /// # use tenure_worker::{Claim, Error, NewArtifact};
+    /// # use tenure_client::{Claim, Error, NewArtifact};
     /// # async fn example(claim: &Claim) -> Result<(), Error> {
     /// let link = NewArtifact::Link {
     ///     artifact: "public/build-1.tar".into(),
@@ -172,7 +172,7 @@ impl Client {
             method: Method::POST,
             path: format!("{}/{}", artifacts_of(task_id, Some(run_id)), parameter(&name)),
             body: Some(serde_json::to_vec(artifact).expect("texts, a number and a date")),
-            wait_timeout: TIMEOUT,
+            timeout: TIMEOUT,
             own: Own::default(),
         };
         let CreateAnswer { put_url, content_type, expires } = self.call(&call).await?.value;
@@ -188,7 +188,7 @@ impl Client {
     /// There is no such run, or the server could not be reached.
     ///
     /// ```no_run
-    /// # async fn example(client: &tenure_worker::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
     /// for artifact in client.list_artifacts("9HrBC1jMQ3KlZw4CssPUeQ".parse()?, None).await? {
     ///     println!("{} {}", artifact.name, artifact.content_type);
     /// }
@@ -202,7 +202,7 @@ impl Client {
                 method: Method::GET,
                 path: artifacts_of(task_id, run_id),
                 body: None,
-                wait_timeout: TIMEOUT,
+                timeout: TIMEOUT,
                 own: Own { query, ..Own::default() },
             };
             let page: ListAnswer = self.call(&call).await?.value;

@@ -77,7 +77,7 @@ impl Sink {
 
 impl Arrived {
     /// Puts the file where it belongs, in the place of any other.
-    pub(super) fn place(mut self, to: &Path) -> io::Result<()> {
+    pub(super) fn move_to(mut self, to: &Path) -> io::Result<()> {
         if let Some(path) = &self.part.0 {
             std::fs::rename(path, to)?;
         }
@@ -142,7 +142,7 @@ mod tests {
             let arrived = receive(&to, gzip, Some(&digest), &chunks).unwrap();
             assert_eq!(arrived.bytes, 5);
             assert_eq!(arrived.sha256, <[u8; 32]>::from(Sha256::digest(b"hello")));
-            arrived.place(&to).unwrap();
+            arrived.move_to(&to).unwrap();
             assert_eq!(std::fs::read(&to).unwrap(), b"hello");
             assert_eq!(files(dir.path()), 1);
         }

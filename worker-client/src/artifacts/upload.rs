@@ -49,7 +49,7 @@ impl Upload {
     /// The file cannot be opened.
     ///
     /// ```no_run
-    /// # use tenure_worker::{Claim, Error, Upload};
+    /// # use tenure_client::{Claim, Error, Upload};
     /// # fn example(claim: &Claim) -> Result<Upload, Error> {
     /// Upload::from_path("out/result.tar".as_ref(), "application/x-tar", claim.task().expires)
     /// # }
@@ -65,7 +65,7 @@ impl Upload {
     /// The system does not say how long it is.
     ///
     /// ```no_run
-    /// # use tenure_worker::{Claim, Error, Upload};
+    /// # use tenure_client::{Claim, Error, Upload};
     /// # fn example(claim: &Claim, file: std::fs::File) -> Result<Upload, Error> {
     /// Upload::from_file(file, "text/plain; charset=utf-8", claim.task().expires)
     /// # }
@@ -87,7 +87,7 @@ impl Upload {
     /// A file could not be read or written.
     ///
     /// ```no_run
-    /// # use tenure_worker::{Error, Upload};
+    /// # use tenure_client::{Error, Upload};
     /// # async fn example(upload: Upload) -> Result<Upload, Error> {
     /// upload.gzip("/var/tmp".as_ref()).await
     /// # }
@@ -102,7 +102,7 @@ impl Upload {
     /// How many bytes readers get.
     ///
     /// ```no_run
-    /// # fn example(upload: &tenure_worker::Upload) { println!("{} bytes", upload.content_length()); }
+    /// # fn example(upload: &tenure_client::Upload) { println!("{} bytes", upload.content_length()); }
     /// ```
     #[must_use]
     pub fn content_length(&self) -> u64 {
@@ -140,10 +140,10 @@ impl Progress {
     async fn stalled(&self, length: u64) -> Duration {
         loop {
             let seen = self.sent.load(Ordering::Relaxed);
-            let wait_timeout = if seen == length { ANSWERED_WITHIN } else { STALLED_AFTER };
-            tokio::time::sleep(wait_timeout).await;
+            let limit = if seen == length { ANSWERED_WITHIN } else { STALLED_AFTER };
+            tokio::time::sleep(limit).await;
             if self.sent.load(Ordering::Relaxed) == seen {
-                return wait_timeout;
+                return limit;
             }
         }
     }
@@ -157,7 +157,7 @@ impl Client {
     /// The queue refused the artifact, its bytes could not be sent, or the file could not be read.
     ///
     /// ```no_run
-    /// # use tenure_worker::{Claim, Error, Upload};
+    /// # use tenure_client::{Claim, Error, Upload};
     /// # async fn example(claim: &Claim) -> Result<(), Error> {
     /// let upload = Upload::from_path("out/result.tar".as_ref(), "application/x-tar", claim.task().expires)?;
     /// claim.client().upload(claim.task_id(), claim.run_id(), "public/result.tar", &upload).await?;
@@ -197,7 +197,7 @@ impl Client {
         }
         let answer = tokio::select! {
             answer = request.body(upload.body(&progress)).send() => answer,
-            wait_timeout = progress.stalled(upload.length) => return Err(Error::Stalled(wait_timeout)),
+            limit = progress.stalled(upload.length) => return Err(Error::Stalled(limit)),
         };
         if let Some(error) = progress.unreadable.lock().unwrap_or_else(PoisonError::into_inner).take() {
             return Err(Error::of_file("a file to upload could not be read")(error));

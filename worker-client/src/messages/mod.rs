@@ -91,7 +91,7 @@ impl Client {
     /// The caller may not poll, or the server could not be reached.
     ///
     /// ```no_run
-    /// # async fn example(client: &tenure_worker::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
     /// let urls = client.poll_task_urls(&"proj/linux".parse()?).await?;
     /// println!("{} priorities until {}", urls.queues.len(), urls.expires);
     /// # Ok(()) }
@@ -99,12 +99,12 @@ impl Client {
     pub async fn poll_task_urls(&self, queue: &TaskQueueId) -> Result<PollUrls, Error> {
         let (provisioner, worker_type) = (queue.provisioner_id(), queue.worker_type());
         let path = format!("/poll-task-url/{}/{}", parameter(&provisioner), parameter(&worker_type));
-        let call = Call { method: Method::GET, path, body: None, wait_timeout: TIMEOUT, own: Own::default() };
-        let Answer { value, date, asked, .. } = self.call::<PollUrlsAnswer>(&call).await?;
+        let call = Call { method: Method::GET, path, body: None, timeout: TIMEOUT, own: Own::default() };
+        let Answer { value, date, sent, .. } = self.call::<PollUrlsAnswer>(&call).await?;
         let life = value.expires.time() - date.unwrap_or_else(|| self.now()).time();
         let life = life.to_std().unwrap_or_default();
-        let renew_at = asked + usable(life);
-        Ok(PollUrls { queues: value.queues, expires: value.expires, renew_at, ends: asked + life })
+        let renew_at = sent + usable(life);
+        Ok(PollUrls { queues: value.queues, expires: value.expires, renew_at, ends: sent + life })
     }
 
     /// Gets up to `most` messages (1 to 32); others do not see them until their visibility timeout is over.
@@ -115,8 +115,8 @@ impl Client {
     /// The URL has expired (403), or no usable answer came.
     ///
     /// ```no_run
-    /// # use tenure_worker::{Client, PollUrls};
-    /// # async fn example(client: &Client, urls: &PollUrls) -> Result<(), tenure_worker::Error> {
+    /// # use tenure_client::{Client, PollUrls};
+    /// # async fn example(client: &Client, urls: &PollUrls) -> Result<(), tenure_client::Error> {
     /// for queue in &urls.queues {
     ///     for message in client.messages(queue, 4).await? {
     ///         println!("message {}, {} times", message.id(), message.dequeue_count());
@@ -142,8 +142,8 @@ impl Client {
     /// answer came.
     ///
     /// ```no_run
-    /// # use tenure_worker::{Client, Message, MessageQueue};
-    /// # async fn example(client: &Client, queue: &MessageQueue, message: &Message) -> Result<(), tenure_worker::Error> {
+    /// # use tenure_client::{Client, Message, MessageQueue};
+    /// # async fn example(client: &Client, queue: &MessageQueue, message: &Message) -> Result<(), tenure_client::Error> {
     /// client.delete_message(queue, message).await?;
     /// # Ok(()) }
     /// ```
@@ -177,7 +177,7 @@ impl PollUrls {
     /// When to ask for new URLs: some minutes before these end.
     ///
     /// ```
-    /// # fn example(urls: &tenure_worker::PollUrls) -> bool { urls.renew_at() <= tokio::time::Instant::now() }
+    /// # fn example(urls: &tenure_client::PollUrls) -> bool { urls.renew_at() <= tokio::time::Instant::now() }
     /// ```
     #[must_use]
     pub fn renew_at(&self) -> Instant {
@@ -187,7 +187,7 @@ impl PollUrls {
     /// When the URLs end, as far as the server's dates tell.
     ///
     /// ```
-    /// # fn example(urls: &tenure_worker::PollUrls) -> bool { urls.ends() <= tokio::time::Instant::now() }
+    /// # fn example(urls: &tenure_client::PollUrls) -> bool { urls.ends() <= tokio::time::Instant::now() }
     /// ```
     #[must_use]
     pub fn ends(&self) -> Instant {
@@ -220,7 +220,7 @@ impl Message {
     /// The message's id, which stays the same however often it is got.
     ///
     /// ```
-    /// # fn example(message: &tenure_worker::Message) { println!("{}", message.id()); }
+    /// # fn example(message: &tenure_client::Message) { println!("{}", message.id()); }
     /// ```
     #[must_use]
     pub fn id(&self) -> &str {
@@ -230,7 +230,7 @@ impl Message {
     /// How often the message was got, this time included.
     ///
     /// ```
-    /// # fn example(message: &tenure_worker::Message) -> bool { message.dequeue_count() > 10 }
+    /// # fn example(message: &tenure_client::Message) -> bool { message.dequeue_count() > 10 }
     /// ```
     #[must_use]
     pub fn dequeue_count(&self) -> u32 {
@@ -243,7 +243,7 @@ impl Message {
     /// The message does not name a run; it should be deleted.
     ///
     /// ```no_run
-    /// # use tenure_worker::{Client, Message, WorkerName};
+    /// # use tenure_client::{Client, Message, WorkerName};
     /// # async fn example(client: &Client, me: &WorkerName, message: &Message) -> Result<(), Box<dyn std::error::Error>> {
     /// let (task_id, run_id) = message.run()?;
     /// let claim = client.claim_task(task_id, run_id, me).await?;
