@@ -1,11 +1,11 @@
 //! Authentication: who sends a request, and what they may do.
 //!
 //! Callers sign with Hawk (permanent, temporary and task credentials) in a header or in the URL (bewit), or send `clientId:accessToken` by HTTP Basic,
-//! or are nobody in particular. Nothing here knows an HTTP library: the caller hands over what the signature covers.
-//! What somebody may do is worked out from roles when a client is read, and not for each request; for temporary
-//! credentials it is, but only if they assume a role.
+//! or are anonymous. Nothing here knows an HTTP library: the caller passes in what the signature covers.
+//! The scopes of a client are expanded from roles when it is read, and not for each request; those of temporary
+//! credentials are expanded for each request, but only if they assume a role.
 //!
-//! A replayed request is not noticed, as with every Taskcluster service; operations are repeatable instead.
+//! A replayed request is not detected, as with every Taskcluster service; operations are idempotent instead.
 
 mod cache;
 mod own_issuer;
@@ -40,13 +40,13 @@ pub use task_credentials::{ClaimedRun, TaskCredentials};
 use worker_credentials::WorkerAccount;
 pub use worker_credentials::WorkerCredentials;
 
-/// How long looking a client up may take before its request is told to come again.
+/// How long looking a client up may take before its request is refused as unavailable.
 const LOOKUP_MAX: Duration = Duration::from_secs(10);
 
-/// What is said of a client id and an access token that do not fit together, whichever of them is wrong.
+/// The message for a client id and an access token that do not match, whichever of them is wrong.
 const BASIC_WRONG: &str = "the client id or the access token of the Basic header is wrong";
 
-/// Why a request is not from whom it says; each is a 401. The messages are fit for an API answer.
+/// Why the identity that a request claims is not accepted; each is a 401. The messages may be sent to the client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AuthFailure {
     /// Neither Hawk nor Basic.
@@ -73,7 +73,7 @@ pub enum AuthFailure {
     /// The certificate of temporary credentials is not valid.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
-    /// Nobody has this id.
+    /// There is no client with this id.
     #[error("there is no client {0:?}")]
     UnknownClient(String),
     /// An operator has shut the client out.
@@ -119,10 +119,10 @@ pub enum AuthFailure {
     /// The Basic header cannot be read.
     #[error("the Basic header must be base64 of clientId:accessToken")]
     BasicSyntax,
-    /// A worker's credentials are from before it was made known, or nobody knows it.
+    /// A worker's credentials are from before it was created, or there is no such worker.
     #[error("the worker {0:?} is not registered; it must register again")]
     UnknownWorker(String),
-    /// There is no client of the id in the Basic header. The answer is that of a wrong token, so that it says nothing about which
+    /// There is no client of the id in the Basic header. The answer is that of a wrong token, so that it does not reveal which
     /// clients exist.
     #[error("{BASIC_WRONG}")]
     BasicClient,
@@ -138,7 +138,7 @@ pub enum AuthError {
     #[error(transparent)]
     Failure(#[from] AuthFailure),
     /// It is not: 503.
-    #[error("clients cannot be looked up at the moment")]
+    #[error("clients cannot be looked up now")]
     Lookup(#[source] Arc<ClientError>),
 }
 
@@ -146,7 +146,7 @@ pub enum AuthError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{caller} lacks the scopes for this: missing {missing}{}", self.rest())]
 pub struct InsufficientScopes {
-    /// Who asked.
+    /// The id of the client that sent the request.
     pub caller: String,
     /// What they would still need.
     pub missing: Expression,
@@ -176,7 +176,7 @@ pub struct Principal {
 }
 
 impl Principal {
-    /// Lets the sender do what requires these scopes, or says what is missing.
+    /// Checks that the principal has these scopes.
     ///
     /// # Errors
     /// If the expression does not hold.
@@ -199,7 +199,7 @@ struct Account {
     token: AccessToken,
     key: SigningKey,
     own_scopes: Vec<String>,
-    /// What it may do by the roles that were valid when it was last asked.
+    /// What it may do by the roles that were valid at the last request.
     expanded: Mutex<Option<(Arc<Resolver>, Expanded)>>,
     expires_ms: Option<i64>,
     disabled: bool,
@@ -323,7 +323,7 @@ impl Authenticator {
     /// Who sent this request.
     ///
     /// # Errors
-    /// If the sender's credentials are not valid, or the database cannot be asked about them.
+    /// If the sender's credentials are not valid, or the database does not answer.
     pub async fn authenticate(&self, request: &RequestParts<'_>, now: Now) -> Result<Principal, AuthError> {
         let Some(claim) = Claim::read(request)? else { return self.anonymous().await };
         let client_id = match claim.issuer()? {
@@ -332,7 +332,7 @@ impl Authenticator {
                 return Ok(claim.check_task(&self.tasks, &roles, request, now)?);
             }
             Issuer::Workers => {
-                // First what needs no database, so that nobody can make it look up names that he made up.
+                // First what needs no database, so that no caller can make the server look up invented names.
                 claim.check_issued(&self.workers)?;
                 let client_id = claim.id().to_owned();
                 let (worker, roles) = futures_util::future::join(self.worker(&client_id), self.roles()).await;
@@ -342,7 +342,7 @@ impl Authenticator {
         };
         let (account, roles) = futures_util::future::join(self.find_account(&client_id), self.roles()).await;
         let account = account?;
-        // Before anything is said about the client: whether it is disabled is for those to know who have its token.
+        // Before anything is revealed about the client: whether it is disabled is only for callers that have its token.
         claim.check_token(account.as_deref())?;
         let account = usable(&client_id, account)?;
         let principal = claim.check(&account, &roles?, request, now)?;
@@ -353,7 +353,7 @@ impl Authenticator {
     /// The sender of a request without credentials.
     ///
     /// # Errors
-    /// If the database cannot be asked what such a request may do.
+    /// If the database does not answer.
     pub async fn anonymous(&self) -> Result<Principal, AuthError> {
         Ok(anonymous(&*self.roles().await?))
     }
@@ -361,7 +361,7 @@ impl Authenticator {
     /// All roles as they were at most a second ago.
     ///
     /// # Errors
-    /// If the database cannot be asked about them.
+    /// If the database does not answer.
     pub async fn roles(&self) -> Result<Arc<Resolver>, AuthError> {
         if let Some(roles) = self.facts.roles.find_confirmed(AGE_MAX) {
             return Ok(roles);
@@ -375,7 +375,7 @@ impl Authenticator {
     }
 
     /// The same, but rather those of earlier than wait for a database that does not answer: a worker whose credentials
-    /// assume nothing gets nothing from them but what everybody may do.
+    /// assume nothing gets nothing from them but what anonymous callers may do.
     async fn roles_soon(&self) -> Result<Arc<Resolver>, AuthError> {
         if let Ok(Ok(roles)) = tokio::time::timeout(ROLES_TIMEOUT, self.roles()).await {
             return Ok(roles);
@@ -451,7 +451,7 @@ impl Authenticator {
 }
 
 fn anonymous(roles: &Resolver) -> Principal {
-    Principal { client_id: None, scopes: roles.everybody(), expires_ms: None }
+    Principal { client_id: None, scopes: roles.of_every_caller(), expires_ms: None }
 }
 
 fn usable(client_id: &str, account: Option<Arc<Account>>) -> Result<Arc<Account>, AuthFailure> {
@@ -463,7 +463,7 @@ fn usable(client_id: &str, account: Option<Arc<Account>>) -> Result<Arc<Account>
     }
 }
 
-/// A client that has no row, for requests that try out how clients sign: its scopes are whatever the test says.
+/// A client that has no row, for requests that test how clients sign: its scopes are given by the test.
 pub struct Tester(Account);
 
 impl Tester {

@@ -39,13 +39,13 @@ pub use usage::{SettingError, Usage};
 const MINUTE: u64 = 60;
 const DAY: u64 = 24 * 60 * MINUTE;
 
-/// Shorter terms cannot be renewed in time over any network.
+/// Shorter leases cannot be renewed in time over any network.
 const CLAIM_TIMEOUT_MIN: Duration = Duration::from_millis(100);
 /// A claim that outlives every deadline would never be taken from a dead worker.
 const CLAIM_TIMEOUT_MAX: Duration = Duration::from_secs(5 * DAY);
 /// Proxies and load balancers commonly cut a silent connection after a minute or two.
 const CLAIM_WORK_WAIT_MAX: Duration = Duration::from_secs(10 * MINUTE);
-/// Less, and a message is handed out again before its poller could have read it.
+/// Less, and a message is delivered again before its poller could have read it.
 const MESSAGE_VISIBILITY_MIN: Duration = Duration::from_millis(100);
 /// The longest that the message protocol knows.
 const MESSAGE_VISIBILITY_MAX: Duration = Duration::from_secs(7 * DAY);
@@ -160,7 +160,7 @@ impl std::fmt::Debug for DatabaseArgs {
 /// The settings of the server, as they were written.
 #[derive(Args)]
 pub struct ServeArgs {
-    /// Address or host name to listen on. Port 0 picks a free one. On `0.0.0.0` or `[::]` --root-url is required, because nobody can
+    /// Address or host name to listen on. Port 0 picks a free one. On `0.0.0.0` or `[::]` --root-url is required, because clients cannot
     /// connect to those addresses.
     #[arg(
         long,
@@ -180,7 +180,7 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub database: DatabaseArgs,
 
-    /// Term of a claim (100ms to 5d). A worker that does not renew within it loses the task. Too small, and workers that
+    /// Lease of a claim (100ms to 5d). A worker that does not renew within it loses the task. Too small, and workers that
     /// are only slow lose their claims: Taskcluster's workers renew 3 minutes before the end, so give them 210s or more.
     #[arg(long, env = "TENURE_CLAIM_TIMEOUT", default_value = "20m", value_name = "DURATION", value_parser = parse_duration)]
     pub claim_timeout: Duration,
@@ -252,7 +252,7 @@ pub enum ClockMode {
 /// The database to use.
 #[derive(Clone, Debug)]
 pub enum Database {
-    /// Somebody else's PostgreSQL.
+    /// A PostgreSQL that the operator runs.
     External(Box<PgConnectOptions>),
     /// A private PostgreSQL in the data directory.
     Embedded(EmbeddedSettings),
@@ -268,7 +268,7 @@ pub struct Settings {
     pub database: Database,
     /// Embedded cluster, root credentials, local artifacts.
     pub data_dir: PathBuf,
-    /// Term of a claim.
+    /// Lease of a claim.
     pub claim_timeout: Duration,
     /// Long poll of claimWork.
     pub claim_work_wait: Duration,

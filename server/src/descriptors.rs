@@ -2,24 +2,24 @@
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Descriptors that connections never get: those of the database's connections, of files, and of a PostgreSQL that has to
+/// Descriptors that are not for connections: those of the database's connections, of files, and of a PostgreSQL that has to
 /// be started again.
 const RESERVE: u64 = 96;
 /// A connection on which an artifact is sent or received has a file open besides.
 const DESCRIPTORS_PER_CONNECTION: u64 = 2;
 /// So many connections are served in any case.
 const CONNECTIONS_MIN: usize = 8;
-/// The most connections unless the operator asks for another number.
+/// The most connections unless the operator sets another number.
 const CONNECTIONS_DEFAULT: usize = 10_000;
 
-/// The most connections at a time: as many as were asked for, if the limit of open files, which is raised as far as it may
+/// The most connections at a time: as many as are configured, if the limit of open files, which is raised as far as it may
 /// be, allows that.
 #[must_use]
 pub fn connections_max(requested: Option<usize>) -> usize {
     let limit = match raise() {
         Ok(limit) => limit,
         Err(error) => {
-            tracing::warn!(%error, "the limit of open files is not known; connections may use all of them up");
+            tracing::warn!(%error, "the limit of open files cannot be read; connections may use all of them up");
             return requested.unwrap_or(CONNECTIONS_DEFAULT);
         }
     };

@@ -1,8 +1,8 @@
-//! The program `tenure`: reads the command line and hands over to the library.
+//! The program `tenure`: reads the command line and calls the library.
 
 use std::process::ExitCode;
 
-/// The system's allocator keeps what a flood of large requests made it take; this one gives it back within seconds.
+/// The system's allocator keeps the memory that a flood of large requests needed; this one returns it within seconds.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

@@ -35,13 +35,13 @@ use tenure_store::secrets::{Purpose, SecretKeys, WorkerDigests, new_access_token
 use tenure_store::settings as facts;
 use tenure_store::{clock, cluster, schema, session};
 
-/// How long requests in hand may take when the server drains.
+/// How long open requests may take when the server drains.
 const DRAIN_REQUESTS: Duration = Duration::from_secs(6);
 /// How long batches, requeues and passes may take after that.
 const DRAIN_TASKS: Duration = Duration::from_secs(2);
 /// How long closing the database connections may take: one whose database went silent never closes.
 const CLOSE_MAX: Duration = Duration::from_secs(2);
-/// How often the metrics forget what they need no more.
+/// How often the metrics purge samples that they no longer need.
 const UPKEEP_EVERY: Duration = Duration::from_secs(5);
 /// The client that is made on the first start.
 const ROOT: &str = "root";

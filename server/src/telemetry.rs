@@ -1,6 +1,6 @@
 //! Logs and metrics.
 //!
-//! Logs go to standard error: one line an event, as JSON unless it is a terminal. `TENURE_LOG` filters them in the form
+//! Logs go to standard error: one line per event, as JSON unless it is a terminal. `TENURE_LOG` filters them in the form
 //! of `tracing`; `TENURE_LOG=info,access=info` shows every request.
 
 use std::io::IsTerminal;
@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::EnvFilter;
 
-/// What is logged unless `TENURE_LOG` says otherwise: requests only when they are asked for.
+/// What is logged unless `TENURE_LOG` is set: requests only when they are asked for.
 const DEFAULT_FILTER: &str = "info,access=warn,sqlx=warn";
 /// Upper bounds of the buckets of times, in seconds.
 const SECONDS: [f64; 14] =
@@ -59,8 +59,14 @@ fn describe() {
     describe_histogram!("tenure_batch_wait_seconds", "How long a request waited for its batch");
     describe_histogram!("tenure_batch_seconds", "How long a batch took");
     describe_counter!("tenure_batch_shed_total", "Requests refused because too many were waiting");
-    describe_counter!("tenure_blocking_path_total", "Requests that met a locked row or were too large for a batch");
-    describe_counter!("tenure_blocking_path_timeouts_total", "Requests that waited for a lock in vain");
+    describe_counter!(
+        "tenure_blocking_path_total",
+        "Requests on the blocking path: they met a locked row or were too large for a batch"
+    );
+    describe_counter!(
+        "tenure_blocking_path_timeouts_total",
+        "Requests on the blocking path that did not get a lock in time"
+    );
     describe_counter!("tenure_claims_undelivered_total", "Claims requeued because their answer was not delivered");
     describe_counter!("tenure_pass_total", "What the background passes found and did");
     describe_histogram!("tenure_pass_seconds", "How long a background pass took");
@@ -70,14 +76,14 @@ fn describe() {
     describe_gauge!("queue_running_workers", "Workers that hold a claim");
     describe_gauge!("queue_idle_workers", "Workers that hold no claim");
     describe_gauge!("queue_quarantined_workers", "Workers that are quarantined");
-    describe_gauge!("tenure_messages_hidden", "Messages that pollers hold: got, not claimed, not deleted");
+    describe_gauge!("tenure_messages_hidden", "Messages hidden by pollers: got, not claimed, not deleted");
     describe_gauge!(
         "tenure_messages_alarming",
         "Messages that were got ten times or more and whose run is still pending"
     );
     describe_counter!(
         "tenure_messages_total",
-        "Messages got, updated, returned because nobody claimed their run in time, deleted before their run was claimed, and got for the tenth time"
+        "Messages got, updated, returned because their run was not claimed in time, deleted before their run was claimed, and got for the tenth time"
     );
     describe_counter!(
         "tenure_polls_total",
@@ -85,7 +91,7 @@ fn describe() {
     );
     describe_counter!(
         "tenure_event_reads_total",
-        "Looks at the event log: for all streams together, and for one that is behind"
+        "Reads of the event log: for all streams together, and for one that is behind"
     );
     describe_gauge!("tenure_event_streams", "Streams of events that are open");
     describe_counter!("tenure_artifact_requests_total", "Uploads and downloads of artifacts' bytes");

@@ -117,7 +117,7 @@ async function showFull(tools, size, made) {
   }
   await page.getByRole("link", { name: QUEUE, exact: true }).first().click();
   await look("queue");
-  assert.match(await text(), /Next in line/);
+  assert.match(await text(), /Next to be claimed/);
   await page.locator(`a[href$="/task/${made.running}"]`).first().click();
   await look("task-running");
   assert.match(await text(), /running/);

@@ -1,7 +1,7 @@
 //! Clients in memory for a second at most, so that a request costs no query.
 //!
-//! However many requests of a client arrive together, one of them reads it and all get its answer. Whoever changes or
-//! deletes a client thus takes effect on every server within a second, without messages between them.
+//! However many requests of a client arrive together, one of them reads it and all get its answer. A change or
+//! deletion of a client thus takes effect on every server within a second, without messages between them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 /// How old an entry may get, a missing client's included.
 pub(super) const AGE_MAX: Duration = Duration::from_secs(1);
-/// How many clients are kept; strangers who make up client ids cannot fill the memory.
+/// How many clients are cached; requests with invented client ids cannot fill the memory.
 const ENTRIES_MAX: usize = 10_000;
 
 type Reading<T, E> = Shared<BoxFuture<'static, Result<Option<Arc<T>>, Arc<E>>>>;
@@ -79,7 +79,7 @@ impl<T: Send + Sync + 'static, E: Send + Sync + 'static> Cache<T, E> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
     }
 
-    /// Everything is read again when it is asked for.
+    /// Everything is read again at its next use.
     pub(super) fn drop_all(&self) {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
@@ -92,8 +92,8 @@ impl<T: Send + Sync + 'static, E: Send + Sync + 'static> Cache<T, E> {
     }
 }
 
-/// Somebody who waits for a reading. A failure is for those who waited for it, not for those who come later; and
-/// a reading that was given up half-way must not lie in the cache, where it would keep its database connection.
+/// A request that waits for a reading. A failure is for the requests that waited for it, not for later ones; and
+/// a reading that was abandoned half-way must not stay in the cache, where it would keep its database connection.
 struct Waiting<'a, T: Send + Sync + 'static, E: Send + Sync + 'static> {
     cache: &'a Cache<T, E>,
     name: &'a str,
@@ -124,7 +124,7 @@ mod tests {
             Self { reads: Arc::default(), cache: Cache::new() }
         }
 
-        /// Each reading takes a moment and gives its own number; `answer` can turn it into something else.
+        /// Each reading takes a short time and gives its own number; `answer` can turn it into something else.
         async fn get(
             &self,
             name: &str,
@@ -159,17 +159,17 @@ mod tests {
     async fn an_entry_is_read_again_after_a_second_whether_it_was_found_or_not() {
         let source = Source::new();
         assert_eq!(source.get("ci", FOUND).await, Ok(Some(1)));
-        assert_eq!(source.get("nobody", MISSING).await, Ok(None));
+        assert_eq!(source.get("missing", MISSING).await, Ok(None));
         for entry in source.cache.entries.lock().unwrap().values_mut() {
             entry.begun -= AGE_MAX - Duration::from_millis(200);
         }
         assert_eq!(source.get("ci", FOUND).await, Ok(Some(1)));
-        assert_eq!(source.get("nobody", FOUND).await, Ok(None));
+        assert_eq!(source.get("missing", FOUND).await, Ok(None));
         for entry in source.cache.entries.lock().unwrap().values_mut() {
             entry.begun -= Duration::from_millis(200);
         }
         assert_eq!(source.get("ci", MISSING).await, Ok(None));
-        assert_eq!(source.get("nobody", FOUND).await, Ok(Some(4)));
+        assert_eq!(source.get("missing", FOUND).await, Ok(Some(4)));
         assert_eq!(source.reads(), 4);
     }
 
@@ -189,7 +189,7 @@ mod tests {
         source.cache.invalidate("ci");
         source.cache.invalidate("other");
         assert_eq!(source.get("ci", MISSING).await, Ok(None));
-        // Who asked before the change may see what was before it; whoever asks after it does not.
+        // A reading from before the change may see the old state; one after it does not.
         assert_eq!(source.get("other", FOUND).await, Ok(Some(3)));
         assert_eq!(begun_before.await, Ok(Some(4)));
         assert_eq!(source.get("other", FOUND).await, Ok(Some(3)));
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn a_reading_that_nobody_waits_for_is_dropped() {
+    async fn a_reading_without_a_waiter_is_dropped() {
         let source = Source::new();
         let mut only = Box::pin(source.get("ci", FOUND));
         assert!(futures_util::poll!(only.as_mut()).is_pending());

@@ -24,7 +24,7 @@ impl OwnIssuer {
         Self { name, keys: keys.signing_keys(purpose).into() }
     }
 
-    /// Credentials for a client of this name from one moment to another.
+    /// Credentials for a client of this name from one time to another.
     pub(super) fn issue(
         &self,
         client_id: String,
@@ -48,7 +48,7 @@ impl OwnIssuer {
     }
 }
 
-/// Whether a certificate says that the issuer of this name made it; [`OwnIssuer::verify`] tells whether that is true.
+/// Whether a certificate claims to be made by the issuer of this name; [`OwnIssuer::verify`] checks whether that is true.
 pub(super) fn is_said_to_have_issued(name: &str, certificate: &Certificate, client_id: &str) -> bool {
     certificate.is_named() && certificate.issuer(client_id) == Ok(name)
 }

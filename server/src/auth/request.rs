@@ -1,4 +1,4 @@
-//! What one request says about its sender, and whether that is true. Pure: the client's account comes from outside.
+//! What one request claims about its sender, and whether that is true. Pure: the client's account comes from outside.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ pub struct RequestParts<'a> {
     pub content_type: Option<&'a str>,
     /// The body.
     pub body: &'a [u8],
-    /// Whether somebody else has the body and checks its hash: another service that asks about a request of its own.
+    /// Whether another service has the body and checks its hash: one that asks about a request that it received.
     pub body_is_elsewhere: bool,
 }
 
@@ -93,7 +93,7 @@ pub struct SignedPayload {
 }
 
 impl SignedPayload {
-    /// What the request's header says; none if it was signed without its body.
+    /// The hash of the request's header; none if it was signed without its body.
     #[must_use]
     pub fn of(request: &RequestParts<'_>) -> Option<Self> {
         let hash = Header::parse(request.authorization?).ok()?.hash?.to_owned();
@@ -127,7 +127,7 @@ fn path_of_list(target: &str) -> Option<&str> {
     only_lists.then_some(path)
 }
 
-/// Whose token or key a claim stands on.
+/// Whose token or key proves a claim.
 pub(super) enum Issuer<'a> {
     /// A client in the database.
     Client(&'a str),
@@ -167,7 +167,7 @@ impl Proof<'_> {
     }
 }
 
-/// What a request says about its sender; nothing of it is proven yet.
+/// What a request claims about its sender; nothing of it is proven yet.
 pub(super) enum Claim<'a> {
     Hawk { proof: Box<Proof<'a>>, certificate: Option<Box<Certificate>>, authorized_scopes: Option<Vec<String>> },
     Basic { client_id: String, token: AccessToken },
@@ -224,7 +224,7 @@ impl<'a> Claim<'a> {
         }
     }
 
-    /// Who the sender says it is.
+    /// The client id that the sender claims to have.
     pub(super) fn id(&self) -> &str {
         match self {
             Self::Basic { client_id, .. } => client_id,
@@ -243,7 +243,7 @@ impl<'a> Claim<'a> {
         }
     }
 
-    /// Checks a claim that stands on the certificate of a claim, which is one of the server's own issuers.
+    /// Checks a claim that is proven by the certificate of a task claim, which is one of the server's own issuers.
     pub(super) fn check_task(
         self,
         tasks: &TaskCredentials,
@@ -311,7 +311,7 @@ impl<'a> Claim<'a> {
         }
     }
 
-    /// Checks a claim that stands on this client's token.
+    /// Checks a claim that is proven by this client's token.
     pub(super) fn check(
         self,
         account: &Account,

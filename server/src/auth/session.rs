@@ -1,7 +1,7 @@
-//! Sessions of the operator's page: whoever proves a client's access token once gets a ticket, and is that client until
+//! Sessions of the operator's page: a visitor who proves a client's access token once gets a ticket, and is that client until
 //! the ticket ends.
 //!
-//! A ticket is signed and not stored, so that every server accepts it and none has to remember it. It names the client and
+//! A ticket is signed and not stored, so that every server accepts it and none has to store it. It names the client and
 //! is bound to the client's token: a client that is deleted, disabled or expired, or whose token was reset, is out as soon
 //! as the cache has read it again, which is within a second. What the client may do is looked up for each request.
 
@@ -50,7 +50,7 @@ impl Tickets {
         format!("{signed}.{}", signature.as_str())
     }
 
-    /// What a ticket says, if one of our keys signed it and it has not ended.
+    /// What a ticket contains, if one of our keys signed it and it has not ended.
     fn read<'a>(&'a self, ticket: &'a str, now_ms: i64) -> Option<Ticket<'a>> {
         let (signed, signature) = ticket.rsplit_once('.').filter(|_| ticket.len() <= TICKET_MAX)?;
         let key = self.keys.iter().find(|key| key.sign(signed).matches(signature))?;
@@ -68,7 +68,7 @@ struct Ticket<'a> {
     key: &'a SigningKey,
 }
 
-/// Says nothing about the token to whoever does not know it.
+/// Reveals nothing about the token.
 fn bound_to(key: &SigningKey, client_id: &str, token: &AccessToken) -> Tag {
     key.sign(&format!("token of {client_id}\n{}", token.expose()))
 }
@@ -78,10 +78,10 @@ fn form_token(key: &SigningKey, ticket: &str) -> Tag {
 }
 
 impl Authenticator {
-    /// Begins a session for who knows a client's access token, exactly as HTTP Basic lets them in.
+    /// Begins a session for a visitor who knows a client's access token, exactly as HTTP Basic lets them in.
     ///
     /// # Errors
-    /// If there is no such client, the token is another, or the database cannot be asked.
+    /// If there is no such client, the token is another, or the database does not answer.
     pub async fn log_in(&self, client_id: &str, token: &str, now: Now) -> Result<Session, AuthError> {
         let principal = self.authenticate_basic(client_id, token, now).await?;
         // A colon in what was typed as the token belongs to the id, as in the header.
@@ -95,7 +95,7 @@ impl Authenticator {
     /// The session of a ticket; none if it is not ours, has ended, or its client may not come in any more.
     ///
     /// # Errors
-    /// If the database cannot be asked.
+    /// If the database does not answer.
     pub async fn resume(&self, ticket: &str, now: Now) -> Result<Option<Session>, AuthError> {
         let Some(read) = self.tickets.read(ticket, now.server_ms) else { return Ok(None) };
         let account = match self.account(&read.client_id).await {

@@ -1,7 +1,7 @@
 //! Credentials that a worker gets with a claim, or for one object, made and checked in memory.
 //!
 //! They are temporary credentials whose issuer is the server itself. Its key is derived from the secret key, and its
-//! name is one that no client can have, so the database is never asked about them.
+//! name is one that no client can have, so they are checked without the database.
 
 use chrono::{DateTime, Utc};
 use tenure_api::credentials::{Credentials, task_client_id};

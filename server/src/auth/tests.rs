@@ -126,7 +126,7 @@ fn a_403_names_the_caller_what_is_missing_and_what_is_required() {
     let principal = check(&account(&["a:*"]), &request(&sign(&permanent())), NOW).unwrap();
     let error = principal.authorize(&Expression::all_of(["a:1", "b"])).unwrap_err();
     assert_eq!(error.to_string(), "the client \"ci\" lacks the scopes for this: missing b; required all of [a:1, b]");
-    // Where nothing of it is held, the expression stands there once.
+    // Where the client has no scope of it, the expression is there once.
     let error = principal.authorize(&Expression::any_of(["b", "c"])).unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -462,10 +462,10 @@ async fn clients_come_from_the_database_and_its_failure_is_not_theirs() {
         assert!(may(&principal, "a"));
 
         pool.close().await;
-        let stranger = sign(&Credentials { client_id: "nobody".to_owned(), ..permanent() });
-        let error = authenticator.authenticate(&request(&stranger), NOW).await.unwrap_err();
+        let unknown = sign(&Credentials { client_id: "unknown".to_owned(), ..permanent() });
+        let error = authenticator.authenticate(&request(&unknown), NOW).await.unwrap_err();
         assert!(matches!(error, AuthError::Lookup(_)), "{error}");
-        // Within the second a known client and its temporary credentials need no database.
+        // Within the second a cached client and its temporary credentials need no database.
         assert!(authenticator.authenticate(&request(&temporary), NOW).await.is_ok());
         let of_a_task = sign(&task(authenticator.task_credentials(), &[]));
         assert!(authenticator.authenticate(&request(&of_a_task), NOW).await.is_ok());

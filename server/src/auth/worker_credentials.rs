@@ -1,8 +1,8 @@
 //! Credentials that a worker gets when it registers.
 //!
-//! They are temporary credentials whose issuer is the server itself, as those of claims are, but they hold for days.
-//! So each use asks how the worker stands, from memory that is at most a second old: whoever removes a worker takes its
-//! credentials away too.
+//! They are temporary credentials whose issuer is the server itself, as those of claims are, but they are valid for days.
+//! So each use checks the state of the worker, from memory that is at most a second old: removing a worker revokes its
+//! credentials too.
 
 use chrono::{DateTime, Utc};
 use tenure_api::credentials::{Certificate, Credentials};
@@ -15,7 +15,7 @@ use tenure_store::worker_manager::FoundAccount;
 /// The server's own issuer; `~` is not allowed in the id of a client.
 pub(super) const ISSUER: &str = "tenure~worker-credentials";
 
-/// A worker that was made known, as authentication needs it.
+/// A worker of the worker manager, as authentication needs it.
 pub(super) struct WorkerAccount {
     pub(super) name: WorkerName,
     pub(super) found: FoundAccount,
@@ -47,7 +47,7 @@ impl WorkerCredentials {
         Self(OwnIssuer::new(ISSUER, keys, Purpose::WorkerCredentials))
     }
 
-    /// Credentials of a worker from one moment to another.
+    /// Credentials of a worker from one time to another.
     #[must_use]
     pub fn issue(&self, worker: &WorkerName, start: DateTime<Utc>, end: DateTime<Utc>) -> Credentials {
         self.0.issue(worker.client_id(), worker.scopes(), start, end)

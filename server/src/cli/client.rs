@@ -160,7 +160,7 @@ pub enum CommandError {
     Missing(String),
     /// What is given breaks a rule.
     #[error("{0}")]
-    Unfit(String),
+    Invalid(String),
     /// The database did not answer as it should.
     #[error("the database refused: {0}")]
     Database(#[from] sqlx::Error),
@@ -193,7 +193,7 @@ pub async fn execute(
     match args.command {
         ClientCommand::Create(CreateArgs { client_id, scopes, description, expires }) => {
             let token = new_access_token();
-            check(&description, &scopes).map_err(CommandError::Unfit)?;
+            check(&description, &scopes).map_err(CommandError::Invalid)?;
             let expires = expires.map(Timestamp::time);
             let client = NewClient { client_id, scopes, description, expires, delete_on_expiration: false };
             let keys = keys.ok_or(CommandError::Keyless)?;
@@ -210,7 +210,7 @@ pub async fn execute(
             show(args.json, client_id, client)
         }
         ClientCommand::Update(UpdateArgs { client_id, scopes, no_scopes, description, expires }) => {
-            check(description.as_deref().unwrap_or_default(), &scopes).map_err(CommandError::Unfit)?;
+            check(description.as_deref().unwrap_or_default(), &scopes).map_err(CommandError::Invalid)?;
             let change = ClientChange {
                 scopes: (no_scopes || !scopes.is_empty()).then_some(scopes),
                 description,
@@ -234,7 +234,7 @@ pub async fn execute(
         ClientCommand::Delete { client_id } => {
             let deleted = clients::delete(pool, &client_id).await?;
             // A database without clients can be given another key: the only way on when the key is lost.
-            settings::forget_keys_without_clients(pool).await?;
+            settings::purge_keys_without_clients(pool).await?;
             require(deleted, || CommandError::Missing(client_id.clone()))?;
             let done = || format!("The client {client_id} is deleted.");
             Ok(if args.json { json!({ "clientId": client_id, "deleted": true }).to_string() } else { done() })
@@ -252,7 +252,7 @@ fn require(done: bool, otherwise: impl FnOnce() -> CommandError) -> Result<(), C
     if done { Ok(()) } else { Err(otherwise()) }
 }
 
-/// The form in which a client's credentials are handed over, here and in `root-credentials.json`.
+/// The form in which a client's credentials are written, here and in `root-credentials.json`.
 #[must_use]
 pub fn credentials_json(client_id: &str, token: &AccessToken, root_url: &str) -> String {
     json!({ "clientId": client_id, "accessToken": token.expose(), "rootUrl": root_url }).to_string()

@@ -9,7 +9,7 @@ use super::print::complain;
 use crate::config::{Database, SettingError};
 use crate::server::StartError;
 use tenure_embedded::{self as embedded, Access, EmbeddedError, IfAbsent};
-use tenure_store::{cluster, schema, session, trouble};
+use tenure_store::{cluster, operator_hints, schema, session};
 
 /// A database of this release's schema, and what has to be closed with it.
 pub(super) struct Opened {
@@ -24,7 +24,7 @@ pub(super) enum OpenError {
     /// It is there, but it cannot be used.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// Nobody has made one.
+    /// There is none yet.
     #[error(
         "there is no Tenure in PostgreSQL at {0}: `tenure serve` or `tenure migrate` makes one; or name another with \
          --database-url (DATABASE_URL)"
@@ -79,7 +79,7 @@ impl Opened {
         let may_be_absent = if_absent == IfAbsent::Refuse && !matches!(self.access, Some(Access::Running(_)));
         if may_be_absent && !schema::exists(&self.pool).await.map_err(|error| self.error(error.into()))? {
             return Err(match database {
-                Database::External(options) => OpenError::Absent(trouble::place(options)),
+                Database::External(options) => OpenError::Absent(operator_hints::place(options)),
                 Database::Embedded(settings) => EmbeddedError::Absent { data_dir: settings.data_dir.clone() }.into(),
             });
         }

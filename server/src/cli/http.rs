@@ -18,7 +18,7 @@ const USAGE: u8 = 2;
 /// Which server to call, and as whom.
 #[derive(Args, Clone)]
 pub struct ServerArgs {
-    /// The URL of the server. Without it, and without the two below, root-credentials.json in the data directory says
+    /// The URL of the server. Without it, and without the two below, root-credentials.json in the data directory has
     /// all three.
     #[arg(long, global = true, env = "TASKCLUSTER_ROOT_URL", value_name = "URL")]
     pub root_url: Option<String>,
@@ -96,7 +96,7 @@ impl CommandError {
     }
 }
 
-/// A server, and how to print what it says.
+/// A server, and how to print its answers.
 pub struct Server {
     /// Calls it.
     pub client: Client,
@@ -108,7 +108,7 @@ impl Server {
     /// Finds out which server is meant. Nothing is sent yet.
     ///
     /// # Errors
-    /// If that is not said, or only half.
+    /// If the arguments do not name it, or only in part.
     pub fn new(args: ServerArgs) -> Result<Self, CommandError> {
         let json = args.json;
         let (root_url, credentials) = account(args)?;
@@ -146,7 +146,7 @@ fn account(args: ServerArgs) -> Result<(String, Option<Credentials>), CommandErr
             let access_token = AccessToken::new(token);
             Ok((root_url, Some(Credentials { client_id, access_token, certificate: given(args.certificate) })))
         }
-        // Reading is open to everybody unless the server's roles say otherwise.
+        // Anonymous callers may read, unless the server's roles forbid it.
         (Some(root_url), None, None) => Ok((root_url, None)),
         (None, None, None) => root_account(&args.data_dir),
         (None, ..) => missing("--root-url (TASKCLUSTER_ROOT_URL)"),

@@ -213,7 +213,7 @@ async fn find_root_url(opened: &Opened, given: Option<String>) -> String {
     if let Some(given) = given.filter(|url| !url.is_empty()) {
         return given;
     }
-    // It is printed for people; a database that fails now fails the command too, and says so.
+    // It is only printed; if the database fails now, the command itself fails with that error.
     let stored = settings::find(&opened.pool, settings::ROOT_URL).await.unwrap_or_default();
     stored.unwrap_or_else(|| DEFAULT_ROOT_URL.to_owned())
 }

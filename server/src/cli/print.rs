@@ -4,7 +4,7 @@
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-/// Prints a result. A reader who has closed the pipe has got what it wanted; anything else that stops the output, such
+/// Prints a result. A reader who has closed the pipe has all that it needs; anything else that stops the output, such
 /// as a full disk, is an error.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
@@ -25,9 +25,9 @@ pub(super) fn finish(text: &str) -> ExitCode {
     }
 }
 
-/// Says a line that nothing depends on, on standard output.
+/// Prints a line that nothing depends on, on standard output.
 pub(super) fn announce(line: &str) {
-    // Without a reader there is nobody to miss it.
+    // Without a reader the line is not needed.
     drop(print(&format!("{line}\n")));
 }
 

@@ -26,7 +26,7 @@ pub struct RoleArgs {
 /// What to do with roles.
 #[derive(Debug, Subcommand)]
 pub enum RoleCommand {
-    /// Make a role: whoever has the scope assume:<ROLE_ID> has its scopes too
+    /// Make a role: clients with the scope assume:<ROLE_ID> have its scopes too
     Create(CreateArgs),
     /// List all roles
     List,
@@ -90,7 +90,7 @@ pub enum CommandError {
     Missing(String),
     /// What is given breaks a rule.
     #[error("{0}")]
-    Unfit(String),
+    Invalid(String),
     /// The role cannot be made or become this.
     #[error(transparent)]
     Refused(#[from] OpError),
@@ -118,7 +118,7 @@ pub async fn execute(pool: &PgPool, args: RoleArgs) -> Result<String, CommandErr
     match args.command {
         RoleCommand::Create(CreateArgs { role_id, scopes, description }) => {
             let role = NewRole { role_id, scopes, description };
-            ops::check(&role).map_err(CommandError::Unfit)?;
+            ops::check(&role).map_err(CommandError::Invalid)?;
             Ok(show(args.json, &ops::create(pool, &role).await??))
         }
         RoleCommand::List => {
@@ -134,7 +134,7 @@ pub async fn execute(pool: &PgPool, args: RoleArgs) -> Result<String, CommandErr
                 scopes: if keeps { existing.scopes.clone() } else { scopes },
                 description: description.unwrap_or(existing.description),
             };
-            ops::check(&role).map_err(CommandError::Unfit)?;
+            ops::check(&role).map_err(CommandError::Invalid)?;
             Ok(show(args.json, &ops::update(pool, &role, Some(&existing.scopes)).await??))
         }
         RoleCommand::Delete { role_id } => {

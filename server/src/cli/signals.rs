@@ -42,7 +42,7 @@ pub(super) fn drain_on_signals(drain: CancellationToken) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether the process was started to ignore this signal. Only Linux tells without unsafe code; elsewhere the answer
+/// Whether the process was started to ignore this signal. Only Linux shows it without unsafe code; elsewhere the answer
 /// is no.
 fn is_ignored(signal: Signal) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

@@ -14,7 +14,7 @@ const MEMORY_MAX: u64 = 1 << 40;
 const WRITE_TIMEOUT_MIN: Duration = Duration::from_millis(100);
 /// Longer than any connection should be kept for a reader that does not read.
 const WRITE_TIMEOUT_MAX: Duration = Duration::from_secs(60 * 60);
-/// Fewer do not serve anybody.
+/// Fewer would not be enough for any use.
 const CONNECTIONS_MIN: usize = 16;
 /// Ports and descriptors end before.
 const CONNECTIONS_MAX: usize = 1_000_000;

@@ -18,7 +18,7 @@ pub fn parse_listen(text: &str) -> Result<SocketAddr, String> {
         ));
     }
     if host.contains(':') {
-        return Err(format!("an IPv6 address stands in brackets: write [::1]:{port}"));
+        return Err(format!("an IPv6 address must be in brackets: write [::1]:{port}"));
     }
     let found = (host, port).to_socket_addrs();
     let found: Vec<SocketAddr> =

@@ -1,4 +1,4 @@
-//! Wrong settings are refused in one line that says what to change.
+//! Wrong settings are refused in one line that names the fix.
 
 use super::*;
 
@@ -44,7 +44,7 @@ fn the_defaults_are_those_of_the_interface() {
 }
 
 #[test]
-fn an_address_that_nobody_can_connect_to_needs_a_root_url() {
+fn an_address_that_clients_cannot_connect_to_needs_a_root_url() {
     for listen in ["0.0.0.0:80", "[::]:80"] {
         refused(&["--listen", listen], &["--listen", listen, "--root-url"]);
         let with_root = settings(&["--listen", listen, "--root-url", "https://tenure.example.com"]).ok().unwrap();

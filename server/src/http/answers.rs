@@ -1,4 +1,4 @@
-//! The memory of answers that are on their way: counted from when they are made until their reader has them.
+//! The memory of answers that are on their way: counted from their creation until they are sent.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::budget::{Budget, Reservation, Share};
 use super::compression::{AsItIs, Zipped};
 use super::error::{self, ApiError};
 
-/// A smaller answer is not counted, in bytes, and so is never refused for what others do not read.
+/// A smaller answer is not counted, in bytes, and so is never refused because other clients do not read.
 const COUNTED_MIN: u64 = 16 << 10;
 
 /// An answer with this extension is for a caller whose credentials were checked.
@@ -21,7 +21,7 @@ const COUNTED_MIN: u64 = 16 << 10;
 pub struct ForAuthenticated;
 
 /// Counts an answer, or puts a 503 in its place if there is no room. Claims are counted, but never refused: their runs
-/// would be lost for a while. Streams hold little at a time, and what is the same for all is in memory once.
+/// would be lost for a while. Streams buffer little, and documents that are the same for all are in memory once.
 pub fn hold(budget: &Arc<Budget>, response: Response<Body>) -> Response<Body> {
     let Some(size) = response.body().size_hint().exact().filter(|size| *size >= COUNTED_MIN) else { return response };
     if response.extensions().get::<Zipped>().is_some() {

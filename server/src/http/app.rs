@@ -23,23 +23,23 @@ pub type App = Arc<AppState>;
 
 /// What all requests share: the engine and the parts of the server around it.
 pub struct AppState {
-    /// What creates, claims and resolves tasks.
+    /// Creates, claims and resolves tasks.
     pub engine: Arc<Engine>,
-    /// Who callers are.
+    /// Authenticates callers.
     pub authenticator: Authenticator,
     /// The poll API's URLs.
     pub poll_urls: PollUrls,
-    /// Where streams run.
+    /// Runs streams; the drain waits for it.
     pub tasks: TaskTracker,
-    /// What the operator's page needs.
+    /// State of the operator's page.
     pub pages: Pages,
-    /// References and schemas, made with the first of them that is asked for.
+    /// References and schemas, made at the first request for one of them.
     pub references: OnceLock<References>,
     /// Documents that are the same for all.
     pub files: Files,
-    /// The memory of bodies that are being read.
+    /// The memory budget of bodies that are being read.
     pub bodies: Arc<Budget>,
-    /// Where work on large bodies is done.
+    /// Does the work on large bodies.
     pub heavy: Heavy,
     /// How the secrets of workers are stored.
     pub worker_digests: WorkerDigests,
@@ -51,14 +51,14 @@ pub struct AppState {
     pub manual_clock: bool,
     /// Long poll of claimWork.
     pub claim_work_wait: Duration,
-    /// When the server began.
+    /// When the server started.
     pub started: Instant,
     /// What `/metrics` prints.
     pub metrics: PrometheusHandle,
 }
 
 impl AppState {
-    /// The two clocks. The database is asked only where they can differ.
+    /// The two clocks. The database is queried only where they can differ.
     pub async fn now(&self) -> Result<Now, sqlx::Error> {
         let real_ms = clock::real_now().timestamp_millis();
         if !self.manual_clock {

@@ -1,4 +1,4 @@
-//! The bodies of requests: read within a limit and within the budget of all of them, or let pass by unread.
+//! The bodies of requests: read within a limit and within the budget of all of them, or discarded unread.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub const ANONYMOUS_BODY_MAX: usize = 64 << 10;
 const UNCOUNTED: usize = 4 << 10;
 /// A body must arrive within this time: the largest one at 0.7 Mbit/s.
 const ARRIVAL_MAX: Duration = Duration::from_secs(120);
-/// How much of a body that is not wanted is read before its sender is answered, and for how long: one whose connection is
+/// How much of a body that is not used is read before its sender is answered, and for how long: one whose connection is
 /// closed while it sends sees a broken connection instead of the answer.
 const UNWANTED_MAX: usize = 64 << 20;
 const UNWANTED_TIME_MAX: Duration = Duration::from_secs(5);
@@ -32,7 +32,7 @@ const UNWANTED_TIME_MAX: Duration = Duration::from_secs(5);
 pub struct BudgetedBody {
     /// Its bytes.
     pub bytes: Bytes,
-    /// To be kept as long as they are.
+    /// To be held as long as they are.
     pub reservation: Option<Reservation>,
 }
 
@@ -51,13 +51,13 @@ pub fn is_announced(headers: &HeaderMap) -> bool {
     headers.contains_key(CONTENT_LENGTH) || headers.contains_key(TRANSFER_ENCODING)
 }
 
-/// How long the body will be, if the head says so.
+/// The length of the body, if the head has it.
 #[must_use]
 pub fn announced_length(headers: &HeaderMap) -> Option<usize> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// Reads a body of at most so many bytes. One that is refused is let pass by first, so that its sender sees the refusal.
+/// Reads a body of at most so many bytes. One that is refused is discarded first, so that its sender sees the refusal.
 ///
 /// # Errors
 /// If it is too large, does not arrive whole, or finds no room in the budget.
@@ -83,7 +83,7 @@ pub async fn read(
         Ok(Err(broken)) => broken,
         Err(_) => Broken::Cut,
     };
-    // What was read so far is gone by now.
+    // What was read so far is freed by now.
     drop(reservation);
     if !matches!(broken, Broken::Cut) {
         discard(stream).await;
@@ -143,7 +143,7 @@ pub async fn pass_over(headers: &HeaderMap, body: Body) {
     }
 }
 
-/// Reads the rest of a body and keeps nothing of it.
+/// Reads the rest of a body and discards it.
 pub async fn discard(mut body: BodyDataStream) {
     let reading = async {
         let mut read = 0;

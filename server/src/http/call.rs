@@ -114,8 +114,8 @@ impl Call {
         Ok(app.heavy.run(body.len(), move || signed.check(&body)).await?)
     }
 
-    /// The body of a request that is refused already, because the error repeats it; what is too large for that is let pass
-    /// by.
+    /// The body of a request that is refused already, because the error repeats it; what is too large for that is
+    /// discarded.
     async fn read_what_is_repeated(&mut self, app: &App, body: Body) {
         let small = body::announced_length(&self.head.headers).is_some_and(|length| length <= REPEATED_BODY_MAX);
         if !small || self.head.headers.contains_key(EXPECT) {
@@ -127,13 +127,13 @@ impl Call {
         }
     }
 
-    /// Whose part of the budgets the request takes.
+    /// Which part of the budgets the request uses.
     pub fn share(&self) -> Share {
         let authenticated = self.principal.as_ref().is_some_and(|principal| principal.client_id.is_some());
         if authenticated { Share::Authenticated } else { Share::Anonymous }
     }
 
-    /// Lets the caller through if they still may, for a request that has waited: its client may be gone by now.
+    /// Lets the caller through if they still may, for a request that has waited: its client may be deleted by now.
     pub async fn authorize_again(&self, app: &App, values: &Values<'_>) -> Result<(), ApiError> {
         let required = self.required(&self.scopes()?, values)?;
         let principal = app.authenticator.authenticate(&self.request_without_body(), self.arrived).await?;
@@ -146,7 +146,7 @@ impl Call {
         self.principal.as_ref().and_then(|principal| principal.expires_ms)
     }
 
-    /// A header of the request; one that is not text is a `?`, which is nothing that we know.
+    /// A header of the request; one that is not text is a `?`, which matches nothing.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         self.head.headers.get(name).map(|value| value.to_str().unwrap_or("?"))
@@ -220,7 +220,7 @@ impl Call {
         for (name, value) in &self.params {
             path = path.text(name, value);
         }
-        // The id of a queue, which is also that of a worker pool, may stand there in two segments.
+        // The id of a queue, which is also that of a worker pool, may be in two segments.
         let has = |half| self.params.iter().any(|(name, _)| name == half);
         if has("provisionerId") && has("workerType") {
             let queue = self.task_queue_text();
@@ -313,7 +313,7 @@ impl Call {
         self.param("workerId")
     }
 
-    /// The parameters of the query string, of which only these are known. A bewit is not among them.
+    /// The parameters of the query string, of which only these are accepted. A bewit is not among them.
     pub fn query(&self, names: &[&str]) -> Result<Vec<(String, String)>, ApiError> {
         let decode = |text: &str| {
             percent_encoding::percent_decode_str(&text.replace('+', " "))
@@ -340,7 +340,7 @@ impl Call {
         Ok(found)
     }
 
-    /// How much of a list the query string asks for, and the token that says from where on.
+    /// How much of a list the query string asks for, and the token of the position to continue from.
     pub fn page_and_token(&self) -> Result<(u16, Option<String>), ApiError> {
         let (mut limit, mut token) = (PAGE_MAX, None);
         for (name, value) in self.query(&["limit", "continuationToken"])? {

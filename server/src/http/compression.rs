@@ -31,7 +31,7 @@ pub struct AsItIs;
 #[derive(Clone, Debug)]
 pub struct Zipped(pub Option<Bytes>);
 
-/// Compresses the answer if its reader says that it may be and it is worth it.
+/// Compresses the answer if its reader accepts that and it is worth it.
 pub async fn compress(heavy: &Heavy, accepted: Option<&HeaderValue>, mut response: Response<Body>) -> Response<Body> {
     if !accepted.is_some_and(accepts_gzip) || !is_worth_it(&response) {
         return response;
@@ -65,7 +65,7 @@ fn zip(plain: &[u8], level: Compression) -> Vec<u8> {
     written.expect("writing to memory does not fail")
 }
 
-/// Text of a known and large size. What has a tag or may be asked for in parts is a file, which keeps its bytes.
+/// Text of a known and large size. What has a tag or may be requested in parts is a file, which is sent unchanged.
 fn is_worth_it(response: &Response<Body>) -> bool {
     let headers = response.headers();
     let text = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();

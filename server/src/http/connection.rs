@@ -29,29 +29,29 @@ use super::heavy::Heavy;
 pub use super::stream::Connection;
 use super::stream::Tracked;
 
-/// How long a peer may take to send the head of a request, and how long an idle connection is kept. Longer than the
+/// How long a peer may take to send the head of a request, and how long an idle connection is held open. Longer than the
 /// keep-alive of the load balancers in front, as the contract asks.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(95);
 /// How long accepting pauses when the process is out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// How much of a request is read ahead of what is looked at, and the longest head, in bytes.
+/// How much of a request is read ahead, and the longest head, in bytes.
 const READ_AHEAD_MAX: usize = 128 << 10;
-/// Connections beyond the limit that are told so at once; those beyond these are closed without a word.
+/// Connections beyond the limit that are answered with a 503; those beyond these are closed without an answer.
 pub const REFUSED_MAX: usize = 32;
-/// How long telling it may take.
+/// How long that answer may take.
 const REFUSING_MAX: Duration = Duration::from_secs(1);
 
 /// What serves connections.
 pub struct Front {
     /// Serves requests.
     pub router: Router,
-    /// Where connections run.
+    /// Runs connections; the drain waits for it.
     pub tasks: TaskTracker,
-    /// Ends accepting, and each connection after the request in hand.
+    /// Ends accepting, and each connection after its open request.
     pub drain: CancellationToken,
     /// Where large answers are compressed.
     pub heavy: Heavy,
-    /// The memory of answers on their way.
+    /// The memory budget of answers that are being sent.
     pub answers: Arc<Budget>,
     /// How long a reader may read nothing of what is being written to it.
     pub write_timeout: Duration,
@@ -67,11 +67,11 @@ pub struct Peer(pub SocketAddr);
 struct Places {
     served: Arc<Semaphore>,
     refused: Arc<Semaphore>,
-    /// Whether the log has it that all are taken.
+    /// Whether it was logged that all are taken.
     is_noted: AtomicBool,
 }
 
-/// Accepts connections and serves them until it is told to drain; then each ends after the request in hand.
+/// Accepts connections and serves them until it drains; then each ends after its open request.
 pub async fn serve(listener: TcpListener, front: Front) {
     let places = Places {
         served: Arc::new(Semaphore::new(front.connections_max)),
@@ -183,7 +183,7 @@ async fn answer(
 
 /// The answer to OPTIONS, which is never refused: which methods the path has. A path that leads nowhere has any.
 async fn preflight(uri: &http::Uri, router: Router) -> Response<Body> {
-    // The router is asked, with nothing of the request but its path, so that no operation looks at it.
+    // The router is called with nothing of the request but its path, so that no operation runs.
     let mut request = Request::new(Body::empty());
     *request.method_mut() = http::Method::OPTIONS;
     *request.uri_mut() = uri.path().parse().unwrap_or_default();

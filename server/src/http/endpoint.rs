@@ -15,7 +15,7 @@ use super::docs::operation::Operation;
 use super::error::ApiError;
 use super::scopes::Template;
 
-/// How long an answer may take unless its endpoint says otherwise. Longer than a statement may take and than a batch
+/// How long an answer may take unless its endpoint sets another time. Longer than a statement may take and than a batch
 /// waits for a database that went silent: what is still unanswered then hangs on something dead.
 pub(super) const ANSWER_MAX: Duration = Duration::from_secs(60);
 
@@ -211,7 +211,7 @@ impl Endpoint {
         Self { answer_max, ..self }
     }
 
-    /// What the document says of it: its tag, a summary, and the rest.
+    /// Its description in the document: its tag, a summary, and the rest.
     #[must_use]
     pub fn described(
         self,

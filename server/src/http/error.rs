@@ -62,15 +62,15 @@ impl ApiError {
     /// The database went silent in the middle of a request.
     #[must_use]
     pub fn no_answer(operation: &'static str) -> Self {
-        tracing::warn!(operation, "a request took too long, its caller is asked to try again");
+        tracing::warn!(operation, "a request took too long, the client may try again");
         Self::unavailable("the database did not answer in time; send the request again")
     }
 
-    /// Our fault: the caller is told no more than an id, the log gets the rest.
+    /// A fault of the server: the client gets no more than an id, the log gets the rest.
     #[must_use]
     pub fn internal(cause: &str) -> Self {
         let incident = uuid::Uuid::new_v4();
-        tracing::error!(incident.id = %incident, cause, "a request failed in a way that it should not");
+        tracing::error!(incident.id = %incident, cause, "unexpected error");
         Self::new(ErrorCode::InternalServerError, format!("internal error; incidentId {incident}"))
     }
 
@@ -181,7 +181,7 @@ impl From<sqlx::Error> for ApiError {
         if !classify(&error).is_worth_a_retry() {
             return Self::internal(&error.to_string());
         }
-        tracing::warn!(error = %error, "a statement failed, its caller is asked to try again");
+        tracing::warn!(error = %error, "a statement failed, the client may try again");
         Self::unavailable("the database did not answer; send the request again")
     }
 }

@@ -83,12 +83,12 @@ impl Life {
     }
 }
 
-/// The documents that were asked for since the server began. Only those that exist are kept, so that their number is
+/// The documents that were requested since the server started. Only those that exist are cached, so that their number is
 /// bounded.
 #[derive(Default)]
 pub struct Files {
     made: RwLock<HashMap<String, Made>>,
-    /// One is made at a time, and those who ask for it meanwhile get the same one.
+    /// One is rendered at a time, and concurrent requests for it get the same one.
     making: Mutex<()>,
 }
 

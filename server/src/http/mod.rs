@@ -64,7 +64,7 @@ pub fn router(app: App) -> Router {
         .with_state(app)
 }
 
-/// Every route. An endpoint that is found at several paths stands here several times.
+/// Every route. An endpoint that is found at several paths is here several times.
 fn routes() -> Routes {
     Routes::new()
         .route("/__heartbeat__", [health::heartbeat()])
@@ -132,7 +132,7 @@ fn queue_api() -> Routes {
         .merge(artifact_routes())
 }
 
-/// What is known of queues, provisioners and workers. `/task-queues/acme/linux` is a queue in two segments; where the second
+/// Views of queues, provisioners and workers. `/task-queues/acme/linux` is a queue in two segments; where the second
 /// is the last word of another path, that path's handler decides ([`get_task_queue::unless_queue`]).
 fn views() -> Routes {
     Routes::new()

@@ -63,7 +63,7 @@ impl Routes {
         T: 'static,
     {
         let endpoints: Vec<Arc<Endpoint>> = endpoints.into().into_iter().map(Arc::new).collect();
-        // Although one handler serves them all, the router must know them: it says in `Allow` which there are.
+        // Although one handler serves them all, the router needs them: it lists them in `Allow`.
         let methods = endpoints.iter().fold(MethodRouter::new(), |methods: MethodRouter<App>, endpoint| {
             methods.on(endpoint.method.filter(), handler.clone())
         });

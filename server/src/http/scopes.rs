@@ -110,7 +110,7 @@ impl<'a> Values<'a> {
         Self::default()
     }
 
-    /// Adds what a placeholder stands for.
+    /// Adds the value of a placeholder.
     #[must_use]
     pub fn text(mut self, name: &'a str, value: impl Into<Cow<'a, str>>) -> Self {
         self.texts.push((name, value.into()));

@@ -1,4 +1,4 @@
-//! A connection's stream: it says what was flushed, and ends when its reader stops reading.
+//! A connection's stream: it reports what was flushed, and ends when its reader stops reading.
 
 use std::io;
 use std::pin::Pin;
@@ -40,7 +40,7 @@ impl Connection {
     }
 }
 
-/// A stream that tells its connection what was flushed. The server calls `poll_flush` only when everything that it had
+/// A stream that reports to its connection what was flushed. The server calls `poll_flush` only when everything that it had
 /// buffered was written. A write that makes no progress for too long is an error, with which the connection ends.
 pub(super) struct Tracked<S> {
     stream: S,

@@ -109,10 +109,10 @@ async fn a_command_encrypts_by_the_key_that_servers_have() {
     assert_eq!(chosen.checks()[0], keys(&[&a]).checks()[0]);
     verify(pool, &keys(&[&a]), SOURCE).await.unwrap();
     // Without clients, the database can be given another key.
-    settings::forget_keys_without_clients(pool).await.unwrap();
+    settings::purge_keys_without_clients(pool).await.unwrap();
     verify(pool, &keys(&[&b]), SOURCE).await.unwrap();
     make_client(pool, &keys(&[&b]), "c1").await;
-    settings::forget_keys_without_clients(pool).await.unwrap();
+    settings::purge_keys_without_clients(pool).await.unwrap();
     assert!(refusal(pool, &keys(&[&a])).await.contains(&name(&b)));
     database.finish().await;
 }

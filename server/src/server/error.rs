@@ -8,7 +8,7 @@ use sqlx::postgres::PgConnectOptions;
 use crate::key_check::KeyError;
 use tenure_embedded::EmbeddedError;
 use tenure_store::cluster;
-use tenure_store::trouble::Trouble;
+use tenure_store::operator_hints::OperatorHint;
 
 /// See the variants; every message is one line.
 #[derive(Debug, thiserror::Error)]
@@ -21,7 +21,7 @@ pub enum StartError {
     Listener(#[source] io::Error),
     /// The database cannot be reached or used.
     #[error(transparent)]
-    Unusable(#[from] Trouble),
+    Unusable(#[from] OperatorHint),
     /// The database did not answer as it should; [`StartError::of`] says which database.
     #[error("the database cannot be used: {0}")]
     Database(#[from] sqlx::Error),
@@ -41,8 +41,8 @@ impl StartError {
     #[must_use]
     pub fn of(self, options: &PgConnectOptions) -> Self {
         match self {
-            Self::Database(error) => Self::Unusable(Trouble::new(&error, options)),
-            Self::Schema(error) => Self::Unusable(Trouble::of_migration(&error, options)),
+            Self::Database(error) => Self::Unusable(OperatorHint::new(&error, options)),
+            Self::Schema(error) => Self::Unusable(OperatorHint::of_migration(&error, options)),
             other => other,
         }
     }

@@ -175,7 +175,7 @@ async fn changes_that_this_server_made_are_felt_at_once_and_others_within_a_seco
         assert!(may_do(&here, "a").await);
         tokio::time::sleep(cache::AGE_MAX).await;
         assert!(may_do(&elsewhere, "a").await);
-        // A role of the client's own name, and one for everybody.
+        // A role of the client's own name, and one for all callers.
         role.role_id = "client-id:ci".to_owned();
         role.scopes = strings(&["b"]);
         roles::create(&pool, &role).await.unwrap();

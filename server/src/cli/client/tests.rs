@@ -110,7 +110,7 @@ async fn a_client_is_changed_disabled_and_enabled() {
         assert_eq!(json(&["enable", "ci"]).await["disabled"], false);
         let long = "x".repeat(10_241);
         let error = tenure(&pool, &["update", "ci", "--description", &long]).await.unwrap_err();
-        assert!(matches!(error, CommandError::Unfit(_)), "{error}");
+        assert!(matches!(error, CommandError::Invalid(_)), "{error}");
     })
     .await;
 }

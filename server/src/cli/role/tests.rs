@@ -61,7 +61,7 @@ async fn a_role_is_made_shown_changed_and_deleted() {
 async fn what_cannot_be_is_refused() {
     with_clients(|pool| async move {
         for command in ["show", "update", "delete"] {
-            let error = tenure(&pool, &[command, "nobody"]).await.unwrap_err();
+            let error = tenure(&pool, &[command, "missing"]).await.unwrap_err();
             assert!(matches!(error, CommandError::Missing(_)), "{command}: {error}");
         }
         tenure(&pool, &["create", "a", "--scope", "assume:b"]).await.unwrap();

@@ -10,7 +10,7 @@ use tenure_api::ids::TaskId;
 
 use crate::cli::http::{CommandError, Server, field};
 
-/// Tasks that are asked for at the same time.
+/// Tasks that are waited for at the same time.
 const WAITS_MAX: usize = 100;
 /// How long one question waits: as often a state that is not the last one is looked at.
 const LOOK_SECONDS: u32 = 3;
@@ -64,7 +64,7 @@ impl Screen {
             return;
         }
         self.lines[n] = line;
-        // Nobody needs progress so much that the wait should fail without it.
+        // The wait does not fail because its progress cannot be shown.
         drop(self.write(n));
     }
 

@@ -84,7 +84,7 @@ fn described(operation: Operation, after: &Value) -> Operation {
 async fn change_task(app: App, call: Arc<Call>, transition: Change) -> Result<Response, ApiError> {
     let id = call.task_id()?;
     call.no_query()?;
-    // The scopes name the task's scheduler, group and project, so that it must be known before they can be checked.
+    // The scopes name the task's scheduler, group and project, so that it must be read before they can be checked.
     let task = app.engine.status.submit(id).await?;
     call.authorize(&values(&task))?;
     let task = change(&app.engine.pool, &app.engine.notifiers, id, transition).await?;

@@ -31,7 +31,7 @@ struct GroupBody {
     task_group_id: TaskGroupId,
     /// Who owns it.
     scheduler_id: String,
-    /// The priority that was asked for.
+    /// The requested priority.
     new_priority: Priority,
     /// How many tasks had another one.
     tasks_affected: usize,

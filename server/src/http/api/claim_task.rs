@@ -50,7 +50,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(ResourceNotFound, "the task or the run does not exist")
         .refuses(
             RequestConflict,
-            "somebody else holds the run, it has ended, the task's deadline has passed, or the worker is quarantined",
+            "another worker has claimed the run, it has ended, the task's deadline has passed, or the worker is quarantined",
         )
 }
 
@@ -58,7 +58,7 @@ async fn claim_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let (task, run) = (call.task_id()?, call.run_id()?);
     call.no_query()?;
     let body: ClaimTaskRequest = call.json()?;
-    // The scopes name the task's queue, so that the task must be known before they can be checked.
+    // The scopes name the task's queue, so that the task must be read before they can be checked.
     let status = app.engine.status.submit(task).await?;
     let values = Values::of_path()
         .text("taskQueueId", status.queue.as_str())

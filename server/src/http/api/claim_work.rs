@@ -23,7 +23,7 @@ use tenure_domain::worker::WorkerKey;
 use tenure_engine::batch::wait_list::{Answer, ClaimWork};
 
 /// A client that was deleted while it waited this long or longer gets nothing.
-const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(100);
+const REAUTHORIZE_AFTER: Duration = Duration::from_millis(100);
 
 /// `POST /claim-work/:taskQueueId`
 pub fn endpoint() -> Endpoint {
@@ -41,7 +41,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .about(
             "If there is nothing to do, it waits up to 20 seconds for work and then answers with an empty list. Each \
              claim is good until `takenUntil`: renew it with reclaimTask before. A claim whose answer did not reach \
-             the worker is taken back. An answer has at most 16 MB of definitions; what has no room stays pending. \
+             the worker is requeued. An answer has at most 16 MB of definitions; what has no room stays pending. \
              The first task is always in it.",
         )
         .takes::<ClaimWorkRequest>(&json!({"workerGroup": "rack-1", "workerId": "worker-1", "tasks": 1}))
@@ -78,8 +78,8 @@ async fn claim_work(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let request = ClaimWork { worker, tasks: body.tasks, wait_timeout: app.claim_work_wait };
     let started = Instant::now();
     let answer = app.engine.wait_list.claim(request).await?;
-    // An error from here on drops the answer, and with it hands the claims back.
-    if !answer.claims.is_empty() && started.elapsed() >= LOOK_AGAIN_AFTER {
+    // An error from here on drops the answer, and with it requeues the claims.
+    if !answer.claims.is_empty() && started.elapsed() >= REAUTHORIZE_AFTER {
         call.authorize_again(&app, &asking).await?;
     }
     let size = answer.claims.iter().filter_map(|granted| granted.definition.as_ref()).map(String::len).sum();

@@ -61,7 +61,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
             "The caller chooses the id. Sending the same request again answers with the task as it is, so that a lost \
              answer does no harm. The queue is named by `taskQueueId`, or by `provisionerId` and `workerType`, or by \
              all three if they agree. `created` must be within 15 minutes of now, and `deadline` within five days. A \
-             task with `dependencies` is unscheduled until these are resolved as `requires` says.",
+             task with `dependencies` is unscheduled until these are resolved as `requires` demands.",
         )
         .takes::<CreateTaskRequest<'_>>(&sample.new_task())
         .names(&[

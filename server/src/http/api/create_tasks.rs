@@ -161,7 +161,7 @@ fn idempotency_key(call: &Call) -> Result<Option<Key>, ApiError> {
     }))
 }
 
-/// Of what the body says, whatever its spacing and the order of its keys.
+/// Of the content of the body, whatever its spacing and the order of its keys.
 fn digest(call: &Call) -> Result<Vec<u8>, ApiError> {
     let body: serde_json::Value = call.json()?;
     let text = serde_json::to_vec(&body).map_err(|error| ApiError::internal(&error.to_string()))?;

@@ -29,7 +29,7 @@ const POLICY: HeaderValue = HeaderValue::from_static(
 /// How long the document stays as it is. Its dates are good for longer, and making it takes a processor for a while.
 const DOCUMENT_LIFE_MS: i64 = 60_000;
 
-/// Relative, so that it works below any root URL. Access tokens are not kept by the browser.
+/// Relative, so that it works below any root URL. Access tokens are not stored by the browser.
 static SETTINGS: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
     let config = Config::new(["../openapi.json"]);
     Arc::new(

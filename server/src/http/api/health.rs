@@ -36,11 +36,11 @@ struct Alive {
 struct Version {
     /// The release.
     version: &'static str,
-    /// The commit that it was built from, if that was told.
+    /// The commit that it was built from, if the build was given one.
     commit: &'static str,
     /// The name of the program.
     source: &'static str,
-    /// Which build it is, if that was told.
+    /// Which build it is, if the build was given a name.
     build: &'static str,
 }
 

@@ -60,7 +60,7 @@ fn nothing() -> Response {
     http::StatusCode::NO_CONTENT.into_response()
 }
 
-/// A 303 to this URL, with a body that says so too.
+/// A 303 to this URL, with a body that has it too.
 fn see_other(url: &str, body: &impl Serialize) -> Result<Response, ApiError> {
     let mut response = raw(to_json(body)?);
     *response.status_mut() = http::StatusCode::SEE_OTHER;
@@ -84,7 +84,7 @@ pub(super) struct StatusBody<'a> {
     status: &'a Status,
 }
 
-/// A claim in words, with fresh credentials.
+/// A claim as JSON, with new credentials.
 fn claim_json(app: &App, granted: &Granted) -> Result<String, ApiError> {
     let invalid = |what: &str| ApiError::internal(&format!("a stored claim has an invalid {what}"));
     let status = granted.task.status();

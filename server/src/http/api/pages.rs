@@ -9,10 +9,10 @@ use crate::http::error::ApiError;
 /// Entries of one page at most.
 pub const PAGE_MAX: usize = 1_000;
 
-/// Which page is asked for.
+/// Which page is requested.
 #[derive(Debug, Default)]
 pub struct Page {
-    /// How many entries, if the caller says so.
+    /// How many entries, if the caller limits them.
     pub limit: Option<usize>,
     /// The entry that the page before ended with.
     pub after: Option<String>,

@@ -30,7 +30,7 @@ const SCOPES: Template = Scope("queue:reclaim-task:<taskId>/<runId>");
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation
         .about(
-            "The answer has fresh credentials and the new `takenUntil`, never an earlier one than before, and no \
+            "The answer has new credentials and the new `takenUntil`, never an earlier one than before, and no \
              definition. The credentials of a claim are good for this call.",
         )
         .answers::<Claim<'_>>("The claim", &sample.renewed_claim())

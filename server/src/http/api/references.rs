@@ -86,7 +86,7 @@ async fn find(app: &App, call: &Call, path: String) -> Result<Response, ApiError
         Ok(references.find(&name).map(|text| File::new("application/json", text.to_owned())))
     };
     let file = Files::get(app, path.clone(), Life::Forever, make).await?.ok_or_else(|| {
-        let message = format!("there is no {path:?}; /references/manifest.json says what there is");
+        let message = format!("there is no {path:?}; /references/manifest.json lists what there is");
         ApiError::new(ErrorCode::ResourceNotFound, message)
     })?;
     Ok(file.response())

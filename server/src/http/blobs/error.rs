@@ -124,7 +124,7 @@ impl Refused {
         response
     }
 
-    /// The answer to an upload whose body may still be on its way: nobody reads it any more.
+    /// The answer to an upload whose body may still be on its way and is not read any more.
     pub(super) fn closing(self) -> Response {
         let mut response = self.response();
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -147,7 +147,7 @@ impl From<sqlx::Error> for Refused {
 impl From<AuthError> for Refused {
     fn from(error: AuthError) -> Self {
         let cause = std::error::Error::source(&error).map(tracing::field::display);
-        tracing::warn!(error = %error, cause, "what everybody may do could not be looked up");
+        tracing::warn!(error = %error, cause, "the scopes of anonymous callers could not be looked up");
         Self::new(Code::Unavailable, error.to_string())
     }
 }
@@ -157,7 +157,7 @@ impl From<BlobError> for Refused {
         let code = match &error {
             BlobError::Database(cause) if !classify(cause).is_worth_a_retry() => return Self::internal(&error),
             BlobError::Database(cause) => {
-                tracing::warn!(error = %cause, "a statement failed, its caller is asked to try again");
+                tracing::warn!(error = %cause, "a statement failed, the client may try again");
                 Code::Unavailable
             }
             BlobError::Store(cause) => {

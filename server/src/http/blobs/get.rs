@@ -52,10 +52,10 @@ fn describe(operation: Operation) -> Operation {
     let [tag, modified, caching] = headers;
     operation
         .about(
-            "By a URL from getArtifact. That of an artifact which everybody may read is plain: it has no parameters and is \
-             always the same, and each read asks again whether everybody may (the role `anonymous` has \
-             `queue:get-artifact:<name>`), so that caches keep the bytes and ask by their ETag. Other URLs are signed, \
-             and end. HEAD does the same without the bytes. What was uploaded with `Content-Encoding: gzip` comes so, or \
+            "By a URL from getArtifact. That of an artifact which anonymous callers may read is plain: it has no parameters and is \
+             always the same, and each read checks again whether they may (the role `anonymous` has \
+             `queue:get-artifact:<name>`), so that caches retain the bytes and revalidate by ETag. Other URLs are signed, \
+             and expire. HEAD does the same without the bytes. What was uploaded with `Content-Encoding: gzip` comes so, or \
              decoded for a caller whose Accept-Encoding has no gzip; decoded, it has no length and no ranges. Pages \
              (HTML, SVG, XML) come as attachments.",
         )
@@ -142,7 +142,7 @@ async fn read(app: &App, generation: &Generation, range: Range<u64>, parts: &Par
     Ok(stream(app, reader, Bytes::new(), parts))
 }
 
-/// The bytes decoded. If they turn out not to be what their uploader said, they are sent as they are.
+/// The bytes decoded. If they turn out not to be what their uploader declared, they are sent as they are.
 async fn decoded(
     app: &App,
     generation: &Generation,
@@ -165,8 +165,8 @@ async fn decoded(
     Ok(answer.0)
 }
 
-/// A body whose bytes are read while they are sent, two frames ahead at most. A reader who takes nothing for a while is hung
-/// up on.
+/// A body whose bytes are read while they are sent, two frames ahead at most. The connection of a reader that takes nothing for a while is
+/// closed.
 fn stream(app: &App, reader: Reader, first: Bytes, parts: &Parts) -> Body {
     let (frames, received) = mpsc::channel(1);
     let connection = parts.extensions.get::<Connection>().cloned();
@@ -194,7 +194,7 @@ async fn send(mut reader: Reader, first: Bytes, frames: mpsc::Sender<io::Result<
         }
         match tokio::time::timeout(READER_TIMEOUT, frames.send(frame)).await {
             Err(_) => return Err(Stuck),
-            // The caller has hung up, or was told that there is no more to come.
+            // The caller has disconnected, or was sent an error as the end.
             Ok(Err(_)) => return Ok(()),
             Ok(Ok(())) if end => return Ok(()),
             Ok(Ok(())) => {}
@@ -240,7 +240,7 @@ fn is_gzip(encoding: &str) -> bool {
     encoding.eq_ignore_ascii_case("gzip") || encoding.eq_ignore_ascii_case("x-gzip")
 }
 
-/// Types in which a page that a task made could act for whoever looks at it: browsers are to save them.
+/// Types in which a page that a task made could act for its reader: browsers are to save them.
 fn runs_in_browsers(content_type: &str) -> bool {
     let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     essence.ends_with("+xml")

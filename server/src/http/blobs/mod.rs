@@ -1,7 +1,7 @@
 //! Stored bytes: uploads by signed URLs, and downloads by signed and plain ones as HTTP knows them.
 //!
-//! Callers show no credentials: a signed URL is a capability. Its signature is checked in memory, before anything else is
-//! looked at, so that a URL that was tampered with learns nothing but that. A plain URL gives what everybody may read.
+//! Callers show no credentials: a signed URL is a capability. Its signature is checked in memory, before anything else
+//! is read, so that a URL that was tampered with reveals nothing else. A plain URL gives what anonymous callers may read.
 
 mod error;
 mod get;
@@ -32,23 +32,23 @@ use tenure_engine::ops::objects::hex;
 
 /// Where stored bytes are below the root URL.
 pub const PATH: &str = "/artifacts";
-/// What is uploaded was made by tasks, which nobody vouches for: no script of it runs, and it belongs to no origin.
+/// What is uploaded was made by tasks, which are not trusted: no script of it runs, and it belongs to no origin.
 const POLICY: HeaderValue = HeaderValue::from_static("default-src 'none'; style-src 'unsafe-inline'; sandbox");
 /// What scripts of other sites may read of an answer.
 const EXPOSED: HeaderValue =
     HeaderValue::from_static("Accept-Ranges, Content-Encoding, Content-Length, Content-Range, ETag, Last-Modified");
 
-/// By which URL stored bytes are asked for.
+/// By which kind of URL stored bytes are requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// One that is signed: for whom it was given to.
+    /// One that is signed: for the client that it was issued to.
     Signed,
-    /// One that everybody knows.
+    /// One without a signature, the same for all callers.
     Plain,
 }
 
 impl Way {
-    /// For whom the answer is, and that a stored one is good only as long as its tag is: whether it may be read is asked anew
+    /// For whom the answer is, and that a stored one is good only as long as its tag is: whether it may be read is checked
     /// with each request.
     fn caching(self) -> HeaderValue {
         HeaderValue::from_static(match self {

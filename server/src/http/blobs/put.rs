@@ -29,9 +29,9 @@ pub fn upload_artifact() -> Endpoint {
 fn describe(operation: Operation) -> Operation {
     operation
         .about(
-            "By a URL from createArtifact. The Content-Type must be the one that was told there. A Content-Encoding is \
-             kept as it is. The bytes take the place of earlier ones when all of them have arrived, and not before; the \
-             URL may be used again until it ends, or its run does: after the report of the run it is answered with 403, \
+            "By a URL from createArtifact. The Content-Type must be the one that was given there. A Content-Encoding is \
+             stored as it is. The bytes replace earlier ones when all of them have arrived, and not before; the \
+             URL may be used again until it expires, or its run ends: after the report of the run it is answered with 403, \
              also if the upload had begun before. After an exception it is good for 25 minutes, as createArtifact is. So \
              is the URL of an object until its upload is finished.",
         )

@@ -8,7 +8,7 @@ use http::{HeaderMap, Method};
 /// The part of the bytes that is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Selected {
-    /// Everything: no part is wanted, or one that nobody has to understand.
+    /// Everything: no range is requested, or one in a form that servers may ignore.
     All,
     /// This part, which is not empty.
     Part(Range<u64>),
@@ -20,7 +20,7 @@ fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
     headers.get(name)?.to_str().ok().map(str::trim)
 }
 
-/// Whether the caller knows gzip. Who says nothing is taken for somebody who does not.
+/// Whether the caller accepts gzip. A request without the header does not.
 pub(super) fn accepts_gzip(headers: &HeaderMap) -> bool {
     let (mut gzip, mut any) = (None, None);
     for value in headers.get_all(ACCEPT_ENCODING) {
@@ -113,7 +113,9 @@ mod tests {
 
     #[test]
     fn a_range_of_other_bytes_is_not_served() {
-        for (validator, part) in [("\"t\"", true), ("then", true), ("\"u\"", false), ("W/\"t\"", false), ("later", false)] {
+        for (validator, part) in
+            [("\"t\"", true), ("then", true), ("\"u\"", false), ("W/\"t\"", false), ("later", false)]
+        {
             let request = headers(&[(RANGE, "bytes=0-0"), (IF_RANGE, validator)]);
             let selected = select_range(&Method::GET, &request, 10, "\"t\"", "then");
             assert_eq!(selected == Selected::Part(0..1), part, "{validator}");

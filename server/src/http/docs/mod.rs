@@ -26,7 +26,7 @@ use super::error::ErrorBody;
 use super::poll;
 use super::routes::Route;
 
-/// The tags of operations, and what they stand for.
+/// The tags of operations, and what they mean.
 const TAGS: [(&str, &str); 8] = [
     ("queue", "The Taskcluster Queue API: tasks, claims, reports, counts"),
     ("object", "The Taskcluster Object API: uploads and downloads"),
@@ -38,7 +38,7 @@ const TAGS: [(&str, &str); 8] = [
     ("service", "Health, measurements, documentation"),
 ];
 
-/// The operation that the examples of errors are of, as far as it can give them.
+/// The operation of the examples of errors, as far as it can give them.
 const EXAMPLE: &str = "createTask";
 
 /// The descriptions of all endpoints, each once, in the order of their tags.
@@ -66,7 +66,7 @@ fn describe(routes: &[Route], operations: Vec<Operation>, sample: &Sample) -> Va
     let examples = error_examples(&operations);
     let targets = link_targets(routes, &operations);
     for mut operation in operations {
-        // An operation may be found at several paths. Its name can stand in the document once, so that the others are told.
+        // An operation may be found at several paths. Its name can be in the document once, so that the others are listed in its text.
         let mut at = routes.iter().filter(|route| route.endpoint.name == operation.name);
         let Some(route) = at.next() else { continue };
         schemas.append(&mut operation.schemas);
@@ -100,7 +100,7 @@ fn describe(routes: &[Route], operations: Vec<Operation>, sample: &Sample) -> Va
 }
 
 const ABOUT: &str = "A task queue as an HTTP service. Operations have the names of the Taskcluster Queue API. Who may call \
-    one is said in *scopes*; a held scope that ends in `*` stands for all that begin with what comes before it. Scopes in \
+    one is defined by *scopes*; a granted scope that ends in `*` matches all that begin with what comes before it. Scopes in \
     angle brackets, such as `queue:status:<taskId>`, have the value of the parameter or field in their place. \
     An optional field is left out, never null. Dates are RFC 3339. Where no credentials are needed although there are scopes, \
     the role `anonymous` has them from the start; the operator can change it.";
@@ -116,7 +116,7 @@ fn security_schemes() -> Value {
             "type": "apiKey",
             "in": "header",
             "name": "Authorization",
-            "description": "A Hawk signature, `Hawk id=\"...\", ts=\"...\", nonce=\"...\", mac=\"...\"`, made anew for each \
+            "description": "A Hawk signature, `Hawk id=\"...\", ts=\"...\", nonce=\"...\", mac=\"...\"`, made for each \
                 request with HMAC-SHA256 over method, path, host and port. Taskcluster's clients make it; temporary and \
                 task credentials send their certificate in its `ext`. A GET may be signed in its URL instead, as `bewit`.",
         },
@@ -203,7 +203,7 @@ fn describe_one(
 fn security(access: Access) -> Value {
     match access {
         Access::Open => json!([]),
-        Access::Scopes(template) if scopes::everybody_has(&template.to_json()) => {
+        Access::Scopes(template) if scopes::anonymous_has(&template.to_json()) => {
             json!([{}, {"basic": []}, {"hawk": []}])
         }
         Access::Scopes(_) => json!([{"basic": []}, {"hawk": []}]),
@@ -265,7 +265,7 @@ fn error_xml(refusals: &[&Refusal]) -> Value {
     }})
 }
 
-/// Every error of a code looks the same but for its message, which is said in words.
+/// Every error of a code has the same form; only its message differs.
 fn examples(refusals: &[&Refusal]) -> Map<String, Value> {
     let refer = |refusal: &&Refusal| {
         let name = example_name(refusal);
@@ -305,7 +305,7 @@ fn error_examples(operations: &[Operation]) -> Map<String, Value> {
     operations.iter().rev().chain(example).flat_map(|operation| operation.refusals.iter().map(one)).collect()
 }
 
-/// utoipa says of every optional field that it may be null. On this wire a field is absent instead.
+/// utoipa declares every optional field nullable. On this wire a field is absent instead.
 fn absent_not_null(schema: &mut Value) {
     match schema {
         Value::Array(parts) => parts.iter_mut().for_each(absent_not_null),

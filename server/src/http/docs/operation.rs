@@ -1,5 +1,5 @@
-//! What the document says of one operation, built up line by line beside its handler. What every operation of a kind has
-//! in common, such as the errors that any of them can give, is added here and stands in no description.
+//! The description of one operation in the document, built up line by line beside its handler. What every operation of a kind has
+//! in common, such as the errors that any of them can give, is added here and is in no description.
 
 use serde_json::{Map, Value, json};
 use tenure_api::errors::ErrorCode;
@@ -43,7 +43,7 @@ pub struct Operation {
     /// What the API calls it; a route has the same name.
     pub name: &'static str,
     pub(in crate::http) tag: &'static str,
-    /// How firmly it stands: `stable`, `experimental` or `deprecated`, in Taskcluster's words.
+    /// Its stability: `stable`, `experimental` or `deprecated`, as in Taskcluster.
     pub(in crate::http) stability: &'static str,
     /// Under which heading a reference shows it.
     pub(in crate::http) category: &'static str,
@@ -60,7 +60,7 @@ pub struct Operation {
     pub(in crate::http) names: Vec<(&'static str, &'static str)>,
 }
 
-/// The heading under which the operations of a tag stand unless they say otherwise.
+/// The default heading of the operations of a tag.
 fn heading(tag: &str) -> &'static str {
     match tag {
         "queue" => "Tasks",
@@ -142,7 +142,7 @@ impl Operation {
         .refuses_artifact(blobs::Code::Unavailable, "overload, or the database or the artifact store is away")
     }
 
-    /// It may change, and nobody should build on it yet.
+    /// It may change, and clients should not depend on it yet.
     #[must_use]
     pub fn experimental(self) -> Self {
         Self { stability: "experimental", ..self }
@@ -167,7 +167,7 @@ impl Operation {
         self
     }
 
-    /// A parameter of the query. An example of null is none: the parameter is left out where nobody fills it in.
+    /// A parameter of the query. An example of null is none: the parameter is left out unless a value is given.
     #[must_use]
     pub fn query(mut self, name: &str, about: &str, schema: &Value, example: &Value) -> Self {
         let mut parameter = json!({"in": "query", "name": name, "description": about, "schema": schema});
@@ -188,7 +188,7 @@ impl Operation {
     }
 
     /// What of this operation's request or answer names what other operations are about: the name of a parameter of
-    /// their paths, and where its value stands, as OpenAPI's links have it.
+    /// their paths, and where its value is, as OpenAPI's links have it.
     #[must_use]
     pub fn names(mut self, values: &[(&'static str, &'static str)]) -> Self {
         self.names = values.to_vec();
@@ -243,7 +243,7 @@ impl Operation {
         self.answers_with(status, about, "application/json", &schema, example)
     }
 
-    /// An answer that leads elsewhere and says so in its body, with these headers besides.
+    /// A redirect, which is repeated in the body, with these headers besides.
     #[must_use]
     pub fn moves<T: ToSchema>(self, about: &str, example: &Value, headers: &[(&str, &str)]) -> Self {
         let mut moving = self.answers_json::<T>(303, about, example);

@@ -1,4 +1,4 @@
-//! Parameters of paths: what each name means, wherever it stands.
+//! Parameters of paths: what each name means, in any path.
 
 use serde_json::{Value, json};
 use tenure_api::errors::ErrorCode::InputError;
@@ -13,7 +13,7 @@ use crate::http::api::pages::PAGE_MAX;
 use tenure_domain::roles::ROLE_ID_MAX;
 use tenure_store::clients::CLIENT_ID_MAX;
 
-/// The artifact, and the object, of the examples. Not everybody may read it.
+/// The artifact, and the object, of the examples. Anonymous callers may not read it.
 pub(in crate::http) const ARTIFACT: &str = "logs/build.log";
 /// Printable ASCII that does not end in two stars.
 const ROLE_ID: &str = r"^([\x20-\x7e]*[\x20-)+-\x7e])?\*?$";
@@ -60,12 +60,12 @@ pub(in crate::http) fn paged_from_anywhere(operation: Operation) -> Operation {
     )
 }
 
-/// The names of the parameters that stand in a path.
+/// The names of the parameters in a path.
 pub(in crate::http) fn names(path: &str) -> Vec<String> {
     path.split('{').skip(1).filter_map(|rest| rest.split_once('}')).map(|(name, _)| name.to_owned()).collect()
 }
 
-/// The parameters that stand in a path.
+/// The parameters in a path.
 pub(in crate::http) fn of_path(path: &str, sample: &Sample) -> Vec<Value> {
     names(path).iter().map(|name| one(name, sample)).collect()
 }
@@ -112,7 +112,7 @@ fn one(name: &str, sample: &Sample) -> Value {
             ("What is stored, with its slashes", text, json!(whole))
         }
         "file" => ("The file's name", text, json!("index.html")),
-        // A test refuses a document with a parameter that nobody described.
+        // A test refuses a document with a parameter without a description.
         _ => ("", text, Value::Null),
     };
     json!({"in": "path", "name": name, "required": true, "description": about, "schema": schema, "example": example})

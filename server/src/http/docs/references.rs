@@ -81,7 +81,7 @@ fn all(root: &str, routes: &[Route]) -> BTreeMap<String, Value> {
     files
 }
 
-/// A document that says which schema it fits and where it is.
+/// A document that names its schema and its own URL.
 fn with_head(root: &str, schema: &str, path: &str, mut rest: Map<String, Value>) -> Value {
     rest.insert("$schema".to_owned(), format!("{root}/schemas/common/{schema}.json#").into());
     rest.insert("$id".to_owned(), format!("{root}{path}#").into());
@@ -93,7 +93,7 @@ fn api(service: &Service, routes: &[Route], operations: &[Operation], schemas: &
     let mut entries: Vec<Value> = Vec::new();
     for route in routes {
         let Some(below) = route.path.strip_prefix(&prefix) else { continue };
-        // An operation that is found at several paths stands there once, with the first of them.
+        // An operation that is found at several paths is listed once, with the first of them.
         if entries.iter().any(|entry| entry["name"] == route.endpoint.name) {
             continue;
         }

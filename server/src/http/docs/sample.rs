@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::TaskId;
 
-/// A moment and a task.
+/// The time and the task of the examples.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
     /// When the task of the examples is made.
@@ -44,7 +44,7 @@ impl Sample {
             "metadata": {
                 "name": "hello",
                 "description": "Says hello.",
-                "owner": "somebody@example.com",
+                "owner": "owner@example.com",
                 "source": "https://example.com/hello",
             },
             "tags": {"kind": "example"},

@@ -28,14 +28,14 @@ const NEVER_EMPTY: [&str; 1] = ["prioritiesFromHighestToThatOfTheTask"];
 
 /// Whether a caller without credentials has what is needed as long as no operator has changed the role `anonymous`, or
 /// nothing may be needed: a list may be empty.
-pub(super) fn everybody_has(expression: &Value) -> bool {
+pub(super) fn anonymous_has(expression: &Value) -> bool {
     if let Value::String(scope) = expression {
         ANONYMOUS.iter().any(|granted| satisfies(granted, scope))
     } else if let Value::Array(parts) = &expression["AnyOf"] {
-        parts.iter().any(everybody_has)
+        parts.iter().any(anonymous_has)
     } else if let Value::Array(parts) = &expression["AllOf"] {
-        parts.iter().all(everybody_has)
+        parts.iter().all(anonymous_has)
     } else {
-        expression["in"].as_str().is_some_and(|list| !NEVER_EMPTY.contains(&list) || everybody_has(&expression["each"]))
+        expression["in"].as_str().is_some_and(|list| !NEVER_EMPTY.contains(&list) || anonymous_has(&expression["each"]))
     }
 }

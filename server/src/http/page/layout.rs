@@ -72,9 +72,9 @@ fn account(visit: &Visit) -> Markup {
     }
 }
 
-/// A section with a heading; `aside` stands beside it.
-pub(super) fn section(title: &str, aside: &Markup, body: &Markup) -> Markup {
-    html! { section.panel { header { h2 { (title) } span.aside { (aside) } } (body) } }
+/// A section with a heading; `note` is beside it.
+pub(super) fn section(title: &str, note: &Markup, body: &Markup) -> Markup {
+    html! { section.panel { header { h2 { (title) } span.aside { (note) } } (body) } }
 }
 
 /// A section that the visitor may not see, and what would let them.
@@ -90,7 +90,7 @@ pub(super) fn denied(visit: &Visit, required: &Expression) -> Markup {
     }
 }
 
-/// What stands where a table would be empty.
+/// What is shown in place of an empty table.
 pub(super) fn empty(body: &Markup) -> Markup {
     html! { div.note { (body) } }
 }
@@ -114,13 +114,13 @@ pub(super) fn table(rows: &[Cells]) -> Markup {
     }
 }
 
-/// A moment, relative to now; the exact time on a closer look.
+/// A time, relative to now; the exact time in its title.
 pub(super) fn time(time: DateTime<Utc>, now: DateTime<Utc>) -> Markup {
     let exact = Timestamp::new(time).to_string();
     html! { time datetime=(exact) title=(exact) { (text::relative(time, now)) } }
 }
 
-/// How long ago a moment was, or how far it is ahead, without saying which.
+/// The distance of a time from now, without its direction.
 pub(super) fn span(time: DateTime<Utc>, now: DateTime<Utc>) -> Markup {
     let exact = Timestamp::new(time).to_string();
     html! { time datetime=(exact) title=(exact) { (text::span(now - time)) } }

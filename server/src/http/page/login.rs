@@ -1,7 +1,7 @@
 //! Logging in with a client's id and access token, and out.
 //!
 //! What is typed is checked exactly as HTTP Basic is. An unknown client and a wrong token get the same answer after the
-//! same delay, so that nobody learns from it which clients exist.
+//! same delay, so that it does not reveal which clients exist.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -121,7 +121,7 @@ pub(super) async fn log_out(State(app): State<App>, request: Request) -> Respons
         }
     };
     let gone = cookie(&app, "", 0);
-    // Whoever has no session is logged out already.
+    // Without a session there is nothing to end.
     let Some(session) = session else { return redirect(&app, "/", &gone) };
     let form = read_form::<LogoutForm>(&app, request).await;
     if !is_from_us(&app, &headers) || !form.is_some_and(|form| session.form_token.matches(&form.token)) {

@@ -1,7 +1,7 @@
 //! Wrong logins: counted for each address and for each client, so that guessing is seen and slowed down.
 //!
 //! The right token is let in however many wrong ones came before it, from wherever: behind a proxy all visitors have one
-//! address, and everybody can send wrong tokens for everybody's client. So a count never keeps a login from being looked at;
+//! address, and anyone can send wrong tokens for any client. So a count never keeps a login from being looked at;
 //! it only decides what the answer to a wrong one is.
 
 use std::collections::HashMap;

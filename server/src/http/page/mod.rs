@@ -1,4 +1,4 @@
-//! The operator's page: what is going on, for people with a browser. Rendered here, from one read of the database, without
+//! The operator's page: the state of the queues, for browsers. Rendered here, from one read of the database, without
 //! scripts; it only shows, and changes nothing but the visitor's own session.
 //!
 //! Every text that is not ours goes through maud, which escapes it when the template is compiled. The content security
@@ -44,14 +44,14 @@ const READERS_MAX: usize = 3;
 const READER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The largest form, in bytes.
 const FORM_MAX: usize = 16 << 10;
-/// Nothing but our own style sheet and icon is loaded, forms go to us alone, and nobody may frame the page.
+/// Nothing but our own style sheet and icon is loaded, forms go to us alone, and no site may frame the page.
 const POLICY: &str =
     "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
-/// How long a browser keeps the style sheet; its URL changes with its text.
+/// How long a browser caches the style sheet; its URL changes with its text.
 const STYLE_CACHE: &str = "public, max-age=86400, immutable";
 const STYLE: &str = include_str!("style.css");
 const ICON: &str = include_str!("icon.svg");
-/// What a 503 asks a visitor to wait.
+/// The `Retry-After` of a 503.
 const RETRY_SECONDS: &str = "1";
 
 /// What the pages need to know of the server.
@@ -131,14 +131,14 @@ enum PageError {
     Denied(Expression),
     /// The database did not answer.
     Unavailable,
-    /// Our fault; the log has the rest.
+    /// A fault of the server; the log has the rest.
     Internal,
 }
 
 impl From<sqlx::Error> for PageError {
     fn from(error: sqlx::Error) -> Self {
         if !classify(&error).is_worth_a_retry() {
-            tracing::error!(%error, "a page could not be made");
+            tracing::error!(%error, "a page could not be rendered");
             return Self::Internal;
         }
         tracing::warn!(%error, "a page could not be read from the database");
@@ -152,7 +152,7 @@ impl From<OpError> for PageError {
             OpError::NotFound(message) => Self::NotFound(message),
             OpError::Overloaded(_) | OpError::Unavailable => Self::Unavailable,
             OpError::Expired(_) | OpError::Conflict(_) | OpError::Input(_) | OpError::Internal(_) => {
-                tracing::error!(%error, "a page could not be made");
+                tracing::error!(%error, "a page could not be rendered");
                 Self::Internal
             }
         }
@@ -177,11 +177,9 @@ impl PageError {
             Self::Denied(required) => ("Not allowed", layout::denied(visit, required)),
             Self::Unavailable => (
                 "The database did not answer",
-                html! { p { "Load the page again in a moment. The queue keeps what it has acknowledged." } },
+                html! { p { "Load the page again in a few seconds. The queue keeps what it has acknowledged." } },
             ),
-            Self::Internal => {
-                ("Something is wrong with Tenure", html! { p { "The server's log says what happened." } })
-            }
+            Self::Internal => ("Something is wrong with Tenure", html! { p { "The server's log has the cause." } }),
         };
         Page {
             title: title.to_owned(),

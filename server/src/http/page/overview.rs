@@ -92,7 +92,7 @@ fn figures(visit: &Visit, queues: &[QueueRow], oldest: Duration, now: DateTime<U
                 None => (unseen),
             } } }
             div { dt { "Longest wait" } dd { @match waiting { Some(time) => (layout::span(time, now)), None => { span.zero { "0 s" } } } } }
-            div { dt title="The oldest open transaction in the database, whoever began it" { "Oldest transaction" }
+            div { dt title="The oldest open transaction in the database, by any program" { "Oldest transaction" }
                 dd.bad[oldest >= OLD_TRANSACTION] { (text::age(oldest)) } }
         }
         @if oldest >= OLD_TRANSACTION {
@@ -105,9 +105,9 @@ fn figures(visit: &Visit, queues: &[QueueRow], oldest: Duration, now: DateTime<U
 fn queues_section(visit: &Visit, queues: &[QueueRow], hidden: &HashMap<i32, i64>, now: DateTime<Utc>) -> Markup {
     if queues.is_empty() {
         let note = html! {
-            p { "There is no queue yet. The first task that names one makes it:" }
+            p { "There is no queue yet. The first task that names one creates it:" }
             pre { "curl -u " i { "CLIENT:TOKEN" } " -X PUT " (visit.root_url) "/api/queue/v1/task/" i { "ID" } " \\\n  -H 'Content-Type: application/json' -d '{\"taskQueueId\": \"tour/first\", …}'" }
-            p { "The README has the whole command under “Five minutes with curl”." }
+            p { "docs/tour.md has the whole command under “With curl”." }
         };
         return section("Queues", &html! {}, &layout::empty(&note));
     }
@@ -139,7 +139,7 @@ fn claims_section(visit: &Visit, claims: &[ClaimRow], allowed: bool, now: DateTi
         return section(title, &html! {}, &body);
     }
     if claims.is_empty() {
-        let note = html! { p { "No worker holds a task." } p { "If tasks are pending, look whether a worker asks for their queue: workers call claimWork with the queue's full name." } };
+        let note = html! { p { "No worker holds a task." } p { "If tasks are pending, check that a worker polls their queue: workers call claimWork with the queue's full name." } };
         return section(title, &html! {}, &layout::empty(&note));
     }
     section(title, &html! { "those that end first" }, &rows::claims(visit, claims, now, About::default()))

@@ -79,7 +79,7 @@ fn figures(visit: &Visit, row: &QueueRow, hidden: i64, now: DateTime<Utc>) -> Ma
 }
 
 fn waiting_section(visit: &Visit, name: &str, waiting: &[WaitingRow], now: DateTime<Utc>) -> Markup {
-    let title = "Next in line";
+    let title = "Next to be claimed";
     let required = Expression::from(format!("queue:pending-list:{name}"));
     if !visit.may(required.clone()) {
         return section(title, &html! {}, &html! { div.note { (layout::denied(visit, &required)) } });

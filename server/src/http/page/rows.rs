@@ -138,7 +138,8 @@ pub(super) fn work(holders: &[HolderRow], ended: &[EndedRow]) -> Vec<Work> {
     }
     for row in ended {
         let Some((group, id)) = &row.worker else { continue };
-        let entry = found.entry((&row.queue, group, id)).or_insert_with(|| new_row(&row.queue, group, id, row.resolved));
+        let entry =
+            found.entry((&row.queue, group, id)).or_insert_with(|| new_row(&row.queue, group, id, row.resolved));
         entry.seen = entry.seen.max(row.resolved);
         match row.state {
             RunState::Completed => entry.completed += 1,

@@ -101,7 +101,7 @@ fn run_cells(visit: &Visit, run: &Run, now: DateTime<Utc>) -> Cells {
     };
     let worker = run.worker_group.as_deref().zip(run.worker_id.as_deref());
     let time = |time: Option<Timestamp>| time.map_or_else(layout::none, |time| layout::time(time.time(), now));
-    // What an ended claim would have lasted to is of no use to anybody.
+    // The end of the lease means nothing once the run has ended.
     let taken_until = run.taken_until.filter(|_| run.resolved.is_none());
     vec![
         (">Run", html! { (run.run_id) }),

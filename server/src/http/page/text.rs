@@ -29,7 +29,7 @@ pub(super) fn span(span: TimeDelta) -> String {
     }
 }
 
-/// A moment as seen from now: `3 m ago`, `in 20 s`, `now`.
+/// A time relative to now: `3 m ago`, `in 20 s`, `now`.
 pub(super) fn relative(time: DateTime<Utc>, now: DateTime<Utc>) -> String {
     let since = now - time;
     if since.num_seconds() == 0 {

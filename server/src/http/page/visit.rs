@@ -1,4 +1,4 @@
-//! One request for a page: who it is from, and what its URL says.
+//! One request for a page: who it is from, and what its URL names.
 
 use axum::RequestExt;
 use axum::extract::{RawPathParams, Request};
@@ -19,7 +19,7 @@ const NEXT_MAX: usize = 512;
 
 /// A visitor and where they are.
 pub(super) struct Visit {
-    /// The visitor's session; none for who is not logged in.
+    /// The visitor's session; none for a visitor who is not logged in.
     pub session: Option<Session>,
     principal: Principal,
     base: String,
@@ -32,7 +32,7 @@ pub(super) struct Visit {
 }
 
 impl Visit {
-    /// Finds out who asks for what. The error is the answer.
+    /// Reads and authenticates a request. The error is the answer.
     pub(super) async fn read(app: &App, mut request: Request) -> Result<Self, Response> {
         let params = request
             .extract_parts::<RawPathParams>()
@@ -58,7 +58,7 @@ impl Visit {
         }
     }
 
-    /// Somebody of whom nothing is known, who may do nothing.
+    /// A visitor without a session or any scope.
     pub(super) fn unknown(app: &App) -> Self {
         Self {
             session: None,
@@ -162,13 +162,13 @@ fn lookup_failed(error: &AuthError) -> PageError {
     PageError::Unavailable
 }
 
-/// Whether a form was sent from a page of ours: every browser of today says where a form comes from.
+/// Whether a form was sent from a page of ours: every current browser sends the origin of a form.
 pub(super) fn is_from_us(app: &App, headers: &HeaderMap) -> bool {
     let text =
         |value: Option<&http::HeaderValue>| value.map(|value| value.to_str().unwrap_or("?").to_ascii_lowercase());
     let site = text(headers.get("sec-fetch-site"));
     let origin = text(headers.get(ORIGIN));
-    // Whoever came by another name for this server is from us as well.
+    // A form of a page under another name of this server is ours as well.
     let by_host = text(headers.get(HOST)).map(|host| [format!("http://{host}"), format!("https://{host}")]);
     let ours =
         |origin: &String| *origin == app.pages.origin || by_host.as_ref().is_some_and(|names| names.contains(origin));

@@ -27,7 +27,7 @@ pub(super) async fn worker(app: App, visit: Arc<Visit>) -> Result<Page, PageErro
     let mut claims = page::list_claims(&mut conn, filter, ROWS_MAX).await?;
     let mut ended = page::list_ended(&mut conn, Ends::All, filter, ROWS_MAX).await?;
     conn.commit().await?;
-    // A worker is known by queue; each row needs the scope for its own.
+    // A worker is listed by queue; each row needs the scope for its own.
     let may = |queue: &str| visit.may(format!("queue:get-worker:{queue}/{group}/{id}"));
     let found = claims.len() + ended.len();
     claims.retain(|row| may(&row.queue));
@@ -40,7 +40,7 @@ pub(super) async fn worker(app: App, visit: Arc<Visit>) -> Result<Page, PageErro
         @if claims.is_empty() {
             (section("Holds", &html! {}, &layout::empty(&html! {
                 p { "It holds no task now." }
-                @if ended.is_empty() { p { "Nor has it ended one lately: nothing is known of it, or it is idle." } }
+                @if ended.is_empty() { p { "Nor has it ended one lately: it is unknown or idle." } }
             })))
         } @else {
             (section("Holds", &html! { "those that end first" }, &rows::claims(&visit, &claims, now, ABOUT)))

@@ -64,7 +64,7 @@ fn get(operation: Operation, sample: &Sample) -> Operation {
             .query("numofmessages", "How many", &json!({"type": "integer", "minimum": 1, "maximum": 32, "default": 1}), &Value::Null)
             .query(
                 "visibilitytimeout",
-                "For how many seconds they are hidden; the poll URL says 300",
+                "For how many seconds they are hidden; the poll URL has 300",
                 &json!({"type": "integer", "minimum": 1, "maximum": 604_800, "default": 30}),
                 &Value::Null,
             )

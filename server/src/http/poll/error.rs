@@ -72,7 +72,7 @@ impl PollError {
         Self { code, message: message.into(), details: Vec::new() }
     }
 
-    /// The signature is not good enough; the detail says why.
+    /// The signature is not valid; the detail has the reason.
     pub(super) fn authentication(detail: String) -> Self {
         let text = "the URL is not signed by this server, or was changed, or is not valid now; ask for a new one with pollTaskUrls";
         Self::new(Code::AuthenticationFailed, text).with("AuthenticationErrorDetail", detail)
@@ -127,7 +127,7 @@ impl From<Refusal> for PollError {
             }
             Refusal::ReceiptNotCurrent => Self::new(
                 Code::PopReceiptMismatch,
-                "the pop receipt is not the message's last one: somebody got or updated the message since",
+                "the pop receipt is not the message's last one: the message was got or updated since",
             ),
         }
     }

@@ -101,7 +101,7 @@ enum Operation {
 
 impl Operation {
     /// The operation of a method at a resource, and the permission that it needs. Operations of Azure that submitters have
-    /// createTask for, such as putting and clearing messages, are granted to nobody.
+    /// createTask for, such as putting and clearing messages, are never granted.
     fn find(resource: PollResource, method: &Method, query: &PollQuery) -> Result<(Self, Permission), PollError> {
         let peek = matches!(query.get("peekonly"), Some(value) if value.eq_ignore_ascii_case("true"));
         let found = match resource {

@@ -8,7 +8,7 @@ use tenure_api::sas::{NAMES, Query};
 use super::error::{Code, PollError};
 
 /// What a caller may add to a signed URL. Anything else is taken for a mistake in the URL: a name that is misspelt would
-/// otherwise silently stand for its default.
+/// otherwise silently mean its default.
 const CHOSEN: [&str; 8] =
     ["numofmessages", "visibilitytimeout", "peekonly", "popreceipt", "comp", "timeout", "messagettl", "api-version"];
 /// Messages of one answer.
@@ -16,7 +16,7 @@ const COUNT: RangeInclusive<i64> = 1..=32;
 const COUNT_DEFAULT: i64 = 1;
 /// The longest that a message can be hidden, in seconds: seven days.
 const VISIBILITY_MAX: i64 = 7 * 24 * 3600;
-/// How long a message is hidden if its poller does not say, in seconds.
+/// How long a message is hidden by default, in seconds.
 const VISIBILITY_DEFAULT: i64 = 30;
 
 /// The parameters of a request.
@@ -68,7 +68,7 @@ impl PollQuery {
         })
     }
 
-    /// How many messages are wanted.
+    /// How many messages are requested.
     pub(super) fn count(&self) -> Result<u16, PollError> {
         self.number("numofmessages", COUNT, COUNT_DEFAULT).map(|count| u16::try_from(count).unwrap_or_default())
     }

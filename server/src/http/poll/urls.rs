@@ -37,8 +37,8 @@ pub struct SignedUrls {
 }
 
 impl PollUrls {
-    /// Signs with the first of these keys, accepts any. URLs hide messages for `visibility` unless their caller says
-    /// otherwise.
+    /// Signs with the first of these keys, accepts any. URLs hide messages for `visibility` unless the request has another
+    /// time.
     #[must_use]
     pub fn new(keys: Vec<SigningKey>, root_url: &str, visibility: std::time::Duration) -> Self {
         let visibility_seconds = visibility.as_secs() + u64::from(visibility.subsec_nanos() > 0);

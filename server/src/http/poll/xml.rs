@@ -15,7 +15,7 @@ use super::http_date;
 use tenure_store::hot::messages::Got;
 use tenure_store::messages::Peeked;
 
-/// What a message says, and nothing else: old workers take the fields for the arguments of a function.
+/// The fields of a message, and nothing else: old workers take the fields for the arguments of a function.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Content {
@@ -57,7 +57,7 @@ fn list<T>(messages: &[T], write: impl Fn(&mut Writer<Vec<u8>>, &T) -> io::Resul
     })
 }
 
-/// Messages that somebody got.
+/// Messages that a client got.
 pub(super) fn got(messages: &[Got]) -> io::Result<String> {
     list(messages, |writer, got| {
         element(writer, "MessageId", &got.message.to_uuid().to_string())?;
@@ -70,7 +70,7 @@ pub(super) fn got(messages: &[Got]) -> io::Result<String> {
     })
 }
 
-/// Messages that somebody looks at.
+/// Messages that a client peeks at.
 pub(super) fn peeked(messages: &[Peeked]) -> io::Result<String> {
     list(messages, |writer, peeked| {
         element(writer, "MessageId", &peeked.message.to_uuid().to_string())?;
@@ -100,7 +100,7 @@ struct QueueMessage {
     text: String,
 }
 
-/// Checks the body of an update: a message says which run it is for, and that cannot be changed.
+/// Checks the body of an update: a message names its run, and that cannot be changed.
 pub(super) fn check_update(body: &[u8], task: Uuid, run: i16) -> Result<(), PollError> {
     let given: QueueMessage = quick_xml::de::from_reader(body).map_err(|error| {
         let message = format!("the body must be <QueueMessage><MessageText>...</MessageText></QueueMessage>: {error}");

@@ -1,4 +1,4 @@
-//! artifactInfo, latestArtifactInfo: what is known of an artifact.
+//! artifactInfo, latestArtifactInfo: the metadata of an artifact.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use tenure_store::artifacts;
 pub fn of_run() -> Endpoint {
     Endpoint::get("artifactInfo", artifact_info).scopes(OF_RUN).described(
         "queue",
-        "Read what is known of an artifact",
+        "Read the metadata of an artifact",
         described,
     )
 }
@@ -38,7 +38,7 @@ pub fn of_run() -> Endpoint {
 pub fn of_last_run() -> Endpoint {
     Endpoint::get("latestArtifactInfo", latest_artifact_info).scopes(OF_TASK).described(
         "queue",
-        "Read what is known of an artifact of the last run",
+        "Read the metadata of an artifact of the last run",
         described,
     )
 }
@@ -49,16 +49,13 @@ pub(super) const OF_RUN: Template = Scope("queue:list-artifacts:<taskId>:<runId>
 pub(super) const OF_TASK: Template = Scope("queue:list-artifacts:<taskId>");
 
 fn described(operation: Operation, sample: &Sample) -> Operation {
-    operation
-        .about("Links are not followed.")
-        .answers::<ArtifactEntry<'_>>("What is known of it", &an_entry(sample))
-        .refuses(
-            ResourceNotFound,
-            "there is no such task, run or artifact, or it is an object whose upload is not finished",
-        )
+    operation.about("Links are not followed.").answers::<ArtifactEntry<'_>>("The metadata", &an_entry(sample)).refuses(
+        ResourceNotFound,
+        "there is no such task, run or artifact, or it is an object whose upload is not finished",
+    )
 }
 
-/// What is known of the artifact of the examples.
+/// The metadata of the artifact of the examples.
 pub(super) fn an_entry(sample: &Sample) -> Value {
     json!({
         "storageType": "s3",

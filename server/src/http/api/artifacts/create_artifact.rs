@@ -117,8 +117,10 @@ fn object<'a>(app: &App, run_ref: RunRef, created: &'a Created, upload_id: SlugI
     let RunRef { task, run } = run_ref;
     let name = artifact::object_name(task, run, &created.artifact.name);
     let end: DateTime<Utc> = created.now + UPLOAD_CREDENTIALS_LIFE;
-    let (group, worker) =
-        created.tenancy.as_ref().map_or(("-", "-"), |tenancy| (tenancy.worker_group.as_str(), tenancy.worker_id.as_str()));
+    let (group, worker) = created
+        .tenancy
+        .as_ref()
+        .map_or(("-", "-"), |tenancy| (tenancy.worker_group.as_str(), tenancy.worker_id.as_str()));
     let client_id = format!("artifact-upload/{task}/{run}/on/{group}/{worker}/until/{}", end.timestamp());
     let scope = format!("object:upload:{}:{name}", created.project);
     CreatedObjectArtifact {

@@ -18,7 +18,7 @@ use crate::http::error::ApiError;
 
 pub(in crate::http) use self::reading::scopes_to_read;
 
-/// The URL at which the server says that bytes are, in examples.
+/// The URL of bytes in examples.
 fn example_url(sample: &Sample, access: &str) -> String {
     let task = sample.task;
     format!(

@@ -25,14 +25,14 @@ pub(super) struct FoundArtifact {
 
 /// For each name that is met.
 pub(super) const SCOPES: Template = Scope("queue:get-artifact:<name>");
-/// What a description says of the last run.
+/// The sentence of a description about the last run.
 pub(super) const LATEST: &str = "Of the task's last run, whether or not that has the artifact. ";
 const MISSING: &str = "there is no such artifact, or it is an object whose upload is not finished";
-const LINKS: &str = "Links are followed, and each name that is met needs its scope; everybody has it for names that \
-                     begin with `public/`. The URL of stored bytes is plain and always the same for what everybody \
-                     may read; otherwise it is signed and good for 30 minutes at most.";
+const LINKS: &str = "Links are followed, and each name that is met needs its scope; every caller has it for names that \
+                     begin with `public/`. The URL of stored bytes is plain and always the same for what anonymous \
+                     callers may read; otherwise it is signed and good for 30 minutes at most.";
 
-/// What the operations that read an artifact say, after what only this one says.
+/// The common part of the descriptions of operations that read an artifact, after the part of this one.
 pub(super) fn described(operation: Operation, about: &str) -> Operation {
     operation
         .about(&format!("{about}{LINKS}"))
@@ -47,7 +47,7 @@ pub(in crate::http) fn scopes_to_read(name: &str) -> Expression {
     scopes.expect("the template has no other placeholder")
 }
 
-/// Follows links from a name on. The caller needs a scope for each name, and is not told what has a name that they may not
+/// Follows links from a name on. The caller needs a scope for each name, and learns nothing about names that they may not
 /// read.
 pub(super) async fn find(app: &App, call: &Call, run: Option<RunId>) -> Result<FoundArtifact, ApiError> {
     let (task, name) = (call.task_id()?, call.artifact_name()?);
@@ -84,13 +84,13 @@ fn authorize(call: &Call, name: &str) -> Result<(), ApiError> {
     call.authorize(&Values::of_path().text("name", name))
 }
 
-fn invalid_link(name: &ArtifactName, whither: &str) -> ApiError {
-    ApiError::new(ErrorCode::InputError, format!("the links from the artifact {name:?} lead {whither}"))
+fn invalid_link(name: &ArtifactName, where_to: &str) -> ApiError {
+    ApiError::new(ErrorCode::InputError, format!("the links from the artifact {name:?} lead {where_to}"))
 }
 
 impl FoundArtifact {
-    /// Where its bytes are: at a URL that is always the same if everybody may read it, which caches can keep; otherwise at a
-    /// signed one, for a while and not longer than it is kept.
+    /// Where its bytes are: at a URL that is always the same if anonymous callers may read it, which caches can retain; otherwise at a
+    /// signed one, for a while and not longer than it is retained.
     pub(super) async fn url(&self, app: &App, blob: &BlobName) -> Result<String, ApiError> {
         if app.authenticator.anonymous().await?.authorize(&scopes_to_read(&self.artifact.name)).is_ok() {
             return Ok(app.engine.blobs.plain_url(&self.own_bytes()));

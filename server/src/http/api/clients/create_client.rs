@@ -32,7 +32,7 @@ const SCOPES: Template = AllOf(&[
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation
         .about(&format!(
-            "{CHANGING} The answer is the only one with the token: keep it. Sent again within 15 minutes, the same \
+            "{CHANGING} The answer is the only one with the token: store it. Sent again within 15 minutes, the same \
              request is answered with the same token."
         ))
         .takes::<ClientRequest>(&new_client(sample))

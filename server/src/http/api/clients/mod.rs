@@ -51,7 +51,7 @@ async fn answer(
 
 fn expanded(roles: &Resolver, client: &ClientInfo) -> ScopeSet {
     let own_scopes = || client.scopes.iter().cloned().chain([role_of_client(&client.client_id)]);
-    // One that cannot be expanded cannot be used either; it is shown so that somebody sees why.
+    // One that cannot be expanded cannot be used either; it is shown so that the operator can see why.
     roles.resolve(own_scopes()).unwrap_or_else(|_| ScopeSet::new(own_scopes()))
 }
 

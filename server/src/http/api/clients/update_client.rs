@@ -39,7 +39,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .takes::<ClientRequest>(&new_client(sample))
         .answers::<Client<'_>>("The client", &a_client(sample))
         .refuses(ResourceNotFound, NO_CLIENT)
-        .refuses(RequestConflict, "somebody else changed the client at the same time")
+        .refuses(RequestConflict, "another request changed the client at the same time")
 }
 
 async fn update_client(app: App, call: Arc<Call>) -> Result<Response, ApiError> {

@@ -28,7 +28,7 @@ const SCOPES: Template = Scope("queue:pending-count:<taskQueueId>");
 fn describe(operation: Operation, _: &Sample) -> Operation {
     operation
         .deprecated()
-        .about("A queue that nobody has used has none.")
+        .about("A queue that was never used has none.")
         .answers::<CountsBody<'_>>("The number; `claimedTasks` is left out", &example())
 }
 

@@ -29,8 +29,8 @@ struct Body {
     after: i64,
 }
 
-/// `GET /api/tenure/v1/events?after=&limit=`: events after a position, oldest first. Whoever reads after an answer has
-/// arrived finds that answer's events. With `after=latest` there are none, and the cursor is the newest position.
+/// `GET /api/tenure/v1/events?after=&limit=`: events after a position, oldest first. A client that reads after the answer to a
+/// change has arrived finds the events of that change. With `after=latest` there are none, and the cursor is the newest position.
 pub fn endpoint() -> Endpoint {
     Endpoint::get("listEvents", list_events).scopes(SCOPES).large_answer().described(
         "tenure",
@@ -44,7 +44,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
     reading(operation, &format!("{AFTER} Without it, from the beginning"), &json!(0))
         .about(
             "Oldest first. The `after` of an answer is what to ask for next, also if there are no events in it: a \
-             filter may have let none through. Events are kept for seven days.",
+             filter may have matched none. Events are retained for seven days.",
         )
         .query("limit", "How many events at most", &limits, &json!(10))
         .answers::<Body>("The events", &json!({"events": [an_event(sample)], "after": 2}))

@@ -17,7 +17,7 @@ use tenure_domain::event_filter::{EXCHANGES, Filter};
 use tenure_domain::topic::PATTERN_CHARS_MAX;
 use tenure_engine::events::Start;
 
-/// Events of one page unless the caller says otherwise.
+/// Events of one page by default.
 const LIMIT_DEFAULT: usize = 100;
 
 /// Events of one page at most.
@@ -42,7 +42,7 @@ struct EventQuery {
 }
 
 impl EventQuery {
-    /// Reads the query parameters, of which only these are known.
+    /// Reads the query parameters, of which only these are accepted.
     fn read(call: &Call, names: &[&str]) -> Result<Self, ApiError> {
         let mut query = Self { start: None, filter: Filter::default(), limit: LIMIT_DEFAULT };
         for (name, value) in call.query(names)? {
@@ -68,7 +68,7 @@ impl EventQuery {
 fn gone(oldest: i64) -> ApiError {
     ApiError::new(
         ErrorCode::ResourceExpired,
-        format!("events up to position {oldest} are no longer kept; read on with after={oldest}"),
+        format!("events up to position {oldest} are no longer retained; read on with after={oldest}"),
     )
 }
 
@@ -92,7 +92,7 @@ fn reading(operation: Operation, after: &str, example: &Value) -> Operation {
         .query("route", &format!("Only events of tasks with a route that fits: {pattern}"), &words, &Value::Null)
         .refuses(
             ResourceExpired,
-            "events right after this position are no longer kept; the message says where to go on",
+            "events right after this position are no longer retained; the message has the position to continue from",
         )
 }
 

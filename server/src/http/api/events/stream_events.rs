@@ -1,8 +1,8 @@
 //! streamEvents: events as they happen, as Server-Sent Events.
 //!
 //! A stream is a task of its own that fills a channel of one frame, and a body that empties it as fast as the reader
-//! reads. So a reader who does not read stops its own task and nothing else, and a task whose reader is stuck still
-//! notices that the server drains or that the client was shut out.
+//! reads. So a reader that does not read suspends its own task and nothing else, and a task whose reader is stuck still
+//! notices that the server drains or that the client lost its access.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
@@ -33,22 +33,22 @@ use tenure_engine::events::render::RenderedEvent;
 use tenure_engine::events::stream::{BadStart, Step, Stream};
 use tenure_engine::events::tail::LISTENERS_MAX;
 
-/// A stream that has been silent for this long shows that it lives.
+/// After this long without an event a stream sends a keep-alive comment.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// How soon a reader comes back after its stream has ended, unless it knows better.
+/// How soon a reader reconnects after its stream has ended, unless it has its own setting.
 const RECONNECT_AFTER_MS: u32 = 1_000;
 
-/// How often a stream looks whether its client is still let in.
-const LOOK_AGAIN_EVERY: Duration = Duration::from_secs(3);
+/// How often a stream checks whether its client still has access.
+const REAUTHORIZE_EVERY: Duration = Duration::from_secs(3);
 
 /// How soon reading the log is tried again after the database did not answer.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 
-/// How long the last words of a stream may take to a reader before the connection is cut.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long the end of a stream may take to reach its reader before the connection is closed.
+const FINAL_FRAME_MAX: Duration = Duration::from_secs(1);
 
-/// Where a reader says which event it saw last.
+/// The header with the position that a reader saw last.
 const LAST_EVENT_ID: &str = "last-event-id";
 
 /// `GET /api/tenure/v1/events/stream`: events after a position, oldest first, and then each new one.
@@ -67,19 +67,19 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .about(
             "Server-Sent Events, as EventSource in a browser reads them: the event's position is its id, the \
              exchange's short name its type, and what listEvents shows of it its data. An event `gone` with \
-             `{\"after\": ...}` says that the reader was too slow and where to go on. The stream ends when the server \
-             stops or the caller's right ends.",
+             `{\"after\": ...}` means that the reader was too slow, and has the position to continue from. The stream ends when the \
+             server stops or the caller loses its access.",
         )
         .header(
             LAST_EVENT_ID,
-            "The last position that was seen, from a reader that comes back; it goes before `after`",
+            "The last position that was seen, from a reader that reconnects; it takes precedence over `after`",
             &position(),
         )
         .answers_with(200, "The stream", "text/event-stream", &stream_schema(), &lines.into())
         .refuses(InputError, "there is no such position yet")
 }
 
-/// The stream is a text; those who read it as events find an object each.
+/// The stream is a text; read as Server-Sent Events, each event is an object.
 fn stream_schema() -> Value {
     let text = json!({"type": "string"});
     json!({"type": ["string", "object"], "properties": {"id": text, "event": text, "data": text}})
@@ -102,7 +102,7 @@ async fn stream_events(app: App, call: Arc<Call>) -> Result<Response, ApiError> 
     let writer = EventWriter { app: Arc::clone(&app), stream, frames, silent_until: Instant::now() };
     app.tasks.spawn(run(writer, call));
     let body = poll_fn(move |cx| sent.poll_recv(cx).map(|frame| frame.map(Ok::<_, Infallible>)));
-    // The connection ends with the stream: nothing else is ever sent on it. Proxies shall pass on what they get.
+    // The connection ends with the stream: nothing else is ever sent on it. Proxies must not buffer it.
     let headers = [(CONTENT_TYPE.as_str(), "text/event-stream"), (CONNECTION.as_str(), "close")];
     Ok((headers, [("x-accel-buffering", "no")], Body::from_stream(body)).into_response())
 }
@@ -119,37 +119,37 @@ fn bad_start(why: BadStart) -> ApiError {
     }
 }
 
-/// Tells until the reader hangs up, is shut out, asks for what is gone, or the server drains.
+/// Sends events until the reader disconnects, loses its access, asks for what is purged, or the server drains.
 async fn run(mut writer: EventWriter, call: Arc<Call>) {
     let streams = metrics::gauge!("tenure_event_streams");
     streams.increment(1);
     let (app, frames) = (Arc::clone(&writer.app), writer.frames.clone());
-    let hung_up = tokio::select! {
+    let disconnected = tokio::select! {
         biased;
         () = app.drain.cancelled() => false,
         () = frames.closed() => true,
-        () = shut_out(&app, &call) => false,
+        () = access_ended(&app, &call) => false,
         _ = writer.write_all() => false,
     };
-    // This ends the body. It also lets go of the application, for which the batchers wait when the server drains.
+    // This ends the body. It also drops the application, for which the batchers wait when the server drains.
     drop((writer, app, frames));
     streams.decrement(1);
-    if !hung_up && let Some(connection) = &call.connection {
-        sleep(LAST_WORDS).await;
+    if !disconnected && let Some(connection) = &call.connection {
+        sleep(FINAL_FRAME_MAX).await;
         connection.cut();
     }
 }
 
-/// Waits until the client may not listen any more.
-async fn shut_out(app: &App, call: &Call) {
+/// Waits until the client has no access any more.
+async fn access_ended(app: &App, call: &Call) {
     loop {
-        sleep(LOOK_AGAIN_EVERY).await;
+        sleep(REAUTHORIZE_EVERY).await;
         if let Err(error) = call.authorize_again(app, &Values::of_path()).await
             && matches!(error.code(), ErrorCode::AuthenticationFailed | ErrorCode::InsufficientScopes)
         {
             return;
         }
-        // The signature was good when it came. Temporary credentials end nevertheless.
+        // The signature was good when it came. Temporary credentials expire nevertheless.
         if let Some(end_ms) = call.credentials_end_ms()
             && app.now().await.is_ok_and(|now| end_ms <= now.real_ms.min(now.server_ms))
         {
@@ -158,8 +158,8 @@ async fn shut_out(app: &App, call: &Call) {
     }
 }
 
-/// The reader has hung up.
-struct HungUp;
+/// The reader has disconnected.
+struct Disconnected;
 
 /// The end of a stream on this side.
 struct EventWriter {
@@ -170,12 +170,12 @@ struct EventWriter {
 }
 
 impl EventWriter {
-    async fn write_all(&mut self) -> Result<(), HungUp> {
+    async fn write_all(&mut self) -> Result<(), Disconnected> {
         self.write(format!("retry: {RECONNECT_AFTER_MS}\nid: {}\n\n", self.stream.after())).await?;
         loop {
             let mut frame = String::new();
             match self.stream.next(self.silent_until).await {
-                // None for so long; or, if little passes the filter, none that was wanted.
+                // No event for so long; or, if the filter matches little, none that it matched.
                 Ok(Step::Events(events)) => events.iter().for_each(|event| write_event(&mut frame, event)),
                 Ok(Step::Gone(oldest)) => {
                     return self.write(format!("event: gone\ndata: {{\"after\":{oldest}}}\n\n")).await;
@@ -186,7 +186,7 @@ impl EventWriter {
                 }
             }
             if frame.is_empty() && Instant::now() >= self.silent_until {
-                // The id moves the cursor of a reader for whom nothing has passed.
+                // The id moves the cursor of a reader whose filter has matched nothing.
                 frame = format!(": keep-alive\nid: {}\n\n", self.stream.after());
             }
             if !frame.is_empty() {
@@ -195,8 +195,8 @@ impl EventWriter {
         }
     }
 
-    async fn write(&mut self, frame: String) -> Result<(), HungUp> {
-        self.frames.send(Bytes::from(frame)).await.map_err(|_| HungUp)?;
+    async fn write(&mut self, frame: String) -> Result<(), Disconnected> {
+        self.frames.send(Bytes::from(frame)).await.map_err(|_| Disconnected)?;
         self.silent_until = Instant::now() + KEEP_ALIVE;
         Ok(())
     }

@@ -35,7 +35,7 @@ fn reading(operation: Operation) -> Operation {
         .refuses(ResourceExpired, "the object has expired and is not removed yet")
 }
 
-/// Where the server says that the object of the examples is.
+/// The URL of the object of the examples.
 fn example_url() -> String {
     format!("https://queue.example.com/artifacts/object/{ARTIFACT}?Credential=get&expires=…&signature=…")
 }
@@ -51,7 +51,7 @@ async fn read(app: &App, call: &Call) -> Result<Readable, ApiError> {
     Ok(ops::read(&app.engine.pool, &app.engine.blobs, name.as_str()).await?)
 }
 
-/// Where the bytes are, for a while and not longer than the object is kept.
+/// Where the bytes are, for a while and not longer than the object is retained.
 fn get_url(app: &App, name: &str, found: &Readable) -> (String, DateTime<Utc>) {
     let end = (found.object.now + GET_URL_LIFE).min(found.object.expires);
     (app.engine.blobs.get_url(&BlobName::object(name), end.timestamp_millis()), end)

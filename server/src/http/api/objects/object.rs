@@ -1,4 +1,4 @@
-//! object: what is known of one.
+//! object: the metadata of one.
 
 use std::sync::Arc;
 
@@ -19,13 +19,13 @@ use tenure_engine::ops::objects::Readable;
 
 /// `GET /metadata/:name`
 pub fn endpoint() -> Endpoint {
-    Endpoint::get("object", object).scopes(READING).described("object", "Read what is known of an object", describe)
+    Endpoint::get("object", object).scopes(READING).described("object", "Read the metadata of an object", describe)
 }
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     let hashes = json!({"sha256": SHA256});
     reading(operation).answers::<ObjectMetadata<'_>>(
-        "What is known of it",
+        "The metadata",
         &json!({"projectId": "none", "expires": sample.after(120), "hashes": hashes, "size": 5}),
     )
 }

@@ -29,7 +29,7 @@ pub fn endpoint() -> Endpoint {
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     reading(operation)
         .about(
-            "The downloader says which ways it knows; `getUrl` is preferred, because it comes with digests to compare.",
+            "The downloader lists the methods that it supports; `getUrl` is preferred, because it comes with digests to compare.",
         )
         .takes::<StartDownloadRequest>(&json!({"acceptDownloadMethods": {"getUrl": true}}))
         .answers::<Download>(

@@ -47,7 +47,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .about("A worker asks before it uses a cache.")
         .query(
             "since",
-            "Only those that were asked for at that time or later",
+            "Only those that were requested at that time or later",
             &json!({"type": "string", "format": "date-time"}),
             &Value::Null,
         )

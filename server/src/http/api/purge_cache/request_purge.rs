@@ -31,11 +31,11 @@ const SCOPES: Template = Scope("purge-cache:<workerPoolId>:<cacheName>");
 fn describe(operation: Operation, _: &Sample) -> Operation {
     operation
         .about(
-            "The workers of the pool get to know of it for 24 hours; asked for again, for 24 more. They purge what \
+            "The workers of the pool see the request for 24 hours; a repeat extends that by 24 more. They purge what \
              they have in their caches of that name from before. A pool has 1,000 requests at most.",
         )
         .takes::<PurgeCacheRequest>(&json!({"cacheName": CACHE}))
-        .answers_empty(204, "It is asked for", &[])
+        .answers_empty(204, "It is requested", &[])
         .refuses(RequestConflict, "the pool has as many requests as it may have")
 }
 

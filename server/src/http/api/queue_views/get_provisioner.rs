@@ -22,7 +22,7 @@ use tenure_store::queue_views;
 pub fn endpoint() -> Endpoint {
     Endpoint::get("getProvisioner", get_provisioner).scopes(SCOPES).described(
         "queue",
-        "Read when workers asked some queue of a provisioner",
+        "Read when workers last used any queue of a provisioner",
         describe,
     )
 }
@@ -32,7 +32,7 @@ const SCOPES: Template = Scope("queue:get-provisioner:<provisionerId>");
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation
         .answers::<ProvisionerBody>("The provisioner", &a_provisioner(sample))
-        .refuses(ResourceNotFound, "no worker has asked any of its queues lately")
+        .refuses(ResourceNotFound, "no worker has used any of its queues lately")
 }
 
 async fn get_provisioner(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
@@ -44,7 +44,7 @@ async fn get_provisioner(app: App, call: Arc<Call>) -> Result<Response, ApiError
     let found = queue_views::find_provisioner(&mut conn, provisioner.as_str()).await?;
     let missing = || {
         OpError::NotFound(format!(
-            "no worker of a queue of the provisioner {provisioner} was seen lately; it is known from then on"
+            "no worker of a queue of the provisioner {provisioner} was seen lately; it is listed from then on"
         ))
     };
     ok(&ProvisionerBody::from(found.ok_or_else(missing)?))

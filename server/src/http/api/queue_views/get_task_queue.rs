@@ -22,7 +22,7 @@ use crate::http::scopes::Values;
 pub fn endpoint() -> Endpoint {
     Endpoint::get("getTaskQueue", get_task_queue).scopes(SCOPES).described(
         "queue",
-        "Read when workers asked a queue",
+        "Read when workers last used a queue",
         describe,
     )
 }

@@ -20,7 +20,7 @@ use crate::http::scopes::Template::{self, Scope};
 pub fn endpoint() -> Endpoint {
     Endpoint::get("getWorkerType", get_worker_type).scopes(SCOPES).described(
         "queue",
-        "Read when workers asked a queue, by the halves of its name",
+        "Read when workers last used a queue, by the halves of its name",
         describe,
     )
 }

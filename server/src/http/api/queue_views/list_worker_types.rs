@@ -42,7 +42,7 @@ pub fn endpoint() -> Endpoint {
 const SCOPES: Template = Scope("queue:list-worker-types:<provisionerId>");
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
-    paged(operation).about("Those that workers ask. A provisioner that is not known has none.").answers::<TypesBody>(
+    paged(operation).about("Those that workers use. An unknown provisioner has none.").answers::<TypesBody>(
         "A page, by name; with a token if there are more",
         &json!({"workerTypes": [a_type(sample)]}),
     )

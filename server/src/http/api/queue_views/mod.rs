@@ -1,4 +1,4 @@
-//! Queues, provisioners and worker types, as far as workers have asked them lately; a queue that no worker asks is in
+//! Queues, provisioners and worker types, as far as workers have used them lately; a queue that no worker uses is in
 //! `GET /api/tenure/v1/queues`.
 
 pub mod get_provisioner;
@@ -24,14 +24,14 @@ use tenure_engine::ops::OpError;
 use tenure_engine::ops::workers::write_down;
 use tenure_store::queue_views::{self, ViewRow};
 
-/// What Taskcluster says of every queue and provisioner now that nobody can say anything else.
+/// The stability of every queue and provisioner in Taskcluster; it can no longer be changed.
 const STABILITY: &str = "experimental";
 
 /// In minutes.
 const DAY_MINUTES: i64 = 24 * 60;
-const NO_QUEUE: &str = "no worker has asked the queue lately";
+const NO_QUEUE: &str = "no worker has used the queue lately";
 
-/// A queue that workers have asked.
+/// A queue that workers have used.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = TaskQueue)]
@@ -159,7 +159,7 @@ async fn find(app: &App, queue: &TaskQueueId) -> Result<ViewRow, ApiError> {
     write_down(&app.engine.pool, &app.engine.workers).await?;
     let found = queue_views::find(&mut *app.engine.pool.acquire().await?, queue.as_str()).await?;
     let missing =
-        || OpError::NotFound(format!("no worker of the queue {queue} was seen lately; it is known from then on"));
+        || OpError::NotFound(format!("no worker of the queue {queue} was seen lately; it is listed from then on"));
     Ok(found.ok_or_else(missing)?)
 }
 

@@ -36,7 +36,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .answers::<Role<'_>>("The role", &a_role(sample))
         .refuses(InputError, CIRCLE)
         .refuses(ResourceNotFound, NO_ROLE)
-        .refuses(RequestConflict, "somebody else changed the role at the same time")
+        .refuses(RequestConflict, "another request changed the role at the same time")
 }
 
 async fn update_role(app: App, call: Arc<Call>) -> Result<Response, ApiError> {

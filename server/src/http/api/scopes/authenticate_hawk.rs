@@ -19,7 +19,7 @@ use crate::http::docs::parameters::UNKNOWN_ARGUMENT;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 
-/// For how long a service may rely on what everybody may do.
+/// For how long a service may rely on the scopes of anonymous callers.
 const NO_AUTH_MS: i64 = 15 * 60 * 1000;
 
 /// `POST /authenticate-hawk`: another service asks who sent it a request. The body of that request stays there, and so

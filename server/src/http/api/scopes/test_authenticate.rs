@@ -80,7 +80,7 @@ async fn test_authenticate_get(app: App, call: Arc<Call>) -> Result<Response, Ap
 async fn test(app: &App, call: &Call, client_scopes: Vec<String>, required: Vec<String>) -> Result<Response, ApiError> {
     let principal: Principal = Tester::new(client_scopes).authenticate(&call.request_parts(), app.now().await?)?;
     principal.authorize(&Expression::all_of(required))?;
-    // Whoever needs nothing need not be anybody.
+    // A request that needs no scopes may be anonymous.
     let client_id = principal.client_id.as_deref().unwrap_or_default();
     ok(&TestAuthenticateResponse { client_id, scopes: principal.scopes.iter().collect() })
 }

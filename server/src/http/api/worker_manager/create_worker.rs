@@ -20,7 +20,7 @@ use tenure_engine::ops::registrations::{self as ops, Create};
 pub fn endpoint() -> Endpoint {
     Endpoint::put("createWorker", create_worker).scopes(SCOPES).early_check(early_check).secret_body().described(
         "worker-manager",
-        "Make a worker known, so that it can register",
+        "Create a worker, so that it can register",
         describe,
     )
 }
@@ -31,9 +31,9 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation
         .about(
             "The worker registers with `providerInfo.staticSecret` and gets `providerInfo.workerConfig`. A worker \
-             pool is a task queue and need not be made. Whoever may call this can let in a worker, which may then \
+             pool is a task queue and need not be created. A caller with this scope can admit a worker, which may then \
              claim the tasks of the queue and what the role `worker-pool:<workerPoolId>` gives. A repeat with the \
-             same secret gives the worker as it is.",
+             same secret returns the worker as it is.",
         )
         .takes::<NewWorkerRequest>(&new_worker(sample))
         .answers::<Worker<'_>>("The worker", &a_worker(sample, "running"))

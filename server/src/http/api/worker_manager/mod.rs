@@ -1,4 +1,4 @@
-//! Workers over the API: made known by a provisioner, let in when they register, removed.
+//! Workers over the API: created by a provisioner, admitted when they register, removed.
 
 pub mod create_worker;
 pub mod register_worker;
@@ -26,7 +26,7 @@ use tenure_engine::ops::registrations::Change;
 use tenure_engine::ops::worker_removed::{self as removal, Removed};
 use tenure_store::worker_manager::Registered;
 
-const NO_WORKER: &str = "nobody has made the worker known";
+const NO_WORKER: &str = "the worker was not created";
 
 /// The secret of the examples.
 const SECRET: &str = "44-characters-that-only-the-worker-knows-000";
@@ -104,7 +104,7 @@ fn shown(name: &WorkerName, worker: &Registered) -> Result<Response, ApiError> {
     })
 }
 
-/// The body that makes the worker of the examples known.
+/// The body that creates the worker of the examples.
 fn new_worker(sample: &Sample) -> Value {
     json!({
         "expires": sample.after(30 * DAY_MINUTES),

@@ -23,7 +23,7 @@ use tenure_engine::ops::registrations as ops;
 pub fn endpoint() -> Endpoint {
     Endpoint::post("registerWorker", register_worker).secret_body().described(
         "worker-manager",
-        "Let a worker in",
+        "Register a worker",
         describe,
     )
 }
@@ -44,7 +44,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         )
         .takes::<RegisterWorkerRequest>(&registering)
         .answers::<RegisterWorkerResponse<'_>>(
-            "It is let in",
+            "It is admitted",
             &json!({
                 "expires": expires,
                 "credentials": example_credentials(),
@@ -54,7 +54,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         )
         .refuses(InvalidRequestArguments, "a parameter of the query, which has none")
         .refuses(InputError, "the secret is not the worker's, or the worker was removed or has expired")
-        .refuses(ResourceNotFound, "nobody has made the worker known, or the provider is not `static`")
+        .refuses(ResourceNotFound, "the worker was not created, or the provider is not `static`")
 }
 
 async fn register_worker(app: App, call: Arc<Call>) -> Result<Response, ApiError> {

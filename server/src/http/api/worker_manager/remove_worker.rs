@@ -33,7 +33,7 @@ fn describe(operation: Operation, _: &Sample) -> Operation {
     operation
         .about(
             "For good. Its claims end at once as exception/worker-shutdown and are tried again while retries are \
-             left, whoever waits for work in its name gets an empty answer, and its credentials are good for \
+             left, a claimWork that waits in its name gets an empty answer, and its credentials are good for \
              shouldWorkerTerminate alone.",
         )
         .answers_with(200, "It is gone", "application/json", &json!({"type": "object", "maxProperties": 0}), &json!({}))

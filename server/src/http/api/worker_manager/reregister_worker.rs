@@ -25,7 +25,7 @@ use tenure_engine::ops::registrations as ops;
 pub fn endpoint() -> Endpoint {
     Endpoint::post("reregisterWorker", reregister_worker).scopes(SCOPES).secret_body().described(
         "worker-manager",
-        "Let a worker in again",
+        "Register a worker again",
         describe,
     )
 }
@@ -46,12 +46,12 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         )
         .takes::<ReregisterWorkerRequest>(&again)
         .answers::<ReregisterWorkerResponse>(
-            "It is let in",
+            "It is admitted",
             &json!({"expires": expires, "credentials": example_credentials(), "secret": next}),
         )
         .refuses(
             InputError,
-            "the secret is not the worker's last one, or the worker was removed, has expired, or is not known",
+            "the secret is not the worker's last one, or the worker was removed, has expired, or does not exist",
         )
 }
 

@@ -32,7 +32,7 @@ const SCOPES: Template = Scope("worker-manager:should-worker-terminate:<workerPo
 fn describe(operation: Operation, _: &Sample) -> Operation {
     operation
         .experimental()
-        .about("It should if it was removed, has expired, or is not known.")
+        .about("It should if it was removed, has expired, or does not exist.")
         .answers::<ShouldTerminate>("Whether, and why", &json!({"terminate": false, "reason": "the worker is wanted"}))
 }
 

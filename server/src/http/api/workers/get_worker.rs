@@ -26,7 +26,7 @@ const SCOPES: Template = Scope("queue:get-worker:<provisionerId>/<workerType>/<w
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation
         .answers::<WorkerBody>("The worker", &a_worker(sample))
-        .refuses(ResourceNotFound, "the worker is not known, or has expired")
+        .refuses(ResourceNotFound, "the worker does not exist, or has expired")
 }
 
 async fn get_worker(app: App, call: Arc<Call>) -> Result<Response, ApiError> {

@@ -77,7 +77,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .about(
             "A worker is shown from the first time that it asks for work until a day after it was last seen, and for \
              as long as it is quarantined. One that asks another server is shown here ten seconds later at most. A \
-             queue that is not known has no workers.",
+             queue that does not exist has no workers.",
         )
         .query(
             "quarantined",
@@ -115,7 +115,7 @@ async fn list_workers(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
 
 fn entry(row: WorkerRow) -> Result<Entry, ApiError> {
     let latest_task = ops::recent(&row)?.pop().map(RunBody::from);
-    let on = row.term().is_quarantined(row.now);
+    let on = row.visibility().is_quarantined(row.now);
     Ok(Entry {
         worker_group: row.worker_group,
         worker_id: row.worker_id,

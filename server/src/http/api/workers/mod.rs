@@ -18,7 +18,7 @@ use crate::http::error::ApiError;
 use tenure_engine::ops::workers::{KnownWorker, Name};
 use tenure_store::workers::QuarantineRow;
 
-/// What the history of quarantines says where nobody gave a reason.
+/// The reason in the history of quarantines where none was given.
 const NO_INFO: &str = "[unspecified]";
 
 /// In minutes.

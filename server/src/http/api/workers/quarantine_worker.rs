@@ -55,7 +55,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
             "quarantineInfo": "its disk is full",
         }))
         .answers::<WorkerBody>("The worker after it", &quarantined)
-        .refuses(ResourceNotFound, "the worker is not known, or has expired")
+        .refuses(ResourceNotFound, "the worker does not exist, or has expired")
 }
 
 async fn quarantine_worker(app: App, call: Arc<Call>) -> Result<Response, ApiError> {

@@ -32,7 +32,7 @@ pub(super) fn common(root: &str) -> BTreeMap<String, Value> {
     COMMON.into_iter().map(one).collect()
 }
 
-/// The schemas of one service: those that somebody has asked for, and those that they refer to.
+/// The schemas of one service: those that operations use, and those that they refer to.
 pub(super) struct Schemas<'a> {
     root: &'a str,
     service: &'static str,
