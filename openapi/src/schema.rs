@@ -21,7 +21,7 @@ pub(crate) fn words<const N: usize>(description: &str, words: [&'static str; N])
 }
 
 /// A moment.
-pub(crate) fn moment(description: &str, example: &str) -> RefOr<Schema> {
+pub(crate) fn date_time(description: &str, example: &str) -> RefOr<Schema> {
     let format = SchemaFormat::KnownFormat(KnownFormat::DateTime);
     of_type(Type::String, description, example.into()).format(Some(format)).into()
 }
@@ -69,7 +69,7 @@ described_text!(TagValue, "The value of a tag.", "nightly", |text| text.max_leng
 
 impl PartialSchema for AccessToken {
     fn schema() -> RefOr<Schema> {
-        let example = "three-dozen-characters-that-nobody-else-knows";
+        let example = "three-dozen-characters-only-the-client-knows";
         of_type(Type::String, "The secret that proves who a client is.", example.into()).into()
     }
 }

@@ -110,7 +110,7 @@ pub enum AuthFailure {
         /// What they cannot lend.
         scope: String,
     },
-    /// `authorizedScopes` asks for more than the credentials have.
+    /// `authorizedScopes` has more than the credentials have.
     #[error("ext.authorizedScopes has {0:?}, which the credentials do not")]
     AuthorizedScopes(String),
     /// The roles that the credentials assume are too large.
@@ -248,7 +248,7 @@ pub struct Authenticator {
     pool: PgPool,
     keys: Arc<SecretKeys>,
     accounts: Cache<Account, ClientError>,
-    /// A look at the facts that requests wait for, when none was lately.
+    /// A reading of the facts that requests wait for, when there was none lately.
     looks: Cache<(), ClientError>,
     facts: Facts,
     tasks: TaskCredentials,

@@ -249,7 +249,7 @@ fn assemble(
     })
 }
 
-/// The store of artifacts' bytes; whether it can be used is looked at meanwhile.
+/// The store of artifacts' bytes; whether it can be used is checked meanwhile.
 fn open_blobs(
     settings: &Settings,
     keys: &SecretKeys,

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::EnvFilter;
 
-/// What is logged unless `TENURE_LOG` is set: requests only when they are asked for.
+/// What is logged unless `TENURE_LOG` is set: requests only with a filter for them.
 const DEFAULT_FILTER: &str = "info,access=warn,sqlx=warn";
 /// Upper bounds of the buckets of times, in seconds.
 const SECONDS: [f64; 14] =
@@ -21,7 +21,7 @@ const MEMBERS: [f64; 9] = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 150.0, 200.0]
 pub fn start_logs() {
     let filter = EnvFilter::try_from_env("TENURE_LOG").unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    // Otherwise it says so when standard error cannot be written, on standard error, and panics because it cannot.
+    // Otherwise it reports on standard error that standard error cannot be written, and panics because of that.
     let logs = logs.log_internal_errors(false);
     let started = if std::io::stderr().is_terminal() { logs.try_init() } else { logs.json().try_init() };
     // A process that runs several servers, as tests do, logs once.
@@ -48,7 +48,7 @@ fn install() -> PrometheusHandle {
     handle
 }
 
-/// Says what each number means.
+/// Describes each metric.
 fn describe() {
     use metrics::{describe_counter, describe_gauge, describe_histogram};
     describe_histogram!("tenure_batch_members", "Requests that shared a statement");

@@ -74,7 +74,7 @@ impl<T: Send + Sync + 'static, E: Send + Sync + 'static> Cache<T, E> {
         reading
     }
 
-    /// The next one who asks reads it again.
+    /// The next request reads it again.
     pub(super) fn invalidate(&self, name: &str) {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
     }

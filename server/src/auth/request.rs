@@ -183,7 +183,7 @@ impl<'a> Claim<'a> {
             (None, None) => return Ok(None),
             (Some(_), Some(_)) => return Err(AuthFailure::HeaderAndBewit),
             (None, Some(url)) => {
-                // A HEAD asks for what a GET does.
+                // A HEAD needs what a GET needs.
                 if !["GET", "HEAD"].iter().any(|method| request.method.eq_ignore_ascii_case(method)) {
                     return Err(AuthFailure::BewitMethod);
                 }
@@ -257,7 +257,7 @@ impl<'a> Claim<'a> {
         principal(&proof, scopes, expires_ms, authorized_scopes, roles)
     }
 
-    /// Checks a claim of a worker that has registered. One that is no longer let in may ask whether it should stop, so
+    /// Checks a claim of a worker that has registered. One that has lost its access may ask whether it should stop, so
     /// that a machine which was given up by mistake hears of it, and nothing else.
     pub(super) fn check_worker(
         self,

@@ -15,7 +15,7 @@ use tenure_store::secrets::{Purpose, SecretKeys, random};
 
 /// How long a session lasts.
 pub const SESSION_LIFETIME: Duration = Duration::from_hours(12);
-/// The longest ticket that is looked at, in bytes; a client id of 255 characters makes one of about 500.
+/// The longest ticket that is read, in bytes; a client id of 255 characters makes one of about 500.
 const TICKET_MAX: usize = 1_024;
 
 /// A session that is valid now.

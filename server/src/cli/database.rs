@@ -1,4 +1,4 @@
-//! The database of a command that works on it directly: opened, looked at, closed.
+//! The database of a command that works on it directly: opened, checked, closed.
 
 use std::process::ExitCode;
 
@@ -39,7 +39,7 @@ impl From<EmbeddedError> for OpenError {
 }
 
 impl OpenError {
-    /// Says it, and gives the exit code: naming a place without a Tenure is a mistake in the arguments.
+    /// Prints it, and gives the exit code: naming a place without a Tenure is a mistake in the arguments.
     pub(super) fn report(&self) -> ExitCode {
         complain(&format!("tenure: {self}"));
         match self {

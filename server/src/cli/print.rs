@@ -31,7 +31,7 @@ pub(super) fn announce(line: &str) {
     drop(print(&format!("{line}\n")));
 }
 
-/// Says on standard error why something was not done.
+/// Prints on standard error why something was not done.
 pub(crate) fn complain(line: &str) {
     // There is no other place to say that this place is gone.
     drop(writeln!(io::stderr(), "{line}"));

@@ -52,7 +52,7 @@ pub struct CreateArgs {
     /// The id of the role; with a star at its end it matches every name that begins like it
     #[arg(value_parser = parse_role_id, allow_hyphen_values = true)]
     pub role_id: String,
-    /// What the role gives; repeat it for more scopes. `<..>` stands for what a star at the end of the id matched
+    /// What the role gives; repeat it for more scopes. `<..>` is replaced by what a star at the end of the id matched
     #[arg(long = "scope", value_name = "SCOPE", allow_hyphen_values = true, value_parser = parse_scope)]
     pub scopes: Vec<String>,
     /// What the role is for

@@ -50,7 +50,7 @@ impl SettingError {
 /// What to print instead of running, and with which exit code to end.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Usage {
-    /// Help or the version was asked for: standard output, exit code 0.
+    /// Help or the version was requested: standard output, exit code 0.
     Answer(String),
     /// One line for standard error, exit code 2.
     Wrong(String),

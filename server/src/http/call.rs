@@ -340,7 +340,7 @@ impl Call {
         Ok(found)
     }
 
-    /// How much of a list the query string asks for, and the token of the position to continue from.
+    /// How much of a list the query string requests, and the token of the position to continue from.
     pub fn page_and_token(&self) -> Result<(u16, Option<String>), ApiError> {
         let (mut limit, mut token) = (PAGE_MAX, None);
         for (name, value) in self.query(&["limit", "continuationToken"])? {
@@ -360,7 +360,7 @@ impl Call {
         Ok((limit, token))
     }
 
-    /// The page of a list of tasks that the query string asks for.
+    /// The page of a list of tasks that the query string requests.
     pub fn page(&self) -> Result<Cursor, ApiError> {
         let (limit, token) = self.page_and_token()?;
         let invalid =
@@ -407,7 +407,7 @@ fn malformed(error: &serde_json::Error) -> ApiError {
     ApiError::new(ErrorCode::MalformedPayload, format!("the body is not acceptable JSON: {error}"))
 }
 
-/// Says which field is wrong: serde's message and the path to it.
+/// Names the field that is wrong: serde's message and the path to it.
 fn invalid<'a, T: Deserialize<'a>>(body: &'a [u8], plain: &serde_json::Error) -> String {
     let mut parser = serde_json::Deserializer::from_slice(body);
     match serde_path_to_error::deserialize::<_, T>(&mut parser) {

@@ -1,5 +1,5 @@
-//! Large answers are compressed for who asks for it. What is small, and that is every answer of a hot operation, costs no
-//! more than a look at its size; streams, and answers that carry claims, go out as they are. What is the same for all was
+//! Large answers are compressed for clients that accept it. What is small, and that is every answer of a hot operation, costs no
+//! more than a check of its size; streams, and answers that carry claims, go out as they are. What is the same for all was
 //! compressed before.
 
 use std::io::Write as _;

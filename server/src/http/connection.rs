@@ -30,7 +30,7 @@ pub use super::stream::Connection;
 use super::stream::Tracked;
 
 /// How long a peer may take to send the head of a request, and how long an idle connection is held open. Longer than the
-/// keep-alive of the load balancers in front, as the contract asks.
+/// keep-alive of the load balancers in front, as the contract demands.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(95);
 /// How long accepting pauses when the process is out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -116,7 +116,7 @@ fn admit(front: &Arc<Front>, places: &Places, stream: TcpStream, peer: SocketAdd
     }
 }
 
-/// Tells a peer that there is no place for its connection, whatever it asks.
+/// Answers a peer with a 503 because there is no place for its connection, whatever it requests.
 async fn refuse(mut stream: TcpStream) -> std::io::Result<()> {
     stream.write_all(error::too_many_connections().as_bytes()).await?;
     stream.shutdown().await?;

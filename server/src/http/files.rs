@@ -93,7 +93,7 @@ pub struct Files {
 }
 
 impl Files {
-    /// The document of this name, made now if it must be. It is made to its end even if its caller has hung up, so that
+    /// The document of this name, made now if it must be. It is rendered to its end even if its caller has disconnected, so that
     /// callers who never wait cannot have it made again and again.
     ///
     /// # Errors

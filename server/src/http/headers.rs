@@ -36,7 +36,7 @@ pub fn trace_of<B>(request: &Request<B>) -> Trace {
     Trace { trace_id, request_id }
 }
 
-/// Adds what every answer has; the part for browsers only where a browser asks.
+/// Adds what every answer has; the part for browsers only for browsers.
 #[must_use]
 pub fn complete(mut response: Response<Body>, trace: &Trace, for_browser: bool) -> Response<Body> {
     let headers = response.headers_mut();

@@ -22,10 +22,10 @@ pub enum StartError {
     /// The database cannot be reached or used.
     #[error(transparent)]
     Unusable(#[from] OperatorHint),
-    /// The database did not answer as it should; [`StartError::of`] says which database.
+    /// The database did not answer as it should; [`StartError::of`] adds which database.
     #[error("the database cannot be used: {0}")]
     Database(#[from] sqlx::Error),
-    /// The schema cannot be brought up to date; [`StartError::of`] says of which database.
+    /// The schema cannot be brought up to date; [`StartError::of`] adds which database.
     #[error("the schema cannot be brought to this release: {0}")]
     Schema(#[from] MigrateError),
     /// The secret keys are not those of this database.

@@ -1,4 +1,4 @@
-//! Which commit a release says that it was built from.
+//! The commit that a release reports to be built from.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Whole servers in this process, spoken to over HTTP: two of them on one database, callers that hang up.
+//! Whole servers in this process, called over HTTP: two of them on one database, and clients that disconnect.
 
 use base64::Engine;
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use tenure_store::testing::{Gate, number, until_somebody_waits};
+use tenure_store::testing::{Gate, number, until_a_session_waits};
 
 /// What the servers of one database have in common.
 struct Fleet {
@@ -56,7 +56,7 @@ impl Fleet {
         let arguments = ["tenure", "serve", "--database-url", &url, "--secret-key", &self.secret];
         let more = ["--claim-timeout", claim_timeout, "--claim-work-wait", "3s"];
         let cli = Cli::read(arguments.iter().chain(&more).map(std::ffi::OsString::from)).unwrap();
-        let Command::Serve(serve) = cli.command else { panic!("serve was asked for") };
+        let Command::Serve(serve) = cli.command else { panic!("the command is serve") };
         let stop = CancellationToken::new();
         let (ready, is_ready) = tokio::sync::oneshot::channel();
         let running = tokio::spawn(server::run(listener, serve.settings().unwrap(), stop.clone(), move |_| {
@@ -135,7 +135,7 @@ async fn a_claim_whose_worker_hangs_up_is_handed_back_with_its_retries() {
     let gate = Gate::close(&fleet.database, "claims").await;
     let body = json!({"workerGroup": "g", "workerId": "gone", "tasks": 1});
     let stream = server.send("POST", &format!("/claim-work/{}", QUEUE.replace('/', "%2F")), &body).await;
-    until_somebody_waits(fleet.database.pool()).await;
+    until_a_session_waits(fleet.database.pool()).await;
     drop(stream);
     gate.open().await;
     eventually("the claim is requeued", async || server.status(&task).await["runs"][1]["state"] == "pending").await;

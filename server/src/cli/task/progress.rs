@@ -12,7 +12,7 @@ use crate::cli::http::{CommandError, Server, field};
 
 /// Tasks that are waited for at the same time.
 const WAITS_MAX: usize = 100;
-/// How long one question waits: as often a state that is not the last one is looked at.
+/// How long one request waits, and so how often an intermediate state is shown.
 const LOOK_SECONDS: u32 = 3;
 /// More tasks than this do not fit on a screen.
 const LINES_MAX: usize = 20;

@@ -60,7 +60,7 @@ pub(super) async fn put(app: &App, name: BlobName, parts: &Parts, body: Body) ->
         }
     };
     let (blobs, pool) = (app.engine.blobs.clone(), app.engine.pool.clone());
-    // In a task of its own, which goes on when the caller has hung up, and takes back what it began.
+    // In a task of its own, which continues when the caller has disconnected, and undoes what it began.
     let storing = app.tasks.spawn(async move {
         let mut body = body.into_data_stream();
         let stored = blobs.upload(&pool, &new, &mut body).await;

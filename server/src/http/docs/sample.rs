@@ -121,7 +121,7 @@ impl Sample {
             "takenUntil": self.after(21),
             "credentials": {
                 "clientId": format!("task-client/{}/0/on/rack-1/worker-1/until/{}", self.task, 1_793_449_260),
-                "accessToken": "three-dozen-characters-that-nobody-else-knows",
+                "accessToken": "three-dozen-characters-only-the-client-knows",
                 "certificate": "{\"version\":1, \"scopes\":[\"queue:resolve-task:...\"], \"...\":\"...\"}",
             },
         })

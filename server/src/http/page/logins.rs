@@ -1,7 +1,7 @@
 //! Wrong logins: counted for each address and for each client, so that guessing is seen and slowed down.
 //!
-//! The right token is let in however many wrong ones came before it, from wherever: behind a proxy all visitors have one
-//! address, and anyone can send wrong tokens for any client. So a count never keeps a login from being looked at;
+//! The right token is accepted however many wrong ones came before it, from wherever: behind a proxy all visitors have one
+//! address, and anyone can send wrong tokens for any client. So a count never keeps a login from being checked;
 //! it only decides what the answer to a wrong one is.
 
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// Logins that are looked at, at once; others wait for their turn. None keeps its turn for longer than the look takes.
+/// Logins that are checked at once; others wait for their turn. None keeps its turn for longer than the check takes.
 const LOOKS_MAX: usize = 8;
 /// How long a login waits for its turn.
 const TURN_MAX: Duration = Duration::from_secs(5);
@@ -46,7 +46,7 @@ impl Logins {
         tokio::time::timeout(TURN_MAX, self.looks.acquire()).await.ok()?.ok()
     }
 
-    /// Counts a wrong login, and says whether there were too many.
+    /// Counts a wrong login, and returns whether there were too many.
     pub(super) fn count_wrong(&self, peer: IpAddr, client: &str) -> bool {
         let now = Instant::now();
         let by_peer = self.peers.lock().unwrap_or_else(PoisonError::into_inner).count(peer, now);
@@ -66,7 +66,7 @@ impl<K: Eq + Hash> Counts<K> {
         Self { most, counts: HashMap::new() }
     }
 
-    /// Counts once more, and says whether it was too often.
+    /// Counts once more, and returns whether it was too often.
     fn count(&mut self, key: K, now: Instant) -> bool {
         let goes_on = |since: Instant| now.saturating_duration_since(since) < WINDOW;
         if self.counts.len() >= REMEMBERED_MAX && !self.counts.contains_key(&key) {

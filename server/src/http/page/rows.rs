@@ -101,7 +101,7 @@ pub(super) async fn failures(
 pub(super) fn failures_section(visit: &Visit, rows: &[EndedRow], now: DateTime<Utc>, about: About) -> Markup {
     let note = html! { "failed runs and exceptions, newest first" };
     if rows.is_empty() {
-        let note = html! { p { "Nothing has failed lately, as far as the newest part of the event log tells." } };
+        let note = html! { p { "Nothing has failed lately, as far as the newest part of the event log shows." } };
         return section("Latest failures", &html! {}, &layout::empty(&note));
     }
     section("Latest failures", &note, &ended(visit, rows, now, about))

@@ -43,7 +43,7 @@ pub fn update_message() -> Endpoint {
 fn count(operation: Operation) -> Operation {
     operation
         .about("HEAD does the same.")
-        .query("comp", "What is asked for", &json!({"const": "metadata"}), &json!("metadata"))
+        .query("comp", "What is requested", &json!({"const": "metadata"}), &json!("metadata"))
         .required()
         .answers_empty(200, "The number", &[("x-ms-approximate-messages-count", "How many, hidden ones included")])
         .refuses_xml(Code::InvalidQueryParameterValue, "`comp` is not `metadata`")

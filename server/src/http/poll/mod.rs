@@ -1,7 +1,7 @@
 //! The poll API: signed URLs that answer as Azure's queue service does, one queue for each task queue and priority.
 //!
-//! Callers show no credentials: a URL is a capability, and its signature is checked before anything else is looked at.
-//! What is asked for comes after it, so that a URL that was tampered with learns nothing but that.
+//! Callers show no credentials: a URL is a capability, and its signature is checked before anything else.
+//! The request is read after it, so that a URL that was tampered with reveals nothing else.
 
 mod description;
 mod error;
@@ -81,7 +81,7 @@ pub async fn message(State(app): State<App>, path: Names<(String, String)>, requ
     }
 }
 
-/// What a path names.
+/// The resource that a path names.
 #[derive(Clone, Copy)]
 enum PollResource {
     Queue,
@@ -89,7 +89,7 @@ enum PollResource {
     Message,
 }
 
-/// What a request asks for.
+/// The operation that a request calls.
 #[derive(Clone, Copy)]
 enum Operation {
     Get,

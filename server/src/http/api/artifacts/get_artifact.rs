@@ -20,7 +20,7 @@ use crate::http::error::ApiError;
 use tenure_domain::artifact::Details;
 use tenure_engine::blobs::BlobName;
 
-/// Says what kind of artifact an answer leads to.
+/// The header with the kind of artifact that an answer leads to.
 const STORAGE_TYPE: HeaderName = HeaderName::from_static("x-taskcluster-artifact-storage-type");
 
 /// `GET /task/:taskId/runs/:runId/artifacts/:name`

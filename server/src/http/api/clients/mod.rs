@@ -98,6 +98,6 @@ fn a_client(sample: &Sample) -> Value {
 /// The same with its access token.
 fn with_token(sample: &Sample) -> Value {
     let mut client = a_client(sample);
-    client["accessToken"] = "three-dozen-characters-that-nobody-else-knows".into();
+    client["accessToken"] = "three-dozen-characters-only-the-client-knows".into();
     client
 }

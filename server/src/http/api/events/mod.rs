@@ -34,7 +34,7 @@ fn read_position(text: &str) -> Option<Start> {
     text.parse().ok().filter(|position| (0..i64::MAX).contains(position)).map(Start::After)
 }
 
-/// What a reader asks for.
+/// The query of a reader of events.
 struct EventQuery {
     start: Option<Start>,
     filter: Filter,
@@ -84,7 +84,7 @@ fn reading(operation: Operation, after: &str, example: &Value) -> Operation {
     let list = json!({"type": "string", "pattern": format!("^{one}(,{one})*$")});
     let words = json!({"type": "string", "pattern": r"^[^.]+(\.[^.]+)*$", "maxLength": PATTERN_CHARS_MAX});
     let exchanges = format!("Only events of these exchanges, with commas between them: {}", EXCHANGES.join(", "));
-    let pattern = "words with dots between them; `*` stands for one word, `#` (in a URL `%23`) for any number";
+    let pattern = "words with dots between them; `*` matches one word, `#` (in a URL `%23`) any number";
     operation
         .query("after", after, &position, example)
         .query("exchange", &exchanges, &list, &Value::Null)
@@ -113,4 +113,4 @@ fn an_event(sample: &Sample) -> Value {
     })
 }
 
-const AFTER: &str = "Only events after this position; `latest` stands for the newest one.";
+const AFTER: &str = "Only events after this position; `latest` means the newest one.";

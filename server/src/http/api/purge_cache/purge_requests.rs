@@ -44,7 +44,7 @@ const SCOPES: Template = Scope("purge-cache:purge-requests::<workerPoolId>");
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation
-        .about("A worker asks before it uses a cache.")
+        .about("A worker calls this before it uses a cache.")
         .query(
             "since",
             "Only those that were requested at that time or later",

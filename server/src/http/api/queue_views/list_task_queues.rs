@@ -44,7 +44,7 @@ const SCOPES: Template = Scope("queue:list-task-queues");
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     paged(operation)
         .about(
-            "A queue is shown from the first time that a worker asks it until a day after the last. Queues that only \
+            "A queue is shown from the first time that a worker polls it until a day after the last. Queues that only \
              have tasks are not among them; `listQueues` has those too.",
         )
         .answers::<QueuesBody>(

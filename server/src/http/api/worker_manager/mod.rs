@@ -132,7 +132,7 @@ fn a_worker(sample: &Sample, state: &str) -> Value {
 fn example_credentials() -> Value {
     json!({
         "clientId": "worker/static/acme/linux/rack-1/worker-1",
-        "accessToken": "three-dozen-characters-that-nobody-else-knows",
+        "accessToken": "three-dozen-characters-only-the-client-knows",
         "certificate": "{\"version\":1}",
     })
 }

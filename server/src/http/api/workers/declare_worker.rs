@@ -36,7 +36,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation
         .about(
             "It and its queue are shown until `expires`, or longer if they were to be shown longer. There is no need \
-             to declare a worker that asks for work.",
+             to declare a worker that claims work.",
         )
         .takes::<DeclareWorkerRequest>(&json!({"expires": sample.after(30 * DAY_MINUTES)}))
         .answers::<WorkerBody>("The worker after it", &declared)

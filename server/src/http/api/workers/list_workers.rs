@@ -75,8 +75,8 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
     });
     paged(operation)
         .about(
-            "A worker is shown from the first time that it asks for work until a day after it was last seen, and for \
-             as long as it is quarantined. One that asks another server is shown here ten seconds later at most. A \
+            "A worker is shown from the first time that it polls for work until a day after it was last seen, and for \
+             as long as it is quarantined. One that polls another server is shown here ten seconds later at most. A \
              queue that does not exist has no workers.",
         )
         .query(
