@@ -92,7 +92,7 @@ block() { # NAME [DOCUMENT]
   [ -s "$1" ] || { echo "$name: $document has no block \"$1\"" >&2; exit 1; }
 }
 
-# Commands that nobody runs are wrong sooner or later.
+# Commands that are never run are wrong sooner or later.
 all_marked() { # DOCUMENT
   awk '/^```(sh|sql|python|yaml|nginx|caddyfile)$/ && previous !~ /^<!-- tour: / {
       print FILENAME ":" NR ": this block has no mark"; bad = 1 }

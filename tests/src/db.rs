@@ -43,7 +43,7 @@ impl TestDatabase {
         &self.url
     }
 
-    /// A session of the cluster's administrator on this database, under an application name that tells it apart from
+    /// A session of the cluster's administrator on this database, under an application name that distinguishes it from
     /// the servers' sessions.
     ///
     /// # Panics

@@ -222,7 +222,7 @@ impl Server {
     ///
     /// If it does not stop in time.
     pub async fn stop(mut self) -> ExitStatus {
-        self.terminate().expect("a child that nobody waited for can be signalled");
+        self.terminate().expect("a child that was not waited for can be signalled");
         self.ended().await
     }
 

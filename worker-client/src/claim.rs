@@ -24,7 +24,7 @@ const CLAIMS_MAX: usize = 32;
 const TIMEOUT_SHARE: u32 = 3;
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Who claims.
+/// The name under which a worker claims.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerName {
     /// The group, often a data centre or region.
@@ -58,7 +58,7 @@ pub struct Lost {
 /// How we know that a claim is no longer ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LostBecause {
-    /// The server said so.
+    /// The server refused it.
     Refused {
         /// With this HTTP status: 403, 404, 409 or 410.
         status: u16,
@@ -91,7 +91,7 @@ pub enum Renewal {
 /// The outcome of a report.
 #[derive(Debug)]
 pub enum Reported {
-    /// The server took it; this is where the task now stands.
+    /// The server accepted it; this is the status of the task.
     Accepted(TaskStatus),
     /// The claim was no longer ours; the report changed nothing.
     Lost(Lost),
@@ -141,7 +141,7 @@ impl Client {
         Ok(value.tasks.into_iter().map(claim).collect())
     }
 
-    /// Claims a run that is known from a message or from the status of its task. Repeating the call is harmless: the
+    /// Claims a run that was found in a message or from the status of its task. Repeating the call is harmless: the
     /// claim is the same, and its lease is counted from when it was first granted.
     ///
     /// # Errors

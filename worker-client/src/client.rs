@@ -74,7 +74,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets who signs the requests; without, they are sent unsigned.
+    /// Sets the credentials that sign the requests; without, they are sent unsigned.
     ///
     /// ```
     /// # use tenure_client::{AccessToken, Client, Credentials};
@@ -213,7 +213,7 @@ impl Client {
         &self.shared.root_url
     }
 
-    /// The time by the server's clock as far as it is known, for `created` and `deadline` of a task.
+    /// The time by the server's clock as estimated from its answers, for `created` and `deadline` of a task.
     ///
     /// ```
     /// # fn example(client: &tenure_client::Client) {
@@ -315,7 +315,7 @@ impl Client {
         }
     }
 
-    /// Sends a call once; also tells whether the answer moved our idea of the server's clock.
+    /// Sends a call once; also returns whether the answer moved our idea of the server's clock.
     async fn try_once<T: DeserializeOwned>(&self, call: &Call) -> (Result<Answer<T>, Error>, bool) {
         let sent = Instant::now();
         let response = match self.send(call).await {
@@ -389,7 +389,7 @@ pub(crate) fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> 
 }
 
 fn refusal(status: u16, body: &[u8], retry_after: Option<Duration>) -> Error {
-    // A proxy in between answers without our error body; its status says enough.
+    // A proxy in between answers without our error body; its status is enough.
     let answer: ErrorAnswer = serde_json::from_slice(body).unwrap_or_default();
     refusal_in_words(status, answer.code, &answer.message, retry_after)
 }

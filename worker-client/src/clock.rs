@@ -11,14 +11,14 @@ use tenure_api::dates::Timestamp;
 /// A difference below this is left alone: `Date` has whole seconds and the answer was some time on its way.
 const SMALLEST_OFFSET_SECONDS: i64 = 5;
 
-/// The local clock, corrected by what the server says about the time.
+/// The local clock, corrected by the dates of the server's answers.
 #[derive(Debug, Default)]
 pub(crate) struct ServerClock {
     offset_seconds: AtomicI64,
 }
 
 impl ServerClock {
-    /// The time by the server's clock, as far as it is known.
+    /// The time by the server's clock, as estimated from its answers.
     pub(crate) fn now(&self) -> Timestamp {
         let offset = TimeDelta::try_seconds(self.offset_seconds.load(Ordering::Relaxed)).unwrap_or_default();
         Timestamp::new(local_time() + offset)

@@ -27,10 +27,10 @@ pub enum Error {
     /// The answer to a poll was not a list of messages.
     #[error("the answer of the queue is not a list of messages")]
     BadMessages(#[source] quick_xml::DeError),
-    /// A signed URL of the server's cannot be used; the URL itself is a secret and not told.
+    /// A signed URL of the server's cannot be used; the URL itself is a secret and not shown.
     #[error("a signed URL of the queue cannot be used: {0}")]
     SignedUrl(&'static str),
-    /// What keeps the bytes of artifacts refused to take or to give them. Its URLs are secrets and not told.
+    /// The artifact store refused an upload or a download. Its URLs are secrets and not shown.
     #[error("the store of the artifact answered {status}")]
     Store {
         /// The HTTP status.
@@ -51,7 +51,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// The root URL is not one; the text says how to mend it.
+    /// The root URL is not one; the text has the reason.
     #[error("{0}")]
     RootUrl(String),
 }

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 /// Assumed when an answer dates neither the claim nor itself; short, because renewing too early costs nothing.
 const UNDATED_LEASE: Duration = Duration::from_secs(30);
 
-/// Until when a claim is held, and when to renew it.
+/// Until when a claim is ours, and when to renew it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
     since: Instant,
@@ -23,7 +23,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// The lease of a claim that arrived at `received`; `claimed` is when the server says that it was made.
+    /// The lease of a claim that arrived at `received`; `claimed` is when it was made by the date of the server.
     pub(crate) fn of_claim(taken_until: Timestamp, claimed: Option<Timestamp>, received: Instant) -> Self {
         let duration = claimed.map_or(UNDATED_LEASE, |claimed| between(claimed, taken_until));
         Self { since: received, ends: received + duration, duration, taken_until }
@@ -45,7 +45,7 @@ impl Lease {
         Self { ends: lease.ends.min(received + left), ..lease }
     }
 
-    /// The lease after a renewal that was sent for at `sent` and moved the end to `taken_until`.
+    /// The lease after a renewal that was sent at `sent` and moved the end to `taken_until`.
     pub(crate) fn renewed(self, taken_until: Timestamp, sent: Instant) -> Self {
         let moved = self.ends + between(self.taken_until, taken_until);
         Self { since: sent, ends: moved.min(sent + self.duration), duration: self.duration, taken_until }
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(ends(claimed, None), 1200 * SECOND);
         // Granted five minutes before the answer.
         assert_eq!(ends(claimed, Some("2001-01-01T00:05:00Z")), 910 * SECOND);
-        // Dates that do not fit the claim say nothing.
+        // Dates that do not fit the claim are ignored.
         for elsewhere in ["2001-01-01T00:20:00Z", "2001-01-01T02:00:00Z", "2000-12-31T23:00:00Z"] {
             assert_eq!(ends(claimed, Some(elsewhere)), 1200 * SECOND, "{elsewhere}");
         }

@@ -1,8 +1,8 @@
 //! A client of the queue for submitters and workers.
 //!
 //! [`Client`] signs and repeats requests; [`Client::claim_work`] hands out [`Claim`]s. Reporting the outcome of a
-//! claim consumes it, so that reporting twice does not compile, and a claim that the server has given to somebody
-//! else is a value ([`Lost`]), not an error. The program `tenure-worker` is built on it.
+//! claim consumes it, so that reporting twice does not compile, and a claim that the server has given to another
+//! worker is a value ([`Lost`]), not an error. The program `tenure-worker` is built on it.
 //!
 //! Works against any server that speaks the Taskcluster Queue API; nothing here knows how the server is made.
 

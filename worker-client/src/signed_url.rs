@@ -1,4 +1,4 @@
-//! Signed URLs: whoever has one can read what it names until it ends, without credentials of their own.
+//! Signed URLs: one is enough to read what it names until it expires, without credentials.
 
 use std::time::Duration;
 

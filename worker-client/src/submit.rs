@@ -32,7 +32,7 @@ impl Client {
         Ok(self.call::<StatusAnswer>(&call).await?.value.status)
     }
 
-    /// Reads where a task stands.
+    /// Reads the status of a task.
     ///
     /// # Errors
     /// There is no such task, or the server could not be reached.
@@ -62,7 +62,7 @@ impl Client {
         Ok(self.call(&get(format!("/task/{}", parameter(&id)))).await?.value)
     }
 
-    /// Reads how many tasks of a queue wait and how many are held by workers.
+    /// Reads how many tasks of a queue wait and how many are claimed.
     ///
     /// # Errors
     /// The caller may not know, or the server could not be reached.

@@ -34,7 +34,7 @@ pub enum GroupChange {
 
 impl Client {
     /// Creates one task, or several under `tasks`, of which the server makes what is absent: all or nothing. The key
-    /// tells a repeat from another call, so that sending it again cannot create anything twice.
+    /// distinguishes a repeat from another call, so that sending it again cannot create anything twice.
     ///
     /// # Errors
     /// The server refused one of the tasks, or could not be reached.
@@ -98,7 +98,7 @@ impl Client {
         self.get(format!("/task-queues/{}/counts", parameter(queue))).await
     }
 
-    /// Reads where a task stands, and its definition, under `status` and `task`.
+    /// Reads the status of a task and its definition, under `status` and `task`.
     ///
     /// # Errors
     /// There is no such task, or the server could not be reached.

@@ -91,7 +91,7 @@ pub struct NewTask {
     /// How often it may be tried again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retries: Option<u8>,
-    /// When the server may forget it; by default a year after the deadline.
+    /// When the server may delete it; by default a year after the deadline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires: Option<Timestamp>,
     /// Tasks that must be done first.
@@ -159,7 +159,7 @@ pub struct Task {
     pub task_group_id: TaskGroupId,
     /// When it is given up.
     pub deadline: Timestamp,
-    /// When the server may forget it, and its artifacts at the latest.
+    /// When the server may delete it, and its artifacts at the latest.
     pub expires: Timestamp,
     /// Tasks that had to be done first.
     #[serde(default)]
@@ -194,7 +194,7 @@ pub struct RunStatus {
     pub resolved: Option<Timestamp>,
 }
 
-/// Where a task stands.
+/// The status of a task.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TaskStatus {
@@ -262,7 +262,7 @@ pub(crate) struct ReclaimAnswer {
 
 #[derive(Deserialize, Default)]
 pub(crate) struct ErrorAnswer {
-    /// Of an artifact that stands for a failure the queue tells the reason instead.
+    /// For an artifact of the type error the queue answers the reason instead.
     #[serde(default, alias = "reason")]
     pub code: String,
     #[serde(default)]

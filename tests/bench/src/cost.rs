@@ -15,7 +15,7 @@ pub(crate) struct Processes {
     postmaster: Option<u32>,
 }
 
-/// Processor seconds up to a moment, or between two.
+/// Processor seconds up to a time, or between two.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Cost {
     pub(crate) server: Option<f64>,

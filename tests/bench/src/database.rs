@@ -1,4 +1,4 @@
-//! What the database can tell about a run: how much WAL it wrote, and whether its commits were really flushed.
+//! What the database records about a run: how much WAL it wrote, and whether its commits were really flushed.
 
 use sqlx::{Connection, PgConnection, Row};
 

@@ -149,7 +149,7 @@ impl Lane {
                 let mut queues = Vec::with_capacity(PRIORITIES);
                 for priority in (1..=PRIORITIES).rev() {
                     let name = format!("{}-{priority}", self.queue.replace('/', "-"));
-                    // Noted when it is there: other lanes may make it at the same time, but none may be told too early.
+                    // Noted when it is there: other lanes may make it at the same time, but none may be reported too early.
                     let known = run.made().contains(&name);
                     if !known {
                         messages::make_queue(&mut self.client, &azure.queue_resource(&name)?).await?;

@@ -18,7 +18,7 @@ const COUNTS_TIMEOUT: Duration = Duration::from_secs(30);
 /// How many rows a table may have before the rest becomes one row.
 const ROWS_MAX: usize = 12;
 const PROBLEMS_MAX: usize = 20;
-/// With so many tasks for each worker there is one for everybody.
+/// With so many tasks per worker every worker gets one.
 const TASKS_PER_WORKER: usize = 15;
 
 /// What a task wrote about its file.
@@ -70,7 +70,7 @@ pub async fn account(
         took: seen.took,
         tasks: tasks.len(),
         kills: seen.kills,
-        held: seen.held.len(),
+        held: seen.lost.len(),
         states: BTreeMap::new(),
         counts: counts_at_rest(client, queue).await?,
         retried: Vec::new(),
@@ -93,7 +93,7 @@ pub async fn account(
     Ok(account)
 }
 
-/// The queue's counts, once they are nothing or wait_timeout is at its end.
+/// The queue's counts, once they are nothing or the wait timeout is over.
 async fn counts_at_rest(client: &Client, queue: &TaskQueueId) -> Result<QueueCounts> {
     let deadline = Instant::now() + COUNTS_TIMEOUT;
     loop {
@@ -150,9 +150,9 @@ impl Account {
         }
     }
 
-    /// What a killed worker held must have expired: nobody was left to report it.
+    /// What a killed worker held must have expired: no process was left to report it.
     fn check_held(&mut self, statuses: &HashMap<TaskId, TaskStatus>, seen: &Seen) {
-        for held in &seen.held {
+        for held in &seen.lost {
             let runs = statuses.get(&held.task_id).map(|status| status.runs.as_slice()).unwrap_or_default();
             let run = runs.iter().find(|run| run.run_id == held.run_id);
             let reason = run.and_then(|run| run.reason_resolved.as_deref()).unwrap_or("unresolved");
@@ -164,7 +164,7 @@ impl Account {
         }
     }
 
-    /// Whoever works, by whichever plane, must have had some of the work.
+    /// Every worker, on either plane, must have had some of the work.
     fn share(&mut self, statuses: &HashMap<TaskId, TaskStatus>) {
         let mut runs: BTreeMap<&str, usize> = BTreeMap::new();
         for worker in statuses.values().flat_map(|status| &status.runs).filter_map(|run| run.worker_id.as_deref()) {

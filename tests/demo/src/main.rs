@@ -26,14 +26,14 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use processes::{Server, Workers};
 
-/// Any failure ends the demonstration; its text is for whoever runs it.
+/// Any failure ends the demonstration; its text is for the user.
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 const QUEUE: &str = "demo/files";
 /// The file that marks and locks the scratch directory.
 const MARK: &str = ".tenure-demo";
 const INTERRUPTED: u8 = 130;
-/// How many requests are under way at once while tasks are handed in or looked at.
+/// How many requests are under way at once while tasks are created or read.
 const CONCURRENCY: usize = 16;
 
 /// Starts a server with workers, gives them real work, kills some of them, and checks every result.
@@ -66,7 +66,7 @@ struct Cli {
     plane: Plane,
     /// Give up if the tasks are not all resolved after this many seconds.
     #[arg(long, default_value_t = 300)]
-    patience_seconds: u64,
+    wait_timeout_seconds: u64,
     /// Stop everything at the end, with exit code 0 if all is accounted for and 1 if not.
     #[arg(long)]
     once: bool,
@@ -80,7 +80,7 @@ enum Plane {
 }
 
 impl Plane {
-    /// What the worker with this number, from 1, is told.
+    /// The value of `--plane` for the worker with this number, from 1.
     fn of_worker(self, number: usize) -> &'static str {
         match self {
             Self::Claim => "claim",
@@ -148,7 +148,7 @@ async fn work(cli: &Cli, server: &Server, workers: &mut Workers, scratch: &Path)
         .buffer_unordered(CONCURRENCY)
         .try_for_each(async |_| Ok(()))
         .await?;
-    let wait_timeout = Duration::from_secs(cli.patience_seconds);
+    let wait_timeout = Duration::from_secs(cli.wait_timeout_seconds);
     let seen = watch::watch(&client, &tasks, workers, wait_timeout).await?;
     let account = account::account(&client, &queue, &tasks, workers.planes(), &seen).await?;
     account.print();

@@ -22,7 +22,7 @@ const SLEEPER_EVERY: usize = 6;
 const MISFIT_EVERY: usize = 20;
 const NAME_MAX: usize = 200;
 
-/// Puts its one line of results in place in one step: a task may run twice at the same time for a moment, when its
+/// Puts its one line of results in place in one step: a task may run twice at the same time for a short time, when its
 /// first worker was cut off.
 const SCRIPT: &str = r#"
 set -eu

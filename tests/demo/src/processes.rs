@@ -46,7 +46,7 @@ impl Server {
         let mut command = Command::new(bin_dir.join("tenure"));
         command.args(["serve", "--listen", listen, "--claim-timeout", CLAIM_TIMEOUT]);
         command.args(["--message-visibility", MESSAGE_VISIBILITY, "--data-dir"]).arg(data_dir);
-        // A database of somebody's would be used instead of the private one.
+        // A database of the environment would be used instead of the private one.
         command.env_remove("DATABASE_URL").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
         let mut child = spawn(&mut command)?;
         let Ok(ready) = timeout(START_TIMEOUT, ready_line(&mut child)).await else {
@@ -153,7 +153,7 @@ impl Workers {
         self.running.iter().map(|(name, worker)| (name.clone(), worker.plane)).collect()
     }
 
-    /// A worker that ended although nobody told it to.
+    /// A worker that ended without being asked to.
     pub fn find_ended(&mut self) -> Result<Option<String>> {
         for (name, worker) in &mut self.running {
             if let Some(status) = worker.child.try_wait()? {
@@ -200,7 +200,7 @@ fn spawn(command: &mut Command) -> Result<Child> {
 /// SIGTERM, and SIGKILL if that does not help.
 async fn end(child: &mut Child) {
     let Some(pid) = child.id().and_then(|id| i32::try_from(id).ok()) else { return };
-    // It may have ended in this moment, which is just as well.
+    // It may have ended just now, which is just as well.
     let _ended_already = kill(Pid::from_raw(pid), Signal::SIGTERM);
     if timeout(STOP_TIMEOUT, child.wait()).await.is_err() {
         eprintln!("process {pid} did not end within {STOP_TIMEOUT:?} and is killed");

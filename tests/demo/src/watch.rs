@@ -25,7 +25,7 @@ const SETTLE: Duration = Duration::from_millis(500);
 
 /// A run that a worker held when it was killed.
 #[derive(PartialEq, Eq)]
-pub struct Held {
+pub struct ClaimedRun {
     pub task_id: TaskId,
     pub run_id: RunId,
     pub worker: String,
@@ -33,7 +33,7 @@ pub struct Held {
 
 /// What happened while the tasks ran.
 pub struct Seen {
-    pub held: Vec<Held>,
+    pub lost: Vec<ClaimedRun>,
     pub kills: usize,
     pub took: Duration,
 }
@@ -41,10 +41,10 @@ pub struct Seen {
 /// The state of each task as last seen.
 type Statuses = HashMap<TaskId, TaskStatus>;
 
-/// Watches until every task is resolved, or wait_timeout is at its end.
+/// Watches until every task is resolved, or the wait timeout is over.
 pub async fn watch(client: &Client, tasks: &[Planned], workers: &mut Workers, wait_timeout: Duration) -> Result<Seen> {
     let start = Instant::now();
-    let mut seen = Seen { held: Vec::new(), kills: 0, took: Duration::ZERO };
+    let mut seen = Seen { lost: Vec::new(), kills: 0, took: Duration::ZERO };
     let mut statuses = Statuses::new();
     let mut progress = Progress::new(tasks.len());
     let mut rounds = KILL_AT.iter().peekable();
@@ -61,19 +61,19 @@ pub async fn watch(client: &Client, tasks: &[Planned], workers: &mut Workers, wa
             return Err(problem.into());
         }
         if rounds.peek().is_some_and(|share| resolved * 100 >= *share * tasks.len()) {
-            let victims = busiest(&statuses, &seen.held);
+            let victims = busiest(&statuses, &seen.lost);
             if victims.len() == KILLED_TOGETHER {
                 rounds.next();
                 seen.kills += victims.len();
                 let mut held = kill(client, tasks, workers, &victims, &mut statuses).await?;
-                held.retain(|held| !seen.held.contains(held));
+                held.retain(|held| !seen.lost.contains(held));
                 progress.say(&format!(
                     "Killed {} with SIGKILL while they held {} tasks, and started them again. Their claims run out {CLAIM_TIMEOUT} after \
                      they were made; then others get the tasks.",
                     victims.join(" and "),
                     held.len()
                 ));
-                seen.held.extend(held);
+                seen.lost.extend(held);
             }
         }
         tokio::time::sleep(TICK).await;
@@ -96,13 +96,13 @@ pub async fn read_all(client: &Client, ids: Vec<TaskId>) -> Result<Vec<TaskStatu
 }
 
 /// The claim under which this task runs now.
-fn claim(status: &TaskStatus) -> Option<Held> {
+fn claim(status: &TaskStatus) -> Option<ClaimedRun> {
     let run = status.runs.last().filter(|run| run.state == State::Running)?;
-    Some(Held { task_id: status.task_id, run_id: run.run_id, worker: run.worker_id.clone()? })
+    Some(ClaimedRun { task_id: status.task_id, run_id: run.run_id, worker: run.worker_id.clone()? })
 }
 
 /// The workers that hold the most tasks, without what they held before they were last killed.
-fn busiest(statuses: &Statuses, lost: &[Held]) -> Vec<String> {
+fn busiest(statuses: &Statuses, lost: &[ClaimedRun]) -> Vec<String> {
     let mut claims: BTreeMap<String, usize> = BTreeMap::new();
     for held in statuses.values().filter_map(claim).filter(|held| !lost.contains(held)) {
         *claims.entry(held.worker).or_default() += 1;
@@ -119,7 +119,7 @@ async fn kill(
     workers: &mut Workers,
     victims: &[String],
     statuses: &mut Statuses,
-) -> Result<Vec<Held>> {
+) -> Result<Vec<ClaimedRun>> {
     let mut planes = Vec::new();
     for victim in victims {
         planes.push(workers.kill(victim).await?);

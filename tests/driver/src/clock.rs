@@ -22,11 +22,11 @@ pub fn unix_seconds() -> i64 {
 ///
 /// # Panics
 ///
-/// If the moment is outside the years that a date can express.
+/// If the time is outside the years that a date can express.
 #[must_use]
 pub fn wire_date(unix_millis: i64) -> String {
     DateTime::from_timestamp_millis(unix_millis)
-        .expect("a moment near today is a date")
+        .expect("a time near today is a date")
         .to_rfc3339_opts(SecondsFormat::Millis, true)
 }
 

@@ -15,7 +15,7 @@ impl Random {
         Self { state: seed }
     }
 
-    /// A seed that nobody chose.
+    /// A random seed.
     ///
     /// # Panics
     ///
@@ -57,7 +57,7 @@ impl Random {
         choices.get(index)
     }
 
-    /// A task id that nobody else has.
+    /// A new task id.
     pub fn task_id(&mut self) -> SlugId {
         let bits = u128::from(self.draw()) << 64 | u128::from(self.draw());
         SlugId::from_random(bits.to_be_bytes())

@@ -91,7 +91,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// If nobody listens there.
+    /// If no program listens there.
     pub async fn open(target: &Target) -> Result<Self, WireError> {
         let host = target.host.trim_start_matches('[').trim_end_matches(']');
         let stream = TcpStream::connect((host, target.port)).await?;

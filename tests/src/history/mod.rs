@@ -1,5 +1,5 @@
 //! The random history test: many clients work on two servers at once while connections are cut and rows are locked,
-//! everything they did and were told is written down, and a checker looks for answers that cannot all be true.
+//! every request and answer is recorded, and a checker looks for answers that cannot all be true.
 //!
 //! `record` is what is written down, `check` the rules (pure, proven on hand-made histories), `snapshot` what the
 //! server says when all is quiet. The rest makes the history: `world` is what the actors share, `submitter`, `worker`
@@ -21,7 +21,7 @@ pub use check::{Violation, check};
 pub use storm::{Plan, run, seed};
 
 /// The queue whose workers also poll messages. A polled run is kept for its poller for a while, so that there the order
-/// of priorities cannot be told from outside.
+/// of priorities cannot be seen from outside.
 pub const POLLED_QUEUE: usize = 3;
 
 /// The wire's name for a worker that the records know by its number.

@@ -92,7 +92,7 @@ fn encoded(text: &str) -> String {
 async fn delete(actor: &mut Actor, urls: &Urls, message: &Message) {
     let url = urls.delete.replace("{{messageId}}", &message.id).replace("{{popReceipt}}", &encoded(&message.receipt));
     if let Some((status, body)) = actor.fetch("DELETE", &url).await {
-        // Somebody may have claimed the run by claimWork, or got the message again when its time was over.
+        // Another worker may have claimed the run by claimWork, or got the message again when its time was over.
         assert!([204, 400, 404, 503].contains(&status), "a deletion was answered with {status}: {body}");
     }
 }

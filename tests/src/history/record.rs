@@ -8,8 +8,8 @@ pub type Stamp = u64;
 /// The priorities from lowest to highest: a greater index is handed out first.
 pub const PRIORITIES: [&str; 7] = ["lowest", "very-low", "low", "medium", "high", "very-high", "highest"];
 
-/// One line of a history. The server acted on it, if at all, at some moment from `start` to `end`; where the answer is
-/// [`Answer::Unknown`] it may also have acted a little later, when nobody was listening any more.
+/// One line of a history. The server acted on it, if at all, at some time from `start` to `end`; where the answer is
+/// [`Answer::Unknown`] it may also have acted a little later, when the caller had gone.
 #[derive(Debug, Clone)]
 pub struct Record {
     /// When the call began.
@@ -20,7 +20,7 @@ pub struct Record {
     pub event: Event,
 }
 
-/// What the caller was told.
+/// The answer that the caller got.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer<T> {
     /// It was done.
@@ -107,10 +107,10 @@ pub enum Event {
     /// Sessions of a server were killed.
     SessionsKilled,
     /// A server said that it is in trouble, or said nothing although the caller waited.
-    Trouble,
+    DatabaseFault,
 }
 
-/// What somebody asks for about a task.
+/// What is requested for a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     /// Run without waiting for dependencies.

@@ -10,7 +10,7 @@ use super::world::World;
 use crate::db::TestDatabase;
 use crate::random::Random;
 
-/// By this name the saboteur's own sessions are told apart from the servers'.
+/// By this name the saboteur's own sessions are distinguished from the servers'.
 const APPLICATION: &str = "saboteur";
 /// Longest pause between two deeds, and longest time that a transaction is held open, in milliseconds.
 const PAUSE_MAX: u64 = 500;
@@ -56,7 +56,7 @@ async fn kill_sessions(session: &mut PgConnection, most: u64) -> Result<(), sqlx
     Ok(())
 }
 
-/// An old snapshot keeps dead rows alive for everybody.
+/// An old snapshot keeps dead rows alive for all transactions.
 async fn hold_snapshot(session: &mut PgConnection, held: Duration) -> Result<(), sqlx::Error> {
     sqlx::query("BEGIN ISOLATION LEVEL REPEATABLE READ").execute(&mut *session).await?;
     sqlx::query("SELECT count(*) FROM tasks").execute(&mut *session).await?;

@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use serde::Deserialize;
 use tenure_api::ids::SlugId;
 
-/// The state of everything at one quiet moment.
+/// The state of everything at one quiet time.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
-    /// The status of every task that exists, of all that anybody tried to create.
+    /// The status of every task that exists, of all that any client tried to create.
     pub tasks: HashMap<SlugId, Status>,
     /// The counts of each queue, by number.
     pub counts: Vec<Counts>,
@@ -69,6 +69,6 @@ pub struct Run {
 pub struct Counts {
     /// Runs that wait.
     pub pending_tasks: u64,
-    /// Runs that somebody holds.
+    /// Runs that a worker holds.
     pub claimed_tasks: u64,
 }

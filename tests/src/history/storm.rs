@@ -91,10 +91,10 @@ pub async fn run(plan: &Plan) -> History {
     }
 
     let mut log = log.await.expect("an actor does its work without failing");
-    let wait_timeout = if plan.breakage.is_some() { QUIET_WITHIN_WHEN_BROKEN } else { QUIET_WITHIN };
-    let quiet = take_snapshot(&world, wait_timeout).await;
-    let settled = drain(&world, wait_timeout).await;
-    let drained = take_snapshot(&world, wait_timeout).await;
+    let limit = if plan.breakage.is_some() { QUIET_WITHIN_WHEN_BROKEN } else { QUIET_WITHIN };
+    let quiet = take_snapshot(&world, limit).await;
+    let settled = drain(&world, limit).await;
+    let drained = take_snapshot(&world, limit).await;
     log.read_all_again().await;
     for server in servers.running {
         assert!(server.stop().await.success(), "a server that is asked to stop ends with success");
@@ -164,8 +164,8 @@ async fn until_answered(actor: &mut Actor, method: &str, path: &str, body: Optio
 
 /// What the servers say once it is the same before and after, so that nothing was in flight meanwhile. If that never
 /// happens, or the counts never fit, the last one is taken and the checker will have something to say.
-async fn take_snapshot(world: &Arc<World>, wait_timeout: Duration) -> Snapshot {
-    let deadline = Instant::now() + wait_timeout;
+async fn take_snapshot(world: &Arc<World>, limit: Duration) -> Snapshot {
+    let deadline = Instant::now() + limit;
     let mut reader = Actor::patient(Arc::clone(world), 300);
     let mut looks = 0;
     loop {
@@ -202,7 +202,7 @@ async fn read_counts(reader: &mut Actor) -> Vec<Counts> {
     all
 }
 
-/// The status of every task that anybody tried to create.
+/// The status of every task that any client tried to create.
 async fn read_tasks(world: &Arc<World>) -> HashMap<SlugId, Status> {
     let mut reader = Actor::patient(Arc::clone(world), 310);
     let tried: Vec<SlugId> = world.all_tried().iter().map(|tried| tried.spec.task).collect();
@@ -230,7 +230,7 @@ struct StatusEntry {
 
 /// Lets the claims of workers that are gone run out and completes what comes back, until nothing is left but what waits
 /// in vain; gives that back, and lets its deadline pass.
-async fn drain(world: &Arc<World>, wait_timeout: Duration) -> Snapshot {
+async fn drain(world: &Arc<World>, limit: Duration) -> Snapshot {
     let mut clock = Actor::patient(Arc::clone(world), 400);
     let mut worker = Worker::new(Actor::patient(Arc::clone(world), 401), WORKERS);
     for _ in 0..DRAIN_ROUNDS {
@@ -244,7 +244,7 @@ async fn drain(world: &Arc<World>, wait_timeout: Duration) -> Snapshot {
     }
     // It answers when every pass that is due has run.
     advance_clock(&mut clock, 1).await;
-    let settled = take_snapshot(world, wait_timeout).await;
+    let settled = take_snapshot(world, limit).await;
     advance_clock(&mut clock, (UNHURRIED_MILLIS / 1000).unsigned_abs() + 1).await;
     settled
 }

@@ -24,7 +24,7 @@ const DRAIN_LIMIT: u64 = 32;
 
 /// A claim that the worker holds, or thinks it holds.
 #[derive(Debug, Clone)]
-struct Held {
+struct HeldClaim {
     run: RunKey,
     credentials: Credentials,
 }
@@ -43,7 +43,7 @@ struct ClaimStatus {
     task_id: SlugId,
 }
 
-impl From<Claim> for Held {
+impl From<Claim> for HeldClaim {
     fn from(claim: Claim) -> Self {
         Self { run: (claim.status.task_id, claim.run_id), credentials: claim.credentials }
     }
@@ -55,12 +55,12 @@ pub(super) struct Worker {
     actor: Actor,
     number: usize,
     /// Claims that it never reported; some are reported late.
-    forgotten: Vec<Held>,
+    unreported: Vec<HeldClaim>,
 }
 
 impl Worker {
     pub(super) fn new(actor: Actor, number: usize) -> Self {
-        Self { actor, number, forgotten: Vec::new() }
+        Self { actor, number, unreported: Vec::new() }
     }
 
     /// Works until the operations are used up.
@@ -69,9 +69,9 @@ impl Worker {
             let roll = self.actor.random.below(100);
             if roll < CLAIM_TASK_PERCENT {
                 self.ask_for_one().await;
-            } else if roll < CLAIM_TASK_PERCENT + LATE_PERCENT && !self.forgotten.is_empty() {
-                let index = self.actor.random.below(self.forgotten.len() as u64) as usize;
-                let late = self.forgotten.swap_remove(index);
+            } else if roll < CLAIM_TASK_PERCENT + LATE_PERCENT && !self.unreported.is_empty() {
+                let index = self.actor.random.below(self.unreported.len() as u64) as usize;
+                let late = self.unreported.swap_remove(index);
                 self.report(&late, Verdict::Completed).await;
             } else if roll >= 100 - POLL_PERCENT {
                 for run in poller::poll(&mut self.actor).await {
@@ -104,7 +104,7 @@ impl Worker {
         }
     }
 
-    async fn claim(&mut self, queue: usize, limit: u64) -> Vec<Held> {
+    async fn claim(&mut self, queue: usize, limit: u64) -> Vec<HeldClaim> {
         let path = format!("{QUEUE_API}/claim-work/{}", queue_segment(&self.actor.world.queues[queue]));
         let worker = worker_id(self.number);
         let body = format!(r#"{{"workerGroup":"storm","workerId":"{worker}","tasks":{limit}}}"#);
@@ -123,7 +123,7 @@ impl Worker {
         claims
     }
 
-    /// claimTask on a task that anybody created, and sometimes once more.
+    /// claimTask on a task that any client created, and sometimes once more.
     async fn ask_for_one(&mut self) {
         let Some(tried) = self.actor.world.pick_tried(&mut self.actor.random, RECENT) else { return };
         let run = (tried.spec.task, 0);
@@ -134,7 +134,7 @@ impl Worker {
         self.live(held).await;
     }
 
-    async fn claim_task(&mut self, run: RunKey) -> Option<Held> {
+    async fn claim_task(&mut self, run: RunKey) -> Option<HeldClaim> {
         let worker = worker_id(self.number);
         let body = format!(r#"{{"workerGroup":"storm","workerId":"{worker}"}}"#);
         let start = self.actor.world.stamp();
@@ -142,7 +142,7 @@ impl Worker {
         let mut held = None;
         let answer = match answer {
             Answer::Done(answer) => {
-                held = serde_json::from_value::<Claim>(answer).ok().map(Held::from);
+                held = serde_json::from_value::<Claim>(answer).ok().map(HeldClaim::from);
                 Answer::Done(())
             }
             Answer::Refused(status) => Answer::Refused(status),
@@ -153,7 +153,7 @@ impl Worker {
     }
 
     /// What becomes of a claim.
-    async fn live(&mut self, held: Held) {
+    async fn live(&mut self, held: HeldClaim) {
         let verdict = match self.actor.random.below(100) {
             0..65 => Verdict::Completed,
             65..75 => Verdict::Failed,
@@ -174,17 +174,17 @@ impl Worker {
                 self.report(&held, verdict).await;
                 self.report(&held, other).await;
             }
-            _ => self.forgotten.push(held),
+            _ => self.unreported.push(held),
         }
     }
 
-    async fn reclaim(&mut self, held: &Held) {
+    async fn reclaim(&mut self, held: &HeldClaim) {
         let start = self.actor.world.stamp();
         let answer = self.actor.call_as(&held.credentials, "POST", &run_path(held.run, "reclaim"), None).await;
         self.actor.world.write(start, Event::Reclaim { run: held.run, answer: without_content(&answer) });
     }
 
-    async fn report(&mut self, held: &Held, verdict: Verdict) {
+    async fn report(&mut self, held: &HeldClaim, verdict: Verdict) {
         let (state, reason) = verdict.wire();
         let body = (state == "exception").then(|| format!(r#"{{"reason":"{reason}"}}"#));
         let as_root = self.actor.random.percent(AS_ROOT_PERCENT);
@@ -216,9 +216,9 @@ fn without_content(answer: &Answer<Value>) -> Answer<()> {
 ///
 /// # Panics
 ///
-/// If it is not what claimWork answers: a run that was handed out in a form that nobody understands is lost.
-fn read_claims(answer: &Value) -> Vec<Held> {
+/// If it is not what claimWork answers: a run that was handed out in a form that cannot be read is lost.
+fn read_claims(answer: &Value) -> Vec<HeldClaim> {
     let claims: Vec<Claim> =
         serde_json::from_value(answer["tasks"].clone()).expect("claimWork answers with a list of claims");
-    claims.into_iter().map(Held::from).collect()
+    claims.into_iter().map(HeldClaim::from).collect()
 }

@@ -39,7 +39,7 @@ pub(super) struct World {
     operations_left: AtomicU64,
     over: AtomicBool,
     clock_ahead_millis: AtomicI64,
-    /// Tasks created less tasks resolved, roughly: it only tells submitters when to slow down.
+    /// Tasks created less tasks resolved, roughly: it only signals to submitters when to slow down.
     pub(super) backlog: AtomicI64,
     tried: Mutex<Vec<Tried>>,
     history: Mutex<History>,
@@ -169,7 +169,7 @@ impl Actor {
                 Some((reply.status, text)).filter(|(status, _)| *status < INTERNAL_ERROR)
             }
             Err(_) => {
-                self.world.write(start, Event::Trouble);
+                self.world.write(start, Event::DatabaseFault);
                 None
             }
         }
@@ -203,11 +203,11 @@ impl Actor {
                 if answer.status == INTERNAL_ERROR {
                     self.world.note_internal_error(format!("{method} {path} was answered with {answer:?}"));
                 }
-                self.world.write(start, Event::Trouble);
+                self.world.write(start, Event::DatabaseFault);
                 Answer::Unknown
             }
             Err(_) => {
-                self.world.write(start, Event::Trouble);
+                self.world.write(start, Event::DatabaseFault);
                 Answer::Unknown
             }
         }

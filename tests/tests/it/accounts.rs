@@ -1,4 +1,4 @@
-//! Clients and roles over the API: each success, each refusal, what everybody's servers make of it, and attempts to get
+//! Clients and roles over the API: each success, each refusal, how every server applies it, and attempts to get
 //! more than one has.
 
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ pub const API: &str = "/api/auth/v1";
 pub const DENIED: &str = "InsufficientScopes";
 const QUEUE: &str = "accounts/queue";
 /// Ten times what is promised.
-const FELT_WITHIN: Duration = Duration::from_secs(10);
+const EFFECTIVE_WITHIN: Duration = Duration::from_secs(10);
 
 /// One who calls the Auth API.
 pub struct Caller<'a> {
@@ -108,7 +108,7 @@ async fn a_client_lives_from_its_creation_to_its_deletion() {
     assert_eq!(made["expandedScopes"], json!(["assume:client-id:ci/one", "queue:claimed-count:*"]));
     assert!(by(&rig, &mine).scopes().await.contains(&"queue:claimed-count:*".to_owned()));
 
-    // Whoever has not got the answer asks again, and gets the same one; any other definition is a conflict.
+    // A client that has not got the answer asks again, and gets the same one; any other definition is a conflict.
     assert_eq!(root.put(path, definition.clone()).await["accessToken"], made["accessToken"]);
     for (field, value) in [("description", json!("other")), ("scopes", json!([])), ("deleteOnExpiration", json!(true))]
     {
@@ -117,7 +117,7 @@ async fn a_client_lives_from_its_creation_to_its_deletion() {
         root.refused(("PUT", path), Some(other), 409, "RequestConflict").await;
     }
 
-    // The token is told to whoever made it, and to nobody else.
+    // The token is in the answer to its creator, and in no other.
     let mut shown = root.get(path).await;
     assert_eq!(shown.get("accessToken"), None);
     assert_eq!((&shown["disabled"], &shown["deleteOnExpiration"]), (&json!(false), &json!(false)));
@@ -129,7 +129,7 @@ async fn a_client_lives_from_its_creation_to_its_deletion() {
     changed["deleteOnExpiration"] = json!(true);
     let changed = root.post(path, Some(changed)).await;
     assert_eq!((&changed["scopes"], &changed["deleteOnExpiration"]), (&json!(["queue:get-task:*"]), &json!(true)));
-    assert!(!by(&rig, &mine).scopes().await.contains(&"queue:claimed-count:*".to_owned()), "felt at once");
+    assert!(!by(&rig, &mine).scopes().await.contains(&"queue:claimed-count:*".to_owned()), "takes effect at once");
     let unchanged = json!({"description": "new", "expires": minutes_from_now(60)});
     assert_eq!(root.post(path, Some(unchanged)).await["scopes"], json!(["queue:get-task:*"]));
 
@@ -323,7 +323,7 @@ async fn everything_about_clients_and_roles_needs_its_scope() {
     let root = by(&rig, &rig.root);
     assert_eq!((&root.get(client).await["scopes"], &root.get(role).await["scopes"]), (&json!(["x"]), &json!(["x"])));
     let narrowed = lend(&rig.root, &["auth:nothing"]);
-    // Everybody has these two.
+    // Every caller has these two.
     assert!(by(&rig, &narrowed).scopes().await.contains(&"auth:nothing".to_owned()));
     by(&rig, &narrowed).post("/scopes/expand", Some(json!({"scopes": []}))).await;
     rig.server.stop().await;
@@ -363,7 +363,7 @@ async fn nobody_gets_more_than_they_have_by_making_or_changing_clients_and_roles
     for path in ["/clients/mine%2F0", "/roles/mine-0"] {
         assert_eq!(root.get(path).await["scopes"], json!(["a:b"]), "{path}");
     }
-    // A parameter may become anything that begins like it: whoever writes it must hold all of that.
+    // A parameter may become anything that begins like it: its author must hold all of that.
     climber.put("/roles/mine-starred-a*", a_role(&["a:<..>:x"])).await;
     for granted in ["from<..>", "<..>", "b:<..>", "assume:<..>", "assume:held<..>"] {
         let message = climber.refused(("PUT", "/roles/mine-starred-b*"), Some(a_role(&[granted])), 403, DENIED).await;
@@ -383,7 +383,7 @@ async fn nobody_gets_more_than_they_have_by_making_or_changing_clients_and_roles
         climber.post(path, Some(body(&["a:b"]))).await;
         climber.refused(("POST", path), Some(body(&["big", "a:b"])), 403, DENIED).await;
     }
-    // A token of somebody who has more.
+    // A token of a client that has more.
     climber.refused(("POST", "/clients/mine%2Fbig/reset"), None, 403, DENIED).await;
     // Temporary credentials cannot lend a role that their issuer lacks.
     let lent = lend(climber.who, &["assume:other"]);
@@ -423,7 +423,7 @@ async fn a_change_on_one_server_is_felt_by_the_other_within_a_second() {
     within("a deleted role", async || !has(&there, "y").await, async || root.delete("/roles/r").await).await;
     let out = async |caller: &Caller<'_>| caller.call("GET", "/scopes/current", None).await.status == 401;
     within(
-        "a role for everybody",
+        "a role for every caller",
         async || has(&there, "z").await,
         async || {
             root.post("/roles/anonymous", Some(a_role(&["z", "auth:current-scopes"]))).await;
@@ -460,12 +460,12 @@ async fn a_change_on_one_server_is_felt_by_the_other_within_a_second() {
     rig.server.stop().await;
 }
 
-/// Makes a change, and waits until it is felt.
-async fn within(what: &str, felt: impl AsyncFn() -> bool, change: impl AsyncFnOnce()) {
+/// Makes a change, and waits until it takes effect.
+async fn within(what: &str, in_effect: impl AsyncFn() -> bool, change: impl AsyncFnOnce()) {
     change().await;
     let begun = Instant::now();
-    while !felt().await {
-        assert!(begun.elapsed() < FELT_WITHIN, "not felt: {what}");
+    while !in_effect().await {
+        assert!(begun.elapsed() < EFFECTIVE_WITHIN, "no effect: {what}");
         tokio::time::sleep(LOOK_EVERY).await;
     }
 }

@@ -157,7 +157,7 @@ async fn bytes_go_up_by_the_put_url_and_come_back_by_the_redirection() {
     assert_eq!(put(rig, again["putUrl"].as_str().unwrap(), "text/plain", b"second").await.status, 200);
     let reply = worker.anonymous(&escaped).await;
     assert_eq!(get(rig, reply.header("location").unwrap()).await.body, b"second");
-    assert!(worker.events().await.is_empty(), "of bytes nobody is told");
+    assert!(worker.events().await.is_empty(), "no event for bytes");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -207,8 +207,8 @@ async fn a_live_log_is_a_reference_and_then_a_link() {
     Worker::refused(&answer, 409, "RequestConflict", "storageType");
 
     let events = worker.events().await;
-    let told: Vec<&Value> = events.iter().map(|event| &event["payload"]["artifact"]["storageType"]).collect();
-    assert_eq!(told, ["reference", "reference", "link"]);
+    let emitted: Vec<&Value> = events.iter().map(|event| &event["payload"]["artifact"]["storageType"]).collect();
+    assert_eq!(emitted, ["reference", "reference", "link"]);
     let payload = &events[2]["payload"];
     assert_eq!(payload["artifact"]["name"], live);
     // That of the reference, as in Taskcluster: a link says where something is, not what it is.
@@ -292,7 +292,7 @@ async fn what_an_artifact_cannot_be_is_refused_and_the_field_is_named() {
     for (n, body) in fine.iter().enumerate() {
         worker.created(&format!("fine-{n}"), body).await;
     }
-    // A caller without the scope, which needs only the path, is told nothing else.
+    // A caller without the scope, which needs only the path, learns nothing else.
     let nobody = worker.rig.make_client("nobody", &[]).await;
     let pending = new_task();
     assert_eq!(worker.rig.create(pending, &definition("artifacts/other")).await.status, 200);
@@ -335,7 +335,7 @@ async fn private_names_need_a_scope_for_each_name_along_the_links() {
     worker.created("public/gone", &link("public/nothing")).await;
     let refused = worker.anonymous(&worker.latest("public/a")).await;
     assert!(refused.refused(403, "InsufficientScopes").contains("queue:get-artifact:private/c"));
-    // Nobody hears what is there, or whether it is, without the scope.
+    // Without the scope no caller learns what is there.
     worker.anonymous(&worker.latest("private/c")).await.refused(403, "InsufficientScopes");
     worker.created("private/c", &reference("https://c/", 60)).await;
     worker.anonymous(&worker.latest("public/a")).await.refused(403, "InsufficientScopes");
@@ -351,7 +351,7 @@ async fn private_names_need_a_scope_for_each_name_along_the_links() {
     worker.anonymous(&other_run).await.refused(404, "ResourceNotFound");
     worker.anonymous(&format!("/task/{}/artifacts/public/a", new_task())).await.refused(404, "ResourceNotFound");
     worker.anonymous(&format!("{}?x=1", worker.latest("public/a"))).await.refused(400, "InvalidRequestArguments");
-    // Links are not followed by what only tells of them.
+    // Links are not followed by what only lists them.
     let info = worker.anonymous(&format!("{}/artifact-info/public/a", worker.run)).await;
     assert_eq!((info.status, &info.json()["storageType"]), (200, &json!("link")));
     worker.anonymous(&format!("{}/artifact-info/public/none", worker.run)).await.refused(404, "ResourceNotFound");

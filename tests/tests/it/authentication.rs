@@ -15,7 +15,7 @@ use crate::rig::{
 };
 
 const QUEUE: &str = "auth/queue";
-/// Needs a scope that nobody has without credentials.
+/// Needs a scope that no caller has without credentials.
 const COUNTS_PATH: &str = "/task-queues/auth%2Fqueue/counts";
 const DENIED: &str = "InsufficientScopes";
 const FAILED: &str = "AuthenticationFailed";
@@ -46,9 +46,9 @@ async fn a_request_without_credentials_is_forbidden_and_never_unauthenticated() 
     let rig = Rig::start().await;
     let task = new_task();
     assert_eq!(rig.create(task, &definition(QUEUE)).await.status, 200);
-    let everybody = ["/ping", "/__heartbeat__", "/__lbheartbeat__", "/__version__", "/pending/auth%2Fqueue"];
+    let public = ["/ping", "/__heartbeat__", "/__lbheartbeat__", "/__version__", "/pending/auth%2Fqueue"];
     let of_the_task = [format!("/task/{task}"), format!("/task/{task}/status")];
-    for open in everybody.into_iter().chain(of_the_task.iter().map(String::as_str)) {
+    for open in public.into_iter().chain(of_the_task.iter().map(String::as_str)) {
         assert_eq!(rig.send(&Raw::new("GET", &format!("{QUEUE_API}{open}"))).await.status, 200, "{open}");
     }
     let create = definition(QUEUE).to_string();

@@ -31,8 +31,8 @@ async fn all_refused(rig: &Rig, bodies: &[(Value, &str, &str)]) {
         assert_eq!((answer.status, answer.code()), (400, *code), "{} for {shown}", answer.body);
         let message = answer.body["message"].as_str().unwrap();
         assert!(message.contains(named), "{message:?} does not name {named} for {shown}");
-        let known = rig.call("GET", &format!("/task/{task}"), None).await;
-        assert_eq!(known.status, 404, "a refused task was stored: {shown}");
+        let missing = rig.call("GET", &format!("/task/{task}"), None).await;
+        assert_eq!(missing.status, 404, "a refused task was stored: {shown}");
     }
     let counts = rig.call("GET", "/task-queues/bad%2Finput/counts", None).await;
     assert_eq!((&counts.body["pendingTasks"], &counts.body["claimedTasks"]), (&json!(0), &json!(0)));
@@ -328,8 +328,8 @@ async fn bodies_of_workers_are_checked_field_by_field() {
         let message = answer.body["message"].as_str().unwrap();
         assert!(message.contains(named), "{path} {body}: {message}");
     }
-    let known = rig.status(task).await;
-    assert_eq!((&known["state"], known["runs"].as_array().unwrap().len()), (&json!("pending"), 1));
+    let status = rig.status(task).await;
+    assert_eq!((&status["state"], status["runs"].as_array().unwrap().len()), (&json!("pending"), 1));
     // Operations without an input ignore bodies, whatever they are.
     let claims = rig.claim(QUEUE, 32).await;
     let path = format!("{}/completed", run_of(&claims[0]));
@@ -368,14 +368,14 @@ async fn an_array_is_no_object_even_if_it_has_the_fields_in_their_order() {
     inline["proposedUploadMethods"] = json!({"dataInline": ["text/plain", "aGVsbG8="]});
     let mut url = inline.clone();
     url["proposedUploadMethods"] = json!({"putUrl": ["text/plain", 5]});
-    let known = json!({"expires": minutes_from_now(60), "providerInfo": ["x".repeat(44)]});
+    let worker = json!({"expires": minutes_from_now(60), "providerInfo": ["x".repeat(44)]});
     let puts = [
         ("/api/object/v1/upload/name", object),
         ("/api/object/v1/upload/name", ways),
         ("/api/object/v1/upload/name", inline),
         ("/api/object/v1/upload/name", url),
         ("/api/object/v1/start-download/name", json!({"acceptDownloadMethods": [true, false]})),
-        ("/api/worker-manager/v1/workers/bad%2Finput/g/w", known),
+        ("/api/worker-manager/v1/workers/bad%2Finput/g/w", worker),
     ];
     let puts = puts.map(|(path, body)| (path.to_owned(), body));
     let posts = cases.map(|(path, body)| ("POST", path, body)).into_iter();

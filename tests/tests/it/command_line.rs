@@ -63,7 +63,7 @@ async fn answer(rig: &Rig, args: &[&str]) -> Value {
     serde_json::from_str(&done(rig, &[args, &["--json"]].concat()).await).unwrap()
 }
 
-/// Creates a task that nobody has run yet.
+/// Creates a task that has not been run yet.
 async fn created(rig: &Rig, args: &[&str]) -> String {
     let mut words = vec!["task", "create", "-q", QUEUE, "--json"];
     words.extend(args);
@@ -196,15 +196,15 @@ async fn tasks_groups_and_queues_are_shown_and_changed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_refused_is_one_line_and_the_exit_code_says_whose_fault_it_is() {
     let rig = Rig::start().await;
-    let nobody = new_task().to_string();
+    let missing = new_task().to_string();
     for (args, says) in [
-        (&["task", "show", &nobody][..], "does not exist (404 ResourceNotFound)"),
-        (&["task", "wait", &nobody], "does not exist"),
-        (&["task", "cancel", &nobody], "does not exist"),
-        (&["task", "rerun", &nobody], "does not exist"),
-        (&["task", "list", "--group", &nobody], "does not exist"),
-        (&["group", "seal", &nobody], "does not exist"),
-        (&["task", "create", "-q", QUEUE, "--after", &nobody, "--", "true"], "create them first"),
+        (&["task", "show", &missing][..], "does not exist (404 ResourceNotFound)"),
+        (&["task", "wait", &missing], "does not exist"),
+        (&["task", "cancel", &missing], "does not exist"),
+        (&["task", "rerun", &missing], "does not exist"),
+        (&["task", "list", "--group", &missing], "does not exist"),
+        (&["group", "seal", &missing], "does not exist"),
+        (&["task", "create", "-q", QUEUE, "--after", &missing, "--", "true"], "create them first"),
         (&["task", "create", "-q", QUEUE, "--retries", "99", "--", "true"], "`retries`"),
     ] {
         let line = refusal(&run(&rig, args).await, 1);

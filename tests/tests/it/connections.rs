@@ -1,4 +1,4 @@
-//! Many connections: a server keeps what it needs for itself, and tells those for which there is no place.
+//! Many connections: a server keeps what it needs for itself, and refuses those for which there is no room.
 
 use nix::sys::signal::{Signal, kill};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -22,7 +22,7 @@ async fn connect(server: &Server) -> TcpStream {
     connecting.await.expect("connections are accepted").expect("the server listens")
 }
 
-/// What a connection that asks nothing is told before it is closed; nothing if it is kept.
+/// What a connection that sends nothing receives before it is closed; nothing if it is kept.
 async fn refusal(stream: &mut TcpStream) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     match tokio::time::timeout(LOOK_EVERY, stream.read_to_end(&mut bytes)).await {
@@ -51,18 +51,18 @@ async fn idle_connections_take_neither_the_database_nor_its_restart_from_the_ser
     for _ in 0..CONNECTIONS {
         idle.push(connect(&server).await);
     }
-    let mut told = Vec::new();
+    let mut received = Vec::new();
     let mut kept = Vec::new();
     for mut stream in idle {
         match refusal(&mut stream).await {
-            Some(bytes) => told.push(bytes),
+            Some(bytes) => received.push(bytes),
             None => kept.push(stream),
         }
     }
     assert!(kept.len() >= 32 && kept.len() < 200, "{} connections are kept", kept.len());
     let words: Vec<RawReply> =
-        told.iter().filter(|bytes| !bytes.is_empty()).map(|bytes| RawReply::parse(bytes)).collect();
-    assert!(!words.is_empty(), "the first ones beyond the limit are told");
+        received.iter().filter(|bytes| !bytes.is_empty()).map(|bytes| RawReply::parse(bytes)).collect();
+    assert!(!words.is_empty(), "the first ones beyond the limit get an answer");
     for reply in &words {
         reply.refused(503, "ServiceUnavailable");
         assert_eq!(reply.header("retry-after"), Some("1"));

@@ -48,7 +48,7 @@ async fn large_answers_are_compressed_for_who_asks_and_nothing_else_is() {
     assert_eq!(zipped.header("vary"), Some("accept-encoding"));
     assert_eq!(zipped.header("content-length"), Some(&*zipped.body.len().to_string()));
     assert!(unzip(&zipped.body) == plain.body);
-    assert!(!is_zipped(&get(large, Some("identity, gzip;q=0")).await), "it was told not to");
+    assert!(!is_zipped(&get(large, Some("identity, gzip;q=0")).await), "it was asked not to");
     assert!(!is_zipped(&get(large, Some("br")).await));
     let head = rig.send(&Raw::new("HEAD", large).header("Accept-Encoding", GZIP)).await;
     assert_eq!((head.status, head.body.len()), (200, 0));
@@ -57,10 +57,10 @@ async fn large_answers_are_compressed_for_who_asks_and_nothing_else_is() {
     let mut body = definition(QUEUE);
     body["payload"] = json!({"large": "x".repeat(100_000)});
     assert_eq!(rig.create(task, &body).await.status, 200);
-    let known = get(&format!("{QUEUE_API}/task/{task}"), Some(GZIP)).await;
-    assert!(is_zipped(&known));
-    let known: Value = serde_json::from_slice(&unzip(&known.body)).unwrap();
-    assert_eq!(known["payload"], body["payload"]);
+    let task_reply = get(&format!("{QUEUE_API}/task/{task}"), Some(GZIP)).await;
+    assert!(is_zipped(&task_reply));
+    let known: Value = serde_json::from_slice(&unzip(&task_reply.body)).unwrap();
+    assert_eq!(task_reply["payload"], body["payload"]);
     let small = get(&format!("{QUEUE_API}/task/{task}/status"), Some(GZIP)).await;
     assert!(!is_zipped(&small) && small.header("content-length").is_some());
 
@@ -147,7 +147,7 @@ async fn who_may_not_is_told_that_and_not_what_else_is_wrong() {
         let answer = call(&mut rig.client(), &nobody, method, &path, body.as_ref()).await;
         assert_eq!((answer.status, answer.code()), (403, "InsufficientScopes"), "{path}: {}", answer.body);
     }
-    // Where the scopes are those of the task, nobody is told whether it could be changed if it were there.
+    // Where the scopes are those of the task, no caller learns whether it could be changed if it were there.
     let answer = call(&mut rig.client(), &nobody, "POST", &format!("/task/{task}/cancel"), None).await;
     assert_eq!((answer.status, answer.code()), (404, "ResourceNotFound"), "{}", answer.body);
     rig.server.stop().await;
@@ -177,7 +177,7 @@ async fn browsers_may_ask_every_path_from_everywhere() {
             assert!(header("access-control-allow-headers").contains(name), "{name}");
         }
     }
-    // A browser may read refusals too, whoever refuses.
+    // A browser may read refusals too, wherever they come from.
     for (target, status) in [("/nowhere", 404), ("/api/queue/v1/task/short", 400), ("/api/tenure/v1/queues", 403)] {
         let reply = rig.send(&Raw::new("GET", target).header("Origin", "https://ui.example")).await;
         assert_eq!((reply.status, reply.header("access-control-allow-origin")), (status, Some("*")), "{target}");
@@ -192,7 +192,7 @@ async fn batches_ask_for_a_scope_for_each_name_and_leave_out_what_is_not_there()
     for task in [one, other] {
         assert_eq!(rig.create(task, &definition(QUEUE)).await.status, 200);
     }
-    // Everybody may read definitions and statuses; counts may be read by who has both scopes for each queue.
+    // Definitions and statuses are public; counts may be read with both scopes for each queue.
     let some = ["queue:pending-count:common/ways", "queue:claimed-count:common/ways"];
     let some = rig.make_client("some", &some).await;
     let ask = async |queues: &Value| {
@@ -213,7 +213,7 @@ async fn batches_ask_for_a_scope_for_each_name_and_leave_out_what_is_not_there()
         let mut names: Vec<_> =
             all.body[list].as_array().unwrap().iter().map(|entry| entry["taskId"].clone()).collect();
         names.sort_by_key(Value::to_string);
-        let mut known = vec![json!(one), json!(other)];
+        let mut task_reply = vec![json!(one), json!(other)];
         known.sort_by_key(Value::to_string);
         assert_eq!(names, known);
         assert!(all.body.get("continuationToken").is_none(), "absent, not null");

@@ -48,7 +48,7 @@ async fn report(server: &Server, claim: &Value, how: &str, body: Option<&Value>)
     assert_eq!(answer.status, 200, "{}", answer.body);
 }
 
-/// Into a group that is never resolved as long as a task in it is not, so that nothing is told of the group.
+/// Into a group that is never resolved as long as a task in it is not, so that nothing is emitted for the group.
 fn in_open_group(mut body: Value) -> Value {
     body["taskGroupId"] = json!("AAAAAAAAQAqAAAAAAAAAAA");
     body
@@ -296,9 +296,9 @@ async fn readers_who_do_not_read_hold_nothing_up_and_miss_nothing() {
     let grown = memory(server).saturating_sub(before);
     println!("{READERS} readers who do not read: {} MB", grown >> 20);
     assert!(grown < GROWTH_MAX, "the server has grown by {} MB", grown >> 20);
-    let told = slow.iter_mut().map(|stream| async { stream.up_to(1_202).await });
-    for told in futures_util::future::join_all(told).await {
-        assert!(told == reading, "a slow reader gets the same as a quick one");
+    let received = slow.iter_mut().map(|stream| async { stream.up_to(1_202).await });
+    for received in futures_util::future::join_all(received).await {
+        assert!(received == reading, "a slow reader gets the same as a quick one");
     }
 }
 
@@ -317,7 +317,7 @@ async fn a_stream_whose_next_event_is_forgotten_says_so_and_ends() {
         .await
         .unwrap();
     // They go slice by slice.
-    let refused = eventually("the old events are forgotten", async || {
+    let refused = eventually("the old events are purged", async || {
         Stream::try_open(server, Some(who), "?after=997", None).await.err()
     })
     .await;
@@ -326,17 +326,17 @@ async fn a_stream_whose_next_event_is_forgotten_says_so_and_ends() {
     let by_header = Stream::try_open(server, Some(who), "", Some("0")).await.err().expect("gone");
     by_header.refused(410, "ResourceExpired");
 
-    let mut told = 0;
+    let mut received = 0;
     let (kind, data) = loop {
         let (kind, data) = early.event().await;
-        if data["position"] != json!(told + 1) {
+        if data["position"] != json!(received + 1) {
             break (kind, data);
         }
-        told += 1;
+        received += 1;
     };
-    assert!(told < 998, "the reader was to be behind");
+    assert!(received < 998, "the reader was to be behind");
     assert_eq!((kind.as_str(), data), ("gone", json!({"after": 998})));
-    assert_eq!(early.last_id, told.to_string(), "coming back with the last id is refused, not silently moved on");
+    assert_eq!(early.last_id, received.to_string(), "coming back with the last id is refused, not silently moved on");
     assert!(matches!(early.next().await, Item::End));
     let mut on = Stream::open(server, who, "?after=998").await;
     assert_eq!(on.up_to(1_000).await.len(), 2);
@@ -353,12 +353,12 @@ async fn a_server_with_open_streams_drains_at_once() {
     for _ in 0..500 {
         create(server, who, &large("stream/large")).await;
     }
-    let told = Instant::now();
+    let signalled = Instant::now();
     server.terminate().unwrap();
     assert!(idle.is_ended_in_order().await);
-    assert!(told.elapsed() < DRAINED_WITHIN, "{:?}", told.elapsed());
+    assert!(signalled.elapsed() < DRAINED_WITHIN, "{:?}", signalled.elapsed());
     assert!(rig.server.ended().await.success());
-    assert!(told.elapsed() < DRAINED_WITHIN, "{:?}", told.elapsed());
+    assert!(signalled.elapsed() < DRAINED_WITHIN, "{:?}", signalled.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -392,11 +392,11 @@ async fn a_reader_who_is_stuck_is_shut_out_as_well() {
     assert_eq!(metric(server, STREAMS).await, 1.0);
     assert!(rig.administrate(&["delete", "reader"]).await.status.success());
     eventually("the stream ends", async || (metric(server, STREAMS).await == 0.0).then_some(())).await;
-    let mut told = 0;
+    let mut received = 0;
     while let Item::Event { .. } = stuck.next().await {
-        told += 1;
+        received += 1;
     }
-    assert!(told < 800, "the reader was to be stuck");
+    assert!(received < 800, "the reader was to be stuck");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -412,9 +412,9 @@ async fn many_streams_ask_the_database_as_much_as_one_and_none_at_all_when_nobod
     create(server, who, &in_open_group(definition("stream/stays"))).await;
     lives(server, server, who, "stream/q", 10).await;
     let end = newest(server, who).await;
-    let told = futures_util::future::join_all(streams.iter_mut().map(|stream| stream.up_to(end))).await;
+    let received = futures_util::future::join_all(streams.iter_mut().map(|stream| stream.up_to(end))).await;
     let all = log(server, who, 0, "").await;
-    assert!(told.iter().all(|told| *told == all));
+    assert!(received.iter().all(|received| *received == all));
     // A stream may begin before the task that reads for all has: then it reads once for itself.
     assert!(metric(server, READS_FOR_ONE).await <= 60.0);
 
@@ -480,13 +480,13 @@ async fn what_another_server_does_is_told_soon() {
         let claims = claim(&mut client_of(&other), &rig.root, "stream/q", 1).await;
         stream.up_to(n * 4 - 1).await;
         report(&other, &claims[0], "completed", None).await;
-        // A report makes nothing claimable, so no bell rings for it.
+        // A report makes nothing claimable, so no notification is sent for it.
         let reported = Instant::now();
         stream.up_to(n * 4).await;
         taken.push(reported.elapsed());
     }
     taken.sort();
-    println!("told after {taken:?}");
+    println!("sent after {taken:?}");
     // Ten times what is promised.
     assert!(taken[9] < Duration::from_millis(2_500), "{taken:?}");
 }

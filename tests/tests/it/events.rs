@@ -39,7 +39,7 @@ async fn a_whole_life_is_told_in_order_and_each_event_shows_the_task_as_it_was()
     let log = events(&rig, 0, 100).await;
     let positions: Vec<i64> = log.iter().map(|event| event["position"].as_i64().unwrap()).collect();
     assert_eq!(positions, (1..=7).collect::<Vec<_>>(), "positions have no gaps");
-    let told: Vec<(&str, &Value, &Value, usize)> = log
+    let emitted: Vec<(&str, &Value, &Value, usize)> = log
         .iter()
         .map(|event| {
             let status = &event["payload"]["status"];
@@ -48,7 +48,7 @@ async fn a_whole_life_is_told_in_order_and_each_event_shows_the_task_as_it_was()
         .collect();
     let text = |word: &str| json!(word);
     assert_eq!(
-        told,
+        emitted,
         [
             ("task-defined", &Value::Null, &text("unscheduled"), 0),
             ("task-pending", &json!(0), &text("pending"), 1),
@@ -84,7 +84,7 @@ async fn an_event_has_its_routing_key_its_cc_routes_and_its_payload() {
     assert_eq!(payload["takenUntil"], claim["takenUntil"]);
     assert_eq!(payload["status"], claim["status"]);
     assert_eq!(payload["task"], json!({"tags": {"kind": "build"}}));
-    // A renewal is no event, and does not change what was told.
+    // A renewal is no event, and does not change what was emitted.
     let path = format!("{QUEUE_API}{}/reclaim", run_of(&claim));
     let renewed = rig.client().call(&credentials_of(&claim), "POST", &path, None).await.unwrap();
     assert_eq!(renewed.status, 200);
@@ -131,7 +131,7 @@ async fn a_cursor_that_is_older_than_the_retention_gets_410_with_the_oldest_posi
         .unwrap();
     // Old events are looked for once a minute, and when a server starts.
     let _second = rig.another("second").await;
-    let gone = crate::rig::eventually("the old events are forgotten", async || {
+    let gone = crate::rig::eventually("the old events are purged", async || {
         let answer = rig.call("GET", &format!("{TENURE_API}/events?after=0"), None).await;
         (answer.status == 410).then_some(answer)
     })

@@ -1,4 +1,4 @@
-//! What callers send in floods, with credentials or without: nobody loses a claim to it, and memory stays within bounds.
+//! What callers send in floods, with credentials or without: no worker loses a claim to it, and memory stays within bounds.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ const TERM: Duration = Duration::from_secs(10);
 const RENEW_EVERY: Duration = Duration::from_secs(1);
 /// Claims that are renewed beside each flood.
 const CLAIMS: u16 = 20;
-/// Connections of a flood, and how long it lasts: longer than a term.
+/// Connections of a flood, and how long it lasts: longer than a lease.
 const CONNECTIONS: usize = 16;
 const FLOOD: Duration = Duration::from_secs(12);
 /// A sender that stops in the middle is refused after 5 s at the latest; the rest is for a busy machine.
@@ -256,13 +256,13 @@ async fn answers_that_nobody_reads_take_no_more_memory_than_they_may_and_not_for
     // Small answers are not refused for it, and neither are those of callers with credentials.
     assert_eq!(rig.call("GET", "/ping", None).await.status, 200);
     assert_eq!(rig.send(&rig.signed(&rig.root, "GET", &list[QUEUE_API.len()..], None)).await.status, 200);
-    // Nobody reads on: the connections are cut, and then there is room for others.
+    // No client reads on: the connections are cut, and then there is room for others.
     eventually("there is room again", async || (rig.send(&Raw::new("GET", &list)).await.status == 200).then_some(()))
         .await;
     for (mut stream, status) in readers {
         let mut rest = Vec::new();
         drop(stream.read_to_end(&mut rest).await);
-        assert!(status == 503 || rest.len() < whole.body.len(), "an answer that nobody read was kept");
+        assert!(status == 503 || rest.len() < whole.body.len(), "an answer that was not read was kept");
     }
     eventually("memory is given back", async || (resident(&rig) < before + 60 * MIB).then_some(())).await;
     rig.server.stop().await;

@@ -35,7 +35,7 @@ async fn every_answer_says_what_it_is_and_what_it_is_called() {
     assert_eq!(reply.header("x-content-type-options"), Some("nosniff"));
     assert_eq!(reply.header("x-for-trace-id"), Some("my-trace"));
     assert!(reply.header("x-for-request-id").is_some_and(|id| id.len() == 36));
-    assert_eq!(reply.header("access-control-allow-origin"), None, "nobody asked from a browser");
+    assert_eq!(reply.header("access-control-allow-origin"), None, "the request was not from a browser");
     let browser = rig.send(&Raw::new("GET", "/api/queue/v1/ping").header("origin", "https://ui.example")).await;
     assert_eq!(browser.header("access-control-allow-origin"), Some("*"));
     let preflight = rig.send(&Raw::new("OPTIONS", "/api/queue/v1/task/x")).await;
@@ -47,9 +47,9 @@ async fn every_answer_says_what_it_is_and_what_it_is_called() {
 async fn the_metrics_count_from_zero_and_follow_the_queue() {
     let rig = Rig::start().await;
     let metrics = async || rig.send(&Raw::new("GET", "/metrics")).await.text();
-    let fresh = metrics().await;
+    let initial = metrics().await;
     for zero in ["tenure_claims_undelivered_total 0", r#"tenure_batch_shed_total{operation="create"} 0"#] {
-        assert!(fresh.contains(zero), "{zero} is missing:\n{fresh}");
+        assert!(initial.contains(zero), "{zero} is missing:\n{initial}");
     }
     for _ in 0..3 {
         assert_eq!(rig.create(new_task(), &definition("health/check")).await.status, 200);

@@ -9,10 +9,10 @@ use crate::rig::{Rig, claim_path, credentials_of, definition, eventually, new_ta
 
 /// Larger than what the sockets of both sides take without a reader, and less than the largest body.
 const LARGE: usize = 9 << 20;
-/// Hang-ups at a moment that nobody chose.
+/// Hang-ups at random times.
 const ROUNDS: usize = 12;
 
-/// Sends a claimWork; the server knows of it and has had time to put it in line.
+/// Sends a claimWork; the server knows of it and has had time to put it in the wait list.
 async fn wait_in_line(rig: &Rig, queue: &str) -> Client {
     let mut client = rig.client();
     let path = format!("{QUEUE_API}{}", claim_path(queue));
@@ -112,8 +112,8 @@ async fn whenever_a_worker_hangs_up_the_next_one_gets_the_task() {
         assert_eq!(runs.last().unwrap()[0], "completed");
         let expired = runs.iter().filter(|run| run[2] == "claim-expired").count();
         assert_eq!(retries_left, json!(5 - expired), "{runs:?}");
-        let known = ["claim-expired", "worker-shutdown", "completed"];
-        assert!(runs.iter().all(|run| known.contains(&run[2].as_str().unwrap_or_default())), "{runs:?}");
+        let reasons = ["claim-expired", "worker-shutdown", "completed"];
+        assert!(runs.iter().all(|run| reasons.contains(&run[2].as_str().unwrap_or_default())), "{runs:?}");
     }
     let counts = rig.call("GET", "/task-queues/hung%2Fup-0/counts", None).await;
     assert_eq!((&counts.body["pendingTasks"], &counts.body["claimedTasks"]), (&json!(0), &json!(0)));

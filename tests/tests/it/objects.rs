@@ -176,7 +176,7 @@ async fn the_object_service_says_what_is_wrong() {
     let mut bad = upload(json!({}));
     bad["hashes"] = json!({"sha256": "x"});
     Worker::refused(&send("PUT", "/upload/a/b", &bad).await, 400, "InputValidationError", "sha256");
-    // A way that nobody knows yet is none; the name may have literal slashes.
+    // An unknown method is refused; the name may have literal slashes.
     let none = send("PUT", "/upload/a/b", &upload(json!({"carrierPigeon": {}}))).await;
     assert_eq!((none.status, &none.body["uploadMethod"]), (200, &json!({})), "{}", none.body);
     let mut other = upload(json!({}));

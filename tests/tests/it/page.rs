@@ -84,7 +84,7 @@ fn hides(reply: &RawReply, words: &[&str]) {
     }
 }
 
-/// What nobody can do over HTTP.
+/// What cannot be done over HTTP.
 async fn sql(rig: &Rig, statement: &str) {
     let mut conn = rig.database.connect("page-test").await;
     sqlx::raw_sql(sqlx::AssertSqlSafe(statement.to_owned())).execute(&mut conn).await.unwrap();
@@ -161,7 +161,7 @@ async fn a_login_sets_a_cookie_that_scripts_and_other_sites_do_not_get() {
     shows(&get(&rig, "/", Some(&pair.replace('.', "x"))).await, &["Log in"]);
     let spoiled = format!("{}x", &pair[..pair.len() - 1]);
     shows(&get(&rig, "/", Some(&spoiled)).await, &["Log in"]);
-    // Another server of the same keys knows the session without having been told.
+    // Another server of the same keys knows the session without a message.
     let another = rig.another("another").await;
     let page = Raw::new("GET", "/").header("Cookie", pair).send(another.root_url()).await;
     shows(&page, &["Log out"]);
@@ -247,7 +247,7 @@ async fn wrong_logins_in_any_number_never_keep_out_who_has_the_right_token() {
     let (guesses, right) = tokio::join!(guessing, right);
     assert!(right.iter().all(|status| *status == 303), "{right:?}");
     let guesses = guesses.concat();
-    // Whoever goes on guessing is told so.
+    // A client that goes on guessing is refused.
     assert!(guesses.contains(&(401, false)) && guesses.contains(&(429, true)), "{guesses:?}");
     assert!(guesses.iter().all(|guess| [(401, false), (429, true)].contains(guess)), "{guesses:?}");
     rig.server.stop().await;

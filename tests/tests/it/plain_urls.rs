@@ -1,4 +1,4 @@
-//! The plain URLs of artifacts that everybody may read: always the same, kept by caches, and asked about at each read.
+//! The plain URLs of artifacts that are public: always the same, kept by caches, and asked about at each read.
 
 use serde_json::{Value, json};
 use tenure_tests::server::{Launch, Server};
@@ -47,12 +47,12 @@ fn is_plain(url: &str) -> bool {
 
 /// What the role `anonymous` has is given more, or less again.
 async fn everybody_may(rig: &Rig, scope: &str, allowed: bool) {
-    let known = rig.call("GET", ROLE, None).await;
-    let mut scopes: Vec<Value> = known.body["scopes"].as_array().cloned().unwrap_or_default();
+    let role = rig.call("GET", ROLE, None).await;
+    let mut scopes: Vec<Value> = role.body["scopes"].as_array().cloned().unwrap_or_default();
     scopes.retain(|one| one != scope);
     scopes.extend(allowed.then(|| json!(scope)));
     let body = json!({"description": "Everybody", "scopes": scopes});
-    let method = if known.status == 404 { "PUT" } else { "POST" };
+    let method = if role.status == 404 { "PUT" } else { "POST" };
     let answer = rig.call(method, ROLE, Some(&body)).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
 }
@@ -135,9 +135,13 @@ async fn caches_may_keep_what_a_plain_url_gives_and_ask_by_its_tag() {
     // One answer serves every origin that a cache is asked from.
     assert_eq!(first.header("access-control-allow-origin"), Some("*"));
     assert!(first.header("content-security-policy").unwrap().contains("sandbox"));
-    for known in [tag.as_str(), "*", &format!("\"x\", W/{tag}")] {
-        let same = worker.read(&url, &[("If-None-Match", known)]).await;
-        assert_eq!((same.status, same.header("etag"), same.body.len()), (304, Some(tag.as_str()), 0), "{known}");
+    for if_none_match in [tag.as_str(), "*", &format!("\"x\", W/{tag}")] {
+        let same = worker.read(&url, &[("If-None-Match", if_none_match)]).await;
+        assert_eq!(
+            (same.status, same.header("etag"), same.body.len()),
+            (304, Some(tag.as_str()), 0),
+            "{if_none_match}"
+        );
         assert_eq!(same.header("cache-control"), Some("public, no-cache"));
     }
     let part = worker.read(&url, &[("Range", "bytes=2-4"), ("If-Range", &tag)]).await;
@@ -162,8 +166,8 @@ async fn caches_may_keep_what_a_plain_url_gives_and_ask_by_its_tag() {
         let stored = worker.rig.send(&raw).await;
         assert_eq!(stored.status, 200, "{}", stored.text());
         assert_eq!(worker.url_for_root(name).await, url);
-        let known = tags.join(", ");
-        let reply = worker.read(&url, &[("If-None-Match", &known)]).await;
+        let if_none_match = tags.join(", ");
+        let reply = worker.read(&url, &[("If-None-Match", &if_none_match)]).await;
         assert_eq!((reply.status, reply.body.as_slice()), (200, bytes.as_bytes()), "{encoding:?}");
         assert_eq!(reply.header("content-encoding"), encoding);
         let tag = reply.header("etag").unwrap().to_owned();

@@ -60,8 +60,8 @@ impl Polled {
 
     /// The requests of the worker about claims and messages.
     fn story(&self) -> Vec<Passed> {
-        let told = |passed: &Passed| passed.call.ends_with("/claim") || passed.call.starts_with("DELETE");
-        self.way.passed().into_iter().filter(told).collect()
+        let matching = |passed: &Passed| passed.call.ends_with("/claim") || passed.call.starts_with("DELETE");
+        self.way.passed().into_iter().filter(matching).collect()
     }
 }
 

@@ -7,7 +7,9 @@ use serde_json::json;
 use tenure_tests::server::Launch;
 
 use crate::artifacts::{Worker, put};
-use crate::rig::{Place, Rig, call, claim, credentials_of, definition, minutes_from_now, new_task, run_of, tenure};
+use crate::rig::{
+    DataFolder, Rig, call, claim, credentials_of, definition, minutes_from_now, new_task, run_of, tenure,
+};
 
 /// All that is below a path, and the path.
 fn tree(path: &Path) -> Vec<PathBuf> {
@@ -78,7 +80,7 @@ async fn folders_that_an_earlier_release_left_open_are_closed() {
 /// Bytes of an artifact in embedded mode, where PostgreSQL may run as another user.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_data_directory_of_an_embedded_database_is_passable_for_its_user_alone() {
-    let place = Place::new();
+    let place = DataFolder::new();
     let data = place.data_dir();
     // As an earlier release made it.
     std::fs::create_dir(&data).unwrap();
@@ -121,7 +123,7 @@ async fn the_data_directory_of_an_embedded_database_is_passable_for_its_user_alo
 /// PostgreSQL's user gets to a data directory through the directories that had to be made for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn directories_on_the_way_to_a_new_data_directory_let_the_user_of_its_database_pass() {
-    let place = Place::new();
+    let place = DataFolder::new();
     let data = place.folder.path().join("on/the/way");
     let made = tenure(&["migrate", "--data-dir", data.to_str().unwrap()], &[]).await;
     assert!(made.status.success(), "{}", crate::rig::stderr(&made));

@@ -21,7 +21,7 @@ const PURGE_API: &str = "/api/purge-cache/v1/purge-cache";
 /// A stream looks every three seconds whether its reader is still let in; ten times that is too long.
 const STREAM_ENDS_WITHIN: Duration = Duration::from_secs(30);
 
-/// Who may call an operation before anybody has changed anything.
+/// The callers of an operation before any change of roles.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum From {
     /// Every caller.

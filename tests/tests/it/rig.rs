@@ -189,7 +189,7 @@ pub fn definition(queue: &str) -> Value {
     })
 }
 
-/// The moment so many minutes from now.
+/// The date so many minutes from now.
 pub fn minutes_from_now(minutes: i64) -> String {
     wire_date(unix_millis() + minutes * 60_000)
 }
@@ -240,11 +240,11 @@ pub fn refusal(output: &Output, code: i32) -> String {
 }
 
 /// A data directory for the embedded PostgreSQL.
-pub struct Place {
+pub struct DataFolder {
     pub folder: TempDir,
 }
 
-impl Place {
+impl DataFolder {
     pub fn new() -> Self {
         Self { folder: new_folder() }
     }
@@ -262,7 +262,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for DataFolder {
     /// A test that failed half-way must not leave a PostgreSQL running.
     fn drop(&mut self) {
         if let Some(pid) = postmaster_of(&self.data_dir()) {
@@ -313,13 +313,13 @@ impl Raw {
     }
 
     pub fn header(mut self, name: &str, value: &str) -> Self {
-        self.headers.retain(|(known, _)| known != name);
+        self.headers.retain(|(other, _)| other != name);
         self.headers.push((name.to_owned(), value.to_owned()));
         self
     }
 
     pub fn without(mut self, name: &str) -> Self {
-        self.headers.retain(|(known, _)| known != name);
+        self.headers.retain(|(other, _)| other != name);
         self
     }
 
@@ -388,7 +388,7 @@ impl RawReply {
     }
 
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+        self.headers.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
     }
 
     pub fn json(&self) -> Value {

@@ -17,14 +17,15 @@ use tokio::net::TcpStream;
 use crate::fleet::{NOTIFIED_WITHIN, another_without_fallbacks, until_they_hear, wake, without_fallbacks};
 use crate::proxy::Proxy;
 use crate::rig::{
-    Place, Raw, RawReply, Rig, Signature, call, claim, claim_path, client_of, credentials_of, definition, embedded,
-    eventually, finish, new_folder, new_task, postmaster_of, refusal, run_of, status, stderr, stdout, tenure, worker,
+    DataFolder, Raw, RawReply, Rig, Signature, call, claim, claim_path, client_of, credentials_of, definition,
+    embedded, eventually, finish, new_folder, new_task, postmaster_of, refusal, run_of, status, stderr, stdout, tenure,
+    worker,
 };
 
 const QUEUE: &str = "serve/queue";
-/// Promised to whoever stops a server.
+/// Promised to the operator who stops a server.
 const DRAINED_WITHIN: Duration = Duration::from_secs(10);
-/// Nobody's uid on every system that has one.
+/// The uid of the user `nobody` on every system that has it.
 const NOBODY: u32 = 65_534;
 
 async fn create(server: &Server, who: &Credentials, queue: &str) -> SlugId {
@@ -76,7 +77,7 @@ fn assert_unavailable(reply: &RawReply) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_embedded_server_makes_its_root_client_and_keeps_its_tasks() {
     use std::os::unix::fs::PermissionsExt as _;
-    let place = Place::new();
+    let place = DataFolder::new();
     let (server, root) = place.start(&embedded()).await;
     assert_eq!(root.client_id, "root");
     let mode = std::fs::metadata(place.data_dir().join("root-credentials.json")).unwrap().permissions().mode();
@@ -101,7 +102,7 @@ async fn an_embedded_server_makes_its_root_client_and_keeps_its_tasks() {
 }
 
 /// `tenure client` and `tenure migrate` work beside the server that runs the cluster.
-async fn administrate_beside(place: &Place, server: &Server) {
+async fn administrate_beside(place: &DataFolder, server: &Server) {
     let data_dir = place.data_dir();
     let run = async |args: &[&str]| tenure(args, &[("TENURE_DATA_DIR", data_dir.to_str().unwrap())]).await;
     let created = run(&["client", "create", "ci", "--scope", "queue:claimed-count:*", "--json"]).await;
@@ -116,7 +117,7 @@ async fn administrate_beside(place: &Place, server: &Server) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_embedded_server_survives_every_violent_death() {
-    let place = Place::new();
+    let place = DataFolder::new();
     let (mut server, root) = place.start(&embedded()).await;
     let first = create(&server, &root, QUEUE).await;
 
@@ -154,7 +155,7 @@ async fn an_embedded_server_runs_as_an_ordinary_user() {
         // Then every other test here runs as an ordinary user.
         return;
     }
-    let place = Place::new();
+    let place = DataFolder::new();
     let path = place.folder.path();
     nix::unistd::chown(path, Some(NOBODY.into()), Some(NOBODY.into())).unwrap();
     let (server, root) = place.start(&embedded().user(NOBODY)).await;
@@ -279,16 +280,16 @@ async fn a_server_that_is_told_to_stop_sends_those_who_wait_away_empty() {
         (rows.get::<i64, _>(0) == 3).then_some(())
     })
     .await;
-    let told = Instant::now();
+    let signalled = Instant::now();
     rig.server.terminate().unwrap();
     for mut client in waiting {
-        // One that had not been read when the server was told may also find its connection closed.
+        // One that had not been read when the server got the signal may also find its connection closed.
         if let Ok(reply) = client.finish().await {
             assert_eq!((reply.status, reply.body.as_slice()), (200, br#"{"tasks":[]}"#.as_slice()));
         }
     }
     assert!(rig.server.ended().await.success());
-    assert!(told.elapsed() < DRAINED_WITHIN, "{:?}", told.elapsed());
+    assert!(signalled.elapsed() < DRAINED_WITHIN, "{:?}", signalled.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -306,11 +307,11 @@ async fn a_second_signal_stops_a_server_at_once() {
     })
     .await;
     assert!(!rig.server.has_ended());
-    let told = Instant::now();
+    let signalled = Instant::now();
     rig.server.terminate().unwrap();
     assert_eq!(rig.server.ended().await.code(), Some(130));
     // Less than what a drain waits for requests, which is six seconds.
-    assert!(told.elapsed() < Duration::from_secs(4), "{:?}", told.elapsed());
+    assert!(signalled.elapsed() < Duration::from_secs(4), "{:?}", signalled.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -10,7 +10,7 @@ use tenure_tests::wire::Target;
 use crate::rig::{Raw, RawReply, Rig, Signature, credentials_of, definition, new_task};
 
 const QUEUE: &str = "signed/queue";
-/// Needs a scope that nobody has without credentials.
+/// Needs a scope that no caller has without credentials.
 const COUNTS: &str = "/api/queue/v1/task-queues/signed%2Fqueue/counts";
 const FAILED: &str = "AuthenticationFailed";
 

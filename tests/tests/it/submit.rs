@@ -335,23 +335,23 @@ async fn a_repeat_after_a_lost_answer_finds_what_was_created() {
     let tasks: Vec<Value> = (0..300).map(|_| json!({"taskQueueId": QUEUE})).collect();
     let body = json!({ "tasks": tasks });
     let (raw, url) = (keyed(&rig, &rig.root, "lost", &body), rig.server.root_url().to_owned());
-    // Nobody reads what it answers.
+    // Its answer is not read.
     let sent = tokio::spawn(async move { raw.send(&url).await.status });
     eventually("it is committed", async || (count(&rig, "SELECT count(*) FROM tasks").await == 300).then_some(()))
         .await;
     rig.server.kill().unwrap();
     sent.abort();
     let mut database = rig.database.connect("test").await;
-    let known =
+    let stored =
         sqlx::query("SELECT tasks FROM idempotency_keys WHERE key = 'lost'").fetch_one(&mut database).await.unwrap();
-    let known: Vec<String> = known
+    let stored: Vec<String> = stored
         .get::<Vec<sqlx::types::Uuid>, _>(0)
         .into_iter()
         .map(|id| tenure_api::ids::SlugId::from_uuid(id).unwrap().to_string())
         .collect();
     rig.server = rig.another("second").await;
     let answer = submit_keyed(&rig, "lost", &body).await;
-    assert_eq!((answer.status, ids(&answer.json())), (200, known));
+    assert_eq!((answer.status, ids(&answer.json())), (200, stored));
     assert_eq!(count(&rig, "SELECT count(*) FROM tasks").await, 300);
 }
 

@@ -13,12 +13,12 @@ use tenure_tests::server::{Launch, Server, create_root_client, fresh_secret_key}
 
 use crate::proxy::Proxy;
 use crate::rig::{
-    LOOK_EVERY, Place, Rig, call, claim, claim_path, client_of, credentials_of, definition, embedded, eventually,
+    DataFolder, LOOK_EVERY, Rig, call, claim, claim_path, client_of, credentials_of, definition, embedded, eventually,
     new_folder, new_task, postmaster_of, run_of, status, worker,
 };
 
 const QUEUE: &str = "serve/load";
-/// Promised to whoever stops a server.
+/// Promised to the operator who stops a server.
 const DRAINED_WITHIN: Duration = Duration::from_secs(10);
 /// How often the way to the database is cut.
 const CUTS: usize = 4;
@@ -30,9 +30,9 @@ struct Load<'a> {
     stop: AtomicBool,
 }
 
-/// What the callers were told.
+/// What the callers were acknowledged.
 #[derive(Default)]
-struct Told {
+struct Acknowledged {
     created: Vec<SlugId>,
     /// Claims that were answered but whose report was not.
     held: Vec<Value>,
@@ -46,20 +46,20 @@ impl<'a> Load<'a> {
     }
 
     /// Runs beside something else, which decides when it is enough.
-    async fn beside<T>(&self, other: impl Future<Output = T>) -> (T, Told) {
+    async fn beside<T>(&self, other: impl Future<Output = T>) -> (T, Acknowledged) {
         let other = async {
             let result = other.await;
             self.stop.store(true, Ordering::SeqCst);
             result
         };
         let (result, a, b, c, d) = tokio::join!(other, self.create(), self.create(), self.work(), self.work());
-        let mut told = Told::default();
+        let mut acknowledged = Acknowledged::default();
         for one in [a, b, c, d] {
-            told.created.extend(one.created);
-            told.held.extend(one.held);
-            told.completed.extend(one.completed);
+            acknowledged.created.extend(one.created);
+            acknowledged.held.extend(one.held);
+            acknowledged.completed.extend(one.completed);
         }
-        (result, told)
+        (result, acknowledged)
     }
 
     fn goes_on(&self) -> bool {
@@ -75,43 +75,43 @@ impl<'a> Load<'a> {
         answer.is_success()
     }
 
-    async fn create(&self) -> Told {
-        let (mut client, mut told) = (client_of(self.server), Told::default());
+    async fn create(&self) -> Acknowledged {
+        let (mut client, mut acknowledged) = (client_of(self.server), Acknowledged::default());
         while self.goes_on() {
             let task = new_task();
             let body = definition(QUEUE).to_string().into_bytes();
             let path = format!("{QUEUE_API}/task/{task}");
             let Ok(answer) = client.call(self.root, "PUT", &path, Some(&body)).await else { break };
             if Self::answered(&answer).await {
-                told.created.push(task);
+                acknowledged.created.push(task);
             }
         }
-        told
+        acknowledged
     }
 
-    async fn work(&self) -> Told {
-        let (mut client, mut told) = (client_of(self.server), Told::default());
+    async fn work(&self) -> Acknowledged {
+        let (mut client, mut acknowledged) = (client_of(self.server), Acknowledged::default());
         let path = format!("{QUEUE_API}{}", claim_path(QUEUE));
         let body = worker(4).to_string().into_bytes();
         while self.goes_on() {
             let Ok(answer) = client.call(self.root, "POST", &path, Some(&body)).await else { break };
             if Self::answered(&answer).await {
-                told.held.extend(answer.body["tasks"].as_array().into_iter().flatten().cloned());
+                acknowledged.held.extend(answer.body["tasks"].as_array().into_iter().flatten().cloned());
             }
-            while let Some(claim) = told.held.pop() {
+            while let Some(claim) = acknowledged.held.pop() {
                 let path = format!("{QUEUE_API}{}/completed", run_of(&claim));
                 let Ok(answer) = client.call(&credentials_of(&claim), "POST", &path, None).await else {
-                    told.held.push(claim);
-                    return told;
+                    acknowledged.held.push(claim);
+                    return acknowledged;
                 };
                 if Self::answered(&answer).await {
-                    told.completed.push(run_of(&claim));
+                    acknowledged.completed.push(run_of(&claim));
                 } else {
-                    told.held.push(claim);
+                    acknowledged.held.push(claim);
                 }
             }
         }
-        told
+        acknowledged
     }
 }
 
@@ -127,12 +127,12 @@ async fn counts(server: &Server, root: &Credentials) -> (Value, Value) {
 }
 
 /// Finishes what is left, and asserts that everything that was acknowledged has come true exactly once.
-async fn all_is_true(server: &Server, root: &Credentials, told: &Told) {
-    for claim in &told.held {
+async fn all_is_true(server: &Server, root: &Credentials, acknowledged: &Acknowledged) {
+    for claim in &acknowledged.held {
         // Reported a second time at most, which must be harmless.
         complete(server, claim).await;
     }
-    // The rest is pending: nothing may be left claimed by nobody.
+    // The rest is pending: nothing may be left claimed without a worker.
     eventually("everything is done", async || {
         let (pending, claimed) = counts(server, root).await;
         if pending == 0 {
@@ -144,10 +144,10 @@ async fn all_is_true(server: &Server, root: &Credentials, told: &Told) {
         None
     })
     .await;
-    let (created, completed) = (told.created.len(), told.completed.len());
+    let (created, completed) = (acknowledged.created.len(), acknowledged.completed.len());
     assert!(created >= 100 && completed >= 50, "only {created} tasks and {completed} reports");
     let mut client = client_of(server);
-    for &task in &told.created {
+    for &task in &acknowledged.created {
         let status = status(&mut client, root, task).await;
         let runs = status["runs"].as_array().expect("a status has runs");
         let done = runs.iter().filter(|run| run["state"] == "completed").count();
@@ -156,7 +156,7 @@ async fn all_is_true(server: &Server, root: &Credentials, told: &Told) {
         assert!(handed_back.iter().all(|run| run["reasonResolved"] == "worker-shutdown"), "{status}");
         assert_eq!(status["retriesLeft"], 5, "{status}");
     }
-    let mut runs: Vec<&String> = told.completed.iter().collect();
+    let mut runs: Vec<&String> = acknowledged.completed.iter().collect();
     runs.sort();
     runs.dedup();
     assert_eq!(runs.len(), completed, "a run was claimed twice");
@@ -175,27 +175,27 @@ async fn progress(database: &mut sqlx::PgConnection, runs: i64) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_told_to_stop_under_load_loses_and_doubles_nothing() {
     let mut rig = Rig::start().await;
-    let (stopped, told) = {
+    let (stopped, acknowledged) = {
         let mut database = rig.database.connect("test").await;
         let load = Load::new(&rig.server, &rig.root);
         let stopping = async {
             progress(&mut database, 100).await;
             rig.server.terminate().unwrap();
-            let told = Instant::now();
-            // The load ends by itself when nobody answers it any more.
+            let signalled = Instant::now();
+            // The load ends by itself when it gets no answers any more.
             eventually("the server is gone", async || {
                 let path = format!("{QUEUE_API}/ping");
                 client_of(&rig.server).call(&rig.root, "GET", &path, None).await.is_err().then_some(())
             })
             .await;
-            told
+            signalled
         };
         load.beside(stopping).await
     };
     assert!(rig.server.ended().await.success());
     assert!(stopped.elapsed() < DRAINED_WITHIN, "{:?}", stopped.elapsed());
     rig.server = rig.another("again").await;
-    all_is_true(&rig.server, &rig.root, &told).await;
+    all_is_true(&rig.server, &rig.root, &acknowledged).await;
     assert!(rig.server.stop().await.success());
 }
 
@@ -221,18 +221,18 @@ async fn a_database_that_is_cut_off_under_load_loses_and_doubles_nothing() {
         }
         progress(&mut session, 50).await;
     };
-    let ((), told) = Load::new(&server, &root).beside(cutting).await;
-    all_is_true(&server, &root, &told).await;
+    let ((), acknowledged) = Load::new(&server, &root).beside(cutting).await;
+    all_is_true(&server, &root, &acknowledged).await;
     assert!(server.stop().await.success());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_an_embedded_server_acknowledged_survives_the_death_of_everything() {
-    let place = Place::new();
-    // A claim whose answer was lost with its server comes back when its term ends.
+    let place = DataFolder::new();
+    // A claim whose answer was lost with its server comes back when its lease ends.
     let launch = embedded().flag("--claim-timeout", "3s");
     let (mut server, root) = place.start(&launch).await;
-    let told = {
+    let acknowledged = {
         let load = Load::new(&server, &root);
         let pid = nix::unistd::Pid::from_raw(i32::try_from(server.pid()).unwrap());
         let dying = async {
@@ -266,13 +266,18 @@ async fn what_an_embedded_server_acknowledged_survives_the_death_of_everything()
     };
     server.kill().unwrap();
     let (server, _) = place.start(&launch).await;
-    for run in &told.completed {
+    for run in &acknowledged.completed {
         let task: SlugId = run.split('/').nth(2).unwrap().parse().unwrap();
         let status = status(&mut client_of(&server), &root, task).await;
         assert_eq!(status["state"], "completed", "an acknowledged report is lost: {status}");
     }
-    // Enough to tell; how much there is depends on how long the deaths took.
-    assert!(told.created.len() >= 20 && !told.completed.is_empty(), "{} {}", told.created.len(), told.completed.len());
+    // Enough for a check; how much there is depends on how long the deaths took.
+    assert!(
+        acknowledged.created.len() >= 20 && !acknowledged.completed.is_empty(),
+        "{} {}",
+        acknowledged.created.len(),
+        acknowledged.completed.len()
+    );
     eventually("everything is done", async || {
         for claim in claim(&mut client_of(&server), &root, QUEUE, 32).await {
             complete(&server, &claim).await;
@@ -280,7 +285,7 @@ async fn what_an_embedded_server_acknowledged_survives_the_death_of_everything()
         (counts(&server, &root).await == (json!(0), json!(0))).then_some(())
     })
     .await;
-    for &task in &told.created {
+    for &task in &acknowledged.created {
         let status = status(&mut client_of(&server), &root, task).await;
         let runs = status["runs"].as_array().unwrap();
         let done = runs.iter().filter(|run| run["state"] == "completed").count();

@@ -35,13 +35,13 @@ async fn change(rig: &Rig, task: SlugId, what: &str, body: Option<&Value>) -> An
     rig.call("POST", &format!("/task/{task}/{what}"), body).await
 }
 
-/// What a worker says about its run.
-async fn tell(rig: &Rig, claim: &Value, what: &str, body: Option<&Value>) -> Answer {
+/// Sends a report about a run.
+async fn send_report(rig: &Rig, claim: &Value, what: &str, body: Option<&Value>) -> Answer {
     call(&mut rig.client(), &credentials_of(claim), "POST", &format!("{}/{what}", run_of(claim)), body).await
 }
 
-/// How often each exchange told of a task, in the order of the log.
-async fn emitted_ids(rig: &Rig, task: SlugId) -> Vec<String> {
+/// The exchanges of the events of a task, in the order of the log.
+async fn emitted_exchanges(rig: &Rig, task: SlugId) -> Vec<String> {
     let task = task.to_string();
     let answer = rig.call("GET", &format!("{TENURE_API}/events?after=0&limit=1000"), None).await;
     let events = answer.body["events"].as_array().expect("events are a list").iter();
@@ -54,9 +54,9 @@ async fn emitted_ids(rig: &Rig, task: SlugId) -> Vec<String> {
         .collect()
 }
 
-/// How often one of them told.
-fn times(told: &[String], exchange: &str) -> usize {
-    told.iter().filter(|known| *known == exchange).count()
+/// How often one of them emitted.
+fn times(emitted: &[String], exchange: &str) -> usize {
+    emitted.iter().filter(|name| *name == exchange).count()
 }
 
 /// Pending and claimed runs of a queue.

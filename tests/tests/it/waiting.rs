@@ -11,7 +11,7 @@ use crate::fleet::{NOTIFIED_WITHIN, without_fallbacks};
 use crate::rig::{Raw, Rig, TIMEOUT, call, client_of, credentials_of, definition, eventually, new_task, run_of};
 
 const QUEUE: &str = "wait/ing";
-/// The longest that a test lets a server wait: whatever ends earlier was told of the end.
+/// The longest that a test lets a server wait: whatever ends earlier was notified of the end.
 const LONG: u64 = 60;
 /// Ten times the time between two looks for what other servers resolved.
 const SEEN_WITHIN: Duration = Duration::from_secs(3);
@@ -42,7 +42,7 @@ async fn complete(rig: &Rig) {
 
 async fn metric(server: &Server, line: &str) -> bool {
     let metrics = Raw::new("GET", "/metrics").send(server.root_url()).await;
-    metrics.text().lines().any(|known| known == line)
+    metrics.text().lines().any(|found| found == line)
 }
 
 /// Waits until the server knows of so many who wait.
@@ -136,8 +136,8 @@ async fn a_wait_ends_when_its_time_is_up() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wait_for_nothing_or_for_too_long_is_refused() {
     let rig = Rig::start().await;
-    let nobody = wait(&rig, &rig.server, new_task(), LONG).await;
-    assert_eq!((nobody.status, nobody.code()), (404, "ResourceNotFound"));
+    let missing = wait(&rig, &rig.server, new_task(), LONG).await;
+    assert_eq!((missing.status, missing.code()), (404, "ResourceNotFound"));
     let task = created(&rig).await;
     for query in ["seconds=61", "seconds=-1", "seconds=x", "seconds=", "seconds=1&seconds=1", "other=1"] {
         let answer = rig.call("GET", &format!("{TENURE_API}/tasks/{task}/wait?{query}"), None).await;

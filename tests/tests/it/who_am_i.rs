@@ -1,4 +1,4 @@
-//! What scopes and credentials amount to, for whoever asks: callers, other services, tests of clients, operators.
+//! What scopes and credentials amount to, for those that ask: callers, other services, tests of clients, operators.
 
 use serde_json::{Value, json};
 use tenure_api::credentials::{AccessToken, Credentials};
@@ -82,9 +82,9 @@ async fn other_services_can_ask_who_sent_them_a_request() {
         assert_eq!(failed["status"], "auth-failed", "{failed}");
         assert!(failed["message"].as_str().is_some_and(|message| !message.is_empty()));
     }
-    let nobody = asked(as_seen_elsewhere("get", "/x", None)).await;
-    assert_eq!((&nobody["status"], &nobody["scheme"]), (&json!("no-auth"), &json!("none")));
-    assert!(nobody["scopes"].as_array().unwrap().contains(&json!("queue:status:*")));
+    let unsigned = asked(as_seen_elsewhere("get", "/x", None)).await;
+    assert_eq!((&unsigned["status"], &unsigned["scheme"]), (&json!("no-auth"), &json!("none")));
+    assert!(unsigned["scopes"].as_array().unwrap().contains(&json!("queue:status:*")));
     for (field, value) in [("port", json!(70_000)), ("host", json!(null)), ("other", json!(1))] {
         let mut seen = as_seen_elsewhere("get", "/x", None);
         seen[field] = value;
@@ -128,7 +128,7 @@ async fn the_command_line_changes_clients_and_roles_with_the_server_running() {
     let made = role(&["create", "r", "--scope", "x", "--json"]).await;
     assert!(made.status.success(), "{}", stderr(&made));
     assert_eq!(serde_json::from_slice::<Value>(&made.stdout).unwrap()["scopes"], json!(["x"]));
-    eventually("the role is felt", async || ci.scopes().await.contains(&"x".to_owned()).then_some(())).await;
+    eventually("the role takes effect", async || ci.scopes().await.contains(&"x".to_owned()).then_some(())).await;
     assert!(stdout(&role(&["list"]).await).lines().any(|line| line.split_whitespace().eq(["r", "x"])));
     let refused = role(&["create", "r2", "--scope", "assume:r2"]).await;
     assert_eq!(refused.status.code(), Some(1), "{}", stderr(&refused));

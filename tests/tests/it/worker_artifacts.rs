@@ -87,13 +87,13 @@ impl Shop {
     }
 
     /// A client without credentials.
-    fn anybody(&self) -> Client {
+    fn anonymous(&self) -> Client {
         let retry = RetryPolicy::never();
         Client::builder().root_url(self.rig.server.root_url()).retry_policy(retry).build().unwrap()
     }
 
     fn root(&self) -> Client {
-        self.anybody().with_credentials(self.rig.root.clone())
+        self.anonymous().with_credentials(self.rig.root.clone())
     }
 
     /// What an artifact of the last run contains, for this client.
@@ -187,19 +187,19 @@ async fn artifacts_come_back_as_they_were() {
         "public/out/sum.txt",
     ];
     assert_eq!(shop.names(task).await, expected);
-    let anybody = shop.anybody();
-    let large = shop.read(&anybody, task, "public/large").await.unwrap();
+    let anonymous = shop.anonymous();
+    let large = shop.read(&anonymous, task, "public/large").await.unwrap();
     let digest: String = Sha256::digest(&large).iter().map(|byte| format!("{byte:02x}")).collect();
-    let sum = shop.read(&anybody, task, "public/out/sum.txt").await.unwrap();
+    let sum = shop.read(&anonymous, task, "public/out/sum.txt").await.unwrap();
     assert_eq!((large.len(), String::from_utf8(sum).unwrap()), (50_000_000, format!("{digest}  large\n")));
     for (name, content) in [("public/out/a b/x%2Fy.bin", b"\0\xff\r\n".as_slice()), ("public/out/empty", b"")] {
-        assert_eq!(shop.read(&anybody, task, name).await.unwrap(), content, "{name}");
+        assert_eq!(shop.read(&anonymous, task, name).await.unwrap(), content, "{name}");
     }
     // What is private is for those who may read it.
-    assert_eq!(shop.read(&anybody, task, "private/zeros").await.unwrap_err().status(), Some(403));
+    assert_eq!(shop.read(&anonymous, task, "private/zeros").await.unwrap_err().status(), Some(403));
     assert!(shop.read(&shop.root(), task, "private/zeros").await.unwrap() == vec![0; 100_000]);
-    let told = shop.root().list_artifacts(task, None).await.unwrap();
-    assert_eq!(told.iter().find(|artifact| artifact.name == "private/zeros").unwrap().content_length, Some(100_000));
+    let listed = shop.root().list_artifacts(task, None).await.unwrap();
+    assert_eq!(listed.iter().find(|artifact| artifact.name == "private/zeros").unwrap().content_length, Some(100_000));
     shop.close().await;
 }
 
@@ -210,13 +210,13 @@ async fn what_is_missing_or_leads_out_fails_the_task_and_says_so_to_readers() {
     let artifacts = json!([file("public/missing", "missing"), file("public/out", "out"), file("public/fine", "fine")]);
     let task = shop.create(&shell(script, &artifacts), &json!({})).await;
     shop.ends(task, "failed").await;
-    let anybody = shop.anybody();
+    let anonymous = shop.anonymous();
     for (name, reason) in [("public/missing", "file-missing-on-worker"), ("public/out", "invalid-resource-on-worker")] {
-        let error = shop.read(&anybody, task, name).await.unwrap_err();
+        let error = shop.read(&anonymous, task, name).await.unwrap_err();
         assert_eq!(error.status(), Some(424), "{error}");
         assert!(error.to_string().contains(reason), "{error}");
     }
-    assert_eq!(shop.read(&anybody, task, "public/fine").await.unwrap(), b"fine\n");
+    assert_eq!(shop.read(&anonymous, task, "public/fine").await.unwrap(), b"fine\n");
     shop.close().await;
 }
 
@@ -240,7 +240,7 @@ async fn a_task_uses_what_its_dependency_made() {
     shop.ends(maker, "completed").await;
     for (task, result) in [(of_both, "secret\nopen\n"), (of_public, "open\n")] {
         shop.ends(task, "completed").await;
-        assert_eq!(shop.read(&shop.anybody(), task, "public/r").await.unwrap(), result.as_bytes());
+        assert_eq!(shop.read(&shop.anonymous(), task, "public/r").await.unwrap(), result.as_bytes());
     }
     for (task, why) in [
         (without_scopes, "the queue answered 403 InsufficientScopes"),
@@ -248,7 +248,7 @@ async fn a_task_uses_what_its_dependency_made() {
         (elsewhere, "must be among the task's dependencies"),
     ] {
         shop.ends(task, "malformed-payload").await;
-        let log = shop.read(&shop.anybody(), task, LIVE_LOG).await.unwrap();
+        let log = shop.read(&shop.anonymous(), task, LIVE_LOG).await.unwrap();
         assert!(String::from_utf8_lossy(&log).contains(why), "{}", String::from_utf8_lossy(&log));
         assert_eq!(shop.names(task).await, [LIVE_LOG, BACKING_LOG]);
     }
@@ -264,7 +264,7 @@ async fn an_input_whose_maker_could_not_make_it_is_not_there() {
     let user = shop.create(&json!({"command": [["true"]], "inputs": [input]}), &after).await;
     shop.ends(maker, "failed").await;
     shop.ends(user, "malformed-payload").await;
-    let log = shop.read(&shop.anybody(), user, LIVE_LOG).await.unwrap();
+    let log = shop.read(&shop.anonymous(), user, LIVE_LOG).await.unwrap();
     assert!(String::from_utf8_lossy(&log).contains("424 file-missing-on-worker"), "{}", String::from_utf8_lossy(&log));
     shop.close().await;
 }
@@ -279,7 +279,7 @@ async fn tasks_side_by_side_and_tries_one_after_another_keep_their_artifacts_apa
     let tasks = [shop.create(&payload, &json!({})).await, shop.create(&payload, &json!({})).await];
     for task in tasks {
         shop.ends(task, "completed").await;
-        assert_eq!(shop.read(&shop.anybody(), task, "public/mine").await.unwrap(), format!("{task}\n").into_bytes());
+        assert_eq!(shop.read(&shop.anonymous(), task, "public/mine").await.unwrap(), format!("{task}\n").into_bytes());
     }
     let answer = shop.rig.call("POST", &format!("/task/{}/rerun", tasks[0]), None).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
@@ -315,12 +315,12 @@ impl NarrowWay {
         let port = listener.local_addr().unwrap().port();
         let (open, opened) = watch::channel(false);
         let stuck = Arc::new(Semaphore::new(0));
-        let told = Arc::clone(&stuck);
+        let semaphore = Arc::clone(&stuck);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                let (opened, told) = (opened.clone(), Arc::clone(&told));
+                let (opened, semaphore) = (opened.clone(), Arc::clone(&semaphore));
                 // A side that goes away ends the connection.
-                tokio::spawn(async move { pass(client, port, opened, &told).await.unwrap_or_default() });
+                tokio::spawn(async move { pass(client, port, opened, &semaphore).await.unwrap_or_default() });
             }
         });
         Self { port, stuck, open }
@@ -375,7 +375,7 @@ async fn a_worker_that_dies_during_an_upload_loses_its_task_to_the_next_one() {
     let script = "head -c 10000000 /dev/urandom > large";
     let task = shop.create(&shell(script, &json!([file("public/large", "large")])), &json!({})).await;
     way.stuck.acquire().await.unwrap().forget();
-    // The claim is renewed although the upload takes longer than its term.
+    // The claim is renewed although the upload takes longer than its lease.
     let claimed = shop.rig.status(task).await["runs"][0]["takenUntil"].clone();
     eventually("a renewal", async || (shop.rig.status(task).await["runs"][0]["takenUntil"] != claimed).then_some(()))
         .await;
@@ -387,10 +387,10 @@ async fn a_worker_that_dies_during_an_upload_loses_its_task_to_the_next_one() {
     let runs: Vec<_> = status["runs"].as_array().unwrap().iter().map(|run| &run["reasonResolved"]).collect();
     assert_eq!(runs, ["claim-expired", "completed"]);
     let large = std::fs::read(shop.rig.folder.path().join(format!("work/{task}-1/large"))).unwrap();
-    assert!(shop.read(&shop.anybody(), task, "public/large").await.unwrap() == large);
-    // What came through of the first try is nobody's.
+    assert!(shop.read(&shop.anonymous(), task, "public/large").await.unwrap() == large);
+    // What came through of the first try belongs to no artifact.
     let to = shop.rig.folder.path().join("half");
-    let half = shop.anybody().download(task, Some("0".parse().unwrap()), "public/large", &to).await;
+    let half = shop.anonymous().download(task, Some("0".parse().unwrap()), "public/large", &to).await;
     assert_eq!(half.unwrap_err().status(), Some(404));
     shop.close().await;
 }

@@ -45,7 +45,7 @@ async fn register(rig: &Rig, body: &Value) -> (u16, Value) {
     (reply.status, reply.json())
 }
 
-/// Makes the worker known and lets it in.
+/// Creates the worker and registers it.
 async fn let_in(rig: &Rig) -> Value {
     assert_eq!(create(rig, &new_worker('a')).await.status, 200);
     let (status, body) = register(rig, &registering('a')).await;
@@ -94,7 +94,7 @@ async fn a_worker_registers_claims_and_is_removed_and_its_task_is_tried_again_at
     let late =
         call(&mut rig.client(), &credentials_of(&held), "POST", &format!("{}/completed", run_of(&held)), None).await;
     assert_eq!(late.status, 409, "{}", late.body);
-    // Its own credentials are good for one thing only, so that it hears that it should stop.
+    // Its own credentials are good for one thing only, to learn that it should stop.
     let refused = claim(&rig, &worker).await;
     assert_eq!((refused.status, refused.code()), (403, "InsufficientScopes"));
     let asked = should_terminate(&rig, &worker).await;
@@ -173,7 +173,7 @@ async fn a_standalone_worker_that_is_removed_loses_its_claims_and_may_come_back(
     let done =
         call(&mut rig.client(), &credentials_of(&again), "POST", &format!("{}/completed", run_of(&again)), None).await;
     assert_eq!(done.status, 200, "{}", done.body);
-    // Nobody knows a worker that only ever claimed.
+    // There is no registration of a worker that only ever claimed.
     assert_eq!(rig.call("DELETE", &format!("{API}/workers/{NAME}"), None).await.code(), "ResourceNotFound");
     assert_eq!(rig.call("POST", "/api/tenure/v1/workers/no/queue/rack/one/removed", None).await.status, 200);
     rig.server.stop().await;
@@ -197,11 +197,11 @@ async fn a_worker_without_its_secret_is_not_let_in() {
     body = right.clone();
     body["workerId"] = "two".into();
     assert_eq!(refused(&body).await, (404, "ResourceNotFound".to_owned()));
-    let unfit = "InputValidationError".to_owned();
+    let invalid = "InputValidationError".to_owned();
     for proof in [json!({"staticSecret": "short"}), json!({"token": secret('a')}), json!({}), json!(null)] {
         body = right.clone();
         body["workerIdentityProof"] = proof;
-        assert_eq!(refused(&body).await, (400, unfit.clone()));
+        assert_eq!(refused(&body).await, (400, invalid.clone()));
     }
     assert_eq!(register(&rig, &right).await.0, 200);
     let log = rig.server.log();
@@ -231,7 +231,7 @@ async fn a_secret_is_exchanged_once_and_once_more_only_if_the_answer_was_lost() 
     assert_eq!(rig.call("POST", "/api/tenure/v1/clock/advance", Some(&json!({"seconds": 301}))).await.status, 200);
     assert_eq!(exchange(&second).await.0, 400, "five minutes are over");
     assert_eq!(exchange(&third).await.0, 200);
-    // Whoever has the secret alone, or the credentials alone, has nothing.
+    // The secret alone, or the credentials alone, are worth nothing.
     let stranger = rig.make_client("stranger", &[]).await;
     assert_eq!(reregister(&rig, &stranger, &third).await.status, 403);
     assert_eq!(exchange(&secret('x')).await.0, 400);

@@ -274,8 +274,8 @@ async fn paths_that_look_alike_are_told_apart() {
     for (group, id) in [("workers", "w1"), ("rack", "workers"), ("workers", "workers")] {
         assert_eq!(declare(&rig, QUEUE, group, id, &soon).await.status, 200);
         let path = format!("{}/workers/{group}/{id}", types(QUEUE));
-        let known = get(&rig, &path).await;
-        assert_eq!((&known["workerGroup"], &known["workerId"]), (&json!(group), &json!(id)));
+        let worker = get(&rig, &path).await;
+        assert_eq!((&worker["workerGroup"], &worker["workerId"]), (&json!(group), &json!(id)));
         let body = json!({"quarantineUntil": minutes_from_now(5)});
         let answer = rig.call("PUT", &path, Some(&body)).await;
         assert_eq!((answer.status, answer.body["workerGroup"].as_str()), (200, Some(group)), "{}", answer.body);
@@ -386,7 +386,7 @@ async fn each_operation_needs_its_own_scope() {
     ];
     for (turn, (method, path, body, scope, open)) in calls.iter().enumerate() {
         let answer = call(&mut rig.client(), &nobody, method, path, body.as_ref()).await;
-        // Reading what workers do is for everybody, as with Taskcluster; lists of queues are not.
+        // Reading what workers do is public, as with Taskcluster; lists of queues are not.
         assert_eq!(answer.status, if *open { 200 } else { 403 }, "{path}: {}", answer.body);
         let able = rig.make_client(&format!("able-{turn}"), &[scope]).await;
         let answer = call(&mut rig.client(), &able, method, path, body.as_ref()).await;
@@ -413,7 +413,7 @@ async fn a_quarantined_worker_keeps_what_it_has_and_gets_nothing_new() {
     let path = format!("/task/{task}/runs/0/claim");
     let why = refused(&rig, "POST", &path, Some(&body), 409, "RequestConflict").await;
     assert!(why.contains("rack/bad is quarantined"), "{why}");
-    // What it holds it can be told of again, renew and report.
+    // What it holds it can claim again, renew and report.
     let again = rig.call("POST", &format!("/task/{held}/runs/0/claim"), Some(&body)).await;
     assert_eq!(again.status, 200, "{}", again.body);
     let credentials = credentials_of(&again.body);

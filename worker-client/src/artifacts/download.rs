@@ -39,7 +39,7 @@ impl Client {
     /// The file appears under its name when it is whole.
     ///
     /// # Errors
-    /// There is no such artifact (404; 410 if it has expired; 424 if it stands for a failure), the caller may not read
+    /// There is no such artifact (404; 410 if it has expired; 424 if it is of the type error), the caller may not read
     /// it, it did not come whole after all tries, or the file could not be written.
     ///
     /// ```no_run
@@ -133,7 +133,7 @@ fn not_taken(to: &Path) -> impl FnOnce(io::Error) -> Error {
     }
 }
 
-/// The digest that the store says its bytes have.
+/// The digest of the bytes, by the header of the store.
 fn promised_digest(headers: &HeaderMap) -> Option<Vec<u8>> {
     let value = header(headers, DIGEST)?;
     let digest = value.split(',').find_map(|part| part.trim().strip_prefix("sha-256=:")?.strip_suffix(':'))?;

@@ -20,15 +20,15 @@ pub fn compress(folder: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<
     encoder.finish()
 }
 
-/// Copies a part of a file, wherever its reader stands.
+/// Copies a part of a file, whatever the position of its reader.
 pub fn copy(from: &File, part: Range<u64>, to: &mut dyn Write) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut at = part.start;
     while at < part.end {
-        let wanted = usize::try_from(part.end - at).unwrap_or(BUFFER_BYTES).min(BUFFER_BYTES);
-        from.read_exact_at(&mut buffer[..wanted], at)?;
-        to.write_all(&buffer[..wanted])?;
-        at += u64::try_from(wanted).unwrap_or_default();
+        let length = usize::try_from(part.end - at).unwrap_or(BUFFER_BYTES).min(BUFFER_BYTES);
+        from.read_exact_at(&mut buffer[..length], at)?;
+        to.write_all(&buffer[..length])?;
+        at += u64::try_from(length).unwrap_or_default();
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Artifacts: what a run of a task leaves for others.
 //!
 //! The queue knows of each artifact its name and where its bytes are. Bytes go to and come from signed URLs, which need
-//! no credentials and are never told in errors or logs.
+//! no credentials and are never in errors or logs.
 
 mod download;
 pub mod gzip;
@@ -22,21 +22,21 @@ pub use upload::blocking;
 use crate::client::{Call, Own, TIMEOUT, parameter};
 use crate::{Client, Error};
 
-/// How long the bytes of an artifact may stand still on their way.
+/// How long the bytes of an artifact may make no progress.
 const STALLED_AFTER: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// An artifact to create.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "storageType", rename_all = "lowercase", rename_all_fields = "camelCase")]
 pub enum NewArtifact {
-    /// Bytes, to be put where the answer says; [`Client::upload`] does both.
+    /// Bytes, to be put to the URL of the answer; [`Client::upload`] does both.
     S3 {
         /// What kind of file it is.
         content_type: String,
         /// How long it is, uncompressed.
         #[serde(skip_serializing_if = "Option::is_none")]
         content_length: Option<u64>,
-        /// When it may be forgotten; not after its task.
+        /// When it may be deleted; not after its task.
         expires: Timestamp,
     },
     /// Bytes that are somewhere else already.
@@ -45,7 +45,7 @@ pub enum NewArtifact {
         url: String,
         /// What kind of file it is.
         content_type: String,
-        /// When it may be forgotten.
+        /// When it may be deleted.
         expires: Timestamp,
     },
     /// Another name of an artifact of the same run.
@@ -54,7 +54,7 @@ pub enum NewArtifact {
         artifact: String,
         /// What kind of file it is.
         content_type: String,
-        /// When it may be forgotten.
+        /// When it may be deleted.
         expires: Timestamp,
     },
     /// The place of an artifact that could not be made.
@@ -63,7 +63,7 @@ pub enum NewArtifact {
         reason: UnusableBecause,
         /// The same for people.
         message: String,
-        /// When it may be forgotten.
+        /// When it may be deleted.
         expires: Timestamp,
     },
 }
@@ -74,7 +74,7 @@ pub enum UnusableBecause {
     /// It is not there.
     #[serde(rename = "file-missing-on-worker")]
     Missing,
-    /// It is not what it was said to be, or not the task's.
+    /// It is not of its declared type, or not the task's.
     #[serde(rename = "invalid-resource-on-worker")]
     Invalid,
     /// It is larger than the worker uploads.
@@ -96,7 +96,7 @@ pub struct PutUrl {
 }
 
 impl PutUrl {
-    /// The URL. Whoever has it can put the artifact's bytes.
+    /// The URL, a secret: it is enough to put the artifact's bytes.
     ///
     /// ```
     /// # fn example(target: &tenure_client::PutUrl) -> String { target.expose().to_owned() }
@@ -113,7 +113,7 @@ impl fmt::Debug for PutUrl {
     }
 }
 
-/// An artifact as lists tell it.
+/// An artifact as lists have it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Artifact {
@@ -123,9 +123,9 @@ pub struct Artifact {
     pub storage_type: String,
     /// What kind of file it is.
     pub content_type: String,
-    /// How long it is, if whoever made it said so.
+    /// Its length, if its creator declared it.
     pub content_length: Option<u64>,
-    /// When it may be forgotten.
+    /// When it may be deleted.
     pub expires: Timestamp,
 }
 

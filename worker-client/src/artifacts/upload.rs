@@ -1,4 +1,4 @@
-//! Uploads: creating an artifact and streaming a file to where the queue says.
+//! Uploads: creating an artifact and streaming a file to the URL in the answer.
 
 use std::fs::File;
 use std::io;
@@ -118,16 +118,16 @@ impl Upload {
                 if at == length {
                     return Ok(None);
                 }
-                let wanted = usize::try_from(CHUNK_BYTES.min(length - at)).unwrap_or_default();
-                match blocking(move || read(&file, at, wanted)).await {
+                let count = usize::try_from(CHUNK_BYTES.min(length - at)).unwrap_or_default();
+                match blocking(move || read(&file, at, count)).await {
                     Ok(chunk) => {
                         let next = at + u64::try_from(chunk.len()).unwrap_or_default();
                         Ok(Some((chunk, next)))
                     }
                     Err(error) => {
-                        let told = io::Error::from(error.kind());
+                        let copy = io::Error::from(error.kind());
                         *progress.unreadable.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-                        Err(told)
+                        Err(copy)
                     }
                 }
             }
@@ -151,7 +151,7 @@ impl Progress {
 
 impl Client {
     /// Creates an s3 artifact of a run and sends its bytes. A try that fails is repeated from the beginning with a new
-    /// URL, as often as the client's policy says; that replaces whatever came of the one before.
+    /// URL, as often as the client's policy allows; that replaces whatever came of the one before.
     ///
     /// # Errors
     /// The queue refused the artifact, its bytes could not be sent, or the file could not be read.
@@ -207,8 +207,8 @@ impl Client {
     }
 }
 
-fn read(file: &File, at: u64, wanted: usize) -> io::Result<Vec<u8>> {
-    let mut chunk = vec![0; wanted];
+fn read(file: &File, at: u64, count: usize) -> io::Result<Vec<u8>> {
+    let mut chunk = vec![0; count];
     file.read_exact_at(&mut chunk, at)?;
     Ok(chunk)
 }

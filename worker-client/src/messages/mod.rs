@@ -1,8 +1,8 @@
 //! The poll API: runs as messages behind signed URLs, one queue of messages for each priority.
 //!
-//! A message is a hint that a run may be claimed. Whoever gets it hides it from others for a while, claims the run
+//! A message is a hint that a run may be claimed. The worker that gets it hides it from others for a while, claims the run
 //! ([`Client::claim_task`]), and deletes the message if the claim was granted or refused for good. The URLs are
-//! signed: whoever has one can use it, so they are never printed, and requests to them carry no other signature.
+//! signed: a URL alone is enough to use it, so they are never printed, and requests to them carry no other signature.
 
 mod xml;
 
@@ -29,7 +29,7 @@ const SHORTEST_USE: Duration = Duration::from_secs(1);
 /// Where a URL for deletions has the message's id, and its receipt.
 const ID_PLACE: &str = "{{messageId}}";
 const RECEIPT_PLACE: &str = "{{popReceipt}}";
-/// The header in which the code of an error stands.
+/// The header that has the code of an error.
 const ERROR_CODE: &str = "x-ms-error-code";
 
 /// The signed URLs of one queue of messages. It cannot be printed: a URL is all that one needs to use it.
@@ -138,7 +138,7 @@ impl Client {
     /// Deletes a message; one that is gone already counts as deleted. The request is sent once.
     ///
     /// # Errors
-    /// The message may still be there: somebody else got it meanwhile (400), the URL has expired (403), or no usable
+    /// The message may still be there: another worker got it meanwhile (400), the URL has expired (403), or no usable
     /// answer came.
     ///
     /// ```no_run
@@ -184,7 +184,7 @@ impl PollUrls {
         self.renew_at
     }
 
-    /// When the URLs end, as far as the server's dates tell.
+    /// When the URLs end, by the server's dates.
     ///
     /// ```
     /// # fn example(urls: &tenure_client::PollUrls) -> bool { urls.ends() <= tokio::time::Instant::now() }

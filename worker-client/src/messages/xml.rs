@@ -19,7 +19,7 @@ struct List {
     messages: Vec<Entry>,
 }
 
-/// One message as it stands in a list; what a worker does not need is left out.
+/// One message of a list; what a worker does not need is left out.
 #[derive(Deserialize, Debug, PartialEq, Eq)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Entry {

@@ -1,4 +1,4 @@
-//! Runs the commands of a payload one after another, and stops them when told to or when their time is up.
+//! Runs the commands of a payload one after another, and stops them on request or when their time is up.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -9,8 +9,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::Settings;
 use super::payload::Payload;
-use super::place::Place;
 use super::process::{Guards, NotStarted, Process};
+use super::work_directory::WorkDirectory;
 
 /// How the commands of a task ended.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub(super) enum Execution {
     Succeeded,
     /// One of them did not, for this reason.
     Failed(String),
-    /// They were told to stop.
+    /// They were stopped.
     Stopped,
     /// The worker could not run them, for this reason.
     WorkerFault(String),
@@ -28,7 +28,7 @@ pub(super) enum Execution {
 /// Runs the commands; nothing that they started is left when it returns.
 pub(super) async fn execute(
     payload: &Payload,
-    place: &Place,
+    directory: &WorkDirectory,
     guards: &Guards,
     stop: &CancellationToken,
     settings: &Settings,
@@ -38,17 +38,18 @@ pub(super) async fn execute(
         if stop.is_cancelled() {
             return Execution::Stopped;
         }
-        place.note(&format!("running {argv:?}"));
-        let spec = place.command(argv, &payload.env);
-        let mut process = match Process::start(&settings.program, &spec, place.log(), guards, place.record()).await {
-            Ok(process) => process,
-            Err(NotStarted::Command(error)) => return not_started(&argv[0], &error),
-            Err(NotStarted::Worker(error)) => {
-                return Execution::WorkerFault(format!("no guard can be started: {error}"));
-            }
-        };
+        directory.note(&format!("running {argv:?}"));
+        let spec = directory.command(argv, &payload.env);
+        let mut process =
+            match Process::start(&settings.program, &spec, directory.log(), guards, directory.record()).await {
+                Ok(process) => process,
+                Err(NotStarted::Command(error)) => return not_started(&argv[0], &error),
+                Err(NotStarted::Worker(error)) => {
+                    return Execution::WorkerFault(format!("no guard can be started: {error}"));
+                }
+            };
         let ended = tokio::select! {
-            // A command that has ended counts, even if it was told to stop at the same moment.
+            // A command that has ended counts, even if it was asked to stop at the same time.
             biased;
             ended = process.wait() => ended,
             () = stop.cancelled() => {
@@ -61,9 +62,9 @@ pub(super) async fn execute(
             }
         };
         match ended {
-            Ok(Some(status)) if status.success() => place.note(&describe(status)),
+            Ok(Some(status)) if status.success() => directory.note(&describe(status)),
             Ok(Some(status)) => return Execution::Failed(describe(status)),
-            // Of real-time signals the number is not known.
+            // Real-time signals have no name.
             Ok(None) => return Execution::Failed("killed by a signal".to_owned()),
             // The task could do that itself, so that it is not tried again.
             Err(error) => return Execution::Failed(error.to_string()),

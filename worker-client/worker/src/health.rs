@@ -14,7 +14,7 @@ use tenure_client::ExceptionReason;
 
 /// After so many tasks in a row that failed there is a pause before the next claim.
 const FAILURES_IN_A_ROW: u32 = 5;
-/// A task that failed after a longer time says nothing about the machine.
+/// A task that failed after a longer time is no sign of a broken machine.
 const FAILED_FAST: Duration = Duration::from_secs(10);
 /// The first pause; each further failure doubles it.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -54,7 +54,7 @@ impl Health {
         }
     }
 
-    /// Until when to wait before work is asked for; none to go ahead.
+    /// Until when to wait before work is requested; none to go ahead.
     pub(super) fn wait_until(&self, work_dir: &Path, disk_free_min: u64) -> Option<Instant> {
         let now = Instant::now();
         let mut state = self.lock();
@@ -84,7 +84,7 @@ fn pause_after(failures: u32) -> Option<Duration> {
     Some(FIRST_PAUSE.saturating_mul(1 << doublings.min(16)).min(LONGEST_PAUSE))
 }
 
-/// What an outcome says about the machine.
+/// What an outcome means for the health of the machine.
 #[derive(Debug, PartialEq, Eq)]
 enum Counts {
     Success,

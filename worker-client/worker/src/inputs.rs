@@ -14,18 +14,18 @@ pub(super) async fn fetch(job: &Job, inputs: &[Input]) -> Verdict {
         .map(|input| fetch_one(job, input))
         .buffered(TRANSFERS_AT_ONCE)
         .try_for_each(|line| {
-            job.place.note(&line);
+            job.directory.note(&line);
             std::future::ready(Ok(()))
         })
         .await
 }
 
-/// Downloads one; the answer is what to tell of it.
+/// Downloads one; returns the line for the log.
 async fn fetch_one(job: &Job, input: Input) -> Result<String, Problem> {
     let Input { task_id, artifact, path, sha256 } = &input;
     let what = format!("input {artifact} of task {task_id}");
     let problem = |error: &Error| Problem::of_input(&what, error);
-    let to = job.place.dir().join(path);
+    let to = job.directory.dir().join(path);
     if let Some(parent) = to.parent() {
         let made = tokio::fs::create_dir_all(parent).await;
         made.map_err(Error::of_file(format!("{} cannot be made", parent.display())))
@@ -35,7 +35,7 @@ async fn fetch_one(job: &Job, input: Input) -> Result<String, Problem> {
     if let Some(expected) = sha256
         && *expected != file.sha256
     {
-        let why = format!("{what}: its sha256 is {}, and the payload says {expected}", file.sha256);
+        let why = format!("{what}: its sha256 is {}, and the payload has {expected}", file.sha256);
         return Err(Problem::exception(ExceptionReason::MalformedPayload, why));
     }
     Ok(format!("{what}: {} bytes, sha256 {}, in {}", file.bytes, file.sha256, path.display()))

@@ -9,9 +9,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::execute::{Execution, execute};
 use super::payload::Payload;
-use super::place::Place;
 use super::process::Guards;
 use super::verdict::{Outcome, Problem, Verdict};
+use super::work_directory::WorkDirectory;
 use super::{Settings, inputs, outputs};
 use tenure_client::{Client, ExceptionReason, Task};
 
@@ -22,7 +22,7 @@ pub(super) struct Job {
     pub task: Task,
     /// Signs with the task's credentials, which are renewed with the claim.
     pub client: Client,
-    pub place: Place,
+    pub directory: WorkDirectory,
     pub settings: Arc<Settings>,
     pub guards: Guards,
     pub stop: CancellationToken,
@@ -32,16 +32,16 @@ impl Job {
     /// Does it all; none if it was stopped before the end.
     pub(super) async fn perform(&self) -> Option<Outcome> {
         let verdict = self.carry_out().await?;
-        self.place.note(&last_line(&verdict));
+        self.directory.note(&last_line(&verdict));
         let logged = self.unless_stopped(outputs::upload_log(self)).await?;
-        // Nobody can read of this in the log.
+        // The log itself could not be uploaded, so this is not in it.
         if let Err(problem) = &logged {
             tracing::error!(problem.why, "the task's log was not uploaded");
         }
         match verdict.and(logged) {
             Ok(()) => Some(Outcome::Completed),
             Err(problem) => {
-                tell(&problem);
+                log_problem(&problem);
                 Some(problem.outcome)
             }
         }
@@ -58,11 +58,11 @@ impl Job {
         if let Err(problem) = self.unless_stopped(inputs::fetch(self, &payload.inputs)).await? {
             return Some(Err(problem));
         }
-        if let Err(error) = self.place.hand_over() {
+        if let Err(error) = self.directory.hand_over() {
             let why = format!("the task's user cannot be given its inputs: {error}");
             return Some(Err(Problem::exception(ExceptionReason::InternalError, why)));
         }
-        let executed = match execute(&payload, &self.place, &self.guards, &self.stop, &self.settings).await {
+        let executed = match execute(&payload, &self.directory, &self.guards, &self.stop, &self.settings).await {
             Execution::Succeeded => Ok(()),
             Execution::Failed(why) => Err(Problem::failed(why)),
             Execution::WorkerFault(why) => Err(Problem::exception(ExceptionReason::InternalError, why)),
@@ -95,7 +95,7 @@ fn last_line(verdict: &Verdict) -> String {
 }
 
 /// For the worker's own log.
-fn tell(Problem { outcome, why }: &Problem) {
+fn log_problem(Problem { outcome, why }: &Problem) {
     match outcome {
         Outcome::Exception(ExceptionReason::InternalError) => tracing::error!(why, "the worker is at fault"),
         Outcome::NoSpace | Outcome::Exception(ExceptionReason::ResourceUnavailable) => {

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::guard::cgroup;
 use super::guard::tree::Identity;
-use super::place;
+use super::work_directory;
 
 /// Holds the records, below the work directory.
 const RECORDS: &str = ".tenure-worker";
@@ -80,7 +80,7 @@ impl Record {
         }
     }
 
-    /// Forgets the run.
+    /// Removes the record.
     pub(super) fn remove(&self) -> io::Result<()> {
         std::fs::remove_file(&self.path)
     }
@@ -138,7 +138,7 @@ pub(super) fn clear(work_dir: &Path, keep: bool) -> io::Result<()> {
             tracing::error!(directory = %dir.display(), "processes of a worker that was killed cannot be ended");
             continue;
         }
-        if !keep && let Err(error) = place::remove(dir) {
+        if !keep && let Err(error) = work_directory::remove(dir) {
             tracing::warn!(directory = %dir.display(), %error, "a directory of a worker that was killed stays");
         }
         // Another worker may have been quicker.

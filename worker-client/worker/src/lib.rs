@@ -10,7 +10,7 @@
 //! it claims no more, stops what runs and gives it back as `worker-shutdown`. The directory of a task goes with its
 //! report, unless directories are kept.
 //!
-//! A worker that is killed outright reports nothing: its claims end with their terms. What its tasks had running ends
+//! A worker that is killed outright reports nothing: its claims end with their leases. What its tasks had running ends
 //! with it (each command has a [`guard`]), or at the latest when the next worker starts in the same directory. Tasks
 //! should put their results in place in one step all the same.
 
@@ -25,13 +25,13 @@ mod log;
 mod message;
 mod outputs;
 mod payload;
-mod place;
 mod poll;
 mod process;
 mod source;
 mod task;
 mod user;
 mod verdict;
+mod work_directory;
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -65,11 +65,11 @@ pub const ARTIFACT_BYTES_MAX: u64 = 5 << 30;
 /// How often a request for an input, an artifact or the log is repeated: for most of a minute, in which a server can be
 /// started anew.
 pub const TRANSFER_RETRIES: u32 = 9;
-/// A worker that has not been refused by then says that it has started.
+/// A worker that has not been refused by then logs that it has started.
 const STARTED_AFTER: Duration = Duration::from_secs(1);
 /// How many inputs, or artifacts, of a task are on their way at the same time.
 const TRANSFERS_AT_ONCE: usize = 4;
-/// Messages that were handed out more often than this are told of, normally.
+/// Messages that were received more often than this are logged, by default.
 pub const DEQUEUE_ALARM: u32 = 10;
 
 /// How work comes from the queue.
@@ -88,11 +88,11 @@ pub struct Settings {
     pub client: Client,
     /// Where the work comes from.
     pub queue: TaskQueueId,
-    /// Who claims it.
+    /// The name under which it claims.
     pub name: WorkerName,
     /// How it comes.
     pub plane: Plane,
-    /// A message that was handed out more often than this is told of in the log, normally [`DEQUEUE_ALARM`].
+    /// A message that was received more often than this is logged; [`DEQUEUE_ALARM`] by default.
     pub dequeue_alarm: u32,
     /// How many tasks run at the same time.
     pub capacity: NonZeroUsize,
@@ -232,7 +232,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Looks for work once; none at a shutdown. A refusal comes at once, so that a worker says that it has started when
+    /// Looks for work once; none at a shutdown. A refusal comes at once, so that a worker logs that it has started when
     /// none has come for a while.
     async fn search(
         &self,
@@ -300,7 +300,7 @@ fn log_claim_failure(error: &Error, failures: u32) {
 /// What became of a task's handler.
 fn outcome(ended: Result<Result<(), Error>, tokio::task::JoinError>) -> Result<(), Error> {
     ended.unwrap_or_else(|error| {
-        tracing::error!(%error, "a task's handler panicked; its claim ends with its term");
+        tracing::error!(%error, "a task's handler panicked; its claim ends with its lease");
         Ok(())
     })
 }

@@ -21,7 +21,7 @@ pub(super) const BACKING_LOG: &str = "public/logs/live_backing.log";
 /// The name under which people look for the log.
 pub(super) const LIVE_LOG: &str = "public/logs/live.log";
 pub(super) const LOG_CONTENT_TYPE: &str = "text/plain; charset=utf-8";
-/// Of a log that is too long so much of the end is kept: there it says how the task ended.
+/// Of a log that is too long so much of the end is kept: it shows how the task ended.
 const END_BYTES: u64 = 64 * 1024;
 /// Set the worker's lines apart from the commands' own.
 const LOG_PREFIX: &str = "[tenure-worker]";

@@ -40,7 +40,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Subcommands {
-    /// Claim tasks and run them until told to stop.
+    /// Claim tasks and run them until stopped.
     ///
     /// Each task runs in <work-dir>/<taskId>-<runId>, with its live.log; directories go when their tasks are reported,
     /// unless --keep is given. SIGTERM or SIGINT gives running tasks back; a second one stops at once. A worker that the
@@ -110,9 +110,9 @@ struct Run {
     /// How tasks are taken from the queue.
     #[arg(long, env = "TENURE_PLANE", value_enum, default_value = "claim")]
     plane: PlaneName,
-    /// With --plane poll: tell in the log of a message that was handed out more often than this.
+    /// With --plane poll: log messages that were received more often than this.
     ///
-    /// Each time nobody claimed its task or deleted it. Too low, and it cries wolf when a worker dies.
+    /// Each time its task was neither claimed nor was it deleted. If too low, the death of a worker is enough for the warning.
     #[arg(long, env = "TENURE_DEQUEUE_ALARM", default_value_t = DEQUEUE_ALARM, value_parser = clap::value_parser!(u32).range(1..))]
     dequeue_alarm: u32,
 }

@@ -1,8 +1,8 @@
 //! One message from the poll to its deletion.
 //!
-//! A message is deleted when its run was claimed, or when the claim was refused for good: then nobody needs it any
-//! more. It is left where it is, and comes back by itself, when the claim may succeed later or for somebody else, or
-//! when it is not known what became of it. Deletions go on beside the work; one that fails in the end does no harm,
+//! A message is deleted when its run was claimed, or when the claim was refused for good: then it is not needed any
+//! more. It is left where it is, and comes back by itself, when the claim may succeed later or for another worker, or
+//! when the outcome is unknown. Deletions go on beside the work; one that fails in the end does no harm,
 //! because the message comes back and its claim is refused.
 
 use std::collections::HashSet;
@@ -153,8 +153,8 @@ impl Received {
 
     /// Asks for the claim; none if the worker shuts down without knowing the answer.
     ///
-    /// A claim that is on its way at a shutdown may be granted, so its answer is waited for; whoever gets it hands it
-    /// back. A message that is not being claimed yet is left to other workers.
+    /// A claim that is on its way at a shutdown may be granted, so its answer is waited for; the claim is then
+    /// reported as worker-shutdown. A message that is not being claimed yet is left to other workers.
     async fn ask(&self, (task_id, run_id): (TaskId, RunId)) -> Option<Result<Claim, Error>> {
         let Inbox { settings, shutdown, .. } = &*self.inbox;
         if shutdown.is_cancelled() {
@@ -165,7 +165,7 @@ impl Received {
             () = last_call(shutdown) => {
                 tracing::warn!(
                     task.id = %task_id, run.id = %run_id,
-                    "no answer to a claim before the shutdown; if it was granted, it ends with its term"
+                    "no answer to a claim before the shutdown; if it was granted, it ends with its lease"
                 );
                 None
             }

@@ -18,7 +18,7 @@ use super::verdict::{Outcome, Problem, Verdict};
 use tenure_client::artifacts::blocking;
 use tenure_client::{Error, ExceptionReason, NewArtifact, UnusableBecause, Upload};
 
-/// Of a file whose name says nothing.
+/// Of a file whose name has no known extension.
 const UNKNOWN_CONTENT_TYPE: &str = "application/octet-stream";
 /// The longest text, in characters, that an artifact of the type error gets.
 const MESSAGE_MAX: usize = 1000;
@@ -56,14 +56,14 @@ pub(super) async fn upload(job: &Job, outputs: &[Output]) -> Verdict {
     all_told(job, std::pin::pin!(done)).await
 }
 
-/// Tells what became of each; the first problem is the verdict, and one that is not the task's own ends it.
+/// Logs the outcome of each; the first problem is the verdict, and one that is not the task's own ends it.
 async fn all_told(job: &Job, mut done: impl Stream<Item = Result<String, Problem>> + Unpin) -> Verdict {
     let mut verdict = Ok(());
-    while let Some(told) = done.next().await {
-        match told {
-            Ok(line) => job.place.note(&line),
+    while let Some(outcome) = done.next().await {
+        match outcome {
+            Ok(line) => job.directory.note(&line),
             Err(problem) => {
-                job.place.note(&problem.why);
+                job.directory.note(&problem.why);
                 let ends = problem.outcome != Outcome::Failed;
                 verdict = verdict.and(Err(problem));
                 if ends {
@@ -77,22 +77,22 @@ async fn all_told(job: &Job, mut done: impl Stream<Item = Result<String, Problem
 
 /// The files of a directory, each an artifact.
 async fn directory(job: &Job, output: &Arc<Output>) -> Vec<Item> {
-    let (dir, path) = (job.place.dir().to_owned(), output.path.clone());
+    let (dir, path) = (job.directory.dir().to_owned(), output.path.clone());
     let listing = match on_disk(move || disk::list(&dir, &path)).await {
         Ok(listing) => listing,
         Err(unusable) => return vec![Item::of(output, output.name.clone(), Err(unusable))],
     };
     for path in &listing.left_out {
-        job.place.note(&format!("artifact {}: {path:?} is left out, because it is not a file", output.name));
+        job.directory.note(&format!("artifact {}: {path:?} is left out, because it is not a file", output.name));
     }
     if listing.files.is_empty() {
-        job.place.note(&format!("artifact {}: there is no file in {:?}", output.name, output.path));
+        job.directory.note(&format!("artifact {}: there is no file in {:?}", output.name, output.path));
     }
     let item = |path: PathBuf| {
         let name = path.to_str().map(|path| format!("{}/{path}", output.name)).filter(|name| is_name(name));
         match name {
             Some(name) => Item::of(output, name, Ok(output.path.join(path))),
-            // Its name cannot be told, so the directory's is used.
+            // Its name cannot be shown, so the directory's is used.
             None => Item::of(output, output.name.clone(), Err(nameless(&path))),
         }
     };
@@ -105,10 +105,10 @@ fn nameless(path: &Path) -> Unusable {
     Unusable { because: UnusableBecause::Invalid, message }
 }
 
-/// Uploads one; the answer is what to tell of it.
+/// Uploads one; returns the line for the log.
 async fn upload_one(job: &Job, item: Item) -> Result<String, Problem> {
     let Item { output, name, path } = &item;
-    let (dir, most) = (job.place.dir().to_owned(), job.settings.limits.artifact_bytes);
+    let (dir, most) = (job.directory.dir().to_owned(), job.settings.limits.artifact_bytes);
     let opened = match path.clone() {
         Ok(path) => on_disk(move || disk::open_file(&dir, &path, most)).await,
         Err(unusable) => Err(unusable),
@@ -147,7 +147,7 @@ pub(super) async fn upload_log(job: &Job) -> Verdict {
     let expires = job.task.expires;
     let uploaded = async {
         // Not in the task's own directory, which the task may have removed.
-        let log = job.place.log().pack(&job.settings.work_dir, expires).await?;
+        let log = job.directory.log().pack(&job.settings.work_dir, expires).await?;
         job.client.upload(job.task_id, job.run_id, BACKING_LOG, &log).await?;
         let (artifact, content_type) = (BACKING_LOG.to_owned(), LOG_CONTENT_TYPE.to_owned());
         let link = NewArtifact::Link { artifact, content_type, expires };
@@ -156,7 +156,7 @@ pub(super) async fn upload_log(job: &Job) -> Verdict {
     uploaded.await.map(|_none| ()).map_err(|error| Problem::of_upload("the log could not be uploaded", &error))
 }
 
-/// What the payload says, or what the file's name says.
+/// From the payload, or else from the file's name.
 fn content_type(item: &Item) -> String {
     let guess = || {
         let guessed = mime_guess::from_path(&item.name).first_raw();

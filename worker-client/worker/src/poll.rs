@@ -17,7 +17,7 @@ use tenure_client::{Error, Message, MessageQueue, PollUrls};
 
 /// How long URLs that are still good are used after they could not be renewed, before that is tried again.
 const RENEW_AGAIN: Duration = Duration::from_secs(30);
-/// How many messages are remembered for having raised an alarm; then it is forgotten which they were.
+/// How many messages that raised an alarm are remembered; beyond that, the memory is cleared.
 const ALARMED_MAX: usize = 1000;
 
 /// Polls the queues.
@@ -104,7 +104,7 @@ impl Poller {
         messages.into_iter().take(room).map(received).collect()
     }
 
-    /// Tells once of a message that comes again and again: something keeps workers from claiming or deleting it.
+    /// Logs once a message that comes again and again: something keeps workers from claiming or deleting it.
     fn alarm(&mut self, message: &Message) {
         if message.dequeue_count() <= self.settings.dequeue_alarm || self.alarmed.contains(message.id()) {
             return;
@@ -120,7 +120,7 @@ impl Poller {
             run.id = run.map(|(_, run)| tracing::field::display(run)),
             dequeue_count = message.dequeue_count(),
             dequeue_alarm = self.settings.dequeue_alarm,
-            "a message was handed out more often than the alarm allows: look why it is not claimed or not deleted"
+            "a message was received more often than the alarm allows: find out why it is not claimed or not deleted"
         );
     }
 

@@ -21,7 +21,7 @@ use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::guard::{END, GUARD, Ids, KILL, Said, Spec, tree};
+use super::guard::{END, GUARD, GuardReport, Ids, KILL, Spec, tree};
 use super::leftovers::Record;
 use super::log::Log;
 use tenure_client::artifacts::blocking;
@@ -42,7 +42,7 @@ pub(super) struct Process {
     guard: Child,
     id: i32,
     guards: Guards,
-    said: Lines<BufReader<OwnedReadHalf>>,
+    reports: Lines<BufReader<OwnedReadHalf>>,
     wishes: OwnedWriteHalf,
     output: JoinHandle<()>,
 }
@@ -82,23 +82,23 @@ impl Process {
         // It holds the other ends.
         drop(command);
         let output = tokio::spawn(copy(output, log.clone()));
-        let (said, wishes) = UnixStream::from_std(ours)?.into_split();
-        let said = BufReader::new(said).lines();
-        let mut process = Self { guard, id, guards: guards.clone(), said, wishes, output };
+        let (reports, wishes) = UnixStream::from_std(ours)?.into_split();
+        let reports = BufReader::new(reports).lines();
+        let mut process = Self { guard, id, guards: guards.clone(), reports, wishes, output };
         record.add(id)?;
         let mut line = serde_json::to_vec(spec).map_err(io::Error::from)?;
         line.push(b'\n');
         process.wishes.write_all(&line).await?;
         match process.next().await? {
-            Some(Said::Started(command)) => {
+            Some(GuardReport::Started(command)) => {
                 record.add(command)?;
                 Ok(process)
             }
-            Some(Said::NotStarted(error)) => {
+            Some(GuardReport::NotStarted(error)) => {
                 process.close().await;
                 Err(NotStarted::Command(io::Error::from_raw_os_error(error)))
             }
-            Some(Said::Ended(_)) | None => {
+            Some(GuardReport::Ended(_)) | None => {
                 process.close().await;
                 Err(NotStarted::Worker(io::Error::other("the guard of the command has ended")))
             }
@@ -108,11 +108,11 @@ impl Process {
     /// Waits until the command and all that it started has ended; may be dropped and called again. None is for a status
     /// that is not known.
     pub(super) async fn wait(&mut self) -> io::Result<Option<ExitStatus>> {
-        let said = self.next().await?;
+        let report = self.next().await?;
         self.close().await;
-        match said {
-            Some(Said::Ended(status)) => Ok(status.map(ExitStatus::from_raw)),
-            Some(Said::Started(_) | Said::NotStarted(_)) | None => {
+        match report {
+            Some(GuardReport::Ended(status)) => Ok(status.map(ExitStatus::from_raw)),
+            Some(GuardReport::Started(_) | GuardReport::NotStarted(_)) | None => {
                 Err(io::Error::other("the process that guards the command was killed"))
             }
         }
@@ -121,9 +121,9 @@ impl Process {
     /// Asks all that was started to end, and kills what is left of it after `grace`.
     pub(super) async fn stop(mut self, grace: Duration) {
         let deadline = Instant::now() + grace;
-        // A guard that is gone has said so, which is seen below.
+        // A guard that is gone has reported it, which is seen below.
         let _gone = self.wishes.write_all(&[END]).await;
-        // Its status says nothing about the task any more.
+        // Its status has no meaning for the task any more.
         if timeout_at(deadline, self.next()).await.is_err() {
             let _gone = self.wishes.write_all(&[KILL]).await;
             if timeout(KILLED_WITHIN, self.next()).await.is_err() {
@@ -133,8 +133,8 @@ impl Process {
         self.close().await;
     }
 
-    async fn next(&mut self) -> io::Result<Option<Said>> {
-        let line = self.said.next_line().await?;
+    async fn next(&mut self) -> io::Result<Option<GuardReport>> {
+        let line = self.reports.next_line().await?;
         line.map(|line| serde_json::from_str(&line).map_err(io::Error::from)).transpose()
     }
 
@@ -182,8 +182,8 @@ impl Guards {
 
     fn orphans_are_left(&self) -> bool {
         let running = self.lock();
-        let known: Vec<i32> = running.iter().copied().collect();
-        tree::end_orphans(Pid::this(), &known)
+        let guards: Vec<i32> = running.iter().copied().collect();
+        tree::end_orphans(Pid::this(), &guards)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeSet<i32>> {

@@ -1,6 +1,6 @@
 //! Where a worker's work comes from: claims from claimWork, or messages that it turns into claims itself.
 //!
-//! Either way the worker gets offers. An offer takes up room from the moment that it is here, so that no more is asked
+//! Either way the worker gets offers. An offer takes up room from its arrival on, so that no more is requested
 //! for than can run even while a message is being claimed.
 
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(super) enum Source {
 pub(super) enum Offer {
     /// A run that is ours.
     Claim(Box<Claim>),
-    /// A run that can be claimed, as far as is known.
+    /// A run that can probably be claimed.
     Message(Received),
 }
 
@@ -82,7 +82,7 @@ impl Source {
     }
 }
 
-/// Whether an error is about who asks, and not about what was asked for.
+/// Whether an error is about the credentials, and not about the request.
 pub(super) fn refuses(error: &Error) -> bool {
     matches!(error, Error::Refused { status: 401 | 403, .. })
 }

@@ -12,14 +12,14 @@ use tokio_util::sync::CancellationToken;
 use super::Settings;
 use super::health::{Health, no_space};
 use super::job::Job;
-use super::place::Place;
 use super::process::Guards;
 use super::verdict::Outcome;
+use super::work_directory::WorkDirectory;
 use tenure_client::artifacts::blocking;
 use tenure_client::error::chain;
 use tenure_client::{Claim, ExceptionReason, Lost, NotReported, Renewal, Reported, retry};
 
-/// Even when the term is nearly over, renewals are at least this far apart.
+/// Even when the lease is nearly over, renewals are at least this far apart.
 const RENEWAL_INTERVAL: Duration = Duration::from_millis(100);
 /// How long a worker that shuts down waits for what is still under way: answers to claims, reports, deletions.
 pub(super) const LAST_WORDS: Duration = Duration::from_secs(10);
@@ -36,8 +36,8 @@ pub(super) struct Context {
 pub(super) async fn run(mut claim: Claim, context: &Context) {
     tracing::info!("task claimed");
     let begun = Instant::now();
-    let (verdict, place) = match open(&claim, context) {
-        Ok(job) => (work(&mut claim, &job).await, Some(job.place)),
+    let (verdict, directory) = match open(&claim, context) {
+        Ok(job) => (work(&mut claim, &job).await, Some(job.directory)),
         Err(error) => {
             tracing::error!(%error, "the task's directory could not be made");
             let out_of_space = no_space(&error);
@@ -53,9 +53,9 @@ pub(super) async fn run(mut claim: Claim, context: &Context) {
         }
         Err(lost) => log_lost(&lost),
     }
-    if let Some(place) = place {
+    if let Some(directory) = directory {
         let keep = context.settings.keep;
-        if let Err(error) = blocking(move || place.close(keep)).await {
+        if let Err(error) = blocking(move || directory.close(keep)).await {
             tracing::warn!(%error, "a task's directory could not be put in order");
         }
     }
@@ -68,7 +68,7 @@ fn open(claim: &Claim, context: &Context) -> std::io::Result<Job> {
         run_id,
         task: claim.task().clone(),
         client: claim.client().with_retry_policy(context.settings.transfers.clone()),
-        place: Place::create(&context.settings, task_id, run_id)?,
+        directory: WorkDirectory::create(&context.settings, task_id, run_id)?,
         settings: Arc::clone(&context.settings),
         guards: context.guards.clone(),
         stop: context.shutdown.child_token(),
@@ -81,11 +81,11 @@ async fn work(claim: &mut Claim, job: &Job) -> Result<Outcome, Lost> {
     tokio::pin!(work);
     tokio::select! {
         outcome = &mut work => Ok(outcome.unwrap_or_else(|| {
-            job.place.note("the worker shuts down");
+            job.directory.note("the worker shuts down");
             Outcome::Stopped
         })),
         lost = keep(claim) => {
-            job.place.note(&format!("the claim is lost ({}); stopping", lost.because));
+            job.directory.note(&format!("the claim is lost ({}); stopping", lost.because));
             job.stop.cancel();
             work.await;
             Err(lost)
@@ -97,15 +97,15 @@ async fn work(claim: &mut Claim, job: &Job) -> Result<Outcome, Lost> {
 async fn keep(claim: &mut Claim) -> Lost {
     loop {
         tokio::time::sleep(RENEWAL_INTERVAL).await;
-        tokio::time::sleep_until(claim.term().renew_at()).await;
-        let ends = claim.term().ends();
+        tokio::time::sleep_until(claim.lease().renew_at()).await;
+        let ends = claim.lease().ends();
         match tokio::time::timeout_at(ends, renew(claim)).await {
             Ok(None) => {
-                let left = claim.term().ends().saturating_duration_since(Instant::now());
+                let left = claim.lease().ends().saturating_duration_since(Instant::now());
                 tracing::info!(seconds = left.as_secs(), "claim renewed");
             }
             Ok(Some(lost)) => return lost,
-            Err(_term_over) => return claim.term_over(),
+            Err(_lease_expired) => return claim.lease_expired(),
         }
     }
 }
@@ -126,9 +126,9 @@ async fn renew(claim: &mut Claim) -> Option<Lost> {
     }
 }
 
-/// Reports until it gets through, the term is over, or a shutdown has waited long enough.
+/// Reports until it gets through, the lease is over, or a shutdown has waited long enough.
 async fn report(claim: Claim, outcome: Outcome, shutdown: &CancellationToken) {
-    let ends = claim.term().ends();
+    let ends = claim.lease().ends();
     tokio::select! {
         () = send_report(claim, outcome) => {}
         () = tokio::time::sleep_until(ends) => {

@@ -19,7 +19,7 @@ impl TaskUser {
     /// Looks a user up by name. Only root may run commands as another user.
     ///
     /// # Errors
-    /// There is no such user, it is root, or this process is not: the text says what to do.
+    /// There is no such user, it is root, or this process is not: the text has what to do.
     ///
     /// ```
     /// assert!(tenure_worker::TaskUser::find("no-such-user").is_err());
@@ -28,7 +28,7 @@ impl TaskUser {
         let user = User::from_name(name).map_err(|error| format!("{name} cannot be looked up: {error}"))?;
         let user = user.ok_or_else(|| format!("there is no user {name}; make one, or name another"))?;
         if user.uid.is_root() {
-            return Err(format!("{name} is root, who may do everything; name a user without rights"));
+            return Err(format!("{name} is root, which may do everything; name a user without rights"));
         }
         if !Uid::effective().is_root() {
             return Err("only root can run commands as another user; start the worker as root".to_owned());
@@ -40,7 +40,7 @@ impl TaskUser {
     /// Checks that this user can get to the directories of tasks.
     ///
     /// # Errors
-    /// The user may not: the text says which directory is closed.
+    /// The user may not: the text names the closed directory.
     ///
     /// ```no_run
     /// # fn example(user: &tenure_worker::TaskUser) -> Result<(), String> {

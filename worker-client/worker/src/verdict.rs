@@ -58,10 +58,10 @@ impl Problem {
     }
 }
 
-/// What does not exist, or may not be read by this task, is the definition's fault; what could not be had is nobody's.
+/// What does not exist, or may not be read by this task, is the definition's fault; what could not be fetched is not.
 fn input_reason(error: &Error) -> ExceptionReason {
     match error {
-        // 400 is a circle of links; 424 an artifact that stands for a failure.
+        // 400 is a circle of links; 424 an artifact of the type error.
         Error::Refused { status: 400 | 403 | 404 | 410 | 424, .. } | Error::Store { status: 404 | 410 } => {
             ExceptionReason::MalformedPayload
         }

@@ -14,7 +14,7 @@ use tenure_driver::http::Client;
 const PICKUP: usize = 0;
 const CREATE: usize = 1;
 const REPORT: usize = 2;
-/// How long before the create the worker's request is sent. Nothing tells a client that it stands in line.
+/// How long before the create the worker's request is sent. A client cannot see that it is in the wait list.
 const HEAD_START: Duration = Duration::from_millis(10);
 
 /// The waiting worker's connection.

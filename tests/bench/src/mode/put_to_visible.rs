@@ -1,6 +1,6 @@
 //! From the start of a create (on Azure: of a put) until a poller has the message, which asks in a tight loop on another
 //! connection. Each lane has a queue and a poller of its own. The message is deleted before the next turn; the loop goes
-//! on all the time, so that a create begins at any moment of a poll.
+//! on all the time, so that a create begins at any time of a poll.
 
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinSet;

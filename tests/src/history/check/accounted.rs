@@ -84,7 +84,7 @@ fn check_runs(task: SlugId, status: &Status, findings: &mut Findings) {
     }
 }
 
-/// Nobody was told that it exists, and everybody was told that it does not.
+/// No answer acknowledged it, and every answer denied it.
 fn check_refused(task: SlugId, creations: &[Creation<'_>], drained: &Snapshot, findings: &mut Findings) {
     let refused = !creations.iter().any(|creation| creation.answer.may_be_done());
     if refused && drained.tasks.contains_key(&task) {

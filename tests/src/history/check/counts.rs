@@ -6,10 +6,10 @@ use crate::history::snapshot::{Counts, Snapshot};
 pub(super) fn check(history: &History, findings: &mut Findings) {
     for (when, snapshot) in [("when all was quiet", &history.quiet), ("at the end", &history.drained)] {
         for (queue, id) in history.queues.iter().enumerate() {
-            let told = snapshot.counts.get(queue).copied();
+            let reported = snapshot.counts.get(queue).copied();
             let counted = recount(snapshot, id);
-            if told != Some(counted) {
-                findings.add(Rule::Counts, format!("{id} is said to have {told:?} and has {counted:?} {when}"));
+            if reported != Some(counted) {
+                findings.add(Rule::Counts, format!("{id} reports {reported:?} and has {counted:?} {when}"));
             }
         }
     }

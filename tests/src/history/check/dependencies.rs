@@ -23,7 +23,7 @@ pub(super) fn check(history: &History, ledger: &Ledger<'_>, findings: &mut Findi
     }
 }
 
-/// Somebody may have said that the required task is completed before the first worker had the dependent one, or have
+/// Another worker may have reported that the required task is completed before the first worker had the dependent one, or have
 /// scheduled that by hand. Any other end may come without a word, so that it proves nothing.
 fn check_order(
     spec: &TaskSpec,
@@ -64,19 +64,19 @@ fn check_woken(spec: &TaskSpec, created: Stamp, settled: &Snapshot, ledger: &Led
     }
 }
 
-/// Whether some run of a task was completed after this moment for certain. One that was completed earlier satisfies nobody
+/// Whether some run of a task was completed after this time for certain. One that was completed earlier satisfies no dependent
 /// who began to wait after a rerun; and a report may be the repeat of an earlier one.
-fn completed_since(task: SlugId, moment: Stamp, ledger: &Ledger<'_>) -> bool {
+fn completed_since(task: SlugId, time: Stamp, ledger: &Ledger<'_>) -> bool {
     ledger.reports.iter().filter(|(run, _)| run.0 == task).any(|(_, reports)| {
         let completed = || {
             let may = |report: &&Report<'_>| report.verdict == Verdict::Completed && report.answer.may_be_done();
             reports.iter().filter(may)
         };
-        completed().any(|report| report.answer.done().is_some()) && completed().all(|report| report.span.start > moment)
+        completed().any(|report| report.answer.done().is_some()) && completed().all(|report| report.span.start > time)
     })
 }
 
-/// A task that somebody was told to be cancelled, or resolved before, runs again only when it is rerun.
+/// A task whose cancellation was acknowledged, or that was resolved before, runs again only when it is rerun.
 fn check_cancelled(run: RunKey, handouts: &[Handout], ledger: &Ledger<'_>, findings: &mut Findings) {
     let ends = ledger.changes(run.0).iter().filter(|(_, change, certain)| *change == Change::Cancel && *certain);
     let Some(cancelled) = ends.map(|(span, ..)| span.end).min() else { return };

@@ -7,7 +7,7 @@ use tenure_api::ids::SlugId;
 use super::History;
 use crate::history::record::{Answer, Change, Event, Record, RunKey, Stamp, TaskSpec, Verdict};
 
-/// From one moment to another.
+/// From one time to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) start: Stamp,
@@ -22,7 +22,7 @@ pub(super) struct Creation<'a> {
     pub(super) answer: &'a Answer<()>,
 }
 
-/// A run that a worker was told to have.
+/// A run that a worker was given.
 #[derive(Debug)]
 pub(super) struct Handout {
     pub(super) span: Span,
@@ -52,12 +52,12 @@ pub(super) struct Ledger<'a> {
     pub(super) handouts: HashMap<RunKey, Vec<Handout>>,
     pub(super) reports: HashMap<RunKey, Vec<Report<'a>>>,
     pub(super) claims: Vec<Claim<'a>>,
-    /// Runs that somebody asked for by claimTask and hung up: what was begun for him may have been rolled back after it
-    /// had locked the run for a moment.
+    /// Runs requested by claimTask whose caller hung up: what was begun for it may have been rolled back after it
+    /// had locked the run for a short time.
     pub(super) asked_in_vain: HashSet<RunKey>,
     /// What was asked for about each task and not refused: when, what, and whether it was done for certain.
     pub(super) changes: HashMap<SlugId, Vec<(Span, Change, bool)>>,
-    /// Times in which rows may have been locked by somebody whose claim then came to nothing: foreign locks, killed
+    /// Times in which rows may have been locked by a claim that then came to nothing: foreign locks, killed
     /// sessions and servers in trouble. A caller of claimWork that hung up is none of these: what its claim has taken
     /// stays taken.
     pub(super) disturbances: Vec<Span>,
@@ -100,7 +100,7 @@ impl<'a> Ledger<'a> {
                     self.changes.entry(*task).or_default().push((span, *change, certain));
                 }
             }
-            Event::RowsLocked | Event::SessionsKilled | Event::Trouble => self.disturbances.push(span),
+            Event::RowsLocked | Event::SessionsKilled | Event::DatabaseFault => self.disturbances.push(span),
             Event::ClaimWork { .. } | Event::ClaimTask { .. } | Event::Reclaim { .. } => {}
             Event::Report { run, verdict, answer } => {
                 self.reports.entry(*run).or_default().push(Report { span, verdict: *verdict, answer });
@@ -118,12 +118,12 @@ impl<'a> Ledger<'a> {
         self.changes(task).iter().filter(|(_, change, _)| *change == Change::Rerun).count()
     }
 
-    /// Whether somebody may have changed the task's priority.
+    /// Whether a request may have changed the task's priority.
     pub(super) fn was_reprioritised(&self, task: SlugId) -> bool {
         self.changes(task).iter().any(|(_, change, _)| matches!(change, Change::Priority(_)))
     }
 
-    /// The content that a task was acknowledged with, and when that was first known.
+    /// The content that a task was acknowledged with, and when that was first acknowledged.
     pub(super) fn acknowledged(&self, task: SlugId) -> Option<(&'a TaskSpec, Stamp)> {
         let done = self.creations.get(&task)?.iter().filter(|creation| creation.answer.done().is_some());
         done.min_by_key(|creation| creation.span.end).map(|creation| (creation.spec, creation.span.end))

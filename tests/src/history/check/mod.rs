@@ -48,7 +48,7 @@ pub enum Rule {
     Conflict,
     /// A run is resolved once, as its accepted report says and not otherwise.
     ResolvedOnce,
-    /// A run is handed out once, and belongs to the worker who was told so.
+    /// A run is handed out once, and belongs to the worker that got it.
     HandedOutOnce,
     /// No task is handed out while one of higher priority has been waiting in the same queue all the time.
     Priority,

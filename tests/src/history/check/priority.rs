@@ -1,8 +1,8 @@
 //! A task of lower priority is not handed out while one of higher priority has been waiting all the time.
 //!
-//! A run counts as waiting from the moment that its existence was acknowledged until somebody who got it asked for it.
-//! Runs that nobody got are left out: they may have been past their deadline. So are claims at a time when rows could
-//! be locked by somebody else, because a claim skips what is locked instead of waiting.
+//! A run counts as waiting from the acknowledgement of its existence until the request of the worker that got it.
+//! Runs that no worker got are left out: they may have been past their deadline. So are claims at a time when rows could
+//! be locked by another transaction, because a claim skips what is locked instead of waiting.
 
 use std::collections::HashMap;
 
@@ -38,7 +38,7 @@ struct Wait {
 }
 
 /// For each queue and priority: the waits by their start, each with the one that ends last up to there. So one look
-/// tells whether any of the waits that began before a moment lasts beyond another.
+/// returns whether any of the waits that began before a time lasts beyond another.
 struct Waits(HashMap<(usize, usize), Vec<(Stamp, Wait)>>);
 
 impl Waits {
@@ -49,7 +49,7 @@ impl Waits {
             if spec.queue == POLLED_QUEUE || ledger.asked_in_vain.contains(run) {
                 continue;
             }
-            // Nobody knows when it became pending, or from when on it had which priority.
+            // It is unknown when it became pending, or from when on it had which priority.
             if !spec.dependencies.is_empty() || ledger.reruns(run.0) > 0 || ledger.was_reprioritised(run.0) {
                 continue;
             }
@@ -71,9 +71,9 @@ impl Waits {
 
     /// A run of this claim and one with a higher priority that had waited before the claim and waited on after it.
     fn overtaken(&self, ledger: &Ledger<'_>, claim: &Claim<'_>) -> Option<(RunKey, Wait)> {
-        let known = |run: &&RunKey| !ledger.was_reprioritised(run.0);
+        let of_constant_priority = |run: &&RunKey| !ledger.was_reprioritised(run.0);
         let priority = |run: &RunKey| ledger.acknowledged(run.0).map(|(spec, _)| (spec.priority, *run));
-        let (lowest, run) = claim.runs.iter().filter(known).filter_map(priority).min()?;
+        let (lowest, run) = claim.runs.iter().filter(of_constant_priority).filter_map(priority).min()?;
         (lowest + 1..PRIORITIES.len()).find_map(|higher| {
             let waits = self.0.get(&(claim.queue, higher))?;
             let begun = waits.partition_point(|(start, _)| *start < claim.span.start);
@@ -84,7 +84,7 @@ impl Waits {
 }
 
 /// The first run waits from its creation, a later one from the report that made it. A run that the server made for
-/// another reason appeared at a moment that nobody knows.
+/// another reason appeared at an unknown time.
 fn waiting_since(run: RunKey, created: Stamp, ledger: &Ledger<'_>) -> Option<Stamp> {
     let (task, number) = run;
     let Some(before) = number.checked_sub(1) else { return Some(created) };
@@ -93,7 +93,7 @@ fn waiting_since(run: RunKey, created: Stamp, ledger: &Ledger<'_>) -> Option<Sta
     retried.map(|report| report.span.end).min()
 }
 
-/// A run waits until somebody asks for work and gets it. claimTask also answers a worker that has had the run all the
+/// A run waits until a worker asks for work and gets it. claimTask also answers a worker that has had the run all the
 /// time, from a claim whose answer it never saw, so it proves nothing about when the wait was over.
 fn waiting_until(handouts: &[Handout]) -> Option<Stamp> {
     let first = handouts.iter().min_by_key(|handout| handout.span.start)?;

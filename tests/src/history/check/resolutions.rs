@@ -47,7 +47,7 @@ fn check_origin(run: RunKey, found: &Run, reports: &[Report<'_>], findings: &mut
     let by_workers_only = Verdict::ALL.into_iter().filter(|verdict| *verdict != Verdict::WorkerShutdown);
     let Some(verdict) = by_workers_only.into_iter().find(|verdict| says(found, *verdict)) else { return };
     if !reports.iter().any(|report| report.verdict == verdict && report.answer.may_be_done()) {
-        findings.add(Rule::ResolvedOnce, format!("run {number} of {task} is {verdict:?} and nobody reported that"));
+        findings.add(Rule::ResolvedOnce, format!("run {number} of {task} is {verdict:?} and no worker reported that"));
     }
 }
 

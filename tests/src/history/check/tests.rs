@@ -332,7 +332,7 @@ fn claims_that_overlap_may_have_happened_in_either_order() {
 
 #[test]
 fn a_claim_may_skip_what_somebody_else_has_locked() {
-    for event in [Event::RowsLocked, Event::SessionsKilled, Event::Trouble] {
+    for event in [Event::RowsLocked, Event::SessionsKilled, Event::DatabaseFault] {
         let (mut story, _, _) = overtaken();
         let claim_of_low = story.history.records[2].start;
         story.at(claim_of_low - 200_000, claim_of_low - 100_000, event.clone());
@@ -384,7 +384,7 @@ fn a_retry_waits_from_the_report_that_made_it() {
     story.ends(low, LOW, &[(0, Verdict::Completed)]);
     story.ends(high, HIGH, &[(0, Verdict::WorkerShutdown), (1, Verdict::Completed)]);
     assert_eq!(story.broken(), [Rule::Priority]);
-    // Without an accepted report nobody knows since when the second run was there.
+    // Without an accepted report it is unknown since when the second run was there.
     story.history.records[3].event =
         Event::Report { run: (high, 0), verdict: Verdict::WorkerShutdown, answer: Answer::Unknown };
     assert_eq!(story.broken(), []);

@@ -84,8 +84,8 @@ async fn a_query_parameter_that_nobody_declared_is_refused_by_name() {
         let answer = rig.call("GET", &format!("/api/tenure/v1/events?{query}"), None).await;
         assert_eq!((answer.status, answer.code()), (400, ARGUMENTS), "{query}: {}", answer.body);
     }
-    let known = rig.status(task).await;
-    assert_eq!(known["state"], "pending");
+    let status = rig.status(task).await;
+    assert_eq!(status["state"], "pending");
     rig.server.stop().await;
 }
 

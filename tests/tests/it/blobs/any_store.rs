@@ -33,10 +33,10 @@ async fn what_is_uploaded_is_what_is_downloaded_whatever_its_size() {
         stored.upload(&name, bytes.clone()).await;
         stored.holds(&name, &bytes).await;
         let head = stored.request(Method::HEAD, &stored.get_target(&name)).send().await.unwrap();
-        let told =
+        let headers =
             ["content-length", "content-type", "etag", "accept-ranges"].map(|name| header(&head, name).to_owned());
         let tag = format!("\"{}\"", hex(&bytes));
-        assert_eq!(told, [size.to_string(), OCTETS.to_owned(), tag, "bytes".to_owned()]);
+        assert_eq!(headers, [size.to_string(), OCTETS.to_owned(), tag, "bytes".to_owned()]);
         assert!(header(&head, "last-modified").ends_with(" GMT"));
     }
 }
@@ -94,9 +94,9 @@ async fn gzip_comes_as_it_is_stored_or_decoded() {
 
     for knows in ["gzip", "deflate, gzip;q=0.1", "*"] {
         let answer = stored.get(name).header("accept-encoding", knows).send().await.unwrap();
-        let told = ["content-encoding", "content-type", "vary", "etag"].map(|name| header(&answer, name).to_owned());
+        let headers = ["content-encoding", "content-type", "vary", "etag"].map(|name| header(&answer, name).to_owned());
         let tag = format!("\"{}-gzip\"", hex(&packed));
-        assert_eq!(told, ["gzip", "text/plain; charset=utf-8", "Accept-Encoding", &tag]);
+        assert_eq!(headers, ["gzip", "text/plain; charset=utf-8", "Accept-Encoding", &tag]);
         assert_eq!(header(&answer, "content-length"), packed.len().to_string());
         assert!(answer.bytes().await.unwrap() == packed);
     }
@@ -106,9 +106,9 @@ async fn gzip_comes_as_it_is_stored_or_decoded() {
             asked = asked.header("accept-encoding", encodings);
         }
         let answer = asked.send().await.unwrap();
-        let told =
+        let headers =
             ["content-encoding", "content-type", "vary", "accept-ranges"].map(|name| header(&answer, name).to_owned());
-        assert_eq!(told, ["", "text/plain; charset=utf-8", "Accept-Encoding", ""], "{lacks:?}");
+        assert_eq!(headers, ["", "text/plain; charset=utf-8", "Accept-Encoding", ""], "{lacks:?}");
         assert_eq!(header(&answer, "etag"), format!("\"{}-gzip-decoded\"", hex(&packed)));
         assert!(answer.bytes().await.unwrap() == text, "{lacks:?}");
     }
@@ -171,9 +171,9 @@ async fn a_range_is_a_part_of_the_bytes() {
         assert_eq!((answer.status().as_u16(), answer.bytes().await.unwrap().len()), (200, 300_000), "{ignored}");
     }
     let tag = format!("\"{}\"", hex(&bytes));
-    for (known, status) in [(tag.as_str(), 206), ("\"other\"", 200)] {
-        let asked = stored.get(name).header("range", "bytes=0-1").header("if-range", known);
-        assert_eq!(asked.send().await.unwrap().status().as_u16(), status, "{known}");
+    for (if_range, status) in [(tag.as_str(), 206), ("\"other\"", 200)] {
+        let asked = stored.get(name).header("range", "bytes=0-1").header("if-range", if_range);
+        assert_eq!(asked.send().await.unwrap().status().as_u16(), status, "{if_range}");
     }
     stored.upload("artifact/t/0/empty", Vec::new()).await;
     let nothing = stored.get("artifact/t/0/empty").header("range", "bytes=0-").send().await.unwrap();

@@ -117,9 +117,9 @@ async fn whoever_has_the_bytes_is_told_so() {
     let stored = Stored::start().await;
     stored.upload(NAME, "bytes").await;
     let tag = format!("\"{}\"", hex(b"bytes"));
-    for known in [tag.as_str(), "*", &format!("\"x\", W/{tag}")] {
-        let answer = stored.get(NAME).header("if-none-match", known).send().await.unwrap();
-        assert_eq!((answer.status().as_u16(), header(&answer, "etag")), (304, tag.as_str()), "{known}");
+    for if_none_match in [tag.as_str(), "*", &format!("\"x\", W/{tag}")] {
+        let answer = stored.get(NAME).header("if-none-match", if_none_match).send().await.unwrap();
+        assert_eq!((answer.status().as_u16(), header(&answer, "etag")), (304, tag.as_str()), "{if_none_match}");
         assert_eq!(answer.bytes().await.unwrap().len(), 0);
     }
     assert_eq!(stored.get(NAME).header("if-none-match", "\"x\"").send().await.unwrap().status().as_u16(), 200);
@@ -138,9 +138,9 @@ async fn pages_of_tasks_are_saved_and_scripts_of_other_sites_may_read() {
         let put = stored.put(NAME, content_type).body("<script>alert(1)</script>").send().await.unwrap();
         assert_eq!(put.status().as_u16(), 200);
         let answer = stored.get(NAME).header("origin", "https://elsewhere.example").send().await.unwrap();
-        let told = ["content-type", "content-disposition", "x-content-type-options", "access-control-allow-origin"];
-        let told = told.map(|name| header(&answer, name));
-        assert_eq!(told, [content_type, disposition, "nosniff", "*"]);
+        let headers = ["content-type", "content-disposition", "x-content-type-options", "access-control-allow-origin"];
+        let headers = headers.map(|name| header(&answer, name));
+        assert_eq!(headers, [content_type, disposition, "nosniff", "*"]);
         assert!(header(&answer, "content-security-policy").contains("sandbox"));
         assert!(header(&answer, "access-control-expose-headers").contains("ETag"));
         assert_eq!(header(&answer, "cache-control"), "private, no-cache");

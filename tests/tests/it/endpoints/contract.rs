@@ -92,5 +92,5 @@ impl Stability {
 
 /// What Taskcluster promises of an operation of its Queue API.
 pub fn stability(name: &str) -> Option<Stability> {
-    QUEUE_API.iter().find(|(known, ..)| *known == name).map(|(_, stability, ..)| *stability)
+    QUEUE_API.iter().find(|(operation, ..)| *operation == name).map(|(_, stability, ..)| *stability)
 }

@@ -18,7 +18,7 @@ pub fn rows(operation: &Operation, entry: &Entry) -> Vec<Row> {
     unchanging.chain(places(operation, entry)).chain(entry.rows.clone()).collect()
 }
 
-/// Whether everybody may call it.
+/// Whether it is public.
 pub fn is_open(operation: &Operation) -> bool {
     operation.described["security"].as_array().is_some_and(|ways| ways.contains(&json!({})) || ways.is_empty())
 }
@@ -34,7 +34,7 @@ fn callers(operation: &Operation, entry: &Entry) -> Vec<Row> {
     }
     vec![
         wrong,
-        refused(InsufficientScopes, "a client without the scopes").by(Who::Nobody),
+        refused(InsufficientScopes, "a client without the scopes").by(Who::WithoutScopes),
         refused(InsufficientScopes, "no credentials at all").by(Who::Anonymous),
     ]
 }
@@ -50,7 +50,7 @@ fn arguments(operation: &Operation) -> Vec<Row> {
     }
     let mut rows = vec![refused(InvalidRequestArguments, "an unknown query parameter").query("unheard=1")];
     for parameter in operation.parameters("path") {
-        let unfit = match parameter.as_str() {
+        let invalid = match parameter.as_str() {
             "taskId" | "taskGroupId" => "short",
             "runId" => "-1",
             "taskQueueId" | "workerPoolId" => "no.slash",
@@ -58,7 +58,7 @@ fn arguments(operation: &Operation) -> Vec<Row> {
             "roleId" | "name" => "\u{e9}",
             other => panic!("{other} is new here: say what it cannot be"),
         };
-        rows.push(refused(InvalidRequestArguments, format!("a bad `{parameter}`")).with(&parameter, unfit));
+        rows.push(refused(InvalidRequestArguments, format!("a bad `{parameter}`")).with(&parameter, invalid));
     }
     rows
 }
@@ -81,8 +81,8 @@ fn bodies(operation: &Operation) -> Vec<Row> {
 
 /// Lists that come in pages.
 fn queries(operation: &Operation) -> Vec<Row> {
-    let known = operation.parameters("query");
-    let has = |name: &str| known.iter().any(|known| known == name);
+    let parameters = operation.parameters("query");
+    let has = |name: &str| parameters.iter().any(|parameter| parameter == name);
     let mut rows = Vec::new();
     if has("limit") {
         rows.extend(

@@ -81,10 +81,10 @@ fn every_operation_of_the_document_has_a_row_for_each_of_its_outcomes() {
             missing.push(format!("{}: a success", operation.name()));
         }
         let has = |code: &str| {
-            let row = |row: &Row| matches!(row.outcome, Outcome::Refusal(known) if known.as_str() == code);
-            tested.rows.iter().any(row) || tested.entry.elsewhere.iter().any(|(_, known, _)| *known == code)
+            let row = |row: &Row| matches!(row.outcome, Outcome::Refusal(refusal) if refusal.as_str() == code);
+            tested.rows.iter().any(row) || tested.entry.elsewhere.iter().any(|(_, refusal, _)| *refusal == code)
         };
-        // Whom everybody's scopes are enough for cannot lack them.
+        // A caller for which the public scopes are enough cannot lack them.
         let cannot = |code: &str| NOBODYS.contains(&code) || code == "InsufficientScopes" && is_open(&operation);
         let codes = operation.refusals().into_iter();
         missing.extend(
@@ -111,11 +111,11 @@ fn every_test_that_the_table_names_exists() {
 #[test]
 fn the_page_is_what_the_table_gives() {
     let document = document(&Sample::fixed());
-    let (file, fresh) = (repository().join("docs/endpoints.md"), page::markdown(&document, &tested(&document)));
+    let (file, generated) = (repository().join("docs/endpoints.md"), page::markdown(&document, &tested(&document)));
     if std::env::var_os(WRITE).is_some() {
-        std::fs::write(&file, fresh).unwrap();
+        std::fs::write(&file, generated).unwrap();
         return;
     }
     let committed = std::fs::read_to_string(&file).unwrap_or_default();
-    assert!(committed == fresh, "docs/endpoints.md is not what the table gives: run scripts/endpoints");
+    assert!(committed == generated, "docs/endpoints.md is not what the table gives: run scripts/endpoints");
 }

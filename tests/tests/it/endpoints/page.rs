@@ -53,9 +53,9 @@ fn line(page: &mut String, text: &str) {
 }
 
 fn overview(page: &mut String, document: &Value, table: &[Tested]) {
-    let known: Vec<Operation> = Operation::all(document);
+    let operations: Vec<Operation> = Operation::all(document);
     let missing: Vec<_> =
-        QUEUE_API.iter().filter(|(name, ..)| !known.iter().any(|operation| operation.name() == *name)).collect();
+        QUEUE_API.iter().filter(|(name, ..)| !operations.iter().any(|operation| operation.name() == *name)).collect();
     let there = QUEUE_API.len() - missing.len();
     line(page, "\n## Overview\n");
     line(page, &format!("{there} of {} operations of the Queue API are there.\n", QUEUE_API.len()));
@@ -63,7 +63,7 @@ fn overview(page: &mut String, document: &Value, table: &[Tested]) {
     for (name, stability, method, path) in QUEUE_API {
         let cases = match table.iter().find(|tested| tested.entry.name == *name) {
             Some(tested) => (tested.rows.len() + tested.entry.elsewhere.len()).to_string(),
-            None if known.iter().any(|operation| operation.name() == *name) => "not in the table".to_owned(),
+            None if operations.iter().any(|operation| operation.name() == *name) => "not in the table".to_owned(),
             None => "**not implemented**".to_owned(),
         };
         let word = stability.word();

@@ -46,11 +46,11 @@ pub enum State {
     Object,
     /// An object whose time is over.
     OldObject,
-    /// A worker that was made known and has not registered.
-    Known,
+    /// A worker that was created and has not registered.
+    WorkerCreated,
     /// A worker that has registered.
     Registered,
-    /// A worker that was made known and removed.
+    /// A worker that was created and removed.
     Removed,
 }
 
@@ -59,11 +59,11 @@ pub enum State {
 pub enum Who {
     /// A client that may do everything.
     Root,
-    /// A client that may do nothing but what everybody may.
-    Nobody,
+    /// A client with the public scopes only.
+    WithoutScopes,
     /// That client, with another token than its own.
     Impostor,
-    /// Somebody without credentials.
+    /// A caller without credentials.
     Anonymous,
     /// The client of testAuthenticate, by a Hawk signature.
     Tester,

@@ -39,7 +39,7 @@ async fn send(bench: &Bench, tested: &Tested, row: &Row, facts: &Facts) -> RawRe
     let mut named = facts.clone();
     if let Some((name, value)) = &row.parameter {
         let name =
-            named.keys().copied().find(|known| known == name).unwrap_or_else(|| panic!("no fact is called {name}"));
+            named.keys().copied().find(|fact| fact == name).unwrap_or_else(|| panic!("no fact is called {name}"));
         named.insert(name, fill_text(value, facts));
     }
     let mut path = target(row.path.as_deref().unwrap_or(&tested.operation.path), &named);

@@ -28,7 +28,7 @@ pub type Facts = BTreeMap<&'static str, String>;
 pub struct Bench {
     pub rig: Rig,
     root: String,
-    nobody: String,
+    without_scopes: String,
     /// How far the server's clock is ahead.
     ahead_ms: Cell<i64>,
     states: Cell<u32>,
@@ -41,16 +41,23 @@ impl Bench {
             |launch: tenure_tests::server::Launch| launch.flag("--clock", "manual").flag("--claim-work-wait", "1s");
         let rig = Rig::start_with(settings).await;
         let root = basic(&rig.root.client_id, rig.root.access_token.expose());
-        let nobody = rig.make_client("nobody", &[]).await;
-        let nobody = basic(&nobody.client_id, nobody.access_token.expose());
-        Self { rig, root, nobody, ahead_ms: Cell::new(0), states: Cell::new(0), moving: tokio::sync::Mutex::new(()) }
+        let without_scopes = rig.make_client("nobody", &[]).await;
+        let without_scopes = basic(&without_scopes.client_id, without_scopes.access_token.expose());
+        Self {
+            rig,
+            root,
+            without_scopes,
+            ahead_ms: Cell::new(0),
+            states: Cell::new(0),
+            moving: tokio::sync::Mutex::new(()),
+        }
     }
 
     /// The request as this sender would send it.
     pub fn sign(&self, who: Who, request: Raw) -> Raw {
         match who {
             Who::Root => request.authorization(&self.root),
-            Who::Nobody => request.authorization(&self.nobody),
+            Who::WithoutScopes => request.authorization(&self.without_scopes),
             Who::Impostor => request.authorization(&basic("nobody", "wrong")),
             Who::Anonymous => request,
             Who::Tester => {
@@ -169,7 +176,7 @@ impl Bench {
                 let body = json!({"description": "", "scopes": []});
                 self.must("PUT", &target(&format!("{AUTH_API}/roles/{{roleId}}"), &facts), Some(&body)).await;
             }
-            State::Known | State::Registered | State::Removed => self.make_worker(&mut facts, state).await,
+            State::WorkerCreated | State::Registered | State::Removed => self.make_worker(&mut facts, state).await,
         }
         facts
     }
@@ -183,7 +190,7 @@ impl Bench {
         self.must("POST", &run(facts, "claim"), Some(&worker)).await;
     }
 
-    /// A worker that was made known, and what else the state has of it.
+    /// A worker that was created, and what else the state has of it.
     async fn make_worker(&self, facts: &mut Facts, state: State) {
         let path = target(&format!("{WORKERS_API}/workers/{{workerPoolId}}/{{workerGroup}}/{{workerId}}"), facts);
         let proof = json!({"staticSecret": facts["secret"]});

@@ -36,7 +36,7 @@ async fn a_database_that_is_killed_twice_is_used_again_when_it_is_back() {
     for _ in 0..2 {
         kept.push(create_until_it_works(&server, &root).await);
         cluster.kill();
-        // Sessions may live a moment longer than the postmaster; what they acknowledge counts.
+        // Sessions may live a little longer than the postmaster; what they acknowledge counts.
         eventually("the server notices", async || {
             let task = new_task();
             let reply = create(&server, &root, task).await;
@@ -49,14 +49,14 @@ async fn a_database_that_is_killed_twice_is_used_again_when_it_is_back() {
         })
         .await;
         let lost = format!("/task/{}", new_task());
-        let known = format!("/task/{}", kept[0]);
+        let task_path = format!("/task/{}", kept[0]);
         let asking = [
             ("PUT", lost.clone(), Some(definition(QUEUE))),
-            ("GET", known.clone(), None),
-            ("GET", format!("{known}/status"), None),
+            ("GET", task_path.clone(), None),
+            ("GET", format!("{task_path}/status"), None),
             ("POST", claim_path(QUEUE), Some(worker(1))),
-            ("POST", format!("{known}/runs/0/claim"), Some(json!({"workerGroup": "g", "workerId": "w"}))),
-            ("POST", format!("{known}/runs/0/completed"), None),
+            ("POST", format!("{task_path}/runs/0/claim"), Some(json!({"workerGroup": "g", "workerId": "w"}))),
+            ("POST", format!("{task_path}/runs/0/completed"), None),
             ("GET", "/__heartbeat__".to_owned(), None),
         ];
         join_all(asking.map(async |(method, path, body)| {
@@ -129,7 +129,7 @@ async fn a_database_that_stands_still_is_given_up_and_used_again_when_it_goes_on
 
     let again = create_until_it_works(&server, &root).await;
     eventually("it is healthy", async || (heartbeat(&server).await.status == 200).then_some(())).await;
-    // A claim that was made while nobody could be answered is requeued by itself.
+    // A claim that was made while no caller could be answered is requeued by itself.
     finish_all(&server, &root, vec![again]).await;
     // A report whose answer was lost may have been heard; its repeat is answered either way.
     settled(&server, &its, "POST", &format!("{run}/completed"), None).await;
@@ -150,7 +150,7 @@ async fn a_postmaster_that_stands_still_leaves_what_is_connected_working() {
     assert_eq!(create(&server, &root, task).await.status, 200, "createTask has its session");
     kept.push(task);
     let asked = Instant::now();
-    // Reports have none yet, and nobody accepts a connection.
+    // Reports have none yet, and no server accepts a connection.
     let reply = send(&server, &root, "POST", &format!("/task/{task}/runs/0/completed"), None).await;
     assert_unavailable(&reply);
     assert!(asked.elapsed() < REFUSED_WITHIN, "{:?}", asked.elapsed());

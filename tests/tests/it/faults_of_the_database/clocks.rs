@@ -108,7 +108,7 @@ async fn a_server_whose_own_clock_is_an_hour_off_warns_and_still_honours_what_th
         let skew = metric(&server, "tenure_clock_skew_seconds").await.unwrap();
         assert!((skew + ahead as f64).abs() < 30.0, "{skew}");
 
-        // A client with the right time is told what is wrong.
+        // A client with the right time gets the reason.
         let refused = send_at(0, &server, &rig.root, "GET", "/task/x/status", &Value::Null).await;
         let message = refused.refused(401, "AuthenticationFailed");
         assert!(message.contains("stale timestamp") && message.contains("by the server's clock"), "{message}");

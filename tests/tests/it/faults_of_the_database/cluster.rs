@@ -40,7 +40,7 @@ impl Cluster {
     /// Starts the PostgreSQL that was killed.
     pub async fn start_again(&mut self) {
         let deadline = Instant::now() + RECOVERED_WITHIN;
-        // Sessions of a killed PostgreSQL live on for a moment; until then the new one refuses to start.
+        // Sessions of a killed PostgreSQL live on for a short time; until then the new one refuses to start.
         while !self.try_start().await {
             assert!(Instant::now() < deadline, "PostgreSQL does not start: {}", self.log());
         }
@@ -61,7 +61,7 @@ impl Cluster {
                 return false;
             }
             if PgConnection::connect(&self.url("postgres")).await.is_ok() {
-                // Nobody waits for the child: a zombie is as dead as the test needs it, and ends with this process.
+                // The child is not waited for: a zombie is as dead as the test needs it, and ends with this process.
                 std::thread::spawn(move || child.wait());
                 return true;
             }
@@ -100,7 +100,7 @@ impl Cluster {
 
     fn signal_all(&self, signal: Signal) {
         for pid in std::iter::once(self.postmaster).chain(children(self.postmaster)) {
-            // A session may have ended a moment ago.
+            // A session may have ended just now.
             let _ = kill(pid, signal);
         }
     }
@@ -156,7 +156,7 @@ fn children(parent: Pid) -> Vec<Pid> {
     text.split_whitespace().filter_map(|pid| pid.parse().ok()).map(Pid::from_raw).collect()
 }
 
-/// A port that was free a moment ago.
+/// A port that was free just now.
 fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.local_addr().expect("a bound port").port()

@@ -1,4 +1,4 @@
-//! Somebody else takes all connections of the database.
+//! Another program takes all connections of the database.
 
 use std::time::{Duration, Instant};
 

@@ -15,7 +15,7 @@ use tenure_tests::random::Random;
 use tenure_tests::server::Server;
 
 use super::{QUEUE, RECOVERED_WITHIN, assert_unavailable, create_until_it_works, finish_all, heartbeat, send, skipped};
-use crate::rig::{Place, call, client_of, definition, embedded, eventually, new_task, postmaster_of};
+use crate::rig::{DataFolder, call, client_of, definition, embedded, eventually, new_task, postmaster_of};
 
 /// Room for a new cluster, and for a little more.
 const DISK: &str = "160m";
@@ -106,7 +106,7 @@ async fn create_until_it_is_full(server: &Server, root: &Credentials, disk: &Dis
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_disk_refuses_what_is_new_and_loses_nothing_and_room_is_all_it_takes() {
-    let place = Place::new();
+    let place = DataFolder::new();
     let disk = match Disk::mount(&place.data_dir()) {
         Ok(disk) => disk,
         Err(why) => return skipped("a full disk", &why),

@@ -87,7 +87,7 @@ async fn finish_all(server: &Server, who: &Credentials, mut tasks: Vec<SlugId>) 
     }
     let deadline = Instant::now() + RECOVERED_WITHIN;
     while !tasks.is_empty() {
-        assert!(Instant::now() < deadline, "nobody gets these: {tasks:?}\n{}", server.log_tail());
+        assert!(Instant::now() < deadline, "no worker gets these: {tasks:?}\n{}", server.log_tail());
         let answer = settled(server, who, "POST", &claim_path(QUEUE), Some(&worker(32))).await;
         for claim in answer.body["tasks"].as_array().expect("claims are a list") {
             let its = credentials_of(claim);

@@ -1,15 +1,15 @@
-//! The connection by which a server hears the others is cut.
+//! The connection by which a server is notified by the others is cut.
 
 use std::time::Duration;
 
 use crate::fleet::{NOTIFIED_WITHIN, another_without_fallbacks, until_they_hear, until_they_listen, wake};
 use crate::rig::Rig;
 
-/// Ten times the longest that a worker in line waits for its next try.
+/// Ten times the longest that a worker in the wait list waits for its next try.
 const UNHEARD_WITHIN: Duration = Duration::from_secs(10);
 const ROUNDS: usize = 5;
 
-/// Cuts the connections by which these servers hear each other.
+/// Cuts the connections by which these servers notify each other.
 async fn cut(database: &mut sqlx::PgConnection, servers: usize) {
     for pid in until_they_listen(database, servers).await {
         sqlx::query("SELECT pg_terminate_backend($1)").bind(pid).execute(&mut *database).await.unwrap();
@@ -31,7 +31,7 @@ async fn a_listener_that_is_cut_again_and_again_hears_the_other_servers_afterwar
     }
     assert!(took.iter().all(|took| *took < NOTIFIED_WITHIN), "{took:?}");
     for server in [&rig.server, &other] {
-        assert!(server.log().contains("lost the notifiers of the other servers"), "{}", server.log());
+        assert!(server.log().contains("lost the notifications of the other servers"), "{}", server.log());
     }
     assert!(other.stop().await.success());
     assert!(rig.server.stop().await.success());

@@ -119,7 +119,7 @@ async fn counts_and_claims_do_not_depend_on_deletes() {
     let body = json!({"workerGroup": "g", "workerId": "w"});
     let claim = rig.call("POST", &format!("/task/{task}/runs/0/claim"), Some(&body)).await;
     assert_eq!(claim.status, 200, "{}", claim.body);
-    assert_eq!(pending().await, 0, "although nobody has deleted the message");
+    assert_eq!(pending().await, 0, "although the message was not deleted");
     assert_error(&send(&rig.server, "DELETE", &urls.delete(&message)).await, 404, "MessageNotFound");
     assert_eq!(pending().await, 0);
 }
@@ -136,7 +136,7 @@ async fn claiming_what_a_message_points_to_is_refused_where_its_message_is_to_be
     assert_eq!(claim(task, 1, "w").await.status, 404, "unknown run");
     let claimed = claim(task, 0, "w").await;
     assert_eq!(claimed.status, 200);
-    assert_eq!(claim(task, 0, "other").await.status, 409, "claimed by somebody else");
+    assert_eq!(claim(task, 0, "other").await.status, 409, "claimed by another worker");
     let path = format!("{}/completed", run_of(&claimed.body));
     let who = credentials_of(&claimed.body);
     assert_eq!(call(&mut rig.client(), &who, "POST", &path, None).await.status, 200);
@@ -222,9 +222,9 @@ async fn a_message_that_nobody_gets_done_with_is_told_to_the_operator_once() {
         advance(&rig, 2).await;
     }
     let log = rig.server.log();
-    let told: Vec<&str> = log.lines().filter(|line| line.contains("again and again")).collect();
-    assert_eq!(told.len(), 1, "{log}");
-    assert!(told[0].contains(&task.to_string()) && told[0].contains(QUEUE), "{}", told[0]);
+    let warnings: Vec<&str> = log.lines().filter(|line| line.contains("again and again")).collect();
+    assert_eq!(warnings.len(), 1, "{log}");
+    assert!(warnings[0].contains(&task.to_string()) && warnings[0].contains(QUEUE), "{}", warnings[0]);
     let gauge = format!(r#"tenure_messages_alarming{{taskQueueId="{QUEUE}"}} 1"#);
     let metrics = async || send(&rig.server, "GET", "/metrics").await.text();
     eventually("the metrics show it", async || metrics().await.contains(&gauge).then_some(())).await;

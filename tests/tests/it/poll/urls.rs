@@ -159,14 +159,14 @@ async fn urls_of_the_previous_key_live_on_and_those_of_no_key_do_not() {
     assert_error(&get(&rig, renewed.poll()).await, 403, "AuthenticationFailed");
     // The previous key may go when no token needs it any more.
     reset_root_token(rig.database.url(), &format!("{new},{}", rig.secret_key));
-    let forgotten = start("forgotten", new).await;
-    assert_error(&send(&forgotten, "GET", urls.poll()).await, 403, "AuthenticationFailed");
-    assert!(messages(&send(&forgotten, "GET", renewed.poll()).await).is_empty());
+    let without_old_key = start("forgotten", new).await;
+    assert_error(&send(&without_old_key, "GET", urls.poll()).await, 403, "AuthenticationFailed");
+    assert!(messages(&send(&without_old_key, "GET", renewed.poll()).await).is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn behind_tls_urls_are_for_https_only() {
-    // Free a moment ago; what the server prints is its root URL, not its address.
+    // Free just now; what the server prints is its root URL, not its address.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let public = "https://queue.example.com";
     let rig = Rig::start_with(|launch| launch.listen(free.to_string()).flag("--root-url", public)).await;

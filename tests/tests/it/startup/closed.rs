@@ -10,7 +10,7 @@ use tenure_tests::server::{Launch, Server, binary, fresh_secret_key};
 use tokio::process::Command;
 
 use crate::rig::{
-    Place, Raw, Rig, TIMEOUT, call, claim_path, client_of, embedded, eventually, new_folder, postmaster_of, worker,
+    DataFolder, Raw, Rig, TIMEOUT, call, claim_path, client_of, embedded, eventually, new_folder, postmaster_of, worker,
 };
 
 fn send(server: &Server, signal: Signal) {
@@ -40,14 +40,14 @@ async fn a_closed_terminal_drains_the_server_as_sigterm_does() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_closed_terminal_stops_the_embedded_postgresql_too() {
-    let place = Place::new();
+    let place = DataFolder::new();
     let (mut server, _) = place.start(&embedded().with_a_terminal()).await;
     send(&server, Signal::SIGHUP);
     assert_eq!(server.ended().await.code(), Some(0), "{}", server.log_tail());
     assert_eq!(postmaster_of(&place.data_dir()), None, "PostgreSQL is left running");
 }
 
-/// A port that was free a moment ago, for servers whose output nobody reads.
+/// A port that was free just now, for servers whose output is not read.
 fn free_address() -> String {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
@@ -55,7 +55,7 @@ fn free_address() -> String {
 /// Starts a server on this address, and waits until it serves.
 async fn serving(mut command: Command, address: &str) -> tokio::process::Child {
     let mut child = command.kill_on_drop(true).spawn().unwrap();
-    // Nobody reads what it says, from its first word on.
+    // Its output is not read from the beginning.
     drop((child.stdout.take(), child.stderr.take()));
     eventually("the server listens", async || tokio::net::TcpStream::connect(address).await.ok().map(|_| ())).await;
     let reply = Raw::new("GET", &format!("{QUEUE_API}/ping")).send(&format!("http://{address}")).await;
@@ -100,7 +100,7 @@ async fn a_server_that_was_started_by_nohup_outlives_the_terminal() {
     signal(&child, Signal::SIGHUP);
     let reply = Raw::new("GET", &format!("{QUEUE_API}/ping")).send(&format!("http://{address}")).await;
     assert_eq!(reply.status, 200);
-    // Signals come in no certain order; one that drained would have let nobody in any more.
+    // Signals come in no certain order; one that drained would accept no connections any more.
     let ends = tokio::time::timeout(Duration::from_millis(500), child.wait()).await;
     assert!(ends.is_err(), "the server ended with its terminal");
     signal(&child, Signal::SIGTERM);

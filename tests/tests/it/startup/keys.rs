@@ -8,7 +8,7 @@ use tenure_tests::db::TestDatabase;
 use tenure_tests::http::Account;
 use tenure_tests::server::{Launch, Server, create_root_client, fresh_secret_key};
 
-use crate::rig::{Place, call, client_of, embedded, finish, new_folder, refusal, stderr, tenure};
+use crate::rig::{DataFolder, call, client_of, embedded, finish, new_folder, refusal, stderr, tenure};
 
 async fn administrate(database: &TestDatabase, keys: &str, args: &[&str]) -> std::process::Output {
     tenure(args, &[("DATABASE_URL", database.url()), ("TENURE_SECRET_KEY", keys)]).await
@@ -43,7 +43,7 @@ async fn a_wrong_secret_key_refuses_to_start() {
         // What needs no key works with any.
         assert!(administrate(&database, &other, &["client", "list"]).await.status.success());
         if checked {
-            // As an earlier release left it: only the tokens tell.
+            // As an earlier release left it: only the tokens show it.
             let mut conn = database.connect("test").await;
             sqlx::query("DELETE FROM settings").execute(&mut conn).await.unwrap();
             conn.close().await.unwrap();
@@ -84,7 +84,7 @@ async fn a_key_is_changed_by_a_list_and_not_removed_while_tokens_need_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_data_directory_with_another_key_or_without_it_is_refused() {
-    let place = Place::new();
+    let place = DataFolder::new();
     let (server, root) = place.start(&embedded()).await;
     assert!(server.stop().await.success());
     let file = place.data_dir().join("secret-key");
@@ -113,7 +113,7 @@ async fn a_data_directory_with_another_key_or_without_it_is_refused() {
     assert!(server.stop().await.success());
 }
 
-async fn refusal_of_embedded(place: &Place) -> String {
+async fn refusal_of_embedded(place: &DataFolder) -> String {
     last_line(&finish(embedded().command(&place.data_dir())).await)
 }
 

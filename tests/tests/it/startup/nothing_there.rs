@@ -5,7 +5,7 @@ use tenure_tests::db::TestDatabase;
 use tenure_tests::http::Account;
 use tenure_tests::server::{Launch, fresh_secret_key};
 
-use crate::rig::{Place, embedded, new_folder, refusal, stderr, tenure};
+use crate::rig::{DataFolder, embedded, new_folder, refusal, stderr, tenure};
 
 /// Everything that works on a database, except for what may make one.
 const COMMANDS: [&[&str]; 11] = [
@@ -69,7 +69,7 @@ fn root_url_in(output: &std::process::Output) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn new_credentials_come_with_the_root_url_of_the_server() {
-    let place = Place::new();
+    let place = DataFolder::new();
     let data_dir = place.data_dir();
     let data_dir = data_dir.to_str().unwrap();
     let (server, _) = place.start(&embedded()).await;

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::{QUEUE, advance, tell, with_a_clock};
+use super::{QUEUE, advance, send_report, with_a_clock};
 use crate::artifacts::{Worker, put, segment};
 use crate::rig::{call, credentials_of, definition, minutes_from_now, new_task, run_of};
 
@@ -43,7 +43,7 @@ async fn taskcluster_4904_a_run_that_is_tried_again_conflicts_with_nothing() {
         let path = format!("{}/artifacts/public%2Flog", run_of(&claim));
         let created = call(&mut rig.client(), &credentials_of(&claim), "POST", &path, Some(&body)).await;
         assert_eq!(created.status, 200, "run {run}: {}", created.body);
-        assert_eq!(tell(&rig, &claim, "exception", Some(&reason)).await.status, 200);
+        assert_eq!(send_report(&rig, &claim, "exception", Some(&reason)).await.status, 200);
     }
 }
 
@@ -103,7 +103,7 @@ async fn taskcluster_7562_an_artifact_lives_as_long_as_its_task_if_it_is_to() {
     let created = call(&mut rig.client(), &credentials_of(&claim), "POST", &path, Some(&file(&expires))).await;
     assert_eq!(created.status, 200, "{}", created.body);
     assert_eq!(put(&rig, created.body["putUrl"].as_str().unwrap(), "text/plain", BYTES).await.status, 200);
-    assert_eq!(tell(&rig, &claim, "completed", None).await.status, 200);
+    assert_eq!(send_report(&rig, &claim, "completed", None).await.status, 200);
     let latest = format!("/task/{task}/artifacts/{}", segment("public/log"));
     let answers = async || {
         let known = rig.call("GET", &format!("/task/{task}"), None).await;

@@ -3,7 +3,7 @@
 use serde_json::json;
 use tenure_tests::http::TENURE_API;
 
-use super::{QUEUE, change, counts, tell};
+use super::{QUEUE, change, counts, send_report};
 use crate::rig::{Rig, definition, new_task};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -25,7 +25,7 @@ async fn taskcluster_7145_a_task_that_ended_is_not_listed_as_pending_or_claimed(
         assert_eq!(rig.create(task, &definition(QUEUE)).await.status, 200);
     }
     let claims = rig.claim(QUEUE, 2).await;
-    assert_eq!(tell(&rig, &claims[0], "completed", None).await.status, 200);
+    assert_eq!(send_report(&rig, &claims[0], "completed", None).await.status, 200);
     for (list, task) in [("pending", waits), ("claimed", runs)] {
         let answer = rig.call("GET", &format!("/task-queues/up%2Fstream/{list}"), None).await;
         let ids = answer.body["tasks"].as_array().map(|tasks| tasks.iter().map(|one| one["taskId"].clone()).collect());

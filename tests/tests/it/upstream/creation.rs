@@ -4,7 +4,7 @@ use serde_json::json;
 use tenure_api::ids::SlugId;
 use tenure_tests::http::TENURE_API;
 
-use super::{QUEUE, advance, change, counts, emitted_ids, times, with_a_clock};
+use super::{QUEUE, advance, change, counts, emitted_exchanges, times, with_a_clock};
 use crate::rig::{Rig, client_of, definition, eventually, new_task, status};
 
 async fn group(rig: &Rig, task: SlugId, what: &str) -> u16 {
@@ -60,7 +60,7 @@ async fn contract_8_6_a_task_that_is_refused_leaves_nothing_behind() {
         assert_eq!(rig.call("GET", &path, None).await.code(), "ResourceNotFound", "{path}");
     }
     assert_eq!(counts(&rig, QUEUE).await, (json!(0), json!(0)));
-    assert_eq!(emitted_ids(&rig, task).await, Vec::<String>::new());
+    assert_eq!(emitted_exchanges(&rig, task).await, Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -77,8 +77,11 @@ async fn taskcluster_8525_an_acknowledged_task_is_claimable_and_has_its_deadline
     let ended =
         async || (status(&mut client_of(&rig.server), &rig.root, urgent).await["state"] == "exception").then_some(());
     eventually("its deadline ends it", ended).await;
-    let told = emitted_ids(&rig, urgent).await;
-    assert_eq!((times(&told, "task-defined"), times(&told, "task-pending"), times(&told, "task-exception")), (1, 1, 1));
+    let emitted = emitted_exchanges(&rig, urgent).await;
+    assert_eq!(
+        (times(&emitted, "task-defined"), times(&emitted, "task-pending"), times(&emitted, "task-exception")),
+        (1, 1, 1)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

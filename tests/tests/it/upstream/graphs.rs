@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 use tenure_tests::http::TENURE_API;
 
-use super::{QUEUE, emitted_ids, tell, times};
+use super::{QUEUE, emitted_exchanges, send_report, times};
 use crate::rig::{Rig, call, client_of, credentials_of, definition, eventually, new_task, run_of, status};
 
 /// Tasks of one submission.
@@ -84,7 +84,7 @@ async fn taskcluster_3337_every_outcome_schedules_those_who_wait_for_any_of_them
             assert_eq!(rig.create(dependent, &after).await.status, 200);
         }
         let claim = rig.claim(QUEUE, 1).await.remove(0);
-        assert_eq!(tell(&rig, &claim, end, body.as_ref()).await.status, 200);
+        assert_eq!(send_report(&rig, &claim, end, body.as_ref()).await.status, 200);
         eventually(end, async || (rig.status(any).await["state"] == "pending").then_some(())).await;
         let expected = if end == "completed" { "pending" } else { "unscheduled" };
         eventually(end, async || (rig.status(success).await["state"] == expected).then_some(())).await;
@@ -99,7 +99,7 @@ async fn changelog_99_1_0_hundreds_of_dependents_are_scheduled_without_a_pause()
     assert_eq!(rig.create(task, &definition(QUEUE)).await.status, 200);
     create_waiting(&rig, new_task(), 400, &json!([task])).await;
     let claim = rig.claim(QUEUE, 1).await.remove(0);
-    assert_eq!(tell(&rig, &claim, "completed", None).await.status, 200);
+    assert_eq!(send_report(&rig, &claim, "completed", None).await.status, 200);
     eventually("all are pending", async || (super::counts(&rig, QUEUE).await.0 == 400).then_some(())).await;
 }
 
@@ -116,7 +116,7 @@ async fn taskcluster_7151_a_task_may_wait_for_thousands() {
     let mut done = 0;
     while done < required.len() {
         let claims = rig.claim(QUEUE, 32).await;
-        let reports = claims.iter().map(|claim| tell(&rig, claim, "completed", None));
+        let reports = claims.iter().map(|claim| send_report(&rig, claim, "completed", None));
         let answers = futures_util::future::join_all(reports).await;
         assert!(answers.iter().all(|answer| answer.status == 200));
         done += claims.len();
@@ -144,14 +144,14 @@ async fn taskcluster_8808_a_group_whose_task_is_tried_again_is_not_resolved() {
     let task = new_task();
     assert_eq!(rig.create(task, &definition(QUEUE)).await.status, 200);
     let retried = rig.claim(QUEUE, 1).await.remove(0);
-    assert_eq!(tell(&rig, &retried, "exception", Some(&json!({"reason": "worker-shutdown"}))).await.status, 200);
+    assert_eq!(send_report(&rig, &retried, "exception", Some(&json!({"reason": "worker-shutdown"}))).await.status, 200);
     let claim = rig.claim(QUEUE, 1).await.remove(0);
-    assert_eq!(times(&emitted_ids(&rig, task).await, "task-group-resolved"), 0);
-    assert_eq!(tell(&rig, &claim, "completed", None).await.status, 200);
-    let told = eventually("the group is told", async || {
-        let told = emitted_ids(&rig, task).await;
-        (times(&told, "task-group-resolved") == 1).then_some(told)
+    assert_eq!(times(&emitted_exchanges(&rig, task).await, "task-group-resolved"), 0);
+    assert_eq!(send_report(&rig, &claim, "completed", None).await.status, 200);
+    let emitted = eventually("the group is resolved", async || {
+        let emitted = emitted_exchanges(&rig, task).await;
+        (times(&emitted, "task-group-resolved") == 1).then_some(emitted)
     })
     .await;
-    assert_eq!(told.last().map(String::as_str), Some("task-group-resolved"), "and after the last one: {told:?}");
+    assert_eq!(emitted.last().map(String::as_str), Some("task-group-resolved"), "and after the last one: {emitted:?}");
 }

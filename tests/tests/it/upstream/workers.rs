@@ -1,9 +1,9 @@
-//! Workers that were removed, forgotten, or put into quarantine.
+//! Workers that were removed, purged, or put into quarantine.
 
 use serde_json::{Value, json};
 use tenure_tests::http::TENURE_API;
 
-use super::{QUEUE, advance, counts, emitted_ids, with_a_clock};
+use super::{QUEUE, advance, counts, emitted_exchanges, with_a_clock};
 use crate::rig::{Rig, definition, eventually, new_task};
 
 const WORKER: &str = "/provisioners/up/worker-types/stream/workers/group/worker";
@@ -40,7 +40,7 @@ async fn remove(rig: &Rig) -> Value {
     answer.body
 }
 
-/// A task waited for its claim to expire although everybody knew that its worker was gone.
+/// A task waited for its claim to expire although its worker was known to be gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn taskcluster_7472_the_task_of_a_removed_worker_waits_for_no_claim_to_expire() {
     let rig = with_a_clock().await;
@@ -61,8 +61,8 @@ async fn taskcluster_8804_the_end_of_a_removed_workers_claim_is_told_once() {
     remove(&rig).await;
     assert_eq!(remove(&rig).await["claimsEnded"], 0);
     advance(&rig, 3_000).await;
-    let exceptions = async || super::times(&emitted_ids(&rig, task).await, "task-exception");
-    eventually("it is told", async || (exceptions().await > 0).then_some(())).await;
+    let exceptions = async || super::times(&emitted_exchanges(&rig, task).await, "task-exception");
+    eventually("it is emitted", async || (exceptions().await > 0).then_some(())).await;
     assert_eq!(exceptions().await, 1);
 }
 
@@ -74,7 +74,7 @@ async fn taskcluster_6247_a_worker_that_is_removed_while_it_waits_is_given_nothi
     let path = format!("{}{}", tenure_tests::http::QUEUE_API, crate::rig::claim_path(QUEUE));
     waiting.start(&rig.root, "POST", &path, Some(crate::rig::worker(1).to_string().as_bytes())).await.unwrap();
     let mut database = rig.database.connect("test").await;
-    eventually("it stands in line", async || {
+    eventually("it is in the wait list", async || {
         let known = sqlx::query("SELECT FROM task_queues WHERE name = $1").bind(QUEUE);
         known.fetch_optional(&mut database).await.unwrap()
     })
@@ -88,7 +88,7 @@ async fn taskcluster_6247_a_worker_that_is_removed_while_it_waits_is_given_nothi
     assert_eq!(rig.status(task).await["state"], "pending");
 }
 
-/// What a worker had done was forgotten after a day, although it went on asking for work.
+/// What a worker had done was purged after a day, although it went on asking for work.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn taskcluster_7389_a_worker_that_still_asks_for_work_keeps_its_history() {
     let rig = with_a_clock().await;
@@ -121,7 +121,7 @@ async fn taskcluster_4343_a_quarantine_has_reasons_and_a_history() {
     assert_eq!(rig.claim(QUEUE, 1).await.len(), 1, "it works again");
 }
 
-/// Whoever counts workers as capacity has to be able to leave out those in quarantine.
+/// An autoscaler that counts workers as capacity has to be able to leave out those in quarantine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn taskcluster_3794_workers_in_quarantine_can_be_told_from_capacity() {
     let rig = with_a_clock().await;
@@ -146,7 +146,7 @@ async fn taskcluster_4928_a_vanished_worker_is_forgotten_when_its_quarantine_has
     for _ in 0..3 {
         advance(&rig, DAY).await;
     }
-    eventually("it is forgotten", async || (rig.call("GET", WORKER, None).await.status == 404).then_some(())).await;
+    eventually("it is purged", async || (rig.call("GET", WORKER, None).await.status == 404).then_some(())).await;
     let list = rig.call("GET", &format!("{WORKERS}?quarantined=true"), None).await;
     assert_eq!(list.body["workers"].as_array().map_or(0, Vec::len), 0, "{}", list.body);
 }

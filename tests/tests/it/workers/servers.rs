@@ -1,4 +1,4 @@
-//! What servers tell each other and keep of workers that one of them has seen.
+//! What servers share and store about workers that one of them has seen.
 
 use super::*;
 
@@ -64,7 +64,7 @@ async fn a_server_that_is_killed_loses_a_few_seconds_of_what_it_saw_and_no_claim
     let claims = claim_at(&mut client_of(&other), &rig.root, QUEUE, "w1", 1).await;
     assert_eq!(claims.len(), 1);
     other.kill().unwrap();
-    // The next one reads who holds claims; this one hears of the worker when it renews.
+    // The next one reads who holds claims; this one notes the worker when it renews.
     let next = another(&rig, "next").await;
     let worker = call(&mut client_of(&next), &rig.root, "GET", &worker_path(QUEUE, "w1"), None).await;
     assert_eq!(worker.status, 200, "{}", worker.body);

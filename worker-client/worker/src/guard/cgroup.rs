@@ -64,8 +64,8 @@ fn own() -> Option<PathBuf> {
 
 fn directory(mounts: &str, groups: &str) -> Option<PathBuf> {
     let mount = mounts.lines().find_map(|line| {
-        let (place, kind) = line.split_once(" - ")?;
-        kind.starts_with("cgroup2 ").then(|| place.split(' ').nth(4))?
+        let (mount, kind) = line.split_once(" - ")?;
+        kind.starts_with("cgroup2 ").then(|| mount.split(' ').nth(4))?
     })?;
     let path = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
     Some(Path::new(mount).join(path.trim_start_matches('/')))

@@ -58,10 +58,10 @@ pub(super) struct Ids {
     pub gid: u32,
 }
 
-/// What a guard says, a line each.
+/// What a guard reports, one line each.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) enum Said {
+pub(super) enum GuardReport {
     /// The command runs as this process.
     Started(i32),
     /// It could not be started, with this error number.
@@ -70,7 +70,7 @@ pub(super) enum Said {
     Ended(Option<i32>),
 }
 
-/// What the worker has asked for.
+/// What the worker has requested.
 #[derive(Default)]
 struct Wishes {
     /// What is below gets its time to end.
@@ -114,21 +114,21 @@ fn run() -> io::Result<()> {
     }
     let command = match start(&spec) {
         Ok(command) => command,
-        Err(error) => return say(&mut to, &Said::NotStarted(error.raw_os_error().unwrap_or(nix::libc::EIO))),
+        Err(error) => return send(&mut to, &GuardReport::NotStarted(error.raw_os_error().unwrap_or(nix::libc::EIO))),
     };
     let wishes = Arc::new(Wishes::default());
     // A worker that is gone is noticed below, where it matters.
-    let _worker_gone = say(&mut to, &Said::Started(command.as_raw()));
+    let _worker_gone = send(&mut to, &GuardReport::Started(command.as_raw()));
     let of_worker = Arc::clone(&wishes);
     std::thread::spawn(move || obey(from, command, &of_worker));
     let status = reap(command, &wishes);
-    let _worker_gone = say(&mut to, &Said::Ended(status));
+    let _worker_gone = send(&mut to, &GuardReport::Ended(status));
     Ok(())
 }
 
 /// Closes what the worker has inherited from where it was started: it is none of the task's business.
 fn close_inherited() {
-    // Without /proc nothing is known of them.
+    // Without /proc they cannot be found.
     let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return };
     let numbers: Vec<i32> = open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
     for number in numbers.into_iter().filter(|number| *number > 2) {
@@ -160,8 +160,8 @@ fn take_stdin() -> io::Result<OwnedFd> {
     Ok(given)
 }
 
-fn say(to: &mut UnixStream, said: &Said) -> io::Result<()> {
-    let mut line = serde_json::to_vec(said)?;
+fn send(to: &mut UnixStream, report: &GuardReport) -> io::Result<()> {
+    let mut line = serde_json::to_vec(report)?;
     line.push(b'\n');
     to.write_all(&line)
 }
@@ -179,10 +179,10 @@ fn start(spec: &Spec) -> io::Result<Pid> {
     let pid = Pid::from_raw(i32::try_from(child.id()).map_err(io::Error::other)?);
     // It has the other end of the socket.
     drop(command);
-    let mut said = String::new();
+    let mut message = String::new();
     // The socket ends when the process becomes the command.
-    ours.read_to_string(&mut said)?;
-    match said.parse() {
+    ours.read_to_string(&mut message)?;
+    match message.parse() {
         Ok(error) => {
             let _ended = waitpid(pid, None);
             Err(io::Error::from_raw_os_error(error))
@@ -234,7 +234,7 @@ fn replace(guard: i32, argv: &[OsString]) -> io::Error {
     if let Err(error) = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL) {
         return error.into();
     }
-    // Had the guard ended before that, nothing would tell of it.
+    // Had the guard ended before that, nothing would show it.
     if nix::unistd::getppid().as_raw() != guard {
         return Errno::ESRCH.into();
     }

@@ -1,6 +1,6 @@
 //! Which processes there are below one, and which process is which.
 //!
-//! Linux tells in `/proc`; elsewhere a command's process group stands for what is below its guard.
+//! Linux has them in `/proc`; elsewhere a command's process group stands for what is below its guard.
 
 use std::io::Write as _;
 
@@ -19,7 +19,7 @@ pub(crate) struct Identity {
     pub boot: String,
 }
 
-/// What `/proc/<pid>/stat` says.
+/// The fields of `/proc/<pid>/stat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Seen {
     pid: i32,
@@ -30,7 +30,7 @@ struct Seen {
 }
 
 impl Identity {
-    /// The process that has this number now; none if there is none, or if the system does not tell.
+    /// The process that has this number now; none if there is none, or if the system does not show it.
     pub(crate) fn of(pid: i32) -> Option<Self> {
         let seen = look(pid).filter(|seen| !seen.ended)?;
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
@@ -70,11 +70,11 @@ pub(super) fn signal_below(top: Pid, command: Pid, signal: Signal) {
     }
 }
 
-/// Kills what is below `top`, apart from the trees of `known` children, and collects what has ended of it; answers
+/// Kills what is below `top`, apart from the trees of `guards`, and collects what has ended of it; answers
 /// whether something is left.
-pub(crate) fn end_orphans(top: Pid, known: &[i32]) -> bool {
+pub(crate) fn end_orphans(top: Pid, guards: &[i32]) -> bool {
     let all = all();
-    let children = all.iter().filter(|seen| seen.parent == top.as_raw() && !known.contains(&seen.pid));
+    let children = all.iter().filter(|seen| seen.parent == top.as_raw() && !guards.contains(&seen.pid));
     let mut left = false;
     for child in children {
         let pid = Pid::from_raw(child.pid);
@@ -96,7 +96,7 @@ fn send(pid: Pid, signal: Signal) {
     }
 }
 
-/// Says what is wrong on standard error, which is the task's log when this process is a guard.
+/// Prints what is wrong to standard error, which is the task's log when this process is a guard.
 pub(super) fn complain(problem: &str) {
     // When the worker is gone there is no log any more, and there is more important work to do.
     let _unheard = writeln!(std::io::stderr(), "tenure-worker: {problem}");

@@ -1,4 +1,4 @@
-//! What a payload says about files: the inputs that its commands need, and the artifacts that they make.
+//! The files of a payload: the inputs that its commands need, and the artifacts that they make.
 
 use std::collections::HashSet;
 use std::path::{Component, Path, PathBuf};
@@ -39,10 +39,10 @@ pub(crate) struct Output {
     /// Where it is, below the task's directory; empty for the directory itself.
     pub path: PathBuf,
     pub kind: Kind,
-    /// What kind of file it is; if it is not said, the file's name tells.
+    /// What kind of file it is; if it is absent, it follows from the file's name.
     pub content_type: Option<String>,
     pub gzip: bool,
-    /// When it may be forgotten; if it is not said, together with the task.
+    /// When it may be deleted; if it is absent, together with the task.
     pub expires: Option<Timestamp>,
     /// Whether it may be missing.
     pub optional: bool,
@@ -95,8 +95,8 @@ fn input(fields: &Map<String, Value>, at: &str) -> Result<Input, Malformed> {
 }
 
 pub(super) fn outputs(payload: &Map<String, Value>) -> Result<Vec<Output>, Malformed> {
-    let known = ["name", "path", "type", "contentType", "contentEncoding", "expires", "optional"];
-    let outputs = entries(payload, "artifacts", &known, output)?;
+    let fields = ["name", "path", "type", "contentType", "contentEncoding", "expires", "optional"];
+    let outputs = entries(payload, "artifacts", &fields, output)?;
     let mut names = HashSet::from([BACKING_LOG, LIVE_LOG]);
     match outputs.iter().find(|output| !names.insert(&output.name)) {
         Some(Output { name, .. }) if matches!(name.as_str(), BACKING_LOG | LIVE_LOG) => {
@@ -121,7 +121,7 @@ fn output(fields: &Map<String, Value>, at: &str) -> Result<Output, Malformed> {
     }
     let (field, name) = match fields.get("name") {
         Some(_) => name(fields, at, "name")?,
-        // A path that says nothing about the name, such as ".", leaves nothing to call it by.
+        // A path such as "." has no name for the artifact.
         None => (format!("{at}.name"), show(&path)),
     };
     let name = if kind == Kind::Directory { name.trim_end_matches('/').to_owned() } else { name };
@@ -191,7 +191,7 @@ fn flag(fields: &Map<String, Value>, at: &str, name: &str) -> Result<bool, Malfo
 fn entries<T>(
     payload: &Map<String, Value>,
     name: &str,
-    known: &[&str],
+    allowed: &[&str],
     read: impl Fn(&Map<String, Value>, &str) -> Result<T, Malformed>,
 ) -> Result<Vec<T>, Malformed> {
     let field = format!("payload.{name}");
@@ -203,8 +203,11 @@ fn entries<T>(
     let entry = |(at, value): (usize, &Value)| {
         let at = format!("{field}[{at}]");
         let Value::Object(fields) = value else { return Err(malformed(at, "must be an object")) };
-        if let Some(unknown) = fields.keys().find(|key| !known.contains(&key.as_str())) {
-            return Err(malformed(format!("{at}.{unknown}"), format!("is not known: there are {}", known.join(", "))));
+        if let Some(unknown) = fields.keys().find(|key| !allowed.contains(&key.as_str())) {
+            return Err(malformed(
+                format!("{at}.{unknown}"),
+                format!("is not known: there are {}", allowed.join(", ")),
+            ));
         }
         read(fields, &at)
     };

@@ -7,7 +7,7 @@ use tenure_worker::{Limits, Plane};
 
 use crate::queue::{Queue, Reply, TASK_IDS, claim, ok, refuse, renewed};
 use crate::store::URL_SECRET;
-use crate::worker::{Running, TERM, shell};
+use crate::worker::{LEASE, Running, shell};
 
 const TASK: &str = TASK_IDS[0];
 const BACKING_LOG: &str = "public/logs/live_backing.log";
@@ -30,7 +30,7 @@ fn directory(name: &str, path: &str) -> Value {
 
 /// A worker whose task has ended with this report.
 async fn ended(queue: Queue, payload: &Value, report: &str) -> Running {
-    let running = Running::with_task(queue, TERM, payload).await;
+    let running = Running::with_task(queue, LEASE, payload).await;
     running.queue.wait_for(report, 1).await;
     running
 }
@@ -210,7 +210,7 @@ async fn names_that_cannot_be_are_found_when_the_files_are() {
     // The log has its names; nobody else gets them.
     let running =
         ended(Queue::start().await, &payload(script, &json!([directory("public", "out")])), "exception").await;
-    assert_eq!(running.queue.asked("exception")[0].body, json!({"reason": "malformed-payload"}));
+    assert_eq!(running.queue.requests("exception")[0].body, json!({"reason": "malformed-payload"}));
     assert!(running.log().contains(&format!("two artifacts would have the name {LIVE_LOG}")), "{}", running.log());
     running.stop().await;
 }
@@ -232,7 +232,7 @@ async fn an_upload_that_fails_for_good_has_its_reason() {
         (0..ALL_TRIES).for_each(|_| queue.once(call, reply.clone()));
         let payload = payload("echo a > a; echo b > b", &json!([file("a", "a"), file("b", "b")]));
         let running = ended(queue, &payload, "exception").await;
-        let report = &running.queue.asked("exception")[0];
+        let report = &running.queue.requests("exception")[0];
         assert_eq!(report.body, json!({ "reason": reason }), "{call} {}", reply.status);
         assert_eq!(running.queue.reports().len(), 1);
         if !call.contains("live") {
@@ -253,7 +253,7 @@ async fn an_upload_is_repeated_with_the_credentials_of_the_renewed_claim() {
     let payload = payload("echo a > a", &json!([file("a", "a")]));
     let running = Running::with_task(queue, Duration::from_secs(2), &payload).await;
     let report = running.queue.wait_for("completed", 1).await;
-    let signed: Vec<_> = running.queue.asked("artifacts/a").into_iter().map(|asked| asked.signed_by).collect();
+    let signed: Vec<_> = running.queue.requests("artifacts/a").into_iter().map(|request| request.signed_by).collect();
     assert_eq!((signed, report[0].signed_by.as_str()), (vec!["task-0".to_owned(), "task-1".to_owned()], "task-1"));
     assert_eq!(running.queue.artifact(TASK, "a").content(), b"a\n");
     running.stop().await;
@@ -268,8 +268,8 @@ async fn a_lost_claim_and_a_shutdown_end_uploads_at_once() {
         queue.on(call, |_| Reply { after: Duration::from_secs(60), ..refuse(403) });
         queue.on("reclaim", |_| refuse(409));
         let payload = payload("echo a > a", &json!([file("a", "a")]));
-        let term = Duration::from_secs(if lost { 1 } else { 60 });
-        queue.hand_out(&[claim(TASK, term, &payload)]);
+        let lease = Duration::from_secs(if lost { 1 } else { 60 });
+        queue.hand_out(&[claim(TASK, lease, &payload)]);
         let running = Running::start_on(Plane::Claim, queue, 1);
         running.queue.wait_for(call, 1).await;
         let queue = running.queue.clone();
@@ -288,7 +288,7 @@ async fn a_lost_claim_and_a_shutdown_end_uploads_at_once() {
 async fn tasks_at_the_same_time_keep_their_artifacts_apart() {
     let queue = Queue::start().await;
     let payload = payload("echo \"$TASK_ID\" > a", &json!([file("a", "a")]));
-    queue.hand_out(&[0, 1].map(|at| claim(TASK_IDS[at], TERM, &payload)));
+    queue.hand_out(&[0, 1].map(|at| claim(TASK_IDS[at], LEASE, &payload)));
     let running = Running::start_on(Plane::Claim, queue, 2);
     running.queue.wait_for("completed", 2).await;
     for task in [TASK_IDS[0], TASK_IDS[1]] {

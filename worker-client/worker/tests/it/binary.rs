@@ -14,7 +14,7 @@ use crate::mailbox::{Mailbox, QUEUES, URLS, message};
 use crate::queue::{Queue, SOON, TASK_IDS, TOKEN, claim, refuse, until};
 use crate::worker::{pid_in, runs, shell};
 
-const TERM: Duration = Duration::from_secs(60);
+const LEASE: Duration = Duration::from_secs(60);
 
 /// A worker that keeps directories and does two tasks at a time.
 fn program(root_url: &str, work_dir: &Path, plane: &str) -> Command {
@@ -41,7 +41,7 @@ pub fn bare_program(root_url: &str, work_dir: &Path) -> Command {
 
 /// Lets another worker clear up after one that was killed.
 pub async fn clear_up(queue: &Queue, work_dir: &Path) {
-    let begun = queue.asked("p%2Fw").len();
+    let begun = queue.requests("p%2Fw").len();
     let mut program = bare_program(&queue.root_url(), work_dir);
     let child = program.env("TASKCLUSTER_ACCESS_TOKEN", TOKEN).spawn().unwrap();
     queue.wait_for("p%2Fw", begun + 1).await;
@@ -64,7 +64,7 @@ pub async fn end(child: Child) -> (Option<i32>, String) {
 async fn sigterm_hands_every_running_task_back() {
     let queue = Queue::start().await;
     let script = "env > environment; echo $$ > shell; exec sleep 1000";
-    let claims = [0, 1].map(|at| claim(TASK_IDS[at], TERM, &json!({"command": [["sh", "-c", script]]})));
+    let claims = [0, 1].map(|at| claim(TASK_IDS[at], LEASE, &json!({"command": [["sh", "-c", script]]})));
     queue.hand_out(&claims);
     let dir = TempDir::new().unwrap();
     let child = program(&queue.root_url(), &dir.path().join("made/by/it"), "claim").spawn().unwrap();
@@ -74,7 +74,7 @@ async fn sigterm_hands_every_running_task_back() {
     let (code, log) = end(child).await;
     assert_eq!(code, Some(0), "{log}");
     assert_eq!(pids.map(runs), [false, false]);
-    let reports = queue.asked("exception");
+    let reports = queue.requests("exception");
     assert_eq!(reports.len(), 2);
     assert!(reports.iter().all(|report| report.body == json!({"reason": "worker-shutdown"})));
     assert!(!log.contains("secret-of"), "a token is in the log: {log}");
@@ -86,11 +86,11 @@ async fn sigterm_hands_every_running_task_back() {
 async fn a_second_signal_ends_it_at_once() {
     let queue = Queue::start().await;
     let script = "trap '' TERM; echo $$ > shell; while :; do sleep 1; done";
-    queue.hand_out(&[claim(TASK_IDS[0], TERM, &json!({"command": [["sh", "-c", script]]}))]);
+    queue.hand_out(&[claim(TASK_IDS[0], LEASE, &json!({"command": [["sh", "-c", script]]}))]);
     let dir = TempDir::new().unwrap();
     let child = program(&queue.root_url(), dir.path(), "claim").spawn().unwrap();
-    let place = dir.path().join(format!("{}-0", TASK_IDS[0]));
-    let pid = pid_in(&place.join("shell")).await;
+    let directory = dir.path().join(format!("{}-0", TASK_IDS[0]));
+    let pid = pid_in(&directory.join("shell")).await;
     send(&child, Signal::SIGINT);
     // Without a pause the two signals could arrive as one.
     tokio::time::sleep(Duration::from_millis(300)).await;
@@ -129,7 +129,7 @@ async fn a_worker_that_is_refused_before_it_has_worked_ends_with_one_line() {
                 assert!(lines[0].contains(word), "{word}: {log}");
             }
         }
-        assert_eq!((queue.asked("p%2Fw").len(), urls.asked(URLS).len(), mailbox.deletions().len()), (1, 1, 0));
+        assert_eq!((queue.requests("p%2Fw").len(), urls.requests(URLS).len(), mailbox.deletions().len()), (1, 1, 0));
     }
 }
 
@@ -192,7 +192,7 @@ async fn failed_deletions_and_unreadable_messages_are_logged_without_any_secret(
     mailbox.queue.once("m-0", refuse(503));
     mailbox.post(QUEUES[0], [message(0), message(1).id("unreadable").text("?")]);
     let log = log_of(&mailbox, |_| {}).await;
-    assert_eq!(mailbox.queue.asked("m-0").len(), 2);
+    assert_eq!(mailbox.queue.requests("m-0").len(), 2);
     let failed = warnings(&log, "could not be deleted; trying again");
     assert_eq!(failed.len(), 1, "{log}");
     assert!(failed[0].contains("m-0") && failed[0].contains("503"), "{}", failed[0]);
@@ -226,7 +226,7 @@ async fn a_polling_worker_hands_every_running_task_back_too() {
     let (code, log) = end(child).await;
     assert_eq!(code, Some(0), "{log}");
     assert_eq!(pids.map(runs), [false, false]);
-    let reports = mailbox.queue.asked("exception");
+    let reports = mailbox.queue.requests("exception");
     assert_eq!(reports.len(), 2);
     assert!(reports.iter().all(|report| report.body == json!({"reason": "worker-shutdown"})));
     until("both deletions", || (mailbox.deletions().len() == 2).then_some(())).await;

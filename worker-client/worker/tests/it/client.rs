@@ -10,7 +10,7 @@ use tenure_client::{
 use crate::mailbox::{Mailbox, QUEUES, message};
 use crate::queue::{Queue, Reply, TASK_IDS, TOKEN, claim, ok, refuse, renewed};
 
-const TERM: Duration = Duration::from_secs(60);
+const LEASE: Duration = Duration::from_secs(60);
 
 fn client(queue: &Queue, retry: RetryPolicy) -> Client {
     let access_token = AccessToken::new(TOKEN.into());
@@ -38,11 +38,11 @@ async fn parameters_are_encoded_whole_and_every_call_is_signed() {
     let counts = client.counts(&"p/w".parse().unwrap()).await.unwrap();
     assert_eq!((counts.pending_tasks, counts.claimed_tasks), (3, 2));
     client.claim_work(&"p/w".parse().unwrap(), &me(), 99).await.unwrap();
-    assert_eq!(queue.asked("counts")[0].call, "GET /api/queue/v1/task-queues/p%2Fw/counts");
-    let asked = &queue.asked("p%2Fw")[0];
-    assert_eq!(asked.call, "POST /api/queue/v1/claim-work/p%2Fw");
-    assert_eq!(asked.body, json!({"workerGroup": "g", "workerId": "w", "tasks": 32}));
-    assert_eq!(asked.signed_by, "worker");
+    assert_eq!(queue.requests("counts")[0].call, "GET /api/queue/v1/task-queues/p%2Fw/counts");
+    let request = &queue.requests("p%2Fw")[0];
+    assert_eq!(request.call, "POST /api/queue/v1/claim-work/p%2Fw");
+    assert_eq!(request.body, json!({"workerGroup": "g", "workerId": "w", "tasks": 32}));
+    assert_eq!(request.signed_by, "worker");
 }
 
 #[tokio::test]
@@ -53,13 +53,13 @@ async fn a_passing_refusal_is_overcome_and_a_lasting_one_is_not_repeated() {
         queue.once("counts", refuse(status));
         queue.once("counts", ok(json!({"pendingTasks": 0, "claimedTasks": 0})));
         client(&queue, eager()).counts(&"p/w".parse().unwrap()).await.unwrap();
-        assert_eq!(queue.asked("counts").len(), calls, "{status}");
+        assert_eq!(queue.requests("counts").len(), calls, "{status}");
     }
     for status in [400, 401, 403, 404, 409, 410, 413] {
         let queue = Queue::start().await;
         queue.on("counts", move |_| refuse(status));
         let error = client(&queue, eager()).counts(&"p/w".parse().unwrap()).await.unwrap_err();
-        assert_eq!((error.status(), queue.asked("counts").len()), (Some(status), 1));
+        assert_eq!((error.status(), queue.requests("counts").len()), (Some(status), 1));
         assert_eq!(error.to_string(), format!("the queue answered {status} TestRefusal: the test says no"));
     }
 }
@@ -69,7 +69,7 @@ async fn retries_end_and_a_dead_server_is_an_error() {
     let queue = Queue::start().await;
     queue.on("counts", |_| refuse(503));
     let error = client(&queue, eager()).counts(&"p/w".parse().unwrap()).await.unwrap_err();
-    assert_eq!((error.status(), queue.asked("counts").len()), (Some(503), 6));
+    assert_eq!((error.status(), queue.requests("counts").len()), (Some(503), 6));
 
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let dead = Client::builder().root_url(&format!("http://{closed}")).retry_policy(eager()).build().unwrap();
@@ -95,7 +95,7 @@ async fn a_clock_that_differs_from_the_servers_is_corrected() {
     let client = client(&queue, RetryPolicy::never());
     client.counts(&"p/w".parse().unwrap()).await.unwrap();
     let year_2100 = 4_102_444_800;
-    let signed: Vec<i64> = queue.asked("counts").iter().map(|asked| asked.timestamp).collect();
+    let signed: Vec<i64> = queue.requests("counts").iter().map(|request| request.timestamp).collect();
     assert!(signed[0] < year_2100 && (signed[1] - year_2100).abs() <= 5, "{signed:?}");
     assert!((client.now().time().timestamp() - year_2100).abs() <= 5, "{}", client.now());
 }
@@ -103,15 +103,15 @@ async fn a_clock_that_differs_from_the_servers_is_corrected() {
 #[tokio::test]
 async fn a_renewal_brings_new_credentials_and_a_report_uses_them() {
     let queue = Queue::start().await;
-    queue.hand_out(&[claim(TASK_IDS[0], TERM, &json!({}))]);
+    queue.hand_out(&[claim(TASK_IDS[0], LEASE, &json!({}))]);
     queue.on("reclaim", |_| renewed(120_000, "task-1"));
     let mut claim = claim_one(&client(&queue, eager())).await;
-    let before = claim.term().ends();
+    let before = claim.lease().ends();
     assert_eq!(claim.reclaim().await.unwrap(), Renewal::Renewed);
-    assert!(claim.term().ends() >= before);
+    assert!(claim.lease().ends() >= before);
     assert!(matches!(claim.exception(ExceptionReason::WorkerShutdown).await.unwrap(), Reported::Accepted(_)));
-    assert_eq!(queue.asked("reclaim")[0].signed_by, "task-0");
-    let report = &queue.asked("exception")[0];
+    assert_eq!(queue.requests("reclaim")[0].signed_by, "task-0");
+    let report = &queue.requests("exception")[0];
     assert_eq!(report.call, format!("POST /api/queue/v1/task/{}/runs/0/exception", TASK_IDS[0]));
     assert_eq!((report.signed_by.as_str(), &report.body), ("task-1", &json!({"reason": "worker-shutdown"})));
 }
@@ -120,7 +120,7 @@ async fn a_renewal_brings_new_credentials_and_a_report_uses_them() {
 async fn a_lost_claim_is_a_value() {
     for status in [403, 404, 409, 410] {
         let queue = Queue::start().await;
-        queue.hand_out(&[claim(TASK_IDS[0], TERM, &json!({}))]);
+        queue.hand_out(&[claim(TASK_IDS[0], LEASE, &json!({}))]);
         queue.on("reclaim", move |_| refuse(status));
         queue.on("completed", move |_| refuse(status));
         let mut claim = claim_one(&client(&queue, eager())).await;
@@ -133,7 +133,7 @@ async fn a_lost_claim_is_a_value() {
 #[tokio::test]
 async fn a_report_that_did_not_get_through_gives_the_claim_back() {
     let queue = Queue::start().await;
-    queue.hand_out(&[claim(TASK_IDS[0], TERM, &json!({}))]);
+    queue.hand_out(&[claim(TASK_IDS[0], LEASE, &json!({}))]);
     queue.once("completed", refuse(503));
     let claim = claim_one(&client(&queue, RetryPolicy::never())).await;
     let refused = claim.complete().await.unwrap_err();
@@ -177,5 +177,5 @@ async fn an_error_of_the_message_plane_has_its_code_and_words() {
     mailbox.queue.once(QUEUES[0], Reply { headers, xml: Some(xml.into()), ..refuse(503) });
     let error = client.messages(&urls.queues[0], 1).await.err().unwrap();
     assert_eq!(error.to_string(), "the queue answered 503 ServerBusy: come later");
-    assert_eq!(mailbox.queue.asked(QUEUES[0]).len(), 1);
+    assert_eq!(mailbox.queue.requests(QUEUES[0]).len(), 1);
 }

@@ -7,7 +7,7 @@ use tenure_worker::Plane;
 
 use crate::queue::{Queue, Reply, TASK_IDS, claim, ok, refuse, renewed, until};
 use crate::store::Stored;
-use crate::worker::{Running, TERM};
+use crate::worker::{LEASE, Running};
 
 /// The task that the scripted queue's tasks depend on.
 const MAKER: &str = TASK_IDS[2];
@@ -32,14 +32,14 @@ async fn inputs_are_there_before_the_first_command() {
     queue.has_artifact(MAKER, "public/b", Stored { bytes: Some(b" world".to_vec()), ..hello() });
     let mut first = input("private/a", "in/a");
     first["sha256"] = json!(HELLO_SHA256.to_uppercase());
-    let running = Running::with_task(queue, TERM, &payload(&json!([first, input("public/b", "in/b")]))).await;
+    let running = Running::with_task(queue, LEASE, &payload(&json!([first, input("public/b", "in/b")]))).await;
     running.queue.wait_for("completed", 1).await;
     let log = running.log();
     assert!(log.contains("hello world"), "{log}");
     let told = format!("[tenure-worker] input private/a of task {MAKER}: 5 bytes, sha256 {HELLO_SHA256}, in in/a\n");
     assert!(log.contains(&told), "{log}");
     // Private artifacts are read with what the task may do.
-    assert!(running.queue.asked("private%2Fa").iter().all(|asked| asked.signed_by == "task-0"));
+    assert!(running.queue.requests("private%2Fa").iter().all(|request| request.signed_by == "task-0"));
     running.stop().await;
 }
 
@@ -63,10 +63,10 @@ async fn each_way_in_which_an_input_is_not_to_be_had_has_its_reason() {
         if let Some((call, reply)) = answer {
             queue.on(call, move |_| reply.clone());
         }
-        let running = Running::with_task(queue, TERM, &payload(&json!([input("a", "in/a")]))).await;
+        let running = Running::with_task(queue, LEASE, &payload(&json!([input("a", "in/a")]))).await;
         let report = running.queue.wait_for("exception", 1).await;
         assert_eq!(report[0].body, json!({ "reason": reason }), "{logged}");
-        assert!(!running.place().join("ran").exists());
+        assert!(!running.directory().join("ran").exists());
         // The reason is in the uploaded log too, which is there before the report.
         let log = running.queue.artifact(TASK_IDS[0], "public/logs/live_backing.log").text();
         assert!(log.contains(logged) && log.contains(&format!("input a of task {MAKER}")), "{logged}: {log}");
@@ -80,7 +80,7 @@ async fn an_input_with_another_digest_is_refused() {
     queue.has_artifact(MAKER, "a", hello());
     let mut other = input("a", "in/a");
     other["sha256"] = json!("00".repeat(32));
-    let running = Running::with_task(queue, TERM, &payload(&json!([other]))).await;
+    let running = Running::with_task(queue, LEASE, &payload(&json!([other]))).await;
     let report = running.queue.wait_for("exception", 1).await;
     assert_eq!(report[0].body, json!({"reason": "malformed-payload"}));
     assert!(running.log().contains("its sha256 is 2cf24dba"), "{}", running.log());
@@ -100,7 +100,7 @@ async fn a_payload_whose_files_cannot_be_is_malformed() {
             "payload.artifacts[0].path must be a path below".to_owned(),
         ),
     ] {
-        let running = Running::with_task(Queue::start().await, TERM, &payload).await;
+        let running = Running::with_task(Queue::start().await, LEASE, &payload).await;
         let report = running.queue.wait_for("exception", 1).await;
         assert_eq!(report[0].body, json!({"reason": "malformed-payload"}));
         let log = running.queue.artifact(TASK_IDS[0], "public/logs/live_backing.log").text();
@@ -117,10 +117,10 @@ async fn the_claim_is_renewed_during_a_download_that_then_signs_with_the_new_cre
     // The first try hangs until the claim was renewed, and ends without an answer.
     let slow = Reply { after: Duration::from_secs(3), cut: true, ..ok(Value::Null) };
     queue.once("artifacts/a", slow);
-    let term = Duration::from_secs(2);
-    let running = Running::with_task(queue, term, &payload(&json!([input("a", "in/a")]))).await;
+    let lease = Duration::from_secs(2);
+    let running = Running::with_task(queue, lease, &payload(&json!([input("a", "in/a")]))).await;
     let report = running.queue.wait_for("completed", 1).await;
-    let signed: Vec<_> = running.queue.asked("artifacts/a").into_iter().map(|asked| asked.signed_by).collect();
+    let signed: Vec<_> = running.queue.requests("artifacts/a").into_iter().map(|request| request.signed_by).collect();
     assert_eq!((signed, report[0].signed_by.as_str()), (vec!["task-0".to_owned(), "task-1".to_owned()], "task-1"));
     running.stop().await;
 }
@@ -133,11 +133,11 @@ async fn a_lost_claim_and_a_shutdown_end_a_download_at_once() {
         let hangs = Reply { after: Duration::from_secs(60), ..ok(Value::Null) };
         queue.on("a/bytes", move |_| hangs.clone());
         queue.on("reclaim", |_| refuse(409));
-        let term = Duration::from_secs(if lost { 1 } else { 60 });
-        queue.hand_out(&[claim(TASK_IDS[0], term, &payload(&json!([input("a", "in/a")])))]);
+        let lease = Duration::from_secs(if lost { 1 } else { 60 });
+        queue.hand_out(&[claim(TASK_IDS[0], lease, &payload(&json!([input("a", "in/a")])))]);
         let running = Running::start_on(Plane::Claim, queue, 1);
         running.queue.wait_for("a/bytes", 1).await;
-        let (queue, place) = (running.queue.clone(), running.place());
+        let (queue, directory) = (running.queue.clone(), running.directory());
         if lost {
             // The next call for work shows that the worker is done with the task.
             queue.wait_for("p%2Fw", 2).await;
@@ -145,7 +145,7 @@ async fn a_lost_claim_and_a_shutdown_end_a_download_at_once() {
             running.shutdown.cancel();
             queue.wait_for("exception", 1).await;
         }
-        let left = || std::fs::read_dir(place.join("in")).unwrap().count();
+        let left = || std::fs::read_dir(directory.join("in")).unwrap().count();
         until("nothing half is left", || (left() == 0).then_some(())).await;
         running.stop().await;
         let reports: Vec<_> = queue.reports().into_iter().map(|report| report.body).collect();

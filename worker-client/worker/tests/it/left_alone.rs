@@ -11,7 +11,7 @@ use tenure_worker::{Limits, Settings};
 
 use crate::binary::{bare_program, end, send};
 use crate::queue::{Queue, Reply, TASK_IDS, TOKEN, claim, ok, refuse, until};
-use crate::worker::{Running, TERM, shell};
+use crate::worker::{LEASE, Running, shell};
 
 /// What is in a directory that has a name.
 fn names(dir: &Path) -> Vec<String> {
@@ -31,8 +31,8 @@ async fn a_directory_goes_when_its_task_is_reported_however_it_ended() {
     ] {
         let queue = Queue::start().await;
         queue.on("reclaim", |_| refuse(409));
-        let term = if report == "reclaim" { Duration::from_secs(1) } else { TERM };
-        queue.hand_out(&[claim(TASK_IDS[0], term, &payload)]);
+        let lease = if report == "reclaim" { Duration::from_secs(1) } else { LEASE };
+        queue.hand_out(&[claim(TASK_IDS[0], lease, &payload)]);
         let running = Running::with_settings(queue, |settings| Settings { keep: false, ..settings });
         running.queue.wait_for(report, 1).await;
         let work = running.dir.path().join("work");
@@ -44,10 +44,10 @@ async fn a_directory_goes_when_its_task_is_reported_however_it_ended() {
 
 #[tokio::test]
 async fn a_directory_that_is_kept_stays_whole() {
-    let running = Running::with_task(Queue::start().await, TERM, &shell("echo hello; echo x > file")).await;
+    let running = Running::with_task(Queue::start().await, LEASE, &shell("echo hello; echo x > file")).await;
     running.queue.wait_for("completed", 1).await;
     assert!(running.kept_log().await.contains("hello"));
-    assert!(running.place().join("file").exists());
+    assert!(running.directory().join("file").exists());
     running.stop().await;
 }
 
@@ -57,7 +57,7 @@ async fn a_log_never_takes_more_room_than_its_cap() {
     let script = "yes | head -c 20000000; stat -c %s live.log > size; echo end";
     let running = Running::with_limits(Queue::start().await, limits, &shell(script));
     running.queue.wait_for("completed", 1).await;
-    let size = std::fs::read_to_string(running.place().join("size")).unwrap();
+    let size = std::fs::read_to_string(running.directory().join("size")).unwrap();
     assert!(size.trim().parse::<u64>().unwrap() <= 100_000, "{size}");
     let log = running.kept_log().await;
     assert!(log.len() < 101_000 && log.contains("bytes are left out here") && log.contains("\nend\n"), "{}", log.len());
@@ -75,7 +75,7 @@ async fn nothing_is_claimed_while_there_is_too_little_space() {
     until("the worker to say so", says_so).await;
     send(&child, Signal::SIGTERM);
     assert_eq!(end(child).await.0, Some(0));
-    assert_eq!(queue.asked("p%2Fw").len(), 0);
+    assert_eq!(queue.requests("p%2Fw").len(), 0);
 }
 
 /// A full disk for the directories of tasks; none where this user cannot make one.
@@ -107,7 +107,7 @@ impl Drop for FullDisk {
 async fn a_task_for_which_there_is_no_space_is_given_back_and_not_failed() {
     let Some(disk) = FullDisk::make() else { return };
     let queue = Queue::start().await;
-    queue.hand_out(&[claim(TASK_IDS[0], TERM, &shell("true"))]);
+    queue.hand_out(&[claim(TASK_IDS[0], LEASE, &shell("true"))]);
     let work_dir = disk.0.path().to_owned();
     let running = Running::with_settings(queue, |settings| Settings { work_dir, ..settings });
     let report = running.queue.wait_for("exception", 1).await;
@@ -119,13 +119,13 @@ async fn a_task_for_which_there_is_no_space_is_given_back_and_not_failed() {
 #[tokio::test]
 async fn a_worker_on_which_everything_fails_backs_off_and_says_so() {
     let (queue, dir) = (Queue::start().await, TempDir::new().unwrap());
-    queue.on("p%2Fw", |_| ok(json!({"tasks": [claim(TASK_IDS[0], TERM, &shell("exit 1"))]})));
+    queue.on("p%2Fw", |_| ok(json!({"tasks": [claim(TASK_IDS[0], LEASE, &shell("exit 1"))]})));
     let mut program = bare_program(&queue.root_url(), dir.path());
     let child = program.env("TASKCLUSTER_ACCESS_TOKEN", TOKEN).spawn().unwrap();
-    let asked = queue.wait_for("p%2Fw", 7).await;
+    let requests = queue.wait_for("p%2Fw", 7).await;
     // The fifth and the sixth task have failed as fast as the others.
     for (call, least) in [(5, 1000), (6, 2000)] {
-        let pause = asked[call].at.duration_since(asked[call - 1].at).as_millis();
+        let pause = requests[call].at.duration_since(requests[call - 1].at).as_millis();
         assert!(pause >= least, "{pause} ms before call {call}");
     }
     send(&child, Signal::SIGTERM);
@@ -138,17 +138,17 @@ async fn a_worker_on_which_everything_fails_backs_off_and_says_so() {
 async fn a_stopping_worker_drops_its_waiting_call_and_sends_no_more() {
     let queue = Queue::start().await;
     let script = "trap 'sleep 0.3; exit 0' TERM; touch ready; while :; do sleep 0.05; done";
-    queue.hand_out(&[claim(TASK_IDS[0], TERM, &shell(script))]);
+    queue.hand_out(&[claim(TASK_IDS[0], LEASE, &shell(script))]);
     queue.on("p%2Fw", |_| Reply { after: Duration::from_secs(60), ..ok(json!({"tasks": []})) });
     let two = 2.try_into().unwrap();
     let running = Running::with_settings(queue, |settings| Settings { capacity: two, ..settings });
     running.queue.wait_for("p%2Fw", 2).await;
-    until("the task to run", || running.place().join("ready").exists().then_some(())).await;
+    until("the task to run", || running.directory().join("ready").exists().then_some(())).await;
     let queue = running.queue.clone();
     running.stop().await;
     let reports = queue.reports();
     assert_eq!((reports.len(), &reports[0].body), (1, &json!({"reason": "worker-shutdown"})));
     let hung_up = queue.hung_up("p%2Fw");
-    assert_eq!((hung_up.len(), queue.asked("p%2Fw").len()), (1, 2));
+    assert_eq!((hung_up.len(), queue.requests("p%2Fw").len()), (1, 2));
     assert!(hung_up[0] < reports[0].at, "the task was given back while the worker asked for more");
 }

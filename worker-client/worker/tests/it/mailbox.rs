@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use crate::queue::{Asked, Queue, Reply, TASK_IDS, claim, ok};
+use crate::queue::{Queue, RecordedRequest, Reply, TASK_IDS, claim, ok};
 
 /// The queues of messages, the highest priority first.
 pub const QUEUES: [&str; 7] =
@@ -19,7 +19,7 @@ pub const SIGNATURE: &str = "a-secret%2Bsignature%3D";
 pub const RECEIPT: &str = "A+/b==";
 /// Where the URLs come from.
 pub const URLS: &str = "poll-task-url/p/w";
-const TERM: Duration = Duration::from_secs(60);
+const LEASE: Duration = Duration::from_secs(60);
 
 /// A message as XML.
 #[derive(Clone)]
@@ -63,11 +63,11 @@ impl Mailbox {
         mailbox.issue(Duration::from_secs(1800));
         for name in QUEUES {
             let of_queue = mailbox.clone();
-            mailbox.queue.on(name, move |asked| of_queue.give(name, asked));
+            mailbox.queue.on(name, move |request| of_queue.give(name, request));
         }
-        mailbox.queue.on("claim", move |asked| {
-            let task = asked.call.split('/').nth(5).expect("…/task/<taskId>/runs/0/claim").to_owned();
-            ok(claim(&task, TERM, &payload))
+        mailbox.queue.on("claim", move |request| {
+            let task = request.call.split('/').nth(5).expect("…/task/<taskId>/runs/0/claim").to_owned();
+            ok(claim(&task, LEASE, &payload))
         });
         mailbox
     }
@@ -83,32 +83,33 @@ impl Mailbox {
         self.posted.lock().unwrap().entry(name).or_default().extend(messages);
     }
 
-    fn give(&self, name: &'static str, asked: &Asked) -> Reply {
+    fn give(&self, name: &'static str, request: &RecordedRequest) -> Reply {
         let mut posted = self.posted.lock().unwrap();
         let waiting = posted.entry(name).or_default();
-        let count = number_of_messages(asked).min(waiting.len());
+        let count = number_of_messages(request).min(waiting.len());
         list(waiting.drain(..count))
     }
 
     /// Every poll so far: the number of its queue, from 7 for the highest priority.
     pub fn polls(&self) -> Vec<char> {
-        let name = |asked: &Asked| asked.call.strip_suffix("/messages").and_then(|path| path.chars().last());
-        self.queue.asked("/messages").iter().filter_map(name).collect()
+        let name =
+            |request: &RecordedRequest| request.call.strip_suffix("/messages").and_then(|path| path.chars().last());
+        self.queue.requests("/messages").iter().filter_map(name).collect()
     }
 
-    /// Every deletion so far, and what it was asked for.
-    pub fn deletions(&self) -> Vec<Asked> {
-        self.queue.asked("").into_iter().filter(|asked| asked.call.starts_with("DELETE")).collect()
+    /// Every deletion so far, and which parameters it had.
+    pub fn deletions(&self) -> Vec<RecordedRequest> {
+        self.queue.requests("").into_iter().filter(|request| request.call.starts_with("DELETE")).collect()
     }
 }
 
 /// How many messages a poll asks for.
-pub fn number_of_messages(asked: &Asked) -> usize {
-    let query = asked.query.strip_prefix(&format!("visibilitytimeout=300&sig={SIGNATURE}&numofmessages="));
+pub fn number_of_messages(request: &RecordedRequest) -> usize {
+    let query = request.query.strip_prefix(&format!("visibilitytimeout=300&sig={SIGNATURE}&numofmessages="));
     query.expect("the URL as it was given, and a number").parse().unwrap()
 }
 
-/// A list of messages as a poll answers it, whatever was asked for.
+/// A list of messages as a poll answers it, whatever the parameters.
 pub fn list(messages: impl IntoIterator<Item = Posted>) -> Reply {
     let one = |Posted { id, text, count }| {
         format!(

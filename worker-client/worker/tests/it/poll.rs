@@ -30,11 +30,11 @@ async fn the_queues_are_polled_in_order_and_after_a_find_from_the_first_again() 
     until("three rounds", || (mailbox.polls().len() >= 14).then_some(())).await;
     let polls: String = mailbox.polls().iter().take(14).collect();
     assert_eq!(polls, "76765437654321");
-    let claims = mailbox.queue.asked("claim");
-    let tasks: Vec<&str> = claims.iter().map(|asked| asked.call.split('/').nth(5).unwrap()).collect();
+    let claims = mailbox.queue.requests("claim");
+    let tasks: Vec<&str> = claims.iter().map(|request| request.call.split('/').nth(5).unwrap()).collect();
     assert_eq!(tasks, [TASK_IDS[1], TASK_IDS[0]]);
     assert_eq!(claims[0].body, json!({"workerGroup": "g", "workerId": "w"}));
-    assert_eq!(mailbox.queue.asked("p%2Fw").len(), 0, "claimWork was called");
+    assert_eq!(mailbox.queue.requests("p%2Fw").len(), 0, "claimWork was called");
     running.stop().await;
 }
 
@@ -44,10 +44,10 @@ async fn signed_urls_are_used_without_another_signature() {
     mailbox.post(QUEUES[0], [message(0)]);
     let running = start(&mailbox, 1);
     let deletion = until("a deletion", || mailbox.deletions().pop()).await;
-    assert_eq!((deletion.signed_by.as_str(), mailbox.queue.asked(QUEUES[0])[0].signed_by.as_str()), ("", ""));
-    assert_eq!(mailbox.queue.asked("claim")[0].signed_by, "worker");
-    assert_eq!(mailbox.queue.asked(URLS)[0].signed_by, "worker");
-    assert_eq!(mailbox.queue.asked(URLS)[0].call, "GET /api/queue/v1/poll-task-url/p/w");
+    assert_eq!((deletion.signed_by.as_str(), mailbox.queue.requests(QUEUES[0])[0].signed_by.as_str()), ("", ""));
+    assert_eq!(mailbox.queue.requests("claim")[0].signed_by, "worker");
+    assert_eq!(mailbox.queue.requests(URLS)[0].signed_by, "worker");
+    assert_eq!(mailbox.queue.requests(URLS)[0].call, "GET /api/queue/v1/poll-task-url/p/w");
     assert_eq!(mailbox.queue.wait_for("completed", 1).await[0].signed_by, "task-0");
     running.stop().await;
 }
@@ -70,9 +70,9 @@ async fn only_free_room_is_asked_for_and_32_at_most() {
     mailbox.post(QUEUES[0], [message(0), message(1)]);
     let running = start(&mailbox, 3);
     mailbox.queue.wait_for("claim", 2).await;
-    let asked = mailbox.queue.wait_for(QUEUES[6], 1).await;
-    assert_eq!(number_of_messages(&mailbox.queue.asked(QUEUES[0])[0]), 3);
-    assert_eq!(number_of_messages(&asked[0]), 1);
+    let requests = mailbox.queue.wait_for(QUEUES[6], 1).await;
+    assert_eq!(number_of_messages(&mailbox.queue.requests(QUEUES[0])[0]), 3);
+    assert_eq!(number_of_messages(&requests[0]), 1);
     // Without room there are no polls.
     mailbox.post(QUEUES[0], [message(2)]);
     mailbox.queue.wait_for("claim", 3).await;
@@ -98,7 +98,7 @@ async fn messages_beyond_the_room_are_left() {
     std::fs::write(running.dir.path().join("work/go"), "").unwrap();
     mailbox.queue.wait_for("completed", 1).await;
     mailbox.queue.wait_for(QUEUES[0], 2).await;
-    assert_eq!((mailbox.queue.asked("claim").len(), mailbox.deletions().len()), (1, 1));
+    assert_eq!((mailbox.queue.requests("claim").len(), mailbox.deletions().len()), (1, 1));
     running.stop().await;
 }
 
@@ -111,7 +111,7 @@ async fn after_a_round_without_work_there_is_a_pause_of_a_second() {
         let pause = pair[1].at.duration_since(pair[0].at).as_millis();
         assert!((1000..3000).contains(&pause), "{pause} ms");
     }
-    assert_eq!(mailbox.queue.asked(URLS).len(), 1);
+    assert_eq!(mailbox.queue.requests(URLS).len(), 1);
     running.stop().await;
 }
 
@@ -120,8 +120,8 @@ async fn urls_are_renewed_before_they_end() {
     let mailbox = Mailbox::open(shell("true")).await;
     mailbox.issue(Duration::from_secs(4));
     let running = start(&mailbox, 1);
-    let asked = mailbox.queue.wait_for(URLS, 2).await;
-    let after = asked[1].at.duration_since(asked[0].at).as_millis();
+    let requests = mailbox.queue.wait_for(URLS, 2).await;
+    let after = requests[1].at.duration_since(requests[0].at).as_millis();
     assert!((2000..4000).contains(&after), "{after} ms");
     running.stop().await;
 }
@@ -147,7 +147,7 @@ async fn a_poll_that_is_refused_with_403_renews_the_urls_at_once() {
     mailbox.queue.wait_for(QUEUES[6], 1).await;
     mailbox.queue.once(QUEUES[3], refuse(403));
     let renewed = mailbox.queue.wait_for(URLS, 2).await[1].at;
-    let refused = mailbox.queue.asked(QUEUES[3])[1].at;
+    let refused = mailbox.queue.requests(QUEUES[3])[1].at;
     assert!(renewed.duration_since(refused) < SOON_ENOUGH);
     let again = mailbox.queue.wait_for(QUEUES[0], 3).await[2].at;
     assert!(again.duration_since(renewed) < SOON_ENOUGH);
@@ -160,7 +160,7 @@ async fn urls_that_are_never_accepted_are_not_asked_for_without_end() {
     mailbox.queue.on(QUEUES[0], |_| refuse(403));
     let running = start(&mailbox, 1);
     tokio::time::sleep(ROUND).await;
-    let calls = mailbox.queue.asked(URLS).len();
+    let calls = mailbox.queue.requests(URLS).len();
     assert!((2..20).contains(&calls), "{calls}");
     running.stop().await;
 }
@@ -200,12 +200,12 @@ async fn a_claim_that_is_on_its_way_at_a_shutdown_is_handed_back() {
     mailbox.post(QUEUES[0], [message(0)]);
     let running = start(&mailbox, 2);
     mailbox.queue.wait_for("claim", 1).await;
-    let (place, begun) = (running.place(), Instant::now());
+    let (directory, begun) = (running.directory(), Instant::now());
     running.stop().await;
     assert!(begun.elapsed() < Duration::from_secs(5));
     let reports = mailbox.queue.reports();
     assert_eq!((reports.len(), &reports[0].body), (1, &json!({"reason": "worker-shutdown"})));
-    assert!(!place.join("ran").exists());
+    assert!(!directory.join("ran").exists());
     assert_eq!(mailbox.deletions().len(), 1);
 }
 
@@ -220,5 +220,5 @@ async fn a_shutdown_without_work_is_quick_and_claims_nothing_more() {
     let polls = mailbox.polls().len();
     mailbox.post(QUEUES[0], [message(0)]);
     tokio::time::sleep(ROUND).await;
-    assert_eq!((mailbox.polls().len(), mailbox.queue.asked("claim").len()), (polls, 0));
+    assert_eq!((mailbox.polls().len(), mailbox.queue.requests("claim").len()), (polls, 0));
 }

@@ -27,15 +27,15 @@ async fn deletes_after(answer: Option<Reply>) -> bool {
     if let Some(answer) = answer {
         mailbox.queue.on("claim", move |_| answer.clone());
     }
-    let rounds = mailbox.queue.asked(QUEUES[6]).len();
+    let rounds = mailbox.queue.requests(QUEUES[6]).len();
     mailbox.post(QUEUES[0], [message(0)]);
     // There is room for the next poll only when the claim is over and done with.
     mailbox.queue.wait_for(QUEUES[6], rounds + 2).await;
     running.stop().await;
-    assert!(mailbox.queue.asked("claim").len() > 1);
+    assert!(mailbox.queue.requests("claim").len() > 1);
     let deletions = mailbox.deletions();
-    assert!(deletions.iter().all(|asked| asked.call.starts_with("DELETE /m/q7/messages/m-")));
-    deletions.iter().any(|asked| asked.call.ends_with("m-0"))
+    assert!(deletions.iter().all(|request| request.call.starts_with("DELETE /m/q7/messages/m-")));
+    deletions.iter().any(|request| request.call.ends_with("m-0"))
 }
 
 /// A worker that the queue has taken for one that may claim, although it was too late: it takes refusals for passing.
@@ -79,7 +79,7 @@ async fn a_claim_that_fails_in_passing_is_tried_again_before_the_message_is_dele
     let running = start(&mailbox, 1);
     mailbox.queue.wait_for("completed", 1).await;
     let deletion = until("a deletion", || mailbox.deletions().pop()).await;
-    let claims = mailbox.queue.asked("claim");
+    let claims = mailbox.queue.requests("claim");
     assert_eq!(claims.len(), 3);
     assert!(deletion.at >= claims[2].at);
     running.stop().await;
@@ -91,7 +91,7 @@ async fn claims_that_all_fail_do_not_hide_one_message_after_the_other() {
     mailbox.queue.on("claim", |_| refuse(403));
     mailbox.queue.on(QUEUES[0], |_| list([message(0)]));
     tokio::time::sleep(SETTLED).await;
-    let claims = mailbox.queue.asked("claim").len();
+    let claims = mailbox.queue.requests("claim").len();
     assert!((3..20).contains(&claims), "{claims}");
     assert_eq!(mailbox.deletions().len(), 1);
     running.stop().await;
@@ -107,7 +107,7 @@ async fn an_unreadable_message_is_deleted() {
     let running = start(&mailbox, 1);
     mailbox.queue.wait_for("completed", 1).await;
     until("all deletions", || (mailbox.deletions().len() == 5).then_some(())).await;
-    assert_eq!(mailbox.queue.asked("claim").len(), 1);
+    assert_eq!(mailbox.queue.requests("claim").len(), 1);
     running.stop().await;
 }
 
@@ -117,7 +117,7 @@ async fn a_run_in_hand_is_not_claimed_again() {
     mailbox.post(QUEUES[0], [message(0), message(0).id("m-0-again")]);
     let running = start(&mailbox, 2);
     mailbox.queue.wait_for(QUEUES[6], 1).await;
-    assert_eq!(mailbox.queue.asked("claim").len(), 1);
+    assert_eq!(mailbox.queue.requests("claim").len(), 1);
     std::fs::write(running.dir.path().join("work/go"), "").unwrap();
     mailbox.queue.wait_for("completed", 1).await;
     // It is not known yet what becomes of the run, so that the second message is left.
@@ -134,13 +134,13 @@ async fn deletions_that_fail_are_repeated_but_not_without_end_and_work_goes_on()
     mailbox.post(QUEUES[0], (0..3).map(message));
     let running = start(&mailbox, 1);
     mailbox.queue.wait_for("completed", 3).await;
-    let last_report = mailbox.queue.asked("completed")[2].at;
+    let last_report = mailbox.queue.requests("completed")[2].at;
     mailbox.queue.wait_for("m-0", DELETE_TRIES).await;
     tokio::time::sleep(SETTLED).await;
     for (id, tries) in [("m-0", DELETE_TRIES), ("m-1", DELETE_TRIES), ("m-2", 1)] {
-        assert_eq!(mailbox.queue.asked(id).len(), tries, "{id}");
+        assert_eq!(mailbox.queue.requests(id).len(), tries, "{id}");
     }
-    assert!(mailbox.queue.asked("m-0").last().unwrap().at > last_report, "the deletions held up the work");
+    assert!(mailbox.queue.requests("m-0").last().unwrap().at > last_report, "the deletions held up the work");
     running.stop().await;
 }
 
@@ -156,7 +156,7 @@ async fn a_deletion_ends_with_success_or_a_lasting_refusal() {
             let running = start(&mailbox, 1);
             mailbox.queue.wait_for("completed", 1).await;
             mailbox.queue.wait_for(QUEUES[6], 2).await;
-            assert_eq!(mailbox.queue.asked("m-0").len(), tries, "{status}");
+            assert_eq!(mailbox.queue.requests("m-0").len(), tries, "{status}");
             running.stop().await;
         });
     }
@@ -175,6 +175,6 @@ async fn a_shutdown_does_not_wait_long_for_deletions() {
     running.stop().await;
     assert!(begun.elapsed() < Duration::from_secs(5));
     // One last try.
-    assert_eq!(mailbox.queue.asked("m-0").len(), 2);
-    assert!(mailbox.queue.asked("claim")[0].call.contains(TASK_IDS[0]));
+    assert_eq!(mailbox.queue.requests("m-0").len(), 2);
+    assert!(mailbox.queue.requests("claim")[0].call.contains(TASK_IDS[0]));
 }

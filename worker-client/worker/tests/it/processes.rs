@@ -14,7 +14,7 @@ use tokio::process::Child;
 
 use crate::binary::{bare_program, clear_up, end, send};
 use crate::queue::{Queue, TASK_IDS, TOKEN, claim, ok, until};
-use crate::worker::{Running, TERM, pid_in, runs, shell};
+use crate::worker::{LEASE, Running, pid_in, runs, shell};
 
 /// Leaves a process in a session of its own, whose parent has ended, and which does not end when it is asked to.
 const DETACH: &str = "(setsid sh -c 'trap \"\" TERM; echo $$ > inner; sleep 1000; sleep 1000' & ); while ! test -s inner; do sleep 0.01; done";
@@ -26,9 +26,9 @@ fn worker(queue: &Queue, work_dir: &Path) -> Child {
 #[tokio::test]
 async fn what_a_command_has_detached_ends_with_it() {
     for (script, report) in [(DETACH.to_owned(), "completed"), (format!("{DETACH}; exit 1"), "failed")] {
-        let running = Running::with_task(Queue::start().await, TERM, &shell(&script)).await;
+        let running = Running::with_task(Queue::start().await, LEASE, &shell(&script)).await;
         running.queue.wait_for(report, 1).await;
-        assert!(!runs(pid_in(&running.place().join("inner")).await));
+        assert!(!runs(pid_in(&running.directory().join("inner")).await));
         running.stop().await;
     }
 }
@@ -37,13 +37,13 @@ async fn what_a_command_has_detached_ends_with_it() {
 async fn max_run_time_and_a_shutdown_end_the_whole_tree() {
     let script = format!("{DETACH}; trap '' TERM; while :; do sleep 1; done");
     let payload = json!({"command": [["/bin/sh", "-c", script]], "maxRunTime": 1});
-    let running = Running::with_task(Queue::start().await, TERM, &payload).await;
+    let running = Running::with_task(Queue::start().await, LEASE, &payload).await;
     running.queue.wait_for("failed", 1).await;
-    assert!(!runs(pid_in(&running.place().join("inner")).await));
+    assert!(!runs(pid_in(&running.directory().join("inner")).await));
     running.stop().await;
 
-    let running = Running::with_task(Queue::start().await, TERM, &shell(&script)).await;
-    let inner = pid_in(&running.place().join("inner")).await;
+    let running = Running::with_task(Queue::start().await, LEASE, &shell(&script)).await;
+    let inner = pid_in(&running.directory().join("inner")).await;
     running.stop().await;
     assert!(!runs(inner));
 }
@@ -52,22 +52,22 @@ async fn max_run_time_and_a_shutdown_end_the_whole_tree() {
 async fn no_process_of_a_task_outlives_a_worker_that_is_killed() {
     let (queue, dir) = (Queue::start().await, TempDir::new().unwrap());
     let script = format!("{DETACH}; echo $$ > outer; trap '' TERM; while :; do sleep 1; done");
-    queue.hand_out(&[claim(TASK_IDS[0], TERM, &shell(&script))]);
+    queue.hand_out(&[claim(TASK_IDS[0], LEASE, &shell(&script))]);
     let mut child = worker(&queue, dir.path());
-    let place = dir.path().join(format!("{}-0", TASK_IDS[0]));
-    let pids = [pid_in(&place.join("outer")).await, pid_in(&place.join("inner")).await];
+    let directory = dir.path().join(format!("{}-0", TASK_IDS[0]));
+    let pids = [pid_in(&directory.join("outer")).await, pid_in(&directory.join("inner")).await];
     child.kill().await.unwrap();
     until("the task's processes to end", || (pids.map(runs) == [false, false]).then_some(())).await;
     clear_up(&queue, dir.path()).await;
-    assert!(!place.exists());
+    assert!(!directory.exists());
 }
 
 #[tokio::test]
 async fn a_task_that_kills_its_guard_fails_and_leaves_nothing() {
     let (queue, dir) = (Queue::start().await, TempDir::new().unwrap());
     let script = format!("{DETACH}; cp inner ../inner; kill -9 $PPID; sleep 1000");
-    queue.hand_out(&[claim(TASK_IDS[0], TERM, &shell(&script))]);
-    queue.hand_out(&[claim(TASK_IDS[1], TERM, &shell("true"))]);
+    queue.hand_out(&[claim(TASK_IDS[0], LEASE, &shell(&script))]);
+    queue.hand_out(&[claim(TASK_IDS[1], LEASE, &shell("true"))]);
     let child = worker(&queue, dir.path());
     queue.wait_for("failed", 1).await;
     assert!(!runs(pid_in(&dir.path().join("inner")).await));
@@ -86,11 +86,14 @@ fn records(work_dir: &Path) -> Vec<std::path::PathBuf> {
 async fn what_an_earlier_worker_left_is_ended_before_the_first_claim() {
     let (queue, dir) = (Queue::start().await, TempDir::new().unwrap());
     let script = format!("{DETACH}; echo $PPID > guard; echo $$ > outer; sleep 1000");
-    queue.hand_out(&[claim(TASK_IDS[0], TERM, &shell(&script))]);
+    queue.hand_out(&[claim(TASK_IDS[0], LEASE, &shell(&script))]);
     let mut child = worker(&queue, dir.path());
-    let place = dir.path().join(format!("{}-0", TASK_IDS[0]));
-    let pids =
-        [pid_in(&place.join("inner")).await, pid_in(&place.join("outer")).await, pid_in(&place.join("guard")).await];
+    let directory = dir.path().join(format!("{}-0", TASK_IDS[0]));
+    let pids = [
+        pid_in(&directory.join("inner")).await,
+        pid_in(&directory.join("outer")).await,
+        pid_in(&directory.join("guard")).await,
+    ];
     // Stopped, it does not notice that the worker is gone.
     kill(Pid::from_raw(pids[2]), Signal::SIGSTOP).unwrap();
     child.kill().await.unwrap();
@@ -122,7 +125,7 @@ async fn what_an_earlier_worker_left_is_ended_before_the_first_claim() {
     let child = worker(&queue, dir.path());
     queue.wait_for("p%2Fw", 2).await;
     assert!(!left_at_first_claim.load(Ordering::SeqCst), "the worker claimed first");
-    assert!(!place.exists());
+    assert!(!directory.exists());
     assert_eq!(records(dir.path()), [dir.path().join(".tenure-worker/running")]);
     assert!(innocent.try_wait().unwrap().is_none(), "a process that was none of the worker's was ended");
     innocent.kill().unwrap();

@@ -1,4 +1,4 @@
-//! A scripted queue: it checks signatures, records what it is asked, and answers what the test says.
+//! A scripted queue: it checks signatures, records requests, and gives the answers that the test sets.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -24,7 +24,7 @@ pub const SOON: Duration = Duration::from_secs(20);
 
 /// A request as the queue saw it.
 #[derive(Debug, Clone)]
-pub struct Asked {
+pub struct RecordedRequest {
     pub call: String,
     pub query: String,
     pub headers: HeaderMap,
@@ -62,13 +62,13 @@ pub fn refuse(status: u16) -> Reply {
 }
 
 /// Answers a call whose path ends so.
-type Rule = Box<dyn Fn(&Asked) -> Reply + Send>;
+type Rule = Box<dyn Fn(&RecordedRequest) -> Reply + Send>;
 
 #[derive(Default)]
 struct Script {
     rules: Vec<(&'static str, Rule)>,
     once: HashMap<&'static str, VecDeque<Reply>>,
-    asked: Vec<Asked>,
+    requests: Vec<RecordedRequest>,
     /// Calls whose connections ended before their answers.
     hung_up: Vec<(String, Instant)>,
     store: Store,
@@ -110,7 +110,7 @@ impl Queue {
     }
 
     /// Answers calls whose path ends in `call` like this from now on.
-    pub fn on(&self, call: &'static str, rule: impl Fn(&Asked) -> Reply + Send + 'static) {
+    pub fn on(&self, call: &'static str, rule: impl Fn(&RecordedRequest) -> Reply + Send + 'static) {
         let mut script = self.script.lock().unwrap();
         script.rules.retain(|(name, _)| *name != call);
         script.rules.push((call, Box::new(rule)));
@@ -127,8 +127,8 @@ impl Queue {
     }
 
     /// The calls so far whose path ends in `call`.
-    pub fn asked(&self, call: &str) -> Vec<Asked> {
-        self.script.lock().unwrap().asked.iter().filter(|asked| asked.call.ends_with(call)).cloned().collect()
+    pub fn requests(&self, call: &str) -> Vec<RecordedRequest> {
+        self.script.lock().unwrap().requests.iter().filter(|request| request.call.ends_with(call)).cloned().collect()
     }
 
     /// The artifacts of run 0 of a task.
@@ -155,20 +155,21 @@ impl Queue {
     }
 
     /// All reports so far.
-    pub fn reports(&self) -> Vec<Asked> {
-        ["completed", "failed", "exception"].iter().flat_map(|call| self.asked(call)).collect()
+    pub fn reports(&self) -> Vec<RecordedRequest> {
+        ["completed", "failed", "exception"].iter().flat_map(|call| self.requests(call)).collect()
     }
 
-    /// Waits until there are so many calls.
-    pub async fn wait_for(&self, call: &str, count: usize) -> Vec<Asked> {
-        until(&format!("{count} × {call}"), || Some(self.asked(call)).filter(|asked| asked.len() >= count)).await
+    /// Waits until there are that many calls.
+    pub async fn wait_for(&self, call: &str, count: usize) -> Vec<RecordedRequest> {
+        until(&format!("{count} × {call}"), || Some(self.requests(call)).filter(|requests| requests.len() >= count))
+            .await
     }
 
     async fn answer(&self, request: Request<Incoming>) -> io::Result<Response<Full<Bytes>>> {
         let (head, body) = request.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
         let (signed_by, timestamp) = self.check(&head, &body);
-        let asked = Asked {
+        let recorded = RecordedRequest {
             call: format!("{} {}", head.method, head.uri.path()),
             query: head.uri.query().unwrap_or_default().to_owned(),
             headers: head.headers.clone(),
@@ -180,14 +181,16 @@ impl Queue {
         };
         let reply = {
             let mut script = self.script.lock().unwrap();
-            script.asked.push(asked.clone());
-            let once = script.once.iter_mut().find(|(call, _)| asked.call.ends_with(**call));
+            script.requests.push(recorded.clone());
+            let once = script.once.iter_mut().find(|(call, _)| recorded.call.ends_with(**call));
             once.and_then(|(_, replies)| replies.pop_front())
-                .or_else(|| script.rules.iter().find(|(call, _)| asked.call.ends_with(call)).map(|(_, f)| f(&asked)))
-                .or_else(|| script.store.answer(self, &asked))
+                .or_else(|| {
+                    script.rules.iter().find(|(call, _)| recorded.call.ends_with(call)).map(|(_, f)| f(&recorded))
+                })
+                .or_else(|| script.store.answer(self, &recorded))
                 .unwrap_or_else(|| ok(json!({"tasks": []})))
         };
-        let waiting = Waiting { queue: self, call: &asked.call, answered: false };
+        let waiting = Waiting { queue: self, call: &recorded.call, answered: false };
         tokio::time::sleep(reply.after).await;
         waiting.end();
         if reply.cut {
@@ -270,8 +273,8 @@ fn status(task_id: &str, run_id: u16, taken_until_millis: u64) -> Value {
 }
 
 /// A claim of run 0, by credentials named `task-0`.
-pub fn claim(task_id: &str, term: Duration, payload: &Value) -> Value {
-    let until = u64::try_from(term.as_millis()).unwrap();
+pub fn claim(task_id: &str, lease: Duration, payload: &Value) -> Value {
+    let until = u64::try_from(lease.as_millis()).unwrap();
     json!({
         "status": status(task_id, 0, until), "runId": 0, "workerGroup": "g", "workerId": "w",
         "takenUntil": date(until), "credentials": credentials("task-0"),

@@ -11,7 +11,7 @@ use tokio::process::Command;
 
 use crate::binary::{bare_program, end, send};
 use crate::queue::{Queue, TASK_IDS, TOKEN, claim, until};
-use crate::worker::{TERM, pid_in, shell};
+use crate::worker::{LEASE, pid_in, shell};
 
 const NOBODY: &str = "nobody";
 
@@ -60,7 +60,7 @@ async fn one_task(mut program: Command, queue: &Queue, report: &str) -> u32 {
 async fn no_process_above_a_task_shows_it_the_token() {
     for way in ["variable", "option", "file", "descriptor", "file and variable"] {
         let (queue, dir) = (Queue::start().await, TempDir::new().unwrap());
-        queue.hand_out(&[claim(TASK_IDS[0], TERM, &shell(LOOK_AROUND))]);
+        queue.hand_out(&[claim(TASK_IDS[0], LEASE, &shell(LOOK_AROUND))]);
         let file = dir.path().join("token");
         std::fs::write(&file, format!("{TOKEN}\n")).unwrap();
         let mut program = bare_program(&queue.root_url(), &dir.path().join("work"));
@@ -88,9 +88,9 @@ async fn no_process_above_a_task_shows_it_the_token() {
         };
         program.arg("--keep");
         let worker = one_task(program, &queue, "completed").await;
-        let place = dir.path().join("work").join(format!("{}-0", TASK_IDS[0]));
-        let seen = std::fs::read(place.join("seen")).unwrap();
-        let pids = std::fs::read_to_string(place.join("pids")).unwrap();
+        let directory = dir.path().join("work").join(format!("{}-0", TASK_IDS[0]));
+        let seen = std::fs::read(directory.join("seen")).unwrap();
+        let pids = std::fs::read_to_string(directory.join("pids")).unwrap();
         assert!(pids.lines().any(|pid| pid == worker.to_string()), "{way}: {worker} is not among {pids}");
         assert!(!String::from_utf8_lossy(&seen).contains(TOKEN), "{way}: {}", String::from_utf8_lossy(&seen));
     }
@@ -126,7 +126,7 @@ async fn a_worker_and_its_guards_are_closed_to_other_processes_of_their_user() {
     let work = dir.path().join("work");
     std::fs::create_dir(&work).unwrap();
     nix::unistd::chown(&work, Some(nobody.uid), Some(nobody.gid)).unwrap();
-    queue.hand_out(&[claim(TASK_IDS[0], TERM, &shell("echo $PPID > guard; sleep 1000"))]);
+    queue.hand_out(&[claim(TASK_IDS[0], LEASE, &shell("echo $PPID > guard; sleep 1000"))]);
     let mut program = bare_program(&queue.root_url(), &work);
     program.env("TASKCLUSTER_ACCESS_TOKEN", TOKEN).uid(nobody.uid.as_raw()).gid(nobody.gid.as_raw());
     let Ok(child) = program.spawn() else {
@@ -161,7 +161,7 @@ async fn commands_run_as_the_task_user() {
     );
     let payload = json!({"command": [["sh", "-c", script]],
                          "artifacts": [{"name": "made", "path": "made", "type": "file"}]});
-    queue.hand_out(&[claim(TASK_IDS[0], TERM, &payload)]);
+    queue.hand_out(&[claim(TASK_IDS[0], LEASE, &payload)]);
     let work = dir.path().join("work");
     let mut program = bare_program(&queue.root_url(), &work);
     program.args(["--task-user", NOBODY, "--access-token-file"]).arg(&token);

@@ -6,7 +6,7 @@ use std::io::Read as _;
 use flate2::read::GzDecoder;
 use serde_json::{Value, json};
 
-use crate::queue::{Asked, Queue, Reply, ok, refuse};
+use crate::queue::{Queue, RecordedRequest, Reply, ok, refuse};
 
 /// In every signed URL; it must be nowhere else.
 pub const URL_SECRET: &str = "secret-of-the-url";
@@ -56,10 +56,10 @@ impl Store {
     }
 
     /// Answers a request about artifacts, if it is one.
-    pub fn answer(&mut self, queue: &Queue, asked: &Asked) -> Option<Reply> {
-        let (method, path) = asked.call.split_once(' ').unwrap();
-        if let Some(place) = path.strip_prefix("/store/") {
-            return Some(self.bytes(method, place, asked));
+    pub fn answer(&mut self, queue: &Queue, request: &RecordedRequest) -> Option<Reply> {
+        let (method, path) = request.call.split_once(' ').unwrap();
+        if let Some(object) = path.strip_prefix("/store/") {
+            return Some(self.bytes(method, object, request));
         }
         let (run, name) = path.strip_prefix("/api/queue/v1/task/")?.split_once("/artifacts/")?;
         let name = decode(name);
@@ -71,33 +71,33 @@ impl Store {
             );
         }
         assert_eq!(method, "POST", "{path}");
-        assert!(asked.signed_by.starts_with("task-"), "{path} is signed by {:?}", asked.signed_by);
-        let kind = asked.body["storageType"].clone();
-        let artifact = Stored { created: asked.body.clone(), ..Stored::default() };
+        assert!(request.signed_by.starts_with("task-"), "{path} is signed by {:?}", request.signed_by);
+        let kind = request.body["storageType"].clone();
+        let artifact = Stored { created: request.body.clone(), ..Stored::default() };
         let url = url(queue, run, &name);
         self.artifacts.insert((run.to_owned(), name), artifact);
         Some(match kind.as_str().unwrap() {
             "s3" => ok(json!({
                 "storageType": "s3", "putUrl": url, "expires": "2001-01-01T00:45:00.000Z",
-                "contentType": asked.body["contentType"],
+                "contentType": request.body["contentType"],
             })),
             "reference" | "link" | "error" => ok(json!({ "storageType": kind })),
             other => panic!("what is {other}?"),
         })
     }
 
-    fn bytes(&mut self, method: &str, place: &str, asked: &Asked) -> Reply {
-        let (run, name) = place.strip_suffix("/bytes").unwrap().rsplit_once('/').unwrap();
+    fn bytes(&mut self, method: &str, object: &str, request: &RecordedRequest) -> Reply {
+        let (run, name) = object.strip_suffix("/bytes").unwrap().rsplit_once('/').unwrap();
         let key = (decode(run), decode(name));
-        assert_eq!(asked.query, format!("sig={URL_SECRET}"));
-        assert_eq!(asked.signed_by, "", "a signed URL needs no signature");
-        let header = |name: &str| asked.headers.get(name).map(|value| value.to_str().unwrap().to_owned());
+        assert_eq!(request.query, format!("sig={URL_SECRET}"));
+        assert_eq!(request.signed_by, "", "a signed URL needs no signature");
+        let header = |name: &str| request.headers.get(name).map(|value| value.to_str().unwrap().to_owned());
         let Some(artifact) = self.artifacts.get_mut(&key) else { return refuse(404) };
         if method == "PUT" {
             assert_eq!(header("content-type").as_deref(), artifact.created["contentType"].as_str());
-            assert_eq!(header("content-length"), Some(asked.bytes.len().to_string()));
+            assert_eq!(header("content-length"), Some(request.bytes.len().to_string()));
             artifact.encoding = header("content-encoding");
-            artifact.bytes = Some(asked.bytes.to_vec());
+            artifact.bytes = Some(request.bytes.to_vec());
             return Reply { status: 200, bytes: Some(Vec::new()), ..Reply::default() };
         }
         let Some(bytes) = artifact.bytes.clone() else { return refuse(404) };

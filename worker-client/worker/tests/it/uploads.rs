@@ -94,7 +94,7 @@ async fn the_content_type_of_the_answer_is_sent_and_not_our_own() {
     queue.once(CREATE, ok(answer));
     queue.on("elsewhere", |_| ok(Value::Null));
     upload(&queue, &file(&dir, b"x")).await.unwrap();
-    let put = &queue.asked("PUT /elsewhere")[0];
+    let put = &queue.requests("PUT /elsewhere")[0];
     assert_eq!((put.headers["content-type"].to_str().unwrap(), &put.bytes[..]), ("x/y; z=1", b"x".as_slice()));
 }
 
@@ -105,7 +105,7 @@ async fn a_try_that_fails_is_repeated_with_a_new_url() {
         let (queue, dir) = (Queue::start().await, TempDir::new().unwrap());
         (0..3).for_each(|_| queue.once(BYTES, failure.clone()));
         upload(&queue, &file(&dir, b"x")).await.unwrap();
-        assert_eq!((queue.asked(CREATE).len(), queue.asked(BYTES).len()), (4, 4));
+        assert_eq!((queue.requests(CREATE).len(), queue.requests(BYTES).len()), (4, 4));
         assert_eq!(queue.artifact(TASK_IDS[0], NAME).content(), b"x");
         (0..4).for_each(|_| queue.once(BYTES, failure.clone()));
         let error = upload(&queue, &file(&dir, b"x")).await.unwrap_err();
@@ -118,15 +118,15 @@ async fn what_is_refused_for_good_is_not_repeated() {
     let (queue, dir) = (Queue::start().await, TempDir::new().unwrap());
     for status in [400, 401, 403, 404, 409] {
         queue.once(CREATE, refuse(status));
-        let before = queue.asked(CREATE).len();
+        let before = queue.requests(CREATE).len();
         let error = upload(&queue, &file(&dir, b"x")).await.unwrap_err();
         assert!(matches!(error, Error::Refused { status: found, .. } if found == status), "{error:?}");
-        assert_eq!((queue.asked(CREATE).len() - before, queue.asked(BYTES).len()), (1, 0));
+        assert_eq!((queue.requests(CREATE).len() - before, queue.requests(BYTES).len()), (1, 0));
     }
     queue.once(BYTES, refuse(413));
     let error = upload(&queue, &file(&dir, b"x")).await.unwrap_err();
     assert!(matches!(error, Error::Store { status: 413 }), "{error:?}");
-    assert_eq!(queue.asked(BYTES).len(), 1);
+    assert_eq!(queue.requests(BYTES).len(), 1);
 }
 
 #[tokio::test]
@@ -142,7 +142,7 @@ async fn a_file_that_shrinks_or_grows_does_not_confuse_the_store() {
     let error = upload(&queue, &shrinking).await.unwrap_err();
     assert!(matches!(error, Error::File { .. }), "{error:?}");
     assert_eq!(queue.artifact(TASK_IDS[0], NAME).bytes, None);
-    assert_eq!(queue.asked(CREATE).len(), 2);
+    assert_eq!(queue.requests(CREATE).len(), 2);
 }
 
 #[tokio::test]
@@ -168,8 +168,8 @@ async fn a_download_undoes_compression_and_replaces_what_was_there() {
         assert!(std::fs::read(&to).unwrap() == content);
     }
     assert_eq!(download(&queue, &to).await.unwrap(), 300_000);
-    let asked: Vec<_> = queue.asked(CREATE).into_iter().map(|asked| asked.call).collect();
-    assert!(asked[0].contains("/runs/0/artifacts/") && !asked[2].contains("/runs/"), "{asked:?}");
+    let requests: Vec<_> = queue.requests(CREATE).into_iter().map(|request| request.call).collect();
+    assert!(requests[0].contains("/runs/0/artifacts/") && !requests[2].contains("/runs/"), "{requests:?}");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
 }
 
@@ -211,7 +211,7 @@ async fn a_download_that_fails_is_repeated_and_leaves_nothing_behind() {
         queue.has_artifact(TASK_IDS[0], NAME, stored(b"whole".to_vec(), None));
         (0..3).for_each(|_| queue.once(BYTES, failure.clone()));
         assert_eq!(download(&queue, &to).await.unwrap(), 5);
-        assert_eq!(queue.asked(CREATE).len(), 4);
+        assert_eq!(queue.requests(CREATE).len(), 4);
         std::fs::remove_file(&to).unwrap();
         (0..4).for_each(|_| queue.once(BYTES, failure.clone()));
         let error = download(&queue, &to).await.unwrap_err();
@@ -236,7 +236,7 @@ async fn what_is_not_there_is_told_by_its_status() {
     queue.has_artifact(TASK_IDS[0], NAME, stored(Vec::new(), None));
     queue.once(BYTES, refuse(404));
     assert!(matches!(download(&queue, &to).await.unwrap_err(), Error::Store { status: 404 }));
-    assert_eq!((queue.asked(CREATE).len(), queue.asked(BYTES).len()), (5, 1));
+    assert_eq!((queue.requests(CREATE).len(), queue.requests(BYTES).len()), (5, 1));
     let nowhere = dir.path().join("no/such/folder");
     let error = download(&queue, &nowhere).await.unwrap_err();
     assert!(matches!(error, Error::File { .. }), "{error:?}");
@@ -250,5 +250,5 @@ async fn a_list_has_all_pages() {
     queue.once("/artifacts", ok(json!({"artifacts": [artifact("b")]})));
     let listed = client(&queue).list_artifacts(TASK_IDS[0].parse().unwrap(), None).await.unwrap();
     assert_eq!(listed.iter().map(|artifact| artifact.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
-    assert_eq!(queue.asked("/artifacts")[1].query, "continuationToken=next%20page");
+    assert_eq!(queue.requests("/artifacts")[1].query, "continuationToken=next%20page");
 }

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::queue::{Queue, TASK_IDS, TOKEN, claim, refuse, renewed, until};
 
-pub const TERM: Duration = Duration::from_secs(60);
+pub const LEASE: Duration = Duration::from_secs(60);
 /// Starts a process that ignores TERM and outlives the shell unless its whole group is killed.
 const STUBBORN: &str = "sh -c 'trap \"\" TERM; echo $$ > inner; sleep 1000; sleep 1000' & echo $$ > outer; wait";
 
@@ -69,23 +69,23 @@ impl Running {
     }
 
     /// A worker of its own for one task.
-    pub async fn with_task(queue: Queue, term: Duration, payload: &Value) -> Self {
-        queue.hand_out(&[claim(TASK_IDS[0], term, payload)]);
+    pub async fn with_task(queue: Queue, lease: Duration, payload: &Value) -> Self {
+        queue.hand_out(&[claim(TASK_IDS[0], lease, payload)]);
         Self::start(queue, 1).await
     }
 
     /// A worker for one task that uploads no more than this.
     pub fn with_limits(queue: Queue, limits: Limits, payload: &Value) -> Self {
-        queue.hand_out(&[claim(TASK_IDS[0], TERM, payload)]);
+        queue.hand_out(&[claim(TASK_IDS[0], LEASE, payload)]);
         Self::start_with(Plane::Claim, queue, 1, limits)
     }
 
-    pub fn place(&self) -> PathBuf {
+    pub fn directory(&self) -> PathBuf {
         self.dir.path().join("work").join(format!("{}-0", TASK_IDS[0]))
     }
 
     pub fn log(&self) -> String {
-        std::fs::read_to_string(self.place().join("live.log")).unwrap()
+        std::fs::read_to_string(self.directory().join("live.log")).unwrap()
     }
 
     /// The log as it is when the worker is done with the task.
@@ -125,12 +125,12 @@ async fn commands_run_in_order_in_a_directory_of_their_own() {
         "env": {"COLOUR": "blue", "TASK_ID": "forged"},
     });
     let queue = Queue::start().await;
-    let running = Running::with_task(queue, TERM, &payload).await;
+    let running = Running::with_task(queue, LEASE, &payload).await;
     let report = running.queue.wait_for("completed", 1).await;
     assert_eq!(report[0].signed_by, "task-0");
     let log = running.log();
     assert!(log.contains(&format!("{} 0 {} blue\noops\n", TASK_IDS[0], running.queue.root_url())), "{log}");
-    assert_eq!(std::fs::read_to_string(running.place().join("file")).unwrap(), "second\n");
+    assert_eq!(std::fs::read_to_string(running.directory().join("file")).unwrap(), "second\n");
     running.stop().await;
 }
 
@@ -150,12 +150,12 @@ async fn each_ending_has_its_report() {
             "payload.image is not known",
         ),
     ] {
-        let running = Running::with_task(Queue::start().await, TERM, &payload).await;
-        let asked = running.queue.wait_for(report, 1).await;
-        assert_eq!(asked[0].body, body, "{payload}");
+        let running = Running::with_task(Queue::start().await, LEASE, &payload).await;
+        let requests = running.queue.wait_for(report, 1).await;
+        assert_eq!(requests[0].body, body, "{payload}");
         let log = running.log();
         assert!(log.contains(logged), "{payload}: {log}");
-        assert!(!running.place().join("second").exists());
+        assert!(!running.directory().join("second").exists());
         assert_eq!(running.queue.reports().len(), 1);
         running.stop().await;
     }
@@ -165,22 +165,22 @@ async fn each_ending_has_its_report() {
 async fn a_directory_that_cannot_be_made_is_the_workers_fault() {
     let queue = Queue::start().await;
     let running = Running::start(queue, 1).await;
-    std::fs::write(running.place(), "in the way").unwrap();
-    running.queue.hand_out(&[claim(TASK_IDS[0], TERM, &shell("true"))]);
-    let asked = running.queue.wait_for("exception", 1).await;
-    assert_eq!(asked[0].body, json!({"reason": "internal-error"}));
+    std::fs::write(running.directory(), "in the way").unwrap();
+    running.queue.hand_out(&[claim(TASK_IDS[0], LEASE, &shell("true"))]);
+    let requests = running.queue.wait_for("exception", 1).await;
+    assert_eq!(requests[0].body, json!({"reason": "internal-error"}));
     running.stop().await;
 }
 
 #[tokio::test]
-async fn the_claim_is_renewed_before_its_term_ends() {
+async fn the_claim_is_renewed_before_its_lease_ends() {
     let queue = Queue::start().await;
-    // The server dates its claims in 2001 and answers the renewal with a term that is as long again.
+    // The server dates its claims in 2001 and answers the renewal with a lease that is as long again.
     queue.once("reclaim", renewed(7_000, "task-1"));
     queue.once("reclaim", renewed(60_000, "task-2"));
     let running = Running::with_task(queue, Duration::from_secs(4), &shell("sleep 7")).await;
     let reclaims = running.queue.wait_for("reclaim", 2).await;
-    let claimed = running.queue.asked("p%2Fw")[0].at;
+    let claimed = running.queue.requests("p%2Fw")[0].at;
     let after = |index: usize| reclaims[index].at.duration_since(claimed).as_millis();
     assert!((2900..4000).contains(&after(0)), "{} ms", after(0));
     assert!((5800..7000).contains(&after(1)), "{} ms", after(1));
@@ -196,7 +196,7 @@ async fn a_renewal_that_fails_in_passing_is_tried_again() {
     queue.on("reclaim", |_| renewed(60_000, "task-1"));
     let running = Running::with_task(queue, Duration::from_secs(6), &shell("sleep 6.5")).await;
     running.queue.wait_for("completed", 1).await;
-    assert_eq!(running.queue.asked("reclaim").len(), 8);
+    assert_eq!(running.queue.requests("reclaim").len(), 8);
     running.stop().await;
 }
 
@@ -206,26 +206,26 @@ async fn a_lost_claim_stops_the_whole_group_and_reports_nothing() {
         let queue = Queue::start().await;
         queue.on("reclaim", move |_| refuse(status));
         let running = Running::with_task(queue, Duration::from_secs(1), &shell(STUBBORN)).await;
-        let inner = pid_in(&running.place().join("inner")).await;
-        let outer = pid_in(&running.place().join("outer")).await;
+        let inner = pid_in(&running.directory().join("inner")).await;
+        let outer = pid_in(&running.directory().join("outer")).await;
         running.queue.wait_for("reclaim", 1).await;
         until("the group to end", || (!runs(inner) && !runs(outer)).then_some(())).await;
         // The next call for work shows that the worker is done with the task.
         running.queue.wait_for("p%2Fw", 2).await;
         assert!(running.log().contains("the claim is lost"), "{}", running.log());
-        assert_eq!((running.queue.reports().len(), running.queue.asked("reclaim").len()), (0, 1));
+        assert_eq!((running.queue.reports().len(), running.queue.requests("reclaim").len()), (0, 1));
         running.stop().await;
     }
 }
 
 #[tokio::test]
-async fn a_term_that_runs_out_is_a_lost_claim() {
+async fn a_lease_that_runs_out_is_a_lost_claim() {
     let queue = Queue::start().await;
     queue.on("reclaim", |_| refuse(500));
     let running = Running::with_task(queue, Duration::from_secs(1), &shell(STUBBORN)).await;
-    let inner = pid_in(&running.place().join("inner")).await;
+    let inner = pid_in(&running.directory().join("inner")).await;
     until("the process to end", || (!runs(inner)).then_some(())).await;
-    let claimed = running.queue.asked("p%2Fw")[0].at;
+    let claimed = running.queue.requests("p%2Fw")[0].at;
     assert!((1000..4000).contains(&claimed.elapsed().as_millis()), "{:?}", claimed.elapsed());
     running.queue.wait_for("p%2Fw", 2).await;
     assert_eq!(running.queue.reports().len(), 0);
@@ -235,8 +235,8 @@ async fn a_term_that_runs_out_is_a_lost_claim() {
 #[tokio::test]
 async fn max_run_time_stops_the_group_and_fails_the_task() {
     let payload = json!({"command": [["/bin/sh", "-c", STUBBORN]], "maxRunTime": 1});
-    let running = Running::with_task(Queue::start().await, TERM, &payload).await;
-    let inner = pid_in(&running.place().join("inner")).await;
+    let running = Running::with_task(Queue::start().await, LEASE, &payload).await;
+    let inner = pid_in(&running.directory().join("inner")).await;
     running.queue.wait_for("failed", 1).await;
     assert!(!runs(inner));
     assert!(running.log().contains("maxRunTime of 1 s is over"), "{}", running.log());
@@ -246,9 +246,9 @@ async fn max_run_time_stops_the_group_and_fails_the_task() {
 #[tokio::test]
 async fn nothing_that_a_command_left_behind_outlives_it() {
     let payload = shell("sleep 1000 & echo $! > left");
-    let running = Running::with_task(Queue::start().await, TERM, &payload).await;
+    let running = Running::with_task(Queue::start().await, LEASE, &payload).await;
     running.queue.wait_for("completed", 1).await;
-    let left = pid_in(&running.place().join("left")).await;
+    let left = pid_in(&running.directory().join("left")).await;
     until("the process to end", || (!runs(left)).then_some(())).await;
     running.stop().await;
 }
@@ -257,7 +257,7 @@ async fn nothing_that_a_command_left_behind_outlives_it() {
 async fn a_report_is_repeated_until_it_gets_through() {
     let queue = Queue::start().await;
     (0..8).for_each(|_| queue.once("completed", refuse(502)));
-    let running = Running::with_task(queue, TERM, &shell("true")).await;
+    let running = Running::with_task(queue, LEASE, &shell("true")).await;
     running.queue.wait_for("completed", 9).await;
     running.queue.wait_for("p%2Fw", 2).await;
     assert_eq!(running.queue.reports().len(), 9);
@@ -274,7 +274,7 @@ async fn no_work_and_no_server_do_not_end_the_worker() {
         queue.once("p%2Fw", refuse(status));
     }
     queue.hand_out(&[]);
-    queue.hand_out(&[claim(TASK_IDS[0], TERM, &shell("true"))]);
+    queue.hand_out(&[claim(TASK_IDS[0], LEASE, &shell("true"))]);
     let running = Running::start(queue, 1).await;
     running.queue.wait_for("completed", 1).await;
     running.stop().await;
@@ -283,12 +283,12 @@ async fn no_work_and_no_server_do_not_end_the_worker() {
 #[tokio::test]
 async fn only_free_room_is_asked_for() {
     let queue = Queue::start().await;
-    let claims = [0, 1].map(|at| claim(TASK_IDS[at], TERM, &shell("while ! test -e ../go; do sleep 0.05; done")));
+    let claims = [0, 1].map(|at| claim(TASK_IDS[at], LEASE, &shell("while ! test -e ../go; do sleep 0.05; done")));
     queue.hand_out(&claims);
-    queue.hand_out(&[claim(TASK_IDS[2], TERM, &shell("while ! test -e ../go; do sleep 0.05; done"))]);
+    queue.hand_out(&[claim(TASK_IDS[2], LEASE, &shell("while ! test -e ../go; do sleep 0.05; done"))]);
     let running = Running::start(queue, 3).await;
-    let asked = running.queue.wait_for("p%2Fw", 2).await;
-    assert_eq!((&asked[0].body["tasks"], &asked[1].body["tasks"]), (&json!(3), &json!(1)));
+    let requests = running.queue.wait_for("p%2Fw", 2).await;
+    assert_eq!((&requests[0].body["tasks"], &requests[1].body["tasks"]), (&json!(3), &json!(1)));
     std::fs::write(running.dir.path().join("work/go"), "").unwrap();
     running.queue.wait_for("completed", 3).await;
     let start = Instant::now();
@@ -298,12 +298,12 @@ async fn only_free_room_is_asked_for() {
 
 #[tokio::test]
 async fn a_shutdown_hands_running_tasks_back() {
-    let running = Running::with_task(Queue::start().await, TERM, &shell(STUBBORN)).await;
-    let inner = pid_in(&running.place().join("inner")).await;
+    let running = Running::with_task(Queue::start().await, LEASE, &shell(STUBBORN)).await;
+    let inner = pid_in(&running.directory().join("inner")).await;
     let queue = running.queue.clone();
     running.stop().await;
     assert!(!runs(inner));
     let reports = queue.reports();
     assert_eq!((reports.len(), &reports[0].body), (1, &json!({"reason": "worker-shutdown"})));
-    assert_eq!(queue.asked("p%2Fw").len(), 1);
+    assert_eq!(queue.requests("p%2Fw").len(), 1);
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A task that waits for the one of the story and was claimed after it, and what somebody asked for about it first.
+/// A task that waits for the one of the story and was claimed after it, and what was requested for it first.
 fn after_one_life(asked: Option<Change>, before: bool) -> Story {
     let mut story = Story::new();
     let required = story.created(LOW);

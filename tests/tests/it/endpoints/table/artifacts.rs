@@ -98,7 +98,7 @@ fn reading() -> Vec<Entry> {
                 refused(InsufficientScopes, "a name that there is not, by a client without its scope")
                     .on(State::Artifacts)
                     .with("name", "none")
-                    .by(Who::Nobody),
+                    .by(Who::WithoutScopes),
             )
             .row(
                 refused(InsufficientScopes, "a public link to what is not public")
@@ -123,12 +123,12 @@ fn reading() -> Vec<Entry> {
             .gives("/message", "none")
     };
     let redirects = |name| reads(name).row(error().answers(424));
-    let tells = |name| reads(name).row(error().gives("/storageType", "error"));
+    let describes = |name| reads(name).row(error().gives("/storageType", "error"));
     vec![
         of_run(redirects("getArtifact")),
         redirects("getLatestArtifact"),
-        of_run(tells("artifact")),
-        tells("latestArtifact"),
+        of_run(describes("artifact")),
+        describes("latestArtifact"),
     ]
 }
 

@@ -7,7 +7,7 @@ use crate::endpoints::row::{Entry, State, operation, refused, succeeds};
 
 pub fn entries() -> Vec<Entry> {
     let empty = |name| {
-        let nothing = succeeds("a queue that nobody has used").gives("/tasks", json!([]));
+        let nothing = succeeds("a queue that was never used").gives("/tasks", json!([]));
         let token = succeeds("a token that is none begins at the start").query("continuationToken=*");
         operation(name, State::Nothing).row(nothing).row(token)
     };
@@ -19,12 +19,12 @@ pub fn entries() -> Vec<Entry> {
             .gives("/pendingTasks", 1)
             .gives("/taskQueueId", "<taskQueueId>")
             .gives("/claimedTasks", Value::Null)
-            .row(succeeds("a queue that nobody has used").gives("/pendingTasks", 0)),
+            .row(succeeds("a queue that was never used").gives("/pendingTasks", 0)),
         operation("taskQueueCounts", State::Claimed)
             .gives("/pendingTasks", 0)
             .gives("/claimedTasks", 1)
             .gives("/workerType", "<workerType>")
-            .row(succeeds("a queue that nobody has used").gives("/claimedTasks", 0)),
+            .row(succeeds("a queue that was never used").gives("/claimedTasks", 0)),
         operation("taskQueueCountsBatch", State::Pending)
             .takes(json!({"taskQueueIds": ["<taskQueueId>", "endpoints/none", "<taskQueueId>"]}))
             .gives("/taskQueueCounts/0", json!({"taskQueueId": "endpoints/none", "pendingTasks": 0, "claimedTasks": 0}))

@@ -120,7 +120,7 @@ fn reading() -> Vec<Entry> {
             .gives("/taskId", "<taskId>")
             .gives("/tasks/0/status/taskId", "<dependent>")
             .gives("/tasks/0/task/dependencies", json!(["<taskId>"]))
-            .row(succeeds("nobody waits").on(State::Pending).gives("/tasks", json!([])))
+            .row(succeeds("no task waits").on(State::Pending).gives("/tasks", json!([])))
             .row(refused(ResourceNotFound, "the task does not exist")),
     ]
 }

@@ -1,4 +1,4 @@
-//! Workers that are made known, register, and are removed.
+//! Workers that are created, register, and are removed.
 
 use serde_json::json;
 use tenure_api::errors::ErrorCode::{InputError, InputValidationError, RequestConflict, ResourceNotFound};
@@ -18,7 +18,7 @@ fn workers() -> Vec<Entry> {
     let with = |fields| with(worker.clone(), fields);
     let other = with(json!({"providerInfo": {"staticSecret": wrong_secret()}}));
     let no_secret = json!({"expires": "<expires>"});
-    let of_one = |name| operation(name, State::Known).row(refused(ResourceNotFound, "there is no such worker"));
+    let of_one = |name| operation(name, State::WorkerCreated).row(refused(ResourceNotFound, "there is no such worker"));
     vec![
         operation("createWorker", State::Nothing)
             .takes(worker.clone())
@@ -27,16 +27,21 @@ fn workers() -> Vec<Entry> {
             .gives("/state", "running")
             .gives("/capacity", 1)
             .gives("/expires", "<expires>")
-            .row(succeeds("the same worker again").on(State::Known).gives("/state", "running"))
+            .row(succeeds("the same worker again").on(State::WorkerCreated).gives("/state", "running"))
             .row(refused(InputError, "an end in the past").body(with(json!({"expires": "<past>"}))))
             .row(refused(InputValidationError, "no secret").body(no_secret.clone()))
             .row(refused(InputValidationError, "a capacity of 0").body(with(json!({"capacity": 0}))))
-            .row(refused(RequestConflict, "a worker with another secret").on(State::Known).body(other))
+            .row(refused(RequestConflict, "a worker with another secret").on(State::WorkerCreated).body(other))
             .row(refused(RequestConflict, "a worker that was removed").on(State::Removed)),
         of_one("updateWorker")
             .takes(with(json!({"capacity": 3})))
             .gives("/capacity", 3)
-            .row(succeeds("without a secret, which stays").on(State::Known).body(no_secret).gives("/capacity", 1))
+            .row(
+                succeeds("without a secret, which stays")
+                    .on(State::WorkerCreated)
+                    .body(no_secret)
+                    .gives("/capacity", 1),
+            )
             .row(refused(RequestConflict, "a worker that was removed").on(State::Removed)),
         of_one("worker")
             .gives("/workerPoolId", "<workerPoolId>")
@@ -61,16 +66,16 @@ fn interface() -> Vec<Entry> {
     };
     let wrong = wrong_secret();
     vec![
-        operation("registerWorker", State::Known)
+        operation("registerWorker", State::WorkerCreated)
             .by(Who::Anonymous)
             .takes(by("static", "<secret>"))
             .gives("/credentials/clientId", "worker/static/<workerPoolId>/group/worker")
             .gives("/expires", "<expires>")
             .gives("/workerConfig", json!({}))
-            .row(refused(InputError, "another secret").on(State::Known).body(by("static", &wrong)))
+            .row(refused(InputError, "another secret").on(State::WorkerCreated).body(by("static", &wrong)))
             .row(refused(InputError, "a worker that was removed").on(State::Removed))
-            .row(refused(ResourceNotFound, "nobody has made the worker known"))
-            .row(refused(ResourceNotFound, "another provider").on(State::Known).body(by("google", "<secret>")))
+            .row(refused(ResourceNotFound, "the worker was not created"))
+            .row(refused(ResourceNotFound, "another provider").on(State::WorkerCreated).body(by("google", "<secret>")))
             .row(refused(InputValidationError, "a secret that is too short").body(by("static", "short"))),
         operation("reregisterWorker", State::Registered)
             .takes(with(json!({"secret": "<secret>"})))

@@ -1,4 +1,4 @@
-//! What is known of queues, provisioners and workers, and quarantine.
+//! What is recorded of queues, provisioners and workers, and quarantine.
 
 use serde_json::{Value, json};
 use tenure_api::errors::ErrorCode::{InputValidationError, InvalidRequestArguments, ResourceNotFound};
@@ -11,7 +11,7 @@ pub fn entries() -> Vec<Entry> {
 
 fn queues() -> Vec<Entry> {
     let unseen = || refused(ResourceNotFound, "a queue that no worker has asked").on(State::Pending);
-    let nobody = "a provisioner whose queues no worker has asked";
+    let unseen_provisioner = "a provisioner whose queues no worker has asked";
     let page = || succeeds("a page").on(State::Claimed).query("limit=1");
     vec![
         operation("listTaskQueues", State::Claimed)
@@ -28,11 +28,11 @@ fn queues() -> Vec<Entry> {
         operation("getProvisioner", State::Claimed)
             .gives("/provisionerId", "<provisionerId>")
             .gives("/stability", "experimental")
-            .row(refused(ResourceNotFound, nobody).with("provisionerId", "nobody")),
+            .row(refused(ResourceNotFound, unseen_provisioner).with("provisionerId", "nobody")),
         operation("listWorkerTypes", State::Claimed)
             .gives("/workerTypes/0/provisionerId", "<provisionerId>")
             .row(page().gives("/workerTypes/1", Value::Null))
-            .row(succeeds(nobody).with("provisionerId", "nobody").gives("/workerTypes", json!([]))),
+            .row(succeeds(unseen_provisioner).with("provisionerId", "nobody").gives("/workerTypes", json!([]))),
         operation("getWorkerType", State::Claimed)
             .gives("/taskQueueId", "<taskQueueId>")
             .gives("/provisionerId", "<provisionerId>")
@@ -62,7 +62,7 @@ fn workers() -> Vec<Entry> {
             .gives("/workers/1", Value::Null)
             .row(listed("those that are quarantined", "quarantined=true").gives("/workers", json!([])))
             .row(listed("those that are not", "quarantined=false").gives("/workers/0/workerId", "worker"))
-            .row(succeeds("a queue that nobody has used").gives("/workers", json!([])))
+            .row(succeeds("a queue that was never used").gives("/workers", json!([])))
             .row(refused(InvalidRequestArguments, "`quarantined=maybe`").query("quarantined=maybe")),
         of_one("getWorker").gives("/quarantineUntil", Value::Null).gives("/quarantineDetails", json!([])),
         of_one("quarantineWorker")

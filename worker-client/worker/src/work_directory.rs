@@ -16,11 +16,11 @@ use super::user::TaskUser;
 
 /// The worker's own variables begin like this; they hold its secrets, so tasks do not get them.
 const WORKER_VARIABLES: [&str; 2] = ["TASKCLUSTER_", "TENURE_"];
-/// Other users have no business in a task's directory.
+/// Closed to other users.
 const DIRECTORY_MODE: u32 = 0o700;
 
 /// The directory of one run of a task.
-pub(super) struct Place {
+pub(super) struct WorkDirectory {
     dir: PathBuf,
     log: Log,
     record: Record,
@@ -28,7 +28,7 @@ pub(super) struct Place {
     user: Option<TaskUser>,
 }
 
-impl Place {
+impl WorkDirectory {
     /// Makes the directory; one that exists already is not ours. What was made is removed again if the rest
     /// cannot be.
     pub(super) fn create(settings: &Settings, task_id: TaskId, run_id: RunId) -> io::Result<Self> {
@@ -62,12 +62,12 @@ impl Place {
             ("TASKCLUSTER_ROOT_URL", settings.client.root_url().into()),
             ("TASK_WORKDIR", dir.clone().into()),
         ];
-        let place = Self { dir, log, record, env, user: settings.task_user.clone() };
-        if let Some(TaskUser { ids, .. }) = &place.user {
-            std::fs::set_permissions(&place.dir, Permissions::from_mode(DIRECTORY_MODE))?;
-            lchown(&place.dir, Some(ids.uid), Some(ids.gid))?;
+        let directory = Self { dir, log, record, env, user: settings.task_user.clone() };
+        if let Some(TaskUser { ids, .. }) = &directory.user {
+            std::fs::set_permissions(&directory.dir, Permissions::from_mode(DIRECTORY_MODE))?;
+            lchown(&directory.dir, Some(ids.uid), Some(ids.gid))?;
         }
-        Ok(place)
+        Ok(directory)
     }
 
     pub(super) fn dir(&self) -> &Path {
