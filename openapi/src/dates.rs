@@ -56,7 +56,7 @@ impl Serialize for Timestamp {
 
 impl PartialSchema for Timestamp {
     fn schema() -> RefOr<Schema> {
-        crate::schema::moment("RFC 3339; kept and answered to the millisecond, in UTC.", "2026-01-31T12:00:00.000Z")
+        crate::schema::date_time("RFC 3339; kept and answered to the millisecond, in UTC.", "2026-01-31T12:00:00.000Z")
     }
 }
 

@@ -143,8 +143,8 @@ impl Artifact {
 
 /// A length as the database keeps it.
 pub fn content_length(length: u64) -> Result<i64, String> {
-    let unfit = || format!("`contentLength` must be at most {CONTENT_LENGTH_MAX}");
-    if length > CONTENT_LENGTH_MAX { Err(unfit()) } else { i64::try_from(length).map_err(|_| unfit()) }
+    let invalid = || format!("`contentLength` must be at most {CONTENT_LENGTH_MAX}");
+    if length > CONTENT_LENGTH_MAX { Err(invalid()) } else { i64::try_from(length).map_err(|_| invalid()) }
 }
 
 /// Which rule forbids something about an artifact.
@@ -176,7 +176,7 @@ pub enum Refusal {
 
 /// Where a run is, as far as artifacts go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum RunPhase {
     Missing,
     NeverClaimed,
     Running,
@@ -184,18 +184,18 @@ enum Place {
     Over,
 }
 
-fn place(task: &Task, run: RunId) -> Place {
+fn place(task: &Task, run: RunId) -> RunPhase {
     if let Some(ended) = task.ended.iter().find(|ended| ended.run.run == run) {
         return match (&ended.tenancy, ended.state) {
-            (None, _) => Place::NeverClaimed,
-            (Some(_), RunState::Exception) => Place::Exception(ended.resolved),
-            (Some(_), RunState::Completed | RunState::Failed | RunState::Pending | RunState::Running) => Place::Over,
+            (None, _) => RunPhase::NeverClaimed,
+            (Some(_), RunState::Exception) => RunPhase::Exception(ended.resolved),
+            (Some(_), RunState::Completed | RunState::Failed | RunState::Pending | RunState::Running) => RunPhase::Over,
         };
     }
     match &task.last {
-        Last::Pending(open) if open.run == run => Place::NeverClaimed,
-        Last::Running(open, _) if open.run == run => Place::Running,
-        Last::Unscheduled | Last::Pending(_) | Last::Running(..) | Last::Ended => Place::Missing,
+        Last::Pending(open) if open.run == run => RunPhase::NeverClaimed,
+        Last::Running(open, _) if open.run == run => RunPhase::Running,
+        Last::Unscheduled | Last::Pending(_) | Last::Running(..) | Last::Ended => RunPhase::Missing,
     }
 }
 
@@ -216,9 +216,9 @@ pub fn check_first(task: &Task, run: RunId, expires: DateTime<Utc>, now: DateTim
         return Err(Refusal::Past);
     }
     match place(task, run) {
-        Place::Missing => Err(Refusal::NoSuchRun),
-        Place::NeverClaimed => Err(Refusal::NeverClaimed),
-        Place::Running | Place::Exception(_) | Place::Over => Ok(()),
+        RunPhase::Missing => Err(Refusal::NoSuchRun),
+        RunPhase::NeverClaimed => Err(Refusal::NeverClaimed),
+        RunPhase::Running | RunPhase::Exception(_) | RunPhase::Over => Ok(()),
     }
 }
 
@@ -234,11 +234,11 @@ pub fn admit(task: &Task, run: RunId, expires: DateTime<Utc>, now: DateTime<Utc>
 /// Whether a run still takes the bytes of its artifacts: exactly as long as it takes artifacts.
 pub fn admit_bytes(task: &Task, run: RunId, now: DateTime<Utc>) -> Result<(), Refusal> {
     match place(task, run) {
-        Place::Running => Ok(()),
-        Place::Exception(resolved) if now < resolved + AFTER_EXCEPTION => Ok(()),
-        Place::Exception(_) | Place::Over => Err(Refusal::RunEnded),
-        Place::Missing => Err(Refusal::NoSuchRun),
-        Place::NeverClaimed => Err(Refusal::NeverClaimed),
+        RunPhase::Running => Ok(()),
+        RunPhase::Exception(resolved) if now < resolved + AFTER_EXCEPTION => Ok(()),
+        RunPhase::Exception(_) | RunPhase::Over => Err(Refusal::RunEnded),
+        RunPhase::Missing => Err(Refusal::NoSuchRun),
+        RunPhase::NeverClaimed => Err(Refusal::NeverClaimed),
     }
 }
 

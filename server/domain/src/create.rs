@@ -313,9 +313,9 @@ pub enum Awaited {
 /// Why a task may not wait for these, if it may not.
 #[must_use]
 pub fn dependency_refusal(task: &NewTask, awaited: &[(TaskId, Awaited)]) -> Option<String> {
-    let named = |unfit: fn(DateTime<Utc>, Awaited) -> bool| {
+    let named = |invalid: fn(DateTime<Utc>, Awaited) -> bool| {
         let ids: Vec<TaskId> =
-            awaited.iter().filter(|(_, awaited)| unfit(task.deadline, *awaited)).map(|(id, _)| *id).collect();
+            awaited.iter().filter(|(_, awaited)| invalid(task.deadline, *awaited)).map(|(id, _)| *id).collect();
         (!ids.is_empty()).then(|| list(&ids))
     };
     let missing = named(|_, awaited| awaited == Awaited::Missing)

@@ -177,9 +177,9 @@ mod tests {
 
     #[test]
     fn a_pattern_with_an_empty_word_or_too_many_of_them_is_refused() {
-        for unfit in ["", ".", "primary.", ".a", "a..b", &"a".repeat(256)] {
-            assert!(Filter::default().set_key(unfit).is_err(), "{unfit:?}");
-            assert!(Filter::default().set_route(unfit).is_err(), "{unfit:?}");
+        for invalid in ["", ".", "primary.", ".a", "a..b", &"a".repeat(256)] {
+            assert!(Filter::default().set_key(invalid).is_err(), "{invalid:?}");
+            assert!(Filter::default().set_route(invalid).is_err(), "{invalid:?}");
         }
         let hint = Filter::default().set_key("primary.").unwrap_err().to_string();
         assert!(hint.contains("%23"), "{hint}");

@@ -125,17 +125,17 @@ pub enum Refusal {
 
 /// What is known of a message that somebody wants to change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct KnownMessage {
     /// The number in the receipt that is valid, if anybody got the message.
     pub receipt: Option<i64>,
 }
 
 /// Whether the holder of a receipt may change a message.
-pub fn check(known: Option<Known>, receipt: Receipt) -> Result<(), Refusal> {
+pub fn check(known: Option<KnownMessage>, receipt: Receipt) -> Result<(), Refusal> {
     match known {
         None => Err(Refusal::NoSuchMessage),
-        Some(Known { receipt: Some(current) }) if current == receipt.0 => Ok(()),
-        Some(Known { receipt: Some(_) | None }) => Err(Refusal::ReceiptNotCurrent),
+        Some(KnownMessage { receipt: Some(current) }) if current == receipt.0 => Ok(()),
+        Some(KnownMessage { receipt: Some(_) | None }) => Err(Refusal::ReceiptNotCurrent),
     }
 }
 
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn only_the_current_receipt_changes_a_message() {
-        let known = |receipt| Some(Known { receipt });
+        let known = |receipt| Some(KnownMessage { receipt });
         assert_eq!(check(None, Receipt(1)), Err(Refusal::NoSuchMessage));
         assert_eq!(check(known(None), Receipt(1)), Err(Refusal::ReceiptNotCurrent));
         assert_eq!(check(known(Some(2)), Receipt(1)), Err(Refusal::ReceiptNotCurrent));

@@ -185,7 +185,7 @@ pub struct Resolver {
     starred: BTreeMap<String, Vec<Template>>,
     /// The lengths that these beginnings have, so that only these are looked up.
     stem_lengths: Vec<usize>,
-    everybody: Arc<ScopeSet>,
+    of_every_caller: Arc<ScopeSet>,
 }
 
 impl Default for Resolver {
@@ -196,7 +196,12 @@ impl Default for Resolver {
 
 impl Resolver {
     fn empty() -> Self {
-        Self { exact: BTreeMap::new(), starred: BTreeMap::new(), stem_lengths: Vec::new(), everybody: Arc::default() }
+        Self {
+            exact: BTreeMap::new(),
+            starred: BTreeMap::new(),
+            stem_lengths: Vec::new(),
+            of_every_caller: Arc::default(),
+        }
     }
 
     /// Gets these roles ready.
@@ -216,24 +221,24 @@ impl Resolver {
         let scopes = [ASSUME_ANONYMOUS.to_owned()];
         // A role `anonymous` that is too large gives nothing to anyone.
         let closed = resolver.close(scopes.clone()).unwrap_or_else(|TooLarge| scopes.to_vec());
-        resolver.everybody = Arc::new(ScopeSet::of_every_caller(closed));
+        resolver.of_every_caller = Arc::new(ScopeSet::of_every_caller(closed));
         resolver
     }
 
-    /// What everybody may do, signed or not.
+    /// What of_every_caller may do, signed or not.
     #[must_use]
-    pub fn everybody(&self) -> Arc<ScopeSet> {
-        Arc::clone(&self.everybody)
+    pub fn of_every_caller(&self) -> Arc<ScopeSet> {
+        Arc::clone(&self.of_every_caller)
     }
 
-    /// Everything that a caller with these scopes may do: theirs, what their roles give, and what everybody may.
+    /// Everything that a caller with these scopes may do: theirs, what their roles give, and what of_every_caller may.
     ///
     /// # Errors
     /// If that is too much.
     pub fn expand(&self, scopes: impl IntoIterator<Item = String>) -> Result<ScopeSet, TooLarge> {
         let own: Vec<String> = scopes.into_iter().collect();
         let own = if assume_any(&own) { self.close(own)? } else { own };
-        Ok(ScopeSet::with(own, &self.everybody))
+        Ok(ScopeSet::with(own, &self.of_every_caller))
     }
 
     /// These scopes and what their roles give.
@@ -246,7 +251,7 @@ impl Resolver {
 
     /// Follows roles until they give nothing new; roles that assume each other end there too.
     fn close(&self, scopes: impl IntoIterator<Item = String>) -> Result<Vec<String>, TooLarge> {
-        let mut found = Found::default();
+        let mut found = Closure::default();
         for scope in scopes {
             found.add(scope)?;
         }
@@ -361,13 +366,13 @@ impl Match<'_> {
 }
 
 #[derive(Default)]
-struct Found {
+struct Closure {
     in_order: Vec<String>,
     known: HashSet<String>,
     size: usize,
 }
 
-impl Found {
+impl Closure {
     fn add(&mut self, scope: String) -> Result<(), TooLarge> {
         if self.known.contains(&scope) {
             return Ok(());

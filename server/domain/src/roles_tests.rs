@@ -111,7 +111,7 @@ fn an_expansion_without_end_is_cut_off_by_its_limit() {
     assert!(roles.expand(strings(&["assume:b"])).is_ok());
     // To callers without credentials the role gives nothing then, and a client that can mend it still gets in.
     let roles = resolver(&[("anonymous", &["assume:a", "x"]), ("a*", &["assume:a<..>b"])]);
-    assert_eq!(roles.everybody().iter().collect::<Vec<_>>(), [ASSUME_ANONYMOUS]);
+    assert_eq!(roles.of_every_caller().iter().collect::<Vec<_>>(), [ASSUME_ANONYMOUS]);
     assert!(roles.expand(strings(&["auth:update-role:anonymous"])).is_ok());
 }
 
@@ -120,13 +120,13 @@ fn every_caller_has_what_the_role_anonymous_gives_and_nothing_else() {
     let plain = Resolver::default().expand(strings(&["queue:create-task:x"])).unwrap();
     assert_eq!(plain, ScopeSet::new(strings(&["queue:create-task:x", ASSUME_ANONYMOUS])));
     for closed in [resolver(&[]), resolver(&[("anonymous", &[])]), resolver(&[("anonymous-too", &["a"])])] {
-        assert_eq!(closed.everybody().iter().collect::<Vec<_>>(), [ASSUME_ANONYMOUS]);
+        assert_eq!(closed.of_every_caller().iter().collect::<Vec<_>>(), [ASSUME_ANONYMOUS]);
     }
     let roles = resolver(&[("anonymous", &["assume:visitor"]), ("visitor", &["secrets:get:x"])]);
     for scopes in [roles.expand([]).unwrap(), roles.expand(strings(&["assume:other"])).unwrap()] {
         assert!(!scopes.allows("queue:status:abc") && scopes.allows("secrets:get:x"), "{scopes:?}");
     }
-    assert!(roles.everybody().allows("secrets:get:x"));
+    assert!(roles.of_every_caller().allows("secrets:get:x"));
     assert_eq!(roles.expand(strings(&["*"])).unwrap(), ScopeSet::new(strings(&["*"])));
 }
 

@@ -85,14 +85,14 @@ pub fn raised(expires: Option<DateTime<Utc>>, wanted: DateTime<Utc>) -> DateTime
 
 /// The two dates that decide about a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Term {
+pub struct Visibility {
     /// Until when it is shown.
     pub expires: DateTime<Utc>,
     /// Until when it gets no work.
     pub quarantine_until: Option<DateTime<Utc>>,
 }
 
-impl Term {
+impl Visibility {
     /// Whether the worker gets no work.
     #[must_use]
     pub fn is_quarantined(self, now: DateTime<Utc>) -> bool {
@@ -126,8 +126,8 @@ pub enum WorkerState {
 impl WorkerState {
     /// The state of a worker that holds so many claims.
     #[must_use]
-    pub fn of(term: Term, claims: u64, now: DateTime<Utc>) -> Self {
-        if term.is_quarantined(now) {
+    pub fn of(visibility: Visibility, claims: u64, now: DateTime<Utc>) -> Self {
+        if visibility.is_quarantined(now) {
             return Self::Quarantined;
         }
         if claims > 0 { Self::Running } else { Self::Idle }
@@ -194,22 +194,26 @@ mod tests {
             (-1, Some(0), false, false),
             (-1, Some(-1), false, false),
         ] {
-            let term = Term { expires: at(expires), quarantine_until: quarantine.map(at) };
-            assert_eq!((term.is_quarantined(at(0)), term.is_shown(at(0))), (quarantined, shown), "{term:?}");
+            let visibility = Visibility { expires: at(expires), quarantine_until: quarantine.map(at) };
+            assert_eq!(
+                (visibility.is_quarantined(at(0)), visibility.is_shown(at(0))),
+                (quarantined, shown),
+                "{visibility:?}"
+            );
         }
     }
 
     #[test]
     fn a_quarantine_keeps_the_worker_for_a_day_at_least_and_a_past_date_lifts_it() {
-        let term = Term { expires: at(1), quarantine_until: None };
-        let barred = term.quarantined(at(48), at(0));
+        let visibility = Visibility { expires: at(1), quarantine_until: None };
+        let barred = visibility.quarantined(at(48), at(0));
         assert_eq!(
             (barred.expires, barred.is_quarantined(at(47)), barred.is_quarantined(at(48))),
             (at(24), true, false)
         );
         let lifted = barred.quarantined(at(-5), at(1));
         assert_eq!((lifted.expires, lifted.is_quarantined(at(1))), (at(25), false));
-        let long = Term { expires: at(100), quarantine_until: None };
+        let long = Visibility { expires: at(100), quarantine_until: None };
         assert_eq!(long.quarantined(at(1), at(0)).expires, at(100));
     }
 
@@ -222,8 +226,8 @@ mod tests {
             (Some(1), 0, WorkerState::Quarantined),
             (Some(1), 1, WorkerState::Quarantined),
         ] {
-            let term = Term { expires: at(5), quarantine_until: quarantine.map(at) };
-            assert_eq!(WorkerState::of(term, claims, at(0)), state, "{term:?} {claims}");
+            let visibility = Visibility { expires: at(5), quarantine_until: quarantine.map(at) };
+            assert_eq!(WorkerState::of(visibility, claims, at(0)), state, "{visibility:?} {claims}");
         }
     }
 

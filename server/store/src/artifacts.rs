@@ -27,7 +27,7 @@ struct ArtifactRow {
 
 fn decode(row: ArtifactRow, seq: i64) -> Result<Stored, sqlx::Error> {
     let columns = Row { table: "artifacts", task: Uuid::from_u64_pair(0, seq.cast_unsigned()) };
-    let lacking = || sqlx::Error::from(columns.unfit("storage_type", row.storage_type));
+    let lacking = || sqlx::Error::from(columns.invalid("storage_type", row.storage_type));
     let details = match StorageType::from_code(row.storage_type).ok_or_else(lacking)? {
         StorageType::S3 => Details::S3,
         StorageType::Object => Details::Object { upload: columns.slug("upload", row.upload.ok_or_else(lacking)?)? },
@@ -70,7 +70,7 @@ pub async fn find(conn: &mut PgConnection, seq: i64, run: RunId, name: &str) -> 
 
 /// What an event is to say.
 #[derive(Debug)]
-pub struct Told {
+pub struct ArtifactEvent {
     /// The retries that the task has left.
     pub retries_left: u16,
     /// The priority that it has.
@@ -86,7 +86,7 @@ pub async fn put(
     seq: i64,
     run: RunId,
     stored: &Stored,
-    told: Option<&Told>,
+    event: Option<&ArtifactEvent>,
 ) -> Result<(), sqlx::Error> {
     let Stored { artifact, present, removable } = stored;
     let (mut url, mut link, mut reason, mut message, mut upload) = (None, None, None, None, None);
@@ -102,7 +102,9 @@ pub async fn put(
         "-- put_artifact
         INSERT INTO artifacts AS a (seq, run, name, storage_type, content_type, content_length, expires, removable,
                                     present, url, link, reason, message, upload)
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+        VALUES ($1 /* seq */, $2 /* run */, $3 /* name */, $4 /* storage type */, $5 /* content type */,
+                $6 /* content length */, $7 /* expires */, $8 /* removable */, $9 /* present */, $10 /* url */,
+                $11 /* link */, $12 /* reason */, $13 /* message */, $14 /* upload */)
         ON CONFLICT (seq, run, name) DO UPDATE
             SET storage_type = EXCLUDED.storage_type, content_type = EXCLUDED.content_type,
                 content_length = EXCLUDED.content_length, expires = EXCLUDED.expires,
@@ -125,8 +127,8 @@ pub async fn put(
     )
     .execute(&mut *transaction)
     .await?;
-    match told {
-        Some(told) => tell(transaction, seq, run, told).await,
+    match event {
+        Some(event) => emit(transaction, seq, run, event).await,
         None => Ok(()),
     }
 }
@@ -137,7 +139,7 @@ pub async fn finish(
     seq: i64,
     run: RunId,
     name: &str,
-    told: &Told,
+    event: &ArtifactEvent,
 ) -> Result<(), sqlx::Error> {
     let run = run.number().cast_signed();
     sqlx::query!(
@@ -148,10 +150,10 @@ pub async fn finish(
     )
     .execute(&mut *transaction)
     .await?;
-    tell(transaction, seq, run, told).await
+    emit(transaction, seq, run, event).await
 }
 
-async fn tell(transaction: &mut PgConnection, seq: i64, run: i16, told: &Told) -> Result<(), sqlx::Error> {
+async fn emit(transaction: &mut PgConnection, seq: i64, run: i16, event: &ArtifactEvent) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- publish_artifact
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
@@ -165,9 +167,9 @@ async fn tell(transaction: &mut PgConnection, seq: i64, run: i16, told: &Told) -
         Kind::ARTIFACT_CREATED,
         seq,
         run,
-        told.retries_left.cast_signed(),
-        told.note,
-        told.priority.code()
+        event.retries_left.cast_signed(),
+        event.note,
+        event.priority.code()
     )
     .execute(transaction)
     .await?;
@@ -288,20 +290,20 @@ pub async fn lock_object(transaction: &mut PgConnection, name: &str) -> Result<O
         .await?;
     row.map(|row| {
         let upload = SlugId::from_uuid(row.upload);
-        let upload = upload.ok_or_else(|| Row { table: "objects", task: row.upload }.unfit("upload", 0_i64))?;
+        let upload = upload.ok_or_else(|| Row { table: "objects", task: row.upload }.invalid("upload", 0_i64))?;
         Ok(ObjectState { upload, finished: row.finished })
     })
     .transpose()
 }
 
 /// Keeps an object exactly as long as the artifact that it is.
-pub async fn keep_object(
+pub async fn retain_object(
     transaction: &mut PgConnection,
     name: &str,
     expires: DateTime<Utc>,
 ) -> Result<(), sqlx::Error> {
     sqlx::query!(
-        "-- keep_object\nUPDATE objects SET expires = $2, removable = GREATEST(removable, $2) WHERE name = $1",
+        "-- retain_object\nUPDATE objects SET expires = $2, removable = GREATEST(removable, $2) WHERE name = $1",
         name,
         expires
     )
@@ -355,14 +357,14 @@ pub async fn remove(conn: &mut PgConnection, artifacts: &[Removable]) -> Result<
     let gone = sqlx::query!(
         "-- remove_artifacts
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
-        held AS MATERIALIZED (
+        locked AS MATERIALIZED (
             SELECT a.seq, a.run, a.name
             FROM unnest($1::bigint[], $2::smallint[], $3::text[]) AS i(seq, run, name)
             JOIN artifacts a ON a.seq = i.seq AND a.run = i.run AND a.name = i.name
             WHERE a.removable <= (SELECT now FROM db_now)
             FOR UPDATE OF a SKIP LOCKED
         )
-        DELETE FROM artifacts a USING held h WHERE a.seq = h.seq AND a.run = h.run AND a.name = h.name",
+        DELETE FROM artifacts a USING locked l WHERE a.seq = l.seq AND a.run = l.run AND a.name = l.name",
         &seqs,
         &runs,
         &names

@@ -162,10 +162,10 @@ pub async fn take_due(pool: &PgPool, limit: i64, lease: Duration) -> Result<Vec<
     .await
 }
 
-/// Forgets generations whose bytes are gone.
-pub async fn forget(pool: &PgPool, ids: &[Uuid]) -> Result<u64, sqlx::Error> {
+/// Purges generations whose bytes are gone.
+pub async fn purge(pool: &PgPool, ids: &[Uuid]) -> Result<u64, sqlx::Error> {
     let gone = sqlx::query!(
-        "-- forget_blobs
+        "-- purge_blobs
         DELETE FROM blobs WHERE id = ANY($1) AND state <> 1 /* Blob::Current */",
         ids
     )

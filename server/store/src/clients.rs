@@ -218,7 +218,7 @@ fn decrypt(keys: &SecretKeys, client_id: &str, token: &[u8]) -> Result<AccessTok
 ///
 /// # Errors
 /// If the database refuses, or the secret key is not the one that the token was stored with.
-pub async fn find_fresh_token(
+pub async fn find_recent_token(
     db: impl PgExecutor<'_>,
     keys: &SecretKeys,
     client: &NewClient,
@@ -349,11 +349,11 @@ pub async fn update(
         "-- update_client
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         UPDATE clients
-        SET scopes = coalesce($3, scopes), description = coalesce($4, description),
-            expires = CASE WHEN $5 THEN $6 ELSE expires END,
-            delete_on_expiration = coalesce($7, delete_on_expiration), last_modified = now
+        SET scopes = coalesce($3 /* scopes */, scopes), description = coalesce($4 /* description */, description),
+            expires = CASE WHEN $5 /* whether expires changes */ THEN $6 /* expires */ ELSE expires END,
+            delete_on_expiration = coalesce($7 /* delete on expiration */, delete_on_expiration), last_modified = now
         FROM db_now
-        WHERE client_id = $1 AND ($2::text[] IS NULL OR scopes = $2)
+        WHERE client_id = $1 /* client */ AND ($2::text[] /* seen scopes */ IS NULL OR scopes = $2)
         RETURNING client_id, scopes, description, expires, delete_on_expiration, disabled, created, last_modified,
                   last_rotated, last_used",
         client_id,

@@ -19,7 +19,7 @@ pub async fn get_counts(conn: &mut PgConnection, queues: &[TaskQueueId]) -> Resu
     let names: Vec<&str> = queues.iter().map(TaskQueueId::as_str).collect();
     let rows = sqlx::query!(
         r#"-- get_counts
-        WITH wanted AS MATERIALIZED (
+        WITH requested AS MATERIALIZED (
             SELECT i.n, q.id FROM unnest($1::text[]) WITH ORDINALITY AS i(name, n) LEFT JOIN task_queues q USING (name)
         ),
         changed AS MATERIALIZED (
@@ -27,8 +27,8 @@ pub async fn get_counts(conn: &mut PgConnection, queues: &[TaskQueueId]) -> Resu
         )
         SELECT COALESCE(b.pending, 0) + COALESCE(c.pending, 0) AS "pending!",
                COALESCE(b.claimed, 0) + COALESCE(c.claimed, 0) AS "claimed!"
-        FROM wanted w LEFT JOIN counters b ON b.queue = w.id LEFT JOIN changed c ON c.queue = w.id
-        ORDER BY w.n"#,
+        FROM requested r LEFT JOIN counters b ON b.queue = r.id LEFT JOIN changed c ON c.queue = r.id
+        ORDER BY r.n"#,
         &names as &[&str]
     )
     .fetch_all(conn)
@@ -56,15 +56,15 @@ pub async fn fold(conn: &mut PgConnection) -> Result<u64, sqlx::Error> {
     // ORDER BY: two folds never run at once, but the order of locks costs nothing.
     let folded = sqlx::query_scalar!(
         r#"-- fold_counts
-        WITH alone AS MATERIALIZED (SELECT pg_try_advisory_xact_lock($1) AS mine),
-        gone AS (DELETE FROM counter_deltas WHERE (SELECT mine FROM alone) RETURNING queue, pending, claimed),
-        sums AS (SELECT queue, sum(pending) AS pending, sum(claimed) AS claimed FROM gone GROUP BY queue ORDER BY queue),
+        WITH attempt AS MATERIALIZED (SELECT pg_try_advisory_xact_lock($1) AS locked),
+        deleted AS (DELETE FROM counter_deltas WHERE (SELECT locked FROM attempt) RETURNING queue, pending, claimed),
+        sums AS (SELECT queue, sum(pending) AS pending, sum(claimed) AS claimed FROM deleted GROUP BY queue ORDER BY queue),
         folded AS (
             INSERT INTO counters AS c (queue, pending, claimed) SELECT queue, pending, claimed FROM sums
             ON CONFLICT (queue) DO UPDATE
                 SET pending = c.pending + EXCLUDED.pending, claimed = c.claimed + EXCLUDED.claimed
         )
-        SELECT count(*) AS "n!" FROM gone"#,
+        SELECT count(*) AS "n!" FROM deleted"#,
         advisory::FOLD
     )
     .fetch_one(conn)

@@ -46,7 +46,7 @@ pub async fn end_overdue(conn: &mut PgConnection, limit: i64) -> Result<Slice, s
     let ended = end_open::end_open(&mut transaction, &locked, ReasonResolved::DeadlineExceeded).await?.len();
     // A run that was claimed while we waited for its row is still unresolved: it keeps its deadline for the next pass.
     let dealt_with = sqlx::query!(
-        "-- forget_deadlines
+        "-- clear_deadlines
         UPDATE task_times x SET deadline = NULL FROM tasks t
         WHERE x.ctid = ANY($1::text[]::tid[]) AND t.id = x.id AND t.id = ANY($2) AND t.state > 1 /* State: resolved */",
         &places,

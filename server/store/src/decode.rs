@@ -43,7 +43,7 @@ pub struct Row {
 impl Row {
     /// A column whose value does not fit the others of its row.
     #[must_use]
-    pub fn unfit(self, column: &'static str, value: impl Into<i64>) -> Undecodable {
+    pub fn invalid(self, column: &'static str, value: impl Into<i64>) -> Undecodable {
         self.bad(column, value)
     }
 

@@ -98,7 +98,7 @@ pub async fn settle(conn: &mut PgConnection) -> Result<Slice, sqlx::Error> {
     due.sort_unstable();
     due.dedup();
     if due.is_empty() {
-        forget_done(&mut transaction).await?;
+        purge_done(&mut transaction).await?;
         transaction.commit().await?;
         return Ok(Slice::default());
     }
@@ -112,7 +112,7 @@ pub async fn settle(conn: &mut PgConnection) -> Result<Slice, sqlx::Error> {
     let settled = mark(&mut transaction, &due, &locked).await?;
     let scheduled = schedule(&mut transaction, &locked).await?;
     if !full {
-        forget_done(&mut transaction).await?;
+        purge_done(&mut transaction).await?;
     }
     transaction.commit().await?;
     Ok(Slice { found: due.len(), full, settled, scheduled })
@@ -153,7 +153,7 @@ async fn list_due(transaction: &mut PgConnection) -> Result<Vec<(i64, Uuid)>, sq
                 AND (t.state = 3 /* State::Completed */ OR (e.any_end AND t.state > 1 /* State: resolved */))
             WHERE w.kind = 7 /* Kind::Defined */ AND n.seq = w.seq
         ) e
-        -- A subquery for each row, so that nobody gets the idea to read all tasks.
+        -- A subquery for each row, so that the planner never reads all tasks.
         WHERE (SELECT true FROM tasks t WHERE t.id = e.dependent)
         LIMIT $1"#,
         EDGES_MAX as i64
@@ -182,9 +182,9 @@ async fn mark(transaction: &mut PgConnection, due: &[(i64, Uuid)], locked: &[Uui
 }
 
 /// Removes work without an edge that is left to settle. New edges come with work of their own.
-async fn forget_done(transaction: &mut PgConnection) -> Result<(), sqlx::Error> {
+async fn purge_done(transaction: &mut PgConnection) -> Result<(), sqlx::Error> {
     sqlx::query!(
-        "-- forget_dependency_work
+        "-- purge_dependency_work
         DELETE FROM dependency_work w
         WHERE CASE w.kind WHEN 7 /* Kind::Defined */ THEN NOT EXISTS (
                 SELECT FROM task_definitions n

@@ -38,7 +38,7 @@ pub async fn sequence(conn: &mut PgConnection) -> Result<u64, sqlx::Error> {
 /// A part of the log.
 #[derive(Debug)]
 pub enum Page {
-    /// The events after the cursor, and the position up to which they were read: those of forgotten tasks are left out.
+    /// The events after the cursor, and the position up to which they were read: those of purged tasks are left out.
     Events(Vec<Event>, i64),
     /// The cursor points to events that are no longer kept; reading may start after this position.
     Gone(i64),
@@ -180,7 +180,7 @@ pub enum Stretch {
     Gone(i64),
 }
 
-/// Reads up to `limit` events that come after a position, all in one snapshot: events that are forgotten meanwhile are
+/// Reads up to `limit` events that come after a position, all in one snapshot: events that are purged meanwhile are
 /// either all there or are reported as gone.
 pub async fn read_on(conn: &mut PgConnection, after: i64, limit: usize) -> Result<Stretch, sqlx::Error> {
     let mut snapshot = conn.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
@@ -197,10 +197,10 @@ pub async fn read_on(conn: &mut PgConnection, after: i64, limit: usize) -> Resul
     })
 }
 
-/// Forgets events older than `retention`, except the newest, whose position the next one continues.
-pub async fn forget(conn: &mut PgConnection, retention: std::time::Duration, limit: i64) -> Result<u64, sqlx::Error> {
-    let forgotten = sqlx::query_scalar!(
-        r#"-- forget_events
+/// Purges events older than `retention`, except the newest, whose position the next one continues.
+pub async fn purge(conn: &mut PgConnection, retention: std::time::Duration, limit: i64) -> Result<u64, sqlx::Error> {
+    let purged = sqlx::query_scalar!(
+        r#"-- purge_events
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         old AS MATERIALIZED (
             SELECT o.first, o.outbox_id FROM outbox_order o JOIN outbox x ON x.id = o.outbox_id
@@ -218,5 +218,5 @@ pub async fn forget(conn: &mut PgConnection, retention: std::time::Duration, lim
     )
     .fetch_one(conn)
     .await?;
-    Ok(forgotten.cast_unsigned())
+    Ok(purged.cast_unsigned())
 }

@@ -132,7 +132,7 @@ pub struct Slice {
     /// Groups in which a task was resolved.
     pub groups: usize,
     /// Groups of which it was told that all of their tasks are resolved.
-    pub told: usize,
+    pub emitted: usize,
 }
 
 /// Tells of each group in which a task was resolved, by a part of the log, whether all of its tasks are.
@@ -145,8 +145,8 @@ pub async fn publish_resolved(
     witnesses: &mut Witnesses,
 ) -> Result<Slice, sqlx::Error> {
     let resolved = find_resolved(transaction, part).await?;
-    let told = tell(transaction, &resolved, part.through, witnesses).await?;
-    Ok(Slice { groups: resolved.groups.len(), told })
+    let emitted = emit(transaction, &resolved, part.through, witnesses).await?;
+    Ok(Slice { groups: resolved.groups.len(), emitted })
 }
 
 /// What a part of the log says about groups.
@@ -168,7 +168,7 @@ async fn find_resolved(transaction: &mut PgConnection, part: Part) -> Result<Res
             SELECT e.seq, part.first, e.n FROM part, unnest(part.kinds, part.seqs) WITH ORDINALITY AS e(kind, seq, n)
             WHERE e.kind IN (3, 4, 5) /* Kind: resolved */
         ),
-        -- A subquery for each row, here and below, so that nobody gets the idea to read all definitions.
+        -- A subquery for each row, here and below, so that the planner never reads all definitions.
         of_tasks AS MATERIALIZED (
             SELECT (SELECT d.task_group FROM task_definitions d WHERE d.seq = r.seq), r.seq, r.first, r.n FROM resolved r
         ),
@@ -185,7 +185,7 @@ async fn find_resolved(transaction: &mut PgConnection, part: Part) -> Result<Res
     .await
 }
 
-async fn tell(
+async fn emit(
     transaction: &mut PgConnection,
     resolved: &Resolved,
     through: i64,
@@ -195,23 +195,23 @@ async fn tell(
     let rows = sqlx::query!(
         r#"-- publish_groups
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
-        wanted AS MATERIALIZED (
+        requested AS MATERIALIZED (
             SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::uuid[]) AS i(id, seq, witness)
         ),
         -- A task that was resolved counts as resolved forever: a rerun does not open the group again.
-        looked AS MATERIALIZED (
-            SELECT w.id, w.seq, COALESCE(
+        checked AS MATERIALIZED (
+            SELECT r.id, r.seq, COALESCE(
                 (SELECT t.id FROM tasks t
-                 WHERE t.id = w.id AND t.task_group = w.id AND t.state < 2 /* State: open */ AND NOT t.resolved_before),
+                 WHERE t.id = r.id AND t.task_group = r.id AND t.state < 2 /* State: open */ AND NOT t.resolved_before),
                 (SELECT t.id FROM tasks t
-                 WHERE t.task_group = w.id AND t.id <> t.task_group AND t.id >= w.witness
+                 WHERE t.task_group = r.id AND t.id <> t.task_group AND t.id >= r.witness
                    AND t.state < 2 /* State: open */ AND NOT t.resolved_before ORDER BY t.id LIMIT 1),
                 (SELECT t.id FROM tasks t
-                 WHERE t.task_group = w.id AND t.id <> t.task_group AND t.id < w.witness
+                 WHERE t.task_group = r.id AND t.id <> t.task_group AND t.id < r.witness
                    AND t.state < 2 /* State: open */ AND NOT t.resolved_before ORDER BY t.id LIMIT 1)) AS open
-            FROM wanted w
+            FROM requested r
         ),
-        -- Resolutions that this statement sees and the part does not have: a later part tells of their groups.
+        -- Resolutions that this statement sees and the part does not have: a later part emits the events of their groups.
         later AS MATERIALIZED (
             SELECT e.seq
             FROM (SELECT id FROM outbox_new UNION ALL SELECT outbox_id FROM outbox_order WHERE first > $4) o
@@ -223,21 +223,21 @@ async fn tell(
         later_groups AS MATERIALIZED (
             SELECT DISTINCT (SELECT d.task_group FROM task_definitions d WHERE d.seq = later.seq) AS id FROM later
         ),
-        over AS MATERIALIZED (
-            SELECT l.id, l.seq FROM looked l
-            WHERE l.open IS NULL AND NOT EXISTS (SELECT FROM later_groups g WHERE g.id = l.id)
+        resolved AS MATERIALIZED (
+            SELECT c.id, c.seq FROM checked c
+            WHERE c.open IS NULL AND NOT EXISTS (SELECT FROM later_groups g WHERE g.id = c.id)
         ),
         emitted AS (
             INSERT INTO outbox (at, kinds, seqs, runs, retries_left, details)
-            SELECT min(db_now.now), array_agg(10 /* Kind::GroupResolved */::smallint), array_agg(over.seq),
+            SELECT min(db_now.now), array_agg(10 /* Kind::GroupResolved */::smallint), array_agg(resolved.seq),
                    array_agg(0 /* run */::smallint), array_agg(0 /* count */::smallint),
                    array_agg(json_build_object('id', g.id, 'scheduler', g.scheduler, 'expires', g.expires,
                                                'sealed', g.sealed)::text)
-            FROM over JOIN task_groups g ON g.id = over.id, db_now HAVING count(*) > 0
+            FROM resolved JOIN task_groups g ON g.id = resolved.id, db_now HAVING count(*) > 0
             RETURNING id, cardinality(seqs) AS events
         ),
         emitted_ids AS (INSERT INTO outbox_new (id, events) SELECT id, events FROM emitted)
-        SELECT l.id AS "id!", l.open, EXISTS (SELECT FROM over WHERE over.id = l.id) AS "told!" FROM looked l"#,
+        SELECT c.id AS "id!", c.open, EXISTS (SELECT FROM resolved WHERE resolved.id = c.id) AS "emitted!" FROM checked c"#,
         &resolved.groups,
         &resolved.seqs,
         &from,
@@ -245,7 +245,7 @@ async fn tell(
     )
     .fetch_all(transaction)
     .await?;
-    let told = rows.iter().filter(|row| row.told).count();
+    let emitted = rows.iter().filter(|row| row.emitted).count();
     witnesses.extend(rows.into_iter().filter_map(|row| Some((row.id, row.open?))));
-    Ok(told)
+    Ok(emitted)
 }

@@ -18,7 +18,7 @@ pub struct Keyed<'a> {
 
 /// What a key stands for.
 #[derive(Debug)]
-pub struct Known {
+pub struct StoredSubmission {
     /// Digest of what was submitted.
     pub digest: Vec<u8>,
     /// The group of the tasks.
@@ -35,13 +35,13 @@ pub async fn take(
     group: Uuid,
     tasks: &[Uuid],
     kept: Duration,
-) -> Result<Option<Known>, sqlx::Error> {
+) -> Result<Option<StoredSubmission>, sqlx::Error> {
     let taken = sqlx::query!(
         "-- take_idempotency_key
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         INSERT INTO idempotency_keys AS k (client_id, key, digest, task_group, tasks, created)
         SELECT $1, $2, $3, $4, $5, db_now.now FROM db_now
-        -- One that is to be forgotten is forgotten now.
+        -- One that is due to be purged is replaced now.
         ON CONFLICT (client_id, key) DO UPDATE
             SET digest = EXCLUDED.digest, task_group = EXCLUDED.task_group, tasks = EXCLUDED.tasks,
                 created = EXCLUDED.created
@@ -66,13 +66,13 @@ pub async fn take(
     )
     .fetch_one(transaction)
     .await?;
-    Ok(Some(Known { digest: row.digest, group: row.task_group, tasks: row.tasks }))
+    Ok(Some(StoredSubmission { digest: row.digest, group: row.task_group, tasks: row.tasks }))
 }
 
-/// Forgets up to `limit` keys that are older than this.
-pub async fn forget(conn: &mut PgConnection, kept: Duration, limit: i64) -> Result<u64, sqlx::Error> {
+/// Purges up to `limit` keys that are older than this.
+pub async fn purge(conn: &mut PgConnection, kept: Duration, limit: i64) -> Result<u64, sqlx::Error> {
     let gone = sqlx::query!(
-        "-- forget_idempotency_keys
+        "-- purge_idempotency_keys
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         old AS MATERIALIZED (
             SELECT k.client_id, k.key FROM idempotency_keys k

@@ -27,6 +27,7 @@ pub mod low_water_marks;
 pub mod memory;
 pub mod messages;
 pub mod objects;
+pub mod operator_hints;
 pub mod page;
 pub mod purge_cache;
 pub mod queue_lists;
@@ -41,7 +42,6 @@ pub mod tasks;
 #[cfg(feature = "test-util")]
 pub mod testing;
 pub mod transitions;
-pub mod trouble;
 pub mod worker_manager;
 pub mod worker_removals;
 pub mod workers;

@@ -41,16 +41,16 @@ pub async fn get_writers(conn: &mut PgConnection) -> Result<(i64, Vec<Writer>), 
     Ok((last, writers.into_iter().map(|row| Writer { pid: row.pid, began: row.began }).collect()))
 }
 
-/// The marks of a queue and the generation that they belong to.
+/// The marks of a queue and the cursor epoch that they belong to.
 #[derive(Debug, Clone, Copy)]
 pub struct Marks {
     /// `task_queues.cursor_epoch`.
-    pub generation: i64,
+    pub epoch: i64,
     /// For each priority.
     pub marks: [i64; PRIORITIES],
 }
 
-/// Moves the marks of queues forward, as far as the safe_position allows. `old` marks of another generation count as zero.
+/// Moves the marks of queues forward, as far as the safe position allows. `old` marks of another cursor epoch count as zero.
 pub async fn advance_marks(
     conn: &mut PgConnection,
     old: &HashMap<i32, Marks>,
@@ -58,13 +58,13 @@ pub async fn advance_marks(
 ) -> Result<HashMap<i32, Marks>, sqlx::Error> {
     let mut queues = Vec::new();
     let mut priorities = Vec::new();
-    let mut generations = Vec::new();
+    let mut epochs = Vec::new();
     let mut marks = Vec::new();
-    for (&queue, known) in old {
-        for (priority, &mark) in (0_i16..).zip(&known.marks) {
+    for (&queue, current) in old {
+        for (priority, &mark) in (0_i16..).zip(&current.marks) {
             queues.push(queue);
             priorities.push(priority);
-            generations.push(known.generation);
+            epochs.push(current.epoch);
             marks.push(mark);
         }
     }
@@ -75,15 +75,15 @@ pub async fn advance_marks(
                     SELECT p.ord FROM pending p
                     WHERE p.queue = i.queue AND p.priority = i.priority AND p.reserved_until IS NULL
                       AND (p.hidden_until IS NOT NULL) = h.hidden
-                      AND p.ord > CASE WHEN q.cursor_epoch = i.generation THEN i.mark ELSE 0 /* ord */ END
+                      AND p.ord > CASE WHEN q.cursor_epoch = i.epoch THEN i.mark ELSE 0 /* ord */ END
                     ORDER BY p.ord LIMIT 1
                 ) f) AS first,
-               CASE WHEN q.cursor_epoch = i.generation THEN i.mark ELSE 0 /* ord */ END AS "mark!"
-        FROM unnest($1::int[], $2::smallint[], $3::bigint[], $4::bigint[]) AS i(queue, priority, generation, mark)
+               CASE WHEN q.cursor_epoch = i.epoch THEN i.mark ELSE 0 /* ord */ END AS "mark!"
+        FROM unnest($1::int[], $2::smallint[], $3::bigint[], $4::bigint[]) AS i(queue, priority, epoch, mark)
         JOIN task_queues q ON q.id = i.queue"#,
         &queues,
         &priorities,
-        &generations,
+        &epochs,
         &marks
     )
     .fetch_all(conn)
@@ -91,7 +91,7 @@ pub async fn advance_marks(
     let mut new: HashMap<i32, Marks> = HashMap::new();
     for row in rows {
         let reached = row.first.map_or(safe_position, |first| (first - 1).min(safe_position)).max(row.mark);
-        let entry = new.entry(row.queue).or_insert(Marks { generation: row.cursor_epoch, marks: [0; PRIORITIES] });
+        let entry = new.entry(row.queue).or_insert(Marks { epoch: row.cursor_epoch, marks: [0; PRIORITIES] });
         if let Some(place) = usize::try_from(row.priority).ok().and_then(|priority| entry.marks.get_mut(priority)) {
             *place = reached;
         }

@@ -1,17 +1,17 @@
 //! A value that a server remembers from the database, and can drop at any moment.
 //!
-//! What was asked for before a drop is not taken in afterwards: the database that answered may have lost it since.
+//! What was epoch for before a drop is not taken in afterwards: the database that answered may have lost it since.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// The value. A clone is the same memory.
 #[derive(Debug)]
 pub struct Memory<T> {
-    shared: Arc<RwLock<Held<T>>>,
+    shared: Arc<RwLock<Inner<T>>>,
 }
 
 #[derive(Debug, Default)]
-struct Held<T> {
+struct Inner<T> {
     epoch: Epoch,
     value: T,
 }
@@ -33,7 +33,7 @@ impl<T: Default> Default for Memory<T> {
 }
 
 impl<T: Default> Memory<T> {
-    /// To be read before the database is asked for what [`Memory::note`] will take in.
+    /// To be read before the database is epoch for what [`Memory::note`] will take in.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
         self.shared.read().unwrap_or_else(PoisonError::into_inner).epoch
@@ -46,14 +46,14 @@ impl<T: Default> Memory<T> {
 
     /// Changes what is remembered, unless it was dropped since.
     pub fn note<R>(&self, since: Epoch, change: impl FnOnce(&mut T) -> R) -> Option<R> {
-        let mut held = self.shared.write().unwrap_or_else(PoisonError::into_inner);
-        (held.epoch == since).then(|| change(&mut held.value))
+        let mut inner = self.shared.write().unwrap_or_else(PoisonError::into_inner);
+        (inner.epoch == since).then(|| change(&mut inner.value))
     }
 
     /// Drops what is remembered.
     pub fn drop_all(&self) {
-        let mut held = self.shared.write().unwrap_or_else(PoisonError::into_inner);
-        *held = Held { epoch: Epoch(held.epoch.0 + 1), value: T::default() };
+        let mut inner = self.shared.write().unwrap_or_else(PoisonError::into_inner);
+        *inner = Inner { epoch: Epoch(inner.epoch.0 + 1), value: T::default() };
     }
 }
 
@@ -64,12 +64,12 @@ mod tests {
     #[test]
     fn what_was_asked_for_before_a_drop_is_not_taken_in_after_it() {
         let memory = Memory::<Vec<i32>>::default();
-        let asked = memory.epoch();
-        assert_eq!(memory.note(asked, |known| known.push(1)), Some(()));
+        let epoch = memory.epoch();
+        assert_eq!(memory.note(epoch, |value| value.push(1)), Some(()));
         memory.drop_all();
-        assert_eq!(memory.note(asked, |known| known.push(2)), None);
+        assert_eq!(memory.note(epoch, |value| value.push(2)), None);
         assert!(memory.read(Vec::is_empty));
-        memory.note(memory.epoch(), |known| known.push(3));
+        memory.note(memory.epoch(), |value| value.push(3));
         assert_eq!(memory.clone().read(Vec::clone), [3]);
     }
 }

@@ -7,7 +7,7 @@ use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgConnection, PgPool};
 use uuid::Uuid;
 
-use tenure_domain::message::{Known, MessageId, Receipt};
+use tenure_domain::message::{KnownMessage, MessageId, Receipt};
 
 /// How far messages are counted: counting is for people, and must not take long.
 pub const COUNT_MAX: i64 = 100_000;
@@ -73,7 +73,12 @@ pub async fn count(pool: &PgPool, queue: i32, priority: i16) -> Result<i64, sqlx
 }
 
 /// What is known of a message.
-pub async fn find(pool: &PgPool, queue: i32, priority: i16, message: MessageId) -> Result<Option<Known>, sqlx::Error> {
+pub async fn find(
+    pool: &PgPool,
+    queue: i32,
+    priority: i16,
+    message: MessageId,
+) -> Result<Option<KnownMessage>, sqlx::Error> {
     let receipt = sqlx::query_scalar!(
         "-- find_message
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
@@ -88,7 +93,7 @@ pub async fn find(pool: &PgPool, queue: i32, priority: i16, message: MessageId) 
     )
     .fetch_optional(pool)
     .await?;
-    Ok(receipt.map(|receipt| Known { receipt }))
+    Ok(receipt.map(|receipt| KnownMessage { receipt }))
 }
 
 /// The task of a message, by its number.
@@ -118,19 +123,19 @@ pub async fn update(
     sqlx::query_scalar!(
         r#"-- update_message
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
-        -- The lock comes before the new place is taken: see the safe_position of the marks.
-        held AS MATERIALIZED (
+        -- The lock comes before the new place is taken: see the safe position in low_water_marks.rs.
+        locked AS MATERIALIZED (
             SELECT p.seq FROM pending p
-            WHERE p.seq = $1 AND p.run = $2 AND p.message = $3 AND p.queue = $4 AND p.priority = $5 AND p.receipt = $6
+            WHERE p.seq = $1 /* seq */ AND p.run = $2 /* run */ AND p.message = $3 /* message */ AND p.queue = $4 /* queue */ AND p.priority = $5 /* priority */ AND p.receipt = $6 /* receipt */
               AND p.deadline > (SELECT now FROM db_now)
             FOR UPDATE
         )
         UPDATE pending p SET
-            receipt = $7,
-            hidden_until = CASE WHEN $8 > 0 THEN db_now.now + make_interval(secs => $8) END,
+            receipt = $7 /* next receipt */,
+            hidden_until = CASE WHEN $8 /* visibility */ > 0 THEN db_now.now + make_interval(secs => $8) END,
             reserved_until = CASE WHEN $8 > 0 THEN LEAST(p.reserved_until, db_now.now + make_interval(secs => $8)) END,
             ord = CASE WHEN $8 > 0 THEN p.ord ELSE nextval('pending_ord') END
-        FROM held, db_now WHERE p.seq = held.seq
+        FROM locked, db_now WHERE p.seq = locked.seq
         RETURNING db_now.now + make_interval(secs => $8) AS "visible!""#,
         message.seq,
         message.run,
@@ -218,7 +223,7 @@ pub async fn is_due(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
 
 /// Messages that pollers hold, or got again and again.
 #[derive(Debug)]
-pub struct Held {
+pub struct HiddenCounts {
     /// The queue.
     pub queue: String,
     /// Got, not claimed, not deleted.
@@ -229,13 +234,13 @@ pub struct Held {
 }
 
 /// Counts what pollers hold, for each queue, for the metrics.
-pub async fn list_held(conn: &mut PgConnection) -> Result<Vec<Held>, sqlx::Error> {
+pub async fn count_hidden(conn: &mut PgConnection) -> Result<Vec<HiddenCounts>, sqlx::Error> {
     let mut transaction = conn.begin().await?;
     // Both kinds are rare and have an index; before the first ANALYZE the planner does not know that they are rare.
     sqlx::query!("-- only_by_index\nSET LOCAL enable_seqscan = off").execute(&mut *transaction).await?;
-    let held = sqlx::query_as!(
-        Held,
-        r#"-- list_held
+    let counts = sqlx::query_as!(
+        HiddenCounts,
+        r#"-- count_hidden_messages
         SELECT q.name AS queue, COALESCE(h.hidden, 0) AS "hidden!", COALESCE(a.alarming, 0) AS "alarming!"
         FROM (SELECT queue, count(*) AS hidden FROM pending WHERE hidden_until IS NOT NULL GROUP BY queue) h
         FULL JOIN (
@@ -246,5 +251,5 @@ pub async fn list_held(conn: &mut PgConnection) -> Result<Vec<Held>, sqlx::Error
     .fetch_all(&mut *transaction)
     .await?;
     transaction.commit().await?;
-    Ok(held)
+    Ok(counts)
 }

@@ -49,7 +49,7 @@ pub async fn begin(conn: &mut PgConnection, object: NewObject<'_>, seconds: f64)
         "-- begin_upload
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         INSERT INTO objects AS o (name, project, upload, expires, removable, sha256, sha512)
-        SELECT $1, $2, $3, $4, GREATEST($4::timestamptz, db_now.now + make_interval(secs => $7)), $5, $6 FROM db_now
+        SELECT $1 /* name */, $2 /* project */, $3 /* upload */, $4 /* expires */, GREATEST($4::timestamptz, db_now.now + make_interval(secs => $7 /* seconds */)), $5 /* sha256 */, $6 /* sha512 */ FROM db_now
         ON CONFLICT (name) DO UPDATE
             SET expires = EXCLUDED.expires, removable = GREATEST(o.removable, EXCLUDED.removable),
                 sha256 = EXCLUDED.sha256, sha512 = EXCLUDED.sha512
@@ -121,11 +121,11 @@ pub async fn remove(conn: &mut PgConnection, names: &[String]) -> Result<u64, sq
     let gone = sqlx::query!(
         "-- remove_objects
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
-        held AS MATERIALIZED (
+        locked AS MATERIALIZED (
             SELECT name FROM objects WHERE name = ANY($1) AND removable <= (SELECT now FROM db_now)
             FOR UPDATE SKIP LOCKED
         )
-        DELETE FROM objects o USING held h WHERE o.name = h.name",
+        DELETE FROM objects o USING locked l WHERE o.name = l.name",
         names
     )
     .execute(conn)

@@ -150,16 +150,16 @@ pub async fn list_claims(
             SELECT seq, id, run, queue, worker_group, worker_id, started, taken_until
             FROM claims ORDER BY taken_until LIMIT $1
         ),
-        wanted AS MATERIALIZED (
+        selected AS MATERIALIZED (
             SELECT f.* FROM first f
             WHERE ($2::int[] IS NULL OR f.queue = ANY($2))
               AND ($3::text IS NULL OR (f.worker_group = $3 AND f.worker_id = $4))
             ORDER BY f.taken_until LIMIT $5
         )
-        SELECT w.id, w.run, q.name AS queue, w.worker_group, w.worker_id, w.started, w.taken_until,
+        SELECT s.id, s.run, q.name AS queue, s.worker_group, s.worker_id, s.started, s.taken_until,
                CASE WHEN octet_length(d.definition) <= $6 THEN d.definition END AS definition
-        FROM wanted w JOIN task_queues q ON q.id = w.queue JOIN task_definitions d ON d.seq = w.seq
-        ORDER BY w.taken_until, w.id"#,
+        FROM selected s JOIN task_queues q ON q.id = s.queue JOIN task_definitions d ON d.seq = s.seq
+        ORDER BY s.taken_until, s.id"#,
         CLAIMS_READ,
         filter.queues,
         filter.worker.map(|(group, _)| group),
@@ -206,11 +206,11 @@ pub async fn list_holders(conn: &mut PgConnection, only: Option<i32>) -> Result<
     sqlx::query_as!(
         HolderRow,
         r#"-- page_holders
-        WITH held AS MATERIALIZED (
+        WITH newest AS MATERIALIZED (
             SELECT queue, worker_group, worker_id, started FROM claims ORDER BY taken_until DESC LIMIT $1
         ),
         holders AS MATERIALIZED (
-            SELECT queue, worker_group, worker_id, count(*) AS running, max(started) AS last_claimed FROM held
+            SELECT queue, worker_group, worker_id, count(*) AS running, max(started) AS last_claimed FROM newest
             WHERE $2::int IS NULL OR queue = $2
             GROUP BY queue, worker_group, worker_id
         )
@@ -277,26 +277,26 @@ pub async fn list_ended(
 ) -> Result<Vec<EndedRow>, sqlx::Error> {
     let rows = sqlx::query!(
         r#"-- page_ended
-        WITH newest AS MATERIALIZED (SELECT id, kinds, seqs, runs FROM outbox ORDER BY id DESC LIMIT $1),
+        WITH newest AS MATERIALIZED (SELECT id, kinds, seqs, runs FROM outbox ORDER BY id DESC LIMIT $1 /* OUTBOX_READ */),
         ended AS MATERIALIZED (
             SELECT o.id, t.n, t.kind, t.seq, t.run
             FROM newest o CROSS JOIN LATERAL unnest(o.kinds, o.seqs, o.runs) WITH ORDINALITY AS t(kind, seq, run, n)
-            WHERE o.kinds && $2::smallint[] AND t.kind = ANY($2)
-            ORDER BY o.id DESC, t.n DESC LIMIT $3
+            WHERE o.kinds && $2::smallint[] /* kinds */ AND t.kind = ANY($2)
+            ORDER BY o.id DESC, t.n DESC LIMIT $3 /* ENDED_READ */
         ),
-        wanted AS MATERIALIZED (
+        selected AS MATERIALIZED (
             SELECT e.id AS batch, e.n, e.kind, r.*, d.id, t.queue
             FROM ended e JOIN runs r ON r.seq = e.seq AND r.run = e.run
             JOIN task_definitions d ON d.seq = e.seq JOIN tasks t ON t.id = d.id
-            WHERE ($4::int[] IS NULL OR t.queue = ANY($4))
-              AND ($5::text IS NULL OR (r.worker_group = $5 AND r.worker_id = $6))
-            ORDER BY e.id DESC, e.n DESC LIMIT $7
+            WHERE ($4::int[] /* queues */ IS NULL OR t.queue = ANY($4))
+              AND ($5::text /* worker group */ IS NULL OR (r.worker_group = $5 AND r.worker_id = $6 /* worker id */))
+            ORDER BY e.id DESC, e.n DESC LIMIT $7 /* limit */
         )
-        SELECT w.id, w.run, q.name AS queue, w.state, w.reason_created, w.reason_resolved, w.resolved, w.worker_group,
-               w.worker_id, w.kind = 6 /* Kind::Retried */ AS "retried!",
-               CASE WHEN octet_length(d.definition) <= $8 THEN d.definition END AS definition
-        FROM wanted w JOIN task_queues q ON q.id = w.queue JOIN task_definitions d ON d.seq = w.seq
-        ORDER BY w.batch DESC, w.n DESC"#,
+        SELECT s.id, s.run, q.name AS queue, s.state, s.reason_created, s.reason_resolved, s.resolved, s.worker_group,
+               s.worker_id, s.kind = 6 /* Kind::Retried */ AS "retried!",
+               CASE WHEN octet_length(d.definition) <= $8 /* NAMED_DEFINITION_MAX */ THEN d.definition END AS definition
+        FROM selected s JOIN task_queues q ON q.id = s.queue JOIN task_definitions d ON d.seq = s.seq
+        ORDER BY s.batch DESC, s.n DESC"#,
         OUTBOX_READ,
         ends.kinds(),
         ENDED_READ,

@@ -94,9 +94,9 @@ pub async fn list_all(conn: &mut PgConnection, after: (&str, &str), limit: i64) 
 }
 
 /// Removes up to `limit` requests that count no more.
-pub async fn forget(conn: &mut PgConnection, limit: i64) -> Result<u64, sqlx::Error> {
+pub async fn purge(conn: &mut PgConnection, limit: i64) -> Result<u64, sqlx::Error> {
     let gone = sqlx::query!(
-        "-- forget_purge_requests
+        "-- purge_old_purge_requests
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         old AS MATERIALIZED (
             SELECT p.worker_pool, p.cache_name FROM purge_requests p
@@ -144,8 +144,8 @@ mod tests {
             let [only] = &list_of_pool(&mut conn, "a/b", None).await.unwrap()[..] else { panic!("one counts") };
             assert_eq!(only.cache_name, "newer");
             assert_eq!(list_all(&mut conn, ("", ""), 10).await.unwrap(), std::slice::from_ref(only));
-            assert_eq!(forget(&mut conn, 10_000).await.unwrap(), PURGES_MAX as u64 + 1);
-            assert_eq!(forget(&mut conn, 10_000).await.unwrap(), 0);
+            assert_eq!(purge(&mut conn, 10_000).await.unwrap(), PURGES_MAX as u64 + 1);
+            assert_eq!(purge(&mut conn, 10_000).await.unwrap(), 0);
             assert_eq!(list_all(&mut conn, ("", ""), 10).await.unwrap(), std::slice::from_ref(only));
         })
         .await;

@@ -134,10 +134,10 @@ pub async fn list_provisioners(conn: &mut PgConnection, after: &str, limit: i64)
     .await
 }
 
-/// Forgets up to `limit` queues that are not shown any more. Their keys stay.
-pub async fn forget(conn: &mut PgConnection, limit: i64) -> Result<u64, sqlx::Error> {
+/// Purges up to `limit` queues that are not shown any more. Their keys stay.
+pub async fn purge(conn: &mut PgConnection, limit: i64) -> Result<u64, sqlx::Error> {
     let gone = sqlx::query!(
-        "-- forget_queue_views
+        "-- purge_queue_views
         WITH over AS MATERIALIZED (
             SELECT v.ctid AS place FROM queue_views v WHERE v.expires <= (SELECT now FROM db_now)
             LIMIT $1 FOR UPDATE SKIP LOCKED

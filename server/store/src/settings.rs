@@ -64,13 +64,13 @@ pub async fn put(db: impl PgExecutor<'_>, name: &str, value: &str) -> Result<(),
     Ok(())
 }
 
-/// Forgets by which secret keys the database was served, once there is no client whose token they encrypt.
+/// Purges by which secret keys the database was served, once there is no client whose token they encrypt.
 ///
 /// # Errors
 /// If the database refuses.
-pub async fn forget_keys_without_clients(db: impl PgExecutor<'_>) -> Result<(), sqlx::Error> {
+pub async fn purge_keys_without_clients(db: impl PgExecutor<'_>) -> Result<(), sqlx::Error> {
     sqlx::query!(
-        "-- forget_keys_without_clients
+        "-- purge_keys_without_clients
         DELETE FROM settings WHERE name = $1 AND NOT EXISTS (SELECT FROM clients)",
         KEY_CHECKS,
     )

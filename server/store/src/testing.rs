@@ -12,7 +12,7 @@ use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection};
 
 pub use clients::with_clients;
-pub use held::{Gate, number, until_somebody_waits};
+pub use held::{Gate, number, until_a_session_waits};
 pub use invariants::{check_invariants, check_invariants_on};
 
 /// Names the cluster in which the tests make their databases: the URL of a superuser.

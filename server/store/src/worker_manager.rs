@@ -82,7 +82,7 @@ pub async fn create(db: impl PgExecutor<'_>, name: &WorkerName, new: &NewWorker)
         "-- create_worker
         INSERT INTO registered_workers (pool, worker_group, worker_id, static_secret, capacity, config, created,
                                         last_modified, expires)
-        SELECT $1, $2, $3, $4, $5, $6, db_now.now, db_now.now, $7 FROM db_now
+        SELECT $1 /* pool */, $2 /* group */, $3 /* id */, $4 /* static secret */, $5 /* capacity */, $6 /* config */, db_now.now, db_now.now, $7 /* expires */ FROM db_now
         ON CONFLICT DO NOTHING",
         name.pool.as_str(),
         name.group.as_str(),
@@ -142,9 +142,9 @@ pub async fn update(
     sqlx::query!(
         "-- update_worker
         UPDATE registered_workers
-        SET static_secret = COALESCE($4, static_secret), capacity = $5, config = COALESCE($6, config), expires = $7,
+        SET static_secret = COALESCE($4 /* static secret */, static_secret), capacity = $5 /* capacity */, config = COALESCE($6 /* config */, config), expires = $7 /* expires */,
             last_modified = (SELECT now FROM db_now)
-        WHERE pool = $1 AND worker_group = $2 AND worker_id = $3",
+        WHERE pool = $1 /* pool */ AND worker_group = $2 /* group */ AND worker_id = $3 /* id */",
         name.pool.as_str(),
         name.group.as_str(),
         name.id.as_str(),
@@ -170,8 +170,8 @@ pub async fn note_credentials(
     sqlx::query!(
         "-- note_worker_credentials
         UPDATE registered_workers
-        SET next_secret = $4, used_secret = $5, used = $6, credentials_until = GREATEST(credentials_until, $7)
-        WHERE pool = $1 AND worker_group = $2 AND worker_id = $3",
+        SET next_secret = $4 /* next secret */, used_secret = $5 /* used secret */, used = $6 /* used */, credentials_until = GREATEST(credentials_until, $7 /* until */)
+        WHERE pool = $1 /* pool */ AND worker_group = $2 /* group */ AND worker_id = $3 /* id */",
         name.pool.as_str(),
         name.group.as_str(),
         name.id.as_str(),
@@ -202,11 +202,11 @@ pub async fn note_removed(transaction: &mut PgConnection, name: &WorkerName) -> 
     Ok(noted.rows_affected() > 0)
 }
 
-/// Forgets some workers whose time is over, and with them the last of their credentials, and whose removal nobody looks at
+/// Purges some workers whose time is over, and with them the last of their credentials, and whose removal nobody looks at
 /// any more: whoever gets the name next must not lose claims by it. Answers how many.
-pub async fn forget(conn: &mut PgConnection, limit: i64) -> Result<u64, sqlx::Error> {
+pub async fn purge(conn: &mut PgConnection, limit: i64) -> Result<u64, sqlx::Error> {
     let gone = sqlx::query!(
-        "-- forget_workers
+        "-- purge_workers
         DELETE FROM registered_workers w
         USING (
             SELECT pool, worker_group, worker_id FROM registered_workers

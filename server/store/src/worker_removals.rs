@@ -100,12 +100,12 @@ pub async fn list_claims(
 /// any more.
 pub async fn settle(conn: &mut PgConnection, due: DateTime<Utc>) -> Result<(), sqlx::Error> {
     sqlx::query!(
-        "-- forget_removals
-        WITH gone AS (
+        "-- purge_removals
+        WITH deleted AS (
             DELETE FROM worker_removals WHERE next_look <= $1 AND looks >= cardinality($2::int[]) RETURNING queue
         )
         -- Other servers need not hear of it at once.
-        UPDATE fact_generations SET generation = generation + 1 WHERE name = $3 AND EXISTS (SELECT FROM gone)",
+        UPDATE fact_generations SET generation = generation + 1 WHERE name = $3 AND EXISTS (SELECT FROM deleted)",
         due,
         &LOOK_AGAIN_AFTER_SECONDS,
         FACT

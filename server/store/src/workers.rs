@@ -8,7 +8,9 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::facts;
-use tenure_domain::worker::{QUARANTINED_KEPT, QUARANTINES_MAX, RECENT_MAX, Recent, Term, WORKER_KEPT, WorkerKey};
+use tenure_domain::worker::{
+    QUARANTINED_KEPT, QUARANTINES_MAX, RECENT_MAX, Recent, Visibility, WORKER_KEPT, WorkerKey,
+};
 
 /// The column `due` is raised when that much is gained by it, so that few updates touch an index.
 const DUE_STEP: Duration = Duration::from_secs(6 * 3_600);
@@ -45,21 +47,21 @@ pub async fn see(conn: &mut PgConnection, seen: &[SeenWorker<'_>]) -> Result<(),
         input AS MATERIALIZED (
             SELECT i.*, db_now.now - make_interval(secs => i.first) AS first_seen,
                    db_now.now - make_interval(secs => i.last) AS last_seen
-            FROM unnest($1::int[], $2::text[], $3::text[], $4::float8[], $5::float8[])
+            FROM unnest($1::int[] /* queues */, $2::text[] /* worker groups */, $3::text[] /* worker ids */, $4::float8[] /* first */, $5::float8[] /* last */)
                 WITH ORDINALITY AS i(queue, worker_group, worker_id, first, last, n), db_now
         ),
         recent AS MATERIALIZED (
             SELECT r.n, array_agg(r.task ORDER BY r.claimed, r.place) AS tasks,
                    array_agg(r.run ORDER BY r.claimed, r.place) AS runs,
                    array_agg(r.claimed ORDER BY r.claimed, r.place) AS claimed
-            FROM unnest($6::bigint[], $7::uuid[], $8::smallint[], $9::timestamptz[])
+            FROM unnest($6::bigint[] /* members */, $7::uuid[] /* tasks */, $8::smallint[] /* runs */, $9::timestamptz[] /* claimed */)
                 WITH ORDINALITY AS r(n, task, run, claimed, place)
             GROUP BY r.n
         )
         INSERT INTO workers AS w (queue, worker_group, worker_id, first_claim, last_seen, expires, due, recent_tasks,
                                   recent_runs, recent_claimed)
         SELECT i.queue, i.worker_group, i.worker_id, i.first_seen, i.last_seen,
-               i.last_seen + make_interval(secs => $10), i.last_seen + make_interval(secs => $10),
+               i.last_seen + make_interval(secs => $10 /* WORKER_KEPT */), i.last_seen + make_interval(secs => $10),
                COALESCE(r.tasks, '{}'), COALESCE(r.runs, '{}'), COALESCE(r.claimed, '{}')
         FROM input i LEFT JOIN recent r ON r.n = i.n
         -- In order, so that two servers cannot deadlock.
@@ -125,8 +127,8 @@ pub struct WorkerRow {
 impl WorkerRow {
     /// What decides about it.
     #[must_use]
-    pub fn term(&self) -> Term {
-        Term { expires: self.expires, quarantine_until: self.quarantine_until }
+    pub fn visibility(&self) -> Visibility {
+        Visibility { expires: self.expires, quarantine_until: self.quarantine_until }
     }
 }
 
@@ -242,17 +244,17 @@ pub async fn quarantine(conn: &mut PgConnection, key: &WorkerKey, change: Quaran
         "-- quarantine_worker
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         changed AS (
-            UPDATE workers w SET quarantine_until = $4,
-                   expires = GREATEST(w.expires, db_now.now + make_interval(secs => $5)),
+            UPDATE workers w SET quarantine_until = $4 /* until */,
+                   expires = GREATEST(w.expires, db_now.now + make_interval(secs => $5 /* QUARANTINED_KEPT */)),
                    due = GREATEST(w.expires, db_now.now + make_interval(secs => $5))
             FROM db_now
-            WHERE w.queue = $1 AND w.worker_group = $2 AND w.worker_id = $3
+            WHERE w.queue = $1 /* queue */ AND w.worker_group = $2 /* worker group */ AND w.worker_id = $3 /* worker id */
               AND (w.expires > db_now.now OR w.quarantine_until > db_now.now)
             RETURNING w.queue
         ),
         noted AS (
             INSERT INTO worker_quarantines (queue, worker_group, worker_id, client_id, updated, quarantine_until, info)
-            SELECT changed.queue, $2, $3, $6, db_now.now, $4, $7 FROM changed, db_now
+            SELECT changed.queue, $2, $3, $6 /* client */, db_now.now, $4, $7 /* info */ FROM changed, db_now
         )
         SELECT FROM changed",
         key.queue,
@@ -268,7 +270,7 @@ pub async fn quarantine(conn: &mut PgConnection, key: &WorkerKey, change: Quaran
     .is_some();
     if changed {
         sqlx::query!(
-            "-- forget_old_quarantines
+            "-- purge_old_quarantines
             DELETE FROM worker_quarantines
             WHERE queue = $1 AND worker_group = $2 AND worker_id = $3 AND id <= (
                 SELECT q.id FROM worker_quarantines q
@@ -395,35 +397,35 @@ pub async fn list_held(conn: &mut PgConnection, limit: i64) -> Result<Vec<HeldCl
 
 /// What a look at workers that are due has found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Forgotten {
+pub struct Purged {
     /// Workers that were looked at.
     pub found: i64,
-    /// Those of them that were forgotten.
-    pub forgotten: i64,
+    /// Those of them that were purged.
+    pub purged: i64,
 }
 
-/// Forgets a slice of the workers that are not shown any more, with the history of their quarantines.
-pub async fn forget(conn: &mut PgConnection, limit: i64) -> Result<Forgotten, sqlx::Error> {
+/// Purges a slice of the workers that are not shown any more, with the history of their quarantines.
+pub async fn purge(conn: &mut PgConnection, limit: i64) -> Result<Purged, sqlx::Error> {
     // Rows are found again by their place, which nobody can change while they are locked: no statistics can make the
     // planner read the whole table for that.
     sqlx::query_as!(
-        Forgotten,
-        r#"-- forget_workers
+        Purged,
+        r#"-- purge_seen_workers
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         due AS MATERIALIZED (
             SELECT w.ctid AS place, w.expires <= db_now.now AND COALESCE(w.quarantine_until <= db_now.now, true) AS over
             FROM workers w, db_now
             WHERE w.due <= (SELECT now FROM db_now) ORDER BY w.due LIMIT $1 FOR UPDATE OF w SKIP LOCKED
         ),
-        gone AS (
+        deleted AS (
             DELETE FROM workers w WHERE w.ctid = ANY(ARRAY(SELECT place FROM due WHERE over))
             RETURNING w.queue, w.worker_group, w.worker_id
         ),
         histories AS (
             DELETE FROM worker_quarantines WHERE id = ANY(ARRAY(
-                SELECT q.id FROM gone CROSS JOIN LATERAL (
+                SELECT q.id FROM deleted CROSS JOIN LATERAL (
                     SELECT q.id FROM worker_quarantines q
-                    WHERE q.queue = gone.queue AND q.worker_group = gone.worker_group AND q.worker_id = gone.worker_id
+                    WHERE q.queue = deleted.queue AND q.worker_group = deleted.worker_group AND q.worker_id = deleted.worker_id
                     OFFSET 0
                 ) q
             ))
@@ -432,7 +434,7 @@ pub async fn forget(conn: &mut PgConnection, limit: i64) -> Result<Forgotten, sq
             UPDATE workers w SET due = GREATEST(w.expires, w.quarantine_until)
             WHERE w.ctid = ANY(ARRAY(SELECT place FROM due WHERE NOT over))
         )
-        SELECT (SELECT count(*) FROM due) AS "found!", (SELECT count(*) FROM gone) AS "forgotten!""#,
+        SELECT (SELECT count(*) FROM due) AS "found!", (SELECT count(*) FROM deleted) AS "purged!""#,
         limit
     )
     .fetch_one(conn)

@@ -5,15 +5,15 @@ use tenure_api::credentials::AccessToken;
 
 #[tokio::test]
 async fn what_was_written_is_there_after_a_restart() {
-    let place = Place::new();
-    let first = place.start().await;
+    let folder = TestFolder::new();
+    let first = folder.start().await;
     remember(&first.connect_options()).await;
     let sealed = first.secret_keys().unwrap().encrypt_token("c", &AccessToken::new("token".to_owned()));
     first.stop().await;
-    assert!(PidFile::find(&place.pg_dir()).is_none(), "a clean stop leaves no pid file");
+    assert!(PidFile::find(&folder.pg_dir()).is_none(), "a clean stop leaves no pid file");
     drop(first);
 
-    let second = place.start().await;
+    let second = folder.start().await;
     assert_remembered(&second.connect_options()).await;
     assert!(second.secret_keys().unwrap().decrypt_token("c", &sealed).is_ok(), "the key is another one");
     second.stop().await;
@@ -21,11 +21,11 @@ async fn what_was_written_is_there_after_a_restart() {
 
 #[tokio::test]
 async fn the_cluster_is_durable_private_and_in_a_process_group_of_its_own() {
-    let place = Place::new();
-    let embedded = place.start().await;
+    let folder = TestFolder::new();
+    let embedded = folder.start().await;
     embedded.secret_keys().unwrap();
     let credentials = RootCredentials { client_id: "root", access_token: "t", root_url: "http://127.0.0.1:1" };
-    let written = write_root_credentials(&place.data_dir(), &credentials).unwrap();
+    let written = write_root_credentials(&folder.data_dir(), &credentials).unwrap();
     let text = fs::read_to_string(&written).unwrap();
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(json, serde_json::json!({"clientId": "root", "accessToken": "t", "rootUrl": "http://127.0.0.1:1"}));
@@ -49,15 +49,15 @@ async fn the_cluster_is_durable_private_and_in_a_process_group_of_its_own() {
     assert!(wrong_password.connect().await.is_err());
 
     for name in ["pg-password", "secret-key", "root-credentials.json", "lock", "postgres.log"] {
-        let mode = fs::metadata(place.data_dir().join(name)).unwrap().mode();
+        let mode = fs::metadata(folder.data_dir().join(name)).unwrap().mode();
         assert_eq!(mode & 0o777, 0o600, "{name}");
     }
-    let account = Account::choose(&place.pg_dir()).unwrap();
+    let account = Account::choose(&folder.pg_dir()).unwrap();
     for name in ["pg", "run"] {
-        let metadata = fs::metadata(place.data_dir().join(name)).unwrap();
+        let metadata = fs::metadata(folder.data_dir().join(name)).unwrap();
         assert_eq!((metadata.mode() & 0o777, metadata.uid()), (0o700, account.uid()), "{name}");
     }
-    let pid = Pid::from_raw(place.postgres_pid());
+    let pid = Pid::from_raw(folder.postgres_pid());
     assert_eq!(getpgid(Some(pid)).unwrap(), pid, "a Ctrl-C for the server must not reach PostgreSQL");
     drop(connection);
     embedded.stop().await;
@@ -65,54 +65,54 @@ async fn the_cluster_is_durable_private_and_in_a_process_group_of_its_own() {
 
 #[tokio::test]
 async fn a_postgresql_left_behind_by_a_killed_server_is_adopted() {
-    let place = Place::new();
-    let server = Server::ready(&place).await;
-    remember(&options_of(&place).await).await;
-    let pid = place.postgres_pid();
+    let folder = TestFolder::new();
+    let server = Server::ready(&folder).await;
+    remember(&options_of(&folder).await).await;
+    let pid = folder.postgres_pid();
     server.kill().await;
 
-    let adopter = place.start().await;
-    assert_eq!(place.postgres_pid(), pid);
+    let adopter = folder.start().await;
+    assert_eq!(folder.postgres_pid(), pid);
     assert_remembered(&adopter.connect_options()).await;
     adopter.stop().await;
-    assert!(PidFile::find(&place.pg_dir()).is_none());
+    assert!(PidFile::find(&folder.pg_dir()).is_none());
 }
 
 #[tokio::test]
 async fn a_postgresql_that_is_killed_is_started_again_whether_made_or_adopted() {
-    let place = Place::new();
-    let server = Server::ready(&place).await;
-    remember(&options_of(&place).await).await;
-    kill_postgres_and_wait_for_the_next(&place).await;
+    let folder = TestFolder::new();
+    let server = Server::ready(&folder).await;
+    remember(&options_of(&folder).await).await;
+    kill_postgres_and_wait_for_the_next(&folder).await;
     server.kill().await;
 
-    let adopter = Server::ready(&place).await;
-    kill_postgres_and_wait_for_the_next(&place).await;
-    assert_remembered(&options_of(&place).await).await;
+    let adopter = Server::ready(&folder).await;
+    kill_postgres_and_wait_for_the_next(&folder).await;
+    assert_remembered(&options_of(&folder).await).await;
     adopter.stop().await;
-    assert!(PidFile::find(&place.pg_dir()).is_none());
+    assert!(PidFile::find(&folder.pg_dir()).is_none());
 }
 
-async fn kill_postgres_and_wait_for_the_next(place: &Place) {
-    let options = options_of(place).await;
-    let old = place.postgres_pid();
+async fn kill_postgres_and_wait_for_the_next(folder: &TestFolder) {
+    let options = options_of(folder).await;
+    let old = folder.postgres_pid();
     kill(Pid::from_raw(old), Signal::SIGKILL).unwrap();
     until("another PostgreSQL takes connections", async || {
-        PidFile::find_running(&place.pg_dir()).is_some_and(|file| file.pid != old) && options.connect().await.is_ok()
+        PidFile::find_running(&folder.pg_dir()).is_some_and(|file| file.pid != old) && options.connect().await.is_ok()
     })
     .await;
 }
 
 #[tokio::test]
 async fn nothing_is_lost_when_server_and_postgresql_are_killed() {
-    let place = Place::new();
-    let server = Server::ready(&place).await;
-    remember(&options_of(&place).await).await;
-    let postgres = Pid::from_raw(place.postgres_pid());
+    let folder = TestFolder::new();
+    let server = Server::ready(&folder).await;
+    remember(&options_of(&folder).await).await;
+    let postgres = Pid::from_raw(folder.postgres_pid());
     server.kill().await;
     kill(postgres, Signal::SIGKILL).unwrap();
 
-    let next = place.start().await;
+    let next = folder.start().await;
     assert_remembered(&next.connect_options()).await;
     next.stop().await;
 }
@@ -120,10 +120,10 @@ async fn nothing_is_lost_when_server_and_postgresql_are_killed() {
 #[tokio::test]
 async fn a_first_start_can_be_killed_at_any_moment() {
     for moment in ["pg-password", "pg.unfinished-", "pg", "postgres.log"] {
-        let place = Place::new();
-        let server = Server::spawn(&place);
+        let folder = TestFolder::new();
+        let server = Server::spawn(&folder);
         until(moment, async || {
-            fs::read_dir(place.data_dir())
+            fs::read_dir(folder.data_dir())
                 .into_iter()
                 .flatten()
                 .flatten()
@@ -132,7 +132,7 @@ async fn a_first_start_can_be_killed_at_any_moment() {
         })
         .await;
         server.kill().await;
-        let embedded = place.start().await;
+        let embedded = folder.start().await;
         remember(&embedded.connect_options()).await;
         embedded.stop().await;
     }
@@ -140,50 +140,50 @@ async fn a_first_start_can_be_killed_at_any_moment() {
 
 #[tokio::test]
 async fn dropping_it_stops_postgresql_too() {
-    let place = Place::new();
-    drop(place.start().await);
-    until("PostgreSQL ends", async || PidFile::find_running(&place.pg_dir()).is_none()).await;
+    let folder = TestFolder::new();
+    drop(folder.start().await);
+    until("PostgreSQL ends", async || PidFile::find_running(&folder.pg_dir()).is_none()).await;
 }
 
 #[tokio::test]
 async fn a_pid_that_now_belongs_to_another_process_does_not_stop_a_start() {
-    let place = Place::new();
-    place.start().await.stop().await;
-    let account = Account::choose(&place.pg_dir()).unwrap();
+    let folder = TestFolder::new();
+    folder.start().await.stop().await;
+    let account = Account::choose(&folder.pg_dir()).unwrap();
     let mut stranger = account.command(Path::new("/bin/sleep")).arg("600").kill_on_drop(true).spawn().unwrap();
     let pid = stranger.id().unwrap();
-    let run = place.data_dir().join("run");
-    for path in [place.pg_dir().join("postmaster.pid"), run.join(".s.PGSQL.5432.lock")] {
-        let text = format!("{pid}\n{}\n1\n5432\n{}\n\n\nready\n", place.pg_dir().display(), run.display());
+    let run = folder.data_dir().join("run");
+    for path in [folder.pg_dir().join("postmaster.pid"), run.join(".s.PGSQL.5432.lock")] {
+        let text = format!("{pid}\n{}\n1\n5432\n{}\n\n\nready\n", folder.pg_dir().display(), run.display());
         files::write_private(&path, text.as_bytes(), Some(&account)).unwrap();
     }
-    let embedded = place.start().await;
-    assert_ne!(place.postgres_pid().unsigned_abs(), pid);
+    let embedded = folder.start().await;
+    assert_ne!(folder.postgres_pid().unsigned_abs(), pid);
     embedded.stop().await;
     stranger.kill().await.unwrap();
 }
 
 #[tokio::test]
 async fn a_data_directory_with_a_long_path_works() {
-    let mut place = Place::new();
-    place.data_dir = place.base.path().join("directory".repeat(14));
-    let embedded = place.start().await;
+    let mut folder = TestFolder::new();
+    folder.data_dir = folder.base.path().join("directory".repeat(14));
+    let embedded = folder.start().await;
     remember(&embedded.connect_options()).await;
     let socket_dir = embedded.connect_options().get_socket().unwrap().clone();
-    assert!(!socket_dir.starts_with(place.data_dir()), "{}", socket_dir.display());
+    assert!(!socket_dir.starts_with(folder.data_dir()), "{}", socket_dir.display());
     embedded.stop().await;
     fs::remove_dir_all(socket_dir).unwrap();
 }
 
 #[tokio::test]
 async fn administration_commands_start_the_cluster_when_no_server_runs() {
-    let place = Place::new();
-    let access = open(&place.settings(), IfAbsent::Make).await.unwrap();
+    let folder = TestFolder::new();
+    let access = open(&folder.settings(), IfAbsent::Make).await.unwrap();
     assert!(matches!(access, Access::Own(_)));
     remember(&access.connect_options()).await;
     access.close().await;
-    let server = Server::ready(&place).await;
-    let access = open(&place.settings(), IfAbsent::Make).await.unwrap();
+    let server = Server::ready(&folder).await;
+    let access = open(&folder.settings(), IfAbsent::Make).await.unwrap();
     assert!(matches!(access, Access::Running(_)));
     assert_remembered(&access.connect_options()).await;
     access.close().await;
@@ -193,8 +193,8 @@ async fn administration_commands_start_the_cluster_when_no_server_runs() {
 #[tokio::test]
 async fn dangerous_settings_are_warned_about_by_name() {
     use tenure_store::cluster::find_warnings;
-    let place = Place::new();
-    let embedded = place.start().await;
+    let folder = TestFolder::new();
+    let embedded = folder.start().await;
     let fresh = || sqlx::PgPool::connect_with(embedded.connect_options());
     assert_eq!(find_warnings(&fresh().await.unwrap()).await.unwrap(), []);
     let spoil = "ALTER DATABASE tenure SET synchronous_commit = off; ALTER DATABASE tenure SET jit = on";

@@ -25,12 +25,12 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const SERVE_IN: &str = "TENURE_TEST_EMBEDDED_SERVE_IN";
 
 /// A temporary directory that every user may pass through, with a data directory in it.
-struct Place {
+struct TestFolder {
     base: TempDir,
     data_dir: PathBuf,
 }
 
-impl Place {
+impl TestFolder {
     fn new() -> Self {
         let base = tempfile::Builder::new().prefix("tenure-embedded-").tempdir_in("/tmp").unwrap();
         fs::set_permissions(base.path(), fs::Permissions::from_mode(0o711)).unwrap();
@@ -63,7 +63,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TestFolder {
     /// A test that failed half-way must not leave a PostgreSQL running in a directory that is about to be removed.
     fn drop(&mut self) {
         if let Some(running) = PidFile::find_running(&self.pg_dir()) {
@@ -136,23 +136,23 @@ struct Server {
 }
 
 impl Server {
-    fn spawn(place: &Place) -> Self {
-        Self::run(place, &mut Command::new(std::env::current_exe().unwrap()))
+    fn spawn(folder: &TestFolder) -> Self {
+        Self::run(folder, &mut Command::new(std::env::current_exe().unwrap()))
     }
 
     /// As a user who is not root; the program is copied to where that user can read it.
-    fn spawn_as(place: &Place, uid: u32) -> Self {
-        let program = place.base.path().join("program");
+    fn spawn_as(folder: &TestFolder, uid: u32) -> Self {
+        let program = folder.base.path().join("program");
         if !program.exists() {
             fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
         }
-        Self::run(place, Command::new(program).uid(uid).gid(uid).current_dir("/"))
+        Self::run(folder, Command::new(program).uid(uid).gid(uid).current_dir("/"))
     }
 
-    fn run(place: &Place, command: &mut Command) -> Self {
+    fn run(folder: &TestFolder, command: &mut Command) -> Self {
         let mut child = command
             .args(["--exact", "embedded::tests::serves_until_its_input_ends", "--nocapture"])
-            .env(SERVE_IN, place.data_dir())
+            .env(SERVE_IN, folder.data_dir())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
@@ -175,8 +175,8 @@ impl Server {
         tokio::time::timeout(TIMEOUT, news).await.expect("the server should have said something")
     }
 
-    async fn ready(place: &Place) -> Self {
-        let mut server = Self::spawn(place);
+    async fn ready(folder: &TestFolder) -> Self {
+        let mut server = Self::spawn(folder);
         assert_eq!(server.news().await, "ready");
         server
     }
@@ -193,8 +193,8 @@ impl Server {
 }
 
 /// How the tests connect to a server in another process.
-async fn options_of(place: &Place) -> PgConnectOptions {
-    match open(&place.settings(), IfAbsent::Make).await.unwrap() {
+async fn options_of(folder: &TestFolder) -> PgConnectOptions {
+    match open(&folder.settings(), IfAbsent::Make).await.unwrap() {
         Access::Running(options) => *options,
         Access::Own(_) => panic!("a server should be running"),
     }

@@ -7,31 +7,31 @@ const NOBODY: u32 = 65534;
 
 #[tokio::test]
 async fn a_second_server_is_refused() {
-    let place = Place::new();
-    let server = Server::ready(&place).await;
-    let line = place.refusal().await;
+    let folder = TestFolder::new();
+    let server = Server::ready(&folder).await;
+    let line = folder.refusal().await;
     let pid = server.child.id().unwrap().to_string();
     assert!(line.contains("in use") && line.contains(&pid) && line.contains("--data-dir"), "{line}");
     server.stop().await;
-    place.start().await.stop().await;
+    folder.start().await.stop().await;
 }
 
 #[tokio::test]
 async fn a_missing_or_old_postgresql_is_refused() {
-    let place = Place::new();
-    let empty = place.base.path().join("empty");
-    let old = place.base.path().join("old");
-    for folder in [&empty, &old] {
-        fs::create_dir(folder).unwrap();
-        fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
+    let folder = TestFolder::new();
+    let empty = folder.base.path().join("empty");
+    let old = folder.base.path().join("old");
+    for pg_bin in [&empty, &old] {
+        fs::create_dir(pg_bin).unwrap();
+        fs::set_permissions(pg_bin, fs::Permissions::from_mode(0o755)).unwrap();
     }
     for name in ["postgres", "initdb"] {
         let program = old.join(name);
         fs::write(&program, "#!/bin/sh\necho 'postgres (PostgreSQL) 14.9'\n").unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     }
-    for (folder, part) in [(&empty, "no postgres"), (&old, "only PostgreSQL 14")] {
-        let settings = EmbeddedSettings { pg_bin: Some(folder.clone()), ..place.settings() };
+    for (pg_bin, part) in [(&empty, "no postgres"), (&old, "only PostgreSQL 14")] {
+        let settings = EmbeddedSettings { pg_bin: Some(pg_bin.clone()), ..folder.settings() };
         let line = one_line(&Embedded::start(&settings).await.err().unwrap());
         assert!(line.contains(part) && line.contains("--pg-bin") && line.contains("apt install"), "{line}");
     }
@@ -39,49 +39,49 @@ async fn a_missing_or_old_postgresql_is_refused() {
 
 #[tokio::test]
 async fn a_cluster_of_another_major_version_is_refused() {
-    let place = Place::new();
-    place.start().await.stop().await;
-    fs::write(place.pg_dir().join("PG_VERSION"), "13\n").unwrap();
-    let line = place.refusal().await;
+    let folder = TestFolder::new();
+    folder.start().await.stop().await;
+    fs::write(folder.pg_dir().join("PG_VERSION"), "13\n").unwrap();
+    let line = folder.refusal().await;
     assert!(line.contains("made by PostgreSQL 13") && line.contains("pg_upgrade"), "{line}");
 }
 
 #[tokio::test]
 async fn a_directory_that_is_no_cluster_and_a_lost_password_are_refused() {
-    let place = Place::new();
-    place.start().await.stop().await;
-    fs::remove_file(place.data_dir().join("pg-password")).unwrap();
-    let line = place.refusal().await;
+    let folder = TestFolder::new();
+    folder.start().await.stop().await;
+    fs::remove_file(folder.data_dir().join("pg-password")).unwrap();
+    let line = folder.refusal().await;
     assert!(line.contains("pg-password") && line.contains("restore"), "{line}");
-    fs::remove_file(place.pg_dir().join("PG_VERSION")).unwrap();
-    let line = place.refusal().await;
+    fs::remove_file(folder.pg_dir().join("PG_VERSION")).unwrap();
+    let line = folder.refusal().await;
     assert!(line.contains("not a PostgreSQL cluster"), "{line}");
 }
 
 #[tokio::test]
 async fn postgresqls_own_reason_is_passed_on() {
-    let place = Place::new();
-    place.start().await.stop().await;
-    let conf = place.pg_dir().join("postgresql.conf");
+    let folder = TestFolder::new();
+    folder.start().await.stop().await;
+    let conf = folder.pg_dir().join("postgresql.conf");
     let text = fs::read_to_string(&conf).unwrap();
     fs::write(&conf, text + "\nwork_mem = plenty\n").unwrap();
-    let line = place.refusal().await;
+    let line = folder.refusal().await;
     assert!(line.contains("work_mem") && line.contains("plenty") && line.contains("postgres.log"), "{line}");
 }
 
 #[tokio::test]
 async fn a_data_directory_that_cannot_be_made_is_refused() {
-    let place = Place::new();
-    fs::write(place.data_dir(), "a file").unwrap();
-    let line = place.refusal().await;
+    let folder = TestFolder::new();
+    fs::write(folder.data_dir(), "a file").unwrap();
+    let line = folder.refusal().await;
     assert!(line.contains("cannot make the data directory"), "{line}");
 }
 
 #[tokio::test]
 async fn a_damaged_secret_key_is_refused() {
-    let place = Place::new();
-    let embedded = place.start().await;
-    fs::write(place.data_dir().join("secret-key"), "short").unwrap();
+    let folder = TestFolder::new();
+    let embedded = folder.start().await;
+    fs::write(folder.data_dir().join("secret-key"), "short").unwrap();
     let line = one_line(&embedded.secret_keys().err().unwrap());
     assert!(line.contains("secret-key") && line.contains("backup") && !line.contains("short"), "{line}");
     embedded.stop().await;
@@ -92,13 +92,13 @@ async fn root_is_told_which_directory_the_database_user_cannot_enter() {
     if !geteuid().is_root() {
         return;
     }
-    let place = Place::new();
-    fs::set_permissions(place.base.path(), fs::Permissions::from_mode(0o700)).unwrap();
-    let line = place.refusal().await;
-    let fix = format!("chmod o+x {}", place.base.path().display());
+    let folder = TestFolder::new();
+    fs::set_permissions(folder.base.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    let line = folder.refusal().await;
+    let fix = format!("chmod o+x {}", folder.base.path().display());
     assert!(line.contains("user postgres") && line.contains(&fix), "{line}");
-    fs::set_permissions(place.base.path(), fs::Permissions::from_mode(0o711)).unwrap();
-    place.start().await.stop().await;
+    fs::set_permissions(folder.base.path(), fs::Permissions::from_mode(0o711)).unwrap();
+    folder.start().await.stop().await;
 }
 
 #[tokio::test]
@@ -106,7 +106,7 @@ async fn an_ordinary_user_runs_its_own_cluster_and_cannot_use_that_of_another() 
     if !geteuid().is_root() {
         return;
     }
-    let mine = Place::new();
+    let mine = TestFolder::new();
     place_of(&mine, NOBODY);
     let mut server = Server::spawn_as(&mine, NOBODY);
     assert_eq!(server.news().await, "ready");
@@ -119,13 +119,13 @@ async fn an_ordinary_user_runs_its_own_cluster_and_cannot_use_that_of_another() 
     assert_remembered(&as_root.connect_options()).await;
     as_root.stop().await;
 
-    let roots = Place::new();
+    let roots = TestFolder::new();
     roots.start().await.stop().await;
     let line = Server::spawn_as(&roots, NOBODY).news().await;
     assert!(line.starts_with("refused: cannot open") && line.contains("Permission denied"), "{line}");
 }
 
 /// Hands the directory over before anything is in it.
-fn place_of(place: &Place, uid: u32) {
-    std::os::unix::fs::chown(place.base.path(), Some(uid), Some(uid)).unwrap();
+fn place_of(folder: &TestFolder, uid: u32) {
+    std::os::unix::fs::chown(folder.base.path(), Some(uid), Some(uid)).unwrap();
 }

@@ -106,7 +106,7 @@ async fn run_hot(conn: &mut PgConnection, queue: &Queue, new: &NewTask, open: &[
     create_on(&mut transaction, queue, std::slice::from_ref(new)).await;
     let wanted = dependencies::Wanted { required: open, any_end: true };
     dependencies::list_required(&mut transaction, &[wanted]).await.unwrap();
-    let want = claim::Want { queue: key, generation: -1, marks: [0; 7], slots: vec![1; 5] };
+    let want = claim::Want { queue: key, epoch: -1, marks: [0; 7], slots: vec![1; 5] };
     let worker = claim::Worker { group: "g", id: "w" };
     claim::claim(&mut transaction, &[want], &[worker], LEASE, Uuid::new_v4()).await.unwrap();
     let members: Vec<_> = open.iter().map(|&id| renew::Member { id, run: 0 }).collect();
@@ -114,7 +114,7 @@ async fn run_hot(conn: &mut PgConnection, queue: &Queue, new: &NewTask, open: &[
     claims::list_returnable(&mut transaction, open).await.unwrap();
     let ends: Vec<_> = open.iter().map(|&id| Member { id, run: 0, end: End::Report(Report::Completed) }).collect();
     end::end(&mut transaction, &ends).await.unwrap();
-    let want = messages::Want { queue: key, priority: 6, generation: -1, mark: 0, slots: vec![1; 5] };
+    let want = messages::Want { queue: key, priority: 6, epoch: -1, mark: 0, slots: vec![1; 5] };
     let found = messages::get(&mut transaction, &[want], &[LEASE], &[7; 5], LEASE).await.unwrap();
     let deletions: Vec<_> = found.got.iter().map(|got| deletion(key, got)).collect();
     messages::delete(&mut transaction, &deletions, LEASE).await.unwrap();
@@ -273,15 +273,15 @@ async fn run_cold(conn: &mut PgConnection, statement: &str, open: &[Uuid], waiti
         "change_priority" => {
             assert!(!reprioritise::reprioritise(conn, waiting, 3).await.unwrap().is_empty());
         }
-        "forget_tasks" => {
+        "purge_tasks" => {
             sqlx::query("UPDATE log_readers SET position = 100000000").execute(&mut *conn).await.unwrap();
-            assert_eq!(purge::forget_tasks(conn).await.unwrap().forgotten, 100);
-            purge::forget_groups(conn).await.unwrap();
+            assert_eq!(purge::purge_tasks(conn).await.unwrap().purged, 100);
+            purge::purge_groups(conn).await.unwrap();
         }
         "sequence_events" => drop(events::sequence(conn).await.unwrap()),
         "read_events" => drop(events::read(conn, 10_000, 100).await.unwrap()),
         "advance_marks" => {
-            let old = std::iter::once((1, low_water_marks::Marks { generation: 0, marks: [0; 7] })).collect();
+            let old = std::iter::once((1, low_water_marks::Marks { epoch: 0, marks: [0; 7] })).collect();
             low_water_marks::advance_marks(conn, &old, 1000).await.unwrap();
         }
         "show_due_messages" => {
@@ -289,7 +289,7 @@ async fn run_cold(conn: &mut PgConnection, statement: &str, open: &[Uuid], waiti
             assert!(due.found >= 200);
         }
         list if list.starts_with("list_of_") => run_list(conn, list, open).await,
-        "list_held" => assert!(!tenure_store::messages::list_held(conn).await.unwrap().is_empty()),
+        "count_hidden_messages" => assert!(!tenure_store::messages::count_hidden(conn).await.unwrap().is_empty()),
         of_page => run_page(conn, of_page, open[0]).await,
     }
 }
@@ -367,7 +367,7 @@ const COLD: [&str; 32] = [
     "publish_groups",
     "list_group",
     "change_priority",
-    "forget_tasks",
+    "purge_tasks",
     "list_due_claims",
     "end_overdue",
     "resolve_run of one",
@@ -379,7 +379,7 @@ const COLD: [&str; 32] = [
     "read_events",
     "advance_marks",
     "show_due_messages",
-    "list_held",
+    "count_hidden_messages",
     "page_queues",
     "page_hidden",
     "page_claims",

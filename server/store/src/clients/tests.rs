@@ -162,8 +162,8 @@ async fn the_token_is_told_again_only_for_the_same_client_soon_after() {
     with_clients(|pool| async move {
         let client = NewClient { expires: Some(now()), ..ci() };
         create(&pool, &keys(), &client, &token("t")).await.unwrap();
-        let fresh = async |client: &NewClient| find_fresh_token(&pool, &keys(), client).await.unwrap();
-        assert_eq!(fresh(&client).await, Some(token("t")));
+        let recent = async |client: &NewClient| find_recent_token(&pool, &keys(), client).await.unwrap();
+        assert_eq!(recent(&client).await, Some(token("t")));
         for other in [
             NewClient { scopes: vec![], ..client.clone() },
             NewClient { description: "other".to_owned(), ..client.clone() },
@@ -171,18 +171,18 @@ async fn the_token_is_told_again_only_for_the_same_client_soon_after() {
             NewClient { delete_on_expiration: true, ..client.clone() },
             NewClient { client_id: "other".to_owned(), ..client.clone() },
         ] {
-            assert_eq!(fresh(&other).await, None, "{other:?}");
+            assert_eq!(recent(&other).await, None, "{other:?}");
         }
         set_disabled(&pool, "project/ci", true).await.unwrap();
-        assert_eq!(fresh(&client).await, None);
+        assert_eq!(recent(&client).await, None);
         set_disabled(&pool, "project/ci", false).await.unwrap();
-        assert_eq!(fresh(&client).await, Some(token("t")));
+        assert_eq!(recent(&client).await, Some(token("t")));
         let mut later = pool.begin().await.unwrap();
         sqlx::raw_sql("SET LOCAL test.now = '2026-01-31T12:15:00Z'").execute(&mut *later).await.unwrap();
-        assert_eq!(find_fresh_token(&mut *later, &keys(), &client).await.unwrap(), None);
+        assert_eq!(find_recent_token(&mut *later, &keys(), &client).await.unwrap(), None);
         drop(later);
         reset_token(&pool, &keys(), "project/ci", &token("new")).await.unwrap();
-        assert_eq!(fresh(&client).await, None);
+        assert_eq!(recent(&client).await, None);
     })
     .await;
 }

@@ -7,7 +7,7 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use tenure_domain::message::{Known, MessageId, Receipt};
+use tenure_domain::message::{KnownMessage, MessageId, Receipt};
 
 /// What is wanted of one queue and priority.
 #[derive(Debug, Clone)]
@@ -17,7 +17,7 @@ pub struct Want {
     /// The priority.
     pub priority: i16,
     /// The generation that the mark was taken at; with another one it is ignored.
-    pub generation: i64,
+    pub epoch: i64,
     /// The `ord` up to which no run is left that claimWork could take, and so no message either.
     pub mark: i64,
     /// Who gets the first message found, the second, and so on: places in the list of pollers, from 1. A poller who
@@ -50,7 +50,7 @@ pub struct Got {
 
 /// What a statement found.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct FoundMessages {
     /// The messages.
     pub got: Vec<Got>,
     /// Wants, from 0, that got nothing although somebody may get something there: its rows are locked at the moment.
@@ -67,65 +67,68 @@ pub async fn get(
     visibilities: &[Duration],
     receipts: &[i64],
     reservation: Duration,
-) -> Result<Found, sqlx::Error> {
+) -> Result<FoundMessages, sqlx::Error> {
     let queues: Vec<i32> = wants.iter().map(|want| want.queue).collect();
     let priorities: Vec<i16> = wants.iter().map(|want| want.priority).collect();
-    let generations: Vec<i64> = wants.iter().map(|want| want.generation).collect();
+    let epochs: Vec<i64> = wants.iter().map(|want| want.epoch).collect();
     let marks: Vec<i64> = wants.iter().map(|want| want.mark).collect();
-    let wanted: Vec<i32> = wants.iter().map(|want| super::int4(want.slots.len())).collect();
+    let amounts: Vec<i32> = wants.iter().map(|want| super::int4(want.slots.len())).collect();
     let slots: Vec<i32> = wants.iter().flat_map(|want| want.slots.iter().copied()).collect();
     let visibilities: Vec<f64> = visibilities.iter().map(Duration::as_secs_f64).collect();
     let rows = sqlx::query!(
         r#"-- get_messages
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
-        wanted AS MATERIALIZED (
+        requested AS MATERIALIZED (
             -- A column for what is constant: the planner would turn a constant into a condition that is not the index's.
-            SELECT w.*, false AS hidden, CASE WHEN q.cursor_epoch = w.generation THEN w.mark ELSE 0 /* ord */ END AS after,
-                   sum(w.wanted) OVER (ORDER BY w.n) - w.wanted AS slots_before
-            FROM unnest($1::int[], $2::smallint[], $3::bigint[], $4::bigint[], $5::int[])
-                WITH ORDINALITY AS w(queue, priority, generation, mark, wanted, n)
+            SELECT w.*, false AS hidden, CASE WHEN q.cursor_epoch = w.epoch THEN w.mark ELSE 0 /* ord */ END AS after,
+                   sum(w.amount) OVER (ORDER BY w.n) - w.amount AS slots_before
+            FROM unnest($1::int[] /* queues */, $2::smallint[] /* priorities */, $3::bigint[] /* epochs */,
+                        $4::bigint[] /* marks */, $5::int[] /* amounts */)
+                WITH ORDINALITY AS w(queue, priority, epoch, mark, amount, n)
             JOIN task_queues q ON q.id = w.queue
         ),
-        picked AS MATERIALIZED (
-            SELECT wanted.n, wanted.slots_before, p.seq, p.ord
-            FROM wanted CROSS JOIN LATERAL (
+        selected AS MATERIALIZED (
+            SELECT requested.n, requested.slots_before, p.seq, p.ord
+            FROM requested CROSS JOIN LATERAL (
                 SELECT p.seq, p.ord FROM pending p
-                WHERE p.queue = wanted.queue AND p.priority = wanted.priority AND p.reserved_until IS NULL
-                  AND (p.hidden_until IS NOT NULL) = wanted.hidden AND p.ord > wanted.after
+                WHERE p.queue = requested.queue AND p.priority = requested.priority AND p.reserved_until IS NULL
+                  AND (p.hidden_until IS NOT NULL) = requested.hidden AND p.ord > requested.after
                   AND p.deadline > (SELECT now FROM db_now)
-                ORDER BY p.ord LIMIT wanted.wanted
+                ORDER BY p.ord LIMIT requested.amount
                 FOR UPDATE SKIP LOCKED
             ) p
         ),
-        handed AS MATERIALIZED (
-            SELECT n, seq, slots_before + row_number() OVER (PARTITION BY n ORDER BY ord) AS slot FROM picked
+        assigned AS MATERIALIZED (
+            SELECT n, seq, slots_before + row_number() OVER (PARTITION BY n ORDER BY ord) AS slot FROM selected
         ),
         hidden AS (
             UPDATE pending p SET
                 dequeued = p.dequeued + 1,
-                receipt = ($8::bigint[])[h.slot],
-                hidden_until = db_now.now + make_interval(secs => ($7::float8[])[($6::int[])[h.slot]]),
-                reserved_until = db_now.now + make_interval(secs => LEAST($9, ($7::float8[])[($6::int[])[h.slot]]))
-            FROM handed h, db_now WHERE p.seq = h.seq
-            RETURNING h.n, ($6::int[])[h.slot] AS poller, p.seq, p.run, p.message, p.id, p.ord, p.scheduled, p.deadline,
+                receipt = ($8::bigint[] /* receipts */)[a.slot],
+                hidden_until = db_now.now
+                    + make_interval(secs => ($7::float8[] /* visibilities */)[($6::int[] /* slots */)[a.slot]]),
+                reserved_until = db_now.now
+                    + make_interval(secs => LEAST($9 /* reservation */, ($7::float8[])[($6::int[])[a.slot]]))
+            FROM assigned a, db_now WHERE p.seq = a.seq
+            RETURNING a.n, ($6::int[])[a.slot] AS poller, p.seq, p.run, p.message, p.id, p.ord, p.scheduled, p.deadline,
                       p.receipt, p.hidden_until, p.dequeued
         )
-        SELECT w.n AS "n!", h.poller AS "poller?", h.seq AS "seq?", h.run AS "run?", h.message AS "message?",
+        SELECT r.n AS "n!", h.poller AS "poller?", h.seq AS "seq?", h.run AS "run?", h.message AS "message?",
                h.id AS "id?", h.ord AS "ord?", h.scheduled AS "scheduled?", h.deadline AS "deadline?",
                h.receipt AS "receipt?", h.hidden_until AS "hidden_until?", h.dequeued AS "dequeued?",
                -- Of a queue that gave nothing: whether it holds something that was locked.
                CASE WHEN h.seq IS NULL THEN EXISTS (
                    SELECT FROM pending p
-                   WHERE p.queue = w.queue AND p.priority = w.priority AND p.reserved_until IS NULL
-                     AND (p.hidden_until IS NOT NULL) = w.hidden AND p.ord > w.after
+                   WHERE p.queue = r.queue AND p.priority = r.priority AND p.reserved_until IS NULL
+                     AND (p.hidden_until IS NOT NULL) = r.hidden AND p.ord > r.after
                      AND p.deadline > (SELECT now FROM db_now)
                ) ELSE false END AS "locked!"
-        FROM wanted w LEFT JOIN hidden h ON h.n = w.n"#,
+        FROM requested r LEFT JOIN hidden h ON h.n = r.n"#,
         &queues,
         &priorities,
-        &generations,
+        &epochs,
         &marks,
-        &wanted,
+        &amounts,
         &slots,
         &visibilities,
         receipts,
@@ -133,7 +136,7 @@ pub async fn get(
     )
     .fetch_all(conn)
     .await?;
-    let mut found = Found::default();
+    let mut found = FoundMessages::default();
     for row in rows {
         if row.locked {
             found.locked.push(super::member(row.n));
@@ -192,7 +195,7 @@ pub struct Outcome {
     /// Whether the message was deleted, although its run is still pending.
     pub deleted: bool,
     /// What was known of the message when the statement began.
-    pub known: Option<Known>,
+    pub known: Option<KnownMessage>,
 }
 
 /// Deletes messages whose receipt is current. Their runs are pending, because claiming a run removes its message: so each
@@ -213,17 +216,19 @@ pub async fn delete(
         r#"-- delete_messages
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         input AS MATERIALIZED (
-            SELECT * FROM unnest($1::bigint[], $2::smallint[], $3::int[], $4::int[], $5::smallint[], $6::bigint[])
+            SELECT * FROM unnest(
+                $1::bigint[] /* seqs */, $2::smallint[] /* runs */, $3::int[] /* messages */, $4::int[] /* queues */,
+                $5::smallint[] /* priorities */, $6::bigint[] /* receipts */)
                 WITH ORDINALITY AS i(seq, run, message, queue, priority, receipt, n)
         ),
-        known AS MATERIALIZED (
+        existing AS MATERIALIZED (
             SELECT i.n, p.seq, p.receipt
             FROM input i JOIN pending p ON p.seq = i.seq
             WHERE p.run = i.run AND p.message = i.message AND p.queue = i.queue AND p.priority = i.priority
               AND p.deadline > (SELECT now FROM db_now)
         ),
-        -- The lock comes before the new place is taken: see the safe_position of the marks.
-        held AS MATERIALIZED (
+        -- The lock comes before the new place is taken: see the safe position in low_water_marks.rs.
+        locked AS MATERIALIZED (
             SELECT i.n, p.seq
             FROM input i JOIN pending p ON p.seq = i.seq
             WHERE p.run = i.run AND p.message = i.message AND p.queue = i.queue AND p.priority = i.priority
@@ -232,11 +237,11 @@ pub async fn delete(
         ),
         replaced AS (
             UPDATE pending p SET message = p.message + 1, dequeued = 0 /* count */, receipt = NULL, reserved_until = NULL,
-                hidden_until = db_now.now + make_interval(secs => $7), ord = nextval('pending_ord')
-            FROM held, db_now WHERE p.seq = held.seq
+                hidden_until = db_now.now + make_interval(secs => $7 /* visibility */), ord = nextval('pending_ord')
+            FROM locked, db_now WHERE p.seq = locked.seq
         )
-        SELECT i.n AS "n!", h.seq IS NOT NULL AS "deleted!", k.seq IS NOT NULL AS "known!", k.receipt
-        FROM input i LEFT JOIN held h ON h.n = i.n LEFT JOIN known k ON k.n = i.n"#,
+        SELECT i.n AS "n!", l.seq IS NOT NULL AS "deleted!", e.seq IS NOT NULL AS "exists!", e.receipt
+        FROM input i LEFT JOIN locked l ON l.n = i.n LEFT JOIN existing e ON e.n = i.n"#,
         &seqs,
         &runs,
         &messages,
@@ -250,7 +255,7 @@ pub async fn delete(
     let outcomes = rows.into_iter().map(|row| Outcome {
         member: super::member(row.n),
         deleted: row.deleted,
-        known: row.known.then_some(Known { receipt: row.receipt }),
+        known: row.exists.then_some(KnownMessage { receipt: row.receipt }),
     });
     Ok(outcomes.collect())
 }

@@ -35,7 +35,7 @@ impl Gate {
 }
 
 /// Waits until somebody in this database waits for a lock; the process ids of those who do.
-pub async fn until_somebody_waits(pool: &PgPool) -> Vec<i32> {
+pub async fn until_a_session_waits(pool: &PgPool) -> Vec<i32> {
     eventually("somebody waits for a lock", async || !waiting(pool).await.is_empty()).await;
     waiting(pool).await
 }

@@ -193,8 +193,8 @@ pub const WHOLE_LOG_CHECKS: &[(&str, &str)] = &[
                                    UNION ALL SELECT seq, run, reason_created FROM claims) r
              WHERE reason_created IN (0, 3)
          )
-         SELECT 'not told: seq ' || seq || ' run ' || run FROM (TABLE true_ones EXCEPT ALL TABLE told) x
-         UNION ALL SELECT 'told in vain: seq ' || seq || ' run ' || run FROM (TABLE told EXCEPT ALL TABLE true_ones) x",
+         SELECT 'not told: seq ' || seq || ' run ' || run FROM (TABLE true_ones EXCEPT ALL TABLE emitted) x
+         UNION ALL SELECT 'told in vain: seq ' || seq || ' run ' || run FROM (TABLE emitted EXCEPT ALL TABLE true_ones) x",
     ),
     (
         "I5: each claim is told, and nothing else is told as a claim",
@@ -204,8 +204,8 @@ pub const WHOLE_LOG_CHECKS: &[(&str, &str)] = &[
          ), true_ones AS (
              SELECT seq, run FROM claims UNION ALL SELECT seq, run FROM runs WHERE started IS NOT NULL
          )
-         SELECT 'not told: seq ' || seq || ' run ' || run FROM (TABLE true_ones EXCEPT ALL TABLE told) x
-         UNION ALL SELECT 'told in vain: seq ' || seq || ' run ' || run FROM (TABLE told EXCEPT ALL TABLE true_ones) x",
+         SELECT 'not told: seq ' || seq || ' run ' || run FROM (TABLE true_ones EXCEPT ALL TABLE emitted) x
+         UNION ALL SELECT 'told in vain: seq ' || seq || ' run ' || run FROM (TABLE emitted EXCEPT ALL TABLE true_ones) x",
     ),
     (
         "I5: each end of a run is told, and whether another run follows",
@@ -219,9 +219,9 @@ pub const WHOLE_LOG_CHECKS: &[(&str, &str)] = &[
                         UNION ALL SELECT seq, run, reason_created FROM claims) n ON n.seq = r.seq AND n.run = r.run + 1
          )
          SELECT 'not told: seq ' || seq || ' run ' || run || ' kind ' || kind
-         FROM (TABLE true_ones EXCEPT ALL TABLE told) x
+         FROM (TABLE true_ones EXCEPT ALL TABLE emitted) x
          UNION ALL SELECT 'told in vain: seq ' || seq || ' run ' || run || ' kind ' || kind
-         FROM (TABLE told EXCEPT ALL TABLE true_ones) x",
+         FROM (TABLE emitted EXCEPT ALL TABLE true_ones) x",
     ),
     (
         "I5: a group of which every task was resolved is told, once the log is read",
@@ -231,8 +231,8 @@ pub const WHOLE_LOG_CHECKS: &[(&str, &str)] = &[
          ), resolved AS MATERIALIZED (
              SELECT task_group FROM tasks GROUP BY task_group HAVING bool_and(state > 1 OR resolved_before)
          )
-         SELECT r.task_group::text FROM resolved r LEFT JOIN told ON told.task_group = r.task_group
-         WHERE told.task_group IS NULL
+         SELECT r.task_group::text FROM resolved r LEFT JOIN emitted e ON e.task_group = r.task_group
+         WHERE e.task_group IS NULL
            AND NOT EXISTS (SELECT FROM outbox_new)
            AND NOT EXISTS (SELECT FROM outbox_order o
                            WHERE o.first > (SELECT position FROM log_readers WHERE name = 'groups')

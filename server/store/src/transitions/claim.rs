@@ -20,7 +20,7 @@ pub struct Want {
     /// `task_queues.id`.
     pub queue: i32,
     /// The generation that the marks were taken at; with another one they are ignored.
-    pub generation: i64,
+    pub epoch: i64,
     /// For each priority the `ord` up to which no pending run is left.
     pub marks: [i64; PRIORITIES],
     /// Who gets the first run found, the second, and so on: places in the list of workers. A worker who wants more
@@ -85,7 +85,7 @@ impl Claimed {
     ) -> Result<Granted, Undecodable> {
         let columns = Row { table: "pending", task: self.id };
         let open = columns.open_run(self.run, self.reason_created, self.scheduled)?;
-        let definition = self.definition.ok_or_else(|| columns.unfit("definition", 0))?;
+        let definition = self.definition.ok_or_else(|| columns.invalid("definition", 0))?;
         let tenancy = Tenancy {
             worker_group: worker.group.to_owned(),
             worker_id: worker.id.to_owned(),
@@ -122,10 +122,10 @@ pub async fn claim(
     batch: Uuid,
 ) -> Result<Vec<Claimed>, sqlx::Error> {
     let queues: Vec<i32> = wants.iter().map(|want| want.queue).collect();
-    let generations: Vec<i64> = wants.iter().map(|want| want.generation).collect();
+    let epochs: Vec<i64> = wants.iter().map(|want| want.epoch).collect();
     let marks: [Vec<i64>; PRIORITIES] =
         std::array::from_fn(|priority| wants.iter().map(|want| want.marks[priority]).collect());
-    let wanted: Vec<i32> = wants.iter().map(|want| hot::int4(want.slots.len())).collect();
+    let amounts: Vec<i32> = wants.iter().map(|want| hot::int4(want.slots.len())).collect();
     let slots: Vec<i32> = wants.iter().flat_map(|want| want.slots.iter().copied()).collect();
     let groups: Vec<&str> = workers.iter().map(|worker| worker.group).collect();
     let ids: Vec<&str> = workers.iter().map(|worker| worker.id).collect();
@@ -133,44 +133,47 @@ pub async fn claim(
         Claimed,
         r#"-- claim_work
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
-        wanted AS MATERIALIZED (
-            SELECT w.*, sum(w.wanted) OVER (ORDER BY w.n) - w.wanted AS slots_before
-            FROM unnest($1::int[], $2::bigint[], $3::int[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[],
-                        $8::bigint[], $9::bigint[], $10::bigint[])
-                WITH ORDINALITY AS w(queue, generation, wanted, m0, m1, m2, m3, m4, m5, m6, n)
+        requested AS MATERIALIZED (
+            SELECT w.*, sum(w.amount) OVER (ORDER BY w.n) - w.amount AS slots_before
+            FROM unnest(
+                $1::int[] /* queues */, $2::bigint[] /* epochs */, $3::int[] /* amounts */,
+                $4::bigint[] /* marks of priority 0 */, $5::bigint[] /* of 1 */, $6::bigint[] /* of 2 */,
+                $7::bigint[] /* of 3 */, $8::bigint[] /* of 4 */, $9::bigint[] /* of 5 */, $10::bigint[] /* of 6 */)
+                WITH ORDINALITY AS w(queue, epoch, amount, m0, m1, m2, m3, m4, m5, m6, n)
         ),
-        -- One scan a queue: priority by priority, each from its mark, until enough is found. Runs whose message a poller
+        -- One scan per queue: priority by priority, each from its low-water mark, until enough is found. Runs whose message a poller
         -- holds go before the others, because pollers take the oldest. The nested loops keep the order, and rows past
         -- the limit are never locked.
-        picked AS MATERIALIZED (
-            SELECT wanted.slots_before, p.*
-            FROM wanted JOIN task_queues q ON q.id = wanted.queue
+        selected AS MATERIALIZED (
+            SELECT requested.slots_before, p.*
+            FROM requested JOIN task_queues q ON q.id = requested.queue
             CROSS JOIN LATERAL (
                 SELECT p.* FROM unnest(
                     ARRAY[0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6] /* Priority: all */::smallint[],
                     ARRAY[true, false, true, false, true, false, true, false, true, false, true, false, true, false],
-                    ARRAY[wanted.m0, wanted.m0, wanted.m1, wanted.m1, wanted.m2, wanted.m2, wanted.m3, wanted.m3,
-                          wanted.m4, wanted.m4, wanted.m5, wanted.m5, wanted.m6, wanted.m6]
+                    ARRAY[requested.m0, requested.m0, requested.m1, requested.m1, requested.m2, requested.m2,
+                          requested.m3, requested.m3, requested.m4, requested.m4, requested.m5, requested.m5,
+                          requested.m6, requested.m6]
                 ) AS m(priority, hidden, mark)
                 CROSS JOIN LATERAL (
                     SELECT p.* FROM pending p
-                    WHERE p.queue = wanted.queue AND p.priority = m.priority AND p.reserved_until IS NULL
+                    WHERE p.queue = requested.queue AND p.priority = m.priority AND p.reserved_until IS NULL
                       AND (p.hidden_until IS NOT NULL) = m.hidden
-                      AND p.ord > CASE WHEN q.cursor_epoch = wanted.generation THEN m.mark ELSE 0 /* ord */ END
+                      AND p.ord > CASE WHEN q.cursor_epoch = requested.epoch THEN m.mark ELSE 0 /* ord */ END
                       AND p.deadline > (SELECT now FROM db_now)
                     ORDER BY p.ord
                     FOR UPDATE SKIP LOCKED
                 ) p
-                LIMIT wanted.wanted
+                LIMIT requested.amount
             ) p
         ),
         -- The n-th run of a queue goes to the worker at its n-th slot.
         assigned AS MATERIALIZED (
-            SELECT picked.*, d.scheduler, d.project, d.task_group, d.expires, d.scopes, d.definition,
+            SELECT selected.*, d.scheduler, d.project, d.task_group, d.expires, d.scopes, d.definition,
                    octet_length(d.definition) AS bytes, row_number() OVER places AS place,
-                   ($11::int[])[slots_before + row_number() OVER places] AS worker
-            FROM picked JOIN task_definitions d ON d.seq = picked.seq
-            WINDOW places AS (PARTITION BY picked.queue ORDER BY picked.priority, picked.ord)
+                   ($11::int[] /* slots */)[slots_before + row_number() OVER places] AS worker
+            FROM selected JOIN task_definitions d ON d.seq = selected.seq
+            WINDOW places AS (PARTITION BY selected.queue ORDER BY selected.priority, selected.ord)
         ),
         -- Bytes of definitions up to and with each run: in its worker's answer, and in all answers.
         sized AS MATERIALIZED (
@@ -180,28 +183,30 @@ pub async fn claim(
         ),
         -- What is claimed of a queue has no gap, so that a run never goes before one that it should come after.
         fitting AS MATERIALIZED (
-            SELECT s.*, bool_and((answer_bytes <= $16 OR answer_bytes = bytes) AND (batch_bytes <= $17 OR batch_bytes = bytes))
+            SELECT s.*, bool_and((answer_bytes <= $16 /* ANSWER_BYTES_MAX */ OR answer_bytes = bytes)
+                                 AND (batch_bytes <= $17 /* BATCH_BYTES_MAX */ OR batch_bytes = bytes))
                        OVER (PARTITION BY queue ORDER BY place) AS fits
             FROM sized s
         ),
-        handed AS MATERIALIZED (SELECT * FROM fitting WHERE fits),
-        taken AS (DELETE FROM pending p USING handed WHERE p.seq = handed.seq),
-        made AS (
+        granted AS MATERIALIZED (SELECT * FROM fitting WHERE fits),
+        deleted AS (DELETE FROM pending p USING granted WHERE p.seq = granted.seq),
+        inserted AS (
             INSERT INTO claims (seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, started,
                                 taken_until, worker_group, worker_id, batch)
             SELECT seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, db_now.now,
-                   db_now.now + make_interval(secs => $14), ($12::text[])[worker], ($13::text[])[worker], $15
-            FROM handed, db_now
+                   db_now.now + make_interval(secs => $14 /* lease */), ($12::text[] /* worker groups */)[worker],
+                   ($13::text[] /* worker ids */)[worker], $15 /* batch */
+            FROM granted, db_now
         ),
         counted AS (
             INSERT INTO counter_deltas (queue, pending, claimed)
-            SELECT queue, -count(*), count(*) FROM handed GROUP BY queue
+            SELECT queue, -count(*), count(*) FROM granted GROUP BY queue
         ),
         emitted AS (
             INSERT INTO outbox (at, taken_until, kinds, seqs, runs, retries_left, priorities)
             SELECT min(db_now.now), min(db_now.now) + make_interval(secs => $14), array_agg(2 /* Kind::Claimed */::smallint),
                    array_agg(seq), array_agg(run), array_agg(retries_left), array_agg(priority)
-            FROM handed, db_now HAVING count(*) > 0
+            FROM granted, db_now HAVING count(*) > 0
             RETURNING id, cardinality(seqs) AS events
         ),
         emitted_ids AS (INSERT INTO outbox_new (id, events) SELECT id, events FROM emitted)
@@ -213,8 +218,8 @@ pub async fn claim(
                f.expires AS "expires!", f.scopes AS "scopes!", CASE WHEN f.fits THEN f.definition END AS definition
         FROM fitting f, db_now"#,
         &queues,
-        &generations,
-        &wanted,
+        &epochs,
+        &amounts,
         &marks[0],
         &marks[1],
         &marks[2],

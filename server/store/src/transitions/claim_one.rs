@@ -13,31 +13,31 @@ pub async fn claim_one(
     worker_id: &str,
     lease: std::time::Duration,
 ) -> Result<bool, sqlx::Error> {
-    let made = sqlx::query_scalar!(
+    let claimed = sqlx::query_scalar!(
         r#"-- claim_task
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
-        taken AS (
+        deleted AS (
             DELETE FROM pending p USING tasks t, db_now
             WHERE t.id = $1 AND p.seq = t.seq AND p.run = $2 AND p.deadline > db_now.now
             RETURNING p.*
         ),
-        made AS (
+        inserted AS (
             INSERT INTO claims (seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, started,
                                 taken_until, worker_group, worker_id, batch)
             SELECT seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, db_now.now,
                    db_now.now + make_interval(secs => $5), $3, $4, gen_random_uuid()
-            FROM taken, db_now
+            FROM deleted, db_now
         ),
-        counted AS (INSERT INTO counter_deltas (queue, pending, claimed) SELECT queue, -1, 1 /* count */ FROM taken),
+        counted AS (INSERT INTO counter_deltas (queue, pending, claimed) SELECT queue, -1, 1 /* count */ FROM deleted),
         emitted AS (
             INSERT INTO outbox (at, taken_until, kinds, seqs, runs, retries_left, priorities)
             SELECT db_now.now, db_now.now + make_interval(secs => $5), ARRAY[2 /* Kind::Claimed */]::smallint[],
                    ARRAY[seq], ARRAY[run], ARRAY[retries_left], ARRAY[priority]
-            FROM taken, db_now
+            FROM deleted, db_now
             RETURNING id
         ),
         emitted_ids AS (INSERT INTO outbox_new (id, events) SELECT id, 1 /* count */ FROM emitted)
-        SELECT count(*) > 0 AS "made!" FROM taken"#,
+        SELECT count(*) > 0 AS "claimed!" FROM deleted"#,
         id,
         run,
         worker_group,
@@ -46,5 +46,5 @@ pub async fn claim_one(
     )
     .fetch_one(conn)
     .await?;
-    Ok(made)
+    Ok(claimed)
 }

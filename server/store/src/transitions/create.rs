@@ -106,7 +106,8 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// Stores the tasks that are new, dated well, and welcome in their group. The others are missing from the answer.
+/// Stores the tasks that do not exist yet, whose dates are valid, and whose group accepts them. The others are missing from
+/// the result.
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
 pub async fn create(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<Vec<Created>, sqlx::Error> {
     let columns = Columns::new(members);
@@ -115,64 +116,68 @@ pub async fn create(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<V
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         input AS MATERIALIZED (
             SELECT * FROM unnest(
-                $1::uuid[], $2::int[], $3::smallint[], $4::smallint[], $5::uuid[], $6::timestamptz[], $7::text[],
-                $8::text[], $9::timestamptz[], $10::timestamptz[], $11::timestamptz[], $12::text[], $13::text[],
-                $14::text[], $15::text[], $18::boolean[]
+                $1::uuid[] /* ids */, $2::int[] /* queues */, $3::smallint[] /* priorities */, $4::smallint[] /* retries */,
+                $5::uuid[] /* groups */, $6::timestamptz[] /* group_expires */, $7::text[] /* schedulers */,
+                $8::text[] /* projects */, $9::timestamptz[] /* created */, $10::timestamptz[] /* deadlines */,
+                $11::timestamptz[] /* expires */, $12::text[] /* scopes */, $13::text[] /* routes */, $14::text[] /* tags */,
+                $15::text[] /* definitions */, $18::boolean[] /* waits */
             ) WITH ORDINALITY AS i(
                 id, queue, priority, retries, task_group, group_expires, scheduler,
                 project, created, deadline, expires, scopes, routes, tags, definition, waits, n)
         ),
-        -- A repeat must not touch the group, so it is put aside before the group is made.
-        fresh AS MATERIALIZED (
+        -- A repeat must not touch the group, so it is left out before the group is created.
+        valid AS MATERIALIZED (
             SELECT input.* FROM input, db_now
-            WHERE input.created BETWEEN db_now.now - make_interval(secs => $16) AND db_now.now + make_interval(secs => $16)
-              AND input.deadline BETWEEN db_now.now AND db_now.now + make_interval(secs => $17)
+            WHERE input.created BETWEEN db_now.now - make_interval(secs => $16 /* CREATED_DRIFT */)
+                                    AND db_now.now + make_interval(secs => $16)
+              AND input.deadline BETWEEN db_now.now
+                                     AND db_now.now + make_interval(secs => $17 /* DEADLINE_AHEAD + CREATED_DRIFT */)
               AND NOT EXISTS (SELECT FROM tasks t WHERE t.id = input.id)
         ),
-        wanted_groups AS MATERIALIZED (
+        requested_groups AS MATERIALIZED (
             SELECT DISTINCT ON (task_group) task_group AS id, scheduler, max(group_expires) OVER (PARTITION BY task_group) AS expires
-            FROM fresh ORDER BY task_group, n
+            FROM valid ORDER BY task_group, n
         ),
-        known_groups AS MATERIALIZED (
-            SELECT g.id, g.scheduler, g.sealed, g.expires < w.expires AS short, w.expires,
+        existing_groups AS MATERIALIZED (
+            SELECT g.id, g.scheduler, g.sealed, g.expires < r.expires AS short, r.expires,
                    g.expires <= (SELECT now FROM db_now) AS expired
-            FROM wanted_groups w JOIN task_groups g ON g.id = w.id
+            FROM requested_groups r JOIN task_groups g ON g.id = r.id
         ),
         new_groups AS (
             INSERT INTO task_groups (id, scheduler, expires)
-            SELECT id, scheduler, expires FROM wanted_groups w
-            WHERE NOT EXISTS (SELECT FROM known_groups k WHERE k.id = w.id)
+            SELECT id, scheduler, expires FROM requested_groups r
+            WHERE NOT EXISTS (SELECT FROM existing_groups e WHERE e.id = r.id)
             ORDER BY id
             ON CONFLICT (id) DO NOTHING
             RETURNING id, scheduler
         ),
-        -- Rounded up to the hour, so that this finds work about once an hour. Whoever holds the row raises it as well.
+        -- Rounded up to the hour, so that this finds work about once an hour. Another transaction that holds the row raises it as well.
         short_groups AS MATERIALIZED (
-            SELECT g.id, k.expires FROM known_groups k JOIN task_groups g ON g.id = k.id
-            WHERE k.short FOR UPDATE OF g SKIP LOCKED
+            SELECT g.id, e.expires FROM existing_groups e JOIN task_groups g ON g.id = e.id
+            WHERE e.short FOR UPDATE OF g SKIP LOCKED
         ),
         raised_groups AS (
             UPDATE task_groups g SET expires = GREATEST(g.expires, s.expires) FROM short_groups s WHERE g.id = s.id
         ),
         open_groups AS MATERIALIZED (
-            -- An expired group may be about to be forgotten, unless this statement has its row.
-            SELECT id, scheduler FROM known_groups k
-            WHERE sealed IS NULL AND (NOT expired OR EXISTS (SELECT FROM short_groups s WHERE s.id = k.id))
+            -- An expired group may be about to be purged, unless this statement has locked its row.
+            SELECT id, scheduler FROM existing_groups e
+            WHERE sealed IS NULL AND (NOT expired OR EXISTS (SELECT FROM short_groups s WHERE s.id = e.id))
             UNION ALL SELECT id, scheduler FROM new_groups
         ),
         new_tasks AS (
             INSERT INTO tasks (id, queue, task_group, state, priority, retries_left, run)
-            SELECT f.id, f.queue, f.task_group,
-                   CASE WHEN f.waits THEN 0 /* State::Unscheduled */ ELSE 1 /* State::Unresolved */ END,
-                   f.priority, f.retries,
-                   CASE WHEN f.waits THEN NULL ELSE 0 /* run */ END
-            FROM fresh f JOIN open_groups g ON g.id = f.task_group AND g.scheduler = f.scheduler
-            ORDER BY f.id
+            SELECT v.id, v.queue, v.task_group,
+                   CASE WHEN v.waits THEN 0 /* State::Unscheduled */ ELSE 1 /* State::Unresolved */ END,
+                   v.priority, v.retries,
+                   CASE WHEN v.waits THEN NULL ELSE 0 /* run */ END
+            FROM valid v JOIN open_groups g ON g.id = v.task_group AND g.scheduler = v.scheduler
+            ORDER BY v.id
             ON CONFLICT (id) DO NOTHING
             RETURNING id, seq
         ),
         stored AS MATERIALIZED (
-            SELECT f.*, t.seq FROM new_tasks t JOIN fresh f ON f.id = t.id ORDER BY f.n
+            SELECT v.*, t.seq FROM new_tasks t JOIN valid v ON v.id = t.id ORDER BY v.n
         ),
         definitions AS (
             INSERT INTO task_definitions

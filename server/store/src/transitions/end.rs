@@ -102,18 +102,19 @@ pub async fn end(conn: &mut PgConnection, members: &[Member]) -> Result<Vec<Reso
     let reasons: Vec<i16> = members.iter().map(|member| member.end.outcome().reason().code()).collect();
     let retries: Vec<Option<i16>> = members.iter().map(|member| member.end.retry().map(ReasonCreated::code)).collect();
     let expired: Vec<bool> = members.iter().map(|member| member.end == End::Expired).collect();
-    let back: Vec<bool> = members.iter().map(|member| member.end == End::Requeue).collect();
+    let requeue: Vec<bool> = members.iter().map(|member| member.end == End::Requeue).collect();
     sqlx::query_as!(
         Resolved,
         r#"-- resolve_run
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         input AS MATERIALIZED (
-            SELECT * FROM unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::smallint[],
-                                 $6::boolean[], $7::boolean[])
-                WITH ORDINALITY AS i(id, run, state, reason, retry, expired, back, n)
+            SELECT * FROM unnest(
+                $1::uuid[] /* ids */, $2::smallint[] /* runs */, $3::smallint[] /* states */, $4::smallint[] /* reasons */,
+                $5::smallint[] /* retry reasons */, $6::boolean[] /* only if expired */, $7::boolean[] /* requeue */)
+                WITH ORDINALITY AS i(id, run, state, reason, retry, expired, requeue, n)
         ),
-        held AS MATERIALIZED (
-            SELECT input.n, input.state, input.reason, input.retry, input.back, t.id, t.priority, t.retries_left,
+        locked AS MATERIALIZED (
+            SELECT input.n, input.state, input.reason, input.retry, input.requeue, t.id, t.priority, t.retries_left,
                    t.hand_backs, c.seq, c.run, c.queue, c.ord, c.deadline, c.scheduled, c.reason_created, c.started,
                    c.taken_until, c.worker_group, c.worker_id
             FROM input
@@ -121,68 +122,68 @@ pub async fn end(conn: &mut PgConnection, members: &[Member]) -> Result<Vec<Reso
             JOIN claims c ON c.seq = t.seq AND c.run = input.run
             WHERE t.state = 1 /* State::Unresolved */ AND t.run = input.run
               AND (NOT input.expired OR c.taken_until <= (SELECT now FROM db_now))
-              AND (NOT input.back OR t.hand_backs < $8)
+              AND (NOT input.requeue OR t.hand_backs < $8 /* HAND_BACKS_MAX */)
             FOR UPDATE OF t, c SKIP LOCKED
         ),
-        decided AS MATERIALIZED (
-            SELECT held.*,
-                   CASE WHEN held.back OR held.retries_left > 0 THEN held.retry END AS next_reason,
-                   CASE WHEN held.retry IS NULL OR held.back OR held.retries_left = 0 THEN held.retries_left
-                        ELSE held.retries_left - 1 END::smallint AS retries_after
-            FROM held
+        outcome AS MATERIALIZED (
+            SELECT locked.*,
+                   CASE WHEN locked.requeue OR locked.retries_left > 0 THEN locked.retry END AS next_reason,
+                   CASE WHEN locked.retry IS NULL OR locked.requeue OR locked.retries_left = 0 THEN locked.retries_left
+                        ELSE locked.retries_left - 1 END::smallint AS retries_after
+            FROM locked
         ),
-        released AS (DELETE FROM claims c USING decided d WHERE c.seq = d.seq),
+        released AS (DELETE FROM claims c USING outcome o WHERE c.seq = o.seq),
         history AS (
             INSERT INTO runs (seq, run, state, reason_created, reason_resolved, scheduled, started, resolved,
                               taken_until, worker_group, worker_id)
             SELECT seq, run, state, reason_created, reason, scheduled, started, db_now.now, taken_until, worker_group,
                    worker_id
-            FROM decided, db_now
+            FROM outcome, db_now
         ),
         moved AS (
-            UPDATE tasks t SET state = CASE WHEN d.next_reason IS NULL THEN d.state ELSE 1 /* State::Unresolved */ END,
-                run = CASE WHEN d.next_reason IS NULL THEN t.run ELSE t.run + 1 END,
-                retries_left = d.retries_after,
-                hand_backs = t.hand_backs + d.back::int::smallint
-            FROM decided d WHERE t.id = d.id
+            UPDATE tasks t SET state = CASE WHEN o.next_reason IS NULL THEN o.state ELSE 1 /* State::Unresolved */ END,
+                run = CASE WHEN o.next_reason IS NULL THEN t.run ELSE t.run + 1 END,
+                retries_left = o.retries_after,
+                hand_backs = t.hand_backs + o.requeue::int::smallint
+            FROM outcome o WHERE t.id = o.id
         ),
-        -- A run that was requeued keeps its place, which may lie below a mark.
+        -- A run that was requeued keeps its place, which may lie below a low-water mark.
         runs_pending AS (
             INSERT INTO pending (seq, id, run, queue, priority, ord, deadline, scheduled, reason_created, retries_left)
-            SELECT seq, id, run + 1, queue, priority, CASE WHEN back THEN ord ELSE nextval('pending_ord') END,
+            SELECT seq, id, run + 1, queue, priority, CASE WHEN requeue THEN ord ELSE nextval('pending_ord') END,
                    deadline, db_now.now, next_reason, retries_after
-            FROM decided, db_now WHERE next_reason IS NOT NULL
+            FROM outcome, db_now WHERE next_reason IS NOT NULL
         ),
-        unmarked AS (
+        raised_epochs AS (
             UPDATE task_queues q SET cursor_epoch = cursor_epoch + 1
-            WHERE q.id IN (SELECT queue FROM decided WHERE back)
+            WHERE q.id IN (SELECT queue FROM outcome WHERE requeue)
         ),
         counted AS (
             INSERT INTO counter_deltas (queue, pending, claimed)
-            SELECT queue, count(next_reason), -count(*) FROM decided GROUP BY queue
+            SELECT queue, count(next_reason), -count(*) FROM outcome GROUP BY queue
         ),
         emitted AS (
             INSERT INTO outbox (at, kinds, seqs, runs, retries_left, priorities)
             SELECT min(db_now.now),
                    array_agg(CASE WHEN next_reason IS NULL THEN state ELSE 6 /* Kind::Retried */ END::smallint),
                    array_agg(seq), array_agg(run), array_agg(retries_after), array_agg(priority)
-            FROM decided, db_now HAVING count(*) > 0
+            FROM outcome, db_now HAVING count(*) > 0
             RETURNING id, cardinality(seqs)
                           + cardinality(array_positions(kinds, 6 /* Kind::Retried */::smallint)) AS events
         ),
         emitted_ids AS (INSERT INTO outbox_new (id, events) SELECT id, events FROM emitted)
-        SELECT h.n AS "n!", h.seq, h.id, h.run, h.state AS "state!", h.reason AS "reason_resolved!", h.queue, h.priority,
-               h.scheduled, h.reason_created, h.started, h.taken_until, db_now.now AS "now!", h.worker_group,
-               h.worker_id, h.retries_after AS "retries_left!", h.next_reason, d.scheduler, d.project, d.task_group,
+        SELECT o.n AS "n!", o.seq, o.id, o.run, o.state AS "state!", o.reason AS "reason_resolved!", o.queue, o.priority,
+               o.scheduled, o.reason_created, o.started, o.taken_until, db_now.now AS "now!", o.worker_group,
+               o.worker_id, o.retries_after AS "retries_left!", o.next_reason, d.scheduler, d.project, d.task_group,
                d.deadline, d.expires
-        FROM decided h JOIN task_definitions d ON d.seq = h.seq, db_now"#,
+        FROM outcome o JOIN task_definitions d ON d.seq = o.seq, db_now"#,
         &ids,
         &runs,
         &states,
         &reasons,
         &retries as &[Option<i16>],
         &expired,
-        &back,
+        &requeue,
         HAND_BACKS_MAX.cast_signed(),
     )
     .fetch_all(conn)

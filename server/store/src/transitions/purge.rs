@@ -1,4 +1,4 @@
-//! Forgetting what has expired: tasks with everything that belongs to them, and empty groups.
+//! Purging what has expired: tasks with everything that belongs to them, and empty groups.
 
 use std::collections::HashMap;
 
@@ -7,27 +7,27 @@ use uuid::Uuid;
 
 use crate::session::avoid_scans;
 
-/// Tasks that one transaction forgets.
+/// Tasks that one transaction purges.
 const TASKS_MAX: i64 = 200;
-/// Edges that one transaction forgets.
+/// Edges that one transaction purges.
 const EDGES_MAX: i64 = 2_000;
-/// Groups that one transaction forgets.
+/// Groups that one transaction purges.
 const GROUPS_MAX: i64 = 200;
 
 /// What became of a slice of what has expired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Slice {
-    /// What has expired, and may be forgotten.
+    /// What has expired, and may be purged.
     pub found: usize,
-    /// Rows that were forgotten; the others are held by somebody.
-    pub forgotten: usize,
+    /// Rows that were purged; the others are held by somebody.
+    pub purged: usize,
 }
 
-/// Forgets a slice of the tasks that have expired. A task that has many edges loses those first.
+/// Purges a slice of the tasks that have expired. A task that has many edges loses those first.
 ///
 /// A task is kept until its deadline was dealt with, until its artifacts have been removed, and until the log has been read
 /// of its end: whoever reads the log asks for the task's group.
-pub async fn forget_tasks(conn: &mut PgConnection) -> Result<Slice, sqlx::Error> {
+pub async fn purge_tasks(conn: &mut PgConnection) -> Result<Slice, sqlx::Error> {
     let mut transaction = conn.begin().await?;
     avoid_scans(&mut transaction).await?;
     let due = list_due(&mut transaction).await?;
@@ -49,15 +49,15 @@ pub async fn forget_tasks(conn: &mut PgConnection) -> Result<Slice, sqlx::Error>
     let bare = locked.into_iter().filter(|row| !with_artifacts.contains(&row.seq));
     let (ids, seqs): (Vec<Uuid>, Vec<i64>) = bare.map(|row| (row.id, row.seq)).unzip();
     let places: Vec<String> = ids.iter().filter_map(|id| due.get(id).cloned()).collect();
-    let edges = forget_edges(&mut transaction, &ids, &seqs).await?;
-    let forgotten =
-        if edges < EDGES_MAX.cast_unsigned() { forget(&mut transaction, &ids, &seqs, &places).await? } else { edges };
+    let edges = purge_edges(&mut transaction, &ids, &seqs).await?;
+    let purged =
+        if edges < EDGES_MAX.cast_unsigned() { purge(&mut transaction, &ids, &seqs, &places).await? } else { edges };
     transaction.commit().await?;
-    Ok(Slice { found, forgotten: usize::try_from(forgotten).unwrap_or(usize::MAX) })
+    Ok(Slice { found, purged: usize::try_from(purged).unwrap_or(usize::MAX) })
 }
 
-/// Tasks that have expired and may be forgotten, each with the place of its row in `task_times`. Nobody moves that row
-/// any more: it has no deadline left, and whoever forgets it holds the task.
+/// Tasks that have expired and may be purged, each with the place of its row in `task_times`. Nobody moves that row
+/// any more: it has no deadline left, and whoever purges it holds the task.
 async fn list_due(transaction: &mut PgConnection) -> Result<HashMap<Uuid, String>, sqlx::Error> {
     let rows = sqlx::query!(
         r#"-- list_expired
@@ -92,7 +92,7 @@ async fn list_with_artifacts(transaction: &mut PgConnection, seqs: &[i64]) -> Re
     .await
 }
 
-async fn forget_edges(transaction: &mut PgConnection, ids: &[Uuid], seqs: &[i64]) -> Result<u64, sqlx::Error> {
+async fn purge_edges(transaction: &mut PgConnection, ids: &[Uuid], seqs: &[i64]) -> Result<u64, sqlx::Error> {
     // Locked first: an edge that is being marked is waited for, and the next statement sees it as it is then.
     let edges = sqlx::query!(
         r#"-- lock_dependencies
@@ -112,7 +112,7 @@ async fn forget_edges(transaction: &mut PgConnection, ids: &[Uuid], seqs: &[i64]
     let (required, dependents): (Vec<i64>, Vec<Uuid>) =
         edges.into_iter().map(|row| (row.required, row.dependent)).unzip();
     let gone = sqlx::query!(
-        "-- forget_dependencies
+        "-- purge_dependencies
         DELETE FROM dependencies e USING unnest($1::bigint[], $2::uuid[]) AS i(required, dependent)
         WHERE e.required = i.required AND e.dependent = i.dependent",
         &required,
@@ -124,20 +124,20 @@ async fn forget_edges(transaction: &mut PgConnection, ids: &[Uuid], seqs: &[i64]
     Ok(gone.rows_affected().max(required.len() as u64))
 }
 
-/// Forgets tasks that have no edges left, in one statement: nothing is ever seen without its task.
-async fn forget(
+/// Purges tasks that have no edges left, in one statement: nothing is ever seen without its task.
+async fn purge(
     transaction: &mut PgConnection,
     ids: &[Uuid],
     seqs: &[i64],
     places: &[String],
 ) -> Result<u64, sqlx::Error> {
     let gone = sqlx::query_scalar!(
-        r#"-- forget_tasks
+        r#"-- purge_tasks
         WITH history AS (DELETE FROM runs r WHERE r.seq = ANY($2)),
         definitions AS (DELETE FROM task_definitions d WHERE d.seq = ANY($2)),
         times AS (DELETE FROM task_times x WHERE x.ctid = ANY($3::text[]::tid[]) AND x.id = ANY($1)),
-        gone AS (DELETE FROM tasks t WHERE t.id = ANY($1) RETURNING t.id)
-        SELECT count(*) AS "n!" FROM gone"#,
+        deleted AS (DELETE FROM tasks t WHERE t.id = ANY($1) RETURNING t.id)
+        SELECT count(*) AS "n!" FROM deleted"#,
         ids,
         seqs,
         places
@@ -147,9 +147,9 @@ async fn forget(
     Ok(gone.cast_unsigned())
 }
 
-/// Forgets a slice of the groups that have expired and are empty. createTask adds no task to an expired group without
+/// Purges a slice of the groups that have expired and are empty. createTask adds no task to an expired group without
 /// holding its row.
-pub async fn forget_groups(conn: &mut PgConnection) -> Result<Slice, sqlx::Error> {
+pub async fn purge_groups(conn: &mut PgConnection) -> Result<Slice, sqlx::Error> {
     let mut transaction = conn.begin().await?;
     let locked = sqlx::query_scalar!(
         "-- lock_expired_groups
@@ -165,7 +165,7 @@ pub async fn forget_groups(conn: &mut PgConnection) -> Result<Slice, sqlx::Error
     .await?;
     // A new look: a create that held the row has committed its task, and has raised the expiry.
     let gone = sqlx::query!(
-        "-- forget_groups
+        "-- purge_groups
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         DELETE FROM task_groups g
         WHERE g.id = ANY($1) AND g.expires <= (SELECT now FROM db_now)
@@ -177,5 +177,5 @@ pub async fn forget_groups(conn: &mut PgConnection) -> Result<Slice, sqlx::Error
     .await?
     .rows_affected();
     transaction.commit().await?;
-    Ok(Slice { found: locked.len(), forgotten: usize::try_from(gone).unwrap_or(usize::MAX) })
+    Ok(Slice { found: locked.len(), purged: usize::try_from(gone).unwrap_or(usize::MAX) })
 }

@@ -98,7 +98,7 @@ pub async fn renew(
         r#"-- reclaim_task
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         input AS MATERIALIZED (SELECT * FROM unnest($1::uuid[], $2::smallint[]) WITH ORDINALITY AS i(id, run, n)),
-        held AS MATERIALIZED (
+        locked AS MATERIALIZED (
             SELECT input.n, t.priority, c.seq FROM input
             JOIN tasks t ON t.id = input.id
             JOIN claims c ON c.seq = t.seq AND c.run = input.run
@@ -107,8 +107,8 @@ pub async fn renew(
         ),
         renewed AS (
             UPDATE claims c SET taken_until = GREATEST(c.taken_until, db_now.now + make_interval(secs => $3))
-            FROM held, db_now WHERE c.seq = held.seq
-            RETURNING c.*, held.n, held.priority
+            FROM locked, db_now WHERE c.seq = locked.seq
+            RETURNING c.*, locked.n, locked.priority
         )
         SELECT r.n AS "n!", r.seq, r.id, r.run, r.queue, r.priority, r.scheduled, r.reason_created, r.retries_left,
                r.started, r.taken_until, db_now.now AS "now!", r.worker_group, r.worker_id, d.scheduler, d.project,

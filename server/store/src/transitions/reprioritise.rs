@@ -22,39 +22,39 @@ pub async fn reprioritise(
     let rows = sqlx::query!(
         r#"-- change_priority
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
-        wanted AS MATERIALIZED (
+        selected AS MATERIALIZED (
             SELECT t.id, t.seq, t.queue, t.priority AS old, t.state, COALESCE(t.run, 0)::smallint AS run, t.retries_left
             FROM tasks t JOIN task_definitions d ON d.seq = t.seq
             WHERE t.id = ANY($1) AND t.state < 2 /* State: open */ AND NOT t.resolved_before AND t.priority <> $2
               AND d.deadline > (SELECT now FROM db_now)
         ),
-        moved AS (UPDATE tasks t SET priority = $2 FROM wanted w WHERE t.id = w.id),
+        moved AS (UPDATE tasks t SET priority = $2 FROM selected s WHERE t.id = s.id),
         -- The one place where a pending run changes its priority. Its message moves to another queue of messages: what a
         -- poller holds of it is void, and the new one is visible there. A run that is claimed meanwhile is not affected.
         requeued AS (
             UPDATE pending p SET priority = $2, message = p.message + 1, receipt = NULL, dequeued = 0 /* count */,
                 hidden_until = NULL, reserved_until = NULL
-            FROM wanted w WHERE p.seq = w.seq RETURNING p.seq, p.queue
+            FROM selected s WHERE p.seq = s.seq RETURNING p.seq, p.queue
         ),
         -- A kept place may lie below a mark of the new priority.
-        unmarked AS (
+        raised_epochs AS (
             UPDATE task_queues q SET cursor_epoch = cursor_epoch + 1
             WHERE q.id IN (SELECT queue FROM requeued)
         ),
         emitted AS (
             INSERT INTO outbox (at, kinds, seqs, runs, retries_left, priorities, details)
-            SELECT min(db_now.now), array_agg(9 /* Kind::Reprioritised */::smallint), array_agg(w.seq), array_agg(w.run),
-                   array_agg(w.retries_left), array_agg($2::smallint),
-                   array_agg(json_build_object('old', w.old, 'new', $2::smallint, 'place',
-                       CASE WHEN w.state = 0 /* State::Unscheduled */ THEN 0 /* TaskState::Unscheduled */
+            SELECT min(db_now.now), array_agg(9 /* Kind::Reprioritised */::smallint), array_agg(s.seq), array_agg(s.run),
+                   array_agg(s.retries_left), array_agg($2::smallint),
+                   array_agg(json_build_object('old', s.old, 'new', $2::smallint, 'place',
+                       CASE WHEN s.state = 0 /* State::Unscheduled */ THEN 0 /* TaskState::Unscheduled */
                             WHEN r.seq IS NULL THEN 2 /* TaskState::Running */ ELSE 1 /* TaskState::Pending */ END,
                        'takenUntil', c.taken_until)::text)
-            FROM wanted w LEFT JOIN requeued r ON r.seq = w.seq LEFT JOIN claims c ON c.seq = w.seq, db_now
+            FROM selected s LEFT JOIN requeued r ON r.seq = s.seq LEFT JOIN claims c ON c.seq = s.seq, db_now
             HAVING count(*) > 0
             RETURNING id, cardinality(seqs) AS events
         ),
         emitted_ids AS (INSERT INTO outbox_new (id, events) SELECT id, events FROM emitted)
-        SELECT w.id, w.queue FROM wanted w ORDER BY w.id"#,
+        SELECT s.id, s.queue FROM selected s ORDER BY s.id"#,
         locked,
         priority
     )

@@ -12,7 +12,7 @@ use tenure_store::groups::{Slice, Witnesses};
 use tenure_store::{dependency_work, events};
 
 use super::{claim_and_report, create_waiting, finish, settle, start, state, tell, told, waiting};
-use crate::support::{Gate, number, until_somebody_waits};
+use crate::support::{Gate, number, until_a_session_waits};
 
 #[tokio::test]
 async fn a_task_created_while_the_report_of_its_dependency_commits_is_scheduled() {
@@ -21,7 +21,7 @@ async fn a_task_created_while_the_report_of_its_dependency_commits_is_scheduled(
     let claim = queue.claim_one(QUEUE).await;
     let gate = Gate::close(&database, "runs").await;
     let creating = async {
-        until_somebody_waits(database.pool()).await;
+        until_a_session_waits(database.pool()).await;
         // The report is written but not committed: the creation is read first, and finds nothing to do.
         let task = create_waiting(&queue, &[required], &json!({})).await;
         settle(&queue).await;
@@ -48,7 +48,7 @@ async fn a_task_whose_creation_commits_after_the_report_of_its_dependency_was_re
     let gate = Gate::close(&database, "dependencies").await;
     let task = waiting(&[required], &json!({}));
     let reporting = async {
-        until_somebody_waits(database.pool()).await;
+        until_a_session_waits(database.pool()).await;
         // The creation has seen the task unresolved, and its edge is not visible to whoever reads the report.
         queue.report(required, claim.run, Report::Completed).await.unwrap();
         settle(&queue).await;
@@ -161,7 +161,7 @@ async fn the_last_two_tasks_of_a_group_are_told_once_when_the_second_is_resolved
     events::sequence(&mut conn).await.unwrap();
     // Committed, but without a position: the part of the log that is read has only the first report.
     claim_and_report(&queue, Report::Failed).await;
-    assert!(matches!(read_for_groups(&mut conn).await, Read::Rows(_, Slice { groups: 1, told: 0 })));
+    assert!(matches!(read_for_groups(&mut conn).await, Read::Rows(_, Slice { groups: 1, emitted: 0 })));
     tell(&queue).await;
     assert_eq!(told(&database, "task-group-resolved").await.len(), 1);
     drop(conn);
@@ -174,7 +174,7 @@ async fn the_last_two_tasks_of_a_group_are_told_once_when_both_are_resolved_at_o
     let (one, two) = (queue.claim_one(QUEUE).await, queue.claim_one(QUEUE).await);
     let gate = Gate::close(&database, "runs").await;
     let reading = async {
-        until_somebody_waits(database.pool()).await;
+        until_a_session_waits(database.pool()).await;
         // Neither is committed: nothing to tell.
         tell(&queue).await;
         gate.open().await;
@@ -200,12 +200,12 @@ async fn only_one_of_two_servers_reads_the_log_for_groups_at_a_time() {
     let (mut first, mut second) = (database.connect().await, database.connect().await);
     events::sequence(&mut first).await.unwrap();
     let mut open = first.begin().await.unwrap();
-    assert!(matches!(read_for_groups(&mut open).await, Read::Rows(_, Slice { told: 0, .. })));
+    assert!(matches!(read_for_groups(&mut open).await, Read::Rows(_, Slice { emitted: 0, .. })));
     claim_and_report(&queue, Report::Completed).await;
     events::sequence(&mut second).await.unwrap();
     assert_eq!(read_for_groups(&mut second).await, Read::Busy);
     open.commit().await.unwrap();
-    assert!(matches!(read_for_groups(&mut second).await, Read::Rows(_, Slice { told: 1, .. })));
+    assert!(matches!(read_for_groups(&mut second).await, Read::Rows(_, Slice { emitted: 1, .. })));
     drop((first, second));
     finish(database, queue).await;
 }

@@ -25,9 +25,9 @@ async fn run(conn: &mut PgConnection, statement: &str, queue: i32) {
     let of = |id: &str| WorkerKey { queue, group: "g3".to_owned(), id: id.to_owned() };
     let now = clock::get_now(&mut *conn).await.unwrap();
     match statement {
-        "forget_workers" => {
-            let slice = store::forget(conn, 200).await.unwrap();
-            assert_eq!((slice.found, slice.forgotten), (200, 200));
+        "purge_seen_workers" => {
+            let slice = store::purge(conn, 200).await.unwrap();
+            assert_eq!((slice.found, slice.purged), (200, 200));
         }
         "list_workers" => {
             let wanted = Wanted { queue, quarantined: None, after: ("g3", "w20000"), limit: 101 };
@@ -53,7 +53,7 @@ async fn run(conn: &mut PgConnection, statement: &str, queue: i32) {
 #[tokio::test]
 async fn statements_about_workers_read_only_what_they_need_of_a_full_table() {
     const STATEMENTS: [&str; 8] = [
-        "forget_workers",
+        "purge_seen_workers",
         "list_workers",
         "find_worker",
         "list_quarantined",

@@ -1,0 +1,170 @@
+//! What it means to an operator that a database cannot be used: where it is, what is wrong, and what to do about it.
+//!
+//! For starts and commands, which end with one line. What an error means for a batch or a request is decided elsewhere.
+
+use std::io;
+
+use sqlx::migrate::MigrateError;
+use sqlx::postgres::PgConnectOptions;
+
+use super::schema;
+
+const SETTING: &str = "--database-url (DATABASE_URL)";
+
+/// One line: which database, the cause, the fix. Never the password.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("PostgreSQL at {place}: {cause}; {fix}")]
+pub struct OperatorHint {
+    place: String,
+    cause: String,
+    fix: String,
+}
+
+/// Where a database is, and as whom we use it.
+#[must_use]
+pub fn place(options: &PgConnectOptions) -> String {
+    let server = match options.get_socket() {
+        Some(socket) => format!("the socket in {}", socket.display()),
+        None => format!("{}:{}", options.get_host(), options.get_port()),
+    };
+    format!("{server} (database {}, user {})", database(options), options.get_username())
+}
+
+/// PostgreSQL takes the user's name for a database that is not named.
+fn database(options: &PgConnectOptions) -> &str {
+    options.get_database().unwrap_or_else(|| options.get_username())
+}
+
+impl OperatorHint {
+    /// What this error means to the operator of the database.
+    #[must_use]
+    pub fn new(error: &sqlx::Error, options: &PgConnectOptions) -> Self {
+        let (cause, fix) = match error {
+            sqlx::Error::Database(refused) => {
+                let fix = fix_of_code(refused.code().as_deref().unwrap_or_default(), refused.message(), options);
+                (refused.message().to_owned(), fix)
+            }
+            sqlx::Error::Io(error) => (error.to_string(), fix_of_io(error.kind())),
+            sqlx::Error::PoolTimedOut => {
+                ("no connection within 5 s".to_owned(), format!("check that it answers, and {SETTING}"))
+            }
+            sqlx::Error::Tls(error) => {
+                (format!("TLS failed ({error})"), format!("correct the certificates, or sslmode in {SETTING}"))
+            }
+            sqlx::Error::Protocol(problem) => {
+                (format!("what answers is not PostgreSQL ({problem})"), format!("correct host and port in {SETTING}"))
+            }
+            other => (other.to_string(), "its log may say more".to_owned()),
+        };
+        let one_line = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        Self { place: place(options), cause: one_line(cause), fix }
+    }
+
+    /// What it means that the schema could not be brought to this release.
+    #[must_use]
+    pub fn of_migration(error: &MigrateError, options: &PgConnectOptions) -> Self {
+        match error {
+            MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => Self::new(error, options),
+            MigrateError::VersionMismatch(schema::FIRST) => Self {
+                place: place(options),
+                cause: "its tables were made by a version of Tenure from before the first release, which nothing is \
+                        carried over from"
+                    .to_owned(),
+                fix: "use a new database, or run the version that made this one".to_owned(),
+            },
+            other => Self {
+                place: place(options),
+                cause: format!("the schema cannot be brought to this release: {other}"),
+                fix: "run the release that made this schema, or restore the database from a backup".to_owned(),
+            },
+        }
+    }
+}
+
+fn fix_of_io(kind: io::ErrorKind) -> String {
+    match kind {
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
+            format!("nothing listens there: start PostgreSQL, or correct host and port in {SETTING}")
+        }
+        io::ErrorKind::TimedOut => format!("check the network and its firewalls, or correct the host in {SETTING}"),
+        _ => format!("check that PostgreSQL runs and can be reached, or correct host and port in {SETTING}"),
+    }
+}
+
+/// The fix by SQLSTATE, as its table of codes in PostgreSQL's manual has them.
+fn fix_of_code(code: &str, message: &str, options: &PgConnectOptions) -> String {
+    let (database, user) = (database(options), options.get_username());
+    match code {
+        "28P01" => format!("correct the user or the password in {SETTING}"),
+        "28000" => format!("correct the user in {SETTING}, or let it in by pg_hba.conf"),
+        "3D000" => format!(
+            "correct the database in {SETTING}, or make it as an administrator: CREATE DATABASE \"{database}\" OWNER \"{user}\""
+        ),
+        // Tables and functions that another role made.
+        "42501" if !message.contains("for schema") && !message.contains("for database") => {
+            format!("use the role that made the tables in {SETTING}, or make \"{user}\" a member of it by GRANT")
+        }
+        "42501" => {
+            format!("give the role its rights as an administrator: ALTER DATABASE \"{database}\" OWNER TO \"{user}\"")
+        }
+        "53300" => "end other sessions, or raise max_connections".to_owned(),
+        "57P03" => "wait until PostgreSQL is ready".to_owned(),
+        "25006" => format!("it is a standby or read-only: name the primary in {SETTING}"),
+        "55P03" | "57014" => "another session holds a lock on the tables for long: end it, and start again".to_owned(),
+        _ => "its log may say more".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(url: &str) -> PgConnectOptions {
+        url.parse().unwrap()
+    }
+
+    #[test]
+    fn a_database_is_named_without_its_password() {
+        let given = options("postgres://me:hunter2@db.example.com:5433/tenure");
+        assert_eq!(place(&given), "db.example.com:5433 (database tenure, user me)");
+        let io = |kind| OperatorHint::new(&sqlx::Error::Io(io::Error::from(kind)), &given).to_string();
+        for (kind, fix) in
+            [(io::ErrorKind::ConnectionRefused, "start PostgreSQL"), (io::ErrorKind::TimedOut, "firewalls")]
+        {
+            let line = io(kind);
+            assert!(line.contains("db.example.com:5433") && line.contains(fix) && line.contains(SETTING), "{line}");
+            assert!(!line.contains("hunter2"), "{line}");
+        }
+        let busy = OperatorHint::new(&sqlx::Error::PoolTimedOut, &given).to_string();
+        assert!(!busy.contains("pool") && busy.contains(SETTING), "{busy}");
+    }
+
+    #[test]
+    fn tables_of_other_migrations_are_refused_with_what_to_do() {
+        let given = options("postgres://me:hunter2@h/d");
+        let old = OperatorHint::of_migration(&MigrateError::VersionMismatch(schema::FIRST), &given).to_string();
+        assert!(old.contains("from before the first release") && old.contains("use a new database"), "{old}");
+        let changed = OperatorHint::of_migration(&MigrateError::VersionMismatch(schema::FIRST + 1), &given).to_string();
+        assert!(changed.contains("has been modified") && changed.contains("run the release"), "{changed}");
+    }
+
+    #[test]
+    fn each_refusal_of_postgresql_has_its_fix() {
+        let given = options("postgres://me:hunter2@h/d");
+        for (code, message, fix) in [
+            ("28P01", "password authentication failed", "the password in --database-url"),
+            ("28000", "role \"me\" does not exist", "the user in --database-url"),
+            ("3D000", "database \"d\" does not exist", "CREATE DATABASE \"d\" OWNER \"me\""),
+            ("42501", "permission denied for schema public", "ALTER DATABASE \"d\" OWNER TO \"me\""),
+            ("42501", "permission denied for table clients", "the role that made the tables"),
+            ("42501", "must be owner of table clients", "the role that made the tables"),
+            ("53300", "too many clients", "max_connections"),
+            ("57P03", "the database system is starting up", "wait"),
+            ("25006", "read-only transaction", "primary"),
+            ("55P03", "lock timeout", "lock"),
+            ("XX000", "?", "log"),
+        ] {
+            assert!(fix_of_code(code, message, &given).contains(fix), "{code}");
+        }
+    }
+}
