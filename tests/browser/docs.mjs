@@ -66,7 +66,7 @@ export default {
     assert.equal(stored.metadata.name, "from the browser");
   },
 
-  "a queue's id with its slash arrives whole, and who is not authorized is told what is missing": async (tools) => {
+  "a queue's id with its slash arrives whole, and a caller without authorization learns which scopes are missing": async (tools) => {
     const { page, expectConsole } = tools;
     expectConsole(/status of 403/);
     await page.goto("/docs");

@@ -19,7 +19,7 @@ function slug() {
   return bytes.toString("base64url");
 }
 
-// Tasks in all states; one of them says hostile things wherever a submitter can say something.
+// Tasks in all states; one of them has hostile text wherever a submitter can put text.
 async function fill(api) {
   const call = (method, path, body) => api(method, `/api/queue/v1${path}`, body);
   const at = (seconds) => new Date(Date.now() + seconds * 1000).toISOString();
@@ -113,7 +113,7 @@ async function showFull(tools, size, made) {
   await logIn({ page }, tools.root);
   await look("overview");
   for (const words of [QUEUE, "proj-browser/windows", "frankfurt/worker-02", "malformed-payload", "tried again", "Oldest transaction"]) {
-    assert.ok((await text()).includes(words), `the overview says ${words}`);
+    assert.ok((await text()).includes(words), `the overview has ${words}`);
   }
   await page.getByRole("link", { name: QUEUE, exact: true }).first().click();
   await look("queue");
@@ -138,7 +138,7 @@ async function showFull(tools, size, made) {
 }
 
 export default {
-  "a server without queues says so, and who logs in with a wrong token is told": async (tools) => {
+  "a server without queues shows that, and a login with a wrong token is refused": async (tools) => {
     tools.expectConsole(/status of 401/);
     for (const size of Object.keys(SIZES)) await showEmpty(tools, size);
   },

@@ -74,7 +74,7 @@ export default {
     assert.ok(queue.buildSignedUrl(queue.status, taskId).includes("bewit="));
   },
 
-  "the events of the log fit what the exchanges' reference says": async ({ origin, root, require, api: call }) => {
+  "the events of the log fit the exchanges' reference": async ({ origin, root, require, api: call }) => {
     const taskcluster = require("taskcluster-client");
     const { queue: { api, exchanges } } = await references(origin);
     const QueueEvents = taskcluster.createClient(exchanges, "queue-events");

@@ -20,7 +20,7 @@ const FLAGS = [
   "--disable-component-update", "--disable-sync",
 ];
 
-const [packages, ...wanted] = process.argv.slice(2);
+const [packages, ...selected] = process.argv.slice(2);
 const require = createRequire(join(packages, "package.json"));
 const { chromium } = require("playwright-core");
 const here = fileURLToPath(new URL(".", import.meta.url));
@@ -157,7 +157,7 @@ async function runTests(browser, server, suite) {
 }
 
 const suites = readdirSync(here).filter((file) => file.endsWith(".mjs") && file !== "run.mjs").map((file) => basename(file, ".mjs"));
-const unknown = wanted.filter((name) => !suites.includes(name));
+const unknown = selected.filter((name) => !suites.includes(name));
 if (unknown.length > 0) {
   console.error(`test-browser: no suite ${unknown.join(", ")} in tests/browser; there are: ${suites.join(", ")}`);
   process.exit(2);
@@ -167,7 +167,7 @@ mkdirSync(screenshots, { recursive: true });
 const browser = await chromium.launch({ executablePath: process.env.CHROMIUM, headless: true, args: FLAGS });
 let failed = 0;
 try {
-  for (const suite of suites.filter((name) => wanted.length === 0 || wanted.includes(name))) {
+  for (const suite of suites.filter((name) => selected.length === 0 || selected.includes(name))) {
     failed += await runSuite(browser, suite);
   }
 } finally {

@@ -48,9 +48,9 @@ def instant(text):
 
 
 def in_millis(text):
-    """The moment as the server keeps it."""
-    moment = instant(text)
-    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+    """The time as the server stores it."""
+    time = instant(text)
+    return time.replace(microsecond=time.microsecond // 1000 * 1000)
 
 
 def runs(queue, task_id):

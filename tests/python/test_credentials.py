@@ -96,7 +96,7 @@ def test_a_wrong_token_or_an_unknown_client_is_refused(server, queue_id):
 def test_without_credentials_one_may_look_and_not_touch(server, queue_id):
     anonymous = server.anonymous_queue()
     assert anonymous.ping()["alive"] is True
-    # Everybody may see what is pending, but not what is claimed.
+    # Counts of pending runs are public, those of claimed runs are not.
     assert anonymous.pendingTasks(queue_id)["pendingTasks"] == 0
     assert_forbidden(anonymous.taskQueueCounts, queue_id)
     assert_forbidden(anonymous.createTask, taskcluster.slugId(), definition(queue_id))

@@ -20,7 +20,7 @@ def refused(status, code, call, *arguments, **options):
 
 
 def until(queue, task_id, state):
-    """Dependents are scheduled by a pass that nobody waits for."""
+    """Dependents are scheduled by a pass that no request waits for."""
     deadline = time.monotonic() + SOON_SECONDS
     while (status := queue.status(task_id)["status"])["state"] != state:
         assert time.monotonic() < deadline, status
@@ -281,20 +281,20 @@ def test_a_change_needs_one_of_three_scopes(server, queue, queue_id, operation, 
 def test_priorities_and_groups_need_their_scopes(server, queue, queue_id):
     task_id = create(queue, queue_id, schedulerId="sched")
     priority = {"newPriority": "high"}
-    nobody = scoped(server)
-    refused(403, "InsufficientScopes", nobody.changeTaskPriority, task_id, priority)
+    without_scopes = scoped(server)
+    refused(403, "InsufficientScopes", without_scopes.changeTaskPriority, task_id, priority)
     scoped(server, f"queue:change-task-priority:{task_id}").changeTaskPriority(task_id, priority)
     scoped(server, f"queue:change-task-priority-in-queue:{queue_id}").changeTaskPriority(task_id, priority)
-    refused(403, "InsufficientScopes", nobody.changeTaskGroupPriority, task_id, priority)
+    refused(403, "InsufficientScopes", without_scopes.changeTaskGroupPriority, task_id, priority)
     scope = f"queue:change-task-group-priority:sched/{task_id}"
     scoped(server, scope).changeTaskGroupPriority(task_id, priority)
-    refused(403, "InsufficientScopes", nobody.sealTaskGroup, task_id)
-    # That a group is not sealed is said before anybody asks who wants to know.
-    refused(409, "RequestConflict", nobody.cancelTaskGroup, task_id)
+    refused(403, "InsufficientScopes", without_scopes.sealTaskGroup, task_id)
+    # That a group is not sealed is reported before scopes are checked.
+    refused(409, "RequestConflict", without_scopes.cancelTaskGroup, task_id)
     scoped(server, f"queue:seal-task-group:sched/{task_id}").sealTaskGroup(task_id)
-    refused(403, "InsufficientScopes", nobody.cancelTaskGroup, task_id)
+    refused(403, "InsufficientScopes", without_scopes.cancelTaskGroup, task_id)
     scoped(server, f"queue:cancel-task-group:sched/{task_id}").cancelTaskGroup(task_id)
-    # Everybody may read.
+    # Reading is public.
     for call in (server.anonymous_queue().getTaskGroup, server.anonymous_queue().listTaskGroup):
         assert call(task_id)["taskGroupId"] == task_id
     assert server.anonymous_queue().listDependentTasks(task_id)["tasks"] == []

@@ -177,11 +177,11 @@ def test_a_particular_task_can_be_claimed(queue, queue_id):
 
 def test_counts_follow_the_tasks(server, queue, queue_id):
     def counts():
-        told = queue.taskQueueCounts(queue_id)
-        assert queue.pendingTasks(queue_id)["pendingTasks"] == told["pendingTasks"]
+        counts = queue.taskQueueCounts(queue_id)
+        assert queue.pendingTasks(queue_id)["pendingTasks"] == counts["pendingTasks"]
         provisioner_id, worker_type = queue_id.split("/")
-        assert (told["taskQueueId"], told["provisionerId"], told["workerType"]) == (queue_id, provisioner_id, worker_type)
-        return told["pendingTasks"], told["claimedTasks"]
+        assert (counts["taskQueueId"], counts["provisionerId"], counts["workerType"]) == (queue_id, provisioner_id, worker_type)
+        return counts["pendingTasks"], counts["claimedTasks"]
 
     assert counts() == (0, 0)
     for _ in range(3):
@@ -200,8 +200,8 @@ def test_many_queues_are_counted_at_once(queue, queue_id):
     other = queue_id + "-other"
     create(queue, queue_id)
     answer = queue.taskQueueCountsBatch({"taskQueueIds": [queue_id, other]})
-    told = {one["taskQueueId"]: (one["pendingTasks"], one["claimedTasks"]) for one in answer["taskQueueCounts"]}
-    assert told == {queue_id: (1, 0), other: (0, 0)}
+    counts = {one["taskQueueId"]: (one["pendingTasks"], one["claimedTasks"]) for one in answer["taskQueueCounts"]}
+    assert counts == {queue_id: (1, 0), other: (0, 0)}
 
 
 def test_a_worker_that_shuts_down_gives_its_task_to_another(server, queue, queue_id):

@@ -103,7 +103,7 @@ def test_pollers_at_the_same_time_never_get_the_same_message(server, queue, queu
 
     with concurrent.futures.ThreadPoolExecutor(4) as pollers:
         got = [task for found in pollers.map(poll, range(4)) for task in found]
-    # An answer may be empty while somebody else's is being made, so that all four may stop early.
+    # An answer may be empty while the answer of another poller is being made, so that all four may stop early.
     got += poll(None)
     assert len(got) == len(set(got))
     assert set(got) == tasks
@@ -246,7 +246,7 @@ def test_a_receipt_is_good_until_somebody_else_gets_the_message(timed_server, qu
     messages = messages_of(server, queue_id)
     late, other = receive_all(messages, messages_per_page=2, max_messages=2, visibility_timeout=10)
     server.advance(11)
-    # Visible again, but nobody has got it.
+    # Visible again, but not received.
     messages.delete_message(late)
     again = messages.receive_message(visibility_timeout=10)
     assert again.id == other.id
@@ -316,7 +316,7 @@ def test_the_message_of_a_claimed_run_is_gone(server, queue, queue_id):
     found = content(message)
     claimed = queue.claimTask(found["taskId"], found["runId"], WORKER)
     assert claimed["status"]["taskId"] == task_id
-    # Nobody has deleted anything.
+    # Nothing was deleted.
     assert pending(server, queue_id) == 0
     assert messages.get_queue_properties().approximate_message_count == 0
     assert messages.peek_messages() == []

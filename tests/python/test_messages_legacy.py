@@ -112,7 +112,7 @@ def statuses(answer, method):
 
 
 def legacy_definition(queue_id, **changes):
-    """A task as it was written then: no taskQueueId, and a scheduler and a group only if somebody cared."""
+    """A task as it was written then: no taskQueueId, and a scheduler and a group only if the submitter set them."""
     task = definition(queue_id, **changes)
     del task["taskQueueId"]
     provisioner, worker_type = queue_id.split("/")

@@ -143,7 +143,7 @@ def test_a_worker_registers_again_with_the_secret_it_got(fleet):
     assert set(again) == {"expires", "credentials", "secret"}
     assert again["secret"] != let_in["secret"]
     third = fleet.reregister(again["credentials"], again["secret"])
-    # Its successor was used, so that nobody can have lost it.
+    # Its successor was used, so that it cannot have been lost.
     assert refused(fleet.reregister, third["credentials"], let_in["secret"]) == (400, "InputError")
     assert fleet.server.queue(third["credentials"]).claimWork(fleet.pool, {**WORKER, "tasks": 1}) == {"tasks": []}
 

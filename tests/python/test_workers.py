@@ -58,14 +58,14 @@ def test_whoever_claims_is_known_with_queue_and_provisioner(queue, own_queue_id)
 
     task_id = create(queue, own_queue_id)
     claim_one(queue, own_queue_id, worker=worker(1))
-    known = queue.getTaskQueue(own_queue_id)
-    assert (known["taskQueueId"], known["stability"]) == (own_queue_id, "experimental")
-    assert 86_300 < (instant(known["expires"]) - instant(known["lastDateActive"])).total_seconds() < 86_500
-    assert known in [one for page in pages(queue.listTaskQueues, limit=3) for one in page["taskQueues"]]
+    queue_view = queue.getTaskQueue(own_queue_id)
+    assert (queue_view["taskQueueId"], queue_view["stability"]) == (own_queue_id, "experimental")
+    assert 86_300 < (instant(queue_view["expires"]) - instant(queue_view["lastDateActive"])).total_seconds() < 86_500
+    assert queue_view in [one for page in pages(queue.listTaskQueues, limit=3) for one in page["taskQueues"]]
     assert queue.getWorkerType(provisioner_id, worker_type)["taskQueueId"] == own_queue_id
     assert queue.listWorkerTypes(provisioner_id)["workerTypes"][0]["workerType"] == worker_type
     provisioner = queue.getProvisioner(provisioner_id)
-    assert provisioner["lastDateActive"] == known["lastDateActive"]
+    assert provisioner["lastDateActive"] == queue_view["lastDateActive"]
     assert provisioner in [one for page in pages(queue.listProvisioners, limit=2) for one in page["provisioners"]]
     shown = queue.getWorker(*where(own_queue_id, 1))
     assert shown["recentTasks"] == [{"taskId": task_id, "runId": 0}]
@@ -184,4 +184,4 @@ def test_what_cannot_be_is_refused(server, queue, own_queue_id):
         with pytest.raises(taskcluster.exceptions.TaskclusterFailure) as failure:
             call()
         assert getattr(failure.value, "status_code", 403) == 403
-    assert anonymous.getWorker(*place)["workerId"] == "worker-1", "reading what workers do is for everybody"
+    assert anonymous.getWorker(*place)["workerId"] == "worker-1", "reading what workers do is public"

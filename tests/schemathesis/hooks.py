@@ -4,11 +4,11 @@ the document cannot promise.
 No operation and no check is left out. What is changed here is changed in single requests:
 
 * `situate` makes what paths and secrets name: tasks, artifacts, objects, workers, clients, roles.
-* `protect` keeps the run's own account, and what everybody may do, out of harm's way.
+* `protect` keeps the run's own account, and the public scopes, out of harm's way.
 * `shorten` makes waiting short. `without_long_lists` leaves lists of ten thousand entries to other tests.
 * `complete` brings about that most of the tasks and messages that are acceptable by their schema are acceptable by their
   dates and ids too; the others go out as they were made.
-* `excuse` says which failures of checks are none, and why.
+* `excuse` lists which failures of checks are none, and why.
 """
 
 import atexit
@@ -31,7 +31,7 @@ from schemathesis.openapi.checks import RejectedPositiveData, UndefinedStatusCod
 ROOT_URL = os.environ["FUZZ_ROOT_URL"]
 ACCOUNT = (os.environ["FUZZ_CLIENT_ID"], os.environ["FUZZ_ACCESS_TOKEN"])
 TALLY = os.environ["FUZZ_TALLY"]
-# Nobody may change these while the run needs them.
+# These must not change while the run needs them.
 ACCOUNTS = {"root", ACCOUNT[0]}
 # Every so many requests that could be completed goes out as it was made.
 RAW_EVERY = 5
@@ -68,7 +68,7 @@ def is_made_freely(case):
     return case.meta is not None and case.meta.phase.name.value in ("fuzzing", "stateful")
 
 
-def moment(**later):
+def date_in(**later):
     time = datetime.datetime.now(datetime.timezone.utc) + ahead + datetime.timedelta(**later)
     return time.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
 
@@ -189,7 +189,7 @@ def complete(case, name):
 
 
 def new_task():
-    task = {**QUEUE, "priority": "lowest", "created": moment(), "deadline": moment(hours=1), "payload": {}}
+    task = {**QUEUE, "priority": "lowest", "created": date_in(), "deadline": date_in(hours=1), "payload": {}}
     texts = {"name": "made for a request", "description": "", "owner": "", "source": "https://example.com"}
     task_id = new_task_id()
     call("PUT", "/api/queue/v1/task/" + task_id, {**task, "metadata": texts})
@@ -209,7 +209,7 @@ def claim(task):
 def new_artifact(task, storage, **fields):
     """An artifact of a run that is claimed: its name, and what createArtifact answered."""
     name = "logs/" + new_task_id()
-    body = {"storageType": storage, "contentType": BYTES, "expires": moment(minutes=50), **fields}
+    body = {"storageType": storage, "contentType": BYTES, "expires": date_in(minutes=50), **fields}
     return name, call("POST", f"/api/queue/v1/task/{task}/runs/0/artifacts/{quoted(name)}", body).json()
 
 
@@ -223,7 +223,7 @@ def new_stored_artifact(task):
 def new_object(name, upload, project="none"):
     """An object that can be read."""
     inline = {"dataInline": {"contentType": "text/plain", "objectData": "aGVsbG8="}}
-    begin = {"projectId": project, "uploadId": upload, "expires": moment(minutes=50), "proposedUploadMethods": inline}
+    begin = {"projectId": project, "uploadId": upload, "expires": date_in(minutes=50), "proposedUploadMethods": inline}
     call("PUT", f"/api/object/v1/upload/{quoted(name)}", begin)
     call("POST", f"/api/object/v1/finish-upload/{quoted(name)}", {"projectId": project, "uploadId": upload})
 
@@ -233,7 +233,7 @@ def new_worker():
     secret = new_task_id() * 2
     worker = {"workerPoolId": QUEUE["taskQueueId"], "workerGroup": "rack-1", "workerId": "made-" + new_task_id()}
     path = "/".join(quoted(part) for part in worker.values())
-    body = {"expires": moment(days=1), "providerInfo": {"staticSecret": secret}}
+    body = {"expires": date_in(days=1), "providerInfo": {"staticSecret": secret}}
     call("PUT", "/api/worker-manager/v1/workers/" + path, body)
     return worker, secret
 
@@ -241,7 +241,7 @@ def new_worker():
 def situate_artifact(case, name, task):
     path = case.path_parameters
     if name == "finishArtifact":
-        expires = moment(minutes=50)
+        expires = date_in(minutes=50)
         path["name"], answer = new_artifact(task, "object", expires=expires)
         new_object(answer["name"], answer["uploadId"], answer["projectId"])
         if not is_negative(case, ParameterLocation.BODY):
@@ -295,7 +295,7 @@ def situate(case, name):
         path.update(new_worker()[0])
     if "clientId" in path:
         path["clientId"] = "made-" + new_task_id()
-        call("PUT", "/api/auth/v1/clients/" + path["clientId"], {"description": "", "expires": moment(days=1)})
+        call("PUT", "/api/auth/v1/clients/" + path["clientId"], {"description": "", "expires": date_in(days=1)})
     if "roleId" in path:
         path["roleId"] = "made-" + new_task_id()
         call("PUT", "/api/auth/v1/roles/" + path["roleId"], {"description": "", "scopes": []})
@@ -330,7 +330,7 @@ def after_call(context, case, response):
 
 
 def learn(name, response):
-    """What an answer tells that other requests need."""
+    """What other requests need of an answer."""
     global ahead
     if name in ("createTask", "createTasks"):
         remember(response.json())

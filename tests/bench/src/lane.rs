@@ -150,8 +150,8 @@ impl Lane {
                 for priority in (1..=PRIORITIES).rev() {
                     let name = format!("{}-{priority}", self.queue.replace('/', "-"));
                     // Noted when it is there: other lanes may make it at the same time, but none may be reported too early.
-                    let known = run.made().contains(&name);
-                    if !known {
+                    let created = run.made().contains(&name);
+                    if !created {
                         messages::make_queue(&mut self.client, &azure.queue_resource(&name)?).await?;
                         run.made().insert(name.clone());
                     }
@@ -329,7 +329,7 @@ impl Lane {
     }
 }
 
-/// What an unwelcome reply says.
+/// The content of an unexpected reply.
 pub(crate) fn refusal(what: &'static str, reply: &Reply) -> BenchError {
     let body = String::from_utf8_lossy(&reply.body[..reply.body.len().min(QUOTED)]).replace('\n', " ");
     BenchError::Refused { what, status: reply.status, body }

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_that_says_close_is_not_asked_again() {
+    async fn a_connection_that_the_server_closes_is_not_used_again() {
         let (reply, connection) = exchange(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n").await;
         assert_eq!(reply.unwrap().status, 204);
         assert!(!connection.is_reusable());
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_says_how_long_its_body_is() {
+    fn a_request_has_the_length_of_its_body() {
         let target = Target::parse("http://h:1").unwrap();
         let mut out = Vec::new();
         write_request(&mut out, &target, "PUT", "/a%2Fb?c", Some("Hawk x"), Some((JSON, b"{}")));

@@ -71,8 +71,8 @@ const client = {
   uploadObject: (object, content, what) =>
     taskcluster.upload({ ...what, contentLength: content.length, object, streamFactory: async () => Readable.from([content]) }),
 
-  /** What the library's error says; undefined for any other. */
-  told: (error) => (typeof error.statusCode === "number" ? { status: error.statusCode, ...coded(error) } : undefined),
+  /** The status and code of an error of the library; undefined for any other. */
+  described: (error) => (typeof error.statusCode === "number" ? { status: error.statusCode, ...coded(error) } : undefined),
 };
 
 /** The library makes up a code where the server gave none. */

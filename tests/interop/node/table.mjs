@@ -116,10 +116,10 @@ export class Case {
     try {
       answer = await KINDS[kindOf(step)](this.client, step, this.#credentials(step));
     } catch (error) {
-      const told = this.client.told(error);
-      if (!told || !step.error) throw told ? new Mismatch(`an error: ${show(told)} ${error.message}`) : error;
+      const described = this.client.described(error);
+      if (!described || !step.error) throw described ? new Mismatch(`an error: ${show(described)} ${error.message}`) : error;
       const { message = "", ...rest } = step.error;
-      checkFits(rest, told, "the error");
+      checkFits(rest, described, "the error");
       if (!error.message.includes(message)) throw new Mismatch(`the error does not say ${message}: ${error.message}`);
       return undefined;
     }

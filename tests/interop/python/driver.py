@@ -64,7 +64,7 @@ class Client:
     def upload_object(self, service, content, **what):
         self._wait(self._upload(objectService=service, data=content, contentLength=len(content), **what))
 
-    def told(self, error):
+    def described(self, error):
         body = error.body if isinstance(error.body, dict) else {}
         return {"status": error.status_code, "code": body.get("code")}
 

@@ -121,7 +121,7 @@ class Case:
         except self.client.errors as error:
             if wanted is None:
                 raise Mismatch(f"{type(error).__name__}: {error}") from error
-            check_fits({key: wanted[key] for key in wanted if key != "message"}, self.client.told(error), "the error")
+            check_fits({key: wanted[key] for key in wanted if key != "message"}, self.client.described(error), "the error")
             if wanted.get("message", "") not in str(error):
                 raise Mismatch(f"the error does not say {wanted['message']!r}: {error}") from error
             return None

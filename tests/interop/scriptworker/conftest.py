@@ -120,7 +120,7 @@ class Worker:
         """The status when the first run has ended. The worker still runs then."""
 
         def ended():
-            assert self.process.poll() is None, "scriptworker ended:\n" + self.told()
+            assert self.process.poll() is None, "scriptworker ended:\n" + self.output()
             status = queue().status(task_id)["status"]
             return status if status["runs"][0]["state"] not in ("pending", "running") else None
 
@@ -129,7 +129,7 @@ class Worker:
     def wait_until_running(self, task_id):
         return wait_for(lambda: queue().status(task_id)["status"]["state"] == "running")
 
-    def told(self):
+    def output(self):
         return self.log.read_text() + "".join(log.read_text() for log in (self.folder / "log").glob("*.log"))
 
     def terminate(self):

@@ -11,7 +11,7 @@ import taskcluster
 
 from conftest import HERE, ROOT, ROOT_URL, anonymous_queue, queue, wait_for
 
-# How scriptworker tells the end of a task by the exit code of its script.
+# How scriptworker reports the end of a task by the exit code of its script.
 EXIT_CODES = [
     (1, "failed", "failed"),
     (3, "exception", "malformed-payload"),
@@ -73,9 +73,9 @@ def test_artifacts_live_as_long_as_their_task(worker):
 def test_the_chain_of_trust_tells_of_the_task_as_it_was_claimed(worker):
     task_id = worker.submit("true")
     worker.wait_for_end(task_id)
-    told = download(task_id, "public/chain-of-trust.json").json()
-    assert (told["taskId"], told["runId"], told["workerType"]) == (task_id, 0, worker.worker_type)
-    assert told["task"] == queue().task(task_id)
+    chain = download(task_id, "public/chain-of-trust.json").json()
+    assert (chain["taskId"], chain["runId"], chain["workerType"]) == (task_id, 0, worker.worker_type)
+    assert chain["task"] == queue().task(task_id)
 
 
 def test_the_script_gets_credentials_of_its_run(worker):
@@ -105,7 +105,7 @@ def test_the_exit_code_says_how_the_task_ended(worker, code, state, reason):
 def test_some_exit_codes_ask_for_another_try(worker, code, reason, created):
     # The next run sees the number of its own.
     task_id = worker.submit(f'[ "$RUN_ID" -gt 0 ] || exit {code}')
-    status = wait_for(lambda: (told := queue().status(task_id)["status"])["state"] == "completed" and told)
+    status = wait_for(lambda: (answer := queue().status(task_id)["status"])["state"] == "completed" and answer)
     first, second = status["runs"]
     assert (first["state"], first["reasonResolved"]) == ("exception", reason)
     assert (second["state"], second["reasonCreated"]) == ("completed", created)
@@ -192,7 +192,7 @@ def test_no_signature_is_written_to_logs(worker):
     task_id = worker.submit("true")
     worker.wait_for_end(task_id)
     # Where it uploads to, without what makes the URL worth anything.
-    uploads = [line for line in worker.told().splitlines() if "uploading" in line and task_id in line]
+    uploads = [line for line in worker.output().splitlines() if "uploading" in line and task_id in line]
     assert uploads
     for line in uploads:
         assert "?<snip>" in line and "signature" not in line, line

@@ -161,7 +161,7 @@ async fn a_client_lives_from_its_creation_to_its_deletion() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_stops_at_its_end_and_one_without_an_end_says_the_year_3000() {
+async fn a_client_stops_at_its_end_and_one_without_an_end_shows_the_year_3000() {
     let rig = Rig::start().await;
     let root = by(&rig, &rig.root);
     let mut over = a_client(&["*"]);
@@ -330,7 +330,7 @@ async fn everything_about_clients_and_roles_needs_its_scope() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_gets_more_than_they_have_by_making_or_changing_clients_and_roles() {
+async fn no_client_gains_scopes_by_creating_or_changing_clients_and_roles() {
     let rig = Rig::start().await;
     let root = by(&rig, &rig.root);
     root.put("/roles/held", a_role(&["from-role:*"])).await;
@@ -394,7 +394,7 @@ async fn nobody_gets_more_than_they_have_by_making_or_changing_clients_and_roles
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_change_on_one_server_is_felt_by_the_other_within_a_second() {
+async fn a_change_on_one_server_takes_effect_on_the_other_within_a_second() {
     let rig = Rig::start().await;
     let other = rig.another("other").await;
     let root = by(&rig, &rig.root);

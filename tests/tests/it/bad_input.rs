@@ -388,7 +388,7 @@ async fn an_array_is_no_object_even_if_it_has_the_fields_in_their_order() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_error_says_which_call_failed_and_repeats_it() {
+async fn an_error_names_the_call_that_failed_and_repeats_it() {
     let rig = Rig::start().await;
     let task = new_task();
     let body = json!({"reason": "superseded"});

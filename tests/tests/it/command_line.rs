@@ -194,7 +194,7 @@ async fn tasks_groups_and_queues_are_shown_and_changed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_refused_is_one_line_and_the_exit_code_says_whose_fault_it_is() {
+async fn a_refusal_is_one_line_and_the_exit_code_attributes_it() {
     let rig = Rig::start().await;
     let missing = new_task().to_string();
     for (args, says) in [
@@ -235,7 +235,7 @@ async fn what_is_refused_is_one_line_and_the_exit_code_says_whose_fault_it_is() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_data_directory_says_which_server_and_as_whom() {
+async fn the_data_directory_has_the_server_and_the_client() {
     let rig = Rig::start().await;
     let data = rig.folder.path().join("data");
     std::fs::create_dir(&data).unwrap();
@@ -315,7 +315,7 @@ async fn the_ids_that_are_made_never_begin_with_a_dash() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slip_on_the_command_line_says_what_was_meant() {
+async fn a_slip_on_the_command_line_gets_a_suggestion() {
     for (args, says) in [
         (&["task", "create", "-q", "a/b", "echo", "hello"][..], "write two dashes before the command"),
         (&["task", "create", "-q", "a/b", "sh", "-c", "x"], "write two dashes before the command"),

@@ -123,7 +123,7 @@ async fn a_stream_that_could_be_compressed_is_not_held_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_may_not_is_told_that_and_not_what_else_is_wrong() {
+async fn a_caller_without_scopes_learns_that_and_not_what_else_is_wrong() {
     let rig = Rig::start().await;
     let nobody = rig.make_client("nobody", &[]).await;
     let task = new_task();

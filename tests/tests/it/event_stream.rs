@@ -303,7 +303,7 @@ async fn readers_who_do_not_read_hold_nothing_up_and_miss_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_whose_next_event_is_forgotten_says_so_and_ends() {
+async fn a_stream_whose_next_event_is_purged_reports_it_and_ends() {
     let rig = Rig::start().await;
     let (server, who) = (&rig.server, &rig.root);
     let mut early = Stream::open(server, who, "?after=0").await.begun().await;
@@ -400,7 +400,7 @@ async fn a_reader_who_is_stuck_is_shut_out_as_well() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_streams_ask_the_database_as_much_as_one_and_none_at_all_when_nobody_listens() {
+async fn many_streams_read_the_database_as_often_as_one_and_without_streams_there_are_no_reads() {
     let rig = Rig::start().await;
     let (server, who) = (&rig.server, &rig.root);
     assert_eq!(metric(server, READS_FOR_ALL).await, 0.0);
@@ -470,7 +470,7 @@ async fn a_silent_stream_shows_that_it_lives_and_moves_its_cursor_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_another_server_does_is_told_soon() {
+async fn what_another_server_does_is_sent_soon() {
     let rig = Rig::start().await;
     let other = rig.another("second").await;
     let mut stream = Stream::open(&rig.server, &rig.root, "").await.begun().await;

@@ -24,7 +24,7 @@ fn exchange(event: &Value) -> &str {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_whole_life_is_told_in_order_and_each_event_shows_the_task_as_it_was() {
+async fn a_whole_life_is_emitted_in_order_and_each_event_shows_the_task_as_it_was() {
     let rig = Rig::start().await;
     let task = new_task();
     let mut asked = definition("event/log");

@@ -237,7 +237,7 @@ async fn ask_and_read_little(rig: &Rig, target: &str) -> (TcpStream, u16) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn answers_that_nobody_reads_take_no_more_memory_than_they_may_and_not_for_ever() {
+async fn answers_that_are_not_read_take_no_more_memory_than_they_may_and_not_forever() {
     const READERS: usize = 24;
     let rig =
         Rig::start_with(|launch| launch.env("TENURE_ANSWER_MEMORY", "64MiB").env("TENURE_WRITE_TIMEOUT", "5s")).await;

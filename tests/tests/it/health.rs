@@ -27,7 +27,7 @@ async fn the_health_checks_answer_without_credentials_at_both_places() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_answer_says_what_it_is_and_what_it_is_called() {
+async fn every_answer_has_its_type_and_its_id() {
     let rig = Rig::start().await;
     let reply = rig.send(&Raw::new("GET", "/api/queue/v1/ping").header("x-taskcluster-trace-id", "my-trace")).await;
     assert_eq!(reply.header("content-type"), Some("application/json"));

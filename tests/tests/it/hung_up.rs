@@ -13,7 +13,7 @@ const LARGE: usize = 9 << 20;
 const ROUNDS: usize = 12;
 
 /// Sends a claimWork; the server knows of it and has had time to put it in the wait list.
-async fn wait_in_line(rig: &Rig, queue: &str) -> Client {
+async fn join_the_wait_list(rig: &Rig, queue: &str) -> Client {
     let mut client = rig.client();
     let path = format!("{QUEUE_API}{}", claim_path(queue));
     client.start(&rig.root, "POST", &path, Some(worker(1).to_string().as_bytes())).await.unwrap();
@@ -52,7 +52,7 @@ async fn complete(rig: &Rig, claim: &Value) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_claimed_for_a_worker_that_hung_up_while_it_waited() {
     let rig = Rig::start().await;
-    let mut waiting = wait_in_line(&rig, "hung/up").await;
+    let mut waiting = join_the_wait_list(&rig, "hung/up").await;
     waiting.hang_up();
     take_turns(&rig).await;
     let task = new_task();
@@ -66,9 +66,9 @@ async fn nothing_is_claimed_for_a_worker_that_hung_up_while_it_waited() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_claim_that_could_not_be_delivered_is_handed_back_without_using_up_a_retry() {
+async fn a_claim_that_could_not_be_delivered_is_requeued_without_using_up_a_retry() {
     let rig = Rig::start().await;
-    let mut waiting = wait_in_line(&rig, "hung/up").await;
+    let mut waiting = join_the_wait_list(&rig, "hung/up").await;
     let task = new_task();
     let mut body = definition("hung/up");
     body["payload"] = json!({"large": "x".repeat(LARGE)});
@@ -94,7 +94,7 @@ async fn whenever_a_worker_hangs_up_the_next_one_gets_the_task() {
     let rig = Rig::start_with(|launch| launch.flag("--claim-timeout", "1s")).await;
     for round in 0..ROUNDS {
         let queue = format!("hung/up-{round}");
-        let mut waiting = wait_in_line(&rig, &queue).await;
+        let mut waiting = join_the_wait_list(&rig, &queue).await;
         let (task, mut submitter) = (new_task(), rig.client());
         let path = format!("{QUEUE_API}/task/{task}");
         submitter.start(&rig.root, "PUT", &path, Some(definition(&queue).to_string().as_bytes())).await.unwrap();

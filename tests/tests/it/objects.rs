@@ -138,7 +138,7 @@ async fn an_object_goes_through_the_object_service_inline_or_by_a_url() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_known_of_an_object_artifact_before_it_is_finished() {
+async fn an_object_artifact_is_not_visible_before_it_is_finished() {
     let worker = Worker::start().await;
     let name = "public/object";
     let created = upload_object(&worker, name, b"the object").await;
@@ -157,7 +157,7 @@ async fn nothing_is_known_of_an_object_artifact_before_it_is_finished() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_object_service_says_what_is_wrong() {
+async fn the_object_service_names_what_is_wrong() {
     let worker = Worker::start().await;
     let rig = &worker.rig;
     let id = new_task();

@@ -335,7 +335,7 @@ pub fn fits(document: &Value, name: &str, operation: &Operation, reply: &RawRepl
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_operation_does_what_the_document_says_for_who_has_the_described_scopes_and_nobody_else() {
+async fn every_operation_does_what_is_documented_for_callers_with_the_described_scopes_and_no_others() {
     let rig = Rig::start_with(|launch| launch.flag("--clock", "manual")).await;
     let mut document = fetch(&rig).await;
     let nobody = make_client(&rig, "nobody", &[]).await;

@@ -100,7 +100,7 @@ async fn create(rig: &Rig, change: impl FnOnce(&mut Value)) -> SlugId {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_server_says_what_to_do_and_every_page_has_its_headers() {
+async fn a_new_server_shows_what_to_do_and_every_page_has_its_headers() {
     let rig = Rig::start().await;
     let page = get(&rig, "/", None).await;
     shows(
@@ -377,7 +377,7 @@ async fn each_section_needs_the_scopes_of_its_endpoint() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn failures_are_told_with_their_reasons_and_link_to_their_pages() {
+async fn failures_are_shown_with_their_reasons_and_link_to_their_pages() {
     let rig = Rig::start().await;
     let tasks = [
         create(&rig, |_| {}).await,
@@ -413,7 +413,7 @@ async fn failures_are_told_with_their_reasons_and_link_to_their_pages() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_somebody_wrote_is_text_on_every_page() {
+async fn what_a_submitter_wrote_is_text_on_every_page() {
     let rig = Rig::start().await;
     let group = new_task();
     let task = create(&rig, |body| {

@@ -46,7 +46,7 @@ fn is_plain(url: &str) -> bool {
 }
 
 /// What the role `anonymous` has is given more, or less again.
-async fn everybody_may(rig: &Rig, scope: &str, allowed: bool) {
+async fn make_public(rig: &Rig, scope: &str, allowed: bool) {
     let role = rig.call("GET", ROLE, None).await;
     let mut scopes: Vec<Value> = role.body["scopes"].as_array().cloned().unwrap_or_default();
     scopes.retain(|one| one != scope);
@@ -178,7 +178,7 @@ async fn caches_may_keep_what_a_plain_url_gives_and_ask_by_its_tag() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_plain_url_asks_at_each_read_what_everybody_may_read() {
+async fn a_plain_url_checks_at_each_read_what_is_public() {
     let worker = Worker::start().await;
     let name = "shared/log";
     worker.stores(name, 60, b"shared").await;
@@ -199,16 +199,16 @@ async fn a_plain_url_asks_at_each_read_what_everybody_may_read() {
         // A caller who has the bytes already does not learn that they are still the same.
         denied(worker.read(&plain, &[("If-None-Match", reply.header("etag").unwrap())]).await).await;
 
-        everybody_may(&worker.rig, "queue:get-artifact:shared/*", true).await;
+        make_public(&worker.rig, "queue:get-artifact:shared/*", true).await;
         assert_eq!(worker.url_for_root(name).await, plain);
         let reply = worker.read(&plain, &[]).await;
         assert_eq!((reply.status, reply.body.as_slice()), (200, b"shared".as_slice()));
         // A signed one that is about is as good as before.
         assert_eq!(worker.read(&signed, &[]).await.status, 200);
-        everybody_may(&worker.rig, "queue:get-artifact:shared/*", false).await;
+        make_public(&worker.rig, "queue:get-artifact:shared/*", false).await;
     }
     // Only to read.
-    everybody_may(&worker.rig, "queue:get-artifact:shared/*", true).await;
+    make_public(&worker.rig, "queue:get-artifact:shared/*", true).await;
     for method in ["PUT", "POST", "DELETE"] {
         let raw = Raw { body: Some(b"x".to_vec()), ..Raw::new(method, target(&worker.rig, &plain)) };
         assert!([403, 405].contains(&worker.rig.send(&raw).await.status), "{method}");

@@ -262,7 +262,7 @@ async fn a_database_that_goes_away_and_comes_back_needs_no_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_told_to_stop_sends_those_who_wait_away_empty() {
+async fn a_server_that_is_stopped_answers_waiting_requests_without_claims() {
     let mut rig = Rig::start().await;
     let mut waiting = Vec::new();
     for n in 0..20 {

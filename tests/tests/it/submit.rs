@@ -356,7 +356,7 @@ async fn a_repeat_after_a_lost_answer_finds_what_was_created() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_is_forgotten_after_a_day() {
+async fn a_key_is_purged_after_a_day() {
     let rig = Rig::start().await;
     let (body, other) = (json!({"taskQueueId": QUEUE}), json!({"taskQueueId": QUEUE, "priority": "high"}));
     let first = submit_keyed(&rig, "day", &body).await.json();

@@ -173,7 +173,7 @@ async fn progress(database: &mut sqlx::PgConnection, runs: i64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_told_to_stop_under_load_loses_and_doubles_nothing() {
+async fn a_server_that_is_stopped_under_load_loses_and_doubles_nothing() {
     let mut rig = Rig::start().await;
     let (stopped, acknowledged) = {
         let mut database = rig.database.connect("test").await;

@@ -56,7 +56,7 @@ fn outcome(answer: &Answer) -> (u16, &Value, &Value) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_waits_is_told_when_the_task_is_resolved() {
+async fn a_request_that_waits_is_answered_when_the_task_is_resolved() {
     let rig = Rig::start_with(without_fallbacks).await;
     let task = created(&rig).await;
     let complete = async {
@@ -80,7 +80,7 @@ async fn whoever_waits_is_told_when_the_task_is_resolved() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_that_another_server_resolves_is_told_here() {
+async fn a_task_that_another_server_resolves_is_noticed_here() {
     let rig = Rig::start().await;
     let second = rig.another("second").await;
     let task = created(&rig).await;
@@ -148,7 +148,7 @@ async fn a_wait_for_nothing_or_for_too_long_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_hangs_up_is_forgotten() {
+async fn a_watcher_that_hangs_up_is_removed() {
     let rig = Rig::start().await;
     let task = created(&rig).await;
     let mut clients: Vec<Client> = (0..5).map(|_| rig.client()).collect();
@@ -161,7 +161,7 @@ async fn who_hangs_up_is_forgotten() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_drains_sends_everybody_away() {
+async fn a_server_that_drains_answers_all_watchers() {
     let mut rig = Rig::start().await;
     let task = created(&rig).await;
     let mut client = rig.client();

@@ -8,7 +8,7 @@ use crate::accounts::{API, DENIED, a_client, a_role, by, credentials, lend};
 use crate::rig::{Raw, Rig, Signature, body_hash, eventually, stderr, stdout, tenure};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn scopes_are_expanded_for_whoever_asks() {
+async fn scopes_are_expanded_for_any_caller() {
     let rig = Rig::start().await;
     let root = by(&rig, &rig.root);
     root.put("/roles/repo%3A*", a_role(&["branch:<..>"])).await;

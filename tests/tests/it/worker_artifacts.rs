@@ -137,7 +137,7 @@ async fn curl(options: &[&str], url: &str) -> (String, String) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_log_of_every_end_can_be_read_by_anybody() {
+async fn the_log_of_every_end_is_public() {
     let shop = Shop::open().await;
     let long = json!({"command": [["sh", "-c", "echo begun; sleep 60"]], "maxRunTime": 1});
     for (payload, end, last) in [
@@ -204,7 +204,7 @@ async fn artifacts_come_back_as_they_were() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_missing_or_leads_out_fails_the_task_and_says_so_to_readers() {
+async fn what_is_missing_or_leads_out_fails_the_task_and_readers_get_the_reason() {
     let shop = Shop::open().await;
     let script = "ln -s /etc/hostname out; echo fine > fine";
     let artifacts = json!([file("public/missing", "missing"), file("public/out", "out"), file("public/fine", "fine")]);

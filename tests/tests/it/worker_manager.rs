@@ -277,7 +277,7 @@ async fn credentials_end_with_the_worker_and_are_not_inherited() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_is_made_known_once_and_changed_by_whoever_may() {
+async fn a_worker_is_created_once_and_changed_by_callers_with_the_scope() {
     let rig = Rig::start().await;
     let path = format!("{API}/workers/{NAME}");
     let made = create(&rig, &new_worker('a')).await;

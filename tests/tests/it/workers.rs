@@ -127,7 +127,7 @@ async fn the_claims_of_one_batch_stand_in_the_order_of_claiming_and_the_newest_t
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_claims_and_then_asks_sees_the_worker_its_queue_and_its_provisioner() {
+async fn after_a_claim_its_worker_its_queue_and_its_provisioner_are_shown() {
     let rig = rig().await;
     for path in [format!("/task-queues/{QUEUE}"), types(QUEUE), format!("/provisioners/{}", provisioner(QUEUE))] {
         refused(&rig, "GET", &path, None, 404, "ResourceNotFound").await;
@@ -254,7 +254,7 @@ async fn lists_are_paged_without_short_pages_while_entries_come() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn paths_that_look_alike_are_told_apart() {
+async fn paths_that_look_alike_are_distinguished() {
     let rig = rig().await;
     let soon = minutes_from_now(60);
     // A worker type that is called like the last word of another path.
@@ -286,7 +286,7 @@ async fn paths_that_look_alike_are_told_apart() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_not_known_not_allowed_or_not_understood_is_refused() {
+async fn what_is_unknown_forbidden_or_malformed_is_refused() {
     let rig = rig().await;
     work(&rig, QUEUE, "w1").await;
     let (worker, workers) = (worker_path(QUEUE, "w1"), format!("{}/workers", types(QUEUE)));

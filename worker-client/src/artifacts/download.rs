@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_is_told_in_hexadecimal_digits() {
+    fn a_digest_is_in_hexadecimal_digits() {
         assert_eq!(hex(&[0, 10, 255]), "000aff");
     }
 }

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_not_be_read_is_told_apart_from_what_is_not_there() {
+    fn what_may_not_be_read_is_distinguished_from_what_is_not_there() {
         for (kind, because) in [
             (io::ErrorKind::PermissionDenied, UnusableBecause::NotReadable),
             (io::ErrorKind::NotFound, UnusableBecause::Missing),

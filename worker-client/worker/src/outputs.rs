@@ -53,11 +53,11 @@ pub(super) async fn upload(job: &Job, outputs: &[Output]) -> Verdict {
         return Err(Problem::exception(ExceptionReason::MalformedPayload, why));
     }
     let done = futures_util::stream::iter(items).map(|item| upload_one(job, item)).buffered(TRANSFERS_AT_ONCE);
-    all_told(job, std::pin::pin!(done)).await
+    log_all(job, std::pin::pin!(done)).await
 }
 
 /// Logs the outcome of each; the first problem is the verdict, and one that is not the task's own ends it.
-async fn all_told(job: &Job, mut done: impl Stream<Item = Result<String, Problem>> + Unpin) -> Verdict {
+async fn log_all(job: &Job, mut done: impl Stream<Item = Result<String, Problem>> + Unpin) -> Verdict {
     let mut verdict = Ok(());
     while let Some(outcome) = done.next().await {
         match outcome {

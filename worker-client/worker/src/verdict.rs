@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_says_whose_fault_it_is() {
+    fn the_reason_attributes_the_failure() {
         for (error, of_input, of_upload) in [
             (refused(400), MalformedPayload, InternalError),
             (refused(401), InternalError, InternalError),

@@ -80,7 +80,7 @@ impl<'a> Case<'a> {
         Ok(())
     }
 
-    /// Does what the step says, and checks what comes of it.
+    /// Performs the step, and checks what comes of it.
     async fn answer(&self, step: &Value) -> anyhow::Result<Value> {
         let answer = match kind(step) {
             "call" => self.call(step).await,
@@ -129,9 +129,9 @@ impl<'a> Case<'a> {
         if name == "anonymous" {
             return Ok(None);
         }
-        let known = self.values.get(name).ok_or_else(|| anyhow!("there is no value {name}"))?;
-        let text = |key: &str| known[key].as_str().unwrap_or_default();
-        Ok(Some(match known["certificate"].as_str() {
+        let credentials = self.values.get(name).ok_or_else(|| anyhow!("there is no value {name}"))?;
+        let text = |key: &str| credentials[key].as_str().unwrap_or_default();
+        Ok(Some(match credentials["certificate"].as_str() {
             Some(certificate) => Credentials::new_with_certificate(text("clientId"), text("accessToken"), certificate),
             None => Credentials::new(text("clientId"), text("accessToken")),
         }))
@@ -326,7 +326,7 @@ pub fn lacks(what: &Value) -> bool {
     what["lacking"].as_array().into_iter().flatten().any(|client| client == NAME)
 }
 
-/// 12 hexadecimal digits that nobody else has.
+/// 12 random hexadecimal digits.
 fn unique_digits() -> String {
     slugid::nice().bytes().take(6).map(|byte| format!("{byte:02x}")).collect()
 }

@@ -144,7 +144,7 @@ fn a_task_that_disappears_only_after_the_storm_is_found() {
 }
 
 #[test]
-fn a_task_whose_creation_nobody_confirmed_may_be_there_or_not() {
+fn a_task_whose_creation_was_not_confirmed_may_exist_or_not() {
     let (mut story, _) = one_life();
     let spec = story.spec(LOW);
     story.create(&spec, Answer::Unknown);
@@ -263,7 +263,7 @@ fn a_run_that_ends_otherwise_than_its_accepted_report_is_found() {
 }
 
 #[test]
-fn a_resolution_that_nobody_reported_is_found() {
+fn a_resolution_without_a_report_is_found() {
     let (mut story, task) = one_life();
     story.history.records.pop();
     assert_eq!(story.broken(), [Rule::ResolvedOnce]);
@@ -274,7 +274,7 @@ fn a_resolution_that_nobody_reported_is_found() {
 }
 
 #[test]
-fn a_run_that_is_handed_out_twice_is_found() {
+fn a_run_that_is_claimed_twice_is_found() {
     for worker in [0, 1] {
         let (mut story, task) = one_life();
         story.claimed(worker, &[(task, 0)]);
@@ -331,7 +331,7 @@ fn claims_that_overlap_may_have_happened_in_either_order() {
 }
 
 #[test]
-fn a_claim_may_skip_what_somebody_else_has_locked() {
+fn a_claim_may_skip_what_another_transaction_has_locked() {
     for event in [Event::RowsLocked, Event::SessionsKilled, Event::DatabaseFault] {
         let (mut story, _, _) = overtaken();
         let claim_of_low = story.history.records[2].start;

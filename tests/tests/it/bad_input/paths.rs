@@ -50,7 +50,7 @@ async fn a_parameter_of_the_path_is_refused_by_name() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_query_parameter_that_nobody_declared_is_refused_by_name() {
+async fn an_undeclared_query_parameter_is_refused_by_name() {
     let rig = Rig::start().await;
     let task = new_task();
     assert_eq!(rig.create(task, &definition(QUEUE)).await.status, 200);
@@ -103,7 +103,7 @@ fn has_the_shape_of_errors(reply: &RawReply, status: u16, code: &str) -> String 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_path_that_nobody_knows_is_not_found() {
+async fn an_unknown_path_is_not_found() {
     let rig = Rig::start().await;
     let task = new_task();
     for (method, target) in [

@@ -53,7 +53,7 @@ async fn a_full_disk_refuses_what_does_not_fit_and_keeps_what_is_there() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bytes_that_were_taken_away_or_changed_are_told_and_can_be_uploaded_again() {
+async fn bytes_that_were_removed_or_changed_are_reported_and_can_be_uploaded_again() {
     let stored = Stored::start().await;
     stored.upload(NAME, "bytes").await;
     let file = stored.files().remove(0);

@@ -113,7 +113,7 @@ async fn nothing_is_found_where_nothing_was_uploaded() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_has_the_bytes_is_told_so() {
+async fn a_client_that_has_the_bytes_gets_not_modified() {
     let stored = Stored::start().await;
     stored.upload(NAME, "bytes").await;
     let tag = format!("\"{}\"", hex(b"bytes"));

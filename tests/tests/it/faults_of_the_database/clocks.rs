@@ -60,7 +60,7 @@ async fn a_clock_that_jumps_by_days_ends_what_is_due_and_wedges_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_opens_a_database_whose_clock_was_moved_says_so() {
+async fn a_server_that_opens_a_database_whose_clock_was_moved_warns() {
     let rig = Rig::start_with(|launch| launch.flag("--clock", "manual")).await;
     assert!(!rig.server.log().contains("was moved by --clock manual"));
     advance(&rig, 5 * DAY).await;

@@ -13,7 +13,7 @@ use crate::rig::{eventually, new_folder, new_task};
 const REFUSED_WITHIN: Duration = Duration::from_secs(10);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_gets_no_connection_says_so_and_goes_on_when_it_does() {
+async fn a_server_that_gets_no_connection_logs_it_and_goes_on_when_it_does() {
     let cluster = Cluster::start(&["max_connections=40", "superuser_reserved_connections=3"]).await;
     let mut admin = cluster.connect().await;
     // An ordinary user, whom PostgreSQL keeps no connections for.

@@ -17,7 +17,7 @@ async fn cut(database: &mut sqlx::PgConnection, servers: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_listener_that_is_cut_again_and_again_hears_the_other_servers_afterwards() {
+async fn a_listener_that_is_cut_again_and_again_is_notified_by_the_other_servers_afterwards() {
     let rig = Rig::start().await;
     let other = another_without_fallbacks(&rig, "other").await;
     let mut database = rig.database.connect("test").await;

@@ -213,7 +213,7 @@ async fn answers_have_azures_headers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_that_nobody_gets_done_with_is_told_to_the_operator_once() {
+async fn a_message_that_comes_again_and_again_is_logged_once() {
     let rig = manual().await;
     let urls = Urls::ask(&rig).await;
     let task = create(&rig, "lowest").await;
@@ -234,7 +234,7 @@ async fn a_message_that_nobody_gets_done_with_is_told_to_the_operator_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_one_server_makes_another_one_shows_soon_with_a_bell_and_without() {
+async fn what_one_server_makes_another_one_shows_soon_with_a_notification_and_without() {
     let rig = Rig::start().await;
     let (notified, other) = (another_without_fallbacks(&rig, "notified").await, rig.another("other").await);
     let urls = Urls::ask(&rig).await;

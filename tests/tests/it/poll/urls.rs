@@ -128,7 +128,7 @@ async fn a_url_serves_its_queue_and_its_operation_only() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_url_ends_after_half_an_hour_and_says_so_beforehand() {
+async fn a_url_ends_after_half_an_hour_and_has_its_end() {
     let rig = manual().await;
     let answer = rig.call("GET", &format!("/poll-task-url/{QUEUE}"), None).await;
     let urls = Urls::read(&answer.body, rig.server.root_url());

@@ -73,7 +73,7 @@ async fn ended(child: &mut tokio::process::Child) -> Option<i32> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_whose_output_nobody_reads_serves_and_drains() {
+async fn a_server_whose_output_is_not_read_serves_and_drains() {
     let (database, folder, address) = (tenure_tests::db::TestDatabase::create().await, new_folder(), free_address());
     let launch = Launch::on_database(database.url(), &fresh_secret_key())
         .listen(&address)

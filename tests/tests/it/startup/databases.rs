@@ -56,7 +56,7 @@ async fn a_database_that_cannot_be_reached_is_named_with_the_cause_and_the_fix()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_role_without_rights_or_a_database_that_is_not_there_says_what_to_do() {
+async fn a_role_without_rights_or_a_missing_database_is_reported_with_what_to_do() {
     let database = TestDatabase::create().await;
     let role = format!("tenure_role_{:016x}", Random::fresh_seed());
     let mut admin = database.connect("test").await;

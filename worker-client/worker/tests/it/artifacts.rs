@@ -73,7 +73,7 @@ async fn the_log_is_there_when_the_task_is_reported_however_it_ended() {
 }
 
 #[tokio::test]
-async fn a_log_that_is_too_long_says_what_was_left_out() {
+async fn a_log_that_is_too_long_shows_what_was_left_out() {
     let limits = Limits { log_bytes: 1000, ..Limits::default() };
     let script = "echo beginning; i=0; while [ $i -lt 300 ]; do echo line $i; i=$((i + 1)); done; echo end";
     let running = Running::with_limits(Queue::start().await, limits, &shell(script));
@@ -207,7 +207,7 @@ async fn names_that_cannot_be_are_found_when_the_files_are() {
     assert_eq!(created["reason"], "invalid-resource-on-worker");
     assert_eq!(running.queue.artifact(TASK, "out/logs/live.log").content(), b"y\n");
     running.stop().await;
-    // The log has its names; nobody else gets them.
+    // The log has its names; no other reader gets them.
     let running =
         ended(Queue::start().await, &payload(script, &json!([directory("public", "out")])), "exception").await;
     assert_eq!(running.queue.requests("exception")[0].body, json!({"reason": "malformed-payload"}));
@@ -236,7 +236,7 @@ async fn an_upload_that_fails_for_good_has_its_reason() {
         assert_eq!(report.body, json!({ "reason": reason }), "{call} {}", reply.status);
         assert_eq!(running.queue.reports().len(), 1);
         if !call.contains("live") {
-            // The log says why, and is there.
+            // The log has the reason, and is there.
             let log = running.queue.artifact(TASK, BACKING_LOG).text();
             assert!(log.contains("artifact a: ") && !log.contains(URL_SECRET), "{log}");
         }

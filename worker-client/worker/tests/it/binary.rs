@@ -99,7 +99,7 @@ async fn a_second_signal_ends_it_at_once() {
     let (code, log) = end(child).await;
     assert_eq!(code, Some(1), "{log}");
     assert!(start.elapsed() < Duration::from_secs(2));
-    // It was killed without anybody waiting for it, so that it may take a moment longer.
+    // It was killed without a wait for its end, so that it may take a little longer.
     until("the task's process to end", || (!runs(pid)).then_some(())).await;
     clear_up(&queue, dir.path()).await;
     assert_eq!(queue.reports().len(), 0);
@@ -152,7 +152,7 @@ async fn a_wrong_setting_is_one_line_and_exit_code_2() {
 async fn log_of(mailbox: &Mailbox, set_up: impl FnOnce(&mut Command)) -> String {
     let dir = TempDir::new().unwrap();
     let mut command = program(&mailbox.queue.root_url(), dir.path(), "poll");
-    // With everything that any library says.
+    // With everything that any library logs.
     set_up(command.env("RUST_LOG", "trace"));
     let child = command.spawn().unwrap();
     mailbox.queue.wait_for(QUEUES[6], 2).await;
@@ -198,8 +198,8 @@ async fn failed_deletions_and_unreadable_messages_are_logged_without_any_secret(
     assert!(failed[0].contains("m-0") && failed[0].contains("503"), "{}", failed[0]);
     assert!(warnings(&log, "unreadable message is deleted")[0].contains("unreadable"), "{log}");
     for secret in ["a-secret", "A+/b", "A%2B%2Fb", TOKEN, "secret-of"] {
-        let told = log.lines().find(|line| line.contains(secret));
-        assert_eq!(told, None, "{secret} is in the log");
+        let leaked = log.lines().find(|line| line.contains(secret));
+        assert_eq!(leaked, None, "{secret} is in the log");
     }
 }
 

@@ -157,7 +157,7 @@ async fn a_run_from_a_message_is_claimed_and_its_message_deleted() {
     let claim = client.claim_task(task_id, run_id, &me()).await.unwrap();
     assert_eq!((claim.task_id().to_string().as_str(), claim.run_id().number()), (TASK_IDS[0], 0));
     client.delete_message(&urls.queues[3], &message).await.unwrap();
-    // Gone already is as good; anything else is told, once.
+    // Gone already is as good; anything else is an error, once.
     for (status, deleted) in [(404, true), (204, true), (400, false), (403, false), (503, false)] {
         let before = mailbox.deletions().len();
         mailbox.queue.once("m-0", refuse(status));

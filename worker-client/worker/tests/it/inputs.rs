@@ -36,8 +36,8 @@ async fn inputs_are_there_before_the_first_command() {
     running.queue.wait_for("completed", 1).await;
     let log = running.log();
     assert!(log.contains("hello world"), "{log}");
-    let told = format!("[tenure-worker] input private/a of task {MAKER}: 5 bytes, sha256 {HELLO_SHA256}, in in/a\n");
-    assert!(log.contains(&told), "{log}");
+    let line = format!("[tenure-worker] input private/a of task {MAKER}: 5 bytes, sha256 {HELLO_SHA256}, in in/a\n");
+    assert!(log.contains(&line), "{log}");
     // Private artifacts are read with what the task may do.
     assert!(running.queue.requests("private%2Fa").iter().all(|request| request.signed_by == "task-0"));
     running.stop().await;

@@ -117,7 +117,7 @@ async fn a_task_for_which_there_is_no_space_is_given_back_and_not_failed() {
 }
 
 #[tokio::test]
-async fn a_worker_on_which_everything_fails_backs_off_and_says_so() {
+async fn a_worker_on_which_everything_fails_backs_off_and_logs_it() {
     let (queue, dir) = (Queue::start().await, TempDir::new().unwrap());
     queue.on("p%2Fw", |_| ok(json!({"tasks": [claim(TASK_IDS[0], LEASE, &shell("exit 1"))]})));
     let mut program = bare_program(&queue.root_url(), dir.path());
@@ -150,5 +150,5 @@ async fn a_stopping_worker_drops_its_waiting_call_and_sends_no_more() {
     assert_eq!((reports.len(), &reports[0].body), (1, &json!({"reason": "worker-shutdown"})));
     let hung_up = queue.hung_up("p%2Fw");
     assert_eq!((hung_up.len(), queue.requests("p%2Fw").len()), (1, 2));
-    assert!(hung_up[0] < reports[0].at, "the task was given back while the worker asked for more");
+    assert!(hung_up[0] < reports[0].at, "the task was reported while the worker asked for more");
 }

@@ -13,7 +13,7 @@ use crate::queue::{Queue, RecordedRequest, Reply, TASK_IDS, claim, ok};
 /// The queues of messages, the highest priority first.
 pub const QUEUES: [&str; 7] =
     ["q7/messages", "q6/messages", "q5/messages", "q4/messages", "q3/messages", "q2/messages", "q1/messages"];
-/// The signature in the URLs, which nobody may tell.
+/// The signature in the URLs, which must not be in any output.
 pub const SIGNATURE: &str = "a-secret%2Bsignature%3D";
 /// A receipt with every character that must be encoded.
 pub const RECEIPT: &str = "A+/b==";
@@ -49,7 +49,7 @@ impl Posted {
     }
 }
 
-/// The messages of a queue, each handed out once.
+/// The messages of a queue, each returned once.
 #[derive(Clone)]
 pub struct Mailbox {
     pub queue: Queue,

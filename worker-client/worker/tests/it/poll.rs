@@ -193,7 +193,7 @@ async fn no_server_does_not_end_the_worker() {
 }
 
 #[tokio::test]
-async fn a_claim_that_is_on_its_way_at_a_shutdown_is_handed_back() {
+async fn a_claim_that_is_on_its_way_at_a_shutdown_is_reported_as_worker_shutdown() {
     let mailbox = Mailbox::open(shell("echo ran > ran")).await;
     let granted = ok(claim(TASK_IDS[0], Duration::from_secs(60), &shell("echo ran > ran")));
     mailbox.queue.once("claim", Reply { after: Duration::from_millis(700), ..granted });

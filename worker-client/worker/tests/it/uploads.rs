@@ -41,8 +41,8 @@ async fn download(queue: &Queue, to: &Path) -> Result<u64, Error> {
     Ok(client(queue).download(TASK_IDS[0].parse().unwrap(), None, NAME, to).await?.bytes)
 }
 
-/// What an error says with its causes, and all that it knows.
-fn told(error: &Error) -> String {
+/// An error with its causes, and its Debug form.
+fn details(error: &Error) -> String {
     let mut text = format!("{error:?} {error}");
     let mut cause = std::error::Error::source(error);
     while let Some(inner) = cause {
@@ -109,7 +109,7 @@ async fn a_try_that_fails_is_repeated_with_a_new_url() {
         assert_eq!(queue.artifact(TASK_IDS[0], NAME).content(), b"x");
         (0..4).for_each(|_| queue.once(BYTES, failure.clone()));
         let error = upload(&queue, &file(&dir, b"x")).await.unwrap_err();
-        assert!(!told(&error).contains(URL_SECRET), "{}", told(&error));
+        assert!(!details(&error).contains(URL_SECRET), "{}", details(&error));
     }
 }
 
@@ -215,13 +215,13 @@ async fn a_download_that_fails_is_repeated_and_leaves_nothing_behind() {
         std::fs::remove_file(&to).unwrap();
         (0..4).for_each(|_| queue.once(BYTES, failure.clone()));
         let error = download(&queue, &to).await.unwrap_err();
-        assert!(error.is_transient() && !told(&error).contains(URL_SECRET), "{}", told(&error));
+        assert!(error.is_transient() && !details(&error).contains(URL_SECRET), "{}", details(&error));
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_told_by_its_status() {
+async fn what_is_not_there_is_reported_by_its_status() {
     let (queue, dir) = (Queue::start().await, TempDir::new().unwrap());
     let to = dir.path().join("file");
     for status in [403, 404, 410] {

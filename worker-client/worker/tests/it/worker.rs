@@ -37,7 +37,7 @@ impl Running {
         Self::with_settings(queue, |settings| Settings { plane, capacity, limits, ..settings })
     }
 
-    /// A worker that does one task at a time by claimWork, unless `change` says something else.
+    /// A worker that does one task at a time by claimWork, unless `change` sets something else.
     pub fn with_settings(queue: Queue, change: impl FnOnce(Settings) -> Settings) -> Self {
         let dir = TempDir::new().unwrap();
         let credentials =

@@ -26,7 +26,7 @@ fn after_one_life(asked: Option<Change>, before: bool) -> Story {
 }
 
 #[test]
-fn a_task_that_runs_before_what_it_waits_for_is_found_unless_somebody_scheduled_it() {
+fn a_task_that_runs_before_what_it_waits_for_is_found_unless_it_was_scheduled() {
     assert_eq!(after_one_life(None, false).broken(), []);
     assert_eq!(after_one_life(None, true).broken(), [Rule::Dependencies]);
     assert_eq!(after_one_life(Some(Change::Schedule), true).broken(), []);
@@ -73,7 +73,7 @@ fn what_was_completed_before_a_rerun_satisfies_only_those_who_waited_already() {
 }
 
 #[test]
-fn a_task_that_is_handed_out_after_its_cancel_is_found_unless_it_was_rerun() {
+fn a_task_that_is_claimed_after_its_cancel_is_found_unless_it_was_rerun() {
     for rerun in [false, true] {
         let mut story = Story::new();
         let task = story.created(LOW);
