@@ -1,7 +1,7 @@
 //! Authentication: who sends a request, and what they may do.
 //!
 //! Callers sign with Hawk (permanent, temporary and task credentials) in a header or in the URL (bewit), or send `clientId:accessToken` by HTTP Basic,
-//! or are anonymous. Nothing here knows an HTTP library: the caller passes in what the signature covers.
+//! or are anonymous. Nothing here depends on an HTTP library: the caller passes in what the signature covers.
 //! The scopes of a client are expanded from roles when it is read, and not for each request; those of temporary
 //! credentials are expanded for each request, but only if they assume a role.
 //!
@@ -243,7 +243,7 @@ pub fn role_of_client(client_id: &str) -> String {
     format!("assume:client-id:{client_id}")
 }
 
-/// Finds out who sends requests.
+/// Authenticates requests.
 pub struct Authenticator {
     pool: PgPool,
     keys: Arc<SecretKeys>,

@@ -47,13 +47,13 @@ const CLAIM_TIMEOUT_MAX: Duration = Duration::from_secs(5 * DAY);
 const CLAIM_WORK_WAIT_MAX: Duration = Duration::from_secs(10 * MINUTE);
 /// Less, and a message is delivered again before its poller could have read it.
 const MESSAGE_VISIBILITY_MIN: Duration = Duration::from_millis(100);
-/// The longest that the message protocol knows.
+/// The longest that the message protocol allows.
 const MESSAGE_VISIBILITY_MAX: Duration = Duration::from_secs(7 * DAY);
-/// More would only keep work from workers that are waiting for it.
+/// More would only delay work for workers that are waiting for it.
 const POLL_RESERVATION_MAX: Duration = Duration::from_secs(5 * MINUTE);
-/// Less, and a reader that is restarted has already lost its place.
+/// Less, and a reader that is restarted has already lost its position.
 const EVENT_RETENTION_MIN: Duration = Duration::from_secs(1);
-/// Events are rows: keeping them forever fills the disk.
+/// Events are rows: retaining them forever fills the disk.
 const EVENT_RETENTION_MAX: Duration = Duration::from_secs(366 * DAY);
 /// Object stores take 10,000 parts of 5 MiB, which is the size that uploads are cut into.
 const ARTIFACT_SIZE_MAX: u64 = 48 << 30;
@@ -185,7 +185,7 @@ pub struct ServeArgs {
     #[arg(long, env = "TENURE_CLAIM_TIMEOUT", default_value = "20m", value_name = "DURATION", value_parser = parse_duration)]
     pub claim_timeout: Duration,
 
-    /// How long claimWork waits for work before it answers with none (0s to 10m). Too small, and idle workers ask all
+    /// How long claimWork waits for work before it answers with none (0s to 10m). Too small, and idle workers poll all
     /// the time; longer than the timeout of a proxy in between, and they see errors.
     #[arg(long, env = "TENURE_CLAIM_WORK_WAIT", default_value = "20s", value_name = "DURATION", value_parser = parse_duration)]
     pub claim_work_wait: Duration,
@@ -200,12 +200,12 @@ pub struct ServeArgs {
     #[arg(long, env = "TENURE_POLL_RESERVATION", default_value = "2s", value_name = "DURATION", value_parser = parse_duration)]
     pub poll_reservation: Duration,
 
-    /// How long events are kept (1s to 366d). A reader whose place is older gets 410 and has missed events: make it
+    /// How long events are retained (1s to 366d). A reader whose position is older gets 410 and has missed events: make it
     /// longer than the longest time a reader may be down.
     #[arg(long, env = "TENURE_EVENT_RETENTION", default_value = "7d", value_name = "DURATION", value_parser = parse_duration)]
     pub event_retention: Duration,
 
-    /// Where artifacts are kept: file:///folder, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix, with
+    /// Where artifacts are stored: file:///folder, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix, with
     /// credentials from the usual variables (AWS_..., GOOGLE_..., AZURE_STORAGE_...). Default: files in the folder
     /// `artifacts` of the data directory, which all servers of one database must share.
     #[arg(long, env = "TENURE_ARTIFACTS_URL", value_name = "URL")]
@@ -264,7 +264,7 @@ pub struct Settings {
     pub listen: SocketAddr,
     /// As given; [`Settings::root_url`] has the default, which needs the bound port.
     configured_root_url: Option<String>,
-    /// Where tasks are kept.
+    /// Where tasks are stored.
     pub database: Database,
     /// Embedded cluster, root credentials, local artifacts.
     pub data_dir: PathBuf,
@@ -276,9 +276,9 @@ pub struct Settings {
     pub message_visibility: Duration,
     /// How long claimWork leaves a run alone after its message was polled.
     pub poll_reservation: Duration,
-    /// How long events are kept.
+    /// How long events are retained.
     pub event_retention: Duration,
-    /// Where artifacts are kept, and how large they may be.
+    /// Where artifacts are stored, and how large they may be.
     pub artifacts: ArtifactSettings,
     /// How much callers may take.
     pub limits: Limits,

@@ -66,7 +66,7 @@ impl<T: Send + Sync + 'static, E: Send + Sync + 'static> Cache<T, E> {
         }
         let reading = read(name.to_owned()).map(|done| done.map(|value| value.map(Arc::new)).map_err(Arc::new));
         let reading = reading.boxed().shared();
-        // Known clients come back at the cost of one reading each, as they do every second anyway.
+        // Clients that exist are cached again at the cost of one reading each, as they do every second anyway.
         if entries.len() >= ENTRIES_MAX {
             entries.clear();
         }

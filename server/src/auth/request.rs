@@ -258,7 +258,7 @@ impl<'a> Claim<'a> {
     }
 
     /// Checks a claim of a worker that has registered. One that has lost its access may ask whether it should stop, so
-    /// that a machine which was given up by mistake hears of it, and nothing else.
+    /// that a machine which was removed by mistake learns that, and nothing else.
     pub(super) fn check_worker(
         self,
         workers: &WorkerCredentials,

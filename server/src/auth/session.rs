@@ -23,7 +23,7 @@ const TICKET_MAX: usize = 1_024;
 pub struct Session {
     /// Who it is.
     pub principal: Principal,
-    /// What the browser keeps.
+    /// The value of the cookie.
     pub ticket: String,
     /// What a form of this session must send along, so that no other site can make the browser send it.
     pub form_token: Tag,

@@ -33,7 +33,7 @@ pub(super) fn announce(line: &str) {
 
 /// Prints on standard error why something was not done.
 pub(crate) fn complain(line: &str) {
-    // There is no other place to say that this place is gone.
+    // There is no other place to report this failure.
     drop(writeln!(io::stderr(), "{line}"));
 }
 

@@ -9,7 +9,7 @@ use tenure_api::ids::TaskQueueId;
 use super::http::{CommandError, Server, entries, field};
 use super::print::table;
 
-/// What to know of queues.
+/// What to show of queues.
 #[derive(Debug, Subcommand)]
 pub enum QueueCommand {
     /// List all queues with their counts

@@ -65,7 +65,7 @@ pub struct CreateArgs {
     /// A file with the body of the request, one task or several under "tasks"; a dash is standard input
     #[arg(long, value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// What people will know the task by [default: its command]
+    /// The name of the task [default: its command]
     #[arg(long, conflicts_with = "file")]
     pub name: Option<String>,
     /// How urgent it is: highest, very-high, high, medium, low, very-low or lowest [default: lowest]
@@ -74,7 +74,7 @@ pub struct CreateArgs {
     /// How often it is tried again when its worker is lost [default: 5]
     #[arg(long, conflicts_with = "file")]
     pub retries: Option<u16>,
-    /// When it is given up: in so long, such as 2h, or a time such as 2027-01-31T12:00:00Z [default: in a day]
+    /// Its deadline: in so long, such as 2h, or a time such as 2027-01-31T12:00:00Z [default: in a day]
     #[arg(long, value_name = "WHEN", value_parser = parse_deadline, conflicts_with = "file")]
     pub deadline: Option<Deadline>,
     /// Run it after these tasks are completed: one or more ids
@@ -88,7 +88,7 @@ pub struct CreateArgs {
     pub command: Vec<String>,
 }
 
-/// When a task is given up.
+/// The deadline of a task.
 #[derive(Debug, Clone, Copy)]
 pub enum Deadline {
     /// So long after it is created.

@@ -1,4 +1,4 @@
-//! Where artifacts' bytes are kept: a folder, or a bucket of an object store.
+//! Where artifacts' bytes are stored: a folder, or a bucket of an object store.
 
 use std::path::{Path, PathBuf};
 

@@ -12,7 +12,7 @@ const MEMORY_MIN: u64 = 1 << 20;
 const MEMORY_MAX: u64 = 1 << 40;
 /// Less, and readers on a slow network are cut off.
 const WRITE_TIMEOUT_MIN: Duration = Duration::from_millis(100);
-/// Longer than any connection should be kept for a reader that does not read.
+/// Longer than any connection should be held open for a reader that does not read.
 const WRITE_TIMEOUT_MAX: Duration = Duration::from_secs(60 * 60);
 /// Fewer would not be enough for any use.
 const CONNECTIONS_MIN: usize = 16;

@@ -54,7 +54,7 @@ pub struct Call {
 pub type Check = fn(&Call) -> Result<(), ApiError>;
 
 impl Call {
-    /// Reads a request and finds out who sent it. Who may not send it is refused before its body is read. The error is
+    /// Reads a request and finds out who sent it. A caller without access is refused before its body is read. The error is
     /// the answer.
     pub async fn read(app: &App, endpoint: Arc<Endpoint>, mut request: Request) -> Result<Self, Response> {
         let params = match request.extract_parts::<RawPathParams>().await {
@@ -162,7 +162,7 @@ impl Call {
             host: header(HOST.as_str()).or_else(authority).unwrap_or_default(),
             forwarded_port: header("x-forwarded-port"),
             forwarded_proto: header("x-forwarded-proto"),
-            // A header that is not text is no header that we know.
+            // A header that is not text is no header that is used.
             authorization: self.head.headers.get(AUTHORIZATION).map(|value| value.to_str().unwrap_or("?")),
             content_type: header(CONTENT_TYPE.as_str()),
             body: &self.body,
@@ -392,7 +392,7 @@ impl Call {
             _ => return refused(ErrorCode::MalformedPayload, "the body must be a JSON object"),
         }
         // What passed the check is JSON. The parser still calls some misfits errors of syntax, such as a number where it
-        // wants one of several words.
+        // expects one of several words.
         serde_json::from_slice(&self.body)
             .map_err(|error| ApiError::new(ErrorCode::InputValidationError, invalid::<T>(&self.body, &error)))
     }

@@ -16,7 +16,7 @@ use super::error::ApiError;
 use super::scopes::Template;
 
 /// How long an answer may take unless its endpoint sets another time. Longer than a statement may take and than a batch
-/// waits for a database that went silent: what is still unanswered then hangs on something dead.
+/// waits for a database that went silent: what is still unanswered then waits for something dead.
 pub(super) const ANSWER_MAX: Duration = Duration::from_secs(60);
 
 /// The method of a request.

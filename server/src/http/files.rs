@@ -36,7 +36,7 @@ impl File {
         }
     }
 
-    /// The answer that has it; it is sent compressed to who accepts that.
+    /// The answer that has it; it is sent compressed to clients that accept that.
     #[must_use]
     pub fn response(&self) -> Response {
         let mut response = ([(CONTENT_TYPE, self.content_type.clone())], self.plain.clone()).into_response();
@@ -94,7 +94,7 @@ pub struct Files {
 
 impl Files {
     /// The document of this name, made now if it must be. It is rendered to its end even if its caller has disconnected, so that
-    /// callers who never wait cannot have it made again and again.
+    /// callers that never wait cannot have it rendered again and again.
     ///
     /// # Errors
     /// If it cannot be made.

@@ -92,7 +92,7 @@ impl Routes {
         Self { router: self.router.merge(other.router), list: self.list }
     }
 
-    /// What the document needs to know.
+    /// What the document is made from.
     #[must_use]
     pub fn list(&self) -> &[Route] {
         &self.list

@@ -70,7 +70,7 @@ impl<S> Tracked<S> {
 
 impl<S> Drop for Tracked<S> {
     fn drop(&mut self) {
-        // What was never flushed goes back.
+        // What was never flushed is requeued.
         drop(self.connection.take());
     }
 }

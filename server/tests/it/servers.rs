@@ -128,7 +128,7 @@ impl Server {
 }
 
 #[tokio::test]
-async fn a_claim_whose_worker_hangs_up_is_handed_back_with_its_retries() {
+async fn a_claim_whose_worker_disconnects_is_requeued_with_its_retries() {
     let fleet = Fleet::new().await;
     let server = fleet.serve("20m").await;
     let task = server.create().await.to_string();

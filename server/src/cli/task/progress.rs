@@ -33,7 +33,7 @@ async fn wait_for_one(
     n: usize,
     task: TaskId,
 ) -> Result<Value, CommandError> {
-    // The first look does not wait, so that there is something to see.
+    // The first request does not wait, so that there is something to show.
     let mut seconds = 0;
     loop {
         let answer = server.client.wait_for_task(task, seconds).await.map_err(|error| server.error(&error))?;

@@ -1,4 +1,4 @@
-//! Errors of uploads and downloads. Workers look at the status alone: 400 and 5xx they try again, so that only what a
+//! Errors of uploads and downloads. Workers check the status alone: 400 and 5xx they try again, so that only what a
 //! repeat can mend has those.
 
 use axum::response::{IntoResponse, Response};

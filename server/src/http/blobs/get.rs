@@ -75,7 +75,7 @@ fn describe(operation: Operation) -> Operation {
 enum Form {
     /// As they are stored.
     Stored,
-    /// Decoded, for who does not know how.
+    /// Decoded, for a client that does not accept gzip.
     Decoded,
 }
 

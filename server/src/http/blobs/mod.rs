@@ -139,7 +139,7 @@ fn count(operation: &'static str, status: StatusCode) {
 }
 
 /// The tag of bytes, which is their digest, and their encoding if they have one: the same bytes mean something else then, and
-/// who keeps them must hear of it.
+/// caches must see the difference.
 fn tag_of(blob: &StoredBlob) -> String {
     let mut tag = hex(&blob.sha256);
     if let Some(encoding) = &blob.content_encoding {

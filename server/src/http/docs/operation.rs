@@ -109,7 +109,7 @@ impl Operation {
             .refuses(ErrorCode::ServiceUnavailable, "overload, or the database is away; send the same request again")
     }
 
-    /// It knows its caller, and takes no parameter that it does not know.
+    /// It authenticates its caller, and refuses unknown parameters.
     fn with_scopes(self, scopes: &Template) -> Self {
         let needed = scopes::in_words(&scopes.to_json());
         self.refuses(ErrorCode::AuthenticationFailed, "there are credentials, and they are wrong or have expired")

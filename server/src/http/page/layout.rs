@@ -36,7 +36,7 @@ pub(super) fn frame(visit: &Visit, page: &Page) -> Markup {
     }
 }
 
-/// The URL of a file of ours; it changes with the file's text, so that browsers may keep it.
+/// The URL of a file of ours; it changes with the file's text, so that browsers may cache it.
 fn asset(visit: &Visit, name: &str, content: &str) -> String {
     // FNV-1a: a fingerprint, not a secret.
     let print = content

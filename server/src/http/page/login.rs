@@ -71,7 +71,7 @@ pub(super) async fn log_in(State(app): State<App>, request: Request) -> Response
     let unavailable =
         || refuse(StatusCode::SERVICE_UNAVAILABLE, "The database did not answer. Try again.", &next, client);
     let began = {
-        // Given back before a wrong login's delay, which must not keep right ones waiting.
+        // Released before a wrong login's delay, which must not delay right ones.
         let Some(_turn) = app.pages.logins.turn().await else { return unavailable() };
         let Ok(now) = app.now().await else { return unavailable() };
         app.authenticator.log_in(client, token, now).await

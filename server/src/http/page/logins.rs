@@ -41,7 +41,7 @@ impl Logins {
         }
     }
 
-    /// A turn to look at a login; none if the looks before take too long, which means that the database does not answer.
+    /// A turn to check a login; none if the checks before take too long, which means that the database does not answer.
     pub(super) async fn turn(&self) -> Option<SemaphorePermit<'_>> {
         tokio::time::timeout(TURN_MAX, self.looks.acquire()).await.ok()?.ok()
     }

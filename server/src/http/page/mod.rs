@@ -54,7 +54,7 @@ const ICON: &str = include_str!("icon.svg");
 /// The `Retry-After` of a 503.
 const RETRY_SECONDS: &str = "1";
 
-/// What the pages need to know of the server.
+/// What the pages need of the server.
 pub struct Pages {
     /// Scheme, host and port of the root URL, as a browser writes an origin.
     origin: String,
@@ -177,7 +177,7 @@ impl PageError {
             Self::Denied(required) => ("Not allowed", layout::denied(visit, required)),
             Self::Unavailable => (
                 "The database did not answer",
-                html! { p { "Load the page again in a few seconds. The queue keeps what it has acknowledged." } },
+                html! { p { "Load the page again in a few seconds. Everything that was acknowledged is stored." } },
             ),
             Self::Internal => ("Something is wrong with Tenure", html! { p { "The server's log has the cause." } }),
         };

@@ -20,7 +20,7 @@ const WORKERS_MAX: usize = 50;
 /// A claim that ends within this time is marked: its worker may be dead.
 const ENDS_SOON: TimeDelta = TimeDelta::seconds(60);
 
-/// What the visitor needs to see who holds what in a queue.
+/// What the visitor needs to see the claims of a queue.
 pub(super) fn claims_scope(queue: &str) -> Expression {
     format!("queue:claimed-list:{queue}").into()
 }
@@ -118,7 +118,7 @@ pub(super) struct Work {
     seen: DateTime<Utc>,
 }
 
-/// Puts together who holds claims and who ended runs, the latest seen first.
+/// Merges the workers that hold claims and those that ended runs, the latest seen first.
 pub(super) fn work(holders: &[HolderRow], ended: &[EndedRow]) -> Vec<Work> {
     let mut found: HashMap<(&str, &str, &str), Work> = HashMap::new();
     let new_row = |queue: &str, group: &str, id: &str, seen: DateTime<Utc>| Work {

@@ -17,7 +17,7 @@ const ERROR_CODE: HeaderName = HeaderName::from_static("x-ms-error-code");
 /// Seconds after which a 503 may be tried again.
 const RETRY_SECONDS: HeaderValue = HeaderValue::from_static("1");
 
-/// What clients look at.
+/// The code that clients compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::http) enum Code {
     AuthenticationFailed,

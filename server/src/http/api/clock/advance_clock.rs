@@ -25,7 +25,7 @@ use tenure_store::clock;
 /// The furthest that one call moves the clock: ten years.
 const ADVANCE_MAX_SECONDS: f64 = 10.0 * 366.0 * 86_400.0;
 
-/// How long moving the clock may take: it runs all that then falls due, however much that is.
+/// How long moving the clock may take: it runs all that is then due, however much that is.
 const ANSWER_MAX: Duration = Duration::from_secs(3600);
 
 /// How far the clock can be moved altogether: dates have four digits for the year, and some lie a long way ahead.

@@ -41,7 +41,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
                 "hashes": {"sha256": SHA256},
             }),
         )
-        .refuses(InputError, "the server knows none of the ways")
+        .refuses(InputError, "the server supports none of the methods")
 }
 
 async fn start_download(app: App, call: Arc<Call>) -> Result<Response, ApiError> {

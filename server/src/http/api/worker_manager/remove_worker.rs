@@ -22,7 +22,7 @@ use tenure_store::worker_manager;
 pub fn endpoint() -> Endpoint {
     Endpoint::delete("removeWorker", remove_worker).scopes(SCOPES).described(
         "worker-manager",
-        "Say that a worker is gone",
+        "Remove a worker",
         describe,
     )
 }
@@ -36,7 +36,13 @@ fn describe(operation: Operation, _: &Sample) -> Operation {
              left, a claimWork that waits in its name gets an empty answer, and its credentials are good for \
              shouldWorkerTerminate alone.",
         )
-        .answers_with(200, "It is gone", "application/json", &json!({"type": "object", "maxProperties": 0}), &json!({}))
+        .answers_with(
+            200,
+            "It is removed",
+            "application/json",
+            &json!({"type": "object", "maxProperties": 0}),
+            &json!({}),
+        )
         .refuses(ResourceNotFound, NO_WORKER)
 }
 

@@ -20,7 +20,7 @@ use crate::http::scopes::Template::{self, Scope};
 pub fn endpoint() -> Endpoint {
     Endpoint::post("workerRemoved", worker_removed).scopes(SCOPES).described(
         "tenure",
-        "Say that a worker is gone, whether it has registered or not",
+        "Report that a worker is gone, whether it has registered or not",
         describe,
     )
 }
@@ -33,7 +33,7 @@ fn describe(operation: Operation, _: &Sample) -> Operation {
             "As removeWorker. The claims that a worker had which never registered end too; if it comes back, it may \
              claim anew.",
         )
-        .answers::<Removal>("It is gone", &json!({"claimsEnded": 1}))
+        .answers::<Removal>("It is removed", &json!({"claimsEnded": 1}))
 }
 
 async fn worker_removed(app: App, call: Arc<Call>) -> Result<Response, ApiError> {

@@ -46,7 +46,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
     }]);
     operation
         .about(
-            "It goes on asking, and waits in vain; what it is at it may renew and report. A claimTask of it is \
+            "It may still poll, but gets no work; the claims that it has it may renew and report. A claimTask of it is \
              refused with 409. This server gives it no work from the answer on, others half a second later at most. A \
              date in the past lifts the quarantine. A worker that is quarantined does not expire.",
         )

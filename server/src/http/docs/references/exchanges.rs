@@ -28,7 +28,7 @@ fn entry(exchange: Exchange, schemas: &mut Schemas<'_>) -> Value {
     let word = |&(word, required): &(&str, bool)| {
         let (reserved, kind) = (word == "reserved", word == "routingKeyKind");
         let summary = match (reserved, kind) {
-            (true, _) => "Kept for later; may become several words.".to_owned(),
+            (true, _) => "Reserved; may become several words.".to_owned(),
             (_, true) => "Always `primary`; a message goes out with other keys too, which begin otherwise.".to_owned(),
             _ if required => format!("The `{word}` of what it is about."),
             _ => format!("The `{word}`, or `_` if there is none."),

@@ -8,7 +8,7 @@ use super::with_head;
 
 const COMPONENT: &str = "#/components/schemas/";
 
-/// The schemas that references point at, of which the texts are kept beside this file.
+/// The schemas that references point at, whose texts are beside this file.
 const COMMON: [(&str, &str); 4] = [
     ("metaschema", include_str!("../common/metaschema.json")),
     ("manifest-v3", include_str!("../common/manifest-v3.json")),
