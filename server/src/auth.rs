@@ -1,9 +1,9 @@
 //! Authentication: who sends a request, and what they may do.
 //!
-//! Callers sign with Hawk (permanent, temporary and task credentials) in a header or in the URL (bewit), or send `clientId:accessToken` by HTTP Basic,
-//! or are anonymous. Nothing here depends on an HTTP library: the caller passes in what the signature covers.
-//! The scopes of a client are expanded from roles when it is read, and not for each request; those of temporary
-//! credentials are expanded for each request, but only if they assume a role.
+//! Callers sign with Hawk (permanent, temporary and task credentials) in a header or in the URL (bewit), or send
+//! `clientId:accessToken` by HTTP Basic, or are anonymous. Nothing here depends on an HTTP library: the caller passes
+//! in what the signature covers. The scopes of a client are expanded from roles when it is read, and not for each
+//! request; those of temporary credentials are expanded for each request, but only if they assume a role.
 //!
 //! A replayed request is not detected, as with every Taskcluster service; operations are idempotent instead.
 
@@ -122,8 +122,8 @@ pub enum AuthFailure {
     /// A worker's credentials are from before it was created, or there is no such worker.
     #[error("the worker {0:?} is not registered; it must register again")]
     UnknownWorker(String),
-    /// There is no client of the id in the Basic header. The answer is that of a wrong token, so that it does not reveal which
-    /// clients exist.
+    /// There is no client of the id in the Basic header. The answer is that of a wrong token, so that it does not
+    /// reveal which clients exist.
     #[error("{BASIC_WRONG}")]
     BasicClient,
     /// The token in the Basic header is another than the client's.

@@ -160,8 +160,8 @@ impl std::fmt::Debug for DatabaseArgs {
 /// The settings of the server, as they were written.
 #[derive(Args)]
 pub struct ServeArgs {
-    /// Address or host name to listen on. Port 0 picks a free one. On `0.0.0.0` or `[::]` --root-url is required, because clients cannot
-    /// connect to those addresses.
+    /// Address or host name to listen on. Port 0 picks a free one. On `0.0.0.0` or `[::]` --root-url is required,
+    /// because clients cannot connect to those addresses.
     #[arg(
         long,
         env = "TENURE_LISTEN",
@@ -200,8 +200,8 @@ pub struct ServeArgs {
     #[arg(long, env = "TENURE_POLL_RESERVATION", default_value = "2s", value_name = "DURATION", value_parser = parse_duration)]
     pub poll_reservation: Duration,
 
-    /// How long events are retained (1s to 366d). A reader whose position is older gets 410 and has missed events: make it
-    /// longer than the longest time a reader may be down.
+    /// How long events are retained (1s to 366d). A reader whose position is older gets 410 and has missed events: make
+    /// it longer than the longest time a reader may be down.
     #[arg(long, env = "TENURE_EVENT_RETENTION", default_value = "7d", value_name = "DURATION", value_parser = parse_duration)]
     pub event_retention: Duration,
 

@@ -2,8 +2,8 @@
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Descriptors that are not for connections: those of the database's connections, of files, and of a PostgreSQL that has to
-/// be started again.
+/// Descriptors that are not for connections: those of the database's connections, of files, and of a PostgreSQL that
+/// has to be started again.
 const RESERVE: u64 = 96;
 /// A connection on which an artifact is sent or received has a file open besides.
 const DESCRIPTORS_PER_CONNECTION: u64 = 2;
@@ -12,8 +12,8 @@ const CONNECTIONS_MIN: usize = 8;
 /// The most connections unless the operator sets another number.
 const CONNECTIONS_DEFAULT: usize = 10_000;
 
-/// The most connections at a time: as many as are configured, if the limit of open files, which is raised as far as it may
-/// be, allows that.
+/// The most connections at a time: as many as are configured, if the limit of open files, which is raised as far as it
+/// may be, allows that.
 #[must_use]
 pub fn connections_max(requested: Option<usize>) -> usize {
     let limit = match raise() {

@@ -1,9 +1,9 @@
 //! Whether the secret keys fit the database: a server with another key would start, and refuse every client.
 //!
 //! The check values of the keys are in the table `settings`, those of the server that started last, in its order: the
-//! first one follows the key that encrypts, the others name the keys that were removed. Keys are accepted if the first one
-//! noted is among them, and if each token in the database opens with one of them. A database that has no check values
-//! yet is checked by its tokens alone.
+//! first one follows the key that encrypts, the others name the keys that were removed. Keys are accepted if the first
+//! one noted is among them, and if each token in the database opens with one of them. A database that has no check
+//! values yet is checked by its tokens alone.
 
 use sqlx::PgPool;
 

@@ -20,8 +20,8 @@ use tenure_domain::scopes::{ScopeSet, valid_pattern};
 pub const TIMESTAMP_SKEW_SECONDS: u64 = 15 * 60;
 /// What an issuer needs before it can give temporary credentials this id.
 const NAMING_SCOPE: &str = "auth:create-client:";
-/// The official Rust client signs the path without its query; it sends a query only to list, and these can do no more than
-/// choose among what its sender may list.
+/// The official Rust client signs the path without its query; it sends a query only to list, and these can do no more
+/// than choose among what its sender may list.
 const LIST_PARAMETERS: [&str; 4] = ["limit", "continuationToken", "quarantined", "prefix"];
 
 /// The two clocks that matter, in milliseconds since 1970.

@@ -1,9 +1,9 @@
-//! Sessions of the operator's page: a visitor who proves a client's access token once gets a ticket, and is that client until
-//! the ticket ends.
+//! Sessions of the operator's page: a visitor who proves a client's access token once gets a ticket, and is that client
+//! until the ticket ends.
 //!
 //! A ticket is signed and not stored, so that every server accepts it and none has to store it. It names the client and
-//! is bound to the client's token: a client that is deleted, disabled or expired, or whose token was reset, is out as soon
-//! as the cache has read it again, which is within a second. What the client may do is looked up for each request.
+//! is bound to the client's token: a client that is deleted, disabled or expired, or whose token was reset, is out as
+//! soon as the cache has read it again, which is within a second. What the client may do is looked up for each request.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};

@@ -112,8 +112,8 @@ fn parse_deadline(text: &str) -> Result<Deadline, String> {
         .ok_or_else(|| "write a duration such as 2h, or a time such as 2027-01-31T12:00:00Z".to_owned())
 }
 
-/// Arranges ids that begin with a dash so that they are not taken for options. Where a command takes one id, clap is configured
-/// so; behind one of several, it would take the options for ids too.
+/// Arranges ids that begin with a dash so that they are not taken for options. Where a command takes one id, clap is
+/// configured so; behind one of several, it would take the options for ids too.
 #[must_use]
 pub fn shelter_ids(args: Vec<OsString>) -> Vec<OsString> {
     let text = |word: &OsString| word.to_str().unwrap_or_default().to_owned();

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Callers without credentials get one part in so many of a budget, so that they never take what the others need.
 const ANONYMOUS_PART: usize = 4;
 
-/// Who takes a part of a budget.
+/// Whose requests use a part of a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
     /// A caller without credentials.

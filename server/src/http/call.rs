@@ -54,8 +54,8 @@ pub struct Call {
 pub type Check = fn(&Call) -> Result<(), ApiError>;
 
 impl Call {
-    /// Reads a request and finds out who sent it. A caller without access is refused before its body is read. The error is
-    /// the answer.
+    /// Reads a request and authenticates its sender. A caller without access is refused before its body is read. The
+    /// error is the answer.
     pub async fn read(app: &App, endpoint: Arc<Endpoint>, mut request: Request) -> Result<Self, Response> {
         let params = match request.extract_parts::<RawPathParams>().await {
             Ok(params) => Ok(params.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()),
@@ -89,7 +89,7 @@ impl Call {
         }
     }
 
-    /// Whatever can be found out without the body.
+    /// The checks that need no body.
     async fn admit(&mut self, app: &App) -> Result<(), ApiError> {
         if self.endpoint.is_authenticated() {
             let request = self.request_without_body();
@@ -133,7 +133,7 @@ impl Call {
         if authenticated { Share::Authenticated } else { Share::Anonymous }
     }
 
-    /// Lets the caller through if they still may, for a request that has waited: its client may be deleted by now.
+    /// Checks again that the caller has access, for a request that has waited: its client may be deleted by now.
     pub async fn authorize_again(&self, app: &App, values: &Values<'_>) -> Result<(), ApiError> {
         let required = self.required(&self.scopes()?, values)?;
         let principal = app.authenticator.authenticate(&self.request_without_body(), self.arrived).await?;
@@ -152,7 +152,7 @@ impl Call {
         self.head.headers.get(name).map(|value| value.to_str().unwrap_or("?"))
     }
 
-    /// The request as far as authentication looks at it.
+    /// The parts of the request that authentication reads.
     pub fn request_parts(&self) -> RequestParts<'_> {
         let header = |name: &str| self.head.headers.get(name).and_then(|value| value.to_str().ok());
         let authority = || self.uri().authority().map(http::uri::Authority::as_str);
@@ -189,7 +189,7 @@ impl Call {
         self.principal.as_ref().ok_or_else(|| ApiError::internal("a request was not authenticated"))
     }
 
-    /// Lets a caller through who has the scopes of the endpoint, with these values in the places of the placeholders
+    /// Checks that the caller has the scopes of the endpoint, with these values in the places of the placeholders
     /// that the path has no parameters for.
     pub fn authorize(&self, values: &Values<'_>) -> Result<(), ApiError> {
         self.authorize_with(&self.scopes()?, values)
@@ -200,7 +200,7 @@ impl Call {
         self.authorize(&Values::of_path())
     }
 
-    /// Lets a caller through who has the scopes of another endpoint, for a path that may be either's.
+    /// Checks that the caller has the scopes of another endpoint, for a path that may be either's.
     pub fn authorize_with(&self, scopes: &Template, values: &Values<'_>) -> Result<(), ApiError> {
         Ok(self.principal()?.authorize(&self.required(scopes, values)?)?)
     }
@@ -287,8 +287,8 @@ impl Call {
         self.task_queue_text().parse().map_err(invalid)
     }
 
-    /// The queue of a path that ends like another one: in `/task-queues/acme/counts`, which is no count because `acme` is no
-    /// queue, it is the one whose worker type is called `counts`.
+    /// The queue of a path that ends like another one: in `/task-queues/acme/counts`, which is no count because `acme`
+    /// is no queue, it is the one whose worker type is called `counts`.
     pub fn queue_ending_in(&self, word: &str) -> Option<Result<TaskQueueId, ApiError>> {
         let [(name, provisioner)] = self.params.as_slice() else { return None };
         if name != "taskQueueId" || provisioner.contains('/') {

@@ -1,6 +1,6 @@
-//! Large answers are compressed for clients that accept it. What is small, and that is every answer of a hot operation, costs no
-//! more than a check of its size; streams, and answers that carry claims, go out as they are. What is the same for all was
-//! compressed before.
+//! Large answers are compressed for clients that accept it. What is small, and that is every answer of a hot operation,
+//! costs no more than a check of its size; streams, and answers that carry claims, go out as they are. What is the same
+//! for all was compressed before.
 
 use std::io::Write as _;
 

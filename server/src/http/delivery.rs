@@ -37,7 +37,7 @@ impl http_body::Body for Carrier {
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, std::convert::Infallible>>> {
         let Some(content) = self.content.take() else { return Poll::Ready(None) };
-        // From here on the answer is in the hands of the connection. The claims go with it: they are delivered when it
+        // From here on the connection has the answer, and the claims with it: they are delivered when it
         // has been flushed, and requeued when the connection ends before that.
         if let (Some(delivery), Some(connection)) = (self.delivery.take(), &self.connection) {
             connection.deliver_with_next_flush(delivery);

@@ -142,7 +142,7 @@ impl Endpoint {
         Self::new(Method::Delete, name, Access::Open).served_by(handler)
     }
 
-    /// An operation of a path whose handler looks at the method itself ([`super::routes::Routes::signed`]).
+    /// An operation of a path whose handler checks the method itself ([`super::routes::Routes::signed`]).
     #[must_use]
     pub fn signed(method: Method, name: &'static str, access: Access) -> Self {
         Self::new(method, name, access)

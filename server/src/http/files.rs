@@ -93,8 +93,8 @@ pub struct Files {
 }
 
 impl Files {
-    /// The document of this name, made now if it must be. It is rendered to its end even if its caller has disconnected, so that
-    /// callers that never wait cannot have it rendered again and again.
+    /// The document of this name, made now if it must be. It is rendered to its end even if its caller has
+    /// disconnected, so that callers that never wait cannot have it rendered again and again.
     ///
     /// # Errors
     /// If it cannot be made.

@@ -13,7 +13,7 @@ pub const LARGE_MIN: usize = 256 << 10;
 /// One piece of large work at once for so many processors, and one at least.
 const PROCESSORS_PER_PIECE: usize = 2;
 
-/// Whose turn it is to work on something large.
+/// The turns of work on something large.
 #[derive(Clone)]
 pub struct Heavy {
     turns: Arc<Semaphore>,

@@ -1,5 +1,5 @@
-//! A route table that knows what it holds: the OpenAPI document is made from the same lines that serve requests, so that
-//! neither can have what the other lacks.
+//! A route table with the declarations of its endpoints: the OpenAPI document is made from the same lines that serve
+//! requests, so that neither can have what the other lacks.
 
 use std::sync::Arc;
 
@@ -54,7 +54,7 @@ impl Routes {
         self.add(path, endpoints, methods)
     }
 
-    /// Adds a path with a handler that looks at the method itself; it serves these endpoints and refuses every other method
+    /// Adds a path with a handler that checks the method itself; it serves these endpoints and refuses every other method
     /// in its own way.
     #[must_use]
     pub fn signed<H, T>(self, path: &str, endpoints: impl Into<Vec<Endpoint>>, handler: H) -> Self

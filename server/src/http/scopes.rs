@@ -1,5 +1,5 @@
-//! The scopes that an operation needs, as a template with placeholders in angle brackets. The document prints the template;
-//! with the values of a request in the places of its placeholders it is the expression that is checked.
+//! The scopes that an operation needs, as a template with placeholders in angle brackets. The document prints the
+//! template; with the values of a request in the places of its placeholders it is the expression that is checked.
 
 use std::borrow::Cow;
 

@@ -40,8 +40,8 @@ impl Connection {
     }
 }
 
-/// A stream that reports to its connection what was flushed. The server calls `poll_flush` only when everything that it had
-/// buffered was written. A write that makes no progress for too long is an error, with which the connection ends.
+/// A stream that reports to its connection what was flushed. The server calls `poll_flush` only when everything that it
+/// had buffered was written. A write that makes no progress for too long is an error, with which the connection ends.
 pub(super) struct Tracked<S> {
     stream: S,
     connection: Connection,

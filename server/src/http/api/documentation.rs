@@ -20,7 +20,8 @@ use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::files::{File, Files, Life};
 
-/// What the interface's pages may do: run and show what came with them, and call this server. Styles are set in attributes.
+/// What the interface's pages may do: run and show what came with them, and call this server. Styles are set in
+/// attributes.
 const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",

@@ -23,7 +23,7 @@ pub enum Code {
     AccessDenied,
     /// Nothing is stored under the name.
     NotFound,
-    /// The artifact's time is over.
+    /// The artifact has expired.
     Expired,
     /// The body did not arrive whole.
     IncompleteBody,
@@ -79,7 +79,7 @@ impl Refused {
         Self { code, message: message.into(), size: None }
     }
 
-    /// The URL is not good enough for this.
+    /// The URL does not allow this.
     pub(super) fn denied(detail: impl Into<String>) -> Self {
         let detail: String = detail.into();
         Self::new(Code::AccessDenied, format!("{detail}; ask for a new URL"))

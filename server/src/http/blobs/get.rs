@@ -165,8 +165,8 @@ async fn decoded(
     Ok(answer.0)
 }
 
-/// A body whose bytes are read while they are sent, two frames ahead at most. The connection of a reader that takes nothing for a while is
-/// closed.
+/// A body whose bytes are read while they are sent, two frames ahead at most. The connection of a reader that takes
+/// nothing for a while is closed.
 fn stream(app: &App, reader: Reader, first: Bytes, parts: &Parts) -> Body {
     let (frames, received) = mpsc::channel(1);
     let connection = parts.extensions.get::<Connection>().cloned();

@@ -48,8 +48,8 @@ enum Way {
 }
 
 impl Way {
-    /// For whom the answer is, and that a stored one is good only as long as its tag is: whether it may be read is checked
-    /// with each request.
+    /// For whom the answer is, and that a stored one is good only as long as its tag is: whether it may be read is
+    /// checked with each request.
     fn caching(self) -> HeaderValue {
         HeaderValue::from_static(match self {
             Self::Signed => "private, no-cache",
@@ -138,8 +138,8 @@ fn count(operation: &'static str, status: StatusCode) {
     metrics::counter!("tenure_artifact_requests_total", "operation" => operation, "outcome" => outcome).increment(1);
 }
 
-/// The tag of bytes, which is their digest, and their encoding if they have one: the same bytes mean something else then, and
-/// caches must see the difference.
+/// The tag of bytes, which is their digest, and their encoding if they have one: the same bytes mean something else
+/// then, and caches must see the difference.
 fn tag_of(blob: &StoredBlob) -> String {
     let mut tag = hex(&blob.sha256);
     if let Some(encoding) = &blob.content_encoding {

@@ -12,8 +12,8 @@ use tenure_store::artifacts;
 /// A plain URL names the artifact with the bytes; getArtifact has followed the links to it.
 const NO_LINKS: i32 = 0;
 
-/// What the bytes at a plain URL are stored under. Checks what getArtifact checks for a request without credentials: first the
-/// scope, so that nothing is revealed about other names.
+/// What the bytes at a plain URL are stored under. Checks what getArtifact checks for a request without credentials:
+/// first the scope, so that nothing is revealed about other names.
 pub(super) async fn open(app: &App, name: &BlobName) -> Result<BlobName, Refused> {
     let Part::Artifact(task, run, artifact_name) = name.part() else { return Err(Refused::unsigned()) };
     if artifact_name.parse::<ArtifactName>().is_err() {

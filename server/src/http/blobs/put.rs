@@ -14,7 +14,7 @@ use crate::http::docs::operation::Operation;
 use crate::http::endpoint::{Access, Endpoint, Method};
 use tenure_engine::blobs::{BlobError, BlobName, NewBytes};
 
-/// The longest Content-Encoding that is kept, in bytes.
+/// The longest Content-Encoding that is stored, in bytes.
 const ENCODING_MAX: usize = 256;
 
 /// `PUT /artifacts/:artifact`
@@ -79,7 +79,7 @@ pub(super) async fn put(app: &App, name: BlobName, parts: &Parts, body: Body) ->
     }
 }
 
-/// What the headers say of the body.
+/// The description of the body in the headers.
 fn described(app: &App, name: BlobName, parts: &Parts) -> Result<NewBytes, Refused> {
     let announced = text(&parts.headers, CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
     if announced.is_some_and(|length| length > app.engine.blobs.size_max()) {

@@ -1,4 +1,4 @@
-//! What of stored bytes a request wants: which form, which part, and whether it has them already. RFC 9110.
+//! What of stored bytes a request selects: which form, which part, and whether it has them already. RFC 9110.
 
 use std::ops::Range;
 
@@ -44,7 +44,7 @@ pub(super) fn has_tag(headers: &HeaderMap, tag: &str) -> bool {
     lists.any(|list| list.split(',').map(str::trim).any(|one| one == "*" || one.trim_start_matches("W/") == tag))
 }
 
-/// The part that a GET wants of this many bytes. Several parts at once are not served: then all bytes are.
+/// The part that a GET requests of this many bytes. Several parts at once are not served: then all bytes are.
 pub(super) fn select_range(method: &Method, headers: &HeaderMap, size: u64, tag: &str, since: &str) -> Selected {
     let range = text(headers, RANGE).filter(|_| method == Method::GET);
     let unchanged = text(headers, IF_RANGE).is_none_or(|validator| validator == tag || validator == since);

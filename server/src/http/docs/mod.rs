@@ -66,7 +66,8 @@ fn describe(routes: &[Route], operations: Vec<Operation>, sample: &Sample) -> Va
     let examples = error_examples(&operations);
     let targets = link_targets(routes, &operations);
     for mut operation in operations {
-        // An operation may be found at several paths. Its name can be in the document once, so that the others are listed in its text.
+        // An operation may be found at several paths. Its name can be in the document once, so that the others are
+        // listed in its text.
         let mut at = routes.iter().filter(|route| route.endpoint.name == operation.name);
         let Some(route) = at.next() else { continue };
         schemas.append(&mut operation.schemas);

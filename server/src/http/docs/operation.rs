@@ -1,5 +1,5 @@
-//! The description of one operation in the document, built up line by line beside its handler. What every operation of a kind has
-//! in common, such as the errors that any of them can give, is added here and is in no description.
+//! The description of one operation in the document, built up line by line beside its handler. What every operation of
+//! a kind has in common, such as the errors that any of them can give, is added here and is in no description.
 
 use serde_json::{Map, Value, json};
 use tenure_api::errors::ErrorCode;

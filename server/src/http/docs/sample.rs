@@ -1,5 +1,5 @@
-//! The values that examples are made of. The document that a server sends has today's dates and a new task's id in them, so
-//! that its examples can be sent as they are.
+//! The values that examples are made of. The document that a server sends has today's dates and a new task's id in
+//! them, so that its examples can be sent as they are.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Value, json};

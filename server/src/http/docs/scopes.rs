@@ -1,6 +1,6 @@
-//! Scope expressions with placeholders as text, and whether anonymous callers have them. They have the form of Taskcluster's API references: a
-//! text such as `queue:status:<taskId>`, `{"AllOf": [...]}`, `{"AnyOf": [...]}`, `{"for": x, "in": list, "each": text}`, and
-//! `{"if": condition, "then": expression}`.
+//! Scope expressions with placeholders as text, and whether anonymous callers have them. They have the form of
+//! Taskcluster's API references: a text such as `queue:status:<taskId>`, `{"AllOf": [...]}`, `{"AnyOf": [...]}`,
+//! `{"for": x, "in": list, "each": text}`, and `{"if": condition, "then": expression}`.
 
 use serde_json::Value;
 

@@ -36,7 +36,8 @@ fn a_name_stands_for_one_endpoint() {
 }
 
 /// What handlers give to templates of the body, or of what is stored. That each of them does is proved where every
-/// operation is sent with the described scopes and no others (tests/tests/it/openapi.rs): a value that is missing is a 500.
+/// operation is sent with the described scopes and no others (tests/tests/it/openapi.rs): a value that is missing is a
+/// 500.
 const GIVEN: [&str; 12] = [
     "cacheName",
     "priority",

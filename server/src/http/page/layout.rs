@@ -77,7 +77,7 @@ pub(super) fn section(title: &str, note: &Markup, body: &Markup) -> Markup {
     html! { section.panel { header { h2 { (title) } span.aside { (note) } } (body) } }
 }
 
-/// A section that the visitor may not see, and what would let them.
+/// A section that the visitor may not see, and the scopes that they need for it.
 pub(super) fn denied(visit: &Visit, required: &Expression) -> Markup {
     html! {
         p { "To see this you need " code { (required) } "." }

@@ -1,8 +1,8 @@
 //! Wrong logins: counted for each address and for each client, so that guessing is seen and slowed down.
 //!
-//! The right token is accepted however many wrong ones came before it, from wherever: behind a proxy all visitors have one
-//! address, and anyone can send wrong tokens for any client. So a count never keeps a login from being checked;
-//! it only decides what the answer to a wrong one is.
+//! The right token is accepted however many wrong ones came before it, from wherever: behind a proxy all visitors have
+//! one address, and anyone can send wrong tokens for any client. So a count never keeps a login from being checked; it
+//! only decides what the answer to a wrong one is.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -22,10 +22,10 @@ const WINDOW: Duration = Duration::from_secs(60);
 const WRONG_PER_PEER: u32 = 30;
 /// Wrong logins for a client in that time, from wherever.
 const WRONG_PER_CLIENT: u32 = 10;
-/// Addresses, and clients, that are remembered at once.
+/// Addresses, and clients, that are counted at the same time.
 const REMEMBERED_MAX: usize = 1_000;
 
-/// Who logged in wrongly of late, and whose turn it is.
+/// The recent wrong logins, and the turns to check a login.
 pub(super) struct Logins {
     looks: Semaphore,
     peers: Mutex<Counts<IpAddr>>,

@@ -76,13 +76,13 @@ impl Visit {
         self.principal.authorize(&required.into()).is_ok()
     }
 
-    /// Lets the visitor see what requires these scopes.
+    /// Checks that the visitor has these scopes.
     pub(super) fn authorize(&self, required: impl Into<Expression>) -> Result<(), PageError> {
         let required = required.into();
         self.principal.authorize(&required).map_err(|_| PageError::Denied(required))
     }
 
-    /// What the visitor calls itself.
+    /// The visitor's client id.
     pub(super) fn client_id(&self) -> Option<&str> {
         self.session.as_ref().and_then(|session| session.principal.client_id.as_deref())
     }

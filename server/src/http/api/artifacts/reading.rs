@@ -89,8 +89,8 @@ fn invalid_link(name: &ArtifactName, where_to: &str) -> ApiError {
 }
 
 impl FoundArtifact {
-    /// Where its bytes are: at a URL that is always the same if anonymous callers may read it, which caches can retain; otherwise at a
-    /// signed one, for a while and not longer than it is retained.
+    /// Where its bytes are: at a URL that is always the same if anonymous callers may read it, which caches can retain;
+    /// otherwise at a signed one, for a while and not longer than it is retained.
     pub(super) async fn url(&self, app: &App, blob: &BlobName) -> Result<String, ApiError> {
         if app.authenticator.anonymous().await?.authorize(&scopes_to_read(&self.artifact.name)).is_ok() {
             return Ok(app.engine.blobs.plain_url(&self.own_bytes()));

@@ -29,8 +29,9 @@ struct Body {
     after: i64,
 }
 
-/// `GET /api/tenure/v1/events?after=&limit=`: events after a position, oldest first. A client that reads after the answer to a
-/// change has arrived finds the events of that change. With `after=latest` there are none, and the cursor is the newest position.
+/// `GET /api/tenure/v1/events?after=&limit=`: events after a position, oldest first. A client that reads after the
+/// answer to a change has arrived finds the events of that change. With `after=latest` there are none, and the cursor
+/// is the newest position.
 pub fn endpoint() -> Endpoint {
     Endpoint::get("listEvents", list_events).scopes(SCOPES).large_answer().described(
         "tenure",

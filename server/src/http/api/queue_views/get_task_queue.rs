@@ -38,8 +38,8 @@ async fn get_task_queue(app: App, call: Arc<Call>) -> Result<Response, ApiError>
     show(app, call, queue).await
 }
 
-/// Another operation on a queue, below whose path there may also be a queue in two segments: `/task-queues/acme/counts` is
-/// the queue `acme/counts`, and `/task-queues/acme%2Flinux/counts` a count.
+/// Another operation on a queue, below whose path there may also be a queue in two segments: `/task-queues/acme/counts`
+/// is the queue `acme/counts`, and `/task-queues/acme%2Flinux/counts` a count.
 pub fn unless_queue<H, F>(
     word: &'static str,
     handler: H,

@@ -14,7 +14,7 @@ use crate::http::docs::parameters::paged;
 use crate::http::error::ApiError;
 use crate::http::scopes::Values;
 
-/// What both of them say; the scopes are those of each name.
+/// What both descriptions have; the scopes are those of each name.
 fn described(operation: Operation, sample: &Sample) -> Operation {
     paged(operation)
         .about(&format!(

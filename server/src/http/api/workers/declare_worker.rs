@@ -17,8 +17,8 @@ use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use tenure_engine::ops::workers as ops;
 
-/// `PUT /provisioners/:provisionerId/worker-types/:workerType/:workerGroup/:workerId`. Not to be confused with the path of
-/// quarantineWorker, which has one segment more, even if the worker's group is called `workers`.
+/// `PUT /provisioners/:provisionerId/worker-types/:workerType/:workerGroup/:workerId`. Not to be confused with the path
+/// of quarantineWorker, which has one segment more, even if the worker's group is called `workers`.
 pub fn endpoint() -> Endpoint {
     Endpoint::put("declareWorker", declare_worker).scopes(SCOPES).early_check(may_declare).described(
         "queue",
