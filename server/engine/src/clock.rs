@@ -13,19 +13,19 @@ pub fn real_now() -> DateTime<Utc> {
     DateTime::<Utc>::from(std::time::SystemTime::now())
 }
 
-/// How far the database's clock is ahead of this process's, as somebody measured it last; zero before. Clones share it.
+/// How far the database's clock is ahead of this process's, by the last measurement; zero before the first. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct ClockSkew {
     millis: Arc<AtomicI64>,
 }
 
 impl ClockSkew {
-    /// What was measured.
+    /// Stores a measurement.
     pub fn set(&self, ahead: TimeDelta) {
         self.millis.store(ahead.num_milliseconds(), Ordering::Relaxed);
     }
 
-    /// What must be added to this process's clock.
+    /// Milliseconds to add to this process's clock.
     #[must_use]
     pub fn millis(&self) -> i64 {
         self.millis.load(Ordering::Relaxed)

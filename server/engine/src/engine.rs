@@ -1,7 +1,7 @@
 //! The engine of one server: what claims, creates, resolves and watches tasks, without HTTP and without callers' rights.
 //!
 //! One handle owns the coalesced operations, the wait list of claimWork, the notifiers, the passes' memory and what is
-//! remembered of the database. Handlers, passes and tests hold the same handle; nothing else assembles these parts.
+//! cached from the database. Handlers, passes and tests hold the same handle; nothing else assembles these parts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,7 +46,7 @@ pub struct Database {
 /// Times that the engine is configured with.
 #[derive(Debug, Clone, Copy)]
 pub struct EngineSettings {
-    /// How long a claim is good for, unless it is renewed.
+    /// Lease duration of a claim.
     pub claim_timeout: Duration,
     /// How long claimWork leaves a run alone whose message was got.
     pub poll_reservation: Duration,
@@ -70,29 +70,29 @@ pub struct Lifetime {
 pub struct Engine {
     /// Cold statements.
     pub pool: PgPool,
-    /// Times.
+    /// Configured durations.
     pub settings: EngineSettings,
-    /// Keys of queues.
+    /// Caches the keys of queues.
     pub queues: Queues,
-    /// Wakes what waits for the changes of a transaction.
+    /// Wake whatever waits for the changes of a transaction.
     pub notifiers: Notifiers,
-    /// Low-water marks.
+    /// Where claims start scanning.
     pub low_water_marks: LowWaterMarks,
     /// The workers that this server sees, and those that are quarantined.
     pub workers: Workers,
-    /// Artifacts' bytes.
+    /// Stores artifacts' bytes.
     pub blobs: Blobs,
-    /// How far the database's clock is ahead of this machine's, as it was measured last.
+    /// How far the database's clock is ahead of this machine's, by the last measurement.
     pub skew: ClockSkew,
     /// What the groups pass remembers.
     pub witnesses: groups::GroupMemory,
-    /// The small facts that every server remembers.
+    /// The small facts that every server caches.
     pub facts: Facts,
-    /// Everything that is remembered from the database, to drop all of it at once.
+    /// Everything that is cached from the database, so that all of it can be dropped at once.
     pub remembered: Registry,
     /// Queues whose workers were counted the last time.
     pub counted_queues: CountedQueues,
-    /// Where undelivered claims go.
+    /// Requeues undelivered claims.
     pub requeue: Requeue,
     /// createTask.
     pub create: Batcher<CreateTask>,
@@ -166,7 +166,7 @@ impl Engine {
         Arc::new(engine)
     }
 
-    /// Everything that the engine remembers from the database. Nothing of it holds a front of a batcher.
+    /// Registers everything that the engine caches from the database. No entry holds the sender of a batcher.
     fn register(&self) {
         let Self { remembered, queues, low_water_marks, facts, witnesses, tail, notifiers, .. } = self;
         let empty = self.messages.memory();
@@ -181,13 +181,13 @@ impl Engine {
     }
 }
 
-/// What drops a memory, of which it holds a clone.
+/// A function that drops a cache, of which it holds a clone.
 fn on<T: Clone, F: Fn(&T)>(memory: &T, drop: F) -> impl Fn() + use<T, F> {
     let memory = memory.clone();
     move || drop(&memory)
 }
 
-/// Starts the passes, and what carries notifications to and from the other servers of the database.
+/// Starts the passes, and the tasks that exchange notifications with the other servers of the database.
 pub fn run_passes(engine: &Arc<Engine>, listener: &PgConnectOptions, lifetime: &Lifetime) {
     let Lifetime { tasks, stop, .. } = lifetime;
     let (pool, notifiers, me) = (&engine.pool, &engine.notifiers, Uuid::new_v4());

@@ -1,7 +1,7 @@
-//! Notifiers: whoever makes something claimable or due rings, whoever waits for it is woken.
+//! Notifiers: code that makes something claimable or due notifies, and tasks that wait for it are woken.
 //!
-//! Ringing is local and costs nothing. One notifier per server tells the other servers, at most every few
-//! milliseconds and only while there are any: a NOTIFY in every transaction would serialise all commits.
+//! Notifying is local and costs nothing. One task per server forwards notifications to the other servers, at most every
+//! few milliseconds and only while there are any: a NOTIFY in every transaction would serialise all commits.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -48,40 +48,40 @@ struct Shared {
     claimable: QueueSignal,
     /// Workers that are gone, since the wait list last looked.
     gone: Mutex<Vec<SendAway>>,
-    /// Queues notified here since the notifier last told the others.
+    /// Queues notified here since they were last forwarded to the other servers.
     others: QueueSignal,
-    /// Rung when there may be new events.
+    /// Notified when there may be new events.
     tail: Notify,
-    /// Rung when a pass may have something to do.
+    /// Notified when a pass may have something to do.
     passes: Notify,
-    /// Rung when a task was resolved, or created with dependencies.
+    /// Notified when a task was resolved, or created with dependencies.
     dependencies: Notify,
-    /// Whether any task waits or waited for another one: if not, nobody needs to look what a resolution means to others.
+    /// Whether any task waits or waited for another one: if not, a resolution does not start the dependency pass.
     dependents: AtomicBool,
-    /// Rung when a task was resolved.
+    /// Notified when a task was resolved.
     groups: Notify,
-    /// Rung when a fact that every server remembers was changed.
+    /// Notified when a fact that every server caches was changed.
     facts: Notify,
-    /// Tasks whose end somebody waits for.
+    /// Tasks whose resolution a caller waits for.
     watched: Watched,
-    /// Whether anything may be unresolved: then the passes look often.
+    /// Whether anything may be unresolved: then the passes run often.
     active: AtomicBool,
-    /// How often anybody rang.
+    /// Number of notifications so far.
     notifications: AtomicU64,
-    /// How often anybody rang for a queue, of the queues that are asked about.
+    /// Number of notifications per queue, for the queues whose generation was read.
     generations: RwLock<HashMap<i32, AtomicU64>>,
 }
 
-/// A worker that is gone: whoever waits in its name is sent away.
+/// A worker that is gone: requests that wait in its name are answered empty.
 #[derive(Debug)]
 pub struct SendAway {
-    /// Who is gone.
+    /// Its name, without the registration.
     pub worker: Gone,
-    /// Told when nobody waits in its name any more.
+    /// Completed when no request waits in its name any more.
     pub done: oneshot::Sender<()>,
 }
 
-/// A set of queues and somebody who waits for it to fill.
+/// A set of notified queues, and the signal for the one task that takes them.
 #[derive(Default)]
 struct QueueSignal {
     notified: Mutex<HashSet<i32>>,
@@ -107,8 +107,7 @@ impl QueueSignal {
 }
 
 impl Notifiers {
-    /// Runs have become claimable in these queues, or messages visible, by a transaction of this server that has
-    /// committed.
+    /// Runs became claimable in these queues, or messages visible, by a transaction of this server that has committed.
     pub fn notify(&self, queues: impl IntoIterator<Item = i32> + Clone) {
         self.raise_generations(queues.clone());
         self.shared.notifications.fetch_add(1, Ordering::SeqCst);
@@ -141,7 +140,7 @@ impl Notifiers {
         committed
     }
 
-    /// Another server rang.
+    /// Another server has notified.
     pub fn notify_from_other_server(&self, queues: impl IntoIterator<Item = i32> + Clone) {
         self.raise_generations(queues.clone());
         self.shared.notifications.fetch_add(1, Ordering::SeqCst);
@@ -150,8 +149,8 @@ impl Notifiers {
         self.shared.tail.notify_one();
     }
 
-    /// How often somebody has notified for a queue since this was first asked about it. Whoever reads it, then asks the
-    /// database, and finds a queue empty, may believe that for as long as the number stays the same.
+    /// How many notifications there were for a queue since its generation was first read. A caller that reads it, then
+    /// queries the database and finds the queue empty, may rely on that for as long as the number stays the same.
     #[must_use]
     pub fn generation(&self, queue: i32) -> u64 {
         let known = &self.shared.generations;
@@ -167,21 +166,21 @@ impl Notifiers {
         }
         let known = self.shared.generations.read().unwrap_or_else(PoisonError::into_inner);
         for queue in queues {
-            // A queue that nobody asked about has no reader that could be wrong.
+            // The generation of any other queue was never read.
             if let Some(generation) = known.get(&queue) {
                 generation.fetch_add(1, Ordering::SeqCst);
             }
         }
     }
 
-    /// Something is unresolved: the passes look often from now on.
+    /// Something is unresolved: the passes run often from now on.
     pub fn stay_active(&self) {
         if !self.shared.active.swap(true, Ordering::SeqCst) {
             self.shared.passes.notify_waiters();
         }
     }
 
-    /// Nothing was unresolved, unless somebody has notified since.
+    /// Nothing was unresolved when `notifications` was read: idle, unless there was a notification since.
     pub fn set_idle(&self, notifications: u64) {
         if self.notifications() == notifications {
             self.shared.active.store(false, Ordering::SeqCst);
@@ -194,7 +193,7 @@ impl Notifiers {
         self.shared.active.load(Ordering::SeqCst)
     }
 
-    /// How often anybody has notified so far.
+    /// Number of notifications so far.
     #[must_use]
     pub fn notifications(&self) -> u64 {
         self.shared.notifications.load(Ordering::SeqCst)
@@ -221,13 +220,14 @@ impl Notifiers {
         self.shared.dependencies.notify_one();
     }
 
-    /// The tasks whose end somebody waits for at this server.
+    /// The tasks whose resolution callers of this server wait for.
     #[must_use]
     pub fn watched(&self) -> &Watched {
         &self.shared.watched
     }
 
-    /// Whether there are dependencies, as the pass has found. Those that another server makes are found by its next turn.
+    /// Sets whether there are dependencies, as the pass has found. Those that another server creates are found by the next
+    /// pass.
     pub fn expect_dependents(&self, any: bool) {
         self.shared.dependents.store(any, Ordering::SeqCst);
     }
@@ -242,7 +242,7 @@ impl Notifiers {
         self.shared.groups.notified()
     }
 
-    /// A fact that every server remembers was changed, here or elsewhere.
+    /// A fact that every server caches was changed, here or elsewhere.
     pub fn notify_facts(&self) {
         self.shared.facts.notify_one();
     }
@@ -252,17 +252,17 @@ impl Notifiers {
         self.shared.facts.notified()
     }
 
-    /// Waits until the passes are notified for.
+    /// Waits until the passes are notified.
     pub fn passes(&self) -> Notified<'_> {
         self.shared.passes.notified()
     }
 
-    /// Waits until somebody rings: whatever makes a run claimable is also an event.
+    /// Waits for a notification of any kind: whatever makes a run claimable is also an event.
     pub async fn tail(&self) {
         self.shared.tail.notified().await;
     }
 
-    /// Waits until the wait list is notified for.
+    /// Waits until the wait list is notified.
     pub async fn claimable(&self) {
         self.shared.claimable.notify.notified().await;
     }
@@ -273,13 +273,13 @@ impl Notifiers {
         self.shared.claimable.take()
     }
 
-    /// A worker is gone. What comes back is told when the wait list of this server has sent away who waited in its name;
-    /// without a wait list it ends untold.
+    /// A worker is gone. The receiver completes when the wait list of this server has answered the requests that wait in its
+    /// name; without a wait list it is closed.
     pub fn send_away(&self, worker: Gone) -> oneshot::Receiver<()> {
-        let (done, told) = oneshot::channel();
+        let (done, answered) = oneshot::channel();
         self.shared.gone.lock().unwrap_or_else(PoisonError::into_inner).push(SendAway { worker, done });
         self.shared.claimable.notify.notify_one();
-        told
+        answered
     }
 
     /// The workers that are gone since the last call.
@@ -288,12 +288,12 @@ impl Notifiers {
         std::mem::take(&mut *self.shared.gone.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Waits until there is something to tell the other servers.
+    /// Waits until there is something to forward to the other servers.
     pub async fn others(&self) {
         self.shared.others.notify.notified().await;
     }
 
-    /// What to tell the other servers.
+    /// The queues to forward to the other servers.
     #[must_use]
     pub fn take_others(&self) -> HashSet<i32> {
         self.shared.others.take()

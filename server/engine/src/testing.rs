@@ -1,5 +1,4 @@
-//! The engine of one server, without HTTP, on a test's database. No pass runs by
-//! itself; a test runs the one that it wants.
+//! The engine of one server, without HTTP, on a test's database. No pass runs by itself; tests run them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,7 +32,7 @@ use tenure_domain::worker::WorkerKey;
 use tenure_store::hot::messages::Got;
 use tenure_store::session;
 
-/// The term of claims unless a test says otherwise.
+/// The lease of claims, unless a test passes another one.
 pub const LEASE: Duration = Duration::from_secs(1200);
 /// How long claimWork leaves a run alone whose message was got.
 pub const RESERVATION: Duration = Duration::from_secs(2);
@@ -44,7 +43,7 @@ pub const QUEUE: &str = "proj/worker";
 
 /// One server's engine without HTTP.
 pub struct Queue {
-    /// What the tests try.
+    /// Under test.
     pub engine: Arc<Engine>,
     lifetime: Lifetime,
 }
@@ -56,7 +55,7 @@ impl Queue {
         Self::start_apart(options, options, LEASE)
     }
 
-    /// Starts them with a way of its own to the database for the wait list, and another claim timeout.
+    /// Starts them with separate connection options for the wait list, and another claim timeout.
     #[must_use]
     pub fn start_apart(options: &PgConnectOptions, claim_options: &PgConnectOptions, claim_timeout: Duration) -> Self {
         let stop = CancellationToken::new();

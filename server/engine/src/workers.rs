@@ -1,8 +1,8 @@
-//! What this server knows of workers and has not written down yet, and which workers are quarantined.
+//! The workers that this server saw and has not written down yet, and which workers are quarantined.
 //!
-//! In memory, so that neither a claim nor a renewal costs a statement for it. [`crate::ops::workers`] writes what was seen
-//! down, every few seconds and before anybody reads it here; a server that is killed loses what it saw since. Quarantines
-//! are among the facts that every server remembers: [`crate::remembered::quarantines`].
+//! In memory, so that neither a claim nor a renewal costs a statement for it. [`crate::ops::workers`] writes it to the
+//! database, every few seconds and before each read; a server that is killed loses what it saw since. Quarantines are
+//! among the facts that every server caches: [`crate::remembered::quarantines`].
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use crate::remembered::quarantines::Quarantines;
 use tenure_domain::worker::{Recent, Sight, WorkerKey, remember};
 
-/// Workers that are remembered between two times of writing. The writing comes far earlier, unless the database is away;
-/// then nobody claims anything.
+/// Workers that are held between two writes. A write comes far earlier, unless the database is unavailable; then nothing
+/// is claimed.
 const SEEN_MAX: usize = 200_000;
 
 /// The workers that one server sees.
@@ -31,9 +31,9 @@ struct Shared {
 /// What was seen since it was last written down.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// Each worker.
+    /// By worker.
     pub workers: HashMap<WorkerKey, Sighting>,
-    /// Each queue, by `task_queues.id`.
+    /// By `task_queues.id`.
     pub queues: HashMap<i32, QueueSighting>,
 }
 
@@ -48,36 +48,37 @@ pub struct Sighting {
     pub recent: Vec<Recent>,
 }
 
-/// When somebody was seen at a queue.
+/// When a worker was seen at a queue.
 #[derive(Debug, Clone, Copy)]
 pub struct QueueSighting {
     /// The last time.
     pub last: Instant,
-    /// Until when the queue is to be shown for it.
-    pub kept_until: Instant,
+    /// Until when the queue is retained for it.
+    pub retained_until: Instant,
 }
 
 impl Seen {
     fn note(&mut self, key: WorkerKey, sight: Sight, now: Instant, claims: impl IntoIterator<Item = Recent>) {
-        let kept_until = now + sight.queue_kept();
-        let queue = self.queues.entry(key.queue).or_insert(QueueSighting { last: now, kept_until });
-        (queue.last, queue.kept_until) = (queue.last.max(now), queue.kept_until.max(kept_until));
+        let retained_until = now + sight.queue_kept();
+        let queue = self.queues.entry(key.queue).or_insert(QueueSighting { last: now, retained_until });
+        (queue.last, queue.retained_until) = (queue.last.max(now), queue.retained_until.max(retained_until));
         if self.workers.len() >= SEEN_MAX && !self.workers.contains_key(&key) {
             return;
         }
-        let fresh = || Sighting { first: now, last: now, recent: Vec::new() };
-        let worker = self.workers.entry(key).or_insert_with(fresh);
+        let new = || Sighting { first: now, last: now, recent: Vec::new() };
+        let worker = self.workers.entry(key).or_insert_with(new);
         worker.last = worker.last.max(now);
         for claim in claims {
             remember(&mut worker.recent, claim);
         }
     }
 
-    /// Takes in what was seen before and could not be written down.
+    /// Merges earlier sightings that could not be written down.
     fn merge(&mut self, earlier: Self) {
         for (queue, before) in earlier.queues {
             let queue = self.queues.entry(queue).or_insert(before);
-            (queue.last, queue.kept_until) = (queue.last.max(before.last), queue.kept_until.max(before.kept_until));
+            (queue.last, queue.retained_until) =
+                (queue.last.max(before.last), queue.retained_until.max(before.retained_until));
         }
         for (key, before) in earlier.workers {
             let worker = self.workers.entry(key).or_insert_with(|| before.clone());
@@ -89,7 +90,7 @@ impl Seen {
     }
 }
 
-/// What was seen, on its way into the database. Unless it says that it is there, it is remembered again.
+/// Sightings on their way to the database. Dropped without [`Taken::written`], they are merged back.
 pub struct Taken<'a> {
     seen: Seen,
     workers: &'a Workers,
@@ -102,7 +103,7 @@ impl Taken<'_> {
         &self.seen
     }
 
-    /// It is in the database.
+    /// The sightings were written to the database.
     pub fn written(mut self) {
         self.seen = Seen::default();
     }
@@ -135,12 +136,12 @@ impl Workers {
         self.lock().note(worker, sight, Instant::now(), claims);
     }
 
-    /// Waits for whoever writes down what was seen, and keeps others from it.
+    /// Locks the writing of sightings to the database.
     pub async fn turn_to_write(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.shared.writing.lock().await
     }
 
-    /// Takes out what was seen, to write it down.
+    /// Takes the sightings, to write them down.
     #[must_use]
     pub fn take(&self) -> Taken<'_> {
         let seen = std::mem::take(&mut *self.lock());
@@ -160,7 +161,7 @@ impl Workers {
     }
 }
 
-/// How long ago something was.
+/// Time from `then` to `now`.
 #[must_use]
 pub fn age(then: Instant, now: Instant) -> Duration {
     now.saturating_duration_since(then)
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_written_down_is_remembered_again_with_what_came_since() {
+    fn sightings_that_could_not_be_written_are_merged_with_later_ones() {
         let workers = Workers::default();
         workers.claimed(worker("a"), Sight::ClaimTask, [claim(1)]);
         let taken = workers.take();
@@ -198,7 +199,7 @@ mod tests {
         assert_eq!((merged.first, &merged.recent), (first, &vec![claim(1), claim(2)]));
         assert!(merged.last >= merged.first);
         let queue = again.seen().queues[&1];
-        assert!(queue.kept_until > queue.last + Sight::ClaimWork.queue_kept(), "the longer term counts");
+        assert!(queue.retained_until > queue.last + Sight::ClaimWork.queue_kept(), "the longer retention counts");
         again.written();
         assert!(workers.take().seen().workers.is_empty() && workers.take().seen().queues.is_empty());
     }

@@ -1,7 +1,7 @@
-//! Artifacts and objects whose time is over. Bytes go first: as long as a row is there, so is somebody who removes them.
+//! Artifacts and objects that have expired. Bytes are deleted before rows: while a row exists, this pass comes back to it.
 //!
-//! A row is removable no sooner than the last upload under its name can have ended, and from then on nobody gives out another
-//! URL for uploads; so no bytes come back. The expiry pass leaves a task alone until it has no artifacts.
+//! A row is removable no sooner than the last upload under its name can have ended, and from then on no server issues another
+//! URL for uploads; so no bytes come back. The expiry pass skips a task until it has no artifacts.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::blobs::{BlobError, BlobName};
 use crate::engine::Engine;
 use tenure_store::{artifacts, objects};
 
-/// Removes a slice of artifacts and a slice of objects.
+/// Deletes a slice of artifacts and a slice of objects.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let pool = &engine.pool;
     let due = artifacts::list_removable(&mut *pool.acquire().await?, SLICE).await?;

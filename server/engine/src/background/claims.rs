@@ -1,6 +1,5 @@
-//! Expired claims. A claim counts as expired when its term has ended by `tenure_now()` and nobody has renewed it; its
-//! run ends as claim-expired and the next one is pending while retries are left. A task past its deadline is left to
-//! the deadline pass.
+//! Expired claims. A claim has expired when its lease has ended by `tenure_now()` without a renewal; its run ends as
+//! claim-expired and the next one is pending while retries are left. A task past its deadline is left to the deadline pass.
 
 use uuid::Uuid;
 

@@ -1,6 +1,6 @@
 //! Compares this machine's clock with the database's.
 //!
-//! Claims, deadlines and dates of tasks come from the database and do not care. What this server checks in memory, task
+//! Claims, deadlines and dates of tasks come from the database and are not affected. What this server checks in memory, task
 //! credentials and signed URLs, is dated by the database and checked with the difference added. Only the timestamps of
 //! signed requests are compared with this machine's own clock: a wrong one refuses clients whose clocks are right.
 
@@ -15,20 +15,20 @@ use tenure_store::clock as database;
 
 /// A larger difference is a fault of one of the machines, and the operator is warned.
 pub const SKEW_MAX: TimeDelta = TimeDelta::seconds(5);
-/// A measurement that took longer says too little.
+/// A measurement that took longer is too imprecise.
 const MEASURED_WITHIN: Duration = Duration::from_secs(1);
 
 /// Measures the difference, publishes it, and warns of a large one.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.pool.acquire().await?;
-    let (asked, began) = (Instant::now(), clock::real_now());
+    let (started, sent) = (Instant::now(), clock::real_now());
     let there = database::get_real_now(&mut conn).await?;
-    let took = asked.elapsed();
+    let took = started.elapsed();
     if took > MEASURED_WITHIN {
         return Ok(PassReport { found: 1, ..PassReport::default() });
     }
-    // The database looked at its clock somewhere between the question and the answer.
-    let ahead = there - began - TimeDelta::from_std(took / 2).unwrap_or_default();
+    // The database read its clock at some time between the request and the answer.
+    let ahead = there - sent - TimeDelta::from_std(took / 2).unwrap_or_default();
     engine.skew.set(ahead);
     let seconds = ahead.as_seconds_f64();
     metrics::gauge!("tenure_clock_skew_seconds").set(seconds);

@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use super::PassReport;
 use crate::engine::Engine;
-use tenure_store::messages::{self, Held};
+use tenure_store::messages::{self, HiddenCounts};
 use tenure_store::{counters, deadlines, session};
 
-/// A transaction older than that endangers vacuum, and the operator is warned.
+/// An older transaction holds vacuum back, and the operator is warned.
 const OLD_TRANSACTION: Duration = Duration::from_secs(60);
 
-/// A deadline so near keeps the passes awake.
+/// A deadline within this time keeps the passes active.
 const DEADLINE_NEAR: Duration = Duration::from_secs(10);
 
-/// Folds what is there, and finds out whether anything in the queue is unresolved.
+/// Folds the deltas, and finds out whether any task is unresolved.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let notified = engine.notifiers.notifications();
     let mut conn = engine.pool.acquire().await?;
@@ -23,15 +23,15 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let publish = |name: &'static str, queue: &str, number: i64| {
         metrics::gauge!(name, "taskQueueId" => queue.to_owned()).set(number as f64);
     };
-    let mut held: HashMap<String, Held> =
-        messages::list_held(&mut conn).await?.into_iter().map(|held| (held.queue.clone(), held)).collect();
+    let mut hidden: HashMap<String, HiddenCounts> =
+        messages::count_hidden(&mut conn).await?.into_iter().map(|hidden| (hidden.queue.clone(), hidden)).collect();
     for (queue, count) in counters::list_counts(&mut conn).await? {
         open += count.pending + count.claimed;
         publish("queue_pending_tasks", &queue, count.pending);
         publish("queue_claimed_tasks", &queue, count.claimed);
-        let held = held.remove(&queue);
-        publish("tenure_messages_hidden", &queue, held.as_ref().map_or(0, |held| held.hidden));
-        publish("tenure_messages_alarming", &queue, held.as_ref().map_or(0, |held| held.alarming));
+        let hidden = hidden.remove(&queue);
+        publish("tenure_messages_hidden", &queue, hidden.as_ref().map_or(0, |hidden| hidden.hidden));
+        publish("tenure_messages_alarming", &queue, hidden.as_ref().map_or(0, |hidden| hidden.alarming));
     }
     // A task that waits for others is neither pending nor claimed, but has a deadline.
     if open == 0 && !deadlines::is_near(&mut conn, DEADLINE_NEAR).await? {

@@ -1,5 +1,5 @@
-//! Dependencies. Notes, of each part of the event log, which tasks were resolved and which were created waiting, settles
-//! the edges between them, and schedules the tasks that wait for nothing any more.
+//! Dependencies. Notes, for each part of the event log, which tasks were resolved and which were created unscheduled,
+//! settles the edges between them, and schedules the tasks whose dependencies are all satisfied.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use crate::events::log_reader::{self, Part, Read, Sink};
 use crate::notifiers::Effects;
 use tenure_store::dependency_work;
 
-/// What dependencies do with a part of the log: they note it as work.
+/// Notes each part of the log as work.
 #[derive(Debug, Clone, Copy)]
 pub struct DependencySink;
 
@@ -25,7 +25,7 @@ impl Sink for DependencySink {
     }
 }
 
-/// Reads the next part of the log and settles what comes of it, slice by slice.
+/// Reads the next part of the log and settles the work of it, slice by slice.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.pool.acquire().await?;
     let none = dependency_work::skip_log(&mut conn).await?;
@@ -37,7 +37,7 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     match log_reader::read_next(&mut conn, &mut DependencySink).await? {
         Read::End => {}
         Read::Rows(rows, ()) => (report.found, report.done) = (rows, rows),
-        // Whoever reads settles as well, but may have been here before what we were notified for.
+        // The server that reads settles as well, but may have read before the events that we were notified of.
         Read::Busy => report.lost_race += 1,
     }
     let until = Instant::now() + PASS_MAX;

@@ -9,18 +9,18 @@ use tokio_util::task::TaskTracker;
 use super::{PASSES, Pace, Pass, PassReport, SLICE};
 use crate::engine::Engine;
 
-/// How soon what is due is acted on while anything is unresolved.
+/// How often passes look while anything is unresolved.
 const ACTIVE: Duration = Duration::from_millis(200);
 /// How often passes look while nothing is.
 const IDLE: Duration = Duration::from_secs(5);
-/// The least time between two looks at the facts, however often a change is notified.
+/// The least time between two looks at the facts, however often they change.
 const FACTS_PAUSE: Duration = Duration::from_millis(20);
-/// A pass that takes longer is given up and tried again: its database has gone silent. Longer than the statement timeout.
+/// A pass that takes longer is cancelled and retried: its connection is dead. Longer than the statement timeout.
 const PASS_MAX: Duration = Duration::from_secs(60);
-/// A pass that is full runs again at once, one that fails after this.
+/// A pass that fails is retried after this.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 
-/// Starts all passes; they end after the pass in hand when they are stopped.
+/// Starts all passes; when they are stopped, each ends after its current run.
 pub fn start(engine: &Arc<Engine>, tasks: &TaskTracker, stop: &CancellationToken) {
     for pass in PASSES {
         let driver = Driver { pass, engine: Arc::clone(engine), stop: stop.clone() };
@@ -55,9 +55,9 @@ impl Driver {
                     self.pause_after(report)
                 }
                 Err(error) => {
-                    // Said once, not at every try while the database is away.
+                    // Logged once, not at every retry while the database is unavailable.
                     if !failing {
-                        tracing::error!(pass = name, error = %error, "a pass failed and will be tried again");
+                        tracing::error!(pass = name, error = %error, "background pass failed; it will be retried");
                     }
                     failing = true;
                     failures.increment(1);

@@ -1,21 +1,20 @@
-//! Gives positions to new events, and forgets old ones.
+//! Gives positions to new events, and purges old ones.
 
 use super::{PassReport, SLICE};
 use crate::engine::Engine;
 use tenure_store::events;
 
-/// Gives every event that has none its position. Readers of the log do the same, so that this only keeps the backlog
-/// short.
+/// Gives every event without a position one. Readers of the log do the same; this pass keeps the backlog short.
 pub async fn sequence(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.pool.acquire().await?;
     let moved = usize::try_from(events::sequence(&mut conn).await?).unwrap_or(usize::MAX);
     Ok(PassReport { found: moved, done: moved, ..PassReport::default() })
 }
 
-/// Forgets a slice of the events that are older than the retention.
-pub async fn forget(engine: &Engine) -> Result<PassReport, sqlx::Error> {
+/// Purges a slice of the events that are older than the retention.
+pub async fn purge(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.pool.acquire().await?;
-    let gone = events::forget(&mut conn, engine.settings.event_retention, SLICE).await?;
+    let gone = events::purge(&mut conn, engine.settings.event_retention, SLICE).await?;
     let gone = usize::try_from(gone).unwrap_or(usize::MAX);
     Ok(PassReport { found: gone, done: gone, ..PassReport::default() })
 }

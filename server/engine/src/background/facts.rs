@@ -1,9 +1,9 @@
-//! Keeps what this server remembers of small facts new: roles, quarantines, removed workers.
+//! Refreshes the small facts that this server caches: roles, quarantines, removed workers.
 
 use super::PassReport;
 use crate::engine::Engine;
 
-/// Looks which facts have changed, and reads those again.
+/// Reads the facts that have changed.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let changed = engine.facts.look().await?;
     Ok(PassReport { found: changed, done: changed, ..PassReport::default() })

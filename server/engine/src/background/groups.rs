@@ -1,4 +1,5 @@
-//! Groups. Finds, in each part of the event log, in which groups tasks were resolved, and tells of those that have none left.
+//! Groups. Finds the groups in which tasks were resolved, part by part of the event log, and publishes the resolution of
+//! those that have no unresolved task left.
 
 use sqlx::PgConnection;
 
@@ -8,17 +9,17 @@ use crate::events::log_reader::{self, Part, Read, Sink};
 use tenure_store::groups::{self, Slice, Witnesses};
 use tenure_store::memory::Memory;
 
-/// Unresolved tasks that are remembered, one for each group, so that a look at a large group is short. Nothing is lost
-/// when they are forgotten.
+/// Unresolved tasks that are cached, one for each group, so that checking a large group is cheap. Nothing is lost when they
+/// are dropped.
 const WITNESSES_MAX: usize = 100_000;
 
-/// What the pass remembers from one turn to the next.
+/// What the pass caches from one run to the next.
 pub type GroupMemory = Memory<Witnesses>;
 
-/// What groups do with a part of the log.
+/// Publishes the groups that a part of the log resolves.
 #[derive(Debug)]
 pub struct GroupSink<'a> {
-    /// Where to look first in each group.
+    /// The task of each group that is checked first.
     pub witnesses: &'a mut Witnesses,
 }
 
@@ -36,13 +37,13 @@ impl Sink for GroupSink<'_> {
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.pool.acquire().await?;
     let since = engine.witnesses.epoch();
-    // Taken out: if the pass fails, or another one runs meanwhile, no more is lost than time.
+    // Taken out: if the pass fails, or another one runs meanwhile, only the cache is lost.
     let mut witnesses = engine.witnesses.note(since, std::mem::take).unwrap_or_default();
     if witnesses.len() > WITNESSES_MAX {
         witnesses.clear();
     }
     let read = log_reader::read_next(&mut conn, &mut GroupSink { witnesses: &mut witnesses }).await?;
-    engine.witnesses.note(since, |known| known.extend(witnesses));
+    engine.witnesses.note(since, |cached| cached.extend(witnesses));
     Ok(match read {
         Read::Busy => PassReport { lost_race: 1, ..PassReport::default() },
         Read::End => PassReport::default(),

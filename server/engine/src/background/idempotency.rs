@@ -1,14 +1,14 @@
-//! Keys of submissions that are older than a day. Until this pass has come to one, it is ignored all the same.
+//! Keys of submissions that are older than a day. Until this pass deletes one, it is ignored.
 
 use super::{PassReport, SLICE};
 use crate::engine::Engine;
 use crate::ops::submit::KEY_KEPT;
 use tenure_store::idempotency;
 
-/// Forgets a slice of old keys.
+/// Purges a slice of old keys.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.pool.acquire().await?;
-    let gone = idempotency::forget(&mut conn, KEY_KEPT, SLICE).await?;
+    let gone = idempotency::purge(&mut conn, KEY_KEPT, SLICE).await?;
     let done = usize::try_from(gone).unwrap_or(usize::MAX);
     Ok(PassReport { found: done, done, ..PassReport::default() })
 }

@@ -1,9 +1,9 @@
-//! Moves the low-water marks of the queues that this server claims from.
+//! Advances the low-water marks of the queues that this server claims from.
 
 use super::PassReport;
 use crate::engine::Engine;
 
-/// Moves the marks as far as is safe.
+/// Advances them as far as is safe.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.pool.acquire().await?;
     let queues = engine.low_water_marks.advance(&mut conn).await?;

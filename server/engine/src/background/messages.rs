@@ -1,12 +1,12 @@
-//! Messages whose hiding has ended become visible again, and runs whose reservation for a poller has ended become
-//! claimable by claimWork. Messages that end with their task are the deadline pass's business.
+//! Messages whose visibility timeout has ended become visible again, and runs whose reservation for a poller has ended
+//! become claimable by claimWork. Messages that end with their task are left to the deadline pass.
 
 use super::{PassReport, SLICE};
 use crate::engine::Engine;
 use crate::notifiers::Effects;
 use tenure_store::messages;
 
-/// Shows a slice of what is due.
+/// Makes a slice of what is due visible or claimable.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.pool.acquire().await?;
     let due = messages::show_due(&mut conn, SLICE).await?;

@@ -1,4 +1,4 @@
-//! Passes: what has to happen without a request. Each is its own transaction script in a file of its own; any number of
+//! Passes: work that no request starts. Each is its own transaction script in a file of its own; any number of
 //! servers may run each. [`PASSES`] is the one list of them: the driver, the manual clock, the metrics and the table in
 //! docs/operating.md follow it.
 
@@ -31,24 +31,24 @@ pub use self::registry::{Advance, PASSES, Pace, Pass};
 use crate::engine::Engine;
 use tenure_store::{deadlines as deadlines_store, messages as messages_store};
 
-/// Members of one pass; a pass that finds as many runs again at once.
+/// Rows of one pass; a pass that finds as many runs again at once.
 pub const SLICE: i64 = 200;
 
-/// A pass that works slice by slice comes back to its driver after this time.
+/// A pass that works slice by slice returns to its driver after this time.
 pub const PASS_MAX: Duration = Duration::from_secs(1);
 
 /// What a pass did. Metrics and tests look at the same numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PassReport {
-    /// What was due.
+    /// Rows that were due.
     pub found: usize,
-    /// What was ended, folded, moved or purged.
+    /// Rows that were ended, folded, moved or purged.
     pub done: usize,
-    /// Ended runs that are tried again.
+    /// Ended runs that are retried.
     pub retried: usize,
     /// Ended runs whose task had no retry left.
     pub exhausted: usize,
-    /// What another transaction had dealt with, or holds.
+    /// Rows that another transaction had processed, or holds.
     pub lost_race: usize,
 }
 
@@ -68,8 +68,8 @@ pub async fn run_all_due(engine: &Engine) -> Result<(), sqlx::Error> {
             found |= report.found + report.lost_race > 0;
             done |= report.done > 0;
         }
-        // The passes leave out what another transaction holds, which may be a pass of this very server that is about to
-        // commit; and a pass that found another server at work has not seen whether that is done.
+        // The passes skip rows that another transaction holds, which may be a pass of this very server that is about to
+        // commit; and a pass that found another server at work has not seen whether that has finished.
         if !found && !is_anything_held(engine).await? {
             return Ok(());
         }
@@ -83,7 +83,7 @@ pub async fn run_all_due(engine: &Engine) -> Result<(), sqlx::Error> {
     }
 }
 
-/// Whether something is due all the same.
+/// Whether something is due that the passes skipped.
 async fn is_anything_held(engine: &Engine) -> Result<bool, sqlx::Error> {
     let mut conn = engine.pool.acquire().await?;
     Ok(deadlines_store::is_due(&mut conn).await? || messages_store::is_due(&mut conn).await?)

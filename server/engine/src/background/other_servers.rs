@@ -1,6 +1,6 @@
-//! Notifiers between servers: one notifier tells the others what was notified here, one listener hears what was notified there.
+//! Notifications between servers: one task forwards local notifications to the others, one listens for theirs.
 //!
-//! Nothing relies on them: a bell that is lost is made up for by the line's own retries and the passes' fallback.
+//! Nothing relies on them: a lost notification is made up for by the retries of the wait list and the passes' fallback.
 
 use std::time::Duration;
 
@@ -15,33 +15,32 @@ use tenure_store::{facts, notifications, session};
 
 /// The least time between two notifications of one server.
 const NOTIFY_EVERY: Duration = Duration::from_millis(5);
-/// How often a server looks whether there are others to tell.
+/// How often a server checks whether there are other servers.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long a listener that lost its connection waits before it connects again.
 const AFTER_FAILURE: Duration = Duration::from_millis(500);
-/// How often a server rings for nobody, so that its own listener hears something.
-const SIGN_OF_LIFE_EVERY: Duration = Duration::from_secs(10);
-/// A listener that hears nothing for so long, not even its own server, listens on a connection that is dead without
-/// knowing it, and connects again.
+/// How often a server sends a notification without queues, so that its own listener receives something.
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
+/// A listener that receives nothing for so long, not even from its own server, has a dead connection, and connects again.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// How long telling the others may take.
+/// How long sending a notification may take.
 const NOTIFY_MAX: Duration = Duration::from_secs(5);
 /// Queues in one notification; its payload is limited to 8,000 bytes.
 const QUEUES_MAX: usize = 500;
 
-/// Tells the other servers, while there are any, and gives the own listener a sign of life.
+/// Forwards notifications to the other servers, while there are any, and sends keepalives to the own listener.
 pub async fn notify(pool: PgPool, notifiers: Notifiers, me: Uuid, stop: CancellationToken) {
     let mut others = true;
-    let (mut looked, mut signed) = (Instant::now() - LOOK_EVERY, Instant::now());
+    let (mut looked, mut sent) = (Instant::now() - LOOK_EVERY, Instant::now());
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
             () = notifiers.others() => {}
-            () = tokio::time::sleep_until(signed + SIGN_OF_LIFE_EVERY) => {}
+            () = tokio::time::sleep_until(sent + KEEPALIVE_EVERY) => {}
         }
-        if signed.elapsed() >= SIGN_OF_LIFE_EVERY {
-            tell(&pool, me, &[]).await;
-            signed = Instant::now();
+        if sent.elapsed() >= KEEPALIVE_EVERY {
+            send(&pool, me, &[]).await;
+            sent = Instant::now();
         }
         let queues: Vec<i32> = notifiers.take_others().into_iter().collect();
         if looked.elapsed() >= LOOK_EVERY {
@@ -51,31 +50,31 @@ pub async fn notify(pool: PgPool, notifiers: Notifiers, me: Uuid, stop: Cancella
         }
         if others {
             for part in queues.chunks(QUEUES_MAX) {
-                tell(&pool, me, part).await;
+                send(&pool, me, part).await;
             }
         }
         tokio::time::sleep(NOTIFY_EVERY).await;
     }
 }
 
-async fn tell(pool: &PgPool, me: Uuid, queues: &[i32]) {
-    let told = tokio::time::timeout(NOTIFY_MAX, notifications::notify(pool, me, queues)).await;
-    if let Err(error) = told.unwrap_or(Err(sqlx::Error::PoolTimedOut)) {
-        tracing::debug!(error = %error, "the other servers could not be told");
+async fn send(pool: &PgPool, me: Uuid, queues: &[i32]) {
+    let sent = tokio::time::timeout(NOTIFY_MAX, notifications::notify(pool, me, queues)).await;
+    if let Err(error) = sent.unwrap_or(Err(sqlx::Error::PoolTimedOut)) {
+        tracing::debug!(error = %error, "the other servers could not be notified");
     }
 }
 
-/// Hears the other servers.
+/// Receives the notifications of the other servers.
 pub async fn listen(database: PgConnectOptions, notifiers: Notifiers, me: Uuid, stop: CancellationToken) {
     while !stop.is_cancelled() {
-        // A pool for each connection: one that went silent keeps its place until the network gives it up.
+        // A pool for each connection: a dead one keeps its slot until the network closes it.
         let pool = session::small_pool(&database, notifications::LISTENER);
         let ended = tokio::select! {
             () = stop.cancelled() => return,
-            ended = hear(&pool, &notifiers, me, SILENCE_MAX) => ended,
+            ended = receive(&pool, &notifiers, me, SILENCE_MAX) => ended,
         };
         if let Err(error) = ended {
-            tracing::warn!(error = %error, "lost the notifiers of the other servers, connecting again");
+            tracing::warn!(error = %error, "lost the notifications of the other servers; connecting again");
         }
         tokio::select! {
             () = stop.cancelled() => return,
@@ -84,14 +83,14 @@ pub async fn listen(database: PgConnectOptions, notifiers: Notifiers, me: Uuid, 
     }
 }
 
-async fn hear(pool: &PgPool, notifiers: &Notifiers, me: Uuid, silence: Duration) -> Result<(), sqlx::Error> {
+async fn receive(pool: &PgPool, notifiers: &Notifiers, me: Uuid, silence: Duration) -> Result<(), sqlx::Error> {
     let mut listener = PgListener::connect_with(pool).await?;
     listener.listen_all([notifications::CHANNEL, facts::CHANNEL]).await?;
-    // What was notified while nobody listened is made up for by the fallbacks.
+    // Notifications that were sent before this are made up for by the fallbacks.
     loop {
-        let heard = tokio::time::timeout(silence, listener.try_recv()).await;
-        let Some(notification) = heard.unwrap_or(Err(sqlx::Error::PoolTimedOut))? else {
-            tracing::warn!("lost the notifiers of the other servers, connected again");
+        let received = tokio::time::timeout(silence, listener.try_recv()).await;
+        let Some(notification) = received.unwrap_or(Err(sqlx::Error::PoolTimedOut))? else {
+            tracing::warn!("lost the notifications of the other servers; connected again");
             continue;
         };
         if notification.channel() == facts::CHANNEL {
@@ -99,12 +98,12 @@ async fn hear(pool: &PgPool, notifiers: &Notifiers, me: Uuid, silence: Duration)
             continue;
         }
         if let Some(worker) = notifications::read_leaving(notification.payload()) {
-            // Its own server has waited for the line already.
+            // Its own server has waited for its wait list already.
             drop(notifiers.send_away(worker));
             continue;
         }
         let (from, queues) = notifications::read(notification.payload());
-        // A sign of life names no queues, and keeps nobody awake.
+        // A keepalive names no queues, and keeps no pass active.
         if from != Some(me) && !queues.is_empty() {
             notifiers.notify_from_other_server(queues);
         }
@@ -117,43 +116,43 @@ mod tests {
     use tenure_store::testing::{TestDatabase, eventually};
 
     #[tokio::test]
-    async fn a_listener_that_hears_nothing_for_too_long_is_given_up_and_signs_of_life_keep_it() {
+    async fn a_listener_that_receives_nothing_for_too_long_is_replaced_unless_there_are_keepalives() {
         const SILENCE: Duration = Duration::from_millis(500);
         let database = TestDatabase::create().await;
         let pool = session::small_pool(database.options(), notifications::LISTENER);
         let (notified, me) = (Notifiers::default(), Uuid::new_v4());
-        let silent = tokio::time::timeout(SILENCE * 10, hear(&pool, &notified, me, SILENCE)).await;
+        let silent = tokio::time::timeout(SILENCE * 10, receive(&pool, &notified, me, SILENCE)).await;
         assert!(matches!(silent, Ok(Err(sqlx::Error::PoolTimedOut))), "{silent:?}");
 
-        let signing = async {
+        let keepalives = async {
             loop {
-                tell(database.pool(), me, &[]).await;
+                send(database.pool(), me, &[]).await;
                 tokio::time::sleep(SILENCE / 10).await;
             }
         };
         tokio::select! {
-            ended = hear(&pool, &notified, me, SILENCE) => panic!("{ended:?}"),
-            () = signing => {}
+            ended = receive(&pool, &notified, me, SILENCE) => panic!("{ended:?}"),
+            () = keepalives => {}
             () = tokio::time::sleep(SILENCE * 4) => {}
         }
-        assert_eq!(notified.notifications(), 0, "a sign of life is not a bell");
-        assert!(SIGN_OF_LIFE_EVERY + NOTIFY_MAX < SILENCE_MAX);
+        assert_eq!(notified.notifications(), 0, "a keepalive is not a notification");
+        assert!(KEEPALIVE_EVERY + NOTIFY_MAX < SILENCE_MAX);
         pool.close().await;
         database.finish().await;
     }
 
     #[tokio::test]
-    async fn one_server_hears_what_another_one_rings() {
+    async fn one_server_receives_the_notifications_of_another_one() {
         let database = TestDatabase::create().await;
         let (here, there, stop) = (Notifiers::default(), Notifiers::default(), CancellationToken::new());
         let (me, other) = (Uuid::new_v4(), Uuid::new_v4());
-        let hearing = |notifiers: &Notifiers, who| {
-            tokio::spawn(listen(database.options().clone(), notifiers.clone(), who, stop.clone()))
+        let start_listener = |notifiers: &Notifiers, server| {
+            tokio::spawn(listen(database.options().clone(), notifiers.clone(), server, stop.clone()))
         };
-        // A server tells the others only while there are any, which it knows by their listening.
-        let (listening, own) = (hearing(&here, me), hearing(&there, other));
+        // A server notifies the others only while there are any, which it sees by their listeners.
+        let (listening, own) = (start_listener(&here, me), start_listener(&there, other));
         let notifying = tokio::spawn(notify(database.pool().clone(), there.clone(), other, stop.clone()));
-        eventually("a bell is heard", async || {
+        eventually("a notification is received", async || {
             there.notify([7]);
             here.take_claimable().contains(&7)
         })

@@ -1,13 +1,13 @@
-//! Requests to purge caches that are older than a day. Until this pass has come to one, it is ignored all the same.
+//! Requests to purge caches that are older than a day. Until this pass deletes one, it is ignored.
 
 use super::{PassReport, SLICE};
 use crate::engine::Engine;
 use tenure_store::purge_cache;
 
-/// Forgets a slice of old requests.
+/// Purges a slice of old requests.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.pool.acquire().await?;
-    let gone = purge_cache::forget(&mut conn, SLICE).await?;
+    let gone = purge_cache::purge(&mut conn, SLICE).await?;
     let done = usize::try_from(gone).unwrap_or(usize::MAX);
     Ok(PassReport { found: done, done, ..PassReport::default() })
 }

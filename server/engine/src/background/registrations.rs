@@ -1,13 +1,13 @@
-//! Workers that were made known and whose time is over: they are forgotten when their last credentials have ended too.
+//! Registered workers that have expired: they are purged when their last credentials have expired too.
 
 use super::{PassReport, SLICE};
 use crate::engine::Engine;
 use tenure_store::worker_manager;
 
-/// Forgets a slice of them.
+/// Purges a slice of them.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.pool.acquire().await?;
-    let gone = worker_manager::forget(&mut conn, SLICE).await?;
+    let gone = worker_manager::purge(&mut conn, SLICE).await?;
     let done = usize::try_from(gone).unwrap_or(usize::MAX);
     Ok(PassReport { found: done, done, ..PassReport::default() })
 }

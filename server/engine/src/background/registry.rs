@@ -28,16 +28,16 @@ pub enum Pace {
     InSlices(Duration),
 }
 
-/// What moving the manual clock does about a pass.
+/// Whether moving the manual clock waits for a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Advance {
     /// It answers only when the pass finds nothing due.
     Waits,
-    /// The pass runs at its own pace: what it does depends on no time that is stored.
+    /// The pass runs at its own pace: it depends on no stored time.
     GoesOn,
 }
 
-/// A pass on its way to its report.
+/// A running pass.
 type Running<'a> = Pin<Box<dyn Future<Output = Result<PassReport, sqlx::Error>> + Send + 'a>>;
 
 /// One pass.
@@ -60,20 +60,20 @@ impl Pass {
 
 /// How often counts are folded, events sequenced and low-water marks moved.
 const HOUSEKEEPING: Pace = Pace::Every(Duration::from_millis(500));
-/// How often what has expired is looked for.
+/// How often expired rows are purged.
 const PURGING: Pace = Pace::InSlices(Duration::from_secs(5));
-/// The least time from one start of the dependency pass to the next: a dependent waits that much longer at most, and
-/// under load a pass has more to do at once.
+/// The least time from one start of the dependency pass to the next: it delays a dependent by that much at most, and makes
+/// larger batches under load.
 const DEPENDENCIES: Pace = Pace::Dependencies(Duration::from_millis(20));
 /// The same for the groups pass, whose events no request waits for.
 const GROUPS: Pace = Pace::Groups(Duration::from_millis(250));
 /// How often the clock of this machine is compared with the database's.
 const COMPARING: Pace = Pace::Every(Duration::from_secs(60));
-/// How often the workers that were seen are written to the database: a server that is killed loses so much of it.
+/// How often the workers that were seen are written to the database: a server that is killed loses what it saw since.
 const WRITING: Pace = Pace::Every(Duration::from_secs(10));
 /// How often workers are counted, for the metrics.
 const COUNTING: Pace = Pace::Every(Duration::from_secs(30));
-/// How often changes of facts are looked for: so much later they take effect on servers that were not notified.
+/// How often facts are refreshed: changes take effect within this time on servers that were not notified.
 const FACTS: Pace = Pace::Facts(Duration::from_millis(500));
 
 /// Lines of the table: name, pace, what the manual clock does, function.
@@ -95,11 +95,11 @@ pub static PASSES: &[Pass] = passes! {
     "expiry", PURGING, Waits, expiry::pass;
     "idempotency", PURGING, Waits, idempotency::pass;
     "purge_cache", PURGING, Waits, purge_cache::pass;
-    "workers", PURGING, Waits, workers::forget;
+    "workers", PURGING, Waits, workers::purge;
     "removals", Pace::Due, Waits, removals::pass;
     "registrations", PURGING, Waits, registrations::pass;
     "blobs", PURGING, Waits, blobs::pass;
-    "forget", PURGING, GoesOn, events::forget;
+    "purge_events", PURGING, GoesOn, events::purge;
     "counters", HOUSEKEEPING, GoesOn, counters::pass;
     "sequence", HOUSEKEEPING, GoesOn, events::sequence;
     "low_water_marks", HOUSEKEEPING, GoesOn, low_water_marks::pass;
@@ -121,7 +121,7 @@ mod tests {
         assert_eq!(names.len(), PASSES.len());
     }
 
-    /// The table says the same pace as the registry; a pass that is added or removed must be added or removed there.
+    /// A pass that is added, removed or changed here must be added, removed or changed in the table.
     #[test]
     fn the_table_for_operators_has_every_pass_at_its_pace() {
         let document = include_str!("../../../../docs/operating.md");

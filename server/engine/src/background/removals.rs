@@ -1,10 +1,10 @@
-//! Claims of workers that are gone, for those that the removal itself did not end: they appeared while it was looking,
-//! somebody held them, or its server died half-way. Their runs end as worker-shutdown and the next ones are pending while
-//! retries are left.
+//! Claims of removed workers that the removal itself did not end: they appeared while it was looking, another transaction
+//! held them, or its server died half-way. Their runs end as worker-shutdown and the next ones are pending while retries
+//! are left.
 //!
-//! The wait list of each server is told of removals at other servers as soon as they are known there, so that no request waits
-//! for work in the name of a worker that is gone. Until it is, a run may still be claimed in that name. If the worker had registered,
-//! that claim is ended too; otherwise it is taken for the claim of a worker that came back.
+//! The wait list of each server is notified of removals at other servers as soon as they are read here, so that no request
+//! waits in the name of a removed worker. Until then, a run may still be claimed in that name. If the worker was
+//! registered, that claim is ended too; otherwise it counts as the claim of a worker that came back.
 
 use super::{PassReport, SLICE};
 use crate::engine::Engine;
@@ -13,12 +13,12 @@ use crate::ops::worker_removed;
 use crate::remembered::Facts;
 use tenure_store::{clock, worker_removals};
 
-/// Tells the wait list of this server of removals that it does not know of yet, whenever they are read.
+/// Notifies the wait list of this server of new removals, whenever they are read.
 pub fn follow(facts: &Facts, notifiers: &Notifiers) {
     let notifiers = notifiers.clone();
     facts.removals.on_change(move |before, now| {
         for worker in now.news(before) {
-            // This does not wait for the line: what it still claims is found by the next look.
+            // This does not wait for the wait list: what it still claims is found by the next look.
             drop(notifiers.send_away(worker.clone()));
         }
     });
@@ -26,7 +26,7 @@ pub fn follow(facts: &Facts, notifiers: &Notifiers) {
 
 /// Ends a slice of the claims of workers that are gone.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    // More often than the facts are looked at otherwise, while anything may be claimed.
+    // While anything may be claimed, more often than the facts are refreshed otherwise.
     engine.facts.look().await?;
     if engine.facts.removals.get().is_empty() {
         return Ok(PassReport::default());

@@ -1,6 +1,6 @@
-//! Looks up, for everybody who waits at this server, which of their tasks are resolved by now. What this server resolves
-//! is mostly told at once; this finds what other servers resolve, and whatever was told too early or not at all.
-//! Nothing is looked up while nobody waits.
+//! Looks up, for all callers that wait at this server, which of their tasks are resolved by now. Most resolutions by this
+//! server are notified at once; this finds those of other servers, and those that were notified too early or not at all.
+//! Nothing is looked up while no caller waits.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use tokio_util::sync::CancellationToken;
 use crate::notifiers::{Notifiers, fallbacks_are_on};
 use tenure_store::tasks;
 
-/// The time between two looks while somebody waits.
+/// The time between two lookups while a caller waits.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
-/// The least time between two looks, however often somebody asks for one.
+/// The least time between two lookups, however often one is requested.
 const LOOK_AT_MOST_EVERY: Duration = Duration::from_millis(20);
 /// Tasks of one statement.
 const IDS_MAX: usize = 10_000;
@@ -20,11 +20,11 @@ const IDS_MAX: usize = 10_000;
 /// Looks again and again, until it is stopped.
 pub async fn look(pool: PgPool, notifiers: Notifiers, stop: CancellationToken) {
     let watched = notifiers.watched();
-    let mut asked = true;
+    let mut requested = true;
     loop {
         let ids = watched.ids();
         metrics::gauge!("tenure_waiting_for_tasks").set(watched.watchers() as f64);
-        let due = asked || fallbacks_are_on();
+        let due = requested || fallbacks_are_on();
         for part in ids.chunks(IDS_MAX).filter(|_| due) {
             match list_resolved(&pool, part).await {
                 Ok(resolved) => watched.notify(resolved),
@@ -41,7 +41,7 @@ pub async fn look(pool: PgPool, notifiers: Notifiers, stop: CancellationToken) {
         };
         tokio::select! {
             () = stop.cancelled() => return,
-            woken = pause => asked = woken,
+            notified = pause => requested = notified,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The blocking path: members that cannot share a batch, one a transaction that waits for locks, on two sessions of its own.
+//! The blocking path: members that cannot share a batch, one per transaction that waits for locks, on two sessions.
 
 use std::sync::Arc;
 
@@ -17,13 +17,13 @@ const SESSIONS: usize = 2;
 /// Members that may wait in a blocking path.
 const WAITING_MAX: usize = 1_000;
 
-/// The front of a blocking path.
+/// The sending side of a blocking path.
 pub struct BlockingPath<O: Operation> {
     queue: mpsc::Sender<Job<O>>,
 }
 
 impl<O: Operation> BlockingPath<O> {
-    /// Starts the lane; it ends when its front is dropped and all is done.
+    /// Starts the blocking path; it ends when its sending side is dropped and all members are answered.
     pub fn start(operation: &Arc<O>, database: &PgConnectOptions, notifiers: &Notifiers, tasks: &TaskTracker) -> Self {
         let (queue, inbox) = mpsc::channel(WAITING_MAX);
         let inbox = Arc::new(Mutex::new(inbox));
@@ -34,7 +34,7 @@ impl<O: Operation> BlockingPath<O> {
         Self { queue }
     }
 
-    /// Takes members over.
+    /// Enqueues members.
     pub fn take(&self, jobs: Vec<Job<O>>) {
         for job in jobs {
             metrics::counter!("tenure_blocking_path_total", "operation" => O::NAME).increment(1);
@@ -56,8 +56,8 @@ async fn work<O: Operation>(
         let member = &job.member;
         let mut effects = Effects::default();
         let mut result = session.run(async |conn| alone(&*operation, conn, member, &mut effects).await).await;
-        // What it waited for was committed after its statement had begun, such as a group that another server made for a
-        // task of the same group: a new statement sees it.
+        // What it waited for was committed after its statement had begun, such as a group that another server created for
+        // a task of the same group: a new statement sees it.
         if let Ok(Verdict::Locked) = result {
             result = session.run(async |conn| alone(&*operation, conn, member, &mut effects).await).await;
         }
@@ -68,7 +68,7 @@ async fn work<O: Operation>(
         let answer = match result {
             Ok(Verdict::Done(answer)) => Ok(answer),
             Ok(Verdict::Refused(error)) => Err(error),
-            // Somebody took the row between our waiting and our statement, twice.
+            // Another transaction locked the row between our wait and our statement, twice.
             Ok(Verdict::Locked) => Err(OpError::Unavailable),
             Err(failure @ Failure::Again(_)) => {
                 metrics::counter!("tenure_blocking_path_timeouts_total", "operation" => O::NAME).increment(1);

@@ -29,7 +29,7 @@ const RECOVERY_TRY_MAX: Duration = Duration::from_secs(10);
 /// After that the claims of a lost batch are left to expire.
 const RECOVERY_MAX: Duration = Duration::from_secs(600);
 
-/// Somebody's part in a batch.
+/// A request in a batch.
 pub(super) struct WaitingRequest<'a> {
     pub(super) queue: i32,
     pub(super) request: &'a ClaimWork,
@@ -37,38 +37,38 @@ pub(super) struct WaitingRequest<'a> {
 
 /// Claims that were made, before anything else is known of them.
 struct Guarded {
-    /// In the order in which they are handed out.
+    /// In the order of delivery.
     made: Vec<Claimed>,
     /// Of these claims, in the same order.
     guard: Delivery,
-    /// Queues of which runs were left for want of room.
+    /// Queues with runs that were left because the answers were full.
     no_room: Vec<i32>,
 }
 
-/// What was found for a queue.
+/// What was claimed from a queue.
 pub(super) struct QueueClaims {
-    /// In the order in which they are handed out, each with the place of its worker among those who asked, from 1.
+    /// In the order of delivery, each with the position of its request in the batch, from 1.
     claims: VecDeque<(usize, Granted)>,
-    /// Of these claims, in the same order: whatever is left here is requeued.
+    /// Of these claims, in the same order: dropped, it requeues those that are left.
     guard: Delivery,
-    /// Places of workers with a claim that could not be described.
+    /// Positions of requests with a claim that could not be described.
     failed: HashSet<usize>,
-    /// Whether runs were left for want of room in the answers: the next statement gets them.
+    /// Whether runs were left because the answers were full: the next statement claims them.
     pub(super) more: bool,
 }
 
 impl QueueClaims {
-    fn none(back: &Requeue) -> Self {
-        Self { claims: VecDeque::new(), guard: back.guard(Vec::new()), failed: HashSet::new(), more: false }
+    fn none(requeue: &Requeue) -> Self {
+        Self { claims: VecDeque::new(), guard: requeue.guard(Vec::new()), failed: HashSet::new(), more: false }
     }
 
-    /// The claims of the worker at this place. An error if there were some and all of them had to be requeued.
-    pub(super) fn take(&mut self, place: usize) -> Result<(Vec<Granted>, Delivery), OpError> {
+    /// The claims of the request at this position. An error if there were some and all of them had to be requeued.
+    pub(super) fn take(&mut self, position: usize) -> Result<(Vec<Granted>, Delivery), OpError> {
         let mut claims = Vec::new();
-        while let Some((_, granted)) = self.claims.pop_front_if(|(of, _)| *of == place) {
+        while let Some((_, granted)) = self.claims.pop_front_if(|(of, _)| *of == position) {
             claims.push(granted);
         }
-        if claims.is_empty() && self.failed.contains(&place) {
+        if claims.is_empty() && self.failed.contains(&position) {
             return Err(OpError::Unavailable);
         }
         let delivery = self.guard.split_first(claims.len());
@@ -87,7 +87,7 @@ pub(super) struct ClaimBatch {
     tracker: TaskTracker,
 }
 
-/// The claim that a guard must be able to give back.
+/// What a guard needs to requeue a claim.
 pub(super) fn undelivered(claim: &Granted) -> UndeliveredClaim {
     UndeliveredClaim { id: claim.task.id.uuid(), run: claim.run.number().cast_signed() }
 }
@@ -109,11 +109,11 @@ impl ClaimBatch {
         self.session.close().await;
     }
 
-    /// Claims for all of these; what was found, by queue. What goes wrong after the claims were made requeues them.
-    pub(super) async fn run(&mut self, asked: &[WaitingRequest<'_>]) -> Result<HashMap<i32, QueueClaims>, OpError> {
-        metrics::histogram!("tenure_batch_members", "operation" => "claim").record(asked.len() as f64);
+    /// Claims for all of these requests; the claims by queue. A failure after the claims were made requeues them.
+    pub(super) async fn run(&mut self, requests: &[WaitingRequest<'_>]) -> Result<HashMap<i32, QueueClaims>, OpError> {
+        metrics::histogram!("tenure_batch_members", "operation" => "claim").record(requests.len() as f64);
         let started = Instant::now();
-        let (wants, workers) = self.wants(asked);
+        let (wants, workers) = self.wants(requests);
         let mut claimed = self.claim(&wants, &workers).await;
         if let Err(Failure::Again(_)) = claimed {
             claimed = self.claim(&wants, &workers).await;
@@ -126,25 +126,25 @@ impl ClaimBatch {
         result
     }
 
-    fn wants<'a>(&self, asked: &[WaitingRequest<'a>]) -> (Vec<Want>, Vec<Worker<'a>>) {
+    fn wants<'a>(&self, requests: &[WaitingRequest<'a>]) -> (Vec<Want>, Vec<Worker<'a>>) {
         let mut wants: Vec<Want> = Vec::new();
-        let mut workers = Vec::with_capacity(asked.len());
-        for part in asked {
-            let WorkerKey { group, id, .. } = &part.request.worker;
+        let mut workers = Vec::with_capacity(requests.len());
+        for request in requests {
+            let WorkerKey { group, id, .. } = &request.request.worker;
             workers.push(Worker { group, id });
-            let place = i32::try_from(workers.len()).unwrap_or(i32::MAX);
-            // Members of one queue stand together, as the line lists them.
-            if wants.last().is_none_or(|want| want.queue != part.queue) {
-                let known = self.low_water_marks.get(part.queue);
+            let position = i32::try_from(workers.len()).unwrap_or(i32::MAX);
+            // Members of one queue are adjacent, as the wait list orders them.
+            if wants.last().is_none_or(|want| want.queue != request.queue) {
+                let low_water_marks = self.low_water_marks.get(request.queue);
                 wants.push(Want {
-                    queue: part.queue,
-                    generation: known.generation,
-                    marks: known.marks,
+                    queue: request.queue,
+                    epoch: low_water_marks.epoch,
+                    marks: low_water_marks.marks,
                     slots: Vec::new(),
                 });
             }
             if let Some(want) = wants.last_mut() {
-                want.slots.extend(std::iter::repeat_n(place, usize::from(part.request.tasks)));
+                want.slots.extend(std::iter::repeat_n(position, usize::from(request.request.tasks)));
             }
         }
         (wants, workers)
@@ -164,8 +164,8 @@ impl ClaimBatch {
         Ok(Guarded { made, guard, no_room: left.into_iter().map(|row| row.queue).collect() })
     }
 
-    /// What the workers are told of their claims. A claim that cannot be described is requeued, and its worker is asked to
-    /// try again; the others go out.
+    /// Describes claims as their workers get them. A claim that cannot be described is requeued, and its worker is asked to
+    /// try again; the others are delivered.
     async fn describe(&mut self, claimed: Guarded, workers: &[Worker<'_>]) -> HashMap<i32, QueueClaims> {
         let Guarded { made, mut guard, no_room } = claimed;
         let history = self.history(&made).await;
@@ -180,18 +180,18 @@ impl ClaimBatch {
         });
         for row in made {
             let own = guard.split_first(1);
-            let (queue, place) = (row.queue, usize::try_from(row.worker).unwrap_or_default());
+            let (queue, position) = (row.queue, usize::try_from(row.worker).unwrap_or_default());
             let found = found.entry(queue).or_insert_with(|| QueueClaims::none(&self.requeue));
             match self.describe_one(row, &mut history, workers).await {
                 Ok(granted) => {
-                    found.claims.push_back((place, granted));
+                    found.claims.push_back((position, granted));
                     found.guard.join(own);
                 }
                 Err(error) => {
                     if let Some(error) = error {
-                        tracing::error!(error = %error, "a claim cannot be described; it is requeued");
+                        tracing::error!(error = %error, "a claim could not be described and is requeued");
                     }
-                    found.failed.insert(place);
+                    found.failed.insert(position);
                 }
             }
         }
@@ -225,7 +225,7 @@ impl ClaimBatch {
             None => return Err(None),
         };
         let name = self.queues.get_name(&self.pool, row.queue).await?;
-        let worker = usize::try_from(row.worker - 1).ok().and_then(|place| workers.get(place));
+        let worker = usize::try_from(row.worker - 1).ok().and_then(|position| workers.get(position));
         let worker = worker.ok_or(sqlx::Error::RowNotFound)?;
         Ok(row.describe(name, ended, *worker).map_err(sqlx::Error::from)?)
     }
@@ -233,7 +233,7 @@ impl ClaimBatch {
     /// The statement may have committed although its answer was lost: what it claimed is requeued, once the lost
     /// session cannot commit any more.
     fn recover(&self, batch: Uuid, backend: Option<i32>) {
-        let (pool, back) = (self.pool.clone(), self.requeue.clone());
+        let (pool, requeue) = (self.pool.clone(), self.requeue.clone());
         self.tracker.spawn(async move {
             let until = Instant::now() + RECOVERY_MAX;
             while Instant::now() < until {
@@ -241,13 +241,13 @@ impl ClaimBatch {
                 match tokio::time::timeout(RECOVERY_TRY_MAX, find_lost(&pool, batch, backend)).await {
                     Ok(Ok(Some(lost))) => {
                         tracing::warn!(batch = %batch, claims = lost.len(), "recovered a batch whose answer was lost");
-                        back.take(lost);
+                        requeue.take(lost);
                         return;
                     }
                     Ok(Ok(None) | Err(_)) | Err(_) => tokio::time::sleep(RECOVERY_EVERY).await,
                 }
             }
-            tracing::error!(batch = %batch, "gave up on a batch whose answer was lost: its claims will expire");
+            tracing::error!(batch = %batch, "gave up recovering a batch whose answer was lost; its claims will expire");
         });
     }
 }

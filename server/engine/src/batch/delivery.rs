@@ -1,8 +1,8 @@
 //! Undelivered claims are requeued.
 //!
-//! A claim leaves the wait list inside a [`Delivery`]. If that is dropped before somebody says that the answer was
-//! flushed to the connection, the claim is given back: the run ends as worker-shutdown and the next one is pending, at
-//! its old place and without using up a retry. An answer that is lost further on expires as usual.
+//! A claim leaves the wait list inside a [`Delivery`]. If that is dropped before the response was flushed to the
+//! connection, the claim is requeued: the run ends as worker-shutdown and the next one is pending, at its old position
+//! and without using up a retry. The claims of a response that is lost further on expire as usual.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use tenure_domain::lifecycle::End;
 use tenure_store::claims;
 use tenure_store::transitions::end::{self, Member};
 
-/// A claim that somebody must hear of.
+/// A claim whose delivery is not confirmed yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UndeliveredClaim {
     /// The task.
@@ -35,7 +35,7 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// The first of these claims apart from the rest, so that each part can have a fate of its own.
+    /// Splits off the first of these claims, so that each part is delivered or requeued by itself.
     #[must_use]
     pub fn split_first(&mut self, count: usize) -> Self {
         let count = count.min(self.claims.len());
@@ -59,7 +59,7 @@ impl Drop for Delivery {
     }
 }
 
-/// Where claims are requeued to.
+/// The sending side of the task that requeues claims.
 #[derive(Debug, Clone)]
 pub struct Requeue {
     queue: mpsc::UnboundedSender<Vec<UndeliveredClaim>>,
@@ -71,8 +71,8 @@ const RETRY_AFTER: Duration = Duration::from_millis(500);
 const TRIES_MAX: u32 = 60;
 
 impl Requeue {
-    /// Starts the worker that requeues. It ends when every front of it is dropped, or when it is stopped and the
-    /// database is away.
+    /// Starts the task that requeues. It ends when every sender is dropped, or when it is stopped and the database is
+    /// unavailable.
     #[must_use]
     pub fn start(
         database: &PgConnectOptions,
@@ -92,7 +92,7 @@ impl Requeue {
         Delivery { claims, requeue: self.clone() }
     }
 
-    /// Takes claims back.
+    /// Requeues claims.
     pub fn take(&self, claims: Vec<UndeliveredClaim>) {
         if !claims.is_empty() {
             drop(self.queue.send(claims));
@@ -120,11 +120,11 @@ async fn work(
     session.close().await;
 }
 
-/// Hands claims back. What the statement leaves out is locked, or ended already, or was requeued too often: it is
-/// tried again for as long as the claim is there and may be requeued.
+/// Requeues claims. One that the statement skips is locked, has ended already, or was requeued too often: it is tried
+/// again for as long as the claim exists and may be requeued.
 async fn requeue(session: &mut Session, claims: &[UndeliveredClaim], notifiers: &Notifiers, stop: &CancellationToken) {
     let mut left: Vec<Member> =
-        claims.iter().map(|held| Member { id: held.id, run: held.run, end: End::Requeue }).collect();
+        claims.iter().map(|claim| Member { id: claim.id, run: claim.run, end: End::Requeue }).collect();
     for _ in 0..TRIES_MAX {
         let attempt = session
             .run(async |conn| {

@@ -14,7 +14,7 @@ pub enum Failure {
     Again(sqlx::Error),
     /// The connection was lost, or the server has no resources: it may have happened, so it is never run again.
     Lost(sqlx::Error),
-    /// Anything else is a fault of ours.
+    /// Any other error: a bug.
     Fault(sqlx::Error),
 }
 
@@ -30,22 +30,22 @@ impl Failure {
         }
     }
 
-    /// Whether the session that met it can be used again.
+    /// Whether the session can be used again afterwards.
     #[must_use]
     pub fn keeps_session(&self) -> bool {
         matches!(self, Self::BadData(_) | Self::Again(_))
     }
 
-    /// What the callers are told; the log gets the rest.
+    /// Logs the failure; answers the error for the callers.
     #[must_use]
     pub fn report(self, operation: &'static str) -> OpError {
         match self {
             Self::Again(error) | Self::Lost(error) => {
-                tracing::warn!(operation, error = %error, "a batch failed, its callers are asked to try again");
+                tracing::warn!(operation, error = %error, "a batch failed; its callers are asked to try again");
                 OpError::Unavailable
             }
             Self::BadData(error) | Self::Fault(error) => {
-                tracing::error!(operation, error = %error, "a batch failed in a way that it should not");
+                tracing::error!(operation, error = %error, "a batch failed with an unexpected error");
                 OpError::Internal(Arc::new(error))
             }
         }

@@ -1,6 +1,6 @@
-//! The low-water marks that this server knows: where a claim starts scanning.
+//! The low-water marks of this server: where a claim starts scanning.
 //!
-//! Only [`LowWaterMarks::advance`] moves a mark, only by a plain read, and only a background pass calls it.
+//! Only [`LowWaterMarks::advance`] moves a low-water mark, only by a plain read, and only a background pass calls it.
 
 use std::collections::HashMap;
 
@@ -10,73 +10,73 @@ use tenure_store::low_water_marks::{self, Marks, Writer};
 use tenure_store::memory::Memory;
 use tenure_store::transitions::claim::PRIORITIES;
 
-/// The marks that this server knows.
+/// The low-water marks of the queues that this server claims from.
 #[derive(Clone, Default)]
 pub struct LowWaterMarks {
-    known: Memory<Known>,
+    state: Memory<State>,
 }
 
 #[derive(Default)]
-struct Known {
+struct State {
     marks: HashMap<i32, Marks>,
     safe_position: SafePosition,
 }
 
-/// How far every place that was handed out is either visible or will never be.
+/// Up to where every position that was assigned is either visible or never will be.
 #[derive(Default)]
 struct SafePosition {
     reached: i64,
-    /// A place, and the transactions that may still hold one up to it.
+    /// A position, and the transactions that may still hold one up to it.
     next: Option<(i64, Vec<Writer>)>,
 }
 
 impl SafePosition {
     fn advance(&mut self, last: i64, writers: &[Writer]) {
-        let (place, open) = self.next.take().unwrap_or_else(|| (last, writers.to_vec()));
+        let (position, open) = self.next.take().unwrap_or_else(|| (last, writers.to_vec()));
         let open: Vec<Writer> = open.into_iter().filter(|writer| writers.contains(writer)).collect();
         if open.is_empty() {
-            self.reached = self.reached.max(place);
+            self.reached = self.reached.max(position);
         } else {
-            self.next = Some((place, open));
+            self.next = Some((position, open));
         }
     }
 }
 
-const NOT_KNOWN: Marks = Marks { generation: -1, marks: [0; PRIORITIES] };
+const UNKNOWN: Marks = Marks { epoch: -1, marks: [0; PRIORITIES] };
 
 impl LowWaterMarks {
-    /// Where to start scanning a queue. The first question about a queue makes the pass look after it.
+    /// Where to start scanning a queue. From the first call on, the pass maintains the low-water marks of the queue.
     #[must_use]
     pub fn get(&self, queue: i32) -> Marks {
-        if let Some(marks) = self.known.read(|known| known.marks.get(&queue).copied()) {
+        if let Some(marks) = self.state.read(|state| state.marks.get(&queue).copied()) {
             return marks;
         }
-        self.known.note(self.known.epoch(), |known| *known.marks.entry(queue).or_insert(NOT_KNOWN));
-        NOT_KNOWN
+        self.state.note(self.state.epoch(), |state| *state.marks.entry(queue).or_insert(UNKNOWN));
+        UNKNOWN
     }
 
-    /// Moves the marks as far as is safe; answers how many queues it looked after.
+    /// Advances the low-water marks as far as is safe; answers for how many queues.
     pub async fn advance(&self, conn: &mut PgConnection) -> Result<usize, sqlx::Error> {
-        let since = self.known.epoch();
-        let old = self.known.read(|known| known.marks.clone());
+        let since = self.state.epoch();
+        let old = self.state.read(|state| state.marks.clone());
         if old.is_empty() {
             return Ok(0);
         }
         let (last, writers) = low_water_marks::get_writers(conn).await?;
-        let reached = self.known.note(since, |known| {
-            known.safe_position.advance(last, &writers);
-            known.safe_position.reached
+        let reached = self.state.note(since, |state| {
+            state.safe_position.advance(last, &writers);
+            state.safe_position.reached
         });
         let Some(reached) = reached else { return Ok(0) };
         let moved = low_water_marks::advance_marks(conn, &old, reached).await?;
         let queues = moved.len();
-        self.known.note(since, |known| known.marks.extend(moved));
+        self.state.note(since, |state| state.marks.extend(moved));
         Ok(queues)
     }
 
-    /// Drops what is known: scans begin at the start again.
+    /// Drops all low-water marks: scans begin at the start again.
     pub fn drop_all(&self) {
-        self.known.drop_all();
+        self.state.drop_all();
     }
 }
 
@@ -89,11 +89,11 @@ mod tests {
     }
 
     #[test]
-    fn the_horizon_waits_for_every_writer_that_was_open() {
+    fn the_safe_position_waits_for_every_writer_that_was_open() {
         let mut safe_position = SafePosition::default();
         safe_position.advance(10, &[writer(1), writer(2)]);
         assert_eq!(safe_position.reached, 0);
-        // A writer that began later took a higher place.
+        // A writer that began later has a higher position.
         safe_position.advance(20, &[writer(2), writer(3)]);
         assert_eq!(safe_position.reached, 0);
         safe_position.advance(30, &[writer(3)]);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn without_open_writers_the_horizon_is_the_last_place() {
+    fn without_open_writers_the_safe_position_is_the_last_position() {
         let mut safe_position = SafePosition::default();
         safe_position.advance(7, &[]);
         assert_eq!(safe_position.reached, 7);

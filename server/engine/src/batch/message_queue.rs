@@ -1,8 +1,8 @@
-//! The front of the poll API's hottest question, "is there anything?", whose answer is nearly always no.
+//! Getting messages, with a cache of empty queues in front: most polls find nothing.
 //!
-//! That a queue is empty is remembered together with the generation of its bell, which was read before the database was
-//! asked. Everything that makes a message visible rings after its commit, so that the memory of a lone server is exact.
-//! What other servers make visible rings here too; for the case that their bell is broken, a memory lasts a second.
+//! That a queue is empty is cached together with the generation of its notifications, which was read before the database
+//! was queried. Everything that makes a message visible notifies after its commit, so that the cache of a lone server is
+//! exact. Other servers' notifications arrive here too; in case one is lost, an entry lasts a second.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -15,14 +15,14 @@ use tenure_domain::message::QueueName;
 use tenure_store::hot::messages::Got;
 use tenure_store::memory::Memory;
 
-/// How long a queue is believed to be empty although nobody has notified.
+/// How long a queue counts as empty without a notification.
 const MEMORY_MAX: Duration = Duration::from_secs(1);
 
 /// When a queue was seen to be empty.
 #[derive(Debug, Clone, Copy)]
 pub struct Empty {
     generation: u64,
-    asked: Instant,
+    since: Instant,
 }
 
 /// Where pollers get messages.
@@ -36,13 +36,13 @@ pub struct MessageQueue {
 pub type EmptyQueues = Memory<HashMap<QueueName, Empty>>;
 
 impl MessageQueue {
-    /// The front of these batches.
+    /// Adds the cache to this batcher.
     #[must_use]
     pub fn new(batcher: Batcher<GetMessages>, notifiers: Notifiers) -> Self {
         Self { batcher, notifiers, empty: EmptyQueues::default() }
     }
 
-    /// What is remembered here, which may be dropped.
+    /// The cache, which may be dropped.
     #[must_use]
     pub fn memory(&self) -> EmptyQueues {
         self.empty.clone()
@@ -51,25 +51,25 @@ impl MessageQueue {
     /// Gets messages, the oldest first; none from a queue that is known to be empty.
     pub async fn get(&self, request: GetRequest) -> Result<Vec<Got>, OpError> {
         let queue = request.queue;
-        let now = Empty { generation: self.notifiers.generation(queue.queue), asked: Instant::now() };
+        let now = Empty { generation: self.notifiers.generation(queue.queue), since: Instant::now() };
         if self.is_empty(queue, now) {
             metrics::counter!("tenure_polls_total", "answered" => "from_memory").increment(1);
             return Ok(Vec::new());
         }
         metrics::counter!("tenure_polls_total", "answered" => "by_database").increment(1);
-        let since = self.empty.epoch();
+        let epoch = self.empty.epoch();
         let messages = self.batcher.submit(request).await?;
         if messages.got.is_empty() && messages.empty {
-            self.empty.note(since, |empty| empty.insert(queue, now));
+            self.empty.note(epoch, |empty| empty.insert(queue, now));
         }
         Ok(messages.got)
     }
 
     fn is_empty(&self, queue: QueueName, now: Empty) -> bool {
-        let known = self.empty.read(|empty| empty.get(&queue).copied());
-        known.is_some_and(|known| {
-            let faded = now.asked.saturating_duration_since(known.asked) >= MEMORY_MAX && fallbacks_are_on();
-            known.generation == now.generation && !faded
+        let cached = self.empty.read(|empty| empty.get(&queue).copied());
+        cached.is_some_and(|cached| {
+            let outdated = now.since.saturating_duration_since(cached.since) >= MEMORY_MAX && fallbacks_are_on();
+            cached.generation == now.generation && !outdated
         })
     }
 }

@@ -1,9 +1,9 @@
 //! Coalescing: requests that arrive together share a statement.
 //!
-//! A [`Batcher`] is a bounded queue and one worker with a database session of its own. The worker takes everything that
-//! is waiting, runs it as one batch, and answers each caller. There is no timer: a batch is whatever arrived while the
-//! last one was in flight, so that a lone request waits for nobody. Members whose rows are locked, and members that are
-//! large, go to the blocking path, one a transaction.
+//! A [`Batcher`] is a bounded queue and one task with a database session of its own. The task takes everything that is
+//! waiting, runs it as one batch, and answers each caller. There is no timer: a batch is whatever arrived while the last
+//! one was in flight, so that a lone request does not wait. Members whose rows are locked, and members that are large, go
+//! to the blocking path, one per transaction.
 
 mod blocking_path;
 mod claim_batch;
@@ -33,13 +33,13 @@ use crate::ops::OpError;
 use blocking_path::BlockingPath;
 use failure::Failure;
 
-/// What the failure of an ordinary transaction means for its caller.
+/// The error for the caller of an ordinary transaction that failed.
 #[must_use]
 pub fn cold_failure(error: sqlx::Error) -> OpError {
     Failure::new(error).report("transaction")
 }
 
-/// Members of one batch.
+/// Maximum number of members of one batch.
 pub const BATCH_MEMBERS_MAX: usize = 200;
 /// Bytes of the bodies in one batch; a larger member goes alone.
 pub const BATCH_BYTES_MAX: usize = 4 << 20;
@@ -51,17 +51,16 @@ pub const BATCH_EDGES_MAX: usize = 2_000;
 
 /// An operation that is coalesced.
 pub trait Operation: Send + Sync + 'static {
-    /// What one request asks for.
+    /// One request.
     type Member: Send + Sync + 'static;
-    /// What it gets.
+    /// The result of one request.
     type Answer: Send + 'static;
     /// Its name in metrics and logs.
     const NAME: &'static str;
-    /// Members that may wait. When there is too much to do creates are shed before reports, so that what is claimed
-    /// gets finished.
+    /// Members that may wait. Under overload creates are shed before reports, so that claimed runs are finished.
     const WAITING_MAX: usize;
 
-    /// How many bytes a member weighs.
+    /// Bytes that a member counts for.
     fn weight(member: &Self::Member) -> usize;
 
     /// How many dependencies a member has.
@@ -70,12 +69,12 @@ pub trait Operation: Send + Sync + 'static {
         0
     }
 
-    /// The task or the message that a member is about, if it is about one. Two members of one never share a batch: a
+    /// The task or the message that a member changes, if any. Two members with the same one never share a batch: a
     /// transaction does not skip its own locks.
     fn task(member: &Self::Member) -> Option<Uuid>;
 
-    /// Runs a batch; one verdict for each member. What others wait for goes into `effects`, which are applied once it has
-    /// committed.
+    /// Runs a batch; one verdict for each member. Changes that others wait for go into `effects`, which are applied after
+    /// the commit.
     fn run(
         &self,
         conn: &mut PgConnection,
@@ -91,14 +90,14 @@ pub trait Operation: Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 }
 
-/// What became of a member.
+/// The outcome of a member.
 #[derive(Debug)]
 pub enum Verdict<A> {
     /// It is done.
     Done(A),
     /// It is refused.
     Refused(OpError),
-    /// Somebody holds its rows.
+    /// Another transaction holds its rows.
     Locked,
 }
 
@@ -133,37 +132,37 @@ impl Drop for Weight {
 
 impl<O: Operation> Job<O> {
     fn answer(self, result: Result<O::Answer, OpError>) {
-        // The caller may have hung up: what is done stays done, and its repeat gets the same answer.
+        // The caller may have disconnected: the change is committed, and a repeat gets the same answer.
         drop(self.reply.send(result));
     }
 }
 
-/// The front of a coalesced operation: what requests talk to.
+/// The sending side of a coalesced operation: what request handlers use.
 pub struct Batcher<O: Operation> {
     queue: mpsc::Sender<Job<O>>,
     waiting_bytes: Arc<AtomicUsize>,
 }
 
 impl<O: Operation> Batcher<O> {
-    /// Starts the workers. They end when the batcher is dropped and everything that waited is answered.
+    /// Starts the tasks. They end when the batcher is dropped and every waiting member is answered.
     pub fn start(operation: O, database: &PgConnectOptions, notifiers: &Notifiers, tasks: &TaskTracker) -> Self {
         let (queue, inbox) = mpsc::channel(O::WAITING_MAX);
         let operation = Arc::new(operation);
         let waiting_bytes = Arc::<AtomicUsize>::default();
-        let slow = BlockingPath::start(&operation, database, notifiers, tasks);
+        let blocking_path = BlockingPath::start(&operation, database, notifiers, tasks);
         let worker = Worker {
             operation,
             inbox,
             held_over: VecDeque::new(),
             session: Session::new(database.clone()),
-            slow,
+            blocking_path,
             notifiers: notifiers.clone(),
         };
         tasks.spawn(worker.work());
         Self { queue, waiting_bytes }
     }
 
-    /// Hands in a member and waits for its answer.
+    /// Enqueues a member and waits for its answer.
     pub async fn submit(&self, member: O::Member) -> Result<O::Answer, OpError> {
         let weight = O::weight(&member);
         let (reply, answer) = oneshot::channel();
@@ -183,7 +182,7 @@ struct Worker<O: Operation> {
     /// Members that could not share the last batch.
     held_over: VecDeque<Job<O>>,
     session: Session,
-    slow: BlockingPath<O>,
+    blocking_path: BlockingPath<O>,
     notifiers: Notifiers,
 }
 
@@ -202,7 +201,7 @@ impl<O: Operation> Worker<O> {
         }
     }
 
-    /// Everything that is waiting and may share a statement; none when the batcher is gone and all is done.
+    /// Everything that is waiting and may share a statement; none when the batcher is dropped and all members are done.
     async fn next_batch(&mut self) -> Option<Vec<Job<O>>> {
         let mut waiting = std::mem::take(&mut self.held_over);
         if waiting.is_empty() {
@@ -229,11 +228,11 @@ impl<O: Operation> Worker<O> {
         Some(batch)
     }
 
-    /// Runs a batch, halving it for as long as bad data in some member spoils it for the others.
+    /// Runs a batch, halving it for as long as bad data in some member makes the statement fail.
     async fn run(&mut self, batch: Vec<Job<O>>) {
         let large = |member| O::weight(member) > BATCH_BYTES_MAX || O::edges(member) > BATCH_EDGES_MAX;
         if batch.len() == 1 && large(&batch[0].member) {
-            self.slow.take(batch);
+            self.blocking_path.take(batch);
             return;
         }
         let mut parts = vec![batch];
@@ -244,8 +243,8 @@ impl<O: Operation> Worker<O> {
                     let half = part.split_off(part.len() / 2);
                     parts.extend([half, part]);
                 }
-                // Some member waits for a lock that a foreign transaction holds: alone, each finds out for itself.
-                Err(Failure::Again(_)) if part.len() > 1 => self.slow.take(part),
+                // Some member waits for a lock that a foreign transaction holds: alone, the others do not wait for it.
+                Err(Failure::Again(_)) if part.len() > 1 => self.blocking_path.take(part),
                 Err(failure) => {
                     let error = failure.report(O::NAME);
                     for job in part {
@@ -279,6 +278,6 @@ impl<O: Operation> Worker<O> {
                 Verdict::Locked => locked.push(job),
             }
         }
-        self.slow.take(locked);
+        self.blocking_path.take(locked);
     }
 }

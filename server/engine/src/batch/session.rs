@@ -65,7 +65,7 @@ impl Session {
         Ok(conn)
     }
 
-    /// Says goodbye to the database.
+    /// Closes the connection.
     pub async fn close(self) {
         if let Some(conn) = self.conn {
             drop(conn.close().await);

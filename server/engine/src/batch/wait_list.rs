@@ -1,8 +1,8 @@
-//! The line of waiting claimWork requests: per queue, first come first served.
+//! The wait list of claimWork requests: per queue, first come first served.
 //!
-//! One worker owns the line. A queue is tried when a request for it arrives, when its bell rings, and now and then in
-//! case a bell was lost; each try is for everybody in that queue's line, and what is found is handed out from its head.
-//! A worker that is quarantined waits aside, until its wait_timeout or its quarantine ends.
+//! One task owns the wait list. A queue is tried when a request for it arrives, when it is notified, and every second in
+//! case a notification was lost; each try is for all waiters of the queue, and claims are delivered to the first of them.
+//! The requests of a quarantined worker are suspended until their wait timeout or the quarantine ends.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
@@ -25,38 +25,38 @@ use tenure_domain::worker::{Recent, Sight, WorkerKey};
 use tenure_store::queues::Queues;
 use tenure_store::worker_removals::Gone;
 
-/// Requests that may wait in line.
+/// Requests that may wait.
 pub const WAITING_MAX: usize = 50_000;
 /// Runs that one statement may claim.
 pub const RUNS_MAX: usize = 400;
-/// A queue with somebody in line is tried at least as often, in case a bell was lost.
+/// A queue with waiters is tried at least this often, in case a notification was lost.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
 
 /// A claimWork request.
 #[derive(Debug, Clone)]
 pub struct ClaimWork {
-    /// The worker, and the queue that it asks.
+    /// The worker, and the queue that it claims from.
     pub worker: WorkerKey,
-    /// How many runs at most.
+    /// Maximum number of runs.
     pub tasks: u16,
-    /// How long it waits for the first one.
+    /// How long it waits for the first run.
     pub wait_timeout: Duration,
 }
 
-/// What a request gets: claims, and the guard that gives them back unless they are delivered. Empty after a fruitless
-/// wait.
+/// The answer to a request: claims, and the guard that requeues them unless they are delivered. Empty after the wait
+/// timeout.
 #[derive(Debug)]
 pub struct Answer {
-    /// The claims.
+    /// Empty if no run became claimable in time.
     pub claims: Vec<Granted>,
-    /// Who must be told that they were delivered.
+    /// To be marked as delivered when the response was flushed.
     pub delivery: Delivery,
 }
 
-/// Somebody in line.
+/// A request that waits.
 pub(super) struct Waiter {
     pub(super) request: ClaimWork,
-    /// Who came earlier has a smaller one; 0 before it stands in line.
+    /// Earlier requests have a smaller one; 0 before it is in the wait list.
     turn: u64,
     reply: oneshot::Sender<Result<Answer, OpError>>,
     until: Instant,
@@ -73,40 +73,40 @@ impl Waiter {
     }
 }
 
-/// The front of the line: what requests talk to.
+/// The sending side of the wait list: what request handlers use.
 #[derive(Clone)]
 pub struct WaitList {
     queue: mpsc::Sender<Waiter>,
     workers: Workers,
 }
 
-/// What the line works with.
+/// What the wait list needs.
 pub struct WaitListParts {
-    /// The database.
+    /// For the session that claims.
     pub database: PgConnectOptions,
-    /// The pool, for names of queues and recovery.
+    /// For names of queues, and for recovery.
     pub pool: PgPool,
-    /// Names of queues.
+    /// Caches names of queues.
     pub queues: Queues,
     /// Where to start scanning.
     pub low_water_marks: LowWaterMarks,
-    /// Who rings.
+    /// Which queues became claimable, and which workers are gone.
     pub notifiers: Notifiers,
-    /// Where undelivered claims go.
+    /// Requeues undelivered claims.
     pub requeue: Requeue,
-    /// The lease of a claim.
+    /// Lease duration of a claim.
     pub lease: Duration,
-    /// Who is seen, and who is quarantined.
+    /// Notes which workers are seen, and knows which are quarantined.
     pub workers: Workers,
 }
 
 impl WaitList {
-    /// Starts the line. When it is stopped, everybody in it is sent away empty; it ends when its front is dropped.
+    /// Starts the wait list. When it is stopped, all waiters are answered empty; it ends when its sending side is dropped.
     #[must_use]
     pub fn start(parts: WaitListParts, tasks: &TaskTracker, stop: CancellationToken) -> Self {
         let (queue, inbox) = mpsc::channel(WAITING_MAX);
         let workers = parts.workers.clone();
-        let line = WaitListWorker {
+        let worker = WaitListWorker {
             workers: workers.clone(),
             suspended: Vec::new(),
             admitted: Instant::now(),
@@ -121,11 +121,11 @@ impl WaitList {
             next_timeout: Instant::now(),
             stop,
         };
-        tasks.spawn(line.work());
+        tasks.spawn(worker.work());
         Self { queue, workers }
     }
 
-    /// Gets in line and waits.
+    /// Adds a request to the wait list and waits for its answer.
     pub async fn claim(&self, request: ClaimWork) -> Result<Answer, OpError> {
         let (reply, answer) = oneshot::channel();
         let until = Instant::now() + request.wait_timeout;
@@ -139,19 +139,19 @@ impl WaitList {
     }
 }
 
-/// What is remembered of a claim.
+/// What is noted of a claim as the worker's recent one.
 fn claimed(claim: &Granted) -> Recent {
-    let held = super::claim_batch::undelivered(claim);
-    Recent { task: held.id, run: held.run, claimed: claim.tenancy.started }
+    let super::delivery::UndeliveredClaim { id, run } = super::claim_batch::undelivered(claim);
+    Recent { task: id, run, claimed: claim.tenancy.started }
 }
 
 struct WaitListWorker {
     workers: Workers,
-    /// Workers that are quarantined; few, as a rule nobody.
+    /// Requests of quarantined workers; as a rule none.
     suspended: Vec<Waiter>,
-    /// When it was last looked whether some of them are not any more.
+    /// When it was last checked whether some of them are no longer quarantined.
     admitted: Instant,
-    /// How many have come so far.
+    /// Number of requests so far.
     turns: u64,
     inbox: mpsc::Receiver<Waiter>,
     notifiers: Notifiers,
@@ -160,9 +160,9 @@ struct WaitListWorker {
     waiters: HashMap<i32, VecDeque<Waiter>>,
     /// Queues worth trying.
     ready: HashSet<i32>,
-    /// Those of them that are tried first, because the last statement had no room for their runs.
+    /// Those of them that are tried first, because the last statement had no room for all their runs.
     first: HashSet<i32>,
-    /// When the next one loses wait_timeout, or earlier.
+    /// No later than the next wait timeout.
     next_timeout: Instant,
     stop: CancellationToken,
 }
@@ -181,27 +181,27 @@ impl WaitListWorker {
                     },
                     () = self.notifiers.claimable() => {}
                     _ = retry.tick(), if fallbacks_are_on() => self.ready.extend(self.waiters.keys()),
-                    () = tokio::time::sleep_until(self.next_timeout.into()), if self.is_anybody_there() => {}
-                    () = self.stop.cancelled(), if self.is_anybody_there() => {}
+                    () = tokio::time::sleep_until(self.next_timeout.into()), if self.has_waiters() => {}
+                    () = self.stop.cancelled(), if self.has_waiters() => {}
                 }
             }
             while let Ok(waiter) = self.inbox.try_recv() {
                 self.enter(waiter);
             }
-            self.send_away_gone();
+            self.answer_gone();
             self.ready.extend(self.notifiers.take_claimable());
             self.admit();
             if self.stop.is_cancelled() {
-                self.send_away();
+                self.answer_timed_out();
             }
-            // First the attempt: somebody without wait_timeout is tried once too.
+            // First the attempt: a request without a wait timeout is tried once too.
             self.attempt().await;
-            self.send_away();
+            self.answer_timed_out();
         }
         self.batch.close().await;
     }
 
-    fn is_anybody_there(&self) -> bool {
+    fn has_waiters(&self) -> bool {
         !self.waiters.is_empty() || !self.suspended.is_empty()
     }
 
@@ -212,13 +212,13 @@ impl WaitListWorker {
         }
         self.next_timeout = self.next_timeout.min(waiter.until);
         self.ready.insert(waiter.worker().queue);
-        let line = self.waiters.entry(waiter.worker().queue).or_default();
-        // At the end, unless it stood in line before.
-        let place = line.iter().rposition(|other| other.turn < waiter.turn).map_or(0, |before| before + 1);
-        line.insert(place, waiter);
+        let queue_waiters = self.waiters.entry(waiter.worker().queue).or_default();
+        // At the end, unless it was in the wait list before.
+        let position = queue_waiters.iter().rposition(|other| other.turn < waiter.turn).map_or(0, |before| before + 1);
+        queue_waiters.insert(position, waiter);
     }
 
-    /// Lets those back into the line who are not quarantined any more.
+    /// Resumes the waiters whose worker is no longer quarantined.
     fn admit(&mut self) {
         if self.suspended.is_empty() || self.admitted.elapsed() < RETRY_EVERY / 2 {
             return;
@@ -231,124 +231,124 @@ impl WaitListWorker {
         }
     }
 
-    /// Lets go of those whose wait_timeout has ended, with an empty answer; of everybody when the line is stopped.
-    fn send_away(&mut self) {
-        let (now, stopping, back) = (Instant::now(), self.stop.is_cancelled(), &self.requeue);
+    /// Answers those whose wait timeout has passed, with no claims; all of them when the wait list is stopped.
+    fn answer_timed_out(&mut self) {
+        let (now, stopping, requeue) = (Instant::now(), self.stop.is_cancelled(), &self.requeue);
         if self.next_timeout > now && !stopping {
             return;
         }
         self.next_timeout = now + RETRY_EVERY;
         let waiting: usize = self.waiters.values().map(VecDeque::len).sum();
         metrics::gauge!("tenure_batch_waiting", "operation" => "claim").set(waiting as f64);
-        for line in self.waiters.values_mut() {
-            // Everybody is equally patient, so that the head of a line is the first to go.
-            while let Some(waiter) = line.pop_front_if(|waiter| stopping || waiter.until <= now) {
-                let empty = Answer { claims: Vec::new(), delivery: back.guard(Vec::new()) };
+        for queue_waiters in self.waiters.values_mut() {
+            // All wait timeouts are equal, so that the head of a queue times out first.
+            while let Some(waiter) = queue_waiters.pop_front_if(|waiter| stopping || waiter.until <= now) {
+                let empty = Answer { claims: Vec::new(), delivery: requeue.guard(Vec::new()) };
                 drop(waiter.reply.send(Ok(empty)));
             }
-            if let Some(waiter) = line.front() {
+            if let Some(waiter) = queue_waiters.front() {
                 self.next_timeout = self.next_timeout.min(waiter.until);
             }
         }
-        self.waiters.retain(|_, line| !line.is_empty());
+        self.waiters.retain(|_, queue_waiters| !queue_waiters.is_empty());
         for waiter in self.suspended.extract_if(.., |waiter| stopping || waiter.until <= now) {
-            let empty = Answer { claims: Vec::new(), delivery: back.guard(Vec::new()) };
+            let empty = Answer { claims: Vec::new(), delivery: requeue.guard(Vec::new()) };
             drop(waiter.reply.send(Ok(empty)));
         }
         let first = self.suspended.iter().map(|waiter| waiter.until).min();
         self.next_timeout = first.map_or(self.next_timeout, |first| self.next_timeout.min(first));
     }
 
-    /// Lets go of those whose worker was removed, with an empty answer.
-    fn send_away_gone(&mut self) {
+    /// Answers those whose worker was removed, with no claims.
+    fn answer_gone(&mut self) {
         for SendAway { worker, done } in self.notifiers.take_gone() {
             let mut gone: Vec<Waiter> = self.suspended.extract_if(.., |waiter| waiter.is_of(&worker)).collect();
-            if let Some(line) = self.waiters.get_mut(&worker.queue) {
+            if let Some(queue_waiters) = self.waiters.get_mut(&worker.queue) {
                 let (leaving, rest): (VecDeque<Waiter>, _) =
-                    std::mem::take(line).into_iter().partition(|waiter| waiter.is_of(&worker));
-                *line = rest;
+                    std::mem::take(queue_waiters).into_iter().partition(|waiter| waiter.is_of(&worker));
+                *queue_waiters = rest;
                 gone.extend(leaving);
             }
             for waiter in gone {
                 let empty = Answer { claims: Vec::new(), delivery: self.requeue.guard(Vec::new()) };
                 drop(waiter.reply.send(Ok(empty)));
             }
-            // Whoever removes the worker may have stopped listening.
+            // The caller that removes the worker may have stopped waiting.
             let _ = done.send(());
         }
-        self.waiters.retain(|_, line| !line.is_empty());
+        self.waiters.retain(|_, queue_waiters| !queue_waiters.is_empty());
     }
 
-    /// One statement for everybody in the queues that are ready.
+    /// One statement for the waiters of the queues that are ready.
     async fn attempt(&mut self) {
-        let mut asked = Vec::new();
+        let mut requests = Vec::new();
         let mut room = RUNS_MAX;
         for &queue in &self.ready {
-            let Some(line) = self.waiters.get_mut(&queue) else { continue };
-            // Nothing must be claimed for somebody who hung up.
-            line.retain(|waiter| !waiter.reply.is_closed());
+            let Some(queue_waiters) = self.waiters.get_mut(&queue) else { continue };
+            // Nothing must be claimed for a client that has disconnected.
+            queue_waiters.retain(|waiter| !waiter.reply.is_closed());
             if self.workers.any_quarantined(queue) {
                 let quarantined = |waiter: &Waiter| self.workers.is_quarantined(waiter.worker());
-                let (aside, free) = line.drain(..).partition(quarantined);
-                *line = free;
-                self.suspended.extend::<VecDeque<_>>(aside);
+                let (suspended, free) = queue_waiters.drain(..).partition(quarantined);
+                *queue_waiters = free;
+                self.suspended.extend::<VecDeque<_>>(suspended);
             }
         }
         let mut ready: Vec<i32> = self.ready.iter().copied().collect();
-        // Queues for which there was no room last time come first, so that they cannot be held up for long.
+        // Queues for which there was no room last time come first, so that none is starved.
         ready.sort_by_key(|queue| !self.first.contains(queue));
         for queue in ready {
-            let Some(line) = self.waiters.get(&queue) else { continue };
-            for waiter in line {
+            let Some(queue_waiters) = self.waiters.get(&queue) else { continue };
+            for waiter in queue_waiters {
                 let tasks = usize::from(waiter.request.tasks);
-                if tasks > room || asked.len() == super::BATCH_MEMBERS_MAX {
+                if tasks > room || requests.len() == super::BATCH_MEMBERS_MAX {
                     break;
                 }
                 room -= tasks;
-                asked.push(WaitingRequest { queue, request: &waiter.request });
+                requests.push(WaitingRequest { queue, request: &waiter.request });
             }
         }
-        if asked.is_empty() {
-            self.waiters.retain(|_, line| !line.is_empty());
+        if requests.is_empty() {
+            self.waiters.retain(|_, queue_waiters| !queue_waiters.is_empty());
             return;
         }
-        // The places of each queue's waiters among all who ask, from 1.
-        let mut places: HashMap<i32, Range<usize>> = HashMap::new();
-        for (place, asked) in (1..).zip(&asked) {
-            places.entry(asked.queue).or_insert(place..place).end = place + 1;
+        // The positions of each queue's waiters in the statement, from 1.
+        let mut positions: HashMap<i32, Range<usize>> = HashMap::new();
+        for (position, request) in (1..).zip(&requests) {
+            positions.entry(request.queue).or_insert(position..position).end = position + 1;
         }
         self.first.clear();
-        match self.batch.run(&asked).await {
-            Ok(mut found) => {
-                for (queue, places) in places {
-                    self.hand_out(queue, places, found.remove(&queue));
+        match self.batch.run(&requests).await {
+            Ok(mut claims_found) => {
+                for (queue, positions) in positions {
+                    self.deliver(queue, positions, claims_found.remove(&queue));
                 }
             }
             Err(error) => {
-                for (queue, places) in places {
-                    self.fail(queue, places.len(), &error);
+                for (queue, positions) in positions {
+                    self.fail(queue, positions.len(), &error);
                 }
             }
         }
     }
 
-    /// Hands the claims of a queue to those at the head of its line: the statement has assigned them in that order. Who gets
-    /// nothing stays there.
-    fn hand_out(&mut self, queue: i32, places: Range<usize>, found: Option<QueueClaims>) {
-        let Some(line) = self.waiters.get_mut(&queue) else { return };
-        let Some(mut found) = found else {
+    /// Delivers the claims of a queue to its first waiters: the statement has assigned them in that order. Those without a
+    /// claim keep waiting.
+    fn deliver(&mut self, queue: i32, positions: Range<usize>, claims_found: Option<QueueClaims>) {
+        let Some(queue_waiters) = self.waiters.get_mut(&queue) else { return };
+        let Some(mut claims_found) = claims_found else {
             self.ready.remove(&queue);
             return;
         };
         let mut waiting: VecDeque<Waiter> = VecDeque::new();
-        for place in places {
-            let Some(waiter) = line.pop_front() else { break };
-            let (claims, delivery) = match found.take(place) {
+        for position in positions {
+            let Some(waiter) = queue_waiters.pop_front() else { break };
+            let (claims, delivery) = match claims_found.take(position) {
                 Ok((claims, _)) if claims.is_empty() => {
                     waiting.push_back(waiter);
                     continue;
                 }
-                Ok(taken) => taken,
+                Ok(assigned) => assigned,
                 Err(error) => {
                     drop(waiter.reply.send(Err(error)));
                     continue;
@@ -361,30 +361,30 @@ impl WaitListWorker {
                 self.suspended.push(waiter);
                 continue;
             }
-            // If the worker hung up meanwhile, the answer comes back here and its guard requeues the claims.
+            // If the worker has disconnected meanwhile, the answer comes back here and its guard requeues the claims.
             drop(waiter.reply.send(Ok(Answer { claims, delivery })));
         }
-        if found.more {
+        if claims_found.more {
             self.first.insert(queue);
         } else if !waiting.is_empty() {
-            // Nothing was left for these, and so for those behind them.
+            // Nothing was left for these, and so for those after them.
             self.ready.remove(&queue);
         }
         for waiter in waiting.into_iter().rev() {
-            line.push_front(waiter);
+            queue_waiters.push_front(waiter);
         }
-        if line.is_empty() {
+        if queue_waiters.is_empty() {
             self.waiters.remove(&queue);
             self.ready.remove(&queue);
         }
     }
 
-    fn fail(&mut self, queue: i32, asked: usize, error: &OpError) {
-        let Some(line) = self.waiters.get_mut(&queue) else { return };
-        for waiter in line.drain(..asked.min(line.len())) {
+    fn fail(&mut self, queue: i32, count: usize, error: &OpError) {
+        let Some(queue_waiters) = self.waiters.get_mut(&queue) else { return };
+        for waiter in queue_waiters.drain(..count.min(queue_waiters.len())) {
             drop(waiter.reply.send(Err(error.clone())));
         }
-        if line.is_empty() {
+        if queue_waiters.is_empty() {
             self.waiters.remove(&queue);
         }
         self.ready.remove(&queue);

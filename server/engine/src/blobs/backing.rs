@@ -1,5 +1,5 @@
-//! Where the bytes are: files in a folder, or objects in a bucket. A generation's key is made from its id alone, so that
-//! names never reach a file system.
+//! The store of the bytes: files in a folder, or objects in a bucket. A generation's key is derived from its id alone, so
+//! that names never reach a file system.
 
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path as FilePath, PathBuf};
@@ -16,16 +16,16 @@ use uuid::Uuid;
 
 use super::settings::{ArtifactsPlace, Provider};
 
-/// Object stores take parts of 5 MiB or more.
+/// Object stores accept parts of 5 MiB or more.
 const PART_IN_BUCKET: usize = 5 << 20;
 /// Files are written in pieces of this size.
 const PART_IN_FOLDER: usize = 256 << 10;
-/// The folder is its owner's alone.
+/// Only the owner may use the folder.
 const PRIVATE_FOLDER: u32 = 0o700;
 /// Uploads at the same time; each holds up to four parts in memory.
 const UPLOADS_INTO_BUCKET: usize = 50;
 const UPLOADS_INTO_FOLDER: usize = 500;
-/// How often and how long a request of an object store is repeated before its caller hears of it.
+/// How often and how long a request to an object store is retried before it fails.
 const RETRIES_MAX: usize = 3;
 const RETRIES_FOR: Duration = Duration::from_secs(30);
 /// Settings of the HTTP client of object stores. An answer may take any time, as long as something arrives.
@@ -52,7 +52,7 @@ pub(super) struct Backing {
     place: ArtifactsPlace,
     prefix: Path,
     opened: OnceLock<Arc<dyn ObjectStore>>,
-    /// How many bytes are handed over at once.
+    /// Bytes that are written at once.
     pub(super) part: usize,
     /// How many uploads there may be at a time.
     pub(super) uploads_max: usize,
@@ -67,8 +67,8 @@ impl Backing {
         Self { place, prefix, opened: OnceLock::new(), part, uploads_max }
     }
 
-    /// The store. It is opened when it is needed first, and again until that succeeds: a folder that cannot be made now may
-    /// be made later, and a server without artifacts is better than none.
+    /// The store. It is opened when it is first needed, and again until that succeeds: a folder that cannot be created now may
+    /// be created later, and a server without artifacts is better than none.
     pub(super) fn store(&self) -> Result<Arc<dyn ObjectStore>, StoreError> {
         if let Some(store) = self.opened.get() {
             return Ok(Arc::clone(store));
@@ -109,18 +109,18 @@ impl Backing {
 async fn remove_unfinished(folder: &FilePath, key: &Path) -> Result<(), StoreError> {
     let unfinished = PathBuf::from(format!("{}#1", folder.join(key.as_ref()).display()));
     match tokio::fs::remove_file(&unfinished).await {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(broken(error)),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(io_error(error)),
         Ok(()) | Err(_) => Ok(()),
     }
 }
 
-/// A fault of the file system, as the stores say it.
-pub(super) fn broken(error: std::io::Error) -> StoreError {
+/// An error of the file system as one of the store.
+pub(super) fn io_error(error: std::io::Error) -> StoreError {
     StoreError::Generic { store: "artifacts", source: error.into() }
 }
 
-/// Makes the folder, or closes the one that is there to other users: so they do not get to what an earlier release left open
-/// in it. What the server makes below it is private by its umask.
+/// Creates the folder, or closes an existing one to other users, since an earlier release may have left files in it open to
+/// them. What the server creates below it is private by its umask.
 fn make_private(folder: &FilePath) -> std::io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(PRIVATE_FOLDER).create(folder)?;
     let mut permissions = std::fs::metadata(folder)?.permissions();
@@ -138,8 +138,8 @@ fn make_private(folder: &FilePath) -> std::io::Result<()> {
 fn open(place: &ArtifactsPlace) -> Result<Arc<dyn ObjectStore>, StoreError> {
     let (provider, bucket) = match place {
         ArtifactsPlace::Folder(folder) => {
-            make_private(folder).map_err(broken)?;
-            // What was answered with 200 must survive a power cut, as the rows in the database do.
+            make_private(folder).map_err(io_error)?;
+            // Bytes that were acknowledged with 200 must survive a power cut, as the rows in the database do.
             return Ok(Arc::new(LocalFileSystem::new_with_prefix(folder)?.with_fsync(true)));
         }
         ArtifactsPlace::Bucket { provider, bucket, .. } => (*provider, bucket),
@@ -147,7 +147,7 @@ fn open(place: &ArtifactsPlace) -> Result<Arc<dyn ObjectStore>, StoreError> {
     // The HTTP client is built without cryptography of its own; it is no error if another one was chosen before.
     let _already = rustls::crypto::ring::default_provider().install_default();
     let retry = RetryConfig { max_retries: RETRIES_MAX, retry_timeout: RETRIES_FOR, ..RetryConfig::default() };
-    // Whoever gives an address without TLS means it.
+    // An address without TLS is deliberate.
     let plain = ENDPOINTS.iter().any(|name| std::env::var(name).is_ok_and(|url| url.starts_with("http://")));
     let allow_http = plain.then_some((ClientConfigKey::AllowHttp, "true"));
     let client = CLIENT.into_iter().chain(allow_http);

@@ -1,9 +1,9 @@
-//! Stored bytes: what artifacts and objects are made of.
+//! Stored bytes: the content of artifacts and objects.
 //!
 //! A name has at most one current generation of bytes. Each generation is a row in the database and an object in the store,
 //! whose key is the row's id: the row is written before the first byte, and deleted after the last one is removed, so
-//! that no bytes are ever forgotten, whichever server is killed when. Replacing a name's bytes is one transaction, which
-//! also sees that they may still change. Who may store or read what is decided by the handlers that give out the URLs.
+//! that no bytes are ever orphaned, whenever a server is killed. Replacing a name's bytes is one transaction, which also
+//! checks that they may still change. Who may store or read what is decided by the handlers that issue the URLs.
 
 mod backing;
 mod read;
@@ -32,25 +32,25 @@ use self::settings::ArtifactSettings;
 pub use self::upload::NewBytes;
 use tenure_store::blobs::{self, BlobRow};
 
-/// How long replaced bytes stay for those who have just asked for them and have not begun to read.
-pub const KEPT_AFTER_REPLACED: Duration = Duration::from_secs(5 * 60);
-/// How long removing bytes may take before somebody else tries.
+/// How long replaced bytes stay for readers that have looked them up and have not begun to read.
+pub const RETAINED_AFTER_REPLACED: Duration = Duration::from_secs(5 * 60);
+/// How long removing bytes may take before another server tries.
 const REMOVAL_LEASE: Duration = Duration::from_secs(60);
 /// Removals that run at the same time.
 const REMOVALS: usize = 8;
 
-/// What the bytes of a name are.
+/// What a name refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part<'a> {
     /// The artifact of a run, with its name within the run.
     Artifact(TaskId, RunId, &'a str),
     /// The object of this name.
     Object(&'a str),
-    /// Neither: this server gives out no such name.
+    /// Neither: this server issues no such name.
     Other,
 }
 
-/// What bytes are stored under.
+/// The name that bytes are stored under.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlobName(String);
 
@@ -73,7 +73,7 @@ impl BlobName {
         blob_url::name_of(path).map(Self)
     }
 
-    /// What the name says that its bytes are.
+    /// What this name refers to.
     #[must_use]
     pub fn part(&self) -> Part<'_> {
         if let Some(name) = self.0.strip_prefix("object/") {
@@ -86,7 +86,7 @@ impl BlobName {
             return Part::Other;
         };
         match (task.parse(), run.parse()) {
-            // Another spelling of a task or a run names nothing.
+            // Another spelling of a task or a run refers to nothing.
             (Ok(task), Ok(run)) if Self::artifact(task, run, name) == *self => Part::Artifact(task, run, name),
             _ => Part::Other,
         }
@@ -112,9 +112,9 @@ pub struct StoredBlob {
     pub size: i64,
     /// Their digest.
     pub sha256: [u8; 32],
-    /// As the uploader said.
+    /// As the client declared.
     pub content_type: String,
-    /// As the uploader said, such as `gzip`.
+    /// As the client declared, such as `gzip`.
     pub content_encoding: Option<String>,
 }
 
@@ -127,22 +127,22 @@ pub enum BlobError {
     /// The store of the bytes.
     #[error("the artifact store does not work at the moment; send the request again later")]
     Store(#[source] object_store::Error),
-    /// Too many others.
+    /// Too many uploads.
     #[error("too many uploads at the same time; send the request again later")]
     Busy,
     /// More than is allowed.
     #[error("the body is over the limit of {0} bytes (--artifact-size-max); nothing was stored")]
     TooLarge(u64),
-    /// The body has an end before its end.
+    /// The body ended too early.
     #[error("the body did not arrive whole; nothing was stored, send it again")]
     Cut,
-    /// The body stopped coming.
+    /// The body stopped arriving.
     #[error("nothing of the body arrived for {0} seconds; nothing was stored, send it again")]
     Stalled(u64),
     /// The name's bytes stay as they are.
     #[error("{0}; nothing was stored")]
     Sealed(Sealed),
-    /// The name was deleted while its bytes were on their way, or the upload was taken for abandoned.
+    /// The name was deleted during the upload, or the upload was treated as abandoned.
     #[error("the upload was given up meanwhile, because its name was deleted; nothing was stored")]
     Deleted,
     /// The row is there and the bytes are not.
@@ -184,7 +184,7 @@ impl Blobs {
         self.shared.size_max
     }
 
-    /// The URL for uploads under this name, of exactly this content type, as often as one likes until `expires_ms` (the
+    /// The URL for uploads under this name, of exactly this content type, any number of times until `expires_ms` (the
     /// server's clock, milliseconds since 1970).
     #[must_use]
     pub fn put_url(&self, name: &BlobName, content_type: &str, expires_ms: i64) -> String {
@@ -197,8 +197,8 @@ impl Blobs {
         self.sign(Access::Get, name, expires_ms)
     }
 
-    /// The URL for downloads of what everybody may read: always the same for the same name. Who serves it has to ask
-    /// whether that is still so.
+    /// The URL for downloads of what every client may read: always the same for the same name. Its handler has to check
+    /// that this is still so.
     #[must_use]
     pub fn plain_url(&self, name: &BlobName) -> String {
         format!("{}{}", self.shared.root_url, blob_url::plain(name.as_str()))
@@ -214,7 +214,7 @@ impl Blobs {
         blob_url::verify(&self.shared.keys, access, name.as_str(), query, now_ms)
     }
 
-    /// Looks whether the store can be used, and says so in the log if it cannot.
+    /// Checks whether the store can be used, and logs an error if not.
     pub async fn probe(&self) {
         if let Err(error) = self.shared.backing.probe().await {
             tracing::error!(
@@ -225,7 +225,7 @@ impl Blobs {
         }
     }
 
-    /// What is stored under these names; names without bytes are missing in the answer.
+    /// Finds the bytes that are stored under these names; names without bytes are missing in the answer.
     pub async fn find(
         &self,
         db: impl PgExecutor<'_>,
@@ -248,9 +248,9 @@ impl Blobs {
         self.upload(pool, &new, body).await
     }
 
-    /// Forgets what is stored under these names, also what is being uploaded, and removes the bytes. Names without bytes are
-    /// fine. Bytes that the store does not remove now are removed later. Call it when no URL for uploads is good any
-    /// more: a later upload would be stored, and stay.
+    /// Deletes what is stored under these names, also what is being uploaded. Names without bytes are ignored. Bytes that
+    /// the store fails to remove now are removed later. Call it when no URL for uploads is valid any more: a later upload
+    /// would be stored, and stay.
     pub async fn delete(&self, pool: &PgPool, names: &[BlobName]) -> Result<(), BlobError> {
         let names: Vec<String> = names.iter().map(|name| name.as_str().to_owned()).collect();
         let ids = blobs::drop_names(pool, &names, REMOVAL_LEASE).await?;
@@ -258,13 +258,13 @@ impl Blobs {
         Ok(())
     }
 
-    /// Removes up to `limit` generations whose time has come. Answers how many there were, and how many are gone.
+    /// Removes up to `limit` generations that are due. Answers how many there were, and how many were removed.
     pub async fn sweep(&self, pool: &PgPool, limit: i64) -> Result<(usize, usize), sqlx::Error> {
         let ids = blobs::take_due(pool, limit, REMOVAL_LEASE).await?;
         Ok((ids.len(), self.remove_now(pool, &ids).await))
     }
 
-    /// Removes bytes, and then the rows of those that are gone. What fails is tried again when it is due.
+    /// Removes bytes, and then their rows. What fails is retried when it is due.
     async fn remove_now(&self, pool: &PgPool, ids: &[Uuid]) -> usize {
         let remove = |id: Uuid| async move { (id, self.shared.backing.remove(id).await) };
         let removed = futures_util::stream::iter(ids.iter().copied()).map(remove).buffer_unordered(REMOVALS);
@@ -278,7 +278,7 @@ impl Blobs {
         if gone.is_empty() {
             return 0;
         }
-        match blobs::forget(pool, &gone).await {
+        match blobs::purge(pool, &gone).await {
             Ok(_) => gone.len(),
             Err(error) => {
                 tracing::warn!(error = %error, "rows of removed bytes could not be deleted yet");

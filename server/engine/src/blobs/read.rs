@@ -1,5 +1,5 @@
-//! Reading: the current bytes of a name, or a part of them. Whoever has begun reads on to the end, also when the bytes are
-//! replaced meanwhile.
+//! Reading: the current bytes of a name, or a part of them. A reader that has begun reads to the end, also when the bytes
+//! are replaced meanwhile.
 
 use std::io::SeekFrom;
 use std::ops::Range;
@@ -12,14 +12,14 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncSeekExt as _};
 use tokio_util::io::StreamReader;
 use uuid::Uuid;
 
-use super::backing::{StoreError, broken};
+use super::backing::{StoreError, io_error};
 use super::{BlobError, BlobName, Blobs, StoredBlob, stored};
 use tenure_store::blobs;
 
 /// Bytes on their way to a reader.
 pub type Reader = Box<dyn AsyncRead + Send + Unpin>;
 
-/// The current bytes of a name, as they were when somebody asked.
+/// The bytes that were current under a name when it was looked up.
 #[derive(Clone, Debug)]
 pub struct Generation {
     id: Uuid,
@@ -30,7 +30,7 @@ pub struct Generation {
 }
 
 impl Blobs {
-    /// What is stored under a name.
+    /// Finds the current bytes of a name.
     pub async fn current(&self, pool: &PgPool, name: &BlobName) -> Result<Option<Generation>, sqlx::Error> {
         let rows = blobs::find(pool, &[name.as_str().to_owned()]).await?;
         rows.into_iter()
@@ -59,7 +59,7 @@ impl Blobs {
         match result.payload {
             GetResultPayload::File(file, _) => {
                 let mut file = tokio::fs::File::from_std(file);
-                file.seek(SeekFrom::Start(range.start)).await.map_err(|error| BlobError::Store(broken(error)))?;
+                file.seek(SeekFrom::Start(range.start)).await.map_err(|error| BlobError::Store(io_error(error)))?;
                 Ok(Box::new(file.take(length)))
             }
             GetResultPayload::Stream(pieces) => Ok(Box::new(StreamReader::new(pieces.map_err(std::io::Error::other)))),

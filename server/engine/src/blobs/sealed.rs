@@ -1,5 +1,5 @@
-//! Until when the bytes of a name may be replaced: those of an artifact while its run takes artifacts, those of an object until
-//! its upload is finished. A URL for uploads is good for longer than that, and so may an upload be on its way.
+//! Until when the bytes of a name may be replaced: those of an artifact while its run accepts artifacts, those of an object
+//! until its upload is finished. A URL for uploads is valid for longer than that, and an upload may be in progress.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use tenure_store::{artifacts, tasks};
 /// Why the bytes of a name stay as they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sealed {
-    /// The run of the artifact takes no artifacts any more, or there is no such run.
+    /// The run of the artifact accepts no artifacts any more, or there is no such run.
     RunEnded,
     /// The upload of the object is finished.
     ObjectFinished,
@@ -30,10 +30,10 @@ impl fmt::Display for Sealed {
 }
 
 impl Blobs {
-    /// Whether the bytes of a name may be replaced now, for a look before they are sent.
+    /// Whether the bytes of a name may be replaced now, to check before they are sent.
     ///
     /// # Errors
-    /// They may not, or the database cannot be asked.
+    /// They may not, or the query fails.
     pub async fn check_open(&self, pool: &PgPool, name: &BlobName) -> Result<(), BlobError> {
         check(&mut *pool.acquire().await?, name).await
     }

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::path::PathBuf;
 
-/// Whose object store it is.
+/// The kind of object store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Provider {
-    /// Amazon S3, and what speaks its protocol.
+    /// Amazon S3, and stores with its protocol.
     S3,
     /// Google Cloud Storage.
     Gcs,
@@ -24,18 +24,18 @@ impl Provider {
     }
 }
 
-/// Where the bytes are kept.
+/// Where the bytes are stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ArtifactsPlace {
     /// Files in this folder, which is made when it is missing.
     Folder(PathBuf),
     /// Objects in this bucket. Credentials come from the provider's usual environment variables.
     Bucket {
-        /// Whose.
+        /// Its protocol.
         provider: Provider,
         /// The bucket or container.
         bucket: String,
-        /// What all keys begin with, without slashes at its ends; may be empty.
+        /// The prefix of all keys, without slashes at its ends; may be empty.
         prefix: String,
     },
 }
@@ -52,10 +52,10 @@ impl fmt::Display for ArtifactsPlace {
     }
 }
 
-/// How artifacts are kept.
+/// How artifacts are stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArtifactSettings {
-    /// Where.
+    /// The folder or bucket.
     pub place: ArtifactsPlace,
     /// The largest one, in bytes as they are uploaded.
     pub size_max: u64,

@@ -1,4 +1,4 @@
-//! Uploads: bytes go to the store as they come, and become the current ones of their name when all of them are there.
+//! Uploads: bytes go to the store as they arrive, and become the current ones of their name when all of them are stored.
 
 use std::future::Future;
 use std::pin::pin;
@@ -12,36 +12,36 @@ use sqlx::PgPool;
 use uuid::Uuid;
 
 use super::backing::StoreError;
-use super::{BlobError, BlobName, Blobs, KEPT_AFTER_REPLACED, StoredBlob, sealed};
+use super::{BlobError, BlobName, Blobs, RETAINED_AFTER_REPLACED, StoredBlob, sealed};
 use tenure_store::blobs::{self, NewBlob};
 
-/// How long an upload may pause. Longer than a worker's machine is busy with something else.
+/// How long an upload may pause. Longer than a worker's machine may be stalled.
 const STALL_MAX: Duration = Duration::from_secs(60);
-/// How long handing a part to the store may take, and making an object of the parts.
+/// How long storing a part may take, and completing the object.
 const STORE_TIMEOUT: Duration = Duration::from_secs(120);
-/// An upload that has said nothing for this long is abandoned. Longer than its server's longest silence: a pause, and the
-/// store's wait_timeout twice.
+/// An upload whose lease is not renewed for this long is abandoned. Longer than a stall of the client and two timeouts of
+/// the store together.
 const LEASE: Duration = Duration::from_secs(15 * 60);
-/// How often an upload says that it goes on.
+/// How often an upload renews its lease.
 const RENEW_EVERY: Duration = Duration::from_secs(60);
 /// How long an upload waits for others to end.
 const TURN_MAX: Duration = Duration::from_secs(20);
-/// Parts that are on their way to the store while the next one is read.
+/// Parts that are being stored while the next one is read.
 const PARTS_IN_FLIGHT: usize = 2;
 
-/// What is uploaded.
+/// An upload.
 #[derive(Clone, Debug)]
 pub struct NewBytes {
-    /// Under which name.
+    /// The name to store the bytes under.
     pub name: BlobName,
-    /// As the uploader says.
+    /// As the client declares.
     pub content_type: String,
-    /// As the uploader says.
+    /// As the client declares.
     pub content_encoding: Option<String>,
 }
 
 impl Blobs {
-    /// Stores a body. Whatever goes wrong leaves the bytes that the name had.
+    /// Stores a body. After a failure the name keeps its previous bytes.
     pub async fn upload<E>(
         &self,
         pool: &PgPool,
@@ -58,15 +58,15 @@ impl Blobs {
             content_encoding: new.content_encoding.as_deref(),
         };
         blobs::begin(pool, row, LEASE).await?;
-        let (size, sha256) = match self.hand_over(pool, id, body).await {
+        let (size, sha256) = match self.write_body(pool, id, body).await {
             Ok(stored) => stored,
             Err(error) => {
-                // Whoever takes an upload for abandoned takes its file away, which the store calls a fault.
-                let given_up =
+                // The server that treats an upload as abandoned deletes its file, which the store reports as an error.
+                let abandoned =
                     matches!(error, BlobError::Store(_)) && matches!(blobs::renew(pool, id, LEASE).await, Ok(false));
-                // If this fails too, the row says what is left to be removed.
+                // If this fails too, the row remains for the pass that removes the bytes.
                 self.remove_now(pool, &[id]).await;
-                return Err(if given_up { BlobError::Deleted } else { error });
+                return Err(if abandoned { BlobError::Deleted } else { error });
             }
         };
         if let Err(error) = make_current(pool, &new.name, id, size, &sha256).await {
@@ -81,8 +81,8 @@ impl Blobs {
         Ok(StoredBlob { size, sha256, content_type, content_encoding })
     }
 
-    /// Makes an object of the body. Answers how long it was, and its digest.
-    async fn hand_over<E>(
+    /// Writes the body to the store. Answers its size and its digest.
+    async fn write_body<E>(
         &self,
         pool: &PgPool,
         id: Uuid,
@@ -104,7 +104,7 @@ impl Blobs {
         }
     }
 
-    /// Hands the body to the writer, piece by piece.
+    /// Copies the body to the writer, chunk by chunk.
     async fn copy<E>(
         &self,
         pool: &PgPool,
@@ -115,19 +115,19 @@ impl Blobs {
         let mut body = pin!(body);
         let (mut size, mut digest, mut renewed) = (0_u64, Sha256::new(), Instant::now());
         loop {
-            let piece = match tokio::time::timeout(STALL_MAX, body.next()).await {
+            let chunk = match tokio::time::timeout(STALL_MAX, body.next()).await {
                 Err(_) => return Err(BlobError::Stalled(STALL_MAX.as_secs())),
                 Ok(Some(Err(_))) => return Err(BlobError::Cut),
                 Ok(None) => break,
-                Ok(Some(Ok(piece))) => piece,
+                Ok(Some(Ok(chunk))) => chunk,
             };
-            size += piece.len() as u64;
+            size += chunk.len() as u64;
             if size > self.shared.size_max {
                 return Err(BlobError::TooLarge(self.shared.size_max));
             }
-            digest.update(&piece);
-            writer.write(&piece).await?;
-            metrics::counter!("tenure_artifact_bytes_total", "direction" => "in").increment(piece.len() as u64);
+            digest.update(&chunk);
+            writer.write(&chunk).await?;
+            metrics::counter!("tenure_artifact_bytes_total", "direction" => "in").increment(chunk.len() as u64);
             if renewed.elapsed() > RENEW_EVERY {
                 if !blobs::renew(pool, id, LEASE).await? {
                     return Err(BlobError::Deleted);
@@ -139,18 +139,18 @@ impl Blobs {
     }
 }
 
-/// Makes stored bytes the current ones of their name, in one transaction with the look at whether these may still change.
+/// Makes stored bytes the current ones of their name, in one transaction with the check that these may still change.
 async fn make_current(pool: &PgPool, name: &BlobName, id: Uuid, size: i64, sha256: &[u8; 32]) -> Result<(), BlobError> {
     let mut transaction = pool.begin().await?;
     sealed::lock_and_check(&mut transaction, name).await?;
-    let stored = blobs::finish(&mut transaction, id, size, sha256, KEPT_AFTER_REPLACED).await?;
+    let stored = blobs::finish(&mut transaction, id, size, sha256, RETAINED_AFTER_REPLACED).await?;
     // Dropped, the transaction changes nothing.
     stored.ok_or(BlobError::Deleted)?;
     transaction.commit().await?;
     Ok(())
 }
 
-/// One object that is being written. What fits into a part is put in one request.
+/// One object that is being written. A body that fits into one part is stored by one request.
 struct Writer<'a> {
     store: &'a dyn ObjectStore,
     key: object_store::path::Path,
@@ -164,51 +164,51 @@ enum Parts {
 }
 
 impl Writer<'_> {
-    async fn write(&mut self, mut piece: &[u8]) -> Result<(), BlobError> {
-        // No more than a part at once, so that memory stays bounded whatever the size of a piece.
-        while !piece.is_empty() {
-            let (now, later) = piece.split_at(piece.len().min(self.part));
+    async fn write(&mut self, mut chunk: &[u8]) -> Result<(), BlobError> {
+        // No more than a part at once, so that memory stays bounded whatever the size of a chunk.
+        while !chunk.is_empty() {
+            let (now, later) = chunk.split_at(chunk.len().min(self.part));
             match &mut self.parts {
                 Parts::Some(parts) => {
-                    patiently(parts.wait_for_capacity(PARTS_IN_FLIGHT)).await?;
+                    with_timeout(parts.wait_for_capacity(PARTS_IN_FLIGHT)).await?;
                     parts.write(now);
                 }
                 Parts::None(first) => {
                     first.extend_from_slice(now);
                     if first.len() > self.part {
-                        let upload = patiently(self.store.put_multipart(&self.key)).await?;
+                        let upload = with_timeout(self.store.put_multipart(&self.key)).await?;
                         let mut parts = WriteMultipart::new_with_chunk_size(upload, self.part);
                         parts.write(first);
                         self.parts = Parts::Some(parts);
                     }
                 }
             }
-            piece = later;
+            chunk = later;
         }
         Ok(())
     }
 
     async fn finish(self) -> Result<(), BlobError> {
         match self.parts {
-            Parts::None(all) => patiently(self.store.put(&self.key, PutPayload::from(all.freeze()))).await?,
-            Parts::Some(parts) => patiently(parts.finish()).await?,
+            Parts::None(all) => with_timeout(self.store.put(&self.key, PutPayload::from(all.freeze()))).await?,
+            Parts::Some(parts) => with_timeout(parts.finish()).await?,
         };
         Ok(())
     }
 
     async fn abort(self) {
         if let Parts::Some(parts) = self.parts {
-            // What is left is removed by whoever removes the row, or by the bucket's own rules.
-            if let Err(error) = patiently(parts.abort()).await {
-                tracing::debug!(error = %error, "an upload could not be taken back");
+            // Remaining parts are removed with the row, or by the bucket's own rules.
+            if let Err(error) = with_timeout(parts.abort()).await {
+                tracing::debug!(error = %error, "an upload could not be aborted");
             }
         }
     }
 }
 
-async fn patiently<T>(request: impl Future<Output = Result<T, StoreError>>) -> Result<T, BlobError> {
+async fn with_timeout<T>(request: impl Future<Output = Result<T, StoreError>>) -> Result<T, BlobError> {
     match tokio::time::timeout(STORE_TIMEOUT, request).await {
         Ok(result) => result.map_err(BlobError::Store),
-        Err(_) => Err(BlobError::Store(super::backing::broken(std::io::ErrorKind::TimedOut.into()))),
+        Err(_) => Err(BlobError::Store(super::backing::io_error(std::io::ErrorKind::TimedOut.into()))),
     }
 }

@@ -1,8 +1,8 @@
 //! The one reader of the event log for everything that acts on it: it locks the cursor, finds the next part, lets a
 //! [`Sink`] act on it, and advances the cursor in the same transaction.
 //!
-//! So each part is acted on once, by one server at a time, however many servers run the same sink: a server that dies
-//! half-way takes what its sink has done back together with the cursor.
+//! So each part is acted on once, by one server at a time, however many servers run the same sink: if a server dies
+//! half-way, the changes of its sink are rolled back together with the cursor.
 
 use sqlx::{Connection, PgConnection};
 
@@ -15,7 +15,7 @@ pub trait Sink: Send {
     const NAME: &'static str;
     /// Rows of the log that one transaction reads; a row has up to a batch of transitions.
     const ROWS_MAX: i64;
-    /// What acting on a part comes to.
+    /// The result of acting on a part.
     type Outcome: Send;
 
     /// Acts on a part, within the transaction that advances the cursor. May be called again with the same part if that
@@ -27,14 +27,14 @@ pub trait Sink: Send {
     ) -> impl Future<Output = Result<Self::Outcome, sqlx::Error>> + Send;
 }
 
-/// What reading the next part of the log came to.
+/// The result of reading the next part of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Read<T> {
     /// Another server is reading for this sink.
     Busy,
-    /// Everything has been acted on.
+    /// Every part has been acted on.
     End,
-    /// So many rows were acted on, and perhaps more are left.
+    /// This many rows were acted on; more may be left.
     Rows(usize, T),
 }
 

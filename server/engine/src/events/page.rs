@@ -1,4 +1,4 @@
-//! Pages of the event log, for readers who ask for one after the other.
+//! Pages of the event log, for clients that poll.
 
 use sqlx::PgPool;
 
@@ -9,15 +9,15 @@ use tenure_store::events::{self, Stretch};
 
 /// Events that are read at once when a filter may let few of them through.
 const FILTERED_PAGE: usize = 500;
-/// Events that one filtered page looks at; the caller reads on from where it stopped.
-const LOOKED_AT_MAX: i64 = 5_000;
+/// Events that one filtered page scans; the caller continues from where it stopped.
+const SCANNED_MAX: i64 = 5_000;
 
-/// What a reader gets.
+/// A part of the log.
 #[derive(Debug)]
 pub enum Page {
     /// Events, oldest first, and the position to read on after.
     Events(Vec<Event>, i64),
-    /// What comes next is no longer kept; reading may start after this position.
+    /// The next events were purged; reading may start after this position.
     Gone(i64),
 }
 
@@ -39,7 +39,7 @@ pub async fn read(pool: &PgPool, start: Start, filter: &Filter, limit: usize) ->
         let (events, through) = match events::read_on(&mut conn, after, page).await? {
             Stretch::Events(events, through) => (events, through),
             Stretch::Gone(oldest) if after == start => return Ok(Page::Gone(oldest)),
-            // The next request is told.
+            // The next request gets the error.
             Stretch::Gone(_) => break,
         };
         let at_end = through == after;
@@ -51,7 +51,7 @@ pub async fn read(pool: &PgPool, start: Start, filter: &Filter, limit: usize) ->
             }
             found.push(event);
         }
-        if at_end || found.len() == limit || filter.is_open() || after - start >= LOOKED_AT_MAX {
+        if at_end || found.len() == limit || filter.is_open() || after - start >= SCANNED_MAX {
             break;
         }
     }

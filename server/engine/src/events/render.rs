@@ -2,12 +2,12 @@
 
 use tenure_domain::events::Event;
 
-/// An event, rendered. Nothing in it is particular to one way of telling.
+/// An event as it is sent, independent of the protocol.
 #[derive(Debug)]
 pub struct RenderedEvent {
-    /// Its place in the log.
+    /// Its position in the log.
     pub position: i64,
-    /// Where it is published.
+    /// The exchange that it is published to.
     pub exchange: &'static str,
     /// The primary routing key.
     pub routing_key: String,
@@ -25,7 +25,7 @@ impl RenderedEvent {
         Ok(Self { position, exchange, routing_key, cc, json })
     }
 
-    /// What it takes in memory.
+    /// Its size in memory.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.json.len() + self.routing_key.len() + self.cc.iter().map(String::len).sum::<usize>()

@@ -1,5 +1,5 @@
-//! One reader of events as they happen: a cursor that takes what comes next from memory, or from the log while memory
-//! begins later. Both move the same cursor, so that no event is lost or sent twice between them.
+//! One stream of events as they happen: a cursor that reads from memory, or from the log while it is behind memory. Both advance
+//! the same cursor, so that no event is lost or sent twice between them.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::tail::{Listener, Next};
 use tenure_domain::event_filter::Filter;
 use tenure_store::events::{self, Stretch};
 
-/// Events that a stream reads from the log at once while it is behind; a reader who is stuck holds so many in memory.
+/// Events that a stream reads from the log at once while it is behind; a client that is stuck holds this many in memory.
 const CATCH_UP_PAGE: usize = 100;
 
 /// A reader of events.
@@ -24,32 +24,32 @@ pub struct Stream {
     after: i64,
 }
 
-/// Why a stream cannot begin where its reader wants.
+/// Why a stream cannot begin at the requested position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BadStart {
-    /// What comes next is no longer kept; reading may start after this position.
+    /// The next events were purged; reading may start after this position.
     Gone(i64),
     /// There is no such position yet.
     Ahead {
-        /// What the reader has.
+        /// The requested position.
         position: i64,
-        /// The newest that there is.
+        /// The newest position.
         newest: i64,
     },
 }
 
-/// What comes next.
+/// The next step of a stream.
 #[derive(Debug)]
 pub enum Step {
     /// Events that pass the filter; maybe none.
     Events(Vec<Arc<RenderedEvent>>),
-    /// What comes next is no longer kept; reading may start after this position.
+    /// The next events were purged; reading may start after this position.
     Gone(i64),
 }
 
 impl Stream {
-    /// A stream that begins there, if the log has what comes next. Everything that was committed before the call is in
-    /// the log.
+    /// A stream that begins there, if the log still has the next events. Everything that was committed before the call is
+    /// in the log.
     ///
     /// # Errors
     /// If the database refuses.
@@ -81,10 +81,10 @@ impl Stream {
         self.after
     }
 
-    /// Waits for what comes next, at most until then.
+    /// Waits for the next events, at most until then.
     ///
     /// # Errors
-    /// If memory begins later and the log cannot be read.
+    /// If the stream is behind memory and the log cannot be read.
     pub async fn next(&mut self, until: Instant) -> Result<Step, sqlx::Error> {
         match timeout_at(until, self.listener.next(self.after)).await {
             Ok(Next::Events(mut events, through)) => {

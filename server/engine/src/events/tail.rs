@@ -1,8 +1,8 @@
-//! The newest events in memory, for everybody on this server who wants to hear of them as they happen.
+//! The newest events in memory, for all streams of this server.
 //!
-//! One task reads the log on, gives positions to what has none, and renders each event once; however many listen, that
-//! is all the database is asked. While nobody listens it asks nothing. Nobody is waited for: memory keeps a bounded part
-//! of the log, and a listener who is further behind reads the log itself until it is here again.
+//! One task reads the log, gives positions to events without one, and renders each event once, however many listeners there
+//! are. Without listeners it does not query the database. It does not wait for listeners: memory holds a bounded part of
+//! the log, and a listener that is further behind reads the log itself until it has caught up.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,14 +20,14 @@ use tenure_store::events::{self, Stretch};
 
 /// Listeners of one server at most.
 pub const LISTENERS_MAX: usize = 500;
-/// How often the log is looked at while somebody listens: not all that happens rings a bell, and events of other servers
-/// come without one.
+/// How often the log is read while there are listeners: not every event comes with a notification, and those of other
+/// servers never do.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// The least time between two looks, however often somebody rings.
+/// The least time between two reads, however many notifications arrive.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
-/// A look may take one part of the time in so many, should the database be slow.
+/// Reading takes at most one part in this many of the time, should the database be slow.
 const LOOK_SHARE: u32 = 4;
-/// How soon a look that failed is tried again.
+/// How soon a failed read is retried.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 /// Events read at once.
 const PAGE: usize = 200;
@@ -39,10 +39,10 @@ const BUFFERED_BYTES_MAX: usize = 16 << 20;
 const ANSWER_MAX: usize = 64;
 /// A listener gets no more at once when the events are as large as this together.
 const ANSWER_BYTES_MAX: usize = 256 << 10;
-/// Listeners who read the log themselves at the same time: they must not take all connections of the pool.
+/// Listeners that read the log themselves at the same time: they must not take all connections of the pool.
 const CATCHING_UP_MAX: usize = 2;
 
-/// The end of the log, as far as memory has it.
+/// The end of the log, in memory.
 #[derive(Default)]
 struct Ring {
     /// Every event after this position, up to `through`, is in `events`.
@@ -94,12 +94,12 @@ impl Ring {
     }
 }
 
-/// What a listener gets.
+/// What a listener gets next.
 #[derive(Debug)]
 pub enum Next {
     /// Events, and the position up to which these are all.
     Events(Vec<Arc<RenderedEvent>>, i64),
-    /// Memory begins later: the log has to be read.
+    /// Memory begins later: read the log.
     Behind,
 }
 
@@ -113,20 +113,20 @@ struct Shared {
     pool: PgPool,
     notifiers: Notifiers,
     stop: CancellationToken,
-    /// None while nobody listens. Only the task writes it.
+    /// None without listeners. Only the task writes it.
     ring: Mutex<Option<Ring>>,
     /// Changes whenever `ring` does.
-    moved: watch::Sender<()>,
-    seats: Arc<Semaphore>,
+    changed: watch::Sender<()>,
+    listener_slots: Arc<Semaphore>,
     came: Notify,
     catching_up: Semaphore,
 }
 
-/// Somebody who listens, until this is dropped.
+/// Holds one of the places for listeners until it is dropped.
 pub struct Listener {
     tail: Tail,
-    moved: watch::Receiver<()>,
-    _place: OwnedSemaphorePermit,
+    changed: watch::Receiver<()>,
+    _slot: OwnedSemaphorePermit,
 }
 
 impl Tail {
@@ -138,8 +138,8 @@ impl Tail {
             notifiers,
             stop,
             ring: Mutex::default(),
-            moved: watch::Sender::new(()),
-            seats: Arc::new(Semaphore::new(LISTENERS_MAX)),
+            changed: watch::Sender::new(()),
+            listener_slots: Arc::new(Semaphore::new(LISTENERS_MAX)),
             came: Notify::new(),
             catching_up: Semaphore::new(CATCHING_UP_MAX),
         };
@@ -148,21 +148,21 @@ impl Tail {
         tail
     }
 
-    /// Listens from now on, if there is a place.
+    /// A new listener, unless there are too many.
     #[must_use]
     pub fn listen(&self) -> Option<Listener> {
-        let place = Arc::clone(&self.shared.seats).try_acquire_owned().ok()?;
+        let slot = Arc::clone(&self.shared.listener_slots).try_acquire_owned().ok()?;
         self.shared.came.notify_one();
-        Some(Listener { tail: self.clone(), moved: self.shared.moved.subscribe(), _place: place })
+        Some(Listener { tail: self.clone(), changed: self.shared.changed.subscribe(), _slot: slot })
     }
 
-    /// How many listen.
+    /// Number of listeners.
     #[must_use]
     pub fn listeners(&self) -> usize {
-        LISTENERS_MAX - self.shared.seats.available_permits()
+        LISTENERS_MAX - self.shared.listener_slots.available_permits()
     }
 
-    /// Drops what is in memory. It begins again at the end of the log; who is behind reads the log.
+    /// Drops the events in memory, which begins again at the end of the log; listeners that are behind read the log.
     pub fn drop_all(&self) {
         *self.ring() = None;
     }
@@ -185,9 +185,9 @@ impl Tail {
                     ((started.elapsed() * LOOK_SHARE).max(LOOK_PAUSE), LOOK_EVERY)
                 }
                 Err(error) => {
-                    // Said once, not at every try while the database is away.
+                    // Logged once, not at every retry while the database is unavailable.
                     if !failing {
-                        tracing::warn!(error = %error, "new events could not be read; tried again every second");
+                        tracing::warn!(error = %error, "new events could not be read; retried every second");
                     }
                     failing = true;
                     (AFTER_FAILURE, AFTER_FAILURE)
@@ -197,7 +197,7 @@ impl Tail {
         }
     }
 
-    /// Waits for the first time in any case, and for the second unless somebody rings.
+    /// Waits for the first duration in any case, and for the second unless there is a notification.
     async fn wait(&self, least: Duration, more: Duration) {
         let notified = async {
             tokio::time::sleep(least).await;
@@ -212,7 +212,7 @@ impl Tail {
         }
     }
 
-    /// Brings memory up to the end of the log. Costs one read if nothing is new.
+    /// Reads up to the end of the log. Costs one query if nothing is new.
     async fn read_on(&self) -> Result<(), sqlx::Error> {
         metrics::counter!("tenure_event_reads_total", "who" => "all").increment(1);
         let mut conn = self.shared.pool.acquire().await?;
@@ -221,8 +221,8 @@ impl Tail {
             events::sequence(&mut conn).await?;
             ends = events::get_ends(&mut conn).await?;
         }
-        let known = self.ring().as_ref().map(|ring| ring.through);
-        let mut through = known.unwrap_or_else(|| self.start_at(ends.newest));
+        let reached = self.ring().as_ref().map(|ring| ring.through);
+        let mut through = reached.unwrap_or_else(|| self.start_at(ends.newest));
         while through < ends.newest {
             through = match events::read_on(&mut conn, through, PAGE).await? {
                 Stretch::Events(events, through) => {
@@ -240,12 +240,12 @@ impl Tail {
         if let Some(ring) = &mut *self.ring() {
             ring.push(rendered, through);
         }
-        self.shared.moved.send_replace(());
+        self.shared.changed.send_replace(());
     }
 
     fn start_at(&self, position: i64) -> i64 {
         *self.ring() = Some(Ring::starting_at(position));
-        self.shared.moved.send_replace(());
+        self.shared.changed.send_replace(());
         position
     }
 
@@ -258,16 +258,16 @@ impl Listener {
     /// Waits for events after a position.
     pub async fn next(&mut self, after: i64) -> Next {
         loop {
-            self.moved.mark_unchanged();
+            self.changed.mark_unchanged();
             if let Some(next) = self.tail.ring().as_ref().and_then(|ring| ring.after(after)) {
                 return next;
             }
-            // The sender lives in what this listener holds, so that it cannot be gone.
-            drop(self.moved.changed().await);
+            // The listener holds the sender, so that it cannot be dropped.
+            drop(self.changed.changed().await);
         }
     }
 
-    /// Waits for one's turn to read the log.
+    /// Waits for a permit to read the log.
     pub async fn turn_to_catch_up(&self) -> Option<SemaphorePermit<'_>> {
         self.tail.shared.catching_up.acquire().await.ok()
     }
@@ -299,7 +299,7 @@ mod tests {
         }
     }
 
-    /// Everything a listener gets who asks until there is nothing more.
+    /// All events that a listener gets until there are no more.
     fn drained(ring: &Ring, mut after: i64) -> Vec<i64> {
         let mut all = Vec::new();
         while let Some(Next::Events(events, through)) = ring.after(after) {
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_waits_is_told_when_memory_begins_and_when_it_moves() {
+    async fn a_listener_is_woken_when_memory_begins_and_when_it_moves() {
         let stop = CancellationToken::new();
         stop.cancel();
         let pool = sqlx::postgres::PgPoolOptions::new().connect_lazy("postgres://nowhere.invalid").unwrap();
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_in_events_and_whoever_is_behind_is_told() {
+    fn memory_is_bounded_in_events_and_a_listener_that_is_behind_is_told_so() {
         let buffered = i64::try_from(BUFFERED_MAX).unwrap();
         let mut ring = Ring::starting_at(0);
         push(&mut ring, 1..=buffered + 100, buffered + 100, 1);
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_handed_much_at_once_and_everybody_something() {
+    fn an_answer_is_bounded_but_never_empty() {
         let mut ring = Ring::starting_at(0);
         push(&mut ring, 1..=200, 200, 1);
         assert_eq!(events_after(&ring, 0).1, i64::try_from(ANSWER_MAX).unwrap());

@@ -1,4 +1,4 @@
-//! What follows a commit.
+//! What follows from a commit.
 
 use uuid::Uuid;
 

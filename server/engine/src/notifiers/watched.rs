@@ -1,5 +1,5 @@
-//! Tasks whose end somebody waits for. Whoever resolves tasks names them here, which costs a look into a map; what other
-//! servers resolve, one pass looks up for everybody together.
+//! Tasks whose resolution callers wait for. Code that resolves tasks names them here, which costs a lookup in a map; those
+//! that other servers resolve are looked up for all callers together.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,11 +21,11 @@ pub struct Watched {
 struct Shared {
     tasks: Mutex<HashMap<Uuid, Arc<Notify>>>,
     watchers: AtomicUsize,
-    /// Rung when there is something to look up.
+    /// Notified when there is something to look up.
     look: Notify,
 }
 
-/// Somebody who waits for a task; dropped, it is forgotten.
+/// Waits for a task until it is dropped.
 pub struct Watcher {
     id: Uuid,
     notify: Arc<Notify>,
@@ -33,7 +33,7 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Waits until somebody says that the task is resolved.
+    /// Waits until the task is reported as resolved.
     pub fn notified(&self) -> Notified<'_> {
         self.notify.notified()
     }
@@ -48,13 +48,13 @@ impl Drop for Watcher {
         if Arc::strong_count(&self.notify) == 2 {
             tasks.remove(&self.id);
         }
-        // Let go of under the lock, so that two who leave at once do not both think that the other stays.
+        // Released under the lock, so that two watchers dropped at once do not both count the other one.
         self.notify = Arc::default();
     }
 }
 
 impl Watched {
-    /// Watches a task; none if too many do already.
+    /// Watches a task; none if there are too many watchers.
     #[must_use]
     pub fn watch(&self, id: Uuid) -> Option<Watcher> {
         let mut tasks = self.shared.tasks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -80,7 +80,7 @@ impl Watched {
         ids.into_iter().filter_map(|id| tasks.get(&id)).for_each(|notify| notify.notify_waiters());
     }
 
-    /// Tasks were resolved that are not named: whoever looks them up should do so now.
+    /// Tasks were resolved that are not named: they are looked up now.
     pub fn notify_unnamed(&self) {
         self.shared.look.notify_one();
     }
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_ring_reaches_everybody_who_watches_the_task_and_nobody_else() {
+    async fn a_notification_reaches_all_watchers_of_the_task_and_no_other() {
         let watched = Watched::default();
         let (a, b) = (Uuid::from_u128(1), Uuid::from_u128(2));
         let watchers = [watched.watch(a).unwrap(), watched.watch(a).unwrap(), watched.watch(b).unwrap()];
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_is_forgotten_with_the_last_of_its_watchers() {
+    fn a_task_is_removed_with_the_last_of_its_watchers() {
         let watched = Watched::default();
         let id = Uuid::from_u128(1);
         let (one, two) = (watched.watch(id).unwrap(), watched.watch(id).unwrap());

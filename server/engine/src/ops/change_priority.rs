@@ -23,10 +23,10 @@ pub async fn change_task(
     let mut transaction = conn.begin().await?;
     tasks::lock(&mut transaction, id.uuid()).await?;
     let changed = reprioritise::reprioritise(&mut transaction, &[id.uuid()], priority.code()).await?;
-    let known = tasks::load(&mut transaction, &[id.uuid()]).await?.remove(&id.uuid());
-    let known = known.ok_or_else(|| OpError::NotFound(format!("task {id} does not exist")))?;
+    let loaded = tasks::load(&mut transaction, &[id.uuid()]).await?.remove(&id.uuid());
+    let loaded = loaded.ok_or_else(|| OpError::NotFound(format!("task {id} does not exist")))?;
     if changed.is_empty() {
-        if known.task.deadline <= known.now {
+        if loaded.task.deadline <= loaded.now {
             return Err(OpError::Conflict(format!("the deadline of task {id} has passed")));
         }
         if tasks::was_resolved(&mut transaction, id.uuid()).await? {
@@ -34,10 +34,10 @@ pub async fn change_task(
         }
     }
     notifiers.commit(transaction, Effects::claimable(changed.into_iter().map(|(_, queue)| queue))).await?;
-    Ok(known.task)
+    Ok(loaded.task)
 }
 
-/// Changes the priority of a group's tasks that were never resolved; answers those that had another one.
+/// Changes the priority of a group's tasks that were never resolved; answers those that changed.
 pub async fn change_group(
     pool: &PgPool,
     notifiers: &Notifiers,

@@ -13,10 +13,10 @@ use tenure_store::tasks::{self, Loaded};
 use tenure_store::transitions::schedule::{self, When};
 use tenure_store::transitions::{end_open, rerun};
 
-/// How often a cancel looks again when a run that it wanted to end was being claimed.
+/// How often a cancel tries again when the run that it is to end was being claimed.
 const TRIES_MAX: usize = 5;
 
-/// What is asked for.
+/// The requested change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     /// Run without waiting for dependencies.
@@ -27,27 +27,27 @@ pub enum Change {
     Cancel,
 }
 
-/// What a definition says that only a rerun asks for.
+/// The part of a definition that only a rerun reads.
 #[derive(Deserialize)]
 struct Retries {
     retries: u16,
 }
 
-/// Changes a task. One that is already as it was asked to be is answered as it is.
+/// Changes a task. If it is already in the requested state, it is answered as it is.
 pub async fn change(pool: &PgPool, notifiers: &Notifiers, id: TaskId, change: Change) -> Result<Task, OpError> {
     let mut conn = pool.acquire().await?;
     let mut transaction = conn.begin().await?;
     tasks::lock(&mut transaction, id.uuid()).await?;
     let mut queue = None;
     for _ in 0..TRIES_MAX {
-        let known = load(&mut transaction, id).await?;
-        if known.task.deadline <= known.now {
+        let loaded = load(&mut transaction, id).await?;
+        if loaded.task.deadline <= loaded.now {
             return Err(OpError::Conflict(format!("the deadline of task {id} has passed")));
         }
         let event = event(&mut transaction, id, change).await?;
-        let step = match apply(known.task.life(), event) {
+        let step = match apply(loaded.task.life(), event) {
             Ok(step) => step,
-            Err(refusal) => return repeat(known, refusal),
+            Err(refusal) => return repeat(loaded, refusal),
         };
         if carry_out(&mut transaction, id, change, step, &mut queue).await? {
             let task = load(&mut transaction, id).await?.task;
@@ -59,13 +59,13 @@ pub async fn change(pool: &PgPool, notifiers: &Notifiers, id: TaskId, change: Ch
             return Ok(task);
         }
     }
-    // Somebody claims and requeues faster than we look.
+    // The run is claimed and requeued between the tries.
     Err(OpError::Unavailable)
 }
 
 async fn load(conn: &mut PgConnection, id: TaskId) -> Result<Loaded, OpError> {
-    let known = tasks::load(conn, &[id.uuid()]).await?.remove(&id.uuid());
-    known.ok_or_else(|| OpError::NotFound(format!("task {id} does not exist")))
+    let loaded = tasks::load(conn, &[id.uuid()]).await?.remove(&id.uuid());
+    loaded.ok_or_else(|| OpError::NotFound(format!("task {id} does not exist")))
 }
 
 async fn event(conn: &mut PgConnection, id: TaskId, change: Change) -> Result<Event, OpError> {
@@ -81,21 +81,21 @@ async fn event(conn: &mut PgConnection, id: TaskId, change: Change) -> Result<Ev
     })
 }
 
-/// The answer to a request that the rules refuse: the task is already as it was asked to be, or it may not become so.
-fn repeat(known: Loaded, refusal: Refusal) -> Result<Task, OpError> {
+/// The answer to a request that the rules refuse: the task is already in the requested state, or it must not change.
+fn repeat(loaded: Loaded, refusal: Refusal) -> Result<Task, OpError> {
     match refusal {
-        Refusal::AlreadyScheduled | Refusal::AlreadyResolved => Ok(known.task),
+        Refusal::AlreadyScheduled | Refusal::AlreadyResolved => Ok(loaded.task),
         refusal => {
-            let run = match known.task.life().state {
+            let run = match loaded.task.life().state {
                 State::Unscheduled => 0,
                 State::Pending(run) | State::Running(run) | State::Resolved(run, _) => run.number(),
             };
-            Err(refused(refusal, known.task.id, run))
+            Err(refused(refusal, loaded.task.id, run))
         }
     }
 }
 
-/// Does what the rules allow; not if the run is being claimed at this moment.
+/// Applies the change; answers false if the run is being claimed at this moment.
 async fn carry_out(
     transaction: &mut PgConnection,
     id: TaskId,

@@ -1,4 +1,4 @@
-//! claimTask: claim one named run. An ordinary transaction: it is what a poller of messages does, one at a time.
+//! claimTask: claim one named run. An ordinary transaction: pollers of messages claim one run at a time.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use tenure_domain::worker::{Recent, Sight, WorkerKey};
 use tenure_store::transitions::claim_one;
 use tenure_store::{claims, tasks};
 
-/// Who asks for which run.
+/// A claim of one named run.
 #[derive(Debug)]
 pub struct ClaimTask {
     /// The task.
@@ -45,41 +45,41 @@ pub async fn claim_task(
         let (group, name) = (&request.worker_group, &request.worker_id);
         claim_one::claim_one(&mut transaction, id, number, group, name, lease).await?;
     }
-    let known = tasks::load(&mut transaction, &[id]).await?.remove(&id);
+    let loaded = tasks::load(&mut transaction, &[id]).await?.remove(&id);
     let details = claims::find_details(&mut transaction, id).await?;
     transaction.commit().await?;
-    let holds = |known: &tasks::Loaded| match &known.task.last {
+    let holds = |loaded: &tasks::Loaded| match &loaded.task.last {
         Last::Running(open, tenancy) if open.run == run && same_worker(tenancy, request) => Some(tenancy.started),
         Last::Unscheduled | Last::Pending(_) | Last::Running(..) | Last::Ended => None,
     };
     if let Some(worker) = worker {
-        // A sign of life, whatever comes of it.
-        let claim = known.as_ref().and_then(holds).map(|claimed| Recent { task: id, run: number, claimed });
+        // The worker was seen, whatever the outcome.
+        let claim = loaded.as_ref().and_then(holds).map(|claimed| Recent { task: id, run: number, claimed });
         workers.claimed(worker, Sight::ClaimTask, claim);
     }
-    let (Some(known), Some((scopes, definition))) = (known, details) else {
+    let (Some(loaded), Some((scopes, definition))) = (loaded, details) else {
         return Ok(Err(OpError::NotFound(format!("task {} does not exist", request.task))));
     };
-    if let Last::Running(open, tenancy) = &known.task.last
+    if let Last::Running(open, tenancy) = &loaded.task.last
         && open.run == run
         && same_worker(tenancy, request)
     {
         let granted = Granted {
             run,
             tenancy: tenancy.clone(),
-            now: known.now,
+            now: loaded.now,
             scopes,
-            definition: Some(shown_definition(definition, known.task.priority)),
-            task: known.task,
+            definition: Some(shown_definition(definition, loaded.task.priority)),
+            task: loaded.task,
         };
         return Ok(Ok(granted));
     }
-    if known.task.deadline <= known.now {
+    if loaded.task.deadline <= loaded.now {
         return Ok(Err(OpError::Conflict(format!("the deadline of task {} has passed", request.task))));
     }
-    Ok(Err(match apply(known.task.life(), Event::Claim(run)) {
+    Ok(Err(match apply(loaded.task.life(), Event::Claim(run)) {
         Err(refusal) => refused(refusal, request.task, run),
-        // As for a run that somebody else has: that every worker can deal with.
+        // The same code as for a run that another worker holds: every worker handles that.
         Ok(_) if quarantined => {
             let ClaimTask { worker_group, worker_id, .. } = request;
             OpError::Conflict(format!("the worker {worker_group}/{worker_id} is quarantined and gets no work"))

@@ -1,4 +1,4 @@
-//! Making a client, which may be repeated for a while.
+//! Creating a client, which may be repeated for a while.
 
 use sqlx::PgPool;
 use tenure_api::credentials::AccessToken;
@@ -8,7 +8,7 @@ use tenure_domain::roles::{check_description, check_scopes};
 use tenure_store::clients::{self, CLIENT_ID_MAX, ClientError, NewClient, valid_client_id};
 use tenure_store::secrets::{SecretKeys, new_access_token};
 
-/// Says what is wrong with the id of a client.
+/// Checks the id of a client.
 ///
 /// # Errors
 /// A sentence for the caller.
@@ -19,7 +19,7 @@ pub fn check_client_id(client_id: &str) -> Result<(), String> {
     Err(format!("a client id has 1 to {CLIENT_ID_MAX} letters, digits and characters of !@/:.+|_-"))
 }
 
-/// Says what is wrong with what a client is to have.
+/// Checks the description and the scopes of a client.
 ///
 /// # Errors
 /// A sentence for the caller.
@@ -28,8 +28,8 @@ pub fn check(description: &str, scopes: &[String]) -> Result<(), String> {
     check_description(description)
 }
 
-/// Makes a client and gives its token. A repeat soon after, with the same definition, gives the same token, because
-/// whoever made the client may not have got the answer; any other client of that id is a conflict.
+/// Creates a client and answers its token. A repeat soon after, with the same definition, answers the same token, because
+/// the first response may have been lost; any other client of that id is a conflict.
 pub async fn create(
     pool: &PgPool,
     keys: &SecretKeys,
@@ -39,14 +39,14 @@ pub async fn create(
     if clients::create(pool, keys, client, &token).await? {
         return Ok(Ok(token));
     }
-    let fresh = clients::find_fresh_token(pool, keys, client).await?;
-    Ok(fresh.ok_or_else(|| {
+    let existing = clients::find_recent_token(pool, keys, client).await?;
+    Ok(existing.ok_or_else(|| {
         let id = &client.client_id;
         OpError::Conflict(format!("there is a client {id:?} already; update it, or reset its access token"))
     }))
 }
 
-/// What is said of a client that does not exist.
+/// The error for a client that does not exist.
 #[must_use]
 pub fn missing(client_id: &str) -> OpError {
     OpError::NotFound(format!("there is no client {client_id:?}"))

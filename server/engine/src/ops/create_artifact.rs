@@ -1,5 +1,5 @@
-//! createArtifact and finishArtifact: ordinary transactions that lock the task first. So two that are about one artifact come
-//! one after the other, and the run cannot end between the look at it and the artifact.
+//! createArtifact and finishArtifact: ordinary transactions that lock the task first. So requests for one artifact are
+//! serialised, and the run cannot end between the check and the insert.
 
 use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgPool};
@@ -10,10 +10,10 @@ use crate::notifiers::{Effects, Notifiers};
 use tenure_domain::artifact::{self, Artifact, Refusal, Stored};
 use tenure_domain::json::Unserializable;
 use tenure_domain::task::{Task, Tenancy};
-use tenure_store::artifacts::{self, Told};
+use tenure_store::artifacts::{self, ArtifactEvent};
 use tenure_store::tasks;
 
-/// The artifact of a run.
+/// A run of a task.
 #[derive(Debug, Clone, Copy)]
 pub struct RunRef {
     /// The task.
@@ -29,18 +29,19 @@ pub struct Created {
     pub artifact: Artifact,
     /// The project of its task.
     pub project: String,
-    /// Who holds or held the run.
+    /// The claim that holds or held the run.
     pub tenancy: Option<Tenancy>,
     /// When it was stored.
     pub now: DateTime<Utc>,
 }
 
-/// What is looked at before the caller's scopes are. It is looked at again, under the lock.
+/// What is checked before the caller's scopes. It is checked again under the lock.
 pub async fn check_first(pool: &PgPool, run_ref: RunRef, expires: DateTime<Utc>) -> Result<(), OpError> {
     let mut conn = pool.acquire().await?;
-    let known = tasks::load(&mut conn, &[run_ref.task.uuid()]).await?.remove(&run_ref.task.uuid());
-    let known = known.ok_or_else(|| OpError::Input(format!("task {} does not exist", run_ref.task)))?;
-    artifact::check_first(&known.task, run_ref.run, expires, known.now).map_err(|refusal| refused(refusal, run_ref, ""))
+    let loaded = tasks::load(&mut conn, &[run_ref.task.uuid()]).await?.remove(&run_ref.task.uuid());
+    let loaded = loaded.ok_or_else(|| OpError::Input(format!("task {} does not exist", run_ref.task)))?;
+    artifact::check_first(&loaded.task, run_ref.run, expires, loaded.now)
+        .map_err(|refusal| refused(refusal, run_ref, ""))
 }
 
 /// Creates an artifact, or answers a repeat.
@@ -48,33 +49,33 @@ pub async fn create(
     pool: &PgPool,
     notifiers: &Notifiers,
     run_ref: RunRef,
-    asked: Artifact,
+    requested: Artifact,
 ) -> Result<Created, OpError> {
     let mut conn = pool.acquire().await?;
     let mut transaction = conn.begin().await?;
     tasks::lock(&mut transaction, run_ref.task.uuid()).await?;
-    let known = tasks::load(&mut transaction, &[run_ref.task.uuid()]).await?.remove(&run_ref.task.uuid());
-    let known = known.ok_or_else(|| OpError::Input(format!("task {} does not exist", run_ref.task)))?;
-    let (task, now) = (known.task, known.now);
-    let name = asked.name.clone();
+    let loaded = tasks::load(&mut transaction, &[run_ref.task.uuid()]).await?.remove(&run_ref.task.uuid());
+    let loaded = loaded.ok_or_else(|| OpError::Input(format!("task {} does not exist", run_ref.task)))?;
+    let (task, now) = (loaded.task, loaded.now);
+    let name = requested.name.clone();
     let refused = |refusal| refused(refusal, run_ref, &name);
-    artifact::admit(&task, run_ref.run, asked.expires, now).map_err(refused)?;
+    artifact::admit(&task, run_ref.run, requested.expires, now).map_err(refused)?;
     let old = artifacts::find(&mut transaction, task.seq, run_ref.run, &name).await?;
-    let decision = artifact::combine(old.as_ref(), asked, now).map_err(refused)?;
+    let decision = artifact::combine(old.as_ref(), requested, now).map_err(refused)?;
     let artifact = decision.artifact;
     let storage_type = artifact.details.storage_type();
     let is_emitted = decision.changed && artifact::is_emitted_at_creation(storage_type);
-    let told = is_emitted.then(|| told(&task, &artifact)).transpose()?;
+    let event = is_emitted.then(|| event(&task, &artifact)).transpose()?;
     let removable = artifact::removable(storage_type, artifact.expires, now);
     let present = artifact::is_present_at_creation(storage_type);
     let stored = Stored { artifact, present, removable };
-    artifacts::put(&mut transaction, task.seq, run_ref.run, &stored, told.as_ref()).await?;
+    artifacts::put(&mut transaction, task.seq, run_ref.run, &stored, event.as_ref()).await?;
     notifiers.commit(transaction, Effects::default()).await?;
     let tenancy = artifact::tenancy(&task, run_ref.run).cloned();
     Ok(Created { artifact: stored.artifact, project: task.project, tenancy, now })
 }
 
-/// Lets an object be read whose upload is finished. A repeat changes nothing.
+/// Makes an object readable whose upload is finished. A repeat changes nothing.
 pub async fn finish(
     pool: &PgPool,
     notifiers: &Notifiers,
@@ -85,24 +86,29 @@ pub async fn finish(
     let mut conn = pool.acquire().await?;
     let mut transaction = conn.begin().await?;
     tasks::lock(&mut transaction, run_ref.task.uuid()).await?;
-    let known = tasks::load(&mut transaction, &[run_ref.task.uuid()]).await?.remove(&run_ref.task.uuid());
-    let task = known.ok_or_else(|| OpError::NotFound(format!("task {} does not exist", run_ref.task)))?.task;
+    let loaded = tasks::load(&mut transaction, &[run_ref.task.uuid()]).await?.remove(&run_ref.task.uuid());
+    let task = loaded.ok_or_else(|| OpError::NotFound(format!("task {} does not exist", run_ref.task)))?.task;
     let stored = artifacts::find(&mut transaction, task.seq, run_ref.run, name).await?;
     let object_name = artifact::object_name(run_ref.task, run_ref.run, name);
     let object = artifacts::lock_object(&mut transaction, &object_name).await?;
-    let news = artifact::finish(stored.as_ref(), upload, object).map_err(|refusal| refused(refusal, run_ref, name))?;
-    let Some(Stored { artifact, .. }) = stored.filter(|_| news) else { return Ok(()) };
-    artifacts::finish(&mut transaction, task.seq, run_ref.run, name, &told(&task, &artifact)?).await?;
-    artifacts::keep_object(&mut transaction, &object_name, artifact.expires).await?;
+    let changed =
+        artifact::finish(stored.as_ref(), upload, object).map_err(|refusal| refused(refusal, run_ref, name))?;
+    let Some(Stored { artifact, .. }) = stored.filter(|_| changed) else { return Ok(()) };
+    artifacts::finish(&mut transaction, task.seq, run_ref.run, name, &event(&task, &artifact)?).await?;
+    artifacts::retain_object(&mut transaction, &object_name, artifact.expires).await?;
     notifiers.commit(transaction, Effects::default()).await?;
     Ok(())
 }
 
-fn told(task: &Task, artifact: &Artifact) -> Result<Told, Unserializable> {
-    Ok(Told { retries_left: task.retries_left, priority: task.priority, note: artifact::note(task, artifact)? })
+fn event(task: &Task, artifact: &Artifact) -> Result<ArtifactEvent, Unserializable> {
+    Ok(ArtifactEvent {
+        retries_left: task.retries_left,
+        priority: task.priority,
+        note: artifact::note(task, artifact)?,
+    })
 }
 
-/// What a refusal of the rules means to whoever asked.
+/// The error for a refusal of the rules.
 fn refused(refusal: Refusal, run_ref: RunRef, name: &str) -> OpError {
     let RunRef { task, run } = run_ref;
     match refusal {

@@ -1,4 +1,4 @@
-//! createTask: store what is new; answer exact repeats as if they were the first; say why the rest is refused.
+//! createTask: store new tasks; answer exact repeats as if they were the first; refuse the rest with a reason.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use tenure_store::transitions::create::{self, Created, Look, Member, Names};
 /// The operation.
 pub struct CreateTask;
 
-/// A task to create, and the key of its queue.
+/// A task to create, with the key of its queue.
 #[derive(Debug)]
 pub struct NewTaskInQueue {
     /// The task.
@@ -70,34 +70,34 @@ impl Operation for CreateTask {
         for row in stored {
             verdicts[row.member] = Some(Verdict::Done(row.task(&members[row.member].task)));
         }
-        let missing: Vec<usize> = (0..members.len()).filter(|&place| verdicts[place].is_none()).collect();
+        let missing: Vec<usize> = (0..members.len()).filter(|&position| verdicts[position].is_none()).collect();
         let tasks: Vec<Unstored<'_>> = missing
             .iter()
-            .map(|&place| Unstored {
-                task: &members[place].task,
-                awaited: awaited.get(place).map_or(&[][..], Vec::as_slice),
+            .map(|&position| Unstored {
+                task: &members[position].task,
+                awaited: awaited.get(position).map_or(&[][..], Vec::as_slice),
             })
             .collect();
-        for (place, verdict) in missing.into_iter().zip(diagnose(conn, &tasks).await?) {
-            verdicts[place] = Some(verdict);
+        for (position, verdict) in missing.into_iter().zip(diagnose(conn, &tasks).await?) {
+            verdicts[position] = Some(verdict);
         }
         Ok(verdicts.into_iter().flatten().collect())
     }
 
     async fn wait(&self, conn: &mut PgConnection, member: &NewTaskInQueue) -> Result<(), sqlx::Error> {
-        // Whoever forgets the group, or adds to it, is waited for. What else this one met was committed a moment ago,
-        // or its inserts wait by themselves.
+        // Waits for transactions that purge the group, or add to it. Any other conflict was committed just before, or the
+        // inserts wait for it by themselves.
         groups::lock(conn, member.task.group.uuid()).await
     }
 }
 
-/// What a member waits for, and whether it exists.
+/// The dependencies of a member, and whether each exists.
 type Waits = Vec<(TaskId, Awaited)>;
 
 /// Stores members of which some have dependencies, and their edges, in one transaction.
 ///
 /// An edge is satisfied from the start if its required task has ended by now. If it ends while this transaction is
-/// under way, the dependency pass finds that out when it reads the event of the creation.
+/// running, the dependency pass notices when it reads the event of the creation.
 async fn create_waiting(
     conn: &mut PgConnection,
     members: &[&NewTaskInQueue],
@@ -117,14 +117,14 @@ async fn create_waiting(
     let awaited: Vec<Waits> =
         members.iter().zip(&required).map(|(member, required)| awaited(&member.task, required)).collect();
     let valid: Vec<usize> = (0..members.len())
-        .filter(|&place| dependency_refusal(&members[place].task, &awaited[place]).is_none())
+        .filter(|&position| dependency_refusal(&members[position].task, &awaited[position]).is_none())
         .collect();
     let batch: Vec<Member<'_>> = valid
         .iter()
-        .map(|&place| Member {
-            task: &members[place].task,
-            queue: members[place].queue,
-            waits: required[place].iter().any(|required| !required.satisfied),
+        .map(|&position| Member {
+            task: &members[position].task,
+            queue: members[position].queue,
+            waits: required[position].iter().any(|required| !required.satisfied),
         })
         .collect();
     let mut stored = create::create(&mut transaction, &batch).await?;
@@ -133,7 +133,7 @@ async fn create_waiting(
         row.member = valid[row.member];
         let task = &members[row.member].task;
         edges.extend(required[row.member].iter().map(|required| Edge {
-            // A task that waits for itself had no key before.
+            // A task that depends on itself had no key before.
             required: required.seq.unwrap_or(row.seq),
             dependent: task.id.uuid(),
             any_end: task.requires == Requires::AllResolved,
@@ -154,11 +154,11 @@ fn awaited(task: &NewTask, required: &[Required]) -> Waits {
     required.iter().filter_map(|row| Some((TaskId::from_uuid(row.id)?, found(row)))).collect()
 }
 
-/// A task that the statement left out, and what it waits for.
+/// A task that the statement skipped, and its dependencies.
 pub(super) struct Unstored<'a> {
     /// The task.
     pub(super) task: &'a NewTask,
-    /// What it waits for.
+    /// Its dependencies, and whether each exists.
     pub(super) awaited: &'a [(TaskId, Awaited)],
 }
 
@@ -169,28 +169,31 @@ pub(super) async fn diagnose(
 ) -> Result<Vec<Verdict<Task>>, sqlx::Error> {
     let mut found: Vec<Option<Unmade>> = unstored.iter().map(|_| None).collect();
     let mut unread: Vec<usize> = (0..unstored.len()).collect();
-    // More than once only where the stored definitions are large.
+    // More than once only if the stored definitions are large.
     while !unread.is_empty() {
         let names: Vec<Names> = unread
             .iter()
-            .map(|&place| Names { task: unstored[place].task.id.uuid(), group: unstored[place].task.group.uuid() })
+            .map(|&position| Names {
+                task: unstored[position].task.id.uuid(),
+                group: unstored[position].task.group.uuid(),
+            })
             .collect();
         for look in create::look(conn, &names).await? {
-            let place = unread[look.member];
-            found[place] = Some(unmade(&unstored[place], &look));
+            let position = unread[look.member];
+            found[position] = Some(unmade(&unstored[position], &look));
         }
-        unread.retain(|&place| found[place].is_none());
+        unread.retain(|&position| found[position].is_none());
     }
     let repeats = unstored.iter().zip(&found).filter(|(_, why)| matches!(why, Some(Unmade::Repeat)));
     let repeats: Vec<Uuid> = repeats.map(|(unstored, _)| unstored.task.id.uuid()).collect();
-    let mut known = if repeats.is_empty() { HashMap::new() } else { tasks::load(conn, &repeats).await? };
+    let mut loaded = if repeats.is_empty() { HashMap::new() } else { tasks::load(conn, &repeats).await? };
     let verdict = |(unstored, why): (&Unstored<'_>, Option<Unmade>)| match why {
         Some(Unmade::Repeat) => {
-            known.remove(&unstored.task.id.uuid()).map_or(Verdict::Locked, |known| Verdict::Done(known.task))
+            loaded.remove(&unstored.task.id.uuid()).map_or(Verdict::Locked, |loaded| Verdict::Done(loaded.task))
         }
         Some(Unmade::Conflict(message)) => Verdict::Refused(OpError::Conflict(message)),
         Some(Unmade::Input(message)) => Verdict::Refused(OpError::Input(message)),
-        // The group was made by another server at the same moment: once more.
+        // Another server created the group at the same time: try again.
         Some(Unmade::Unclear) | None => Verdict::Locked,
     };
     Ok(unstored.iter().zip(found).map(verdict).collect())

@@ -16,11 +16,11 @@ use tenure_store::session;
 pub struct RunPage<Run, Position> {
     /// The runs.
     pub runs: Vec<(Run, String)>,
-    /// The place of the last run; none on the last page.
+    /// The position of the last run; none on the last page.
     pub next: Option<Position>,
 }
 
-/// Where a run stands in the list of claimed ones: when it was claimed, and its task's key.
+/// The position of a run in the list of claimed ones: when it was claimed, and its task's key.
 pub type ClaimedPosition = (DateTime<Utc>, i64);
 
 /// A page of a queue's pending runs, in the order in which they became pending.
@@ -66,19 +66,19 @@ async fn list_definitions(
     Ok(stored.into_iter().map(|one| one.map(shown)).collect())
 }
 
-/// One more than fits tells whether there is another page.
+/// One more than the limit shows whether there is another page.
 fn one_more(limit: u16) -> i64 {
     i64::from(limit) + 1
 }
 
-/// As many rows as there are definitions. The place of a run whose task is forgotten by now counts, the run does not.
+/// As many rows as there are definitions. A run whose task was purged meanwhile is left out, but its position counts.
 fn cut<Run, Position>(
     rows: Vec<Run>,
     definitions: Vec<Option<String>>,
-    place: impl Fn(&Run) -> Position,
+    position: impl Fn(&Run) -> Position,
 ) -> RunPage<Run, Position> {
     let more = rows.len() > definitions.len();
-    let next = definitions.len().checked_sub(1).and_then(|last| rows.get(last)).filter(|_| more).map(place);
+    let next = definitions.len().checked_sub(1).and_then(|last| rows.get(last)).filter(|_| more).map(position);
     let runs = rows.into_iter().zip(definitions).filter_map(|(row, text)| text.map(|text| (row, text))).collect();
     RunPage { runs, next }
 }

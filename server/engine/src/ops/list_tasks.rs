@@ -1,5 +1,5 @@
-//! Pages of tasks: of a group, of those that wait for a task, and of those that the caller names. A page begins after an id, so that what is inserted
-//! or forgotten meanwhile makes it neither skip nor repeat any other task.
+//! Pages of tasks: of a group, of the dependents of a task, and of those that the caller names. A page begins after an id, so
+//! that inserts and deletes meanwhile make it neither skip nor repeat any other task.
 
 use sqlx::{PgConnection, PgPool};
 use tenure_api::ids::{TaskGroupId, TaskId};
@@ -12,7 +12,7 @@ use tenure_store::{dependencies, groups, tasks};
 
 /// Tasks of one page.
 pub const PAGE_MAX: u16 = 1_000;
-/// Bytes of the definitions in one page; a larger one stands alone.
+/// Bytes of the definitions in one page; a larger one is a page by itself.
 pub(super) const PAGE_BYTES_MAX: i64 = 16 << 20;
 
 /// Where a page begins, and how long it may be.
@@ -29,7 +29,7 @@ impl Cursor {
         self.after.map_or(Uuid::nil(), TaskId::uuid)
     }
 
-    /// One more than fits tells whether there is another page.
+    /// One more than the limit shows whether there is another page.
     fn and_one(self) -> i64 {
         i64::from(self.limit.min(PAGE_MAX)) + 1
     }
@@ -45,37 +45,37 @@ pub struct Page {
 }
 
 /// A page of those of these tasks that exist, each with its definition.
-pub async fn list_named(pool: &PgPool, wanted: &[TaskId], cursor: Cursor) -> Result<Page, OpError> {
+pub async fn list_named(pool: &PgPool, requested: &[TaskId], cursor: Cursor) -> Result<Page, OpError> {
     let mut conn = pool.acquire().await?;
-    let ids = existing(&mut conn, wanted, cursor).await?;
+    let ids = existing(&mut conn, requested, cursor).await?;
     page(&mut conn, ids, cursor).await
 }
 
 /// A page of those of these tasks that exist, and after which the next page begins.
 pub async fn list_statuses(
     pool: &PgPool,
-    wanted: &[TaskId],
+    requested: &[TaskId],
     cursor: Cursor,
 ) -> Result<(Vec<Task>, Option<TaskId>), OpError> {
     let mut conn = pool.acquire().await?;
-    let mut ids = existing(&mut conn, wanted, cursor).await?;
+    let mut ids = existing(&mut conn, requested, cursor).await?;
     let more = ids.len() as i64 == cursor.and_one();
     ids.truncate(usize::from(cursor.limit.min(PAGE_MAX)));
-    let mut known = tasks::load(&mut conn, &ids).await?;
-    let found = ids.iter().filter_map(|id| known.remove(id).map(|known| known.task)).collect();
+    let mut loaded = tasks::load(&mut conn, &ids).await?;
+    let found = ids.iter().filter_map(|id| loaded.remove(id).map(|loaded| loaded.task)).collect();
     Ok((found, ids.last().filter(|_| more).and_then(|id| TaskId::from_uuid(*id))))
 }
 
 /// The first of these tasks that exist, one more than fits the page, in the order of their ids, each once. As few ids are
 /// looked up as that takes.
-async fn existing(conn: &mut PgConnection, wanted: &[TaskId], cursor: Cursor) -> Result<Vec<Uuid>, OpError> {
+async fn existing(conn: &mut PgConnection, requested: &[TaskId], cursor: Cursor) -> Result<Vec<Uuid>, OpError> {
     let after = cursor.after();
-    let mut wanted: Vec<Uuid> = wanted.iter().map(|id| id.uuid()).filter(|id| *id > after).collect();
-    wanted.sort_unstable();
-    wanted.dedup();
+    let mut requested: Vec<Uuid> = requested.iter().map(|id| id.uuid()).filter(|id| *id > after).collect();
+    requested.sort_unstable();
+    requested.dedup();
     let full = usize::from(cursor.limit.min(PAGE_MAX)) + 1;
     let mut found = Vec::new();
-    for slice in wanted.chunks(full) {
+    for slice in requested.chunks(full) {
         found.extend(tasks::list_existing(conn, slice).await?);
         if found.len() >= full {
             break;
@@ -93,12 +93,12 @@ pub async fn list_group(pool: &PgPool, id: TaskGroupId, cursor: Cursor) -> Resul
     Ok((group, page(&mut conn, ids, cursor).await?))
 }
 
-/// A page of the tasks that wait, or waited, for a task.
+/// A page of the dependents of a task, resolved or not.
 pub async fn list_dependents(pool: &PgPool, id: TaskId, cursor: Cursor) -> Result<Page, OpError> {
     let mut conn = pool.acquire().await?;
-    let known = tasks::load(&mut conn, &[id.uuid()]).await?.remove(&id.uuid());
-    let known = known.ok_or_else(|| OpError::NotFound(format!("task {id} does not exist")))?;
-    let ids = dependencies::list_dependents(&mut conn, known.task.seq, cursor.after(), cursor.and_one()).await?;
+    let loaded = tasks::load(&mut conn, &[id.uuid()]).await?.remove(&id.uuid());
+    let loaded = loaded.ok_or_else(|| OpError::NotFound(format!("task {id} does not exist")))?;
+    let ids = dependencies::list_dependents(&mut conn, loaded.task.seq, cursor.after(), cursor.and_one()).await?;
     page(&mut conn, ids, cursor).await
 }
 
@@ -109,16 +109,16 @@ async fn page(conn: &mut PgConnection, mut ids: Vec<Uuid>, cursor: Cursor) -> Re
     if let Some((last, _)) = definitions.last() {
         more |= ids.last() != Some(last);
     }
-    let wanted: Vec<Uuid> = definitions.iter().map(|(id, _)| *id).collect();
-    let mut known = tasks::load(conn, &wanted).await?;
+    let requested: Vec<Uuid> = definitions.iter().map(|(id, _)| *id).collect();
+    let mut loaded = tasks::load(conn, &requested).await?;
     let tasks: Vec<(Task, String)> = definitions
         .into_iter()
         .filter_map(|(id, definition)| {
-            let task = known.remove(&id)?.task;
+            let task = loaded.remove(&id)?.task;
             let shown = shown_definition(definition, task.priority);
             Some((task, shown))
         })
         .collect();
-    let next = wanted.last().filter(|_| more).and_then(|id| TaskId::from_uuid(*id));
+    let next = requested.last().filter(|_| more).and_then(|id| TaskId::from_uuid(*id));
     Ok(Page { tasks, next })
 }

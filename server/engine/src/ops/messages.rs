@@ -1,5 +1,5 @@
-//! The poll API: getting, deleting and hiding messages. What a message is, and who may change it, stands in
-//! `domain::message`; claiming its run is claimTask's business.
+//! The poll API: getting, deleting and hiding messages. What a message is, and who may change it, is in
+//! `domain::message`; its run is claimed by claimTask.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use tenure_domain::message::{DEQUEUES_ALARMING, MessageId, QueueName, Receipt, R
 use tenure_store::hot::messages::{self as hot, Deletion, Got, Want};
 use tenure_store::messages;
 
-/// What a message counts for against a batch's bytes, so that one statement hides a thousand at most.
+/// Bytes that a message counts for in a batch, so that one statement hides a thousand at most.
 const MESSAGE_WEIGHT: usize = 4 << 10;
 
 /// Getting messages.
@@ -30,9 +30,9 @@ pub struct GetMessages {
 /// A poller's request.
 #[derive(Debug, Clone)]
 pub struct GetRequest {
-    /// Where it looks.
+    /// The queue and priority.
     pub queue: QueueName,
-    /// What the queue is called, for the log.
+    /// The name of the queue, for the log.
     pub name: TaskQueueId,
     /// How many messages at most.
     pub count: u16,
@@ -40,12 +40,12 @@ pub struct GetRequest {
     pub visibility: Duration,
 }
 
-/// What a poller gets.
+/// The answer to a poller.
 #[derive(Debug, Default)]
 pub struct Messages {
     /// The messages, oldest first.
     pub got: Vec<Got>,
-    /// Whether the queue was seen to be empty. Without messages it may also be that somebody holds their rows just now.
+    /// Whether the queue was seen to be empty. If false without messages, another transaction holds their rows.
     pub empty: bool,
 }
 
@@ -102,20 +102,24 @@ impl Operation for GetMessages {
     }
 
     async fn wait(&self, _: &mut PgConnection, _: &GetRequest) -> Result<(), sqlx::Error> {
-        // No verdict is ever "locked": a locked message is somebody else's.
+        // No verdict is ever "locked": a locked message is being given to another poller.
         Ok(())
     }
 }
 
 impl GetMessages {
     fn want(&self, queue: i32, priority: i16, slots: Vec<i32>) -> Want {
-        let known = self.low_water_marks.get(queue);
-        let mark = usize::try_from(priority).ok().and_then(|place| known.marks.get(place)).copied().unwrap_or_default();
-        Want { queue, priority, generation: known.generation, mark, slots }
+        let low_water_marks = self.low_water_marks.get(queue);
+        let mark = usize::try_from(priority)
+            .ok()
+            .and_then(|place| low_water_marks.marks.get(place))
+            .copied()
+            .unwrap_or_default();
+        Want { queue, priority, epoch: low_water_marks.epoch, mark, slots }
     }
 }
 
-/// Said once for a message: whoever gets it does not get done with it.
+/// Logged once for a message: its pollers do not claim the run.
 fn warn_of_alarming(got: &Got, queue: &TaskQueueId) {
     if got.dequeued != DEQUEUES_ALARMING {
         return;
@@ -127,11 +131,11 @@ fn warn_of_alarming(got: &Got, queue: &TaskQueueId) {
         run.id = got.message.run,
         queue.id = %queue,
         dequeue_count = got.dequeued,
-        "a message was got again and again, and its run was never claimed"
+        "a message was got many times and its run was never claimed"
     );
 }
 
-/// A receipt that nobody can guess.
+/// A receipt that cannot be guessed.
 #[must_use]
 pub fn random_receipt() -> Receipt {
     let (high, low) = Uuid::new_v4().as_u64_pair();
@@ -144,18 +148,18 @@ pub struct DeleteMessages {
     pub visibility: Duration,
 }
 
-/// What to delete, and the receipt for it.
+/// A message to delete, with its receipt.
 #[derive(Debug, Clone, Copy)]
 pub struct DeleteRequest {
     /// The queue that the URL is for.
     pub queue: QueueName,
     /// The message.
     pub message: MessageId,
-    /// Shown by the caller.
+    /// Presented by the caller.
     pub receipt: Receipt,
 }
 
-/// What a deletion answers: the refusal is an answer too, because it has no words yet.
+/// The answer to a deletion. A refusal is an answer too: the poll API renders it.
 pub type Deleted = Result<(), Refusal>;
 
 impl Operation for DeleteMessages {
@@ -189,7 +193,7 @@ impl Operation for DeleteMessages {
             })
             .collect();
         let outcomes = hot::delete(conn, &batch, self.visibility).await?;
-        // No outcome, no change: the caller finds out by trying again.
+        // No outcome, no change: the member is run again.
         let mut verdicts: Vec<Verdict<Deleted>> = members.iter().map(|_| Verdict::Locked).collect();
         for outcome in outcomes {
             let member = members[outcome.member];
@@ -211,7 +215,7 @@ impl Operation for DeleteMessages {
     }
 }
 
-/// Hides a message for another time, or shows it at once; answers the new receipt and when the message is visible.
+/// Changes the visibility timeout of a message, which may be zero; answers the new receipt and when the message is visible.
 pub async fn update(
     pool: &PgPool,
     notifiers: &Notifiers,
@@ -228,6 +232,6 @@ pub async fn update(
         return Ok(Ok((next, visible)));
     }
     let known = messages::find(pool, key, priority, message).await?;
-    // What matches now was hidden from the statement by a change in between.
+    // A receipt that matches now was changed between the two statements.
     Ok(Err(check(known, receipt).err().unwrap_or(Refusal::ReceiptNotCurrent)))
 }

@@ -1,5 +1,5 @@
-//! One file per operation, over a batch of members: what its statement leaves out is diagnosed by the rules of
-//! `domain`. Nothing here knows HTTP.
+//! One file per operation, over a batch of members: those that its statement skips are diagnosed by the rules of
+//! `domain`. Nothing here depends on HTTP.
 
 pub mod change_priority;
 pub mod change_task;
@@ -28,13 +28,13 @@ use std::sync::Arc;
 use tenure_domain::json::Unserializable;
 use tenure_domain::lifecycle::{RUNS_MAX, Refusal};
 
-/// Why an operation did not do what it was asked for.
+/// Why an operation was not carried out.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum OpError {
     /// What the request names does not exist.
     #[error("{0}")]
     NotFound(String),
-    /// What the request names was there, but its time is over.
+    /// What the request names has expired.
     #[error("{0}")]
     Expired(String),
     /// The state forbids it.
@@ -46,16 +46,16 @@ pub enum OpError {
     /// Too many such requests wait already; nothing was done.
     #[error("too many {0} requests are waiting; send it again")]
     Overloaded(&'static str),
-    /// The database is away, or somebody holds a lock for too long. What was asked for may have happened.
+    /// The database is unavailable, or another transaction holds a lock for too long. The change may have been committed.
     #[error("the database did not answer in time; send the request again")]
     Unavailable,
-    /// A fault of ours.
-    #[error("an operation failed in a way that it should not")]
+    /// A bug.
+    #[error("an operation failed with an unexpected error")]
     Internal(#[source] Arc<sqlx::Error>),
 }
 
 impl OpError {
-    /// The same error with something before what it tells the caller.
+    /// The same error with a prefix to its message.
     #[must_use]
     pub fn at(self, place: &str) -> Self {
         match self {
@@ -69,7 +69,7 @@ impl OpError {
 }
 
 impl From<sqlx::Error> for OpError {
-    /// An ordinary transaction failed; nothing of it was kept.
+    /// An ordinary transaction failed and was rolled back.
     fn from(error: sqlx::Error) -> Self {
         crate::batch::cold_failure(error)
     }
@@ -81,7 +81,7 @@ impl From<Unserializable> for OpError {
     }
 }
 
-/// What a refusal of the rules means to whoever asked for something about a run.
+/// The error for a refusal of the rules about a run.
 #[must_use]
 pub fn refused(refusal: Refusal, task: impl std::fmt::Display, run: impl std::fmt::Display) -> OpError {
     let conflict = |text: &str| OpError::Conflict(format!("run {run} of task {task} {text}"));
@@ -89,7 +89,7 @@ pub fn refused(refusal: Refusal, task: impl std::fmt::Display, run: impl std::fm
         Refusal::NoSuchRun => OpError::NotFound(format!("task {task} has no run {run}")),
         Refusal::NotTheLastRun => conflict("is not the task's last run"),
         Refusal::NotClaimed => conflict("is not claimed"),
-        Refusal::AlreadyClaimed => conflict("is claimed by somebody else"),
+        Refusal::AlreadyClaimed => conflict("is claimed by another worker"),
         Refusal::AlreadyResolved => conflict("is resolved"),
         Refusal::AlreadyScheduled => conflict("is scheduled already"),
         Refusal::HandBacksUsedUp => conflict("was requeued too often"),

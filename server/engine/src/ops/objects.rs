@@ -12,12 +12,12 @@ use tenure_domain::artifact::UPLOAD_MAX;
 use tenure_store::artifacts::lock_object;
 use tenure_store::objects::{self, NewObject, Object};
 
-/// What an upload is called, and by whom.
+/// The names of an upload.
 #[derive(Debug, Clone, Copy)]
 pub struct Upload<'a> {
     /// The object.
     pub name: &'a str,
-    /// Whom it belongs to.
+    /// The project that owns it.
     pub project: &'a str,
     /// The upload.
     pub id: SlugId,
@@ -69,8 +69,8 @@ pub async fn store(
     })
 }
 
-/// Ends an upload, if its bytes are what its uploader says. A repeat changes nothing. The object's row is locked meanwhile, so
-/// that no other bytes come between the comparison and the end.
+/// Finishes an upload, if its bytes have the digests that the client declares. A repeat changes nothing. The object's row is
+/// locked meanwhile, so that no other bytes are stored between the comparison and the end.
 pub async fn finish(pool: &PgPool, blobs: &Blobs, upload: Upload<'_>, hashes: &ObjectHashes) -> Result<(), OpError> {
     let mut transaction = pool.begin().await?;
     lock_object(&mut transaction, upload.name).await?;
@@ -84,7 +84,8 @@ pub async fn finish(pool: &PgPool, blobs: &Blobs, upload: Upload<'_>, hashes: &O
     }
     let (sha256, sha512) =
         (hashes.sha256.as_ref().map(Sha256Hex::as_str), hashes.sha512.as_ref().map(Sha512Hex::as_str));
-    if object.finished && sha256.is_none_or(|said| object.sha256.as_deref().is_none_or(|known| known == said)) {
+    if object.finished && sha256.is_none_or(|declared| object.sha256.as_deref().is_none_or(|stored| stored == declared))
+    {
         return Ok(());
     }
     let name = BlobName::object(upload.name);
@@ -92,24 +93,24 @@ pub async fn finish(pool: &PgPool, blobs: &Blobs, upload: Upload<'_>, hashes: &O
     let stored =
         stored.ok_or_else(|| OpError::Input(format!("nothing was uploaded for the object {:?}", upload.name)))?;
     let found = hex(&stored.sha256);
-    for said in [sha256, object.sha256.as_deref()].into_iter().flatten() {
-        if said != found {
+    for declared in [sha256, object.sha256.as_deref()].into_iter().flatten() {
+        if declared != found {
             return Err(OpError::Input(format!(
-                "`hashes.sha256`: the bytes that were uploaded have {found}, and not {said}; upload them again"
+                "`hashes.sha256`: the bytes that were uploaded have {found}, and not {declared}; upload them again"
             )));
         }
     }
-    if let (Some(said), Some(before)) = (sha512, object.sha512.as_deref())
-        && said != before
+    if let (Some(declared), Some(before)) = (sha512, object.sha512.as_deref())
+        && declared != before
     {
-        return Err(OpError::Input("`hashes.sha512` is not what createUpload said".to_owned()));
+        return Err(OpError::Input("`hashes.sha512` is not the one that createUpload was given".to_owned()));
     }
     objects::finish(&mut transaction, upload.name, upload.id.uuid(), sha256, sha512).await?;
     transaction.commit().await?;
     Ok(())
 }
 
-/// An object that can be read, with what is known of its bytes.
+/// An object that can be read, and its bytes.
 #[derive(Debug)]
 pub struct Readable {
     /// The object.
@@ -129,7 +130,7 @@ impl Readable {
     }
 }
 
-/// What is known of an object whose upload is finished.
+/// Reads an object whose upload is finished.
 pub async fn read(pool: &PgPool, blobs: &Blobs, name: &str) -> Result<Readable, OpError> {
     let missing = || OpError::NotFound(format!("there is no object {name:?}"));
     let mut conn = pool.acquire().await?;

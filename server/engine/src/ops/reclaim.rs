@@ -23,9 +23,9 @@ pub struct Reclaim {
     pub queues: Queues,
     /// For names of queues.
     pub pool: PgPool,
-    /// The lease of a claim.
+    /// Lease duration of a claim.
     pub lease: Duration,
-    /// Who is seen.
+    /// Notes which workers are seen.
     pub workers: Workers,
 }
 
@@ -38,7 +38,7 @@ pub struct ClaimRenewal {
     pub run: RunId,
 }
 
-/// How much a member without a body weighs.
+/// Bytes that a member without a body counts for.
 const SMALL: usize = 64;
 
 impl Operation for Reclaim {
@@ -80,9 +80,9 @@ impl Operation for Reclaim {
             .map(|(m, _)| m.task.uuid())
             .collect();
         if !missing.is_empty() {
-            let known = tasks::load(conn, &missing).await?;
+            let loaded = tasks::load(conn, &missing).await?;
             for (verdict, member) in verdicts.iter_mut().zip(members).filter(|(verdict, _)| verdict.is_none()) {
-                *verdict = Some(diagnose(member, known.get(&member.task.uuid())));
+                *verdict = Some(diagnose(member, loaded.get(&member.task.uuid())));
             }
         }
         Ok(verdicts.into_iter().flatten().collect())
@@ -101,15 +101,15 @@ impl Reclaim {
     }
 }
 
-fn diagnose(member: &ClaimRenewal, known: Option<&tasks::Loaded>) -> Verdict<Granted> {
+fn diagnose(member: &ClaimRenewal, loaded: Option<&tasks::Loaded>) -> Verdict<Granted> {
     let (task, run) = (member.task, member.run);
-    let Some(known) = known else {
+    let Some(loaded) = loaded else {
         return Verdict::Refused(OpError::NotFound(format!("task {task} does not exist")));
     };
-    if let Err(refusal) = apply(known.task.life(), Event::Reclaim(run)) {
+    if let Err(refusal) = apply(loaded.task.life(), Event::Reclaim(run)) {
         return Verdict::Refused(refused(refusal, task, run));
     }
-    if known.task.deadline <= known.now {
+    if loaded.task.deadline <= loaded.now {
         return Verdict::Refused(OpError::Conflict(format!("the deadline of task {task} has passed")));
     }
     Verdict::Locked

@@ -1,4 +1,4 @@
-//! Workers of the worker manager: making them known, letting them register.
+//! Workers of the worker manager: creating them, letting them register.
 
 use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgPool};
@@ -10,38 +10,38 @@ use tenure_store::clock;
 use tenure_store::secrets::{WorkerDigests, random};
 use tenure_store::worker_manager::{self, NewWorker, Registered, WorkerChange};
 
-/// A worker that is to be made known.
+/// A worker to create.
 #[derive(Debug)]
 pub struct Create {
-    /// What it registers with.
+    /// The secret that it registers with.
     pub secret: WorkerSecret,
     /// How many tasks it runs at once.
     pub capacity: u16,
     /// JSON text of its configuration.
     pub config: String,
-    /// When it is no longer let in.
+    /// When it may no longer register.
     pub expires: DateTime<Utc>,
 }
 
-/// What is to be changed of a worker; what is none stays.
+/// A change of a worker; fields that are none stay.
 #[derive(Debug)]
 pub struct Change {
-    /// What it registers with.
+    /// The secret that it registers with.
     pub secret: Option<WorkerSecret>,
     /// How many tasks it runs at once.
     pub capacity: u16,
     /// JSON text of its configuration.
     pub config: Option<String>,
-    /// When it is no longer let in.
+    /// When it may no longer register.
     pub expires: DateTime<Utc>,
 }
 
-/// A worker that was let in.
+/// A worker that has registered.
 #[derive(Debug)]
 pub struct LetIn {
     /// JSON text of its configuration.
     pub config: String,
-    /// What it can register again with.
+    /// The secret that it can register again with.
     pub secret: WorkerSecret,
     /// When its credentials begin.
     pub from: DateTime<Utc>,
@@ -49,7 +49,7 @@ pub struct LetIn {
     pub until: DateTime<Utc>,
 }
 
-/// Makes a worker known. A repeat with the same secret gives the worker as it is.
+/// Creates a worker. A repeat with the same secret answers the worker as it is.
 pub async fn create(
     pool: &PgPool,
     digests: &WorkerDigests,
@@ -67,10 +67,10 @@ pub async fn create(
         config: create.config.clone(),
         expires: create.expires,
     };
-    let made = worker_manager::create(&mut *conn, name, &new).await?;
+    let created = worker_manager::create(&mut *conn, name, &new).await?;
     let Some(found) = worker_manager::find(&mut *conn, name).await? else { return Err(OpError::Unavailable) };
     match found.standing() {
-        _ if !made && !digests.matches(&worker, &create.secret, &found.static_secret) => Err(OpError::Conflict(
+        _ if !created && !digests.matches(&worker, &create.secret, &found.static_secret) => Err(OpError::Conflict(
             format!("there is a worker {name} already, with another secret; update it, or give the new one another id"),
         )),
         Standing::Removed => Err(OpError::Conflict(format!(
@@ -106,7 +106,7 @@ pub async fn update(
     Ok(changed)
 }
 
-/// Lets a worker in that shows the secret which it was made known with. May be repeated, as a machine does that starts again.
+/// Registers a worker that presents the secret it was created with. May be repeated, as by a machine that starts again.
 pub async fn register(
     pool: &PgPool,
     digests: &WorkerDigests,
@@ -122,13 +122,13 @@ pub async fn register(
         if digests.matches(&worker, secret, &found.static_secret) {
             Ok(None)
         } else {
-            Err(OpError::Input(format!("the secret is not the one that the worker {name} was made known with")))
+            Err(OpError::Input(format!("the secret is not the one that the worker {name} was created with")))
         }
     };
     let_in(pool, digests, name, || missing(name), check).await
 }
 
-/// Lets a worker in that shows the secret of its last answer, or of the one before if that one was lost.
+/// Registers a worker again that presents the secret of its last response, or of the one before if that one was lost.
 pub async fn reregister(
     pool: &PgPool,
     digests: &WorkerDigests,
@@ -136,8 +136,8 @@ pub async fn reregister(
     secret: &WorkerSecret,
 ) -> Result<LetIn, OpError> {
     let worker = name.to_string();
-    // One sentence for whatever is wrong, as in Taskcluster: who has no secret learns nothing.
-    let unfit =
+    // One message for every error, as in Taskcluster: a client without a secret learns nothing.
+    let invalid =
         || OpError::Input(format!("the secret is not the one that the worker {name} got last; register it anew"));
     let check = |found: &Registered| {
         let is =
@@ -148,7 +148,7 @@ pub async fn reregister(
             (false, false) => Shown::Neither,
         };
         if !may_exchange(shown, found.now) {
-            return Err(unfit());
+            return Err(invalid());
         }
         // A repeat must not make the time longer in which it can be repeated.
         let at = match shown {
@@ -157,10 +157,10 @@ pub async fn reregister(
         };
         Ok(Some((digests.digest(&worker, secret), at)))
     };
-    let_in(pool, digests, name, unfit, check).await
+    let_in(pool, digests, name, invalid, check).await
 }
 
-/// Checks a worker whose row is locked and gives it credentials and a new secret. `check` says what it exchanges for them.
+/// Locks and checks a worker, and issues credentials and a new secret. `check` answers the secret that is exchanged for them.
 async fn let_in(
     pool: &PgPool,
     digests: &WorkerDigests,
@@ -187,8 +187,8 @@ async fn let_in(
     Ok(LetIn { config: found.config, secret, from, until })
 }
 
-/// What is said of a worker that nobody has made known.
+/// The error for a worker that was not created.
 #[must_use]
 pub fn missing(name: &WorkerName) -> OpError {
-    OpError::NotFound(format!("there is no worker {name}; createWorker makes one known"))
+    OpError::NotFound(format!("there is no worker {name}; createWorker creates one"))
 }

@@ -1,4 +1,4 @@
-//! reportCompleted, reportFailed, reportException: end a run, or answer a repeat, or say why not.
+//! reportCompleted, reportFailed, reportException: end a run, or answer a repeat, or refuse with a reason.
 
 use sqlx::{PgConnection, PgPool};
 use tenure_api::ids::{RunId, TaskId};
@@ -31,11 +31,11 @@ pub struct RunReport {
     pub task: TaskId,
     /// The run.
     pub run: RunId,
-    /// What became of it.
+    /// The outcome.
     pub report: Report,
 }
 
-/// How much a member without a body weighs.
+/// Bytes that a member without a body counts for.
 const SMALL: usize = 64;
 
 impl Operation for ReportRun {
@@ -85,9 +85,9 @@ impl Operation for ReportRun {
             .map(|(m, _)| m.task.uuid())
             .collect();
         if !missing.is_empty() {
-            let mut known = tasks::load(conn, &missing).await?;
+            let mut loaded = tasks::load(conn, &missing).await?;
             for (verdict, member) in verdicts.iter_mut().zip(members).filter(|(verdict, _)| verdict.is_none()) {
-                *verdict = Some(diagnose(member, known.remove(&member.task.uuid())));
+                *verdict = Some(diagnose(member, loaded.remove(&member.task.uuid())));
             }
         }
         Ok(verdicts.into_iter().flatten().collect())
@@ -99,45 +99,46 @@ impl Operation for ReportRun {
     }
 }
 
-/// A worker is about to report worker-shutdown for this run: whatever still waits for work in its name, at this server and
-/// at the others, ends empty. Otherwise it would get its own task again at once, and lose another retry.
+/// A worker is about to report worker-shutdown for this run: its waiting claimWork requests, at this server and at the
+/// others, are answered empty. Otherwise it would get its own task again at once, and lose another retry.
 pub async fn stop_waiting(
     pool: &PgPool,
     queues: &Queues,
     notifiers: &Notifiers,
-    known: &Task,
+    loaded: &Task,
     run: RunId,
 ) -> Result<(), OpError> {
-    let Last::Running(open, tenancy) = &known.last else { return Ok(()) };
-    let Some(queue) = queues.find_key(pool, &known.queue).await? else { return Ok(()) };
+    let Last::Running(open, tenancy) = &loaded.last else { return Ok(()) };
+    let Some(queue) = queues.find_key(pool, &loaded.queue).await? else { return Ok(()) };
     if open.run != run {
         return Ok(());
     }
     let Tenancy { worker_group, worker_id, .. } = tenancy.clone();
     let worker = Gone { queue, worker_group, worker_id };
-    // The other servers hear of it before they can hear of the run that the report makes claimable.
+    // The other servers are notified of it before they can be notified of the run that the report makes claimable.
     notify_leaving(pool, &worker).await?;
     drop(tokio::time::timeout(WAIT_LIST_TIMEOUT, notifiers.send_away(worker)).await);
     Ok(())
 }
 
-fn diagnose(member: &RunReport, known: Option<tasks::Loaded>) -> Verdict<Task> {
+fn diagnose(member: &RunReport, loaded: Option<tasks::Loaded>) -> Verdict<Task> {
     let (task, run) = (member.task, member.run);
-    let Some(known) = known else {
+    let Some(loaded) = loaded else {
         return Verdict::Refused(OpError::NotFound(format!("task {task} does not exist")));
     };
     let outcome = member.report.outcome();
-    if let Some(ended) = known.task.ended.iter().find(|ended| ended.run.run == run) {
-        // A repeat of the report that ended the run. One that asked for another try is a repeat also when the next run
-        // has begun; completed and failed end the task, so that there the run must be the last one.
+    if let Some(ended) = loaded.task.ended.iter().find(|ended| ended.run.run == run) {
+        // A repeat of the report that ended the run. A report that caused a retry is a repeat also when the next run has
+        // begun; completed and failed end the task, so that there the run must be the last one.
         let retried = member.report.retry().is_some();
-        let last = matches!(known.task.life().state, tenure_domain::lifecycle::State::Resolved(last, _) if last == run);
+        let last =
+            matches!(loaded.task.life().state, tenure_domain::lifecycle::State::Resolved(last, _) if last == run);
         if ended.outcome() == outcome && (retried || last) {
-            return Verdict::Done(known.task);
+            return Verdict::Done(loaded.task);
         }
         return Verdict::Refused(refused(Refusal::AlreadyResolved, task, run));
     }
-    match apply(known.task.life(), Event::Report(run, member.report)) {
+    match apply(loaded.task.life(), Event::Report(run, member.report)) {
         Err(refusal) => Verdict::Refused(refused(refusal, task, run)),
         Ok(_) => Verdict::Locked,
     }

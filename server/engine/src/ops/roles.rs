@@ -6,7 +6,7 @@ use super::OpError;
 use tenure_domain::roles::{Resolver, RoleScopes, check_description, check_parameters, check_scopes, valid_role_id};
 use tenure_store::roles::{self, NewRole, RoleInfo};
 
-/// Says what is wrong with a role by itself.
+/// Checks a role by itself.
 ///
 /// # Errors
 /// A sentence for the caller.
@@ -19,7 +19,7 @@ pub fn check(role: &NewRole) -> Result<(), String> {
     check_description(&role.description)
 }
 
-/// Makes a role. A repeat with the same definition gives what is there.
+/// Creates a role. A repeat with the same definition answers the existing one.
 pub async fn create(pool: &PgPool, role: &NewRole) -> Result<Result<RoleInfo, OpError>, sqlx::Error> {
     let mut conn = pool.acquire().await?;
     let mut transaction = conn.begin().await?;
@@ -31,9 +31,9 @@ pub async fn create(pool: &PgPool, role: &NewRole) -> Result<Result<RoleInfo, Op
     if let Err(circle) = check_circle(&mut transaction, role).await? {
         return Ok(Err(circle));
     }
-    let made = roles::create(&mut *transaction, role).await?;
+    let created = roles::create(&mut *transaction, role).await?;
     transaction.commit().await?;
-    Ok(Ok(made))
+    Ok(Ok(created))
 }
 
 /// Changes a role, if it still has the scopes that the caller saw; without these, whatever it has.
@@ -60,7 +60,7 @@ pub async fn update(
     Ok(changed.ok_or_else(|| missing(&role.role_id)))
 }
 
-/// What is said of a role that does not exist.
+/// The error for a role that does not exist.
 #[must_use]
 pub fn missing(role_id: &str) -> OpError {
     OpError::NotFound(format!("there is no role {role_id:?}"))

@@ -1,4 +1,4 @@
-//! status: many callers' questions in one read.
+//! status: many callers' requests in one read.
 
 use sqlx::PgConnection;
 use tenure_api::ids::TaskId;
@@ -13,7 +13,7 @@ use tenure_store::tasks;
 /// The operation.
 pub struct ReadStatus;
 
-/// How much a member without a body weighs.
+/// Bytes that a member without a body counts for.
 const SMALL: usize = 64;
 
 impl Operation for ReadStatus {
@@ -37,11 +37,11 @@ impl Operation for ReadStatus {
         _: &mut Effects,
     ) -> Result<Vec<Verdict<Task>>, sqlx::Error> {
         let ids: Vec<Uuid> = members.iter().map(|id| id.uuid()).collect();
-        let mut known = tasks::load(conn, &ids).await?;
+        let mut loaded = tasks::load(conn, &ids).await?;
         Ok(members
             .iter()
-            .map(|id| match known.remove(&id.uuid()) {
-                Some(known) => Verdict::Done(known.task),
+            .map(|id| match loaded.remove(&id.uuid()) {
+                Some(loaded) => Verdict::Done(loaded.task),
                 None => Verdict::Refused(OpError::NotFound(format!("task {id} does not exist"))),
             })
             .collect())

@@ -18,19 +18,19 @@ use tenure_domain::submit::Graph;
 use tenure_domain::task::Task;
 use tenure_store::dependencies::{self, Edge, Required, Wanted};
 use tenure_store::failure::{Class, classify};
-use tenure_store::idempotency::{self, Keyed, Known};
+use tenure_store::idempotency::{self, Keyed, StoredSubmission};
 use tenure_store::transitions::create::{self, Created, Member};
 use tenure_store::{groups, queues, session, tasks};
 
-/// How long a key is remembered.
+/// How long a key is retained.
 pub const KEY_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
-/// How often a submission that met somebody's locks is tried.
+/// How often a submission that met locks of other transactions is tried.
 const TRIES_MAX: usize = 5;
 
-/// A submission's key.
+/// The idempotency key of a submission.
 #[derive(Debug, Clone)]
 pub struct Key {
-    /// Who submits.
+    /// The client that submits.
     pub client_id: String,
     /// The value of the header.
     pub key: String,
@@ -38,7 +38,7 @@ pub struct Key {
     pub digest: Vec<u8>,
 }
 
-/// What a submission came to.
+/// The result of a submission.
 #[derive(Debug)]
 pub struct Submitted {
     /// The group of the tasks.
@@ -47,7 +47,7 @@ pub struct Submitted {
     pub tasks: Vec<Task>,
 }
 
-/// Creates the tasks; if the key says that this was done before, answers how they are now.
+/// Creates the tasks; if the key was used before, answers the tasks as they are now.
 pub async fn submit(
     pool: &PgPool,
     notifiers: &Notifiers,
@@ -61,14 +61,14 @@ pub async fn submit(
             Err(SubmitError::Refused(error)) => return Err(error),
             Err(SubmitError::Database(error)) if classify(&error) != Class::Contention => return Err(error.into()),
             Err(SubmitError::Database(error)) => {
-                tracing::debug!(error = %error, "a submission met a lock and is tried again");
+                tracing::debug!(error = %error, "a submission met a lock and is retried");
             }
         }
     }
     Err(OpError::Unavailable)
 }
 
-/// Why an attempt came to nothing.
+/// Why an attempt failed.
 enum SubmitError {
     Refused(OpError),
     Database(sqlx::Error),
@@ -80,7 +80,7 @@ impl From<sqlx::Error> for SubmitError {
     }
 }
 
-/// One transaction; none if another server was faster with something and a new look is needed.
+/// One transaction; none if another server changed something meanwhile and a new attempt is needed.
 async fn attempt(
     pool: &PgPool,
     notifiers: &Notifiers,
@@ -97,7 +97,7 @@ async fn attempt(
         }
     }
     session::plan_as_hot(&mut transaction).await?;
-    // Whoever forgets the group, or adds to it, is waited for.
+    // Waits for transactions that purge the group, or add to it.
     groups::lock(&mut transaction, graph.group.uuid()).await?;
     let names: BTreeSet<_> = graph.entries.iter().map(|entry| &entry.task.queue).collect();
     let queues = queues::get_or_create_keys(&mut transaction, &names).await?;
@@ -125,29 +125,29 @@ async fn attempt(
     Ok(Some(Submitted { group: graph.group, tasks }))
 }
 
-/// What the tasks wait for, as the database has it now, by entry.
+/// The dependencies of the tasks, as they are in the database now, by entry.
 async fn list_required(transaction: &mut PgConnection, graph: &Graph) -> Result<Vec<Vec<Required>>, sqlx::Error> {
     let mut required: Vec<Vec<Required>> = graph.entries.iter().map(|_| Vec::new()).collect();
-    let wanted = |task: &NewTask| task.requires == Requires::AllResolved;
+    let requested = |task: &NewTask| task.requires == Requires::AllResolved;
     if graph.entries.iter().any(|entry| !entry.task.dependencies.is_empty()) {
-        let wanted: Vec<Wanted<'_>> = graph
+        let requested: Vec<Wanted<'_>> = graph
             .entries
             .iter()
-            .map(|entry| Wanted { required: &entry.task.dependencies, any_end: wanted(&entry.task) })
+            .map(|entry| Wanted { required: &entry.task.dependencies, any_end: requested(&entry.task) })
             .collect();
-        for row in dependencies::list_required(transaction, &wanted).await? {
+        for row in dependencies::list_required(transaction, &requested).await? {
             required[row.member].push(row);
         }
     }
     Ok(required)
 }
 
-/// What is known of a submission while it is carried out.
+/// The state of a submission while it is carried out.
 struct Plan {
     required: Vec<Vec<Required>>,
-    /// The same, as the rules see it.
+    /// The same, as input of the rules.
     awaited: Vec<Vec<(TaskId, Awaited)>>,
-    /// Entries that wait for nothing that they may not wait for.
+    /// Entries whose dependencies are all allowed.
     valid: Vec<usize>,
     /// Entries that were stored.
     stored: BTreeMap<usize, Created>,
@@ -159,7 +159,7 @@ impl Plan {
             graph.entries.iter().map(|entry| (entry.task.id.uuid(), &entry.task)).collect();
         let found = |row: &Required| match (row.expires, inside.get(&row.id)) {
             (Some(expires), _) => Awaited::Until(expires),
-            // It is created together with the one that waits for it.
+            // It is created together with its dependent.
             (None, Some(task)) => Awaited::Until(task.expires),
             (None, None) => Awaited::Missing,
         };
@@ -196,8 +196,8 @@ impl Plan {
     }
 }
 
-/// Every task of the submission: stored now, or a repeat of one that is there. The first that is neither is the reason
-/// why the whole is refused.
+/// Every task of the submission: stored now, or a repeat of an existing one. The first that is neither is the reason why the
+/// submission is refused.
 async fn answers(transaction: &mut PgConnection, graph: &Graph, plan: &Plan) -> Result<Option<Vec<Task>>, SubmitError> {
     let entries = || graph.entries.iter().enumerate();
     let unstored: Vec<Unstored<'_>> = entries()
@@ -218,7 +218,7 @@ async fn answers(transaction: &mut PgConnection, graph: &Graph, plan: &Plan) -> 
 }
 
 /// The answer to a repeat: the same tasks, as they are now.
-async fn replay(transaction: &mut PgConnection, key: &Key, known: Known) -> Result<Submitted, SubmitError> {
+async fn replay(transaction: &mut PgConnection, key: &Key, known: StoredSubmission) -> Result<Submitted, SubmitError> {
     let refuse = |error| SubmitError::Refused(error);
     if known.digest != key.digest {
         return Err(refuse(OpError::Conflict(
@@ -227,7 +227,7 @@ async fn replay(transaction: &mut PgConnection, key: &Key, known: Known) -> Resu
     }
     let gone = || {
         refuse(OpError::NotFound(
-            "the header Idempotency-Key stands for tasks that have expired since; choose another key".into(),
+            "the header Idempotency-Key was used for tasks that have expired since; choose another key".into(),
         ))
     };
     let mut loaded = tasks::load(transaction, &known.tasks).await?;

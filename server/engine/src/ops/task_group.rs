@@ -13,10 +13,10 @@ use tenure_store::transitions::end_open;
 
 /// Tasks that one transaction locks.
 pub const SLICE: i64 = 200;
-/// How often a slice looks again when a run that it wants to end is being claimed.
+/// How often a slice tries again when a run that it is to end is being claimed.
 const TRIES_MAX: usize = 5;
 
-/// What became of a group that was cancelled.
+/// The result of cancelling a group.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Cancelled {
     /// How many tasks it has.

@@ -13,7 +13,7 @@ use crate::batch::Batcher;
 use crate::notifiers::Notifiers;
 use tenure_domain::task::Task;
 
-/// How long a caller waits unless it says otherwise.
+/// How long a caller waits by default.
 pub const WAIT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(20);
 /// How long a caller may wait.
 pub const WAIT_TIMEOUT_MAX: Duration = Duration::from_secs(60);
@@ -21,7 +21,7 @@ pub const WAIT_TIMEOUT_MAX: Duration = Duration::from_secs(60);
 /// A task after the wait.
 #[derive(Debug)]
 pub struct Waited {
-    /// How it is.
+    /// As it is now.
     pub task: Task,
     /// Whether it is resolved; if not, the time was up or the server drains.
     pub resolved: bool,
@@ -38,7 +38,7 @@ pub async fn wait(
     let until = Instant::now() + wait_timeout;
     let watcher = notifiers.watched().watch(id.uuid()).ok_or(OpError::Overloaded("wait"))?;
     loop {
-        // Listening before looking: a task that is resolved in between rings.
+        // Listening before reading: a task that is resolved in between notifies.
         let mut notified = pin!(watcher.notified());
         notified.as_mut().enable();
         let last_look = drain.is_cancelled() || Instant::now() >= until;

@@ -1,9 +1,9 @@
 //! A worker is gone: its runs need not wait for their claims to expire.
 //!
-//! Its claims end as exception/worker-shutdown, as if it had reported so itself: by the same statement, with another try
-//! while retries are left, each with its event, and in slices. A claim is ended once, whoever is first; a report that comes
-//! later finds its run ended and changes nothing. That a worker is gone is noted first, in a transaction that commits
-//! before any claim is looked for, so that the pass `background/removals.rs` ends what is left if this server dies.
+//! Its claims end as exception/worker-shutdown, as if it had reported so itself: by the same statement, with a retry while
+//! some are left, each with its event, and in slices. A claim is ended once; a report that comes later finds its run ended
+//! and changes nothing. The removal is stored first, in a transaction that commits before any claim is looked up, so that
+//! the pass `background/removals.rs` ends the remaining claims if this server dies.
 
 use std::time::{Duration, Instant};
 
@@ -24,9 +24,9 @@ use tenure_store::{clock, worker_manager};
 const SLICE: i64 = 200;
 /// How long a removal waits for the wait list of its server, which may be in the middle of a statement.
 pub(super) const WAIT_LIST_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long it tries to end claims that somebody holds; then it leaves them to the pass.
+/// How long it tries to end claims that another transaction has locked; then it leaves them to the pass.
 const HELD_WAIT: Duration = Duration::from_secs(3);
-/// How often it looks again.
+/// How often it tries again.
 const HELD_LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// What a removal did.
@@ -43,11 +43,11 @@ pub struct Removed {
 pub struct Ended {
     /// How many.
     pub runs: usize,
-    /// How many of them are tried again.
+    /// How many of them are retried.
     pub retried: usize,
 }
 
-/// Notes that a worker is gone and ends its claims. May be repeated.
+/// Stores that a worker was removed and ends its claims. May be repeated.
 pub async fn remove(
     pool: &PgPool,
     queues: &Queues,
@@ -56,7 +56,7 @@ pub async fn remove(
 ) -> Result<Removed, OpError> {
     let queue = queues.find_key(pool, &name.pool).await?;
     let gone = queue.map(|queue| Gone { queue, worker_group: name.group.to_string(), worker_id: name.id.to_string() });
-    // First the line, so that nothing is claimed for the worker here that began after what is noted.
+    // First the wait list, so that no claim for the worker begins here after the removal is stored.
     if let Some(gone) = &gone {
         drop(tokio::time::timeout(WAIT_LIST_TIMEOUT, notifiers.send_away(gone.clone())).await);
     }
@@ -76,7 +76,7 @@ pub async fn remove(
     Ok(Removed { known, ended })
 }
 
-/// Slice by slice, until none is left that this can get hold of.
+/// Slice by slice, until all remaining claims are locked by others for too long.
 async fn end_all(conn: &mut PgConnection, notifiers: &Notifiers, gone: &Gone) -> Result<usize, sqlx::Error> {
     let mut ended = 0;
     let mut progress = Instant::now();
@@ -98,7 +98,7 @@ async fn end_all(conn: &mut PgConnection, notifiers: &Notifiers, gone: &Gone) ->
     }
 }
 
-/// Ends these claims in one transaction, each if it is still held and nobody has it locked.
+/// Ends these claims in one transaction, except those that ended meanwhile or are locked.
 pub async fn end(conn: &mut PgConnection, notifiers: &Notifiers, claims: &[(Uuid, i16)]) -> Result<Ended, sqlx::Error> {
     let report = End::Report(Report::Exception(ExceptionReason::WorkerShutdown));
     let members: Vec<Member> = claims.iter().map(|&(id, run)| Member { id, run, end: report }).collect();

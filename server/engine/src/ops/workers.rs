@@ -1,4 +1,4 @@
-//! What is known of workers: writing down what was seen, reading it, declarations, quarantines.
+//! Workers: writing down which were seen, reading them, declarations, quarantines.
 
 use std::time::Instant;
 
@@ -19,13 +19,12 @@ use tenure_store::workers::{self as store, Quarantine, QuarantineRow, SeenWorker
 
 /// Workers and queues that one statement writes down.
 const WRITTEN_MAX: usize = 500;
-/// Claims that a server which starts looks at.
+/// Claims that a starting server reads.
 const HELD_MAX: i64 = 10_000;
 
-/// Writes down what this server has seen; answers how many workers that were. Whoever calls it reads afterwards what was
-/// seen here before.
+/// Writes down which workers this server has seen; answers how many. Reads after the call include what was seen before it.
 pub async fn write_down(pool: &PgPool, workers: &Workers) -> Result<usize, sqlx::Error> {
-    // Whoever comes while somebody else writes waits: what that one has taken must be there before it is read.
+    // Waits for a concurrent write: the sightings that it has taken must be stored before they are read.
     let _turn = workers.turn_to_write().await;
     let taken = workers.take();
     let (seen, now) = (taken.seen(), Instant::now());
@@ -36,7 +35,7 @@ pub async fn write_down(pool: &PgPool, workers: &Workers) -> Result<usize, sqlx:
     let queues: Vec<SeenQueue> = seen
         .queues
         .iter()
-        .map(|(&key, queue)| SeenQueue { key, last: age(queue.last, now), kept: age(now, queue.kept_until) })
+        .map(|(&key, queue)| SeenQueue { key, last: age(queue.last, now), kept: age(now, queue.retained_until) })
         .collect();
     for part in queues.chunks(WRITTEN_MAX) {
         queue_views::see(&mut conn, part).await?;
@@ -59,13 +58,13 @@ pub async fn write_down(pool: &PgPool, workers: &Workers) -> Result<usize, sqlx:
     Ok(written)
 }
 
-/// Notes who holds claims, for a server that starts: one that was killed has not written down who made the last of them.
+/// Notes the workers that hold claims, for a starting server: one that was killed has not written down the last of them.
 pub async fn note_held(pool: &PgPool) -> Result<usize, sqlx::Error> {
     let mut conn = pool.acquire().await?;
     let now = clock::get_now(&mut conn).await?;
     let held = store::list_held(&mut conn, HELD_MAX).await?;
     let since = |claimed: DateTime<Utc>| (now - claimed).to_std().unwrap_or_default();
-    // A worker with several claims stands once in a statement.
+    // A worker with several claims is in a statement once.
     let mut rows: std::collections::BTreeMap<&WorkerKey, Vec<_>> = std::collections::BTreeMap::new();
     for one in &held {
         rows.entry(&one.worker).or_default().push(one.claim);
@@ -81,7 +80,7 @@ pub async fn note_held(pool: &PgPool) -> Result<usize, sqlx::Error> {
         let newest = claims.len().saturating_sub(RECENT_MAX);
         seen.push(SeenWorker { key, first, last, recent: &claims[newest..] });
     }
-    // Of a queue the worker that was seen last.
+    // The last sighting of each queue.
     seen_queues.sort_by_key(|queue| (queue.key, queue.last));
     seen_queues.dedup_by_key(|queue| queue.key);
     for part in seen_queues.chunks(WRITTEN_MAX) {
@@ -106,7 +105,7 @@ pub struct KnownWorker {
     pub quarantines: Vec<QuarantineRow>,
 }
 
-/// The name of a worker, in words and as a key.
+/// The name of a worker.
 #[derive(Debug, Clone)]
 pub struct Name {
     /// The queue.
@@ -128,7 +127,7 @@ impl Name {
     }
 }
 
-/// A worker that must be known.
+/// Reads a worker that must exist.
 pub async fn get(pool: &PgPool, workers: &Workers, queues: &Queues, name: &Name) -> Result<KnownWorker, OpError> {
     write_down(pool, workers).await?;
     let key = queues.find_key(pool, &name.queue).await?.ok_or_else(|| name.missing())?;
@@ -159,7 +158,7 @@ pub async fn list(pool: &PgPool, workers: &Workers, wanted: Wanted<'_>) -> Resul
     Ok(store::list(&mut *pool.acquire().await?, wanted).await?)
 }
 
-/// Makes a worker and its queue known, and shows them until this time at least.
+/// Creates or updates a worker and its queue, which are retained until this time at least.
 pub async fn declare(
     pool: &PgPool,
     workers: &Workers,
@@ -181,8 +180,8 @@ pub async fn declare(
     Ok(KnownWorker { queue: name.queue.clone(), worker, recent, quarantines })
 }
 
-/// Changes the quarantine of a worker that must be known. When it answers, this server gives the worker no work any
-/// more; the others know within half a second.
+/// Changes the quarantine of a worker that must exist. When it answers, the change has taken effect at this server; it takes
+/// effect at the others within half a second.
 pub async fn quarantine(
     pool: &PgPool,
     facts: &Facts,

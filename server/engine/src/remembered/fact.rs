@@ -1,7 +1,7 @@
-//! One fact as a server remembers it: its value, and the generation that it was read at.
+//! One cached fact: its value, and the generation that it was read at.
 //!
-//! Readings are ordered by when they began, not by their generations: a failover may take a generation back. What a look
-//! that began earlier has read never replaces what a later one has.
+//! Reads are ordered by when they began, not by their generations: a failover may take a generation back. The result of a
+//! look that began earlier never replaces that of a later one.
 
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use futures_util::future::BoxFuture;
 use sqlx::PgConnection;
 
-/// Something small in the database that every server must know within half a second of a change.
+/// A small value in the database of which changes take effect on every server within half a second.
 ///
-/// Each is a file of this folder and a line in [`super::Facts`]. Its row of `fact_generations` comes by a migration; what
-/// changes it calls [`tenure_store::facts::raise`] in the same transaction.
+/// Each is a file of this folder and an entry in [`super::Facts`]. A migration adds its row of `fact_generations`; every
+/// change calls [`tenure_store::facts::raise`] in the same transaction.
 pub trait Fact: Send + Sync + 'static {
     /// Its row of `fact_generations`.
     const NAME: &'static str;
-    /// What is remembered of it. The default holds until it is read for the first time.
+    /// The cached value. The default is used until it is read for the first time.
     type Value: Default + Send + Sync + 'static;
 
     /// Reads all of it.
@@ -32,7 +32,7 @@ pub(super) struct Look {
     pub(super) began: Instant,
 }
 
-/// What a server remembers of a fact. A clone is the same memory.
+/// The cache of a fact. Clones share it.
 pub struct Remembered<F: Fact> {
     shared: Arc<Shared<F::Value>>,
 }
@@ -66,10 +66,10 @@ impl<T: Default> Default for Shared<T> {
 struct State<T> {
     value: Arc<T>,
     /// Whether the value was ever read.
-    known: bool,
+    loaded: bool,
     /// The generation that it was read at; none: it must be read again.
     generation: Option<i64>,
-    /// The look that was taken in last; earlier ones come too late.
+    /// The look that was applied last; earlier ones are ignored.
     turn: u64,
     /// When that look began; none if the value may have changed since.
     confirmed: Option<Instant>,
@@ -77,14 +77,14 @@ struct State<T> {
     failing: bool,
 }
 
-/// What a look means to a fact.
+/// The result of a look for a fact.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
-    /// A later look was taken in already.
+    /// A later look was applied already.
     Late,
     /// Nothing has changed.
     Same,
-    /// The fact must be read.
+    /// The fact must be read again.
     Changed,
 }
 
@@ -100,17 +100,17 @@ impl<T> State<T> {
         Verdict::Same
     }
 
-    /// Takes in what was read; answers what was remembered before.
+    /// Stores a value that was read; answers the one before.
     fn replace(&mut self, look: Look, generation: i64, value: Arc<T>) -> Option<Arc<T>> {
         if look.turn <= self.turn {
             return None;
         }
         (self.turn, self.confirmed) = (look.turn, Some(look.began));
-        (self.generation, self.known, self.failing) = (Some(generation), true, false);
+        (self.generation, self.loaded, self.failing) = (Some(generation), true, false);
         Some(std::mem::replace(&mut self.value, value))
     }
 
-    /// Only a look that begins after this turn is believed.
+    /// Only a look that begins after this turn is applied.
     fn expire(&mut self, turn: u64) {
         self.turn = self.turn.max(turn);
         (self.generation, self.confirmed) = (None, None);
@@ -118,26 +118,26 @@ impl<T> State<T> {
 }
 
 impl<F: Fact> Remembered<F> {
-    /// What is remembered.
+    /// The cached value.
     #[must_use]
     pub fn get(&self) -> Arc<F::Value> {
         Arc::clone(&self.state().value)
     }
 
-    /// What is remembered, if it was ever read.
+    /// The cached value, if it was ever read.
     #[must_use]
     pub fn find(&self) -> Option<Arc<F::Value>> {
-        Some(self.state()).filter(|state| state.known).map(|state| Arc::clone(&state.value))
+        Some(self.state()).filter(|state| state.loaded).map(|state| Arc::clone(&state.value))
     }
 
-    /// What is remembered, if a look that began so lately found it as it is.
+    /// The cached value, if a look that began within `age_max` confirmed it.
     #[must_use]
     pub fn find_confirmed(&self, age_max: Duration) -> Option<Arc<F::Value>> {
         let state = self.state();
         state.confirmed.filter(|began| began.elapsed() < age_max).map(|_| Arc::clone(&state.value))
     }
 
-    /// From now on calls this with the value before and the value after each time that it was read again.
+    /// Calls this with the old and the new value whenever the fact was read again.
     pub fn on_change(&self, listener: impl Fn(&F::Value, &F::Value) + Send + Sync + 'static) {
         self.shared.listeners.write().unwrap_or_else(PoisonError::into_inner).push(Box::new(listener));
     }
@@ -157,9 +157,9 @@ impl<F: Fact> Remembered<F> {
         let value = match F::read(conn).await {
             Ok(value) => Arc::new(value),
             Err(error) => {
-                // Once, not at every look while it lasts.
+                // Logged once, not at every look.
                 if !std::mem::replace(&mut self.state_mut().failing, true) {
-                    tracing::error!(fact = F::NAME, error = %error, "a fact could not be read; what was known holds on");
+                    tracing::error!(fact = F::NAME, error = %error, "a fact could not be read; its last value stays in use");
                 }
                 return Err(error);
             }
@@ -176,14 +176,14 @@ impl<F: Fact> Remembered<F> {
 /// A fact of any type, for the reader of all of them.
 pub(super) trait AnyFact: Sync {
     fn name(&self) -> &'static str;
-    /// Reads it again if the generation differs; answers whether it did.
+    /// Reads it again if the generation differs; answers whether it was read.
     fn refresh<'a>(
         &'a self,
         conn: &'a mut PgConnection,
         look: Look,
         generation: i64,
     ) -> BoxFuture<'a, Result<bool, sqlx::Error>>;
-    /// Makes the next look read it again, whatever its generation; the value is kept until then.
+    /// Makes the next look read it again, whatever its generation; the value stays in use until then.
     fn expire(&self, turn: u64);
 }
 
@@ -240,11 +240,11 @@ mod tests {
     }
 
     #[test]
-    fn what_may_have_changed_is_kept_and_confirmed_only_by_a_look_that_begins_afterwards() {
-        let mut state = read_at(1, 7, "kept");
+    fn an_expired_value_stays_in_use_and_only_a_later_look_confirms_it() {
+        let mut state = read_at(1, 7, "value");
         state.expire(3);
-        assert_eq!((*state.value, state.known, state.confirmed), ("kept", true, None));
+        assert_eq!((*state.value, state.loaded, state.confirmed), ("value", true, None));
         assert_eq!(state.see(look(3), 7), Verdict::Late);
-        assert_eq!(state.see(look(4), 7), Verdict::Changed, "the same number may stand for something else");
+        assert_eq!(state.see(look(4), 7), Verdict::Changed, "the same number may mean another value");
     }
 }

@@ -1,18 +1,18 @@
-//! What a server remembers from the database.
+//! What a server caches from the database.
 //!
-//! - [`registry`]: everything that it remembers, so that all of it can be dropped at once.
-//! - [`Facts`]: the small facts that every server must know within half a second of a change.
+//! - [`registry`]: all caches, so that all of them can be dropped at once.
+//! - [`Facts`]: small facts of which changes take effect on every server within half a second.
 //!
 //! # A new fact
 //!
-//! A file of this folder that implements [`Fact`], and a line in [`Facts`]. A migration gives it a row in
-//! `fact_generations`; whatever changes it calls [`tenure_store::facts::raise`] in the same transaction.
+//! A file of this folder that implements [`Fact`], and an entry in [`Facts`]. A migration gives it a row in
+//! `fact_generations`; every change calls [`tenure_store::facts::raise`] in the same transaction.
 //!
 //! # How a change gets here
 //!
-//! A change raises the generation of its fact, and tells every server when it commits. Each server looks at all generations
-//! in one statement ([`Facts::look`]): every half second, when it is told of a change, and after a change of its own; and it
-//! reads again those that differ. A fact that cannot be read stays as it was known.
+//! A change raises the generation of its fact, and notifies every server when it commits. Each server reads all generations
+//! in one statement ([`Facts::look`]): every half second, when it is notified, and after a change of its own; and it reads
+//! again the facts whose generation differs. If a fact cannot be read, its last value stays in use.
 
 mod fact;
 pub mod quarantines;
@@ -35,7 +35,7 @@ use tenure_store::facts;
 
 macro_rules! facts {
     ($($(#[$doc:meta])* $name:ident: $fact:ty,)+) => {
-        /// The facts that a server remembers, and their one reader. A clone is the same memory.
+        /// The cached facts, and their one reader. Clones share them.
         #[derive(Clone)]
         pub struct Facts {
             pool: PgPool,
@@ -45,7 +45,7 @@ macro_rules! facts {
         }
 
         impl Facts {
-            /// Nothing is known yet.
+            /// No fact is read yet.
             #[must_use]
             pub fn new(pool: PgPool) -> Self {
                 Self { pool, turns: Arc::default(), clock: DatabaseClock::default(), $($name: Remembered::default(),)+ }
@@ -59,7 +59,7 @@ macro_rules! facts {
 }
 
 facts! {
-    /// What roles give.
+    /// The scopes of roles.
     roles: Roles,
     /// Which workers get no work.
     quarantines: Quarantined,
@@ -68,11 +68,11 @@ facts! {
 }
 
 impl Facts {
-    /// Looks at the generations of all facts, and reads again those that have changed; answers how many. What was committed
-    /// before the call is known afterwards.
+    /// Reads the generations of all facts, and then the facts that have changed; answers how many. Changes that were
+    /// committed before the call are in the cache afterwards.
     ///
     /// # Errors
-    /// If the database refuses: then what was known of those that could not be read holds on.
+    /// If a query fails: the facts that could not be read keep their last value.
     pub async fn look(&self) -> Result<usize, sqlx::Error> {
         let mut conn = self.pool.acquire().await?;
         let look = Look { turn: self.next_turn(), began: Instant::now() };
@@ -91,7 +91,7 @@ impl Facts {
         failed.map_or(Ok(changed), Err)
     }
 
-    /// What roles give was changed at this server: what was known is not confirmed any more.
+    /// Roles were changed at this server: the cached value is not confirmed any more.
     pub fn expire_roles(&self) {
         self.roles.expire(self.next_turn());
     }
@@ -102,8 +102,8 @@ impl Facts {
         Quarantines::new(self.quarantines.clone(), self.clock.clone())
     }
 
-    /// Makes the next look read everything again. Until then what was known is still used where it must be: a quarantine is
-    /// not lifted because it cannot be looked up.
+    /// Makes the next look read everything again. Until then the last values are still used where one is needed: a
+    /// quarantine is not lifted because it cannot be looked up.
     pub fn drop_all(&self) {
         for fact in self.all() {
             fact.expire(self.next_turn());

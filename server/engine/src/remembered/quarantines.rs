@@ -24,34 +24,34 @@ impl Fact for Quarantined {
     }
 }
 
-/// The database's time, as it was asked for last.
+/// The database's time, as it was read last.
 #[derive(Debug, Clone, Default)]
 pub struct DatabaseClock {
     read: Arc<RwLock<Option<Answer>>>,
 }
 
-/// A time, and when it was asked for.
+/// A time, and when it was requested.
 type Answer = (DateTime<Utc>, Instant);
 
 impl DatabaseClock {
-    /// What time it is for the database, which was asked then.
-    pub fn set(&self, now: DateTime<Utc>, asked: Instant) {
+    /// Stores a time of the database that was requested then.
+    pub fn set(&self, now: DateTime<Utc>, requested: Instant) {
         let mut read = self.read.write().unwrap_or_else(PoisonError::into_inner);
-        // An answer that was long under way says less than one that was asked for later.
-        if read.is_none_or(|(_, before)| before <= asked) {
-            *read = Some((now, asked));
+        // An answer that took long is older than one that was requested later.
+        if read.is_none_or(|(_, before)| before <= requested) {
+            *read = Some((now, requested));
         }
     }
 
-    /// What time it is, if the clock was ever read.
+    /// The database's time now, if it was ever read.
     #[must_use]
     pub fn now(&self) -> Option<DateTime<Utc>> {
         let read = *self.read.read().unwrap_or_else(PoisonError::into_inner);
-        read.map(|(now, asked)| now + TimeDelta::from_std(asked.elapsed()).unwrap_or(TimeDelta::zero()))
+        read.map(|(now, requested)| now + TimeDelta::from_std(requested.elapsed()).unwrap_or(TimeDelta::zero()))
     }
 }
 
-/// Which workers get no work now. A clone is the same memory.
+/// Which workers are quarantined now. Clones share the cache.
 #[derive(Clone, Default)]
 pub struct Quarantines {
     until: Remembered<Quarantined>,
@@ -69,11 +69,11 @@ impl Quarantines {
         self.until.get().keys().any(|worker| worker.queue == queue)
     }
 
-    /// Whether a worker gets no work now.
+    /// Whether a worker is quarantined now.
     #[must_use]
     pub fn is_on(&self, worker: &WorkerKey) -> bool {
         let Some(&until) = self.until.get().get(worker) else { return false };
-        // Before the clock was ever read nothing is known to be over.
+        // Before the clock was ever read no quarantine counts as ended.
         self.clock.now().is_none_or(|now| is_barred(until, now))
     }
 }

@@ -1,10 +1,10 @@
-//! Everything that a server remembers from the database, so that all of it can be dropped at once: after a failover the
-//! database may have lost what a server has seen.
+//! Everything that a server caches from the database, so that all of it can be dropped at once: after a failover the
+//! database may have lost what a server has read.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// One entry for each memory. A clone is the same registry.
+/// One entry for each cache. Clones share the registry.
 #[derive(Clone, Default)]
 pub struct Registry {
     entries: Arc<Mutex<Vec<Entry>>>,
@@ -16,22 +16,22 @@ struct Entry {
 }
 
 impl Registry {
-    /// Adds a memory, and what drops it: afterwards nothing of it is used that was read, or asked for, before. It must hold
-    /// nothing that keeps a batcher from ending.
+    /// Adds a cache, and the function that drops it: afterwards no value is used that was read, or requested, before. The
+    /// function must not hold the sender of a batcher, which would never end.
     pub fn add(&self, name: &'static str, drop: impl Fn() + Send + Sync + 'static) {
         self.entries().push(Entry { name, drop: Box::new(drop) });
     }
 
-    /// Drops everything. What is needed is read again.
+    /// Drops everything; values are read again when they are needed.
     pub fn drop_all(&self) {
         let entries = self.entries();
         for entry in &*entries {
             (entry.drop)();
         }
-        tracing::info!(memories = entries.len(), "everything that was remembered from the database was dropped");
+        tracing::info!(caches = entries.len(), "everything that was cached from the database was dropped");
     }
 
-    /// What is registered.
+    /// The names of the caches.
     #[must_use]
     pub fn names(&self) -> Vec<&'static str> {
         self.entries().iter().map(|entry| entry.name).collect()

@@ -1,4 +1,4 @@
-//! Workers that are gone, as long as that is noted.
+//! Workers that were removed, for as long as the database has a row about it.
 
 use std::collections::HashMap;
 
@@ -34,7 +34,7 @@ impl Removed {
         self.since.is_empty()
     }
 
-    /// Those whose removal was not known before, or was an earlier one.
+    /// Those that were not removed before, or were removed again.
     pub fn news<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = &'a Gone> {
         self.since.iter().filter(|(worker, since)| before.since.get(worker) != Some(since)).map(|(worker, _)| worker)
     }

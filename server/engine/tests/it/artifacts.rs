@@ -15,7 +15,7 @@ use tenure_engine::testing::{QUEUE, new_task};
 use tenure_store::testing::{TestDatabase, eventually};
 use tenure_store::{artifacts, events, objects};
 
-use crate::support::{Gate, number, until_somebody_waits};
+use crate::support::{Gate, number, until_a_session_waits};
 
 async fn start() -> (TestDatabase, Queue) {
     let database = TestDatabase::create().await;
@@ -155,12 +155,14 @@ async fn an_artifact_that_comes_with_the_report_of_its_run_comes_before_it_or_no
     let gate = Gate::close(&database, "runs").await;
     let reporting = queue.report(run_ref.task, run_ref.run, Report::Completed);
     let creating = async {
-        until_somebody_waits(database.pool()).await;
+        until_a_session_waits(database.pool()).await;
         create(&queue, run_ref, artifact("late", Details::S3, expires)).await
     };
     let opening = async {
-        eventually("the report and the artifact wait", async || until_somebody_waits(database.pool()).await.len() == 2)
-            .await;
+        eventually("the report and the artifact wait", async || {
+            until_a_session_waits(database.pool()).await.len() == 2
+        })
+        .await;
         gate.open().await;
     };
     let (reported, late, ()) = tokio::join!(reporting, creating, opening);
@@ -173,12 +175,14 @@ async fn an_artifact_that_comes_with_the_report_of_its_run_comes_before_it_or_no
     let gate = Gate::close(&database, "artifacts").await;
     let creating = create(&queue, run_ref, artifact("early", reference("https://a/"), expires));
     let reporting = async {
-        until_somebody_waits(database.pool()).await;
+        until_a_session_waits(database.pool()).await;
         queue.report(run_ref.task, run_ref.run, Report::Completed).await
     };
     let opening = async {
-        eventually("the artifact and the report wait", async || until_somebody_waits(database.pool()).await.len() == 2)
-            .await;
+        eventually("the artifact and the report wait", async || {
+            until_a_session_waits(database.pool()).await.len() == 2
+        })
+        .await;
         gate.open().await;
     };
     let (created, reported, ()) = tokio::join!(creating, reporting, opening);

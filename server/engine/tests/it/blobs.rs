@@ -176,7 +176,7 @@ async fn an_abandoned_upload_is_removed_and_one_that_goes_on_is_not() {
     // What is current is never due, and never forgotten by its id.
     kept.advance(10_000).await;
     assert_eq!(kept.sweep().await, (0, 0));
-    assert_eq!(tenure_store::blobs::forget(pool, &[alive]).await.unwrap(), 0);
+    assert_eq!(tenure_store::blobs::purge(pool, &[alive]).await.unwrap(), 0);
     kept.database.finish().await;
 }
 

@@ -15,7 +15,7 @@ use tenure_store::clock;
 use tenure_store::hot::messages::Got;
 use tenure_store::testing::{TestDatabase, eventually};
 
-use crate::support::{create_on, number, until_somebody_waits};
+use crate::support::{create_on, number, until_a_session_waits};
 
 /// Past a moment, and not much past it.
 const A_LITTLE: Duration = Duration::from_secs(1);
@@ -195,7 +195,7 @@ async fn a_deletion_waits_for_a_lock_in_the_blocking_path() {
     let mut holder = foreign.begin().await.unwrap();
     sqlx::query("SELECT FROM pending FOR UPDATE").execute(&mut *holder).await.unwrap();
     let release = async {
-        until_somebody_waits(plane.database.pool()).await;
+        until_a_session_waits(plane.database.pool()).await;
         holder.rollback().await.unwrap();
     };
     let (deleted, ()) = tokio::join!(plane.queue.delete_message(QUEUE, &got), release);

@@ -127,9 +127,9 @@ async fn everything_that_is_remembered_can_be_dropped_at_once() {
     }
     let key = queue.key(QUEUE).await;
     assert!(queue.get_messages(QUEUE, 1).await.is_empty());
-    assert_eq!(engine.low_water_marks.get(key).generation, -1);
+    assert_eq!(engine.low_water_marks.get(key).epoch, -1);
     marks_pass::pass(engine).await.unwrap();
-    assert!(engine.low_water_marks.get(key).generation >= 0);
+    assert!(engine.low_water_marks.get(key).epoch >= 0);
     engine.facts.look().await.unwrap();
     // As after a failover that lost the queue, which another server made again.
     move_queue(&mut database.connect().await, key, key + 100).await;
@@ -137,7 +137,7 @@ async fn everything_that_is_remembered_can_be_dropped_at_once() {
 
     engine.remembered.drop_all();
     assert_eq!(queue.key(QUEUE).await, key + 100);
-    assert_eq!(engine.low_water_marks.get(key).generation, -1);
+    assert_eq!(engine.low_water_marks.get(key).epoch, -1);
     assert_eq!(engine.facts.look().await.unwrap(), 3);
     // And everything works.
     let task = queue.create_one(QUEUE).await;

@@ -8,7 +8,7 @@ use sqlx::postgres::PgConnectOptions;
 use tenure_domain::create::NewTask;
 use tenure_engine::testing::Queue;
 use tenure_store::testing::TestDatabase;
-pub use tenure_store::testing::{Gate, number, until_somebody_waits};
+pub use tenure_store::testing::{Gate, number, until_a_session_waits};
 use tenure_store::transitions::create::{Member, create};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
 use tenure_api::ids::RunId;
-use tenure_domain::worker::{RECENT_MAX, Term, WorkerKey, WorkerState};
+use tenure_domain::worker::{RECENT_MAX, Visibility, WorkerKey, WorkerState};
 use tenure_engine::background::{PassReport, workers as pass};
 use tenure_engine::ops::OpError;
 use tenure_engine::ops::workers::{self as ops, KnownWorker, Name};
@@ -232,7 +232,7 @@ async fn pages_are_full_with_a_filter_and_skip_nobody_who_was_there_when_others_
     finish(database, queue).await;
 }
 
-async fn put(conn: &mut PgConnection, key: &WorkerKey, term: Term) {
+async fn put(conn: &mut PgConnection, key: &WorkerKey, visibility: Visibility) {
     sqlx::query(
         "INSERT INTO workers (queue, worker_group, worker_id, first_claim, last_seen, expires, due, quarantine_until)
          VALUES ($1, $2, $3, tenure_now(), tenure_now(), $4, $4, $5)",
@@ -240,8 +240,8 @@ async fn put(conn: &mut PgConnection, key: &WorkerKey, term: Term) {
     .bind(key.queue)
     .bind(&key.group)
     .bind(&key.id)
-    .bind(term.expires)
-    .bind(term.quarantine_until)
+    .bind(visibility.expires)
+    .bind(visibility.quarantine_until)
     .execute(conn)
     .await
     .unwrap();
@@ -255,28 +255,30 @@ async fn the_statements_show_and_forget_workers_as_the_rules_say() {
     let mut terms = Vec::new();
     for expires in [-1, 1] {
         for quarantine in [None, Some(-1), Some(1)] {
-            let term = Term { expires: hour(expires), quarantine_until: quarantine.map(hour) };
+            let visibility = Visibility { expires: hour(expires), quarantine_until: quarantine.map(hour) };
             let id = format!("w{}", terms.len());
-            put(&mut conn, &key(&queue, &id).await, term).await;
-            terms.push((id, term));
+            put(&mut conn, &key(&queue, &id).await, visibility).await;
+            terms.push((id, visibility));
         }
     }
-    let shown = |term: &Term| term.is_shown(now);
+    let shown = |visibility: &Visibility| visibility.is_shown(now);
     let expected = |filter: Option<bool>| -> Vec<String> {
-        let fits = |term: &Term| shown(term) && filter.is_none_or(|wanted| term.is_quarantined(now) == wanted);
-        terms.iter().filter(|(_, term)| fits(term)).map(|(id, _)| id.clone()).collect()
+        let fits = |visibility: &Visibility| {
+            shown(visibility) && filter.is_none_or(|wanted| visibility.is_quarantined(now) == wanted)
+        };
+        terms.iter().filter(|(_, visibility)| fits(visibility)).map(|(id, _)| id.clone()).collect()
     };
     for filter in [None, Some(true), Some(false)] {
         assert_eq!(ids(&page(&queue, filter, "", 100).await), expected(filter), "{filter:?}");
     }
-    for (id, term) in &terms {
-        assert_eq!(get(&queue, id).await.is_ok(), shown(term), "{id} {term:?}");
-        assert_eq!(quarantine_exists(&queue, id, term).await, shown(term), "{id} {term:?}");
+    for (id, visibility) in &terms {
+        assert_eq!(get(&queue, id).await.is_ok(), shown(visibility), "{id} {visibility:?}");
+        assert_eq!(quarantine_exists(&queue, id, visibility).await, shown(visibility), "{id} {visibility:?}");
     }
-    let report = pass::forget(&queue.engine).await.unwrap();
+    let report = pass::purge(&queue.engine).await.unwrap();
     // Due were those that have expired: two of them are over, one is quarantined and looked at again later.
     assert_eq!((report.found, report.done), (3, 3));
-    assert_eq!(pass::forget(&queue.engine).await.unwrap().found, 0);
+    assert_eq!(pass::purge(&queue.engine).await.unwrap().found, 0);
     let left: Vec<String> = sqlx::query_scalar("SELECT worker_id FROM workers ORDER BY worker_id")
         .fetch_all(database.pool())
         .await
@@ -286,10 +288,10 @@ async fn the_statements_show_and_forget_workers_as_the_rules_say() {
 }
 
 /// Whether a quarantine of it can be changed; it is not.
-async fn quarantine_exists(queue: &Queue, id: &str, term: &Term) -> bool {
+async fn quarantine_exists(queue: &Queue, id: &str, visibility: &Visibility) -> bool {
     let mut conn = queue.engine.pool.acquire().await.unwrap();
     let mut transaction = sqlx::Connection::begin(&mut *conn).await.unwrap();
-    let change = Quarantine { until: term.expires, info: None, client_id: "tester" };
+    let change = Quarantine { until: visibility.expires, info: None, client_id: "tester" };
     let changed = store::quarantine(&mut transaction, &key(queue, id).await, change).await.unwrap();
     transaction.rollback().await.unwrap();
     changed
@@ -305,16 +307,16 @@ async fn a_worker_and_its_queue_are_gone_after_a_day_and_a_queue_of_claim_task_a
     let shown = async |name: &str| queue_views::find(&mut database.connect().await, name).await.unwrap().is_some();
     advance(&queue, DAY_SECONDS - 60.0).await;
     assert!(get(&queue, "idle").await.is_ok() && shown(QUEUE).await);
-    assert_eq!(pass::forget(&queue.engine).await.unwrap().found, 0);
+    assert_eq!(pass::purge(&queue.engine).await.unwrap().found, 0);
     advance(&queue, 61.0).await;
     assert!(get(&queue, "idle").await.is_err() && !shown(QUEUE).await && shown("proj/named").await);
-    assert_eq!(pass::forget(&queue.engine).await.unwrap().found, 3);
+    assert_eq!(pass::purge(&queue.engine).await.unwrap().found, 3);
     assert_eq!(number(database.pool(), "SELECT count(*) FROM workers").await, 0);
     advance(&queue, 4.0 * DAY_SECONDS - 120.0).await;
     assert!(shown("proj/named").await);
     advance(&queue, 120.0).await;
     assert!(!shown("proj/named").await);
-    pass::forget(&queue.engine).await.unwrap();
+    pass::purge(&queue.engine).await.unwrap();
     assert_eq!(number(database.pool(), "SELECT count(*) FROM queue_views").await, 0);
     assert_eq!(number(database.pool(), "SELECT count(*) FROM task_queues").await, 2, "keys stay");
     // Who comes back is there again.
@@ -330,12 +332,12 @@ async fn a_worker_that_is_seen_every_few_hours_outlives_a_day_and_is_looked_at_w
         poll(&queue, "steady").await;
         pass::write_down(&queue.engine).await.unwrap();
         advance(&queue, 2.5 * 3_600.0).await;
-        pass::forget(&queue.engine).await.unwrap();
+        pass::purge(&queue.engine).await.unwrap();
     }
     let known = get(&queue, "steady").await.unwrap();
     assert!(known.worker.last_seen - known.worker.first_claim > TimeDelta::hours(40));
     advance(&queue, DAY_SECONDS).await;
-    let report = pass::forget(&queue.engine).await.unwrap();
+    let report = pass::purge(&queue.engine).await.unwrap();
     assert!(report.found > 0);
     assert_eq!(number(database.pool(), "SELECT count(*) FROM workers").await, 0);
     finish(database, queue).await;
@@ -399,7 +401,7 @@ async fn workers_are_counted_once_by_what_they_do_as_the_rules_say() {
         ("bad", 0, WorkerState::Quarantined),
         ("bad-busy", 1, WorkerState::Quarantined),
     ] {
-        assert_eq!(WorkerState::of(get(&queue, id).await.unwrap().worker.term(), claims, db_now), state, "{id}");
+        assert_eq!(WorkerState::of(get(&queue, id).await.unwrap().worker.visibility(), claims, db_now), state, "{id}");
     }
     assert_eq!(pass::count(&queue.engine).await.unwrap().found, 1);
     advance(&queue, 2.0 * DAY_SECONDS).await;

@@ -16,7 +16,7 @@ use tenure_engine::testing::{QUEUE, new_task};
 use tenure_store::testing::TestDatabase;
 
 use super::{advance, claim_and_report, create_waiting, finish, message, pending, start, state, told};
-use crate::support::{Gate, number, until_somebody_waits};
+use crate::support::{Gate, number, until_a_session_waits};
 
 async fn apply(queue: &Queue, id: TaskId, wanted: Change) -> Result<Task, OpError> {
     change(&queue.engine.pool, &queue.engine.notifiers, id, wanted).await
@@ -130,9 +130,9 @@ async fn a_cancel_that_meets_a_committing_claim_ends_the_claim() {
     let task = queue.create_one(QUEUE).await;
     let gate = Gate::close(&database, "claims").await;
     let cancelling = async {
-        until_somebody_waits(database.pool()).await;
+        until_a_session_waits(database.pool()).await;
         let opened = async {
-            while until_somebody_waits(database.pool()).await.len() < 2 {
+            while until_a_session_waits(database.pool()).await.len() < 2 {
                 tokio::task::yield_now().await;
             }
             gate.open().await;

@@ -10,7 +10,7 @@ use tenure_store::events;
 use tenure_store::transitions::purge;
 
 use super::{advance, claim_and_report, create_waiting, finish, start, state, told};
-use crate::support::{Gate, number, until_somebody_waits};
+use crate::support::{Gate, number, until_a_session_waits};
 
 const LEFT: &str = "SELECT (SELECT count(*) FROM tasks) + (SELECT count(*) FROM task_definitions)
     + (SELECT count(*) FROM task_times) + (SELECT count(*) FROM runs) + (SELECT count(*) FROM dependencies)
@@ -135,7 +135,7 @@ async fn a_task_that_is_added_to_an_expired_group_keeps_the_group() {
     let gate = Gate::close(&database, "task_definitions").await;
     let second = new_task(QUEUE, &json!({"taskGroupId": first.id}));
     let forgetting = async {
-        until_somebody_waits(database.pool()).await;
+        until_a_session_waits(database.pool()).await;
         // The creation holds the group's row: the pass forgets the task, and passes over the group.
         assert_eq!(expiry::pass(&queue.engine).await.unwrap().done, 1);
         gate.open().await;
@@ -158,11 +158,11 @@ async fn a_task_that_is_added_while_its_expired_group_is_being_forgotten_makes_t
     super::tell(&queue).await;
     let mut conn = database.connect().await;
     let mut open = conn.begin().await.unwrap();
-    purge::forget_tasks(&mut open).await.unwrap();
-    assert_eq!(purge::forget_groups(&mut open).await.unwrap().forgotten, 1);
+    purge::purge_tasks(&mut open).await.unwrap();
+    assert_eq!(purge::purge_groups(&mut open).await.unwrap().purged, 1);
     let second = new_task(QUEUE, &json!({"taskGroupId": first.id}));
     let committing = async {
-        until_somebody_waits(database.pool()).await;
+        until_a_session_waits(database.pool()).await;
         open.commit().await.unwrap();
     };
     let (created, ()) = tokio::join!(queue.create(&second), committing);

@@ -14,7 +14,7 @@ use tenure_store::session;
 use tenure_store::testing::{TestDatabase, eventually};
 use tenure_store::transitions::claim::{Want, Worker, claim};
 
-use crate::support::{Gate, create_on, number, until_somebody_waits};
+use crate::support::{Gate, create_on, number, until_a_session_waits};
 
 /// Ten times the longest that a worker in line waits for its next try.
 const LONG: Duration = Duration::from_secs(10);
@@ -48,7 +48,7 @@ async fn workers_in_one_batch_get_different_runs_in_the_order_of_their_slots() {
     let elsewhere = new_task("proj/other", &serde_json::json!({}));
     create_on(&mut conn, &queue, &tasks).await;
     create_on(&mut conn, &queue, &[elsewhere.clone(), urgent.clone()]).await;
-    let want = |queue, slots| Want { queue, generation: -1, marks: [0; 7], slots };
+    let want = |queue, slots| Want { queue, epoch: -1, marks: [0; 7], slots };
     let wants = [want(queue.key(QUEUE).await, vec![1, 1, 2, 3]), want(queue.key("proj/other").await, vec![4, 4])];
     let workers = ["a", "b", "c", "d"].map(|id| Worker { group: "g", id });
     let mut claimed = claim(&mut conn, &wants, &workers, LEASE, uuid::Uuid::new_v4()).await.unwrap();
@@ -104,7 +104,7 @@ async fn two_servers_never_claim_one_run() {
     let task = one.create_one(QUEUE).await;
     let first = one.claim_work(QUEUE, "first", 1, LONG);
     let second = async {
-        until_somebody_waits(database.pool()).await;
+        until_a_session_waits(database.pool()).await;
         // The run is locked by the first server's open commit: nothing is left.
         let nothing = two.claim_work(QUEUE, "second", 1, Duration::from_millis(50)).await.unwrap();
         gate.open().await;
@@ -155,7 +155,7 @@ async fn a_claim_whose_caller_hangs_up_during_the_commit_is_handed_back() {
     let gate = Gate::close(&database, "claims").await;
     tokio::select! {
         _ = queue.claim_work(QUEUE, "gone", 1, LONG) => panic!("the commit is held open"),
-        _ = until_somebody_waits(database.pool()) => {}
+        _ = until_a_session_waits(database.pool()) => {}
     }
     gate.open().await;
     let status = handed_back(&queue, task, 1).await;

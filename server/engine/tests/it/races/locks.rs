@@ -16,7 +16,7 @@ use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::end_open::end_open;
 use tenure_store::{clock, tasks};
 
-use crate::support::{Gate, number, until_somebody_waits};
+use crate::support::{Gate, number, until_a_session_waits};
 
 /// What the server waits for a lock at most.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
@@ -67,9 +67,9 @@ async fn a_cancel_that_meets_a_committing_claim_waits_for_it_and_ends_the_claim(
     let task = queue.create_one(QUEUE).await;
     let gate = Gate::close(&database, "claims").await;
     let cancelling = async {
-        until_somebody_waits(database.pool()).await;
+        until_a_session_waits(database.pool()).await;
         let opened = async {
-            while until_somebody_waits(database.pool()).await.len() < 2 {
+            while until_a_session_waits(database.pool()).await.len() < 2 {
                 tokio::task::yield_now().await;
             }
             gate.open().await;
@@ -91,7 +91,7 @@ async fn a_claim_passes_over_a_run_that_is_being_cancelled() {
     let task = queue.create_one(QUEUE).await;
     let gate = Gate::close(&database, "runs").await;
     let claiming = async {
-        until_somebody_waits(database.pool()).await;
+        until_a_session_waits(database.pool()).await;
         let nothing = queue.claim_work(QUEUE, "worker", 1, Duration::from_millis(50)).await.unwrap();
         gate.open().await;
         nothing.claims.len()
@@ -111,13 +111,13 @@ async fn the_deadline_pass_leaves_a_run_that_is_being_claimed_to_its_next_turn()
     let gate = Gate::close(&database, "claims").await;
     // Only the pass sees the deadline as past: the claim has looked already.
     let passing = async {
-        until_somebody_waits(database.pool()).await;
+        until_a_session_waits(database.pool()).await;
         sqlx::query("UPDATE task_times SET deadline = now() - interval '1 second'")
             .execute(database.pool())
             .await
             .unwrap();
         let opened = async {
-            while until_somebody_waits(database.pool()).await.len() < 2 {
+            while until_a_session_waits(database.pool()).await.len() < 2 {
                 tokio::task::yield_now().await;
             }
             gate.open().await;
@@ -144,7 +144,7 @@ async fn a_report_waits_in_the_blocking_path_for_a_locked_task_and_others_pass_i
     queue.create_one(QUEUE).await;
     let free = queue.claim_one(QUEUE).await;
     let others = async {
-        until_somebody_waits(database.pool()).await;
+        until_a_session_waits(database.pool()).await;
         queue.report(free.task.id, free.run, Report::Completed).await.unwrap();
         assert!(matches!(queue.status(locked.task.id).await.last, Last::Running(..)));
         foreign.rollback().await.unwrap();
@@ -163,7 +163,7 @@ async fn a_renewal_waits_in_the_blocking_path_for_a_locked_claim() {
     let mut foreign = conn.begin().await.unwrap();
     sqlx::query("SELECT FROM claims FOR UPDATE").execute(&mut *foreign).await.unwrap();
     let unlocked = async {
-        until_somebody_waits(database.pool()).await;
+        until_a_session_waits(database.pool()).await;
         foreign.rollback().await.unwrap();
     };
     let (answer, ()) = tokio::join!(queue.reclaim(claim.task.id, claim.run), unlocked);
@@ -236,7 +236,7 @@ async fn running_all_that_is_due_waits_for_a_pass_that_has_not_committed() {
     let gate = Gate::close(&database, "runs").await;
     let ending = async { deadlines::pass(&queue.engine).await.unwrap() };
     let running = async {
-        until_somebody_waits(database.pool()).await;
+        until_a_session_waits(database.pool()).await;
         let opened = async {
             tokio::time::sleep(Duration::from_millis(300)).await;
             gate.open().await;

@@ -15,7 +15,7 @@ use tenure_store::testing::{TestDatabase, eventually};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-use crate::support::{Gate, Proxy, number, until_somebody_waits};
+use crate::support::{Gate, Proxy, number, until_a_session_waits};
 
 const LONG: Duration = Duration::from_secs(10);
 
@@ -56,7 +56,7 @@ async fn a_lost_session_that_could_still_commit_is_ended_before_its_claims_are_l
     let gate = Gate::close(&database, "claims").await;
     // The database's wait_timeout with the gate would answer first: the session loses its connection before that.
     let cut = async {
-        let pids = until_somebody_waits(database.pool()).await;
+        let pids = until_a_session_waits(database.pool()).await;
         proxy.cut_now();
         eventually("the lost session is ended", async || {
             let alive: i64 = sqlx::query_scalar("SELECT count(*) FROM pg_stat_activity WHERE pid = ANY($1)")
@@ -185,7 +185,7 @@ async fn a_create_whose_session_dies_before_the_commit_leaves_nothing_and_can_be
     let gate = Gate::close(&database, "task_definitions").await;
     let task = new_task(QUEUE, &json!({}));
     let kill = async {
-        for pid in until_somebody_waits(database.pool()).await {
+        for pid in until_a_session_waits(database.pool()).await {
             sqlx::query("SELECT pg_terminate_backend($1)").bind(pid).execute(database.pool()).await.unwrap();
         }
         gate.open().await;

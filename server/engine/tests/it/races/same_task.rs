@@ -8,7 +8,7 @@ use tenure_engine::testing::Queue;
 use tenure_engine::testing::{QUEUE, new_task, new_task_with_id};
 use tenure_store::testing::TestDatabase;
 
-use crate::support::{Gate, number, until_somebody_waits};
+use crate::support::{Gate, number, until_a_session_waits};
 
 #[tokio::test]
 async fn of_two_reports_in_one_batch_the_first_counts() {
@@ -54,7 +54,7 @@ async fn while_the_first_commits(change: impl FnOnce(&str) -> String) -> Result<
     repeat.definition = change(&task.definition);
     let gate = Gate::close(&database, "tasks").await;
     let second = async {
-        until_somebody_waits(database.pool()).await;
+        until_a_session_waits(database.pool()).await;
         let opened = async {
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
             gate.open().await;

@@ -14,7 +14,7 @@ use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::create::{Names, look};
 use tokio::task::JoinSet;
 
-use crate::support::{Gate, Proxy, number, until_somebody_waits};
+use crate::support::{Gate, Proxy, number, until_a_session_waits};
 
 fn large() -> NewTask {
     let task = new_task(QUEUE, &json!({"payload": {"text": "x".repeat(BATCH_BYTES_MAX + 1)}}));
@@ -38,7 +38,7 @@ async fn a_very_large_create_goes_alone_and_holds_up_no_other() {
         .await
         .unwrap();
     let small = async {
-        until_somebody_waits(database.pool()).await;
+        until_a_session_waits(database.pool()).await;
         let small = tokio::time::timeout(Duration::from_secs(10), queue.create_one(QUEUE)).await;
         assert!(small.is_ok(), "a small create waits behind a large one");
         maker.commit().await.unwrap();
@@ -155,7 +155,7 @@ async fn nothing_is_looked_for_before_the_commit_that_makes_it_visible() {
     let gate = Gate::close(&database, "dependencies").await;
     let mut notified = std::pin::pin!(notifiers.dependencies());
     let early = async {
-        until_somebody_waits(database.pool()).await;
+        until_a_session_waits(database.pool()).await;
         let early = futures_util::poll!(notified.as_mut()).is_ready();
         gate.open().await;
         early

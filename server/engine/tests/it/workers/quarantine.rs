@@ -12,7 +12,7 @@ use tenure_engine::testing::QUEUE;
 use tenure_engine::testing::Queue;
 
 use super::{DAY_SECONDS, LONG, advance, finish, get, ids, key, now, page, poll, quarantine, start};
-use crate::support::{Gate, number, until_somebody_waits};
+use crate::support::{Gate, number, until_a_session_waits};
 
 const SHORT: Duration = Duration::from_millis(300);
 
@@ -67,7 +67,7 @@ async fn a_claim_made_while_its_worker_is_quarantined_is_handed_back() {
     let task = queue.create_one(QUEUE).await;
     let gate = Gate::close(&database, "claims").await;
     let quarantining = async {
-        until_somebody_waits(database.pool()).await;
+        until_a_session_waits(database.pool()).await;
         quarantine(&queue, "bad", 1).await.unwrap();
         gate.open().await;
     };
@@ -175,7 +175,7 @@ async fn of_many_changes_of_a_quarantine_the_last_hundred_are_kept_and_go_with_t
     assert_eq!(get(&queue, "bad").await.unwrap().quarantines.len(), 100);
     assert_eq!(get(&queue, "other").await.unwrap().quarantines.len(), 1);
     advance(&queue, 2.0 * DAY_SECONDS).await;
-    pass::forget(&queue.engine).await.unwrap();
+    pass::purge(&queue.engine).await.unwrap();
     assert_eq!(number(database.pool(), "SELECT count(*) FROM worker_quarantines").await, 0);
     finish(database, queue).await;
 }
@@ -187,13 +187,13 @@ async fn a_quarantine_without_end_that_was_lifted_does_not_keep_the_worker_for_e
     quarantine(&queue, "bad", 24 * 365 * 900).await.unwrap();
     advance(&queue, 30.0 * DAY_SECONDS).await;
     // The row is looked at, and put off to the end of the quarantine.
-    assert!(pass::forget(&queue.engine).await.unwrap().found > 0);
-    assert_eq!(pass::forget(&queue.engine).await.unwrap().found, 0);
+    assert!(pass::purge(&queue.engine).await.unwrap().found > 0);
+    assert_eq!(pass::purge(&queue.engine).await.unwrap().found, 0);
     assert_eq!(ids(&page(&queue, Some(true), "", 10).await), ["bad"]);
     let lifted = quarantine(&queue, "bad", -1).await.unwrap();
     assert!(lifted.worker.expires > now(&queue).await + TimeDelta::hours(23));
     advance(&queue, DAY_SECONDS + 60.0).await;
-    assert_eq!(pass::forget(&queue.engine).await.unwrap().found, 1);
+    assert_eq!(pass::purge(&queue.engine).await.unwrap().found, 1);
     assert_eq!(number(database.pool(), "SELECT count(*) FROM workers").await, 0);
     finish(database, queue).await;
 }
