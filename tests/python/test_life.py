@@ -75,7 +75,7 @@ def test_an_exact_repeat_of_a_create_is_harmless(queue, queue_id):
     task = definition(queue_id)
     first = queue.createTask(task_id, task)
     assert queue.createTask(task_id, task) == first
-    # The same moment, written as another client writes it, and a default, spelt out.
+    # The same time, written as another client writes it, and a default, spelt out.
     respelt = {**task, "deadline": instant(task["deadline"]).isoformat(), "priority": "lowest"}
     assert queue.createTask(task_id, respelt) == first
     claim_one(queue, queue_id)

@@ -65,7 +65,7 @@ impl Client {
     /// Reads how many tasks of a queue wait and how many are claimed.
     ///
     /// # Errors
-    /// The caller may not know, or the server could not be reached.
+    /// The caller lacks the scope, or the server could not be reached.
     ///
     /// ```no_run
     /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {

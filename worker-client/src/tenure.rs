@@ -72,7 +72,7 @@ impl Client {
     /// Reads the counts of all queues.
     ///
     /// # Errors
-    /// The caller may not know, or the server could not be reached.
+    /// The caller lacks the scope, or the server could not be reached.
     ///
     /// ```no_run
     /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -87,7 +87,7 @@ impl Client {
     /// Reads the counts of a queue.
     ///
     /// # Errors
-    /// The caller may not know, or the server could not be reached.
+    /// The caller lacks the scope, or the server could not be reached.
     ///
     /// ```no_run
     /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {

@@ -47,7 +47,7 @@ pub enum ExceptionReason {
     WorkerShutdown,
     /// The payload is not one that this kind of worker can run.
     MalformedPayload,
-    /// Something the task needs could not be had.
+    /// Something that the task needs could not be fetched.
     ResourceUnavailable,
     /// The worker itself is at fault.
     InternalError,

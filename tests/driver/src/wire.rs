@@ -19,7 +19,7 @@ const READ_STEP: usize = 16 << 10;
 /// Where requests go: a root URL taken apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    /// The host as it stands in the URL.
+    /// The host as it is in the URL.
     pub host: String,
     /// The port, 80 if the URL names none.
     pub port: u16,

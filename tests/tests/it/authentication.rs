@@ -1,4 +1,4 @@
-//! Who may do what, over real connections: what is let in, and the status of everything that is not.
+//! Authorization over real connections: what is accepted, and the status of everything that is not.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ const COUNTS_PATH: &str = "/task-queues/auth%2Fqueue/counts";
 const DENIED: &str = "InsufficientScopes";
 const FAILED: &str = "AuthenticationFailed";
 /// Ten times what is promised.
-const FORGOTTEN_WITHIN: Duration = Duration::from_secs(10);
+const REJECTED_WITHIN: Duration = Duration::from_secs(10);
 
 /// A GET of this path with a signature that the closure has spoiled.
 async fn get_signed(
@@ -325,7 +325,7 @@ async fn authorized_scopes_may_end_in_two_stars_and_a_task_may_not_have_such_sco
     let reply = current(json!(["queue:claimed-count:a**"])).await;
     assert_eq!(reply.status, 200, "{}", reply.text());
     assert!(reply.json()["scopes"].as_array().unwrap().contains(&json!("queue:claimed-count:a**")));
-    // `*` stands in the way of everything that does not begin with a star.
+    // `*` precludes everything that does not begin with a star.
     let stars = json!({"authorizedScopes": ["queue:claimed-count:**", "queue:pending-count:auth/queue"]});
     get_signed(&rig, &rig.root, COUNTS_PATH, |signature| Signature { ext: Some(stars), ..signature })
         .await
@@ -450,7 +450,7 @@ async fn a_deleted_client_or_an_old_token_is_shut_out_within_a_second() {
         assert!(output.status.success(), "{}", stderr(&output));
         let changed = Instant::now();
         while get().await.status != 401 {
-            assert!(changed.elapsed() < FORGOTTEN_WITHIN, "still let in after {change}");
+            assert!(changed.elapsed() < REJECTED_WITHIN, "still accepted after {change}");
             tokio::time::sleep(LOOK_EVERY).await;
         }
         unauthenticated(&get().await);

@@ -210,8 +210,8 @@ async fn what_is_asked_for_wrongly_is_refused_with_what_to_change() {
         let refused = Stream::try_open(&rig.server, Some(&rig.root), query, id).await.err().expect(query);
         refused.refused(400, code);
     }
-    let nobody = Stream::try_open(&rig.server, None, "", None).await.err().expect("no credentials");
-    nobody.refused(403, "InsufficientScopes");
+    let refused = Stream::try_open(&rig.server, None, "", None).await.err().expect("no credentials");
+    refused.refused(403, "InsufficientScopes");
     let other = rig.make_client("other", &["queue:*"]).await;
     let refused = Stream::try_open(&rig.server, Some(&other), "", None).await.err().expect("no scopes");
     refused.refused(403, "InsufficientScopes");
@@ -425,7 +425,7 @@ async fn many_streams_read_the_database_as_often_as_one_and_without_streams_ther
 
     drop(streams);
     eventually("hung-up streams are gone", async || (metric(server, STREAMS).await == 0.0).then_some(())).await;
-    let quiet = eventually("nobody listens, nobody reads", async || {
+    let quiet = eventually("no streams, no reads", async || {
         let reads = metric(server, READS_FOR_ALL).await;
         tokio::time::sleep(LOOK_EVERY * 15).await;
         (metric(server, READS_FOR_ALL).await == reads).then_some(reads)

@@ -113,8 +113,8 @@ async fn the_log_is_read_in_pages_and_its_cursor_is_checked() {
         let answer = rig.call("GET", &format!("{TENURE_API}/events?{query}"), None).await;
         assert_eq!((answer.status, answer.code()), (400, "InvalidRequestArguments"), "{query}");
     }
-    let nobody = rig.send(&crate::rig::Raw::new("GET", &format!("{TENURE_API}/events"))).await;
-    nobody.refused(403, "InsufficientScopes");
+    let unsigned = rig.send(&crate::rig::Raw::new("GET", &format!("{TENURE_API}/events"))).await;
+    unsigned.refused(403, "InsufficientScopes");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

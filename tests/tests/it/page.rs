@@ -1,4 +1,4 @@
-//! The operator's page as a browser asks for it: who gets in, what they see, and that nothing which somebody wrote into a
+//! The operator's page as a browser asks for it: who gets in, what they see, and that nothing which a submitter wrote into a
 //! task becomes a part of the page.
 
 use std::time::{Duration, Instant};

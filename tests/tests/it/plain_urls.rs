@@ -51,7 +51,7 @@ async fn make_public(rig: &Rig, scope: &str, allowed: bool) {
     let mut scopes: Vec<Value> = role.body["scopes"].as_array().cloned().unwrap_or_default();
     scopes.retain(|one| one != scope);
     scopes.extend(allowed.then(|| json!(scope)));
-    let body = json!({"description": "Everybody", "scopes": scopes});
+    let body = json!({"description": "Every caller", "scopes": scopes});
     let method = if role.status == 404 { "PUT" } else { "POST" };
     let answer = rig.call(method, ROLE, Some(&body)).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
@@ -235,7 +235,7 @@ async fn a_plain_url_gives_only_what_get_artifact_would_lead_to() {
     for name in ["public/reference", "public/link", "public/none", "public/not yet"] {
         refused(&worker.plain(name), 404, "NotFound").await;
     }
-    // Whether there is something is not said to who may not read it.
+    // A caller that may not read it does not learn whether it exists.
     for name in ["private/x", "private/none"] {
         refused(&worker.plain(name), 403, "AccessDenied").await;
     }

@@ -80,13 +80,13 @@ async fn folders_that_an_earlier_release_left_open_are_closed() {
 /// Bytes of an artifact in embedded mode, where PostgreSQL may run as another user.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_data_directory_of_an_embedded_database_is_passable_for_its_user_alone() {
-    let place = DataFolder::new();
-    let data = place.data_dir();
+    let data_folder = DataFolder::new();
+    let data = data_folder.data_dir();
     // As an earlier release made it.
     std::fs::create_dir(&data).unwrap();
     std::fs::set_permissions(&data, std::fs::Permissions::from_mode(0o711)).unwrap();
     for _ in 0..2 {
-        let (server, root) = place.start(&Launch::default()).await;
+        let (server, root) = data_folder.start(&Launch::default()).await;
         let task = new_task();
         let mut client = crate::rig::client_of(&server);
         let made = call(&mut client, &root, "PUT", &format!("/task/{task}"), Some(&definition("private/files"))).await;
@@ -123,12 +123,12 @@ async fn the_data_directory_of_an_embedded_database_is_passable_for_its_user_alo
 /// PostgreSQL's user gets to a data directory through the directories that had to be made for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn directories_on_the_way_to_a_new_data_directory_let_the_user_of_its_database_pass() {
-    let place = DataFolder::new();
-    let data = place.folder.path().join("on/the/way");
+    let data_folder = DataFolder::new();
+    let data = data_folder.folder.path().join("on/the/way");
     let made = tenure(&["migrate", "--data-dir", data.to_str().unwrap()], &[]).await;
     assert!(made.status.success(), "{}", crate::rig::stderr(&made));
     let root = nix::unistd::geteuid().is_root();
-    assert_eq!(mode(&place.folder.path().join("on/the")), if root { 0o711 } else { 0o700 });
+    assert_eq!(mode(&data_folder.folder.path().join("on/the")), if root { 0o711 } else { 0o700 });
     assert_eq!(mode(&data), if root { 0o710 } else { 0o700 });
 }
 

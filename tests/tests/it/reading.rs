@@ -18,7 +18,7 @@ use crate::sse::{Item, Stream};
 const QUEUE: &str = "acme/linux";
 const AUTH_API: &str = "/api/auth/v1";
 const PURGE_API: &str = "/api/purge-cache/v1/purge-cache";
-/// A stream looks every three seconds whether its reader is still let in; ten times that is too long.
+/// A stream looks every three seconds whether its reader is still allowed; ten times that is too long.
 const STREAM_ENDS_WITHIN: Duration = Duration::from_secs(30);
 
 /// The callers of an operation before any change of roles.

@@ -437,7 +437,7 @@ pub struct Signature<'a> {
 }
 
 impl Signature<'static> {
-    /// A signature for this server by nobody for nothing: fill in the rest.
+    /// A signature for this server by a client that does not exist, for nothing: fill in the rest.
     pub fn of(server: &Server) -> Self {
         static NOBODY: std::sync::LazyLock<Credentials> = std::sync::LazyLock::new(|| Credentials {
             client_id: "nobody".to_owned(),

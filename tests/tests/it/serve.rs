@@ -77,24 +77,24 @@ fn assert_unavailable(reply: &RawReply) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_embedded_server_makes_its_root_client_and_keeps_its_tasks() {
     use std::os::unix::fs::PermissionsExt as _;
-    let place = DataFolder::new();
-    let (server, root) = place.start(&embedded()).await;
+    let data_folder = DataFolder::new();
+    let (server, root) = data_folder.start(&embedded()).await;
     assert_eq!(root.client_id, "root");
-    let mode = std::fs::metadata(place.data_dir().join("root-credentials.json")).unwrap().permissions().mode();
+    let mode = std::fs::metadata(data_folder.data_dir().join("root-credentials.json")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     assert!(server.log_tail().contains("embedded mode"), "{}", server.log_tail());
     let task = create(&server, &root, QUEUE).await;
 
     // A second server on the same directory is refused, and the first is none the worse for it.
-    let second = refusal(&finish(embedded().command(&place.data_dir())).await, 1);
+    let second = refusal(&finish(embedded().command(&data_folder.data_dir())).await, 1);
     assert!(second.contains("in use by another tenure process"), "{second}");
     assert!(second.contains(&server.pid().to_string()), "{second}");
     assert_eq!(state(&server, &root, task).await, "pending");
-    administrate_beside(&place, &server).await;
+    administrate_beside(&data_folder, &server).await;
 
     assert!(server.stop().await.success());
-    assert_eq!(postmaster_of(&place.data_dir()), None, "PostgreSQL stops with its server");
-    let (server, again) = place.start(&embedded()).await;
+    assert_eq!(postmaster_of(&data_folder.data_dir()), None, "PostgreSQL stops with its server");
+    let (server, again) = data_folder.start(&embedded()).await;
     assert_eq!(again, root, "a restart changes no token");
     assert_eq!(state(&server, &root, task).await, "pending");
     assert_eq!(claim(&mut client_of(&server), &root, QUEUE, 1).await.len(), 1);
@@ -102,8 +102,8 @@ async fn an_embedded_server_makes_its_root_client_and_keeps_its_tasks() {
 }
 
 /// `tenure client` and `tenure migrate` work beside the server that runs the cluster.
-async fn administrate_beside(place: &DataFolder, server: &Server) {
-    let data_dir = place.data_dir();
+async fn administrate_beside(data_folder: &DataFolder, server: &Server) {
+    let data_dir = data_folder.data_dir();
     let run = async |args: &[&str]| tenure(args, &[("TENURE_DATA_DIR", data_dir.to_str().unwrap())]).await;
     let created = run(&["client", "create", "ci", "--scope", "queue:claimed-count:*", "--json"]).await;
     assert!(created.status.success(), "{}", stderr(&created));
@@ -117,15 +117,15 @@ async fn administrate_beside(place: &DataFolder, server: &Server) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_embedded_server_survives_every_violent_death() {
-    let place = DataFolder::new();
-    let (mut server, root) = place.start(&embedded()).await;
+    let data_folder = DataFolder::new();
+    let (mut server, root) = data_folder.start(&embedded()).await;
     let first = create(&server, &root, QUEUE).await;
 
     // The server: its PostgreSQL is adopted by the next one.
     server.kill().unwrap();
-    let postmaster = postmaster_of(&place.data_dir()).expect("PostgreSQL outlives a killed server");
-    let (mut server, _) = place.start(&embedded()).await;
-    assert_eq!(postmaster_of(&place.data_dir()), Some(postmaster), "adopted, not started again");
+    let postmaster = postmaster_of(&data_folder.data_dir()).expect("PostgreSQL outlives a killed server");
+    let (mut server, _) = data_folder.start(&embedded()).await;
+    assert_eq!(postmaster_of(&data_folder.data_dir()), Some(postmaster), "adopted, not started again");
     assert_eq!(state(&server, &root, first).await, "pending");
 
     // PostgreSQL: the server starts it again by itself.
@@ -134,7 +134,7 @@ async fn an_embedded_server_survives_every_violent_death() {
     // Sessions of the dead PostgreSQL may still finish what they have; what they acknowledge counts.
     let third = create_until_it_works(&server, &root).await;
     let restarted = eventually("PostgreSQL runs again", async || {
-        postmaster_of(&place.data_dir()).filter(|&restarted| restarted != postmaster)
+        postmaster_of(&data_folder.data_dir()).filter(|&restarted| restarted != postmaster)
     })
     .await;
     let fourth = create_until_it_works(&server, &root).await;
@@ -142,7 +142,7 @@ async fn an_embedded_server_survives_every_violent_death() {
     // Both.
     server.kill().unwrap();
     kill(restarted, Signal::SIGKILL).unwrap();
-    let (server, _) = place.start(&embedded()).await;
+    let (server, _) = data_folder.start(&embedded()).await;
     for task in [first, second, third, fourth] {
         assert_eq!(state(&server, &root, task).await, "pending", "an acknowledged task is lost");
     }
@@ -155,14 +155,15 @@ async fn an_embedded_server_runs_as_an_ordinary_user() {
         // Then every other test here runs as an ordinary user.
         return;
     }
-    let place = DataFolder::new();
-    let path = place.folder.path();
+    let data_folder = DataFolder::new();
+    let path = data_folder.folder.path();
     nix::unistd::chown(path, Some(NOBODY.into()), Some(NOBODY.into())).unwrap();
-    let (server, root) = place.start(&embedded().user(NOBODY)).await;
+    let (server, root) = data_folder.start(&embedded().user(NOBODY)).await;
     let task = create(&server, &root, QUEUE).await;
     assert_eq!(state(&server, &root, task).await, "pending");
-    let owner =
-        |name: &str| std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(place.data_dir().join(name)).unwrap());
+    let owner = |name: &str| {
+        std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(data_folder.data_dir().join(name)).unwrap())
+    };
     assert_eq!((owner("pg"), owner("root-credentials.json")), (NOBODY, NOBODY));
     assert!(server.stop().await.success());
 }

@@ -228,10 +228,10 @@ async fn a_database_that_is_cut_off_under_load_loses_and_doubles_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_an_embedded_server_acknowledged_survives_the_death_of_everything() {
-    let place = DataFolder::new();
+    let data_folder = DataFolder::new();
     // A claim whose answer was lost with its server comes back when its lease ends.
     let launch = embedded().flag("--claim-timeout", "3s");
-    let (mut server, root) = place.start(&launch).await;
+    let (mut server, root) = data_folder.start(&launch).await;
     let acknowledged = {
         let load = Load::new(&server, &root);
         let pid = nix::unistd::Pid::from_raw(i32::try_from(server.pid()).unwrap());
@@ -250,10 +250,10 @@ async fn what_an_embedded_server_acknowledged_survives_the_death_of_everything()
             for _ in 0..50 {
                 acknowledged(&path).await;
             }
-            let postmaster = postmaster_of(&place.data_dir()).unwrap();
+            let postmaster = postmaster_of(&data_folder.data_dir()).unwrap();
             kill(postmaster, Signal::SIGKILL).unwrap();
             let restarted = eventually("PostgreSQL runs again", async || {
-                postmaster_of(&place.data_dir()).filter(|&restarted| restarted != postmaster)
+                postmaster_of(&data_folder.data_dir()).filter(|&restarted| restarted != postmaster)
             })
             .await;
             for _ in 0..50 {
@@ -265,7 +265,7 @@ async fn what_an_embedded_server_acknowledged_survives_the_death_of_everything()
         load.beside(dying).await.1
     };
     server.kill().unwrap();
-    let (server, _) = place.start(&launch).await;
+    let (server, _) = data_folder.start(&launch).await;
     for run in &acknowledged.completed {
         let task: SlugId = run.split('/').nth(2).unwrap().parse().unwrap();
         let status = status(&mut client_of(&server), &root, task).await;

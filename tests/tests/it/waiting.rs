@@ -17,7 +17,7 @@ const LONG: u64 = 60;
 const SEEN_WITHIN: Duration = Duration::from_secs(3);
 /// Ten times what deadlines and ends of claims are late at most.
 const ENDED_WITHIN: Duration = Duration::from_millis(2_500);
-/// What a drain waits for requests; who waits for a task is sent away before.
+/// What a drain waits for requests; those that wait for a task are answered before.
 const DRAIN: Duration = Duration::from_secs(6);
 
 fn path(task: SlugId, seconds: u64) -> String {

@@ -88,7 +88,7 @@ impl Client {
     /// Asks for the URLs under which the runs of a queue can be polled as messages.
     ///
     /// # Errors
-    /// The caller may not poll, or the server could not be reached.
+    /// The caller lacks the scope, or the server could not be reached.
     ///
     /// ```no_run
     /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {

@@ -127,7 +127,7 @@ impl Written {
         END_BYTES.min(self.most / 2)
     }
 
-    /// What stands in the place of what was left out.
+    /// The line in place of what was left out.
     fn line(&self) -> String {
         let (left_out, most) = (self.left_out, self.most);
         let length = self.beginning + left_out + bytes(self.end.len());

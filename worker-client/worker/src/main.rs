@@ -112,7 +112,7 @@ struct Run {
     plane: PlaneName,
     /// With --plane poll: log messages that were received more often than this.
     ///
-    /// Each time its task was neither claimed nor was it deleted. If too low, the death of a worker is enough for the warning.
+    /// Each time it was neither claimed nor deleted. If too low, the death of a worker is enough for the warning.
     #[arg(long, env = "TENURE_DEQUEUE_ALARM", default_value_t = DEQUEUE_ALARM, value_parser = clap::value_parser!(u32).range(1..))]
     dequeue_alarm: u32,
 }

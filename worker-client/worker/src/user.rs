@@ -40,7 +40,7 @@ impl TaskUser {
     /// Checks that this user can get to the directories of tasks.
     ///
     /// # Errors
-    /// The user may not: the text names the closed directory.
+    /// The user may not enter a directory, which the text names.
     ///
     /// ```no_run
     /// # fn example(user: &tenure_worker::TaskUser) -> Result<(), String> {

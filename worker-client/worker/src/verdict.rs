@@ -38,7 +38,7 @@ impl Problem {
         Self { outcome: Outcome::Exception(reason), why: why.into() }
     }
 
-    /// An input that could not be had.
+    /// An input that could not be fetched.
     pub(super) fn of_input(what: &str, error: &Error) -> Self {
         if let Error::File { source, .. } = error
             && no_space(source)

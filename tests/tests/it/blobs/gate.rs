@@ -1,4 +1,4 @@
-//! Who is let in: URLs that were changed, have ended, or are for something else; and what else answers have in common.
+//! Access to stored bytes: URLs that were changed, have ended, or are for something else; and what else answers have in common.
 
 use reqwest::Method;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

@@ -106,14 +106,14 @@ async fn create_until_it_is_full(server: &Server, root: &Credentials, disk: &Dis
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_disk_refuses_what_is_new_and_loses_nothing_and_room_is_all_it_takes() {
-    let place = DataFolder::new();
-    let disk = match Disk::mount(&place.data_dir()) {
+    let data_folder = DataFolder::new();
+    let disk = match Disk::mount(&data_folder.data_dir()) {
         Ok(disk) => disk,
         Err(why) => return skipped("a full disk", &why),
     };
-    let (mut server, root) = place.start(&embedded()).await;
+    let (mut server, root) = data_folder.start(&embedded()).await;
     let mut kept = vec![create_until_it_works(&server, &root).await];
-    let at_first = postmaster_of(&place.data_dir());
+    let at_first = postmaster_of(&data_folder.data_dir());
 
     // Tables cannot grow: what is new is refused, what is there can be read.
     disk.fill();
@@ -132,7 +132,7 @@ async fn a_full_disk_refuses_what_is_new_and_loses_nothing_and_room_is_all_it_ta
     disk.fill();
     eventually("PostgreSQL gives up", async || {
         disk.fill();
-        let Some(mut database) = connect(&place.data_dir()).await else { return Some(()) };
+        let Some(mut database) = connect(&data_folder.data_dir()).await else { return Some(()) };
         let switch = "SELECT pg_logical_emit_message(true, 'test', repeat('x', 1000000)), pg_switch_wal()";
         sqlx::query(switch).execute(&mut database).await.err().map(drop)
     })
@@ -153,12 +153,16 @@ async fn a_full_disk_refuses_what_is_new_and_loses_nothing_and_room_is_all_it_ta
     let freed = Instant::now();
     kept.push(create_until_it_works(&server, &root).await);
     assert!(freed.elapsed() < RECOVERED_WITHIN);
-    println!("PostgreSQL: {at_first:?}, then {:?}; back after {:?}", postmaster_of(&place.data_dir()), freed.elapsed());
+    println!(
+        "PostgreSQL: {at_first:?}, then {:?}; back after {:?}",
+        postmaster_of(&data_folder.data_dir()),
+        freed.elapsed()
+    );
 
     eventually("it is healthy", async || (heartbeat(&server).await.status == 200).then_some(())).await;
     println!("{}", server.log_tail());
     finish_all(&server, &root, kept).await;
-    let mut database = connect(&place.data_dir()).await.expect("PostgreSQL runs");
+    let mut database = connect(&data_folder.data_dir()).await.expect("PostgreSQL runs");
     let violations = tenure_store::testing::check_invariants_on(&mut database).await;
     assert!(violations.is_empty(), "violated invariants: {violations:#?}");
     drop(database);

@@ -159,7 +159,7 @@ async fn urls_of_the_previous_key_live_on_and_those_of_no_key_do_not() {
     assert_error(&get(&rig, renewed.poll()).await, 403, "AuthenticationFailed");
     // The previous key may go when no token needs it any more.
     reset_root_token(rig.database.url(), &format!("{new},{}", rig.secret_key));
-    let without_old_key = start("forgotten", new).await;
+    let without_old_key = start("without-old-key", new).await;
     assert_error(&send(&without_old_key, "GET", urls.poll()).await, 403, "AuthenticationFailed");
     assert!(messages(&send(&without_old_key, "GET", renewed.poll()).await).is_empty());
 }

@@ -40,11 +40,11 @@ async fn a_closed_terminal_drains_the_server_as_sigterm_does() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_closed_terminal_stops_the_embedded_postgresql_too() {
-    let place = DataFolder::new();
-    let (mut server, _) = place.start(&embedded().with_a_terminal()).await;
+    let data_folder = DataFolder::new();
+    let (mut server, _) = data_folder.start(&embedded().with_a_terminal()).await;
     send(&server, Signal::SIGHUP);
     assert_eq!(server.ended().await.code(), Some(0), "{}", server.log_tail());
-    assert_eq!(postmaster_of(&place.data_dir()), None, "PostgreSQL is left running");
+    assert_eq!(postmaster_of(&data_folder.data_dir()), None, "PostgreSQL is left running");
 }
 
 /// A port that was free just now, for servers whose output is not read.

@@ -84,37 +84,37 @@ async fn a_key_is_changed_by_a_list_and_not_removed_while_tokens_need_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_data_directory_with_another_key_or_without_it_is_refused() {
-    let place = DataFolder::new();
-    let (server, root) = place.start(&embedded()).await;
+    let data_folder = DataFolder::new();
+    let (server, root) = data_folder.start(&embedded()).await;
     assert!(server.stop().await.success());
-    let file = place.data_dir().join("secret-key");
+    let file = data_folder.data_dir().join("secret-key");
     let kept = std::fs::read(&file).unwrap();
 
     std::fs::write(&file, fresh_secret_key()).unwrap();
-    let line = refusal_of_embedded(&place).await;
+    let line = refusal_of_embedded(&data_folder).await;
     assert!(line.contains("does not open the tokens") && line.contains(file.to_str().unwrap()), "{line}");
     std::fs::remove_file(&file).unwrap();
-    let line = refusal_of_embedded(&place).await;
+    let line = refusal_of_embedded(&data_folder).await;
     assert!(line.contains("secret-key is missing") && line.contains("backup"), "{line}");
     assert!(!file.exists(), "a new key hides that the old one is lost");
 
     std::fs::write(&file, &kept).unwrap();
-    let (server, again) = place.start(&embedded()).await;
+    let (server, again) = data_folder.start(&embedded()).await;
     assert!(again == root && is_let_in(&server, &root).await);
     assert!(server.stop().await.success());
 
     // The key is lost for good: without clients the directory takes a new one.
     std::fs::remove_file(&file).unwrap();
-    let data_dir = place.data_dir();
+    let data_dir = data_folder.data_dir();
     let deleted = tenure(&["client", "delete", "root", "--data-dir", data_dir.to_str().unwrap()], &[]).await;
     assert!(deleted.status.success(), "{}", stderr(&deleted));
-    let (server, root) = place.start(&embedded()).await;
+    let (server, root) = data_folder.start(&embedded()).await;
     assert!(is_let_in(&server, &root).await);
     assert!(server.stop().await.success());
 }
 
-async fn refusal_of_embedded(place: &DataFolder) -> String {
-    last_line(&finish(embedded().command(&place.data_dir())).await)
+async fn refusal_of_embedded(data_folder: &DataFolder) -> String {
+    last_line(&finish(embedded().command(&data_folder.data_dir())).await)
 }
 
 /// The line by which the server refuses to start, behind the lines of its log.

@@ -69,10 +69,10 @@ fn root_url_in(output: &std::process::Output) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn new_credentials_come_with_the_root_url_of_the_server() {
-    let place = DataFolder::new();
-    let data_dir = place.data_dir();
+    let data_folder = DataFolder::new();
+    let data_dir = data_folder.data_dir();
     let data_dir = data_dir.to_str().unwrap();
-    let (server, _) = place.start(&embedded()).await;
+    let (server, _) = data_folder.start(&embedded()).await;
     let root_url = server.root_url().to_owned();
     let beside = tenure(&["client", "create", "a", "--data-dir", data_dir], &[]).await;
     assert_eq!(root_url_in(&beside), root_url);
