@@ -1,4 +1,4 @@
-//! reclaimTask: renew a claim, or say why it cannot be.
+//! reclaimTask: renew a claim, or refuse with a reason.
 
 use std::time::Duration;
 

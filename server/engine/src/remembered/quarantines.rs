@@ -88,11 +88,11 @@ mod tests {
     fn an_answer_of_the_clock_that_comes_late_changes_nothing_and_a_clock_that_was_set_back_counts() {
         let (clock, now) = (DatabaseClock::default(), DateTime::from_timestamp(1_800_000_000, 0).unwrap());
         assert_eq!(clock.now(), None);
-        let asked = Instant::now();
-        clock.set(now + TimeDelta::hours(1), asked + Duration::from_millis(2));
-        clock.set(now, asked + Duration::from_millis(1));
+        let requested = Instant::now();
+        clock.set(now + TimeDelta::hours(1), requested + Duration::from_millis(2));
+        clock.set(now, requested + Duration::from_millis(1));
         assert!(clock.now().unwrap() >= now + TimeDelta::hours(1));
-        clock.set(now, asked + Duration::from_millis(3));
+        clock.set(now, requested + Duration::from_millis(3));
         assert!(clock.now().unwrap() < now + TimeDelta::hours(1));
     }
 }

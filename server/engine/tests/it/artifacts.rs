@@ -1,4 +1,4 @@
-//! Artifacts on a real database: the rules against the SQL, two at once, the end of a run at the same moment, removal.
+//! Artifacts on a real database: the rules against the SQL, two at once, the end of a run at the same time, removal.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Value, json};
@@ -82,7 +82,7 @@ async fn stored(queue: &Queue, run_ref: RunRef, name: &str) -> Option<Stored> {
 }
 
 /// Exchange, state of the task, and how many runs it had, of all events about a task.
-async fn told(database: &TestDatabase, task: TaskId) -> Vec<(String, Value, usize)> {
+async fn emitted(database: &TestDatabase, task: TaskId) -> Vec<(String, Value, usize)> {
     let mut conn = database.connect().await;
     events::sequence(&mut conn).await.unwrap();
     let events::Page::Events(events, _) = events::read(&mut conn, 0, 1000).await.unwrap() else { panic!("gone") };
@@ -103,19 +103,19 @@ async fn every_type_is_given_back_as_it_was_stored() {
     let expires = now(&database).await + TimeDelta::hours(3);
     let object = Details::Object { upload: upload(7) };
     for (n, details) in [Details::S3, object, reference("https://a/"), link("x"), error()].into_iter().enumerate() {
-        let asked = Artifact { content_length: Some(n as i64), ..artifact(&format!("a{n}"), details, expires) };
-        let created = create(&queue, run_ref, asked.clone()).await.unwrap();
-        assert_eq!((&created.artifact, created.project.as_str()), (&asked, "none"));
-        let found = stored(&queue, run_ref, &asked.name).await.unwrap();
-        assert_eq!(found.artifact, asked);
+        let requested = Artifact { content_length: Some(n as i64), ..artifact(&format!("a{n}"), details, expires) };
+        let created = create(&queue, run_ref, requested.clone()).await.unwrap();
+        assert_eq!((&created.artifact, created.project.as_str()), (&requested, "none"));
+        let found = stored(&queue, run_ref, &requested.name).await.unwrap();
+        assert_eq!(found.artifact, requested);
         assert_eq!(found.present, n != 1, "an object is there when its upload is finished");
         // The same again changes nothing.
-        create(&queue, run_ref, asked.clone()).await.unwrap();
-        assert_eq!(stored(&queue, run_ref, &asked.name).await.unwrap().artifact, asked);
+        create(&queue, run_ref, requested.clone()).await.unwrap();
+        assert_eq!(stored(&queue, run_ref, &requested.name).await.unwrap().artifact, requested);
     }
-    let told = told(&database, run_ref.task).await;
-    let of_artifacts = told.iter().filter(|(exchange, ..)| exchange == "artifact-created").count();
-    assert_eq!(of_artifacts, 3, "of the reference, the link and the error, once each: {told:?}");
+    let emitted = emitted(&database, run_ref.task).await;
+    let of_artifacts = emitted.iter().filter(|(exchange, ..)| exchange == "artifact-created").count();
+    assert_eq!(of_artifacts, 3, "of the reference, the link and the error, once each: {emitted:?}");
     finish(database, queue).await;
 }
 
@@ -139,10 +139,10 @@ async fn of_two_that_differ_and_come_at_once_one_gets_the_name() {
         let (one, two) = tokio::join!(create(&queue, run_ref, same.clone()), create(&queue, run_ref, same.clone()));
         assert!(one.is_ok() && two.is_ok(), "{one:?} {two:?}");
     }
-    let told = told(&database, run_ref.task).await;
-    let same = told.iter().filter(|(exchange, ..)| exchange == "artifact-created").count();
+    let emitted = emitted(&database, run_ref.task).await;
+    let same = emitted.iter().filter(|(exchange, ..)| exchange == "artifact-created").count();
     let errors = number(database.pool(), "SELECT count(*) FROM artifacts WHERE storage_type = 5").await;
-    assert_eq!(same as i64, 20 + errors, "each is told once");
+    assert_eq!(same as i64, 20 + errors, "each is emitted once");
     finish(database, queue).await;
 }
 
@@ -188,10 +188,10 @@ async fn an_artifact_that_comes_with_the_report_of_its_run_comes_before_it_or_no
     let (created, reported, ()) = tokio::join!(creating, reporting, opening);
     created.unwrap();
     reported.unwrap();
-    let told = told(&database, run_ref.task).await;
-    let words: Vec<&str> = told.iter().map(|(exchange, ..)| exchange.as_str()).collect();
-    assert_eq!(words, ["task-defined", "task-pending", "task-running", "artifact-created", "task-completed"]);
-    assert_eq!(told[3].1, "running", "its event shows the task as it was then");
+    let emitted = emitted(&database, run_ref.task).await;
+    let exchanges: Vec<&str> = emitted.iter().map(|(exchange, ..)| exchange.as_str()).collect();
+    assert_eq!(exchanges, ["task-defined", "task-pending", "task-running", "artifact-created", "task-completed"]);
+    assert_eq!(emitted[3].1, "running", "its event shows the task as it was then");
     finish(database, queue).await;
 }
 
@@ -207,8 +207,8 @@ async fn after_an_exception_artifacts_come_for_25_minutes_and_their_events_show_
     create(&queue, run_ref, artifact("log", link("b"), expires)).await.unwrap();
     queue.report(run_ref.task, second, Report::Completed).await.unwrap();
     create(&queue, run_ref, artifact("b", error(), expires)).await.unwrap();
-    let told = told(&database, run_ref.task).await;
-    let of_artifacts: Vec<(Value, usize)> = told
+    let emitted = emitted(&database, run_ref.task).await;
+    let of_artifacts: Vec<(Value, usize)> = emitted
         .into_iter()
         .filter(|(exchange, ..)| exchange == "artifact-created")
         .map(|(_, state, runs)| (state, runs))
@@ -252,11 +252,11 @@ async fn an_object_is_there_once_its_own_upload_is_finished() {
     let (database, queue) = start().await;
     let run_ref = running(&queue).await;
     let expires = now(&database).await + TimeDelta::hours(3);
-    let asked = artifact("o", Details::Object { upload: upload(1) }, expires);
-    create(&queue, run_ref, asked.clone()).await.unwrap();
+    let requested = artifact("o", Details::Object { upload: upload(1) }, expires);
+    create(&queue, run_ref, requested.clone()).await.unwrap();
     // A repeat whose answer was lost goes on with the same upload.
-    let again = Artifact { details: Details::Object { upload: upload(2) }, ..asked.clone() };
-    assert_eq!(create(&queue, run_ref, again.clone()).await.unwrap().artifact.details, asked.details);
+    let again = Artifact { details: Details::Object { upload: upload(2) }, ..requested.clone() };
+    assert_eq!(create(&queue, run_ref, again.clone()).await.unwrap().artifact.details, requested.details);
     let end = async |upload: SlugId| {
         create_artifact::finish(&queue.engine.pool, &queue.engine.notifiers, run_ref, "o", upload).await
     };
@@ -279,10 +279,10 @@ async fn an_object_is_there_once_its_own_upload_is_finished() {
     one.unwrap();
     two.unwrap();
     assert!(stored(&queue, run_ref, "o").await.unwrap().present);
-    let kept = objects::find(&mut conn, &name).await.unwrap().unwrap();
-    assert_eq!(kept.expires, asked.expires, "the object is kept as long as the artifact");
-    let told = told(&database, run_ref.task).await;
-    assert_eq!(told.iter().filter(|(exchange, ..)| exchange == "artifact-created").count(), 1, "{told:?}");
+    let object = objects::find(&mut conn, &name).await.unwrap().unwrap();
+    assert_eq!(object.expires, requested.expires, "the object is retained as long as the artifact");
+    let emitted = emitted(&database, run_ref.task).await;
+    assert_eq!(emitted.iter().filter(|(exchange, ..)| exchange == "artifact-created").count(), 1, "{emitted:?}");
     let refused = create(&queue, run_ref, again).await;
     assert!(matches!(refused, Err(OpError::Conflict(_))), "{refused:?}");
     let missing = create_artifact::finish(&queue.engine.pool, &queue.engine.notifiers, run_ref, "p", upload(1)).await;
@@ -336,7 +336,7 @@ async fn links_are_read_in_one_statement_that_ends() {
 }
 
 #[tokio::test]
-async fn a_task_is_kept_until_its_artifacts_are_removed() {
+async fn a_task_is_retained_until_its_artifacts_are_removed() {
     let (database, queue) = start().await;
     let at = now(&database).await;
     let expires = at + TimeDelta::hours(2);
@@ -367,7 +367,7 @@ async fn a_task_is_kept_until_its_artifacts_are_removed() {
 }
 
 #[tokio::test]
-async fn bytes_are_kept_while_an_upload_may_be_on_its_way_and_then_the_name_is_not_given_out_again() {
+async fn bytes_are_retained_while_an_upload_may_be_in_progress_and_then_the_name_is_not_issued_again() {
     let (database, queue) = start().await;
     let run_ref = running(&queue).await;
     let at = now(&database).await;
@@ -378,7 +378,7 @@ async fn bytes_are_kept_while_an_upload_may_be_on_its_way_and_then_the_name_is_n
     advance(&database, "2 minutes").await;
     assert_eq!(artifact_pass::pass(&queue.engine).await.unwrap().done, 1);
     assert!(stored(&queue, run_ref, "bytes").await.is_some() && stored(&queue, run_ref, "elsewhere").await.is_none());
-    // Whoever asks for it again keeps it longer: it is not listed any more, and what was listed is not removed.
+    // Creating it again extends its retention: it is not listed any more, and what was listed is not removed.
     advance(&database, "2 hours").await;
     let mut conn = database.connect().await;
     let due = artifacts::list_removable(&mut conn, 10).await.unwrap();
@@ -398,7 +398,7 @@ async fn bytes_are_kept_while_an_upload_may_be_on_its_way_and_then_the_name_is_n
 }
 
 #[tokio::test]
-async fn removal_passes_over_what_somebody_holds() {
+async fn removal_skips_rows_that_are_locked() {
     let (database, queue) = start().await;
     let run_ref = running(&queue).await;
     let soon = now(&database).await + TimeDelta::minutes(1);

@@ -99,7 +99,7 @@ impl Rig {
         Self { database, batcher, turns, begun, tasks }
     }
 
-    /// Hands a member in: after this it waits, or is refused.
+    /// Enqueues a member: after this it waits, or is refused.
     async fn submit(&self, value: i32, bytes: usize) -> Waiting<'_> {
         let mut answer: Waiting<'_> = Box::pin(self.batcher.submit(Number { value, bytes }));
         match futures_util::poll!(answer.as_mut()) {
@@ -108,7 +108,7 @@ impl Rig {
         }
     }
 
-    /// Hands a member in and waits until its batch has begun: what comes after it waits and shares a batch.
+    /// Enqueues a member and waits until its batch has begun: later members wait and share a batch.
     async fn submit_first(&self) -> Waiting<'_> {
         let first = self.submit(1, 1).await;
         eventually("the first batch begins", async || self.begun.load(Ordering::SeqCst) == 1).await;
@@ -129,7 +129,7 @@ impl Rig {
 }
 
 #[tokio::test]
-async fn a_member_whose_data_the_database_refuses_spoils_nobody_elses_answer() {
+async fn a_member_whose_data_the_database_refuses_fails_no_other() {
     let rig = Rig::start().await;
     let first = rig.submit_first().await;
     let (zeros, count) = ([17, 118], 150);

@@ -15,13 +15,13 @@ use uuid::Uuid;
 
 const SIZE_MAX: u64 = 1 << 20;
 
-struct Kept {
+struct BlobTest {
     database: TestDatabase,
     folder: TempDir,
     blobs: Blobs,
 }
 
-impl Kept {
+impl BlobTest {
     async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let settings = ArtifactSettings { place: ArtifactsPlace::Folder(folder.path().join("a")), size_max: SIZE_MAX };
@@ -84,48 +84,48 @@ fn name(text: &str) -> BlobName {
 
 #[tokio::test]
 async fn names_are_found_with_what_is_stored_under_them() {
-    let kept = Kept::new().await;
-    kept.put(&name("a"), "bytes").await;
-    kept.put(&name("b"), "").await;
-    kept.put(&name("b"), "replaced").await;
-    let found = kept.blobs.find(kept.database.pool(), &[name("a"), name("b"), name("c")]).await.unwrap();
+    let test = BlobTest::new().await;
+    test.put(&name("a"), "bytes").await;
+    test.put(&name("b"), "").await;
+    test.put(&name("b"), "replaced").await;
+    let found = test.blobs.find(test.database.pool(), &[name("a"), name("b"), name("c")]).await.unwrap();
     assert_eq!(found.len(), 2);
     let a = &found[&name("a")];
     assert_eq!((a.size, a.content_type.as_str(), a.content_encoding.clone()), (5, "text/plain", None));
     let digest: String = a.sha256.iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(digest, "277089d91c0bdf4f2e6862ba7e4a07605119431f5d13f726dd352b06f1b206a9");
     assert_eq!(found[&name("b")].size, 8);
-    assert!(kept.blobs.find(kept.database.pool(), &[]).await.unwrap().is_empty());
-    assert_eq!(kept.read(&name("b")).await.as_deref(), Some("replaced"));
-    kept.database.finish().await;
+    assert!(test.blobs.find(test.database.pool(), &[]).await.unwrap().is_empty());
+    assert_eq!(test.read(&name("b")).await.as_deref(), Some("replaced"));
+    test.database.finish().await;
 }
 
 #[tokio::test]
 async fn what_is_deleted_is_gone_with_its_bytes_and_deleting_nothing_is_fine() {
-    let kept = Kept::new().await;
-    kept.put(&name("a"), "one").await;
-    kept.put(&name("a"), "two").await;
-    kept.put(&name("b"), "stays").await;
-    kept.blobs.delete(kept.database.pool(), &[name("a"), name("never")]).await.unwrap();
-    kept.blobs.delete(kept.database.pool(), &[]).await.unwrap();
-    assert_eq!(kept.read(&name("a")).await, None);
+    let test = BlobTest::new().await;
+    test.put(&name("a"), "one").await;
+    test.put(&name("a"), "two").await;
+    test.put(&name("b"), "stays").await;
+    test.blobs.delete(test.database.pool(), &[name("a"), name("never")]).await.unwrap();
+    test.blobs.delete(test.database.pool(), &[]).await.unwrap();
+    assert_eq!(test.read(&name("a")).await, None);
     // What "two" had replaced is there for those who had asked for it, a while longer.
-    assert_eq!((kept.rows().await, kept.files()), (2, 2));
-    assert_eq!(kept.sweep().await, (0, 0));
-    kept.advance(6).await;
-    assert_eq!(kept.sweep().await, (1, 1));
-    assert_eq!((kept.rows().await, kept.files()), (1, 1));
-    assert_eq!(kept.read(&name("b")).await.as_deref(), Some("stays"));
-    kept.put(&name("a"), "new").await;
-    assert_eq!(kept.read(&name("a")).await.as_deref(), Some("new"));
-    kept.database.finish().await;
+    assert_eq!((test.rows().await, test.files()), (2, 2));
+    assert_eq!(test.sweep().await, (0, 0));
+    test.advance(6).await;
+    assert_eq!(test.sweep().await, (1, 1));
+    assert_eq!((test.rows().await, test.files()), (1, 1));
+    assert_eq!(test.read(&name("b")).await.as_deref(), Some("stays"));
+    test.put(&name("a"), "new").await;
+    assert_eq!(test.read(&name("a")).await.as_deref(), Some("new"));
+    test.database.finish().await;
 }
 
 #[tokio::test]
 async fn an_upload_whose_name_is_deleted_meanwhile_is_refused() {
-    let kept = Kept::new().await;
+    let test = BlobTest::new().await;
     let (send, wait) = oneshot::channel::<()>();
-    let (pool, blobs) = (kept.database.pool().clone(), kept.blobs.clone());
+    let (pool, blobs) = (test.database.pool().clone(), test.blobs.clone());
     let uploading = tokio::spawn(async move {
         let new = NewBytes { name: name("a"), content_type: String::new(), content_encoding: None };
         let first = stream::iter([Ok::<_, std::io::Error>(Bytes::from_static(b"half "))]);
@@ -135,100 +135,100 @@ async fn an_upload_whose_name_is_deleted_meanwhile_is_refused() {
         });
         blobs.upload(&pool, &new, first.chain(second)).await
     });
-    tenure_store::testing::eventually("the upload has begun", async || kept.rows().await == 1).await;
-    kept.blobs.delete(kept.database.pool(), &[name("a")]).await.unwrap();
+    tenure_store::testing::eventually("the upload has begun", async || test.rows().await == 1).await;
+    test.blobs.delete(test.database.pool(), &[name("a")]).await.unwrap();
     send.send(()).unwrap();
     assert!(matches!(uploading.await.unwrap(), Err(BlobError::Deleted)));
-    assert_eq!((kept.read(&name("a")).await, kept.rows().await, kept.files()), (None, 0, 0));
-    kept.database.finish().await;
+    assert_eq!((test.read(&name("a")).await, test.rows().await, test.files()), (None, 0, 0));
+    test.database.finish().await;
 }
 
 #[tokio::test]
 async fn a_body_that_breaks_or_is_too_large_leaves_nothing() {
-    let kept = Kept::new().await;
+    let test = BlobTest::new().await;
     let new = NewBytes { name: name("a"), content_type: String::new(), content_encoding: None };
-    let pool = kept.database.pool();
+    let pool = test.database.pool();
     let broken = stream::iter([Ok(Bytes::from(vec![0; 400_000])), Err(std::io::Error::other("cut"))]);
-    assert!(matches!(kept.blobs.upload(pool, &new, broken).await, Err(BlobError::Cut)));
+    assert!(matches!(test.blobs.upload(pool, &new, broken).await, Err(BlobError::Cut)));
     let large = stream::iter((0..=SIZE_MAX / 1024).map(|_| Ok::<_, std::io::Error>(Bytes::from_static(&[7; 1024]))));
-    assert!(matches!(kept.blobs.upload(pool, &new, large).await, Err(BlobError::TooLarge(SIZE_MAX))));
-    assert_eq!((kept.rows().await, kept.files()), (0, 0));
-    kept.database.finish().await;
+    assert!(matches!(test.blobs.upload(pool, &new, large).await, Err(BlobError::TooLarge(SIZE_MAX))));
+    assert_eq!((test.rows().await, test.files()), (0, 0));
+    test.database.finish().await;
 }
 
 #[tokio::test]
 async fn an_abandoned_upload_is_removed_and_one_that_goes_on_is_not() {
-    let kept = Kept::new().await;
-    let pool = kept.database.pool();
+    let test = BlobTest::new().await;
+    let pool = test.database.pool();
     let lease = Duration::from_secs(900);
     let (dead, alive) = (Uuid::new_v4(), Uuid::new_v4());
     for id in [dead, alive] {
         let row = tenure_store::blobs::NewBlob { id, name: "object/x", content_type: "", content_encoding: None };
         tenure_store::blobs::begin(pool, row, lease).await.unwrap();
     }
-    kept.advance(10).await;
+    test.advance(10).await;
     assert!(tenure_store::blobs::renew(pool, alive, lease).await.unwrap());
-    kept.advance(10).await;
-    assert_eq!(kept.sweep().await, (1, 1));
+    test.advance(10).await;
+    assert_eq!(test.sweep().await, (1, 1));
     assert!(!tenure_store::blobs::renew(pool, dead, lease).await.unwrap());
-    assert!(!kept.finish(dead).await);
-    assert!(kept.finish(alive).await);
-    // What is current is never due, and never forgotten by its id.
-    kept.advance(10_000).await;
-    assert_eq!(kept.sweep().await, (0, 0));
+    assert!(!test.finish(dead).await);
+    assert!(test.finish(alive).await);
+    // What is current is never due, and never purged by its id.
+    test.advance(10_000).await;
+    assert_eq!(test.sweep().await, (0, 0));
     assert_eq!(tenure_store::blobs::purge(pool, &[alive]).await.unwrap(), 0);
-    kept.database.finish().await;
+    test.database.finish().await;
 }
 
 #[tokio::test]
 async fn an_upload_that_was_given_up_does_not_drop_what_is_current() {
-    let kept = Kept::new().await;
-    kept.put(&name("a"), "current").await;
-    let pool = kept.database.pool();
+    let test = BlobTest::new().await;
+    test.put(&name("a"), "current").await;
+    let pool = test.database.pool();
     let id = Uuid::new_v4();
     let row = tenure_store::blobs::NewBlob { id, name: "object/a", content_type: "", content_encoding: None };
     tenure_store::blobs::begin(pool, row, Duration::ZERO).await.unwrap();
-    assert_eq!(kept.sweep().await, (1, 1));
-    assert!(!kept.finish(id).await);
-    assert_eq!(kept.read(&name("a")).await.as_deref(), Some("current"));
-    kept.database.finish().await;
+    assert_eq!(test.sweep().await, (1, 1));
+    assert!(!test.finish(id).await);
+    assert_eq!(test.read(&name("a")).await.as_deref(), Some("current"));
+    test.database.finish().await;
 }
 
 #[tokio::test]
 async fn many_uploads_under_one_name_leave_one_current() {
-    let kept = Kept::new().await;
-    let puts = (0..20).map(|_| async { kept.put(&name("a"), "same").await });
+    let test = BlobTest::new().await;
+    let puts = (0..20).map(|_| async { test.put(&name("a"), "same").await });
     futures_util::future::join_all(puts).await;
-    assert_eq!(kept.count("SELECT count(*) FROM blobs WHERE state = 1").await, 1);
-    kept.advance(6).await;
-    assert_eq!(kept.sweep().await, (19, 19));
-    assert_eq!((kept.rows().await, kept.files()), (1, 1));
-    kept.database.finish().await;
+    assert_eq!(test.count("SELECT count(*) FROM blobs WHERE state = 1").await, 1);
+    test.advance(6).await;
+    assert_eq!(test.sweep().await, (19, 19));
+    assert_eq!((test.rows().await, test.files()), (1, 1));
+    test.database.finish().await;
 }
 
 #[tokio::test]
 async fn bytes_that_cannot_be_removed_keep_their_row_and_are_tried_again() {
-    let kept = Kept::new().await;
-    kept.put(&name("a"), "bytes").await;
+    let test = BlobTest::new().await;
+    test.put(&name("a"), "bytes").await;
     // A folder in place of the file cannot be removed as one.
-    let folder = std::fs::read_dir(kept.folder.path().join("a")).unwrap().next().unwrap().unwrap().path();
+    let folder = std::fs::read_dir(test.folder.path().join("a")).unwrap().next().unwrap().unwrap().path();
     let file = std::fs::read_dir(&folder).unwrap().next().unwrap().unwrap().path();
     std::fs::remove_file(&file).unwrap();
     std::fs::create_dir(&file).unwrap();
-    kept.blobs.delete(kept.database.pool(), &[name("a")]).await.unwrap();
-    assert_eq!(kept.rows().await, 1);
-    assert_eq!(kept.sweep().await, (0, 0));
-    kept.advance(2).await;
-    assert_eq!(kept.sweep().await, (1, 0));
+    test.blobs.delete(test.database.pool(), &[name("a")]).await.unwrap();
+    assert_eq!(test.rows().await, 1);
+    assert_eq!(test.sweep().await, (0, 0));
+    test.advance(2).await;
+    assert_eq!(test.sweep().await, (1, 0));
     std::fs::remove_dir(&file).unwrap();
-    kept.advance(2).await;
-    assert_eq!(kept.sweep().await, (1, 1));
-    assert_eq!(kept.rows().await, 0);
-    kept.database.finish().await;
+    test.advance(2).await;
+    assert_eq!(test.sweep().await, (1, 1));
+    assert_eq!(test.rows().await, 0);
+    test.database.finish().await;
 }
 
 #[test]
-fn a_name_says_what_its_bytes_are_in_one_spelling() {
+fn a_name_refers_to_its_bytes_in_one_spelling() {
     let task: TaskId = "bRKq9uZmSwq5d8hSvWYW5A".parse().unwrap();
     for name in ["public/log", "/", "//x//", "..", "0/x"] {
         assert_eq!(BlobName::artifact(task, RunId::FIRST, name).part(), Part::Artifact(task, RunId::FIRST, name));
@@ -241,12 +241,12 @@ fn a_name_says_what_its_bytes_are_in_one_spelling() {
 
 #[tokio::test]
 async fn urls_begin_with_the_root_url() {
-    let kept = Kept::new().await;
-    let put = kept.blobs.put_url(&name("x"), "text/plain", 5);
+    let test = BlobTest::new().await;
+    let put = test.blobs.put_url(&name("x"), "text/plain", 5);
     assert!(put.starts_with("http://localhost/artifacts/object/x?Credential=put&expires=5&signature="), "{put}");
-    let get = kept.blobs.get_url(&name("x"), 5);
+    let get = test.blobs.get_url(&name("x"), 5);
     assert!(get.starts_with("http://localhost/artifacts/object/x?Credential=get&expires=5&signature="), "{get}");
-    assert_eq!(kept.blobs.plain_url(&name("a b/c")), "http://localhost/artifacts/object/a%20b/c");
-    assert_eq!(kept.blobs.plain_url(&name("a/../b")), "http://localhost/artifacts/object%2Fa%2F..%2Fb");
-    kept.database.finish().await;
+    assert_eq!(test.blobs.plain_url(&name("a b/c")), "http://localhost/artifacts/object/a%20b/c");
+    assert_eq!(test.blobs.plain_url(&name("a/../b")), "http://localhost/artifacts/object%2Fa%2F..%2Fb");
+    test.database.finish().await;
 }

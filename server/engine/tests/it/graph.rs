@@ -1,4 +1,4 @@
-//! Dependencies, changes of single tasks, groups and expiry on a real database. The passes run when a test says so.
+//! Dependencies, changes of single tasks, groups and expiry on a real database. The passes run only when a test runs them.
 
 mod changes;
 mod dependencies;
@@ -30,7 +30,7 @@ async fn start() -> (TestDatabase, Queue) {
 
 async fn finish(database: TestDatabase, queue: Queue) {
     settle(&queue).await;
-    tell(&queue).await;
+    run_groups(&queue).await;
     queue.stop().await;
     database.finish().await;
 }
@@ -55,7 +55,7 @@ async fn settle(queue: &Queue) {
 }
 
 /// Runs the groups pass until it finds nothing to do.
-async fn tell(queue: &Queue) {
+async fn run_groups(queue: &Queue) {
     while group_pass::pass(&queue.engine).await.unwrap().done > 0 {}
 }
 
@@ -91,7 +91,7 @@ async fn log(database: &TestDatabase) -> Vec<(String, Value)> {
 }
 
 /// The events of one exchange.
-async fn told(database: &TestDatabase, exchange: &str) -> Vec<Value> {
+async fn emitted(database: &TestDatabase, exchange: &str) -> Vec<Value> {
     log(database).await.into_iter().filter(|(name, _)| name == exchange).map(|(_, event)| event).collect()
 }
 

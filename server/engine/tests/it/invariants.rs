@@ -1,4 +1,4 @@
-//! The invariant checks themselves: each is quiet about what the operations do, and names what somebody breaks by hand.
+//! The invariant checks themselves: each accepts what the operations do, and names what is broken by hand.
 
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection};
@@ -13,7 +13,7 @@ use tenure_store::secrets::random;
 use tenure_store::testing::{TestDatabase, check_invariants_on, invariants};
 
 /// What is broken, and the check that must name it. The database holds a pending task and one that waits for it, one that
-/// is claimed in its second run, one that was completed and is told as a group, and one that was scheduled by hand.
+/// is claimed in its second run, one that was completed and whose group event was emitted, and one that was scheduled by hand.
 const BREAKAGES: &[(&str, &str)] = &[
     ("DELETE FROM runs WHERE state = 5", "I1: a task's resolved runs are numbered"),
     ("UPDATE runs SET run = 1 WHERE state = 3", "I1: a task's resolved runs are numbered"),
@@ -121,7 +121,7 @@ async fn with_some_tasks() -> TestDatabase {
     queue.report(again.task.id, again.run, retry).await.unwrap();
     queue.claim_one(QUEUE).await;
     let required = queue.create_one(QUEUE).await;
-    // One that waits; one that waits for itself until somebody schedules it.
+    // One that waits; one that depends on itself and is scheduled by request.
     let waits = new_task("proj/waits", &json!({"dependencies": [required]}));
     queue.create(&waits).await.unwrap();
     let id = TaskId::from_random(random());
@@ -132,7 +132,7 @@ async fn with_some_tasks() -> TestDatabase {
 }
 
 #[tokio::test]
-async fn each_invariant_check_names_what_somebody_breaks() {
+async fn each_invariant_check_names_the_violation() {
     let database = with_some_tasks().await;
     let mut conn = database.connect().await;
     assert_eq!(check_invariants_on(&mut conn).await, Vec::<String>::new());

@@ -52,7 +52,7 @@ struct Walk {
     queue: Queue,
     held: Vec<Granted>,
     got: Vec<Got>,
-    known: Vec<TaskId>,
+    tasks_created: Vec<TaskId>,
     bits: u64,
 }
 
@@ -64,9 +64,9 @@ impl Walk {
         usize::try_from(self.bits % u64::try_from(below.max(1)).unwrap()).unwrap()
     }
 
-    fn one_of_known(&mut self) -> Option<TaskId> {
-        let n = self.random(self.known.len());
-        self.known.get(n).copied()
+    fn one_created(&mut self) -> Option<TaskId> {
+        let n = self.random(self.tasks_created.len());
+        self.tasks_created.get(n).copied()
     }
 
     fn one_held(&mut self) -> Option<Granted> {
@@ -82,7 +82,7 @@ impl Walk {
                 let priority = Priority::ALL[self.random(7)];
                 let task = new_task(QUEUE, &json!({"priority": priority.to_string(), "retries": 2}));
                 self.queue.create(&task).await.unwrap();
-                self.known.push(task.id);
+                self.tasks_created.push(task.id);
             }
             4 | 5 => {
                 let mut answer = self.queue.claim_work(QUEUE, "worker", 3, std::time::Duration::ZERO).await.unwrap();
@@ -90,7 +90,7 @@ impl Walk {
                     answer.delivery.delivered();
                     self.held.append(&mut answer.claims);
                 } else {
-                    // An answer that nobody gets is requeued.
+                    // An answer that is not delivered is requeued.
                     drop(answer.delivery);
                     for granted in answer.claims {
                         eventually("the claim is requeued", async || {
@@ -116,13 +116,13 @@ impl Walk {
             }
             8 => {
                 let change = [Change::Cancel, Change::Rerun][self.random(2)];
-                if let Some(id) = self.one_of_known() {
+                if let Some(id) = self.one_created() {
                     drop(change_task::change(&pool, &notifiers, id, change).await);
                 }
             }
             _ => {
                 let priority = Priority::ALL[self.random(7)];
-                if let Some(id) = self.one_of_known() {
+                if let Some(id) = self.one_created() {
                     drop(change_priority::change_task(&pool, &notifiers, id, priority).await);
                 }
             }
@@ -136,7 +136,7 @@ async fn the_pages_of_a_queue_have_what_its_counts_count_whatever_has_happened()
     let queue = Queue::start(database.options());
     let seed = u64::from_le_bytes(secrets::random()) | 1;
     println!("seed {seed}");
-    let mut walk = Walk { queue, held: Vec::new(), got: Vec::new(), known: Vec::new(), bits: seed };
+    let mut walk = Walk { queue, held: Vec::new(), got: Vec::new(), tasks_created: Vec::new(), bits: seed };
     let (key, name): (_, TaskQueueId) = (walk.queue.key(QUEUE).await, QUEUE.parse().unwrap());
     for step in 0..STEPS {
         walk.step().await;
@@ -204,7 +204,7 @@ async fn pending_runs_are_listed_as_they_became_pending_and_none_is_skipped_whil
 }
 
 #[tokio::test]
-async fn claims_that_began_at_the_same_moment_are_all_listed() {
+async fn claims_that_began_at_the_same_time_are_all_listed() {
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());
     let key = queue.key(QUEUE).await;
@@ -254,17 +254,17 @@ async fn named_tasks_come_once_in_the_order_of_their_ids_and_page_by_page() {
     }
     // Among so many that do not exist that a page needs several looks.
     let strangers = (0..40).map(|_| TaskId::from_random(secrets::random()));
-    let wanted: Vec<TaskId> = strangers.chain(tasks.iter().copied()).chain(tasks.iter().copied()).collect();
+    let requested: Vec<TaskId> = strangers.chain(tasks.iter().copied()).chain(tasks.iter().copied()).collect();
     tasks.sort_by_key(|id| id.uuid());
     let pool = &queue.engine.pool;
     for limit in [1, 2, 5, 1_000] {
         let (mut statuses, mut definitions) = (Vec::new(), Vec::new());
         let mut after = None;
         for page in 1.. {
-            let (found, next) = list_tasks::list_statuses(pool, &wanted, Cursor { after, limit }).await.unwrap();
+            let (found, next) = list_tasks::list_statuses(pool, &requested, Cursor { after, limit }).await.unwrap();
             assert!(found.len() <= usize::from(limit));
             statuses.extend(found.into_iter().map(|task| task.id));
-            let named = list_tasks::list_named(pool, &wanted, Cursor { after, limit }).await.unwrap();
+            let named = list_tasks::list_named(pool, &requested, Cursor { after, limit }).await.unwrap();
             assert_eq!(named.next, next, "page {page}");
             definitions.extend(named.tasks.into_iter().map(|(task, _)| task.id));
             after = next;

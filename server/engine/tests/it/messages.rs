@@ -17,7 +17,7 @@ use tenure_store::testing::{TestDatabase, eventually};
 
 use crate::support::{create_on, number, until_a_session_waits};
 
-/// Past a moment, and not much past it.
+/// A little past a point in time.
 const A_LITTLE: Duration = Duration::from_secs(1);
 
 struct Plane {
@@ -81,7 +81,7 @@ async fn claim_work_leaves_a_polled_run_alone_for_a_while_and_then_takes_it() {
 }
 
 #[tokio::test]
-async fn a_message_that_nobody_deletes_comes_back_with_another_receipt() {
+async fn a_message_that_is_not_deleted_becomes_visible_again_with_another_receipt() {
     let mut plane = Plane::new().await;
     plane.queue.create_one(QUEUE).await;
     let first = plane.get().await.unwrap();
@@ -98,7 +98,7 @@ async fn a_message_that_nobody_deletes_comes_back_with_another_receipt() {
 }
 
 #[tokio::test]
-async fn a_stale_receipt_is_good_until_somebody_else_gets_the_message() {
+async fn a_stale_receipt_is_valid_until_another_poller_gets_the_message() {
     let mut plane = Plane::new().await;
     plane.queue.create_one(QUEUE).await;
     let got = plane.get().await.unwrap();
@@ -174,7 +174,7 @@ async fn pollers_in_one_batch_get_different_messages_oldest_first() {
 }
 
 #[tokio::test]
-async fn a_message_in_other_hands_is_passed_over_and_the_queue_is_not_taken_for_empty() {
+async fn a_locked_message_is_skipped_and_the_queue_is_not_cached_as_empty() {
     let plane = Plane::new().await;
     plane.queue.create_one(QUEUE).await;
     let mut foreign = plane.database.connect().await;
@@ -182,7 +182,7 @@ async fn a_message_in_other_hands_is_passed_over_and_the_queue_is_not_taken_for_
     sqlx::query("SELECT FROM pending FOR UPDATE").execute(&mut *holder).await.unwrap();
     assert!(plane.get().await.is_none(), "a poll waits for no lock");
     holder.rollback().await.unwrap();
-    assert!(plane.get().await.is_some(), "at once, not only when a memory has faded");
+    assert!(plane.get().await.is_some(), "at once, not only when a cache entry has expired");
     plane.finish().await;
 }
 
@@ -223,29 +223,29 @@ async fn an_empty_queue_is_answered_from_memory_until_something_is_visible() {
 }
 
 #[tokio::test]
-async fn what_nobody_rang_for_is_seen_when_the_memory_has_faded() {
+async fn a_message_without_a_notification_is_seen_when_the_cache_entry_has_expired() {
     let plane = Plane::new().await;
     assert!(plane.get().await.is_none());
     let mut conn = plane.database.connect().await;
     create_on(&mut conn, &plane.queue, &[new_task(QUEUE, &serde_json::json!({}))]).await;
-    eventually("a message is seen without a bell", async || plane.get().await.is_some()).await;
+    eventually("a message is seen without a notification", async || plane.get().await.is_some()).await;
     drop(conn);
     plane.finish().await;
 }
 
 #[tokio::test]
-async fn no_mark_passes_a_run_that_a_poller_holds() {
+async fn no_low_water_mark_hides_a_run_that_a_poller_holds() {
     let mut plane = Plane::new().await;
     let held = plane.queue.create_one(QUEUE).await;
     let got = plane.get().await.unwrap();
     assert_eq!(plane.claim_work().await, 0);
-    // Nothing is claimable, so that the marks move past the place of the run.
+    // Nothing is claimable, so that the low-water marks move past the position of the run.
     for _ in 0..3 {
         let mut conn = plane.queue.engine.pool.acquire().await.unwrap();
         plane.queue.engine.low_water_marks.advance(&mut conn).await.unwrap();
     }
     let mark = plane.queue.engine.low_water_marks.get(plane.queue.key(QUEUE).await).marks[6];
-    assert!(mark >= got.ord, "the marks move while the run is reserved: {mark}");
+    assert!(mark >= got.ord, "the low-water marks move while the run is reserved: {mark}");
     plane.pass_after(RESERVATION).await;
     let claim = plane.queue.claim_work(QUEUE, "worker", 1, Duration::ZERO).await.unwrap();
     assert_eq!(claim.claims[0].task.id, held);
@@ -278,6 +278,6 @@ async fn a_run_that_changes_its_priority_has_a_new_message_in_the_queue_of_its_n
     change_priority::change_task(&plane.queue.engine.pool, notifiers, task, Priority::High).await.unwrap();
     assert_eq!(plane.queue.delete_message(QUEUE, &got).await, Err(Refusal::NoSuchMessage));
     assert!(plane.get().await.is_none(), "nothing is left in the queue of the old priority");
-    assert_eq!(plane.claim_work().await, 1, "and nobody has to wait for the poller");
+    assert_eq!(plane.claim_work().await, 1, "and claimWork does not wait for the poller");
     plane.finish().await;
 }

@@ -35,7 +35,7 @@ fn role(role_id: &str) -> NewRole {
     NewRole { role_id: role_id.to_owned(), scopes: vec!["x".to_owned()], description: String::new() }
 }
 
-/// Whether whoever assumes this role gets what it gives, as the server remembers it.
+/// Whether a client that assumes this role gets its scopes, as the server caches them.
 fn gives(queue: &Queue, role_id: &str) -> bool {
     let scopes = queue.engine.facts.roles.get().expand([format!("assume:{role_id}")]).unwrap();
     scopes.iter().any(|scope| scope == "x")

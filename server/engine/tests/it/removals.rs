@@ -1,4 +1,4 @@
-//! Workers that are gone: their claims end once and at once, whatever else happens to them at that moment.
+//! Workers that are gone: their claims end once and at once, whatever else happens to them at the same time.
 
 use std::time::{Duration, Instant};
 
@@ -63,7 +63,7 @@ async fn exceptions(database: &TestDatabase) -> i64 {
 }
 
 #[tokio::test]
-async fn all_claims_of_a_worker_that_is_gone_are_tried_again_at_once_and_nobody_elses() {
+async fn all_claims_of_a_removed_worker_are_retried_at_once_and_no_others() {
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());
     let (mine, other) = (queue.create_one(QUEUE).await, queue.create_one(QUEUE).await);
@@ -99,7 +99,7 @@ async fn a_task_without_retries_left_is_resolved_when_its_worker_is_gone() {
 }
 
 #[tokio::test]
-async fn a_late_report_of_a_worker_that_is_gone_changes_nothing_and_tells_nobody() {
+async fn a_late_report_of_a_removed_worker_changes_nothing_and_emits_nothing() {
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());
     let task = queue.create_one(QUEUE).await;
@@ -126,7 +126,7 @@ async fn a_report_that_commits_while_its_worker_is_removed_counts_and_is_the_onl
     let mut report = conn.begin().await.unwrap();
     let member = Member { id: task.uuid(), run: 0, end: End::Report(Report::Completed) };
     assert_eq!(end(&mut report, &[member]).await.unwrap().len(), 1);
-    // The removal ends the other claim, and waits for nobody's lock meanwhile.
+    // The removal ends the other claim, and waits for no lock meanwhile.
     let removal = gone(&queue, "gone");
     let commit = async {
         eventually("the other claim is ended", async || exceptions(&database).await == 1).await;
@@ -153,7 +153,7 @@ async fn a_report_that_is_rolled_back_leaves_the_claim_to_the_removal_or_to_its_
     let member = Member { id: task.uuid(), run: 0, end: End::Report(Report::Completed) };
     assert_eq!(end(&mut report, &[member]).await.unwrap().len(), 1);
     let began = Instant::now();
-    assert_eq!(gone(&queue, "gone").await.ended, 0, "somebody holds it all the time");
+    assert_eq!(gone(&queue, "gone").await.ended, 0, "it is locked all the time");
     assert!(began.elapsed() < LONG, "a removal does not wait forever");
     assert_eq!(removals::pass(&queue.engine).await.unwrap().lost_race, 1);
     report.rollback().await.unwrap();
@@ -178,7 +178,7 @@ async fn a_claim_that_is_being_made_when_its_worker_is_removed_is_ended_when_it_
     assert_eq!(gone(&queue, "gone").await.ended, 0);
     assert_eq!(removals::pass(&queue.engine).await.unwrap().found, 0);
     claiming.commit().await.unwrap();
-    // The pass looks again after a moment, by the clock.
+    // The pass looks again a little later, by the clock.
     sqlx::query("UPDATE clock SET clock_offset = interval '2 s'").execute(database.pool()).await.unwrap();
     assert_eq!(removals::pass(&queue.engine).await.unwrap().retried, 1);
     assert_eq!(tried_again(&queue.status(task).await), Some(SHUT_DOWN));
@@ -219,7 +219,7 @@ async fn a_thousand_claims_end_in_slices_each_with_one_event() {
 }
 
 #[tokio::test]
-async fn whoever_waits_in_the_name_of_a_worker_that_is_gone_is_sent_away_empty_at_every_server() {
+async fn waiting_requests_of_a_removed_worker_are_answered_empty_at_every_server() {
     let database = TestDatabase::create().await;
     let (queue, other) = (Queue::start(database.options()), Queue::start(database.options()));
     let began = Instant::now();
@@ -227,7 +227,7 @@ async fn whoever_waits_in_the_name_of_a_worker_that_is_gone_is_sent_away_empty_a
     let there = other.claim_work(QUEUE, "gone", 1, LONG);
     let stranger = queue.claim_work(QUEUE, "here", 1, LONG);
     let removal = async {
-        // Both stand in line before anybody is sent away: each line has heard of its queue.
+        // Both wait before any is answered: each wait list has tried its queue.
         tokio::time::sleep(Duration::from_millis(300)).await;
         gone(&queue, "gone").await;
         removals::pass(&other.engine).await.unwrap();
@@ -265,11 +265,11 @@ async fn claim_after_removal(known: bool) -> (i16, TaskId) {
 #[tokio::test]
 async fn a_worker_that_never_registered_may_come_back_and_one_that_did_may_not() {
     assert_eq!(claim_after_removal(false).await.0, 0, "the new claim is left alone");
-    assert_eq!(claim_after_removal(true).await.0, 1, "nobody else can have the name");
+    assert_eq!(claim_after_removal(true).await.0, 1, "no other worker can have the name");
 }
 
 #[tokio::test]
-async fn a_removal_is_looked_at_for_over_a_minute_and_then_forgotten() {
+async fn a_removal_is_checked_for_over_a_minute_and_then_purged() {
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());
     queue.create_one(QUEUE).await;

@@ -1,4 +1,4 @@
-//! What an event says, it says for as long as it can be read: every position is read before and after every operation of
+//! The content of an event never changes: every position is read before and after every operation of
 //! a random walk, and never differs by a byte.
 
 use std::collections::BTreeMap;
@@ -73,7 +73,7 @@ impl Walk {
         let mut position = 0;
         loop {
             let Page::Events(events, end) = read(&mut conn, position, 100).await.unwrap() else {
-                panic!("nothing is forgotten here");
+                panic!("nothing is purged here");
             };
             if end == position {
                 break;
@@ -93,7 +93,7 @@ impl Walk {
         if let Some(other) = self.one_of_known().filter(|_| self.bits.is_multiple_of(3)) {
             fields["taskGroupId"] = json!(self.known[0]);
             fields["dependencies"] = json!([other]);
-            // A group that must be kept longer than it was to be.
+            // A group whose retention is extended.
             let expires = self.now().await + TimeDelta::days(400 + i64::try_from(self.known.len()).unwrap());
             fields["expires"] = json!(expires);
         }
@@ -229,14 +229,14 @@ async fn an_event_shows_the_priority_that_the_task_had() {
     change_priority::change_task(&pool, &notifiers, task.id, Priority::Highest).await.unwrap();
     let claim = walk.queue.claim_one(QUEUE).await;
     walk.read("changeTaskPriority").await;
-    let says = |position: i64, priority: &str| {
+    let expect = |position: i64, priority: &str| {
         let event: serde_json::Value = serde_json::from_str(&walk.seen[&position]).unwrap();
         assert_eq!(event["payload"]["status"]["priority"], json!(priority), "{event}");
     };
-    says(1, "low");
-    says(2, "low");
-    says(3, "highest");
-    says(4, "highest");
+    expect(1, "low");
+    expect(2, "low");
+    expect(3, "highest");
+    expect(4, "highest");
     walk.queue.report(claim.task.id, claim.run, Report::Completed).await.unwrap();
     walk.read("reportCompleted").await;
     walk.finish().await;

@@ -77,7 +77,7 @@ async fn page(queue: &Queue, quarantined: Option<bool>, after: &str, limit: i64)
 }
 
 #[tokio::test]
-async fn a_claim_writes_nothing_about_its_worker_until_somebody_asks() {
+async fn a_claim_writes_nothing_about_its_worker_until_it_is_read() {
     let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     queue.claim_one(QUEUE).await;
@@ -92,7 +92,7 @@ async fn a_claim_writes_nothing_about_its_worker_until_somebody_asks() {
     assert!(first_claim <= last_seen && last_seen <= before && before - last_seen < TimeDelta::seconds(10));
     assert_eq!((expires - last_seen, quarantine_until), (TimeDelta::days(1), None));
     assert!(get(&queue, "idle").await.unwrap().recent.is_empty());
-    assert!(matches!(get(&queue, "nobody").await, Err(OpError::NotFound(_))));
+    assert!(matches!(get(&queue, "unknown").await, Err(OpError::NotFound(_))));
     assert_eq!(pass::write_down(&queue.engine).await.unwrap(), PassReport::default(), "it is written down");
     let view = queue_views::find(&mut database.connect().await, QUEUE).await.unwrap().unwrap();
     assert!(view.expires - view.last_seen >= TimeDelta::days(1) && view.last_seen <= before);
@@ -100,7 +100,7 @@ async fn a_claim_writes_nothing_about_its_worker_until_somebody_asks() {
 }
 
 #[tokio::test]
-async fn the_last_twenty_claims_are_kept_in_order_whichever_server_writes_first() {
+async fn the_last_twenty_claims_are_stored_in_order_whichever_server_writes_first() {
     let (database, one) = start().await;
     let two = Queue::start(database.options());
     let mut claimed = Vec::new();
@@ -121,9 +121,9 @@ async fn the_last_twenty_claims_are_kept_in_order_whichever_server_writes_first(
     finish(database, one).await;
 }
 
-/// All runs of one claimWork have the same time, and ids say nothing about the order.
+/// All runs of one claimWork have the same time, and ids are not ordered.
 #[tokio::test]
-async fn claims_of_one_batch_stand_in_the_order_of_claiming_also_after_the_server_was_killed() {
+async fn claims_of_one_batch_are_in_the_order_of_claiming_also_after_the_server_was_killed() {
     let (database, queue) = start().await;
     for _ in 0..RECENT_MAX + 6 {
         queue.create_one(QUEUE).await;
@@ -144,7 +144,7 @@ async fn claims_of_one_batch_stand_in_the_order_of_claiming_also_after_the_serve
     database.finish().await;
 }
 
-/// Tells the server once more of claims that it has written down.
+/// Notes claims a second time that the server has written down.
 async fn queue_claims(queue: &Queue, known: &KnownWorker) -> KnownWorker {
     assert_eq!(ops::note_held(&queue.engine.pool).await.unwrap(), 1);
     assert_eq!(known.recent.len(), RECENT_MAX);
@@ -169,7 +169,7 @@ async fn a_server_that_starts_knows_who_holds_claims_although_the_one_before_was
 }
 
 #[tokio::test]
-async fn what_cannot_be_written_down_is_kept_for_the_next_time() {
+async fn sightings_that_cannot_be_written_are_retained_for_the_next_time() {
     let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     queue.claim_one(QUEUE).await;
@@ -212,7 +212,7 @@ async fn a_hundred_workers_that_claim_at_once_are_all_seen_with_what_each_claime
 }
 
 #[tokio::test]
-async fn pages_are_full_with_a_filter_and_skip_nobody_who_was_there_when_others_come_and_go() {
+async fn filtered_pages_are_full_and_skip_no_worker_when_others_come_and_go() {
     let (database, queue) = start().await;
     for number in 0..12 {
         poll(&queue, &format!("w{number:02}")).await;
@@ -248,7 +248,7 @@ async fn put(conn: &mut PgConnection, key: &WorkerKey, visibility: Visibility) {
 }
 
 #[tokio::test]
-async fn the_statements_show_and_forget_workers_as_the_rules_say() {
+async fn the_statements_show_and_purge_workers_by_the_rules() {
     let (database, queue) = start().await;
     let (now, mut conn) = (now(&queue).await, database.connect().await);
     let hour = |hours: i64| now + TimeDelta::hours(hours);

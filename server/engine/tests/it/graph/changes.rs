@@ -15,7 +15,7 @@ use tenure_engine::testing::Queue;
 use tenure_engine::testing::{QUEUE, new_task};
 use tenure_store::testing::TestDatabase;
 
-use super::{advance, claim_and_report, create_waiting, finish, message, pending, start, state, told};
+use super::{advance, claim_and_report, create_waiting, emitted, finish, message, pending, start, state};
 use crate::support::{Gate, number, until_a_session_waits};
 
 async fn apply(queue: &Queue, id: TaskId, wanted: Change) -> Result<Task, OpError> {
@@ -176,7 +176,7 @@ async fn another_priority_moves_a_pending_run_and_keeps_its_age() {
         queue.create(&task).await.unwrap();
         tasks.push(task.id);
     }
-    // The marks of the server have passed the place of the oldest run in the other priority.
+    // The low-water marks of the server have passed the position of the oldest run in the other priority.
     let mut conn = database.connect().await;
     assert_eq!(queue.claim_one(QUEUE).await.task.id, tasks[1]);
     queue.engine.low_water_marks.advance(&mut conn).await.unwrap();
@@ -185,7 +185,7 @@ async fn another_priority_moves_a_pending_run_and_keeps_its_age() {
     assert_eq!(changed.priority, Priority::Medium);
     assert_eq!(queue.claim_one(QUEUE).await.task.id, tasks[0], "it is older");
     assert_eq!(queue.claim_one(QUEUE).await.task.id, tasks[2]);
-    let [event] = &told(&database, "task-priority-changed").await[..] else { panic!("not told once") };
+    let [event] = &emitted(&database, "task-priority-changed").await[..] else { panic!("not emitted once") };
     assert_eq!(
         (&event["payload"]["oldPriority"], &event["payload"]["newPriority"]),
         (&json!("lowest"), &json!("medium"))
@@ -215,7 +215,7 @@ async fn a_priority_is_kept_by_a_running_run_and_by_the_next_one_and_not_changed
     assert!(matches!(prioritise(&queue, task, Priority::Low).await, Err(OpError::Conflict(_))), "it was resolved once");
     let waits = unscheduled(&queue).await;
     assert_eq!(prioritise(&queue, waits, Priority::Highest).await.unwrap().priority, Priority::Highest);
-    let events = told(&database, "task-priority-changed").await;
+    let events = emitted(&database, "task-priority-changed").await;
     let states: Vec<_> = events.iter().map(|event| event["payload"]["status"]["state"].clone()).collect();
     assert_eq!(states, ["running", "unscheduled"]);
     finish(database, queue).await;

@@ -11,7 +11,7 @@ use tenure_engine::ops::list_tasks::{Cursor, list_dependents};
 use tenure_engine::testing::{QUEUE, new_task, new_task_with_id};
 
 use super::{
-    claim_and_report, create_waiting, end, finish, log, message, pending, settle, start, state, told, waiting,
+    claim_and_report, create_waiting, emitted, end, finish, log, message, pending, settle, start, state, waiting,
 };
 use crate::support::number;
 
@@ -100,7 +100,7 @@ async fn what_is_completed_already_needs_no_wait_and_no_pass() {
     let done = claim_and_report(&queue, Report::Completed).await;
     let created = queue.create(&waiting(&[done], &json!({}))).await.unwrap();
     assert_eq!(pending(&created.last).number(), 0);
-    assert_eq!(told(&database, "task-defined").await.len(), 2);
+    assert_eq!(emitted(&database, "task-defined").await.len(), 2);
     assert_eq!(number(database.pool(), "SELECT count(*) FROM dependencies WHERE satisfied").await, 1);
     finish(database, queue).await;
 }
@@ -120,7 +120,7 @@ async fn a_rerun_of_a_required_task_does_not_bring_the_wait_back() {
 }
 
 #[tokio::test]
-async fn a_task_that_depends_on_itself_waits_for_somebody_to_schedule_it() {
+async fn a_task_that_depends_on_itself_waits_until_it_is_scheduled_by_request() {
     let (database, queue) = start().await;
     let id = TaskId::from_random(tenure_store::secrets::random());
     let task = new_task_with_id(id, "proj/waits", &json!({"dependencies": [id]}));

@@ -1,4 +1,4 @@
-//! Expired tasks, their edges, and groups are forgotten, and not a moment too early.
+//! Expired tasks, their edges, and groups are purged, and not too early.
 
 use serde_json::json;
 use sqlx::Connection;
@@ -9,7 +9,7 @@ use tenure_engine::testing::{QUEUE, new_task};
 use tenure_store::events;
 use tenure_store::transitions::purge;
 
-use super::{advance, claim_and_report, create_waiting, finish, start, state, told};
+use super::{advance, claim_and_report, create_waiting, emitted, finish, start, state};
 use crate::support::{Gate, number, until_a_session_waits};
 
 const LEFT: &str = "SELECT (SELECT count(*) FROM tasks) + (SELECT count(*) FROM task_definitions)
@@ -22,7 +22,7 @@ fn in_minutes(minutes: i64) -> serde_json::Value {
 }
 
 #[tokio::test]
-async fn what_has_expired_is_forgotten_with_everything_that_belongs_to_it() {
+async fn an_expired_task_is_purged_with_everything_that_belongs_to_it() {
     let (database, queue) = start().await;
     let short = json!({"expires": in_minutes(90)});
     let task = new_task(QUEUE, &short);
@@ -34,8 +34,8 @@ async fn what_has_expired_is_forgotten_with_everything_that_belongs_to_it() {
     advance(&database, "80 minutes").await;
     run_all_due(&queue.engine).await.unwrap();
     assert_eq!(state(&queue, waits).await, "exception");
-    // Each group was told, the one of the required task before that.
-    assert_eq!(told(&database, "task-group-resolved").await.len(), 3);
+    // Each group has its event, the one of the required task before that.
+    assert_eq!(emitted(&database, "task-group-resolved").await.len(), 3);
     advance(&database, "11 minutes").await;
     run_all_due(&queue.engine).await.unwrap();
     assert_eq!(number(database.pool(), LEFT).await, 0);
@@ -49,7 +49,7 @@ async fn what_has_expired_is_forgotten_with_everything_that_belongs_to_it() {
 }
 
 #[tokio::test]
-async fn one_leap_over_deadline_and_expiry_leaves_nothing_behind_and_tells_the_groups() {
+async fn one_leap_over_deadline_and_expiry_leaves_nothing_behind_and_emits_the_group_events() {
     let (database, queue) = start().await;
     for _ in 0..3 {
         queue.create_one(QUEUE).await;
@@ -60,8 +60,8 @@ async fn one_leap_over_deadline_and_expiry_leaves_nothing_behind_and_tells_the_g
     assert_eq!(number(database.pool(), "SELECT count(*) FROM task_groups").await, 0);
     let kinds = "SELECT count(*) FROM outbox x, unnest(x.kinds) AS e(kind) WHERE e.kind = 10";
     assert_eq!(number(database.pool(), kinds).await, 3);
-    // Events of what is forgotten are left out, and do no harm.
-    assert!(told(&database, "task-exception").await.is_empty());
+    // Events of purged tasks are skipped, and do no harm.
+    assert!(emitted(&database, "task-exception").await.is_empty());
     let mut conn = database.connect().await;
     let page = events::read(&mut conn, 0, 2).await.unwrap();
     assert!(matches!(&page, events::Page::Events(events, 2) if events.is_empty()), "{page:?}");
@@ -77,7 +77,7 @@ async fn what_has_not_expired_or_is_locked_stays() {
     advance(&database, "62 minutes").await;
     let mut conn = database.connect().await;
     let mut foreign = conn.begin().await.unwrap();
-    // Before its end was dealt with a task is not forgotten.
+    // A task is not purged before its end was processed.
     assert_eq!(expiry::pass(&queue.engine).await.unwrap().done, 0);
     run_all_due_but_expiry(&queue).await;
     sqlx::query("SELECT FROM tasks FOR UPDATE").execute(&mut *foreign).await.unwrap();
@@ -96,11 +96,11 @@ async fn run_all_due_but_expiry(queue: &tenure_engine::testing::Queue) {
     // Resolved, but the log has not been read of it.
     assert_eq!(expiry::pass(&queue.engine).await.unwrap().done, 0);
     super::settle(queue).await;
-    super::tell(queue).await;
+    super::run_groups(queue).await;
 }
 
 #[tokio::test]
-async fn a_task_with_very_many_edges_is_forgotten_in_several_transactions() {
+async fn a_task_with_very_many_edges_is_purged_in_several_transactions() {
     let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     let seq = queue.status(task).await.seq;
@@ -113,7 +113,7 @@ async fn a_task_with_very_many_edges_is_forgotten_in_several_transactions() {
     advance(&database, "2 years").await;
     while tenure_engine::background::deadlines::pass(&queue.engine).await.unwrap().done > 0 {}
     super::settle(&queue).await;
-    super::tell(&queue).await;
+    super::run_groups(&queue).await;
     let left = "SELECT count(*) FROM dependencies";
     for expected in [3000, 1000, 0] {
         assert!(expiry::pass(&queue.engine).await.unwrap().done > 0);
@@ -124,19 +124,19 @@ async fn a_task_with_very_many_edges_is_forgotten_in_several_transactions() {
 }
 
 #[tokio::test]
-async fn a_task_that_is_added_to_an_expired_group_keeps_the_group() {
+async fn a_task_that_is_added_to_an_expired_group_retains_the_group() {
     let (database, queue) = start().await;
     let first = new_task(QUEUE, &json!({"expires": in_minutes(61)}));
     queue.create(&first).await.unwrap();
     claim_and_report(&queue, Report::Completed).await;
     sqlx::query("UPDATE task_groups SET expires = now() - interval '1 minute'").execute(database.pool()).await.unwrap();
     sqlx::query("UPDATE task_times SET expires = now(), deadline = NULL").execute(database.pool()).await.unwrap();
-    super::tell(&queue).await;
+    super::run_groups(&queue).await;
     let gate = Gate::close(&database, "task_definitions").await;
     let second = new_task(QUEUE, &json!({"taskGroupId": first.id}));
     let forgetting = async {
         until_a_session_waits(database.pool()).await;
-        // The creation holds the group's row: the pass forgets the task, and passes over the group.
+        // The creation holds the group's row: the pass purges the task, and skips the group.
         assert_eq!(expiry::pass(&queue.engine).await.unwrap().done, 1);
         gate.open().await;
     };
@@ -148,14 +148,14 @@ async fn a_task_that_is_added_to_an_expired_group_keeps_the_group() {
 }
 
 #[tokio::test]
-async fn a_task_that_is_added_while_its_expired_group_is_being_forgotten_makes_the_group_anew() {
+async fn a_task_that_is_added_while_its_expired_group_is_being_purged_creates_the_group_anew() {
     let (database, queue) = start().await;
     let first = new_task(QUEUE, &json!({"expires": in_minutes(61)}));
     queue.create(&first).await.unwrap();
     claim_and_report(&queue, Report::Completed).await;
     sqlx::query("UPDATE task_groups SET expires = now() - interval '1 minute'").execute(database.pool()).await.unwrap();
     sqlx::query("UPDATE task_times SET expires = now(), deadline = NULL").execute(database.pool()).await.unwrap();
-    super::tell(&queue).await;
+    super::run_groups(&queue).await;
     let mut conn = database.connect().await;
     let mut open = conn.begin().await.unwrap();
     purge::purge_tasks(&mut open).await.unwrap();

@@ -12,7 +12,7 @@ use tenure_engine::ops::task_group::{cancel, check_sealed, get, seal};
 use tenure_engine::testing::Queue;
 use tenure_engine::testing::{QUEUE, new_task};
 
-use super::{claim_and_report, create_waiting, finish, start, state, tell, told};
+use super::{claim_and_report, create_waiting, emitted, finish, run_groups, start, state};
 use crate::support::number;
 
 /// A group named after its first task, with so many tasks.
@@ -90,7 +90,7 @@ async fn a_group_is_sealed_once_and_takes_no_more_tasks() {
     assert_eq!(seal(&queue.engine.pool, id).await.unwrap().sealed, sealed);
     let late = queue.create(&new_task(QUEUE, &json!({"taskGroupId": id}))).await;
     assert!(matches!(&late, Err(OpError::Conflict(text)) if text.contains("sealed")), "{late:?}");
-    let [event] = &told(&database, "task-group-sealed").await[..] else { panic!("not told once") };
+    let [event] = &emitted(&database, "task-group-sealed").await[..] else { panic!("not emitted once") };
     assert_eq!(event["routingKey"], format!("primary.{id}.-._"));
     assert_eq!(event["payload"]["taskGroupId"], json!(id));
     assert!(event["payload"]["sealed"].is_string() && event["payload"]["expires"].is_string());
@@ -119,8 +119,8 @@ async fn a_group_is_cancelled_in_slices_after_it_was_sealed_and_only_what_is_ope
     );
     let again = cancel(&queue.engine.pool, &queue.engine.notifiers, id).await.unwrap();
     assert_eq!((again.size, again.tasks.len()), (451, 0));
-    tell(&queue).await;
-    assert_eq!(told(&database, "task-group-resolved").await.len(), 1);
+    run_groups(&queue).await;
+    assert_eq!(emitted(&database, "task-group-resolved").await.len(), 1);
     drop(conn);
     finish(database, queue).await;
 }
@@ -139,42 +139,42 @@ async fn the_priority_of_a_group_changes_for_what_was_never_resolved() {
     assert!(affected.contains(&running.task.id.uuid()) && !affected.contains(&tasks[1].uuid()));
     assert_eq!(queue.status(tasks[1]).await.priority, Priority::Lowest);
     assert!(change_group(&queue.engine.pool, &queue.engine.notifiers, id, Priority::High).await.unwrap().is_empty());
-    let [event] = &told(&database, "task-group-priority-changed").await[..] else { panic!("not told once") };
+    let [event] = &emitted(&database, "task-group-priority-changed").await[..] else { panic!("not emitted once") };
     let payload =
         json!({"version": 1, "taskGroupId": id, "schedulerId": "-", "newPriority": "high", "tasksAffected": 248});
     assert_eq!(event["payload"], payload);
-    assert_eq!(told(&database, "task-priority-changed").await.len(), 248);
+    assert_eq!(emitted(&database, "task-priority-changed").await.len(), 248);
     finish(database, queue).await;
 }
 
 #[tokio::test]
-async fn a_group_is_told_when_its_last_task_is_resolved_and_again_after_a_rerun() {
+async fn a_group_event_is_emitted_when_the_last_task_is_resolved_and_again_after_a_rerun() {
     let (database, queue) = start().await;
     let (id, tasks) = group(&queue, 3).await;
     for left in (0..3).rev() {
         claim_and_report(&queue, Report::Failed).await;
-        tell(&queue).await;
-        assert_eq!(told(&database, "task-group-resolved").await.len(), usize::from(left == 0));
+        run_groups(&queue).await;
+        assert_eq!(emitted(&database, "task-group-resolved").await.len(), usize::from(left == 0));
     }
-    let [event] = &told(&database, "task-group-resolved").await[..] else { panic!("not told once") };
+    let [event] = &emitted(&database, "task-group-resolved").await[..] else { panic!("not emitted once") };
     assert_eq!(event["payload"]["taskGroupId"], json!(id));
     assert_eq!(event["payload"]["schedulerId"], "-");
     assert!(event["payload"].get("sealed").is_none());
-    // A rerun does not open the group again; its end is told nevertheless.
+    // A rerun does not open the group again; its event is emitted nevertheless.
     change(&queue.engine.pool, &queue.engine.notifiers, tasks[0], Change::Rerun).await.unwrap();
-    tell(&queue).await;
-    assert_eq!(told(&database, "task-group-resolved").await.len(), 1);
+    run_groups(&queue).await;
+    assert_eq!(emitted(&database, "task-group-resolved").await.len(), 1);
     claim_and_report(&queue, Report::Completed).await;
-    tell(&queue).await;
-    assert_eq!(told(&database, "task-group-resolved").await.len(), 2);
+    run_groups(&queue).await;
+    assert_eq!(emitted(&database, "task-group-resolved").await.len(), 2);
     // A task that is added opens it.
     add(&queue, id).await;
     let rerun = change(&queue.engine.pool, &queue.engine.notifiers, tasks[1], Change::Rerun).await.unwrap();
     change(&queue.engine.pool, &queue.engine.notifiers, rerun.id, Change::Cancel).await.unwrap();
-    tell(&queue).await;
-    assert_eq!(told(&database, "task-group-resolved").await.len(), 2);
+    run_groups(&queue).await;
+    assert_eq!(emitted(&database, "task-group-resolved").await.len(), 2);
     claim_and_report(&queue, Report::Completed).await;
-    tell(&queue).await;
-    assert_eq!(told(&database, "task-group-resolved").await.len(), 3);
+    run_groups(&queue).await;
+    assert_eq!(emitted(&database, "task-group-resolved").await.len(), 3);
     finish(database, queue).await;
 }

@@ -11,7 +11,7 @@ use tenure_engine::testing::{QUEUE, new_task};
 use tenure_store::groups::{Slice, Witnesses};
 use tenure_store::{dependency_work, events};
 
-use super::{claim_and_report, create_waiting, finish, settle, start, state, tell, told, waiting};
+use super::{claim_and_report, create_waiting, emitted, finish, run_groups, settle, start, state, waiting};
 use crate::support::{Gate, number, until_a_session_waits};
 
 #[tokio::test]
@@ -49,7 +49,7 @@ async fn a_task_whose_creation_commits_after_the_report_of_its_dependency_was_re
     let task = waiting(&[required], &json!({}));
     let reporting = async {
         until_a_session_waits(database.pool()).await;
-        // The creation has seen the task unresolved, and its edge is not visible to whoever reads the report.
+        // The creation has seen the task unresolved, and its edge is not visible to the reader of the report.
         queue.report(required, claim.run, Report::Completed).await.unwrap();
         settle(&queue).await;
         assert_eq!(number(database.pool(), "SELECT count(*) FROM dependency_work").await, 0);
@@ -114,7 +114,7 @@ async fn two_reports_in_one_batch_satisfy_the_last_two_edges() {
 }
 
 #[tokio::test]
-async fn a_locked_dependent_waits_for_its_turn_and_holds_nobody_up() {
+async fn a_locked_dependent_waits_for_the_next_pass_and_delays_no_other() {
     let (database, queue) = start().await;
     let required = queue.create_one(QUEUE).await;
     let locked = create_waiting(&queue, &[required], &json!({})).await;
@@ -154,7 +154,7 @@ async fn read_for_groups(conn: &mut sqlx::PgConnection) -> Read<Slice> {
 }
 
 #[tokio::test]
-async fn the_last_two_tasks_of_a_group_are_told_once_when_the_second_is_resolved_while_the_first_is_read() {
+async fn the_group_event_is_emitted_once_when_the_last_task_is_resolved_while_the_one_before_is_read() {
     let (database, queue) = group_of_two().await;
     claim_and_report(&queue, Report::Completed).await;
     let mut conn = database.connect().await;
@@ -162,21 +162,21 @@ async fn the_last_two_tasks_of_a_group_are_told_once_when_the_second_is_resolved
     // Committed, but without a position: the part of the log that is read has only the first report.
     claim_and_report(&queue, Report::Failed).await;
     assert!(matches!(read_for_groups(&mut conn).await, Read::Rows(_, Slice { groups: 1, emitted: 0 })));
-    tell(&queue).await;
-    assert_eq!(told(&database, "task-group-resolved").await.len(), 1);
+    run_groups(&queue).await;
+    assert_eq!(emitted(&database, "task-group-resolved").await.len(), 1);
     drop(conn);
     finish(database, queue).await;
 }
 
 #[tokio::test]
-async fn the_last_two_tasks_of_a_group_are_told_once_when_both_are_resolved_at_once() {
+async fn the_group_event_is_emitted_once_when_the_last_two_tasks_are_resolved_at_once() {
     let (database, queue) = group_of_two().await;
     let (one, two) = (queue.claim_one(QUEUE).await, queue.claim_one(QUEUE).await);
     let gate = Gate::close(&database, "runs").await;
     let reading = async {
         until_a_session_waits(database.pool()).await;
-        // Neither is committed: nothing to tell.
-        tell(&queue).await;
+        // Neither is committed: nothing to emit.
+        run_groups(&queue).await;
         gate.open().await;
     };
     let (one, two, ()) = tokio::join!(
@@ -187,8 +187,8 @@ async fn the_last_two_tasks_of_a_group_are_told_once_when_both_are_resolved_at_o
     assert!(one.is_ok() && two.is_ok());
     let (first, second) = tokio::join!(group_pass::pass(&queue.engine), group_pass::pass(&queue.engine));
     assert!(first.is_ok() && second.is_ok());
-    tell(&queue).await;
-    let events = told(&database, "task-group-resolved").await;
+    run_groups(&queue).await;
+    let events = emitted(&database, "task-group-resolved").await;
     assert_eq!(events.len(), 1, "{events:#?}");
     finish(database, queue).await;
 }

@@ -16,7 +16,7 @@ use tenure_store::transitions::claim::{Want, Worker, claim};
 
 use crate::support::{Gate, create_on, number, until_a_session_waits};
 
-/// Ten times the longest that a worker in line waits for its next try.
+/// Ten times the longest that a waiter waits for its next try.
 const LONG: Duration = Duration::from_secs(10);
 
 fn ids(answer: &Answer) -> Vec<TaskId> {
@@ -24,7 +24,7 @@ fn ids(answer: &Answer) -> Vec<TaskId> {
 }
 
 #[tokio::test]
-async fn a_request_without_patience_is_tried_once() {
+async fn a_request_without_a_wait_timeout_is_tried_once() {
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());
     let task = queue.create_one(QUEUE).await;
@@ -77,7 +77,7 @@ async fn those_who_wait_are_served_first_come_first_served() {
         create_on(&mut conn, &queue, &tasks).await;
         queue.engine.notifiers.notify([key]);
     };
-    // The first poll of each puts it in line, in this order.
+    // The first poll of each puts it into the wait list, in this order.
     let (first, second, third, ()) = tokio::join!(
         queue.claim_work(QUEUE, "first", 2, LONG),
         queue.claim_work(QUEUE, "second", 1, LONG),
@@ -121,11 +121,11 @@ async fn two_servers_never_claim_one_run() {
 }
 
 #[tokio::test]
-async fn nothing_is_claimed_for_somebody_who_hung_up_in_line() {
+async fn nothing_is_claimed_for_a_waiter_that_has_disconnected() {
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());
     queue.key(QUEUE).await;
-    // Dropped after its first poll, which puts it in line.
+    // Dropped after its first poll, which puts it into the wait list.
     let hung_up = tokio::time::timeout(Duration::from_millis(20), queue.claim_work(QUEUE, "gone", 1, LONG)).await;
     assert!(hung_up.is_err());
     // Its first try is over when one that came after it is answered.
@@ -138,7 +138,7 @@ async fn nothing_is_claimed_for_somebody_who_hung_up_in_line() {
     database.finish().await;
 }
 
-async fn handed_back(queue: &Queue, task: TaskId, run: u16) -> Task {
+async fn requeued(queue: &Queue, task: TaskId, run: u16) -> Task {
     eventually(
         "the claim is requeued",
         async || matches!(queue.status(task).await.last, Last::Pending(open) if open.run.number() == run),
@@ -148,7 +148,7 @@ async fn handed_back(queue: &Queue, task: TaskId, run: u16) -> Task {
 }
 
 #[tokio::test]
-async fn a_claim_whose_caller_hangs_up_during_the_commit_is_handed_back() {
+async fn a_claim_whose_caller_disconnects_during_the_commit_is_requeued() {
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());
     let task = queue.create_one(QUEUE).await;
@@ -158,7 +158,7 @@ async fn a_claim_whose_caller_hangs_up_during_the_commit_is_handed_back() {
         _ = until_a_session_waits(database.pool()) => {}
     }
     gate.open().await;
-    let status = handed_back(&queue, task, 1).await;
+    let status = requeued(&queue, task, 1).await;
     assert_eq!(status.retries_left, 5);
     queue.stop().await;
     database.finish().await;
@@ -175,7 +175,7 @@ async fn an_undelivered_claim_returns_to_its_place_without_using_up_a_retry_five
         let answer = queue.claim_work(QUEUE, "worker", 1, LONG).await.unwrap();
         assert_eq!((ids(&answer), answer.claims[0].run.number()), (vec![task], run));
         drop(answer);
-        let status = handed_back(&queue, task, run + 1).await;
+        let status = requeued(&queue, task, run + 1).await;
         assert_eq!(status.retries_left, 5);
         let ended = status.ended.last().unwrap();
         assert_eq!(ended.reason, ReasonResolved::WorkerShutdown);
@@ -191,9 +191,9 @@ async fn an_undelivered_claim_returns_to_its_place_without_using_up_a_retry_five
 }
 
 #[tokio::test]
-async fn a_worker_whose_bell_is_cut_gets_its_task_by_the_lines_own_retry() {
+async fn a_worker_that_is_not_notified_gets_its_task_by_the_retry_of_the_wait_list() {
     let database = TestDatabase::create().await;
-    // Two servers without a way to tell each other.
+    // Two servers that cannot notify each other.
     let (one, two) = (Queue::start(database.options()), Queue::start(database.options()));
     one.key(QUEUE).await;
     for _ in 0..2 {

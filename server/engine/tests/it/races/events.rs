@@ -1,4 +1,4 @@
-//! Reading the event log while somebody who has written to the outbox has not committed.
+//! Reading the event log while a transaction that has written to the outbox has not committed.
 
 use serde_json::json;
 use sqlx::Connection;

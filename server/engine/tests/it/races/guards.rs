@@ -108,7 +108,7 @@ async fn put(conn: &mut PgConnection, id: TaskId, life: Life) {
     .unwrap();
 }
 
-/// Runs the statement that stands for an event.
+/// Runs the statement of an event.
 async fn send(conn: &mut PgConnection, id: TaskId, event: Event) {
     let signed = |run: RunId| run.number().cast_signed();
     let ending = |run, end| Member { id: id.uuid(), run: signed(run), end };
@@ -180,7 +180,7 @@ async fn compare(conn: &mut PgConnection, id: TaskId, life: Life, event: Event) 
         _ => None,
     };
     assert_eq!(made, step.made, "{case}");
-    // What the state was made of by hand was not told or counted; the places of the run must be right nevertheless.
+    // The state was made by hand, without events and counts; the positions of the run must be right nevertheless.
     let violations: Vec<_> = check_invariants_on(conn)
         .await
         .into_iter()
@@ -222,7 +222,7 @@ async fn everything_else_does_in_sql_what_the_rules_say_in_every_state() {
 }
 
 #[tokio::test]
-async fn neither_an_unexpired_claim_nor_a_term_that_is_longer_already_is_touched() {
+async fn neither_an_unexpired_claim_nor_a_lease_that_is_longer_already_is_touched() {
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());
     let mut conn = session::connect_hot(database.options()).await.unwrap();

@@ -1,4 +1,4 @@
-//! Rows that somebody else has locked: who waits, who does not, and who gives up.
+//! Rows that another transaction has locked: which operations wait, skip them, or give up.
 
 use std::time::{Duration, Instant};
 
@@ -218,7 +218,7 @@ async fn running_all_that_is_due_leaves_what_a_foreign_transaction_holds_after_a
     let took = began.elapsed();
     assert!(took >= GIVEN_UP_AFTER, "it gave up after {took:?}");
     assert!(took < 10 * GIVEN_UP_AFTER, "it did not give up for {took:?}");
-    assert!(matches!(queue.status(free).await.last, Last::Ended), "what nobody holds is done");
+    assert!(matches!(queue.status(free).await.last, Last::Ended), "rows without a lock are processed");
     assert!(matches!(queue.status(held.task.id).await.last, Last::Running(..)), "what is held is left");
     holder.rollback().await.unwrap();
     run_all_due(&queue.engine).await.unwrap();

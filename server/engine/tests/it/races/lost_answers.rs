@@ -29,7 +29,7 @@ async fn with_proxy(database: &TestDatabase) -> (Queue, Proxy) {
 }
 
 #[tokio::test]
-async fn claims_whose_answer_is_lost_after_the_commit_are_handed_back() {
+async fn claims_whose_answer_is_lost_after_the_commit_are_requeued() {
     let database = TestDatabase::create().await;
     let (queue, proxy) = with_proxy(&database).await;
     let task = queue.create_one(QUEUE).await;
@@ -54,7 +54,7 @@ async fn a_lost_session_that_could_still_commit_is_ended_before_its_claims_are_l
     let (queue, proxy) = with_proxy(&database).await;
     let task = queue.create_one(QUEUE).await;
     let gate = Gate::close(&database, "claims").await;
-    // The database's wait_timeout with the gate would answer first: the session loses its connection before that.
+    // The database's lock timeout would answer first: the session loses its connection before that.
     let cut = async {
         let pids = until_a_session_waits(database.pool()).await;
         proxy.cut_now();

@@ -20,7 +20,7 @@ async fn advance(queue: &Queue) {
 }
 
 #[tokio::test]
-async fn a_run_that_is_handed_back_below_a_mark_is_claimed_next() {
+async fn a_run_that_is_requeued_below_a_low_water_mark_is_claimed_next() {
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());
     let key = queue.key(QUEUE).await;
@@ -30,7 +30,10 @@ async fn a_run_that_is_handed_back_below_a_mark_is_claimed_next() {
     advance(&queue).await;
     let mark = queue.engine.low_water_marks.get(key).marks[6];
     assert_eq!(mark, number(database.pool(), "SELECT min(ord) - 1 FROM pending").await);
-    assert!(mark >= number(database.pool(), "SELECT ord FROM claims").await, "the mark has passed the claimed run");
+    assert!(
+        mark >= number(database.pool(), "SELECT ord FROM claims").await,
+        "the low-water mark has passed the claimed run"
+    );
     drop(answer);
     eventually("the claim is requeued", async || number(database.pool(), "SELECT count(*) FROM pending").await == 2)
         .await;
@@ -42,7 +45,7 @@ async fn a_run_that_is_handed_back_below_a_mark_is_claimed_next() {
 }
 
 #[tokio::test]
-async fn a_mark_does_not_pass_a_run_that_is_not_committed_yet() {
+async fn a_low_water_mark_does_not_pass_a_run_that_is_not_committed_yet() {
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());
     let mut slow = session::connect_hot(database.options()).await.unwrap();
@@ -62,7 +65,7 @@ async fn a_mark_does_not_pass_a_run_that_is_not_committed_yet() {
 }
 
 #[tokio::test]
-async fn an_urgent_task_is_claimed_before_older_ones_after_marks_have_moved() {
+async fn an_urgent_task_is_claimed_before_older_ones_after_low_water_marks_have_moved() {
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());
     let key = queue.key(QUEUE).await;
@@ -71,7 +74,10 @@ async fn an_urgent_task_is_claimed_before_older_ones_after_marks_have_moved() {
     }
     queue.claim_one(QUEUE).await;
     advance(&queue).await;
-    assert!(queue.engine.low_water_marks.get(key).marks[0] > 0, "the mark of an empty priority has moved too");
+    assert!(
+        queue.engine.low_water_marks.get(key).marks[0] > 0,
+        "the low-water mark of an empty priority has moved too"
+    );
     let urgent = new_task(QUEUE, &json!({"priority": "highest"}));
     queue.create(&urgent).await.unwrap();
     assert_eq!(queue.claim_one(QUEUE).await.task.id, urgent.id);

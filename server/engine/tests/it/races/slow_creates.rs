@@ -1,4 +1,4 @@
-//! Creates that share no batch: very large ones, and ones that another server makes at the same moment.
+//! Creates that share no batch: very large ones, and ones that another server makes at the same time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ async fn a_very_large_create_goes_alone_and_holds_up_no_other() {
     let queue = Queue::start(database.options());
     queue.key(QUEUE).await;
     let large = large();
-    // Somebody makes the large one's group and takes a while over it.
+    // Another transaction creates the large one's group and takes a while.
     let mut conn = database.connect().await;
     let mut maker = conn.begin().await.unwrap();
     sqlx::query("INSERT INTO task_groups (id, scheduler, expires) VALUES ($1, $2, now() + interval '2 years')")
@@ -58,7 +58,7 @@ async fn a_very_large_create_goes_alone_and_holds_up_no_other() {
 }
 
 #[tokio::test]
-async fn two_servers_that_create_one_task_at_the_same_moment_store_it_once_and_answer_alike() {
+async fn two_servers_that_create_one_task_at_the_same_time_store_it_once_and_answer_alike() {
     const ROUNDS: i64 = 100;
     let database = TestDatabase::create().await;
     let (one, two) = (Queue::start(database.options()), Queue::start(database.options()));

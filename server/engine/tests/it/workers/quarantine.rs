@@ -61,7 +61,7 @@ async fn a_worker_that_waits_when_it_is_quarantined_gets_nothing_until_that_is_l
 }
 
 #[tokio::test]
-async fn a_claim_made_while_its_worker_is_quarantined_is_handed_back() {
+async fn a_claim_made_while_its_worker_is_quarantined_is_requeued() {
     let (database, queue) = start().await;
     poll(&queue, "bad").await;
     let task = queue.create_one(QUEUE).await;
@@ -80,7 +80,7 @@ async fn a_claim_made_while_its_worker_is_quarantined_is_handed_back() {
 }
 
 #[tokio::test]
-async fn quarantined_workers_in_the_line_do_not_take_what_the_others_are_given() {
+async fn quarantined_waiters_take_no_claims_from_the_others() {
     let (database, queue) = start().await;
     for id in ["bad1", "bad2", "bad3"] {
         poll(&queue, id).await;
@@ -151,7 +151,7 @@ async fn claim_task_is_refused_to_a_quarantined_worker_and_what_it_is_at_goes_on
     let refused = queue.claim_task(other, RunId::FIRST, "bad").await;
     assert!(matches!(&refused, Err(OpError::Conflict(why)) if why.contains("quarantined")), "{refused:?}");
     assert!(matches!(queue.status(other).await.last, Last::Pending(_)));
-    // Its own claim, once more; somebody else's; one that is not there.
+    // Its own claim, once more; another worker's; one that does not exist.
     queue.claim_task(held, RunId::FIRST, "bad").await.unwrap();
     queue.claim_task(other, RunId::FIRST, "good").await.unwrap();
     assert!(matches!(queue.claim_task(other, RunId::FIRST, "bad").await, Err(OpError::Conflict(_))));
@@ -164,7 +164,7 @@ async fn claim_task_is_refused_to_a_quarantined_worker_and_what_it_is_at_goes_on
 }
 
 #[tokio::test]
-async fn of_many_changes_of_a_quarantine_the_last_hundred_are_kept_and_go_with_the_worker() {
+async fn of_many_changes_of_a_quarantine_the_last_hundred_are_retained_and_purged_with_the_worker() {
     let (database, queue) = start().await;
     poll(&queue, "bad").await;
     poll(&queue, "other").await;
@@ -181,7 +181,7 @@ async fn of_many_changes_of_a_quarantine_the_last_hundred_are_kept_and_go_with_t
 }
 
 #[tokio::test]
-async fn a_quarantine_without_end_that_was_lifted_does_not_keep_the_worker_for_ever() {
+async fn a_quarantine_without_end_that_was_lifted_does_not_retain_the_worker_forever() {
     let (database, queue) = start().await;
     poll(&queue, "bad").await;
     quarantine(&queue, "bad", 24 * 365 * 900).await.unwrap();
