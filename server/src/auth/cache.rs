@@ -174,14 +174,14 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn a_failure_is_not_kept() {
+    async fn a_failure_is_not_cached() {
         let source = Source::new();
         assert_eq!(source.get("ci", |_| Err("gone")).await, Err("gone"));
         assert_eq!(source.get("ci", FOUND).await, Ok(Some(2)));
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn what_is_said_to_be_no_longer_true_is_read_again_at_once() {
+    async fn what_was_invalidated_is_read_again_at_once() {
         let source = Source::new();
         assert_eq!(source.get("ci", FOUND).await, Ok(Some(1)));
         let mut begun_before = Box::pin(source.get("other", FOUND));

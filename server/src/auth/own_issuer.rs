@@ -49,6 +49,6 @@ impl OwnIssuer {
 }
 
 /// Whether a certificate claims to be made by the issuer of this name; [`OwnIssuer::verify`] checks whether that is true.
-pub(super) fn is_said_to_have_issued(name: &str, certificate: &Certificate, client_id: &str) -> bool {
+pub(super) fn is_named_as_issuer(name: &str, certificate: &Certificate, client_id: &str) -> bool {
     certificate.is_named() && certificate.issuer(client_id) == Ok(name)
 }

@@ -9,7 +9,7 @@ use tenure_api::credentials::{AccessToken, Certificate, CertificateError, Signin
 use tenure_api::hawk::bewit::{Bewit, split_url};
 use tenure_api::hawk::{Ext, ExtError, Header, Target, media_type, payload_hash};
 
-use super::own_issuer::{OwnIssuer, is_said_to_have_issued};
+use super::own_issuer::{OwnIssuer, is_named_as_issuer};
 use super::task_credentials::{self, TaskCredentials};
 use super::worker_credentials::{self, WorkerAccount, WorkerCredentials};
 use super::{Account, AuthFailure, Principal};
@@ -213,10 +213,10 @@ impl<'a> Claim<'a> {
             Self::Basic { client_id, .. } => Ok(Issuer::Client(client_id)),
             Self::Hawk { proof, certificate: None, .. } => Ok(Issuer::Client(proof.id())),
             Self::Hawk { proof, certificate: Some(certificate), .. } => {
-                if is_said_to_have_issued(task_credentials::ISSUER, certificate, proof.id()) {
+                if is_named_as_issuer(task_credentials::ISSUER, certificate, proof.id()) {
                     return Ok(Issuer::Tasks);
                 }
-                if is_said_to_have_issued(worker_credentials::ISSUER, certificate, proof.id()) {
+                if is_named_as_issuer(worker_credentials::ISSUER, certificate, proof.id()) {
                     return Ok(Issuer::Workers);
                 }
                 Ok(Issuer::Client(certificate.issuer(proof.id())?))

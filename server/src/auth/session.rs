@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ticket_says_whose_it_is_for_twelve_hours() {
+    fn a_ticket_is_valid_for_its_client_for_twelve_hours() {
         let tickets = tickets(OLD);
         let ticket = tickets.issue("a.b/c:d", &token(), NOW);
         let read = tickets.read(&ticket, NOW).unwrap();

@@ -114,7 +114,7 @@ fn may(principal: &Principal, scope: &str) -> bool {
 }
 
 #[test]
-fn a_permanent_client_gets_its_scopes_and_those_of_everybody() {
+fn a_permanent_client_gets_its_scopes_and_those_of_anonymous_callers() {
     let principal = check(&account(&["a:*"]), &request(&sign(&permanent())), NOW).unwrap();
     assert_eq!(principal.client_id.as_deref(), Some("ci"));
     assert_eq!(principal.expires_ms, None);
@@ -192,7 +192,7 @@ fn temporary_credentials_cannot_issue_others() {
 }
 
 #[test]
-fn a_wrong_token_or_a_changed_request_is_refused_and_says_what_was_seen() {
+fn a_wrong_token_or_a_changed_request_is_refused_with_what_was_seen() {
     let wrong = Credentials { access_token: AccessToken::new("other".to_owned()), ..permanent() };
     let seen = |text: &str| AuthFailure::Mac(text.to_owned());
     assert_eq!(refused(&["*"], &wrong), seen(&format!("POST {TARGET} for Queue.example:8080")));
@@ -214,7 +214,7 @@ fn a_wrong_token_or_a_changed_request_is_refused_and_says_what_was_seen() {
 }
 
 #[test]
-fn a_proxy_tells_the_port_that_the_client_connected_to() {
+fn a_proxy_forwards_the_port_that_the_client_connected_to() {
     let header = sign(&permanent());
     let parts = RequestParts { host: "queue.example", ..request(&header) };
     let forwarded = RequestParts { forwarded_port: Some("8080"), forwarded_proto: Some("https"), ..parts };
@@ -411,7 +411,7 @@ fn task_credentials_outlive_a_change_of_keys_while_the_old_key_is_listed() {
 }
 
 #[test]
-fn task_credentials_cannot_be_made_or_widened_by_anybody_else() {
+fn task_credentials_cannot_be_made_or_widened_without_the_servers_key() {
     let real = task(&tasks(KEYS), &["mine"]);
     let wider = real.certificate.as_deref().unwrap().replace("mine", "*");
     let wider = Credentials { certificate: Some(wider), ..real.clone() };

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reader_says_whether_it_takes_gzip() {
+    fn the_header_decides_whether_a_reader_takes_gzip() {
         for (accepted, expected) in [
             ("gzip", true),
             ("GZip", true),

@@ -237,7 +237,7 @@ fn own_api() -> Routes {
         .route("/clock/advance", [advance_clock::endpoint()])
 }
 
-/// The Taskcluster Worker Manager API, as far as workers of its static provider and the provisioners that make them known
+/// The Taskcluster Worker Manager API, as far as workers of its static provider and the provisioners that create them
 /// call it. A worker pool's id may come as one escaped segment or as two.
 fn worker_manager_api() -> Routes {
     let of_worker =

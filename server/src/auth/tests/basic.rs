@@ -17,7 +17,7 @@ fn basic_takes_the_client_id_and_the_access_token() {
 }
 
 #[test]
-fn basic_says_the_same_of_a_client_that_is_not_there_and_of_a_wrong_token() {
+fn basic_answers_the_same_for_a_missing_client_and_a_wrong_token() {
     let header = |token: &str| format!("Basic {}", STANDARD.encode(format!("ci:{token}")));
     let checked = |header: &str, account: Option<&Account>| read(header).check_token(account);
     // Not even the token that a missing client is compared with is right.

@@ -42,7 +42,7 @@ fn a_client_is_expanded_once_for_the_same_roles_and_anew_for_others() {
 }
 
 #[test]
-fn credentials_whose_roles_have_no_end_are_refused_and_say_why() {
+fn credentials_whose_roles_have_no_end_are_refused_with_the_reason() {
     let roles = roles(&[("a*", &["assume:a<..>b"])]);
     let refused = |account: Account| check_with(&roles, &account, &request(&sign(&permanent())), NOW).unwrap_err();
     assert_eq!(refused(account(&["assume:a"])), TooLarge.into());
@@ -137,7 +137,7 @@ fn the_tester_is_the_only_client_of_its_tests() {
 }
 
 #[test]
-fn a_hash_is_left_to_whoever_has_the_body() {
+fn a_hash_is_left_to_the_service_that_has_the_body() {
     let header = sign(&permanent());
     let elsewhere = RequestParts { body: b"", content_type: None, ..request(&header) };
     assert_eq!(check(&account(&["*"]), &elsewhere, NOW).unwrap_err(), AuthFailure::PayloadHash);
@@ -146,7 +146,7 @@ fn a_hash_is_left_to_whoever_has_the_body() {
 }
 
 #[tokio::test]
-async fn changes_that_this_server_made_are_felt_at_once_and_others_within_a_second() {
+async fn changes_by_this_server_take_effect_at_once_and_others_within_a_second() {
     let keys = SecretKeys::parse(KEYS).unwrap();
     tenure_store::testing::with_clients(|pool| async move {
         let client = clients::NewClient {

@@ -92,7 +92,7 @@ impl Refused {
 
     /// A plain URL of what only some may read.
     #[expect(clippy::needless_pass_by_value, reason = "it is given to `map_err`")]
-    pub(super) fn not_for_everybody(error: InsufficientScopes) -> Self {
+    pub(super) fn not_for_anonymous(error: InsufficientScopes) -> Self {
         Self::new(Code::AccessDenied, format!("{error}; ask getArtifact for a signed URL"))
     }
 

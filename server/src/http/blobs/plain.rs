@@ -23,7 +23,7 @@ pub(super) async fn open(app: &App, name: &BlobName) -> Result<BlobName, Refused
         .anonymous()
         .await?
         .authorize(&scopes_to_read(artifact_name))
-        .map_err(Refused::not_for_everybody)?;
+        .map_err(Refused::not_for_anonymous)?;
     let mut conn = app.engine.pool.acquire().await?;
     let chain = artifacts::find_chain(&mut conn, task, Some(run), artifact_name, NO_LINKS).await?;
     drop(conn);

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn gzip_is_for_who_says_so() {
+    fn gzip_is_for_callers_that_accept_it() {
         for (text, gzip) in [
             ("gzip", true),
             ("GZip, deflate", true),
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_the_tag_is_told_so() {
+    fn a_caller_with_the_tag_is_answered_without_the_bytes() {
         for (text, has) in
             [("\"t\"", true), ("W/\"t\"", true), ("\"a\", \"t\"", true), ("*", true), ("\"a\"", false), ("t", false)]
         {

@@ -24,7 +24,7 @@ fn described(document: &Value) -> Vec<(String, String, Value)> {
 }
 
 #[test]
-fn a_name_stands_for_one_endpoint() {
+fn a_name_means_one_endpoint() {
     let table = routes();
     let mut by_name: BTreeMap<&str, &Endpoint> = BTreeMap::new();
     for route in table.list() {
@@ -68,7 +68,7 @@ fn a_placeholder_of_a_scope_is_a_parameter_of_every_path_or_what_a_handler_gives
 }
 
 #[test]
-fn every_path_of_the_table_stands_in_the_document() {
+fn every_path_of_the_table_is_in_the_document() {
     let document = fixed();
     for route in routes().list() {
         let (name, method_name) = (route.endpoint.name, route.endpoint.method.name());

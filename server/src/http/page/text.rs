@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_are_told_in_their_two_largest_units() {
+    fn spans_are_shown_in_their_two_largest_units() {
         for (seconds, text) in [
             (0, "0 s"),
             (59, "59 s"),

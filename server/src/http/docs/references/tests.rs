@@ -41,7 +41,7 @@ fn assert_fits(validator: &Validator, value: &Value, what: &str) {
 }
 
 #[test]
-fn every_document_is_where_it_says_and_fits_the_schema_that_it_names() {
+fn every_document_is_at_its_own_url_and_fits_the_schema_that_it_names() {
     let files = files();
     assert!(files.len() > 40, "{}", files.len());
     for (path, value) in &files {
@@ -95,7 +95,7 @@ fn the_manifest_names_every_reference_and_references_name_every_schema_that_is_s
 }
 
 #[test]
-fn every_operation_below_a_services_path_stands_in_its_reference_once() {
+fn every_operation_below_a_services_path_is_in_its_reference_once() {
     let files = files();
     for service in &SERVICES {
         let prefix = format!("/api/{}/v1/", service.name);
