@@ -72,7 +72,7 @@ pub struct CreateArtifactKind {
     pub storage_type: StorageType,
 }
 
-/// The body of createArtifact; `storageType` says which of these it is.
+/// The body of createArtifact; `storageType` is which of these it is.
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(untagged)]
 pub enum CreateArtifactRequest {
@@ -225,7 +225,7 @@ pub struct FinishArtifactRequest {
     pub upload_id: SlugId,
 }
 
-/// What lists say of an artifact.
+/// An artifact in a list.
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Artifact)]
@@ -234,11 +234,11 @@ pub struct ArtifactEntry<'a> {
     pub storage_type: StorageType,
     /// Its name within the run.
     pub name: &'a str,
-    /// Until when it is kept.
+    /// Until when it is retained.
     pub expires: Timestamp,
     /// The media type.
     pub content_type: &'a str,
-    /// How many bytes, as whoever made it said.
+    /// Length in bytes, as declared by its creator.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content_length: Option<i64>,
     /// How many bytes are stored, perhaps compressed; absent if none are.

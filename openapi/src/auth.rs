@@ -36,13 +36,13 @@ pub struct Client<'a> {
     pub description: &'a str,
     /// From when on the client is refused.
     pub expires: Timestamp,
-    /// When it was made.
+    /// When it was created.
     pub created: Timestamp,
     /// When anything about it was last changed.
     pub last_modified: Timestamp,
     /// When it was last used, to within hours.
     pub last_date_used: Timestamp,
-    /// When its token was made.
+    /// When its token was created.
     pub last_rotated: Timestamp,
     /// Whether the client may be deleted when it has expired.
     pub delete_on_expiration: bool,
@@ -52,7 +52,7 @@ pub struct Client<'a> {
     pub expanded_scopes: Vec<&'a str>,
     /// Whether it is refused for now.
     pub disabled: bool,
-    /// Only in the answer to whoever made it or its token.
+    /// Only in the response that creates the client or its token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub access_token: Option<&'a str>,
 }
@@ -79,11 +79,11 @@ pub struct Role<'a> {
     pub scopes: &'a [String],
     /// For people.
     pub description: &'a str,
-    /// When it was made.
+    /// When it was created.
     pub created: Timestamp,
     /// When anything about it was last changed.
     pub last_modified: Timestamp,
-    /// What whoever assumes it may do by other roles too.
+    /// The scopes of a caller that assumes it, including those given by other roles.
     pub expanded_scopes: Vec<String>,
 }
 
@@ -122,7 +122,7 @@ pub struct AuthenticateHawkRequest {
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(tag = "status", rename_all = "kebab-case", rename_all_fields = "camelCase")]
 pub enum Authentication<'a> {
-    /// The sender is who it says.
+    /// The sender is authenticated.
     AuthSuccess {
         /// Always `hawk`.
         scheme: &'a str,
@@ -141,11 +141,11 @@ pub enum Authentication<'a> {
         /// Why not.
         message: String,
     },
-    /// The sender does not say who it is.
+    /// The request has no credentials.
     NoAuth {
         /// Always `none`.
         scheme: &'a str,
-        /// What everybody may do.
+        /// What every caller may do.
         scopes: Vec<&'a str>,
         /// Until when this can be relied on.
         expires: Timestamp,

@@ -1,4 +1,4 @@
-//! URLs of stored bytes: plain ones, of what everybody may read, and signed ones. A signed URL is a capability to upload under
+//! URLs of stored bytes: unsigned ones, of what every caller may read, and signed ones. A signed URL is a capability to upload under
 //! one name, or to download what has that name.
 //!
 //! The signature covers what may be done, until when, for uploads the content type, and the name. It covers decoded
@@ -16,7 +16,7 @@ use crate::sas::Query;
 
 /// Where stored bytes are below the root URL.
 pub const PATH: &str = "/artifacts/";
-/// The parameter that says what the URL is for. It comes first, and has this name, because workers cut URLs here before
+/// The parameter with the purpose of the URL. It comes first, and has this name, because workers cut URLs here before
 /// they write them into public logs.
 const CREDENTIAL: &str = "Credential";
 const EXPIRES: &str = "expires";
@@ -90,7 +90,7 @@ fn escape(name: &str) -> String {
     segments.join(separator)
 }
 
-/// The name that a request's path stands for; None if that is none of ours.
+/// The name in a request's path; None if it is not the path of stored bytes.
 #[must_use]
 pub fn name_of(path: &str) -> Option<String> {
     let name = path.strip_prefix(PATH)?;

@@ -65,9 +65,9 @@ pub struct CreateTaskRequest<'a> {
     pub retries: Option<u16>,
     /// When the submitter made the task; within 15 minutes of now.
     pub created: Timestamp,
-    /// When the task is given up.
+    /// When the task ends as an exception if it is not resolved.
     pub deadline: Timestamp,
-    /// When the task is forgotten. Default: a year after the deadline.
+    /// When the task is purged. Default: a year after the deadline.
     #[serde(default, deserialize_with = "present")]
     pub expires: Option<Timestamp>,
     /// What the task's own credentials may do.
@@ -137,9 +137,9 @@ pub struct TaskDefinition<'a> {
     pub retries: u16,
     /// When the submitter made it.
     pub created: Timestamp,
-    /// When it is given up.
+    /// When it ends as an exception if it is not resolved.
     pub deadline: Timestamp,
-    /// When it is forgotten.
+    /// When it is purged.
     pub expires: Timestamp,
     /// What the task's own credentials may do.
     pub scopes: &'a [String],
@@ -163,12 +163,12 @@ pub struct Run {
     pub run_id: RunId,
     /// Its state.
     pub state: RunState,
-    /// Why it was made.
+    /// Why it was created.
     pub reason_created: ReasonCreated,
     /// Why it ended; absent until it has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason_resolved: Option<ReasonResolved>,
-    /// Who claimed it; absent until somebody has.
+    /// The worker that claimed it; absent while it is not claimed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker_group: Option<String>,
     /// See `workerGroup`.
@@ -203,9 +203,9 @@ pub struct Status {
     pub task_group_id: TaskGroupId,
     /// The priority now.
     pub priority: Priority,
-    /// When it is given up.
+    /// When it ends as an exception if it is not resolved.
     pub deadline: Timestamp,
-    /// When it is forgotten.
+    /// When it is purged.
     pub expires: Timestamp,
     /// How often it may still be tried again.
     pub retries_left: u16,
@@ -236,9 +236,9 @@ struct StatusOnWire<'a> {
     task_group_id: TaskGroupId,
     /// The priority now.
     priority: Priority,
-    /// When it is given up.
+    /// When it ends as an exception if it is not resolved.
     deadline: Timestamp,
-    /// When it is forgotten.
+    /// When it is purged.
     expires: Timestamp,
     /// How often it may still be tried again.
     retries_left: u16,

@@ -1,4 +1,4 @@
-//! Credentials and temporary credentials: what a certificate says, how it is signed, and the token that goes with it.
+//! Credentials and temporary credentials: what a certificate contains, how it is signed, and the token that goes with it.
 //!
 //! A client with an access token (the issuer) can sign a certificate that lends some of its scopes for some time,
 //! without asking the server. The server needs only the issuer's token to check it. The caller brings the times and
@@ -43,7 +43,7 @@ impl AccessToken {
         Self(URL_SAFE_NO_PAD.encode(bytes))
     }
 
-    /// The token as text, for whoever must send or store it.
+    /// The token as text, to be sent or stored.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
@@ -74,7 +74,7 @@ impl fmt::Debug for AccessToken {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Credentials {
-    /// Who the client says it is.
+    /// The client's name as it was sent.
     pub client_id: String,
     /// The secret that proves it.
     pub access_token: AccessToken,
@@ -111,7 +111,7 @@ impl SigningKey {
     }
 }
 
-/// 32 bytes of a hash or a signature as they stand on the wire, in standard base64.
+/// 32 bytes of a hash or a signature as they are on the wire, in standard base64.
 #[derive(Clone, Copy)]
 pub struct Tag([u8; 44]);
 
@@ -317,7 +317,7 @@ impl Certificate {
     }
 }
 
-/// What temporary credentials are to say.
+/// The contents of temporary credentials.
 #[derive(Clone, Debug)]
 pub struct Grant {
     /// A client id of their own, or none: they carry the issuer's id.

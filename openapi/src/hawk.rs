@@ -16,7 +16,7 @@ use sha2::{Digest as _, Sha256};
 use crate::credentials::{Credentials, SigningKey, Tag};
 
 const SCHEME: &str = "hawk";
-/// Clients leave out the padding as they like, and the bits that a cut-off character holds are nobody's concern.
+/// Clients may leave out the padding, and the unused bits of the last character are ignored.
 const LENIENT: GeneralPurposeConfig = GeneralPurposeConfig::new()
     .with_decode_padding_mode(DecodePaddingMode::Indifferent)
     .with_decode_allow_trailing_bits(true);
@@ -59,7 +59,7 @@ pub enum HeaderError {
     Missing(&'static str),
 }
 
-/// A Hawk header as it was sent; nothing in it is to be believed before [`Header::signed_by`] says so.
+/// A Hawk header as it was sent; nothing in it can be trusted before [`Header::signed_by`] succeeds.
 #[derive(Clone, Copy, Debug)]
 pub struct Header<'a> {
     /// The client id.
@@ -155,7 +155,7 @@ impl<'a> Attributes<'a> {
     }
 }
 
-/// Where a signature stands, which it says itself.
+/// Where a signature was found, which is part of the signed text.
 #[derive(Clone, Copy)]
 enum Kind {
     Header,
@@ -233,7 +233,7 @@ fn update_number(mac: &mut hmac::Hmac<Sha256>, number: u16) {
     mac.update(&digits[..used]);
 }
 
-/// The media type of a `Content-Type` value: what stands before the first `;`.
+/// The media type of a `Content-Type` value: what comes before the first `;`.
 #[must_use]
 pub fn media_type(content_type: &str) -> &str {
     content_type.split(';').next().unwrap_or_default().trim()

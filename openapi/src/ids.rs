@@ -40,7 +40,7 @@ const SLUG_ROOM: usize = 18;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlugId(Uuid);
 
-/// Identifies a task; chosen by whoever creates it.
+/// Identifies a task; chosen by the client that creates it.
 pub type TaskId = SlugId;
 /// Identifies a group of tasks; by default it is the id of the first task.
 pub type TaskGroupId = SlugId;
@@ -217,7 +217,7 @@ text_id!(
     SchedulerId, "schedulerId", NAME_PATTERN, is_name, "-"
 );
 text_id!(
-    /// The group that a worker says it belongs to.
+    /// The group that a worker declares.
     WorkerGroup, "workerGroup", NAME_PATTERN, is_name, "rack-1"
 );
 text_id!(

@@ -179,7 +179,7 @@ pub struct ObjectMetadata<'a> {
     /// Whom it belongs to.
     #[schema(value_type = ProjectId)]
     pub project_id: &'a str,
-    /// Until when it is kept.
+    /// Until when it is retained.
     pub expires: Timestamp,
     /// Digests of its bytes.
     pub hashes: ObjectHashes,

@@ -30,7 +30,7 @@ const VALUE: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.'
 pub enum Permission {
     /// Peek at messages and read how many there are.
     Read,
-    /// Put messages. The server grants it to nobody: its messages are made by createTask.
+    /// Put messages. The server never grants it: messages are created by createTask.
     Add,
     /// Change a message's visibility.
     Update,
@@ -62,7 +62,7 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// These permissions between two moments, which count in whole seconds.
+    /// These permissions between two times, in whole seconds.
     #[must_use]
     pub fn new(permissions: &[Permission], start: DateTime<Utc>, expiry: DateTime<Utc>) -> Self {
         let letters = Permission::ALL.iter().filter(|one| permissions.contains(one)).map(|one| one.letter()).collect();
@@ -116,7 +116,7 @@ impl Grant {
 /// The queue that a signature is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resource<'a> {
-    /// The account, which stands in the signed text only.
+    /// The account, which is in the signed text only.
     pub account: &'a str,
     /// The queue's name.
     pub queue: &'a str,
@@ -165,10 +165,10 @@ pub enum SasError {
     Expired,
 }
 
-/// Checks the signature of a URL in constant time and says what it grants. Any of the keys may have made it.
+/// Checks the signature of a URL in constant time and returns what it grants. Any of the keys may have made it.
 ///
 /// # Errors
-/// The signature is incomplete, wrong, or not valid at this moment.
+/// The signature is incomplete, wrong, or not valid now.
 pub fn verify(
     resource: &Resource<'_>,
     query: &Query,
@@ -216,7 +216,7 @@ pub enum QueryError {
     /// A name or a value is not UTF-8 after decoding.
     #[error("the query string is not UTF-8")]
     Encoding,
-    /// A name stands twice.
+    /// A name occurs twice.
     #[error("the parameter {0} is given twice")]
     Twice(String),
 }

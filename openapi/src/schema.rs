@@ -20,7 +20,7 @@ pub(crate) fn words<const N: usize>(description: &str, words: [&'static str; N])
     Object::builder().schema_type(Type::String).description(Some(description)).enum_values(Some(words)).into()
 }
 
-/// A moment.
+/// A date and time.
 pub(crate) fn date_time(description: &str, example: &str) -> RefOr<Schema> {
     let format = SchemaFormat::KnownFormat(KnownFormat::DateTime);
     of_type(Type::String, description, example.into()).format(Some(format)).into()
@@ -31,7 +31,7 @@ pub(crate) fn number(description: &str, max: u16) -> RefOr<Schema> {
     of_type(Type::Integer, description, 0.into()).minimum(Some(0)).maximum(Some(max)).into()
 }
 
-/// A type of the document alone. The fields that are shown as one are plain strings, which say nothing of what the rules
+/// A type of the document alone. The fields that are shown as one are plain strings, which do not show what the rules
 /// want of them.
 macro_rules! described_text {
     ($name:ident, $description:literal, $example:literal, $limit:expr) => {
@@ -53,7 +53,7 @@ const SCOPE_PATTERN: &str = r"^([\x20-\x7e]*[\x20-)+-\x7e])?\*?$";
 /// What a column of text can hold.
 const STORABLE_PATTERN: &str = r"^[^\x00]*$";
 
-described_text!(Scope, "A scope; a star at its end stands for anything.", "queue:create-task:*", |text| {
+described_text!(Scope, "A scope; a star at its end matches anything.", "queue:create-task:*", |text| {
     text.pattern(Some(SCOPE_PATTERN))
 });
 described_text!(GivenScope, "A scope of a client or a role.", "queue:create-task:*", |text| {

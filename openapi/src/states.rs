@@ -30,7 +30,7 @@ macro_rules! words {
                 match self { $(Self::$variant => $code),+ }
             }
 
-            /// The word that a stored number stands for.
+            /// The word for a stored number.
             #[must_use]
             pub fn from_code(code: i16) -> Option<Self> {
                 match code { $($code => Some(Self::$variant),)+ _ => None }
@@ -126,7 +126,7 @@ words! {
         Retry = 1 "retry",
         /// The task itself asked for another try (intermittent-task).
         TaskRetry = 2 "task-retry",
-        /// Somebody asked for a rerun.
+        /// A rerun was requested.
         Rerun = 3 "rerun",
         /// Made only to record an exception on a task that had no run.
         Exception = 4 "exception",
@@ -142,7 +142,7 @@ words! {
         Failed = 1 "failed",
         /// The task's deadline passed.
         DeadlineExceeded = 2 "deadline-exceeded",
-        /// Somebody cancelled the task.
+        /// The task was cancelled.
         Canceled = 3 "canceled",
         /// The worker did not renew its claim in time.
         ClaimExpired = 4 "claim-expired",

@@ -1,5 +1,5 @@
 //! Structures that are read from JSON objects and from nothing else. What serde derives for a structure also takes an
-//! array of its fields in their order, which no schema says and nobody means.
+//! array of its fields in their order, which is in no schema and never intended.
 
 use std::fmt;
 use std::marker::PhantomData;

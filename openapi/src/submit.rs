@@ -103,7 +103,7 @@ pub struct SubmittedTask<'a> {
     pub extra: Option<&'a RawValue>,
 }
 
-/// What people want to know of a task, as far as the submitter says it.
+/// Metadata for people, as far as the submitter sets it.
 #[derive(Deserialize, Debug, Default, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SubmittedMetadata {
@@ -111,7 +111,7 @@ pub struct SubmittedMetadata {
     #[serde(default, deserialize_with = "present")]
     #[schema(max_length = 255)]
     pub name: Option<String>,
-    /// Default: a sentence that says that there is none.
+    /// Default: a sentence that there is none.
     #[serde(default, deserialize_with = "present")]
     #[schema(max_length = 32_768)]
     pub description: Option<String>,

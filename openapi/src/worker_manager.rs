@@ -17,9 +17,9 @@ use crate::schema;
 use crate::structure::{object, present_object};
 use crate::whole::whole;
 
-/// The only provider: workers that somebody else starts and makes known.
+/// The only provider: workers that are started elsewhere and created here by their provisioner.
 pub const STATIC: &str = "static";
-/// How many tasks a worker may say that it runs at once.
+/// The highest capacity that a worker may declare.
 pub const CAPACITY_MAX: u16 = 10_000;
 
 const SECRET_CHARS: usize = 44;
@@ -37,7 +37,7 @@ impl WorkerSecret {
         Self(seed(bytes))
     }
 
-    /// The secret as text, for whoever must digest it.
+    /// The secret as text, to be digested.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
@@ -73,7 +73,7 @@ impl<'de> Deserialize<'de> for WorkerSecret {
 impl PartialSchema for WorkerSecret {
     fn schema() -> RefOr<Schema> {
         let example = "0".repeat(SECRET_CHARS);
-        schema::text("Known to the worker and to nobody else.", SECRET_PATTERN, &example)
+        schema::text("Known to the worker only.", SECRET_PATTERN, &example)
     }
 }
 
@@ -144,7 +144,7 @@ pub struct ProviderInfo {
 pub enum WorkerState {
     /// It may register.
     Running,
-    /// Somebody said that it is gone.
+    /// It was removed.
     Stopped,
 }
 
@@ -161,7 +161,7 @@ pub struct Worker<'a> {
     pub worker_id: &'a WorkerId,
     /// Always `static`.
     pub provider_id: &'static str,
-    /// When it was made known.
+    /// When it was created.
     pub created: Timestamp,
     /// From when on it is no longer let in.
     pub expires: Timestamp,
@@ -185,10 +185,10 @@ pub struct RegisterWorkerRequest {
     pub worker_group: WorkerGroup,
     /// The worker within its group.
     pub worker_id: WorkerId,
-    /// What proves that the worker is who it says.
+    /// The proof of the worker's identity.
     #[serde(deserialize_with = "object")]
     pub worker_identity_proof: StaticProof,
-    /// When its machine started. Newer workers say so; nothing depends on it here.
+    /// When its machine started. Newer workers send it; it is not used here.
     #[serde(default, deserialize_with = "present")]
     pub system_boot_time: Option<Timestamp>,
 }

@@ -25,7 +25,7 @@ fn a_url_allows_what_it_was_made_for_and_nothing_else() {
     assert_eq!(check(PUT, &get), Err(BlobUrlError::Signature));
     assert_eq!(check(Access::Put { content_type: "text/html" }, &put), Err(BlobUrlError::Signature));
     assert_eq!(check(PUT, &put.replace("Credential=put", "Credential=get")), Err(BlobUrlError::Signature));
-    // A signature for one thing is none for the other, whatever the word says.
+    // A signature for one thing is invalid for the other, whatever the word is.
     assert_eq!(check(Access::Get, &put.replace("Credential=put", "Credential=get")), Err(BlobUrlError::Signature));
     assert_eq!(
         verify(&[SigningKey::new(b"other")], PUT, NAME, put.split_once('?').unwrap().1, NOW),

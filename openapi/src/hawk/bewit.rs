@@ -1,4 +1,4 @@
-//! Bewits: a signature inside the URL, so that whoever has the URL can read what it names until it expires.
+//! Bewits: a signature inside the URL: any holder of the URL can read what it names until it expires.
 //!
 //! A bewit signs the URL without itself, for GET alone. It carries what a header would: the client id and `ext`.
 
@@ -52,7 +52,7 @@ pub fn split_url(target: &str) -> Option<SignedUrl<'_>> {
     Some(SignedUrl { resource, bewit })
 }
 
-/// A bewit as it was sent; nothing in it is to be believed before [`Bewit::signed_by`] says so.
+/// A bewit as it was sent; nothing in it can be trusted before [`Bewit::signed_by`] succeeds.
 #[derive(Clone, Debug)]
 pub struct Bewit {
     /// The client id.
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bewit_holds_for_one_url_until_one_moment() {
+    fn a_bewit_is_valid_for_one_url_until_it_expires() {
         let key = credentials().access_token.key();
         let bewit = Bewit::parse(&bewit(&credentials(), &url("/a?b=1"))).unwrap();
         assert!(bewit.signed_by(&key, "/a?b=1", "Queue.example", 8080));

@@ -29,7 +29,7 @@ pub const UPLOAD_CREDENTIALS_LIFE: TimeDelta = TimeDelta::hours(24);
 pub const DOWNLOAD_CREDENTIALS_LIFE: TimeDelta = TimeDelta::hours(1);
 /// Links that are followed one after the other.
 pub const LINKS_MAX: usize = 100;
-/// The content type of artifacts that say none.
+/// The content type of artifacts that declare none.
 const CONTENT_TYPE_DEFAULT: &str = "application/binary";
 
 /// How an artifact is stored, with what only that type has.
@@ -84,9 +84,9 @@ pub struct Artifact {
     pub details: Details,
     /// The media type.
     pub content_type: String,
-    /// How many bytes, if that was said.
+    /// Length in bytes, if it was declared.
     pub content_length: Option<i64>,
-    /// Until when it is kept.
+    /// Until when it is retained.
     pub expires: DateTime<Utc>,
 }
 
@@ -141,7 +141,7 @@ impl Artifact {
     }
 }
 
-/// A length as the database keeps it.
+/// A length as the database stores it.
 pub fn content_length(length: u64) -> Result<i64, String> {
     let invalid = || format!("`contentLength` must be at most {CONTENT_LENGTH_MAX}");
     if length > CONTENT_LENGTH_MAX { Err(invalid()) } else { i64::try_from(length).map_err(|_| invalid()) }
@@ -154,9 +154,9 @@ pub enum Refusal {
     Past,
     /// The task has no such run.
     NoSuchRun,
-    /// Nobody has claimed the run, so that there is nobody who could make artifacts.
+    /// The run was never claimed, so no worker can create artifacts.
     NeverClaimed,
-    /// It would be kept longer than its task.
+    /// It would be retained longer than its task.
     OutlivesTask,
     /// The run has ended.
     RunEnded,
@@ -174,7 +174,7 @@ pub enum Refusal {
     NotUploaded,
 }
 
-/// Where a run is, as far as artifacts go.
+/// The phase of a run, as far as artifacts go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RunPhase {
     Missing,
@@ -199,7 +199,7 @@ fn place(task: &Task, run: RunId) -> RunPhase {
     }
 }
 
-/// Who holds or held a run.
+/// The claim that a run has or had.
 #[must_use]
 pub fn tenancy(task: &Task, run: RunId) -> Option<&Tenancy> {
     if let Last::Running(open, tenancy) = &task.last
@@ -222,7 +222,7 @@ pub fn check_first(task: &Task, run: RunId, expires: DateTime<Utc>, now: DateTim
     }
 }
 
-/// Whether a run takes an artifact at this moment.
+/// Whether a run accepts an artifact now.
 pub fn admit(task: &Task, run: RunId, expires: DateTime<Utc>, now: DateTime<Utc>) -> Result<(), Refusal> {
     check_first(task, run, expires, now)?;
     if expires > task.expires {
@@ -253,7 +253,7 @@ pub struct Decision {
 
 /// What becomes of a name when an artifact of that name is asked for: the same again is fine and may live longer, a
 /// reference may lead elsewhere and may become a link. An object whose upload is not finished keeps its upload. A link keeps
-/// the content type of what had its name, as in Taskcluster: it says where something is, not what it is.
+/// the content type of what had its name, as in Taskcluster: a link is a location, not a type.
 pub fn combine(old: Option<&Stored>, mut new: Artifact, now: DateTime<Utc>) -> Result<Decision, Refusal> {
     let Some(stored) = old else { return Ok(Decision { artifact: new, changed: true }) };
     let old = &stored.artifact;
@@ -310,8 +310,8 @@ fn replaces(stored: &Stored, new: &mut Details) -> Result<bool, Refusal> {
     }
 }
 
-/// Whether readers are told of an artifact when it is created: of bytes they are never told, of an object when its upload is
-/// finished.
+/// Whether an event is emitted when an artifact is created: for bytes there is none, for an object there is one when its
+/// upload is finished.
 #[must_use]
 pub fn is_emitted_at_creation(storage_type: StorageType) -> bool {
     match storage_type {
@@ -373,7 +373,7 @@ pub fn finish(stored: Option<&Stored>, upload: SlugId, object: Option<ObjectStat
 pub enum Met<'a> {
     /// Nothing that can be read.
     Nothing,
-    /// Something whose time is over.
+    /// Something that has expired.
     Expired,
     /// A link to another name.
     Link(&'a str),
@@ -402,7 +402,7 @@ pub fn meet<'a>(names: &[&str], found: Option<&'a Stored>, now: DateTime<Utc>) -
     }
 }
 
-/// What the log keeps for an event about an artifact.
+/// What the event log stores for an event about an artifact.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Note<'a> {
@@ -415,7 +415,7 @@ struct Note<'a> {
     taken_until: Option<DateTime<Utc>>,
 }
 
-/// What the log keeps of an artifact that can be read from now on: the artifact, and where the task's last run is.
+/// What the event log stores of an artifact that can be read from now on: the artifact, and where the task's last run is.
 pub fn note(task: &Task, artifact: &Artifact) -> Result<String, Unserializable> {
     let ended = task.ended.last().map(|ended| ended.run.run);
     let (last, place, taken_until) = match &task.last {

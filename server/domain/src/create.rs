@@ -20,7 +20,7 @@ pub const ROUTES_MAX: usize = 64;
 pub const ROUTE_CHARS_MAX: usize = 249;
 /// The highest number of retries.
 pub const RETRIES_MAX: u16 = 49;
-/// The number of retries unless the submitter says otherwise.
+/// The default number of retries.
 pub const RETRIES_DEFAULT: u16 = 5;
 /// Characters of a metadata name or owner.
 pub const METADATA_SHORT_MAX: usize = 255;
@@ -36,7 +36,7 @@ pub const CREATED_DRIFT: TimeDelta = TimeDelta::minutes(15);
 pub const DEADLINE_AHEAD: TimeDelta = TimeDelta::days(5);
 /// Ids that a refusal names.
 const LISTED_MAX: usize = 100;
-/// How long a task is kept after its deadline unless the submitter says otherwise.
+/// How long a task is retained after its deadline by default.
 const EXPIRES_DEFAULT: Months = Months::new(12);
 /// The last year that can be written with four digits.
 const LAST_YEAR: i32 = 9999;
@@ -79,9 +79,9 @@ pub struct NewTask {
     pub retries: u16,
     /// When the submitter made it.
     pub created: DateTime<Utc>,
-    /// When it is given up.
+    /// When it ends as an exception if it is not resolved.
     pub deadline: DateTime<Utc>,
-    /// When it is forgotten.
+    /// When it is purged.
     pub expires: DateTime<Utc>,
     /// Until when its group must be kept at least.
     pub group_expires: DateTime<Utc>,
@@ -284,7 +284,7 @@ fn unique<T: Eq + std::hash::Hash + std::fmt::Display>(field: &str, items: &[T])
     }
 }
 
-/// Which date a task may not have at this moment, if any. The create statement has the same rules.
+/// Which date of a task is invalid now, if any. The create statement has the same rules.
 #[must_use]
 pub fn date_refusal(task: &NewTask, now: DateTime<Utc>) -> Option<String> {
     if (task.created - now).abs() > CREATED_DRIFT {
@@ -299,7 +299,7 @@ pub fn date_refusal(task: &NewTask, now: DateTime<Utc>) -> Option<String> {
     None
 }
 
-/// A task that is to be waited for, as it is when somebody asks to wait for it.
+/// A required task, as it is when a dependent task is created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Awaited {
     /// It does not exist.
@@ -348,9 +348,9 @@ pub struct GroupOwner<'a> {
 pub enum Unmade {
     /// It exists, and was created by the same request.
     Repeat,
-    /// What exists forbids it; the message says what.
+    /// It conflicts with what exists; the message names it.
     Conflict(String),
-    /// The request breaks a rule; the message says which.
+    /// The request breaks a rule, which the message names.
     Input(String),
     /// Nothing speaks against it now: something changed between the two statements.
     Unclear,
@@ -393,7 +393,7 @@ pub fn why_unmade(
     }
 }
 
-/// Whether two definitions say the same, whatever their spacing and the order of their keys.
+/// Whether two definitions are equal, except for whitespace and the order of their keys.
 #[must_use]
 pub fn same_definition(stored: &str, sent: &str) -> bool {
     if stored == sent {
@@ -407,7 +407,7 @@ pub fn same_definition(stored: &str, sent: &str) -> bool {
 /// is, because a repeated createTask is compared with it.
 #[must_use]
 pub fn shown_definition(mut stored: String, priority: Priority) -> String {
-    // The first such key is the definition's own: only lists of strings stand before it, and in those quotes are escaped.
+    // The first such key is the definition's own: only lists of strings come before it, and in those quotes are escaped.
     const KEY: &str = "\"priority\":\"";
     let place = stored.find(KEY).map(|key| key + KEY.len());
     if let Some(start) = place

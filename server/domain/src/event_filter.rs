@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::topic::{Pattern, TooLong};
 
-/// What stands before the short name of every exchange.
+/// Prefix of the name of every exchange.
 const PREFIX: &str = "exchange/taskcluster-queue/v1/";
 /// The short names of all exchanges.
 pub const EXCHANGES: [&str; 11] = [
@@ -20,7 +20,7 @@ pub const EXCHANGES: [&str; 11] = [
     "task-priority-changed",
     "task-group-priority-changed",
 ];
-/// What stands before each of a task's routes in the further routing keys of its events.
+/// Prefix of each of a task's routes in the further routing keys of its events.
 const ROUTE: &str = "route.";
 
 /// An exchange's name without what all of them begin with.
@@ -70,7 +70,7 @@ impl Filter {
         Ok(())
     }
 
-    /// No key that we write has an empty word. Whoever forgets to encode a `#` in a URL asks for one.
+    /// No key that we write has an empty word, but a client that does not encode a `#` in a URL asks for one.
     fn pattern(text: &str) -> Result<Pattern, Unfit> {
         if text.split('.').any(str::is_empty) {
             return Err(Unfit::EmptyWord);

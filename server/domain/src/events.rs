@@ -3,7 +3,7 @@
 //!
 //! An event never changes while it can be read. Of the task as it is now, rendering may use what never changes (ids, dates,
 //! runs that have ended, who claimed a run and when); what does change (priority, retries left, the end of a claim, a
-//! group's expiry) stands in the transition.
+//! group's expiry) is in the transition.
 
 mod after;
 mod exchange;
@@ -57,7 +57,7 @@ impl Kind {
     /// The number by which [`Kind::ArtifactCreated`] is stored.
     pub const ARTIFACT_CREATED: i16 = 13;
 
-    /// The kind that a stored number stands for.
+    /// The kind for a stored number.
     #[must_use]
     pub fn from_code(code: i16) -> Option<Self> {
         match code {
@@ -114,11 +114,11 @@ pub struct Transition {
     pub at: DateTime<Utc>,
     /// For a claim: when it ended unless renewed.
     pub taken_until: Option<DateTime<Utc>>,
-    /// JSON text of what else its events say.
+    /// JSON text of further details of its events.
     pub details: Option<String>,
 }
 
-/// What a change of a task's priority says besides.
+/// Further details of a change of a task's priority.
 #[derive(Deserialize)]
 struct PriorityChange {
     old: i16,
@@ -130,7 +130,7 @@ struct PriorityChange {
     taken_until: Option<DateTime<Utc>>,
 }
 
-/// What an event about an artifact says besides.
+/// Further details of an event about an artifact.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ArtifactNote {
@@ -147,7 +147,7 @@ struct ArtifactNote {
     taken_until: Option<DateTime<Utc>>,
 }
 
-/// What an event about a group, and not about one of its tasks, says.
+/// The details of an event about a group, not about one of its tasks.
 #[derive(Deserialize)]
 struct GroupDetails {
     id: String,
@@ -229,7 +229,7 @@ pub struct TaskPayload {
     /// The artifact, if it is about one.
     #[serde(skip_serializing_if = "Option::is_none")]
     artifact: Option<EventArtifact>,
-    /// What is said of the definition.
+    /// The part of the definition that events contain.
     #[serde(skip_serializing_if = "Option::is_none")]
     task: Option<Tagged>,
 }
@@ -245,7 +245,7 @@ pub struct GroupPayload {
     task_group_id: TaskGroupId,
     /// Whom the group belongs to.
     scheduler_id: String,
-    /// When the group is forgotten.
+    /// When the group is purged.
     #[serde(skip_serializing_if = "Option::is_none")]
     expires: Option<Timestamp>,
     /// Since when no tasks can be added.
@@ -259,7 +259,7 @@ pub struct GroupPayload {
     tasks_affected: Option<i64>,
 }
 
-/// What an event says of an artifact.
+/// An artifact in an event.
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct EventArtifact {
@@ -267,13 +267,13 @@ struct EventArtifact {
     storage_type: StorageType,
     /// Its name within the run.
     name: String,
-    /// Until when it is kept.
+    /// Until when it is retained.
     expires: Timestamp,
     /// The media type.
     content_type: String,
 }
 
-/// What an event says of a task's definition.
+/// A task's definition in an event.
 #[derive(Serialize, Debug, ToSchema)]
 #[schema(as = EventTask)]
 struct Tagged {
@@ -316,7 +316,7 @@ fn details_of<'a, T: Deserialize<'a>>(transition: &'a Transition) -> Option<T> {
 
 fn group_event(transition: &Transition, group: GroupDetails, exchange: Exchange, position: i64) -> Option<Event> {
     let id = TaskGroupId::from_uuid(group.id.parse().ok()?)?;
-    // The change of a group's priority says whose it was and to what; the other two say how the group is.
+    // The change of a group's priority names the group and the new priority; the other two have the group's state.
     let described = transition.kind != Kind::GroupReprioritised;
     Some(Event {
         position,

@@ -91,7 +91,7 @@ impl<'de> Visitor<'de> for Strict {
         let mut seen = HashSet::new();
         while let Some(key) = entries.next_key::<std::borrow::Cow<'de, str>>()? {
             if let Some(key) = seen.replace(key) {
-                return Err(serde::de::Error::custom(format_args!("the key {key:?} stands twice in one object")));
+                return Err(serde::de::Error::custom(format_args!("the key {key:?} occurs twice in one object")));
             }
             entries.next_value_seed(inner)?;
         }
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn a_key_that_stands_twice_is_refused_by_name() {
         let error = check(br#"{"a":{"x":1,"y":2,"x":3}}"#).unwrap_err();
-        assert!(error.to_string().contains(r#""x" stands twice"#), "{error}");
+        assert!(error.to_string().contains(r#""x" occurs twice"#), "{error}");
     }
 
     #[test]

@@ -1,14 +1,14 @@
 //! The life of a task as a state machine: what each event does in each state, and which rule refuses it.
 //!
 //! The hot statements carry the same rules as guards in their SQL; a test holds them against [`apply`]. Times are
-//! not looked at here: whoever sends an event has compared them with `tenure_now()` and says so in the event.
+//! not checked here: the caller has compared them with `tenure_now()`, and the event contains the result.
 
 use tenure_api::ids::RunId;
 use tenure_api::states::{ExceptionReason, ReasonCreated, ReasonResolved, RunState};
 
 /// How often an undelivered claim may be requeued before it is left to expire.
 pub const HAND_BACKS_MAX: u16 = 5;
-/// A task that has had as many runs is not run again because somebody asks for it.
+/// A task that has had this many runs cannot be rerun.
 pub const RUNS_MAX: u16 = 50;
 
 /// Where a task is in its life.
@@ -71,20 +71,20 @@ pub struct Life {
 /// Something that happens to a task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// Its dependencies are satisfied, or somebody wants it to run without them.
+    /// Its dependencies are satisfied, or scheduleTask runs it without them.
     Schedule,
-    /// Somebody wants another run, whatever became of the last one; the task was created with so many retries.
+    /// Another run is requested, however the last one ended; the task was created with so many retries.
     Rerun {
         /// The retries of its definition.
         retries: u16,
     },
-    /// Somebody wants it to end.
+    /// It is cancelled.
     Cancel,
     /// A worker takes the run.
     Claim(RunId),
     /// The worker renews its claim.
     Reclaim(RunId),
-    /// The worker says how the run ended.
+    /// The worker reports how the run ended.
     Report(RunId, Report),
     /// The claim was not renewed in time.
     ClaimExpired(RunId),
@@ -172,9 +172,9 @@ pub enum Refusal {
     NoSuchRun,
     /// The run is not the task's last one.
     NotTheLastRun,
-    /// The run waits for a worker; nobody holds it.
+    /// The run is pending, not claimed.
     NotClaimed,
-    /// Somebody holds the run already.
+    /// The run is already claimed.
     AlreadyClaimed,
     /// The run, or the task, has ended.
     AlreadyResolved,

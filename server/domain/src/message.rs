@@ -11,7 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use tenure_api::states::Priority;
 use uuid::Uuid;
 
-/// The dequeue count at which the operator is told.
+/// The dequeue count from which messages count as alarming in the metrics.
 pub const DEQUEUES_ALARMING: i32 = 10;
 
 /// A message: the `message`-th of a run of a task.
@@ -55,7 +55,7 @@ impl MessageId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Receipt(pub i64);
 
-/// Makes each receipt begin with `+/+/`: whoever forgets to encode it fails at the first message.
+/// Makes each receipt begin with `+/+/`: a poller that does not encode it fails at the first message.
 const TELLTALE: [u8; 3] = [0xfb, 0xff, 0xbf];
 
 impl fmt::Display for Receipt {
@@ -119,14 +119,14 @@ impl FromStr for QueueName {
 pub enum Refusal {
     /// Its run is not pending any more, or is past its deadline, or the message was deleted, or is in another queue.
     NoSuchMessage,
-    /// Somebody else got the message since, or its visibility was changed since.
+    /// Another poller has received the message since, or its visibility was changed since.
     ReceiptNotCurrent,
 }
 
-/// What is known of a message that somebody wants to change.
+/// The current state of a message that is to be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownMessage {
-    /// The number in the receipt that is valid, if anybody got the message.
+    /// The number in the valid receipt; None if no poller has received the message.
     pub receipt: Option<i64>,
 }
 

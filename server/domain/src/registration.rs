@@ -1,8 +1,8 @@
 //! Workers that register: what they are called, what their credentials may do, and when they are let in.
 //!
-//! A worker pool is a task queue; there is nothing else to say about one. A worker is *running* from when a provisioner
-//! makes it known until somebody says that it is gone, which is for good: its name cannot be used again before its row
-//! is forgotten. Its credentials hold until then, as long as it is running.
+//! A worker pool is a task queue; it has no other properties. A worker is *running* from when a provisioner
+//! creates it until it is removed, which is final: its name cannot be used again before its row
+//! is purged. Its credentials are valid until then, as long as it is running.
 
 use std::time::Duration;
 
@@ -83,14 +83,14 @@ impl WorkerName {
 pub enum Standing {
     /// It is.
     Running,
-    /// Somebody said that it is gone.
+    /// It was removed.
     Removed,
     /// Its time is over.
     Expired,
 }
 
 impl Standing {
-    /// How a worker stands at this moment.
+    /// The current standing of a worker.
     #[must_use]
     pub fn at(now: DateTime<Utc>, removed: Option<DateTime<Utc>>, expires: DateTime<Utc>) -> Self {
         match removed {
@@ -100,7 +100,7 @@ impl Standing {
         }
     }
 
-    /// Whether a worker that stands so should stop, and why; without a standing nobody knows the worker.
+    /// Whether a worker with this standing should stop, and why; None: there is no such worker.
     #[must_use]
     pub fn should_terminate(known: Option<Self>) -> (bool, &'static str) {
         match known {

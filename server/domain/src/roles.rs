@@ -1,6 +1,6 @@
-//! Roles: names for sets of scopes. Whoever holds `assume:R` holds the scopes of the role R as well.
+//! Roles: names for sets of scopes. A caller with `assume:R` has the scopes of the role R as well.
 //!
-//! A role id that ends in a star matches every name that begins like it, and `<..>` in its scopes stands for the rest of
+//! A role id that ends in a star matches every name with this prefix, and `<..>` in its scopes is replaced by the rest of
 //! the name. A held scope that ends in a star assumes every role that it covers.
 
 use std::collections::{BTreeMap, HashSet};
@@ -39,7 +39,7 @@ pub struct TooLarge;
 pub struct RoleScopes {
     /// What is assumed.
     pub role_id: String,
-    /// What whoever assumes it may do, before expansion.
+    /// The scopes of a caller that assumes it, before expansion.
     pub scopes: Vec<String>,
 }
 
@@ -101,7 +101,7 @@ pub fn check_description(description: &str) -> Result<(), String> {
 }
 
 /// What a caller must hold to give these scopes to a role or client that has those: whatever those do not cover. The
-/// parameter of a role may become anything, so whoever writes it must hold all that it could become.
+/// parameter of a role may become anything, so the caller that writes it must have all that it could become.
 #[must_use]
 pub fn added(role_id: Option<&str>, new: &[String], existing: &[String]) -> Vec<String> {
     let kept: HashSet<&str> = existing.iter().map(String::as_str).collect();
@@ -117,7 +117,7 @@ pub fn added(role_id: Option<&str>, new: &[String], existing: &[String]) -> Vec<
         .collect()
 }
 
-/// Whether roles give anything to whoever has one of these scopes.
+/// Whether roles give anything to a caller with one of these scopes.
 #[must_use]
 pub fn assume_any(scopes: &[String]) -> bool {
     scopes.iter().any(|scope| assumed(scope).is_some())
@@ -181,7 +181,7 @@ enum Rest<'a> {
 #[derive(Debug)]
 pub struct Resolver {
     exact: BTreeMap<String, Vec<String>>,
-    /// Roles whose id ends in a star, by what stands before it.
+    /// Roles whose id ends in a star, by what comes before it.
     starred: BTreeMap<String, Vec<Template>>,
     /// The lengths that these beginnings have, so that only these are looked up.
     stem_lengths: Vec<usize>,

@@ -59,7 +59,7 @@ fn roles_give_what_the_table_says() {
         (&["assume:client-id:ci/*"], &["assume:client-id:ci/*", "ci:*"]),
         (&["assume:client-id:ci/a*"], &["assume:client-id:ci/a*", "ci:a*"]),
         (&["assume:client-id:ci/a"], &["assume:client-id:ci/a", "ci:a"]),
-        // Parameters are handed on.
+        // Parameters are passed on.
         (&["assume:group:g"], &["assume:group:g", "assume:project:g", "in:project", "queue:create-task:g:*"]),
         (
             &["assume:hook-id:h"],
@@ -89,7 +89,7 @@ fn roles_give_what_the_table_says() {
 }
 
 #[test]
-fn a_role_named_by_a_lone_star_gives_to_whoever_assumes_anything() {
+fn a_role_named_by_a_lone_star_gives_to_every_caller_that_assumes_anything() {
     let roles = resolver(&[("*", &["seen:<..>"])]);
     assert_eq!(resolved(&roles, &["assume:x"]), ["assume:x", "seen:x"]);
     assert_eq!(resolved(&roles, &["assume:x*"]), ["assume:x*", "seen:x*"]);
@@ -135,7 +135,7 @@ fn what_is_added_is_what_the_old_scopes_do_not_cover() {
     let added = |role: Option<&str>, new: &[&str], old: &[&str]| added(role, &strings(new), &strings(old));
     assert_eq!(added(None, &["a", "b:c", "d"], &["a", "b:*"]), ["d"]);
     assert_eq!(added(None, &["b:*"], &["b:c"]), ["b:*"]);
-    // Whoever writes a parameter must hold whatever it may become.
+    // The caller that writes a parameter must have whatever it may become.
     assert_eq!(added(Some("r*"), &["x:<..>:y"], &[]), ["x:*"]);
     assert_eq!(added(Some("r*"), &["x:<..>:y", "x:<..>:z"], &["x:<..>:y"]), ["x:*"]);
     assert!(added(Some("r*"), &["x:<..>:y"], &["x:*"]).is_empty());
@@ -183,7 +183,7 @@ fn what_cannot_be_a_role_is_refused() {
     assert!(check_description("\0").is_err());
 }
 
-/// Roles whose expansion ends: what a parameter is handed on to is never longer than what it came from.
+/// Roles whose expansion ends: what a parameter is passed on to is never longer than what it came from.
 fn any_roles() -> impl Strategy<Value = Vec<(String, Vec<String>)>> {
     let scope = "(assume:[ab]{0,3}(<\\.\\.>)?\\*?)|([xy]{0,2}(<\\.\\.>)?[xy]{0,2}\\*?)";
     proptest::collection::vec(("[ab]{1,3}\\*?", proptest::collection::vec(scope, 0..4)), 0..6)
@@ -207,7 +207,7 @@ proptest! {
     #[test]
     fn expansion_ends_keeps_what_is_held_and_is_idempotent(roles in any_roles(), held in any_held()) {
         let roles = build(roles);
-        // Roles that hand a longer name to themselves have no end; the limit is theirs.
+        // Roles that pass a longer name to themselves never end; the limit ends them.
         let Ok(once) = roles.resolve(held.clone()) else { return Ok(()) };
         prop_assert_eq!(once.first_missing(&held), None);
         let again = roles.resolve(once.iter().map(str::to_owned)).unwrap();

@@ -32,7 +32,7 @@ pub const ANONYMOUS: [&str; 17] = [
 ];
 
 /// Whether a text can narrow what a request may do, as `authorizedScopes` does: printable ASCII. Only the last star of
-/// `a**` is a pattern, so that it stands for what begins with `a*`. No client or role can have such a scope ([`valid_scope`]).
+/// `a**` is a pattern, so that it matches what begins with `a*`. No client or role can have such a scope ([`valid_scope`]).
 #[must_use]
 pub fn valid_pattern(text: &str) -> bool {
     text.bytes().all(|byte| matches!(byte, b' '..=b'~'))

@@ -22,7 +22,7 @@ pub const TASKS_MAX: usize = 1_000;
 pub const DEPENDENCIES_TOTAL_MAX: usize = 100_000;
 /// Characters of a local name.
 pub const NAME_CHARS_MAX: usize = 255;
-/// How long after its creation a task is given up unless the submitter says otherwise.
+/// The default deadline, from the task's creation.
 pub const DEADLINE_DEFAULT: TimeDelta = TimeDelta::days(1);
 /// Characters of a command that make a name for people.
 const COMMAND_CHARS_MAX: usize = 80;

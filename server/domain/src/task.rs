@@ -24,9 +24,9 @@ pub struct Task {
     pub group: TaskGroupId,
     /// Its priority now.
     pub priority: Priority,
-    /// When it is given up.
+    /// When it ends as an exception if it is not resolved.
     pub deadline: DateTime<Utc>,
-    /// When it is forgotten.
+    /// When it is purged.
     pub expires: DateTime<Utc>,
     /// How often it may still be tried again.
     pub retries_left: u16,
@@ -43,7 +43,7 @@ pub struct Group {
     pub id: TaskGroupId,
     /// Who owns it.
     pub scheduler: String,
-    /// When it is forgotten.
+    /// When it is purged.
     pub expires: DateTime<Utc>,
     /// Since when no task may be added.
     pub sealed: Option<DateTime<Utc>>,
@@ -67,7 +67,7 @@ pub enum Last {
 pub struct OpenRun {
     /// Its number.
     pub run: RunId,
-    /// Why it was made.
+    /// Why it was created.
     pub reason: ReasonCreated,
     /// When it became pending.
     pub scheduled: DateTime<Utc>,
@@ -114,7 +114,7 @@ pub struct EndedRun {
     pub reason: ReasonResolved,
     /// When it ended.
     pub resolved: DateTime<Utc>,
-    /// Who held it, if anybody did.
+    /// The claim that it had, if any.
     pub tenancy: Option<Tenancy>,
 }
 

@@ -46,7 +46,7 @@ impl FromStr for Pattern {
                 "#" => Word::Any,
                 literal => Word::Literal(literal.to_owned()),
             };
-            // Two in a row say no more than one.
+            // Two in a row mean the same as one.
             if word != Word::Any || parsed.last() != Some(&Word::Any) {
                 parsed.push(word);
             }
@@ -58,7 +58,7 @@ impl FromStr for Pattern {
 impl Pattern {
     /// Whether the pattern covers this key.
     ///
-    /// Only the last `#` that was passed is ever widened: what stands before it has already been matched as early as
+    /// Only the last `#` that was passed is ever widened: what comes before it has already been matched as early as
     /// possible, so that widening an earlier one could not help. The steps are at most the product of both lengths.
     #[must_use]
     pub fn matches(&self, key: &str) -> bool {

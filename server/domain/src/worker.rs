@@ -9,9 +9,9 @@ use uuid::Uuid;
 const DAY: Duration = Duration::from_secs(86_400);
 /// How long a worker is shown after it was last seen, and its queue with it.
 pub const WORKER_KEPT: Duration = DAY;
-/// How long a queue is shown after a run of it was claimed by claimTask.
+/// How long a queue is listed after a run of it was claimed by claimTask.
 pub const CLAIM_TASK_QUEUE_KEPT: Duration = Duration::from_secs(5 * DAY.as_secs());
-/// How long a worker is shown at least after somebody changed its quarantine.
+/// How long a worker is listed at least after its quarantine was changed.
 pub const QUARANTINED_KEPT: Duration = DAY;
 /// How many of its last claims are remembered of a worker.
 pub const RECENT_MAX: usize = 20;
@@ -77,7 +77,7 @@ pub fn remember(recent: &mut Vec<Recent>, claim: Recent) {
     }
 }
 
-/// Until when something is shown after it was seen again, or somebody has said so: never less long than before.
+/// Until when something is listed after it was seen again or declared: never lowered.
 #[must_use]
 pub fn raised(expires: Option<DateTime<Utc>>, wanted: DateTime<Utc>) -> DateTime<Utc> {
     expires.map_or(wanted, |expires| expires.max(wanted))
@@ -99,13 +99,13 @@ impl Visibility {
         self.quarantine_until.is_some_and(|until| is_barred(until, now))
     }
 
-    /// Whether the worker is shown; one that is not may be forgotten. A quarantined worker never expires.
+    /// Whether the worker is shown; one that is not may be purged. A quarantined worker never expires.
     #[must_use]
     pub fn is_shown(self, now: DateTime<Utc>) -> bool {
         self.expires > now || self.is_quarantined(now)
     }
 
-    /// The dates after somebody changed its quarantine. A date in the past lifts it.
+    /// The dates after its quarantine was changed. A date in the past lifts it.
     #[must_use]
     pub fn quarantined(self, until: DateTime<Utc>, now: DateTime<Utc>) -> Self {
         Self { expires: raised(Some(self.expires), now + QUARANTINED_KEPT), quarantine_until: Some(until) }
@@ -147,7 +147,7 @@ pub fn check_info(info: Option<&str>) -> Option<String> {
     if length > QUARANTINE_INFO_MAX {
         return Some(format!("`quarantineInfo` must have at most {QUARANTINE_INFO_MAX} characters; it has {length}"));
     }
-    // PostgreSQL keeps every other character.
+    // PostgreSQL stores every other character.
     info.filter(|info| info.contains('\0')).map(|_| "`quarantineInfo` must not contain U+0000".to_owned())
 }
 
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_is_told_twice_is_remembered_once() {
+    fn a_claim_that_is_noted_twice_is_remembered_once() {
         let mut recent = vec![claim(1, 1)];
         remember(&mut recent, claim(1, 1));
         assert_eq!(recent, [claim(1, 1)]);

@@ -20,12 +20,12 @@ pub(super) struct Account {
     name: String,
     uid: u32,
     gid: u32,
-    /// Whether this is somebody else than the server's user.
+    /// Whether this is another user than the server's.
     other: bool,
 }
 
 impl Account {
-    /// Whoever owns the cluster if there is one; else the server's user; for root `postgres`, or `nobody`.
+    /// The owner of the cluster if there is one; else the server's user; for root `postgres`, or `nobody`.
     pub(super) fn choose(pg_dir: &Path) -> Result<Self, EmbeddedError> {
         let owner = match fs::metadata(pg_dir) {
             Ok(metadata) => Some(metadata),
@@ -68,7 +68,7 @@ impl Account {
         &self.name
     }
 
-    /// Whether this is somebody else than the server's user, so that files must be handed over.
+    /// Whether this is another user than the server's, so that files must change their owner.
     pub(super) fn is_other(&self) -> bool {
         self.other
     }

@@ -7,7 +7,7 @@ use super::account::Account;
 use super::error::EmbeddedError;
 use tenure_store::cluster::OLDEST_MAJOR;
 
-/// Folders of distributions, whose last part but `bin` names the version. `*` stands for any one name's rest.
+/// Folders of distributions, whose last part but `bin` names the version. `*` matches the rest of one name.
 const VERSIONED_FOLDERS: [(&str, &str); 5] = [
     ("/usr/lib/postgresql", ""),
     ("/usr", "pgsql-"),
@@ -78,7 +78,7 @@ impl Binaries {
         let cannot = |reason: String| format!("user {} cannot run {}: {reason}", account.name(), postgres.display());
         let output = account.command(&postgres).arg("--version").output().await.map_err(|e| cannot(e.to_string()))?;
         let text = String::from_utf8_lossy(&output.stdout);
-        let major = parse_major(&text).ok_or_else(|| cannot(format!("--version says '{}'", text.trim())))?;
+        let major = parse_major(&text).ok_or_else(|| cannot(format!("--version prints '{}'", text.trim())))?;
         Ok(Some(Self { postgres, initdb, major }))
     }
 }

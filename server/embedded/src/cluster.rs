@@ -32,7 +32,7 @@ const SETTINGS: &str = "tenure.conf";
 const VERSION: &str = "PG_VERSION";
 /// A cluster that is being made; only a whole one gets its real name.
 const UNFINISHED: &str = "pg.unfinished-";
-/// PostgreSQL logs little; a log this long is put aside at the next start.
+/// PostgreSQL logs little; a log this long is renamed at the next start.
 const LOG_BYTES_MAX: u64 = 16 << 20;
 /// Sessions of a PostgreSQL that was killed notice soon; until then a new one refuses to start.
 const LEFTOVER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -150,7 +150,7 @@ impl Cluster {
         Err(EmbeddedError::Failed { program: self.binaries.initdb.display().to_string(), reason })
     }
 
-    /// What initdb cannot do: our settings file, and nobody but the password's owner over nothing but the socket.
+    /// What initdb cannot do: our settings file, and access with the password over the socket only.
     fn configure(&self, new: &Path) -> Result<(), EmbeddedError> {
         files::write_private(&new.join("pg_hba.conf"), b"local all all scram-sha-256\n", Some(&self.account))?;
         files::write_private(&new.join(SETTINGS), b"", Some(&self.account))?;
@@ -174,7 +174,7 @@ impl Cluster {
         }
     }
 
-    /// Takes over a PostgreSQL that runs on this cluster already, and says where its socket is.
+    /// Takes over a PostgreSQL that runs on this cluster already, and returns its socket.
     pub(super) async fn adopt(&self) -> Result<Option<(Postmaster, PathBuf)>, EmbeddedError> {
         let Some(file) = PidFile::find_running(&self.pg_dir) else { return Ok(None) };
         let mut postmaster = Postmaster::adopted(file.pid, &self.pg_dir);
@@ -188,8 +188,8 @@ impl Cluster {
         Ok(Some((postmaster, socket_dir.unwrap_or_else(|| self.socket_dir.clone()))))
     }
 
-    /// Starts PostgreSQL and waits until it takes connections. The process is in `slot` from its first moment on, so
-    /// that it is not forgotten when this future is dropped.
+    /// Starts PostgreSQL and waits until it takes connections. The process is in `slot` from its start on, so
+    /// that it is not lost when this future is dropped.
     pub(super) async fn start(&self, slot: &mut Option<Postmaster>) -> Result<(), EmbeddedError> {
         let deadline = Instant::now() + LEFTOVER_TIMEOUT;
         loop {
@@ -245,7 +245,7 @@ impl Cluster {
     fn open_log(&self) -> Result<(File, u64), EmbeddedError> {
         let path = self.data_dir.join(LOG);
         if fs::metadata(&path).is_ok_and(|log| log.len() > LOG_BYTES_MAX) {
-            fs::rename(&path, path.with_extension("log.old")).map_err(io_error("put aside", &path))?;
+            fs::rename(&path, path.with_extension("log.old")).map_err(io_error("rename", &path))?;
         }
         let open = || -> io::Result<(File, u64)> {
             let log = OpenOptions::new().create(true).append(true).read(true).mode(0o600).open(&path)?;
@@ -333,11 +333,11 @@ fn complaint_since(log: &mut File, start: u64) -> Option<String> {
     main_complaint(&text)
 }
 
-/// The line of a PostgreSQL program's output that says why it ended.
+/// The line of a PostgreSQL program's output with the reason why it ended.
 fn main_complaint(text: &str) -> Option<String> {
     const MARKS: [&str; 4] = ["PANIC:  ", "FATAL:  ", "error: ", "ERROR:  "];
     let after_mark = |line: &str| MARKS.iter().find_map(|mark| Some(line.split_once(mark)?.1.to_owned()));
-    // Somebody who tried to connect too early is told so with FATAL, too.
+    // A client that connects too early gets FATAL, too.
     let mut complaints = text.lines().filter(|line| !line.contains("the database system is")).filter_map(after_mark);
     if let Some(full) = complaints.clone().find(|line| line.contains("No space left on device")) {
         return Some(full);

@@ -1,4 +1,4 @@
-//! Why there is no embedded PostgreSQL, each in one line that says what to do.
+//! Why there is no embedded PostgreSQL, each in one line with what to do.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ pub enum EmbeddedError {
         action: &'static str,
         /// What it was done to.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
 
@@ -35,7 +35,7 @@ pub enum EmbeddedError {
 
     /// No PostgreSQL programs, or only older ones.
     #[error(
-        "{found}; install PostgreSQL {} or later (Debian, Ubuntu: apt install postgresql; Homebrew: brew install postgresql), or say where it is with --pg-bin (TENURE_PG_BIN), or use --database-url (DATABASE_URL)",
+        "{found}; install PostgreSQL {} or later (Debian, Ubuntu: apt install postgresql; Homebrew: brew install postgresql), or set its directory with --pg-bin (TENURE_PG_BIN), or use --database-url (DATABASE_URL)",
         tenure_store::cluster::OLDEST_MAJOR
     )]
     NoBinaries {
@@ -57,7 +57,7 @@ pub enum EmbeddedError {
     /// PostgreSQL does not run as root, and the user it would run as cannot get to the data.
     #[error("PostgreSQL runs as user {user} here, who cannot enter {}; allow it with: chmod o+x {}, or choose another --data-dir (TENURE_DATA_DIR)", directory.display(), directory.display())]
     CannotEnter {
-        /// Who.
+        /// The worker that holds it.
         user: String,
         /// The first directory that stops them.
         directory: PathBuf,
@@ -72,7 +72,7 @@ pub enum EmbeddedError {
         owner: u32,
     },
 
-    /// Root, and nobody to run PostgreSQL as.
+    /// Root, and no user to run PostgreSQL as.
     #[error(
         "PostgreSQL does not run as root, and there is neither a user postgres nor a user nobody; create one with: useradd --system postgres"
     )]
@@ -83,7 +83,7 @@ pub enum EmbeddedError {
     Failed {
         /// Which.
         program: String,
-        /// The line of its output that says why.
+        /// The line of its output with the reason.
         reason: String,
     },
 
@@ -112,7 +112,7 @@ pub enum EmbeddedError {
     Database {
         /// The cluster.
         pg_dir: PathBuf,
-        /// What PostgreSQL said.
+        /// The error of PostgreSQL.
         source: sqlx::Error,
     },
 }

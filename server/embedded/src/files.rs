@@ -44,7 +44,7 @@ pub(super) fn make_data_dir(path: &Path) -> Result<PathBuf, EmbeddedError> {
     Ok(path)
 }
 
-/// Makes a directory and those on the way to it, unless they are there. The umask has no say.
+/// Makes a directory and those on the way to it, unless they exist. The umask is ignored.
 fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
@@ -103,7 +103,7 @@ pub(super) fn let_pass(data_dir: &Path, account: &Account) -> Result<(), Embedde
 pub(super) struct DataDirLock(#[expect(dead_code, reason = "the lock lasts as long as the file is open")] File);
 
 impl DataDirLock {
-    /// Takes the lock, or says who has it.
+    /// Takes the lock, or returns which process has it.
     pub(super) fn take(data_dir: &Path) -> Result<Self, EmbeddedError> {
         let path = data_dir.join(LOCK);
         let mut file = OpenOptions::new()
@@ -144,7 +144,7 @@ pub(super) fn write_private(path: &Path, contents: &[u8], owner: Option<&Account
         sync_parent(path)
     };
     write().map_err(|source| {
-        // The first error is the one to report; what is left of the temporary file harms nobody.
+        // The first error is the one to report; what is left of the temporary file does no harm.
         let _ = fs::remove_file(&temporary);
         EmbeddedError::Io { action: "write", path: path.to_owned(), source }
     })

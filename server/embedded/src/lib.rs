@@ -1,7 +1,7 @@
 //! Embedded mode: a private PostgreSQL in the data directory, run by the server itself.
 //!
-//! What it promises: whoever holds the lock on `<data-dir>/lock` is the only one that starts or stops this PostgreSQL;
-//! a server that is killed at any moment, also in the middle of its first start, leaves a directory from which the next
+//! What it promises: only the process with the lock on `<data-dir>/lock` starts or stops this PostgreSQL;
+//! a server that is killed at any time, also in the middle of its first start, leaves a directory from which the next
 //! one starts; a PostgreSQL that a killed server left behind is adopted, one that dies is started again. It listens on a
 //! socket in a private directory only, flushes every commit, and runs as an ordinary user even when the server is root.
 //!
@@ -13,7 +13,7 @@
 //!            secret-key   of the installation               files.rs
 //!            pg/          the cluster                       cluster.rs
 //!            run/         the socket                        socket.rs
-//!            postgres.log what PostgreSQL says              postmaster.rs
+//!            postgres.log log of PostgreSQL                 postmaster.rs
 //! ```
 
 use std::path::Path;
@@ -46,7 +46,7 @@ use cluster::Cluster;
 use files::DataDirLock;
 use postmaster::Postmaster;
 
-/// A server that was killed while it started a program leaves its lock to the new process for a moment: a forked child
+/// A server that was killed while it started a program leaves its lock to the new process for a short time: a forked child
 /// shares its parent's open files until it becomes the program.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 const LOCK_LOOK_EVERY: Duration = Duration::from_millis(20);

@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 
 /// In the cluster's directory.
 const PID_FILE: &str = "postmaster.pid";
-/// How often somebody else's child is looked at.
+/// How often a process that is not our child is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// A fast shutdown writes everything out; after this long it is cut short, and the next start recovers.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -96,7 +96,7 @@ impl Postmaster {
     }
 
     fn signal(&self, signal: Signal) {
-        // It may have ended a moment ago; whoever waits for it finds out.
+        // It may have ended already; the code that waits for it finds out.
         if let Err(error) =
             kill(self.pid, signal).or_else(|error| if error == Errno::ESRCH { Ok(()) } else { Err(error) })
         {
@@ -105,7 +105,7 @@ impl Postmaster {
     }
 }
 
-/// What a postmaster says about itself.
+/// The contents of a postmaster's pid file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct PidFile {
     /// Its process id; the process may be long gone.
@@ -146,7 +146,7 @@ pub(super) fn clear_reused_pid(pg_dir: &Path, socket_dir: &Path) {
     }
     tracing::warn!(
         postgres.pid = file.pid,
-        "removing the pid file of a PostgreSQL that is gone; its pid is somebody else's now"
+        "removing the pid file of a PostgreSQL that is gone; its pid belongs to another process now"
     );
     let socket = format!(".s.PGSQL.{}", super::socket::PORT);
     for path in [pg_dir.join(PID_FILE), socket_dir.join(&socket), socket_dir.join(format!("{socket}.lock"))] {

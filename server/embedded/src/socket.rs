@@ -29,7 +29,7 @@ pub(super) fn make_socket_dir(data_dir: &Path, owner: &Account) -> Result<PathBu
     Err(last.expect("the path in /tmp is always short enough to be tried"))
 }
 
-/// The same for the same data directory, whoever asks.
+/// The same for the same data directory, in every process.
 fn candidates(data_dir: &Path, owner: &Account) -> Vec<PathBuf> {
     let digest = Sha256::digest(data_dir.as_os_str().as_encoded_bytes());
     let name: String = digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
@@ -45,13 +45,13 @@ fn candidates(data_dir: &Path, owner: &Account) -> Vec<PathBuf> {
 
 fn make_or_check(directory: &Path, owner: &Account) -> Result<(), EmbeddedError> {
     match fs::DirBuilder::new().mode(0o700).create(directory) {
-        Ok(()) => owner.give(directory).map_err(io_error("hand over", directory))?,
+        Ok(()) => owner.give(directory).map_err(io_error("change the owner of", directory))?,
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-            // In a directory that everybody may write to, somebody else could have made it first. A root server that
+            // In a directory that every user may write to, another user could have created it first. A root server that
             // was killed between making it and handing it over leaves one of root's.
             let found = fs::symlink_metadata(directory).map_err(io_error("look at", directory))?;
             if found.is_dir() && found.uid() == 0 && owner.is_other() {
-                owner.give(directory).map_err(io_error("hand over", directory))?;
+                owner.give(directory).map_err(io_error("change the owner of", directory))?;
             } else if !found.is_dir() || found.uid() != owner.uid() {
                 return Err(EmbeddedError::ForeignOwner { path: directory.to_owned(), owner: found.uid() });
             }

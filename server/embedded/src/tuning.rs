@@ -8,7 +8,7 @@ use nix::sys::statvfs::statvfs;
 
 const MB: u64 = 1 << 20;
 const GB: u64 = 1 << 30;
-/// What we assume where the machine does not say.
+/// What we assume where the machine does not report it.
 const MEMORY_UNKNOWN: u64 = 2 * GB;
 const DISK_UNKNOWN: u64 = 8 * GB;
 

@@ -1,4 +1,4 @@
-//! Artifacts: what is known of them. Their bytes are elsewhere.
+//! Artifacts: their metadata. Their bytes are in the artifact store.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -68,18 +68,18 @@ pub async fn find(conn: &mut PgConnection, seq: i64, run: RunId, name: &str) -> 
     row.map(|row| decode(row, seq)).transpose()
 }
 
-/// What an event is to say.
+/// The details of an artifact's event.
 #[derive(Debug)]
 pub struct ArtifactEvent {
     /// The retries that the task has left.
     pub retries_left: u16,
     /// The priority that it has.
     pub priority: Priority,
-    /// What the log keeps of the artifact.
+    /// JSON text of the artifact, for the event log.
     pub note: String,
 }
 
-/// Stores an artifact in place of what has its name, and tells readers of the log. The task is locked by this transaction.
+/// Stores an artifact in place of what has its name, and emits its event. The task is locked by this transaction.
 /// An artifact that exists keeps the later one of the times at which it may be removed.
 pub async fn put(
     transaction: &mut PgConnection,
@@ -133,7 +133,7 @@ pub async fn put(
     }
 }
 
-/// Marks an object as one that can be read, and tells readers of the log. The task is locked by this transaction.
+/// Marks an object as readable, and emits its event. The task is locked by this transaction.
 pub async fn finish(
     transaction: &mut PgConnection,
     seq: i64,
@@ -283,7 +283,7 @@ pub async fn find_chain(
     Ok(Some(Chain { run, artifacts: artifacts.collect::<Result<_, _>>()?, now }))
 }
 
-/// What the object service knows of an object; its row is locked, so that it stays as it is.
+/// The state of an object of the object service; its row is locked until the transaction ends.
 pub async fn lock_object(transaction: &mut PgConnection, name: &str) -> Result<Option<ObjectState>, sqlx::Error> {
     let row = sqlx::query!("-- lock_object\nSELECT upload, finished FROM objects WHERE name = $1 FOR UPDATE", name)
         .fetch_optional(transaction)
@@ -296,7 +296,7 @@ pub async fn lock_object(transaction: &mut PgConnection, name: &str) -> Result<O
     .transpose()
 }
 
-/// Keeps an object exactly as long as the artifact that it is.
+/// Retains an object exactly as long as its artifact.
 pub async fn retain_object(
     transaction: &mut PgConnection,
     name: &str,
@@ -312,7 +312,7 @@ pub async fn retain_object(
     Ok(())
 }
 
-/// An artifact whose time is over.
+/// An artifact that may be removed.
 #[derive(Debug)]
 pub struct Removable {
     /// The task.
@@ -349,7 +349,7 @@ pub async fn list_removable(conn: &mut PgConnection, limit: i64) -> Result<Vec<R
         .collect()
 }
 
-/// Removes those of these artifacts that may still be removed and that nobody holds. Answers how many.
+/// Removes those of these artifacts that may still be removed and that no other transaction has locked. Returns how many.
 pub async fn remove(conn: &mut PgConnection, artifacts: &[Removable]) -> Result<u64, sqlx::Error> {
     let seqs: Vec<i64> = artifacts.iter().map(|one| one.seq).collect();
     let runs: Vec<i16> = artifacts.iter().map(|one| one.run.number().cast_signed()).collect();

@@ -15,9 +15,9 @@ pub struct NewBlob<'a> {
     pub id: Uuid,
     /// What they are called outside.
     pub name: &'a str,
-    /// As the uploader says.
+    /// As declared by the uploader.
     pub content_type: &'a str,
-    /// As the uploader says.
+    /// As declared by the uploader.
     pub content_encoding: Option<&'a str>,
 }
 
@@ -28,9 +28,9 @@ pub struct BlobRow {
     pub id: Uuid,
     /// What they are called outside.
     pub name: String,
-    /// As the uploader said.
+    /// As declared by the uploader.
     pub content_type: String,
-    /// As the uploader said.
+    /// As declared by the uploader.
     pub content_encoding: Option<String>,
     /// How many there are.
     pub size: i64,
@@ -57,7 +57,7 @@ pub async fn begin(pool: &PgPool, blob: NewBlob<'_>, lease: Duration) -> Result<
     Ok(())
 }
 
-/// Says that an upload goes on; false if it was given up for it.
+/// Extends the lease of an upload; false if the upload was abandoned.
 pub async fn renew(pool: &PgPool, id: Uuid, lease: Duration) -> Result<bool, sqlx::Error> {
     let renewed = sqlx::query!(
         "-- renew_blob
@@ -72,7 +72,7 @@ pub async fn renew(pool: &PgPool, id: Uuid, lease: Duration) -> Result<bool, sql
 }
 
 /// Makes uploaded bytes the current ones of their name; those before stay for their readers for `kept`. Answers since when
-/// they are current, or None if the upload was given up, in which case the transaction must not be committed.
+/// they are current, or None if the upload was abandoned, in which case the transaction must not be committed.
 pub async fn finish(
     transaction: &mut PgConnection,
     id: Uuid,
@@ -125,7 +125,7 @@ pub async fn find(db: impl PgExecutor<'_>, names: &[String]) -> Result<Vec<BlobR
     .await
 }
 
-/// Takes these names away, from readers and from whoever is uploading. Answers whose bytes are to be removed now.
+/// Takes these names away, from readers and from uploads in progress. Answers whose bytes are to be removed now.
 pub async fn drop_names(pool: &PgPool, names: &[String], lease: Duration) -> Result<Vec<Uuid>, sqlx::Error> {
     sqlx::query_scalar!(
         "-- drop_blobs
@@ -143,8 +143,8 @@ pub async fn drop_names(pool: &PgPool, names: &[String], lease: Duration) -> Res
     .await
 }
 
-/// Takes up to `limit` generations whose time has come; whoever takes them has `lease` to remove their bytes before the
-/// next one tries. An upload that is among them is given up.
+/// Takes up to `limit` generations that are due; the caller has `lease` to remove their bytes before the
+/// next one tries. An upload that is among them is abandoned.
 pub async fn take_due(pool: &PgPool, limit: i64, lease: Duration) -> Result<Vec<Uuid>, sqlx::Error> {
     sqlx::query_scalar!(
         "-- take_due_blobs

@@ -28,7 +28,7 @@ pub async fn list_batch(conn: &mut PgConnection, batch: Uuid) -> Result<Vec<(Uui
     Ok(rows.into_iter().map(|row| (row.id, row.run)).collect())
 }
 
-/// Claims whose term has ended, the longest overdue first.
+/// Claims whose lease has ended, the longest overdue first.
 pub async fn list_due(conn: &mut PgConnection, limit: i64) -> Result<Vec<(Uuid, i16)>, sqlx::Error> {
     let rows = sqlx::query!(
         "-- list_due_claims

@@ -85,13 +85,13 @@ pub struct ClientInfo {
     pub delete_on_expiration: bool,
     /// Whether it is refused for now.
     pub disabled: bool,
-    /// When it was made.
+    /// When it was created.
     pub created: Timestamp,
     /// When anything about it was last changed.
     pub last_modified: Timestamp,
-    /// When its token was made.
+    /// When its token was created.
     pub last_rotated: Timestamp,
-    /// When it was last used, to within hours; when it was made, if it never was.
+    /// When it was last used, to within hours; when it was created, if it was never used.
     pub last_date_used: Timestamp,
 }
 
@@ -125,7 +125,7 @@ impl From<ClientRow> for ClientInfo {
     }
 }
 
-/// A client that is to be made.
+/// A client to create.
 #[derive(Debug, Clone)]
 pub struct NewClient {
     /// What the client will call itself.
@@ -214,7 +214,7 @@ fn decrypt(keys: &SecretKeys, client_id: &str, token: &[u8]) -> Result<AccessTok
         .map_err(|source| ClientError::Token { client_id: client_id.to_owned(), source })
 }
 
-/// The token of a client that was made this recently and is as it was made: whoever made it may not have heard of it.
+/// The token of a client that was made this recently and is unchanged: its creator may not have received the response.
 ///
 /// # Errors
 /// If the database refuses, or the secret key is not the one that the token was stored with.

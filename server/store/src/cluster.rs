@@ -19,7 +19,7 @@ const CANNOT_CONNECT_NOW: &str = "57P03";
 /// The oldest PostgreSQL that has all we use.
 pub const OLDEST_MAJOR: u32 = 15;
 
-/// A setting of somebody's PostgreSQL that endangers data or speed.
+/// A setting of an external PostgreSQL that endangers data or speed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Warning {
     /// PostgreSQL's name of the setting.
@@ -79,7 +79,7 @@ pub async fn ping(options: &PgConnectOptions) -> Result<(), sqlx::Error> {
 }
 
 /// Connects once and hangs up, and waits a little for a PostgreSQL that is being started. Unlike the pool, whose only
-/// error then is that it waited in vain, it says what is wrong.
+/// error then is that it waited in vain, it names what is wrong.
 pub async fn reach(options: &PgConnectOptions) -> Result<(), sqlx::Error> {
     let deadline = Instant::now() + REACH_MAX;
     let mut last =

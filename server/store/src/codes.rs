@@ -1,16 +1,16 @@
-//! The numbers that stand for words in the database, and how statements name them.
+//! The numbers for words in the database, and how statements name them.
 //!
 //! SQL keeps the numbers: a partial index and a plan need constants, and `query!` checks literals. So that a number
-//! cannot mean something else than its enum says, each one in a statement is followed by a comment that names it, and a
+//! cannot mean something else than in its enum, each one in a statement is followed by a comment that names it, and a
 //! test compares the two, in all statements of `store/`:
 //!
 //! - `state = 1 /* State::Unresolved */` is the code of this variant;
 //! - `state > 1 /* State: resolved */` compares with all variants at once: the group must be what the comparison is
 //!   true for;
-//! - `kind IN (3, 4, 5) /* Kind: resolved */` stands after a list, and after `generate_series(0, 6)` for a range;
+//! - `kind IN (3, 4, 5) /* Kind: resolved */` comes after a list, and after `generate_series(0, 6)` for a range;
 //! - `0 /* run */` is a plain number; the few words for those are listed in the test.
 //!
-//! A number without a comment is an error unless its place says that it is none of these (`LIMIT 1`, `run + 1`,
+//! A number without a comment is an error unless its place shows that it is none of these (`LIMIT 1`, `run + 1`,
 //! `COALESCE(…, 0)`, `count(*) > 0`). Groups are matches without `_` in the test: a new variant does not compile before
 //! its place in each of them is decided. Migrations cannot be edited; `codes/migrations.rs` lists what they compare.
 
@@ -28,7 +28,7 @@ macro_rules! codes {
                 match self { $(Self::$variant => $code),+ }
             }
 
-            /// The variant that a stored number stands for.
+            /// The variant for a stored number.
             #[must_use]
             pub fn from_code(code: i16) -> Option<Self> {
                 match code { $($code => Some(Self::$variant),)+ _ => None }
@@ -61,7 +61,7 @@ codes! {
         Uploading = 0,
         /// Readers of the name get these bytes.
         Current = 1,
-        /// Replaced, deleted, or an upload that was given up.
+        /// Replaced, deleted, or an abandoned upload.
         Dropped = 2,
     }
 }

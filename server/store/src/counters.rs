@@ -14,7 +14,7 @@ pub struct Counts {
     pub claimed: i64,
 }
 
-/// The counts of queues, in their order; zeros for a queue that nobody has named yet.
+/// The counts of queues, in their order; zeros for a queue that does not exist yet.
 pub async fn get_counts(conn: &mut PgConnection, queues: &[TaskQueueId]) -> Result<Vec<Counts>, sqlx::Error> {
     let names: Vec<&str> = queues.iter().map(TaskQueueId::as_str).collect();
     let rows = sqlx::query!(

@@ -22,7 +22,7 @@ pub async fn end_overdue(conn: &mut PgConnection, limit: i64) -> Result<Slice, s
     let mut transaction = conn.begin().await?;
     let due = sqlx::query!(
         r#"-- list_overdue
-        -- The moment stands apart: a volatile function in the condition would be called for each row, without the index.
+        -- The time is read first: a volatile function in the condition would be called for each row, without the index.
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         SELECT x.id, x.ctid::text AS "place!" FROM task_times x WHERE x.deadline <= (SELECT now FROM db_now)
         ORDER BY x.deadline LIMIT $1 FOR UPDATE SKIP LOCKED"#,
@@ -33,7 +33,7 @@ pub async fn end_overdue(conn: &mut PgConnection, limit: i64) -> Result<Slice, s
     if due.is_empty() {
         return Ok(Slice { found: 0, dealt_with: 0, ended: 0 });
     }
-    // Tasks first, as every writer does; whoever holds one keeps it until the next pass.
+    // Tasks first, as every writer does; one that another transaction has locked is left to the next pass.
     let ids: Vec<Uuid> = due.iter().map(|row| row.id).collect();
     // The rows are locked, so that they stay where they are.
     let places: Vec<String> = due.iter().map(|row| row.place.clone()).collect();
@@ -59,7 +59,8 @@ pub async fn end_overdue(conn: &mut PgConnection, limit: i64) -> Result<Slice, s
     Ok(Slice { found: due.len(), dealt_with: usize::try_from(dealt_with).unwrap_or(usize::MAX), ended })
 }
 
-/// Whether some deadline has passed that was not dealt with, whoever may hold it: another pass that has not committed, too.
+/// Whether some deadline has passed that was not handled, even if its task is locked, such as by a pass that has not
+/// committed.
 pub async fn is_due(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- is_overdue

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use tenure_domain::task::{EndedRun, Last, OpenRun, Task};
 
-/// A stored value that means nothing: a fault of ours, or of somebody who wrote to the database by hand.
+/// A stored value that means nothing: a fault of ours, or the result of a change by hand.
 #[derive(Debug, thiserror::Error)]
 #[error("{table}.{column} of task {task} holds {value}, which means nothing")]
 pub struct Undecodable {
@@ -86,7 +86,7 @@ impl Row {
         ReasonResolved::from_code(code).ok_or_else(|| self.bad("reason_resolved", code))
     }
 
-    /// What is known of a run from the moment it is made.
+    /// What is known of a run from its creation on.
     pub fn open_run(self, number: i16, reason_created: i16, scheduled: DateTime<Utc>) -> Result<OpenRun, Undecodable> {
         Ok(OpenRun { run: self.run(number)?, reason: self.reason_created(reason_created)?, scheduled })
     }

@@ -22,7 +22,7 @@ pub struct Required {
     pub id: Uuid,
     /// Its key; none if it does not exist.
     pub seq: Option<i64>,
-    /// When it is forgotten.
+    /// When it is purged.
     pub expires: Option<DateTime<Utc>>,
     /// Whether it has ended as it must.
     pub satisfied: bool,
@@ -79,7 +79,7 @@ pub async fn list_required(conn: &mut PgConnection, wanted: &[Wanted<'_>]) -> Re
         .collect())
 }
 
-/// Stores edges of tasks that were created in this transaction, so that nobody else can have any of them.
+/// Stores edges of tasks that were created in this transaction, so that no other transaction can have any of them.
 pub async fn insert(conn: &mut PgConnection, edges: &[Edge]) -> Result<(), sqlx::Error> {
     let required: Vec<i64> = edges.iter().map(|edge| edge.required).collect();
     let dependents: Vec<Uuid> = edges.iter().map(|edge| edge.dependent).collect();

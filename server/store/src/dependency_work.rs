@@ -1,6 +1,6 @@
 //! Working off what dependencies wait for.
 //!
-//! The event log is the list of work: what it says was committed before it got its position. So of an edge and the end
+//! The event log is the list of work: what it contains was committed before it got its position. So of an edge and the end
 //! of its required task, whichever is read later finds the other one committed, and no race can lose both. What a part of
 //! the log has goes into `dependency_work`, from where it is settled in slices that pass over locked tasks.
 
@@ -15,7 +15,7 @@ use super::transitions::schedule::{self as scheduling, When};
 /// Edges that one transaction settles, and so the most tasks that it locks.
 pub const EDGES_MAX: usize = 500;
 
-/// Moves the reader to the end of the log if there are no dependencies at all, so that nobody pays for them who has none.
+/// Moves the reader to the end of the log if there are no dependencies at all, so that they cost nothing where there are none.
 /// Answers whether that is so.
 pub async fn skip_log(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
     sqlx::query_scalar!(
@@ -80,7 +80,7 @@ pub struct Slice {
     pub found: usize,
     /// Whether there may be more.
     pub full: bool,
-    /// Those that it marked as satisfied; of the others somebody holds the dependent task.
+    /// Those that it marked as satisfied; of the others another transaction has locked the dependent task.
     pub settled: usize,
     /// The queues of the tasks that it scheduled, one for each.
     pub scheduled: Vec<i32>,

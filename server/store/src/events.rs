@@ -11,7 +11,7 @@ use super::{advisory, tasks};
 use tenure_domain::events::{self, Event, Kind, Subject, Transition};
 use tenure_domain::task::Group;
 
-/// Gives positions to what is new, and waits for whoever is doing that already: afterwards everything that was
+/// Gives positions to what is new, and waits for a server that is doing that already: afterwards everything that was
 /// committed before the call has its position.
 pub async fn sequence(conn: &mut PgConnection) -> Result<u64, sqlx::Error> {
     // Two statements: the second must see what the holder of the lock before us has committed.
@@ -173,7 +173,7 @@ pub async fn get_ends(conn: &mut PgConnection) -> Result<Ends, sqlx::Error> {
 /// A part of the log that was read on from a position.
 #[derive(Debug)]
 pub enum Stretch {
-    /// The events, and the position up to which everything has been read. The events alone do not tell: those of tasks
+    /// The events, and the position up to which everything has been read. The events alone do not show it: those of tasks
     /// that have expired are missing.
     Events(Vec<Event>, i64),
     /// The cursor points to events that are no longer kept; reading may start after this position.
@@ -206,7 +206,7 @@ pub async fn purge(conn: &mut PgConnection, retention: std::time::Duration, limi
             SELECT o.first, o.outbox_id FROM outbox_order o JOIN outbox x ON x.id = o.outbox_id
             WHERE x.at < (SELECT now FROM db_now) - make_interval(secs => $1)
               AND o.first < (SELECT max(first) FROM outbox_order)
-              -- What a pass has still to act on is kept.
+              -- What a pass has not processed yet is retained.
               AND o.first <= (SELECT min(position) FROM log_readers)
             ORDER BY o.first LIMIT $2
         ),

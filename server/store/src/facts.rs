@@ -8,7 +8,7 @@ use sqlx::PgConnection;
 /// The channel on which servers hear that a fact has changed; the payload is its name.
 pub const CHANNEL: &str = "tenure_facts";
 
-/// The generations of all facts at one moment.
+/// The generations of all facts at one time.
 #[derive(Debug)]
 pub struct Generations {
     /// By the names of the facts.

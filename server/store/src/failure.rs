@@ -1,6 +1,6 @@
 //! What a failed statement means, by SQLSTATE: the one place that knows. Callers decide what to do about it.
 
-/// The kinds of failure that callers tell apart.
+/// The kinds of failure that callers distinguish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
     /// Classes 22 and 23: some value cannot be stored. Nothing happened; the same statement fails again.

@@ -1,4 +1,4 @@
-//! Groups of tasks: reading them, their tasks in the order of their ids, sealing, and what the log says of them.
+//! Groups of tasks: reading them, their tasks in the order of their ids, sealing, and their events.
 //!
 //! A task whose group is named after it is found by its id, every other one by an index that the first kind is not in.
 
@@ -131,14 +131,14 @@ pub type Witnesses = std::collections::HashMap<Uuid, Uuid>;
 pub struct Slice {
     /// Groups in which a task was resolved.
     pub groups: usize,
-    /// Groups of which it was told that all of their tasks are resolved.
+    /// Groups for which task-group-resolved was emitted.
     pub emitted: usize,
 }
 
-/// Tells of each group in which a task was resolved, by a part of the log, whether all of its tasks are.
+/// Emits task-group-resolved for each group of which a task was resolved in a part of the log, if all of its tasks are.
 ///
-/// A group is told by the part that has the last of the resolutions that can be seen when its tasks are looked at, so
-/// that it is told once although several of its tasks are resolved while the part is read.
+/// The event is emitted with the part that has the last of the resolutions that are visible when the group's tasks are
+/// checked, so that it is emitted once although several of its tasks are resolved while the part is read.
 pub async fn publish_resolved(
     transaction: &mut PgConnection,
     part: Part,
@@ -149,7 +149,7 @@ pub async fn publish_resolved(
     Ok(Slice { groups: resolved.groups.len(), emitted })
 }
 
-/// What a part of the log says about groups.
+/// The groups with resolved tasks in a part of the log.
 struct Resolved {
     groups: Vec<Uuid>,
     /// For each group, the task that was resolved last.

@@ -1,4 +1,4 @@
-//! Keys by which a repeated submission is recognized, each with the tasks that it made.
+//! Keys by which a repeated submission is recognized, each with the tasks that it created.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use uuid::Uuid;
 /// A submission that came with a key.
 #[derive(Debug, Clone, Copy)]
 pub struct Keyed<'a> {
-    /// Who submits.
+    /// The submitting client.
     pub client_id: &'a str,
     /// The key.
     pub key: &'a str,
@@ -16,7 +16,7 @@ pub struct Keyed<'a> {
     pub digest: &'a [u8],
 }
 
-/// What a key stands for.
+/// The submission that was stored under a key.
 #[derive(Debug)]
 pub struct StoredSubmission {
     /// Digest of what was submitted.
@@ -27,8 +27,8 @@ pub struct StoredSubmission {
     pub tasks: Vec<Uuid>,
 }
 
-/// Takes a key for tasks that this transaction is about to make. If somebody has it, answers what it stands for; waits
-/// for somebody who is about to have it.
+/// Takes a key for tasks that this transaction is about to create. If the key is taken, returns its submission; waits for
+/// another transaction that is taking it.
 pub async fn take(
     transaction: &mut PgConnection,
     keyed: Keyed<'_>,

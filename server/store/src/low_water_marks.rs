@@ -1,7 +1,7 @@
 //! Low-water marks: for each queue and priority the `ord` up to which no pending run is left, so that a claim does not
 //! walk over the dead rows of an old snapshot.
 //!
-//! A mark must never pass a row that exists or may still be committed. The first is read; for the second a *safe_position*
+//! A low-water mark must never pass a row that exists or may still be committed. The first is read; for the second a *safe position*
 //! is kept: a value of the sequence below which every transaction that took one has ended.
 
 use std::collections::HashMap;
@@ -19,9 +19,9 @@ pub struct Writer {
     pub began: i64,
 }
 
-/// The last place handed out, and who may hold one that is not committed.
+/// The last value taken from the sequence, and the transactions that may have taken one and are not committed.
 pub async fn get_writers(conn: &mut PgConnection) -> Result<(i64, Vec<Writer>), sqlx::Error> {
-    // The sequence first: whoever takes a place afterwards gets a higher one. A transaction has its number before it
+    // The sequence first: a transaction that takes a place afterwards gets a higher one. A transaction has its number before it
     // takes a place, because each statement writes to another table first.
     let last = sqlx::query_scalar!(
         r#"-- last_place
@@ -41,7 +41,7 @@ pub async fn get_writers(conn: &mut PgConnection) -> Result<(i64, Vec<Writer>), 
     Ok((last, writers.into_iter().map(|row| Writer { pid: row.pid, began: row.began }).collect()))
 }
 
-/// The marks of a queue and the cursor epoch that they belong to.
+/// The low-water marks of a queue and the cursor epoch that they belong to.
 #[derive(Debug, Clone, Copy)]
 pub struct Marks {
     /// `task_queues.cursor_epoch`.
@@ -50,7 +50,8 @@ pub struct Marks {
     pub marks: [i64; PRIORITIES],
 }
 
-/// Moves the marks of queues forward, as far as the safe position allows. `old` marks of another cursor epoch count as zero.
+/// Moves the low-water marks of queues forward, as far as the safe position allows. `old` marks of another cursor epoch
+/// count as zero.
 pub async fn advance_marks(
     conn: &mut PgConnection,
     old: &HashMap<i32, Marks>,

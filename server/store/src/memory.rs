@@ -1,4 +1,4 @@
-//! A value that a server remembers from the database, and can drop at any moment.
+//! A value that a server remembers from the database, and can drop at any time.
 //!
 //! What was epoch for before a drop is not taken in afterwards: the database that answered may have lost it since.
 

@@ -164,7 +164,7 @@ pub struct Due {
 }
 
 /// Shows messages whose hiding has ended, and gives claimWork the runs whose reservation has ended, up to `limit`. They
-/// keep their places, which may lie below a mark.
+/// keep their places, which may be below a low-water mark.
 pub async fn show_due(conn: &mut PgConnection, limit: i64) -> Result<Due, sqlx::Error> {
     let rows = sqlx::query!(
         r#"-- show_due_messages
@@ -206,7 +206,7 @@ pub async fn show_due(conn: &mut PgConnection, limit: i64) -> Result<Due, sqlx::
     Ok(due)
 }
 
-/// Whether something is to be shown, whoever may hold it: another pass that has not committed, too.
+/// Whether a message is due, even if its row is locked, such as by a pass that has not committed.
 pub async fn is_due(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- is_message_due

@@ -45,7 +45,7 @@ pub async fn notify_leaving(pool: &PgPool, worker: &Gone) -> Result<(), sqlx::Er
     Ok(())
 }
 
-/// The worker that stops, if that is what a payload says.
+/// The worker that stops, if a payload names one.
 #[must_use]
 pub fn read_leaving(payload: &str) -> Option<Gone> {
     let mut words = payload.strip_prefix(LEAVING)?.strip_prefix(' ')?.split(' ');

@@ -1,4 +1,4 @@
-//! Objects of the object service: what is known of them. Their bytes are elsewhere.
+//! Objects of the object service: their metadata. Their bytes are in the artifact store.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -11,15 +11,15 @@ pub struct Object {
     pub project: String,
     /// The upload that makes it.
     pub upload: Uuid,
-    /// Until when it is kept.
+    /// Until when it is retained.
     pub expires: DateTime<Utc>,
     /// When it may be removed.
     pub removable: DateTime<Utc>,
     /// Whether its upload is finished.
     pub finished: bool,
-    /// What its uploader said of it.
+    /// As declared by its uploader.
     pub sha256: Option<String>,
-    /// What its uploader said of it.
+    /// As declared by its uploader.
     pub sha512: Option<String>,
     /// When this was read.
     pub now: DateTime<Utc>,
@@ -34,11 +34,11 @@ pub struct NewObject<'a> {
     pub project: &'a str,
     /// The upload that makes it.
     pub upload: Uuid,
-    /// Until when it is kept.
+    /// Until when it is retained.
     pub expires: DateTime<Utc>,
-    /// What its uploader says of it.
+    /// As declared by its uploader.
     pub sha256: Option<&'a str>,
-    /// What its uploader says of it.
+    /// As declared by its uploader.
     pub sha512: Option<&'a str>,
 }
 
@@ -82,7 +82,7 @@ pub async fn find(conn: &mut PgConnection, name: &str) -> Result<Option<Object>,
     .await
 }
 
-/// Marks an upload as finished. What its uploader said of it before is kept where nothing is said now.
+/// Marks an upload as finished. What its uploader declared before is retained where nothing is declared now.
 pub async fn finish(
     conn: &mut PgConnection,
     name: &str,
@@ -116,7 +116,7 @@ pub async fn list_removable(conn: &mut PgConnection, limit: i64) -> Result<Vec<S
     .await
 }
 
-/// Removes those of these objects that may still be removed and that nobody holds. Answers how many.
+/// Removes those of these objects that may still be removed and that no other transaction has locked. Returns how many.
 pub async fn remove(conn: &mut PgConnection, names: &[String]) -> Result<u64, sqlx::Error> {
     let gone = sqlx::query!(
         "-- remove_objects

@@ -54,7 +54,7 @@ impl OperatorHint {
             sqlx::Error::Protocol(problem) => {
                 (format!("what answers is not PostgreSQL ({problem})"), format!("correct host and port in {SETTING}"))
             }
-            other => (other.to_string(), "its log may say more".to_owned()),
+            other => (other.to_string(), "its log may have more".to_owned()),
         };
         let one_line = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
         Self { place: place(options), cause: one_line(cause), fix }
@@ -111,7 +111,7 @@ fn fix_of_code(code: &str, message: &str, options: &PgConnectOptions) -> String 
         "57P03" => "wait until PostgreSQL is ready".to_owned(),
         "25006" => format!("it is a standby or read-only: name the primary in {SETTING}"),
         "55P03" | "57014" => "another session holds a lock on the tables for long: end it, and start again".to_owned(),
-        _ => "its log may say more".to_owned(),
+        _ => "its log may have more".to_owned(),
     }
 }
 

@@ -1,5 +1,5 @@
 //! What the operator's page shows. Nothing here reads a big table further than a fixed number of rows from the end of an
-//! index, however long the queues are: whoever looks at the page must not slow the queue down.
+//! index, however long the queues are: a reader of the page must not slow the queue down.
 
 use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, PgPool, Postgres, Transaction};
@@ -23,7 +23,7 @@ pub const ENDED_READ: i64 = 500;
 const NAMED_DEFINITION_MAX: i32 = 16 << 10;
 
 /// A transaction for the statements below. It plans from indexes and nested loops alone, as hot sessions do, and gives up
-/// before anybody waits for the page.
+/// before a request for the page waits.
 pub async fn begin(pool: &PgPool) -> Result<Transaction<'static, Postgres>, sqlx::Error> {
     let mut transaction = pool.begin().await?;
     set_plans(&mut transaction).await?;
@@ -201,7 +201,7 @@ pub struct HolderRow {
     pub last_claimed: DateTime<Utc>,
 }
 
-/// Who holds claims, out of the [`CLAIMS_READ`] that were made or renewed last.
+/// The workers with claims, out of the [`CLAIMS_READ`] that were made or renewed last.
 pub async fn list_holders(conn: &mut PgConnection, only: Option<i32>) -> Result<Vec<HolderRow>, sqlx::Error> {
     sqlx::query_as!(
         HolderRow,
@@ -235,13 +235,13 @@ pub struct EndedRow {
     pub queue: String,
     /// How it ended.
     pub state: RunState,
-    /// Why it was made.
+    /// Why it was created.
     pub reason_created: ReasonCreated,
     /// Why it ended.
     pub reason: ReasonResolved,
     /// When it ended.
     pub resolved: DateTime<Utc>,
-    /// Who held it, by group and id.
+    /// The worker of its claim, by group and id.
     pub worker: Option<(String, String)>,
     /// Whether the task was tried again.
     pub retried: bool,
@@ -338,7 +338,7 @@ pub struct WaitingRow {
     pub priority: Priority,
     /// Since when it waits.
     pub scheduled: DateTime<Utc>,
-    /// When the task is given up.
+    /// When the task ends as an exception if it is not resolved.
     pub deadline: DateTime<Utc>,
     /// Until when a poller hides its message.
     pub hidden_until: Option<DateTime<Utc>>,
@@ -393,7 +393,7 @@ pub async fn list_waiting(conn: &mut PgConnection, queue: i32, limit: i64) -> Re
 pub struct GroupRow {
     /// Who owns it.
     pub scheduler: String,
-    /// When it is forgotten.
+    /// When it is purged.
     pub expires: DateTime<Utc>,
     /// Since when no task may be added.
     pub sealed: Option<DateTime<Utc>>,

@@ -1,8 +1,8 @@
 //! The pending and the claimed runs of one queue, page by page, with the definitions of their tasks.
 //!
-//! What is listed is what the counts count: every run that waits or is held, whether its message is hidden or not, until
-//! somebody has ended it. A page of pending runs reads a page from each end of an index, however long the queue is. A page
-//! of claims reads all claims there are: they are as many as runs are held at this moment, and an index by queue would
+//! What is listed is what the counts count: every run that is pending or claimed, whether its message is hidden or not, until
+//! it has ended. A page of pending runs reads a page from each end of an index, however long the queue is. A page
+//! of claims reads all claims there are: they are as many as there are running claims, and an index by queue would
 //! cost something with every claim.
 
 use chrono::{DateTime, Utc};
@@ -31,7 +31,7 @@ pub struct PendingRow {
 /// The pending runs of a queue behind this place, at most so many, in the order in which they became pending.
 ///
 /// There is no index in this order. There is one by priority and kind of message, and in each of its fourteen parts the
-/// runs stand in this order, so that it takes the first of each part; only runs that pollers hold have another one.
+/// runs are in this order, so that it takes the first of each part; only runs that pollers hold have another one.
 pub async fn list_pending(
     conn: &mut PgConnection,
     queue: i32,
@@ -127,7 +127,7 @@ pub async fn list_claimed(
 }
 
 /// The definitions of these tasks, in this order, as long as they are so many bytes together; always the first. A task
-/// that is forgotten by now is an empty place. With each comes the priority that the task has now.
+/// that is purged by now is an empty place. With each comes the priority that the task has now.
 pub async fn list_definitions(
     conn: &mut PgConnection,
     tasks: &[(i64, TaskId)],

@@ -6,7 +6,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-/// A queue at which somebody was seen.
+/// A queue at which a worker was seen.
 #[derive(Debug, Clone, Copy)]
 pub struct SeenQueue {
     /// `task_queues.id`.
@@ -42,7 +42,7 @@ pub async fn see(conn: &mut PgConnection, seen: &[SeenQueue]) -> Result<(), sqlx
     Ok(())
 }
 
-/// Somebody says that there is a worker at a queue; without a date it is shown for `kept`.
+/// Declares that there is a worker at a queue; without a date the queue is listed for `kept`.
 pub async fn declare(conn: &mut PgConnection, key: i32, expires: DateTime<Utc>) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- declare_queue

@@ -47,7 +47,7 @@ impl Queues {
         Ok(key)
     }
 
-    /// The key of a queue, which is made if it does not exist.
+    /// The key of a queue, which is inserted if it does not exist.
     pub async fn get_or_create_key(&self, pool: &PgPool, name: &TaskQueueId) -> Result<i32, sqlx::Error> {
         if let Some(key) = self.find_key(pool, name).await? {
             return Ok(key);

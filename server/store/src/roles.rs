@@ -16,7 +16,7 @@ pub struct RoleInfo {
     pub scopes: Vec<String>,
     /// For people.
     pub description: String,
-    /// When it was made.
+    /// When it was created.
     pub created: Timestamp,
     /// When anything about it was last changed.
     pub last_modified: Timestamp,
@@ -44,7 +44,7 @@ pub async fn load_all(db: impl PgExecutor<'_>) -> Result<Vec<RoleScopes>, sqlx::
     sqlx::query_as!(RoleScopes, "-- load_roles\nSELECT role_id, scopes FROM roles").fetch_all(db).await
 }
 
-/// Keeps everybody else from changing roles until the transaction ends.
+/// Locks roles against other changes until the transaction ends.
 ///
 /// # Errors
 /// If the database refuses.

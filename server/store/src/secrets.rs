@@ -70,7 +70,7 @@ pub struct Undecryptable;
 /// How many digits of a check value name its key.
 const KEY_NAME_DIGITS: usize = 8;
 
-/// The check value of a secret key: the same key always has the same one, and it tells nothing else of the key, so that
+/// The check value of a secret key: the same key always has the same one, and it reveals nothing else about the key, so that
 /// it may be stored and shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyCheck(String);
@@ -128,7 +128,7 @@ impl SecretKeys {
         Self { ciphers: ciphers.collect(), derivers }
     }
 
-    /// The setting that stands for one new random key.
+    /// The setting that means one new random key.
     #[must_use]
     pub fn generate_setting() -> String {
         STANDARD.encode(random::<SECRET_KEY_BYTES>())

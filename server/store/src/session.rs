@@ -9,10 +9,10 @@ use sqlx::{ConnectOptions, Connection, PgConnection};
 const POOL_MAX: u32 = 10;
 /// How long a cold statement waits for a connection of the pool.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a connection that was used may take to say that it is in order; after that it is closed. Without it, each
+/// How long a connection that was used may take to respond that it is in order; after that it is closed. Without it, each
 /// connection whose database went silent would keep its place in the pool until the network gives it up.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
-/// How a connection says so. sqlx 0.9.0 forgets a transaction whose BEGIN was sent for a caller who is gone before the
+/// The statement for that. sqlx 0.9.0 loses a transaction whose BEGIN was sent for a caller who is gone before the
 /// answer (its issue 4393); what the next user writes would be in it, be acknowledged and be lost. BEGIN comes before
 /// ROLLBACK because PostgreSQL warns of a ROLLBACK without a transaction, and this is done after each use.
 const LEAVE_TRANSACTION: &str = "BEGIN; ROLLBACK";
@@ -22,7 +22,7 @@ const STATEMENT_TIMEOUT: &str = "30s";
 const IDLE_IN_TRANSACTION_TIMEOUT: &str = "10s";
 /// No statement of ours waits longer for a lock.
 const LOCK_TIMEOUT: &str = "2s";
-/// What `pg_stat_activity` calls our sessions; the marks rely on the beginning.
+/// What `pg_stat_activity` calls our sessions; low-water marks rely on the beginning.
 const APPLICATION: &str = "tenure";
 
 fn ours(options: &PgConnectOptions) -> PgConnectOptions {
@@ -90,7 +90,7 @@ pub async fn plan_as_hot(transaction: &mut PgConnection) -> Result<(), sqlx::Err
     Ok(())
 }
 
-/// Has the rest of a transaction planned without scans of whole tables, for statements of which no statistics can tell
+/// Has the rest of a transaction planned without scans of whole tables, for statements of which no statistics can show
 /// the planner that they need a small part of a large one.
 pub async fn avoid_scans(transaction: &mut PgConnection) -> Result<(), sqlx::Error> {
     sqlx::query!("-- avoid_scans\nSELECT set_config('enable_seqscan', 'off', true)").fetch_one(transaction).await?;
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
     use crate::testing::TestDatabase;
 
-    /// A connection to which a BEGIN was sent that nobody waits for any more.
+    /// A connection to which a BEGIN was sent whose caller is gone.
     async fn left_at_begin(pool: &PgPool) -> PoolConnection<Postgres> {
         loop {
             let mut conn = pool.acquire().await.unwrap();
@@ -155,13 +155,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_leaves_while_a_transaction_begins_leaves_none_behind() {
+    async fn a_caller_that_leaves_while_a_transaction_begins_leaves_none_behind() {
         let database = TestDatabase::create().await;
         sqlx::query("CREATE TABLE written (what TEXT)").execute(database.pool()).await.unwrap();
         let pool = of_at_most(1).connect_lazy_with(ours(database.options()));
         drop(left_at_begin(&pool).await);
         sqlx::query("INSERT INTO written VALUES ('by the next one')").execute(&pool).await.unwrap();
-        assert_eq!(rows(&database).await, 1, "an acknowledged write is in a transaction that nobody commits");
+        assert_eq!(rows(&database).await, 1, "an acknowledged write is in a transaction that is never committed");
         // Nor is one left in which something failed.
         let mut conn = left_at_begin(&pool).await;
         assert!(sqlx::query("SELECT 1 / 0").execute(&mut *conn).await.is_err());

@@ -7,7 +7,7 @@ pub const KEY_CHECKS: &str = "secret-key-checks";
 /// The root URL of the server that started last.
 pub const ROOT_URL: &str = "root-url";
 
-/// A fact, if it is known.
+/// A fact, if it is set.
 ///
 /// # Errors
 /// If the database refuses.
@@ -15,7 +15,7 @@ pub async fn find(db: impl PgExecutor<'_>, name: &str) -> Result<Option<String>,
     sqlx::query_scalar!("SELECT value FROM settings WHERE name = $1 -- find_setting", name).fetch_optional(db).await
 }
 
-/// Notes a fact that is not known yet; false if it is, and then it stays as it is.
+/// Sets a fact that is not set yet; false if it is, and then it stays as it is.
 ///
 /// # Errors
 /// If the database refuses.

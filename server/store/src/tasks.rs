@@ -60,7 +60,7 @@ struct RunRow {
 }
 
 /// Reads tasks; those that do not exist are missing from the answer. Two statements: the history is append-only, so
-/// that it fits the tasks although it is read a moment later.
+/// that it fits the tasks although it is read later.
 pub async fn load(conn: &mut PgConnection, ids: &[Uuid]) -> Result<HashMap<Uuid, Loaded>, sqlx::Error> {
     let rows = sqlx::query_as!(
         TaskRow,

@@ -87,7 +87,7 @@ pub async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     }
 }
 
-/// The name of the template with this schema, which is made if it does not exist.
+/// The name of the template with this schema, which is inserted if it does not exist.
 async fn template(conn: &mut PgConnection, admin: &PgConnectOptions) -> String {
     let checksums: Vec<u8> = MIGRATIONS.iter().flat_map(|migration| migration.checksum.iter().copied()).collect();
     let name = format!(
@@ -103,7 +103,7 @@ async fn template(conn: &mut PgConnection, admin: &PgConnectOptions) -> String {
         .await
         .expect("the cluster answers");
     if !exists {
-        // Renamed only when it is whole: a test run may be killed at any moment.
+        // Renamed only when it is whole: a test run may be killed at any time.
         let half = format!("{name}_half");
         execute(conn, format!("DROP DATABASE IF EXISTS {half} WITH (FORCE)")).await;
         execute(conn, format!("CREATE DATABASE {half}")).await;

@@ -1,4 +1,4 @@
-//! The table `registered_workers`: workers that a provisioner has made known. Of secrets it has digests only.
+//! The table `registered_workers`: workers that a provisioner has created. Of secrets it has digests only.
 
 use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, PgExecutor};
@@ -9,7 +9,7 @@ use tenure_domain::registration::{Standing, WorkerName};
 /// A worker as authentication needs it.
 #[derive(Debug, Clone, Copy)]
 pub struct FoundAccount {
-    /// When it was made known.
+    /// When it was created.
     pub created: DateTime<Utc>,
     /// Whether it is let in.
     pub standing: Standing,
@@ -24,11 +24,11 @@ pub struct Registered {
     pub capacity: i32,
     /// JSON text of its configuration.
     pub config: String,
-    /// When it was made known.
+    /// When it was created.
     pub created: DateTime<Utc>,
     /// When anything about it was last changed.
     pub last_modified: DateTime<Utc>,
-    /// When it is no longer let in.
+    /// When it can no longer register.
     pub expires: DateTime<Utc>,
     /// Digest of the secret with which it registers again.
     pub next_secret: Option<String>,
@@ -36,7 +36,7 @@ pub struct Registered {
     pub used_secret: Option<String>,
     /// When that one was exchanged.
     pub used: Option<DateTime<Utc>>,
-    /// When somebody said that it is gone.
+    /// When it was removed.
     pub removed: Option<DateTime<Utc>>,
     /// What time it is.
     pub now: DateTime<Utc>,
@@ -59,7 +59,7 @@ pub struct NewWorker {
     pub capacity: i32,
     /// JSON text of its configuration.
     pub config: String,
-    /// When it is no longer let in.
+    /// When it can no longer register.
     pub expires: DateTime<Utc>,
 }
 
@@ -72,11 +72,11 @@ pub struct WorkerChange {
     pub capacity: i32,
     /// JSON text of its configuration.
     pub config: Option<String>,
-    /// When it is no longer let in.
+    /// When it can no longer register.
     pub expires: DateTime<Utc>,
 }
 
-/// Makes a worker known, if nobody has its name.
+/// Creates a worker, unless its name is taken.
 pub async fn create(db: impl PgExecutor<'_>, name: &WorkerName, new: &NewWorker) -> Result<bool, sqlx::Error> {
     let made = sqlx::query!(
         "-- create_worker
@@ -97,7 +97,7 @@ pub async fn create(db: impl PgExecutor<'_>, name: &WorkerName, new: &NewWorker)
     Ok(made.rows_affected() > 0)
 }
 
-/// A worker, if it is known.
+/// A worker, if it exists.
 pub async fn find(db: impl PgExecutor<'_>, name: &WorkerName) -> Result<Option<Registered>, sqlx::Error> {
     sqlx::query_as!(
         Registered,
@@ -113,13 +113,13 @@ pub async fn find(db: impl PgExecutor<'_>, name: &WorkerName) -> Result<Option<R
     .await
 }
 
-/// How a worker stands, if it is known.
+/// The standing of a worker, if it exists.
 pub async fn find_account(db: impl PgExecutor<'_>, name: &WorkerName) -> Result<Option<FoundAccount>, sqlx::Error> {
     let found = find(db, name).await?;
     Ok(found.map(|found| FoundAccount { created: found.created, standing: found.standing() }))
 }
 
-/// Locks a worker, if it is known; waits for whoever changes it.
+/// Locks a worker, if it exists; waits for other transactions that change it.
 pub async fn lock(transaction: &mut PgConnection, name: &WorkerName) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- lock_worker
@@ -185,7 +185,7 @@ pub async fn note_credentials(
     Ok(())
 }
 
-/// Notes that a worker is gone, if it is known; answers whether it is. A repeat changes nothing.
+/// Marks a worker as removed, if it exists; returns whether it does. A repeat changes nothing.
 pub async fn note_removed(transaction: &mut PgConnection, name: &WorkerName) -> Result<bool, sqlx::Error> {
     let noted = sqlx::query!(
         "-- remove_worker
@@ -202,8 +202,8 @@ pub async fn note_removed(transaction: &mut PgConnection, name: &WorkerName) -> 
     Ok(noted.rows_affected() > 0)
 }
 
-/// Purges some workers whose time is over, and with them the last of their credentials, and whose removal nobody looks at
-/// any more: whoever gets the name next must not lose claims by it. Answers how many.
+/// Purges some workers that have expired, whose last credentials have ended, and whose removal is settled: the next worker
+/// of the same name must not lose claims by it. Returns how many.
 pub async fn purge(conn: &mut PgConnection, limit: i64) -> Result<u64, sqlx::Error> {
     let gone = sqlx::query!(
         "-- purge_workers

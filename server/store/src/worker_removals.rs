@@ -18,7 +18,7 @@ const LOOK_AFTER: Duration = Duration::from_secs(1);
 /// that began before the removal: none takes as long.
 const LOOK_AGAIN_AFTER_SECONDS: [i32; 3] = [4, 15, 60];
 
-/// When a removal is forgotten for certain: after all those looks, and a while.
+/// When a removal is certainly purged: after all those looks, and a while.
 pub const SETTLED_AFTER: Duration = Duration::from_secs(180);
 
 /// A worker, as claims name it.
@@ -96,7 +96,7 @@ pub async fn list_claims(
     Ok(rows.into_iter().map(|row| (row.id, row.run)).collect())
 }
 
-/// A look at everything that was due found nothing left: says when to look again, and forgets what need not be looked at
+/// A look at everything that was due found nothing left: sets when to look again, and purges what need not be looked at
 /// any more.
 pub async fn settle(conn: &mut PgConnection, due: DateTime<Utc>) -> Result<(), sqlx::Error> {
     sqlx::query!(

@@ -204,7 +204,7 @@ pub async fn list(conn: &mut PgConnection, wanted: Wanted<'_>) -> Result<Vec<Wor
     .await
 }
 
-/// Makes a worker known that need not have asked for anything, and shows it until this time at least.
+/// Inserts a worker that need not have sent a request, and lists it until this time at least.
 pub async fn declare(conn: &mut PgConnection, key: &WorkerKey, expires: DateTime<Utc>) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- declare_worker
@@ -231,7 +231,7 @@ pub struct Quarantine<'a> {
     pub until: DateTime<Utc>,
     /// Why.
     pub info: Option<&'a str>,
-    /// Who says so.
+    /// The client that sets it.
     pub client_id: &'a str,
 }
 
@@ -367,10 +367,10 @@ pub async fn count(conn: &mut PgConnection) -> Result<Vec<WorkerCounts>, sqlx::E
     .await
 }
 
-/// A claim that somebody holds.
+/// A claim and the worker that holds it.
 #[derive(Debug)]
 pub struct HeldClaim {
-    /// Who.
+    /// The worker that holds it.
     pub worker: WorkerKey,
     /// The claim.
     pub claim: Recent,
@@ -406,7 +406,7 @@ pub struct Purged {
 
 /// Purges a slice of the workers that are not shown any more, with the history of their quarantines.
 pub async fn purge(conn: &mut PgConnection, limit: i64) -> Result<Purged, sqlx::Error> {
-    // Rows are found again by their place, which nobody can change while they are locked: no statistics can make the
+    // Rows are found again by their place, which cannot change while they are locked: no statistics can make the
     // planner read the whole table for that.
     sqlx::query_as!(
         Purged,

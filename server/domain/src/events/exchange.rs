@@ -27,12 +27,12 @@ pub enum Exchange {
     ArtifactCreated,
 }
 
-/// What the message of an exchange says: fields that it always has, and fields that it may have.
+/// The message of an exchange: fields that it always has, and fields that it may have.
 #[derive(Clone, Copy, Debug)]
 pub struct Fields {
     /// Always there.
     pub always: &'static [&'static str],
-    /// There if there is something to say.
+    /// Optional fields.
     pub sometimes: &'static [&'static str],
 }
 
@@ -84,11 +84,11 @@ impl Exchange {
             Self::TaskGroupResolved => "Every task of a group is resolved; again whenever this becomes true anew.",
             Self::TaskGroupSealed => "A group was sealed: no task can be added to it.",
             Self::TaskGroupPriorityChanged => "The priority of a group's tasks was changed.",
-            Self::ArtifactCreated => "An artifact can be read; not told of those of type `s3`.",
+            Self::ArtifactCreated => "An artifact can be read; not sent for those of type `s3`.",
         }
     }
 
-    /// What its messages say.
+    /// The fields of its messages.
     #[must_use]
     pub fn fields(self) -> Fields {
         let (always, sometimes): (&[&str], &[&str]) = match self {

@@ -118,17 +118,17 @@ async fn nothing_is_lost_when_server_and_postgresql_are_killed() {
 }
 
 #[tokio::test]
-async fn a_first_start_can_be_killed_at_any_moment() {
-    for moment in ["pg-password", "pg.unfinished-", "pg", "postgres.log"] {
+async fn a_first_start_can_be_killed_at_any_time() {
+    for stage in ["pg-password", "pg.unfinished-", "pg", "postgres.log"] {
         let folder = TestFolder::new();
         let server = Server::spawn(&folder);
-        until(moment, async || {
+        until(stage, async || {
             fs::read_dir(folder.data_dir())
                 .into_iter()
                 .flatten()
                 .flatten()
                 .map(|entry| entry.file_name().to_string_lossy().into_owned())
-                .any(|name| name == moment || moment.ends_with('-') && name.starts_with(moment))
+                .any(|name| name == stage || stage.ends_with('-') && name.starts_with(stage))
         })
         .await;
         server.kill().await;

@@ -72,7 +72,7 @@ impl Drop for TestFolder {
     }
 }
 
-/// `scripts/with-pg` says which PostgreSQL to test with; otherwise the usual search finds one.
+/// `scripts/with-pg` sets which PostgreSQL to test with; otherwise the usual search finds one.
 fn test_pg_bin() -> Option<PathBuf> {
     std::env::var_os("TENURE_TEST_PG_BIN").map(PathBuf::from)
 }
@@ -172,7 +172,7 @@ impl Server {
             }
             "ended".to_owned()
         };
-        tokio::time::timeout(TIMEOUT, news).await.expect("the server should have said something")
+        tokio::time::timeout(TIMEOUT, news).await.expect("the server should have printed a line")
     }
 
     async fn ready(folder: &TestFolder) -> Self {

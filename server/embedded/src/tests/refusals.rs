@@ -1,4 +1,4 @@
-//! What cannot work is refused in one line that says what to do. Some need root in order to be somebody else.
+//! What cannot work is refused in one line with what to do. Some need root in order to run as another user.
 
 use super::*;
 
@@ -88,7 +88,7 @@ async fn a_damaged_secret_key_is_refused() {
 }
 
 #[tokio::test]
-async fn root_is_told_which_directory_the_database_user_cannot_enter() {
+async fn root_gets_the_name_of_the_directory_that_the_database_user_cannot_enter() {
     if !geteuid().is_root() {
         return;
     }

@@ -131,7 +131,11 @@ async fn a_change_leaves_alone_what_it_does_not_name() {
             ..ClientChange::default()
         };
         let seen = ci().scopes;
-        assert_eq!(update(&pool, "project/ci", Some(&seen[..1]), &change).await.unwrap(), None, "somebody was faster");
+        assert_eq!(
+            update(&pool, "project/ci", Some(&seen[..1]), &change).await.unwrap(),
+            None,
+            "another change was faster"
+        );
         let changed = update(&pool, "project/ci", Some(&seen), &change).await.unwrap().unwrap();
         assert_eq!((changed.scopes.len(), changed.expires), (0, Some(Timestamp::new(now()))));
         assert!(changed.delete_on_expiration);
@@ -158,7 +162,7 @@ async fn a_disabled_client_is_refused_until_it_is_enabled() {
 }
 
 #[tokio::test]
-async fn the_token_is_told_again_only_for_the_same_client_soon_after() {
+async fn the_token_is_returned_again_only_for_the_same_client_soon_after() {
     with_clients(|pool| async move {
         let client = NewClient { expires: Some(now()), ..ci() };
         create(&pool, &keys(), &client, &token("t")).await.unwrap();

@@ -1,4 +1,4 @@
-//! Compares the numbers of a statement with the enums that they stand for.
+//! Compares the numbers of a statement with the enums that they encode.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -135,7 +135,7 @@ pub(super) fn compare(comment: &str, operator: &str, column: &str, numbers: &Cod
     } else {
         numbers.clone()
     };
-    if found == expected { Ok(()) } else { Err(format!("it stands for {expected:?}, the statement has {found:?}")) }
+    if found == expected { Ok(()) } else { Err(format!("it means {expected:?}, the statement has {found:?}")) }
 }
 
 /// The numbers of a list or of a range that begins after this bracket, and where it ends. Only a list of numbers is one.
@@ -155,7 +155,7 @@ pub(super) fn list(tokens: &[Token], open: usize) -> Option<(Codes, usize)> {
     None
 }
 
-/// Whether the place of a number says that it is no code.
+/// Whether the place of a number shows that it is no code.
 fn is_plain(tokens: &[Token], at: usize) -> bool {
     let before = |distance: usize| at.checked_sub(distance).and_then(|place| tokens.get(place));
     let is_arithmetic = |token: &Token| ["+", "-", "*", "/"].iter().any(|sign| token.is_sign(sign));

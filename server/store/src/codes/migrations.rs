@@ -1,10 +1,10 @@
-//! Migrations cannot be edited, so what they compare stands here.
+//! Migrations cannot be edited, so what they compare is listed here.
 
 use super::check::{COLUMNS, COMPARISONS, Codes, compare, group, list};
 use super::lexer::{Token, files, tokens};
 use super::tests::folder;
 
-/// What migrations compare: table, column, the numbers, and what they stand for.
+/// What migrations compare: table, column, the numbers, and what they mean.
 const MIGRATED: [(&str, &str, &str, &str); 9] = [
     ("tasks", "state", "in", "State: all"),
     ("tasks", "priority", "between", "Priority: all"),

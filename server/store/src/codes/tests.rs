@@ -10,7 +10,7 @@ pub(super) fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
-/// Every file of `store/` with its statements, but for tests and what tells of this check.
+/// Every file of `store/` with its statements, except tests and the files of this check.
 fn store() -> Vec<(String, Vec<String>)> {
     let root = folder("src");
     let mut found = Vec::new();

@@ -9,26 +9,26 @@ use uuid::Uuid;
 
 use tenure_domain::message::{KnownMessage, MessageId, Receipt};
 
-/// What is wanted of one queue and priority.
+/// A request for messages of one queue and priority.
 #[derive(Debug, Clone)]
 pub struct Want {
     /// `task_queues.id`.
     pub queue: i32,
     /// The priority.
     pub priority: i16,
-    /// The generation that the mark was taken at; with another one it is ignored.
+    /// The cursor epoch that the low-water mark was read at; with another one it is ignored.
     pub epoch: i64,
     /// The `ord` up to which no run is left that claimWork could take, and so no message either.
     pub mark: i64,
-    /// Who gets the first message found, the second, and so on: places in the list of pollers, from 1. A poller who
-    /// wants more than one stands here as often.
+    /// Who gets the first message found, the second, and so on: indexes into the list of pollers, from 1. A poller that
+    /// requests more than one is listed as often.
     pub slots: Vec<i32>,
 }
 
-/// A message that somebody got.
+/// A message that a poller received.
 #[derive(Debug, Clone)]
 pub struct Got {
-    /// Place in the list of pollers, from 1.
+    /// Index into the list of pollers, from 1.
     pub poller: i32,
     /// Which message it is.
     pub message: MessageId,
@@ -53,11 +53,11 @@ pub struct Got {
 pub struct FoundMessages {
     /// The messages.
     pub got: Vec<Got>,
-    /// Wants, from 0, that got nothing although somebody may get something there: its rows are locked at the moment.
+    /// Wants, from 0, that got nothing although there are claimable messages: their rows are locked by other transactions.
     pub locked: Vec<usize>,
 }
 
-/// Gets the oldest visible messages of each queue, and hides each for as long as its poller says. `receipts` has a random
+/// Gets the oldest visible messages of each queue, and hides each for as long as its poller requests. `receipts` has a random
 /// number for each slot. claimWork leaves the runs alone for `reservation`, or for as long as they are hidden if that is
 /// shorter.
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
@@ -183,7 +183,7 @@ pub struct Deletion {
     pub priority: i16,
     /// Which message.
     pub message: MessageId,
-    /// Shown by whoever deletes it.
+    /// Presented by the poller that deletes it.
     pub receipt: Receipt,
 }
 
@@ -199,8 +199,8 @@ pub struct Outcome {
 }
 
 /// Deletes messages whose receipt is current. Their runs are pending, because claiming a run removes its message: so each
-/// run is claimable at once, and has a new message that is visible after `visibility`. It stands at the end of its queue,
-/// where no mark can have passed it. Each member has an outcome.
+/// run is claimable at once, and has a new message that is visible after `visibility`. It is at the end of its queue,
+/// where no low-water mark can have passed it. Each member has an outcome.
 pub async fn delete(
     conn: &mut PgConnection,
     members: &[Deletion],

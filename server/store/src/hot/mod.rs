@@ -10,7 +10,7 @@
 
 pub mod messages;
 
-/// The member that an ordinal of `WITH ORDINALITY` stands for, from 0.
+/// The member of an ordinal of `WITH ORDINALITY`, from 0.
 pub(super) fn member(ordinal: i64) -> usize {
     usize::try_from(ordinal - 1).expect("an ordinal starts at 1")
 }

@@ -1,4 +1,4 @@
-//! A database of a test's own whose clock stands still.
+//! A database for one test, whose clock is stopped.
 
 use std::future::Future;
 use std::str::FromStr as _;
@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection, PgPool};
 use crate::secrets::random;
 
 const SCHEMA: &str = include_str!("../../../../migrations/0001_schema.sql");
-/// The clock stands still, so that tests can say what is past.
+/// The clock is stopped, so that tests decide what is past.
 const CLOCK: &str = "CREATE OR REPLACE FUNCTION tenure_now() RETURNS timestamptz LANGUAGE sql AS
     $$ SELECT coalesce(nullif(current_setting('test.now', true), ''), '2026-01-31T12:00:00Z')::timestamptz $$;
     CREATE OR REPLACE VIEW db_now AS SELECT tenure_now() AS now";

@@ -34,9 +34,9 @@ impl Gate {
     }
 }
 
-/// Waits until somebody in this database waits for a lock; the process ids of those who do.
+/// Waits until a session of this database waits for a lock; the process ids of those that do.
 pub async fn until_a_session_waits(pool: &PgPool) -> Vec<i32> {
-    eventually("somebody waits for a lock", async || !waiting(pool).await.is_empty()).await;
+    eventually("a session waits for a lock", async || !waiting(pool).await.is_empty()).await;
     waiting(pool).await
 }
 

@@ -1,6 +1,6 @@
 //! The invariants of ARCHITECTURE.md as queries: each lists what violates one.
 //!
-//! All are read in one snapshot, so that they hold at any moment, not only when nothing is in flight.
+//! All are read in one snapshot, so that they hold at any time, not only when nothing is in flight.
 
 use sqlx::{Connection, PgConnection, PgPool};
 
@@ -111,7 +111,7 @@ pub const CHECKS: &[(&str, &str)] = &[
         "SELECT e.dependent::text FROM dependencies e WHERE NOT EXISTS (SELECT FROM tasks t WHERE t.id = e.dependent)",
     ),
     (
-        "Artifacts: each belongs to a run of a task that outlives it, and that somebody has claimed",
+        "Artifacts: each belongs to a run of a task that outlives it, and that was claimed",
         "SELECT 'artifact ' || a.name || ' of seq ' || a.seq || ' run ' || a.run
          FROM artifacts a
          LEFT JOIN (SELECT seq, run, started FROM runs UNION ALL SELECT seq, run, started FROM claims) r
@@ -137,7 +137,7 @@ pub const CHECKS: &[(&str, &str)] = &[
     ),
     (
         "I5: each outbox row waits for its position or has one",
-        "SELECT 'outbox row ' || COALESCE(x.id, o.id) || ' stands ' || count(o.id) || ' times'
+        "SELECT 'outbox row ' || COALESCE(x.id, o.id) || ' occurs ' || count(o.id) || ' times'
          FROM outbox x
          FULL JOIN (SELECT id FROM outbox_new UNION ALL SELECT outbox_id FROM outbox_order) o ON o.id = x.id
          GROUP BY x.id, o.id HAVING count(o.id) <> 1 OR x.id IS NULL",
@@ -171,11 +171,11 @@ pub const CHECKS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Checks that compare the event log with the tasks; old events are forgotten, so that these need the whole log.
+/// Checks that compare the event log with the tasks; old events are purged, so that these need the whole log.
 pub const WHOLE_LOG_CHECKS: &[(&str, &str)] = &[
     (
-        "I5: a task's creation is told once",
-        "SELECT t.id || ' told ' || count(e.seq) || ' times'
+        "I5: a task's creation is emitted once",
+        "SELECT t.id || ' emitted ' || count(e.seq) || ' times'
          FROM tasks t LEFT JOIN (
              SELECT e.seq FROM outbox x, unnest(x.kinds, x.seqs, x.runs) AS e(kind, seq, run)
              WHERE e.kind IN (1, 7) AND e.run = 0
@@ -183,7 +183,7 @@ pub const WHOLE_LOG_CHECKS: &[(&str, &str)] = &[
          GROUP BY t.id HAVING count(e.seq) <> 1",
     ),
     (
-        "I5: each run that was made by a schedule or a rerun is told, and no other",
+        "I5: each run that was made by a schedule or a rerun is emitted, and no other",
         "WITH emitted AS (
              SELECT e.seq, e.run FROM outbox x, unnest(x.kinds, x.seqs, x.runs) AS e(kind, seq, run)
              JOIN tasks t ON t.seq = e.seq WHERE e.kind IN (1, 8)
@@ -193,22 +193,22 @@ pub const WHOLE_LOG_CHECKS: &[(&str, &str)] = &[
                                    UNION ALL SELECT seq, run, reason_created FROM claims) r
              WHERE reason_created IN (0, 3)
          )
-         SELECT 'not told: seq ' || seq || ' run ' || run FROM (TABLE true_ones EXCEPT ALL TABLE emitted) x
-         UNION ALL SELECT 'told in vain: seq ' || seq || ' run ' || run FROM (TABLE emitted EXCEPT ALL TABLE true_ones) x",
+         SELECT 'not emitted: seq ' || seq || ' run ' || run FROM (TABLE true_ones EXCEPT ALL TABLE emitted) x
+         UNION ALL SELECT 'emitted in vain: seq ' || seq || ' run ' || run FROM (TABLE emitted EXCEPT ALL TABLE true_ones) x",
     ),
     (
-        "I5: each claim is told, and nothing else is told as a claim",
+        "I5: each claim is emitted, and nothing else is emitted as a claim",
         "WITH emitted AS (
              SELECT e.seq, e.run FROM outbox x, unnest(x.kinds, x.seqs, x.runs) AS e(kind, seq, run)
              JOIN tasks t ON t.seq = e.seq WHERE e.kind = 2
          ), true_ones AS (
              SELECT seq, run FROM claims UNION ALL SELECT seq, run FROM runs WHERE started IS NOT NULL
          )
-         SELECT 'not told: seq ' || seq || ' run ' || run FROM (TABLE true_ones EXCEPT ALL TABLE emitted) x
-         UNION ALL SELECT 'told in vain: seq ' || seq || ' run ' || run FROM (TABLE emitted EXCEPT ALL TABLE true_ones) x",
+         SELECT 'not emitted: seq ' || seq || ' run ' || run FROM (TABLE true_ones EXCEPT ALL TABLE emitted) x
+         UNION ALL SELECT 'emitted in vain: seq ' || seq || ' run ' || run FROM (TABLE emitted EXCEPT ALL TABLE true_ones) x",
     ),
     (
-        "I5: each end of a run is told, and whether another run follows",
+        "I5: each end of a run is emitted, and whether another run follows",
         "WITH emitted AS (
              SELECT e.seq, e.run, e.kind::int FROM outbox x, unnest(x.kinds, x.seqs, x.runs) AS e(kind, seq, run)
              JOIN tasks t ON t.seq = e.seq WHERE e.kind IN (3, 4, 5, 6)
@@ -218,13 +218,13 @@ pub const WHOLE_LOG_CHECKS: &[(&str, &str)] = &[
              LEFT JOIN (SELECT seq, run, reason_created FROM runs UNION ALL SELECT seq, run, reason_created FROM pending
                         UNION ALL SELECT seq, run, reason_created FROM claims) n ON n.seq = r.seq AND n.run = r.run + 1
          )
-         SELECT 'not told: seq ' || seq || ' run ' || run || ' kind ' || kind
+         SELECT 'not emitted: seq ' || seq || ' run ' || run || ' kind ' || kind
          FROM (TABLE true_ones EXCEPT ALL TABLE emitted) x
-         UNION ALL SELECT 'told in vain: seq ' || seq || ' run ' || run || ' kind ' || kind
+         UNION ALL SELECT 'emitted in vain: seq ' || seq || ' run ' || run || ' kind ' || kind
          FROM (TABLE emitted EXCEPT ALL TABLE true_ones) x",
     ),
     (
-        "I5: a group of which every task was resolved is told, once the log is read",
+        "I5: a group of which every task was resolved is emitted, once the log is read",
         "WITH emitted AS MATERIALIZED (
              SELECT DISTINCT d.task_group FROM outbox x, unnest(x.kinds, x.seqs) AS e(kind, seq)
              JOIN task_definitions d ON d.seq = e.seq WHERE e.kind = 10
@@ -239,8 +239,8 @@ pub const WHOLE_LOG_CHECKS: &[(&str, &str)] = &[
                              AND (SELECT kinds FROM outbox WHERE id = o.outbox_id) && '{3,4,5}')",
     ),
     (
-        "I5: no group is told more often than its tasks were resolved",
-        "SELECT d.task_group || ' told ' || count(*) FILTER (WHERE e.kind = 10) || ' times'
+        "I5: no group is emitted more often than its tasks were resolved",
+        "SELECT d.task_group || ' emitted ' || count(*) FILTER (WHERE e.kind = 10) || ' times'
          FROM outbox x, unnest(x.kinds, x.seqs) AS e(kind, seq) JOIN task_definitions d ON d.seq = e.seq
          GROUP BY d.task_group
          HAVING count(*) FILTER (WHERE e.kind = 10) > count(*) FILTER (WHERE e.kind IN (3, 4, 5))",

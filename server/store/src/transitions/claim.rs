@@ -11,24 +11,24 @@ use crate::hot;
 use tenure_domain::create::shown_definition;
 use tenure_domain::task::{EndedRun, Granted, Last, Tenancy};
 
-/// How many priorities there are; marks come in arrays of this size.
+/// How many priorities there are; low-water marks come in arrays of this size.
 pub const PRIORITIES: usize = Priority::ALL.len();
 
-/// What is wanted of one queue.
+/// A request for runs of one queue.
 #[derive(Debug, Clone)]
 pub struct Want {
     /// `task_queues.id`.
     pub queue: i32,
-    /// The generation that the marks were taken at; with another one they are ignored.
+    /// The cursor epoch that the low-water marks were read at; with another one they are ignored.
     pub epoch: i64,
     /// For each priority the `ord` up to which no pending run is left.
     pub marks: [i64; PRIORITIES],
-    /// Who gets the first run found, the second, and so on: places in the list of workers. A worker who wants more
-    /// than one run stands here as often.
+    /// Who gets the first run found, the second, and so on: indexes into the list of workers. A worker that requests more
+    /// than one run is listed as often.
     pub slots: Vec<i32>,
 }
 
-/// Somebody who claims.
+/// A worker that claims.
 #[derive(Debug, Clone, Copy)]
 pub struct Worker<'a> {
     /// The worker's group.
@@ -37,10 +37,10 @@ pub struct Worker<'a> {
     pub id: &'a str,
 }
 
-/// A claim that was made, or a run that was left for want of room.
+/// A new claim, or a run that was left pending for lack of room.
 #[derive(Debug)]
 pub struct Claimed {
-    /// Place in the list of workers, from 1.
+    /// Index into the list of workers, from 1.
     pub worker: i32,
     /// The task's key.
     pub seq: i64,
@@ -76,7 +76,7 @@ impl Claimed {
         self.definition.is_some()
     }
 
-    /// The claim as its worker hears of it, with what the statement does not answer with.
+    /// The claim for the response to its worker, with what the statement does not return.
     pub fn describe(
         self,
         queue: TaskQueueId,
@@ -110,7 +110,7 @@ pub const ANSWER_BYTES_MAX: i64 = 16 << 20;
 /// Bytes of definitions that one statement claims.
 pub const BATCH_BYTES_MAX: i64 = 4 * ANSWER_BYTES_MAX;
 
-/// Claims for `lease` what is wanted, highest priority and oldest first, and assigns it in the order of the slots. What is
+/// Claims for `lease` what is requested, highest priority and oldest first, and assigns it in the order of the slots. What is
 /// claimed of a queue ends before the first run that does not fit into the bytes: that one and what comes after it
 /// stays pending, and is in the answer without its definition.
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]

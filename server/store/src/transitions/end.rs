@@ -1,5 +1,5 @@
 //! Running to resolved, or to pending as the next run: reports of workers, expired claims and requeues are one
-//! statement with different members. [`End`] says what each of them leads to.
+//! statement with different members. [`End`] defines what each of them leads to.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;

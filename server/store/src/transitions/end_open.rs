@@ -1,4 +1,4 @@
-//! Ending tasks that nobody reports: their deadline has passed, or somebody cancels them.
+//! Ending tasks without a report: their deadline has passed, or they are cancelled.
 
 use sqlx::PgConnection;
 use tenure_api::states::ReasonResolved;

@@ -10,11 +10,11 @@
 //! | claim one | pending → running | [`claim_one`] | `claim_task` | `ops::claim_task` |
 //! | renew | running → running, with a later end of the claim | [`renew`] | `reclaim_task` (hot) | `ops::reclaim` |
 //! | end | running → resolved, or → pending as the next run | [`end`](mod@end) | `resolve_run` (hot) | `ops::report`, `ops::worker_removed`, `background::claims`, `batch::delivery` |
-//! | end whatever is open | unscheduled, pending, running → resolved, as an exception | [`end_open`] | `end_open` | `ops::change_task` and `ops::task_group` (cancel), `store::deadlines` |
+//! | end open | unscheduled, pending, running → resolved, as an exception | [`end_open`] | `end_open` | `ops::change_task` and `ops::task_group` (cancel), `store::deadlines` |
 //! | schedule | unscheduled → pending | [`schedule`] | `schedule_tasks` | `ops::change_task`, `store::dependency_work` |
 //! | rerun | resolved, unscheduled → pending, as a new run | [`rerun`] | `rerun_task` | `ops::change_task` |
 //! | reprioritise | unscheduled, pending, running → the same, with another priority | [`reprioritise`] | `change_priority` | `ops::change_priority` |
-//! | purge | resolved → – | [`purge`] | `forget_tasks` | `background::expiry` |
+//! | purge | resolved → – | [`purge`] | `purge_tasks` | `background::expiry` |
 //!
 //! The same by edge, where one edge has several statements:
 //!

@@ -19,14 +19,14 @@ const GROUPS_MAX: i64 = 200;
 pub struct Slice {
     /// What has expired, and may be purged.
     pub found: usize,
-    /// Rows that were purged; the others are held by somebody.
+    /// Rows that were purged; the others are locked by other transactions.
     pub purged: usize,
 }
 
 /// Purges a slice of the tasks that have expired. A task that has many edges loses those first.
 ///
 /// A task is kept until its deadline was dealt with, until its artifacts have been removed, and until the log has been read
-/// of its end: whoever reads the log asks for the task's group.
+/// of its end: readers of the log look up the task's group.
 pub async fn purge_tasks(conn: &mut PgConnection) -> Result<Slice, sqlx::Error> {
     let mut transaction = conn.begin().await?;
     avoid_scans(&mut transaction).await?;
@@ -56,8 +56,8 @@ pub async fn purge_tasks(conn: &mut PgConnection) -> Result<Slice, sqlx::Error> 
     Ok(Slice { found, purged: usize::try_from(purged).unwrap_or(usize::MAX) })
 }
 
-/// Tasks that have expired and may be purged, each with the place of its row in `task_times`. Nobody moves that row
-/// any more: it has no deadline left, and whoever purges it holds the task.
+/// Tasks that have expired and may be purged, each with the place of its row in `task_times`. That row
+/// does not move any more: it has no deadline left, and only a transaction that has locked the task purges it.
 async fn list_due(transaction: &mut PgConnection) -> Result<HashMap<Uuid, String>, sqlx::Error> {
     let rows = sqlx::query!(
         r#"-- list_expired
@@ -120,7 +120,7 @@ async fn purge_edges(transaction: &mut PgConnection, ids: &[Uuid], seqs: &[i64])
     )
     .execute(transaction)
     .await?;
-    // An edge between two tasks that both expire may stand twice in the list.
+    // An edge between two tasks that both expire may be twice in the list.
     Ok(gone.rows_affected().max(required.len() as u64))
 }
 

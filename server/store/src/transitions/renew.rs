@@ -10,7 +10,7 @@ use crate::hot;
 use tenure_domain::task::{EndedRun, Granted, Last, Tenancy};
 use tenure_domain::worker::WorkerKey;
 
-/// The claim that a member wants to renew.
+/// The claim that a member renews.
 #[derive(Debug, Clone, Copy)]
 pub struct Member {
     /// The task.
@@ -63,7 +63,7 @@ impl Renewed {
         WorkerKey { queue: self.queue, group: self.worker_group.clone(), id: self.worker_id.clone() }
     }
 
-    /// The claim as its worker hears of it, with what the statement does not answer with.
+    /// The claim for the response to its worker, with what the statement does not return.
     pub fn describe(self, queue: TaskQueueId, ended: Vec<EndedRun>) -> Result<Granted, Undecodable> {
         let columns = Row { table: "claims", task: self.id };
         let open = columns.open_run(self.run, self.reason_created, self.scheduled)?;

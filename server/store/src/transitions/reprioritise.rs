@@ -36,7 +36,7 @@ pub async fn reprioritise(
                 hidden_until = NULL, reserved_until = NULL
             FROM selected s WHERE p.seq = s.seq RETURNING p.seq, p.queue
         ),
-        -- A kept place may lie below a mark of the new priority.
+        -- A retained place may be below a low-water mark of the new priority.
         raised_epochs AS (
             UPDATE task_queues q SET cursor_epoch = cursor_epoch + 1
             WHERE q.id IN (SELECT queue FROM requeued)
@@ -63,7 +63,7 @@ pub async fn reprioritise(
     Ok(rows.into_iter().map(|row| (row.id, row.queue)).collect())
 }
 
-/// Tells that the priority of a group's tasks was changed.
+/// Emits the event that the priority of a group's tasks was changed.
 pub async fn publish_group(
     conn: &mut PgConnection,
     group: Uuid,
