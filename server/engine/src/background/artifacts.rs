@@ -1,7 +1,7 @@
 //! Artifacts and objects that have expired. Bytes are deleted before rows: while a row exists, this pass comes back to it.
 //!
-//! A row is removable no sooner than the last upload under its name can have ended, and from then on no server issues another
-//! URL for uploads; so no bytes come back. The expiry pass skips a task until it has no artifacts.
+//! A row is removable no sooner than the last upload under its name can have ended, and from then on no server issues
+//! another URL for uploads; so no bytes come back. The expiry pass skips a task until it has no artifacts.
 
 use std::collections::BTreeSet;
 

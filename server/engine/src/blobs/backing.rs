@@ -67,8 +67,8 @@ impl Backing {
         Self { place, prefix, opened: OnceLock::new(), part, uploads_max }
     }
 
-    /// The store. It is opened when it is first needed, and again until that succeeds: a folder that cannot be created now may
-    /// be created later, and a server without artifacts is better than none.
+    /// The store. It is opened when it is first needed, and again until that succeeds: a folder that cannot be created now
+    /// may be created later, and a server without artifacts is better than none.
     pub(super) fn store(&self) -> Result<Arc<dyn ObjectStore>, StoreError> {
         if let Some(store) = self.opened.get() {
             return Ok(Arc::clone(store));

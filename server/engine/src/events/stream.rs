@@ -1,5 +1,5 @@
-//! One stream of events as they happen: a cursor that reads from memory, or from the log while it is behind memory. Both advance
-//! the same cursor, so that no event is lost or sent twice between them.
+//! One stream of events as they happen: a cursor that reads from memory, or from the log while it is behind memory. Both
+//! advance the same cursor, so that no event is lost or sent twice between them.
 
 use std::sync::Arc;
 

@@ -115,7 +115,7 @@ struct Shared {
     stop: CancellationToken,
     /// None without listeners. Only the task writes it.
     ring: Mutex<Option<Ring>>,
-    /// Changes whenever `ring` does.
+    /// Notified whenever `ring` changes.
     changed: watch::Sender<()>,
     listener_slots: Arc<Semaphore>,
     came: Notify,
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_in_events_and_a_listener_that_is_behind_is_told_so() {
+    fn memory_is_bounded_in_events_and_a_listener_that_is_behind_is_sent_to_the_log() {
         let buffered = i64::try_from(BUFFERED_MAX).unwrap();
         let mut ring = Ring::starting_at(0);
         push(&mut ring, 1..=buffered + 100, buffered + 100, 1);

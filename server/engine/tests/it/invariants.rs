@@ -88,24 +88,24 @@ const BREAKAGES: &[(&str, &str)] = &[
         "I2: an edge is satisfied only when",
     ),
     ("DELETE FROM tasks WHERE state = 0", "I2: no edge without the task that waits"),
-    ("DELETE FROM outbox WHERE kinds[1] = 1", "I5: a task's creation is told once"),
+    ("DELETE FROM outbox WHERE kinds[1] = 1", "I5: a task's creation is emitted once"),
     ("UPDATE outbox SET kinds = '{3}' WHERE kinds = '{8}'", "I5: each run that was made by a schedule or a rerun"),
     ("UPDATE outbox SET kinds = '{8}' WHERE kinds = '{3}'", "I5: each run that was made by a schedule or a rerun"),
     (
         "WITH emitted AS (DELETE FROM outbox_new), read AS (UPDATE log_readers SET position = 1000)
          DELETE FROM outbox WHERE kinds[1] = 10",
-        "I5: a group of which every task was resolved is told",
+        "I5: a group of which every task was resolved is emitted",
     ),
     (
         "INSERT INTO outbox (at, kinds, seqs, runs, retries_left)
          SELECT at, kinds, seqs, runs, retries_left FROM outbox WHERE kinds[1] = 10",
-        "I5: no group is told more often",
+        "I5: no group is emitted more often",
     ),
-    ("DELETE FROM outbox WHERE kinds[1] = 2", "I5: each claim is told"),
-    ("UPDATE outbox SET kinds = '{2}' WHERE kinds = '{3}'", "I5: each claim is told"),
-    ("DELETE FROM outbox WHERE kinds[1] = 3", "I5: each end of a run is told"),
-    ("UPDATE outbox SET kinds = '{5}' WHERE kinds = '{6}'", "I5: each end of a run is told"),
-    ("UPDATE outbox SET kinds = '{6}' WHERE kinds = '{3}'", "I5: each end of a run is told"),
+    ("DELETE FROM outbox WHERE kinds[1] = 2", "I5: each claim is emitted"),
+    ("UPDATE outbox SET kinds = '{2}' WHERE kinds = '{3}'", "I5: each claim is emitted"),
+    ("DELETE FROM outbox WHERE kinds[1] = 3", "I5: each end of a run is emitted"),
+    ("UPDATE outbox SET kinds = '{5}' WHERE kinds = '{6}'", "I5: each end of a run is emitted"),
+    ("UPDATE outbox SET kinds = '{6}' WHERE kinds = '{3}'", "I5: each end of a run is emitted"),
 ];
 
 async fn with_some_tasks() -> TestDatabase {
