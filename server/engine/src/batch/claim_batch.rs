@@ -22,7 +22,7 @@ use tenure_store::queues::Queues;
 use tenure_store::transitions::claim::{self, Claimed, Want, Worker};
 use tenure_store::{claims, session, tasks};
 
-/// How often recovery looks again while the database is away or the lost session lives on.
+/// How often recovery looks again while the database is unavailable or the lost session is alive.
 const RECOVERY_EVERY: Duration = Duration::from_millis(200);
 /// How long one look may take.
 const RECOVERY_TRY_MAX: Duration = Duration::from_secs(10);

@@ -118,7 +118,7 @@ struct Shared {
     /// Notified whenever `ring` changes.
     changed: watch::Sender<()>,
     listener_slots: Arc<Semaphore>,
-    came: Notify,
+    listener_added: Notify,
     catching_up: Semaphore,
 }
 
@@ -140,7 +140,7 @@ impl Tail {
             ring: Mutex::default(),
             changed: watch::Sender::new(()),
             listener_slots: Arc::new(Semaphore::new(LISTENERS_MAX)),
-            came: Notify::new(),
+            listener_added: Notify::new(),
             catching_up: Semaphore::new(CATCHING_UP_MAX),
         };
         let tail = Self { shared: Arc::new(shared) };
@@ -152,7 +152,7 @@ impl Tail {
     #[must_use]
     pub fn listen(&self) -> Option<Listener> {
         let slot = Arc::clone(&self.shared.listener_slots).try_acquire_owned().ok()?;
-        self.shared.came.notify_one();
+        self.shared.listener_added.notify_one();
         Some(Listener { tail: self.clone(), changed: self.shared.changed.subscribe(), _slot: slot })
     }
 
@@ -174,7 +174,7 @@ impl Tail {
                 *self.ring() = None;
                 tokio::select! {
                     () = self.shared.stop.cancelled() => return,
-                    () = self.shared.came.notified() => {}
+                    () = self.shared.listener_added.notified() => {}
                 }
                 continue;
             }

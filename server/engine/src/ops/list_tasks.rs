@@ -20,7 +20,7 @@ pub(super) const PAGE_BYTES_MAX: i64 = 16 << 20;
 pub struct Cursor {
     /// The last task of the page before.
     pub after: Option<TaskId>,
-    /// At most so many tasks, up to [`PAGE_MAX`].
+    /// Maximum number of tasks, up to [`PAGE_MAX`].
     pub limit: u16,
 }
 
