@@ -1,5 +1,5 @@
-//! URLs of stored bytes: unsigned ones, of what every caller may read, and signed ones. A signed URL is a capability to upload under
-//! one name, or to download what has that name.
+//! URLs of stored bytes: unsigned ones, of what every caller may read, and signed ones. A signed URL is a capability to
+//! upload under one name, or to download what has that name.
 //!
 //! The signature covers what may be done, until when, for uploads the content type, and the name. It covers decoded
 //! values, because some HTTP clients write a URL anew before they send it; so a client may escape more or less than was

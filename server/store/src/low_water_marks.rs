@@ -1,8 +1,8 @@
 //! Low-water marks: for each queue and priority the `ord` up to which no pending run is left, so that a claim does not
 //! walk over the dead rows of an old snapshot.
 //!
-//! A low-water mark must never pass a row that exists or may still be committed. The first is read; for the second a *safe position*
-//! is kept: a value of the sequence below which every transaction that took one has ended.
+//! A low-water mark must never pass a row that exists or may still be committed. The first is read; for the second a *safe
+//! position* is stored: a value of the sequence below which every transaction that took one has ended.
 
 use std::collections::HashMap;
 
