@@ -41,7 +41,7 @@ def refused(status, call, *args, **kwargs):
     return failure.value.body["code"]
 
 
-def test_bytes_are_uploaded_and_read_by_whoever_asks(server, run):
+def test_bytes_are_uploaded_and_read_by_any_client(server, run):
     task_id, run_id, worker = run
     data = secrets.token_bytes(300_000)
     upload(worker, task_id, run_id, "public/build/app.bin", data, "application/octet-stream")
@@ -118,7 +118,7 @@ def test_an_object_is_uploaded_and_downloaded_by_the_helpers(server, run, size):
     assert (file.getvalue(), content_type) == (data, "application/zip")
 
 
-def test_a_private_artifact_is_read_by_a_signed_url_and_by_nobody_else(server, run):
+def test_a_private_artifact_is_read_by_a_signed_url_only(server, run):
     task_id, run_id, worker = run
     name = "private/a:b@c,(d).log"
     upload(worker, task_id, run_id, name, b"secret")

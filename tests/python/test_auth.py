@@ -55,7 +55,7 @@ def assert_refused(status, code, call, *args, **kwargs):
     return refusal.value.body["message"]
 
 
-def test_the_service_says_that_it_is_there(server, auth):
+def test_the_service_answers_that_it_is_there(server, auth):
     assert auth.ping()["alive"] is True
     assert auth.version()["source"] == "tenure"
     auth.heartbeat()
@@ -152,7 +152,7 @@ def test_lists_come_in_pages(auth, name):
     assert set(ids) <= {role["roleId"] for role in auth.listRoles()}
 
 
-def test_nobody_gives_what_they_do_not_have(server, auth, name):
+def test_no_client_grants_what_it_does_not_have(server, auth, name):
     scopes = [f"auth:create-client:{name}/*", f"auth:create-role:{name}/*", f"auth:update-client:{name}/*", "a:*"]
     small = auth_as(server, credentials_of(auth.createClient(name, a_client(*scopes))))
     small.createClient(f"{name}/one", a_client("a:b"))

@@ -13,7 +13,7 @@ def refusal_of(call, *args):
     return refusal.value
 
 
-def test_a_refusal_says_what_was_asked(queue, queue_id):
+def test_a_refusal_repeats_the_request(queue, queue_id):
     task_id = taskcluster.slugId()
     refusal = refusal_of(queue.status, task_id)
     assert (refusal.status_code, refusal.body["code"]) == (404, "ResourceNotFound")

@@ -247,7 +247,7 @@ def test_a_deadline_counts_as_an_end_for_all_resolved(timed_server, queue_id, wa
     assert queue.status(waiting)["status"]["state"] == "pending"
 
 
-def test_an_expired_task_and_its_group_are_forgotten(timed_server, queue_id):
+def test_an_expired_task_and_its_group_are_purged(timed_server, queue_id):
     queue = timed_server.queue()
     now = timed_server.now()
     task_id = create(queue, queue_id, now=now, expires=definition(queue_id, now, "2 hours")["deadline"])

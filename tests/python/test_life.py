@@ -135,7 +135,7 @@ def test_a_worker_reports_a_failure(server, queue, queue_id):
     assert queue.status(task_id)["status"] == status
 
 
-def test_a_run_that_nobody_claimed_cannot_be_reported(queue, queue_id):
+def test_a_run_that_was_not_claimed_cannot_be_reported(queue, queue_id):
     task_id = create(queue, queue_id)
     with pytest.raises(TaskclusterRestFailure) as refusal:
         queue.reportCompleted(task_id, 0)

@@ -27,7 +27,7 @@ from tasks import WORKER, claim, claim_one, create, instant
 # Getting
 
 
-def test_a_message_says_which_run_is_pending(server, queue, queue_id):
+def test_a_message_names_the_pending_run(server, queue, queue_id):
     task_id = create(queue, queue_id)
     task = queue.task(task_id)
     scheduled = instant(queue.status(task_id)["status"]["runs"][0]["scheduled"])
@@ -239,7 +239,7 @@ def test_an_update_makes_the_old_receipt_stale(server, queue, queue_id):
 # Deleting
 
 
-def test_a_receipt_is_good_until_somebody_else_gets_the_message(timed_server, queue_id):
+def test_a_receipt_is_valid_until_another_poller_gets_the_message(timed_server, queue_id):
     server = timed_server
     create_now(server, queue_id)
     create_now(server, queue_id)

@@ -138,7 +138,7 @@ def test_the_old_worker_finds_a_task_of_each_priority_highest_first(queue, queue
     assert queue.pendingTasks(queue_id)["pendingTasks"] == 0
 
 
-def test_the_old_worker_takes_a_404_for_a_failed_deletion_says_so_and_goes_on(queue, queue_id, worker):
+def test_the_old_worker_takes_a_404_for_a_failed_deletion_logs_it_and_goes_on(queue, queue_id, worker):
     task_id = create(queue, queue_id)
     found = worker.find()
     assert found["claimed"]["status"]["taskId"] == task_id
@@ -171,7 +171,7 @@ def test_the_old_worker_carries_a_task_to_its_end(server, queue, queue_id, worke
     assert queue.status(task_id)["status"]["runs"][0]["workerId"] == LEGACY_WORKER["worker_id"]
 
 
-def test_a_run_that_somebody_else_claims_first_is_a_conflict_and_no_task(queue, queue_id, worker):
+def test_a_run_that_another_worker_claims_first_is_a_conflict_and_no_task(queue, queue_id, worker):
     lost, other = create(queue, queue_id, priority="high"), create(queue, queue_id, priority="low")
     seen = []
 

@@ -78,7 +78,7 @@ def test_a_delete_url_gets_and_deletes_but_does_not_look_or_update(server, queue
     messages.delete_message(message)
 
 
-def test_nobody_puts_or_clears_messages(server, queue, queue_id):
+def test_no_client_puts_or_clears_messages(server, queue, queue_id):
     create(queue, queue_id)
     messages = messages_of(server, queue_id)
     for call in [

@@ -21,7 +21,7 @@ def assert_conflict(call, *args):
     assert refusal.value.status_code == 409
 
 
-def test_a_claim_that_is_not_renewed_goes_to_somebody_else(timed_server, queue_id):
+def test_a_claim_that_is_not_renewed_goes_to_another_worker(timed_server, queue_id):
     server, queue = timed_server, timed_server.queue()
     task_id = create_now(server, queue, queue_id)
     first = claim_one(queue, queue_id)

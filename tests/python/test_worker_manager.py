@@ -148,7 +148,7 @@ def test_a_worker_registers_again_with_the_secret_it_got(fleet):
     assert fleet.server.queue(third["credentials"]).claimWork(fleet.pool, {**WORKER, "tasks": 1}) == {"tasks": []}
 
 
-def test_nobody_else_is_let_in(fleet):
+def test_no_other_client_is_accepted(fleet):
     assert refused(fleet.register) == (404, "ResourceNotFound")
     fleet.create_worker()
     assert refused(fleet.register, static_secret()) == (400, "InputError")

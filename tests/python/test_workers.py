@@ -47,7 +47,7 @@ def own_queue_id():
     return f"p-{secrets.token_hex(6)}/linux"
 
 
-def test_whoever_claims_is_known_with_queue_and_provisioner(queue, own_queue_id):
+def test_a_worker_that_claims_is_shown_with_queue_and_provisioner(queue, own_queue_id):
     provisioner_id, worker_type = own_queue_id.split("/")
     refused(404, "ResourceNotFound", queue.getTaskQueue, own_queue_id)
     refused(404, "ResourceNotFound", queue.getProvisioner, provisioner_id)

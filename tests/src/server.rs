@@ -135,11 +135,11 @@ impl Launch {
     }
 
     /// Starts the server and waits until it can serve. Its output goes to a file in `folder`, which is also its data
-    /// directory; `name` tells several servers of one folder apart.
+    /// directory; `name` distinguishes several servers of one folder.
     ///
     /// # Panics
     ///
-    /// If it ends or says nothing; the panic quotes its output.
+    /// If it ends or prints nothing; the panic quotes its output.
     pub async fn start(&self, folder: &Path, name: &str) -> Server {
         let log = folder.join(format!("{name}.log"));
         let output = std::fs::File::create(&log).expect("the test's folder can be written");
@@ -269,7 +269,7 @@ impl Drop for Server {
 ///
 /// # Panics
 ///
-/// If the command refuses; the panic quotes what it said.
+/// If the command refuses; the panic quotes its output.
 #[must_use]
 pub fn create_root_client(database_url: &str, secret_key: &str) -> Account {
     client_command(&["create", "root", "--scope", "*"], database_url, secret_key)
@@ -279,7 +279,7 @@ pub fn create_root_client(database_url: &str, secret_key: &str) -> Account {
 ///
 /// # Panics
 ///
-/// If the command refuses; the panic quotes what it said.
+/// If the command refuses; the panic quotes its output.
 pub fn reset_root_token(database_url: &str, secret_keys: &str) -> Account {
     client_command(&["reset-token", "root"], database_url, secret_keys)
 }

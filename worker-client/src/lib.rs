@@ -1,6 +1,6 @@
 //! A client of the queue for submitters and workers.
 //!
-//! [`Client`] signs and repeats requests; [`Client::claim_work`] hands out [`Claim`]s. Reporting the outcome of a
+//! [`Client`] signs and repeats requests; [`Client::claim_work`] returns [`Claim`]s. Reporting the outcome of a
 //! claim consumes it, so that reporting twice does not compile, and a claim that the server has given to another
 //! worker is a value ([`Lost`]), not an error. The program `tenure-worker` is built on it.
 //!

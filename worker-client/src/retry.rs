@@ -73,8 +73,8 @@ impl RetryPolicy {
 
     /// The pause after failure number `failures` in a row, and as long as the server asked for.
     pub fn pause_of(&self, failures: u32, error: &Error, jitter: f64) -> Duration {
-        let asked = error.retry_after().unwrap_or_default().min(self.longest_pause);
-        self.backoff(failures, jitter).max(asked)
+        let requested = error.retry_after().unwrap_or_default().min(self.longest_pause);
+        self.backoff(failures, jitter).max(requested)
     }
 
     /// The pause after failure number `failures` in a row, without regard to the number of retries.
@@ -135,9 +135,9 @@ mod tests {
     #[test]
     fn retry_after_is_honoured_within_reason() {
         let policy = RetryPolicy::default();
-        let asked = |seconds| refused(429, Some(Duration::from_secs(seconds)));
-        assert_eq!(policy.pause_after(1, &asked(3), 1.0), Some(Duration::from_secs(3)));
-        assert_eq!(policy.pause_after(1, &asked(86_400), 1.0), Some(LONGEST_PAUSE));
+        let after = |seconds| refused(429, Some(Duration::from_secs(seconds)));
+        assert_eq!(policy.pause_after(1, &after(3), 1.0), Some(Duration::from_secs(3)));
+        assert_eq!(policy.pause_after(1, &after(86_400), 1.0), Some(LONGEST_PAUSE));
     }
 
     #[test]

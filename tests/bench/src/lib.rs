@@ -69,7 +69,7 @@ pub enum BenchError {
     /// The server cannot be talked to.
     #[error("{0}: {cause}", cause = std::error::Error::source(.0).map(ToString::to_string).unwrap_or_default())]
     Wire(#[from] WireError),
-    /// The server said no.
+    /// The server refused.
     #[error("{what} was answered with {status}: {body}")]
     Refused {
         /// The call.
@@ -80,7 +80,7 @@ pub enum BenchError {
         body: String,
     },
     /// The server's answer cannot be understood.
-    #[error("the answer to {what} is not what the API says: {reason}")]
+    #[error("the answer to {what} is not what the API describes: {reason}")]
     Answer {
         /// The call.
         what: &'static str,
@@ -103,7 +103,7 @@ pub enum BenchError {
     Generator(String),
 }
 
-/// Runs the mode that the settings name and gives back the lines to print.
+/// Runs the mode that the settings name and returns the lines to print.
 ///
 /// # Errors
 ///
@@ -165,7 +165,7 @@ async fn measure<M: Mode + 'static>(settings: &Settings) -> Result<String, Bench
     Ok(row.render(&mut run.figures()))
 }
 
-/// Lets the lanes run, and says how long was measured, what it cost and how much WAL it wrote.
+/// Lets the lanes run, and returns how long was measured, what it cost and how much WAL it wrote.
 async fn watch<M: Mode + 'static>(
     settings: &Settings,
     run: &Run,

@@ -64,7 +64,7 @@ struct MessageList {
     messages: Vec<Message>,
 }
 
-/// What the message of a task's first run says. On Azure the same is put that Tenure makes of a task.
+/// The text of the message of a task's first run. On Azure the same text is put that Tenure makes of a task.
 pub(crate) fn text_of(task: SlugId) -> String {
     STANDARD.encode(format!(r#"{{"taskId":"{task}","runId":0}}"#))
 }

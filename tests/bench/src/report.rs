@@ -12,7 +12,7 @@ use super::figures::Figures;
 /// How far a window may end before its time without having been cut short.
 const TIMER: Duration = Duration::from_millis(20);
 
-/// Everything that a row says beside the lanes' own figures.
+/// Everything in a row beside the lanes' own figures.
 #[derive(Debug)]
 pub(crate) struct Row<'a> {
     pub(crate) settings: &'a Settings,

@@ -152,7 +152,7 @@ impl Run {
         }
     }
 
-    /// Ends the window now, if it has not ended by itself, and says how long it was.
+    /// Ends the window now, if it has not ended by itself, and returns how long it was.
     pub(crate) fn close_window(&self) -> Duration {
         let now = Instant::now();
         let end = self.end.get().unwrap_or(now).min(now);

@@ -1,4 +1,4 @@
-//! The account at the end: what the API says of each task, what the tasks wrote, and whether both are right.
+//! The account at the end: what the API answers about each task, what the tasks wrote, and whether both are right.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;

@@ -64,7 +64,7 @@ impl Server {
         Ok(Self { child, root_url, credentials_file, credentials })
     }
 
-    /// The URL that the server says it has.
+    /// The URL that the server printed.
     pub fn root_url(&self) -> &str {
         &self.root_url
     }

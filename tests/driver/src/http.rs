@@ -77,7 +77,7 @@ impl Client {
         Ok(Self { target, connection: None, nonces, request: Vec::with_capacity(4096) })
     }
 
-    /// Sends the call and gives back its answer.
+    /// Sends the call and returns its answer.
     ///
     /// # Errors
     ///
@@ -152,7 +152,7 @@ impl Client {
         self.send(method, &resource, Some(&authorization), body).await
     }
 
-    /// Sends a call whose URL is its own proof, and gives back the reply. The resource is the whole path with its query;
+    /// Sends a call whose URL is its own proof, and returns the reply. The resource is the whole path with its query;
     /// a body comes with its content type.
     ///
     /// # Errors

@@ -119,7 +119,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// If the socket fails, closes too early or says something else than HTTP.
+    /// If the socket fails, closes too early or sends something else than HTTP.
     pub async fn receive(&mut self) -> Result<Reply, WireError> {
         let head_length = loop {
             if let Some(end) = find(&self.inbox, b"\r\n\r\n") {

@@ -32,7 +32,7 @@ def anonymous_queue():
 
 
 def wait_for(look, within=WITHIN_SECONDS):
-    """Waits until there is something to see, and gives it back."""
+    """Waits until there is something to see, and returns it."""
     deadline = time.monotonic() + within
     while True:
         seen = look()

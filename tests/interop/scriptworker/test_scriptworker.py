@@ -70,7 +70,7 @@ def test_artifacts_live_as_long_as_their_task(worker):
         assert artifact["storageType"] == "s3"
 
 
-def test_the_chain_of_trust_tells_of_the_task_as_it_was_claimed(worker):
+def test_the_chain_of_trust_has_the_task_as_it_was_claimed(worker):
     task_id = worker.submit("true")
     worker.wait_for_end(task_id)
     chain = download(task_id, "public/chain-of-trust.json").json()
@@ -93,7 +93,7 @@ def test_the_script_gets_credentials_of_its_run(worker):
 
 
 @pytest.mark.parametrize(("code", "state", "reason"), EXIT_CODES)
-def test_the_exit_code_says_how_the_task_ended(worker, code, state, reason):
+def test_the_exit_code_decides_how_the_task_ends(worker, code, state, reason):
     task_id = worker.submit(f"echo ends with {code}; exit {code}")
     status = worker.wait_for_end(task_id)
     [run] = status["runs"]
@@ -143,7 +143,7 @@ def test_a_task_that_is_cancelled_is_killed(worker):
     assert worker.wait_for_end(worker.submit("true"))["state"] == "completed"
 
 
-def test_a_worker_that_is_told_to_stop_gives_its_task_back(another_worker):
+def test_a_worker_that_is_stopped_reports_worker_shutdown(another_worker):
     started = another_worker.folder / "started"
     task_id = another_worker.submit('touch "$WORK/../started"; sleep 600')
     wait_for(started.exists)

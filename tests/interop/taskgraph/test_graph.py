@@ -190,7 +190,7 @@ def test_what_the_decision_leaves_is_found_by_later_tasks(submitted):
     assert by_hand.json() == graph.ids
 
 
-def test_a_graph_that_may_not_be_created_says_so_for_each_task():
+def test_a_graph_that_may_not_be_created_is_refused_for_each_task():
     decision = Decision([scope for scope in SCOPES if scope != f"queue:scheduler-id:{SCHEDULER_ID}"])
     graph = Graph(decision.task_id)
     with pytest.raises(CreateTasksException) as refusal:

@@ -2,7 +2,7 @@
 //! every request and answer is recorded, and a checker looks for answers that cannot all be true.
 //!
 //! `record` is what is written down, `check` the rules (pure, proven on hand-made histories), `snapshot` what the
-//! server says when all is quiet. The rest makes the history: `world` is what the actors share, `submitter`, `worker`
+//! server answers when all is quiet. The rest makes the history: `world` is what the actors share, `submitter`, `worker`
 //! (with `poller`) and `saboteur` are the actors, `storm` runs them and then drains the queues.
 
 pub mod check;

@@ -27,7 +27,7 @@ pub enum Answer<T> {
     Done(T),
     /// It was refused with this status, so it was not done.
     Refused(u16),
-    /// There was no answer, or one that says "perhaps": it was done or it was not.
+    /// There was no answer, or one that means "perhaps": it was done or it was not.
     Unknown,
 }
 
@@ -106,7 +106,7 @@ pub enum Event {
     RowsLocked,
     /// Sessions of a server were killed.
     SessionsKilled,
-    /// A server said that it is in trouble, or said nothing although the caller waited.
+    /// A server answered that its database fails, or did not answer although the caller waited.
     DatabaseFault,
 }
 
@@ -142,7 +142,7 @@ pub struct TaskSpec {
     pub any_end: bool,
 }
 
-/// What a worker says about a run.
+/// What a worker reports about a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Verdict {
     /// reportCompleted.

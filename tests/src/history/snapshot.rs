@@ -1,4 +1,4 @@
-//! What the server says about its tasks and queues when nothing is in flight.
+//! What the server answers about its tasks and queues when nothing is in flight.
 
 use std::collections::HashMap;
 

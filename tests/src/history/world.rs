@@ -21,7 +21,7 @@ const CUT_OFF_WITHIN: u64 = 4_000;
 const MOVE_PERCENT: u64 = 3;
 const INTERNAL_ERROR: u16 = 500;
 
-/// A task that was tried to create: what it is and the body that says so.
+/// A task that was tried to create: its id and its body.
 #[derive(Debug, Clone)]
 pub(super) struct Tried {
     pub(super) spec: TaskSpec,
@@ -91,7 +91,7 @@ impl World {
         unix_millis() + self.clock_ahead_millis.load(Ordering::Relaxed)
     }
 
-    /// Takes over what the server says its clock shows.
+    /// Takes over the time of the server's clock.
     pub(super) fn set_server_millis(&self, millis: i64) {
         self.clock_ahead_millis.store(millis - unix_millis(), Ordering::Relaxed);
     }

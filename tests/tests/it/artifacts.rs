@@ -211,14 +211,14 @@ async fn a_live_log_is_a_reference_and_then_a_link() {
     assert_eq!(emitted, ["reference", "reference", "link"]);
     let payload = &events[2]["payload"];
     assert_eq!(payload["artifact"]["name"], live);
-    // That of the reference, as in Taskcluster: a link says where something is, not what it is.
+    // That of the reference, as in Taskcluster: a link has where something is, not what it is.
     assert_eq!(payload["artifact"]["contentType"], "text/plain");
     let info = worker.anonymous(&format!("{}/artifact-info/{}", worker.run, segment(live))).await.json();
     assert_eq!((&info["storageType"], &info["contentType"]), (&json!("link"), &json!("text/plain")));
-    // Whatever the link says.
-    let mut said = link("public/logs/live_backing.log");
-    said["contentType"] = json!("text/html");
-    worker.created(live, &said).await;
+    // Whatever is in the link.
+    let mut typed_link = link("public/logs/live_backing.log");
+    typed_link["contentType"] = json!("text/html");
+    worker.created(live, &typed_link).await;
     let info = worker.anonymous(&format!("{}/artifact-info/{}", worker.run, segment(live))).await.json();
     assert_eq!(info["contentType"], "text/plain");
     assert_eq!((&payload["runId"], &payload["workerGroup"]), (&json!(0), &json!("group")));

@@ -1,4 +1,4 @@
-//! What a caller can get wrong, and that nothing comes of it but an answer that says what to change.
+//! What a caller can get wrong, and that nothing comes of it but an answer with what to change.
 
 mod paths;
 

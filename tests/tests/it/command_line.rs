@@ -197,7 +197,7 @@ async fn tasks_groups_and_queues_are_shown_and_changed() {
 async fn a_refusal_is_one_line_and_the_exit_code_attributes_it() {
     let rig = Rig::start().await;
     let missing = new_task().to_string();
-    for (args, says) in [
+    for (args, expected) in [
         (&["task", "show", &missing][..], "does not exist (404 ResourceNotFound)"),
         (&["task", "wait", &missing], "does not exist"),
         (&["task", "cancel", &missing], "does not exist"),
@@ -208,11 +208,11 @@ async fn a_refusal_is_one_line_and_the_exit_code_attributes_it() {
         (&["task", "create", "-q", QUEUE, "--retries", "99", "--", "true"], "`retries`"),
     ] {
         let line = refusal(&run(&rig, args).await, 1);
-        assert!(line.contains(says), "{args:?}: {line}");
+        assert!(line.contains(expected), "{args:?}: {line}");
     }
     let missing = rig.folder.path().join("missing");
     let missing = missing.to_str().unwrap();
-    for (args, says) in [
+    for (args, expected) in [
         (&["task", "create", "-q", QUEUE][..], "--queue"),
         (&["task", "create", "-q", "queue", "--", "true"], "is 'queue'"),
         (&["task", "create", "--file", missing], "cannot be read"),
@@ -221,7 +221,7 @@ async fn a_refusal_is_one_line_and_the_exit_code_attributes_it() {
         (&["queue", "show", "x"], "is 'x'"),
     ] {
         let line = refusal(&run(&rig, args).await, 2);
-        assert!(args.len() < 4 || args[1] == "create" || line.contains(says), "{args:?}: {line}");
+        assert!(args.len() < 4 || args[1] == "create" || line.contains(expected), "{args:?}: {line}");
     }
     let wrong = [account(&rig)[0], account(&rig)[1], ("TASKCLUSTER_ACCESS_TOKEN", "wrong")];
     assert!(refusal(&tenure(&["queue", "list"], &wrong).await, 1).contains("TASKCLUSTER_ACCESS_TOKEN"));
@@ -316,7 +316,7 @@ async fn the_ids_that_are_made_never_begin_with_a_dash() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slip_on_the_command_line_gets_a_suggestion() {
-    for (args, says) in [
+    for (args, expected) in [
         (&["task", "create", "-q", "a/b", "echo", "hello"][..], "write two dashes before the command"),
         (&["task", "create", "-q", "a/b", "sh", "-c", "x"], "write two dashes before the command"),
         (&["task", "create", "-q", "a/b", "--wait", "-c", "x"], "write two dashes before the command"),
@@ -333,6 +333,6 @@ async fn a_slip_on_the_command_line_gets_a_suggestion() {
     ] {
         let line =
             refusal(&tenure(args, &[("TASKCLUSTER_CLIENT_ID", "half"), ("TENURE_DATA_DIR", "/nowhere")]).await, 2);
-        assert!(line.contains(says), "{args:?}: {line}");
+        assert!(line.contains(expected), "{args:?}: {line}");
     }
 }

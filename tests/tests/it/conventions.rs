@@ -59,8 +59,8 @@ async fn large_answers_are_compressed_for_who_asks_and_nothing_else_is() {
     assert_eq!(rig.create(task, &body).await.status, 200);
     let task_reply = get(&format!("{QUEUE_API}/task/{task}"), Some(GZIP)).await;
     assert!(is_zipped(&task_reply));
-    let known: Value = serde_json::from_slice(&unzip(&task_reply.body)).unwrap();
-    assert_eq!(task_reply["payload"], body["payload"]);
+    let stored: Value = serde_json::from_slice(&unzip(&task_reply.body)).unwrap();
+    assert_eq!(stored["payload"], body["payload"]);
     let small = get(&format!("{QUEUE_API}/task/{task}/status"), Some(GZIP)).await;
     assert!(!is_zipped(&small) && small.header("content-length").is_some());
 
@@ -157,7 +157,7 @@ async fn a_caller_without_scopes_learns_that_and_not_what_else_is_wrong() {
 async fn browsers_may_ask_every_path_from_everywhere() {
     let rig = Rig::start().await;
     let task = new_task();
-    for (target, known) in [
+    for (target, methods) in [
         (format!("{QUEUE_API}/task/{task}"), "options,get,head,put"),
         (format!("{QUEUE_API}/tasks/status"), "options,post"),
         ("/api/auth/v1/clients/x".into(), "options,get,head,post,put,delete"),
@@ -171,7 +171,7 @@ async fn browsers_may_ask_every_path_from_everywhere() {
         assert_eq!(header("access-control-max-age"), "900");
         let methods = "options,get,head,post,put,delete,trace,connect";
         let allow: std::collections::BTreeSet<String> = header("allow").split(',').map(str::to_owned).collect();
-        assert_eq!(allow, known.split(',').map(str::to_owned).collect(), "{target}");
+        assert_eq!(allow, methods.split(',').map(str::to_owned).collect(), "{target}");
         assert_eq!(header("access-control-allow-methods"), methods);
         for name in ["x-requested-with", "content-type", "authorization", "accept", "origin", "cache-control"] {
             assert!(header("access-control-allow-headers").contains(name), "{name}");
@@ -213,9 +213,9 @@ async fn batches_ask_for_a_scope_for_each_name_and_leave_out_what_is_not_there()
         let mut names: Vec<_> =
             all.body[list].as_array().unwrap().iter().map(|entry| entry["taskId"].clone()).collect();
         names.sort_by_key(Value::to_string);
-        let mut task_reply = vec![json!(one), json!(other)];
-        known.sort_by_key(Value::to_string);
-        assert_eq!(names, known);
+        let mut expected = vec![json!(one), json!(other)];
+        expected.sort_by_key(Value::to_string);
+        assert_eq!(names, expected);
         assert!(all.body.get("continuationToken").is_none(), "absent, not null");
         let many = json!({"taskIds": (0..20_000).map(|_| new_task()).collect::<Vec<_>>()});
         let none = rig.call("POST", path, Some(&many)).await;

@@ -230,7 +230,7 @@ async fn a_reader_whose_connection_was_cut_goes_on_where_it_was() {
     seen.truncate(5);
     drop(first);
     lives(server, &other, who, "stream/q", 5).await;
-    // On the other server; the header wins over what the URL still says.
+    // On the other server; the header wins over what is still in the URL.
     let mut second = Stream::try_open(&other, Some(who), "?after=0", Some("5")).await.ok().expect("it goes on");
     let end = newest(server, who).await;
     seen.extend(second.up_to(end).await);

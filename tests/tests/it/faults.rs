@@ -1,4 +1,4 @@
-//! A way between clients and a server that answers in its place, or cuts connections, as a test says.
+//! A way between clients and a server that answers in its place, or cuts connections, as a test sets it.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

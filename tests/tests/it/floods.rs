@@ -123,7 +123,7 @@ async fn claims_are_renewed_beside_every_flood() {
 /// Memory that the server's process has, in bytes.
 fn resident(rig: &Rig) -> usize {
     let path = format!("/proc/{}/status", rig.server.pid());
-    let text = std::fs::read_to_string(path).expect("the system says what memory a process has");
+    let text = std::fs::read_to_string(path).expect("the system shows what memory a process has");
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("it has a line for it");
     let kib: usize = line.trim().trim_end_matches("kB").trim().parse().expect("it is a number");
     kib << 10

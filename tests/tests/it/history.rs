@@ -64,7 +64,7 @@ async fn assert_caught(breakage: &'static str, rule: Rule) {
     assert!(caught, "{breakage} was not caught as {rule:?}: {}", explain(&plan, &history, &violations));
 }
 
-/// What a failure says: how to see it again, what is wrong, and where everything is written down.
+/// The text of a failure: how to see it again, what is wrong, and where everything is written down.
 fn explain(plan: &Plan, history: &History, violations: &[Violation]) -> String {
     let quoted: Vec<String> = violations.iter().take(QUOTED).map(ToString::to_string).collect();
     let file = write_down(plan, history);

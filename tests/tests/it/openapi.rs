@@ -1,4 +1,4 @@
-//! The OpenAPI document against a real server: each operation is sent as its example says, by a client that has the
+//! The OpenAPI document against a real server: each operation is sent as in its example, by a client that has the
 //! described scopes and no more, and what comes back must be what the document promises.
 
 use std::collections::BTreeSet;

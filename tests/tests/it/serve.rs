@@ -53,7 +53,7 @@ async fn send(server: &Server, who: &Credentials, method: &str, path: &str, body
     Raw::new(method, &target).authorization(&header).json(body.as_deref()).send(server.root_url()).await
 }
 
-/// Creates tasks until one is acknowledged again; everything else must be a 503 that says when to try again.
+/// Creates tasks until one is acknowledged again; everything else must be a 503 with when to try again.
 async fn create_until_it_works(server: &Server, who: &Credentials) -> SlugId {
     eventually("the server recovers", async || {
         let task = new_task();
@@ -70,7 +70,7 @@ async fn create_until_it_works(server: &Server, who: &Credentials) -> SlugId {
 #[track_caller]
 fn assert_unavailable(reply: &RawReply) {
     reply.refused(503, "ServiceUnavailable");
-    let after = reply.header("retry-after").expect("a 503 says when to try again");
+    let after = reply.header("retry-after").expect("a 503 has when to try again");
     assert!(after.parse::<u32>().is_ok_and(|seconds| seconds > 0), "{after}");
 }
 

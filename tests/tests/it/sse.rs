@@ -116,7 +116,7 @@ impl Stream {
         events
     }
 
-    /// Waits until the stream says something for the first time.
+    /// Waits until the stream sends something for the first time.
     pub async fn begun(mut self) -> Self {
         assert!(matches!(self.next().await, Item::Other));
         assert_eq!(self.retry.as_deref(), Some("1000"));

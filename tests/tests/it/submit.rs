@@ -159,7 +159,7 @@ async fn one_task_that_is_refused_is_the_end_of_all() {
     })
     .await;
     let before = left_behind(&rig).await;
-    for (bad, status, code, says) in [
+    for (bad, status, code, expected) in [
         (json!({"taskId": taken}), 409, "RequestConflict", "exists already"),
         (json!({"dependencies": [missing]}), 400, "InputError", "do not exist"),
         (json!({"created": minutes_from_now(-30)}), 400, "InputError", "`created` must be within 15 minutes"),
@@ -176,7 +176,7 @@ async fn one_task_that_is_refused_is_the_end_of_all() {
         let body = reply.json();
         let message = body["message"].as_str().unwrap();
         assert_eq!((reply.status, body["code"].as_str().unwrap()), (status, code), "{message}");
-        assert!(message.contains("tasks[700]") && message.contains(says), "{message}");
+        assert!(message.contains("tasks[700]") && message.contains(expected), "{message}");
         assert_eq!(left_behind(&rig).await, before, "{message}");
     }
     let body = json!({"taskGroupId": sealed, "tasks": [{"taskQueueId": QUEUE}, {"taskQueueId": QUEUE}]});
@@ -208,7 +208,7 @@ async fn every_task_needs_the_scopes_of_create_task() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_cannot_be_read_is_refused_with_the_field() {
     let rig = Rig::start().await;
-    for (body, says) in [
+    for (body, expected) in [
         (json!({"tasks": []}), "`tasks` must have from 1 to 1000"),
         (json!({"tasks": vec![json!({"taskQueueId": QUEUE}); 1001]}), "it has 1001"),
         (json!({"tasks": [{"taskQueueId": QUEUE}, {"taskQueue": QUEUE}]}), "`tasks[1].taskQueue`"),
@@ -224,7 +224,7 @@ async fn what_cannot_be_read_is_refused_with_the_field() {
     ] {
         let answer = submit(&rig, &body).await;
         assert_eq!(answer.status, 400, "{}", answer.body);
-        assert!(answer.body["message"].as_str().unwrap().contains(says), "{says}: {}", answer.body["message"]);
+        assert!(answer.body["message"].as_str().unwrap().contains(expected), "{expected}: {}", answer.body["message"]);
     }
     let good = json!({"taskQueueId": QUEUE});
     assert_eq!(rig.call("POST", &format!("{TENURE_API}/tasks?x=1"), Some(&good)).await.status, 400);

@@ -1,5 +1,5 @@
 //! Mistakes that were recorded of Taskcluster's own queue, and are not repeated. Each test has the name of its thread in
-//! that project (`_6681_` is issue or pull request 6681 of taskcluster/taskcluster), or says which place it comes from.
+//! that project (`_6681_` is issue or pull request 6681 of taskcluster/taskcluster), or its doc names where it comes from.
 //!
 //! Where another test of this program looks closer at the same subject, the one here shows only the mistake.
 

@@ -90,7 +90,7 @@ async fn a_worker_registers_claims_and_is_removed_and_its_task_is_tried_again_at
     assert_eq!(now["runs"][0]["reasonResolved"], "worker-shutdown");
     assert_eq!(now["runs"][1]["reasonCreated"], "retry");
 
-    // What the worker says of the run comes too late, whatever it is.
+    // What the worker reports of the run comes too late, whatever it is.
     let late =
         call(&mut rig.client(), &credentials_of(&held), "POST", &format!("{}/completed", run_of(&held)), None).await;
     assert_eq!(late.status, 409, "{}", late.body);

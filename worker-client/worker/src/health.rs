@@ -19,7 +19,7 @@ const FAILED_FAST: Duration = Duration::from_secs(10);
 /// The first pause; each further failure doubles it.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// How often a full disk is looked at.
+/// How often a full disk is checked.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 /// What a worker knows about its own state. Clones share it.
@@ -30,7 +30,7 @@ pub(super) struct Health(Arc<Mutex<State>>);
 struct State {
     failures: u32,
     not_before: Option<Instant>,
-    /// The disk was too full when it was last looked at.
+    /// The disk was too full when it was last checked.
     full: bool,
 }
 

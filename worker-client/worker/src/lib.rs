@@ -211,14 +211,14 @@ impl Worker {
                 rest(until, shutdown).await;
                 continue;
             }
-            let asked = Instant::now();
+            let begun = Instant::now();
             let Some(answer) = self.search(source, free, &mut started, shutdown).await else { break };
             let pause_until = match answer {
                 Ok(offers) => {
                     failures = 0;
                     let came_empty = offers.is_empty();
                     offers.into_iter().for_each(|offer| self.start(tasks, offer, shutdown));
-                    if came_empty { source.rest_until(asked) } else { asked }
+                    if came_empty { source.rest_until(begun) } else { begun }
                 }
                 Err(error) if source.is_refused(&error) => return Err(error),
                 Err(error) => {
@@ -246,8 +246,8 @@ impl Worker {
         loop {
             let say_at = started.unwrap_or_else(Instant::now);
             tokio::select! {
-                // What has come is ours, and is given back; what is on its way now would be ours without our knowing.
-                // Then the server takes claims back; messages come back by themselves.
+                // Claims that have arrived are reported as worker-shutdown. An answer that is on its way now would be
+                // lost: then the server requeues the claims, and messages come back by themselves.
                 biased;
                 answer = &mut search => {
                     if answer.is_ok() && started.take().is_some() {

@@ -22,7 +22,7 @@ use tracing_subscriber::EnvFilter;
 
 /// A wrong setting.
 const USAGE: u8 = 2;
-/// Stopped by a second signal, before the tasks were given back.
+/// Stopped by a second signal, before the tasks were reported.
 const CUT_SHORT: i32 = 1;
 /// The queue does not take the worker.
 const REFUSED: u8 = 1;
@@ -43,8 +43,8 @@ enum Subcommands {
     /// Claim tasks and run them until stopped.
     ///
     /// Each task runs in <work-dir>/<taskId>-<runId>, with its live.log; directories go when their tasks are reported,
-    /// unless --keep is given. SIGTERM or SIGINT gives running tasks back; a second one stops at once. A worker that the
-    /// queue refuses before it has ever worked ends with exit code 1.
+    /// unless --keep is given. SIGTERM or SIGINT reports running tasks as worker-shutdown; a second one stops at once.
+    /// A worker that the queue refuses before it has ever worked ends with exit code 1.
     Run(Box<Run>),
     /// Runs one command for the worker at the other end of standard input.
     #[command(hide = true)]

@@ -65,10 +65,10 @@ impl Source {
         !has_worked && refuses(error)
     }
 
-    /// When to look again after a search that began at `asked` and has just found nothing.
-    pub(super) fn rest_until(&self, asked: Instant) -> Instant {
+    /// When to look again after a search that began at `begun` and has just found nothing.
+    pub(super) fn rest_until(&self, begun: Instant) -> Instant {
         match self {
-            Self::ClaimWork(..) => asked + CLAIM_INTERVAL,
+            Self::ClaimWork(..) => begun + CLAIM_INTERVAL,
             Self::Messages(_) => Instant::now() + POLL_INTERVAL,
         }
     }

@@ -1,4 +1,4 @@
-//! The modes. Each says which steps it measures, what a lane needs first, and what one turn of a lane is.
+//! The modes. Each declares which steps it measures, what a lane needs first, and what one turn of a lane is.
 
 mod claim32;
 mod create;
@@ -41,6 +41,6 @@ pub(crate) trait Mode: Sized {
     /// Makes what the turns need. Not measured.
     async fn prepare(lane: &mut Lane) -> Result<Self, BenchError>;
 
-    /// One turn; gives back how many tasks it was worth.
+    /// One turn; returns how many tasks it was worth.
     async fn turn(&mut self, lane: &mut Lane) -> Result<u64, BenchError>;
 }

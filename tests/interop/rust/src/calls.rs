@@ -73,7 +73,7 @@ impl Service {
         })
     }
 
-    /// None for a method that gives nothing back.
+    /// None for a method that returns nothing.
     pub async fn call(&self, method: &str, with: &Arguments<'_>) -> Result<Option<Value>> {
         match self {
             Self::Auth(auth) => call_auth(auth, method, with).await,

@@ -152,7 +152,7 @@ impl<'a> Case<'a> {
                 break;
             }
             let page = service.call(text("paginate"), &Arguments::of(step).after(token)).await?;
-            pages.push(page.context("the method gives nothing back")?);
+            pages.push(page.context("the method returns nothing")?);
         }
         let mut found = Vec::new();
         for element in pages.iter().filter_map(|page| page[text("items")].as_array()).flatten() {

@@ -1,7 +1,7 @@
 //! The rules that every history must obey, whatever the schedule was. They know nothing of how the server works: a
 //! violation is a set of answers that no correct queue can have given.
 //!
-//! An answer that was lost or says "perhaps" may stand for either outcome, so such a record never proves a violation
+//! An answer that was lost or is "perhaps" may stand for either outcome, so such a record never proves a violation
 //! by itself; it only widens what the other records may mean.
 
 mod accounted;
@@ -46,7 +46,7 @@ pub enum Rule {
     Accounted,
     /// A refusal changes nothing, an exact repeat is not refused, and of two contents under one id only one is taken.
     Conflict,
-    /// A run is resolved once, as its accepted report says and not otherwise.
+    /// A run is resolved once, as in its accepted report and not otherwise.
     ResolvedOnce,
     /// A run is handed out once, and belongs to the worker that got it.
     HandedOutOnce,

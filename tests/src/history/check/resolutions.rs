@@ -31,7 +31,7 @@ fn check_reports(run: RunKey, reports: &[Report<'_>], status: Option<&Status>, f
     let Some(status) = status else { return };
     let found = status.runs.get(usize::from(number));
     for verdict in accepted {
-        if !found.is_some_and(|found| says(found, verdict)) {
+        if !found.is_some_and(|found| agrees(found, verdict)) {
             findings.add(
                 Rule::ResolvedOnce,
                 format!("run {number} of {task} was accepted as {verdict:?} and is {found:?} at the end"),
@@ -40,18 +40,18 @@ fn check_reports(run: RunKey, reports: &[Report<'_>], status: Option<&Status>, f
     }
 }
 
-/// What only a worker can say must have been said by one, in a report that was not refused.
+/// What only a worker can report must have been reported by one, in a report that was not refused.
 fn check_origin(run: RunKey, found: &Run, reports: &[Report<'_>], findings: &mut Findings) {
     let (task, number) = run;
-    // The server says this one too, when it requeues a claim that it could not deliver.
+    // The server writes this one too, when it requeues a claim that it could not deliver.
     let by_workers_only = Verdict::ALL.into_iter().filter(|verdict| *verdict != Verdict::WorkerShutdown);
-    let Some(verdict) = by_workers_only.into_iter().find(|verdict| says(found, *verdict)) else { return };
+    let Some(verdict) = by_workers_only.into_iter().find(|verdict| agrees(found, *verdict)) else { return };
     if !reports.iter().any(|report| report.verdict == verdict && report.answer.may_be_done()) {
         findings.add(Rule::ResolvedOnce, format!("run {number} of {task} is {verdict:?} and no worker reported that"));
     }
 }
 
-fn says(run: &Run, verdict: Verdict) -> bool {
+fn agrees(run: &Run, verdict: Verdict) -> bool {
     let (state, reason) = verdict.wire();
     run.state == state && run.reason_resolved.as_deref() == Some(reason)
 }

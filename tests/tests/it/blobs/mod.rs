@@ -148,7 +148,7 @@ fn some_bytes(count: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// A refusal has a small body that says why.
+/// A refusal has a small body with the reason.
 async fn refused(answer: Response, status: u16, code: &str) -> String {
     assert_eq!(answer.status().as_u16(), status);
     let body: serde_json::Value = serde_json::from_slice(&answer.bytes().await.unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! Cases that an operation has because of what the document says of it: credentials, parameters, bodies, paths.
+//! Cases that an operation has because of its description in the document: credentials, parameters, bodies, paths.
 
 use serde_json::{Value, json};
 use tenure_api::errors::ErrorCode::{

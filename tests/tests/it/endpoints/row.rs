@@ -177,7 +177,7 @@ impl Row {
 #[derive(Clone, Debug)]
 pub struct Entry {
     pub name: &'static str,
-    /// In which state and by whom it is sent where a case says nothing else.
+    /// In which state and by whom it is sent where a case sets nothing else.
     pub usual: Row,
     pub body: Option<Value>,
     pub rows: Vec<Row>,
@@ -196,7 +196,7 @@ impl Entry {
         Self { body: Some(body), ..self }
     }
 
-    /// Who sends it where a case says nothing else.
+    /// Who sends it where a case sets nothing else.
     pub fn by(self, who: Who) -> Self {
         Self { usual: self.usual.by(who), ..self }
     }
@@ -224,7 +224,7 @@ impl Entry {
         self
     }
 
-    /// The query string where a case says nothing else.
+    /// The query string where a case sets nothing else.
     pub fn query(self, query: &str) -> Self {
         Self { usual: self.usual.query(query), ..self }
     }

@@ -17,7 +17,7 @@ use crate::rig::{
 
 /// A database that is gone is noticed at once, or after five seconds of trying to connect.
 const REFUSED_WITHIN: Duration = Duration::from_secs(10);
-/// The longest that any request waits for a database that says nothing (ARCHITECTURE.md: 60 s), and a busy machine.
+/// The longest that any request waits for a database that does not answer (ARCHITECTURE.md: 60 s), and a busy machine.
 const GIVEN_UP_WITHIN: Duration = Duration::from_secs(75);
 const HEARTBEAT_WITHIN: Duration = Duration::from_secs(8);
 

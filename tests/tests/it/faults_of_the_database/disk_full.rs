@@ -124,7 +124,7 @@ async fn a_full_disk_refuses_what_is_new_and_loses_nothing_and_room_is_all_it_ta
     })
     .await;
     assert_eq!(read.body["status"]["state"], "pending");
-    assert!(server.log().contains("No space left on device"), "the log says why:\n{}", server.log_tail());
+    assert!(server.log().contains("No space left on device"), "the log has the reason:\n{}", server.log_tail());
     disk.free();
     kept.push(create_until_it_works(&server, &root).await);
 

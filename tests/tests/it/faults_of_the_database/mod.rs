@@ -44,7 +44,7 @@ async fn create(server: &Server, who: &Credentials, task: SlugId) -> RawReply {
 #[track_caller]
 fn assert_unavailable(reply: &RawReply) {
     reply.refused(503, "ServiceUnavailable");
-    let after = reply.header("retry-after").expect("a 503 says when to try again");
+    let after = reply.header("retry-after").expect("a 503 has when to try again");
     assert!(after.parse::<u32>().is_ok_and(|seconds| seconds > 0), "{after}");
 }
 

@@ -80,7 +80,7 @@ async fn a_receipt_that_is_not_encoded_fails_every_time_and_a_raw_slash_is_under
         assert!(only_plus.contains('/') && only_plus.ends_with('='), "{only_plus}");
         let reply = send(&rig.server, "DELETE", &urls.delete_with(&message.id, &only_plus)).await;
         assert_eq!((reply.status, reply.body.len()), (204, 0), "{}", reply.text());
-        // The message after a deleted one is hidden for as long as the server's setting says.
+        // The message after a deleted one is hidden for as long as the server is set to.
         advance(&rig, 2).await;
     }
 }

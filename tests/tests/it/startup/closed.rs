@@ -88,7 +88,7 @@ async fn a_server_whose_output_is_not_read_serves_and_drains() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_was_started_by_nohup_outlives_the_terminal() {
     if !std::path::Path::new("/proc/self/status").exists() {
-        // Only Linux says which signals a process was started to ignore.
+        // Only Linux shows which signals a process was started to ignore.
         return;
     }
     let (database, folder, address) = (tenure_tests::db::TestDatabase::create().await, new_folder(), free_address());

@@ -1,4 +1,4 @@
-//! Databases that cannot be used: one line says where, why, and what to do.
+//! Databases that cannot be used: one line has where, why, and what to do.
 
 use sqlx::AssertSqlSafe;
 use tenure_tests::db::TestDatabase;
@@ -26,7 +26,7 @@ async fn lines(url: &str) -> [String; 2] {
 }
 
 #[track_caller]
-fn assert_says(lines: &[String; 2], parts: &[&str]) {
+fn assert_has(lines: &[String; 2], parts: &[&str]) {
     for line in lines {
         for part in parts {
             assert!(line.contains(part), "{part:?} is not in: {line}");
@@ -46,13 +46,13 @@ fn url_of(database: &TestDatabase, user: &str, name: Option<&str>) -> (String, S
 async fn a_database_that_cannot_be_reached_is_named_with_the_cause_and_the_fix() {
     let gone = lines(&format!("postgres://nobody:{PASSWORD}@127.0.0.1:1/none")).await;
     let place = "127.0.0.1:1 (database none, user nobody)";
-    assert_says(&gone, &[place, "Connection refused", "start PostgreSQL", "--database-url (DATABASE_URL)"]);
+    assert_has(&gone, &[place, "Connection refused", "start PostgreSQL", "--database-url (DATABASE_URL)"]);
 
-    // Takes connections, and says nothing.
+    // Takes connections, and never answers.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap().to_string();
     let quiet = lines(&format!("postgres://me:{PASSWORD}@{address}/d?sslmode=disable")).await;
-    assert_says(&quiet, &[&address, "no answer within 5 s", "--database-url (DATABASE_URL)"]);
+    assert_has(&quiet, &[&address, "no answer within 5 s", "--database-url (DATABASE_URL)"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -67,19 +67,19 @@ async fn a_role_without_rights_or_a_missing_database_is_reported_with_what_to_do
     run("REVOKE CREATE ON SCHEMA public FROM PUBLIC".to_owned()).await;
     let (url, server) = url_of(&database, &role, None);
     let denied = lines(&url).await;
-    assert_says(&denied, &[&server, &format!("user {role}"), "permission denied for schema public"]);
-    assert_says(&denied, &["ALTER DATABASE", "OWNER TO"]);
+    assert_has(&denied, &[&server, &format!("user {role}"), "permission denied for schema public"]);
+    assert_has(&denied, &["ALTER DATABASE", "OWNER TO"]);
 
     let (missing, _) = url_of(&database, &role, Some("tenure_not_there"));
-    assert_says(&lines(&missing).await, &["tenure_not_there", "does not exist", "CREATE DATABASE"]);
+    assert_has(&lines(&missing).await, &["tenure_not_there", "does not exist", "CREATE DATABASE"]);
     let (unknown, _) = url_of(&database, "tenure_unheard_of", None);
-    assert_says(&lines(&unknown).await, &["tenure_unheard_of", "does not exist", "--database-url (DATABASE_URL)"]);
+    assert_has(&lines(&unknown).await, &["tenure_unheard_of", "does not exist", "--database-url (DATABASE_URL)"]);
 
     // Another role has made the tables.
     let env = [("DATABASE_URL", database.url())];
     assert!(tenure(&["migrate"], &env).await.status.success());
     run(format!("GRANT ALL ON SCHEMA public TO {role}")).await;
-    assert_says(&lines(&url).await, &[&server, "permission denied for table", "the role that made the tables"]);
+    assert_has(&lines(&url).await, &[&server, "permission denied for table", "the role that made the tables"]);
     run(format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
 }
 
@@ -93,10 +93,10 @@ async fn a_database_from_before_the_first_release_is_refused_in_one_line() {
         INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
             SELECT n, 'older', true, '\\x00', 0 FROM generate_series(2, 13) n";
     sqlx::raw_sql(older).execute(&mut database.connect("test").await).await.unwrap();
-    let says = ["from before the first release", "use a new database, or run the version that made this one"];
-    assert_says(&lines(database.url()).await, &says);
+    let expected = ["from before the first release", "use a new database, or run the version that made this one"];
+    assert_has(&lines(database.url()).await, &expected);
     let line = refusal(&tenure(&["migrate"], &env).await, 1);
-    assert!(says.iter().all(|part| line.contains(part)), "{line}");
+    assert!(expected.iter().all(|part| line.contains(part)), "{line}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

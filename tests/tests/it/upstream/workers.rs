@@ -53,7 +53,7 @@ async fn taskcluster_7472_the_task_of_a_removed_worker_waits_for_no_claim_to_exp
     assert_eq!(counts(&rig, QUEUE).await, (json!(1), json!(0)));
 }
 
-/// The end of the claim that would have come later said the same once more.
+/// The end of the claim that would have come later is the same once more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn taskcluster_8804_the_end_of_a_removed_workers_claim_is_told_once() {
     let rig = with_a_clock().await;
@@ -103,7 +103,7 @@ async fn taskcluster_7389_a_worker_that_still_asks_for_work_keeps_its_history() 
     }
 }
 
-/// A quarantine says by whom, since when and why, not only until when; and it is lifted by the same call.
+/// A quarantine has by whom, since when and why, not only until when; and it is lifted by the same call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn taskcluster_4343_a_quarantine_has_reasons_and_a_history() {
     let rig = with_a_clock().await;

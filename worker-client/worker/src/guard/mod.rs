@@ -244,7 +244,7 @@ fn replace(guard: i32, argv: &[OsString]) -> io::Error {
     }
 }
 
-/// Does what the worker asks for, until it is gone: then nothing may go on without it.
+/// Does what the worker requests, until it is gone: then nothing may go on without it.
 fn obey(mut from: BufReader<UnixStream>, command: Pid, wishes: &Wishes) {
     let mut wish = [0];
     while let Ok(()) = from.read_exact(&mut wish) {

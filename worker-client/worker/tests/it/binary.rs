@@ -138,13 +138,13 @@ async fn a_wrong_setting_is_one_line_and_exit_code_2() {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("file");
     std::fs::write(&file, "").unwrap();
-    for (mut command, says) in [
+    for (mut command, expected) in [
         (program("localhost", dir.path(), "claim"), "--root-url"),
         (program("http://127.0.0.1:1", &file.join("below"), "claim"), "--work-dir"),
     ] {
         let (code, log) = end(command.spawn().unwrap()).await;
         assert_eq!((code, log.lines().count()), (Some(2), 1), "{log}");
-        assert!(log.contains(says), "{log}");
+        assert!(log.contains(expected), "{log}");
     }
 }
 

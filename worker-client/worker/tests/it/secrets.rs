@@ -102,7 +102,7 @@ async fn a_token_that_cannot_be_had_is_one_line_and_exit_code_2() {
     let empty = dir.path().join("empty");
     std::fs::write(&empty, "\n").unwrap();
     let missing = dir.path().join("missing");
-    for (arguments, says) in [
+    for (arguments, expected) in [
         (vec![], "--access-token-file"),
         (vec!["--access-token-file".into(), missing.into_os_string()], "--access-token-file"),
         (vec!["--access-token-file".into(), empty.into_os_string()], "empty"),
@@ -111,7 +111,7 @@ async fn a_token_that_cannot_be_had_is_one_line_and_exit_code_2() {
         let mut program = bare_program("http://127.0.0.1:1", dir.path());
         let (code, log) = end(program.args(&arguments).spawn().unwrap()).await;
         assert_eq!((code, log.lines().count()), (Some(2), 1), "{log}");
-        assert!(log.contains(says), "{log}");
+        assert!(log.contains(expected), "{log}");
     }
 }
 
@@ -183,7 +183,7 @@ async fn a_task_user_who_cannot_be_is_one_line_and_exit_code_2() {
         return;
     }
     let (open, closed) = (folder(0o755), folder(0o700));
-    for (user, work, says) in [
+    for (user, work, expected) in [
         ("no-such-user", &open, "there is no user no-such-user"),
         ("root", &open, "root"),
         (NOBODY, &closed, "may not enter"),
@@ -194,6 +194,6 @@ async fn a_task_user_who_cannot_be_is_one_line_and_exit_code_2() {
         std::fs::write(&token, TOKEN).unwrap();
         let (code, log) = end(program.arg(&token).spawn().unwrap()).await;
         assert_eq!((code, log.lines().count()), (Some(2), 1), "{log}");
-        assert!(log.contains("--task-user") && log.contains(says), "{log}");
+        assert!(log.contains("--task-user") && log.contains(expected), "{log}");
     }
 }

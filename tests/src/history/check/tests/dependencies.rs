@@ -59,7 +59,7 @@ fn what_was_completed_before_a_rerun_satisfies_only_those_who_waited_already() {
         story.next(Event::Change { task: required, change: Change::Rerun, answer: Answer::Done(()) });
         if !waits_before {
             story.create(&spec, Answer::Done(()));
-            // A repeat says nothing new.
+            // A repeat proves nothing new.
             story.reported((required, 0), Verdict::Completed, Answer::Done(()));
         }
         story.claimed(0, &[(required, 1)]);
