@@ -5,7 +5,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::rig::{
-    LOOK_EVERY, Place, RawReply, call, client_of, definition, embedded, eventually, new_task, postmaster_of,
+    DataFolder, LOOK_EVERY, RawReply, call, client_of, definition, embedded, eventually, new_task, postmaster_of,
 };
 use tenure_tests::server::Server;
 
@@ -39,7 +39,7 @@ fn soft_limit(server: &Server) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn idle_connections_take_neither_the_database_nor_its_restart_from_the_server() {
-    let place = Place::new();
+    let place = DataFolder::new();
     let (server, root) = place.start(&embedded().open_files(64, OPEN_FILES)).await;
     assert_eq!(soft_limit(&server), OPEN_FILES.to_string(), "it takes what it may have");
     // One that works was there before the others came.

@@ -144,7 +144,7 @@ impl Worker {
     /// A worker with these settings; nothing runs yet.
     ///
     /// ```no_run
-    /// # async fn example(settings: tenure_worker::Settings) -> Result<(), tenure_worker::Error> {
+    /// # async fn example(settings: tenure_worker::Settings) -> Result<(), tenure_client::Error> {
     /// let shutdown = tokio_util::sync::CancellationToken::new();
     /// tenure_worker::Worker::new(settings).run(shutdown).await
     /// # }
@@ -161,7 +161,7 @@ impl Worker {
     /// The queue refused this worker (401, 403) before it had ever worked.
     ///
     /// ```no_run
-    /// # async fn example(worker: tenure_worker::Worker) -> Result<(), tenure_worker::Error> {
+    /// # async fn example(worker: tenure_worker::Worker) -> Result<(), tenure_client::Error> {
     /// worker.run(tokio_util::sync::CancellationToken::new()).await
     /// # }
     /// ```
