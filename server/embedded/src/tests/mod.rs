@@ -151,7 +151,7 @@ impl Server {
 
     fn run(folder: &TestFolder, command: &mut Command) -> Self {
         let mut child = command
-            .args(["--exact", "embedded::tests::serves_until_its_input_ends", "--nocapture"])
+            .args(["--exact", "tests::serves_until_its_input_ends", "--nocapture"])
             .env(SERVE_IN, folder.data_dir())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

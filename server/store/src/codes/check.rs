@@ -167,8 +167,11 @@ fn is_plain(tokens: &[Token], at: usize) -> bool {
         return true;
     }
     if COMPARISONS.iter().any(|sign| previous.is_sign(sign)) {
+        // The comment behind a parameter is its name.
+        let named = matches!(before(2), Some(Token::Comment(_))) && before(3) == Some(&Token::Parameter);
         return before(2).is_some_and(|of| {
-            *of == Token::Parameter
+            named
+                || *of == Token::Parameter
                 || COUNTS.contains(&of.word())
                 || (of.is_sign(")") && is_call_of(tokens, at - 2, "count"))
         });
