@@ -156,7 +156,8 @@ async fn serve(
     if tokio::time::timeout(DRAIN_REQUESTS, connections.wait()).await.is_err() {
         tracing::warn!(connections = connections.len(), "some requests did not end in time");
     }
-    // The last clone of the application went with the last connection: its batchers finish what they have and end.
+    // The last connection has dropped the application. When the passes have ended too, nothing holds the engine: its
+    // batchers finish what they have and end.
     stop.cancel();
     tasks.close();
     let (ended, written) = tokio::join!(

@@ -225,7 +225,7 @@ impl Resolver {
         resolver
     }
 
-    /// What of_every_caller may do, signed or not.
+    /// What every caller may do, signed or not.
     #[must_use]
     pub fn of_every_caller(&self) -> Arc<ScopeSet> {
         Arc::clone(&self.of_every_caller)

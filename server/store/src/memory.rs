@@ -1,6 +1,6 @@
 //! A value that a server remembers from the database, and can drop at any time.
 //!
-//! What was epoch for before a drop is not taken in afterwards: the database that answered may have lost it since.
+//! What was requested before a drop is not taken in afterwards: the database that answered may have lost it since.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -33,7 +33,7 @@ impl<T: Default> Default for Memory<T> {
 }
 
 impl<T: Default> Memory<T> {
-    /// To be read before the database is epoch for what [`Memory::note`] will take in.
+    /// To be read before the database is asked for what [`Memory::note`] will take in.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
         self.shared.read().unwrap_or_else(PoisonError::into_inner).epoch

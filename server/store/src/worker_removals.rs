@@ -104,8 +104,10 @@ pub async fn settle(conn: &mut PgConnection, due: DateTime<Utc>) -> Result<(), s
         WITH deleted AS (
             DELETE FROM worker_removals WHERE next_look <= $1 AND looks >= cardinality($2::int[]) RETURNING queue
         )
-        -- Other servers need not hear of it at once.
-        UPDATE fact_generations SET generation = generation + 1 WHERE name = $3 AND EXISTS (SELECT FROM deleted)",
+        -- Other servers need not hear of it at once. Counted, so that all rows are locked before that of the fact, as in other
+        -- changes of removals.
+        UPDATE fact_generations SET generation = generation + 1
+        WHERE name = $3 AND (SELECT count(*) FROM deleted) > 0 /* count */",
         due,
         &LOOK_AGAIN_AFTER_SECONDS,
         FACT

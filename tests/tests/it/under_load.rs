@@ -3,11 +3,13 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use chrono::{DateTime, Utc};
 use nix::sys::signal::{Signal, kill};
 use serde_json::{Value, json};
 use sqlx::Row as _;
 use tenure_api::credentials::Credentials;
 use tenure_api::ids::SlugId;
+use tenure_engine::clock::real_now;
 use tenure_tests::http::QUEUE_API;
 use tenure_tests::server::{Launch, Server, create_root_client, fresh_secret_key};
 
@@ -28,6 +30,11 @@ struct Load<'a> {
     server: &'a Server,
     root: &'a Credentials,
     stop: AtomicBool,
+}
+
+fn lease_has_ended(claim: &Value) -> bool {
+    let taken_until: DateTime<Utc> = claim["takenUntil"].as_str().unwrap().parse().unwrap();
+    taken_until <= real_now()
 }
 
 /// What the callers were acknowledged.
@@ -104,6 +111,10 @@ impl<'a> Load<'a> {
                     acknowledged.held.push(claim);
                     return acknowledged;
                 };
+                // While nothing answered, its lease may have ended.
+                if answer.status == 409 && lease_has_ended(&claim) {
+                    continue;
+                }
                 if Self::answered(&answer).await {
                     acknowledged.completed.push(run_of(&claim));
                 } else {

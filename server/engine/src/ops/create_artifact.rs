@@ -70,7 +70,11 @@ pub async fn create(
     let present = artifact::is_present_at_creation(storage_type);
     let stored = Stored { artifact, present, removable };
     artifacts::put(&mut transaction, task.seq, run_ref.run, &stored, event.as_ref()).await?;
-    notifiers.commit(transaction, Effects::default()).await?;
+    if is_emitted {
+        notifiers.commit(transaction, Effects::default()).await?;
+    } else {
+        transaction.commit().await?;
+    }
     let tenancy = artifact::tenancy(&task, run_ref.run).cloned();
     Ok(Created { artifact: stored.artifact, project: task.project, tenancy, now })
 }

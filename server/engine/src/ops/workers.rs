@@ -201,7 +201,11 @@ pub async fn quarantine(
     let known = read(&mut transaction, name, queue).await?;
     transaction.commit().await.map_err(OpError::from)?;
     drop(conn);
-    facts.look().await?;
+    // It is committed: what follows must not fail the request.
+    if let Err(error) = facts.look().await {
+        tracing::warn!(error = %error, "facts could not be read after the quarantine of a worker was changed");
+        facts.quarantine_here(&key, change.until);
+    }
     tracing::info!(
         queue.id = %name.queue,
         worker.group = name.group,

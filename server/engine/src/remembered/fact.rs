@@ -70,7 +70,10 @@ struct State<T> {
     /// The generation that it was read at; none: it must be read again.
     generation: Option<i64>,
     /// The look that was applied last; earlier ones are ignored.
-    turn: u64,
+    applied: u64,
+    /// Looks that began before this turn may have missed a change: what they read is stored, because it is newer than what was
+    /// there, but it is not confirmed and is read again.
+    expired: u64,
     /// When that look began; none if the value may have changed since.
     confirmed: Option<Instant>,
     /// Whether reading it failed the last time.
@@ -90,29 +93,33 @@ enum Verdict {
 
 impl<T> State<T> {
     fn see(&mut self, look: Look, generation: i64) -> Verdict {
-        if look.turn <= self.turn {
+        if look.turn <= self.applied {
             return Verdict::Late;
         }
         if self.generation != Some(generation) {
             return Verdict::Changed;
         }
-        (self.turn, self.confirmed) = (look.turn, Some(look.began));
+        (self.applied, self.failing) = (look.turn, false);
+        if look.turn > self.expired {
+            self.confirmed = Some(look.began);
+        }
         Verdict::Same
     }
 
     /// Stores a value that was read; answers the one before.
     fn replace(&mut self, look: Look, generation: i64, value: Arc<T>) -> Option<Arc<T>> {
-        if look.turn <= self.turn {
+        if look.turn <= self.applied {
             return None;
         }
-        (self.turn, self.confirmed) = (look.turn, Some(look.began));
-        (self.generation, self.loaded, self.failing) = (Some(generation), true, false);
+        let is_current = look.turn > self.expired;
+        (self.applied, self.loaded, self.failing) = (look.turn, true, false);
+        (self.generation, self.confirmed) = (is_current.then_some(generation), is_current.then_some(look.began));
         Some(std::mem::replace(&mut self.value, value))
     }
 
-    /// Only a look that begins after this turn is applied.
+    /// Only a look that begins after this turn confirms the value.
     fn expire(&mut self, turn: u64) {
-        self.turn = self.turn.max(turn);
+        self.expired = self.expired.max(turn);
         (self.generation, self.confirmed) = (None, None);
     }
 }
@@ -135,6 +142,13 @@ impl<F: Fact> Remembered<F> {
     pub fn find_confirmed(&self, age_max: Duration) -> Option<Arc<F::Value>> {
         let state = self.state();
         state.confirmed.filter(|began| began.elapsed() < age_max).map(|_| Arc::clone(&state.value))
+    }
+
+    /// Changes the cached value by hand, until the next look reads it again.
+    pub(super) fn amend(&self, turn: u64, change: impl FnOnce(&F::Value) -> F::Value) {
+        let mut state = self.state_mut();
+        state.value = Arc::new(change(&state.value));
+        state.expire(turn);
     }
 
     /// Calls this with the old and the new value whenever the fact was read again.
@@ -244,7 +258,23 @@ mod tests {
         let mut state = read_at(1, 7, "value");
         state.expire(3);
         assert_eq!((*state.value, state.loaded, state.confirmed), ("value", true, None));
-        assert_eq!(state.see(look(3), 7), Verdict::Late);
-        assert_eq!(state.see(look(4), 7), Verdict::Changed, "the same number may mean another value");
+        assert_eq!(state.see(look(3), 7), Verdict::Changed, "the same number may mean another value");
+        assert!(state.replace(look(3), 7, Arc::new("read again")).is_some());
+        assert_eq!((*state.value, state.confirmed), ("read again", None));
+        assert_eq!(state.see(look(4), 7), Verdict::Changed);
+    }
+
+    #[test]
+    fn what_an_overtaken_look_has_read_is_stored_but_not_confirmed() {
+        let mut state = State::<u8>::default();
+        assert_eq!(state.see(look(1), 7), Verdict::Changed);
+        // A second change, after the look began.
+        state.expire(2);
+        assert!(state.replace(look(1), 7, Arc::new(1)).is_some());
+        assert_eq!((*state.value, state.confirmed.is_some(), state.generation), (1, false, None));
+        assert_eq!(state.see(look(3), 7), Verdict::Changed);
+        assert!(state.replace(look(3), 7, Arc::new(2)).is_some());
+        assert_eq!((*state.value, state.confirmed.is_some(), state.generation), (2, true, Some(7)));
+        assert!(state.replace(look(2), 6, Arc::new(1)).is_none(), "an earlier look never replaces a later one");
     }
 }

@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use chrono::{DateTime, Utc};
 use sqlx::PgPool;
 
 use self::fact::{AnyFact, Look};
@@ -31,6 +32,7 @@ pub use self::fact::{Fact, Remembered};
 use self::quarantines::{DatabaseClock, Quarantined, Quarantines};
 use self::removals::Removals;
 use self::roles::Roles;
+use tenure_domain::worker::WorkerKey;
 use tenure_store::facts;
 
 macro_rules! facts {
@@ -94,6 +96,15 @@ impl Facts {
     /// Roles were changed at this server: the cached value is not confirmed any more.
     pub fn expire_roles(&self) {
         self.roles.expire(self.next_turn());
+    }
+
+    /// A quarantine that was committed at this server takes effect here, although the facts could not be read after it.
+    pub fn quarantine_here(&self, worker: &WorkerKey, until: DateTime<Utc>) {
+        self.quarantines.amend(self.next_turn(), |quarantined| {
+            let mut changed = quarantined.clone();
+            changed.insert(worker.clone(), until);
+            changed
+        });
     }
 
     /// The quarantines, with the clock that their ends are compared with.

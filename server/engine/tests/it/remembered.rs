@@ -6,12 +6,15 @@ use chrono::TimeDelta;
 use sqlx::PgConnection;
 use sqlx::postgres::PgListener;
 use tenure_domain::lifecycle::Report;
+use tenure_domain::worker::WorkerKey;
 use tenure_engine::background::{low_water_marks as marks_pass, other_servers};
 use tenure_engine::notifiers::Notifiers;
+use tenure_engine::ops::workers::{self, Name};
 use tenure_engine::testing::QUEUE;
 use tenure_engine::testing::Queue;
 use tenure_store::roles::{self, NewRole};
 use tenure_store::testing::TestDatabase;
+use tenure_store::workers::Quarantine;
 use tenure_store::{clock, facts};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -79,6 +82,26 @@ async fn a_fact_that_cannot_be_read_stays_as_it_was_known_and_the_others_are_rea
     run(&database, "DELETE FROM away; ALTER TABLE away RENAME TO workers").await;
     assert_eq!(facts.look().await.unwrap(), 1);
     assert!(facts.quarantines.get().is_empty());
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_quarantine_is_answered_and_takes_effect_although_another_fact_cannot_be_read() {
+    let (database, queue) = start().await;
+    let engine = &queue.engine;
+    let key = queue.key(QUEUE).await;
+    let now = clock::get_now(&mut database.connect().await).await.unwrap();
+    let name = Name { queue: QUEUE.parse().unwrap(), group: "g".to_owned(), id: "bad".to_owned() };
+    workers::declare(&engine.pool, &engine.workers, &engine.queues, &name, now + TimeDelta::hours(2)).await.unwrap();
+    engine.facts.look().await.unwrap();
+    run(&database, "ALTER TABLE roles RENAME TO away; SELECT raise_fact('roles')").await;
+    let change = Quarantine { until: now + TimeDelta::hours(1), info: None, client_id: "tester" };
+    workers::quarantine(&engine.pool, &engine.facts, &engine.workers, &engine.queues, &name, change).await.unwrap();
+    let worker = WorkerKey { queue: key, group: "g".to_owned(), id: "bad".to_owned() };
+    assert!(engine.facts.quarantines().is_on(&worker));
+    run(&database, "ALTER TABLE away RENAME TO roles").await;
+    engine.facts.look().await.unwrap();
+    assert!(engine.facts.quarantines().is_on(&worker));
     finish(database, queue).await;
 }
 

@@ -146,6 +146,20 @@ fn a_hash_is_left_to_the_service_that_has_the_body() {
 }
 
 #[tokio::test]
+async fn roles_are_known_although_another_fact_cannot_be_read() {
+    let keys = SecretKeys::parse(KEYS).unwrap();
+    tenure_store::testing::with_clients(|pool| async move {
+        let authenticator = Authenticator::new(pool.clone(), Facts::new(pool.clone()), keys);
+        sqlx::raw_sql("ALTER TABLE workers RENAME TO away").execute(&pool).await.unwrap();
+        let role = roles::NewRole { role_id: "r".to_owned(), scopes: strings(&["a"]), description: String::new() };
+        roles::create(&pool, &role).await.unwrap();
+        let known = authenticator.roles().await.unwrap();
+        assert!(known.expand(["assume:r".to_owned()]).unwrap().allows("a"));
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn changes_by_this_server_take_effect_at_once_and_others_within_a_second() {
     let keys = SecretKeys::parse(KEYS).unwrap();
     tenure_store::testing::with_clients(|pool| async move {

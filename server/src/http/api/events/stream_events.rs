@@ -131,7 +131,7 @@ async fn run(mut writer: EventWriter, call: Arc<Call>) {
         () = access_ended(&app, &call) => false,
         _ = writer.write_all() => false,
     };
-    // This ends the body. It also drops the application, for which the batchers wait when the server drains.
+    // This ends the body. It also drops the application, and with it the engine, whose batchers end when nothing holds it.
     drop((writer, app, frames));
     streams.decrement(1);
     if !disconnected && let Some(connection) = &call.connection {
