@@ -143,7 +143,7 @@ def complete_task(task, submitted):
     """Dates that are not too far from now, one queue, dependencies that exist."""
     if not isinstance(task, dict):
         return
-    for field, value in (("created", moment()), ("deadline", moment(hours=1)), ("expires", moment(days=1))):
+    for field, value in (("created", date_in()), ("deadline", date_in(hours=1)), ("expires", date_in(days=1))):
         if field in task:
             task[field] = value
     named = [field for field in QUEUE if field in task]
