@@ -250,7 +250,8 @@ async fn answers_that_are_not_read_take_no_more_memory_than_they_may_and_not_for
         readers.push(ask_and_read_little(&rig, &list).await);
     }
     let grown = resident(&rig).saturating_sub(before);
-    assert!(grown < 150 * MIB, "{} MiB for {READERS} answers of {} MiB", grown / MIB, whole.body.len() / MIB);
+    // 64 MiB of answers, what is being made, and what the allocator has not given back yet; without the bound it is over 300.
+    assert!(grown < 220 * MIB, "{} MiB for {READERS} answers of {} MiB", grown / MIB, whole.body.len() / MIB);
     assert!(readers.iter().any(|(_, status)| *status == 200), "one has room");
     assert!(readers.iter().any(|(_, status)| *status == 503), "all have not");
     // Small answers are not refused for it, and neither are those of callers with credentials.
