@@ -38,7 +38,7 @@ EXPOSE 8080
 # The process answers; whether the database does too is for alarms, not for restarts. The first start makes a PostgreSQL.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s \
   CMD ["curl", "--fail", "--silent", "--output", "/dev/null", "http://127.0.0.1:8080/__lbheartbeat__"]
-# A drain takes 10 seconds at most: stop the container with more patience than that (docker stop --time 15).
+# A drain takes 10 seconds at most: give the container longer than that to stop (docker stop --time 15).
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["tenure"]
 CMD ["serve"]

@@ -12,6 +12,7 @@ mod own_issuer;
 mod request;
 mod session;
 mod task_credentials;
+mod tester;
 mod worker_credentials;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,6 +38,7 @@ pub use request::{Clock, Now, RequestParts, SignedPayload, TIMESTAMP_SKEW_SECOND
 use session::Tickets;
 pub use session::{SESSION_LIFETIME, Session};
 pub use task_credentials::{ClaimedRun, TaskCredentials};
+pub use tester::Tester;
 use worker_credentials::WorkerAccount;
 pub use worker_credentials::WorkerCredentials;
 
@@ -463,42 +465,6 @@ fn usable(client_id: &str, account: Option<Arc<Account>>) -> Result<Arc<Account>
         Some(account) if account.disabled => Err(AuthFailure::Disabled(client_id.to_owned())),
         Some(account) if account.expired => Err(AuthFailure::Expired(client_id.to_owned())),
         Some(account) => Ok(account),
-    }
-}
-
-/// A client that has no row, for requests that test how clients sign: its scopes are given by the test.
-pub struct Tester(Account);
-
-impl Tester {
-    /// The id of the client.
-    pub const CLIENT_ID: &str = "tester";
-    const ACCESS_TOKEN: &str = "no-secret";
-
-    /// The client with these scopes.
-    #[must_use]
-    pub fn new(scopes: Vec<String>) -> Self {
-        let access_token = AccessToken::new(Self::ACCESS_TOKEN.to_owned());
-        let client =
-            ClientAccount { access_token, scopes, disabled: false, expires: None, expired: false, use_is_news: false };
-        Self(Account::new(Self::CLIENT_ID, client))
-    }
-
-    /// Who sent this request, if the tester is the only client there is, and there are no roles.
-    ///
-    /// # Errors
-    /// If the sender's credentials are not valid.
-    pub fn authenticate(&self, request: &RequestParts<'_>, now: Now) -> Result<Principal, AuthFailure> {
-        let roles = Arc::new(Resolver::default());
-        let Some(claim) = Claim::read(request)? else { return Ok(anonymous(&roles)) };
-        match claim.issuer()? {
-            Issuer::Client(Self::CLIENT_ID) => claim.check(&self.0, &roles, request, now),
-            Issuer::Client(other) => {
-                claim.check_token(None)?;
-                Err(AuthFailure::UnknownClient(other.to_owned()))
-            }
-            Issuer::Tasks => Err(AuthFailure::UnknownClient(task_credentials::ISSUER.to_owned())),
-            Issuer::Workers => Err(AuthFailure::UnknownClient(worker_credentials::ISSUER.to_owned())),
-        }
     }
 }
 

@@ -1,0 +1,46 @@
+//! The client of the operations that test how clients sign.
+
+use std::sync::Arc;
+
+use tenure_api::credentials::AccessToken;
+use tenure_domain::roles::Resolver;
+use tenure_store::clients::ClientAccount;
+
+use super::request::{Claim, Issuer};
+use super::{Account, AuthFailure, Now, Principal, RequestParts, anonymous, task_credentials, worker_credentials};
+
+/// A client that has no row, for requests that test how clients sign: its scopes are given by the test.
+pub struct Tester(Account);
+
+impl Tester {
+    /// The id of the client.
+    pub const CLIENT_ID: &str = "tester";
+    const ACCESS_TOKEN: &str = "no-secret";
+
+    /// The client with these scopes.
+    #[must_use]
+    pub fn new(scopes: Vec<String>) -> Self {
+        let access_token = AccessToken::new(Self::ACCESS_TOKEN.to_owned());
+        let client =
+            ClientAccount { access_token, scopes, disabled: false, expires: None, expired: false, use_is_news: false };
+        Self(Account::new(Self::CLIENT_ID, client))
+    }
+
+    /// Who sent this request, if the tester is the only client there is, and there are no roles.
+    ///
+    /// # Errors
+    /// If the sender's credentials are not valid.
+    pub fn authenticate(&self, request: &RequestParts<'_>, now: Now) -> Result<Principal, AuthFailure> {
+        let roles = Arc::new(Resolver::default());
+        let Some(claim) = Claim::read(request)? else { return Ok(anonymous(&roles)) };
+        match claim.issuer()? {
+            Issuer::Client(Self::CLIENT_ID) => claim.check(&self.0, &roles, request, now),
+            Issuer::Client(other) => {
+                claim.check_token(None)?;
+                Err(AuthFailure::UnknownClient(other.to_owned()))
+            }
+            Issuer::Tasks => Err(AuthFailure::UnknownClient(task_credentials::ISSUER.to_owned())),
+            Issuer::Workers => Err(AuthFailure::UnknownClient(worker_credentials::ISSUER.to_owned())),
+        }
+    }
+}
