@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use metrics_exporter_prometheus::PrometheusHandle;
 use sqlx::PgPool;
-use sqlx::postgres::PgConnectOptions;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -31,9 +30,10 @@ use tenure_engine::blobs::settings::ArtifactsPlace;
 use tenure_engine::engine::{self, Engine, EngineSettings, Lifetime};
 use tenure_engine::ops::workers;
 use tenure_store::clients::{self, NewClient};
+use tenure_store::connector::Connector;
 use tenure_store::secrets::{Purpose, SecretKeys, WorkerDigests, new_access_token};
 use tenure_store::settings as facts;
-use tenure_store::{clock, cluster, schema, session};
+use tenure_store::{clock, cluster, schema};
 
 /// How long open requests may take when the server drains.
 const DRAIN_REQUESTS: Duration = Duration::from_secs(6);
@@ -52,7 +52,7 @@ pub use error::StartError;
 
 /// A database that is ready, and what has to be stopped with it.
 struct Ready {
-    options: PgConnectOptions,
+    connector: Connector,
     pool: PgPool,
     embedded: Option<Arc<Embedded>>,
 }
@@ -68,7 +68,7 @@ pub async fn run(
     let root_url = settings.root_url(bound);
     let database = open(&settings.database).await?;
     let result = serve(listener, &settings, &root_url, &database, shutdown, ready).await;
-    let result = result.map_err(|error| error.of(&database.options));
+    let result = result.map_err(|error| error.of(database.connector.options()));
     if tokio::time::timeout(CLOSE_MAX, database.pool.close()).await.is_err() {
         tracing::warn!("some database connections did not close in time");
     }
@@ -91,8 +91,8 @@ async fn open(database: &Database) -> Result<Ready, StartError> {
             (embedded.connect_options(), Some(embedded))
         }
     };
-    let pool = session::pool(&options);
-    Ok(Ready { options, pool, embedded })
+    let connector = Connector::new(options);
+    Ok(Ready { pool: connector.pool(), connector, embedded })
 }
 
 /// Checks an external database, and brings the schema up to date.
@@ -222,10 +222,10 @@ fn assemble(
         event_retention: settings.event_retention,
     };
     let blobs = open_blobs(settings, &keys, root_url, tasks, stop);
-    let (options, pool) = (database.options.clone(), database.pool.clone());
-    let engine = engine::Database { claim_options: options.clone(), options, pool: pool.clone() };
+    let (connector, pool) = (database.connector.clone(), database.pool.clone());
+    let engine = engine::Database { claim_connector: connector.clone(), connector, pool: pool.clone() };
     let engine = Engine::start(engine, times, blobs, &lifetime);
-    engine::run_passes(&engine, &database.options, &lifetime);
+    engine::run_passes(&engine, &database.connector, &lifetime);
     let (poll_keys, worker_digests) = (keys.signing_keys(Purpose::PollUrls), WorkerDigests::new(&keys));
     let authenticator = Authenticator::new(pool, engine.facts.clone(), keys);
     let caches = authenticator.caches();

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::PgPool;
-use sqlx::postgres::PgConnectOptions;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
@@ -31,14 +30,15 @@ use crate::ops::status::ReadStatus;
 use crate::remembered::Facts;
 use crate::remembered::registry::Registry;
 use crate::workers::Workers;
+use tenure_store::connector::Connector;
 use tenure_store::queues::Queues;
 
 /// How the engine reaches its database.
 pub struct Database {
     /// For sessions of the coalesced operations.
-    pub options: PgConnectOptions,
+    pub connector: Connector,
     /// For the session that claims. A test may give it another way, which it can cut.
-    pub claim_options: PgConnectOptions,
+    pub claim_connector: Connector,
     /// For everything else.
     pub pool: PgPool,
 }
@@ -116,15 +116,15 @@ impl Engine {
     /// Starts the operations. No pass runs before [`run_passes`].
     #[must_use]
     pub fn start(database: Database, settings: EngineSettings, blobs: Blobs, lifetime: &Lifetime) -> Arc<Self> {
-        let Database { options, claim_options, pool } = database;
+        let Database { connector, claim_connector, pool } = database;
         let Lifetime { tasks, stop, drain } = lifetime;
         let (notifiers, queues, low_water_marks) = (Notifiers::default(), Queues::default(), LowWaterMarks::default());
         let facts = Facts::new(pool.clone());
         let workers = Workers::new(facts.quarantines());
         removals::follow(&facts, &notifiers);
-        let requeue = Requeue::start(&options, notifiers.clone(), tasks, stop.clone());
+        let requeue = Requeue::start(&connector, notifiers.clone(), tasks, stop.clone());
         let parts = WaitListParts {
-            database: claim_options,
+            connector: claim_connector,
             pool: pool.clone(),
             queues: queues.clone(),
             low_water_marks: low_water_marks.clone(),
@@ -140,13 +140,13 @@ impl Engine {
             GetMessages { low_water_marks: low_water_marks.clone(), reservation: settings.poll_reservation };
         let delete_messages = DeleteMessages { visibility: settings.message_visibility };
         let engine = Self {
-            create: Batcher::start(CreateTask, &options, &notifiers, tasks),
-            reclaim: Batcher::start(reclaim, &options, &notifiers, tasks),
-            report: Batcher::start(report, &options, &notifiers, tasks),
-            status: Batcher::start(ReadStatus, &options, &notifiers, tasks),
+            create: Batcher::start(CreateTask, &connector, &notifiers, tasks),
+            reclaim: Batcher::start(reclaim, &connector, &notifiers, tasks),
+            report: Batcher::start(report, &connector, &notifiers, tasks),
+            status: Batcher::start(ReadStatus, &connector, &notifiers, tasks),
             wait_list: WaitList::start(parts, tasks, drain.clone()),
-            messages: MessageQueue::new(Batcher::start(get_messages, &options, &notifiers, tasks), notifiers.clone()),
-            delete_messages: Batcher::start(delete_messages, &options, &notifiers, tasks),
+            messages: MessageQueue::new(Batcher::start(get_messages, &connector, &notifiers, tasks), notifiers.clone()),
+            delete_messages: Batcher::start(delete_messages, &connector, &notifiers, tasks),
             tail: Tail::start(pool.clone(), notifiers.clone(), tasks, drain.clone()),
             skew: ClockSkew::default(),
             witnesses: groups::GroupMemory::default(),
@@ -163,6 +163,7 @@ impl Engine {
             requeue,
         };
         engine.register();
+        engine.remembered.follow(connector.continuity());
         Arc::new(engine)
     }
 
@@ -188,11 +189,11 @@ fn on<T: Clone, F: Fn(&T)>(memory: &T, drop: F) -> impl Fn() + use<T, F> {
 }
 
 /// Starts the passes, and the tasks that exchange notifications with the other servers of the database.
-pub fn run_passes(engine: &Arc<Engine>, listener: &PgConnectOptions, lifetime: &Lifetime) {
+pub fn run_passes(engine: &Arc<Engine>, connector: &Connector, lifetime: &Lifetime) {
     let Lifetime { tasks, stop, .. } = lifetime;
     let (pool, notifiers, me) = (&engine.pool, &engine.notifiers, Uuid::new_v4());
     driver::start(engine, tasks, stop);
     tasks.spawn(watched::look(pool.clone(), notifiers.clone(), stop.clone()));
-    tasks.spawn(other_servers::listen(listener.clone(), notifiers.clone(), me, stop.clone()));
+    tasks.spawn(other_servers::listen(connector.clone(), notifiers.clone(), me, stop.clone()));
     tasks.spawn(other_servers::notify(pool.clone(), notifiers.clone(), me, stop.clone()));
 }

@@ -29,8 +29,8 @@ use tenure_domain::lifecycle::Report;
 use tenure_domain::message::QueueName;
 use tenure_domain::task::{Granted, Task};
 use tenure_domain::worker::WorkerKey;
+use tenure_store::connector::Connector;
 use tenure_store::hot::messages::Got;
-use tenure_store::session;
 
 /// The lease of claims, unless a test passes another one.
 pub const LEASE: Duration = Duration::from_secs(1200);
@@ -66,8 +66,9 @@ impl Queue {
             message_visibility: VISIBILITY,
             event_retention: Duration::from_secs(3600),
         };
-        let (options, claim_options) = (options.clone(), claim_options.clone());
-        let database = Database { pool: session::pool(&options), options, claim_options };
+        let connector = Connector::new(options.clone());
+        let claim_connector = Connector::new(claim_options.clone());
+        let database = Database { pool: connector.pool(), connector, claim_connector };
         Self { engine: Engine::start(database, settings, no_blobs(), &lifetime), lifetime }
     }
 

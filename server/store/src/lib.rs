@@ -7,6 +7,8 @@ pub mod clients;
 pub mod clock;
 pub mod cluster;
 pub mod codes;
+pub mod connector;
+pub mod continuity;
 pub mod counters;
 pub mod deadlines;
 pub mod decode;

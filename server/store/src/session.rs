@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
-use sqlx::{ConnectOptions, Connection, PgConnection};
+use sqlx::{ConnectOptions, PgConnection};
 
 /// Connections of the pool.
 const POOL_MAX: u32 = 10;
@@ -66,16 +66,14 @@ fn of_at_most(connections: u32) -> PgPoolOptions {
     })
 }
 
-/// A session of its own for hot statements: plans are made only from index scans and nested loops, so that no
-/// statistics can turn them into scans of whole tables.
-pub async fn connect_hot(options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error> {
-    let options = ours(options).options([
+/// The options of a session for hot statements.
+pub(crate) fn hot(options: &PgConnectOptions) -> PgConnectOptions {
+    ours(options).options([
         ("enable_seqscan", "off"),
         ("enable_bitmapscan", "off"),
         ("enable_hashjoin", "off"),
         ("enable_mergejoin", "off"),
-    ]);
-    PgConnection::connect_with(&options).await
+    ])
 }
 
 /// Lets the rest of a transaction of the pool plan as the hot sessions do, for the statements that it shares with them.
@@ -133,8 +131,8 @@ pub async fn get_oldest_transaction(conn: &mut PgConnection) -> Result<Duration,
 
 #[cfg(test)]
 mod tests {
-    use sqlx::Postgres;
     use sqlx::pool::PoolConnection;
+    use sqlx::{Connection, Postgres};
 
     use super::*;
     use crate::testing::TestDatabase;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection};
 
+use crate::connector::Connector;
 pub use clients::with_clients;
 pub use held::{Gate, number, until_a_session_waits};
 pub use invariants::{check_invariants, check_invariants_on};
@@ -63,6 +64,17 @@ impl TestDatabase {
     /// A connection of its own, for transactions that a test holds open.
     pub async fn connect(&self) -> PgConnection {
         connect(&self.options).await
+    }
+
+    /// A connector of its own, as each server has one.
+    #[must_use]
+    pub fn connector(&self) -> Connector {
+        Connector::new(self.options.clone())
+    }
+
+    /// A session for hot statements, as the server has them.
+    pub async fn connect_hot(&self) -> PgConnection {
+        self.connector().connect_hot().await.expect("the test cluster accepts connections")
     }
 
     /// Checks the invariants and drops the database.

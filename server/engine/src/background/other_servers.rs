@@ -5,13 +5,14 @@
 use std::time::Duration;
 
 use sqlx::PgPool;
-use sqlx::postgres::{PgConnectOptions, PgListener};
+use sqlx::postgres::PgListener;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::notifiers::Notifiers;
-use tenure_store::{facts, notifications, session};
+use tenure_store::connector::Connector;
+use tenure_store::{facts, notifications};
 
 /// The least time between two notifications of one server.
 const NOTIFY_EVERY: Duration = Duration::from_millis(5);
@@ -65,10 +66,10 @@ async fn send(pool: &PgPool, me: Uuid, queues: &[i32]) {
 }
 
 /// Receives the notifications of the other servers.
-pub async fn listen(database: PgConnectOptions, notifiers: Notifiers, me: Uuid, stop: CancellationToken) {
+pub async fn listen(connector: Connector, notifiers: Notifiers, me: Uuid, stop: CancellationToken) {
     while !stop.is_cancelled() {
         // A pool for each connection: a dead one keeps its slot until the network closes it.
-        let pool = session::small_pool(&database, notifications::LISTENER);
+        let pool = connector.small_pool(notifications::LISTENER);
         let ended = tokio::select! {
             () = stop.cancelled() => return,
             ended = receive(&pool, &notifiers, me, SILENCE_MAX) => ended,
@@ -119,7 +120,7 @@ mod tests {
     async fn a_listener_that_receives_nothing_for_too_long_is_replaced_unless_there_are_keepalives() {
         const SILENCE: Duration = Duration::from_millis(500);
         let database = TestDatabase::create().await;
-        let pool = session::small_pool(database.options(), notifications::LISTENER);
+        let pool = database.connector().small_pool(notifications::LISTENER);
         let (notified, me) = (Notifiers::default(), Uuid::new_v4());
         let silent = tokio::time::timeout(SILENCE * 10, receive(&pool, &notified, me, SILENCE)).await;
         assert!(matches!(silent, Ok(Err(sqlx::Error::PoolTimedOut))), "{silent:?}");
@@ -147,7 +148,7 @@ mod tests {
         let (here, there, stop) = (Notifiers::default(), Notifiers::default(), CancellationToken::new());
         let (me, other) = (Uuid::new_v4(), Uuid::new_v4());
         let start_listener = |notifiers: &Notifiers, server| {
-            tokio::spawn(listen(database.options().clone(), notifiers.clone(), server, stop.clone()))
+            tokio::spawn(listen(database.connector(), notifiers.clone(), server, stop.clone()))
         };
         // A server notifies the others only while there are any, which it sees by their listeners.
         let (listening, own) = (start_listener(&here, me), start_listener(&there, other));

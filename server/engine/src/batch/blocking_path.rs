@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use sqlx::postgres::PgConnectOptions;
 use sqlx::{Connection, PgConnection};
 use tokio::sync::{Mutex, mpsc};
 use tokio_util::task::TaskTracker;
@@ -11,6 +10,7 @@ use super::failure::Failure;
 use super::{Job, Operation, Session, Verdict};
 use crate::notifiers::{Effects, Notifiers};
 use crate::ops::OpError;
+use tenure_store::connector::Connector;
 
 /// Sessions of the blocking path of an operation.
 const SESSIONS: usize = 2;
@@ -24,11 +24,11 @@ pub struct BlockingPath<O: Operation> {
 
 impl<O: Operation> BlockingPath<O> {
     /// Starts the blocking path; it ends when its sending side is dropped and all members are answered.
-    pub fn start(operation: &Arc<O>, database: &PgConnectOptions, notifiers: &Notifiers, tasks: &TaskTracker) -> Self {
+    pub fn start(operation: &Arc<O>, connector: &Connector, notifiers: &Notifiers, tasks: &TaskTracker) -> Self {
         let (queue, inbox) = mpsc::channel(WAITING_MAX);
         let inbox = Arc::new(Mutex::new(inbox));
         for _ in 0..SESSIONS {
-            let session = Session::new(database.clone());
+            let session = Session::new(connector.clone());
             tasks.spawn(work(Arc::clone(operation), Arc::clone(&inbox), session, notifiers.clone()));
         }
         Self { queue }

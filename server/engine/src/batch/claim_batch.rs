@@ -95,7 +95,7 @@ pub(super) fn undelivered(claim: &Granted) -> UndeliveredClaim {
 impl ClaimBatch {
     pub(super) fn new(parts: WaitListParts, tracker: TaskTracker) -> Self {
         Self {
-            session: Session::new(parts.database),
+            session: Session::new(parts.connector),
             pool: parts.pool,
             queues: parts.queues,
             low_water_marks: parts.low_water_marks,

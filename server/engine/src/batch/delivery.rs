@@ -6,7 +6,6 @@
 
 use std::time::Duration;
 
-use sqlx::postgres::PgConnectOptions;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -16,6 +15,7 @@ use super::{BATCH_MEMBERS_MAX, Session};
 use crate::notifiers::{Effects, Notifiers};
 use tenure_domain::lifecycle::End;
 use tenure_store::claims;
+use tenure_store::connector::Connector;
 use tenure_store::transitions::end::{self, Member};
 
 /// A claim whose delivery is not confirmed yet.
@@ -74,15 +74,10 @@ impl Requeue {
     /// Starts the task that requeues. It ends when every sender is dropped, or when it is stopped and the database is
     /// unavailable.
     #[must_use]
-    pub fn start(
-        database: &PgConnectOptions,
-        notifiers: Notifiers,
-        tasks: &TaskTracker,
-        stop: CancellationToken,
-    ) -> Self {
+    pub fn start(connector: &Connector, notifiers: Notifiers, tasks: &TaskTracker, stop: CancellationToken) -> Self {
         // Unbounded: what is in it was claimed, and claims are bounded by the requests that wait for them.
         let (queue, inbox) = mpsc::unbounded_channel();
-        tasks.spawn(work(Session::new(database.clone()), inbox, notifiers, stop));
+        tasks.spawn(work(Session::new(connector.clone()), inbox, notifiers, stop));
         Self { queue }
     }
 

@@ -23,7 +23,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use sqlx::PgConnection;
-use sqlx::postgres::PgConnectOptions;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
@@ -32,6 +31,7 @@ use crate::notifiers::{Effects, Notifiers};
 use crate::ops::OpError;
 use blocking_path::BlockingPath;
 use failure::Failure;
+use tenure_store::connector::Connector;
 
 /// The error for the caller of an ordinary transaction that failed.
 #[must_use]
@@ -145,16 +145,16 @@ pub struct Batcher<O: Operation> {
 
 impl<O: Operation> Batcher<O> {
     /// Starts the tasks. They end when the batcher is dropped and every waiting member is answered.
-    pub fn start(operation: O, database: &PgConnectOptions, notifiers: &Notifiers, tasks: &TaskTracker) -> Self {
+    pub fn start(operation: O, connector: &Connector, notifiers: &Notifiers, tasks: &TaskTracker) -> Self {
         let (queue, inbox) = mpsc::channel(O::WAITING_MAX);
         let operation = Arc::new(operation);
         let waiting_bytes = Arc::<AtomicUsize>::default();
-        let blocking_path = BlockingPath::start(&operation, database, notifiers, tasks);
+        let blocking_path = BlockingPath::start(&operation, connector, notifiers, tasks);
         let worker = Worker {
             operation,
             inbox,
             held_over: VecDeque::new(),
-            session: Session::new(database.clone()),
+            session: Session::new(connector.clone()),
             blocking_path,
             notifiers: notifiers.clone(),
         };

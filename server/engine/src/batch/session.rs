@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use sqlx::postgres::PgConnectOptions;
 use sqlx::{Connection, PgConnection};
 
 use super::failure::Failure;
+use tenure_store::connector::Connector;
 use tenure_store::session;
 
 /// How long a batch may take, connecting included, before its session is given up. Longer than the statement timeout.
@@ -15,7 +15,7 @@ const CONNECT_MAX: Duration = Duration::from_secs(3);
 
 /// A session for hot statements.
 pub struct Session {
-    options: PgConnectOptions,
+    connector: Connector,
     conn: Option<PgConnection>,
     backend: Option<i32>,
 }
@@ -23,8 +23,8 @@ pub struct Session {
 impl Session {
     /// A session that connects when it is first used.
     #[must_use]
-    pub fn new(options: PgConnectOptions) -> Self {
-        Self { options, conn: None, backend: None }
+    pub fn new(connector: Connector) -> Self {
+        Self { connector, conn: None, backend: None }
     }
 
     /// The process id of the backend that was connected last.
@@ -55,7 +55,7 @@ impl Session {
 
     async fn connect(&mut self) -> Result<PgConnection, sqlx::Error> {
         let connecting = async {
-            let mut conn = session::connect_hot(&self.options).await?;
+            let mut conn = self.connector.connect_hot().await?;
             let backend = session::get_backend(&mut conn).await?;
             Ok((conn, backend))
         };

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use sqlx::postgres::{PgConnectOptions, PgPool};
+use sqlx::postgres::PgPool;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -22,6 +22,7 @@ use crate::ops::OpError;
 use crate::workers::Workers;
 use tenure_domain::task::Granted;
 use tenure_domain::worker::{Recent, Sight, WorkerKey};
+use tenure_store::connector::Connector;
 use tenure_store::queues::Queues;
 use tenure_store::worker_removals::Gone;
 
@@ -83,7 +84,7 @@ pub struct WaitList {
 /// What the wait list needs.
 pub struct WaitListParts {
     /// For the session that claims.
-    pub database: PgConnectOptions,
+    pub connector: Connector,
     /// For names of queues, and for recovery.
     pub pool: PgPool,
     /// Caches names of queues.

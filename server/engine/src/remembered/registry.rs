@@ -4,6 +4,8 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tenure_store::continuity::Continuity;
+
 /// One entry for each cache. Clones share the registry.
 #[derive(Clone, Default)]
 pub struct Registry {
@@ -29,6 +31,16 @@ impl Registry {
             (entry.drop)();
         }
         tracing::info!(caches = entries.len(), "everything that was cached from the database was dropped");
+    }
+
+    /// Drops everything whenever the database turns out to be another one. `continuity` does not keep this registry.
+    pub fn follow(&self, continuity: &Continuity) {
+        let entries = Arc::downgrade(&self.entries);
+        continuity.on_break(move || {
+            if let Some(entries) = entries.upgrade() {
+                Self { entries }.drop_all();
+            }
+        });
     }
 
     /// The names of the caches.

@@ -95,7 +95,7 @@ impl Rig {
             .unwrap();
         let (turns, begun, tasks) = (Arc::new(Semaphore::new(0)), Arc::default(), TaskTracker::new());
         let operation = Divide { turns: Arc::clone(&turns), begun: Arc::clone(&begun) };
-        let batcher = Batcher::start(operation, database.options(), &Notifiers::default(), &tasks);
+        let batcher = Batcher::start(operation, &database.connector(), &Notifiers::default(), &tasks);
         Self { database, batcher, turns, begun, tasks }
     }
 

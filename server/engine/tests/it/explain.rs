@@ -192,7 +192,7 @@ fn assert_good(plans: &BTreeMap<&'static str, Vec<String>>, when: &str) {
 async fn the_plans_of_hot_statements_are_right_on_empty_tables_and_stay_when_they_fill() {
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());
-    let mut hot = session::connect_hot(database.options()).await.unwrap();
+    let mut hot = database.connect_hot().await;
     let new = new_task(QUEUE, &json!({}));
     run_hot(&mut hot, &queue, &new, &[Uuid::new_v4()]).await;
     let empty = plans(&mut hot).await;
@@ -205,7 +205,7 @@ async fn the_plans_of_hot_statements_are_right_on_empty_tables_and_stay_when_the
     sqlx::raw_sql("ANALYZE").execute(&mut filler).await.unwrap();
     run_hot(&mut hot, &queue, &new, &open).await;
     assert_good(&plans(&mut hot).await, "with statistics");
-    let mut late = session::connect_hot(database.options()).await.unwrap();
+    let mut late = database.connect_hot().await;
     run_hot(&mut late, &queue, &new, &open).await;
     assert_good(&plans(&mut late).await, "in a session that starts with full tables");
     drop((hot, late, filler));

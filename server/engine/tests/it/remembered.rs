@@ -109,12 +109,8 @@ async fn a_quarantine_is_answered_and_takes_effect_although_another_fact_cannot_
 async fn every_server_hears_of_a_change_of_a_fact_when_it_commits() {
     let (database, queue) = start().await;
     let (notifiers, stop) = (Notifiers::default(), CancellationToken::new());
-    let listening = tokio::spawn(other_servers::listen(
-        database.options().clone(),
-        notifiers.clone(),
-        Uuid::new_v4(),
-        stop.clone(),
-    ));
+    let listening =
+        tokio::spawn(other_servers::listen(database.connector(), notifiers.clone(), Uuid::new_v4(), stop.clone()));
     // Until it listens.
     tenure_store::testing::eventually("a server hears of a fact", async || {
         facts::raise(&mut database.connect().await, "roles").await.unwrap();

@@ -13,7 +13,6 @@ use tenure_engine::ops::OpError;
 use tenure_engine::ops::worker_removed::{Removed, remove};
 use tenure_engine::testing::Queue;
 use tenure_engine::testing::{LEASE, QUEUE, new_task};
-use tenure_store::session;
 use tenure_store::testing::{TestDatabase, eventually};
 use tenure_store::transitions::claim::{Want, Worker, claim};
 use tenure_store::transitions::end::{Member, end};
@@ -122,7 +121,7 @@ async fn a_report_that_commits_while_its_worker_is_removed_counts_and_is_the_onl
     let task = queue.create_one(QUEUE).await;
     let rest = queue.create_one(QUEUE).await;
     claim_all(&queue, "gone", 2).await;
-    let mut conn = session::connect_hot(database.options()).await.unwrap();
+    let mut conn = database.connect_hot().await;
     let mut report = conn.begin().await.unwrap();
     let member = Member { id: task.uuid(), run: 0, end: End::Report(Report::Completed) };
     assert_eq!(end(&mut report, &[member]).await.unwrap().len(), 1);
@@ -148,7 +147,7 @@ async fn a_report_that_is_rolled_back_leaves_the_claim_to_the_removal_or_to_its_
     let queue = Queue::start(database.options());
     let task = queue.create_one(QUEUE).await;
     claim_all(&queue, "gone", 1).await;
-    let mut conn = session::connect_hot(database.options()).await.unwrap();
+    let mut conn = database.connect_hot().await;
     let mut report = conn.begin().await.unwrap();
     let member = Member { id: task.uuid(), run: 0, end: End::Report(Report::Completed) };
     assert_eq!(end(&mut report, &[member]).await.unwrap().len(), 1);
@@ -169,7 +168,7 @@ async fn a_claim_that_is_being_made_when_its_worker_is_removed_is_ended_when_it_
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());
     let task = queue.create_one(QUEUE).await;
-    let mut conn = session::connect_hot(database.options()).await.unwrap();
+    let mut conn = database.connect_hot().await;
     let mut claiming = conn.begin().await.unwrap();
     let want = Want { queue: queue.key(QUEUE).await, epoch: -1, marks: [0; 7], slots: vec![1] };
     let worker = Worker { group: "group", id: "gone" };
@@ -191,7 +190,7 @@ async fn a_claim_that_is_being_made_when_its_worker_is_removed_is_ended_when_it_
 async fn a_thousand_claims_end_in_slices_each_with_one_event() {
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());
-    let mut conn = session::connect_hot(database.options()).await.unwrap();
+    let mut conn = database.connect_hot().await;
     for _ in 0..10 {
         let tasks: Vec<_> = (0..100).map(|_| new_task(QUEUE, &serde_json::json!({}))).collect();
         create_on(&mut conn, &queue, &tasks).await;

@@ -10,7 +10,6 @@ use tenure_engine::batch::wait_list::Answer;
 use tenure_engine::ops::report::stop_waiting;
 use tenure_engine::testing::Queue;
 use tenure_engine::testing::{LEASE, QUEUE, new_task};
-use tenure_store::session;
 use tenure_store::testing::{TestDatabase, eventually};
 use tenure_store::transitions::claim::{Want, Worker, claim};
 
@@ -42,7 +41,7 @@ async fn a_request_without_a_wait_timeout_is_tried_once() {
 async fn workers_in_one_batch_get_different_runs_in_the_order_of_their_slots() {
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());
-    let mut conn = session::connect_hot(database.options()).await.unwrap();
+    let mut conn = database.connect_hot().await;
     let tasks: Vec<_> = (0..4).map(|_| new_task(QUEUE, &serde_json::json!({}))).collect();
     let urgent = new_task(QUEUE, &serde_json::json!({"priority": "highest"}));
     let elsewhere = new_task("proj/other", &serde_json::json!({}));

@@ -6,7 +6,6 @@ use tenure_domain::lifecycle::Report;
 use tenure_engine::testing::Queue;
 use tenure_engine::testing::{QUEUE, new_task};
 use tenure_store::events::{Page, read, sequence};
-use tenure_store::session;
 use tenure_store::testing::TestDatabase;
 
 use crate::support::create_on;
@@ -24,7 +23,7 @@ async fn an_open_transaction_neither_stalls_the_event_log_nor_loses_its_own_even
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());
     let mut reader = database.connect().await;
-    let mut slow = session::connect_hot(database.options()).await.unwrap();
+    let mut slow = database.connect_hot().await;
     queue.create_one(QUEUE).await;
     let mut open = slow.begin().await.unwrap();
     create_on(&mut open, &queue, &[new_task("proj/slow", &json!({}))]).await;

@@ -13,7 +13,7 @@ use tenure_store::testing::{TestDatabase, check_invariants_on};
 use tenure_store::transitions::end::{self, Member};
 use tenure_store::transitions::schedule::{self, When};
 use tenure_store::transitions::{claim, claim_one, end_open, renew, rerun};
-use tenure_store::{claims, deadlines, session, tasks};
+use tenure_store::{claims, deadlines, tasks};
 
 use crate::support::create_on;
 
@@ -193,7 +193,7 @@ async fn compare(conn: &mut PgConnection, id: TaskId, life: Life, event: Event) 
 async fn check(mine: impl Fn(Event) -> bool) {
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());
-    let mut conn = session::connect_hot(database.options()).await.unwrap();
+    let mut conn = database.connect_hot().await;
     for life in lives() {
         let mut transaction = conn.begin().await.unwrap();
         let task = new_task(QUEUE, &json!({}));
@@ -225,7 +225,7 @@ async fn everything_else_does_in_sql_what_the_rules_say_in_every_state() {
 async fn neither_an_unexpired_claim_nor_a_lease_that_is_longer_already_is_touched() {
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());
-    let mut conn = session::connect_hot(database.options()).await.unwrap();
+    let mut conn = database.connect_hot().await;
     queue.create_one(QUEUE).await;
     let held = queue.claim_one(QUEUE).await;
     send(&mut conn, held.task.id, Event::ClaimExpired(held.run)).await;
@@ -241,7 +241,7 @@ async fn neither_an_unexpired_claim_nor_a_lease_that_is_longer_already_is_touche
 async fn a_run_past_its_deadline_is_neither_claimed_nor_renewed() {
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());
-    let mut conn = session::connect_hot(database.options()).await.unwrap();
+    let mut conn = database.connect_hot().await;
     let claimed = queue.create_one(QUEUE).await;
     queue.claim_one(QUEUE).await;
     let pending = queue.create_one(QUEUE).await;

@@ -6,7 +6,6 @@ use serde_json::json;
 use sqlx::Connection;
 use tenure_engine::testing::Queue;
 use tenure_engine::testing::{QUEUE, new_task};
-use tenure_store::session;
 use tenure_store::testing::{TestDatabase, eventually};
 
 use crate::support::{create_on, number};
@@ -48,7 +47,7 @@ async fn a_run_that_is_requeued_below_a_low_water_mark_is_claimed_next() {
 async fn a_low_water_mark_does_not_pass_a_run_that_is_not_committed_yet() {
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());
-    let mut slow = session::connect_hot(database.options()).await.unwrap();
+    let mut slow = database.connect_hot().await;
     let task = new_task(QUEUE, &json!({}));
     let mut open = slow.begin().await.unwrap();
     create_on(&mut open, &queue, std::slice::from_ref(&task)).await;

@@ -1,0 +1,128 @@
+//! Whether the database is still the one that this server has read from.
+//!
+//! A failover, a restore or a crash may take back what was read: positions of a sequence, keys, generations. Whatever finds
+//! out says so here, and everything that this server has cached from the database is dropped. Dropping too often costs a few
+//! reads; dropping too late strands tasks.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// One life of a PostgreSQL: it changes with a promotion, and with every start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Incarnation {
+    /// The timeline of the write-ahead log.
+    pub timeline: u32,
+    /// When its postmaster was started, in microseconds since 1970.
+    pub started: i64,
+}
+
+/// Why what was read may no longer be true.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Break {
+    /// A connection reached a PostgreSQL that was promoted, restored or started since.
+    OtherIncarnation,
+    /// The session that watches the database was lost, and connected again.
+    SessionLost,
+    /// A position that this server has seen is ahead of the database's.
+    PositionWentBack,
+}
+
+impl Break {
+    fn reason(self) -> &'static str {
+        match self {
+            Self::OtherIncarnation => "connected to a PostgreSQL that was promoted, restored or started since",
+            Self::SessionLost => "the session that watches the database was lost",
+            Self::PositionWentBack => "a position that was seen before is ahead of the database's",
+        }
+    }
+}
+
+type Listener = Arc<dyn Fn() + Send + Sync>;
+
+/// What this server knows of the database's life. Clones share it.
+#[derive(Clone, Default)]
+pub struct Continuity {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    incarnation: Option<Incarnation>,
+    breaks: u64,
+    listeners: Vec<Listener>,
+}
+
+impl Continuity {
+    /// Calls this at each break, before whatever found it uses the database again. It must not hold a pool or a session:
+    /// these hold this.
+    pub fn on_break(&self, listener: impl Fn() + Send + Sync + 'static) {
+        self.state().listeners.push(Arc::new(listener));
+    }
+
+    /// A connection was made to this incarnation, and nothing was asked on it yet.
+    pub fn connected(&self, incarnation: Incarnation) {
+        let before = self.state().incarnation.replace(incarnation);
+        if before.is_some_and(|before| before != incarnation) {
+            self.broken(Break::OtherIncarnation);
+        }
+    }
+
+    /// What was read from the database may no longer be true: drops everything that was cached from it.
+    pub fn broken(&self, why: Break) {
+        let listeners = {
+            let mut state = self.state();
+            state.breaks += 1;
+            state.listeners.clone()
+        };
+        tracing::warn!(
+            reason = why.reason(),
+            "the database may have lost what this server has read from it; everything that was cached is read again"
+        );
+        metrics::counter!("tenure_database_breaks_total").increment(1);
+        for listener in listeners {
+            listener();
+        }
+    }
+
+    /// How many breaks there were.
+    #[must_use]
+    pub fn breaks(&self) -> u64 {
+        self.state().breaks
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Continuity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.state();
+        f.debug_struct("Continuity").field("incarnation", &state.incarnation).field("breaks", &state.breaks).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn another_incarnation_is_a_break_and_the_first_is_not() {
+        let (continuity, dropped) = (Continuity::default(), Arc::new(AtomicUsize::new(0)));
+        let count = Arc::clone(&dropped);
+        continuity.on_break(move || {
+            count.fetch_add(1, Ordering::SeqCst);
+        });
+        let first = Incarnation { timeline: 1, started: 10 };
+        continuity.connected(first);
+        continuity.connected(first);
+        assert_eq!(dropped.load(Ordering::SeqCst), 0);
+        continuity.connected(Incarnation { timeline: 2, ..first });
+        continuity.connected(Incarnation { timeline: 2, started: 20 });
+        assert_eq!(dropped.load(Ordering::SeqCst), 2);
+        continuity.broken(Break::PositionWentBack);
+        assert_eq!((dropped.load(Ordering::SeqCst), continuity.breaks()), (3, 3));
+    }
+}
