@@ -185,6 +185,7 @@ impl Engine {
         remembered.add("facts", on(facts, Facts::drop_all));
         remembered.add("unresolved tasks of groups", on(witnesses, groups::GroupMemory::drop_all));
         remembered.add("newest events", on(tail, Tail::drop_all));
+        remembered.add("keys of waiting requests", on(notifiers, Notifiers::send_away_for_keys));
         // Whether any task waits for another one: the pass finds out again.
         remembered.add("dependents", on(notifiers, |notifiers| notifiers.expect_dependents(true)));
     }

@@ -2,4 +2,5 @@
 //! is stranded, and nothing that was read before is used.
 
 mod caches;
+mod keys;
 mod positions;
