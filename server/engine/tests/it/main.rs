@@ -7,6 +7,7 @@ mod batching;
 mod blobs;
 mod explain;
 mod graph;
+mod heartbeat;
 mod invariants;
 mod lists;
 mod messages;
