@@ -132,10 +132,6 @@ async fn a_claim_whose_answer_is_lost_is_not_published_before_its_standby_has_it
     assert_eq!(stalled(&mut admin, "claim_work").await, 1);
 
     set_standbys(&mut admin, "").await;
-    eventually("the lost claim is requeued", async || {
-        (number(&pool, "SELECT count(*) FROM pending").await == 2).then_some(())
-    })
-    .await;
     let mut claimed = Vec::new();
     for _ in 0..2 {
         let claim = eventually("a run can be claimed", async || {
@@ -146,7 +142,9 @@ async fn a_claim_whose_answer_is_lost_is_not_published_before_its_standby_has_it
         .await;
         claimed.push((claim.task.id, claim.run.number()));
     }
-    assert_eq!(claimed, [(task, 1), (other, 0)], "the lost claim was requeued once");
+    // The lost one is requeued before or after the other is claimed.
+    claimed.sort_by_key(|(_, run)| *run);
+    assert_eq!(claimed, [(other, 0), (task, 1)], "the lost claim was requeued once");
     probe.abort();
     queue.stop().await;
     pool.close().await;
