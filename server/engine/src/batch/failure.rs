@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::ops::OpError;
 use tenure_store::failure::{Class, classify};
+use tenure_store::outage;
 
 /// Why a batch failed.
 #[derive(Debug)]
@@ -40,6 +41,8 @@ impl Failure {
     #[must_use]
     pub fn report(self, operation: &'static str) -> OpError {
         match self {
+            // The log has it once already.
+            Self::Again(error) | Self::Lost(error) if outage::is_known(&error) => OpError::Unavailable,
             Self::Again(error) | Self::Lost(error) => {
                 tracing::warn!(operation, error = %error, "a batch failed; its callers are asked to try again");
                 OpError::Unavailable

@@ -24,13 +24,24 @@ pub struct Cluster {
 impl Cluster {
     /// Makes a cluster with these settings, and starts it.
     pub async fn start(settings: &[&str]) -> Self {
+        Self::make(settings, command("initdb").args(INITDB)).await
+    }
+
+    /// Makes and starts a standby of this one.
+    pub async fn standby(&self) -> Self {
+        let from = self.url("postgres");
+        Self::make(&[], command("pg_basebackup").args(["-d", &from, "-R", "--checkpoint=fast", "--no-sync"])).await
+    }
+
+    /// Has a program make the data of a cluster, and starts it.
+    async fn make(settings: &[&str], program: &mut Command) -> Self {
         let folder = new_folder();
         let data = folder.path().join("data");
         if let Some((user, group)) = user() {
             std::os::unix::fs::chown(folder.path(), Some(user), Some(group)).expect("root may give folders away");
         }
-        let made = command("initdb").arg("-D").arg(&data).args(INITDB).output().expect("initdb is installed");
-        assert!(made.status.success(), "initdb: {}", String::from_utf8_lossy(&made.stderr));
+        let made = program.arg("-D").arg(&data).output().expect("PostgreSQL is installed");
+        assert!(made.status.success(), "{program:?}: {}", String::from_utf8_lossy(&made.stderr));
         let settings = settings.iter().map(|&setting| setting.to_owned()).collect();
         let mut cluster = Self { folder, settings, port: free_port(), postmaster: Pid::from_raw(0) };
         cluster.start_again().await;
@@ -70,7 +81,12 @@ impl Cluster {
     }
 
     pub fn url(&self, user: &str) -> String {
-        format!("postgres://{user}@127.0.0.1:{}/postgres", self.port)
+        format!("postgres://{user}@{}/postgres", self.authority())
+    }
+
+    /// Its host and port.
+    pub fn authority(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
     }
 
     /// A session of the superuser.

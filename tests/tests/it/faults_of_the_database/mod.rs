@@ -7,6 +7,8 @@ mod cluster;
 mod connections;
 mod disk_full;
 mod notifications;
+mod outages;
+mod standby;
 
 use std::io::Write as _;
 use std::time::{Duration, Instant};
