@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::continuity::Continuity;
+use crate::failure::is_lost_connection;
 use crate::hosts::Hosts;
 use crate::session::{self, Kind};
 use crate::session_check::{self, Unfit};
@@ -57,6 +58,8 @@ struct State {
 struct Outage {
     since: Instant,
     error: String,
+    /// Whether it is known that connections can be made, but are not fit to be used.
+    unfit: bool,
 }
 
 /// Whether a server has reached its database before.
@@ -182,7 +185,24 @@ impl Connector {
         Ok(())
     }
 
+    /// An attempt, and another one when it was cut off, as by a proxy that has just changed what it leads to.
     async fn attempt(
+        &self,
+        host: usize,
+        kind: Kind,
+        contact: Contact,
+        within: Duration,
+    ) -> Result<PgConnection, sqlx::Error> {
+        let attempt = self.attempt_once(host, kind, contact, within).await;
+        match attempt {
+            Err(error) if contact == Contact::Again && is_lost_connection(&error) => {
+                self.attempt_once(host, kind, contact, within).await
+            }
+            done => done,
+        }
+    }
+
+    async fn attempt_once(
         &self,
         host: usize,
         kind: Kind,
@@ -222,15 +242,19 @@ impl Connector {
     fn fail(&self, host: usize, error: &sqlx::Error) {
         {
             let mut state = self.state();
-            if state.outage.is_none() && !outage::is_known(error) {
+            let unfit = Unfit::of(error).is_some();
+            let is_new = state.outage.as_ref().is_none_or(|outage| unfit && !outage.unfit);
+            if is_new && !outage::is_known(error) {
                 let place = operator_hints::place(self.shared.hosts.get(host));
                 tracing::error!(
-                    database = place,
+                    database.address = place,
                     error = %error,
                     "no connection to the database can be made; requests that need one are answered 503 until it can"
                 );
                 let now = Instant::now();
-                (state.outage, state.began) = (Some(Outage { since: now, error: error.to_string() }), Some(now));
+                let since = state.outage.as_ref().map_or(now, |outage| outage.since);
+                state.began = Some(since);
+                state.outage = Some(Outage { since, error: error.to_string(), unfit });
                 self.point_pools(&mut state);
             }
         }
@@ -251,7 +275,7 @@ impl Connector {
         self.point_pools(&mut state);
         let seconds = outage.map_or(0.0, |outage| outage.since.elapsed().as_secs_f64());
         let place = operator_hints::place(self.shared.hosts.get(host));
-        tracing::warn!(database = place, seconds, "the database can be reached again");
+        tracing::warn!(database.address = place, outage.seconds = seconds, "the database can be reached again");
     }
 
     /// Starts the task that looks for the database, unless it runs. It ends when it has found one, and with the connector.
@@ -337,7 +361,7 @@ fn checked(
                 }
                 let lives = matches!(timeout(PING_MAX, conn.ping()).await, Ok(Ok(())));
                 if let (false, Some(connector)) = (lives, connector) {
-                    // What takes the place of this one should not be the first to find out.
+                    // So that what takes the place of this one is not the first to find out.
                     connector.suspect().await;
                 }
                 Ok(lives)

@@ -41,8 +41,8 @@ pub(crate) fn without_attempts(options: &PgConnectOptions) -> PgConnectOptions {
 pub fn is_known(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Io(error) => {
-            let cause = error.get_ref();
-            cause.is_some_and(|cause| cause.is::<Unreachable>()) || error.kind() == io::ErrorKind::NotADirectory
+            let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<Unreachable>());
+            cause.is_some() || error.kind() == io::ErrorKind::NotADirectory
         }
         _ => false,
     }

@@ -18,6 +18,7 @@ use super::wait_list::{ClaimWork, WaitListParts};
 use crate::ops::OpError;
 use tenure_domain::task::{EndedRun, Granted};
 use tenure_domain::worker::WorkerKey;
+use tenure_store::outage;
 use tenure_store::queues::Queues;
 use tenure_store::transitions::claim::{self, Claimed, Want, Worker};
 use tenure_store::{claims, session, tasks};
@@ -155,7 +156,10 @@ impl ClaimBatch {
         let batch = super::wait_list::new_batch();
         let lease = self.lease;
         let result = self.session.run(async |conn| claim::claim(conn, wants, workers, lease, batch).await).await;
-        if let Err(Failure::Lost(_) | Failure::Fault(_)) = &result {
+        if let Err(Failure::Lost(error) | Failure::Fault(error)) = &result
+            // Then it was never sent.
+            && !outage::is_known(error)
+        {
             self.recover(batch, self.session.backend());
         }
         let (mut made, left): (Vec<Claimed>, Vec<Claimed>) = result?.into_iter().partition(Claimed::is_made);

@@ -31,6 +31,8 @@ async fn a_read_does_not_notice_an_outage_that_is_over() {
             assert_eq!(send(&server, &rig.root, "GET", &path, None).await.status, 200);
             proxy.cut();
             proxy.mend();
+            // It has one connection again, but what is asked below has another one.
+            eventually("it is over", async || (heartbeat(&server).await.status == 200).then_some(())).await;
             let reply = send(&server, &rig.root, "GET", &path, None).await;
             assert_eq!(reply.status, 200, "{path}: {}\n{}", reply.text(), server.log_tail());
         }
