@@ -86,7 +86,12 @@ impl<'a> Parts<'a> {
             let mut query: Vec<String> = self.others.iter().map(|&pair| pair.to_owned()).collect();
             query.extend(self.query_hosts.map(|_| format!("host={host}")));
             query.extend(port.map(|port| format!("port={port}")));
-            let host = if self.query_hosts.is_some() { self.hosts } else { host };
+            let host = match self.query_hosts {
+                // A user without a host is no URL; the query decides.
+                Some(_) if self.hosts.is_empty() && self.start.ends_with('@') => "localhost",
+                Some(_) => self.hosts,
+                None => host,
+            };
             let mark = if query.is_empty() { "" } else { "?" };
             format!("{}{host}{}{mark}{}", self.start, self.path, query.join("&"))
         };
