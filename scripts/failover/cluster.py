@@ -1,8 +1,10 @@
 """The set-up of the document as processes of this machine: three nodes with etcd, Patroni and PostgreSQL, three HAProxy, two
 servers. Everything listens on addresses of 127.0.0.0/8 that nothing else uses, with the ports of the document."""
 
+import base64
 import json
 import os
+import pwd
 import random
 import secrets
 import shutil
@@ -10,28 +12,17 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 import psutil
+import psycopg2
 
 from configuration import NODES, SERVERS, write
+from wait import until
 
-READY_WITHIN_SECONDS = 180
 PORTS = (2379, 2380, 5000, 5432, 8008, 8080)
-
-
-def until(what, test, seconds=READY_WITHIN_SECONDS):
-    """Waits until the test gives something, and gives it back."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        found = test()
-        if found:
-            return found
-        time.sleep(0.25)
-    raise SystemExit(f"try-failover: waited in vain for {what}")
 
 
 def free_network():
@@ -58,13 +49,14 @@ def pg_bin():
 
 
 class Cluster:
+    """All processes, and what they know of each other."""
+
     def __init__(self, folder):
         self.folder, self.network, self.processes = folder, free_network(), {}
         self.commands = {}
+        # PostgreSQL refuses to run as root.
         self.as_postgres = []
         if os.getuid() == 0:
-            import pwd
-
             user = pwd.getpwnam("postgres")
             self.as_postgres = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups", "--"]
         self.pg_bin = pg_bin()
@@ -74,18 +66,20 @@ class Cluster:
             if self.as_postgres:
                 shutil.chown(folder / name, "postgres", "postgres")
 
-    def start(self, name, command, as_postgres=False, environment=None, stdout=None):
+    def start(self, name, command, as_postgres=False, environment=None):
+        """Starts a program of the set-up; its output goes to a file with its name."""
         log = (self.folder / f"{name}.log").open("ab")
         self.processes[name] = subprocess.Popen(
             [*(self.as_postgres if as_postgres else []), *map(str, command)],
-            stdin=subprocess.DEVNULL, stdout=stdout or log, stderr=log, cwd="/", start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True,
             env={**os.environ, **(environment or {})},
         )
 
     def start_patroni(self, node):
-        program = Path(sys.executable).parent / "patroni"
-        self.start(f"patroni{node}", [sys.executable, program, self.files[f"patroni{node}.yml"]], as_postgres=True,
-                   environment={"HOME": str(self.folder / f"node{node}")})
+        command = [sys.executable, Path(sys.executable).parent / "patroni", self.files[f"patroni{node}.yml"]]
+        # It keeps a file of passwords in its home.
+        home = {"HOME": str(self.folder / f"node{node}")}
+        self.start(f"patroni{node}", command, as_postgres=True, environment=home)
 
     def start_all(self, tenure):
         for node in NODES:
@@ -98,12 +92,13 @@ class Cluster:
         for server in SERVERS:
             self.start(f"haproxy-database{server}", ["haproxy", "-db", "-f", self.files[f"haproxy-database{server}.cfg"]])
             until("HAProxy", lambda: self.connects(f"{self.network}{server}", 5000))
-        self.secret = subprocess.run(["openssl", "rand", "-base64", "32"], check=True, capture_output=True, text=True).stdout.strip()
+        self.secret = base64.b64encode(secrets.token_bytes(32)).decode()
         self.start_servers(tenure)
         self.start("haproxy-tenure", ["haproxy", "-db", "-f", self.files["haproxy-tenure.cfg"]])
         until("the balancer", lambda: self.get(f"{self.network}6:8080/__heartbeat__")[0] == 200)
 
     def environment(self, server):
+        """What a server is given, and the command that makes the client."""
         return {
             "DATABASE_URL": f"postgres://tenure:{self.password}@{self.network}{server}:5000/tenure",
             "TENURE_SECRET_KEY": self.secret,
@@ -133,8 +128,6 @@ class Cluster:
         self.start(f"etcd{node}", ["etcd", "--config-file", self.files[f"etcd{node}.yml"]], as_postgres=True)
 
     def sql(self, node, database, *statements):
-        import psycopg2
-
         session = psycopg2.connect(
             host=f"{self.network}{node}", dbname=database, user="postgres", password="choose-a-password", connect_timeout=5
         )
@@ -142,9 +135,7 @@ class Cluster:
         with session.cursor() as cursor:
             for statement in statements:
                 cursor.execute(statement)
-            rows = cursor.fetchall() if cursor.description else []
         session.close()
-        return rows
 
     def make_database(self):
         self.password = secrets.token_hex(8)
@@ -188,6 +179,7 @@ class Cluster:
         return {}
 
     def with_role(self, role):
+        """The one node in this role, if there is one."""
         found = [node for node, member in self.members().items() if member.get("role") == role]
         return found[0] if len(found) == 1 else None
 
@@ -200,9 +192,10 @@ class Cluster:
     def healthy(self):
         """All nodes run on one timeline, and one standby is synchronous."""
         members = self.members().values()
-        states = sorted((m.get("role"), m.get("state")) for m in members)
-        timelines = {m.get("timeline") for m in members}
-        return states == [("leader", "running"), ("replica", "streaming"), ("sync_standby", "streaming")] and len(timelines) == 1
+        roles = sorted(member.get("role") for member in members)
+        # Older releases say `running` of standbys too.
+        run = all(member.get("state") in ("running", "streaming") for member in members)
+        return roles == ["leader", "replica", "sync_standby"] and run and len({m.get("timeline") for m in members}) == 1
 
     def patroni(self, node):
         return psutil.Process(self.processes[f"patroni{node}"].pid)
@@ -227,6 +220,7 @@ class Cluster:
                 pass
 
     def reap(self, name):
+        """Waits until a program has ended."""
         self.processes[name].wait(30)
 
     def patronictl(self, *arguments):

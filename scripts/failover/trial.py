@@ -12,6 +12,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from configuration import write
+from load import Load
+from wait import until
+
 #: How long load runs before a fault, and after the first success that follows it.
 BEFORE_SECONDS, AFTER_SECONDS = 5, 10
 #: How long a frozen node stays frozen: longer than `ttl`, so that another one is promoted meanwhile.
@@ -88,8 +92,6 @@ BY_NAME = {fault.__name__.replace("_", "-"): fault for fault in FAILOVERS + OTHE
 
 def one(cluster, load, name):
     """One fault, from load before it to nothing left to do; its row."""
-    from cluster import until
-
     cluster.repair()
     started = time.monotonic()
     time.sleep(BEFORE_SECONDS)
@@ -156,8 +158,9 @@ def versions(cluster, tenure):
 
 
 def trial(folder, faults, rounds):
+    """Prints the table; gives back the exit code."""
+    # Here, because it needs what is installed with Patroni; the lists do without.
     from cluster import Cluster
-    from load import Load
 
     tenure, cluster, rows = os.environ["TENURE_BIN"], Cluster(folder), []
     versions(cluster, tenure)
@@ -194,8 +197,6 @@ def main():
             print(f"{name:16} {fault.__doc__}")
         return 0
     if options.files:
-        from configuration import write
-
         options.files.mkdir(parents=True, exist_ok=True)
         write(options.files, "127.83.0.", Path("/usr/lib/postgresql/15/bin"), watchdog=False)
         return 0
