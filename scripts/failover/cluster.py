@@ -91,7 +91,8 @@ class Cluster:
         self.make_database()
         for server in SERVERS:
             self.start(f"haproxy-database{server}", ["haproxy", "-db", "-f", self.files[f"haproxy-database{server}.cfg"]])
-            until("HAProxy", lambda: self.connects(f"{self.network}{server}", 5000))
+            # It takes all nodes for good until it has asked them.
+            until("HAProxy to have found the primary", lambda: self.takes_writes(f"{self.network}{server}"))
         self.secret = base64.b64encode(secrets.token_bytes(32)).decode()
         self.start_servers(tenure)
         self.start("haproxy-tenure", ["haproxy", "-db", "-f", self.files["haproxy-tenure.cfg"]])
@@ -162,12 +163,22 @@ class Cluster:
         except ValueError:
             return {}
 
-    @staticmethod
-    def connects(host, port):
+    def takes_writes(self, host):
+        """Whether HAProxy there leads to the primary, several times in a row."""
+
+        def once():
+            session = psycopg2.connect(
+                host=host, port=5000, dbname="tenure", user="tenure", password=self.password, connect_timeout=5
+            )
+            with session.cursor() as cursor:
+                cursor.execute("SELECT pg_is_in_recovery()")
+                standby = cursor.fetchone()[0]
+            session.close()
+            return not standby
+
         try:
-            socket.create_connection((host, port), timeout=1).close()
-            return True
-        except OSError:
+            return all(once() for _ in range(3))
+        except psycopg2.OperationalError:
             return False
 
     def members(self):
