@@ -206,7 +206,8 @@ class Cluster:
         roles = sorted(member.get("role") for member in members)
         # Older releases say `running` of standbys too.
         run = all(member.get("state") in ("running", "streaming") for member in members)
-        return roles == ["leader", "replica", "sync_standby"] and run and len({m.get("timeline") for m in members}) == 1
+        synchronous = roles in (["leader", "replica", "sync_standby"], ["leader", "quorum_standby", "quorum_standby"])
+        return synchronous and run and len({member.get("timeline") for member in members}) == 1
 
     def patroni(self, node):
         return psutil.Process(self.processes[f"patroni{node}"].pid)
