@@ -13,6 +13,7 @@ pub mod low_water_marks;
 pub mod message_queue;
 pub mod session;
 pub mod wait_list;
+pub mod watch;
 
 pub use failure::Failure;
 pub use session::Session;
