@@ -6,6 +6,7 @@
 //! (with `poller`) and `saboteur` are the actors, `storm` runs them and then drains the queues.
 
 pub mod check;
+pub mod lost;
 pub mod record;
 pub mod snapshot;
 

@@ -7,6 +7,7 @@ mod cluster;
 mod connections;
 mod disk_full;
 mod notifications;
+mod positions;
 
 use std::io::Write as _;
 use std::time::{Duration, Instant};
