@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tenure_api::credentials::Credentials;
 use tenure_api::ids::SlugId;
@@ -74,6 +74,12 @@ impl Accounts {
     #[must_use]
     pub fn stamp(&self) -> Stamp {
         u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// How long ago that was.
+    #[must_use]
+    pub fn since(&self, stamp: Stamp) -> Duration {
+        Duration::from_micros(self.stamp().saturating_sub(stamp))
     }
 
     pub(super) fn write(&self, start: Stamp, event: Event) {

@@ -29,7 +29,7 @@ pub struct Audit {
     pub acknowledged: [usize; 3],
     /// How many tasks were acknowledged and do not exist; where the database lost the end of its log, too.
     pub lost: Vec<SlugId>,
-    /// How many tasks nobody gets although they are pending, or claimed without end.
+    /// How many tasks no worker gets although they are pending, or claimed without end.
     pub stranded: u64,
     /// How many calls were answered with "try again".
     pub unavailable: usize,

@@ -38,7 +38,7 @@ pub struct Load {
     pub backlog: i64,
     /// The `--claim-timeout` of the servers: by then a claim whose answer was lost is claimable again.
     pub claim_term: Duration,
-    /// How long it takes until work that nobody gets counts as stranded.
+    /// How long it takes until work that no worker gets counts as stranded.
     pub stranded_after: Duration,
 }
 
@@ -88,7 +88,7 @@ impl Accountant {
         &self.accounts
     }
 
-    /// Stops all actors, once they have the answers that they wait for; they ask again until they do.
+    /// Stops all actors. Workers first repeat their reports until these are done.
     ///
     /// # Panics
     ///
@@ -120,13 +120,17 @@ impl Accountant {
     ///
     /// If that takes too long.
     pub async fn until_done(&self, tasks: usize) {
-        let deadline = Instant::now() + RECOVERED_WITHIN;
         let since = self.accounts.stamp();
         for kind in [Kind::Create, Kind::Report] {
-            while self.accounts.successes_since(kind, since) < tasks {
-                assert!(Instant::now() < deadline, "not {tasks} times {kind:?} within {RECOVERED_WITHIN:?}");
-                tokio::time::sleep(LOOK_EVERY).await;
-            }
+            self.until(kind, since, tasks).await;
+        }
+    }
+
+    async fn until(&self, kind: Kind, since: Stamp, times: usize) {
+        let deadline = Instant::now() + RECOVERED_WITHIN;
+        while self.accounts.successes_since(kind, since) < times {
+            assert!(Instant::now() < deadline, "not {times} times {kind:?} within {RECOVERED_WITHIN:?}");
+            tokio::time::sleep(LOOK_EVERY).await;
         }
     }
 

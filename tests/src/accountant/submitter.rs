@@ -1,4 +1,4 @@
-//! Creates one task after the other, each until it is acknowledged.
+//! Creates one task after the other, each until it is acknowledged or the submitter is stopped.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,31 +16,37 @@ const RETRIES: u32 = 5;
 const PADDING: usize = 64;
 const WAIT: Duration = Duration::from_millis(5);
 
+/// Creates tasks until it is stopped; then it also gives up a create that has no answer.
 pub(super) async fn submit(accounts: Arc<Accounts>, number: u64, backlog: i64) {
     let mut caller = Caller::new(Arc::clone(&accounts), number);
     while accounts.submitting.is_on() {
         if accounts.backlog.load(Ordering::Relaxed) > backlog {
             tokio::time::sleep(WAIT).await;
-            continue;
+        } else {
+            create(&mut caller).await;
         }
-        let (spec, body) = invent(&mut caller);
-        accounts.note_tried(spec.task);
-        let path = format!("{QUEUE_API}/task/{}", spec.task);
-        loop {
-            let start = accounts.stamp();
-            let answer = map(caller.call("PUT", &path, Some(&body)).await, |_| ());
-            accounts.write(start, Event::Create { task: spec.clone(), answer: answer.clone() });
-            match answer {
-                Answer::Done(()) => {
-                    accounts.backlog.fetch_add(1, Ordering::Relaxed);
-                    break;
-                }
-                Answer::Refused(status) => {
-                    accounts.note_error(format!("the create of {} was refused with {status}", spec.task));
-                    break;
-                }
-                Answer::Unknown => caller.wait().await,
+    }
+}
+
+async fn create(caller: &mut Caller) {
+    let (spec, body) = invent(caller);
+    let accounts = Arc::clone(&caller.accounts);
+    accounts.note_tried(spec.task);
+    let path = format!("{QUEUE_API}/task/{}", spec.task);
+    loop {
+        let start = accounts.stamp();
+        let answer = map(caller.call("PUT", &path, Some(&body)).await, |_| ());
+        accounts.write(start, Event::Create { task: spec.clone(), answer: answer.clone() });
+        match answer {
+            Answer::Done(()) => {
+                accounts.backlog.fetch_add(1, Ordering::Relaxed);
+                return;
             }
+            Answer::Refused(status) => {
+                return accounts.note_error(format!("the create of {} was refused with {status}", spec.task));
+            }
+            Answer::Unknown if !accounts.submitting.is_on() => return,
+            Answer::Unknown => caller.wait().await,
         }
     }
 }

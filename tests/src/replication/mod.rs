@@ -4,7 +4,7 @@
 mod forwarder;
 mod node;
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -148,22 +148,29 @@ impl Replicated {
     ///
     /// If the standby cannot be promoted.
     pub async fn fail_over(&mut self) -> Node {
+        let old = self.promote().await;
+        self.forward();
+        old
+    }
+
+    /// The first half of [`Self::fail_over`]: the servers reach no PostgreSQL afterwards.
+    ///
+    /// # Panics
+    ///
+    /// If the standby cannot be promoted.
+    pub async fn promote(&mut self) -> Node {
         self.forwarder.switch(None);
         let standby = self.standby.take().expect("there is a standby");
         let promoted: bool = standby.ask(&format!("SELECT pg_promote(true, {})", WITHIN.as_secs())).await;
         assert!(promoted, "the standby is not promoted: {}", standby.log());
         // A copy has the settings of what it was copied from.
         standby.set(NAMES_SETTING, "").await;
-        self.forwarder.switch(Some(standby.port()));
         std::mem::replace(&mut self.primary, standby)
     }
 
-    /// Kills the primary and promotes the standby; gives how long that took.
-    pub async fn lose_primary(&mut self) -> Duration {
-        let killed = Instant::now();
-        self.primary.kill();
-        drop(self.fail_over().await);
-        killed.elapsed()
+    /// The second half of [`Self::fail_over`]: the servers reach the primary.
+    pub fn forward(&self) {
+        self.forwarder.switch(Some(self.primary.port()));
     }
 }
 

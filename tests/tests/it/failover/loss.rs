@@ -86,11 +86,12 @@ async fn what_an_asynchronous_standby_never_got_is_gone_and_nothing_else_is_harm
     tokio::time::sleep(LOSING_FOR).await;
     let cursor = newest_event(&stage, 0).await;
     let position = stage.position().await;
-    let fault = accountant.accounts().stamp();
-    stage.database.lose_primary().await;
-    accountant.note_loss(loss);
+    let fault = stage.kill_primary(&accountant);
+    drop(stage.database.promote().await);
     drop(stall);
     let back = stage.position().await;
+    stage.database.forward();
+    accountant.note_loss(loss);
     let recovery = accountant.recovered(fault).await;
     println!("failover: asynchronous loss: position {position}, then {back}; first {recovery}");
     assert!(back < position, "nothing was lost");

@@ -4,6 +4,7 @@
 //! The suite `failover`; each test prints how long it took until work went on, and what was acknowledged and lost.
 
 mod loss;
+mod proof;
 mod stall;
 mod switch;
 
@@ -13,6 +14,7 @@ use sqlx::{Connection as _, PgConnection};
 use tempfile::TempDir;
 use tenure_api::credentials::Credentials;
 use tenure_tests::accountant::{Accountant, Audit, Load};
+use tenure_tests::history::record::Stamp;
 use tenure_tests::replication::Replicated;
 use tenure_tests::server::{Launch, Server, create_root_client, fresh_secret_key};
 
@@ -51,6 +53,12 @@ impl Stage {
 
     fn load(&self, load: Load) -> Accountant {
         Accountant::start(&self.root, &self.servers, &QUEUES, load)
+    }
+
+    /// Kills the primary without warning; gives when that was.
+    fn kill_primary(&mut self, accountant: &Accountant) -> Stamp {
+        self.database.primary.kill();
+        accountant.accounts().stamp()
     }
 
     /// The newest position that was given to a run.

@@ -70,8 +70,8 @@ async fn what_a_stalled_standby_never_got_is_never_acknowledged() {
     let (mut stage, accountant) = begin().await;
     let stall = stage.database.stall().await;
     tokio::time::sleep(LONG).await;
-    let fault = accountant.accounts().stamp();
-    stage.database.lose_primary().await;
+    let fault = stage.kill_primary(&accountant);
+    drop(stage.database.fail_over().await);
     drop(stall);
     let recovery = accountant.recovered(fault).await;
     println!("failover: kill after a long stall: first {recovery}");

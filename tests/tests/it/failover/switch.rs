@@ -2,15 +2,19 @@
 
 use std::time::Duration;
 
-use tenure_tests::accountant::Load;
+use serde_json::{Value, json};
+use tenure_api::credentials::Credentials;
+use tenure_tests::http::{Answer, TENURE_API};
 use tenure_tests::replication::{APPLICATION, Replicated};
+use tenure_tests::server::Server;
 
-use super::{LOAD, SOME, Stage};
+use super::{LOAD, QUEUES, SOME, Stage};
+use crate::rig::client_of;
 
 /// How often the primary is killed.
 const KILLS: usize = 10;
-/// How many creates are on their way when the primary stalls.
-const IN_FLIGHT: u64 = 300;
+/// How many tasks are being created while the standby gets nothing.
+const IN_FLIGHT: usize = 300;
 /// Longer than the pause between two passes over the low-water marks.
 const MARKED_WITHIN: Duration = Duration::from_secs(3);
 
@@ -20,11 +24,11 @@ async fn the_primary_is_killed_ten_times_under_load() {
     let accountant = stage.load(LOAD);
     for round in 1..=KILLS {
         accountant.until_done(SOME).await;
-        let fault = accountant.accounts().stamp();
-        let promoted = stage.database.lose_primary().await;
+        let fault = stage.kill_primary(&accountant);
+        drop(stage.database.fail_over().await);
+        let promoted = accountant.accounts().since(fault);
         let recovery = accountant.recovered(fault).await;
         println!("failover: kill {round}: promoted after {:.1} s; first {recovery}", promoted.as_secs_f64());
-        accountant.until_done(SOME).await;
         stage.database.add_standby().await;
         stage.database.make_synchronous().await;
     }
@@ -37,23 +41,42 @@ async fn the_primary_is_killed_ten_times_under_load() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn positions_that_the_standby_never_got_strand_nothing() {
     let mut stage = Stage::on(Replicated::synchronous().await).await;
-    let accountant = stage.load(Load { submitters: IN_FLIGHT, backlog: 2 * IN_FLIGHT as i64, ..LOAD });
-    accountant.until_done(IN_FLIGHT as usize).await;
+    let mut accountant = stage.load(LOAD);
+    accountant.until_done(SOME).await;
+    accountant.pause().await;
+    tokio::time::sleep(MARKED_WITHIN).await;
     let stall = stage.database.stall().await;
+    let in_flight: Vec<_> = stage.servers.iter().map(|server| tokio::spawn(submit_many(server, &stage.root))).collect();
     tokio::time::sleep(MARKED_WITHIN).await;
     let before = stage.position().await;
-    let fault = accountant.accounts().stamp();
-    let promoted = stage.database.lose_primary().await;
-    let after = stage.position().await;
+    let fault = stage.kill_primary(&accountant);
+    drop(stage.database.promote().await);
     drop(stall);
-    let recovery = accountant.recovered(fault).await;
-    println!(
-        "failover: 300 in flight: position {before}, then {after}; promoted after {:.1} s; first {recovery}",
-        promoted.as_secs_f64()
-    );
+    // Before a server gives new ones.
+    let after = stage.position().await;
     assert!(after < before, "the fault that this is about did not happen: {before}, then {after}");
-    let audit = stage.finish("300 in flight", accountant).await;
+    stage.database.forward();
+    for submission in in_flight {
+        let answer = submission.await.unwrap();
+        assert_eq!(answer.status, 503, "no standby has it: {}", answer.body);
+    }
+    tokio::time::sleep(MARKED_WITHIN).await;
+    accountant.resume();
+    accountant.recovered(fault).await;
+    println!("failover: {IN_FLIGHT} in flight: position {before}, then {after}");
+    let audit = stage.finish("tasks in flight", accountant).await;
     assert!(audit.lost.is_empty());
+}
+
+/// Half of the tasks that are in flight, in one request.
+fn submit_many(server: &Server, who: &Credentials) -> impl Future<Output = Answer> + use<> {
+    let (mut client, who) = (client_of(server), who.clone());
+    let tasks: Vec<Value> = (0..IN_FLIGHT / 2).map(|_| json!({"taskQueueId": QUEUES[0]})).collect();
+    async move {
+        let body = json!({ "tasks": tasks }).to_string().into_bytes();
+        let answer = client.call(&who, "POST", &format!("{TENURE_API}/tasks"), Some(&body)).await;
+        answer.expect("the server answers")
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -61,8 +84,8 @@ async fn an_old_primary_that_comes_back_is_not_used() {
     let mut stage = Stage::on(Replicated::synchronous().await).await;
     let accountant = stage.load(LOAD);
     accountant.until_done(SOME).await;
-    let fault = accountant.accounts().stamp();
     stage.database.primary.freeze();
+    let fault = accountant.accounts().stamp();
     let old = stage.database.fail_over().await;
     let recovery = accountant.recovered(fault).await;
     accountant.until_done(SOME).await;
