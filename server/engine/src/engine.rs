@@ -29,8 +29,10 @@ use crate::ops::report::ReportRun;
 use crate::ops::status::ReadStatus;
 use crate::remembered::Facts;
 use crate::remembered::registry::Registry;
+use crate::watch::DatabaseWatch;
 use crate::workers::Workers;
 use tenure_store::connector::Connector;
+use tenure_store::continuity::Continuity;
 use tenure_store::queues::Queues;
 
 /// How the engine reaches its database.
@@ -72,6 +74,10 @@ pub struct Engine {
     pub pool: PgPool,
     /// Configured durations.
     pub settings: EngineSettings,
+    /// Whether the database is still the one that this server has read from.
+    pub continuity: Continuity,
+    /// Finds out whether it is.
+    pub watch: DatabaseWatch,
     /// Caches the keys of queues.
     pub queues: Queues,
     /// Wake whatever waits for the changes of a transaction.
@@ -153,6 +159,8 @@ impl Engine {
             facts,
             remembered: Registry::default(),
             counted_queues: CountedQueues::default(),
+            continuity: connector.continuity().clone(),
+            watch: DatabaseWatch::new(&connector),
             pool,
             settings,
             queues,
@@ -163,7 +171,7 @@ impl Engine {
             requeue,
         };
         engine.register();
-        engine.remembered.follow(connector.continuity());
+        engine.remembered.follow(&engine.continuity);
         Arc::new(engine)
     }
 
@@ -177,6 +185,7 @@ impl Engine {
         remembered.add("facts", on(facts, Facts::drop_all));
         remembered.add("unresolved tasks of groups", on(witnesses, groups::GroupMemory::drop_all));
         remembered.add("newest events", on(tail, Tail::drop_all));
+        remembered.add("keys of waiting requests", on(notifiers, Notifiers::send_away_for_keys));
         // Whether any task waits for another one: the pass finds out again.
         remembered.add("dependents", on(notifiers, |notifiers| notifiers.expect_dependents(true)));
     }

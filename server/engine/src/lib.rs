@@ -11,4 +11,5 @@ pub mod ops;
 pub mod remembered;
 #[cfg(feature = "test-util")]
 pub mod testing;
+pub mod watch;
 pub mod workers;

@@ -48,6 +48,8 @@ struct Shared {
     claimable: QueueSignal,
     /// Workers that are gone, since the wait list last looked.
     gone: Mutex<Vec<SendAway>>,
+    /// Whether the keys of queues may have been lost since the wait list last looked.
+    stale_keys: AtomicBool,
     /// Queues notified here since they were last forwarded to the other servers.
     others: QueueSignal,
     /// Notified when there may be new events.
@@ -280,6 +282,18 @@ impl Notifiers {
         self.shared.gone.lock().unwrap_or_else(PoisonError::into_inner).push(SendAway { worker, done });
         self.shared.claimable.notify.notify_one();
         answered
+    }
+
+    /// The database may have lost the keys of queues that requests wait with.
+    pub fn send_away_for_keys(&self) {
+        self.shared.stale_keys.store(true, Ordering::SeqCst);
+        self.shared.claimable.notify.notify_one();
+    }
+
+    /// Whether that happened since the last call.
+    #[must_use]
+    pub fn take_stale_keys(&self) -> bool {
+        self.shared.stale_keys.swap(false, Ordering::SeqCst)
     }
 
     /// The workers that are gone since the last call.

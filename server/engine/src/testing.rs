@@ -14,13 +14,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use crate::batch::wait_list::{Answer, ClaimWork};
+use crate::batch::wait_list::Answer;
 use crate::blobs::Blobs;
 use crate::blobs::settings::{ArtifactSettings, ArtifactsPlace};
 use crate::engine::{Database, Engine, EngineSettings, Lifetime};
 use crate::ops::OpError;
 use crate::ops::claim_task::{self, ClaimTask};
-use crate::ops::create_task::NewTaskInQueue;
+use crate::ops::claim_work::{self, claim_work};
+use crate::ops::create_task::create_task;
 use crate::ops::messages::{DeleteRequest, Deleted, GetRequest};
 use crate::ops::reclaim::ClaimRenewal;
 use crate::ops::report::RunReport;
@@ -28,7 +29,6 @@ use tenure_domain::create::NewTask;
 use tenure_domain::lifecycle::Report;
 use tenure_domain::message::QueueName;
 use tenure_domain::task::{Granted, Task};
-use tenure_domain::worker::WorkerKey;
 use tenure_store::connector::Connector;
 use tenure_store::hot::messages::Got;
 
@@ -80,8 +80,7 @@ impl Queue {
 
     /// createTask.
     pub async fn create(&self, task: &NewTask) -> Result<Task, OpError> {
-        let queue = self.key(task.queue.as_str()).await;
-        self.engine.create.submit(NewTaskInQueue { task: Arc::new(task.clone()), queue }).await
+        create_task(&self.engine, Arc::new(task.clone())).await
     }
 
     /// createTask for a simple task; its id.
@@ -102,9 +101,9 @@ impl Queue {
         tasks: u16,
         wait_timeout: Duration,
     ) -> Result<Answer, OpError> {
-        let queue = self.key(queue).await;
-        let worker = WorkerKey { queue, group: "group".to_owned(), id: worker.to_owned() };
-        self.engine.wait_list.claim(ClaimWork { worker, tasks, wait_timeout }).await
+        let queue: TaskQueueId = queue.parse().expect("the name of a queue");
+        let (group, id) = ("group".to_owned(), worker.to_owned());
+        claim_work(&self.engine, &claim_work::Request { queue, group, id, tasks, wait_timeout }).await
     }
 
     /// claimWork for one run that must be there; it counts as delivered.

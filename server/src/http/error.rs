@@ -168,7 +168,7 @@ impl From<OpError> for ApiError {
             OpError::Expired(_) => ErrorCode::ResourceExpired,
             OpError::Conflict(_) => ErrorCode::RequestConflict,
             OpError::Input(_) => ErrorCode::InputError,
-            OpError::Overloaded(_) | OpError::Unavailable => ErrorCode::ServiceUnavailable,
+            OpError::Overloaded(_) | OpError::Unavailable | OpError::StaleQueue => ErrorCode::ServiceUnavailable,
             OpError::Internal(cause) => return Self::internal(&cause.to_string()),
         };
         Self::new(code, error.to_string())

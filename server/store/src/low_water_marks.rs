@@ -8,6 +8,7 @@ use std::collections::HashMap;
 
 use sqlx::PgConnection;
 
+use super::continuity::Incarnation;
 use super::transitions::claim::PRIORITIES;
 
 /// A transaction that may have taken a place and not committed yet.
@@ -19,16 +20,42 @@ pub struct Writer {
     pub began: i64,
 }
 
-/// The last value taken from the sequence, and the transactions that may have taken one and are not committed.
-pub async fn get_writers(conn: &mut PgConnection) -> Result<(i64, Vec<Writer>), sqlx::Error> {
-    // The sequence first: a transaction that takes a place afterwards gets a higher one. A transaction has its number before it
-    // takes a place, because each statement writes to another table first.
-    let last = sqlx::query_scalar!(
-        r#"-- last_place
-        SELECT CASE WHEN is_called THEN last_value ELSE 0 /* ord */ END AS "last!" FROM pending_ord"#
+/// The last value taken from the sequence, and the database that it was read from.
+#[derive(Debug, Clone, Copy)]
+pub struct Position {
+    /// The last value.
+    pub last: i64,
+    /// Read together with it.
+    pub incarnation: Incarnation,
+}
+
+/// Reads the last value taken from the sequence. A standby may not have it yet.
+pub async fn get_position(conn: &mut PgConnection) -> Result<Position, sqlx::Error> {
+    let row = sqlx::query!(
+        r#"-- last_position
+        SELECT CASE WHEN is_called THEN last_value ELSE 0 /* ord */ END AS "last!",
+               ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8 /* digits of the timeline */))::bit(32)::bigint
+                   AS "timeline!",
+               (extract(epoch FROM pg_postmaster_start_time()) * 1000000 /* microseconds */)::bigint AS "started!"
+        FROM pending_ord"#
     )
-    .fetch_one(&mut *conn)
+    .fetch_one(conn)
     .await?;
+    let timeline = u32::try_from(row.timeline).unwrap_or_default();
+    Ok(Position { last: row.last, incarnation: Incarnation { timeline, started: row.started } })
+}
+
+/// Makes sure that the positions that were read on this session before are never given out again: a sequence belongs to no
+/// transaction, so that no commit waits for it. This one does, for the disk and for synchronous standbys.
+pub async fn keep_positions(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
+    sqlx::query!("-- keep_positions\nSELECT pg_logical_emit_message(true, 'tenure', '')::text").fetch_one(conn).await?;
+    Ok(())
+}
+
+/// The transactions that may have taken a position and are not committed. A transaction that takes one afterwards gets a
+/// higher one than [`get_position`] read before. A transaction has its number before it takes a position, because each
+/// statement writes to another table first.
+pub async fn list_writers(conn: &mut PgConnection) -> Result<Vec<Writer>, sqlx::Error> {
     let writers = sqlx::query!(
         r#"-- open_writers
         SELECT pid AS "pid!", (extract(epoch FROM xact_start) * 1000000)::bigint AS "began!"
@@ -38,7 +65,7 @@ pub async fn get_writers(conn: &mut PgConnection) -> Result<(i64, Vec<Writer>), 
     )
     .fetch_all(conn)
     .await?;
-    Ok((last, writers.into_iter().map(|row| Writer { pid: row.pid, began: row.began }).collect()))
+    Ok(writers.into_iter().map(|row| Writer { pid: row.pid, began: row.began }).collect())
 }
 
 /// The low-water marks of a queue and the cursor epoch that they belong to.
@@ -50,6 +77,67 @@ pub struct Marks {
     pub marks: [i64; PRIORITIES],
 }
 
+/// Low-water marks as columns.
+#[derive(Default)]
+struct Columns {
+    queues: Vec<i32>,
+    priorities: Vec<i16>,
+    epochs: Vec<i64>,
+    marks: Vec<i64>,
+}
+
+impl Columns {
+    fn new(all: &HashMap<i32, Marks>) -> Self {
+        let mut columns = Self::default();
+        for (&queue, current) in all {
+            for (priority, &mark) in (0_i16..).zip(&current.marks) {
+                columns.queues.push(queue);
+                columns.priorities.push(priority);
+                columns.epochs.push(current.epoch);
+                columns.marks.push(mark);
+            }
+        }
+        columns
+    }
+}
+
+/// The queues with a claimable run at or below one of these low-water marks, which must not be: the marks are wrong. One probe
+/// of an index for each priority.
+pub async fn list_stranded(conn: &mut PgConnection, all: &HashMap<i32, Marks>) -> Result<Vec<i32>, sqlx::Error> {
+    let Columns { queues, priorities, epochs, marks } = Columns::new(all);
+    sqlx::query_scalar!(
+        r#"-- stranded_queues
+        SELECT DISTINCT i.queue AS "queue!"
+        FROM unnest($1::int[], $2::smallint[], $3::bigint[], $4::bigint[]) AS i(queue, priority, epoch, mark)
+        JOIN task_queues q ON q.id = i.queue AND q.cursor_epoch = i.epoch
+        CROSS JOIN (VALUES (true), (false)) AS h(hidden)
+        WHERE EXISTS (
+            SELECT FROM pending p
+            WHERE p.queue = i.queue AND p.priority = i.priority AND p.reserved_until IS NULL
+              AND (p.hidden_until IS NOT NULL) = h.hidden AND p.ord <= i.mark
+        )"#,
+        &queues,
+        &priorities,
+        &epochs,
+        &marks
+    )
+    .fetch_all(conn)
+    .await
+}
+
+/// Makes every server drop its low-water marks of these queues.
+pub async fn raise_epochs(conn: &mut PgConnection, queues: &[i32]) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "-- raise_epochs
+        WITH locked AS MATERIALIZED (SELECT id FROM task_queues WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE)
+        UPDATE task_queues q SET cursor_epoch = q.cursor_epoch + 1 /* the next */ FROM locked WHERE q.id = locked.id",
+        queues
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
 /// Moves the low-water marks of queues forward, as far as the safe position allows. `old` marks of another cursor epoch
 /// count as zero.
 pub async fn advance_marks(
@@ -57,18 +145,7 @@ pub async fn advance_marks(
     old: &HashMap<i32, Marks>,
     safe_position: i64,
 ) -> Result<HashMap<i32, Marks>, sqlx::Error> {
-    let mut queues = Vec::new();
-    let mut priorities = Vec::new();
-    let mut epochs = Vec::new();
-    let mut marks = Vec::new();
-    for (&queue, current) in old {
-        for (priority, &mark) in (0_i16..).zip(&current.marks) {
-            queues.push(queue);
-            priorities.push(priority);
-            epochs.push(current.epoch);
-            marks.push(mark);
-        }
-    }
+    let Columns { queues, priorities, epochs, marks } = Columns::new(old);
     let rows = sqlx::query!(
         r#"-- advance_marks
         SELECT i.queue AS "queue!", i.priority AS "priority!", q.cursor_epoch,

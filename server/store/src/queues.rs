@@ -1,11 +1,19 @@
 //! Task queues: the short key of each name. Keys never change, so that each server remembers those it has seen.
+//!
+//! Keys are random, so that one that a failover has lost is not given to another queue while some server or URL still has
+//! it. Creates and claims compare key and name in their statement: into a lost key nothing is stored.
 
 use std::collections::{BTreeSet, HashMap};
 
 use sqlx::{PgConnection, PgPool};
 use tenure_api::ids::{InvalidId, TaskQueueId};
+use uuid::Uuid;
 
+use crate::hot;
 use crate::memory::{Epoch, Memory};
+
+/// How often a random key is tried for a new queue.
+const TRIES: u32 = 3;
 
 /// The keys that this server has seen, both ways.
 #[derive(Debug, Default, Clone)]
@@ -24,6 +32,15 @@ impl Queues {
         self.seen.note(since, |seen| {
             seen.keys.insert(name.clone(), key);
             seen.names.insert(key, name.clone());
+        });
+    }
+
+    /// Drops what is remembered of this queue.
+    pub fn drop_key(&self, name: &TaskQueueId) {
+        self.seen.note(self.seen.epoch(), |seen| {
+            if let Some(key) = seen.keys.remove(name) {
+                seen.names.remove(&key);
+            }
         });
     }
 
@@ -52,10 +69,21 @@ impl Queues {
         if let Some(key) = self.find_key(pool, name).await? {
             return Ok(key);
         }
-        sqlx::query!("-- make_queue\nINSERT INTO task_queues (name) VALUES ($1) ON CONFLICT DO NOTHING", name.as_str())
+        // More than once only if another queue has the random key.
+        for _ in 0..TRIES {
+            sqlx::query!(
+                "-- make_queue
+                INSERT INTO task_queues (id, name) OVERRIDING SYSTEM VALUE VALUES ($1, $2) ON CONFLICT DO NOTHING",
+                random_key(),
+                name.as_str()
+            )
             .execute(pool)
             .await?;
-        self.find_key(pool, name).await?.ok_or(sqlx::Error::RowNotFound)
+            if let Some(key) = self.find_key(pool, name).await? {
+                return Ok(key);
+            }
+        }
+        Err(sqlx::Error::RowNotFound)
     }
 
     /// The name of a key that a row holds.
@@ -73,6 +101,38 @@ impl Queues {
     }
 }
 
+/// A key that no queue has had, as a rule.
+fn random_key() -> i32 {
+    let (_, random) = Uuid::new_v4().as_u64_pair();
+    // 31 bits of it: keys are positive.
+    i32::try_from(random & 0x7fff_ffff).unwrap_or_default().max(1)
+}
+
+/// A queue as a server remembers it: its key and its name.
+#[derive(Debug, Clone, Copy)]
+pub struct Remembered<'a> {
+    /// `task_queues.id`.
+    pub key: i32,
+    /// provisionerId/workerType.
+    pub name: &'a TaskQueueId,
+}
+
+/// Which of these queues have another key by now, or none: indexes into the list.
+pub async fn list_stale(conn: &mut PgConnection, queues: &[Remembered<'_>]) -> Result<Vec<usize>, sqlx::Error> {
+    let keys: Vec<i32> = queues.iter().map(|queue| queue.key).collect();
+    let names: Vec<&str> = queues.iter().map(|queue| queue.name.as_str()).collect();
+    let rows = sqlx::query_scalar!(
+        r#"-- stale_queues
+        SELECT i.n AS "n!" FROM unnest($1::int[], $2::text[]) WITH ORDINALITY AS i(id, name, n)
+        WHERE NOT EXISTS (SELECT FROM task_queues q WHERE q.id = i.id AND q.name = i.name)"#,
+        &keys,
+        &names as &[&str]
+    )
+    .fetch_all(conn)
+    .await?;
+    Ok(rows.into_iter().map(hot::member).collect())
+}
+
 /// The keys of queues, in the order of their names; those that do not exist are made by this transaction. They are not
 /// remembered: whether they are kept is not known yet.
 pub async fn get_or_create_keys(
@@ -80,13 +140,15 @@ pub async fn get_or_create_keys(
     names: &BTreeSet<&TaskQueueId>,
 ) -> Result<HashMap<TaskQueueId, i32>, sqlx::Error> {
     let names: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
+    let keys: Vec<i32> = names.iter().map(|_| random_key()).collect();
     // In order, so that two of these cannot deadlock.
     sqlx::query!(
         "-- make_queues
-        INSERT INTO task_queues (name)
-        SELECT i.name FROM unnest($1::text[]) AS i(name)
+        INSERT INTO task_queues (id, name) OVERRIDING SYSTEM VALUE
+        SELECT i.id, i.name FROM unnest($1::int[], $2::text[]) AS i(id, name)
         WHERE NOT EXISTS (SELECT FROM task_queues q WHERE q.name = i.name) ORDER BY i.name
         ON CONFLICT DO NOTHING",
+        &keys,
         &names as &[&str]
     )
     .execute(&mut *transaction)

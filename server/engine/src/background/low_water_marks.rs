@@ -1,11 +1,25 @@
-//! Advances the low-water marks of the queues that this server claims from.
+//! Advances the low-water marks of the queues that this server claims from, and looks for runs that they hide.
 
 use super::PassReport;
+use crate::batch::failure::Failure;
 use crate::engine::Engine;
+use crate::notifiers::Effects;
 
 /// Advances them as far as is safe.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    let mut conn = engine.pool.acquire().await?;
-    let queues = engine.low_water_marks.advance(&mut conn).await?;
+    let queues = engine.low_water_marks.advance(&engine.watch).await.map_err(Failure::into_error)?;
     Ok(PassReport { found: queues, done: queues, ..PassReport::default() })
+}
+
+/// Looks for claimable runs below a low-water mark, and drops the marks of their queues on every server.
+pub async fn repair(engine: &Engine) -> Result<PassReport, sqlx::Error> {
+    let stranded = engine.low_water_marks.repair(&engine.watch).await.map_err(Failure::into_error)?;
+    if !stranded.is_empty() {
+        tracing::error!(
+            queues = stranded.len(),
+            "claimable runs were below low-water marks; the marks of their queues are dropped on every server"
+        );
+        engine.notifiers.apply(Effects::claimable(stranded.iter().copied()));
+    }
+    Ok(PassReport { found: stranded.len(), done: stranded.len(), ..PassReport::default() })
 }

@@ -67,6 +67,8 @@ const PURGING: Pace = Pace::InSlices(Duration::from_secs(5));
 const DEPENDENCIES: Pace = Pace::Dependencies(Duration::from_millis(20));
 /// The same for the groups pass, whose events no request waits for.
 const GROUPS: Pace = Pace::Groups(Duration::from_millis(250));
+/// How often runs are looked for that low-water marks hide; less often where looking takes long.
+const REPAIRING: Pace = Pace::Every(Duration::from_secs(2));
 /// How often the clock of this machine is compared with the database's.
 const COMPARING: Pace = Pace::Every(Duration::from_secs(60));
 /// How often the workers that were seen are written to the database: a server that is killed loses what it saw since.
@@ -103,6 +105,7 @@ pub static PASSES: &[Pass] = passes! {
     "counters", HOUSEKEEPING, GoesOn, counters::pass;
     "sequence", HOUSEKEEPING, GoesOn, events::sequence;
     "low_water_marks", HOUSEKEEPING, GoesOn, low_water_marks::pass;
+    "stranded_runs", REPAIRING, GoesOn, low_water_marks::repair;
     "clock", COMPARING, GoesOn, clocks::pass;
     "workers_seen", WRITING, GoesOn, workers::write_down;
     "facts", FACTS, GoesOn, facts::pass;

@@ -126,8 +126,8 @@ impl ClaimBatch {
         result
     }
 
-    fn wants<'a>(&self, requests: &[WaitingRequest<'a>]) -> (Vec<Want>, Vec<Worker<'a>>) {
-        let mut wants: Vec<Want> = Vec::new();
+    fn wants<'a>(&self, requests: &[WaitingRequest<'a>]) -> (Vec<Want<'a>>, Vec<Worker<'a>>) {
+        let mut wants: Vec<Want<'a>> = Vec::new();
         let mut workers = Vec::with_capacity(requests.len());
         for request in requests {
             let WorkerKey { group, id, .. } = &request.request.worker;
@@ -138,6 +138,7 @@ impl ClaimBatch {
                 let low_water_marks = self.low_water_marks.get(request.queue);
                 wants.push(Want {
                     queue: request.queue,
+                    name: request.request.queue.as_str(),
                     epoch: low_water_marks.epoch,
                     marks: low_water_marks.marks,
                     slots: Vec::new(),
@@ -151,7 +152,7 @@ impl ClaimBatch {
     }
 
     /// Runs the statement. From here on the claims are in a guard, and the statement is never run again for them.
-    async fn claim(&mut self, wants: &[Want], workers: &[Worker<'_>]) -> Result<Guarded, Failure> {
+    async fn claim(&mut self, wants: &[Want<'_>], workers: &[Worker<'_>]) -> Result<Guarded, Failure> {
         let batch = super::wait_list::new_batch();
         let lease = self.lease;
         let result = self.session.run(async |conn| claim::claim(conn, wants, workers, lease, batch).await).await;

@@ -36,6 +36,14 @@ impl Failure {
         matches!(self, Self::BadData(_) | Self::Again(_))
     }
 
+    /// The error.
+    #[must_use]
+    pub fn into_error(self) -> sqlx::Error {
+        match self {
+            Self::BadData(error) | Self::Again(error) | Self::Lost(error) | Self::Fault(error) => error,
+        }
+    }
+
     /// Logs the failure; answers the error for the callers.
     #[must_use]
     pub fn report(self, operation: &'static str) -> OpError {

@@ -3,17 +3,24 @@
 //! Only [`LowWaterMarks::advance`] moves a low-water mark, only by a plain read, and only a background pass calls it.
 
 use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
-use sqlx::PgConnection;
-
+use super::failure::Failure;
+use crate::watch::DatabaseWatch;
 use tenure_store::low_water_marks::{self, Marks, Writer};
 use tenure_store::memory::Memory;
 use tenure_store::transitions::claim::PRIORITIES;
+
+/// Looking for hidden runs takes at most one part in this many of the time: behind an old snapshot it walks over dead rows.
+const REPAIR_SHARE: u32 = 100;
 
 /// The low-water marks of the queues that this server claims from.
 #[derive(Clone, Default)]
 pub struct LowWaterMarks {
     state: Memory<State>,
+    /// When [`LowWaterMarks::repair`] may look again.
+    repair_after: Arc<Mutex<Option<Instant>>>,
 }
 
 #[derive(Default)]
@@ -56,22 +63,48 @@ impl LowWaterMarks {
     }
 
     /// Advances the low-water marks as far as is safe; answers for how many queues.
-    pub async fn advance(&self, conn: &mut PgConnection) -> Result<usize, sqlx::Error> {
+    pub async fn advance(&self, watch: &DatabaseWatch) -> Result<usize, Failure> {
+        // First: if the database is another one, this drops what is known of the old one.
+        let mut look = watch.look().await?;
         let since = self.state.epoch();
         let old = self.state.read(|state| state.marks.clone());
         if old.is_empty() {
             return Ok(0);
         }
-        let (last, writers) = low_water_marks::get_writers(conn).await?;
+        let (last, writers) = look.keep_position().await?;
         let reached = self.state.note(since, |state| {
             state.safe_position.advance(last, &writers);
             state.safe_position.reached
         });
         let Some(reached) = reached else { return Ok(0) };
-        let moved = low_water_marks::advance_marks(conn, &old, reached).await?;
+        let moved = look.run(async |conn| low_water_marks::advance_marks(conn, &old, reached).await).await?;
         let queues = moved.len();
         self.state.note(since, |state| state.marks.extend(moved));
         Ok(queues)
+    }
+
+    /// Looks for runs that the low-water marks hide, and has every server drop the marks of their queues; answers of which.
+    /// There are none unless the database has lost something and no server has noticed.
+    pub async fn repair(&self, watch: &DatabaseWatch) -> Result<Vec<i32>, Failure> {
+        let started = Instant::now();
+        if self.repair_after().is_some_and(|after| started < after) {
+            return Ok(Vec::new());
+        }
+        let mut look = watch.look().await?;
+        let all = self.state.read(|state| state.marks.clone());
+        if all.is_empty() {
+            return Ok(Vec::new());
+        }
+        let stranded = look.run(async |conn| low_water_marks::list_stranded(conn, &all).await).await?;
+        *self.repair_after() = Some(started + started.elapsed() * REPAIR_SHARE);
+        if !stranded.is_empty() {
+            look.run(async |conn| low_water_marks::raise_epochs(conn, &stranded).await).await?;
+        }
+        Ok(stranded)
+    }
+
+    fn repair_after(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.repair_after.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Drops all low-water marks: scans begin at the start again.

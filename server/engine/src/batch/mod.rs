@@ -8,10 +8,10 @@
 mod blocking_path;
 mod claim_batch;
 pub mod delivery;
-mod failure;
+pub mod failure;
 pub mod low_water_marks;
 pub mod message_queue;
-mod session;
+pub mod session;
 pub mod wait_list;
 
 pub use session::Session;

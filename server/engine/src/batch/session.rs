@@ -18,19 +18,26 @@ pub struct Session {
     connector: Connector,
     conn: Option<PgConnection>,
     backend: Option<i32>,
+    connections: u64,
 }
 
 impl Session {
     /// A session that connects when it is first used.
     #[must_use]
     pub fn new(connector: Connector) -> Self {
-        Self { connector, conn: None, backend: None }
+        Self { connector, conn: None, backend: None, connections: 0 }
     }
 
     /// The process id of the backend that was connected last.
     #[must_use]
     pub fn backend(&self) -> Option<i32> {
         self.backend
+    }
+
+    /// How many connections it has made so far.
+    #[must_use]
+    pub fn connections(&self) -> u64 {
+        self.connections
     }
 
     /// Runs statements. After a failure that leaves the session in doubt the next run connects anew.
@@ -62,6 +69,7 @@ impl Session {
         let connected = tokio::time::timeout(CONNECT_MAX, connecting).await;
         let (conn, backend) = connected.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
         self.backend = Some(backend);
+        self.connections += 1;
         Ok(conn)
     }
 

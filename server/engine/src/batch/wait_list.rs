@@ -20,6 +20,7 @@ use super::low_water_marks::LowWaterMarks;
 use crate::notifiers::{Notifiers, SendAway, fallbacks_are_on};
 use crate::ops::OpError;
 use crate::workers::Workers;
+use tenure_api::ids::TaskQueueId;
 use tenure_domain::task::Granted;
 use tenure_domain::worker::{Recent, Sight, WorkerKey};
 use tenure_store::connector::Connector;
@@ -36,8 +37,10 @@ const RETRY_EVERY: Duration = Duration::from_secs(1);
 /// A claimWork request.
 #[derive(Debug, Clone)]
 pub struct ClaimWork {
-    /// The worker, and the queue that it claims from.
+    /// The worker, and the key of the queue that it claims from.
     pub worker: WorkerKey,
+    /// The queue.
+    pub queue: TaskQueueId,
     /// Maximum number of runs.
     pub tasks: u16,
     /// How long it waits for the first run.
@@ -190,6 +193,7 @@ impl WaitListWorker {
                 self.enter(waiter);
             }
             self.answer_gone();
+            self.answer_stale();
             self.ready.extend(self.notifiers.take_claimable());
             self.admit();
             if self.stop.is_cancelled() {
@@ -278,6 +282,18 @@ impl WaitListWorker {
             let _ = done.send(());
         }
         self.waiters.retain(|_, queue_waiters| !queue_waiters.is_empty());
+    }
+
+    /// Sends everyone away to look up the keys of their queues again, if the database may have lost these.
+    fn answer_stale(&mut self) {
+        if !self.notifiers.take_stale_keys() {
+            return;
+        }
+        let waiting = self.waiters.drain().flat_map(|(_, queue_waiters)| queue_waiters);
+        for waiter in waiting.chain(self.suspended.drain(..)) {
+            drop(waiter.reply.send(Err(OpError::StaleQueue)));
+        }
+        self.ready.clear();
     }
 
     /// One statement for the waiters of the queues that are ready.

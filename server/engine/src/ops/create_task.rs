@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::OpError;
 use crate::batch::{Operation, Verdict};
+use crate::engine::Engine;
 use crate::notifiers::Effects;
 use tenure_api::ids::TaskId;
 use tenure_api::states::Requires;
@@ -15,11 +16,30 @@ use tenure_domain::create::{Awaited, GroupOwner, NewTask, Unmade, dependency_ref
 use tenure_domain::task::Task;
 use tenure_store::dependencies::{self, Edge, Required, Wanted};
 use tenure_store::groups;
+use tenure_store::queues::{self, Remembered};
 use tenure_store::tasks;
 use tenure_store::transitions::create::{self, Created, Look, Member, Names};
 
+/// How often the key of a queue is looked up for one request.
+const LOOKUPS_MAX: u32 = 3;
+
 /// The operation.
 pub struct CreateTask;
+
+/// Creates a task in the queue that it names.
+///
+/// # Errors
+/// If it is refused, or the database does not answer.
+pub async fn create_task(engine: &Engine, task: Arc<NewTask>) -> Result<Task, OpError> {
+    for _ in 0..LOOKUPS_MAX {
+        let queue = engine.queues.get_or_create_key(&engine.pool, &task.queue).await?;
+        match engine.create.submit(NewTaskInQueue { task: Arc::clone(&task), queue }).await {
+            Err(OpError::StaleQueue) => engine.queues.drop_key(&task.queue),
+            answer => return answer,
+        }
+    }
+    Err(OpError::Unavailable)
+}
 
 /// A task to create, with the key of its queue.
 #[derive(Debug)]
@@ -78,8 +98,15 @@ impl Operation for CreateTask {
                 awaited: awaited.get(position).map_or(&[][..], Vec::as_slice),
             })
             .collect();
+        let mut unclear = Vec::new();
         for (position, verdict) in missing.into_iter().zip(diagnose(conn, &tasks).await?) {
+            if matches!(verdict, Verdict::Locked) {
+                unclear.push(position);
+            }
             verdicts[position] = Some(verdict);
+        }
+        for position in stale(conn, members, &unclear).await? {
+            verdicts[position] = Some(Verdict::Refused(OpError::StaleQueue));
         }
         Ok(verdicts.into_iter().flatten().collect())
     }
@@ -89,6 +116,23 @@ impl Operation for CreateTask {
         // inserts wait for it by themselves.
         groups::lock(conn, member.task.group.uuid()).await
     }
+}
+
+/// Which of these members have a key that their queue does not have any more.
+async fn stale(
+    conn: &mut PgConnection,
+    members: &[&NewTaskInQueue],
+    positions: &[usize],
+) -> Result<Vec<usize>, sqlx::Error> {
+    if positions.is_empty() {
+        return Ok(Vec::new());
+    }
+    let queues: Vec<Remembered<'_>> = positions
+        .iter()
+        .map(|&position| Remembered { key: members[position].queue, name: &members[position].task.queue })
+        .collect();
+    let stale = queues::list_stale(conn, &queues).await?;
+    Ok(stale.into_iter().map(|place| positions[place]).collect())
 }
 
 /// The dependencies of a member, and whether each exists.

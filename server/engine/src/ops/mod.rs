@@ -4,6 +4,7 @@
 pub mod change_priority;
 pub mod change_task;
 pub mod claim_task;
+pub mod claim_work;
 pub mod clients;
 pub mod create_artifact;
 pub mod create_task;
@@ -49,6 +50,9 @@ pub enum OpError {
     /// The database is unavailable, or another transaction holds a lock for too long. The change may have been committed.
     #[error("the database did not answer in time; send the request again")]
     Unavailable,
+    /// The database has lost the key of the queue that was remembered; nothing was done. Once more with another key.
+    #[error("the database was replaced by another one; send the request again")]
+    StaleQueue,
     /// A bug.
     #[error("an operation failed with an unexpected error")]
     Internal(#[source] Arc<sqlx::Error>),
@@ -63,7 +67,7 @@ impl OpError {
             Self::Expired(message) => Self::Expired(format!("{place}{message}")),
             Self::Conflict(message) => Self::Conflict(format!("{place}{message}")),
             Self::Input(message) => Self::Input(format!("{place}{message}")),
-            Self::Overloaded(_) | Self::Unavailable | Self::Internal(_) => self,
+            Self::Overloaded(_) | Self::Unavailable | Self::StaleQueue | Self::Internal(_) => self,
         }
     }
 }

@@ -106,7 +106,7 @@ async fn run_hot(conn: &mut PgConnection, queue: &Queue, new: &NewTask, open: &[
     create_on(&mut transaction, queue, std::slice::from_ref(new)).await;
     let wanted = dependencies::Wanted { required: open, any_end: true };
     dependencies::list_required(&mut transaction, &[wanted]).await.unwrap();
-    let want = claim::Want { queue: key, epoch: -1, marks: [0; 7], slots: vec![1; 5] };
+    let want = claim::Want { queue: key, name: "fill/q1", epoch: -1, marks: [0; 7], slots: vec![1; 5] };
     let worker = claim::Worker { group: "g", id: "w" };
     claim::claim(&mut transaction, &[want], &[worker], LEASE, Uuid::new_v4()).await.unwrap();
     let members: Vec<_> = open.iter().map(|&id| renew::Member { id, run: 0 }).collect();

@@ -6,6 +6,7 @@ mod artifacts;
 mod batching;
 mod blobs;
 mod explain;
+mod failover;
 mod graph;
 mod invariants;
 mod lists;

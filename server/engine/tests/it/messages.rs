@@ -7,6 +7,7 @@ use tenure_api::ids::RunId;
 use tenure_api::states::{ExceptionReason, Priority};
 use tenure_domain::lifecycle::Report;
 use tenure_domain::message::Refusal;
+use tenure_engine::background::low_water_marks;
 use tenure_engine::background::messages;
 use tenure_engine::ops::{OpError, change_priority};
 use tenure_engine::testing::Queue;
@@ -241,8 +242,7 @@ async fn no_low_water_mark_hides_a_run_that_a_poller_holds() {
     assert_eq!(plane.claim_work().await, 0);
     // Nothing is claimable, so that the low-water marks move past the position of the run.
     for _ in 0..3 {
-        let mut conn = plane.queue.engine.pool.acquire().await.unwrap();
-        plane.queue.engine.low_water_marks.advance(&mut conn).await.unwrap();
+        low_water_marks::pass(&plane.queue.engine).await.unwrap();
     }
     let mark = plane.queue.engine.low_water_marks.get(plane.queue.key(QUEUE).await).marks[6];
     assert!(mark >= got.ord, "the low-water marks move while the run is reserved: {mark}");

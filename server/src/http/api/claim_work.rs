@@ -19,8 +19,8 @@ use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, AllOf, Scope};
 use crate::http::scopes::Values;
 use tenure_domain::task::Granted;
-use tenure_domain::worker::WorkerKey;
-use tenure_engine::batch::wait_list::{Answer, ClaimWork};
+use tenure_engine::batch::wait_list::Answer;
+use tenure_engine::ops::claim_work;
 
 /// A client that was deleted while it waited this long or longer gets nothing.
 const REAUTHORIZE_AFTER: Duration = Duration::from_millis(100);
@@ -70,14 +70,15 @@ async fn claim_work(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let asking =
         Values::of_path().text("workerGroup", body.worker_group.as_str()).text("workerId", body.worker_id.as_str());
     call.authorize(&asking)?;
-    let worker = WorkerKey {
-        queue: app.engine.queues.get_or_create_key(&app.engine.pool, &queue).await?,
+    let request = claim_work::Request {
+        queue,
         group: body.worker_group.to_string(),
         id: body.worker_id.to_string(),
+        tasks: body.tasks,
+        wait_timeout: app.claim_work_wait,
     };
-    let request = ClaimWork { worker, tasks: body.tasks, wait_timeout: app.claim_work_wait };
     let started = Instant::now();
-    let answer = app.engine.wait_list.claim(request).await?;
+    let answer = claim_work::claim_work(&app.engine, &request).await?;
     // An error from here on drops the answer, and with it requeues the claims.
     if !answer.claims.is_empty() && started.elapsed() >= REAUTHORIZE_AFTER {
         call.authorize_again(&app, &asking).await?;

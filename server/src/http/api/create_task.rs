@@ -18,7 +18,7 @@ use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, AllOf, AnyOf, ForEach, If, Scope};
 use crate::http::scopes::Values;
 use tenure_domain::create::NewTask;
-use tenure_engine::ops::create_task::NewTaskInQueue;
+use tenure_engine::ops::create_task;
 
 /// `PUT /task/:taskId`
 pub fn endpoint() -> Endpoint {
@@ -89,12 +89,11 @@ async fn create_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.no_query()?;
     let task = NewTask::from_request(id, &call.json::<CreateTaskRequest<'_>>()?)?;
     call.authorize(&values(&task))?;
-    let queue = app.engine.queues.get_or_create_key(&app.engine.pool, &task.queue).await?;
     #[cfg(feature = "test-util")]
     if tenure_store::breakage::strikes(tenure_store::breakage::Breakage::LoseCreate) {
         return Ok(super::raw("{\"status\":{}}".to_owned()));
     }
-    let created = app.engine.create.submit(NewTaskInQueue { task: Arc::new(task), queue }).await?;
+    let created = create_task::create_task(&app.engine, Arc::new(task)).await?;
     ok(&StatusBody { status: &created.status() })
 }
 

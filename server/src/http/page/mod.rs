@@ -150,7 +150,7 @@ impl From<OpError> for PageError {
     fn from(error: OpError) -> Self {
         match error {
             OpError::NotFound(message) => Self::NotFound(message),
-            OpError::Overloaded(_) | OpError::Unavailable => Self::Unavailable,
+            OpError::Overloaded(_) | OpError::Unavailable | OpError::StaleQueue => Self::Unavailable,
             OpError::Expired(_) | OpError::Conflict(_) | OpError::Input(_) | OpError::Internal(_) => {
                 tracing::error!(%error, "a page could not be rendered");
                 Self::Internal

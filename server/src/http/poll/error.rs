@@ -136,7 +136,9 @@ impl From<Refusal> for PollError {
 impl From<OpError> for PollError {
     fn from(error: OpError) -> Self {
         match error {
-            OpError::Overloaded(_) | OpError::Unavailable => Self::new(Code::ServerBusy, error.to_string()),
+            OpError::Overloaded(_) | OpError::Unavailable | OpError::StaleQueue => {
+                Self::new(Code::ServerBusy, error.to_string())
+            }
             OpError::NotFound(_)
             | OpError::Expired(_)
             | OpError::Conflict(_)

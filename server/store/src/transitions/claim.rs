@@ -16,9 +16,11 @@ pub const PRIORITIES: usize = Priority::ALL.len();
 
 /// A request for runs of one queue.
 #[derive(Debug, Clone)]
-pub struct Want {
+pub struct Want<'a> {
     /// `task_queues.id`.
     pub queue: i32,
+    /// The name that has this key; if it has another one by now, nothing is claimed.
+    pub name: &'a str,
     /// The cursor epoch that the low-water marks were read at; with another one they are ignored.
     pub epoch: i64,
     /// For each priority the `ord` up to which no pending run is left.
@@ -116,12 +118,13 @@ pub const BATCH_BYTES_MAX: i64 = 4 * ANSWER_BYTES_MAX;
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
 pub async fn claim(
     conn: &mut PgConnection,
-    wants: &[Want],
+    wants: &[Want<'_>],
     workers: &[Worker<'_>],
     lease: std::time::Duration,
     batch: Uuid,
 ) -> Result<Vec<Claimed>, sqlx::Error> {
     let queues: Vec<i32> = wants.iter().map(|want| want.queue).collect();
+    let names: Vec<&str> = wants.iter().map(|want| want.name).collect();
     let epochs: Vec<i64> = wants.iter().map(|want| want.epoch).collect();
     let marks: [Vec<i64>; PRIORITIES] =
         std::array::from_fn(|priority| wants.iter().map(|want| want.marks[priority]).collect());
@@ -138,15 +141,16 @@ pub async fn claim(
             FROM unnest(
                 $1::int[] /* queues */, $2::bigint[] /* epochs */, $3::int[] /* amounts */,
                 $4::bigint[] /* marks of priority 0 */, $5::bigint[] /* of 1 */, $6::bigint[] /* of 2 */,
-                $7::bigint[] /* of 3 */, $8::bigint[] /* of 4 */, $9::bigint[] /* of 5 */, $10::bigint[] /* of 6 */)
-                WITH ORDINALITY AS w(queue, epoch, amount, m0, m1, m2, m3, m4, m5, m6, n)
+                $7::bigint[] /* of 3 */, $8::bigint[] /* of 4 */, $9::bigint[] /* of 5 */, $10::bigint[] /* of 6 */,
+                $18::text[] /* names */)
+                WITH ORDINALITY AS w(queue, epoch, amount, m0, m1, m2, m3, m4, m5, m6, name, n)
         ),
         -- One scan per queue: priority by priority, each from its low-water mark, until enough is found. Runs whose message a poller
         -- holds go before the others, because pollers take the oldest. The nested loops keep the order, and rows past
         -- the limit are never locked.
         selected AS MATERIALIZED (
             SELECT requested.slots_before, p.*
-            FROM requested JOIN task_queues q ON q.id = requested.queue
+            FROM requested JOIN task_queues q ON q.id = requested.queue AND q.name = requested.name
             CROSS JOIN LATERAL (
                 SELECT p.* FROM unnest(
                     ARRAY[0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6] /* Priority: all */::smallint[],
@@ -234,6 +238,7 @@ pub async fn claim(
         batch,
         ANSWER_BYTES_MAX as _,
         BATCH_BYTES_MAX as _,
+        &names as &[&str],
     )
     .fetch_all(conn)
     .await

@@ -1,5 +1,7 @@
 //! A new task, pending or unscheduled: definition, task, pending run, count and event in one statement.
 
+use std::collections::HashMap;
+
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use tenure_api::ids::RunId;
@@ -64,7 +66,10 @@ impl Created {
 #[derive(Default)]
 struct Columns<'a> {
     ids: Vec<Uuid>,
+    /// The queues of all members, each once, and for each member which of them it is, from 1.
     queues: Vec<i32>,
+    queue_names: Vec<&'a str>,
+    queue_places: Vec<i32>,
     priorities: Vec<i16>,
     retries: Vec<i16>,
     groups: Vec<Uuid>,
@@ -84,10 +89,17 @@ struct Columns<'a> {
 impl<'a> Columns<'a> {
     fn new(members: &[Member<'a>]) -> Self {
         let mut columns = Self::default();
+        let mut places: HashMap<(i32, &str), i32> = HashMap::new();
         for Member { task, queue, waits } in members {
+            let name = task.queue.as_str();
+            let place = *places.entry((*queue, name)).or_insert_with(|| {
+                columns.queues.push(*queue);
+                columns.queue_names.push(name);
+                hot::int4(columns.queues.len())
+            });
+            columns.queue_places.push(place);
             columns.waits.push(*waits);
             columns.ids.push(task.id.uuid());
-            columns.queues.push(*queue);
             columns.priorities.push(task.priority.code());
             columns.retries.push(task.retries.cast_signed());
             columns.groups.push(task.group.uuid());
@@ -106,29 +118,36 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// Stores the tasks that do not exist yet, whose dates are valid, and whose group accepts them. The others are missing from
-/// the result.
+/// Stores the tasks that do not exist yet, whose dates are valid, whose group accepts them, and whose queue has this key.
+/// The others are missing from the result.
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
 pub async fn create(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<Vec<Created>, sqlx::Error> {
     let columns = Columns::new(members);
     let rows = sqlx::query!(
         r#"-- create_task
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
+        -- A server may remember a key that a failover has lost.
+        known_queues AS MATERIALIZED (
+            SELECT array_agg(q.id ORDER BY k.n) AS ids
+            FROM unnest($2::int[] /* keys */, $19::text[] /* names */) WITH ORDINALITY AS k(id, name, n)
+            LEFT JOIN task_queues q ON q.id = k.id AND q.name = k.name
+        ),
         input AS MATERIALIZED (
             SELECT * FROM unnest(
-                $1::uuid[] /* ids */, $2::int[] /* queues */, $3::smallint[] /* priorities */, $4::smallint[] /* retries */,
+                $1::uuid[] /* ids */, $20::int[] /* queue places */, $3::smallint[] /* priorities */, $4::smallint[] /* retries */,
                 $5::uuid[] /* groups */, $6::timestamptz[] /* group_expires */, $7::text[] /* schedulers */,
                 $8::text[] /* projects */, $9::timestamptz[] /* created */, $10::timestamptz[] /* deadlines */,
                 $11::timestamptz[] /* expires */, $12::text[] /* scopes */, $13::text[] /* routes */, $14::text[] /* tags */,
                 $15::text[] /* definitions */, $18::boolean[] /* waits */
             ) WITH ORDINALITY AS i(
-                id, queue, priority, retries, task_group, group_expires, scheduler,
+                id, queue_place, priority, retries, task_group, group_expires, scheduler,
                 project, created, deadline, expires, scopes, routes, tags, definition, waits, n)
         ),
         -- A repeat must not touch the group, so it is left out before the group is created.
         valid AS MATERIALIZED (
-            SELECT input.* FROM input, db_now
-            WHERE input.created BETWEEN db_now.now - make_interval(secs => $16 /* CREATED_DRIFT */)
+            SELECT input.*, known_queues.ids[input.queue_place] AS queue FROM input, db_now, known_queues
+            WHERE known_queues.ids[input.queue_place] IS NOT NULL
+              AND input.created BETWEEN db_now.now - make_interval(secs => $16 /* CREATED_DRIFT */)
                                     AND db_now.now + make_interval(secs => $16)
               AND input.deadline BETWEEN db_now.now
                                      AND db_now.now + make_interval(secs => $17 /* DEADLINE_AHEAD + CREATED_DRIFT */)
@@ -229,6 +248,8 @@ pub async fn create(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<V
         CREATED_DRIFT.as_seconds_f64(),
         (DEADLINE_AHEAD + CREATED_DRIFT).as_seconds_f64(),
         &columns.waits,
+        &columns.queue_names as &[&str],
+        &columns.queue_places,
     )
     .fetch_all(conn)
     .await?;

@@ -8,6 +8,7 @@ use tenure_api::ids::TaskId;
 use tenure_api::states::{Priority, ReasonCreated, ReasonResolved};
 use tenure_domain::lifecycle::Report;
 use tenure_domain::task::{Last, Task};
+use tenure_engine::background::low_water_marks;
 use tenure_engine::ops::OpError;
 use tenure_engine::ops::change_priority::change_task;
 use tenure_engine::ops::change_task::{Change, change};
@@ -177,10 +178,9 @@ async fn another_priority_moves_a_pending_run_and_keeps_its_age() {
         tasks.push(task.id);
     }
     // The low-water marks of the server have passed the position of the oldest run in the other priority.
-    let mut conn = database.connect().await;
     assert_eq!(queue.claim_one(QUEUE).await.task.id, tasks[1]);
-    queue.engine.low_water_marks.advance(&mut conn).await.unwrap();
-    queue.engine.low_water_marks.advance(&mut conn).await.unwrap();
+    low_water_marks::pass(&queue.engine).await.unwrap();
+    low_water_marks::pass(&queue.engine).await.unwrap();
     let changed = prioritise(&queue, tasks[0], Priority::Medium).await.unwrap();
     assert_eq!(changed.priority, Priority::Medium);
     assert_eq!(queue.claim_one(QUEUE).await.task.id, tasks[0], "it is older");
@@ -192,7 +192,6 @@ async fn another_priority_moves_a_pending_run_and_keeps_its_age() {
     );
     assert_eq!(event["payload"]["status"]["state"], "pending");
     assert!(event["payload"].get("task").is_none());
-    drop(conn);
     finish(database, queue).await;
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use sqlx::Connection;
+use tenure_engine::background::low_water_marks;
 use tenure_engine::testing::Queue;
 use tenure_engine::testing::{QUEUE, new_task};
 use tenure_store::testing::{TestDatabase, eventually};
@@ -11,10 +12,9 @@ use tenure_store::testing::{TestDatabase, eventually};
 use crate::support::{create_on, number};
 
 async fn advance(queue: &Queue) {
-    let mut conn = queue.engine.pool.acquire().await.unwrap();
     // Twice: the first time it may only note who is open.
     for _ in 0..2 {
-        queue.engine.low_water_marks.advance(&mut conn).await.unwrap();
+        low_water_marks::pass(&queue.engine).await.unwrap();
     }
 }
 

@@ -1,0 +1,46 @@
+//! claimWork: finds the key of the queue, and waits for claims.
+
+use std::time::{Duration, Instant};
+
+use super::OpError;
+use crate::batch::wait_list::{Answer, ClaimWork};
+use crate::engine::Engine;
+use tenure_api::ids::TaskQueueId;
+use tenure_domain::worker::WorkerKey;
+
+/// How often the key of a queue is looked up for one request.
+const LOOKUPS_MAX: u32 = 3;
+
+/// Who claims, and how much.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// The queue.
+    pub queue: TaskQueueId,
+    /// The worker's group.
+    pub group: String,
+    /// The worker.
+    pub id: String,
+    /// Maximum number of runs.
+    pub tasks: u16,
+    /// How long it waits for the first run.
+    pub wait_timeout: Duration,
+}
+
+/// Waits for claims. A request that waits while the database is replaced goes on waiting, by the key that its queue has then.
+///
+/// # Errors
+/// If the database does not answer, or too many requests wait.
+pub async fn claim_work(engine: &Engine, request: &Request) -> Result<Answer, OpError> {
+    let until = Instant::now() + request.wait_timeout;
+    for _ in 0..LOOKUPS_MAX {
+        let queue = engine.queues.get_or_create_key(&engine.pool, &request.queue).await?;
+        let worker = WorkerKey { queue, group: request.group.clone(), id: request.id.clone() };
+        let wait_timeout = until.saturating_duration_since(Instant::now());
+        let claim = ClaimWork { worker, queue: request.queue.clone(), tasks: request.tasks, wait_timeout };
+        match engine.wait_list.claim(claim).await {
+            Err(OpError::StaleQueue) => {}
+            answer => return answer,
+        }
+    }
+    Err(OpError::Unavailable)
+}

@@ -1,0 +1,127 @@
+//! Watches, on one session, whether the database goes on from where this server has read it.
+//!
+//! A promoted standby may not have the last positions of a sequence, a restored database may have none of what was read, and
+//! a crash may take back what was not flushed. All of them end sessions, or show in the position or the timeline that the
+//! next look reads. Then everything that is cached is dropped ([`Continuity`]).
+
+use sqlx::PgConnection;
+use tokio::sync::{Mutex, MutexGuard};
+
+use crate::batch::failure::Failure;
+use crate::batch::session::Session;
+use tenure_store::connector::Connector;
+use tenure_store::continuity::{Break, Continuity};
+use tenure_store::low_water_marks::{self, Position, Writer};
+
+/// The session that watches, and what it saw last.
+pub struct DatabaseWatch {
+    continuity: Continuity,
+    watched: Mutex<Watched>,
+}
+
+struct Watched {
+    session: Session,
+    seen: Option<Seen>,
+}
+
+/// What was seen last.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    /// Which connection of the session it was.
+    connection: u64,
+    last: i64,
+    /// The last position of which it is sure that it is never given out again.
+    kept: Option<i64>,
+}
+
+/// Why the database is not the one that was seen.
+fn find_break(seen: Option<Seen>, connection: u64, last: i64) -> Option<Break> {
+    let seen = seen?;
+    if connection != seen.connection {
+        return Some(Break::SessionLost);
+    }
+    (last < seen.last).then_some(Break::PositionWentBack)
+}
+
+impl DatabaseWatch {
+    /// Watches the database of this connector, from the first look on.
+    #[must_use]
+    pub fn new(connector: &Connector) -> Self {
+        let watched = Watched { session: Session::new(connector.clone()), seen: None };
+        Self { continuity: connector.continuity().clone(), watched: Mutex::new(watched) }
+    }
+
+    /// Looks. If the database is not the one that was seen, all caches are dropped before this returns.
+    ///
+    /// # Errors
+    /// If the database does not answer.
+    pub async fn look(&self) -> Result<Look<'_>, Failure> {
+        let mut watched = self.watched.lock().await;
+        let Position { last, incarnation } = watched.session.run(low_water_marks::get_position).await?;
+        let connection = watched.session.connections();
+        self.continuity.connected(incarnation);
+        let found = find_break(watched.seen, connection, last);
+        let kept = watched.seen.filter(|_| found.is_none()).and_then(|seen| seen.kept);
+        watched.seen = Some(Seen { connection, last, kept });
+        if let Some(found) = found {
+            self.continuity.broken(found);
+        }
+        Ok(Look { watched, last })
+    }
+}
+
+/// The session after a look.
+pub struct Look<'a> {
+    watched: MutexGuard<'a, Watched>,
+    last: i64,
+}
+
+impl Look<'_> {
+    /// The last position that was given out, which is never given out again from now on; and the transactions that may still
+    /// commit one up to it. Waits for synchronous standbys.
+    ///
+    /// # Errors
+    /// If the database does not answer.
+    pub async fn keep_position(&mut self) -> Result<(i64, Vec<Writer>), Failure> {
+        let Some(mut seen) = self.watched.seen else { return Ok((0, Vec::new())) };
+        if seen.kept != Some(self.last) {
+            self.watched.session.run(low_water_marks::keep_positions).await?;
+            seen.kept = Some(self.last);
+            self.watched.seen = Some(seen);
+        }
+        let writers = self.watched.session.run(low_water_marks::list_writers).await?;
+        Ok((self.last, writers))
+    }
+
+    /// Runs a statement on the session that looked.
+    ///
+    /// # Errors
+    /// If the statement fails.
+    pub async fn run<T>(
+        &mut self,
+        statement: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
+    ) -> Result<T, Failure> {
+        self.watched.session.run(statement).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_connection_and_a_lower_position_are_breaks() {
+        let seen = Seen { connection: 1, last: 10, kept: None };
+        let table = [
+            (None, 5, 3, None),
+            (Some(seen), 1, 10, None),
+            (Some(seen), 1, 11, None),
+            (Some(seen), 1, 9, Some(Break::PositionWentBack)),
+            (Some(seen), 2, 11, Some(Break::SessionLost)),
+            (Some(seen), 2, 9, Some(Break::SessionLost)),
+        ];
+        for (before, connection, last, expected) in table {
+            assert_eq!(find_break(before, connection, last), expected, "{before:?}, {connection}, {last}");
+        }
+    }
+}

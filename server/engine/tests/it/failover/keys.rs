@@ -1,0 +1,88 @@
+//! Keys of queues that the database has lost, or has given to another queue.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use tenure_engine::testing::{QUEUE, Queue, new_task};
+use tenure_store::continuity::Break;
+use tenure_store::testing::TestDatabase;
+
+use crate::support::number;
+
+/// What a server sees that goes on after a failover to a standby that had not received the queue.
+async fn lose_queue(database: &TestDatabase) {
+    sqlx::query("DELETE FROM task_queues WHERE name = $1").bind(QUEUE).execute(database.pool()).await.unwrap();
+}
+
+async fn finish(database: TestDatabase, queue: Queue) {
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_task_is_not_created_into_a_key_that_was_lost() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let lost = queue.key(QUEUE).await;
+    lose_queue(&database).await;
+    let task = queue.create_one(QUEUE).await;
+    let key = queue.key(QUEUE).await;
+    assert_ne!(key, lost);
+    assert_eq!(number(database.pool(), "SELECT queue::bigint FROM pending").await, i64::from(key));
+    assert_eq!(queue.claim_one(QUEUE).await.task.id, task);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_key_that_belongs_to_another_queue_by_now_is_not_shared() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let lost = queue.key(QUEUE).await;
+    lose_queue(&database).await;
+    sqlx::query("INSERT INTO task_queues (id, name) OVERRIDING SYSTEM VALUE VALUES ($1, 'other/queue')")
+        .bind(lost)
+        .execute(database.pool())
+        .await
+        .unwrap();
+    // Both in one batch, and the other queue is known by its right key.
+    let (mine, other) = (new_task(QUEUE, &json!({})), new_task("other/queue", &json!({})));
+    let (created, made) = tokio::join!(queue.create(&mine), queue.create(&other));
+    assert_eq!((created.unwrap().queue.as_str(), made.unwrap().queue.as_str()), (QUEUE, "other/queue"));
+    assert_eq!(queue.claim_one("other/queue").await.task.id, other.id);
+    assert_eq!(queue.claim_one(QUEUE).await.task.id, mine.id);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_request_that_waits_with_a_lost_key_gets_the_task_that_is_created_afterwards() {
+    let database = TestDatabase::create().await;
+    let queue = Arc::new(Queue::start(database.options()));
+    queue.key(QUEUE).await;
+    let waiting = {
+        let queue = Arc::clone(&queue);
+        tokio::spawn(async move { queue.claim_work(QUEUE, "worker", 1, Duration::from_secs(20)).await.unwrap().claims })
+    };
+    // Long enough to wait by now; if it does not, it looks the key up afterwards.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    lose_queue(&database).await;
+    queue.engine.continuity.broken(Break::SessionLost);
+    let task = queue.create_one(QUEUE).await;
+    let claims = waiting.await.unwrap();
+    assert_eq!(claims.iter().map(|claim| claim.task.id).collect::<Vec<_>>(), [task]);
+    finish(database, Arc::into_inner(queue).unwrap()).await;
+}
+
+#[tokio::test]
+async fn a_claim_with_a_lost_key_takes_nothing_from_the_queue_that_has_it_now() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    queue.key(QUEUE).await;
+    sqlx::query("UPDATE task_queues SET name = 'other/queue'").execute(database.pool()).await.unwrap();
+    let other = queue.create_one("other/queue").await;
+    let claimed = queue.claim_work(QUEUE, "worker", 1, Duration::ZERO).await.unwrap();
+    assert!(claimed.claims.is_empty());
+    drop(claimed);
+    assert_eq!(queue.claim_one("other/queue").await.task.id, other);
+    finish(database, queue).await;
+}

@@ -1,0 +1,75 @@
+//! Positions of the sequence that are given out again.
+
+use std::time::Duration;
+
+use tenure_engine::background::low_water_marks as marks_pass;
+use tenure_engine::testing::{QUEUE, Queue};
+use tenure_store::testing::TestDatabase;
+
+/// Creates tasks and works them off, with the low-water marks moved behind them.
+async fn work_off(queue: &Queue, tasks: usize) {
+    for _ in 0..tasks {
+        queue.create_one(QUEUE).await;
+        queue.claim_one(QUEUE).await;
+    }
+    // Twice: the first time it may only note who is open.
+    for _ in 0..2 {
+        marks_pass::pass(&queue.engine).await.unwrap();
+    }
+}
+
+/// What a promoted standby has that did not receive the last positions.
+async fn take_back_positions(database: &TestDatabase, positions: i64) {
+    sqlx::query("SELECT setval('pending_ord', last_value - $1) FROM pending_ord")
+        .bind(positions)
+        .execute(database.pool())
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_run_below_a_position_that_was_taken_back_is_claimed() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    work_off(&queue, 20).await;
+    take_back_positions(&database, 10).await;
+    queue.create_one(QUEUE).await;
+    assert!(
+        queue.claim_work(QUEUE, "worker", 1, Duration::ZERO).await.unwrap().claims.is_empty(),
+        "it is below the mark"
+    );
+    marks_pass::pass(&queue.engine).await.unwrap();
+    queue.claim_one(QUEUE).await;
+    assert_eq!(queue.engine.continuity.breaks(), 1);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_run_below_the_mark_is_claimed_on_every_server_once_one_of_them_has_looked() {
+    let database = TestDatabase::create().await;
+    let (here, there) = (Queue::start(database.options()), Queue::start(database.options()));
+    work_off(&here, 5).await;
+    work_off(&there, 5).await;
+    here.create_one(QUEUE).await;
+    // A wrong mark, whatever the reason: positions only grow, and this one is as low as any.
+    sqlx::query("UPDATE pending SET ord = 1").execute(database.pool()).await.unwrap();
+    let claim = async |queue: &Queue| queue.claim_work(QUEUE, "worker", 1, Duration::ZERO).await.unwrap().claims.len();
+    assert_eq!((claim(&here).await, claim(&there).await), (0, 0));
+    assert_eq!(marks_pass::repair(&here.engine).await.unwrap().done, 1);
+    assert_eq!(claim(&there).await, 1);
+    here.stop().await;
+    there.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn looking_for_hidden_runs_finds_none_where_all_is_well() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    work_off(&queue, 5).await;
+    queue.create_one(QUEUE).await;
+    assert_eq!(marks_pass::repair(&queue.engine).await.unwrap().done, 0);
+    queue.stop().await;
+    database.finish().await;
+}
