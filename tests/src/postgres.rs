@@ -32,7 +32,7 @@ fn newest_bin() -> PathBuf {
     newest.expect("TENURE_TEST_PG_BIN names the folder of PostgreSQL's programs").path().join("bin")
 }
 
-/// PostgreSQL refuses to run as root: whom it runs as instead, user and group.
+/// PostgreSQL refuses to run as root; the user and group as which it runs instead.
 fn user() -> Option<(u32, u32)> {
     if !nix::unistd::geteuid().is_root() {
         return None;

@@ -1,4 +1,4 @@
-//! What all actors share: whom they ask, whether they go on, and what is written down.
+//! What all actors share: which servers they ask, whether they go on, and what is written down.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -10,6 +10,7 @@ pub mod lost;
 pub mod record;
 pub mod snapshot;
 
+mod ground;
 mod log_reader;
 mod poller;
 mod saboteur;

@@ -96,6 +96,12 @@ impl Replicated {
         .await;
     }
 
+    /// Commits something, and waits with it until everything that was acknowledged before is written, and at the standby if
+    /// commits wait for it.
+    pub async fn flush(&self) {
+        let _: String = self.primary.ask("SELECT pg_logical_emit_message(true, 'test', 'flush')::text").await;
+    }
+
     /// Waits until the standby has everything that is committed now.
     ///
     /// # Panics

@@ -20,7 +20,7 @@ pub(super) const LOOK_EVERY: Duration = Duration::from_millis(20);
 const ENDED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Settings of every cluster. Nothing is flushed to the disk: the processes die here, the machine does not, and what a
-/// process has written is kept by the system.
+/// process has written is kept by the system. Commits that do not wait are written late, so that there is something to lose.
 const SETTINGS: &str = "
 listen_addresses = '127.0.0.1'
 unix_socket_directories = ''
@@ -32,6 +32,7 @@ max_wal_senders = 8
 wal_keep_size = 256MB
 hot_standby = on
 wal_retrieve_retry_interval = 200ms
+wal_writer_delay = 10s
 checkpoint_timeout = 5min
 max_wal_size = 1GB
 random_page_cost = 1.1
