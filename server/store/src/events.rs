@@ -178,6 +178,8 @@ pub enum Stretch {
     Events(Vec<Event>, i64),
     /// The cursor points to events that are no longer kept; reading may start after this position.
     Gone(i64),
+    /// There is no such position yet, this is the newest: the cursor comes from a log that was taken back, or from another one.
+    Ahead(i64),
 }
 
 /// Reads up to `limit` events that come after a position, all in one snapshot: events that are purged meanwhile are
@@ -187,6 +189,9 @@ pub async fn read_on(conn: &mut PgConnection, after: i64, limit: usize) -> Resul
     let newest = get_ends(&mut snapshot).await?.newest;
     let page = read(&mut snapshot, after, limit).await?;
     snapshot.commit().await?;
+    if after > newest {
+        return Ok(Stretch::Ahead(newest));
+    }
     Ok(match page {
         Page::Gone(oldest) => Stretch::Gone(oldest),
         Page::Events(events, _) => {

@@ -34,3 +34,12 @@ pub enum Start {
     /// With the next event.
     Latest,
 }
+
+/// A position that is not in the log yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ahead {
+    /// The requested position.
+    pub position: i64,
+    /// The newest position.
+    pub newest: i64,
+}

@@ -2,7 +2,7 @@
 
 use sqlx::PgPool;
 
-use super::Start;
+use super::{Ahead, Start};
 use tenure_domain::event_filter::Filter;
 use tenure_domain::events::Event;
 use tenure_store::events::{self, Stretch};
@@ -19,6 +19,8 @@ pub enum Page {
     Events(Vec<Event>, i64),
     /// The next events were purged; reading may start after this position.
     Gone(i64),
+    /// There is no such position yet.
+    Ahead(Ahead),
 }
 
 /// Reads up to `limit` events that pass the filter. Everything that was committed before the call is in the log. From the
@@ -39,8 +41,9 @@ pub async fn read(pool: &PgPool, start: Start, filter: &Filter, limit: usize) ->
         let (events, through) = match events::read_on(&mut conn, after, page).await? {
             Stretch::Events(events, through) => (events, through),
             Stretch::Gone(oldest) if after == start => return Ok(Page::Gone(oldest)),
+            Stretch::Ahead(newest) if after == start => return Ok(Page::Ahead(Ahead { position: start, newest })),
             // The next request gets the error.
-            Stretch::Gone(_) => break,
+            Stretch::Gone(_) | Stretch::Ahead(_) => break,
         };
         let at_end = through == after;
         after = through;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use sqlx::PgPool;
 use tokio::time::{Instant, timeout_at};
 
-use super::Start;
 use super::render::RenderedEvent;
 use super::tail::{Listener, Next};
+use super::{Ahead, Start};
 use tenure_domain::event_filter::Filter;
 use tenure_store::events::{self, Stretch};
 
@@ -30,12 +30,7 @@ pub enum BadStart {
     /// The next events were purged; reading may start after this position.
     Gone(i64),
     /// There is no such position yet.
-    Ahead {
-        /// The requested position.
-        position: i64,
-        /// The newest position.
-        newest: i64,
-    },
+    Ahead(Ahead),
 }
 
 /// The next step of a stream.
@@ -45,6 +40,8 @@ pub enum Step {
     Events(Vec<Arc<RenderedEvent>>),
     /// The next events were purged; reading may start after this position.
     Gone(i64),
+    /// The log may have been taken back: whether the position is still in it is asked when a stream begins.
+    Ended,
 }
 
 impl Stream {
@@ -68,7 +65,7 @@ impl Stream {
             Start::Latest => ends.newest,
             Start::After(position) if position < ends.oldest => return Ok(Err(BadStart::Gone(ends.oldest))),
             Start::After(position) if position > ends.newest => {
-                return Ok(Err(BadStart::Ahead { position, newest: ends.newest }));
+                return Ok(Err(BadStart::Ahead(Ahead { position, newest: ends.newest })));
             }
             Start::After(position) => position,
         };
@@ -93,6 +90,7 @@ impl Stream {
                 Ok(Step::Events(events))
             }
             Ok(Next::Behind) => self.catch_up().await,
+            Ok(Next::Ended) => Ok(Step::Ended),
             Err(_) => Ok(Step::Events(Vec::new())),
         }
     }
@@ -108,6 +106,7 @@ impl Stream {
         let (events, through) = match stretch {
             Stretch::Events(events, through) => (events, through),
             Stretch::Gone(oldest) => return Ok(Step::Gone(oldest)),
+            Stretch::Ahead(_) => return Ok(Step::Ended),
         };
         let passing =
             events.into_iter().filter(|event| self.filter.passes(event.exchange, &event.routing_key, &event.cc));

@@ -5,6 +5,7 @@
 //! the log, and a listener that is further behind reads the log itself until it has caught up.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -101,6 +102,8 @@ pub enum Next {
     Events(Vec<Arc<RenderedEvent>>, i64),
     /// Memory begins later: read the log.
     Behind,
+    /// The log may have been taken back since the listener began.
+    Ended,
 }
 
 /// The newest events.
@@ -115,6 +118,8 @@ struct Shared {
     stop: CancellationToken,
     /// None without listeners. Only the task writes it.
     ring: Mutex<Option<Ring>>,
+    /// How often the log may have been taken back.
+    breaks: AtomicU64,
     /// Notified whenever `ring` changes.
     changed: watch::Sender<()>,
     listener_slots: Arc<Semaphore>,
@@ -125,6 +130,8 @@ struct Shared {
 /// Holds one of the places for listeners until it is dropped.
 pub struct Listener {
     tail: Tail,
+    /// The breaks before it began.
+    breaks: u64,
     changed: watch::Receiver<()>,
     _slot: OwnedSemaphorePermit,
 }
@@ -138,6 +145,7 @@ impl Tail {
             notifiers,
             stop,
             ring: Mutex::default(),
+            breaks: AtomicU64::new(0),
             changed: watch::Sender::new(()),
             listener_slots: Arc::new(Semaphore::new(LISTENERS_MAX)),
             listener_added: Notify::new(),
@@ -153,7 +161,8 @@ impl Tail {
     pub fn listen(&self) -> Option<Listener> {
         let slot = Arc::clone(&self.shared.listener_slots).try_acquire_owned().ok()?;
         self.shared.listener_added.notify_one();
-        Some(Listener { tail: self.clone(), changed: self.shared.changed.subscribe(), _slot: slot })
+        let (changed, breaks) = (self.shared.changed.subscribe(), self.breaks());
+        Some(Listener { tail: self.clone(), breaks, changed, _slot: slot })
     }
 
     /// Number of listeners.
@@ -162,9 +171,16 @@ impl Tail {
         LISTENERS_MAX - self.shared.listener_slots.available_permits()
     }
 
-    /// Drops the events in memory, which begins again at the end of the log; listeners that are behind read the log.
+    /// Drops the events in memory, because the log may have been taken back: memory begins again at the end of the log, and
+    /// every listener ends, because positions that it has seen may be given to other events.
     pub fn drop_all(&self) {
         *self.ring() = None;
+        self.shared.breaks.fetch_add(1, Ordering::SeqCst);
+        self.shared.changed.send_replace(());
+    }
+
+    fn breaks(&self) -> u64 {
+        self.shared.breaks.load(Ordering::SeqCst)
     }
 
     async fn run(self) {
@@ -222,6 +238,10 @@ impl Tail {
             ends = events::get_ends(&mut conn).await?;
         }
         let reached = self.ring().as_ref().map(|ring| ring.through);
+        if reached.is_some_and(|reached| reached > ends.newest) {
+            self.drop_all();
+            return Ok(());
+        }
         let mut through = reached.unwrap_or_else(|| self.start_at(ends.newest));
         while through < ends.newest {
             through = match events::read_on(&mut conn, through, PAGE).await? {
@@ -231,6 +251,10 @@ impl Tail {
                     through
                 }
                 Stretch::Gone(oldest) => self.start_at(oldest),
+                Stretch::Ahead(_) => {
+                    self.drop_all();
+                    return Ok(());
+                }
             };
         }
         Ok(())
@@ -259,6 +283,9 @@ impl Listener {
     pub async fn next(&mut self, after: i64) -> Next {
         loop {
             self.changed.mark_unchanged();
+            if self.tail.breaks() != self.breaks {
+                return Next::Ended;
+            }
             if let Some(next) = self.tail.ring().as_ref().and_then(|ring| ring.after(after)) {
                 return next;
             }

@@ -2,5 +2,6 @@
 //! is stranded, and nothing that was read before is used.
 
 mod caches;
+mod events;
 mod keys;
 mod positions;

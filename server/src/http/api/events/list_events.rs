@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::json;
 use utoipa::ToSchema;
 
-use super::{AFTER, EventQuery, LIMIT_DEFAULT, LIMIT_MAX, SCOPES, an_event, gone, reading};
+use super::{AFTER, EventQuery, LIMIT_DEFAULT, LIMIT_MAX, SCOPES, ahead, an_event, gone, reading};
 use crate::http::api::ok;
 use crate::http::app::App;
 use crate::http::call::Call;
@@ -58,5 +58,6 @@ async fn list_events(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     match page::read(&app.engine.pool, start.unwrap_or(Start::After(0)), &filter, limit).await? {
         Page::Events(events, after) => ok(&Body { events, after }),
         Page::Gone(oldest) => Err(gone(oldest)),
+        Page::Ahead(at) => Err(ahead(at)),
     }
 }

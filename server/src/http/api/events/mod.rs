@@ -6,7 +6,7 @@ pub mod stream_events;
 use std::fmt::Display;
 
 use serde_json::{Value, json};
-use tenure_api::errors::ErrorCode::{self, ResourceExpired};
+use tenure_api::errors::ErrorCode::{self, InputError, ResourceExpired};
 
 use crate::http::call::Call;
 use crate::http::docs::Sample;
@@ -15,7 +15,7 @@ use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use tenure_domain::event_filter::{EXCHANGES, Filter};
 use tenure_domain::topic::PATTERN_CHARS_MAX;
-use tenure_engine::events::Start;
+use tenure_engine::events::{Ahead, Start};
 
 /// Events of one page by default.
 const LIMIT_DEFAULT: usize = 100;
@@ -72,6 +72,17 @@ fn gone(oldest: i64) -> ApiError {
     )
 }
 
+/// The refusal of a cursor beyond the newest event.
+fn ahead(Ahead { position, newest }: Ahead) -> ApiError {
+    ApiError::new(
+        ErrorCode::InputError,
+        format!(
+            "there is no position {position} yet, the newest is {newest}: `after` or `Last-Event-ID` comes from another \
+             database, or from before a failover that lost it; read on with after={newest}"
+        ),
+    )
+}
+
 /// A position in the log of events.
 fn position() -> Value {
     json!({"type": "integer", "format": "int64", "minimum": 0, "maximum": i64::MAX - 1})
@@ -90,6 +101,10 @@ fn reading(operation: Operation, after: &str, example: &Value) -> Operation {
         .query("exchange", &exchanges, &list, &Value::Null)
         .query("routingKeyPattern", &format!("Only events whose routing key fits: {pattern}"), &words, &Value::Null)
         .query("route", &format!("Only events of tasks with a route that fits: {pattern}"), &words, &Value::Null)
+        .refuses(
+            InputError,
+            "there is no such position yet: it comes from another database, or from before a failover that lost it",
+        )
         .refuses(
             ResourceExpired,
             "events right after this position are no longer retained; the message has the position to continue from",

@@ -15,11 +15,11 @@ use bytes::Bytes;
 use futures_util::stream::poll_fn;
 use http::header::{CONNECTION, CONTENT_TYPE};
 use serde_json::{Value, json};
-use tenure_api::errors::ErrorCode::{self, InputError};
+use tenure_api::errors::ErrorCode;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
-use super::{AFTER, EventQuery, SCOPES, an_event, gone, position, read_position, reading};
+use super::{AFTER, EventQuery, SCOPES, ahead, an_event, gone, position, read_position, reading};
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::docs::Sample;
@@ -68,7 +68,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
             "Server-Sent Events, as EventSource in a browser reads them: the event's position is its id, the \
              exchange's short name its type, and what listEvents shows of it its data. An event `gone` with \
              `{\"after\": ...}` means that the reader was too slow, and has the position to continue from. The stream ends when the \
-             server stops or the caller loses its access.",
+             server stops, the caller loses its access, or the database was replaced: reconnect with the last id.",
         )
         .header(
             LAST_EVENT_ID,
@@ -76,7 +76,6 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
             &position(),
         )
         .answers_with(200, "The stream", "text/event-stream", &stream_schema(), &lines.into())
-        .refuses(InputError, "there is no such position yet")
 }
 
 /// The stream is a text; read as Server-Sent Events, each event is an object.
@@ -110,12 +109,7 @@ async fn stream_events(app: App, call: Arc<Call>) -> Result<Response, ApiError> 
 fn bad_start(why: BadStart) -> ApiError {
     match why {
         BadStart::Gone(oldest) => gone(oldest),
-        BadStart::Ahead { position, newest } => ApiError::new(
-            ErrorCode::InputError,
-            format!(
-                "there is no position {position} yet, the newest is {newest}: `after` or `Last-Event-ID` comes from another database"
-            ),
-        ),
+        BadStart::Ahead(at) => ahead(at),
     }
 }
 
@@ -180,6 +174,8 @@ impl EventWriter {
                 Ok(Step::Gone(oldest)) => {
                     return self.write(format!("event: gone\ndata: {{\"after\":{oldest}}}\n\n")).await;
                 }
+                // The reader reconnects with its position, which is then checked.
+                Ok(Step::Ended) => return Ok(()),
                 Err(error) => {
                     tracing::debug!(error = %error, "a stream could not read the log and will try again");
                     sleep(AFTER_FAILURE).await;

@@ -1,0 +1,80 @@
+//! The event log was taken back: its positions are given to other events.
+
+use std::time::Duration;
+
+use tenure_domain::event_filter::Filter;
+use tenure_engine::events::page::{self, Page};
+use tenure_engine::events::stream::{Step, Stream};
+use tenure_engine::events::{Ahead, Start};
+use tenure_engine::testing::{QUEUE, Queue};
+use tenure_store::continuity::Break;
+use tenure_store::testing::TestDatabase;
+use tokio::time::Instant;
+
+/// A stream that has read everything there is, and its position.
+async fn stream(queue: &Queue) -> (Stream, i64) {
+    let (pool, listener) = (queue.engine.pool.clone(), queue.engine.tail.listen().unwrap());
+    let stream = Stream::begin(pool, listener, Start::Latest, Filter::default()).await.unwrap().unwrap();
+    let after = stream.after();
+    (stream, after)
+}
+
+async fn ends(mut stream: Stream) -> bool {
+    let until = Instant::now() + Duration::from_secs(10);
+    while Instant::now() < until {
+        if matches!(stream.next(until).await.unwrap(), Step::Ended) {
+            return true;
+        }
+    }
+    false
+}
+
+#[tokio::test]
+async fn a_page_beyond_the_newest_position_is_refused_with_the_newest() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    queue.create_one(QUEUE).await;
+    let read =
+        async |after| page::read(&queue.engine.pool, Start::After(after), &Filter::default(), 100).await.unwrap();
+    let Page::Events(_, newest) = read(0).await else { panic!("events") };
+    assert!(matches!(read(newest).await, Page::Events(events, _) if events.is_empty()));
+    let position = newest + 1;
+    assert!(matches!(read(position).await, Page::Ahead(ahead) if ahead == Ahead { position, newest }));
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn an_open_stream_ends_when_the_log_may_have_been_taken_back() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    queue.create_one(QUEUE).await;
+    let (open, _) = stream(&queue).await;
+    queue.engine.continuity.broken(Break::SessionLost);
+    assert!(ends(open).await);
+    let (after, _) = stream(&queue).await;
+    assert!(tokio::time::timeout(Duration::from_millis(300), ends(after)).await.is_err(), "a new stream goes on");
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn an_open_stream_ends_when_the_log_is_shorter_than_what_it_has_read() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    for _ in 0..3 {
+        queue.create_one(QUEUE).await;
+    }
+    let (open, _) = stream(&queue).await;
+    // Until the memory of the server has begun.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let last =
+        "DELETE FROM outbox_order WHERE first = (SELECT max(first) FROM outbox_order) RETURNING outbox_id, events";
+    let (id, events): (i64, i32) = sqlx::query_as(last).fetch_one(database.pool()).await.unwrap();
+    assert!(ends(open).await);
+    // It comes again, as that of another transaction would.
+    let again = "INSERT INTO outbox_new (id, events) VALUES ($1, $2)";
+    sqlx::query(again).bind(id).bind(events).execute(database.pool()).await.unwrap();
+    queue.stop().await;
+    database.finish().await;
+}
