@@ -21,6 +21,8 @@ const LOCK_MAX: u64 = 250;
 const FAULT_EVERY: Duration = Duration::from_secs(8);
 /// Longest time whose commits may be lost, in milliseconds.
 const TAIL_MAX: u64 = 800;
+/// How long the log is.
+const WRITTEN: &str = "SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint";
 
 /// Goes on until the storm is over.
 pub(super) async fn sabotage(world: Arc<World>, mut ground: Ground, number: u64) -> Ground {
@@ -90,8 +92,11 @@ async fn lose_tail(world: &World, database: &mut Replicated, tail: Duration) {
     let start = world.stamp();
     database.primary.set("synchronous_commit", "off").await;
     tokio::time::sleep(tail).await;
+    let before: i64 = database.primary.ask(WRITTEN).await;
     database.primary.kill();
     database.primary.start().await;
+    let lost = before - database.primary.ask::<i64>(WRITTEN).await;
+    println!("history: {lost} bytes of the log were lost");
     database.primary.set("synchronous_commit", "on").await;
     world.write(start, Event::TailLost);
     // What was created may be gone: submitters need not wait for it.
