@@ -24,7 +24,7 @@ use crate::http::{self, connection};
 use crate::key_check::{self, KeyError};
 use crate::telemetry;
 use tenure_embedded::{self as embedded, Embedded, RootCredentials};
-use tenure_engine::background::clocks;
+use tenure_engine::background::{clocks, replication};
 use tenure_engine::blobs::Blobs;
 use tenure_engine::blobs::settings::ArtifactsPlace;
 use tenure_engine::engine::{self, Engine, EngineSettings, Lifetime};
@@ -144,6 +144,7 @@ async fn serve(
     };
     // Before the first request, whose credentials are checked with it.
     clocks::pass(&app.engine).await?;
+    replication::pass(&app.engine).await?;
     app.engine.facts.look().await?;
     workers::note_held(&app.engine.pool).await?;
     let seen = app.engine.workers.clone();

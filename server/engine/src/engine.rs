@@ -9,8 +9,8 @@ use std::time::Duration;
 use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use uuid::Uuid;
 
+use crate::background::replication::ReplicationWatch;
 use crate::background::workers::CountedQueues;
 use crate::background::{driver, groups, other_servers, removals, watched};
 use crate::batch::Batcher;
@@ -21,6 +21,7 @@ use crate::batch::wait_list::{WaitList, WaitListParts};
 use crate::blobs::Blobs;
 use crate::clock::ClockSkew;
 use crate::events::tail::Tail;
+use crate::heartbeat::Heartbeat;
 use crate::notifiers::Notifiers;
 use crate::ops::create_task::CreateTask;
 use crate::ops::messages::{DeleteMessages, GetMessages};
@@ -90,6 +91,10 @@ pub struct Engine {
     pub blobs: Blobs,
     /// How far the database's clock is ahead of this machine's, by the last measurement.
     pub skew: ClockSkew,
+    /// Whether writes are committed, for those who watch this server.
+    pub heartbeat: Heartbeat,
+    /// What was said about replication.
+    pub replication: ReplicationWatch,
     /// What the groups pass remembers.
     pub witnesses: groups::GroupMemory,
     /// The small facts that every server caches.
@@ -154,7 +159,9 @@ impl Engine {
             messages: MessageQueue::new(Batcher::start(get_messages, &connector, &notifiers, tasks), notifiers.clone()),
             delete_messages: Batcher::start(delete_messages, &connector, &notifiers, tasks),
             tail: Tail::start(pool.clone(), notifiers.clone(), tasks, drain.clone()),
+            heartbeat: Heartbeat::start(&connector, tasks, stop),
             skew: ClockSkew::default(),
+            replication: ReplicationWatch::default(),
             witnesses: groups::GroupMemory::default(),
             facts,
             remembered: Registry::default(),
@@ -200,7 +207,7 @@ fn on<T: Clone, F: Fn(&T)>(memory: &T, drop: F) -> impl Fn() + use<T, F> {
 /// Starts the passes, and the tasks that exchange notifications with the other servers of the database.
 pub fn run_passes(engine: &Arc<Engine>, connector: &Connector, lifetime: &Lifetime) {
     let Lifetime { tasks, stop, .. } = lifetime;
-    let (pool, notifiers, me) = (&engine.pool, &engine.notifiers, Uuid::new_v4());
+    let (pool, notifiers, me) = (&engine.pool, &engine.notifiers, engine.heartbeat.server());
     driver::start(engine, tasks, stop);
     tasks.spawn(watched::look(pool.clone(), notifiers.clone(), stop.clone()));
     tasks.spawn(other_servers::listen(connector.clone(), notifiers.clone(), me, stop.clone()));

@@ -6,6 +6,7 @@ pub mod blobs;
 pub mod clock;
 pub mod engine;
 pub mod events;
+pub mod heartbeat;
 pub mod notifiers;
 pub mod ops;
 pub mod remembered;

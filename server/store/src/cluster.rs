@@ -30,11 +30,10 @@ pub struct Warning {
     pub advice: &'static str,
 }
 
-/// The settings we look at, the value that is wrong, and why.
-const QUESTIONABLE: [(&str, &str, &str); 6] = [
+/// The settings we look at, the value that is wrong, and why. `synchronous_commit` is among those of [`crate::replication`].
+const QUESTIONABLE: [(&str, &str, &str); 5] = [
     ("fsync", "off", "a power cut can destroy the database; set it to on"),
     ("full_page_writes", "off", "a power cut can leave half-written pages; set it to on"),
-    ("synchronous_commit", "off", "a crash loses tasks that were acknowledged; set it to on"),
     ("autovacuum", "off", "claims become slower and slower; set it to on"),
     ("track_counts", "off", "autovacuum does nothing without it; set it to on"),
     ("jit", "on", "compiling short statements costs more than running them; set it to off"),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{ConnectOptions, PgConnection};
 
@@ -95,23 +96,68 @@ pub async fn avoid_scans(transaction: &mut PgConnection) -> Result<(), sqlx::Err
     Ok(())
 }
 
-/// The process id of a session's backend: with it a lost session can be made sure to have ended.
-pub async fn get_backend(conn: &mut PgConnection) -> Result<i32, sqlx::Error> {
-    sqlx::query_scalar!(
+/// The backend of one session. After a failover the same process id may be that of another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Backend {
+    /// Its process id.
+    pub pid: i32,
+    /// When it was started.
+    pub started: DateTime<Utc>,
+}
+
+/// What became of the backend of a session that was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LostBackend {
+    /// It is gone: nothing of it is committed any more.
+    Gone,
+    /// It is ending, or it may be within a commit.
+    Busy,
+    /// It waits for a synchronous standby, with a commit that no other session sees yet.
+    AwaitsStandby,
+}
+
+/// The backend of this session: with it a lost session can be made sure to have ended.
+pub async fn get_backend(conn: &mut PgConnection) -> Result<Backend, sqlx::Error> {
+    sqlx::query_as!(
+        Backend,
         r#"-- get_backend
-        SELECT pg_backend_pid() AS "pid!""#
+        SELECT pid AS "pid!", backend_start AS "started!" FROM pg_stat_activity WHERE pid = pg_backend_pid()"#
     )
     .fetch_one(conn)
     .await
 }
 
-/// Ends a lost session's backend; answers whether it is still there.
-pub async fn end_backend(conn: &mut PgConnection, pid: i32) -> Result<bool, sqlx::Error> {
-    sqlx::query_scalar!(
+/// Ends a lost session's backend, if it waits for a lock or for its client. One that does anything else may be within its
+/// commit: PostgreSQL ends the wait for a synchronous standby of a backend that is terminated, and publishes what the
+/// standby does not have.
+pub async fn end_backend(conn: &mut PgConnection, backend: Backend) -> Result<LostBackend, sqlx::Error> {
+    let found = sqlx::query!(
         r#"-- end_backend
-        SELECT count(pg_terminate_backend(pid)) > 0 AS "there!" FROM pg_stat_activity
-        WHERE pid = $1 AND usename = current_user AND application_name LIKE 'tenure%'"#,
-        pid
+        SELECT wait_event IS NOT DISTINCT FROM 'SyncRep' AS "awaits_standby!",
+               CASE WHEN wait_event_type IN ('Lock', 'Client') THEN pg_terminate_backend(pid) END AS "ended?"
+        FROM pg_stat_activity
+        WHERE pid = $1 AND backend_start = $2 AND usename = current_user AND application_name LIKE 'tenure%'"#,
+        backend.pid,
+        backend.started
+    )
+    .fetch_optional(conn)
+    .await?;
+    Ok(match found {
+        None => LostBackend::Gone,
+        Some(found) if found.awaits_standby => LostBackend::AwaitsStandby,
+        Some(_) => LostBackend::Busy,
+    })
+}
+
+/// Whether a backend waits for a synchronous standby.
+pub async fn awaits_standby(conn: &mut PgConnection, backend: Backend) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"-- awaits_standby
+        SELECT EXISTS (
+            SELECT FROM pg_stat_activity WHERE pid = $1 AND backend_start = $2 AND wait_event = 'SyncRep'
+        ) AS "waits!""#,
+        backend.pid,
+        backend.started
     )
     .fetch_one(conn)
     .await

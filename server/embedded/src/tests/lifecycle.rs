@@ -197,12 +197,12 @@ async fn dangerous_settings_are_warned_about_by_name() {
     let embedded = folder.start().await;
     let fresh = || sqlx::PgPool::connect_with(embedded.connect_options());
     assert_eq!(find_warnings(&fresh().await.unwrap()).await.unwrap(), []);
-    let spoil = "ALTER DATABASE tenure SET synchronous_commit = off; ALTER DATABASE tenure SET jit = on";
+    let spoil = "ALTER DATABASE tenure SET track_counts = off; ALTER DATABASE tenure SET jit = on";
     sqlx::raw_sql(spoil).execute(&mut connect(&embedded.connect_options()).await).await.unwrap();
     let pool = fresh().await.unwrap();
     let warnings = find_warnings(&pool).await.unwrap();
     let names: Vec<&str> = warnings.iter().map(|warning| warning.setting.as_str()).collect();
-    assert_eq!(names, ["jit", "synchronous_commit"]);
+    assert_eq!(names, ["jit", "track_counts"]);
     assert!(tenure_store::cluster::get_major_version(&pool).await.unwrap() >= 15);
     embedded.stop().await;
 }

@@ -1,13 +1,19 @@
 //! Advances the low-water marks of the queues that this server claims from, and looks for runs that they hide.
 
-use super::PassReport;
+use super::{PassReport, clocks};
 use crate::batch::failure::Failure;
 use crate::engine::Engine;
 use crate::notifiers::Effects;
 
-/// Advances them as far as is safe.
+/// Advances them as far as is safe. If the database was replaced, what cannot wait is read at once.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
+    let breaks = engine.continuity.breaks();
     let queues = engine.low_water_marks.advance(&engine.watch).await.map_err(Failure::into_error)?;
+    if engine.continuity.breaks() != breaks {
+        engine.notifiers.notify_facts();
+        // The clock may be that of another machine.
+        clocks::pass(engine).await?;
+    }
     Ok(PassReport { found: queues, done: queues, ..PassReport::default() })
 }
 

@@ -22,6 +22,8 @@ pub mod purge_cache;
 pub mod registrations;
 mod registry;
 pub mod removals;
+pub mod replication;
+pub mod servers;
 pub mod watched;
 pub mod workers;
 

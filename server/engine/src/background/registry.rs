@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{
     PassReport, artifacts, blobs, claims, clocks, counters, deadlines, dependencies, events, expiry, facts, groups,
-    idempotency, low_water_marks, messages, purge_cache, registrations, removals, workers,
+    idempotency, low_water_marks, messages, purge_cache, registrations, removals, replication, servers, workers,
 };
 use crate::engine::Engine;
 
@@ -71,6 +71,8 @@ const GROUPS: Pace = Pace::Groups(Duration::from_millis(250));
 const REPAIRING: Pace = Pace::Every(Duration::from_secs(2));
 /// How often the clock of this machine is compared with the database's.
 const COMPARING: Pace = Pace::Every(Duration::from_secs(60));
+/// How often replication is looked at: a few settings, and which standbys are connected.
+const WATCHING: Pace = Pace::Every(Duration::from_secs(5));
 /// How often the workers that were seen are written to the database: a server that is killed loses what it saw since.
 const WRITING: Pace = Pace::Every(Duration::from_secs(10));
 /// How often workers are counted, for the metrics.
@@ -101,12 +103,14 @@ pub static PASSES: &[Pass] = passes! {
     "removals", Pace::Due, Waits, removals::pass;
     "registrations", PURGING, Waits, registrations::pass;
     "blobs", PURGING, Waits, blobs::pass;
+    "servers", PURGING, Waits, servers::pass;
     "purge_events", PURGING, GoesOn, events::purge;
     "counters", HOUSEKEEPING, GoesOn, counters::pass;
     "sequence", HOUSEKEEPING, GoesOn, events::sequence;
     "low_water_marks", HOUSEKEEPING, GoesOn, low_water_marks::pass;
     "stranded_runs", REPAIRING, GoesOn, low_water_marks::repair;
     "clock", COMPARING, GoesOn, clocks::pass;
+    "replication", WATCHING, GoesOn, replication::pass;
     "workers_seen", WRITING, GoesOn, workers::write_down;
     "facts", FACTS, GoesOn, facts::pass;
     "worker_counts", COUNTING, GoesOn, workers::count;

@@ -19,11 +19,14 @@ use crate::ops::OpError;
 use tenure_domain::task::{EndedRun, Granted};
 use tenure_domain::worker::WorkerKey;
 use tenure_store::queues::Queues;
+use tenure_store::session::{self, Backend, LostBackend};
 use tenure_store::transitions::claim::{self, Claimed, Want, Worker};
-use tenure_store::{claims, session, tasks};
+use tenure_store::{claims, tasks};
 
 /// How often recovery looks again while the database is unavailable or the lost session is alive.
 const RECOVERY_EVERY: Duration = Duration::from_millis(200);
+/// How often it does while the lost session waits for a synchronous standby.
+const STANDBY_EVERY: Duration = Duration::from_secs(1);
 /// How long one look may take.
 const RECOVERY_TRY_MAX: Duration = Duration::from_secs(10);
 /// After that the claims of a lost batch are left to expire.
@@ -233,19 +236,20 @@ impl ClaimBatch {
 
     /// The statement may have committed although its answer was lost: what it claimed is requeued, once the lost
     /// session cannot commit any more.
-    fn recover(&self, batch: Uuid, backend: Option<i32>) {
+    fn recover(&self, batch: Uuid, backend: Option<Backend>) {
         let (pool, requeue) = (self.pool.clone(), self.requeue.clone());
         self.tracker.spawn(async move {
             let until = Instant::now() + RECOVERY_MAX;
             while Instant::now() < until {
                 // A database that went silent must not keep this try forever.
                 match tokio::time::timeout(RECOVERY_TRY_MAX, find_lost(&pool, batch, backend)).await {
-                    Ok(Ok(Some(lost))) => {
+                    Ok(Ok(Found::Claims(lost))) => {
                         tracing::warn!(batch = %batch, claims = lost.len(), "recovered a batch whose answer was lost");
                         requeue.take(lost);
                         return;
                     }
-                    Ok(Ok(None) | Err(_)) | Err(_) => tokio::time::sleep(RECOVERY_EVERY).await,
+                    Ok(Ok(Found::AwaitsStandby)) => tokio::time::sleep(STANDBY_EVERY).await,
+                    Ok(Ok(Found::MayCommit) | Err(_)) | Err(_) => tokio::time::sleep(RECOVERY_EVERY).await,
                 }
             }
             tracing::error!(batch = %batch, "gave up recovering a batch whose answer was lost; its claims will expire");
@@ -253,18 +257,25 @@ impl ClaimBatch {
     }
 }
 
-/// The claims of a lost batch; none while its session may still commit.
-async fn find_lost(
-    pool: &PgPool,
-    batch: Uuid,
-    backend: Option<i32>,
-) -> Result<Option<Vec<UndeliveredClaim>>, sqlx::Error> {
+/// What was found of a lost batch.
+enum Found {
+    /// Its claims, and there will be no others.
+    Claims(Vec<UndeliveredClaim>),
+    /// Its session may still commit.
+    MayCommit,
+    /// Its session has committed, and no other one sees it before a synchronous standby has it.
+    AwaitsStandby,
+}
+
+async fn find_lost(pool: &PgPool, batch: Uuid, backend: Option<Backend>) -> Result<Found, sqlx::Error> {
     let mut conn = pool.acquire().await?;
-    if let Some(backend) = backend
-        && session::end_backend(&mut conn, backend).await?
-    {
-        return Ok(None);
+    if let Some(backend) = backend {
+        match session::end_backend(&mut conn, backend).await? {
+            LostBackend::Gone => {}
+            LostBackend::Busy => return Ok(Found::MayCommit),
+            LostBackend::AwaitsStandby => return Ok(Found::AwaitsStandby),
+        }
     }
     let lost = claims::list_batch(&mut conn, batch).await?;
-    Ok(Some(lost.into_iter().map(|(id, run)| UndeliveredClaim { id, run }).collect()))
+    Ok(Found::Claims(lost.into_iter().map(|(id, run)| UndeliveredClaim { id, run }).collect()))
 }

@@ -4,14 +4,14 @@
 //! connection, the claim is requeued: the run ends as worker-shutdown and the next one is pending, at its old position
 //! and without using up a retry. The claims of a response that is lost further on expire as usual.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use super::{BATCH_MEMBERS_MAX, Session};
+use super::{BATCH_MEMBERS_MAX, Failure, Session};
 use crate::notifiers::{Effects, Notifiers};
 use tenure_domain::lifecycle::End;
 use tenure_store::claims;
@@ -69,6 +69,8 @@ pub struct Requeue {
 const RETRY_AFTER: Duration = Duration::from_millis(500);
 /// How often a requeue is tried; after that the claim is left to expire.
 const TRIES_MAX: u32 = 60;
+/// The same for tries that got no session: a standby may be away for long.
+const TRIED_FOR: Duration = Duration::from_secs(600);
 
 impl Requeue {
     /// Starts the task that requeues. It ends when every sender is dropped, or when it is stopped and the database is
@@ -120,7 +122,8 @@ async fn work(
 async fn requeue(session: &mut Session, claims: &[UndeliveredClaim], notifiers: &Notifiers, stop: &CancellationToken) {
     let mut left: Vec<Member> =
         claims.iter().map(|claim| Member { id: claim.id, run: claim.run, end: End::Requeue }).collect();
-    for _ in 0..TRIES_MAX {
+    let (until, mut tries) = (Instant::now() + TRIED_FOR, 0);
+    while tries < TRIES_MAX && Instant::now() < until {
         let attempt = session
             .run(async |conn| {
                 let resolved = end::end(conn, &left).await?;
@@ -129,6 +132,7 @@ async fn requeue(session: &mut Session, claims: &[UndeliveredClaim], notifiers: 
                 claims::list_returnable(conn, &ids).await
             })
             .await;
+        tries += u32::from(!matches!(attempt, Err(Failure::NotRun(_))));
         match attempt {
             Ok(returnable) => left.retain(|member| returnable.contains(&(member.id, member.run))),
             Err(failure) => drop(failure.report("requeue")),

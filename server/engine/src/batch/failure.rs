@@ -12,6 +12,8 @@ pub enum Failure {
     BadData(sqlx::Error),
     /// A deadlock, a serialization failure or a lock. Nothing happened; once more is worth a try.
     Again(sqlx::Error),
+    /// There was no session to run it on. Nothing happened.
+    NotRun(sqlx::Error),
     /// The connection was lost, or the server has no resources: it may have happened, so it is never run again.
     Lost(sqlx::Error),
     /// Any other error: a bug.
@@ -36,11 +38,27 @@ impl Failure {
         matches!(self, Self::BadData(_) | Self::Again(_))
     }
 
-    /// The error.
+    /// The error of the database.
+    #[must_use]
+    pub fn error(&self) -> &sqlx::Error {
+        match self {
+            Self::BadData(error)
+            | Self::Again(error)
+            | Self::NotRun(error)
+            | Self::Lost(error)
+            | Self::Fault(error) => error,
+        }
+    }
+
+    /// The error of the database.
     #[must_use]
     pub fn into_error(self) -> sqlx::Error {
         match self {
-            Self::BadData(error) | Self::Again(error) | Self::Lost(error) | Self::Fault(error) => error,
+            Self::BadData(error)
+            | Self::Again(error)
+            | Self::NotRun(error)
+            | Self::Lost(error)
+            | Self::Fault(error) => error,
         }
     }
 
@@ -48,7 +66,7 @@ impl Failure {
     #[must_use]
     pub fn report(self, operation: &'static str) -> OpError {
         match self {
-            Self::Again(error) | Self::Lost(error) => {
+            Self::Again(error) | Self::NotRun(error) | Self::Lost(error) => {
                 tracing::warn!(operation, error = %error, "a batch failed; its callers are asked to try again");
                 OpError::Unavailable
             }

@@ -14,6 +14,7 @@ pub mod message_queue;
 pub mod session;
 pub mod wait_list;
 
+pub use failure::Failure;
 pub use session::Session;
 
 use std::collections::{HashSet, VecDeque};
@@ -30,7 +31,6 @@ use uuid::Uuid;
 use crate::notifiers::{Effects, Notifiers};
 use crate::ops::OpError;
 use blocking_path::BlockingPath;
-use failure::Failure;
 use tenure_store::connector::Connector;
 
 /// The error for the caller of an ordinary transaction that failed.

@@ -6,31 +6,36 @@ use sqlx::{Connection, PgConnection};
 
 use super::failure::Failure;
 use tenure_store::connector::Connector;
-use tenure_store::session;
+use tenure_store::session::{self, Backend};
 
 /// How long a batch may take, connecting included, before its session is given up. Longer than the statement timeout.
 const ATTEMPT_MAX: Duration = Duration::from_secs(40);
 /// How long connecting may take.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
+/// Why nothing is run.
+const STALLED: &str = "the last commit waits for a synchronous standby still";
 
 /// A session for hot statements.
 pub struct Session {
     connector: Connector,
     conn: Option<PgConnection>,
-    backend: Option<i32>,
     connections: u64,
+    backend: Option<Backend>,
+    /// The backend of a run that had no answer. While it waits for a synchronous standby nothing is run on another one:
+    /// each would wait too, and in the end no connection would be left.
+    unanswered: Option<Backend>,
 }
 
 impl Session {
     /// A session that connects when it is first used.
     #[must_use]
     pub fn new(connector: Connector) -> Self {
-        Self { connector, conn: None, backend: None, connections: 0 }
+        Self { connector, conn: None, connections: 0, backend: None, unanswered: None }
     }
 
-    /// The process id of the backend that was connected last.
+    /// The backend that was connected last.
     #[must_use]
-    pub fn backend(&self) -> Option<i32> {
+    pub fn backend(&self) -> Option<Backend> {
         self.backend
     }
 
@@ -47,8 +52,16 @@ impl Session {
     ) -> Result<T, Failure> {
         let mut conn = match self.conn.take() {
             Some(conn) => conn,
-            None => self.connect().await.map_err(Failure::Lost)?,
+            None => self.connect().await.map_err(Failure::NotRun)?,
         };
+        if let Some(unanswered) = self.unanswered {
+            let asked = tokio::time::timeout(CONNECT_MAX, session::awaits_standby(&mut conn, unanswered)).await;
+            if asked.unwrap_or(Err(sqlx::Error::PoolTimedOut)).map_err(Failure::NotRun)? {
+                self.conn = Some(conn);
+                return Err(Failure::NotRun(sqlx::Error::Protocol(STALLED.to_owned())));
+            }
+        }
+        self.unanswered = self.backend;
         let result = match tokio::time::timeout(ATTEMPT_MAX, statements(&mut conn)).await {
             Ok(result) => result.map_err(Failure::new),
             Err(_) => Err(Failure::Lost(sqlx::Error::PoolTimedOut)),
@@ -56,6 +69,7 @@ impl Session {
         // Kept only now: a run that is dropped half-way must not leave its session to the next one.
         if result.as_ref().err().is_none_or(Failure::keeps_session) {
             self.conn = Some(conn);
+            self.unanswered = None;
         }
         result
     }

@@ -35,6 +35,8 @@ impl Registry {
 
     /// Drops everything whenever the database turns out to be another one. `continuity` does not keep this registry.
     pub fn follow(&self, continuity: &Continuity) {
+        // So that the first break is seen as an increment.
+        metrics::counter!("tenure_database_breaks_total").absolute(0);
         let entries = Arc::downgrade(&self.entries);
         continuity.on_break(move || {
             if let Some(entries) = entries.upgrade() {

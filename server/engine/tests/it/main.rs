@@ -8,6 +8,7 @@ mod blobs;
 mod explain;
 mod failover;
 mod graph;
+mod heartbeat;
 mod invariants;
 mod lists;
 mod messages;

@@ -57,7 +57,6 @@ async fn a_database_that_is_killed_twice_is_used_again_when_it_is_back() {
             ("POST", claim_path(QUEUE), Some(worker(1))),
             ("POST", format!("{task_path}/runs/0/claim"), Some(json!({"workerGroup": "g", "workerId": "w"}))),
             ("POST", format!("{task_path}/runs/0/completed"), None),
-            ("GET", "/__heartbeat__".to_owned(), None),
         ];
         join_all(asking.map(async |(method, path, body)| {
             let asked = Instant::now();
@@ -67,6 +66,12 @@ async fn a_database_that_is_killed_twice_is_used_again_when_it_is_back() {
             assert!(asked.elapsed() < REFUSED_WITHIN, "{method} {path} took {:?}", asked.elapsed());
         }))
         .await;
+        // A write of just before answers for two seconds.
+        let failed = eventually("the heartbeat fails", async || {
+            let reply = heartbeat(&server).await;
+            (reply.status != 200).then_some(reply)
+        });
+        assert_unavailable(&failed.await);
         assert_eq!(ping(&server).await, 200, "the process itself is well");
         cluster.start_again().await;
         kept.push(create_until_it_works(&server, &root).await);

@@ -23,8 +23,28 @@ pub struct Cluster {
 impl Cluster {
     /// Makes a cluster with these settings, and starts it.
     pub async fn start(settings: &[&str]) -> Self {
+        Self::make(command("initdb").args(INITDB), settings).await
+    }
+
+    /// Makes and starts a standby of this cluster, which streams from it.
+    pub async fn standby_of(primary: &Self) -> Self {
+        let mut backup = command("pg_basebackup");
+        backup.args(["-d", &primary.url("postgres")]).args(["-c", "fast", "-X", "stream", "-R", "--no-sync"]);
+        Self::make(&mut backup, &[]).await
+    }
+
+    async fn make(maker: &mut Command, settings: &[&str]) -> Self {
         let folder = new_folder();
+<<<<<<< HEAD
         initdb(&folder.path().join("data"));
+=======
+        let data = folder.path().join("data");
+        if let Some((user, group)) = user() {
+            std::os::unix::fs::chown(folder.path(), Some(user), Some(group)).expect("root may give folders away");
+        }
+        let made = maker.arg("-D").arg(&data).output().expect("PostgreSQL's programs are installed");
+        assert!(made.status.success(), "{maker:?}: {}", String::from_utf8_lossy(&made.stderr));
+>>>>>>> main
         let settings = settings.iter().map(|&setting| setting.to_owned()).collect();
         let mut cluster = Self { folder, settings, port: free_port(), postmaster: Pid::from_raw(0) };
         cluster.start_again().await;

@@ -8,6 +8,7 @@ mod connections;
 mod disk_full;
 mod notifications;
 mod positions;
+mod standby;
 
 use std::io::Write as _;
 use std::time::{Duration, Instant};

@@ -1,0 +1,49 @@
+//! Notices replication that no commit waits for: with it, a failover loses what was acknowledged.
+//!
+//! It warns, once for each change, and counts; nothing is refused.
+
+use std::sync::{Mutex, PoisonError};
+
+use super::PassReport;
+use crate::engine::Engine;
+use tenure_store::cluster::Warning;
+use tenure_store::replication::{self, Replication};
+
+/// What the pass said last.
+#[derive(Debug, Default)]
+pub struct ReplicationWatch {
+    warned: Mutex<Vec<Warning>>,
+}
+
+impl ReplicationWatch {
+    /// Warns of what is new. Whether anything has changed.
+    fn say(&self, now: &Replication) -> bool {
+        let warnings = now.find_warnings();
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        let standbys = now.standbys.join(", ");
+        for warning in warnings.iter().filter(|warning| !warned.contains(warning)) {
+            tracing::warn!(setting = warning.setting, value = warning.value, standbys, "{}", warning.advice);
+        }
+        if warnings.is_empty() && !warned.is_empty() {
+            if now.synchronous_names.trim().is_empty() {
+                tracing::info!("no standby is connected any more that commits do not wait for");
+            } else {
+                tracing::info!(value = now.synchronous_names, standbys, "replication is synchronous again");
+            }
+        }
+        let changed = *warned != warnings;
+        *warned = warnings;
+        changed
+    }
+}
+
+/// Looks at the settings and the standbys.
+pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
+    let mut conn = engine.pool.acquire().await?;
+    let now = replication::get(&mut conn).await?;
+    let changed = engine.replication.say(&now);
+    metrics::gauge!("tenure_replication_standbys").set(now.standbys.len() as f64);
+    let is_safe = now.find_warnings().is_empty();
+    metrics::gauge!("tenure_replication_synchronous").set(f64::from(u8::from(is_safe)));
+    Ok(PassReport { found: 1, done: usize::from(changed), ..PassReport::default() })
+}

@@ -1,0 +1,132 @@
+//! The heartbeat: whether a write is committed now, asked by whatever watches this server.
+//!
+//! Without credentials anyone may ask, as often as they like: all share one session, which writes only when it is asked, and
+//! at most every [`GOOD_FOR`]. A server that is not asked writes nothing.
+
+use std::time::{Duration, Instant};
+
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use uuid::Uuid;
+
+use crate::batch::{Failure, Session};
+use crate::ops::OpError;
+use tenure_store::connector::Connector;
+use tenure_store::servers;
+
+/// How long a write that was committed answers for.
+const GOOD_FOR: Duration = Duration::from_secs(2);
+/// How long one that failed answers for: as long as its callers are asked to wait.
+const BAD_FOR: Duration = Duration::from_secs(1);
+/// How long a caller waits.
+const ANSWER_MAX: Duration = Duration::from_secs(3);
+/// How long a write is waited for, connecting included, before its session is given up: the network may have lost it.
+const WRITE_MAX: Duration = Duration::from_secs(8);
+
+/// How the last write ended, and when.
+#[derive(Debug, Clone, Copy)]
+struct Outcome {
+    is_good: bool,
+    at: Instant,
+}
+
+impl Outcome {
+    fn answers_now(self) -> bool {
+        self.at.elapsed() < if self.is_good { GOOD_FOR } else { BAD_FOR }
+    }
+
+    fn result(self) -> Result<(), OpError> {
+        if self.is_good { Ok(()) } else { Err(OpError::Unavailable) }
+    }
+}
+
+/// The asking side of the task that writes.
+#[derive(Debug, Clone)]
+pub struct Heartbeat {
+    asked: mpsc::Sender<()>,
+    outcome: watch::Receiver<Option<Outcome>>,
+    server: Uuid,
+}
+
+impl Heartbeat {
+    /// Starts the task that writes. It ends when every asking side is dropped, or when it is stopped.
+    #[must_use]
+    pub fn start(connector: &Connector, tasks: &TaskTracker, stop: &CancellationToken) -> Self {
+        let server = Uuid::new_v4();
+        // One request is as good as many.
+        let (asked, inbox) = mpsc::channel(1);
+        let (publish, outcome) = watch::channel(None);
+        let session = Session::new(connector.clone());
+        let writer = Writer { session, server, started: Instant::now(), outcome: publish };
+        let until = stop.clone();
+        tasks.spawn(async move { until.run_until_cancelled(writer.run(inbox)).await });
+        Self { asked, outcome, server }
+    }
+
+    /// The id that this server has among those of its database, new at each start.
+    #[must_use]
+    pub fn server(&self) -> Uuid {
+        self.server
+    }
+
+    /// Whether a write is committed now.
+    ///
+    /// # Errors
+    /// If it is not, or not in time.
+    pub async fn beat(&self) -> Result<(), OpError> {
+        let mut outcome = self.outcome.clone();
+        let last = *outcome.borrow_and_update();
+        if let Some(last) = last.filter(|last| last.answers_now()) {
+            return last.result();
+        }
+        // Full: a write that begins after this was asked for already.
+        let _ = self.asked.try_send(());
+        match tokio::time::timeout(ANSWER_MAX, outcome.changed()).await {
+            Ok(Ok(())) => outcome.borrow().map_or(Err(OpError::Unavailable), Outcome::result),
+            Ok(Err(_)) | Err(_) => Err(OpError::Unavailable),
+        }
+    }
+}
+
+struct Writer {
+    session: Session,
+    server: Uuid,
+    started: Instant,
+    outcome: watch::Sender<Option<Outcome>>,
+}
+
+impl Writer {
+    async fn run(mut self, mut inbox: mpsc::Receiver<()>) {
+        let mut failing = false;
+        while inbox.recv().await.is_some() {
+            // Asked while the last write was under way, whose outcome answers it.
+            if self.outcome.borrow().is_some_and(Outcome::answers_now) {
+                continue;
+            }
+            let written = tokio::time::timeout(WRITE_MAX, self.write()).await;
+            let error = match written {
+                Ok(Ok(())) => None,
+                Ok(Err(failure)) => Some(failure.error().to_string()),
+                Err(_) => Some(format!("no answer within {} s", WRITE_MAX.as_secs())),
+            };
+            // Logged once, not at every write while the database is unavailable.
+            match &error {
+                Some(error) if !failing => tracing::warn!(error, "the heartbeat fails: no write is committed"),
+                None if failing => tracing::info!("the heartbeat works again"),
+                Some(_) | None => {}
+            }
+            failing = error.is_some();
+            self.outcome.send_replace(Some(Outcome { is_good: !failing, at: Instant::now() }));
+        }
+        self.session.close().await;
+    }
+
+    async fn write(&mut self) -> Result<(), Failure> {
+        let (server, up) = (self.server, self.started.elapsed());
+        let written = self.session.run(async |conn| servers::write_heartbeat(conn, server, up).await).await;
+        let Err(Failure::Lost(_)) = written else { return written };
+        // A session of before an outage: to write twice is as good as once.
+        self.session.run(async |conn| servers::write_heartbeat(conn, server, up).await).await
+    }
+}

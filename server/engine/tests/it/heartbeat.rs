@@ -1,0 +1,122 @@
+//! Heartbeats, and the backends of sessions that were lost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use sqlx::Connection as _;
+use tenure_engine::background::servers;
+use tenure_engine::ops::OpError;
+use tenure_engine::testing::Queue;
+use tenure_store::clock;
+use tenure_store::session::{self, Backend, LostBackend};
+use tenure_store::testing::{TestDatabase, eventually};
+use tokio::task::JoinSet;
+
+use crate::support::number;
+
+const ASKED_AT_ONCE: usize = 200;
+/// In seconds.
+const HOUR: f64 = 3600.0;
+
+/// Counts the writes of heartbeats from now on.
+async fn count_writes(database: &TestDatabase) {
+    let statements = "CREATE TABLE writes (n int);
+        CREATE FUNCTION count_write() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO writes VALUES (1); RETURN NULL; END';
+        CREATE TRIGGER count_writes AFTER INSERT OR UPDATE ON servers FOR EACH ROW EXECUTE FUNCTION count_write()";
+    sqlx::raw_sql(statements).execute(database.pool()).await.unwrap();
+}
+
+async fn beat_at_once(queue: &Queue) -> usize {
+    let mut asking = JoinSet::new();
+    for _ in 0..ASKED_AT_ONCE {
+        let engine = Arc::clone(&queue.engine);
+        asking.spawn(async move { engine.heartbeat.beat().await });
+    }
+    asking.join_all().await.into_iter().filter(Result::is_ok).count()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn heartbeats_that_are_asked_at_once_share_one_write_and_one_session() {
+    let database = TestDatabase::create().await;
+    count_writes(&database).await;
+    let queue = Queue::start(database.options());
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM servers").await, 0, "not asked, not written");
+    assert_eq!(beat_at_once(&queue).await, ASKED_AT_ONCE);
+    assert_eq!(beat_at_once(&queue).await, ASKED_AT_ONCE);
+    let sessions =
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'tenure'";
+    assert_eq!(number(database.pool(), sessions).await, 1);
+    // The second lot comes too late to share only on a machine that stood still in between.
+    let writes = number(database.pool(), "SELECT count(*) FROM writes").await;
+    assert!((1..=2).contains(&writes), "{writes}");
+    tokio::time::sleep(Duration::from_millis(2_100)).await;
+    assert_eq!(beat_at_once(&queue).await, ASKED_AT_ONCE);
+    let more = number(database.pool(), "SELECT count(*) FROM writes").await - writes;
+    assert!((1..=2).contains(&more), "{more}");
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM servers WHERE started <= beat").await, 1);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn heartbeats_fail_while_their_write_cannot_be_committed_and_work_afterwards() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let mut conn = database.connect().await;
+    let mut holder = conn.begin().await.unwrap();
+    sqlx::query("LOCK TABLE servers IN ACCESS EXCLUSIVE MODE").execute(&mut *holder).await.unwrap();
+    assert_eq!(beat_at_once(&queue).await, 0);
+    assert!(matches!(queue.engine.heartbeat.beat().await, Err(OpError::Unavailable)));
+    holder.rollback().await.unwrap();
+    eventually("it works again", async || queue.engine.heartbeat.beat().await.is_ok()).await;
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_session_that_was_ended_in_between_costs_no_heartbeat() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    queue.engine.heartbeat.beat().await.unwrap();
+    let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+        WHERE datname = current_database() AND application_name = 'tenure'";
+    assert_eq!(number(database.pool(), end).await, 1);
+    tokio::time::sleep(Duration::from_millis(2_100)).await;
+    queue.engine.heartbeat.beat().await.unwrap();
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn servers_are_purged_a_day_after_their_last_beat() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    queue.engine.heartbeat.beat().await.unwrap();
+    let mut conn = database.connect().await;
+    clock::advance(&mut conn, 23.0 * HOUR).await.unwrap();
+    assert_eq!(servers::pass(&queue.engine).await.unwrap().done, 0);
+    clock::advance(&mut conn, HOUR).await.unwrap();
+    assert_eq!(servers::pass(&queue.engine).await.unwrap().done, 1);
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM servers").await, 0);
+    drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_backend_is_ended_only_if_it_was_started_when_the_lost_one_was() {
+    let database = TestDatabase::create().await;
+    let (mut lost, mut other) = (database.connect_hot().await, database.connect_hot().await);
+    let backend = session::get_backend(&mut lost).await.unwrap();
+    // A backend of the same number after a failover.
+    let reused = Backend { started: backend.started - TimeDelta::microseconds(1), ..backend };
+    assert_eq!(session::end_backend(&mut other, reused).await.unwrap(), LostBackend::Gone);
+    sqlx::query("SELECT 1").execute(&mut lost).await.unwrap();
+    assert_eq!(session::end_backend(&mut other, backend).await.unwrap(), LostBackend::Busy);
+    eventually("it is gone", async || session::end_backend(&mut other, backend).await.unwrap() == LostBackend::Gone)
+        .await;
+    assert!(sqlx::query("SELECT 1").execute(&mut lost).await.is_err());
+    drop((lost, other));
+    database.finish().await;
+}

@@ -1,0 +1,108 @@
+//! How commits are replicated, as an ordinary role can see it.
+//!
+//! Such a role sees of each walsender its process and its name, and neither its state nor whether it is synchronous; but
+//! the two settings that decide it are open to all.
+
+use sqlx::PgConnection;
+
+use crate::cluster::Warning;
+
+/// What decides whether a commit that was answered survives the loss of the primary.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Replication {
+    /// The names of the standbys that are connected.
+    pub standbys: Vec<String>,
+    /// `synchronous_standby_names`.
+    pub synchronous_names: String,
+    /// `synchronous_commit`, as our sessions have it.
+    pub synchronous_commit: String,
+}
+
+impl Replication {
+    /// Names the settings because of which a failover, or a crash, loses what was acknowledged. A value of
+    /// `synchronous_commit` that waits for less than the standby's disk is one of them whether or not a standby is there: one
+    /// that is added later would change nothing.
+    #[must_use]
+    pub fn find_warnings(&self) -> Vec<Warning> {
+        let mut warnings = Vec::new();
+        let mut warn = |setting: &str, value: &str, advice| {
+            warnings.push(Warning { setting: setting.to_owned(), value: value.to_owned(), advice });
+        };
+        let commit = self.synchronous_commit.as_str();
+        match commit {
+            "off" => {
+                warn(
+                    "synchronous_commit",
+                    commit,
+                    "a crash or a failover loses tasks that were acknowledged; set it to on",
+                );
+            }
+            "local" => {
+                warn("synchronous_commit", commit, "a failover loses tasks that were acknowledged; set it to on");
+            }
+            "remote_write" => {
+                let advice = "a crash of primary and standby together loses tasks that were acknowledged; set it to on";
+                warn("synchronous_commit", commit, advice);
+            }
+            _ => {}
+        }
+        if !self.standbys.is_empty() && self.synchronous_names.trim().is_empty() {
+            let advice = "no standby is synchronous, so a failover loses tasks that were acknowledged; set it to the standbys, \
+                          for example to 'ANY 1 (*)'";
+            warn("synchronous_standby_names", &self.synchronous_names, advice);
+        }
+        warnings
+    }
+}
+
+/// How this database replicates. Backups, receivers of the log alone, and subscribers of logical replication are no
+/// standbys.
+pub async fn get(conn: &mut PgConnection) -> Result<Replication, sqlx::Error> {
+    let row = sqlx::query!(
+        r#"-- get_replication
+        SELECT current_setting('synchronous_standby_names') AS "names!",
+               current_setting('synchronous_commit') AS "commit!",
+               ARRAY(
+                   SELECT COALESCE(r.application_name, '') FROM pg_stat_replication r
+                   WHERE r.application_name NOT IN ('pg_basebackup', 'pg_receivewal')
+                     AND r.state IS DISTINCT FROM 'backup'
+                     AND NOT EXISTS (
+                         SELECT FROM pg_replication_slots s WHERE s.active_pid = r.pid AND s.slot_type = 'logical'
+                     )
+                   ORDER BY r.application_name
+               ) AS "standbys!""#
+    )
+    .fetch_one(conn)
+    .await?;
+    Ok(Replication { standbys: row.standbys, synchronous_names: row.names, synchronous_commit: row.commit })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_failover_loses_is_named_with_its_setting() {
+        let cases: [(&str, &str, usize, &[&str]); 8] = [
+            ("on", "", 0, &[]),
+            ("on", "", 1, &["synchronous_standby_names"]),
+            ("on", "ANY 1 (*)", 2, &[]),
+            // Commits wait: nothing is lost, and the heartbeat fails.
+            ("on", "gone", 0, &[]),
+            ("remote_apply", "*", 1, &[]),
+            ("local", "*", 1, &["synchronous_commit"]),
+            ("remote_write", "*", 1, &["synchronous_commit"]),
+            ("off", " ", 1, &["synchronous_commit", "synchronous_standby_names"]),
+        ];
+        for (commit, names, standbys, expected) in cases {
+            let replication = Replication {
+                standbys: vec!["standby".to_owned(); standbys],
+                synchronous_names: names.to_owned(),
+                synchronous_commit: commit.to_owned(),
+            };
+            let warnings = replication.find_warnings();
+            let settings: Vec<&str> = warnings.iter().map(|warning| warning.setting.as_str()).collect();
+            assert_eq!(settings, expected, "{replication:?}");
+        }
+    }
+}
