@@ -60,14 +60,14 @@ pub fn new_folder() -> TempDir {
     folder
 }
 
-/// Makes a cluster in a folder that does not exist.
+/// Runs `initdb` or `pg_basebackup` to make a cluster in a folder that does not exist.
 ///
 /// # Panics
 ///
-/// If `initdb` refuses; the panic quotes its output.
-pub fn initdb(data: &Path) {
-    let made = command("initdb").arg("-D").arg(data).args(INITDB).output().expect("initdb is installed");
-    assert!(made.status.success(), "initdb: {}", String::from_utf8_lossy(&made.stderr));
+/// If the program refuses; the panic quotes its output.
+pub fn make(maker: &mut Command, data: &Path) {
+    let made = maker.arg("-D").arg(data).output().expect("PostgreSQL's programs are installed");
+    assert!(made.status.success(), "{maker:?}: {}", String::from_utf8_lossy(&made.stderr));
 }
 
 /// The processes that this one has started.

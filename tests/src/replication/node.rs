@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions as _, PgConnection, Row as _};
 
-use crate::postgres::{children, command, free_port, initdb, runs};
+use crate::postgres::{INITDB, children, command, free_port, make, runs};
 
 /// By this name the test's own sessions are distinguished from the servers'.
 pub const APPLICATION: &str = "test";
@@ -52,7 +52,7 @@ impl Node {
     /// A new cluster, not yet started.
     pub(super) fn make(folder: &Path, name: &str, settings: &str) -> Self {
         let node = Self::at(folder, name);
-        initdb(&node.data);
+        make(command("initdb").args(INITDB), &node.data);
         let file = node.data.join("postgresql.conf");
         let mut text = std::fs::read_to_string(&file).expect("initdb writes settings");
         text.push_str(SETTINGS);
@@ -69,9 +69,7 @@ impl Node {
         }
         let source = format!("host=127.0.0.1 port={} user=postgres", self.port);
         let mut copying = command("pg_basebackup");
-        copying.args(["-R", "-X", "stream", "-c", "fast", "--no-sync", "-d", &source, "-D"]).arg(&node.data);
-        let copied = copying.output().expect("pg_basebackup is installed");
-        assert!(copied.status.success(), "pg_basebackup: {}", String::from_utf8_lossy(&copied.stderr));
+        make(copying.args(["-R", "-X", "stream", "-c", "fast", "--no-sync", "-d", &source]), &node.data);
         node
     }
 

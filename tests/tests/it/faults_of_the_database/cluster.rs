@@ -1,13 +1,13 @@
 //! A PostgreSQL of one test's own, to be frozen, killed and starved.
 
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use sqlx::{Connection as _, PgConnection};
 use tempfile::TempDir;
-use tenure_tests::postgres::{children, command, free_port, initdb, new_folder};
+use tenure_tests::postgres::{INITDB, children, command, free_port, make, new_folder};
 
 use super::RECOVERED_WITHIN;
 use crate::rig::LOOK_EVERY;
@@ -35,16 +35,7 @@ impl Cluster {
 
     async fn make(maker: &mut Command, settings: &[&str]) -> Self {
         let folder = new_folder();
-<<<<<<< HEAD
-        initdb(&folder.path().join("data"));
-=======
-        let data = folder.path().join("data");
-        if let Some((user, group)) = user() {
-            std::os::unix::fs::chown(folder.path(), Some(user), Some(group)).expect("root may give folders away");
-        }
-        let made = maker.arg("-D").arg(&data).output().expect("PostgreSQL's programs are installed");
-        assert!(made.status.success(), "{maker:?}: {}", String::from_utf8_lossy(&made.stderr));
->>>>>>> main
+        make(maker, &folder.path().join("data"));
         let settings = settings.iter().map(|&setting| setting.to_owned()).collect();
         let mut cluster = Self { folder, settings, port: free_port(), postmaster: Pid::from_raw(0) };
         cluster.start_again().await;
