@@ -69,8 +69,8 @@ impl LogReader {
         self.seen.last_key_value().map_or(0, |(position, _)| *position)
     }
 
-    /// Forgets what was read while the database was about to lose it: other events may have these positions now. Whether there was
-    /// a loss since the last call.
+    /// Forgets what was read while the database was about to lose it: other events may have these positions now. Answers
+    /// whether there was a loss since the last call.
     fn forget_lost(&mut self) -> bool {
         let losses = self.actor.world.losses();
         let new = &losses[self.losses..];

@@ -1,5 +1,5 @@
-//! Makes the database a bad place: kills sessions of the servers, holds old snapshots open and locks rows; where it has a standby,
-//! fails over to it, and has it lose the end of its log.
+//! Makes the database a bad place: kills sessions of the servers, holds old snapshots open and locks rows; where it has a
+//! standby, fails over to it, and has it lose the end of its log.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
