@@ -80,7 +80,7 @@ impl Drop for TestDatabase {
 
 /// Which invariants (design, section 5) a database violates; none where no server has been. One snapshot is looked at,
 /// so that servers may still run.
-async fn violations(url: &str) -> Result<Vec<String>, sqlx::Error> {
+pub(crate) async fn violations(url: &str) -> Result<Vec<String>, sqlx::Error> {
     let mut conn = PgConnection::connect(url).await?;
     let schema: (bool,) = sqlx::query_as("SELECT to_regclass('outbox_order') IS NOT NULL").fetch_one(&mut conn).await?;
     if !schema.0 {

@@ -6,6 +6,9 @@
 pub use tenure_driver::{clock, definition, http, random, wire};
 
 pub mod db;
+pub mod postgres;
+pub mod replication;
 pub mod server;
 
+pub mod accountant;
 pub mod history;

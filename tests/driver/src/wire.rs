@@ -76,6 +76,8 @@ pub struct Reply {
     pub status: u16,
     /// The body, decoded from chunks if it came in chunks.
     pub body: Vec<u8>,
+    /// In how many seconds to try again, if it says so.
+    pub retry_after: Option<u64>,
 }
 
 /// The connection. After any error it is good for nothing more.
@@ -134,7 +136,7 @@ impl Connection {
             Length::Chunked => self.take_chunks().await?,
         };
         self.reusable = head.keep_alive;
-        Ok(Reply { status: head.status, body })
+        Ok(Reply { status: head.status, body, retry_after: head.retry_after })
     }
 
     async fn take(&mut self, length: usize) -> Result<Vec<u8>, WireError> {
@@ -218,6 +220,7 @@ struct Head {
     status: u16,
     length: Length,
     keep_alive: bool,
+    retry_after: Option<u64>,
 }
 
 impl Head {
@@ -230,7 +233,7 @@ impl Head {
             .and_then(|rest| rest.get(..3))
             .and_then(|digits| digits.parse().ok())
             .ok_or(WireError::Malformed("no status line"))?;
-        let mut parsed = Self { status, length: Length::Exactly(0), keep_alive: true };
+        let mut parsed = Self { status, length: Length::Exactly(0), keep_alive: true, retry_after: None };
         for (name, value) in lines.filter_map(|line| line.split_once(':')) {
             let value = value.trim();
             if name.eq_ignore_ascii_case("content-length") {
@@ -239,6 +242,8 @@ impl Head {
                 parsed.length = Length::Chunked;
             } else if name.eq_ignore_ascii_case("connection") && value.eq_ignore_ascii_case("close") {
                 parsed.keep_alive = false;
+            } else if name.eq_ignore_ascii_case("retry-after") {
+                parsed.retry_after = value.parse().ok();
             }
         }
         Ok(parsed)
@@ -280,17 +285,17 @@ mod tests {
     #[tokio::test]
     async fn a_reply_with_a_length_is_read_to_its_end() {
         let (reply, connection) = exchange(b"HTTP/1.1 200 OK\r\ncontent-LENGTH: 5\r\n\r\nhello").await;
-        assert_eq!(reply.unwrap(), Reply { status: 200, body: b"hello".to_vec() });
+        assert_eq!(reply.unwrap(), Reply { status: 200, body: b"hello".to_vec(), retry_after: None });
         assert!(connection.is_reusable());
     }
 
     #[tokio::test]
     async fn a_reply_in_chunks_is_put_together() {
         let (reply, _) = exchange(
-            b"HTTP/1.1 503 No\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\nabc\r\nA\r\n0123456789\r\n0\r\n\r\n",
+            b"HTTP/1.1 503 No\r\nRetry-After: 5\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\nabc\r\nA\r\n0123456789\r\n0\r\n\r\n",
         )
         .await;
-        assert_eq!(reply.unwrap(), Reply { status: 503, body: b"abc0123456789".to_vec() });
+        assert_eq!(reply.unwrap(), Reply { status: 503, body: b"abc0123456789".to_vec(), retry_after: Some(5) });
     }
 
     #[tokio::test]

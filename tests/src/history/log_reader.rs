@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::record::Stamp;
 use super::world::Actor;
 use crate::http::TENURE_API;
 
@@ -28,15 +29,17 @@ struct Placed {
     position: i64,
 }
 
-/// What was read so far: a digest of each event by its position.
+/// What was read so far: a digest of each event by its position, and when it was first read.
 pub(super) struct LogReader {
     actor: Actor,
-    seen: BTreeMap<i64, u64>,
+    seen: BTreeMap<i64, (u64, Stamp)>,
+    /// How often the database had lost the end of its log.
+    losses: usize,
 }
 
 impl LogReader {
     pub(super) fn new(actor: Actor) -> Self {
-        Self { actor, seen: BTreeMap::new() }
+        Self { actor, seen: BTreeMap::new(), losses: 0 }
     }
 
     /// Reads on and reads again until the actors are done; then gives itself back, for a last look.
@@ -66,10 +69,27 @@ impl LogReader {
         self.seen.last_key_value().map_or(0, |(position, _)| *position)
     }
 
+    /// Forgets what was read while the database was about to lose it: other events may have these positions now. Answers
+    /// whether there was a loss since the last call.
+    fn forget_lost(&mut self) -> bool {
+        let losses = self.actor.world.losses();
+        let new = &losses[self.losses..];
+        self.seen.retain(|_, (_, read)| new.iter().all(|(start, _)| *read < *start));
+        let any = !new.is_empty();
+        self.losses = losses.len();
+        any
+    }
+
     /// Reads a page; answers the position of its last event.
     async fn read_after(&mut self, after: i64) -> Option<i64> {
         let path = format!("{TENURE_API}/events?after={after}&limit={PAGE}");
-        let (status, text) = self.actor.fetch("GET", &path).await?;
+        let fetched = self.actor.fetch("GET", &path).await;
+        let read = self.actor.world.stamp();
+        // What was read before a loss and comes after it would be taken for what is there now.
+        if self.forget_lost() {
+            return None;
+        }
+        let (status, text) = fetched?;
         if status != 200 {
             return None;
         }
@@ -80,7 +100,7 @@ impl LogReader {
             let mut hasher = DefaultHasher::new();
             event.get().hash(&mut hasher);
             let digest = hasher.finish();
-            if *self.seen.entry(position).or_insert(digest) != digest {
+            if self.seen.entry(position).or_insert((digest, read)).0 != digest {
                 self.actor.world.note_changed_event(format!("event {position} reads differently now: {}", event.get()));
             }
             last = Some(position);

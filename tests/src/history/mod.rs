@@ -6,9 +6,11 @@
 //! (with `poller`) and `saboteur` are the actors, `storm` runs them and then drains the queues.
 
 pub mod check;
+pub mod lost;
 pub mod record;
 pub mod snapshot;
 
+mod ground;
 mod log_reader;
 mod poller;
 mod saboteur;

@@ -108,6 +108,8 @@ pub enum Event {
     SessionsKilled,
     /// A server answered that its database fails, or did not answer although the caller waited.
     DatabaseFault,
+    /// The database lost the end of its log: what was answered in this time may never have been done.
+    TailLost,
 }
 
 /// What is requested for a task.

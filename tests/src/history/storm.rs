@@ -10,6 +10,7 @@ use tenure_api::ids::SlugId;
 use tokio::task::JoinSet;
 
 use super::check::History;
+use super::ground::Ground;
 use super::log_reader::LogReader;
 use super::record::Answer;
 use super::saboteur::sabotage;
@@ -17,7 +18,6 @@ use super::snapshot::{Counts, Snapshot, Status};
 use super::submitter::{UNHURRIED_MILLIS, submit};
 use super::worker::Worker;
 use super::world::{Actor, World};
-use crate::db::TestDatabase;
 use crate::http::{QUEUE_API, TENURE_API, queue_segment};
 use crate::random::Random;
 use crate::server::{Launch, Server, create_root_client, fresh_secret_key};
@@ -53,6 +53,8 @@ pub struct Plan {
     pub operations: u64,
     /// An invariant that the server is to break on purpose, by its name in the variable `TENURE_BREAK`.
     pub breakage: Option<&'static str>,
+    /// Whether the database fails over and loses the end of its log, for which it gets a cluster of its own.
+    pub failovers: bool,
 }
 
 /// Runs the storm and gives back its history.
@@ -61,9 +63,9 @@ pub struct Plan {
 ///
 /// If the servers cannot be started, do not stop, or stay unreachable.
 pub async fn run(plan: &Plan) -> History {
-    let database = Arc::new(TestDatabase::create().await);
+    let ground = Ground::create(plan.failovers).await;
     let folder = tempfile::tempdir().expect("a temporary directory can be made");
-    let servers = start_servers(plan, &database, folder.path()).await;
+    let servers = start_servers(plan, &ground.url(), folder.path()).await;
     let root = servers.root;
     let root_urls = servers.running.iter().map(|server| server.root_url().to_owned()).collect();
     let queues = QUEUES.map(str::to_owned).to_vec();
@@ -80,7 +82,7 @@ pub async fn run(plan: &Plan) -> History {
     }
     let mut trouble = JoinSet::new();
     trouble.spawn(move_clock(Actor::patient(Arc::clone(&world), 200)));
-    trouble.spawn(sabotage(Arc::clone(&world), Arc::clone(&database), 201));
+    let sabotaged = tokio::spawn(sabotage(Arc::clone(&world), ground, 201));
     let log = tokio::spawn(LogReader::new(Actor::patient(Arc::clone(&world), 202)).follow());
     while let Some(ended) = actors.join_next().await {
         ended.expect("an actor does its work without failing");
@@ -90,6 +92,7 @@ pub async fn run(plan: &Plan) -> History {
         ended.expect("an actor does its work without failing");
     }
 
+    let ground = sabotaged.await.expect("an actor does its work without failing");
     let mut log = log.await.expect("an actor does its work without failing");
     let limit = if plan.breakage.is_some() { QUIET_WITHIN_WHEN_BROKEN } else { QUIET_WITHIN };
     let quiet = take_snapshot(&world, limit).await;
@@ -99,6 +102,7 @@ pub async fn run(plan: &Plan) -> History {
     for server in servers.running {
         assert!(server.stop().await.success(), "a server that is asked to stop ends with success");
     }
+    ground.finish().await;
     History { quiet, settled, drained, ..world.history() }
 }
 
@@ -107,9 +111,9 @@ struct Servers {
     root: tenure_api::credentials::Credentials,
 }
 
-async fn start_servers(plan: &Plan, database: &TestDatabase, folder: &std::path::Path) -> Servers {
+async fn start_servers(plan: &Plan, database_url: &str, folder: &std::path::Path) -> Servers {
     let secret = fresh_secret_key();
-    let mut launch = Launch::on_database(database.url(), &secret)
+    let mut launch = Launch::on_database(database_url, &secret)
         .flag("--clock", "manual")
         .flag("--claim-timeout", format!("{CLAIM_TERM_SECONDS}s"))
         .flag("--claim-work-wait", "1s");
@@ -118,7 +122,7 @@ async fn start_servers(plan: &Plan, database: &TestDatabase, folder: &std::path:
     }
     let first = launch.start(folder, "first").await;
     let second = launch.start(folder, "second").await;
-    let root = create_root_client(database.url(), &secret).credentials;
+    let root = create_root_client(database_url, &secret).credentials;
     Servers { running: vec![first, second], root }
 }
 
@@ -127,6 +131,8 @@ async fn move_clock(mut actor: Actor) {
     while !actor.world.is_over() {
         tokio::time::sleep(Duration::from_millis(actor.random.below(CLOCK_PAUSE_MAX))).await;
         let seconds = 1 + actor.random.below(CLOCK_MOVE_MAX);
+        let world = Arc::clone(&actor.world);
+        let _moving = world.clock.lock().await;
         advance_clock(&mut actor, seconds).await;
     }
 }

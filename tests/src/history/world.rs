@@ -8,6 +8,7 @@ use serde_json::Value;
 use tenure_api::credentials::Credentials;
 
 use super::check::History;
+use super::lost::{forget_lost, times_of_loss};
 use super::record::{Answer, Event, Record, Stamp, TaskSpec};
 use crate::clock::unix_millis;
 use crate::http::Client;
@@ -41,6 +42,8 @@ pub(super) struct World {
     clock_ahead_millis: AtomicI64,
     /// Tasks created less tasks resolved, roughly: it only signals to submitters when to slow down.
     pub(super) backlog: AtomicI64,
+    /// Held by what moves the database's clock, or must not have it moved.
+    pub(super) clock: tokio::sync::Mutex<()>,
     tried: Mutex<Vec<Tried>>,
     history: Mutex<History>,
 }
@@ -64,6 +67,7 @@ impl World {
             over: AtomicBool::new(false),
             clock_ahead_millis: AtomicI64::new(0),
             backlog: AtomicI64::new(0),
+            clock: tokio::sync::Mutex::default(),
             tried: Mutex::default(),
             history: Mutex::new(history),
         }
@@ -123,9 +127,16 @@ impl World {
         self.history.lock().unwrap_or_else(PoisonError::into_inner).changed_events.push(what);
     }
 
-    /// The history so far.
+    /// When the database lost the end of its log, so far.
+    pub(super) fn losses(&self) -> Vec<(Stamp, Stamp)> {
+        times_of_loss(&self.history.lock().unwrap_or_else(PoisonError::into_inner).records)
+    }
+
+    /// The history so far, without what may have been lost.
     pub(super) fn history(&self) -> History {
-        self.history.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        forget_lost(&mut history.records);
+        history
     }
 }
 

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use tenure_tests::history::check::{History, Rule};
 use tenure_tests::history::{Plan, Violation, check, run, seed};
 
-/// Operations of the fast list; the long one asks for more through `TENURE_HISTORY_OPS`.
+/// Operations of the fast list; the long one asks for more through `TENURE_HISTORY_OPS`, and through
+/// `TENURE_HISTORY_FAILOVERS` for a database that fails over and loses the end of its log.
 const OPERATIONS: u64 = 6_000;
 /// Enough for every kind of operation to happen many times.
 const OPERATIONS_WHEN_BROKEN: u64 = 1_500;
@@ -15,7 +16,8 @@ const QUOTED: usize = 20;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_answer_of_a_stormy_history_can_be_true() {
     let operations = std::env::var("TENURE_HISTORY_OPS").map_or(OPERATIONS, |text| text.parse().unwrap());
-    let plan = Plan { seed: seed(), operations, breakage: None };
+    let failovers = std::env::var_os("TENURE_HISTORY_FAILOVERS").is_some();
+    let plan = Plan { seed: seed(), operations, breakage: None, failovers };
     let history = run(&plan).await;
     let violations = check(&history);
     if !violations.is_empty() {
@@ -57,7 +59,7 @@ async fn the_checker_catches_an_event_that_changes() {
 }
 
 async fn assert_caught(breakage: &'static str, rule: Rule) {
-    let plan = Plan { seed: seed(), operations: OPERATIONS_WHEN_BROKEN, breakage: Some(breakage) };
+    let plan = Plan { seed: seed(), operations: OPERATIONS_WHEN_BROKEN, breakage: Some(breakage), failovers: false };
     let history = run(&plan).await;
     let violations = check(&history);
     let caught = violations.iter().any(|violation| violation.rule == rule);

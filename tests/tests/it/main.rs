@@ -19,6 +19,7 @@ mod conventions;
 mod endpoints;
 mod event_stream;
 mod events;
+mod failover;
 mod faults;
 mod faults_of_the_database;
 mod fleet;

@@ -100,7 +100,9 @@ impl<'a> Ledger<'a> {
                     self.changes.entry(*task).or_default().push((span, *change, certain));
                 }
             }
-            Event::RowsLocked | Event::SessionsKilled | Event::DatabaseFault => self.disturbances.push(span),
+            Event::RowsLocked | Event::SessionsKilled | Event::DatabaseFault | Event::TailLost => {
+                self.disturbances.push(span);
+            }
             Event::ClaimWork { .. } | Event::ClaimTask { .. } | Event::Reclaim { .. } => {}
             Event::Report { run, verdict, answer } => {
                 self.reports.entry(*run).or_default().push(Report { span, verdict: *verdict, answer });

@@ -1,7 +1,5 @@
 //! A PostgreSQL of one test's own, to be frozen, killed and starved.
 
-use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -9,9 +7,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use sqlx::{Connection as _, PgConnection};
 use tempfile::TempDir;
+use tenure_tests::postgres::{INITDB, children, command, free_port, make, new_folder};
 
 use super::RECOVERED_WITHIN;
-use crate::rig::{LOOK_EVERY, new_folder};
+use crate::rig::LOOK_EVERY;
 
 /// A running cluster; it does not flush, because nothing in it outlives its processes' host.
 pub struct Cluster {
@@ -36,12 +35,7 @@ impl Cluster {
 
     async fn make(maker: &mut Command, settings: &[&str]) -> Self {
         let folder = new_folder();
-        let data = folder.path().join("data");
-        if let Some((user, group)) = user() {
-            std::os::unix::fs::chown(folder.path(), Some(user), Some(group)).expect("root may give folders away");
-        }
-        let made = maker.arg("-D").arg(&data).output().expect("PostgreSQL's programs are installed");
-        assert!(made.status.success(), "{maker:?}: {}", String::from_utf8_lossy(&made.stderr));
+        make(maker, &folder.path().join("data"));
         let settings = settings.iter().map(|&setting| setting.to_owned()).collect();
         let mut cluster = Self { folder, settings, port: free_port(), postmaster: Pid::from_raw(0) };
         cluster.start_again().await;
@@ -133,47 +127,4 @@ impl Drop for Cluster {
             let _ = kill(self.postmaster, Signal::SIGQUIT);
         }
     }
-}
-
-const INITDB: [&str; 9] = ["-U", "postgres", "--auth", "trust", "--encoding", "UTF8", "--locale", "C", "--no-sync"];
-
-/// A program of PostgreSQL, as a user that it accepts.
-fn command(program: &str) -> Command {
-    let folder = std::env::var_os("TENURE_TEST_PG_BIN").map_or_else(newest_bin, PathBuf::from);
-    let mut command = Command::new(folder.join(program));
-    command.current_dir("/");
-    if let Some((user, group)) = user() {
-        command.uid(user).gid(group);
-    }
-    command
-}
-
-/// Where Debian has the newest PostgreSQL, for a run that does not say.
-fn newest_bin() -> PathBuf {
-    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
-    let newest = versions.max_by_key(|entry| entry.file_name().to_string_lossy().parse::<u32>().unwrap_or_default());
-    newest.expect("TENURE_TEST_PG_BIN names the folder of PostgreSQL's programs").path().join("bin")
-}
-
-/// PostgreSQL refuses to run as root: whom it runs as instead, user and group.
-fn user() -> Option<(u32, u32)> {
-    if !nix::unistd::geteuid().is_root() {
-        return None;
-    }
-    let find = |name: &str| nix::unistd::User::from_name(name).ok().flatten();
-    let user = find("postgres").or_else(|| find("nobody")).expect("the user postgres or nobody");
-    Some((user.uid.as_raw(), user.gid.as_raw()))
-}
-
-/// The processes that this one has started.
-fn children(parent: Pid) -> Vec<Pid> {
-    let path = format!("/proc/{parent}/task/{parent}/children");
-    let text = std::fs::read_to_string(path).unwrap_or_default();
-    text.split_whitespace().filter_map(|pid| pid.parse().ok()).map(Pid::from_raw).collect()
-}
-
-/// A port that was free just now.
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("a bound port").port()
 }

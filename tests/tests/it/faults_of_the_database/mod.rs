@@ -9,6 +9,7 @@ mod disk_full;
 mod hosts;
 mod notifications;
 mod outages;
+mod positions;
 mod standby;
 
 use std::io::Write as _;

@@ -1,0 +1,58 @@
+//! The database of a storm: one of the test cluster, or a cluster of its own with a standby.
+
+use sqlx::PgConnection;
+
+use crate::db::{TestDatabase, violations};
+use crate::replication::{APPLICATION, Replicated};
+
+/// Which it is.
+pub(super) enum Ground {
+    Shared(TestDatabase),
+    Replicated(Box<Replicated>),
+}
+
+impl Ground {
+    pub(super) async fn create(replicated: bool) -> Self {
+        if replicated {
+            Self::Replicated(Box::new(Replicated::synchronous().await))
+        } else {
+            Self::Shared(TestDatabase::create().await)
+        }
+    }
+
+    /// Where the servers reach it.
+    pub(super) fn url(&self) -> String {
+        match self {
+            Self::Shared(database) => database.url().to_owned(),
+            Self::Replicated(database) => database.forwarder.url(),
+        }
+    }
+
+    /// A session of its administrator.
+    pub(super) async fn connect(&self) -> PgConnection {
+        match self {
+            Self::Shared(database) => database.connect(APPLICATION).await,
+            Self::Replicated(database) => database.primary.connect().await,
+        }
+    }
+
+    /// The cluster with a standby, if it is one.
+    pub(super) fn replicated(&mut self) -> Option<&mut Replicated> {
+        match self {
+            Self::Shared(_) => None,
+            Self::Replicated(database) => Some(database),
+        }
+    }
+
+    /// The end of it.
+    ///
+    /// # Panics
+    ///
+    /// If an invariant is violated; that of the test cluster looks by itself when it is dropped.
+    pub(super) async fn finish(self) {
+        if let Self::Replicated(database) = self {
+            let violated = violations(&database.primary.url()).await.expect("the primary answers");
+            assert!(violated.is_empty(), "violated invariants: {violated:#?}");
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! What may be forgotten: answers that were given at a time whose end of the database's log was lost later.
+
+use super::record::{Answer, Event, Record, Stamp};
+
+/// Takes from all records that overlap a time of [`Event::TailLost`] what they prove: what was done then was done or was
+/// not. A refusal stays: it changed nothing either way.
+pub fn forget_lost(records: &mut [Record]) {
+    let lost: Vec<(Stamp, Stamp)> = times_of_loss(records);
+    if lost.is_empty() {
+        return;
+    }
+    for record in records {
+        if lost.iter().any(|(start, end)| record.start <= *end && record.end >= *start) {
+            forget(&mut record.event);
+        }
+    }
+}
+
+/// When the answers were given that may have been lost.
+#[must_use]
+pub fn times_of_loss(records: &[Record]) -> Vec<(Stamp, Stamp)> {
+    let lost = records.iter().filter(|record| matches!(record.event, Event::TailLost));
+    lost.map(|record| (record.start, record.end)).collect()
+}
+
+fn forget(event: &mut Event) {
+    match event {
+        Event::Create { answer, .. }
+        | Event::ClaimTask { answer, .. }
+        | Event::Reclaim { answer, .. }
+        | Event::Report { answer, .. }
+        | Event::Change { answer, .. } => doubt(answer),
+        Event::ClaimWork { answer, .. } => doubt(answer),
+        Event::RowsLocked | Event::SessionsKilled | Event::DatabaseFault | Event::TailLost => {}
+    }
+}
+
+fn doubt<T>(answer: &mut Answer<T>) {
+    if answer.done().is_some() {
+        *answer = Answer::Unknown;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::record::Verdict;
+    use crate::random::Random;
+
+    #[test]
+    fn only_what_was_done_at_a_time_of_loss_is_forgotten() {
+        let run = (Random::from_seed(1).task_id(), 0);
+        let report = |start, end, answer| Record {
+            start,
+            end,
+            event: Event::Report { run, verdict: Verdict::Completed, answer },
+        };
+        let mut records = vec![
+            report(0, 9, Answer::Done(())),
+            report(0, 10, Answer::Done(())),
+            report(12, 14, Answer::Refused(409)),
+            report(20, 30, Answer::Done(())),
+            report(21, 30, Answer::Done(())),
+            Record { start: 10, end: 20, event: Event::TailLost },
+        ];
+        forget_lost(&mut records);
+        let certain: Vec<bool> = records
+            .iter()
+            .filter_map(|record| match &record.event {
+                Event::Report { answer, .. } => Some(*answer != Answer::Unknown),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(certain, [true, false, true, false, true]);
+    }
+}
