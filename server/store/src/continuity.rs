@@ -7,6 +7,11 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use chrono::{DateTime, Utc};
+
+/// Hexadecimal digits at the beginning of a write-ahead log file's name, which are its timeline.
+const TIMELINE_DIGITS: usize = 8;
+
 /// One life of a PostgreSQL: it changes with a promotion, and with every start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Incarnation {
@@ -14,6 +19,15 @@ pub struct Incarnation {
     pub timeline: u32,
     /// When its postmaster was started, in microseconds since 1970.
     pub started: i64,
+}
+
+impl Incarnation {
+    /// From the name of a file of the write-ahead log that is being written, and the start of the postmaster.
+    pub(crate) fn new(wal_file: &str, started: DateTime<Utc>) -> Result<Self, sqlx::Error> {
+        let timeline = wal_file.get(..TIMELINE_DIGITS).and_then(|digits| u32::from_str_radix(digits, 16).ok());
+        let timeline = timeline.ok_or_else(|| sqlx::Error::Decode(format!("{wal_file} has no timeline").into()))?;
+        Ok(Self { timeline, started: started.timestamp_micros() })
+    }
 }
 
 /// Why what was read may no longer be true.

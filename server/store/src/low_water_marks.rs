@@ -34,15 +34,12 @@ pub async fn get_position(conn: &mut PgConnection) -> Result<Position, sqlx::Err
     let row = sqlx::query!(
         r#"-- last_position
         SELECT CASE WHEN is_called THEN last_value ELSE 0 /* ord */ END AS "last!",
-               ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8 /* digits of the timeline */))::bit(32)::bigint
-                   AS "timeline!",
-               (extract(epoch FROM pg_postmaster_start_time()) * 1000000 /* microseconds */)::bigint AS "started!"
+               pg_walfile_name(pg_current_wal_lsn()) AS "wal_file!", pg_postmaster_start_time() AS "started!"
         FROM pending_ord"#
     )
     .fetch_one(conn)
     .await?;
-    let timeline = u32::try_from(row.timeline).unwrap_or_default();
-    Ok(Position { last: row.last, incarnation: Incarnation { timeline, started: row.started } })
+    Ok(Position { last: row.last, incarnation: Incarnation::new(&row.wal_file, row.started)? })
 }
 
 /// Makes sure that the positions that were read on this session before are never given out again: a sequence belongs to no

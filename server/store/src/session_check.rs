@@ -10,8 +10,6 @@ use tokio::time::timeout;
 use crate::continuity::Incarnation;
 use crate::session::Kind;
 
-/// Hexadecimal digits at the beginning of a write-ahead log file's name, which are its timeline.
-const TIMELINE_DIGITS: usize = 8;
 /// How often two connections compare their backends. A pooler whose idle backends are used by others meanwhile may give
 /// one connection the same backend by chance.
 const COMPARISONS: usize = 3;
@@ -80,11 +78,7 @@ pub(crate) async fn check(conn: &mut PgConnection, kind: Kind) -> Result<Incarna
     }
     match found.wal_file.filter(|_| !found.read_only) {
         None => Err(Unfit::ReadOnly.into()),
-        Some(file) => {
-            let timeline = file.get(..TIMELINE_DIGITS).and_then(|digits| u32::from_str_radix(digits, 16).ok());
-            let timeline = timeline.ok_or_else(|| sqlx::Error::Decode(format!("{file} has no timeline").into()))?;
-            Ok(Incarnation { timeline, started: found.started.timestamp_micros() })
-        }
+        Some(file) => Incarnation::new(&file, found.started),
     }
 }
 
