@@ -127,7 +127,7 @@ pub async fn raise_epochs(conn: &mut PgConnection, queues: &[i32]) -> Result<(),
     sqlx::query!(
         "-- raise_epochs
         WITH locked AS MATERIALIZED (SELECT id FROM task_queues WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE)
-        UPDATE task_queues q SET cursor_epoch = q.cursor_epoch + 1 /* the next */ FROM locked WHERE q.id = locked.id",
+        UPDATE task_queues q SET cursor_epoch = q.cursor_epoch + 1 FROM locked WHERE q.id = locked.id",
         queues
     )
     .execute(conn)
