@@ -144,6 +144,14 @@ pub enum AuthError {
     Lookup(#[source] Arc<ClientError>),
 }
 
+impl AuthError {
+    /// Whether there is an outage of the database, which the log has already.
+    #[must_use]
+    pub fn is_known_outage(&self) -> bool {
+        matches!(self, Self::Lookup(error) if error.is_known_outage())
+    }
+}
+
 /// An operation needs scopes that the caller lacks: 403. The message is fit for an API answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{caller} lacks the scopes for this: missing {missing}{}", self.rest())]

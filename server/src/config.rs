@@ -11,7 +11,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use sqlx::postgres::PgConnectOptions;
 
 use crate::cli::client::ClientArgs;
 use crate::cli::group::GroupCommand;
@@ -21,9 +20,11 @@ use crate::cli::role::RoleArgs;
 use crate::cli::task::{TaskCommand, shelter_ids};
 use tenure_embedded::EmbeddedSettings;
 use tenure_engine::blobs::settings::ArtifactSettings;
+use tenure_store::hosts::Hosts;
 use tenure_store::secrets::SecretKeys;
 
 mod artifacts;
+mod database_url;
 mod duration;
 mod limits;
 mod listen;
@@ -132,7 +133,8 @@ pub enum Command {
 /// Which database to use: `--database-url`, or a data directory.
 #[derive(Args, Clone)]
 pub struct DatabaseArgs {
-    /// PostgreSQL 15 or later, as `postgres://user:password@host/database`. Without it Tenure runs a PostgreSQL of its
+    /// PostgreSQL 15 or later, as `postgres://user:password@host/database`, or with several hosts of which the one that
+    /// takes writes is used: `postgres://user:password@one:5432,two:5432/database`. Without it Tenure runs a PostgreSQL of its
     /// own in the data directory (embedded mode).
     #[arg(long, global = true, env = "DATABASE_URL", hide_env_values = true, value_name = "URL")]
     pub database_url: Option<String>,
@@ -253,7 +255,7 @@ pub enum ClockMode {
 #[derive(Clone, Debug)]
 pub enum Database {
     /// A PostgreSQL that the operator runs.
-    External(Box<PgConnectOptions>),
+    External(Hosts),
     /// A private PostgreSQL in the data directory.
     Embedded(EmbeddedSettings),
 }
@@ -313,15 +315,7 @@ impl DatabaseArgs {
                 pg_bin: self.pg_bin.clone(),
             }));
         };
-        // The value is not repeated, and neither is the parser's message: both may hold the password.
-        let wrong = || {
-            SettingError::secret("--database-url (DATABASE_URL)", "write postgres://user:password@host:5432/database")
-        };
-        if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
-            return Err(wrong());
-        }
-        let options: PgConnectOptions = url.parse().map_err(|_| wrong())?;
-        Ok(Database::External(Box::new(options.application_name("tenure"))))
+        database_url::parse(url).map(Database::External)
     }
 }
 

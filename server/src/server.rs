@@ -79,19 +79,19 @@ pub async fn run(
 }
 
 async fn open(database: &Database) -> Result<Ready, StartError> {
-    let (options, embedded) = match database {
-        Database::External(options) => {
-            cluster::reach(options).await.map_err(|error| StartError::from(error).of(options))?;
-            ((**options).clone(), None)
+    let (connector, embedded) = match database {
+        Database::External(hosts) => {
+            let connector = Connector::new(hosts.clone());
+            connector.reach().await.map_err(|error| StartError::from(error).of(connector.options()))?;
+            (connector, None)
         }
         Database::Embedded(settings) => {
             let embedded = Arc::new(Embedded::start(settings).await?);
             let supervised = Arc::clone(&embedded);
             tokio::spawn(async move { supervised.supervise().await });
-            (embedded.connect_options(), Some(embedded))
+            (Connector::new(embedded.connect_options()), Some(embedded))
         }
     };
-    let connector = Connector::new(options);
     Ok(Ready { pool: connector.pool(), connector, embedded })
 }
 

@@ -17,21 +17,25 @@ use crate::batch::Batcher;
 use crate::batch::delivery::Requeue;
 use crate::batch::low_water_marks::LowWaterMarks;
 use crate::batch::message_queue::MessageQueue;
-use crate::batch::wait_list::{WaitList, WaitListParts};
+use crate::batch::wait_list::{Answer, WaitList, WaitListParts};
+use crate::batch::watch::DatabaseWatch;
 use crate::blobs::Blobs;
 use crate::clock::ClockSkew;
 use crate::events::tail::Tail;
 use crate::heartbeat::Heartbeat;
 use crate::notifiers::Notifiers;
-use crate::ops::create_task::CreateTask;
+use crate::ops::OpError;
+use crate::ops::claim_work;
+use crate::ops::create_task::{self, CreateTask};
 use crate::ops::messages::{DeleteMessages, GetMessages};
 use crate::ops::reclaim::Reclaim;
 use crate::ops::report::ReportRun;
 use crate::ops::status::ReadStatus;
 use crate::remembered::Facts;
 use crate::remembered::registry::Registry;
-use crate::watch::DatabaseWatch;
 use crate::workers::Workers;
+use tenure_domain::create::NewTask;
+use tenure_domain::task::Task;
 use tenure_store::connector::Connector;
 use tenure_store::continuity::Continuity;
 use tenure_store::queues::Queues;
@@ -180,6 +184,22 @@ impl Engine {
         engine.register();
         engine.remembered.follow(&engine.continuity);
         Arc::new(engine)
+    }
+
+    /// createTask, in the queue that the task names.
+    ///
+    /// # Errors
+    /// If it is refused, or the database does not answer.
+    pub async fn create_task(&self, task: Arc<NewTask>) -> Result<Task, OpError> {
+        create_task::create_task(&self.create, &self.queues, &self.pool, task).await
+    }
+
+    /// claimWork.
+    ///
+    /// # Errors
+    /// If the database does not answer, or too many requests wait.
+    pub async fn claim_work(&self, request: &claim_work::Request) -> Result<Answer, OpError> {
+        claim_work::claim_work(&self.wait_list, &self.queues, &self.pool, request).await
     }
 
     /// Registers everything that the engine caches from the database. No entry holds the sender of a batcher.

@@ -12,5 +12,4 @@ pub mod ops;
 pub mod remembered;
 #[cfg(feature = "test-util")]
 pub mod testing;
-pub mod watch;
 pub mod workers;

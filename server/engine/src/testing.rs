@@ -20,8 +20,7 @@ use crate::blobs::settings::{ArtifactSettings, ArtifactsPlace};
 use crate::engine::{Database, Engine, EngineSettings, Lifetime};
 use crate::ops::OpError;
 use crate::ops::claim_task::{self, ClaimTask};
-use crate::ops::claim_work::{self, claim_work};
-use crate::ops::create_task::create_task;
+use crate::ops::claim_work::Request;
 use crate::ops::messages::{DeleteRequest, Deleted, GetRequest};
 use crate::ops::reclaim::ClaimRenewal;
 use crate::ops::report::RunReport;
@@ -80,7 +79,7 @@ impl Queue {
 
     /// createTask.
     pub async fn create(&self, task: &NewTask) -> Result<Task, OpError> {
-        create_task(&self.engine, Arc::new(task.clone())).await
+        self.engine.create_task(Arc::new(task.clone())).await
     }
 
     /// createTask for a simple task; its id.
@@ -103,7 +102,7 @@ impl Queue {
     ) -> Result<Answer, OpError> {
         let queue: TaskQueueId = queue.parse().expect("the name of a queue");
         let (group, id) = ("group".to_owned(), worker.to_owned());
-        claim_work(&self.engine, &claim_work::Request { queue, group, id, tasks, wait_timeout }).await
+        self.engine.claim_work(&Request { queue, group, id, tasks, wait_timeout }).await
     }
 
     /// claimWork for one run that must be there; it counts as delivered.

@@ -3,18 +3,18 @@
 use std::process::ExitCode;
 
 use sqlx::PgPool;
-use sqlx::postgres::PgConnectOptions;
 
 use super::print::complain;
 use crate::config::{Database, SettingError};
 use crate::server::StartError;
 use tenure_embedded::{self as embedded, Access, EmbeddedError, IfAbsent};
-use tenure_store::{cluster, operator_hints, schema, session};
+use tenure_store::connector::Connector;
+use tenure_store::{operator_hints, schema};
 
 /// A database of this release's schema, and what has to be closed with it.
 pub(super) struct Opened {
     pub(super) pool: PgPool,
-    options: PgConnectOptions,
+    connector: Connector,
     access: Option<Access>,
 }
 
@@ -54,17 +54,18 @@ impl OpenError {
 impl Opened {
     /// Opens a database and brings its schema up to date; what is not there is made or refused.
     pub(super) async fn open(database: &Database, if_absent: IfAbsent) -> Result<Self, OpenError> {
-        let (options, access) = match database {
-            Database::External(options) => {
-                cluster::reach(options).await.map_err(|error| StartError::from(error).of(options))?;
-                ((**options).clone(), None)
+        let (connector, access) = match database {
+            Database::External(hosts) => {
+                let connector = Connector::new(hosts.clone());
+                connector.reach().await.map_err(|error| StartError::from(error).of(connector.options()))?;
+                (connector, None)
             }
             Database::Embedded(settings) => {
                 let access = embedded::open(settings, if_absent).await?;
-                (access.connect_options(), Some(access))
+                (Connector::new(access.connect_options()), Some(access))
             }
         };
-        let opened = Self { pool: session::pool(&options), options, access };
+        let opened = Self { pool: connector.pool(), connector, access };
         match opened.prepare(database, if_absent).await {
             Ok(()) => Ok(opened),
             Err(error) => {
@@ -79,7 +80,7 @@ impl Opened {
         let may_be_absent = if_absent == IfAbsent::Refuse && !matches!(self.access, Some(Access::Running(_)));
         if may_be_absent && !schema::exists(&self.pool).await.map_err(|error| self.error(error.into()))? {
             return Err(match database {
-                Database::External(options) => OpenError::Absent(operator_hints::place(options)),
+                Database::External(_) => OpenError::Absent(operator_hints::place(self.connector.options())),
                 Database::Embedded(settings) => EmbeddedError::Absent { data_dir: settings.data_dir.clone() }.into(),
             });
         }
@@ -88,7 +89,7 @@ impl Opened {
 
     /// An error of this database.
     pub(super) fn error(&self, error: StartError) -> StartError {
-        error.of(&self.options)
+        error.of(self.connector.options())
     }
 
     /// Closes it, and stops what was started for the command.

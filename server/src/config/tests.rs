@@ -85,8 +85,8 @@ fn an_external_database_needs_a_secret_key() {
     refused(&["--database-url", "mysql://me:hunter2@x/y"], &["--database-url", "postgres://"]);
     refused(&["--database-url", "postgres://me:hunter2@x:nan/y"], &["--database-url", "postgres://"]);
     let external = settings(&["--database-url", URL, "--secret-key", KEY]).ok().unwrap();
-    let Database::External(options) = external.database else { panic!("external expected") };
-    assert_eq!(options.get_host(), "db.example.com");
+    let Database::External(hosts) = external.database else { panic!("external expected") };
+    assert_eq!(hosts.get(0).get_host(), "db.example.com");
 }
 
 #[test]

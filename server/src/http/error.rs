@@ -19,6 +19,7 @@ use tenure_engine::clock;
 use tenure_engine::ops::OpError;
 use tenure_store::clients::ClientError;
 use tenure_store::failure::classify;
+use tenure_store::outage;
 
 /// Seconds after which a 503 may be tried again.
 const RETRY_SECONDS: &str = "1";
@@ -181,7 +182,7 @@ impl From<sqlx::Error> for ApiError {
         if !classify(&error).is_worth_a_retry() {
             return Self::internal(&error.to_string());
         }
-        tracing::warn!(error = %error, "a statement failed, the client may try again");
+        outage::warn_unless_known(&error, "a statement failed, the client may try again");
         Self::unavailable("the database did not answer; send the request again")
     }
 }
@@ -201,7 +202,9 @@ impl From<AuthError> for ApiError {
                 if !cause.is_worth_a_retry() {
                     return Self::internal(&format!("{cause}: {}", source.map_or_else(String::new, |s| s.to_string())));
                 }
-                tracing::warn!(error = %cause, cause = source, "clients or roles could not be looked up");
+                if !cause.is_known_outage() {
+                    tracing::warn!(error = %cause, cause = source, "clients or roles could not be looked up");
+                }
                 Self::unavailable(error.to_string())
             }
         }

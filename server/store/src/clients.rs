@@ -7,6 +7,7 @@ use tenure_api::credentials::AccessToken;
 use tenure_api::dates::Timestamp;
 
 use crate::failure::classify;
+use crate::outage;
 use crate::secrets::{SecretKeys, Undecryptable};
 
 /// The most characters that a client id may have.
@@ -42,6 +43,12 @@ pub enum ClientError {
 }
 
 impl ClientError {
+    /// Whether there is an outage of the database, which the log has already.
+    #[must_use]
+    pub fn is_known_outage(&self) -> bool {
+        matches!(self, Self::Database(error) if outage::is_known(error))
+    }
+
     /// Whether the same question may be answered later.
     #[must_use]
     pub fn is_worth_a_retry(&self) -> bool {

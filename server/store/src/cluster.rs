@@ -7,12 +7,11 @@ use std::time::Duration;
 
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions as _, Connection as _, PgPool};
-use tokio::time::{Instant, sleep, timeout_at};
 
 /// How long a start or a command waits for a PostgreSQL that is not there yet.
-const REACH_MAX: Duration = Duration::from_secs(5);
+pub(crate) const REACH_MAX: Duration = Duration::from_secs(5);
 /// Between two attempts.
-const REACH_PAUSE: Duration = Duration::from_millis(200);
+pub(crate) const REACH_PAUSE: Duration = Duration::from_millis(200);
 /// The SQLSTATE of a PostgreSQL that starts or stops.
 const CANNOT_CONNECT_NOW: &str = "57P03";
 
@@ -77,28 +76,8 @@ pub async fn ping(options: &PgConnectOptions) -> Result<(), sqlx::Error> {
     options.connect().await?.close().await
 }
 
-/// Connects once and hangs up, and waits a little for a PostgreSQL that is being started. Unlike the pool, whose only
-/// error then is that it waited in vain, it names what is wrong.
-pub async fn reach(options: &PgConnectOptions) -> Result<(), sqlx::Error> {
-    let deadline = Instant::now() + REACH_MAX;
-    let mut last =
-        io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {} s", REACH_MAX.as_secs())).into();
-    while let Ok(result) = timeout_at(deadline, ping(options)).await {
-        match result {
-            Ok(()) => return Ok(()),
-            Err(error) if !may_start(&error) => return Err(error),
-            Err(error) => last = error,
-        }
-        if Instant::now() + REACH_PAUSE > deadline {
-            break;
-        }
-        sleep(REACH_PAUSE).await;
-    }
-    Err(last)
-}
-
 /// Whether the next attempt may find what was missing.
-fn may_start(error: &sqlx::Error) -> bool {
+pub(crate) fn may_start(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Io(error) => matches!(
             error.kind(),

@@ -30,8 +30,9 @@ impl Class {
 pub fn classify(error: &sqlx::Error) -> Class {
     match error {
         sqlx::Error::Database(database) => of_sqlstate(&database.code().unwrap_or_default()),
-        // The connection or the pool, not the statement.
+        // The connection or the pool, not the statement; `Configuration` is what a connection was refused for.
         sqlx::Error::Io(_)
+        | sqlx::Error::Configuration(_)
         | sqlx::Error::Tls(_)
         | sqlx::Error::Protocol(_)
         | sqlx::Error::PoolTimedOut
@@ -40,6 +41,17 @@ pub fn classify(error: &sqlx::Error) -> Class {
         | sqlx::Error::BeginFailed => Class::Unavailable,
         // The answer does not fit what we expect of it, or we asked for nonsense.
         _ => Class::Fault,
+    }
+}
+
+/// Whether a connection was found dead: whatever made it so may be over, and a new one work.
+#[must_use]
+pub fn is_lost_connection(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Io(error) => error.kind() != std::io::ErrorKind::TimedOut,
+        // What a PostgreSQL that stops says to those who are connected.
+        sqlx::Error::Database(error) => matches!(error.code().as_deref(), Some("57P01" | "57P02")),
+        _ => false,
     }
 }
 
@@ -96,9 +108,18 @@ mod tests {
         assert_eq!(classify(&sqlx::Error::PoolTimedOut), Class::Unavailable);
         assert_eq!(classify(&sqlx::Error::Io(std::io::ErrorKind::BrokenPipe.into())), Class::Unavailable);
         assert_eq!(classify(&sqlx::Error::Protocol("cut".to_owned())), Class::Unavailable);
+        assert_eq!(classify(&crate::session_check::Unfit::ReadOnly.into()), Class::Unavailable);
         assert_eq!(classify(&sqlx::Error::RowNotFound), Class::Fault);
         assert_eq!(classify(&sqlx::Error::Decode("a row".into())), Class::Fault);
         assert_eq!(classify(&sqlx::Error::ColumnNotFound("a column".to_owned())), Class::Fault);
+    }
+
+    #[test]
+    fn a_lost_connection_is_not_a_statement_that_takes_too_long() {
+        assert!(is_lost_connection(&sqlx::Error::Io(std::io::ErrorKind::UnexpectedEof.into())));
+        for other in [sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()), sqlx::Error::PoolTimedOut] {
+            assert!(!is_lost_connection(&other), "{other}");
+        }
     }
 
     #[tokio::test]

@@ -18,6 +18,7 @@ pub mod events;
 pub mod facts;
 pub mod failure;
 pub mod groups;
+pub mod hosts;
 pub mod hot;
 pub mod notifications;
 
@@ -30,6 +31,7 @@ pub mod memory;
 pub mod messages;
 pub mod objects;
 pub mod operator_hints;
+pub mod outage;
 pub mod page;
 pub mod purge_cache;
 pub mod queue_lists;
@@ -41,6 +43,7 @@ pub mod schema;
 pub mod secrets;
 pub mod servers;
 pub mod session;
+pub mod session_check;
 pub mod settings;
 pub mod tasks;
 #[cfg(feature = "test-util")]

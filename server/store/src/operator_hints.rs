@@ -8,6 +8,7 @@ use sqlx::migrate::MigrateError;
 use sqlx::postgres::PgConnectOptions;
 
 use super::schema;
+use super::session_check::Unfit;
 
 const SETTING: &str = "--database-url (DATABASE_URL)";
 
@@ -40,6 +41,10 @@ impl OperatorHint {
     #[must_use]
     pub fn new(error: &sqlx::Error, options: &PgConnectOptions) -> Self {
         let (cause, fix) = match error {
+            sqlx::Error::Configuration(cause) => match Unfit::of(error) {
+                Some(unfit) => (unfit.to_string(), fix_of_unfit(unfit)),
+                None => (cause.to_string(), format!("correct {SETTING}")),
+            },
             sqlx::Error::Database(refused) => {
                 let fix = fix_of_code(refused.code().as_deref().unwrap_or_default(), refused.message(), options);
                 (refused.message().to_owned(), fix)
@@ -91,6 +96,21 @@ fn fix_of_io(kind: io::ErrorKind) -> String {
     }
 }
 
+fn fix_of_unfit(unfit: &Unfit) -> String {
+    match unfit {
+        Unfit::ReadOnly => format!("name the primary in {SETTING}"),
+        Unfit::Setting { .. } => format!(
+            "a pooler, such as PgBouncer with ignore_startup_parameters = options, drops the settings of its clients: {}",
+            fix_of_pooler()
+        ),
+        Unfit::TransactionPooling => fix_of_pooler(),
+    }
+}
+
+fn fix_of_pooler() -> String {
+    format!("connect to PostgreSQL itself, without PgBouncer or another pooler, by host and port in {SETTING}")
+}
+
 /// The fix by SQLSTATE, as its table of codes in PostgreSQL's manual has them.
 fn fix_of_code(code: &str, message: &str, options: &PgConnectOptions) -> String {
     let (database, user) = (database(options), options.get_username());
@@ -109,7 +129,9 @@ fn fix_of_code(code: &str, message: &str, options: &PgConnectOptions) -> String 
         }
         "53300" => "end other sessions, or raise max_connections".to_owned(),
         "57P03" => "wait until PostgreSQL is ready".to_owned(),
-        "25006" => format!("it is a standby or read-only: name the primary in {SETTING}"),
+        "25006" => fix_of_unfit(&Unfit::ReadOnly),
+        // What PgBouncer answers to `options` and `extra_float_digits`, unless it is set to drop them.
+        "08P01" if message.contains("startup parameter") => fix_of_pooler(),
         "55P03" | "57014" => "another session holds a lock on the tables for long: end it, and start again".to_owned(),
         _ => "its log may have more".to_owned(),
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions, PgConnection};
 
 /// Connections of the pool.
@@ -26,55 +26,68 @@ const LOCK_TIMEOUT: &str = "2s";
 /// What `pg_stat_activity` calls our sessions; low-water marks rely on the beginning.
 const APPLICATION: &str = "tenure";
 
-fn ours(options: &PgConnectOptions) -> PgConnectOptions {
-    options
-        .clone()
-        .application_name(APPLICATION)
-        .options([
-            ("statement_timeout", STATEMENT_TIMEOUT),
-            ("idle_in_transaction_session_timeout", IDLE_IN_TRANSACTION_TIMEOUT),
-            ("lock_timeout", LOCK_TIMEOUT),
-            ("jit", "off"),
-            // Plans from the shape of the statement alone: for an array of 200 ids, and without statistics, PostgreSQL
-            // would rather read a whole table.
-            ("plan_cache_mode", "force_generic_plan"),
-            ("TimeZone", "UTC"),
-        ])
-        .disable_statement_logging()
+/// Settings of all our sessions.
+const SETTINGS: [Setting; 6] = [
+    ("statement_timeout", STATEMENT_TIMEOUT),
+    ("idle_in_transaction_session_timeout", IDLE_IN_TRANSACTION_TIMEOUT),
+    ("lock_timeout", LOCK_TIMEOUT),
+    ("jit", "off"),
+    // Plans from the shape of the statement alone: for an array of 200 ids, and without statistics, PostgreSQL would
+    // rather read a whole table.
+    ("plan_cache_mode", "force_generic_plan"),
+    ("TimeZone", "UTC"),
+];
+/// Further settings of sessions for hot statements.
+const HOT_SETTINGS: [Setting; 4] =
+    [("enable_seqscan", "off"), ("enable_bitmapscan", "off"), ("enable_hashjoin", "off"), ("enable_mergejoin", "off")];
+
+/// PostgreSQL's name of a setting, and what it is set to, as PostgreSQL shows it.
+type Setting = (&'static str, &'static str);
+
+/// What a session is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Statements whose plans depend on statistics.
+    Cold,
+    /// Hot statements.
+    Hot,
 }
 
-/// The pool for cold statements. Connects when it is first used.
-#[must_use]
-pub fn pool(options: &PgConnectOptions) -> PgPool {
-    of_at_most(POOL_MAX).connect_lazy_with(ours(options))
+impl Kind {
+    /// The settings that a session is made with.
+    pub(crate) fn settings(self) -> Vec<Setting> {
+        match self {
+            Self::Cold => SETTINGS.to_vec(),
+            Self::Hot => [SETTINGS.as_slice(), HOT_SETTINGS.as_slice()].concat(),
+        }
+    }
+
+    /// The options of a session.
+    pub(crate) fn options(self, options: &PgConnectOptions) -> PgConnectOptions {
+        options.clone().application_name(APPLICATION).options(self.settings()).disable_statement_logging()
+    }
 }
 
-/// A pool of one connection for something that keeps it, with a name of its own in `pg_stat_activity`.
-#[must_use]
-pub fn small_pool(options: &PgConnectOptions, name: &str) -> PgPool {
-    let options = ours(options).application_name(name);
-    of_at_most(1).connect_lazy_with(options)
+/// The options of a pool for cold statements.
+pub(crate) fn pool_options() -> PgPoolOptions {
+    of_at_most(POOL_MAX)
+}
+
+/// The options of a pool for one connection.
+pub(crate) fn small_pool_options() -> PgPoolOptions {
+    of_at_most(1)
 }
 
 fn of_at_most(connections: u32) -> PgPoolOptions {
-    PgPoolOptions::new().max_connections(connections).acquire_timeout(ACQUIRE_TIMEOUT).after_release(|conn, _| {
-        Box::pin(async move {
-            match tokio::time::timeout(RELEASE_TIMEOUT, sqlx::raw_sql(LEAVE_TRANSACTION).execute(conn)).await {
-                Ok(answered) => answered.map(|_| true),
-                Err(_) => Err(sqlx::Error::PoolTimedOut),
-            }
-        })
-    })
+    PgPoolOptions::new().max_connections(connections).acquire_timeout(ACQUIRE_TIMEOUT)
 }
 
-/// The options of a session for hot statements.
-pub(crate) fn hot(options: &PgConnectOptions) -> PgConnectOptions {
-    ours(options).options([
-        ("enable_seqscan", "off"),
-        ("enable_bitmapscan", "off"),
-        ("enable_hashjoin", "off"),
-        ("enable_mergejoin", "off"),
-    ])
+/// Leaves the transaction that a connection may be in, before something else uses it.
+pub(crate) async fn leave_transaction(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
+    match tokio::time::timeout(RELEASE_TIMEOUT, sqlx::raw_sql(LEAVE_TRANSACTION).execute(conn)).await {
+        Ok(answered) => answered.map(drop),
+        Err(_) => Err(sqlx::Error::PoolTimedOut),
+    }
 }
 
 /// Lets the rest of a transaction of the pool plan as the hot sessions do, for the statements that it shares with them.
@@ -178,9 +191,8 @@ pub async fn get_oldest_transaction(conn: &mut PgConnection) -> Result<Duration,
 #[cfg(test)]
 mod tests {
     use sqlx::pool::PoolConnection;
-    use sqlx::{Connection, Postgres};
+    use sqlx::{Connection, PgPool, Postgres};
 
-    use super::*;
     use crate::testing::TestDatabase;
 
     /// A connection to which a BEGIN was sent whose caller is gone.
@@ -202,7 +214,7 @@ mod tests {
     async fn a_caller_that_leaves_while_a_transaction_begins_leaves_none_behind() {
         let database = TestDatabase::create().await;
         sqlx::query("CREATE TABLE written (what TEXT)").execute(database.pool()).await.unwrap();
-        let pool = of_at_most(1).connect_lazy_with(ours(database.options()));
+        let pool = database.connector().small_pool("tenure");
         drop(left_at_begin(&pool).await);
         sqlx::query("INSERT INTO written VALUES ('by the next one')").execute(&pool).await.unwrap();
         assert_eq!(rows(&database).await, 1, "an acknowledged write is in a transaction that is never committed");

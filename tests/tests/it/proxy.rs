@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sqlx::postgres::PgConnectOptions;
-use tokio::io::copy_bidirectional;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -12,9 +12,15 @@ use tokio::task::JoinHandle;
 /// Passes connections on until it is cut; then all of them end, and new ones end at once.
 pub struct Proxy {
     url: String,
-    open: Arc<AtomicBool>,
-    cut: Arc<Notify>,
+    way: Arc<Way>,
     accepting: JoinHandle<()>,
+}
+
+struct Way {
+    behind: String,
+    open: AtomicBool,
+    drops_options: AtomicBool,
+    cut: Notify,
 }
 
 impl Proxy {
@@ -26,9 +32,10 @@ impl Proxy {
         let here = listener.local_addr().expect("a bound port");
         let authority = format!("{host}:{port}");
         assert!(url.contains(&authority), "the test cluster must be named as host:port");
-        let (open, cut) = (Arc::new(AtomicBool::new(true)), Arc::new(Notify::new()));
-        let accepting = tokio::spawn(accept(listener, authority.clone(), Arc::clone(&open), Arc::clone(&cut)));
-        Self { url: url.replace(&authority, &here.to_string()), open, cut, accepting }
+        let (open, drops_options) = (AtomicBool::new(true), AtomicBool::new(false));
+        let way = Arc::new(Way { behind: authority.clone(), open, drops_options, cut: Notify::new() });
+        let accepting = tokio::spawn(accept(listener, Arc::clone(&way)));
+        Self { url: url.replace(&authority, &here.to_string()), way, accepting }
     }
 
     /// The database's URL by this way.
@@ -36,13 +43,28 @@ impl Proxy {
         &self.url
     }
 
-    pub fn cut(&self) {
-        self.open.store(false, Ordering::SeqCst);
-        self.cut.notify_waiters();
+    /// From now on it drops the settings that connections are made with, as a pooler may.
+    pub fn drop_options(&self) {
+        self.way.drops_options.store(true, Ordering::SeqCst);
     }
 
+    pub fn cut(&self) {
+        self.way.open.store(false, Ordering::SeqCst);
+        self.way.cut.notify_waiters();
+    }
+
+    /// Takes connections again after a cut.
+    pub fn open(&self) {
+        self.way.open.store(true, Ordering::SeqCst);
+    }
+
+    /// As in the beginning.
     pub fn mend(&self) {
-        self.open.store(true, Ordering::SeqCst);
+        if self.way.drops_options.swap(false, Ordering::SeqCst) {
+            // What came by it without its settings must not stay.
+            self.way.cut.notify_waiters();
+        }
+        self.open();
     }
 }
 
@@ -53,22 +75,52 @@ impl Drop for Proxy {
     }
 }
 
-async fn accept(listener: TcpListener, behind: String, open: Arc<AtomicBool>, cut: Arc<Notify>) {
+async fn accept(listener: TcpListener, way: Arc<Way>) {
     while let Ok((mut here, _)) = listener.accept().await {
-        let (behind, open, cut) = (behind.clone(), Arc::clone(&open), Arc::clone(&cut));
+        let way = Arc::clone(&way);
         tokio::spawn(async move {
-            let ended = cut.notified();
+            let ended = way.cut.notified();
             tokio::pin!(ended);
             // From here on a cut is not missed.
             ended.as_mut().enable();
-            if !open.load(Ordering::SeqCst) {
+            if !way.open.load(Ordering::SeqCst) {
                 return;
             }
-            let Ok(mut there) = TcpStream::connect(behind).await else { return };
+            let Ok(mut there) = TcpStream::connect(&way.behind).await else { return };
+            let passing = async {
+                if way.drops_options.load(Ordering::SeqCst) {
+                    let startup = without_options(&mut here).await?;
+                    there.write_all(&startup).await?;
+                }
+                copy_bidirectional(&mut here, &mut there).await
+            };
             tokio::select! {
                 () = ended => {}
-                _ = copy_bidirectional(&mut here, &mut there) => {}
+                _ = passing => {}
             }
         });
+    }
+}
+
+/// Reads the packet that a connection begins with, and leaves out its parameter `options`. A question about TLS before
+/// it is denied.
+async fn without_options(client: &mut TcpStream) -> std::io::Result<Vec<u8>> {
+    /// What stands for the version in a question about TLS.
+    const SSL_REQUEST: u32 = 80_877_103;
+    loop {
+        let length = client.read_u32().await?;
+        let mut packet = vec![0; length as usize - 4];
+        client.read_exact(&mut packet).await?;
+        if packet == SSL_REQUEST.to_be_bytes() {
+            client.write_all(b"N").await?;
+            continue;
+        }
+        let (version, parameters) = packet.split_at(4);
+        let parts: Vec<&[u8]> = parameters.split(|&byte| byte == 0).collect();
+        let kept = parts.chunks_exact(2).filter(|pair| pair[0] != b"options" && !pair[0].is_empty());
+        let mut rest: Vec<u8> = kept.flat_map(|pair| [pair[0], b"\0", pair[1], b"\0"].concat()).collect();
+        rest.push(0);
+        let length = u32::try_from(version.len() + rest.len() + 4).expect("a packet is short");
+        return Ok([&length.to_be_bytes(), version, &rest].concat());
     }
 }

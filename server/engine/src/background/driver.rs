@@ -8,6 +8,7 @@ use tokio_util::task::TaskTracker;
 
 use super::{PASSES, Pace, Pass, PassReport, SLICE};
 use crate::engine::Engine;
+use tenure_store::outage;
 
 /// How often passes look while anything is unresolved.
 const ACTIVE: Duration = Duration::from_millis(200);
@@ -55,11 +56,11 @@ impl Driver {
                     self.pause_after(report)
                 }
                 Err(error) => {
-                    // Logged once, not at every retry while the database is unavailable.
-                    if !failing {
+                    // Logged once, not at every retry while the database is unavailable, nor once for each pass.
+                    if !failing && !outage::is_known(&error) {
                         tracing::error!(pass = name, error = %error, "background pass failed; it will be retried");
+                        failing = true;
                     }
-                    failing = true;
                     failures.increment(1);
                     AFTER_FAILURE
                 }

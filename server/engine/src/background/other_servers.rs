@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use crate::notifiers::Notifiers;
 use tenure_store::connector::Connector;
-use tenure_store::{facts, notifications};
+use tenure_store::{facts, notifications, outage};
 
 /// The least time between two notifications of one server.
 const NOTIFY_EVERY: Duration = Duration::from_millis(5);
@@ -74,7 +74,9 @@ pub async fn listen(connector: Connector, notifiers: Notifiers, me: Uuid, stop: 
             () = stop.cancelled() => return,
             ended = receive(&pool, &notifiers, me, SILENCE_MAX) => ended,
         };
-        if let Err(error) = ended {
+        if let Err(error) = ended.as_ref()
+            && !outage::is_known(error)
+        {
             tracing::warn!(error = %error, "lost the notifications of the other servers; connecting again");
         }
         tokio::select! {

@@ -66,7 +66,9 @@ impl Failure {
     #[must_use]
     pub fn report(self, operation: &'static str) -> OpError {
         match self {
-            Self::Again(error) | Self::NotRun(error) | Self::Lost(error) => {
+            // The log has it once already: of the connector, or of the session.
+            Self::NotRun(_) => OpError::Unavailable,
+            Self::Again(error) | Self::Lost(error) => {
                 tracing::warn!(operation, error = %error, "a batch failed; its callers are asked to try again");
                 OpError::Unavailable
             }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::failure::Failure;
-use crate::watch::DatabaseWatch;
+use super::watch::DatabaseWatch;
 use tenure_store::low_water_marks::{self, Marks, Writer};
 use tenure_store::memory::Memory;
 use tenure_store::transitions::claim::PRIORITIES;

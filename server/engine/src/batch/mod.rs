@@ -13,6 +13,7 @@ pub mod low_water_marks;
 pub mod message_queue;
 pub mod session;
 pub mod wait_list;
+pub mod watch;
 
 pub use failure::Failure;
 pub use session::Session;
@@ -32,6 +33,8 @@ use crate::notifiers::{Effects, Notifiers};
 use crate::ops::OpError;
 use blocking_path::BlockingPath;
 use tenure_store::connector::Connector;
+use tenure_store::failure::is_lost_connection;
+use tenure_store::outage;
 
 /// The error for the caller of an ordinary transaction that failed.
 #[must_use]
@@ -59,6 +62,8 @@ pub trait Operation: Send + Sync + 'static {
     const NAME: &'static str;
     /// Members that may wait. Under overload creates are shed before reports, so that claimed runs are finished.
     const WAITING_MAX: usize;
+    /// Whether it only reads, so that it may be run again when the connection was lost under it.
+    const READ_ONLY: bool = false;
 
     /// Bytes that a member counts for.
     fn weight(member: &Self::Member) -> usize;
@@ -255,13 +260,19 @@ impl<O: Operation> Worker<O> {
         }
     }
 
-    /// One attempt, and a second one if the database asks for it.
+    /// One attempt, and a second one if the database asks for it or a read has lost its connection.
     async fn attempt(&mut self, part: &[Job<O>]) -> Result<Vec<Verdict<O::Answer>>, Failure> {
         let members: Vec<&O::Member> = part.iter().map(|job| &job.member).collect();
         let operation = Arc::clone(&self.operation);
         let mut effects = Effects::default();
         let mut result = self.session.run(async |conn| operation.run(conn, &members, &mut effects).await).await;
-        if let Err(Failure::Again(_)) = result {
+        let again = match &result {
+            Err(Failure::Again(_)) => true,
+            // The session may be from before an outage that is over.
+            Err(Failure::Lost(error)) => O::READ_ONLY && is_lost_connection(error) && !outage::is_known(error),
+            Ok(_) | Err(Failure::BadData(_) | Failure::NotRun(_) | Failure::Fault(_)) => false,
+        };
+        if again {
             result = self.session.run(async |conn| operation.run(conn, &members, &mut effects).await).await;
         }
         // Each statement has committed by itself, also when one after it failed.

@@ -24,13 +24,15 @@ pub struct Session {
     /// The backend of a run that had no answer. While it waits for a synchronous standby nothing is run on another one:
     /// each would wait too, and in the end no connection would be left.
     unanswered: Option<Backend>,
+    /// Whether it was logged that it waits.
+    stalled: bool,
 }
 
 impl Session {
     /// A session that connects when it is first used.
     #[must_use]
     pub fn new(connector: Connector) -> Self {
-        Self { connector, conn: None, connections: 0, backend: None, unanswered: None }
+        Self { connector, conn: None, connections: 0, backend: None, unanswered: None, stalled: false }
     }
 
     /// The backend that was connected last.
@@ -58,8 +60,14 @@ impl Session {
             let asked = tokio::time::timeout(CONNECT_MAX, session::awaits_standby(&mut conn, unanswered)).await;
             if asked.unwrap_or(Err(sqlx::Error::PoolTimedOut)).map_err(Failure::NotRun)? {
                 self.conn = Some(conn);
+                if !std::mem::replace(&mut self.stalled, true) {
+                    tracing::warn!(
+                        "a commit waits for a synchronous standby; until it has an answer, requests get 503"
+                    );
+                }
                 return Err(Failure::NotRun(sqlx::Error::Protocol(STALLED.to_owned())));
             }
+            self.stalled = false;
         }
         self.unanswered = self.backend;
         let result = match tokio::time::timeout(ATTEMPT_MAX, statements(&mut conn)).await {

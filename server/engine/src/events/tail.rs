@@ -18,6 +18,7 @@ use tokio_util::task::TaskTracker;
 use super::render::RenderedEvent;
 use crate::notifiers::Notifiers;
 use tenure_store::events::{self, Stretch};
+use tenure_store::outage;
 
 /// Listeners of one server at most.
 pub const LISTENERS_MAX: usize = 500;
@@ -202,10 +203,10 @@ impl Tail {
                 }
                 Err(error) => {
                     // Logged once, not at every retry while the database is unavailable.
-                    if !failing {
+                    if !failing && !outage::is_known(&error) {
                         tracing::warn!(error = %error, "new events could not be read; retried every second");
+                        failing = true;
                     }
-                    failing = true;
                     (AFTER_FAILURE, AFTER_FAILURE)
                 }
             };

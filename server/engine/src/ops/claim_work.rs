@@ -2,11 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use sqlx::PgPool;
+
 use super::OpError;
-use crate::batch::wait_list::{Answer, ClaimWork};
-use crate::engine::Engine;
+use crate::batch::wait_list::{Answer, ClaimWork, WaitList};
 use tenure_api::ids::TaskQueueId;
 use tenure_domain::worker::WorkerKey;
+use tenure_store::queues::Queues;
 
 /// How often the key of a queue is looked up for one request.
 const LOOKUPS_MAX: u32 = 3;
@@ -30,14 +32,19 @@ pub struct Request {
 ///
 /// # Errors
 /// If the database does not answer, or too many requests wait.
-pub async fn claim_work(engine: &Engine, request: &Request) -> Result<Answer, OpError> {
+pub async fn claim_work(
+    wait_list: &WaitList,
+    queues: &Queues,
+    pool: &PgPool,
+    request: &Request,
+) -> Result<Answer, OpError> {
     let until = Instant::now() + request.wait_timeout;
     for _ in 0..LOOKUPS_MAX {
-        let queue = engine.queues.get_or_create_key(&engine.pool, &request.queue).await?;
+        let queue = queues.get_or_create_key(pool, &request.queue).await?;
         let worker = WorkerKey { queue, group: request.group.clone(), id: request.id.clone() };
         let wait_timeout = until.saturating_duration_since(Instant::now());
         let claim = ClaimWork { worker, queue: request.queue.clone(), tasks: request.tasks, wait_timeout };
-        match engine.wait_list.claim(claim).await {
+        match wait_list.claim(claim).await {
             Err(OpError::StaleQueue) => {}
             answer => return answer,
         }

@@ -3,12 +3,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use sqlx::{Connection, PgConnection};
+use sqlx::{Connection, PgConnection, PgPool};
 use uuid::Uuid;
 
 use super::OpError;
-use crate::batch::{Operation, Verdict};
-use crate::engine::Engine;
+use crate::batch::{Batcher, Operation, Verdict};
 use crate::notifiers::Effects;
 use tenure_api::ids::TaskId;
 use tenure_api::states::Requires;
@@ -16,7 +15,7 @@ use tenure_domain::create::{Awaited, GroupOwner, NewTask, Unmade, dependency_ref
 use tenure_domain::task::Task;
 use tenure_store::dependencies::{self, Edge, Required, Wanted};
 use tenure_store::groups;
-use tenure_store::queues::{self, Remembered};
+use tenure_store::queues::{self, Queues, Remembered};
 use tenure_store::tasks;
 use tenure_store::transitions::create::{self, Created, Look, Member, Names};
 
@@ -30,11 +29,16 @@ pub struct CreateTask;
 ///
 /// # Errors
 /// If it is refused, or the database does not answer.
-pub async fn create_task(engine: &Engine, task: Arc<NewTask>) -> Result<Task, OpError> {
+pub async fn create_task(
+    batcher: &Batcher<CreateTask>,
+    queues: &Queues,
+    pool: &PgPool,
+    task: Arc<NewTask>,
+) -> Result<Task, OpError> {
     for _ in 0..LOOKUPS_MAX {
-        let queue = engine.queues.get_or_create_key(&engine.pool, &task.queue).await?;
-        match engine.create.submit(NewTaskInQueue { task: Arc::clone(&task), queue }).await {
-            Err(OpError::StaleQueue) => engine.queues.drop_key(&task.queue),
+        let queue = queues.get_or_create_key(pool, &task.queue).await?;
+        match batcher.submit(NewTaskInQueue { task: Arc::clone(&task), queue }).await {
+            Err(OpError::StaleQueue) => queues.drop_key(&task.queue),
             answer => return answer,
         }
     }

@@ -21,6 +21,7 @@ impl Operation for ReadStatus {
     type Answer = Task;
     const NAME: &'static str = "status";
     const WAITING_MAX: usize = 8_000;
+    const READ_ONLY: bool = true;
 
     fn weight(_: &TaskId) -> usize {
         SMALL

@@ -411,7 +411,7 @@ async fn statements_of_passes_read_only_what_they_need_of_full_tables() {
         "WITH gone AS (SELECT id FROM task_times WHERE id IN (SELECT id FROM tasks WHERE state = 3) LIMIT 100)
         UPDATE task_times SET expires = now(), deadline = NULL WHERE id IN (SELECT id FROM gone)";
     sqlx::raw_sql(expired).execute(&mut filler).await.unwrap();
-    let pool = session::pool(database.options());
+    let pool = database.connector().pool();
     let (open, waiting) = (ids(&mut filler, "claims", 200).await, ids(&mut filler, "pending", 5).await);
     let mut faults = BTreeSet::new();
     for statistics in ["without", "with"] {

@@ -20,7 +20,7 @@ use crate::http::scopes::Template::{self, AllOf, Scope};
 use crate::http::scopes::Values;
 use tenure_domain::task::Granted;
 use tenure_engine::batch::wait_list::Answer;
-use tenure_engine::ops::claim_work;
+use tenure_engine::ops::claim_work::Request;
 
 /// A client that was deleted while it waited this long or longer gets nothing.
 const REAUTHORIZE_AFTER: Duration = Duration::from_millis(100);
@@ -70,7 +70,7 @@ async fn claim_work(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let asking =
         Values::of_path().text("workerGroup", body.worker_group.as_str()).text("workerId", body.worker_id.as_str());
     call.authorize(&asking)?;
-    let request = claim_work::Request {
+    let request = Request {
         queue,
         group: body.worker_group.to_string(),
         id: body.worker_id.to_string(),
@@ -78,7 +78,7 @@ async fn claim_work(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
         wait_timeout: app.claim_work_wait,
     };
     let started = Instant::now();
-    let answer = claim_work::claim_work(&app.engine, &request).await?;
+    let answer = app.engine.claim_work(&request).await?;
     // An error from here on drops the answer, and with it requeues the claims.
     if !answer.claims.is_empty() && started.elapsed() >= REAUTHORIZE_AFTER {
         call.authorize_again(&app, &asking).await?;

@@ -18,7 +18,6 @@ use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, AllOf, AnyOf, ForEach, If, Scope};
 use crate::http::scopes::Values;
 use tenure_domain::create::NewTask;
-use tenure_engine::ops::create_task;
 
 /// `PUT /task/:taskId`
 pub fn endpoint() -> Endpoint {
@@ -93,7 +92,7 @@ async fn create_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     if tenure_store::breakage::strikes(tenure_store::breakage::Breakage::LoseCreate) {
         return Ok(super::raw("{\"status\":{}}".to_owned()));
     }
-    let created = create_task::create_task(&app.engine, Arc::new(task)).await?;
+    let created = app.engine.create_task(Arc::new(task)).await?;
     ok(&StatusBody { status: &created.status() })
 }
 

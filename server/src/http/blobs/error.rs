@@ -11,6 +11,7 @@ use uuid::Uuid;
 use crate::auth::{AuthError, InsufficientScopes};
 use tenure_engine::blobs::BlobError;
 use tenure_store::failure::classify;
+use tenure_store::outage;
 
 /// Seconds after which a 503 may be tried again.
 const RETRY_SECONDS: HeaderValue = HeaderValue::from_static("1");
@@ -147,7 +148,9 @@ impl From<sqlx::Error> for Refused {
 impl From<AuthError> for Refused {
     fn from(error: AuthError) -> Self {
         let cause = std::error::Error::source(&error).map(tracing::field::display);
-        tracing::warn!(error = %error, cause, "the scopes of anonymous callers could not be looked up");
+        if !error.is_known_outage() {
+            tracing::warn!(error = %error, cause, "the scopes of anonymous callers could not be looked up");
+        }
         Self::new(Code::Unavailable, error.to_string())
     }
 }
@@ -157,7 +160,7 @@ impl From<BlobError> for Refused {
         let code = match &error {
             BlobError::Database(cause) if !classify(cause).is_worth_a_retry() => return Self::internal(&error),
             BlobError::Database(cause) => {
-                tracing::warn!(error = %cause, "a statement failed, the client may try again");
+                outage::warn_unless_known(cause, "a statement failed, the client may try again");
                 Code::Unavailable
             }
             BlobError::Store(cause) => {

@@ -93,7 +93,9 @@ pub(super) async fn log_in(State(app): State<App>, request: Request) -> Response
             refuse(StatusCode::UNAUTHORIZED, WRONG, &next, client)
         }
         Err(AuthError::Lookup(error)) => {
-            tracing::warn!(%error, "a client could not be looked up for a login");
+            if !error.is_known_outage() {
+                tracing::warn!(%error, "a client could not be looked up for a login");
+            }
             unavailable()
         }
     }

@@ -37,6 +37,7 @@ use super::app::App;
 use tenure_domain::scopes::Expression;
 use tenure_engine::ops::OpError;
 use tenure_store::failure::classify;
+use tenure_store::outage;
 
 /// Pages that read the database at once; the others wait, so that visitors never take all connections.
 const READERS_MAX: usize = 3;
@@ -141,7 +142,7 @@ impl From<sqlx::Error> for PageError {
             tracing::error!(%error, "a page could not be rendered");
             return Self::Internal;
         }
-        tracing::warn!(%error, "a page could not be read from the database");
+        outage::warn_unless_known(&error, "a page could not be read from the database");
         Self::Unavailable
     }
 }

@@ -158,7 +158,9 @@ pub(super) async fn find_visitor(app: &App, headers: &HeaderMap) -> Result<(Opti
 }
 
 fn lookup_failed(error: &AuthError) -> PageError {
-    tracing::warn!(%error, "a visitor of the page could not be looked up");
+    if !error.is_known_outage() {
+        tracing::warn!(%error, "a visitor of the page could not be looked up");
+    }
     PageError::Unavailable
 }
 

@@ -12,6 +12,7 @@ use tenure_domain::message::Refusal;
 use tenure_engine::clock;
 use tenure_engine::ops::OpError;
 use tenure_store::failure::classify;
+use tenure_store::outage;
 
 const ERROR_CODE: HeaderName = HeaderName::from_static("x-ms-error-code");
 /// Seconds after which a 503 may be tried again.
@@ -153,7 +154,7 @@ impl From<sqlx::Error> for PollError {
         if !classify(&error).is_worth_a_retry() {
             return internal(&error);
         }
-        tracing::warn!(error = %error, "a statement failed, the client may try again");
+        outage::warn_unless_known(&error, "a statement failed, the client may try again");
         Self::new(Code::ServerBusy, "the database did not answer; send the request again")
     }
 }

@@ -80,7 +80,7 @@ async fn a_database_that_is_killed_twice_is_used_again_when_it_is_back() {
     finish_all(&server, &root, kept).await;
     assert_invariants(&url).await;
     let log = server.log();
-    assert!(log.contains("background pass recovered"), "{log}");
+    assert!(log.contains("the database can be reached again"), "{log}");
     assert!(server.stop().await.success());
 }
 

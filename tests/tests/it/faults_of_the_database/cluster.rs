@@ -75,7 +75,12 @@ impl Cluster {
     }
 
     pub fn url(&self, user: &str) -> String {
-        format!("postgres://{user}@127.0.0.1:{}/postgres", self.port)
+        format!("postgres://{user}@{}/postgres", self.authority())
+    }
+
+    /// Its host and port.
+    pub fn authority(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
     }
 
     /// A session of the superuser.

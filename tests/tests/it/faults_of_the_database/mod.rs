@@ -6,7 +6,9 @@ mod clocks;
 mod cluster;
 mod connections;
 mod disk_full;
+mod hosts;
 mod notifications;
+mod outages;
 mod positions;
 mod standby;
 

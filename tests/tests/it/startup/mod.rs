@@ -4,3 +4,4 @@ mod closed;
 mod databases;
 mod keys;
 mod nothing_there;
+mod poolers;

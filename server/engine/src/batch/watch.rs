@@ -7,8 +7,8 @@
 use sqlx::PgConnection;
 use tokio::sync::{Mutex, MutexGuard};
 
-use crate::batch::failure::Failure;
-use crate::batch::session::Session;
+use super::failure::Failure;
+use super::session::Session;
 use tenure_store::connector::Connector;
 use tenure_store::continuity::{Break, Continuity};
 use tenure_store::low_water_marks::{self, Position, Writer};

@@ -1,0 +1,156 @@
+//! The URL of a database, which may name several hosts as those of PostgreSQL's own programs do.
+//!
+//! sqlx reads URLs of one host. The list is taken apart here, and sqlx reads one URL for each host.
+
+use sqlx::postgres::PgConnectOptions;
+use tenure_store::hosts::Hosts;
+
+use super::SettingError;
+
+const SETTING: &str = "--database-url (DATABASE_URL)";
+/// The fix for a URL that cannot be read at all.
+const FORM: &str = "write postgres://user:password@host:5432/database";
+/// What a server needs, and therefore always does.
+const READ_WRITE: &str = "read-write";
+
+/// Reads it. The value is not repeated in errors, and neither is the parser's message: both may hold the password.
+pub(super) fn parse(url: &str) -> Result<Hosts, SettingError> {
+    let wrong = |fix: &str| SettingError::secret(SETTING, fix);
+    let parts = Parts::of(url).ok_or_else(|| wrong(FORM))?;
+    let urls = parts.urls().map_err(wrong)?;
+    let options: Result<Vec<PgConnectOptions>, _> = urls.iter().map(|url| url.parse()).collect();
+    Hosts::new(options.map_err(|_| wrong(FORM))?).ok_or_else(|| wrong(FORM))
+}
+
+/// A URL, taken apart as far as hosts need it.
+struct Parts<'a> {
+    /// With what follows it, up to the hosts: `postgres://user:password@`.
+    start: &'a str,
+    hosts: &'a str,
+    path: &'a str,
+    /// Of the query, except for what follows.
+    others: Vec<&'a str>,
+    query_hosts: Option<&'a str>,
+    query_ports: Option<&'a str>,
+    session: Option<&'a str>,
+}
+
+impl<'a> Parts<'a> {
+    fn of(url: &'a str) -> Option<Self> {
+        let rest = url.strip_prefix("postgres://").or_else(|| url.strip_prefix("postgresql://"))?;
+        let begin = url.len() - rest.len();
+        let authority = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        let user = rest[..authority].rfind('@').map_or(0, |at| at + 1);
+        let (path, query) = rest[authority..].split_once('?').unwrap_or((&rest[authority..], ""));
+        let mut parts = Self {
+            start: &url[..begin + user],
+            hosts: &rest[user..authority],
+            path,
+            others: Vec::new(),
+            query_hosts: None,
+            query_ports: None,
+            session: None,
+        };
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            match pair.split_once('=') {
+                Some(("host", value)) => parts.query_hosts = Some(value),
+                Some(("port", value)) => parts.query_ports = Some(value),
+                Some(("target_session_attrs", value)) => parts.session = Some(value),
+                _ => parts.others.push(pair),
+            }
+        }
+        Some(parts)
+    }
+
+    /// A URL for each host.
+    fn urls(&self) -> Result<Vec<String>, &'static str> {
+        if self.session.is_some_and(|session| session != READ_WRITE) {
+            return Err(
+                "write target_session_attrs=read-write, or leave it out: a server writes, so that it uses the \
+                        host that takes writes, whatever stands there",
+            );
+        }
+        let list = |text: &str| text.replace("%2C", ",").replace("%2c", ",");
+        let hosts = list(self.query_hosts.unwrap_or(self.hosts));
+        let ports = self.query_ports.map(list).unwrap_or_default();
+        let (hosts, ports): (Vec<&str>, Vec<&str>) = (hosts.split(',').collect(), ports.split(',').collect());
+        // Of a single host, sqlx knows what it is when it is left out.
+        if hosts.len() > 1 && hosts.contains(&"") {
+            return Err("give each host of the list a name, as in postgres://user:password@one:5432,two:5432/database");
+        }
+        if ports.len() > 1 && ports.len() != hosts.len() {
+            return Err("give one port for all hosts, or one for each: host=one,two&port=5432,5433");
+        }
+        let url = |(number, host): (usize, &&str)| {
+            let port = ports.get(number).or(ports.first()).filter(|port| !port.is_empty());
+            let mut query: Vec<String> = self.others.iter().map(|&pair| pair.to_owned()).collect();
+            query.extend(self.query_hosts.map(|_| format!("host={host}")));
+            query.extend(port.map(|port| format!("port={port}")));
+            let host = match self.query_hosts {
+                // A user without a host is no URL; the query decides.
+                Some(_) if self.hosts.is_empty() && self.start.ends_with('@') => "localhost",
+                Some(_) => self.hosts,
+                None => host,
+            };
+            let mark = if query.is_empty() { "" } else { "?" };
+            format!("{}{host}{}{mark}{}", self.start, self.path, query.join("&"))
+        };
+        Ok(hosts.iter().enumerate().map(url).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(url: &str) -> Vec<String> {
+        let hosts = parse(url).unwrap_or_else(|error| panic!("{url}: {error}"));
+        let place = |options: &PgConnectOptions| match options.get_socket() {
+            Some(socket) => format!("{}:{}", socket.display(), options.get_port()),
+            None => format!("{}:{}", options.get_host(), options.get_port()),
+        };
+        (0..hosts.len()).map(|host| place(hosts.get(host))).collect()
+    }
+
+    #[test]
+    fn a_url_names_one_host_or_several() {
+        for (url, expected) in [
+            ("postgres://u:p@a/d", vec!["a:5432"]),
+            ("postgresql://u:p@a:5433/d?sslmode=disable", vec!["a:5433"]),
+            ("postgres://u:p@a:5433,b:5434/d", vec!["a:5433", "b:5434"]),
+            ("postgres://u:p@a,b,c/d?target_session_attrs=read-write", vec!["a:5432", "b:5432", "c:5432"]),
+            ("postgres://u:p@a,b/d?port=6000", vec!["a:6000", "b:6000"]),
+            ("postgres://u:p@[::1]:5433,[::2]/d", vec!["[::1]:5433", "[::2]:5432"]),
+            ("postgres://u:p@/d?host=a,b&port=5433,5434", vec!["a:5433", "b:5434"]),
+            ("postgres://u:p@/d?host=a%2Cb&port=5433", vec!["a:5433", "b:5433"]),
+            ("postgres:///d?host=/run/one,/run/two&user=u", vec!["/run/one:5432", "/run/two:5432"]),
+            ("postgres://u:p%2Cq%40r@a:1,b:2/d?application_name=x,y", vec!["a:1", "b:2"]),
+        ] {
+            assert_eq!(places(url), expected, "{url}");
+        }
+        let both = parse("postgres://me:hunter2@a,b/d?sslmode=disable").unwrap();
+        for host in 0..2 {
+            let options = both.get(host);
+            assert_eq!((options.get_username(), options.get_database()), ("me", Some("d")));
+            assert!(format!("{:?}", options.get_ssl_mode()).contains("Disable"));
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_url_is_one_line_without_the_password() {
+        for (url, fix) in [
+            ("mysql://me:hunter2@a/d", "postgres://user:password@host:5432/database"),
+            ("postgres://me:hunter2@a:nan,b/d", "postgres://user:password@host:5432/database"),
+            ("postgres://me:hunter2@a,b:70000/d", "postgres://user:password@host:5432/database"),
+            ("postgres://me:hunter2@a,,b/d", "each host of the list"),
+            ("postgres://me:hunter2@a,/d", "each host of the list"),
+            ("postgres://me:hunter2@/d?host=a,b,c&port=1,2", "one for each"),
+            ("postgres://me:hunter2@a,b/d?target_session_attrs=any", "target_session_attrs=read-write"),
+            ("postgres://me:hunter2@a/d?target_session_attrs=prefer-standby", "target_session_attrs=read-write"),
+        ] {
+            let error = parse(url).map(drop).unwrap_err().to_string();
+            assert!(error.contains(SETTING) && error.contains(fix), "{url}: {error}");
+            assert!(!error.contains("hunter2") && !error.contains('\n'), "{url}: {error}");
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! The time during which no connection to the database can be made: when to try again, and what is said about it.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use sqlx::postgres::PgConnectOptions;
+
+/// Before the second attempt.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+/// Before any later attempt, at most.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// The part of a pause that chance may take off, so that servers which lost a database together do not come back in step.
+const JITTER_PART: u32 = 4;
+/// A folder in which there can be no socket: a pool that gets it fails at once, without the network.
+const NO_SOCKET: &str = "/dev/null";
+
+/// What is answered instead of an attempt that is not due yet.
+#[derive(Debug, thiserror::Error)]
+#[error("the database cannot be reached: {0}")]
+struct Unreachable(String);
+
+/// The pause after so many failures in a row; `chance` makes it shorter by up to a quarter.
+pub(crate) fn pause_after(failures: u32, chance: u8) -> Duration {
+    let longest = PAUSE_MIN.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1))).min(PAUSE_MAX);
+    longest - longest / JITTER_PART * u32::from(chance) / u32::from(u8::MAX)
+}
+
+/// The answer to whatever needs a connection during an outage that began with this.
+pub(crate) fn unreachable(error: &str) -> sqlx::Error {
+    io::Error::new(io::ErrorKind::NotConnected, Unreachable(error.to_owned())).into()
+}
+
+/// Options with which a pool fails at once.
+pub(crate) fn without_attempts(options: &PgConnectOptions) -> PgConnectOptions {
+    options.clone().socket(Path::new(NO_SOCKET))
+}
+
+/// Whether an error only says that there is an outage, which the log has said once.
+#[must_use]
+pub fn is_known(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Io(error) => {
+            let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<Unreachable>());
+            cause.is_some() || error.kind() == io::ErrorKind::NotADirectory
+        }
+        _ => false,
+    }
+}
+
+/// Logs an error from which the caller recovers, unless the log has said already that there is an outage.
+pub fn warn_unless_known(error: &sqlx::Error, message: &'static str) {
+    if !is_known(error) {
+        tracing::warn!(error = %error, "{message}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::{Connection as _, PgConnection};
+
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_a_second_and_differ() {
+        let pauses = [1, 2, 3, 4, 5, 6, 7, 100, u32::MAX].map(|failures| pause_after(failures, 0).as_millis());
+        assert_eq!(pauses, [50, 100, 200, 400, 800, 1000, 1000, 1000, 1000]);
+        assert_eq!(pause_after(0, 0), PAUSE_MIN);
+        assert_eq!(pause_after(6, u8::MAX), Duration::from_millis(750));
+        let half = pause_after(6, u8::MAX / 2);
+        assert!(half > pause_after(6, u8::MAX) && half < PAUSE_MAX, "{half:?}");
+    }
+
+    #[tokio::test]
+    async fn what_an_outage_answers_is_known_and_other_errors_are_not() {
+        assert!(is_known(&unreachable("refused")));
+        let options = without_attempts(&"postgres://u@127.0.0.1:1/d".parse().unwrap());
+        assert!(is_known(&PgConnection::connect_with(&options).await.unwrap_err()));
+        assert!(!is_known(&sqlx::Error::Io(io::ErrorKind::ConnectionRefused.into())));
+        assert!(!is_known(&sqlx::Error::PoolTimedOut));
+    }
+}

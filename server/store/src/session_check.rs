@@ -1,0 +1,189 @@
+//! What a new connection has to be before it is used: of a database that takes writes, and with the settings that it was
+//! made with. A pooler may drop those without a word.
+
+use std::time::Duration;
+
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{Connection as _, PgConnection, Row as _};
+use tokio::time::timeout;
+
+use crate::continuity::Incarnation;
+use crate::session::Kind;
+
+/// Hexadecimal digits at the beginning of a write-ahead log file's name, which are its timeline.
+const TIMELINE_DIGITS: usize = 8;
+/// How often two connections compare their backends. A pooler whose idle backends are used by others meanwhile may give
+/// one connection the same backend by chance.
+const COMPARISONS: usize = 3;
+/// How long that may take: the second connection may have no place in a pool of one.
+const COMPARE_MAX: Duration = Duration::from_secs(1);
+
+/// Why a connection is not used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unfit {
+    /// A setting is not what the connection was made with.
+    #[error("{name} is {found}, not {asked} as this connection was made with")]
+    Setting {
+        /// PostgreSQL's name of it.
+        name: &'static str,
+        /// What was asked for.
+        asked: &'static str,
+        /// What it is.
+        found: String,
+    },
+    /// Two transactions of one connection ran in different backends, or one backend served two connections.
+    #[error("the sessions of one connection change between transactions, as in PgBouncer's transaction mode")]
+    TransactionPooling,
+    /// A standby, or a database that is set to read-only.
+    #[error("it is a standby or read-only")]
+    ReadOnly,
+}
+
+impl Unfit {
+    /// Whether a connection failed because of this.
+    #[must_use]
+    pub fn of(error: &sqlx::Error) -> Option<&Self> {
+        match error {
+            sqlx::Error::Configuration(cause) => cause.downcast_ref(),
+            _ => None,
+        }
+    }
+}
+
+impl From<Unfit> for sqlx::Error {
+    fn from(unfit: Unfit) -> Self {
+        Self::Configuration(Box::new(unfit))
+    }
+}
+
+/// Checks a connection that was made for this, and says which life of which database it leads to. It must be the first
+/// statement on it.
+pub(crate) async fn check(conn: &mut PgConnection, kind: Kind) -> Result<Incarnation, sqlx::Error> {
+    let settings = kind.settings();
+    let names: Vec<String> = settings.iter().map(|(name, _)| (*name).to_owned()).collect();
+    let found = sqlx::query!(
+        r#"-- check_session
+        SELECT ARRAY(SELECT current_setting(s.name) FROM unnest($1::text[]) WITH ORDINALITY AS s(name, position)
+                     ORDER BY s.position) AS "settings!",
+            pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean AS "read_only!",
+            -- It cannot be asked of a standby.
+            CASE WHEN NOT pg_is_in_recovery() THEN pg_walfile_name(pg_current_wal_lsn()) END AS wal_file,
+            pg_postmaster_start_time() AS "started!""#,
+        &names
+    )
+    .fetch_one(conn)
+    .await?;
+    for ((name, asked), found) in settings.into_iter().zip(found.settings) {
+        if found != asked {
+            return Err(Unfit::Setting { name, asked, found }.into());
+        }
+    }
+    match found.wal_file.filter(|_| !found.read_only) {
+        None => Err(Unfit::ReadOnly.into()),
+        Some(file) => {
+            let timeline = file.get(..TIMELINE_DIGITS).and_then(|digits| u32::from_str_radix(digits, 16).ok());
+            let timeline = timeline.ok_or_else(|| sqlx::Error::Decode(format!("{file} has no timeline").into()))?;
+            Ok(Incarnation { timeline, started: found.started.timestamp_micros() })
+        }
+    }
+}
+
+/// Refuses a pooler that gives each transaction another session: settings, prepared statements and advisory locks of a
+/// session would be those of others.
+///
+/// Two connections say in turns which backend serves them. Directly, and with a pooler in session mode, each has one of its
+/// own for as long as it lives, so that nothing else is ever refused. In transaction mode the second gets the backend
+/// that the first has just left, or, where backends are used in turns, one that is not its last. Only a pooler whose
+/// backends are taken by others in between, each time, is not found; it drops the settings too, which [`check`] finds.
+pub(crate) async fn refuse_transaction_pooling(
+    conn: &mut PgConnection,
+    options: &PgConnectOptions,
+) -> Result<(), sqlx::Error> {
+    // Without a second connection there is nothing to compare; whether one can be made is not decided here.
+    let Ok(Ok(mut other)) = timeout(COMPARE_MAX, PgConnection::connect_with(options)).await else { return Ok(()) };
+    let compared = timeout(COMPARE_MAX, compare(conn, &mut other)).await;
+    // A connection whose answer did not come is closed without ceremony.
+    match compared {
+        Ok(shared) => {
+            drop(timeout(COMPARE_MAX, other.close()).await);
+            if shared? { Err(Unfit::TransactionPooling.into()) } else { Ok(()) }
+        }
+        Err(_) => Ok(()),
+    }
+}
+
+/// Whether two connections share backends.
+async fn compare(one: &mut PgConnection, other: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    let (first, second) = (backend(one).await?, backend(other).await?);
+    if first == second {
+        return Ok(true);
+    }
+    for _ in 0..COMPARISONS {
+        // Not in turns but back and forth: two backends that are used in turns would fit two connections.
+        if backend(other).await? != second || backend(one).await? != first {
+            return Ok(true);
+        }
+        if backend(one).await? != first || backend(other).await? != second {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The backend of this statement, without preparing it: another backend would not know it.
+async fn backend(conn: &mut PgConnection) -> Result<i32, sqlx::Error> {
+    sqlx::raw_sql("SELECT pg_backend_pid()").fetch_one(conn).await?.try_get(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TestDatabase;
+
+    #[tokio::test]
+    async fn a_connection_is_used_only_with_the_settings_it_was_made_with() {
+        let database = TestDatabase::create().await;
+        for kind in [Kind::Cold, Kind::Hot] {
+            for (setting, asked) in kind.settings() {
+                let mut conn = PgConnection::connect_with(&kind.options(database.options())).await.unwrap();
+                assert!(check(&mut conn, kind).await.is_ok());
+                let other = if asked == "off" {
+                    "on"
+                } else if asked == "UTC" {
+                    "CET"
+                } else {
+                    continue;
+                };
+                sqlx::raw_sql(sqlx::AssertSqlSafe(format!("SET {setting} = '{other}'")))
+                    .execute(&mut conn)
+                    .await
+                    .unwrap();
+                let error = check(&mut conn, kind).await.unwrap_err();
+                let expected = Unfit::Setting { name: setting, asked, found: other.to_owned() };
+                assert_eq!(Unfit::of(&error), Some(&expected), "{error}");
+            }
+        }
+        let mut plain = database.connect().await;
+        let error = check(&mut plain, Kind::Cold).await.unwrap_err();
+        assert!(matches!(Unfit::of(&error), Some(Unfit::Setting { name: "statement_timeout", .. })), "{error}");
+        database.finish().await;
+    }
+
+    #[tokio::test]
+    async fn a_database_that_takes_no_writes_is_refused() {
+        let database = TestDatabase::create().await;
+        let options = Kind::Cold.options(database.options()).options([("default_transaction_read_only", "on")]);
+        let mut conn = PgConnection::connect_with(&options).await.unwrap();
+        let error = check(&mut conn, Kind::Cold).await.unwrap_err();
+        assert_eq!(Unfit::of(&error), Some(&Unfit::ReadOnly), "{error}");
+        database.finish().await;
+    }
+
+    #[tokio::test]
+    async fn connections_with_a_session_each_are_no_pooler() {
+        let database = TestDatabase::create().await;
+        let mut conn = database.connect().await;
+        refuse_transaction_pooling(&mut conn, database.options()).await.unwrap();
+        database.finish().await;
+    }
+}
