@@ -284,7 +284,7 @@ impl WaitListWorker {
         self.waiters.retain(|_, queue_waiters| !queue_waiters.is_empty());
     }
 
-    /// Sends everyone away to look up the keys of their queues again, if the database may have lost these.
+    /// If the database may have lost the keys of queues, answers all requests so that they look theirs up again.
     fn answer_stale(&mut self) {
         if !self.notifiers.take_stale_keys() {
             return;
