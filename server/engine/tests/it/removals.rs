@@ -17,8 +17,9 @@ use tenure_store::testing::{TestDatabase, eventually};
 use tenure_store::transitions::claim::{Want, Worker, claim};
 use tenure_store::transitions::end::{Member, end};
 use tenure_store::worker_manager::{self, NewWorker};
+use tenure_store::{facts, worker_removals};
 
-use crate::support::{create_on, number};
+use crate::support::{create_on, number, until_a_session_waits};
 
 const LONG: Duration = Duration::from_secs(10);
 
@@ -307,6 +308,31 @@ async fn a_removal_that_died_half_way_is_finished_by_the_pass_of_any_server() {
         assert_eq!(tried_again(&queue.status(task).await), Some(SHUT_DOWN));
     }
     other.stop().await;
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_removal_that_is_noted_while_others_are_purged_deadlocks_with_nothing() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let key = queue.key(QUEUE).await;
+    for worker in ["first", "second"] {
+        let noted = "INSERT INTO worker_removals (queue, worker_group, worker_id, removed, for_good, looks, next_look)
+                     VALUES ($1, 'group', $2, now(), false, 99, now() - interval '1 hour')";
+        sqlx::query(noted).bind(key).bind(worker).execute(database.pool()).await.unwrap();
+    }
+    // Half-way through noting the second one again.
+    let mut noting = database.pool().begin().await.unwrap();
+    let renew = "UPDATE worker_removals SET removed = now() WHERE worker_id = 'second'";
+    sqlx::query(renew).execute(&mut *noting).await.unwrap();
+    let (mut conn, due) = (database.connect().await, tenure_engine::clock::real_now());
+    let purge = tokio::spawn(async move { worker_removals::settle(&mut conn, due).await });
+    until_a_session_waits(database.pool()).await;
+    facts::raise(&mut noting, worker_removals::FACT).await.unwrap();
+    noting.commit().await.unwrap();
+    purge.await.unwrap().unwrap();
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM worker_removals").await, 0);
     queue.stop().await;
     database.finish().await;
 }
