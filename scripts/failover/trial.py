@@ -207,6 +207,7 @@ def main():
     # PostgreSQL's user must be able to enter.
     folder.chmod(0o755)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGHUP, lambda *_: sys.exit(129))
     try:
         return trial(folder, options.faults or list(BY_NAME), options.rounds)
     finally:

@@ -144,7 +144,9 @@ async fn serve(
     };
     // Before the first request, whose credentials are checked with it.
     clocks::pass(&app.engine).await?;
-    replication::pass(&app.engine).await?;
+    if let Err(error) = replication::pass(&app.engine).await {
+        tracing::warn!(error = %error, "whether replication is synchronous could not be looked up; tried again");
+    }
     app.engine.facts.look().await?;
     workers::note_held(&app.engine.pool).await?;
     let seen = app.engine.workers.clone();

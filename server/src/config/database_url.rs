@@ -11,7 +11,7 @@ const SETTING: &str = "--database-url (DATABASE_URL)";
 /// The fix for a URL that cannot be read at all.
 const FORM: &str = "write postgres://user:password@host:5432/database";
 /// What a server needs, and therefore always does.
-const READ_WRITE: &str = "read-write";
+const READ_WRITE: [&str; 2] = ["read-write", "primary"];
 
 /// Reads it. The value is not repeated in errors, and neither is the parser's message: both may hold the password.
 pub(super) fn parse(url: &str) -> Result<Hosts, SettingError> {
@@ -64,7 +64,7 @@ impl<'a> Parts<'a> {
 
     /// A URL for each host.
     fn urls(&self) -> Result<Vec<String>, &'static str> {
-        if self.session.is_some_and(|session| session != READ_WRITE) {
+        if self.session.is_some_and(|session| !READ_WRITE.contains(&session)) {
             return Err(
                 "write target_session_attrs=read-write, or leave it out: a server writes, so that it uses the \
                         host that takes writes, whatever stands there",
@@ -83,9 +83,10 @@ impl<'a> Parts<'a> {
         }
         let url = |(number, host): (usize, &&str)| {
             let port = ports.get(number).or(ports.first()).filter(|port| !port.is_empty());
-            let mut query: Vec<String> = self.others.iter().map(|&pair| pair.to_owned()).collect();
-            query.extend(self.query_hosts.map(|_| format!("host={host}")));
+            // First, because the last one counts: `hostaddr` goes before `host`.
+            let mut query: Vec<String> = self.query_hosts.map(|_| format!("host={host}")).into_iter().collect();
             query.extend(port.map(|port| format!("port={port}")));
+            query.extend(self.others.iter().map(|&pair| pair.to_owned()));
             let host = match self.query_hosts {
                 // A user without a host is no URL; the query decides.
                 Some(_) if self.hosts.is_empty() && self.start.ends_with('@') => "localhost",

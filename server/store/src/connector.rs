@@ -5,7 +5,7 @@
 //! logged when it begins and when it ends.
 
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -24,6 +24,8 @@ use crate::{cluster, operator_hints, outage};
 /// How long making and checking a connection may take. Less than what batchers and pools wait for one, so that they learn
 /// why there is none.
 const CONNECT_MAX: Duration = Duration::from_millis(2_500);
+/// An outage that begins sooner after the last one is the same trouble, and is not logged again.
+const AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// How long a connection of the pool may take to say that it lives.
 const PING_MAX: Duration = Duration::from_secs(2);
 
@@ -38,6 +40,10 @@ struct Shared {
     hosts: Hosts,
     /// The host that was good last.
     current: AtomicUsize,
+    /// How often another host became that, or another database answered there.
+    switches: AtomicU64,
+    /// Sessions that wait for a synchronous standby.
+    stalled: AtomicUsize,
     continuity: Continuity,
     state: Mutex<State>,
     /// Sends after each attempt of the task that looks for the database.
@@ -47,8 +53,10 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     outage: Option<Outage>,
-    /// When the last outage began, whether or not it has ended.
+    /// When the last outage began, whether or not it has ended, or the database was replaced without one.
     began: Option<Instant>,
+    /// When it ended.
+    ended: Option<Instant>,
     looking: bool,
     /// The pools for cold statements, which connect by themselves.
     pools: Vec<PgPool>,
@@ -60,6 +68,8 @@ struct Outage {
     error: String,
     /// Whether it is known that connections can be made, but are not fit to be used.
     unfit: bool,
+    /// Whether the log has it.
+    logged: bool,
 }
 
 /// Whether a server has reached its database before.
@@ -81,6 +91,8 @@ impl Connector {
         let shared = Shared {
             hosts: hosts.into(),
             current: AtomicUsize::new(0),
+            switches: AtomicU64::new(0),
+            stalled: AtomicUsize::new(0),
             continuity: Continuity::default(),
             state: Mutex::default(),
             attempts: watch::Sender::new(0),
@@ -98,6 +110,26 @@ impl Connector {
     #[must_use]
     pub fn continuity(&self) -> &Continuity {
         &self.shared.continuity
+    }
+
+    /// A session waits for a synchronous standby since a run that had no answer, or does not any more.
+    pub fn note_stalled(&self, stalled: bool) {
+        if stalled {
+            self.shared.stalled.fetch_add(1, Ordering::SeqCst);
+        } else {
+            self.shared.stalled.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    fn is_stalled(&self) -> bool {
+        self.shared.stalled.load(Ordering::SeqCst) > 0
+    }
+
+    /// How often another host was chosen, or another database answered. A connection from before the last time is not to be
+    /// used.
+    #[must_use]
+    pub fn switches(&self) -> u64 {
+        self.shared.switches.load(Ordering::SeqCst)
     }
 
     /// Whether no connection can be made at present.
@@ -140,8 +172,10 @@ impl Connector {
         }
         let host = self.shared.current.load(Ordering::SeqCst);
         let attempt = self.attempt(host, Kind::Hot, Contact::Again, CONNECT_MAX).await;
-        if let Err(error) = &attempt {
-            self.fail(host, error);
+        match &attempt {
+            Err(error) if self.shared.current.load(Ordering::SeqCst) == host => self.fail(host, error),
+            Err(_) => self.look(Duration::ZERO),
+            Ok(_) => {}
         }
         attempt
     }
@@ -155,7 +189,8 @@ impl Connector {
         let within = if self.shared.hosts.len() == 1 { cluster::REACH_MAX } else { CONNECT_MAX };
         let deadline = Instant::now() + cluster::REACH_MAX;
         let (host, result) = loop {
-            match self.try_hosts(Contact::First, within).await {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.try_hosts(Contact::First, within.min(left)).await {
                 Ok((host, conn)) => break (host, conn.close().await),
                 Err((_, error)) if cluster::may_start(&error) && Instant::now() + cluster::REACH_PAUSE < deadline => {
                     sleep(cluster::REACH_PAUSE).await;
@@ -181,7 +216,10 @@ impl Connector {
     /// Checks a new connection. What was read from an earlier life of the database is dropped before it is used.
     async fn admit(&self, conn: &mut PgConnection, kind: Kind) -> Result<(), sqlx::Error> {
         let incarnation = session_check::check(conn, kind).await?;
-        self.shared.continuity.connected(incarnation);
+        if self.shared.continuity.connected(incarnation) {
+            // Whatever is connected to the old one is not used any more, even if it lives.
+            self.retire(&mut self.state());
+        }
         Ok(())
     }
 
@@ -246,15 +284,22 @@ impl Connector {
             let is_new = state.outage.as_ref().is_none_or(|outage| unfit && !outage.unfit);
             if is_new && !outage::is_known(error) {
                 let place = operator_hints::place(self.shared.hosts.get(host));
-                tracing::error!(
-                    database.address = place,
-                    error = %error,
-                    "no connection to the database can be made; requests that need one are answered 503 until it can"
-                );
+                // Where connections come and go, as when the database has no slot left, not every one is an outage.
+                let logged = state.ended.is_none_or(|ended| ended.elapsed() > AGAIN_AFTER);
+                if logged {
+                    tracing::error!(
+                        database.address = place,
+                        error = %error,
+                        "no connection to the database can be made; requests that need one are answered 503 until it can"
+                    );
+                } else {
+                    tracing::debug!(database.address = place, error = %error, "no connection can be made again");
+                }
                 let now = Instant::now();
                 let since = state.outage.as_ref().map_or(now, |outage| outage.since);
+                let logged = logged || state.outage.as_ref().is_some_and(|outage| outage.logged);
                 state.began = Some(since);
-                state.outage = Some(Outage { since, error: error.to_string(), unfit });
+                state.outage = Some(Outage { since, error: error.to_string(), unfit, logged });
                 self.point_pools(&mut state);
             }
         }
@@ -272,7 +317,14 @@ impl Connector {
         if outage.is_none() && before == host {
             return;
         }
+        if before != host {
+            self.retire(&mut state);
+        }
         self.point_pools(&mut state);
+        state.ended = Some(Instant::now());
+        if outage.as_ref().is_some_and(|outage| !outage.logged) {
+            return;
+        }
         let seconds = outage.map_or(0.0, |outage| outage.since.elapsed().as_secs_f64());
         let place = operator_hints::place(self.shared.hosts.get(host));
         tracing::warn!(database.address = place, outage.seconds = seconds, "the database can be reached again");
@@ -299,6 +351,12 @@ impl Connector {
         if state.outage.is_some() { outage::without_attempts(&options) } else { options }
     }
 
+    /// No connection that was made before is used again.
+    fn retire(&self, state: &mut State) {
+        state.began = Some(Instant::now());
+        self.shared.switches.fetch_add(1, Ordering::SeqCst);
+    }
+
     /// Whether a connection of this age was made before an outage that has ended: it may lead to a machine that is gone.
     fn is_from_before_an_outage(&self, age: Duration) -> bool {
         let state = self.state();
@@ -316,14 +374,20 @@ async fn look(shared: Weak<Shared>, mut pause: Duration) {
         sleep(pause).await;
         let Some(shared) = shared.upgrade() else { return };
         let connector = Connector { shared };
-        let result = connector.try_hosts(Contact::Again, CONNECT_MAX).await;
-        match &result {
-            Ok((host, _)) => connector.succeed(*host),
-            Err((host, error)) => connector.fail(*host, error),
-        }
+        let found = match connector.try_hosts(Contact::Again, CONNECT_MAX).await {
+            Ok((host, conn)) => {
+                // First: its slot may be the last one.
+                drop(timeout(PING_MAX, conn.close()).await);
+                connector.succeed(host);
+                true
+            }
+            Err((host, error)) => {
+                connector.fail(host, &error);
+                false
+            }
+        };
         connector.shared.attempts.send_modify(|attempts| *attempts += 1);
-        if let Ok((_, conn)) = result {
-            drop(timeout(CONNECT_MAX, conn.close()).await);
+        if found {
             return;
         }
         pause = outage::pause_after(failures, chance());
@@ -345,10 +409,10 @@ fn checked(
                 let Some(connector) = connector else {
                     return session_check::check(conn, Kind::Cold).await.map(drop);
                 };
-                let host = connector.shared.current.load(Ordering::SeqCst);
                 let admitted = connector.admit(conn, Kind::Cold).await;
-                if let Err(error) = &admitted {
-                    connector.fail(host, error);
+                if admitted.is_err() {
+                    // Which host it leads to is not known: another one may be in use by now.
+                    connector.suspect().await;
                 }
                 admitted
             })
@@ -370,7 +434,14 @@ fn checked(
         .after_release(move |conn, _| {
             let connector = after_use();
             Box::pin(async move {
-                let usable = session::leave_transaction(conn).await;
+                let mut usable = session::leave_transaction(conn).await;
+                // Its backend does not end before the standby has answered. It keeps its place until then, or each statement
+                // that is given up would leave one more behind, until the database has none left.
+                while matches!(usable, Err(sqlx::Error::PoolTimedOut))
+                    && connector.as_ref().is_some_and(Connector::is_stalled)
+                {
+                    usable = session::leave_transaction(conn).await;
+                }
                 if let (Err(error), Some(connector)) = (&usable, connector) {
                     tracing::debug!(error = %error, "a connection of the pool cannot be used again");
                     connector.look(Duration::ZERO);

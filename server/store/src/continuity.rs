@@ -15,7 +15,7 @@ const TIMELINE_DIGITS: usize = 8;
 /// One life of a PostgreSQL: it changes with a promotion, and with every start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Incarnation {
-    /// The timeline of the write-ahead log.
+    /// The timeline of the write-ahead log; 0 where a service does not say.
     pub timeline: u32,
     /// When its postmaster was started, in microseconds since 1970.
     pub started: i64,
@@ -23,9 +23,14 @@ pub struct Incarnation {
 
 impl Incarnation {
     /// From the name of a file of the write-ahead log that is being written, and the start of the postmaster.
-    pub(crate) fn new(wal_file: &str, started: DateTime<Utc>) -> Result<Self, sqlx::Error> {
-        let timeline = wal_file.get(..TIMELINE_DIGITS).and_then(|digits| u32::from_str_radix(digits, 16).ok());
-        let timeline = timeline.ok_or_else(|| sqlx::Error::Decode(format!("{wal_file} has no timeline").into()))?;
+    pub(crate) fn new(wal_file: Option<&str>, started: DateTime<Utc>) -> Result<Self, sqlx::Error> {
+        let timeline = match wal_file {
+            None => 0,
+            Some(file) => file
+                .get(..TIMELINE_DIGITS)
+                .and_then(|digits| u32::from_str_radix(digits, 16).ok())
+                .ok_or_else(|| sqlx::Error::Decode(format!("{file} has no timeline").into()))?,
+        };
         Ok(Self { timeline, started: started.timestamp_micros() })
     }
 }
@@ -73,12 +78,14 @@ impl Continuity {
         self.state().listeners.push(Arc::new(listener));
     }
 
-    /// A connection was made to this incarnation, and nothing was asked on it yet.
-    pub fn connected(&self, incarnation: Incarnation) {
+    /// A connection was made to this incarnation, and nothing was asked on it yet. Answers whether it is another one.
+    pub fn connected(&self, incarnation: Incarnation) -> bool {
         let before = self.state().incarnation.replace(incarnation);
-        if before.is_some_and(|before| before != incarnation) {
+        let differs = before.is_some_and(|before| before != incarnation);
+        if differs {
             self.broken(Break::OtherIncarnation);
         }
+        differs
     }
 
     /// What was read from the database may no longer be true: drops everything that was cached from it.
@@ -130,11 +137,11 @@ mod tests {
             count.fetch_add(1, Ordering::SeqCst);
         });
         let first = Incarnation { timeline: 1, started: 10 };
-        continuity.connected(first);
-        continuity.connected(first);
+        assert!(!continuity.connected(first));
+        assert!(!continuity.connected(first));
         assert_eq!(dropped.load(Ordering::SeqCst), 0);
-        continuity.connected(Incarnation { timeline: 2, ..first });
-        continuity.connected(Incarnation { timeline: 2, started: 20 });
+        assert!(continuity.connected(Incarnation { timeline: 2, ..first }));
+        assert!(continuity.connected(Incarnation { timeline: 2, started: 20 }));
         assert_eq!(dropped.load(Ordering::SeqCst), 2);
         continuity.broken(Break::PositionWentBack);
         assert_eq!((dropped.load(Ordering::SeqCst), continuity.breaks()), (3, 3));

@@ -55,6 +55,19 @@ pub fn is_lost_connection(error: &sqlx::Error) -> bool {
     }
 }
 
+/// Whether a statement ran into its timeout.
+#[must_use]
+pub fn is_cancelled(error: &sqlx::Error) -> bool {
+    error.as_database_error().and_then(|error| error.code()).as_deref() == Some("57014")
+}
+
+/// Whether the database has ended the session: it stops, it crashed, or an administrator wanted it.
+#[must_use]
+pub fn ends_session(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code());
+    code.is_some_and(|code| code.starts_with("57P") || code.starts_with("25P"))
+}
+
 fn of_sqlstate(code: &str) -> Class {
     match code.get(..2) {
         Some("22" | "23") => Class::BadData,

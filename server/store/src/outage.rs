@@ -27,7 +27,8 @@ pub(crate) fn pause_after(failures: u32, chance: u8) -> Duration {
 }
 
 /// The answer to whatever needs a connection during an outage that began with this.
-pub(crate) fn unreachable(error: &str) -> sqlx::Error {
+#[must_use]
+pub fn unreachable(error: &str) -> sqlx::Error {
     io::Error::new(io::ErrorKind::NotConnected, Unreachable(error.to_owned())).into()
 }
 

@@ -35,6 +35,12 @@ impl Queues {
         });
     }
 
+    /// All queues that are remembered.
+    #[must_use]
+    pub fn list(&self) -> Vec<(i32, TaskQueueId)> {
+        self.seen.read(|seen| seen.keys.iter().map(|(name, &key)| (key, name.clone())).collect())
+    }
+
     /// Drops what is remembered of this queue.
     pub fn drop_key(&self, name: &TaskQueueId) {
         self.seen.note(self.seen.epoch(), |seen| {
@@ -54,10 +60,17 @@ impl Queues {
         if let Some(key) = self.seen.read(|seen| seen.keys.get(name).copied()) {
             return Ok(Some(key));
         }
+        let mut conn = pool.acquire().await?;
+        // After a break many look at once; and the connection may be what has noticed it.
+        if let Some(key) = self.seen.read(|seen| seen.keys.get(name).copied()) {
+            return Ok(Some(key));
+        }
         let since = self.seen.epoch();
         let key = sqlx::query_scalar!("-- find_queue\nSELECT id FROM task_queues WHERE name = $1", name.as_str())
-            .fetch_optional(pool)
+            .fetch_optional(&mut *conn)
             .await?;
+        // Not held while another one is needed.
+        drop(conn);
         if let Some(key) = key {
             self.remember(since, key, name);
         }

@@ -64,22 +64,42 @@ pub(crate) async fn check(conn: &mut PgConnection, kind: Kind) -> Result<Incarna
         SELECT ARRAY(SELECT current_setting(s.name) FROM unnest($1::text[]) WITH ORDINALITY AS s(name, position)
                      ORDER BY s.position) AS "settings!",
             pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean AS "read_only!",
-            -- It cannot be asked of a standby.
-            CASE WHEN NOT pg_is_in_recovery() THEN pg_walfile_name(pg_current_wal_lsn()) END AS wal_file,
             pg_postmaster_start_time() AS "started!""#,
         &names
     )
-    .fetch_one(conn)
+    .fetch_one(&mut *conn)
     .await?;
     for ((name, asked), found) in settings.into_iter().zip(found.settings) {
         if found != asked {
             return Err(Unfit::Setting { name, asked, found }.into());
         }
     }
-    match found.wal_file.filter(|_| !found.read_only) {
-        None => Err(Unfit::ReadOnly.into()),
-        Some(file) => Incarnation::new(&file, found.started),
+    if found.read_only {
+        return Err(Unfit::ReadOnly.into());
     }
+    Incarnation::new(find_wal_file(conn).await?.as_deref(), found.started)
+}
+
+/// The name of the file of the write-ahead log that is being written; none where a service does not say, as Amazon Aurora
+/// with its own storage.
+async fn find_wal_file(conn: &mut PgConnection) -> Result<Option<String>, sqlx::Error> {
+    let asked = sqlx::query_scalar!(
+        r#"-- wal_file
+        SELECT pg_walfile_name(pg_current_wal_lsn()) AS "file!""#
+    )
+    .fetch_one(conn)
+    .await;
+    match asked {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if is_not_offered(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether a service refuses a function of PostgreSQL: not in its prerequisite state, not supported, not allowed.
+pub(crate) fn is_not_offered(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code());
+    matches!(code.as_deref(), Some("55000" | "0A000" | "42501"))
 }
 
 /// Refuses a pooler that gives each transaction another session: settings, prepared statements and advisory locks of a

@@ -4,6 +4,7 @@ use super::{PassReport, clocks};
 use crate::batch::failure::Failure;
 use crate::engine::Engine;
 use crate::notifiers::Effects;
+use tenure_store::queues::{self, Remembered};
 
 /// Advances them as far as is safe. If the database was replaced, what cannot wait is read at once.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
@@ -17,8 +18,10 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     Ok(PassReport { found: queues, done: queues, ..PassReport::default() })
 }
 
-/// Looks for claimable runs below a low-water mark, and drops the marks of their queues on every server.
+/// Looks for claimable runs below a low-water mark, and drops the marks of their queues on every server; and for keys of queues
+/// that the database does not have, which this server drops.
 pub async fn repair(engine: &Engine) -> Result<PassReport, sqlx::Error> {
+    drop_stale_keys(engine).await?;
     let stranded = engine.low_water_marks.repair(&engine.watch).await.map_err(Failure::into_error)?;
     if !stranded.is_empty() {
         tracing::error!(
@@ -28,4 +31,20 @@ pub async fn repair(engine: &Engine) -> Result<PassReport, sqlx::Error> {
         engine.notifiers.apply(Effects::claimable(stranded.iter().copied()));
     }
     Ok(PassReport { found: stranded.len(), done: stranded.len(), ..PassReport::default() })
+}
+
+async fn drop_stale_keys(engine: &Engine) -> Result<(), sqlx::Error> {
+    let all = engine.queues.list();
+    if all.is_empty() {
+        return Ok(());
+    }
+    let remembered: Vec<Remembered<'_>> = all.iter().map(|(key, name)| Remembered { key: *key, name }).collect();
+    let stale = queues::list_stale(&mut *engine.pool.acquire().await?, &remembered).await?;
+    if stale.is_empty() {
+        return Ok(());
+    }
+    tracing::warn!(queues = stale.len(), "the database has lost keys of queues; they are looked up again");
+    stale.iter().for_each(|&place| engine.queues.drop_key(&all[place].1));
+    engine.notifiers.send_away_for_keys();
+    Ok(())
 }

@@ -88,14 +88,14 @@ pub async fn listen(connector: Connector, notifiers: Notifiers, me: Uuid, stop: 
 
 async fn receive(pool: &PgPool, notifiers: &Notifiers, me: Uuid, silence: Duration) -> Result<(), sqlx::Error> {
     let mut listener = PgListener::connect_with(pool).await?;
+    // A new pool is made instead: this one stays with its host.
+    listener.eager_reconnect(false);
     listener.listen_all([notifications::CHANNEL, facts::CHANNEL]).await?;
     // Notifications that were sent before this are made up for by the fallbacks.
     loop {
         let received = tokio::time::timeout(silence, listener.try_recv()).await;
-        let Some(notification) = received.unwrap_or(Err(sqlx::Error::PoolTimedOut))? else {
-            tracing::warn!("lost the notifications of the other servers; connected again");
-            continue;
-        };
+        let received = received.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
+        let notification = received.ok_or(sqlx::Error::WorkerCrashed)?;
         if notification.channel() == facts::CHANNEL {
             notifiers.notify_facts();
             continue;

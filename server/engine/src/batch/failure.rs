@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::ops::OpError;
 use tenure_store::failure::{Class, classify};
+use tenure_store::outage;
 
 /// Why a batch failed.
 #[derive(Debug)]
@@ -67,8 +68,8 @@ impl Failure {
     pub fn report(self, operation: &'static str) -> OpError {
         match self {
             // The log has it once already: of the connector, or of the session.
-            Self::NotRun(_) => OpError::Unavailable,
-            Self::Again(error) | Self::Lost(error) => {
+            Self::NotRun(error) if outage::is_known(&error) => OpError::Unavailable,
+            Self::Again(error) | Self::NotRun(error) | Self::Lost(error) => {
                 tracing::warn!(operation, error = %error, "a batch failed; its callers are asked to try again");
                 OpError::Unavailable
             }

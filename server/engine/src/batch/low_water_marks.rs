@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use super::failure::Failure;
 use super::watch::DatabaseWatch;
+use tenure_store::failure::is_cancelled;
 use tenure_store::low_water_marks::{self, Marks, Writer};
 use tenure_store::memory::Memory;
 use tenure_store::transitions::claim::PRIORITIES;
@@ -90,13 +91,18 @@ impl LowWaterMarks {
         if self.repair_after().is_some_and(|after| started < after) {
             return Ok(Vec::new());
         }
-        let mut look = watch.look().await?;
         let all = self.state.read(|state| state.marks.clone());
         if all.is_empty() {
             return Ok(Vec::new());
         }
-        let stranded = look.run(async |conn| low_water_marks::list_stranded(conn, &all).await).await?;
+        let mut look = watch.look().await?;
+        let found = look.run(async |conn| low_water_marks::list_stranded(conn, &all).await).await;
         *self.repair_after() = Some(started + started.elapsed() * REPAIR_SHARE);
+        let stranded = match found {
+            // Too many dead rows: another time.
+            Err(failure) if is_cancelled(failure.error()) => return Ok(Vec::new()),
+            found => found?,
+        };
         if !stranded.is_empty() {
             look.run(async |conn| low_water_marks::raise_epochs(conn, &stranded).await).await?;
         }

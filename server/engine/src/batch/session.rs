@@ -6,6 +6,7 @@ use sqlx::{Connection, PgConnection};
 
 use super::failure::Failure;
 use tenure_store::connector::Connector;
+use tenure_store::outage;
 use tenure_store::session::{self, Backend};
 
 /// How long a batch may take, connecting included, before its session is given up. Longer than the statement timeout.
@@ -20,6 +21,8 @@ pub struct Session {
     connector: Connector,
     conn: Option<PgConnection>,
     connections: u64,
+    /// How often another host had been chosen when it connected.
+    switches: u64,
     backend: Option<Backend>,
     /// The backend of a run that had no answer. While it waits for a synchronous standby nothing is run on another one:
     /// each would wait too, and in the end no connection would be left.
@@ -32,7 +35,7 @@ impl Session {
     /// A session that connects when it is first used.
     #[must_use]
     pub fn new(connector: Connector) -> Self {
-        Self { connector, conn: None, connections: 0, backend: None, unanswered: None, stalled: false }
+        Self { connector, conn: None, connections: 0, switches: 0, backend: None, unanswered: None, stalled: false }
     }
 
     /// The backend that was connected last.
@@ -52,7 +55,8 @@ impl Session {
         &mut self,
         statements: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
     ) -> Result<T, Failure> {
-        let mut conn = match self.conn.take() {
+        // One that leads to a host which was replaced is not used.
+        let mut conn = match self.conn.take().filter(|_| self.switches == self.connector.switches()) {
             Some(conn) => conn,
             None => self.connect().await.map_err(Failure::NotRun)?,
         };
@@ -61,13 +65,14 @@ impl Session {
             if asked.unwrap_or(Err(sqlx::Error::PoolTimedOut)).map_err(Failure::NotRun)? {
                 self.conn = Some(conn);
                 if !std::mem::replace(&mut self.stalled, true) {
+                    self.connector.note_stalled(true);
                     tracing::warn!(
                         "a commit waits for a synchronous standby; until it has an answer, requests get 503"
                     );
                 }
-                return Err(Failure::NotRun(sqlx::Error::Protocol(STALLED.to_owned())));
+                return Err(Failure::NotRun(outage::unreachable(STALLED)));
             }
-            self.stalled = false;
+            self.go_on();
         }
         self.unanswered = self.backend;
         let result = match tokio::time::timeout(ATTEMPT_MAX, statements(&mut conn)).await {
@@ -92,11 +97,20 @@ impl Session {
         let (conn, backend) = connected.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
         self.backend = Some(backend);
         self.connections += 1;
+        self.switches = self.connector.switches();
         Ok(conn)
     }
 
+    /// It does not wait for a standby any more.
+    fn go_on(&mut self) {
+        if std::mem::replace(&mut self.stalled, false) {
+            self.connector.note_stalled(false);
+        }
+    }
+
     /// Closes the connection.
-    pub async fn close(self) {
+    pub async fn close(mut self) {
+        self.go_on();
         if let Some(conn) = self.conn {
             drop(conn.close().await);
         }

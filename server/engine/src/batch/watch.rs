@@ -1,8 +1,7 @@
 //! Watches, on one session, whether the database goes on from where this server has read it.
 //!
 //! A promoted standby may not have the last positions of a sequence, a restored database may have none of what was read, and
-//! a crash may take back what was not flushed. All of them end sessions, or show in the position or the timeline that the
-//! next look reads. Then everything that is cached is dropped ([`Continuity`]).
+//! a crash may take back what was not flushed. All of them end sessions, or show in the position that the next look reads. Then everything that is cached is dropped ([`Continuity`]).
 
 use sqlx::PgConnection;
 use tokio::sync::{Mutex, MutexGuard};
@@ -11,7 +10,8 @@ use super::failure::Failure;
 use super::session::Session;
 use tenure_store::connector::Connector;
 use tenure_store::continuity::{Break, Continuity};
-use tenure_store::low_water_marks::{self, Position, Writer};
+use tenure_store::failure::ends_session;
+use tenure_store::low_water_marks::{self, Writer};
 
 /// The session that watches, and what it saw last.
 pub struct DatabaseWatch {
@@ -57,9 +57,8 @@ impl DatabaseWatch {
     /// If the database does not answer.
     pub async fn look(&self) -> Result<Look<'_>, Failure> {
         let mut watched = self.watched.lock().await;
-        let Position { last, incarnation } = watched.session.run(low_water_marks::get_position).await?;
+        let last = watched.session.run(low_water_marks::get_position).await?;
         let connection = watched.session.connections();
-        self.continuity.connected(incarnation);
         let found = find_break(watched.seen, connection, last);
         let kept = watched.seen.filter(|_| found.is_none()).and_then(|seen| seen.kept);
         watched.seen = Some(Seen { connection, last, kept });
@@ -85,15 +84,16 @@ impl Look<'_> {
     pub async fn keep_position(&mut self) -> Result<(i64, Vec<Writer>), Failure> {
         let Some(mut seen) = self.watched.seen else { return Ok((0, Vec::new())) };
         if seen.kept != Some(self.last) {
-            self.watched.session.run(low_water_marks::keep_positions).await?;
+            self.run(low_water_marks::keep_positions).await?;
             seen.kept = Some(self.last);
             self.watched.seen = Some(seen);
         }
-        let writers = self.watched.session.run(low_water_marks::list_writers).await?;
+        let writers = self.run(low_water_marks::list_writers).await?;
         Ok((self.last, writers))
     }
 
-    /// Runs a statement on the session that looked.
+    /// Runs a statement on the session that looked. If it fails because of itself, the session that is made anew after it is no
+    /// reason to drop anything.
     ///
     /// # Errors
     /// If the statement fails.
@@ -101,7 +101,16 @@ impl Look<'_> {
         &mut self,
         statement: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
     ) -> Result<T, Failure> {
-        self.watched.session.run(statement).await
+        let result = self.watched.session.run(statement).await;
+        if let Err(failure) = &result
+            && failure.error().as_database_error().is_some()
+            && !ends_session(failure.error())
+            && !failure.keeps_session()
+            && let Some(seen) = &mut self.watched.seen
+        {
+            seen.connection += 1;
+        }
+        result
     }
 }
 

@@ -175,8 +175,9 @@ impl Tail {
     /// Drops the events in memory, because the log may have been taken back: memory begins again at the end of the log, and
     /// every listener ends, because positions that it has seen may be given to other events.
     pub fn drop_all(&self) {
-        *self.ring() = None;
+        // First: a listener must not see a new ring before it sees the break.
         self.shared.breaks.fetch_add(1, Ordering::SeqCst);
+        *self.ring() = None;
         self.shared.changed.send_replace(());
     }
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use sqlx::postgres::{PgConnectOptions, PgPool};
 use sqlx::{AssertSqlSafe, PgConnection};
+use tenure_engine::background::low_water_marks;
 use tenure_engine::ops::OpError;
 use tenure_engine::testing::{LEASE, QUEUE, Queue};
 use tenure_store::testing::number;
@@ -17,7 +18,7 @@ use crate::proxy::Proxy;
 use crate::rig::{eventually, new_folder};
 
 /// Promised are 5 s.
-const STALL_SEEN_WITHIN: Duration = Duration::from_secs(50);
+const STALL_SEEN_WITHIN: Duration = Duration::from_secs(30);
 /// How long a heartbeat may take: 3 s are promised, on a busy machine.
 const HEARTBEAT_WITHIN: Duration = Duration::from_secs(30);
 /// Longer than a heartbeat's write is waited for, so that its session is given up at least once.
@@ -193,4 +194,40 @@ async fn replication_that_no_commit_waits_for_is_warned_of_once_and_shown() {
     assert_eq!(heartbeat(&server).await.status, 200);
     assert!(server.stop().await.success());
     drop(standby);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn low_water_marks_do_not_pass_a_position_that_no_standby_has() {
+    let cluster = Cluster::start(&[]).await;
+    let options: PgConnectOptions = cluster.url("postgres").parse().unwrap();
+    let pool = PgPool::connect_lazy_with(options.clone());
+    tenure_store::schema::migrate(&pool).await.unwrap();
+    let queue = Queue::start(&options);
+    queue.create_one(QUEUE).await;
+    queue.claim_one(QUEUE).await;
+    for _ in 0..2 {
+        low_water_marks::pass(&queue.engine).await.unwrap();
+    }
+    let key = queue.key(QUEUE).await;
+    let mark = queue.engine.low_water_marks.get(key).marks[0];
+    assert!(mark > 0);
+    let mut admin = cluster.connect().await;
+    let probe = stall(&cluster, &mut admin).await;
+
+    // Given out by a transaction that has no commit to wait for.
+    number(&pool, "SELECT max(nextval('pending_ord')) FROM generate_series(1, 100)").await;
+    let waiting = tokio::time::timeout(RECOVERY_LOOKS, low_water_marks::pass(&queue.engine)).await;
+    assert!(waiting.is_err(), "{waiting:?}");
+    assert_eq!(queue.engine.low_water_marks.get(key).marks[0], mark, "no standby has what the mark has passed");
+
+    set_standbys(&mut admin, "").await;
+    eventually("the mark moves on", async || {
+        low_water_marks::pass(&queue.engine).await.ok()?;
+        queue.claim_work(QUEUE, "worker", 1, Duration::ZERO).await.ok()?;
+        (queue.engine.low_water_marks.get(key).marks[0] >= mark + 100).then_some(())
+    })
+    .await;
+    probe.abort();
+    queue.stop().await;
+    pool.close().await;
 }

@@ -3,7 +3,7 @@
 use tenure_engine::background::low_water_marks as marks_pass;
 use tenure_engine::testing::Queue;
 use tenure_store::roles::{self, NewRole};
-use tenure_store::testing::TestDatabase;
+use tenure_store::testing::{TestDatabase, eventually};
 
 fn role(scope: &str) -> NewRole {
     NewRole { role_id: "r".to_owned(), scopes: vec![scope.to_owned()], description: String::new() }
@@ -32,10 +32,12 @@ async fn a_role_that_was_lost_and_made_again_with_the_same_generation_is_read_ag
     sqlx::raw_sql(other).execute(database.pool()).await.unwrap();
     queue.engine.facts.look().await.unwrap_or_default();
     assert!(gives(&queue, "lost"), "by its generation nothing has changed");
-    while queue.engine.continuity.breaks() == 0 {
+    eventually("the break is noticed", async || {
         // The first look finds the session lost, the next one connects again.
         drop(marks_pass::pass(&queue.engine).await);
-    }
+        queue.engine.continuity.breaks() > 0
+    })
+    .await;
     queue.engine.facts.look().await.unwrap();
     assert!(gives(&queue, "kept") && !gives(&queue, "lost"));
     queue.stop().await;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
+use tenure_engine::background::low_water_marks as marks_pass;
 use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::continuity::Break;
 use tenure_store::testing::TestDatabase;
@@ -85,4 +86,18 @@ async fn a_claim_with_a_lost_key_takes_nothing_from_the_queue_that_has_it_now() 
     drop(claimed);
     assert_eq!(queue.claim_one("other/queue").await.task.id, other);
     finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_server_that_only_claims_finds_out_that_its_key_was_lost() {
+    let database = TestDatabase::create().await;
+    let (here, there) = (Queue::start(database.options()), Queue::start(database.options()));
+    here.key(QUEUE).await;
+    lose_queue(&database).await;
+    let task = there.create_one(QUEUE).await;
+    assert!(here.claim_work(QUEUE, "worker", 1, Duration::ZERO).await.unwrap().claims.is_empty());
+    marks_pass::repair(&here.engine).await.unwrap();
+    assert_eq!(here.claim_one(QUEUE).await.task.id, task);
+    there.stop().await;
+    finish(database, here).await;
 }
