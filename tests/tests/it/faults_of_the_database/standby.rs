@@ -214,12 +214,15 @@ async fn low_water_marks_do_not_pass_a_position_that_no_standby_has() {
     let mut admin = cluster.connect().await;
     let probe = stall(&cluster, &mut admin).await;
 
-    // Given out by a transaction that has no commit to wait for.
-    number(&pool, "SELECT max(nextval('pending_ord')) FROM generate_series(1, 100)").await;
+    // Given out by a transaction that never commits.
+    let mut open = pool.begin().await.unwrap();
+    let taken = "SELECT max(nextval('pending_ord')) FROM generate_series(1, 100)";
+    sqlx::query(taken).execute(&mut *open).await.unwrap();
     let waiting = tokio::time::timeout(RECOVERY_LOOKS, low_water_marks::pass(&queue.engine)).await;
     assert!(waiting.is_err(), "{waiting:?}");
     assert_eq!(queue.engine.low_water_marks.get(key).marks[0], mark, "no standby has what the mark has passed");
 
+    open.rollback().await.unwrap();
     set_standbys(&mut admin, "").await;
     eventually("the mark moves on", async || {
         low_water_marks::pass(&queue.engine).await.ok()?;
