@@ -8,6 +8,7 @@ use sqlx::{AssertSqlSafe, PgConnection};
 use tenure_engine::background::low_water_marks;
 use tenure_engine::ops::OpError;
 use tenure_engine::testing::{LEASE, QUEUE, Queue};
+use tenure_store::roles::{self, NewRole};
 use tenure_store::testing::number;
 use tenure_tests::server::{Launch, create_root_client, fresh_secret_key};
 use tokio::task::JoinHandle;
@@ -228,6 +229,47 @@ async fn low_water_marks_do_not_pass_a_position_that_no_standby_has() {
         low_water_marks::pass(&queue.engine).await.ok()?;
         queue.claim_work(QUEUE, "worker", 1, Duration::ZERO).await.ok()?;
         (queue.engine.low_water_marks.get(key).marks[0] >= mark + 100).then_some(())
+    })
+    .await;
+    probe.abort();
+    queue.stop().await;
+    pool.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn writes_that_are_given_up_leave_no_more_backends_than_the_pool_has_connections() {
+    const POOL: i64 = 10;
+    let cluster = Cluster::start(&[]).await;
+    let options: PgConnectOptions = cluster.url("postgres").parse().unwrap();
+    let pool = PgPool::connect_lazy_with(options.clone());
+    tenure_store::schema::migrate(&pool).await.unwrap();
+    let queue = Queue::start(&options);
+    let mut admin = cluster.connect().await;
+    let probe = stall(&cluster, &mut admin).await;
+    // Long enough for a session to find out that its last commit waits still.
+    let since = Instant::now();
+    while since.elapsed() < STALLED {
+        assert!(queue.engine.heartbeat.beat().await.is_err());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let write = async |name: String| {
+        let role = NewRole { role_id: name, scopes: vec!["x".to_owned()], description: String::new() };
+        drop(tokio::time::timeout(Duration::from_secs(1), roles::create(&queue.engine.pool, &role)).await);
+    };
+    for round in 0..4 {
+        join_all((0..POOL).map(|n| write(format!("role-{round}-{n}")))).await;
+        // Longer than a connection that was given up is waited for.
+        tokio::time::sleep(Duration::from_secs(4)).await;
+    }
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name = 'tenure'";
+    let waiting: i64 = sqlx::query_scalar(waiting).fetch_one(&mut admin).await.unwrap();
+    // Besides those of the pool, one of the heartbeat.
+    assert!((2..=POOL + 1).contains(&waiting), "{waiting} backends wait");
+
+    set_standbys(&mut admin, "").await;
+    eventually("the pool works again", async || {
+        let role = NewRole { role_id: "after".to_owned(), scopes: vec!["x".to_owned()], description: String::new() };
+        roles::create(&queue.engine.pool, &role).await.ok()
     })
     .await;
     probe.abort();
