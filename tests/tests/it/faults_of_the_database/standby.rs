@@ -8,7 +8,6 @@ use sqlx::{AssertSqlSafe, PgConnection};
 use tenure_engine::background::low_water_marks;
 use tenure_engine::ops::OpError;
 use tenure_engine::testing::{LEASE, QUEUE, Queue};
-use tenure_store::roles::{self, NewRole};
 use tenure_store::testing::number;
 use tenure_tests::server::{Launch, create_root_client, fresh_secret_key};
 use tokio::task::JoinHandle;
@@ -252,12 +251,14 @@ async fn writes_that_are_given_up_leave_no_more_backends_than_the_pool_has_conne
         assert!(queue.engine.heartbeat.beat().await.is_err());
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
+    // Each writes a row of its own, and waits for no lock.
     let write = async |name: String| {
-        let role = NewRole { role_id: name, scopes: vec!["x".to_owned()], description: String::new() };
-        drop(tokio::time::timeout(Duration::from_secs(1), roles::create(&queue.engine.pool, &role)).await);
+        let name = name.parse().unwrap();
+        let writing = queue.engine.queues.get_or_create_key(&queue.engine.pool, &name);
+        drop(tokio::time::timeout(Duration::from_secs(1), writing).await);
     };
     for round in 0..4 {
-        join_all((0..POOL).map(|n| write(format!("role-{round}-{n}")))).await;
+        join_all((0..POOL).map(|n| write(format!("cold/write-{round}-{n}")))).await;
         // Longer than a connection that was given up is waited for.
         tokio::time::sleep(Duration::from_secs(4)).await;
     }
@@ -268,8 +269,7 @@ async fn writes_that_are_given_up_leave_no_more_backends_than_the_pool_has_conne
 
     set_standbys(&mut admin, "").await;
     eventually("the pool works again", async || {
-        let role = NewRole { role_id: "after".to_owned(), scopes: vec!["x".to_owned()], description: String::new() };
-        roles::create(&queue.engine.pool, &role).await.ok()
+        queue.engine.queues.get_or_create_key(&queue.engine.pool, &"cold/after".parse().unwrap()).await.ok()
     })
     .await;
     probe.abort();
