@@ -1,7 +1,7 @@
 //! The heartbeat: whether a write is committed now, asked by whatever watches this server.
 //!
 //! Without credentials anyone may ask, as often as they like: all share one session, which writes only when it is asked, and
-//! at most every [`GOOD_FOR`]. A server that is not asked writes nothing.
+//! at most every two seconds. A server that is not asked writes nothing.
 
 use std::time::{Duration, Instant};
 

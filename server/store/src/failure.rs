@@ -1,5 +1,7 @@
 //! What a failed statement means, by SQLSTATE: the one place that knows. Callers decide what to do about it.
 
+use sqlx::error::DatabaseError;
+
 /// The kinds of failure that callers distinguish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
@@ -58,13 +60,13 @@ pub fn is_lost_connection(error: &sqlx::Error) -> bool {
 /// Whether a statement ran into its timeout.
 #[must_use]
 pub fn is_cancelled(error: &sqlx::Error) -> bool {
-    error.as_database_error().and_then(|error| error.code()).as_deref() == Some("57014")
+    error.as_database_error().and_then(DatabaseError::code).as_deref() == Some("57014")
 }
 
 /// Whether the database has ended the session: it stops, it crashed, or an administrator wanted it.
 #[must_use]
 pub fn ends_session(error: &sqlx::Error) -> bool {
-    let code = error.as_database_error().and_then(|error| error.code());
+    let code = error.as_database_error().and_then(DatabaseError::code);
     code.is_some_and(|code| code.starts_with("57P") || code.starts_with("25P"))
 }
 

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use sqlx::error::DatabaseError;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{Connection as _, PgConnection, Row as _};
 use tokio::time::timeout;
@@ -98,7 +99,7 @@ async fn find_wal_file(conn: &mut PgConnection) -> Result<Option<String>, sqlx::
 
 /// Whether a service refuses a function of PostgreSQL: not in its prerequisite state, not supported, not allowed.
 pub(crate) fn is_not_offered(error: &sqlx::Error) -> bool {
-    let code = error.as_database_error().and_then(|error| error.code());
+    let code = error.as_database_error().and_then(DatabaseError::code);
     matches!(code.as_deref(), Some("55000" | "0A000" | "42501"))
 }
 
