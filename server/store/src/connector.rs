@@ -452,7 +452,8 @@ fn checked(
 }
 
 fn no_answer(within: Duration) -> sqlx::Error {
-    io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {} s", within.as_secs_f32())).into()
+    let tenths = (within.as_secs_f64() * 10.0).round() / 10.0;
+    io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {tenths} s")).into()
 }
 
 fn chance() -> u8 {
