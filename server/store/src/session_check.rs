@@ -195,6 +195,21 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_service_that_does_not_tell_its_place_in_the_log_is_used_without_it() {
+        let database = TestDatabase::create().await;
+        let options = Kind::Cold.options(database.options()).options([("role", "pg_read_all_data")]);
+        let mut conn = PgConnection::connect_with(&options).await.unwrap();
+        let known = check(&mut conn, Kind::Cold).await.unwrap();
+        assert!(known.timeline > 0);
+        let refuse = "REVOKE EXECUTE ON FUNCTION pg_walfile_name(pg_lsn) FROM PUBLIC";
+        sqlx::raw_sql(refuse).execute(&mut database.connect().await).await.unwrap();
+        let silent = check(&mut conn, Kind::Cold).await.unwrap();
+        assert_eq!((silent.timeline, silent.started), (0, known.started));
+        drop(conn);
+        database.finish().await;
+    }
+
+    #[tokio::test]
     async fn connections_with_a_session_each_are_no_pooler() {
         let database = TestDatabase::create().await;
         let mut conn = database.connect().await;

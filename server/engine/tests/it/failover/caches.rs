@@ -1,8 +1,12 @@
 //! What is cached is dropped when the database may have lost it.
 
 use tenure_engine::background::low_water_marks as marks_pass;
+use tenure_engine::batch::session::Session;
 use tenure_engine::testing::Queue;
+use tenure_store::connector::Connector;
+use tenure_store::continuity::Incarnation;
 use tenure_store::roles::{self, NewRole};
+use tenure_store::session;
 use tenure_store::testing::{TestDatabase, eventually};
 
 fn role(scope: &str) -> NewRole {
@@ -41,5 +45,32 @@ async fn a_role_that_was_lost_and_made_again_with_the_same_generation_is_read_ag
     queue.engine.facts.look().await.unwrap();
     assert!(gives(&queue, "kept") && !gives(&queue, "lost"));
     queue.stop().await;
+    database.finish().await;
+}
+
+/// As if another database had answered the connection before.
+fn note_another_database(connector: &Connector) {
+    connector.continuity().connected(Incarnation { timeline: 99, started: 0 });
+}
+
+#[tokio::test]
+async fn connections_to_a_database_that_was_replaced_are_not_used_again() {
+    let database = TestDatabase::create().await;
+    let connector = database.connector();
+    let (pool, mut session) = (connector.pool(), Session::new(connector.clone()));
+    let pooled = session::get_backend(&mut *pool.acquire().await.unwrap()).await.unwrap();
+    session.run(session::get_backend).await.unwrap();
+    assert_eq!(session::get_backend(&mut *pool.acquire().await.unwrap()).await.unwrap(), pooled, "it is kept");
+    session.run(session::get_backend).await.unwrap();
+    assert_eq!(session.connections(), 1);
+
+    note_another_database(&connector);
+    let new = connector.connect_hot().await.unwrap();
+    assert_ne!(session::get_backend(&mut *pool.acquire().await.unwrap()).await.unwrap(), pooled);
+    session.run(session::get_backend).await.unwrap();
+    assert_eq!(session.connections(), 2);
+    drop(new);
+    session.close().await;
+    pool.close().await;
     database.finish().await;
 }
