@@ -14,7 +14,7 @@ use tokio::process::Child;
 
 use crate::binary::{bare_program, clear_up, end, send};
 use crate::queue::{Queue, TASK_IDS, TOKEN, claim, ok, until};
-use crate::worker::{LEASE, Running, pid_in, runs, shell};
+use crate::worker::{LEASE, Running, is_stopped, pid_in, runs, shell};
 
 /// Leaves a process in a session of its own, whose parent has ended, and which does not end when it is asked to.
 const DETACH: &str = "(setsid sh -c 'trap \"\" TERM; echo $$ > inner; sleep 1000; sleep 1000' & ); while ! test -s inner; do sleep 0.01; done";
@@ -96,6 +96,7 @@ async fn what_an_earlier_worker_left_is_ended_before_the_first_claim() {
     ];
     // Stopped, it does not notice that the worker is gone.
     kill(Pid::from_raw(pids[2]), Signal::SIGSTOP).unwrap();
+    until("the guard to stop", || is_stopped(pids[2]).then_some(())).await;
     child.kill().await.unwrap();
     assert_eq!(pids.map(runs), [true; 3]);
 

@@ -116,6 +116,13 @@ pub fn runs(pid: i32) -> bool {
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.starts_with(" Z"))
 }
 
+/// Whether all threads of a process are stopped: the one that takes the signal stops the others, so that for a while they run.
+pub fn is_stopped(pid: i32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let mut states = threads.map(|thread| std::fs::read_to_string(thread.unwrap().path().join("stat")).unwrap());
+    states.all(|stat| stat.rsplit_once(')').is_some_and(|(_, rest)| rest.starts_with(" T")))
+}
+
 #[tokio::test]
 async fn commands_run_in_order_in_a_directory_of_their_own() {
     let script =
