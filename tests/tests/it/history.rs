@@ -10,6 +10,8 @@ use tenure_tests::history::{Plan, Violation, check, run, seed};
 const OPERATIONS: u64 = 6_000;
 /// Enough for every kind of operation to happen many times.
 const OPERATIONS_WHEN_BROKEN: u64 = 1_500;
+/// In how many histories a breakage must be caught once.
+const HISTORIES_WHEN_BROKEN: usize = 4;
 /// How many violations a failure quotes.
 const QUOTED: usize = 20;
 
@@ -58,12 +60,21 @@ async fn the_checker_catches_an_event_that_changes() {
     assert_caught("event-drift", Rule::EventsSteady).await;
 }
 
+/// Some breakages show only when two operations meet, as a change of a priority and a second look at the same event: rarely
+/// not once in a history. Not in several of them is a fault of the checker.
 async fn assert_caught(breakage: &'static str, rule: Rule) {
-    let plan = Plan { seed: seed(), operations: OPERATIONS_WHEN_BROKEN, breakage: Some(breakage), failovers: false };
-    let history = run(&plan).await;
-    let violations = check(&history);
-    let caught = violations.iter().any(|violation| violation.rule == rule);
-    assert!(caught, "{breakage} was not caught as {rule:?}: {}", explain(&plan, &history, &violations));
+    let mut missed = Vec::new();
+    for _ in 0..HISTORIES_WHEN_BROKEN {
+        let plan =
+            Plan { seed: seed(), operations: OPERATIONS_WHEN_BROKEN, breakage: Some(breakage), failovers: false };
+        let history = run(&plan).await;
+        let violations = check(&history);
+        if violations.iter().any(|violation| violation.rule == rule) {
+            return;
+        }
+        missed.push(explain(&plan, &history, &violations));
+    }
+    panic!("{breakage} was not caught as {rule:?}: {}", missed.join("\n"));
 }
 
 /// The text of a failure: how to see it again, what is wrong, and where everything is written down.
