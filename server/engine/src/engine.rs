@@ -27,7 +27,7 @@ use crate::notifiers::Notifiers;
 use crate::ops::OpError;
 use crate::ops::claim_work;
 use crate::ops::create_task::{self, CreateTask};
-use crate::ops::messages::{DeleteMessages, GetMessages};
+use crate::ops::messages::{DeleteMessages, GetMessages, PolledQueues};
 use crate::ops::reclaim::Reclaim;
 use crate::ops::report::ReportRun;
 use crate::ops::status::ReadStatus;
@@ -121,6 +121,8 @@ pub struct Engine {
     pub wait_list: WaitList,
     /// Getting messages.
     pub messages: MessageQueue,
+    /// Queues of which it is stored that they are polled.
+    pub polled: PolledQueues,
     /// Deleting messages.
     pub delete_messages: Batcher<DeleteMessages>,
     /// The newest events, for streams.
@@ -151,8 +153,12 @@ impl Engine {
         let lease = settings.claim_timeout;
         let reclaim = Reclaim { queues: queues.clone(), pool: pool.clone(), lease, workers: workers.clone() };
         let report = ReportRun { queues: queues.clone(), pool: pool.clone() };
-        let get_messages =
-            GetMessages { low_water_marks: low_water_marks.clone(), reservation: settings.poll_reservation };
+        let polled = PolledQueues::default();
+        let get_messages = GetMessages {
+            low_water_marks: low_water_marks.clone(),
+            reservation: settings.poll_reservation,
+            polled: polled.clone(),
+        };
         let delete_messages = DeleteMessages { visibility: settings.message_visibility };
         let engine = Self {
             create: Batcher::start(CreateTask, &connector, &notifiers, tasks),
@@ -161,8 +167,9 @@ impl Engine {
             status: Batcher::start(ReadStatus, &connector, &notifiers, tasks),
             wait_list: WaitList::start(parts, tasks, drain.clone()),
             messages: MessageQueue::new(Batcher::start(get_messages, &connector, &notifiers, tasks), notifiers.clone()),
+            polled,
             delete_messages: Batcher::start(delete_messages, &connector, &notifiers, tasks),
-            tail: Tail::start(pool.clone(), notifiers.clone(), tasks, drain.clone()),
+            tail: Tail::start(pool.clone(), low_water_marks.clone(), notifiers.clone(), tasks, drain.clone()),
             heartbeat: Heartbeat::start(&connector, tasks, stop),
             skew: ClockSkew::default(),
             replication: ReplicationWatch::default(),
@@ -204,11 +211,12 @@ impl Engine {
 
     /// Registers everything that the engine caches from the database. No entry holds the sender of a batcher.
     fn register(&self) {
-        let Self { remembered, queues, low_water_marks, facts, witnesses, tail, notifiers, .. } = self;
+        let Self { remembered, queues, low_water_marks, facts, witnesses, tail, notifiers, polled, .. } = self;
         let empty = self.messages.memory();
         remembered.add("queue keys", on(queues, Queues::drop_all));
         remembered.add("low-water marks", on(low_water_marks, LowWaterMarks::drop_all));
         remembered.add("empty message queues", move || empty.drop_all());
+        remembered.add("polled queues", on(polled, PolledQueues::drop_all));
         remembered.add("facts", on(facts, Facts::drop_all));
         remembered.add("unresolved tasks of groups", on(witnesses, groups::GroupMemory::drop_all));
         remembered.add("newest events", on(tail, Tail::drop_all));

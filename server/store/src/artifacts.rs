@@ -156,14 +156,10 @@ pub async fn finish(
 async fn emit(transaction: &mut PgConnection, seq: i64, run: i16, event: &ArtifactEvent) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- publish_artifact
-        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
-        emitted AS (
-            INSERT INTO outbox (at, kinds, seqs, runs, retries_left, priorities, details)
-            SELECT db_now.now, ARRAY[$1::smallint], ARRAY[$2::bigint], ARRAY[$3::smallint], ARRAY[$4::smallint],
-                   ARRAY[$6::smallint], ARRAY[$5::text]
-            FROM db_now RETURNING id
-        )
-        INSERT INTO outbox_new (id, events) SELECT id, 1 /* count */ FROM emitted",
+        INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, priorities, details)
+        SELECT db_now.now, 1 /* count */, ARRAY[$1::smallint], ARRAY[$2::bigint], ARRAY[$3::smallint], ARRAY[$4::smallint],
+               ARRAY[$6::smallint], ARRAY[$5::text]
+        FROM db_now",
         Kind::ARTIFACT_CREATED,
         seq,
         run,

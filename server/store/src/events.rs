@@ -11,22 +11,51 @@ use super::{advisory, tasks};
 use tenure_domain::events::{self, Event, Kind, Subject, Transition};
 use tenure_domain::task::Group;
 
-/// Gives positions to what is new, and waits for a server that is doing that already: afterwards everything that was
-/// committed before the call has its position.
-pub async fn sequence(conn: &mut PgConnection) -> Result<u64, sqlx::Error> {
+/// An `outbox_new.id` up to which every row has been moved into the log, and none can appear any more. Without it, reading
+/// that table would walk over the rows that an old snapshot keeps. To be read before the snapshot that it is used in: what
+/// was moved in between is at its old place there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Sequenced(pub i64);
+
+/// Moves what is new into the log, gives it positions, and adds its changes to the counts; waits for a server that is
+/// doing that already. Afterwards everything that was committed before the call has its position.
+pub async fn sequence(conn: &mut PgConnection, sequenced: Sequenced) -> Result<u64, sqlx::Error> {
     // Two statements: the second must see what the holder of the lock before us has committed.
     let mut transaction = conn.begin().await?;
-    sqlx::query!("-- sequencer_turn\nSELECT pg_advisory_xact_lock($1)", advisory::SEQUENCER)
-        .execute(&mut *transaction)
-        .await?;
+    sqlx::query!(
+        r#"-- sequencer_turn
+        SELECT pg_advisory_xact_lock($1)::text AS "locked?", set_config('enable_seqscan', 'off', true) AS "set?""#,
+        advisory::SEQUENCER
+    )
+    .fetch_one(&mut *transaction)
+    .await?;
     let moved = sqlx::query!(
         "-- sequence_events
-        WITH moved AS (DELETE FROM outbox_new RETURNING id, events),
+        WITH moved AS (DELETE FROM outbox_new WHERE id > $1 RETURNING *),
+        numbered AS MATERIALIZED (
+            SELECT nextval('outbox_id_seq') AS outbox_id, m.* FROM (SELECT * FROM moved ORDER BY id) m
+        ),
+        kept AS (
+            INSERT INTO outbox (id, at, taken_until, kinds, seqs, runs, retries_left, priorities, details) OVERRIDING SYSTEM VALUE
+            SELECT outbox_id, at, taken_until, kinds, seqs, runs, retries_left, priorities, details FROM numbered
+        ),
+        changed AS (
+            SELECT d.queue, sum(d.pending) AS pending, sum(d.claimed) AS claimed
+            FROM moved m, unnest(m.queues, m.pending, m.claimed) AS d(queue, pending, claimed)
+            GROUP BY d.queue HAVING sum(d.pending) <> 0 /* count */ OR sum(d.claimed) <> 0 /* count */
+            ORDER BY d.queue
+        ),
+        counted AS (
+            INSERT INTO counters AS c (queue, pending, claimed) SELECT queue, pending, claimed FROM changed
+            ON CONFLICT (queue) DO UPDATE
+                SET pending = c.pending + EXCLUDED.pending, claimed = c.claimed + EXCLUDED.claimed
+        ),
         next AS MATERIALIZED (
             SELECT COALESCE((SELECT first + events FROM outbox_order ORDER BY first DESC LIMIT 1), 1) AS position
         )
         INSERT INTO outbox_order (first, events, outbox_id)
-        SELECT next.position + sum(events) OVER (ORDER BY id) - events, events, id FROM moved, next"
+        SELECT next.position + sum(events) OVER (ORDER BY outbox_id) - events, events, outbox_id FROM numbered, next",
+        sequenced.0
     )
     .execute(&mut *transaction)
     .await?
@@ -158,16 +187,28 @@ pub struct Ends {
 }
 
 /// How far the log goes, by one read: what everything that waits for new events asks again and again.
-pub async fn get_ends(conn: &mut PgConnection) -> Result<Ends, sqlx::Error> {
+pub async fn get_ends(conn: &mut PgConnection, sequenced: Sequenced) -> Result<Ends, sqlx::Error> {
     sqlx::query_as!(
         Ends,
         r#"-- event_ends
         SELECT COALESCE((SELECT first FROM outbox_order ORDER BY first LIMIT 1), 1) - 1 AS "oldest!",
                COALESCE((SELECT first + events FROM outbox_order ORDER BY first DESC LIMIT 1), 1) - 1 AS "newest!",
-               EXISTS (SELECT FROM outbox_new) AS "unsequenced!""#
+               EXISTS (SELECT FROM unsequenced($1)) AS "unsequenced!""#,
+        sequenced.0
     )
     .fetch_one(conn)
     .await
+}
+
+/// The position of the newest event, 0 if there has been none.
+pub async fn get_newest(conn: &mut PgConnection) -> Result<i64, sqlx::Error> {
+    let newest = sqlx::query_scalar!(
+        r#"-- newest_event
+        SELECT first + events - 1 AS "newest!" FROM outbox_order ORDER BY first DESC LIMIT 1"#
+    )
+    .fetch_optional(conn)
+    .await?;
+    Ok(newest.unwrap_or_default())
 }
 
 /// A part of the log that was read on from a position.
@@ -186,7 +227,7 @@ pub enum Stretch {
 /// either all there or are reported as gone.
 pub async fn read_on(conn: &mut PgConnection, after: i64, limit: usize) -> Result<Stretch, sqlx::Error> {
     let mut snapshot = conn.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
-    let newest = get_ends(&mut snapshot).await?.newest;
+    let newest = get_newest(&mut snapshot).await?;
     let page = read(&mut snapshot, after, limit).await?;
     snapshot.commit().await?;
     if after > newest {

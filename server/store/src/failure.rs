@@ -7,7 +7,8 @@ use sqlx::error::DatabaseError;
 pub enum Class {
     /// Classes 22 and 23: some value cannot be stored. Nothing happened; the same statement fails again.
     BadData,
-    /// Classes 40 and 55: a deadlock, a serialization failure or a lock. Nothing happened; once more is worth a try.
+    /// Classes 40 and 55: a deadlock, a serialization failure or a lock; and a task or a group that was created at the same
+    /// time. Nothing happened; once more is worth a try.
     Contention,
     /// The connection was lost, or the database has no resources or takes no writes: it may have happened. A later repeat
     /// of the request is worth a try.
@@ -31,6 +32,7 @@ impl Class {
 #[must_use]
 pub fn classify(error: &sqlx::Error) -> Class {
     match error {
+        sqlx::Error::Database(_) if was_created_meanwhile(error) => Class::Contention,
         sqlx::Error::Database(database) => of_sqlstate(&database.code().unwrap_or_default()),
         // The connection or the pool, not the statement; `Configuration` is what a connection was refused for.
         sqlx::Error::Io(_)
@@ -68,6 +70,14 @@ pub fn is_cancelled(error: &sqlx::Error) -> bool {
 pub fn ends_session(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(DatabaseError::code);
     code.is_some_and(|code| code.starts_with("57P") || code.starts_with("25P"))
+}
+
+/// Whether another transaction has created a task or a group since the statement began: run again, the statement sees it.
+#[must_use]
+pub fn was_created_meanwhile(error: &sqlx::Error) -> bool {
+    error.as_database_error().is_some_and(|error| {
+        error.is_unique_violation() && matches!(error.constraint(), Some("tasks_pkey" | "task_groups_pkey"))
+    })
 }
 
 fn of_sqlstate(code: &str) -> Class {

@@ -6,6 +6,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::decode::Row;
+use super::events::Sequenced;
 use super::log_readers::Part;
 use tenure_domain::task::Group;
 
@@ -68,15 +69,11 @@ pub async fn seal(conn: &mut PgConnection, id: Uuid) -> Result<(), sqlx::Error> 
         sealed AS (
             UPDATE task_groups g SET sealed = db_now.now FROM db_now WHERE g.id = $1 AND g.sealed IS NULL
             RETURNING g.id, g.scheduler, g.expires, g.sealed
-        ),
-        emitted AS (
-            INSERT INTO outbox (at, kinds, seqs, runs, retries_left, details)
-            SELECT sealed, '{11}' /* Kind::GroupSealed */, '{0}' /* seq */, '{0}' /* run */, '{0}' /* count */,
-                   ARRAY[json_build_object('id', id, 'scheduler', scheduler, 'expires', expires, 'sealed', sealed)::text]
-            FROM sealed
-            RETURNING id
         )
-        INSERT INTO outbox_new (id, events) SELECT id, 1 /* count */ FROM emitted",
+        INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, details)
+        SELECT sealed, 1 /* count */, '{11}' /* Kind::GroupSealed */, '{0}' /* seq */, '{0}' /* run */, '{0}' /* count */,
+               ARRAY[json_build_object('id', id, 'scheduler', scheduler, 'expires', expires, 'sealed', sealed)::text]
+        FROM sealed",
         id
     )
     .execute(conn)
@@ -142,10 +139,11 @@ pub struct Slice {
 pub async fn publish_resolved(
     transaction: &mut PgConnection,
     part: Part,
+    sequenced: Sequenced,
     witnesses: &mut Witnesses,
 ) -> Result<Slice, sqlx::Error> {
     let resolved = find_resolved(transaction, part).await?;
-    let emitted = emit(transaction, &resolved, part.through, witnesses).await?;
+    let emitted = emit(transaction, &resolved, part.through, sequenced, witnesses).await?;
     Ok(Slice { groups: resolved.groups.len(), emitted })
 }
 
@@ -189,6 +187,7 @@ async fn emit(
     transaction: &mut PgConnection,
     resolved: &Resolved,
     through: i64,
+    sequenced: Sequenced,
     witnesses: &mut Witnesses,
 ) -> Result<usize, sqlx::Error> {
     let from: Vec<Uuid> = resolved.groups.iter().map(|id| witnesses.remove(id).unwrap_or_default()).collect();
@@ -213,12 +212,15 @@ async fn emit(
         ),
         -- Resolutions that this statement sees and the part does not have: a later part emits the events of their groups.
         later AS MATERIALIZED (
-            SELECT e.seq
-            FROM (SELECT id FROM outbox_new UNION ALL SELECT outbox_id FROM outbox_order WHERE first > $4) o
-            CROSS JOIN LATERAL (
-                SELECT e.seq, e.kind FROM outbox x, unnest(x.kinds, x.seqs) AS e(kind, seq) WHERE x.id = o.id OFFSET 0
-            ) e
+            SELECT e.seq FROM unsequenced($5) n, unnest(n.kinds, n.seqs) AS e(kind, seq)
             WHERE e.kind IN (3, 4, 5) /* Kind: resolved */
+            UNION ALL
+            SELECT e.seq
+            FROM outbox_order o
+            CROSS JOIN LATERAL (
+                SELECT e.seq, e.kind FROM outbox x, unnest(x.kinds, x.seqs) AS e(kind, seq) WHERE x.id = o.outbox_id OFFSET 0
+            ) e
+            WHERE o.first > $4 AND e.kind IN (3, 4, 5) /* Kind: resolved */
         ),
         later_groups AS MATERIALIZED (
             SELECT DISTINCT (SELECT d.task_group FROM task_definitions d WHERE d.seq = later.seq) AS id FROM later
@@ -228,20 +230,19 @@ async fn emit(
             WHERE c.open IS NULL AND NOT EXISTS (SELECT FROM later_groups g WHERE g.id = c.id)
         ),
         emitted AS (
-            INSERT INTO outbox (at, kinds, seqs, runs, retries_left, details)
-            SELECT min(db_now.now), array_agg(10 /* Kind::GroupResolved */::smallint), array_agg(resolved.seq),
+            INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, details)
+            SELECT min(db_now.now), count(*), array_agg(10 /* Kind::GroupResolved */::smallint), array_agg(resolved.seq),
                    array_agg(0 /* run */::smallint), array_agg(0 /* count */::smallint),
                    array_agg(json_build_object('id', g.id, 'scheduler', g.scheduler, 'expires', g.expires,
                                                'sealed', g.sealed)::text)
             FROM resolved JOIN task_groups g ON g.id = resolved.id, db_now HAVING count(*) > 0
-            RETURNING id, cardinality(seqs) AS events
-        ),
-        emitted_ids AS (INSERT INTO outbox_new (id, events) SELECT id, events FROM emitted)
+        )
         SELECT c.id AS "id!", c.open, EXISTS (SELECT FROM resolved WHERE resolved.id = c.id) AS "emitted!" FROM checked c"#,
         &resolved.groups,
         &resolved.seqs,
         &from,
-        through
+        through,
+        sequenced.0
     )
     .fetch_all(transaction)
     .await?;

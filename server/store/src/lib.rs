@@ -59,8 +59,6 @@ pub mod advisory {
     pub const SETUP: i64 = 0x7465_6e75_7265_0001;
     /// Giving positions to events.
     pub const SEQUENCER: i64 = 0x7465_6e75_7265_0002;
-    /// Folding the counts.
-    pub const FOLD: i64 = 0x7465_6e75_7265_0003;
     /// Moving the manual clock.
     pub const CLOCK: i64 = 0x7465_6e75_7265_0004;
     /// The first half of a lock on the name of stored bytes; the second is the name's hash.

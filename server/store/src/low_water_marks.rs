@@ -8,6 +8,7 @@ use std::collections::HashMap;
 
 use sqlx::{Connection, PgConnection};
 
+use super::events::Sequenced;
 use super::session_check::is_not_offered;
 use super::transitions::claim::PRIORITIES;
 
@@ -95,15 +96,34 @@ impl Columns {
 /// How long looking for runs below low-water marks may take.
 const STRANDED_TIMEOUT: &str = "2s";
 
-/// The queues with a claimable run at or below one of these low-water marks, which must not be: the marks are wrong. One probe
-/// of an index for each priority; behind an old snapshot it may run into its timeout.
-pub async fn list_stranded(conn: &mut PgConnection, all: &HashMap<i32, Marks>) -> Result<Vec<i32>, sqlx::Error> {
+/// What lies below marks and must not: the marks are wrong.
+#[derive(Debug, Default)]
+pub struct Stranded {
+    /// Queues with a claimable run at or below one of their low-water marks.
+    pub queues: Vec<i32>,
+    /// Whether there are events that are taken to be in the log and are not.
+    pub events: bool,
+}
+
+/// Looks below the marks. One probe of an index for each of them; behind an old snapshot it may run into its timeout.
+pub async fn find_stranded(
+    conn: &mut PgConnection,
+    all: &HashMap<i32, Marks>,
+    sequenced: Sequenced,
+) -> Result<Stranded, sqlx::Error> {
     let Columns { queues, priorities, epochs, marks } = Columns::new(all);
     let mut transaction = conn.begin().await?;
     sqlx::query!("-- stranded_timeout\nSELECT set_config('statement_timeout', $1, true)", STRANDED_TIMEOUT)
         .fetch_one(&mut *transaction)
         .await?;
-    let stranded = sqlx::query_scalar!(
+    let events = sqlx::query_scalar!(
+        r#"-- stranded_events
+        SELECT EXISTS (SELECT FROM outbox_new WHERE id <= $1) AS "left!""#,
+        sequenced.0
+    )
+    .fetch_one(&mut *transaction)
+    .await?;
+    let queues = sqlx::query_scalar!(
         r#"-- stranded_queues
         SELECT DISTINCT i.queue AS "queue!"
         FROM unnest($1::int[], $2::smallint[], $3::bigint[], $4::bigint[]) AS i(queue, priority, epoch, mark)
@@ -122,7 +142,7 @@ pub async fn list_stranded(conn: &mut PgConnection, all: &HashMap<i32, Marks>) -
     .fetch_all(&mut *transaction)
     .await?;
     transaction.commit().await?;
-    Ok(stranded)
+    Ok(Stranded { queues, events })
 }
 
 /// Makes every server drop its low-water marks of these queues.

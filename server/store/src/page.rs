@@ -8,6 +8,7 @@ use tenure_api::states::{Priority, ReasonCreated, ReasonResolved, RunState};
 use uuid::Uuid;
 
 use super::decode::{Row, Undecodable};
+use super::events::Sequenced;
 
 /// Queues that the page lists, the fullest first.
 pub const QUEUES_MAX: i64 = 200;
@@ -59,7 +60,11 @@ pub struct QueueRow {
 }
 
 /// The fullest queues and the newest, or one queue.
-pub async fn list_queues(conn: &mut PgConnection, only: Option<i32>) -> Result<Vec<QueueRow>, sqlx::Error> {
+pub async fn list_queues(
+    conn: &mut PgConnection,
+    sequenced: Sequenced,
+    only: Option<i32>,
+) -> Result<Vec<QueueRow>, sqlx::Error> {
     // The oldest run of a priority is the first of its index, among those whose message is visible and among the others.
     sqlx::query_as!(
         QueueRow,
@@ -67,7 +72,8 @@ pub async fn list_queues(conn: &mut PgConnection, only: Option<i32>) -> Result<V
         WITH summed AS MATERIALIZED (
             SELECT x.queue, sum(x.pending)::bigint AS pending, sum(x.claimed)::bigint AS claimed
             FROM (SELECT queue, pending, claimed FROM counters
-                  UNION ALL SELECT queue, pending, claimed FROM counter_deltas
+                  UNION ALL SELECT d.queue, d.pending, d.claimed
+                  FROM unsequenced($3) n, unnest(n.queues, n.pending, n.claimed) AS d(queue, pending, claimed)
                   UNION ALL SELECT $2, 0 /* count */, 0 /* count */
                   UNION ALL (SELECT id, 0 /* count */, 0 /* count */ FROM task_queues ORDER BY id DESC LIMIT $1)) x
             WHERE $2::int IS NULL OR x.queue = $2
@@ -88,7 +94,8 @@ pub async fn list_queues(conn: &mut PgConnection, only: Option<i32>) -> Result<V
         FROM summed s JOIN task_queues q ON q.id = s.queue
         ORDER BY s.pending + s.claimed DESC, q.name"#,
         QUEUES_MAX,
-        only
+        only,
+        sequenced.0
     )
     .fetch_all(conn)
     .await
@@ -271,32 +278,36 @@ impl Ends {
 /// of runs has no index by time, and needs none for this.
 pub async fn list_ended(
     conn: &mut PgConnection,
+    sequenced: Sequenced,
     ends: Ends,
     filter: Filter<'_>,
     limit: i64,
 ) -> Result<Vec<EndedRow>, sqlx::Error> {
     let rows = sqlx::query!(
         r#"-- page_ended
-        WITH newest AS MATERIALIZED (SELECT id, kinds, seqs, runs FROM outbox ORDER BY id DESC LIMIT $1 /* OUTBOX_READ */),
+        WITH newest AS MATERIALIZED (
+            (SELECT true AS is_new, id, kinds, seqs, runs FROM unsequenced($9) ORDER BY id DESC LIMIT $1 /* OUTBOX_READ */)
+            UNION ALL (SELECT false, id, kinds, seqs, runs FROM outbox ORDER BY id DESC LIMIT $1)
+        ),
         ended AS MATERIALIZED (
-            SELECT o.id, t.n, t.kind, t.seq, t.run
+            SELECT o.is_new, o.id, t.n, t.kind, t.seq, t.run
             FROM newest o CROSS JOIN LATERAL unnest(o.kinds, o.seqs, o.runs) WITH ORDINALITY AS t(kind, seq, run, n)
             WHERE o.kinds && $2::smallint[] /* kinds */ AND t.kind = ANY($2)
-            ORDER BY o.id DESC, t.n DESC LIMIT $3 /* ENDED_READ */
+            ORDER BY o.is_new DESC, o.id DESC, t.n DESC LIMIT $3 /* ENDED_READ */
         ),
         selected AS MATERIALIZED (
-            SELECT e.id AS batch, e.n, e.kind, r.*, d.id, t.queue
+            SELECT e.is_new, e.id AS batch, e.n, e.kind, r.*, d.id, t.queue
             FROM ended e JOIN runs r ON r.seq = e.seq AND r.run = e.run
             JOIN task_definitions d ON d.seq = e.seq JOIN tasks t ON t.id = d.id
             WHERE ($4::int[] /* queues */ IS NULL OR t.queue = ANY($4))
               AND ($5::text /* worker group */ IS NULL OR (r.worker_group = $5 AND r.worker_id = $6 /* worker id */))
-            ORDER BY e.id DESC, e.n DESC LIMIT $7 /* limit */
+            ORDER BY e.is_new DESC, e.id DESC, e.n DESC LIMIT $7 /* limit */
         )
         SELECT s.id, s.run, q.name AS queue, s.state, s.reason_created, s.reason_resolved, s.resolved, s.worker_group,
                s.worker_id, s.kind = 6 /* Kind::Retried */ AS "retried!",
                CASE WHEN octet_length(d.definition) <= $8 /* NAMED_DEFINITION_MAX */ THEN d.definition END AS definition
         FROM selected s JOIN task_queues q ON q.id = s.queue JOIN task_definitions d ON d.seq = s.seq
-        ORDER BY s.batch DESC, s.n DESC"#,
+        ORDER BY s.is_new DESC, s.batch DESC, s.n DESC"#,
         OUTBOX_READ,
         ends.kinds(),
         ENDED_READ,
@@ -304,7 +315,8 @@ pub async fn list_ended(
         filter.worker.map(|(group, _)| group),
         filter.worker.map(|(_, id)| id),
         limit,
-        NAMED_DEFINITION_MAX
+        NAMED_DEFINITION_MAX,
+        sequenced.0
     )
     .fetch_all(conn)
     .await?;

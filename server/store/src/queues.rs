@@ -130,6 +130,21 @@ pub struct Remembered<'a> {
     pub name: &'a TaskQueueId,
 }
 
+/// Stores that messages of these queues are requested.
+pub async fn mark_polled(conn: &mut PgConnection, queues: &[i32]) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "-- mark_polled
+        WITH locked AS MATERIALIZED (
+            SELECT id FROM task_queues WHERE id = ANY($1) AND NOT polled ORDER BY id FOR NO KEY UPDATE
+        )
+        UPDATE task_queues q SET polled = true FROM locked WHERE q.id = locked.id",
+        queues
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
 /// Which of these queues have another key by now, or none: indexes into the list.
 pub async fn list_stale(conn: &mut PgConnection, queues: &[Remembered<'_>]) -> Result<Vec<usize>, sqlx::Error> {
     let keys: Vec<i32> = queues.iter().map(|queue| queue.key).collect();

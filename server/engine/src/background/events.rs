@@ -4,10 +4,11 @@ use super::{PassReport, SLICE};
 use crate::engine::Engine;
 use tenure_store::events;
 
-/// Gives every event without a position one. Readers of the log do the same; this pass keeps the backlog short.
+/// Moves everything new into the log, and adds its changes to the counts. Readers of the log do the same; this pass keeps the
+/// backlog short.
 pub async fn sequence(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.pool.acquire().await?;
-    let moved = usize::try_from(events::sequence(&mut conn).await?).unwrap_or(usize::MAX);
+    let moved = usize::try_from(engine.low_water_marks.sequence(&mut conn).await?).unwrap_or(usize::MAX);
     Ok(PassReport { found: moved, done: moved, ..PassReport::default() })
 }
 

@@ -6,6 +6,7 @@ use sqlx::PgConnection;
 use super::PassReport;
 use crate::engine::Engine;
 use crate::events::log_reader::{self, Part, Read, Sink};
+use tenure_store::events::Sequenced;
 use tenure_store::groups::{self, Slice, Witnesses};
 use tenure_store::memory::Memory;
 
@@ -19,6 +20,8 @@ pub type GroupMemory = Memory<Witnesses>;
 /// Publishes the groups that a part of the log resolves.
 #[derive(Debug)]
 pub struct GroupSink<'a> {
+    /// What need not be looked through for later resolutions.
+    pub sequenced: Sequenced,
     /// The task of each group that is checked first.
     pub witnesses: &'a mut Witnesses,
 }
@@ -29,7 +32,7 @@ impl Sink for GroupSink<'_> {
     type Outcome = Slice;
 
     async fn act(&mut self, transaction: &mut PgConnection, part: Part) -> Result<Slice, sqlx::Error> {
-        groups::publish_resolved(transaction, part, self.witnesses).await
+        groups::publish_resolved(transaction, part, self.sequenced, self.witnesses).await
     }
 }
 
@@ -42,7 +45,9 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     if witnesses.len() > WITNESSES_MAX {
         witnesses.clear();
     }
-    let read = log_reader::read_next(&mut conn, &mut GroupSink { witnesses: &mut witnesses }).await?;
+    let sequenced = engine.low_water_marks.sequenced();
+    let mut sink = GroupSink { sequenced, witnesses: &mut witnesses };
+    let read = log_reader::read_next(&mut conn, &engine.low_water_marks, &mut sink).await?;
     engine.witnesses.note(since, |cached| cached.extend(witnesses));
     Ok(match read {
         Read::Busy => PassReport { lost_race: 1, ..PassReport::default() },

@@ -11,6 +11,7 @@ use super::{Job, Operation, Session, Verdict};
 use crate::notifiers::{Effects, Notifiers};
 use crate::ops::OpError;
 use tenure_store::connector::Connector;
+use tenure_store::failure::was_created_meanwhile;
 
 /// Sessions of the blocking path of an operation.
 const SESSIONS: usize = 2;
@@ -58,7 +59,11 @@ async fn work<O: Operation>(
         let mut result = session.run(async |conn| alone(&*operation, conn, member, &mut effects).await).await;
         // What it waited for was committed after its statement had begun, such as a group that another server created for
         // a task of the same group: a new statement sees it.
-        if let Ok(Verdict::Locked) = result {
+        let waited = match &result {
+            Ok(verdict) => matches!(verdict, Verdict::Locked),
+            Err(failure) => was_created_meanwhile(failure.error()),
+        };
+        if waited {
             result = session.run(async |conn| alone(&*operation, conn, member, &mut effects).await).await;
         }
         // After the commit, or after one whose answer was lost.

@@ -6,8 +6,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use sqlx::PgConnection;
+
 use super::failure::Failure;
 use super::watch::DatabaseWatch;
+use tenure_store::events::{self, Sequenced};
 use tenure_store::failure::is_cancelled;
 use tenure_store::low_water_marks::{self, Marks, Writer};
 use tenure_store::memory::Memory;
@@ -28,6 +31,7 @@ pub struct LowWaterMarks {
 struct State {
     marks: HashMap<i32, Marks>,
     safe_position: SafePosition,
+    sequenced: Sequenced,
 }
 
 /// Up to where every position that was assigned is either visible or never will be.
@@ -69,19 +73,32 @@ impl LowWaterMarks {
         let mut look = watch.look().await?;
         let since = self.state.epoch();
         let old = self.state.read(|state| state.marks.clone());
-        if old.is_empty() {
-            return Ok(0);
-        }
         let (last, writers) = look.keep_position().await?;
         let reached = self.state.note(since, |state| {
             state.safe_position.advance(last, &writers);
             state.safe_position.reached
         });
-        let Some(reached) = reached else { return Ok(0) };
+        let Some(reached) = reached.filter(|_| !old.is_empty()) else { return Ok(0) };
         let moved = look.run(async |conn| low_water_marks::advance_marks(conn, &old, reached).await).await?;
         let queues = moved.len();
         self.state.note(since, |state| state.marks.extend(moved));
         Ok(queues)
+    }
+
+    /// Up to where nothing waits for its place in the log.
+    #[must_use]
+    pub fn sequenced(&self) -> Sequenced {
+        self.state.read(|state| state.sequenced)
+    }
+
+    /// Moves what is new into the log. Rows of the outbox are numbered like runs: of those up to the safe position, none is
+    /// left afterwards, and none comes.
+    pub async fn sequence(&self, conn: &mut PgConnection) -> Result<u64, sqlx::Error> {
+        let since = self.state.epoch();
+        let (sequenced, safe) = self.state.read(|state| (state.sequenced, Sequenced(state.safe_position.reached)));
+        let moved = events::sequence(conn, sequenced).await?;
+        self.state.note(since, |state| state.sequenced = state.sequenced.max(safe));
+        Ok(moved)
     }
 
     /// Looks for runs that the low-water marks hide, and has every server drop the marks of their queues; answers of which.
@@ -91,18 +108,22 @@ impl LowWaterMarks {
         if self.repair_after().is_some_and(|after| started < after) {
             return Ok(Vec::new());
         }
+        let since = self.state.epoch();
         let all = self.state.read(|state| state.marks.clone());
-        if all.is_empty() {
-            return Ok(Vec::new());
-        }
+        let sequenced = self.sequenced();
         let mut look = watch.look().await?;
-        let found = look.run(async |conn| low_water_marks::list_stranded(conn, &all).await).await;
+        let found = look.run(async |conn| low_water_marks::find_stranded(conn, &all, sequenced).await).await;
         *self.repair_after() = Some(started + started.elapsed() * REPAIR_SHARE);
         let stranded = match found {
             // Too many dead rows: another time.
             Err(failure) if is_cancelled(failure.error()) => return Ok(Vec::new()),
             found => found?,
         };
+        if stranded.events {
+            tracing::error!("events were below the mark of those in the log; they are moved into it now");
+            self.state.note(since, |state| state.sequenced = Sequenced::default());
+        }
+        let stranded = stranded.queues;
         if !stranded.is_empty() {
             look.run(async |conn| low_water_marks::raise_epochs(conn, &stranded).await).await?;
         }

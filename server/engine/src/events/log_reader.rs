@@ -6,8 +6,10 @@
 
 use sqlx::{Connection, PgConnection};
 
+use tenure_store::log_readers;
 pub use tenure_store::log_readers::Part;
-use tenure_store::{events, log_readers};
+
+use crate::batch::low_water_marks::LowWaterMarks;
 
 /// Acts on the event log part by part.
 pub trait Sink: Send {
@@ -42,8 +44,12 @@ pub enum Read<T> {
 ///
 /// # Errors
 /// If the database refuses; then nothing was done.
-pub async fn read_next<S: Sink>(conn: &mut PgConnection, sink: &mut S) -> Result<Read<S::Outcome>, sqlx::Error> {
-    events::sequence(conn).await?;
+pub async fn read_next<S: Sink>(
+    conn: &mut PgConnection,
+    marks: &LowWaterMarks,
+    sink: &mut S,
+) -> Result<Read<S::Outcome>, sqlx::Error> {
+    marks.sequence(conn).await?;
     read_sequenced(conn, sink).await
 }
 

@@ -3,6 +3,7 @@
 use sqlx::PgPool;
 
 use super::{Ahead, Start};
+use crate::batch::low_water_marks::LowWaterMarks;
 use tenure_domain::event_filter::Filter;
 use tenure_domain::events::Event;
 use tenure_store::events::{self, Stretch};
@@ -28,12 +29,18 @@ pub enum Page {
 ///
 /// # Errors
 /// If the database refuses.
-pub async fn read(pool: &PgPool, start: Start, filter: &Filter, limit: usize) -> Result<Page, sqlx::Error> {
+pub async fn read(
+    pool: &PgPool,
+    marks: &LowWaterMarks,
+    start: Start,
+    filter: &Filter,
+    limit: usize,
+) -> Result<Page, sqlx::Error> {
     let mut conn = pool.acquire().await?;
-    events::sequence(&mut conn).await?;
+    marks.sequence(&mut conn).await?;
     let start = match start {
         Start::After(position) => position,
-        Start::Latest => return Ok(Page::Events(Vec::new(), events::get_ends(&mut conn).await?.newest)),
+        Start::Latest => return Ok(Page::Events(Vec::new(), events::get_newest(&mut conn).await?)),
     };
     let page = if filter.is_open() { limit } else { FILTERED_PAGE };
     let (mut found, mut after) = (Vec::new(), start);

@@ -9,6 +9,7 @@ use tokio::time::{Instant, timeout_at};
 use super::render::RenderedEvent;
 use super::tail::{Listener, Next};
 use super::{Ahead, Start};
+use crate::batch::low_water_marks::LowWaterMarks;
 use tenure_domain::event_filter::Filter;
 use tenure_store::events::{self, Stretch};
 
@@ -52,14 +53,15 @@ impl Stream {
     /// If the database refuses.
     pub async fn begin(
         pool: PgPool,
+        marks: &LowWaterMarks,
         listener: Listener,
         start: Start,
         filter: Filter,
     ) -> Result<Result<Self, BadStart>, sqlx::Error> {
         let ends = {
             let mut conn = pool.acquire().await?;
-            events::sequence(&mut conn).await?;
-            events::get_ends(&mut conn).await?
+            marks.sequence(&mut conn).await?;
+            events::get_ends(&mut conn, marks.sequenced()).await?
         };
         let after = match start {
             Start::Latest => ends.newest,

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::render::RenderedEvent;
+use crate::batch::low_water_marks::LowWaterMarks;
 use crate::notifiers::Notifiers;
 use tenure_store::events::{self, Stretch};
 use tenure_store::outage;
@@ -115,6 +116,7 @@ pub struct Tail {
 
 struct Shared {
     pool: PgPool,
+    marks: LowWaterMarks,
     notifiers: Notifiers,
     stop: CancellationToken,
     /// None without listeners. Only the task writes it.
@@ -140,9 +142,16 @@ pub struct Listener {
 impl Tail {
     /// Starts the task that reads the log; it ends when it is stopped.
     #[must_use]
-    pub fn start(pool: PgPool, notifiers: Notifiers, tasks: &TaskTracker, stop: CancellationToken) -> Self {
+    pub fn start(
+        pool: PgPool,
+        marks: LowWaterMarks,
+        notifiers: Notifiers,
+        tasks: &TaskTracker,
+        stop: CancellationToken,
+    ) -> Self {
         let shared = Shared {
             pool,
+            marks,
             notifiers,
             stop,
             ring: Mutex::default(),
@@ -234,10 +243,11 @@ impl Tail {
     async fn read_on(&self) -> Result<(), sqlx::Error> {
         metrics::counter!("tenure_event_reads_total", "who" => "all").increment(1);
         let mut conn = self.shared.pool.acquire().await?;
-        let mut ends = events::get_ends(&mut conn).await?;
+        let marks = &self.shared.marks;
+        let mut ends = events::get_ends(&mut conn, marks.sequenced()).await?;
         if ends.unsequenced {
-            events::sequence(&mut conn).await?;
-            ends = events::get_ends(&mut conn).await?;
+            marks.sequence(&mut conn).await?;
+            ends = events::get_ends(&mut conn, marks.sequenced()).await?;
         }
         let reached = self.ring().as_ref().map(|ring| ring.through);
         if reached.is_some_and(|reached| reached > ends.newest) {
@@ -359,7 +369,7 @@ mod tests {
         let stop = CancellationToken::new();
         stop.cancel();
         let pool = sqlx::postgres::PgPoolOptions::new().connect_lazy("postgres://nowhere.invalid").unwrap();
-        let tail = Tail::start(pool, Notifiers::default(), &TaskTracker::new(), stop);
+        let tail = Tail::start(pool, LowWaterMarks::default(), Notifiers::default(), &TaskTracker::new(), stop);
         let mut listener = tail.listen().unwrap();
         let mut next = Box::pin(listener.next(3));
         assert!(futures_util::poll!(next.as_mut()).is_pending());

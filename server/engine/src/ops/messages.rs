@@ -1,7 +1,7 @@
 //! The poll API: getting, deleting and hiding messages. What a message is, and who may change it, is in
 //! `domain::message`; its run is claimed by claimTask.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -14,7 +14,8 @@ use crate::batch::{Operation, Verdict};
 use crate::notifiers::{Effects, Notifiers};
 use tenure_domain::message::{DEQUEUES_ALARMING, MessageId, QueueName, Receipt, Refusal, check};
 use tenure_store::hot::messages::{self as hot, Deletion, Got, Want};
-use tenure_store::messages;
+use tenure_store::memory::Memory;
+use tenure_store::{messages, queues};
 
 /// Bytes that a message counts for in a batch, so that one statement hides a thousand at most.
 const MESSAGE_WEIGHT: usize = 4 << 10;
@@ -25,7 +26,12 @@ pub struct GetMessages {
     pub low_water_marks: LowWaterMarks,
     /// How long claimWork leaves a run alone after its message was got.
     pub reservation: Duration,
+    /// Queues of which it is stored that they are polled.
+    pub polled: PolledQueues,
 }
+
+/// Queues of which it is stored that their messages were requested: claimWork looks for hidden ones only there.
+pub type PolledQueues = Memory<HashSet<i32>>;
 
 /// A poller's request.
 #[derive(Debug, Clone)]
@@ -69,6 +75,7 @@ impl Operation for GetMessages {
         members: &[&GetRequest],
         _: &mut Effects,
     ) -> Result<Vec<Verdict<Messages>>, sqlx::Error> {
+        self.note_polled(conn, members).await?;
         let mut slots: BTreeMap<(i32, i16), Vec<i32>> = BTreeMap::new();
         for (place, member) in (1..).zip(members) {
             let slots = slots.entry((member.queue.queue, member.queue.priority.code())).or_default();
@@ -108,6 +115,19 @@ impl Operation for GetMessages {
 }
 
 impl GetMessages {
+    /// Stores of queues that are polled for the first time that they are.
+    async fn note_polled(&self, conn: &mut PgConnection, members: &[&GetRequest]) -> Result<(), sqlx::Error> {
+        let since = self.polled.epoch();
+        let new: Vec<i32> = self.polled.read(|polled| {
+            members.iter().map(|member| member.queue.queue).filter(|queue| !polled.contains(queue)).collect()
+        });
+        if !new.is_empty() {
+            queues::mark_polled(conn, &new).await?;
+            self.polled.note(since, |polled| polled.extend(new));
+        }
+        Ok(())
+    }
+
     fn want(&self, queue: i32, priority: i16, slots: Vec<i32>) -> Want {
         let low_water_marks = self.low_water_marks.get(queue);
         let mark = usize::try_from(priority)

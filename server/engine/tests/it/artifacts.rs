@@ -84,7 +84,7 @@ async fn stored(queue: &Queue, run_ref: RunRef, name: &str) -> Option<Stored> {
 /// Exchange, state of the task, and how many runs it had, of all events about a task.
 async fn emitted(database: &TestDatabase, task: TaskId) -> Vec<(String, Value, usize)> {
     let mut conn = database.connect().await;
-    events::sequence(&mut conn).await.unwrap();
+    events::sequence(&mut conn, events::Sequenced::default()).await.unwrap();
     let events::Page::Events(events, _) = events::read(&mut conn, 0, 1000).await.unwrap() else { panic!("gone") };
     let of_task = |event: &Value| event["payload"]["status"]["taskId"] == json!(task);
     let events = events.iter().map(|event| serde_json::to_value(event).unwrap()).filter(of_task);
@@ -355,7 +355,7 @@ async fn a_task_is_retained_until_its_artifacts_are_removed() {
     advance(&database, "2 hours 1 second").await;
     sqlx::query("UPDATE task_times SET deadline = NULL").execute(database.pool()).await.unwrap();
     let mut conn = database.connect().await;
-    events::sequence(&mut conn).await.unwrap();
+    events::sequence(&mut conn, events::Sequenced::default()).await.unwrap();
     sqlx::query("UPDATE log_readers SET position = 1000").execute(database.pool()).await.unwrap();
     assert_eq!(expiry::pass(&queue.engine).await.unwrap().done, 0, "the task has artifacts");
     // Two servers at once remove each of them once.

@@ -12,6 +12,7 @@ use tenure_engine::background::groups::GroupSink;
 use tenure_engine::events::log_reader;
 use tenure_engine::testing::Queue;
 use tenure_engine::testing::{LEASE, QUEUE, new_task};
+use tenure_store::events::Sequenced;
 use tenure_store::hot::messages;
 use tenure_store::page::{self, Ends, Filter};
 use tenure_store::testing::TestDatabase;
@@ -26,7 +27,7 @@ use uuid::Uuid;
 use crate::support::create_on;
 
 /// Tables that grow with the number of tasks.
-const BIG: [&str; 10] = [
+const BIG: [&str; 11] = [
     "tasks",
     "pending",
     "claims",
@@ -35,15 +36,19 @@ const BIG: [&str; 10] = [
     "task_times",
     "task_groups",
     "outbox",
+    "outbox_new",
     "outbox_order",
     "dependencies",
 ];
 /// Statements that run in hot sessions.
-const HOT: [&str; 10] = [
+const HOT: [&str; 13] = [
+    "create_alone",
     "create_task",
     "list_required",
+    "claim_of_one",
     "claim_work",
     "reclaim_task",
+    "resolve_for_good",
     "resolve_run",
     "load_tasks",
     "load_runs",
@@ -81,14 +86,12 @@ const FILL: &str = "
     INSERT INTO counters
         SELECT queue, count(*) FILTER (WHERE place = 'pending'), count(*) FILTER (WHERE place = 'claimed')
         FROM made GROUP BY queue;
-    INSERT INTO outbox (at, kinds, seqs, runs, retries_left)
-        SELECT now(), array_agg(kind::smallint), array_agg(seq), array_agg(0::smallint), array_agg(5::smallint)
+    INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left)
+        SELECT now(), count(*) * CASE WHEN kind = 1 THEN 2 ELSE 1 END, array_agg(kind::smallint), array_agg(seq),
+               array_agg(0::smallint), array_agg(5::smallint)
         FROM made JOIN (VALUES (1, 'any'), (2, 'claimed'), (2, 'ended'), (3, 'ended')) k(kind, of)
             ON k.of IN ('any', made.place)
-        GROUP BY kind, n / 100 ORDER BY kind, n / 100;
-    INSERT INTO outbox_new
-        SELECT id, CASE WHEN kinds[1] = 1 THEN 2 ELSE 1 END * cardinality(kinds) FROM outbox
-        WHERE id NOT IN (SELECT outbox_id FROM outbox_order) AND id NOT IN (SELECT id FROM outbox_new);";
+        GROUP BY kind, n / 100 ORDER BY kind, n / 100;";
 
 async fn fill(conn: &mut PgConnection) {
     let sql = FILL.replace("$FULL", &FULL.to_string());
@@ -104,16 +107,22 @@ async fn run_hot(conn: &mut PgConnection, queue: &Queue, new: &NewTask, open: &[
     let key = queue.key("fill/q1").await;
     let mut transaction = conn.begin().await.unwrap();
     create_on(&mut transaction, queue, std::slice::from_ref(new)).await;
+    let in_group = new_task(QUEUE, &json!({"taskGroupId": new.id}));
+    create_on(&mut transaction, queue, &[in_group]).await;
     let wanted = dependencies::Wanted { required: open, any_end: true };
     dependencies::list_required(&mut transaction, &[wanted]).await.unwrap();
     let want = claim::Want { queue: key, name: "fill/q1", epoch: -1, marks: [0; 7], slots: vec![1; 5] };
     let worker = claim::Worker { group: "g", id: "w" };
+    let other = claim::Want { queue: queue.key("fill/q2").await, name: "fill/q2", ..want.clone() };
+    claim::claim(&mut transaction, &[want.clone(), other], &[worker], LEASE, Uuid::new_v4()).await.unwrap();
     claim::claim(&mut transaction, &[want], &[worker], LEASE, Uuid::new_v4()).await.unwrap();
     let members: Vec<_> = open.iter().map(|&id| renew::Member { id, run: 0 }).collect();
     renew::renew(&mut transaction, &members, LEASE).await.unwrap();
     claims::list_returnable(&mut transaction, open).await.unwrap();
     let ends: Vec<_> = open.iter().map(|&id| Member { id, run: 0, end: End::Report(Report::Completed) }).collect();
     end::end(&mut transaction, &ends).await.unwrap();
+    let expired: Vec<_> = open.iter().map(|&id| Member { id, run: 0, end: End::Expired }).collect();
+    end::end(&mut transaction, &expired).await.unwrap();
     let want = messages::Want { queue: key, priority: 6, epoch: -1, mark: 0, slots: vec![1; 5] };
     let found = messages::get(&mut transaction, &[want], &[LEASE], &[7; 5], LEASE).await.unwrap();
     let deletions: Vec<_> = found.got.iter().map(|got| deletion(key, got)).collect();
@@ -242,7 +251,7 @@ async fn run_cold(conn: &mut PgConnection, statement: &str, open: &[Uuid], waiti
         "load_tasks" => drop(tasks::load(conn, open).await.unwrap()),
         "get_counts" => {
             let name: TaskQueueId = "fill/q1".parse().unwrap();
-            assert!(counters::get_counts(conn, &[name]).await.unwrap()[0].pending > 0);
+            assert!(counters::get_counts(conn, Sequenced::default(), &[name]).await.unwrap()[0].pending > 0);
         }
         "skip_dependency_log" => assert!(!dependency_work::skip_log(conn).await.unwrap()),
         "read_dependency_log" => drop(log_reader::read_sequenced(conn, &mut DependencySink).await.unwrap()),
@@ -261,7 +270,9 @@ async fn run_cold(conn: &mut PgConnection, statement: &str, open: &[Uuid], waiti
                 .await
                 .unwrap();
             let witnesses = &mut groups::Witnesses::default();
-            log_reader::read_sequenced(conn, &mut GroupSink { witnesses }).await.unwrap();
+            log_reader::read_sequenced(conn, &mut GroupSink { sequenced: Sequenced::default(), witnesses })
+                .await
+                .unwrap();
         }
         "list_group" => {
             let group = sqlx::query_scalar("SELECT task_group FROM tasks WHERE id = $1").bind(open[100]);
@@ -275,10 +286,10 @@ async fn run_cold(conn: &mut PgConnection, statement: &str, open: &[Uuid], waiti
         }
         "purge_tasks" => {
             sqlx::query("UPDATE log_readers SET position = 100000000").execute(&mut *conn).await.unwrap();
-            assert_eq!(purge::purge_tasks(conn).await.unwrap().purged, 100);
+            assert_eq!(purge::purge_tasks(conn, Sequenced::default()).await.unwrap().purged, 100);
             purge::purge_groups(conn).await.unwrap();
         }
-        "sequence_events" => drop(events::sequence(conn).await.unwrap()),
+        "sequence_events" => drop(events::sequence(conn, Sequenced::default()).await.unwrap()),
         "read_events" => drop(events::read(conn, 10_000, 100).await.unwrap()),
         "advance_marks" => {
             let old = std::iter::once((1, low_water_marks::Marks { epoch: 0, marks: [0; 7] })).collect();
@@ -328,9 +339,9 @@ async fn run_page(conn: &mut PgConnection, statement: &str, held: Uuid) {
     let one = Filter { queues: Some(&only), worker: Some(("g", "w")) };
     match statement {
         "page_queues" => {
-            let rows = page::list_queues(conn, None).await.unwrap();
+            let rows = page::list_queues(conn, Sequenced::default(), None).await.unwrap();
             assert!(rows.len() == 5 && rows[0].pending > 0 && rows[0].oldest.is_some());
-            assert_eq!(page::list_queues(conn, Some(key)).await.unwrap().len(), 1);
+            assert_eq!(page::list_queues(conn, Sequenced::default(), Some(key)).await.unwrap().len(), 1);
         }
         "page_hidden" => assert!(!page::list_hidden(conn).await.unwrap().is_empty()),
         "page_claims" => {
@@ -338,9 +349,13 @@ async fn run_page(conn: &mut PgConnection, statement: &str, held: Uuid) {
         }
         "page_claims of one" => assert_eq!(page::list_claims(conn, one, 25).await.unwrap().len(), 25),
         "page_holders" => assert!(!page::list_holders(conn, None).await.unwrap().is_empty()),
-        "page_ended" => assert_eq!(page::list_ended(conn, Ends::All, all, 500).await.unwrap().len(), 500),
-        "page_ended of one" => assert!(!page::list_ended(conn, Ends::All, one, 25).await.unwrap().is_empty()),
-        "page_failures" => drop(page::list_ended(conn, Ends::Failures, all, 25).await.unwrap()),
+        "page_ended" => {
+            assert_eq!(page::list_ended(conn, Sequenced::default(), Ends::All, all, 500).await.unwrap().len(), 500)
+        }
+        "page_ended of one" => {
+            assert!(!page::list_ended(conn, Sequenced::default(), Ends::All, one, 25).await.unwrap().is_empty())
+        }
+        "page_failures" => drop(page::list_ended(conn, Sequenced::default(), Ends::Failures, all, 25).await.unwrap()),
         "page_waiting" => assert_eq!(page::list_waiting(conn, key, 25).await.unwrap().len(), 25),
         "page_members" => {
             let group: Uuid = sqlx::query_scalar("SELECT task_group FROM tasks WHERE id = $1")
@@ -397,7 +412,7 @@ async fn statements_of_passes_read_only_what_they_need_of_full_tables() {
     let database = TestDatabase::create().await;
     let mut filler = database.connect().await;
     fill(&mut filler).await;
-    events::sequence(&mut filler).await.unwrap();
+    events::sequence(&mut filler, Sequenced::default()).await.unwrap();
     sqlx::raw_sql("UPDATE claims SET taken_until = now() WHERE seq % 20 = 1").execute(&mut filler).await.unwrap();
     sqlx::raw_sql("UPDATE task_times SET deadline = now() WHERE seq % 50 = 2").execute(&mut filler).await.unwrap();
     sqlx::raw_sql(

@@ -84,7 +84,7 @@ async fn end(database: &TestDatabase, ids: &[TaskId]) {
 /// The events of the whole log as JSON, without the exchange's prefix.
 async fn log(database: &TestDatabase) -> Vec<(String, Value)> {
     let mut conn = database.connect().await;
-    events::sequence(&mut conn).await.unwrap();
+    events::sequence(&mut conn, events::Sequenced::default()).await.unwrap();
     let events::Page::Events(events, _) = events::read(&mut conn, 0, 100_000).await.unwrap() else { panic!("gone") };
     let name = |exchange: &str| exchange.rsplit('/').next().unwrap().to_owned();
     events.iter().map(|event| (name(event.exchange), serde_json::to_value(event).unwrap())).collect()

@@ -25,8 +25,8 @@ const BREAKAGES: &[(&str, &str)] = &[
     ("UPDATE runs SET state = 4 WHERE state = 3", "I1: a task ends as its last run does"),
     ("UPDATE runs SET state = 3 WHERE state = 5", "I1: a task ends as its last run does"),
     (
-        "INSERT INTO outbox (at, kinds, seqs, runs, retries_left)
-         SELECT at, kinds, seqs, runs, retries_left FROM outbox WHERE kinds[1] = 2",
+        "INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left)
+         SELECT at, cardinality(kinds), kinds, seqs, runs, retries_left FROM transitions WHERE kinds[1] = 2",
         "I1: a run is claimed at most once",
     ),
     ("DELETE FROM pending", "I2: an unresolved task has its last run"),
@@ -59,19 +59,30 @@ const BREAKAGES: &[(&str, &str)] = &[
          FROM claims c JOIN task_definitions d ON d.seq = c.seq",
         "Artifacts: one that is an object",
     ),
-    ("DELETE FROM counter_deltas WHERE claimed = 1", "I4: the counts"),
+    ("UPDATE outbox_new SET claimed = pending WHERE kinds[1] = 2", "I4: the counts"),
+    ("UPDATE outbox_new SET queues = NULL", "I4: the counts"),
     ("INSERT INTO counters SELECT id, 1, 0 FROM task_queues", "I4: the counts"),
-    ("DELETE FROM outbox_new", "I5: each outbox row waits"),
-    ("INSERT INTO outbox_order SELECT 1000, events, id FROM outbox_new LIMIT 1", "I5: each outbox row waits"),
-    ("DELETE FROM outbox", "I5: each outbox row waits"),
-    ("UPDATE outbox_new SET events = events + 1", "I5: an outbox row takes"),
-    ("UPDATE outbox SET runs = '{}'", "I5: an outbox row takes"),
+    ("INSERT INTO outbox_order SELECT 1000, 1, 1000000", "I5: each outbox row has one position"),
+    ("DELETE FROM outbox", "I5: each outbox row has one position"),
     (
-        "INSERT INTO outbox_order SELECT 10 * row_number() OVER (ORDER BY id), events, id FROM outbox_new",
+        "INSERT INTO outbox (at, kinds, seqs, runs, retries_left)
+         SELECT at, kinds, seqs, runs, retries_left FROM outbox_new LIMIT 1",
+        "I5: each outbox row has one position",
+    ),
+    ("UPDATE outbox_new SET events = events + 1", "I5: an outbox row takes"),
+    ("UPDATE outbox_new SET runs = '{}'", "I5: an outbox row takes"),
+    (
+        "WITH gone AS (DELETE FROM outbox_new RETURNING *), moved AS (
+             INSERT INTO outbox (id, at, kinds, seqs, runs, retries_left) OVERRIDING SYSTEM VALUE
+             SELECT 1000 + id, at, kinds, seqs, runs, retries_left FROM gone)
+         INSERT INTO outbox_order SELECT 1000 + 10 * row_number() OVER (ORDER BY id), events, 1000 + id FROM gone",
         "I5: positions are dense",
     ),
     (
-        "INSERT INTO outbox_order SELECT 10 * row_number() OVER (ORDER BY id DESC), events, id FROM outbox_new",
+        "WITH gone AS (DELETE FROM outbox_new RETURNING *), moved AS (
+             INSERT INTO outbox (id, at, kinds, seqs, runs, retries_left) OVERRIDING SYSTEM VALUE
+             SELECT 1000 + id, at, kinds, seqs, runs, retries_left FROM gone)
+         INSERT INTO outbox_order SELECT 1000 + 10 * row_number() OVER (ORDER BY id DESC), events, 1000 + id FROM gone",
         "I5: the events of a task are in order",
     ),
     ("UPDATE dependencies SET satisfied = true", "I2: no task waits for nothing"),
@@ -88,23 +99,22 @@ const BREAKAGES: &[(&str, &str)] = &[
         "I2: an edge is satisfied only when",
     ),
     ("DELETE FROM tasks WHERE state = 0", "I2: no edge without the task that waits"),
-    ("DELETE FROM outbox WHERE kinds[1] = 1", "I5: a task's creation is emitted once"),
-    ("UPDATE outbox SET kinds = '{3}' WHERE kinds = '{8}'", "I5: each run that was made by a schedule or a rerun"),
+    ("DELETE FROM outbox_new WHERE kinds[1] = 1", "I5: a task's creation is emitted once"),
+    ("UPDATE outbox_new SET kinds = '{3}' WHERE kinds = '{8}'", "I5: each run that was made by a schedule or a rerun"),
     ("UPDATE outbox SET kinds = '{8}' WHERE kinds = '{3}'", "I5: each run that was made by a schedule or a rerun"),
     (
-        "WITH emitted AS (DELETE FROM outbox_new), read AS (UPDATE log_readers SET position = 1000)
-         DELETE FROM outbox WHERE kinds[1] = 10",
+        "WITH read AS (UPDATE log_readers SET position = 1000) DELETE FROM outbox_new",
         "I5: a group of which every task was resolved is emitted",
     ),
     (
-        "INSERT INTO outbox (at, kinds, seqs, runs, retries_left)
-         SELECT at, kinds, seqs, runs, retries_left FROM outbox WHERE kinds[1] = 10",
+        "INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left)
+         SELECT at, cardinality(kinds), kinds, seqs, runs, retries_left FROM transitions WHERE kinds[1] = 10",
         "I5: no group is emitted more often",
     ),
-    ("DELETE FROM outbox WHERE kinds[1] = 2", "I5: each claim is emitted"),
+    ("DELETE FROM outbox_new WHERE kinds[1] = 2", "I5: each claim is emitted"),
     ("UPDATE outbox SET kinds = '{2}' WHERE kinds = '{3}'", "I5: each claim is emitted"),
     ("DELETE FROM outbox WHERE kinds[1] = 3", "I5: each end of a run is emitted"),
-    ("UPDATE outbox SET kinds = '{5}' WHERE kinds = '{6}'", "I5: each end of a run is emitted"),
+    ("UPDATE outbox_new SET kinds = '{5}' WHERE kinds = '{6}'", "I5: each end of a run is emitted"),
     ("UPDATE outbox SET kinds = '{6}' WHERE kinds = '{3}'", "I5: each end of a run is emitted"),
 ];
 
@@ -155,6 +165,6 @@ async fn each_invariant_check_names_the_violation() {
 #[should_panic(expected = "I4: the counts equal a recount")]
 async fn the_teardown_fails_when_an_invariant_is_violated() {
     let database = with_some_tasks().await;
-    sqlx::query("DELETE FROM counter_deltas").execute(database.pool()).await.unwrap();
+    sqlx::query("UPDATE outbox_new SET queues = NULL").execute(database.pool()).await.unwrap();
     database.finish().await;
 }

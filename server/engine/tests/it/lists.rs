@@ -144,7 +144,10 @@ async fn the_pages_of_a_queue_have_what_its_counts_count_whatever_has_happened()
             continue;
         }
         let mut conn = walk.queue.engine.pool.acquire().await.unwrap();
-        let counts = counters::get_counts(&mut conn, std::slice::from_ref(&name)).await.unwrap()[0];
+        let counts =
+            counters::get_counts(&mut conn, tenure_store::events::Sequenced::default(), std::slice::from_ref(&name))
+                .await
+                .unwrap()[0];
         drop(conn);
         let limit = u16::try_from(1 + walk.random(9)).unwrap();
         let (waiting, held) = (pending(&walk.queue, key, limit).await, claimed(&walk.queue, key, limit).await);

@@ -59,7 +59,7 @@ const SHUT_DOWN: Outcome = Outcome::Exception(ReasonResolved::WorkerShutdown);
 
 /// Exceptions in the event log: transitions of the kinds 5 and 6.
 async fn exceptions(database: &TestDatabase) -> i64 {
-    number(database.pool(), "SELECT count(*) FROM outbox, unnest(kinds) AS kind WHERE kind IN (5, 6)").await
+    number(database.pool(), "SELECT count(*) FROM transitions, unnest(kinds) AS kind WHERE kind IN (5, 6)").await
 }
 
 #[tokio::test]
@@ -210,7 +210,7 @@ async fn a_thousand_claims_end_in_slices_each_with_one_event() {
     assert_eq!(exceptions(&database).await, 1000);
     assert_eq!(number(database.pool(), "SELECT count(*) FROM pending WHERE run = 1").await, 1000);
     let largest =
-        number(database.pool(), "SELECT max(cardinality(kinds))::bigint FROM outbox WHERE 6 = ANY(kinds)").await;
+        number(database.pool(), "SELECT max(cardinality(kinds))::bigint FROM transitions WHERE 6 = ANY(kinds)").await;
     assert!(largest <= 200, "{largest} claims in one transaction");
     drop(conn);
     other.stop().await;

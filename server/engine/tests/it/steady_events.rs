@@ -18,7 +18,7 @@ use tenure_engine::ops::create_artifact::{self, RunRef};
 use tenure_engine::ops::{change_priority, task_group};
 use tenure_engine::testing::Queue;
 use tenure_engine::testing::{QUEUE, new_task};
-use tenure_store::events::{Page, read, sequence};
+use tenure_store::events::{Page, Sequenced, read, sequence};
 use tenure_store::secrets;
 use tenure_store::testing::{TestDatabase, eventually};
 
@@ -70,7 +70,7 @@ impl Walk {
     /// Reads the whole log and compares what was read before.
     async fn read(&mut self, after: &str) {
         let mut conn = self.database.connect().await;
-        sequence(&mut conn).await.unwrap();
+        sequence(&mut conn, Sequenced::default()).await.unwrap();
         let mut position = 0;
         loop {
             let Page::Events(events, end) = read(&mut conn, position, 100).await.unwrap() else {

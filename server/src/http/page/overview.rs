@@ -23,9 +23,10 @@ const OLD_TRANSACTION: Duration = Duration::from_secs(60);
 
 /// `GET /`
 pub(super) async fn overview(app: App, visit: Arc<Visit>) -> Result<Page, PageError> {
+    let sequenced = app.engine.low_water_marks.sequenced();
     let mut conn = page::begin(&app.engine.pool).await?;
     let now = clock::get_now(&mut conn).await?;
-    let mut queues = page::list_queues(&mut conn, None).await?;
+    let mut queues = page::list_queues(&mut conn, sequenced, None).await?;
     queues.retain(|queue| visit.may(listing_scope(&queue.name)));
     let hidden: HashMap<i32, i64> = page::list_hidden(&mut conn).await?.into_iter().collect();
     let allowed: Vec<i32> =
@@ -33,8 +34,8 @@ pub(super) async fn overview(app: App, visit: Arc<Visit>) -> Result<Page, PageEr
     let all_claims = visit.may("queue:claimed-list:*");
     let filter = Filter { queues: (!all_claims).then_some(&allowed), worker: None };
     let claims = page::list_claims(&mut conn, filter, ROWS_MAX).await?;
-    let failures = rows::failures(&mut conn, &visit, Filter::default()).await?;
-    let ended = page::list_ended(&mut conn, Ends::All, Filter::default(), page::ENDED_READ).await?;
+    let failures = rows::failures(&mut conn, sequenced, &visit, Filter::default()).await?;
+    let ended = page::list_ended(&mut conn, sequenced, Ends::All, Filter::default(), page::ENDED_READ).await?;
     let mut work = rows::work(&page::list_holders(&mut conn, None).await?, &ended);
     work.retain(|work| visit.may(workers_scope(work.queue())));
     conn.commit().await?;

@@ -31,15 +31,16 @@ pub(super) async fn queue(app: App, visit: Arc<Visit>) -> Result<Page, PageError
     let key = app.engine.queues.find_key(&app.engine.pool, &name).await?.ok_or_else(missing)?;
     let only = [key];
     let filter = Filter { queues: Some(&only), worker: None };
+    let sequenced = app.engine.low_water_marks.sequenced();
     let mut conn = page::begin(&app.engine.pool).await?;
     let now = clock::get_now(&mut conn).await?;
-    let row = page::list_queues(&mut conn, Some(key)).await?.pop().ok_or_else(missing)?;
+    let row = page::list_queues(&mut conn, sequenced, Some(key)).await?.pop().ok_or_else(missing)?;
     let hidden =
         page::list_hidden(&mut conn).await?.into_iter().find(|(of, _)| *of == key).map_or(0, |(_, count)| count);
     let waiting = page::list_waiting(&mut conn, key, ROWS_MAX).await?;
     let claims = page::list_claims(&mut conn, filter, ROWS_MAX).await?;
-    let failures = rows::failures(&mut conn, &visit, filter).await?;
-    let ended = page::list_ended(&mut conn, Ends::All, filter, page::ENDED_READ).await?;
+    let failures = rows::failures(&mut conn, sequenced, &visit, filter).await?;
+    let ended = page::list_ended(&mut conn, sequenced, Ends::All, filter, page::ENDED_READ).await?;
     let work = rows::work(&page::list_holders(&mut conn, Some(key)).await?, &ended);
     conn.commit().await?;
     let (claims_scope, workers_scope) = (claims_scope(&row.name), workers_scope(&row.name));

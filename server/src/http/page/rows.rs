@@ -11,6 +11,7 @@ use super::layout::{self, section, table};
 use super::text;
 use super::visit::Visit;
 use tenure_domain::scopes::Expression;
+use tenure_store::events::Sequenced;
 use tenure_store::page::{self, ClaimRow, EndedRow, Ends, Filter, HolderRow};
 
 /// Rows of a table of claims, of ended runs, or of waiting runs.
@@ -89,10 +90,11 @@ pub(super) fn ended(visit: &Visit, rows: &[EndedRow], now: DateTime<Utc>, about:
 /// Reads failures that the visitor may see.
 pub(super) async fn failures(
     conn: &mut PgConnection,
+    sequenced: Sequenced,
     visit: &Visit,
     filter: Filter<'_>,
 ) -> Result<Vec<EndedRow>, sqlx::Error> {
-    let mut rows = page::list_ended(conn, Ends::Failures, filter, ROWS_MAX).await?;
+    let mut rows = page::list_ended(conn, sequenced, Ends::Failures, filter, ROWS_MAX).await?;
     rows.retain(|row| visit.may(format!("queue:status:{}", row.task)));
     Ok(rows)
 }

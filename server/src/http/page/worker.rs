@@ -22,10 +22,11 @@ pub(super) async fn worker(app: App, visit: Arc<Visit>) -> Result<Page, PageErro
     let group: WorkerGroup = visit.param("workerGroup").parse().map_err(unknown)?;
     let id: WorkerId = visit.param("workerId").parse().map_err(unknown)?;
     let filter = Filter { queues: None, worker: Some((group.as_str(), id.as_str())) };
+    let sequenced = app.engine.low_water_marks.sequenced();
     let mut conn = page::begin(&app.engine.pool).await?;
     let now = clock::get_now(&mut conn).await?;
     let mut claims = page::list_claims(&mut conn, filter, ROWS_MAX).await?;
-    let mut ended = page::list_ended(&mut conn, Ends::All, filter, ROWS_MAX).await?;
+    let mut ended = page::list_ended(&mut conn, sequenced, Ends::All, filter, ROWS_MAX).await?;
     conn.commit().await?;
     // A worker is listed by queue; each row needs the scope for its own.
     let may = |queue: &str| visit.may(format!("queue:get-worker:{queue}/{group}/{id}"));

@@ -35,7 +35,7 @@ pub const CHECKS: &[(&str, &str)] = &[
     (
         "I1: a run is claimed at most once",
         "SELECT 'seq ' || e.seq || ' run ' || e.run || ' claimed ' || count(*) || ' times'
-         FROM outbox x, unnest(x.kinds, x.seqs, x.runs) AS e(kind, seq, run)
+         FROM transitions x, unnest(x.kinds, x.seqs, x.runs) AS e(kind, seq, run)
          WHERE e.kind = 2 GROUP BY e.seq, e.run HAVING count(*) > 1",
     ),
     (
@@ -131,23 +131,24 @@ pub const CHECKS: &[(&str, &str)] = &[
         "I4: the counts equal a recount",
         "SELECT 'queue ' || queue || ': counted ' || sum(n) || ' pending and ' || sum(m) || ' claimed too many'
          FROM (SELECT queue, pending AS n, claimed AS m FROM counters
-               UNION ALL SELECT queue, pending, claimed FROM counter_deltas
+               UNION ALL SELECT d.queue, d.pending, d.claimed
+               FROM outbox_new n, unnest(n.queues, n.pending, n.claimed) AS d(queue, pending, claimed)
                UNION ALL SELECT queue, -1, 0 FROM pending UNION ALL SELECT queue, 0, -1 FROM claims) x
          GROUP BY queue HAVING sum(n) <> 0 OR sum(m) <> 0",
     ),
     (
-        "I5: each outbox row waits for its position or has one",
-        "SELECT 'outbox row ' || COALESCE(x.id, o.id) || ' occurs ' || count(o.id) || ' times'
-         FROM outbox x
-         FULL JOIN (SELECT id FROM outbox_new UNION ALL SELECT outbox_id FROM outbox_order) o ON o.id = x.id
-         GROUP BY x.id, o.id HAVING count(o.id) <> 1 OR x.id IS NULL",
+        "I5: each outbox row has one position",
+        "SELECT 'outbox row ' || COALESCE(x.id, o.outbox_id) || ' occurs ' || count(o.outbox_id) || ' times'
+         FROM outbox x FULL JOIN outbox_order o ON o.outbox_id = x.id
+         GROUP BY x.id, o.outbox_id HAVING count(o.outbox_id) <> 1 OR x.id IS NULL",
     ),
     (
         "I5: an outbox row takes as many positions as it has events",
         "SELECT 'outbox row ' || x.id
-         FROM outbox x
-         JOIN (SELECT id, events FROM outbox_new UNION ALL SELECT outbox_id, events FROM outbox_order) o ON o.id = x.id
-         WHERE o.events <> (SELECT COALESCE(sum(CASE WHEN kind IN (1, 6) THEN 2 ELSE 1 END), 0)
+         FROM (SELECT o.events, x.id, x.kinds, x.seqs, x.runs, x.retries_left
+               FROM outbox_order o JOIN outbox x ON x.id = o.outbox_id
+               UNION ALL SELECT events, id, kinds, seqs, runs, retries_left FROM outbox_new) x
+         WHERE x.events <> (SELECT COALESCE(sum(CASE WHEN kind IN (1, 6) THEN 2 ELSE 1 END), 0)
                             FROM unnest(x.kinds) AS k(kind))
             OR cardinality(x.kinds) = 0 OR cardinality(x.kinds) <> cardinality(x.seqs)
             OR cardinality(x.kinds) <> cardinality(x.runs) OR cardinality(x.kinds) <> cardinality(x.retries_left)",
@@ -177,7 +178,7 @@ pub const WHOLE_LOG_CHECKS: &[(&str, &str)] = &[
         "I5: a task's creation is emitted once",
         "SELECT t.id || ' emitted ' || count(e.seq) || ' times'
          FROM tasks t LEFT JOIN (
-             SELECT e.seq FROM outbox x, unnest(x.kinds, x.seqs, x.runs) AS e(kind, seq, run)
+             SELECT e.seq FROM transitions x, unnest(x.kinds, x.seqs, x.runs) AS e(kind, seq, run)
              WHERE e.kind IN (1, 7) AND e.run = 0
          ) e ON e.seq = t.seq
          GROUP BY t.id HAVING count(e.seq) <> 1",
@@ -185,7 +186,7 @@ pub const WHOLE_LOG_CHECKS: &[(&str, &str)] = &[
     (
         "I5: each run that was made by a schedule or a rerun is emitted, and no other",
         "WITH emitted AS (
-             SELECT e.seq, e.run FROM outbox x, unnest(x.kinds, x.seqs, x.runs) AS e(kind, seq, run)
+             SELECT e.seq, e.run FROM transitions x, unnest(x.kinds, x.seqs, x.runs) AS e(kind, seq, run)
              JOIN tasks t ON t.seq = e.seq WHERE e.kind IN (1, 8)
          ), true_ones AS (
              SELECT seq, run FROM (SELECT seq, run, reason_created FROM runs
@@ -199,7 +200,7 @@ pub const WHOLE_LOG_CHECKS: &[(&str, &str)] = &[
     (
         "I5: each claim is emitted, and nothing else is emitted as a claim",
         "WITH emitted AS (
-             SELECT e.seq, e.run FROM outbox x, unnest(x.kinds, x.seqs, x.runs) AS e(kind, seq, run)
+             SELECT e.seq, e.run FROM transitions x, unnest(x.kinds, x.seqs, x.runs) AS e(kind, seq, run)
              JOIN tasks t ON t.seq = e.seq WHERE e.kind = 2
          ), true_ones AS (
              SELECT seq, run FROM claims UNION ALL SELECT seq, run FROM runs WHERE started IS NOT NULL
@@ -210,7 +211,7 @@ pub const WHOLE_LOG_CHECKS: &[(&str, &str)] = &[
     (
         "I5: each end of a run is emitted, and whether another run follows",
         "WITH emitted AS (
-             SELECT e.seq, e.run, e.kind::int FROM outbox x, unnest(x.kinds, x.seqs, x.runs) AS e(kind, seq, run)
+             SELECT e.seq, e.run, e.kind::int FROM transitions x, unnest(x.kinds, x.seqs, x.runs) AS e(kind, seq, run)
              JOIN tasks t ON t.seq = e.seq WHERE e.kind IN (3, 4, 5, 6)
          ), true_ones AS (
              SELECT r.seq, r.run, CASE WHEN n.reason_created IN (1, 2) THEN 6 ELSE r.state END::int AS kind
@@ -226,7 +227,7 @@ pub const WHOLE_LOG_CHECKS: &[(&str, &str)] = &[
     (
         "I5: a group of which every task was resolved is emitted, once the log is read",
         "WITH emitted AS MATERIALIZED (
-             SELECT DISTINCT d.task_group FROM outbox x, unnest(x.kinds, x.seqs) AS e(kind, seq)
+             SELECT DISTINCT d.task_group FROM transitions x, unnest(x.kinds, x.seqs) AS e(kind, seq)
              JOIN task_definitions d ON d.seq = e.seq WHERE e.kind = 10
          ), resolved AS MATERIALIZED (
              SELECT task_group FROM tasks GROUP BY task_group HAVING bool_and(state > 1 OR resolved_before)
@@ -241,7 +242,7 @@ pub const WHOLE_LOG_CHECKS: &[(&str, &str)] = &[
     (
         "I5: no group is emitted more often than its tasks were resolved",
         "SELECT d.task_group || ' emitted ' || count(*) FILTER (WHERE e.kind = 10) || ' times'
-         FROM outbox x, unnest(x.kinds, x.seqs) AS e(kind, seq) JOIN task_definitions d ON d.seq = e.seq
+         FROM transitions x, unnest(x.kinds, x.seqs) AS e(kind, seq) JOIN task_definitions d ON d.seq = e.seq
          GROUP BY d.task_group
          HAVING count(*) FILTER (WHERE e.kind = 10) > count(*) FILTER (WHERE e.kind IN (3, 4, 5))",
     ),

@@ -115,8 +115,108 @@ pub const BATCH_BYTES_MAX: i64 = 4 * ANSWER_BYTES_MAX;
 /// Claims for `lease` what is requested, highest priority and oldest first, and assigns it in the order of the slots. What is
 /// claimed of a queue ends before the first run that does not fit into the bytes: that one and what comes after it
 /// stays pending, and is in the answer without its definition.
-#[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
 pub async fn claim(
+    conn: &mut PgConnection,
+    wants: &[Want<'_>],
+    workers: &[Worker<'_>],
+    lease: std::time::Duration,
+    batch: Uuid,
+) -> Result<Vec<Claimed>, sqlx::Error> {
+    match wants {
+        [want] => claim_of_one(conn, want, workers, lease, batch).await,
+        _ => claim_of_many(conn, wants, workers, lease, batch).await,
+    }
+}
+
+/// The same for one queue. All answers together have no more bytes than one may have: what is left is asked for again at
+/// once.
+async fn claim_of_one(
+    conn: &mut PgConnection,
+    want: &Want<'_>,
+    workers: &[Worker<'_>],
+    lease: std::time::Duration,
+    batch: Uuid,
+) -> Result<Vec<Claimed>, sqlx::Error> {
+    let groups: Vec<&str> = workers.iter().map(|worker| worker.group).collect();
+    let ids: Vec<&str> = workers.iter().map(|worker| worker.id).collect();
+    sqlx::query_as!(
+        Claimed,
+        r#"-- claim_of_one
+        WITH db_now AS MATERIALIZED (SELECT now, now + make_interval(secs => $9 /* lease */) AS taken_until FROM db_now),
+        requested AS MATERIALIZED (
+            SELECT cursor_epoch = $3 /* epoch */ AS same_epoch,
+                   -- Without pollers no message is hidden, and half of the scans find nothing.
+                   CASE WHEN polled THEN '{t,f}' ELSE '{f}' END::boolean[] AS hidden
+            FROM task_queues WHERE id = $1 /* queue */ AND name = $2 /* name */
+        ),
+        -- As in claim_of_many.
+        selected AS MATERIALIZED (
+            SELECT p.* FROM requested
+            CROSS JOIN LATERAL unnest('{0,1,2,3,4,5,6}' /* Priority: all */::smallint[], $4::bigint[] /* marks */) AS m(priority, mark)
+            CROSS JOIN LATERAL unnest(requested.hidden) AS h(hidden)
+            CROSS JOIN LATERAL (
+                SELECT p.seq, p.id, p.run, p.priority, p.ord, p.deadline, p.scheduled, p.reason_created, p.retries_left
+                FROM pending p
+                WHERE p.queue = $1 AND p.priority = m.priority AND p.reserved_until IS NULL
+                  AND (p.hidden_until IS NOT NULL) = h.hidden
+                  AND p.ord > CASE WHEN requested.same_epoch THEN m.mark ELSE 0 /* ord */ END
+                  AND p.deadline > (SELECT now FROM db_now)
+                ORDER BY p.ord
+                FOR UPDATE SKIP LOCKED
+            ) p
+            LIMIT $5 /* amount */
+        ),
+        sized AS MATERIALIZED (
+            SELECT s.*, row_number() OVER so_far AS place, sum(octet_length(d.definition)) OVER so_far AS bytes
+            FROM selected s JOIN task_definitions d ON d.seq = s.seq
+            WINDOW so_far AS (ORDER BY s.priority, s.ord ROWS UNBOUNDED PRECEDING)
+        ),
+        granted AS MATERIALIZED (
+            SELECT s.*, ($6::int[] /* slots */)[place] AS worker FROM sized s
+            WHERE s.bytes <= $11 /* ANSWER_BYTES_MAX */ OR s.place = 1 /* count */
+        ),
+        deleted AS (DELETE FROM pending p USING granted g WHERE p.seq = g.seq),
+        inserted AS (
+            INSERT INTO claims (seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, started,
+                                taken_until, worker_group, worker_id, batch)
+            SELECT seq, id, run, $1, ord, deadline, scheduled, reason_created, retries_left, db_now.now, db_now.taken_until,
+                   ($7::text[] /* worker groups */)[worker], ($8::text[] /* worker ids */)[worker], $10 /* batch */
+            FROM granted, db_now
+        ),
+        emitted AS (
+            INSERT INTO outbox_new
+                (at, taken_until, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed)
+            SELECT min(db_now.now), min(db_now.taken_until), count(*), array_agg(2 /* Kind::Claimed */::smallint),
+                   array_agg(seq), array_agg(run), array_agg(retries_left), array_agg(priority), ARRAY[$1],
+                   ARRAY[-count(*)::int], ARRAY[count(*)::int]
+            FROM granted, db_now HAVING count(*) > 0
+        )
+        SELECT ($6::int[])[s.place] AS "worker!", s.seq AS "seq!", s.id AS "id!", s.run AS "run!", $1 AS "queue!",
+               s.priority AS "priority!", s.ord AS "ord!", s.scheduled AS "scheduled!",
+               s.reason_created AS "reason_created!", s.retries_left AS "retries_left!", db_now.now AS "started!",
+               db_now.taken_until AS "taken_until!", d.scheduler AS "scheduler!", d.project AS "project!",
+               d.task_group AS "task_group!", s.deadline AS "deadline!", d.expires AS "expires!", d.scopes AS "scopes!",
+               CASE WHEN s.bytes <= $11 OR s.place = 1 /* count */ THEN d.definition END AS definition
+        FROM sized s JOIN task_definitions d ON d.seq = s.seq, db_now"#,
+        want.queue,
+        want.name,
+        want.epoch,
+        &want.marks[..],
+        i64::from(hot::int4(want.slots.len())),
+        &want.slots,
+        &groups as &[&str],
+        &ids as &[&str],
+        lease.as_secs_f64(),
+        batch,
+        ANSWER_BYTES_MAX,
+    )
+    .fetch_all(conn)
+    .await
+}
+
+/// The same for several queues.
+#[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
+async fn claim_of_many(
     conn: &mut PgConnection,
     wants: &[Want<'_>],
     workers: &[Worker<'_>],
@@ -202,18 +302,18 @@ pub async fn claim(
                    ($13::text[] /* worker ids */)[worker], $15 /* batch */
             FROM granted, db_now
         ),
-        counted AS (
-            INSERT INTO counter_deltas (queue, pending, claimed)
-            SELECT queue, -count(*), count(*) FROM granted GROUP BY queue
+        counts AS MATERIALIZED (
+            SELECT array_agg(queue) AS queues, array_agg(-n) AS pending, array_agg(n) AS claimed
+            FROM (SELECT queue, count(*)::int AS n FROM granted GROUP BY queue) c
         ),
         emitted AS (
-            INSERT INTO outbox (at, taken_until, kinds, seqs, runs, retries_left, priorities)
-            SELECT min(db_now.now), min(db_now.now) + make_interval(secs => $14), array_agg(2 /* Kind::Claimed */::smallint),
-                   array_agg(seq), array_agg(run), array_agg(retries_left), array_agg(priority)
-            FROM granted, db_now HAVING count(*) > 0
-            RETURNING id, cardinality(seqs) AS events
-        ),
-        emitted_ids AS (INSERT INTO outbox_new (id, events) SELECT id, events FROM emitted)
+            INSERT INTO outbox_new
+                (at, taken_until, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed)
+            SELECT min(db_now.now), min(db_now.now) + make_interval(secs => $14), count(*),
+                   array_agg(2 /* Kind::Claimed */::smallint), array_agg(seq), array_agg(run), array_agg(retries_left),
+                   array_agg(priority), min(counts.queues), min(counts.pending), min(counts.claimed)
+            FROM granted, db_now, counts HAVING count(*) > 0
+        )
         SELECT f.worker AS "worker!", f.seq AS "seq!", f.id AS "id!", f.run AS "run!", f.queue AS "queue!",
                f.priority AS "priority!", f.ord AS "ord!", f.scheduled AS "scheduled!",
                f.reason_created AS "reason_created!", f.retries_left AS "retries_left!", db_now.now AS "started!",

@@ -28,15 +28,14 @@ pub async fn claim_one(
                    db_now.now + make_interval(secs => $5), $3, $4, gen_random_uuid()
             FROM deleted, db_now
         ),
-        counted AS (INSERT INTO counter_deltas (queue, pending, claimed) SELECT queue, -1, 1 /* count */ FROM deleted),
         emitted AS (
-            INSERT INTO outbox (at, taken_until, kinds, seqs, runs, retries_left, priorities)
-            SELECT db_now.now, db_now.now + make_interval(secs => $5), ARRAY[2 /* Kind::Claimed */]::smallint[],
-                   ARRAY[seq], ARRAY[run], ARRAY[retries_left], ARRAY[priority]
+            INSERT INTO outbox_new
+                (at, taken_until, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed)
+            SELECT db_now.now, db_now.now + make_interval(secs => $5), 1 /* count */, ARRAY[2 /* Kind::Claimed */]::smallint[],
+                   ARRAY[seq], ARRAY[run], ARRAY[retries_left], ARRAY[priority], ARRAY[queue], ARRAY[-1 /* count */],
+                   ARRAY[1 /* count */]
             FROM deleted, db_now
-            RETURNING id
-        ),
-        emitted_ids AS (INSERT INTO outbox_new (id, events) SELECT id, 1 /* count */ FROM emitted)
+        )
         SELECT count(*) > 0 AS "claimed!" FROM deleted"#,
         id,
         run,

@@ -14,7 +14,7 @@ use tenure_domain::create::{CREATED_DRIFT, DEADLINE_AHEAD, NewTask};
 use tenure_domain::task::{Last, OpenRun, Task};
 
 /// One member: the task, and the key of its queue.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct Member<'a> {
     /// The task.
     pub task: &'a NewTask,
@@ -118,10 +118,133 @@ impl<'a> Columns<'a> {
     }
 }
 
+/// Whether a member can be stored by [`create_alone`].
+fn is_alone(member: &Member<'_>) -> bool {
+    !member.waits && member.task.group.uuid() == member.task.id.uuid()
+}
+
 /// Stores the tasks that do not exist yet, whose dates are valid, whose group accepts them, and whose queue has this key.
 /// The others are missing from the result.
-#[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
 pub async fn create(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<Vec<Created>, sqlx::Error> {
+    if !members.iter().all(is_alone) {
+        return create_any(conn, members).await;
+    }
+    let (mut stored, grouped) = create_alone(conn, members).await?;
+    if !grouped.is_empty() {
+        let rest: Vec<Member<'_>> = grouped.iter().map(|&place| members[place]).collect();
+        let more = create_any(conn, &rest).await?;
+        stored.extend(more.into_iter().map(|row| Created { member: grouped[row.member], ..row }));
+    }
+    Ok(stored)
+}
+
+/// Stores tasks that are alone in a group with their own id and wait for nothing: the ordinary case, in which nothing is
+/// there that could conflict. A task that is there already is missing from the result; members whose group is there are
+/// listed apart. If either appears at the same time, the statement fails with a unique violation, and finds it when it is
+/// run again.
+async fn create_alone(
+    conn: &mut PgConnection,
+    members: &[Member<'_>],
+) -> Result<(Vec<Created>, Vec<usize>), sqlx::Error> {
+    let columns = Columns::new(members);
+    let rows = sqlx::query!(
+        r#"-- create_alone
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
+        -- A server may remember a key that a failover has lost.
+        known_queues AS MATERIALIZED (
+            SELECT array_agg(q.id ORDER BY k.n) AS ids
+            FROM unnest($2::int[] /* keys */, $16::text[] /* names */) WITH ORDINALITY AS k(id, name, n)
+            LEFT JOIN task_queues q ON q.id = k.id AND q.name = k.name
+        ),
+        valid AS MATERIALIZED (
+            SELECT i.*, known_queues.ids[i.queue_place] AS queue,
+                   CASE WHEN NOT EXISTS (SELECT FROM task_groups g WHERE g.id = i.id) THEN nextval('task_seq') END AS seq
+            FROM db_now, known_queues, unnest(
+                $1::uuid[] /* ids */, $17::int[] /* queue places */, $3::smallint[] /* priorities */, $4::smallint[] /* retries */,
+                $5::timestamptz[] /* group_expires */, $6::text[] /* schedulers */, $7::text[] /* projects */,
+                $8::timestamptz[] /* created */, $9::timestamptz[] /* deadlines */, $10::timestamptz[] /* expires */,
+                $11::text[] /* scopes */, $12::text[] /* routes */, $13::text[] /* tags */, $14::text[] /* definitions */
+            ) WITH ORDINALITY AS i(
+                id, queue_place, priority, retries, group_expires, scheduler, project, created, deadline, expires, scopes,
+                routes, tags, definition, n)
+            WHERE known_queues.ids[i.queue_place] IS NOT NULL
+              AND i.created BETWEEN db_now.now - make_interval(secs => $15 /* CREATED_DRIFT */)
+                                AND db_now.now + make_interval(secs => $15)
+              AND i.deadline BETWEEN db_now.now
+                                 AND db_now.now + make_interval(secs => $18 /* DEADLINE_AHEAD + CREATED_DRIFT */)
+              AND NOT EXISTS (SELECT FROM tasks t WHERE t.id = i.id)
+        ),
+        -- In the order of their ids, so that two statements that conflict cannot deadlock.
+        new_groups AS (
+            INSERT INTO task_groups (id, scheduler, expires) SELECT id, scheduler, group_expires FROM valid
+            WHERE seq IS NOT NULL ORDER BY id
+        ),
+        new_tasks AS (
+            INSERT INTO tasks (id, seq, queue, task_group, state, priority, retries_left, run)
+            SELECT id, seq, queue, id, 1 /* State::Unresolved */, priority, retries, 0 /* run */ FROM valid
+            WHERE seq IS NOT NULL ORDER BY id
+        ),
+        definitions AS (
+            INSERT INTO task_definitions
+                (seq, id, scheduler, project, task_group, deadline, expires, scopes, routes, tags, definition)
+            SELECT seq, id, scheduler, project, id, deadline, expires, scopes, routes, tags, definition FROM valid
+            WHERE seq IS NOT NULL
+        ),
+        times AS (
+            INSERT INTO task_times (seq, id, deadline, expires) SELECT seq, id, deadline, expires FROM valid WHERE seq IS NOT NULL
+        ),
+        runs_pending AS (
+            INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left)
+            SELECT seq, id, 0 /* run */, queue, priority, deadline, db_now.now, 0 /* ReasonCreated::Scheduled */, retries
+            FROM valid, db_now WHERE seq IS NOT NULL ORDER BY n
+        ),
+        counts AS MATERIALIZED (
+            SELECT array_agg(queue) AS queues, array_agg(n) AS pending, array_agg(0 /* count */) AS claimed
+            FROM (SELECT queue, count(*)::int AS n FROM valid WHERE seq IS NOT NULL GROUP BY queue) c
+        ),
+        emitted AS (
+            INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed)
+            SELECT min(db_now.now), 2 * count(*), array_agg(1 /* Kind::Created */::smallint), array_agg(seq),
+                   array_agg(0 /* run */::smallint), array_agg(retries), array_agg(priority), min(counts.queues),
+                   min(counts.pending), min(counts.claimed)
+            FROM valid, db_now, counts WHERE seq IS NOT NULL HAVING count(*) > 0
+        )
+        SELECT valid.n AS "n!", valid.seq AS "seq?", db_now.now AS "now!" FROM valid, db_now"#,
+        &columns.ids,
+        &columns.queues,
+        &columns.priorities,
+        &columns.retries,
+        &columns.group_expires,
+        &columns.schedulers as &[&str],
+        &columns.projects as &[&str],
+        &columns.created,
+        &columns.deadlines,
+        &columns.expires,
+        &columns.scopes as &[&str],
+        &columns.routes as &[&str],
+        &columns.tags as &[&str],
+        &columns.definitions as &[&str],
+        CREATED_DRIFT.as_seconds_f64(),
+        &columns.queue_names as &[&str],
+        &columns.queue_places,
+        (DEADLINE_AHEAD + CREATED_DRIFT).as_seconds_f64(),
+    )
+    .fetch_all(conn)
+    .await?;
+    let (mut stored, mut grouped) = (Vec::with_capacity(rows.len()), Vec::new());
+    for row in rows {
+        let member = hot::member(row.n);
+        match row.seq {
+            Some(seq) => stored.push(Created { member, seq, now: row.now, waits: false }),
+            None => grouped.push(member),
+        }
+    }
+    Ok((stored, grouped))
+}
+
+/// The same for tasks of any group, also those that wait for others.
+#[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
+async fn create_any(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<Vec<Created>, sqlx::Error> {
     let columns = Columns::new(members);
     let rows = sqlx::query!(
         r#"-- create_task
@@ -213,21 +336,18 @@ pub async fn create(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<V
             FROM stored, db_now WHERE NOT waits
             ORDER BY n
         ),
-        counted AS (
-            INSERT INTO counter_deltas (queue, pending, claimed)
-            SELECT queue, count(*), 0 /* count */ FROM stored WHERE NOT waits GROUP BY queue
+        counts AS MATERIALIZED (
+            SELECT array_agg(queue) AS queues, array_agg(n) AS pending, array_agg(0 /* count */) AS claimed
+            FROM (SELECT queue, count(*)::int AS n FROM stored WHERE NOT waits GROUP BY queue) c
         ),
         emitted AS (
-            INSERT INTO outbox (at, kinds, seqs, runs, retries_left, priorities)
-            SELECT min(db_now.now),
+            INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed)
+            SELECT min(db_now.now), 2 * count(*) - count(*) FILTER (WHERE waits),
                    array_agg(CASE WHEN waits THEN 7 /* Kind::Defined */ ELSE 1 /* Kind::Created */ END::smallint ORDER BY n),
                    array_agg(seq ORDER BY n), array_agg(0 /* run */::smallint), array_agg(retries ORDER BY n),
-                   array_agg(priority ORDER BY n)
-            FROM stored, db_now HAVING count(*) > 0
-            RETURNING id, 2 * cardinality(seqs)
-                          - cardinality(array_positions(kinds, 7 /* Kind::Defined */::smallint)) AS events
-        ),
-        emitted_ids AS (INSERT INTO outbox_new (id, events) SELECT id, events FROM emitted)
+                   array_agg(priority ORDER BY n), min(counts.queues), min(counts.pending), min(counts.claimed)
+            FROM stored, db_now, counts HAVING count(*) > 0
+        )
         SELECT stored.n AS "n!", stored.seq AS "seq!", stored.waits AS "waits!", db_now.now AS "now!"
         FROM stored, db_now"#,
         &columns.ids,

@@ -94,8 +94,70 @@ impl Resolved {
 }
 
 /// Ends the runs, each if its claim is still held, and appends the next run where the rules allow one.
-#[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
 pub async fn end(conn: &mut PgConnection, members: &[Member]) -> Result<Vec<Resolved>, sqlx::Error> {
+    if members.iter().all(|member| matches!(member.end, End::Report(_)) && member.end.retry().is_none()) {
+        end_for_good(conn, members).await
+    } else {
+        end_any(conn, members).await
+    }
+}
+
+/// The same for reports after which no run follows, whatever retries are left.
+async fn end_for_good(conn: &mut PgConnection, members: &[Member]) -> Result<Vec<Resolved>, sqlx::Error> {
+    let ids: Vec<Uuid> = members.iter().map(|member| member.id).collect();
+    let runs: Vec<i16> = members.iter().map(|member| member.run).collect();
+    let states: Vec<i16> = members.iter().map(|member| member.end.outcome().state().code()).collect();
+    let reasons: Vec<i16> = members.iter().map(|member| member.end.outcome().reason().code()).collect();
+    sqlx::query_as!(
+        Resolved,
+        r#"-- resolve_for_good
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
+        locked AS MATERIALIZED (
+            SELECT i.n, i.state, i.reason, t.id, t.priority, t.retries_left, c.seq, c.run, c.queue, c.scheduled,
+                   c.reason_created, c.started, c.taken_until, c.worker_group, c.worker_id
+            FROM unnest($1::uuid[] /* ids */, $2::smallint[] /* runs */, $3::smallint[] /* states */, $4::smallint[] /* reasons */)
+                WITH ORDINALITY AS i(id, run, state, reason, n)
+            JOIN tasks t ON t.id = i.id
+            JOIN claims c ON c.seq = t.seq AND c.run = i.run
+            WHERE t.state = 1 /* State::Unresolved */ AND t.run = i.run
+            FOR UPDATE OF t, c SKIP LOCKED
+        ),
+        released AS (DELETE FROM claims c USING locked l WHERE c.seq = l.seq),
+        history AS (
+            INSERT INTO runs (seq, run, state, reason_created, reason_resolved, scheduled, started, resolved,
+                              taken_until, worker_group, worker_id)
+            SELECT seq, run, state, reason_created, reason, scheduled, started, db_now.now, taken_until, worker_group,
+                   worker_id
+            FROM locked, db_now
+        ),
+        moved AS (UPDATE tasks t SET state = l.state FROM locked l WHERE t.id = l.id),
+        counts AS MATERIALIZED (
+            SELECT array_agg(queue) AS queues, array_agg(0 /* count */) AS pending, array_agg(-n) AS claimed
+            FROM (SELECT queue, count(*)::int AS n FROM locked GROUP BY queue) c
+        ),
+        emitted AS (
+            INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed)
+            SELECT min(db_now.now), count(*), array_agg(state), array_agg(seq), array_agg(run), array_agg(retries_left),
+                   array_agg(priority), min(counts.queues), min(counts.pending), min(counts.claimed)
+            FROM locked, db_now, counts HAVING count(*) > 0
+        )
+        SELECT l.n AS "n!", l.seq, l.id, l.run, l.state AS "state!", l.reason AS "reason_resolved!", l.queue, l.priority,
+               l.scheduled, l.reason_created, l.started, l.taken_until, db_now.now AS "now!", l.worker_group,
+               l.worker_id, l.retries_left, NULL::smallint AS next_reason, d.scheduler, d.project, d.task_group,
+               d.deadline, d.expires
+        FROM locked l JOIN task_definitions d ON d.seq = l.seq, db_now"#,
+        &ids,
+        &runs,
+        &states,
+        &reasons,
+    )
+    .fetch_all(conn)
+    .await
+}
+
+/// The same for ends of any kind.
+#[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
+async fn end_any(conn: &mut PgConnection, members: &[Member]) -> Result<Vec<Resolved>, sqlx::Error> {
     let ids: Vec<Uuid> = members.iter().map(|member| member.id).collect();
     let runs: Vec<i16> = members.iter().map(|member| member.run).collect();
     let states: Vec<i16> = members.iter().map(|member| member.end.outcome().state().code()).collect();
@@ -158,20 +220,18 @@ pub async fn end(conn: &mut PgConnection, members: &[Member]) -> Result<Vec<Reso
             UPDATE task_queues q SET cursor_epoch = cursor_epoch + 1
             WHERE q.id IN (SELECT queue FROM outcome WHERE requeue)
         ),
-        counted AS (
-            INSERT INTO counter_deltas (queue, pending, claimed)
-            SELECT queue, count(next_reason), -count(*) FROM outcome GROUP BY queue
+        counts AS MATERIALIZED (
+            SELECT array_agg(queue) AS queues, array_agg(retried) AS pending, array_agg(-n) AS claimed
+            FROM (SELECT queue, count(next_reason)::int AS retried, count(*)::int AS n FROM outcome GROUP BY queue) c
         ),
         emitted AS (
-            INSERT INTO outbox (at, kinds, seqs, runs, retries_left, priorities)
-            SELECT min(db_now.now),
+            INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed)
+            SELECT min(db_now.now), count(*) + count(next_reason),
                    array_agg(CASE WHEN next_reason IS NULL THEN state ELSE 6 /* Kind::Retried */ END::smallint),
-                   array_agg(seq), array_agg(run), array_agg(retries_after), array_agg(priority)
-            FROM outcome, db_now HAVING count(*) > 0
-            RETURNING id, cardinality(seqs)
-                          + cardinality(array_positions(kinds, 6 /* Kind::Retried */::smallint)) AS events
-        ),
-        emitted_ids AS (INSERT INTO outbox_new (id, events) SELECT id, events FROM emitted)
+                   array_agg(seq), array_agg(run), array_agg(retries_after), array_agg(priority),
+                   min(counts.queues), min(counts.pending), min(counts.claimed)
+            FROM outcome, db_now, counts HAVING count(*) > 0
+        )
         SELECT o.n AS "n!", o.seq, o.id, o.run, o.state AS "state!", o.reason AS "reason_resolved!", o.queue, o.priority,
                o.scheduled, o.reason_created, o.started, o.taken_until, db_now.now AS "now!", o.worker_group,
                o.worker_id, o.retries_after AS "retries_left!", o.next_reason, d.scheduler, d.project, d.task_group,

@@ -54,18 +54,17 @@ pub async fn end_open(
             UPDATE tasks t SET state = 5 /* State::Exception */, run = ended.run
             FROM ended, open WHERE open.seq = ended.seq AND t.id = open.id
         ),
-        counted AS (
-            INSERT INTO counter_deltas (queue, pending, claimed)
-            SELECT queue, -sum(pending), -sum(claimed) FROM ended GROUP BY queue
+        counts AS MATERIALIZED (
+            SELECT array_agg(queue) AS queues, array_agg(-pending) AS pending, array_agg(-claimed) AS claimed
+            FROM (SELECT queue, sum(pending)::int AS pending, sum(claimed)::int AS claimed FROM ended GROUP BY queue) c
         ),
         emitted AS (
-            INSERT INTO outbox (at, kinds, seqs, runs, retries_left, priorities)
-            SELECT min(db_now.now), array_agg(5 /* Kind::Exception */::smallint), array_agg(ended.seq),
-                   array_agg(ended.run::smallint), array_agg(open.retries_left), array_agg(open.priority)
-            FROM ended JOIN open ON open.seq = ended.seq, db_now HAVING count(*) > 0
-            RETURNING id, cardinality(seqs) AS events
-        ),
-        emitted_ids AS (INSERT INTO outbox_new (id, events) SELECT id, events FROM emitted)
+            INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed)
+            SELECT min(db_now.now), count(*), array_agg(5 /* Kind::Exception */::smallint), array_agg(ended.seq),
+                   array_agg(ended.run::smallint), array_agg(open.retries_left), array_agg(open.priority),
+                   min(counts.queues), min(counts.pending), min(counts.claimed)
+            FROM ended JOIN open ON open.seq = ended.seq, db_now, counts HAVING count(*) > 0
+        )
         SELECT open.id FROM ended JOIN open ON open.seq = ended.seq"#,
         locked,
         reason.code()

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
+use crate::events::Sequenced;
 use crate::session::avoid_scans;
 
 /// Tasks that one transaction purges.
@@ -27,10 +28,10 @@ pub struct Slice {
 ///
 /// A task is kept until its deadline was dealt with, until its artifacts have been removed, and until the log has been read
 /// of its end: readers of the log look up the task's group.
-pub async fn purge_tasks(conn: &mut PgConnection) -> Result<Slice, sqlx::Error> {
+pub async fn purge_tasks(conn: &mut PgConnection, sequenced: Sequenced) -> Result<Slice, sqlx::Error> {
     let mut transaction = conn.begin().await?;
     avoid_scans(&mut transaction).await?;
-    let due = list_due(&mut transaction).await?;
+    let due = list_due(&mut transaction, sequenced).await?;
     let found = due.len();
     if found == 0 {
         return Ok(Slice::default());
@@ -58,12 +59,12 @@ pub async fn purge_tasks(conn: &mut PgConnection) -> Result<Slice, sqlx::Error> 
 
 /// Tasks that have expired and may be purged, each with the place of its row in `task_times`. That row
 /// does not move any more: it has no deadline left, and only a transaction that has locked the task purges it.
-async fn list_due(transaction: &mut PgConnection) -> Result<HashMap<Uuid, String>, sqlx::Error> {
+async fn list_due(transaction: &mut PgConnection, sequenced: Sequenced) -> Result<HashMap<Uuid, String>, sqlx::Error> {
     let rows = sqlx::query!(
         r#"-- list_expired
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         unread AS MATERIALIZED (
-            SELECT unnest((SELECT x.seqs FROM outbox x WHERE x.id = o.id)) AS seq FROM outbox_new o
+            SELECT unnest(o.seqs) AS seq FROM unsequenced($2) o
             UNION ALL
             SELECT unnest((SELECT x.seqs FROM outbox x WHERE x.id = o.outbox_id)) FROM outbox_order o
             WHERE o.first > (SELECT position FROM log_readers WHERE name = 'groups')
@@ -73,7 +74,8 @@ async fn list_due(transaction: &mut PgConnection) -> Result<HashMap<Uuid, String
           AND NOT EXISTS (SELECT FROM unread u WHERE u.seq = x.seq)
           AND NOT EXISTS (SELECT FROM artifacts a WHERE a.seq = x.seq)
         ORDER BY x.expires LIMIT $1"#,
-        TASKS_MAX
+        TASKS_MAX,
+        sequenced.0
     )
     .fetch_all(transaction)
     .await?;

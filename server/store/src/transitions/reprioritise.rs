@@ -42,8 +42,8 @@ pub async fn reprioritise(
             WHERE q.id IN (SELECT queue FROM requeued)
         ),
         emitted AS (
-            INSERT INTO outbox (at, kinds, seqs, runs, retries_left, priorities, details)
-            SELECT min(db_now.now), array_agg(9 /* Kind::Reprioritised */::smallint), array_agg(s.seq), array_agg(s.run),
+            INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, priorities, details)
+            SELECT min(db_now.now), count(*), array_agg(9 /* Kind::Reprioritised */::smallint), array_agg(s.seq), array_agg(s.run),
                    array_agg(s.retries_left), array_agg($2::smallint),
                    array_agg(json_build_object('old', s.old, 'new', $2::smallint, 'place',
                        CASE WHEN s.state = 0 /* State::Unscheduled */ THEN 0 /* TaskState::Unscheduled */
@@ -51,9 +51,7 @@ pub async fn reprioritise(
                        'takenUntil', c.taken_until)::text)
             FROM selected s LEFT JOIN requeued r ON r.seq = s.seq LEFT JOIN claims c ON c.seq = s.seq, db_now
             HAVING count(*) > 0
-            RETURNING id, cardinality(seqs) AS events
-        ),
-        emitted_ids AS (INSERT INTO outbox_new (id, events) SELECT id, events FROM emitted)
+        )
         SELECT s.id, s.queue FROM selected s ORDER BY s.id"#,
         locked,
         priority
@@ -72,15 +70,12 @@ pub async fn publish_group(
 ) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- tell_group_priority
-        WITH emitted AS (
-            INSERT INTO outbox (at, kinds, seqs, runs, retries_left, details)
-            SELECT db_now.now, '{12}' /* Kind::GroupReprioritised */, '{0}' /* seq */, '{0}' /* run */, '{0}' /* count */,
-                   ARRAY[json_build_object('id', g.id, 'scheduler', g.scheduler, 'expires', g.expires,
-                                           'new', $2::smallint, 'affected', $3::bigint)::text]
-            FROM task_groups g, db_now WHERE g.id = $1
-            RETURNING id
-        )
-        INSERT INTO outbox_new (id, events) SELECT id, 1 /* count */ FROM emitted",
+        INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, details)
+        SELECT db_now.now, 1 /* count */, '{12}' /* Kind::GroupReprioritised */, '{0}' /* seq */, '{0}' /* run */,
+               '{0}' /* count */,
+               ARRAY[json_build_object('id', g.id, 'scheduler', g.scheduler, 'expires', g.expires,
+                                       'new', $2::smallint, 'affected', $3::bigint)::text]
+        FROM task_groups g, db_now WHERE g.id = $1",
         group,
         priority,
         affected

@@ -23,15 +23,12 @@ pub async fn rerun(conn: &mut PgConnection, locked: Uuid, retries_left: i16) -> 
             INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left)
             SELECT seq, id, run, queue, priority, deadline, db_now.now, $3, $2 FROM ready, db_now
         ),
-        counted AS (INSERT INTO counter_deltas (queue, pending, claimed) SELECT queue, 1 /* count */, 0 /* count */ FROM ready),
         emitted AS (
-            INSERT INTO outbox (at, kinds, seqs, runs, retries_left, priorities)
-            SELECT db_now.now, ARRAY[8 /* Kind::Scheduled */]::smallint[], ARRAY[seq], ARRAY[run],
-                   ARRAY[$2]::smallint[], ARRAY[priority]
+            INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed)
+            SELECT db_now.now, 1 /* count */, ARRAY[8 /* Kind::Scheduled */]::smallint[], ARRAY[seq], ARRAY[run],
+                   ARRAY[$2]::smallint[], ARRAY[priority], ARRAY[queue], ARRAY[1 /* count */], ARRAY[0 /* count */]
             FROM ready, db_now
-            RETURNING id
-        ),
-        emitted_ids AS (INSERT INTO outbox_new (id, events) SELECT id, 1 /* count */ FROM emitted)
+        )
         SELECT queue FROM ready",
         locked,
         retries_left,

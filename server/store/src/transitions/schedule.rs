@@ -32,17 +32,17 @@ pub async fn schedule(conn: &mut PgConnection, locked: &[Uuid], when: When) -> R
             SELECT seq, id, 0 /* run */, queue, priority, deadline, db_now.now, $3, retries_left
             FROM ready, db_now ORDER BY seq
         ),
-        counted AS (
-            INSERT INTO counter_deltas (queue, pending, claimed) SELECT queue, count(*), 0 /* count */ FROM ready GROUP BY queue
+        counts AS MATERIALIZED (
+            SELECT array_agg(queue) AS queues, array_agg(n) AS pending, array_agg(0 /* count */) AS claimed
+            FROM (SELECT queue, count(*)::int AS n FROM ready GROUP BY queue) c
         ),
         emitted AS (
-            INSERT INTO outbox (at, kinds, seqs, runs, retries_left, priorities)
-            SELECT min(db_now.now), array_agg(8 /* Kind::Scheduled */::smallint), array_agg(seq),
-                   array_agg(0 /* run */::smallint), array_agg(retries_left), array_agg(priority)
-            FROM ready, db_now HAVING count(*) > 0
-            RETURNING id, cardinality(seqs) AS events
-        ),
-        emitted_ids AS (INSERT INTO outbox_new (id, events) SELECT id, events FROM emitted)
+            INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed)
+            SELECT min(db_now.now), count(*), array_agg(8 /* Kind::Scheduled */::smallint), array_agg(seq),
+                   array_agg(0 /* run */::smallint), array_agg(retries_left), array_agg(priority),
+                   min(counts.queues), min(counts.pending), min(counts.claimed)
+            FROM ready, db_now, counts HAVING count(*) > 0
+        )
         SELECT queue FROM ready",
         locked,
         when == When::Always,

@@ -14,7 +14,10 @@ use tokio::time::Instant;
 /// A stream that has read everything there is, and its position.
 async fn stream(queue: &Queue) -> (Stream, i64) {
     let (pool, listener) = (queue.engine.pool.clone(), queue.engine.tail.listen().unwrap());
-    let stream = Stream::begin(pool, listener, Start::Latest, Filter::default()).await.unwrap().unwrap();
+    let stream = Stream::begin(pool, &queue.engine.low_water_marks, listener, Start::Latest, Filter::default())
+        .await
+        .unwrap()
+        .unwrap();
     let after = stream.after();
     (stream, after)
 }
@@ -34,8 +37,11 @@ async fn a_page_beyond_the_newest_position_is_refused_with_the_newest() {
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());
     queue.create_one(QUEUE).await;
-    let read =
-        async |after| page::read(&queue.engine.pool, Start::After(after), &Filter::default(), 100).await.unwrap();
+    let read = async |after| {
+        page::read(&queue.engine.pool, &queue.engine.low_water_marks, Start::After(after), &Filter::default(), 100)
+            .await
+            .unwrap()
+    };
     let Page::Events(_, newest) = read(0).await else { panic!("events") };
     assert!(matches!(read(newest).await, Page::Events(events, _) if events.is_empty()));
     let position = newest + 1;
@@ -68,13 +74,15 @@ async fn an_open_stream_ends_when_the_log_is_shorter_than_what_it_has_read() {
     let (open, _) = stream(&queue).await;
     // Until the memory of the server has begun.
     tokio::time::sleep(Duration::from_millis(500)).await;
-    let last =
-        "DELETE FROM outbox_order WHERE first = (SELECT max(first) FROM outbox_order) RETURNING outbox_id, events";
-    let (id, events): (i64, i32) = sqlx::query_as(last).fetch_one(database.pool()).await.unwrap();
+    let last = "WITH lost AS (
+            DELETE FROM outbox_order WHERE first = (SELECT max(first) FROM outbox_order) RETURNING outbox_id
+        ) DELETE FROM outbox x USING lost WHERE x.id = lost.outbox_id RETURNING x.seqs[1]";
+    let seq: i64 = sqlx::query_scalar(last).fetch_one(database.pool()).await.unwrap();
     assert!(ends(open).await);
     // It comes again, as that of another transaction would.
-    let again = "INSERT INTO outbox_new (id, events) VALUES ($1, $2)";
-    sqlx::query(again).bind(id).bind(events).execute(database.pool()).await.unwrap();
+    let again = "INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left)
+        VALUES (now(), 2, '{1}', ARRAY[$1::bigint], '{0}', '{5}')";
+    sqlx::query(again).bind(seq).execute(database.pool()).await.unwrap();
     queue.stop().await;
     database.finish().await;
 }

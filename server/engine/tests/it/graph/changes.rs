@@ -34,7 +34,7 @@ async fn unscheduled(queue: &Queue) -> TaskId {
 }
 
 async fn events(database: &TestDatabase) -> i64 {
-    number(database.pool(), "SELECT count(*) FROM outbox").await
+    number(database.pool(), "SELECT count(*) FROM transitions").await
 }
 
 #[tokio::test]

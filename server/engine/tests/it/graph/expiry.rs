@@ -58,7 +58,7 @@ async fn one_leap_over_deadline_and_expiry_leaves_nothing_behind_and_emits_the_g
     run_all_due(&queue.engine).await.unwrap();
     assert_eq!(number(database.pool(), LEFT).await, 0);
     assert_eq!(number(database.pool(), "SELECT count(*) FROM task_groups").await, 0);
-    let kinds = "SELECT count(*) FROM outbox x, unnest(x.kinds) AS e(kind) WHERE e.kind = 10";
+    let kinds = "SELECT count(*) FROM transitions x, unnest(x.kinds) AS e(kind) WHERE e.kind = 10";
     assert_eq!(number(database.pool(), kinds).await, 3);
     // Events of purged tasks are skipped, and do no harm.
     assert!(emitted(&database, "task-exception").await.is_empty());
@@ -158,7 +158,7 @@ async fn a_task_that_is_added_while_its_expired_group_is_being_purged_creates_th
     super::run_groups(&queue).await;
     let mut conn = database.connect().await;
     let mut open = conn.begin().await.unwrap();
-    purge::purge_tasks(&mut open).await.unwrap();
+    purge::purge_tasks(&mut open, tenure_store::events::Sequenced::default()).await.unwrap();
     assert_eq!(purge::purge_groups(&mut open).await.unwrap().purged, 1);
     let second = new_task(QUEUE, &json!({"taskGroupId": first.id}));
     let committing = async {

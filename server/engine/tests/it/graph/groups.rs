@@ -115,7 +115,8 @@ async fn a_group_is_cancelled_in_slices_after_it_was_sealed_and_only_what_is_ope
     assert_eq!(state(&queue, running.task.id).await, "exception");
     assert_eq!(state(&queue, tasks[0]).await, "completed");
     assert!(
-        number(database.pool(), "SELECT max(cardinality(seqs))::bigint FROM outbox WHERE kinds[1] = 5").await <= 200
+        number(database.pool(), "SELECT max(cardinality(seqs))::bigint FROM transitions WHERE kinds[1] = 5").await
+            <= 200
     );
     let again = cancel(&queue.engine.pool, &queue.engine.notifiers, id).await.unwrap();
     assert_eq!((again.size, again.tasks.len()), (451, 0));

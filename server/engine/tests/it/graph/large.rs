@@ -23,7 +23,7 @@ async fn create_many(queue: &Queue, tasks: Vec<tenure_domain::create::NewTask>) 
 }
 
 /// The most tasks that any one transaction has scheduled.
-const LARGEST: &str = "SELECT COALESCE(max(cardinality(seqs)), 0)::bigint FROM outbox WHERE kinds[1] = 8";
+const LARGEST: &str = "SELECT COALESCE(max(cardinality(seqs)), 0)::bigint FROM transitions WHERE kinds[1] = 8";
 
 #[tokio::test]
 async fn five_thousand_dependents_are_scheduled_in_bounded_transactions() {

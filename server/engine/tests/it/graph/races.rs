@@ -6,6 +6,7 @@ use tenure_domain::lifecycle::Report;
 use tenure_engine::background::dependencies::DependencySink;
 use tenure_engine::background::groups::GroupSink;
 use tenure_engine::background::{dependencies as dependency_pass, groups as group_pass};
+use tenure_engine::batch::low_water_marks::LowWaterMarks;
 use tenure_engine::events::log_reader::{self, Read};
 use tenure_engine::testing::{QUEUE, new_task};
 use tenure_store::groups::{Slice, Witnesses};
@@ -72,7 +73,7 @@ async fn the_last_two_edges_satisfied_by_two_transactions_at_once_schedule_the_t
     let task = create_waiting(&queue, &required, &json!({})).await;
     let (mut first, mut second) = (database.connect().await, database.connect().await);
     let read = async |conn: &mut sqlx::PgConnection| {
-        log_reader::read_next(conn, &mut DependencySink).await.unwrap();
+        log_reader::read_next(conn, &LowWaterMarks::default(), &mut DependencySink).await.unwrap();
     };
     queue.report(required[0], claims[0].run, Report::Completed).await.unwrap();
     read(&mut first).await;
@@ -150,7 +151,9 @@ async fn group_of_two() -> (tenure_store::testing::TestDatabase, tenure_engine::
 /// Reads what has a position already.
 async fn read_for_groups(conn: &mut sqlx::PgConnection) -> Read<Slice> {
     let witnesses = &mut Witnesses::default();
-    log_reader::read_sequenced(conn, &mut GroupSink { witnesses }).await.unwrap()
+    log_reader::read_sequenced(conn, &mut GroupSink { sequenced: events::Sequenced::default(), witnesses })
+        .await
+        .unwrap()
 }
 
 #[tokio::test]
@@ -158,7 +161,7 @@ async fn the_group_event_is_emitted_once_when_the_last_task_is_resolved_while_th
     let (database, queue) = group_of_two().await;
     claim_and_report(&queue, Report::Completed).await;
     let mut conn = database.connect().await;
-    events::sequence(&mut conn).await.unwrap();
+    events::sequence(&mut conn, events::Sequenced::default()).await.unwrap();
     // Committed, but without a position: the part of the log that is read has only the first report.
     claim_and_report(&queue, Report::Failed).await;
     assert!(matches!(read_for_groups(&mut conn).await, Read::Rows(_, Slice { groups: 1, emitted: 0 })));
@@ -198,11 +201,11 @@ async fn only_one_of_two_servers_reads_the_log_for_groups_at_a_time() {
     let (database, queue) = group_of_two().await;
     claim_and_report(&queue, Report::Completed).await;
     let (mut first, mut second) = (database.connect().await, database.connect().await);
-    events::sequence(&mut first).await.unwrap();
+    events::sequence(&mut first, events::Sequenced::default()).await.unwrap();
     let mut open = first.begin().await.unwrap();
     assert!(matches!(read_for_groups(&mut open).await, Read::Rows(_, Slice { emitted: 0, .. })));
     claim_and_report(&queue, Report::Completed).await;
-    events::sequence(&mut second).await.unwrap();
+    events::sequence(&mut second, events::Sequenced::default()).await.unwrap();
     assert_eq!(read_for_groups(&mut second).await, Read::Busy);
     open.commit().await.unwrap();
     assert!(matches!(read_for_groups(&mut second).await, Read::Rows(_, Slice { emitted: 1, .. })));

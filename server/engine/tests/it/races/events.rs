@@ -5,13 +5,13 @@ use sqlx::Connection;
 use tenure_domain::lifecycle::Report;
 use tenure_engine::testing::Queue;
 use tenure_engine::testing::{QUEUE, new_task};
-use tenure_store::events::{Page, read, sequence};
+use tenure_store::events::{Page, Sequenced, read, sequence};
 use tenure_store::testing::TestDatabase;
 
 use crate::support::create_on;
 
 async fn positions(conn: &mut sqlx::PgConnection, after: i64) -> Vec<i64> {
-    sequence(conn).await.unwrap();
+    sequence(conn, Sequenced::default()).await.unwrap();
     match read(conn, after, 100).await.unwrap() {
         Page::Events(events, _) => events.iter().map(|event| event.position).collect(),
         Page::Gone(oldest) => panic!("events up to {oldest} are gone"),
@@ -52,7 +52,8 @@ async fn two_readers_at_once_give_each_event_one_position() {
     for _ in 0..20 {
         queue.create_one(QUEUE).await;
         let (mut one, mut two) = (database.connect().await, database.connect().await);
-        let (first, second) = tokio::join!(sequence(&mut one), sequence(&mut two));
+        let (first, second) =
+            tokio::join!(sequence(&mut one, Sequenced::default()), sequence(&mut two, Sequenced::default()));
         assert_eq!(first.unwrap() + second.unwrap(), 1);
     }
     queue.stop().await;

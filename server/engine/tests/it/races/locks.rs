@@ -176,7 +176,7 @@ async fn a_renewal_waits_in_the_blocking_path_for_a_locked_claim() {
 #[tokio::test]
 async fn a_lock_that_is_held_too_long_makes_the_operations_unavailable_and_changes_nothing() {
     let (database, queue, claim) = claimed().await;
-    let before = number(database.pool(), "SELECT count(*) FROM outbox").await;
+    let before = number(database.pool(), "SELECT count(*) FROM transitions").await;
     let mut conn = database.connect().await;
     let mut foreign = conn.begin().await.unwrap();
     lock_tasks(&mut foreign).await;
@@ -191,7 +191,7 @@ async fn a_lock_that_is_held_too_long_makes_the_operations_unavailable_and_chang
     assert!(matches!(reclaim, Err(OpError::Unavailable)), "{reclaim:?}");
     assert!(took >= LOCK_TIMEOUT && took < 10 * LOCK_TIMEOUT, "{took:?}");
     foreign.rollback().await.unwrap();
-    assert_eq!(number(database.pool(), "SELECT count(*) FROM outbox").await, before);
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM transitions").await, before);
     let Last::Running(_, tenancy) = queue.status(claim.task.id).await.last else { panic!("the claim is gone") };
     assert_eq!(tenancy.taken_until, claim.tenancy.taken_until);
     queue.report(claim.task.id, claim.run, Report::Completed).await.unwrap();

@@ -96,7 +96,9 @@ async fn stream_events(app: App, call: Arc<Call>) -> Result<Response, ApiError> 
     let listener = app.engine.tail.listen().ok_or_else(|| {
         ApiError::unavailable(format!("{LISTENERS_MAX} streams are open on this server, which is the limit"))
     })?;
-    let stream = Stream::begin(app.engine.pool.clone(), listener, start, query.filter).await?.map_err(bad_start)?;
+    let stream = Stream::begin(app.engine.pool.clone(), &app.engine.low_water_marks, listener, start, query.filter)
+        .await?
+        .map_err(bad_start)?;
     let (frames, mut sent) = mpsc::channel::<Bytes>(1);
     let writer = EventWriter { app: Arc::clone(&app), stream, frames, silent_until: Instant::now() };
     app.tasks.spawn(run(writer, call));
