@@ -1,10 +1,12 @@
 //! Races, made deterministic by locks that the test holds.
 
+mod before_the_lock;
 mod claiming;
 mod events;
 mod guards;
 mod locks;
 mod lost_answers;
 mod low_water_marks;
+mod same_effect;
 mod same_task;
 mod slow_creates;

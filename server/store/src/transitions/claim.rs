@@ -216,7 +216,7 @@ async fn claim_of_one(
 
 /// The same for several queues.
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
-async fn claim_of_many(
+pub async fn claim_of_many(
     conn: &mut PgConnection,
     wants: &[Want<'_>],
     workers: &[Worker<'_>],

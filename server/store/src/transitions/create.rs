@@ -244,7 +244,7 @@ async fn create_alone(
 
 /// The same for tasks of any group, also those that wait for others.
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
-async fn create_any(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<Vec<Created>, sqlx::Error> {
+pub async fn create_any(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<Vec<Created>, sqlx::Error> {
     let columns = Columns::new(members);
     let rows = sqlx::query!(
         r#"-- create_task

@@ -157,7 +157,7 @@ async fn end_for_good(conn: &mut PgConnection, members: &[Member]) -> Result<Vec
 
 /// The same for ends of any kind.
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
-async fn end_any(conn: &mut PgConnection, members: &[Member]) -> Result<Vec<Resolved>, sqlx::Error> {
+pub async fn end_any(conn: &mut PgConnection, members: &[Member]) -> Result<Vec<Resolved>, sqlx::Error> {
     let ids: Vec<Uuid> = members.iter().map(|member| member.id).collect();
     let runs: Vec<i16> = members.iter().map(|member| member.run).collect();
     let states: Vec<i16> = members.iter().map(|member| member.end.outcome().state().code()).collect();

@@ -1,0 +1,105 @@
+//! Rows that change after a statement's snapshot and before it locks them: it finds them as they are then, changes all of
+//! them, and answers with what it changed.
+
+use sqlx::{AssertSqlSafe, PgPool};
+use tenure_domain::lifecycle::Report;
+use tenure_engine::testing::{QUEUE, Queue};
+use tenure_store::testing::TestDatabase;
+use tokio::task::JoinHandle;
+
+use crate::support::{number, until_a_session_waits};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The lock that holds whoever reads the table.
+const GATE: i64 = 77;
+
+/// Puts a view in the place of a table. Its rows are read like the table's, and locked and changed through it; but reading one
+/// waits for the gate.
+async fn put_gate(database: &TestDatabase, table: &str) -> sqlx::PgConnection {
+    let sql = format!(
+        "CREATE FUNCTION gate() RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$ BEGIN
+             PERFORM pg_advisory_lock_shared({GATE}); PERFORM pg_advisory_unlock_shared({GATE}); RETURN true;
+         END $$;
+         ALTER TABLE {table} RENAME TO {table}_behind;
+         CREATE VIEW {table} AS SELECT * FROM {table}_behind WHERE gate();"
+    );
+    let mut holder = database.connect().await;
+    sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut holder).await.unwrap();
+    sqlx::query("SELECT pg_advisory_lock($1)").bind(GATE).execute(&mut holder).await.unwrap();
+    holder
+}
+
+/// Changes rows while a statement waits at the gate, and lets it go on.
+async fn change_meanwhile(pool: &PgPool, mut holder: sqlx::PgConnection, change: &'static str) {
+    until_a_session_waits(pool).await;
+    let changed = sqlx::query(change).execute(&mut holder).await.unwrap();
+    assert_eq!(changed.rows_affected(), 1, "{change}");
+    sqlx::query("SELECT pg_advisory_unlock($1)").bind(GATE).execute(&mut holder).await.unwrap();
+}
+
+/// Takes the view away again.
+async fn take_gate_away(pool: &PgPool, table: &str) {
+    let sql = format!("DROP VIEW {table}; ALTER TABLE {table}_behind RENAME TO {table};");
+    sqlx::raw_sql(AssertSqlSafe(sql)).execute(pool).await.unwrap();
+}
+
+/// Reports a run while another transaction changes one of its rows.
+async fn report_while(table: &'static str, change: &'static str, report: Report) -> TestDatabase {
+    let database = TestDatabase::create().await;
+    let queue = Arc::new(Queue::start(database.options()));
+    queue.create_one(QUEUE).await;
+    let claim = queue.claim_one(QUEUE).await;
+    let holder = put_gate(&database, table).await;
+    let reporter = Arc::clone(&queue);
+    let reported: JoinHandle<_> = tokio::spawn(async move { reporter.report(claim.task.id, claim.run, report).await });
+    change_meanwhile(database.pool(), holder, change).await;
+    tokio::time::timeout(Duration::from_secs(20), reported).await.unwrap().unwrap().unwrap();
+    take_gate_away(database.pool(), table).await;
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM claims").await, 0);
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM runs").await, 1);
+    Arc::into_inner(queue).unwrap().stop().await;
+    database
+}
+
+const RENEWED: &str = "UPDATE claims SET taken_until = taken_until + interval '1 min'";
+const RAISED: &str = "UPDATE tasks_behind SET priority = 0";
+
+#[tokio::test]
+async fn a_run_that_was_renewed_meanwhile_ends_by_either_statement() {
+    for report in [Report::Completed, Report::Exception(tenure_api::states::ExceptionReason::WorkerShutdown)] {
+        let database = report_while("tasks", RENEWED, report).await;
+        let kept = "SELECT count(*) FROM runs r WHERE r.taken_until > r.started + interval '20 min 30 s'";
+        assert_eq!(number(database.pool(), kept).await, 1, "as it was renewed");
+        database.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn a_run_whose_priority_changed_meanwhile_ends_by_either_statement() {
+    for report in [Report::Completed, Report::Exception(tenure_api::states::ExceptionReason::WorkerShutdown)] {
+        let database = report_while("tasks", RAISED, report).await;
+        assert_eq!(number(database.pool(), "SELECT count(*) FROM tasks WHERE priority = 0").await, 1);
+        let emitted = "SELECT count(*) FROM transitions WHERE kinds[1] IN (3, 6) AND priorities[1] = 0";
+        assert_eq!(number(database.pool(), emitted).await, 1, "with the priority that it has");
+        sqlx::query("UPDATE pending SET priority = 0").execute(database.pool()).await.unwrap();
+        database.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_changed_before_it_is_locked_is_claimed_and_gone() {
+    let database = TestDatabase::create().await;
+    let queue = Arc::new(Queue::start(database.options()));
+    queue.create_one(QUEUE).await;
+    let holder = put_gate(&database, "pending").await;
+    let claimer = Arc::clone(&queue);
+    let claimed = tokio::spawn(async move { claimer.claim_one(QUEUE).await });
+    change_meanwhile(database.pool(), holder, "UPDATE pending_behind SET dequeued = dequeued + 0").await;
+    tokio::time::timeout(Duration::from_secs(20), claimed).await.unwrap().unwrap();
+    take_gate_away(database.pool(), "pending").await;
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM claims").await, 1);
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM pending").await, 0);
+    Arc::into_inner(queue).unwrap().stop().await;
+    database.finish().await;
+}

@@ -1,0 +1,249 @@
+//! The statements for the ordinary case do what the general ones do, in random states.
+
+use serde_json::json;
+use sqlx::{Connection, PgConnection};
+use tenure_api::ids::TaskId;
+use tenure_api::states::ExceptionReason;
+use tenure_domain::create::NewTask;
+use tenure_domain::lifecycle::{End, Report};
+use tenure_engine::testing::{LEASE, Queue, new_task, new_task_with_id};
+use tenure_store::testing::TestDatabase;
+use tenure_store::transitions::{claim, create, end};
+use uuid::Uuid;
+
+/// States that each statement is tried in.
+const ROUNDS: usize = 40;
+const QUEUES: [&str; 2] = ["same/one", "same/two"];
+
+/// What there is, without what differs from one run to the next: times, and numbers from sequences.
+const CONTENTS: &str = "
+    SELECT 'task ' || concat_ws(' ', id, queue, task_group, state, priority, retries_left, hand_backs, run) AS line FROM tasks
+    UNION ALL SELECT 'definition ' || concat_ws(' ', t.id = d.id, d.id, scheduler, project, d.task_group, deadline, expires,
+                                                scopes, routes, tags, md5(definition))
+    FROM task_definitions d JOIN tasks t ON t.seq = d.seq
+    UNION ALL SELECT 'times ' || concat_ws(' ', t.id = x.id, x.id, deadline, expires) FROM task_times x JOIN tasks t ON t.seq = x.seq
+    UNION ALL SELECT 'group ' || concat_ws(' ', id, scheduler, expires, sealed) FROM task_groups
+    UNION ALL SELECT 'pending ' || concat_ws(' ', t.id = p.id, p.id, p.run, p.queue, p.priority, rank() OVER (ORDER BY p.ord),
+                                             p.deadline, p.reason_created, p.retries_left)
+    FROM pending p JOIN tasks t ON t.seq = p.seq
+    UNION ALL SELECT 'claim ' || concat_ws(' ', t.id = c.id, c.id, c.run, c.queue, rank() OVER (ORDER BY c.ord), c.deadline,
+                                           c.reason_created, c.retries_left, c.taken_until - c.started, worker_group,
+                                           worker_id)
+    FROM claims c JOIN tasks t ON t.seq = c.seq
+    UNION ALL SELECT 'run ' || concat_ws(' ', t.id, r.run, r.state, reason_created, reason_resolved, worker_group, worker_id,
+                                         resolved > started)
+    FROM runs r JOIN tasks t ON t.seq = r.seq
+    UNION ALL SELECT 'event ' || concat_ws(' ', t.id, e.kind, e.run, e.retries, e.priority, n.taken_until - n.at)
+    FROM outbox_new n, unnest(n.kinds, n.seqs, n.runs, n.retries_left, n.priorities) AS e(kind, seq, run, retries, priority)
+    JOIN tasks t ON t.seq = e.seq
+    UNION ALL SELECT 'events ' || COALESCE(sum(events), 0) FROM outbox_new
+    UNION ALL SELECT 'count ' || concat_ws(' ', d.queue, sum(d.pending), sum(d.claimed))
+    FROM outbox_new n, unnest(n.queues, n.pending, n.claimed) AS d(queue, pending, claimed) GROUP BY d.queue";
+
+/// Runs a statement, and undoes it: what it answered, and what there was afterwards.
+async fn effect(conn: &mut PgConnection, statement: impl AsyncFnOnce(&mut PgConnection) -> Vec<String>) -> Effect {
+    let mut transaction = conn.begin().await.unwrap();
+    let mut answers = statement(&mut transaction).await;
+    answers.sort();
+    let mut contents: Vec<String> = sqlx::query_scalar(CONTENTS).fetch_all(&mut *transaction).await.unwrap();
+    contents.sort();
+    transaction.rollback().await.unwrap();
+    (answers, contents)
+}
+
+type Effect = (Vec<String>, Vec<String>);
+
+/// Names what differs.
+fn assert_same(case: &str, (answers, contents): &Effect, (general_answers, general_contents): &Effect) {
+    assert_eq!(answers, general_answers, "{case}");
+    let only = |of: &[String], not: &[String]| -> Vec<String> {
+        of.iter().filter(|line| !not.contains(line)).cloned().collect()
+    };
+    let (ours, theirs) = (only(contents, general_contents), only(general_contents, contents));
+    assert!(ours.is_empty() && theirs.is_empty(), "{case}: {ours:#?} instead of {theirs:#?}");
+}
+
+fn below(limit: usize) -> usize {
+    usize::try_from(Uuid::new_v4().as_u128() % limit as u128).unwrap()
+}
+
+/// Tasks in all kinds of states, and what may be said of them.
+struct World {
+    database: TestDatabase,
+    queue: Queue,
+    conn: PgConnection,
+    tasks: Vec<TaskId>,
+    keys: [i32; 2],
+}
+
+async fn world() -> World {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let mut tasks = Vec::new();
+    for n in 0..60 {
+        let priority = ["lowest", "low", "highest"][below(3)];
+        let fields = json!({"priority": priority, "retries": below(2), "extra": {"n": n}});
+        let task = new_task(QUEUES[below(2)], &fields);
+        queue.create(&task).await.unwrap();
+        tasks.push(task.id);
+        match below(4) {
+            0 => {}
+            1 => drop(queue.claim_work(task.queue.as_str(), "worker", 1, std::time::Duration::ZERO).await.unwrap()),
+            _ => {
+                for granted in
+                    queue.claim_work(task.queue.as_str(), "worker", 1, std::time::Duration::ZERO).await.unwrap().claims
+                {
+                    let report = if below(2) == 0 {
+                        Report::Completed
+                    } else {
+                        Report::Exception(ExceptionReason::WorkerShutdown)
+                    };
+                    queue.report(granted.task.id, granted.run, report).await.unwrap();
+                }
+            }
+        }
+    }
+    let keys = [queue.key(QUEUES[0]).await, queue.key(QUEUES[1]).await];
+    let conn = database.connect_hot().await;
+    World { database, queue, conn, tasks, keys }
+}
+
+impl World {
+    async fn end(self) {
+        drop(self.conn);
+        self.queue.stop().await;
+        self.database.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn tasks_are_stored_alike() {
+    let mut world = world().await;
+    // Groups of others, of which one is sealed, that tasks might be named after.
+    let groups: Vec<TaskId> = (0..4).map(|_| new_task(QUEUES[0], &json!({})).id).collect();
+    for (n, group) in groups.iter().enumerate() {
+        let fields = json!({"taskGroupId": group, "schedulerId": if n % 2 == 0 { "-" } else { "another" }});
+        world.queue.create(&new_task(QUEUES[0], &fields)).await.unwrap();
+    }
+    sqlx::query("UPDATE task_groups SET sealed = now() WHERE id = $1")
+        .bind(groups[0].uuid())
+        .execute(world.database.pool())
+        .await
+        .unwrap();
+    for _ in 0..ROUNDS {
+        let mut new: Vec<(NewTask, i32)> = Vec::new();
+        for _ in 0..=below(6) {
+            let queue = below(2);
+            let fields = json!({"extra": {"size": "x".repeat(below(3_000))}, "retries": below(5)});
+            let id = match below(5) {
+                0 => world.tasks[below(world.tasks.len())],
+                1 => groups[below(groups.len())],
+                _ => new_task(QUEUES[queue], &fields).id,
+            };
+            if new.iter().any(|(task, _)| task.id == id) {
+                continue;
+            }
+            let mut task = new_task_with_id(id, QUEUES[queue], &fields);
+            match below(8) {
+                0 => task.created -= chrono::TimeDelta::days(1),
+                1 => task.deadline = task.created,
+                _ => {}
+            }
+            // Sometimes the key of the other queue, as after a failover.
+            new.push((task, world.keys[if below(8) == 0 { 1 - queue } else { queue }]));
+        }
+        // What goes to the general statement comes after the others, and takes its place in the queue after them.
+        new.sort_by_key(|(task, _)| groups.contains(&task.id));
+        let members: Vec<create::Member<'_>> =
+            new.iter().map(|(task, queue)| create::Member { task, queue: *queue, waits: false }).collect();
+        let describe = |rows: Vec<create::Created>| {
+            rows.iter().map(|row| format!("{} {}", row.member, row.waits)).collect::<Vec<String>>()
+        };
+        let ordinary =
+            effect(&mut world.conn, async |conn| describe(create::create(conn, &members).await.unwrap())).await;
+        let general =
+            effect(&mut world.conn, async |conn| describe(create::create_any(conn, &members).await.unwrap())).await;
+        let ids: Vec<String> = new.iter().map(|(task, key)| format!("{} in {key}", task.id.uuid())).collect();
+        assert_same(&format!("{ids:?}"), &ordinary, &general);
+    }
+    world.end().await;
+}
+
+#[tokio::test]
+async fn runs_are_claimed_alike() {
+    let mut world = world().await;
+    // Some are hidden by pollers, or reserved; some are past their deadline.
+    sqlx::raw_sql(
+        "UPDATE task_queues SET polled = true WHERE name = 'same/one';
+         UPDATE pending p SET hidden_until = now() + interval '1 h', receipt = 1, dequeued = 1,
+             reserved_until = CASE WHEN ord % 3 = 0 THEN now() + interval '1 h' END
+         FROM task_queues q WHERE q.id = p.queue AND q.polled AND ord % 2 = 0;
+         UPDATE pending SET deadline = now() - interval '1 s' WHERE ord % 5 = 0",
+    )
+    .execute(world.database.pool())
+    .await
+    .unwrap();
+    let workers = [claim::Worker { group: "g", id: "a" }, claim::Worker { group: "g", id: "b" }];
+    for _ in 0..ROUNDS {
+        let place = below(2);
+        let want = claim::Want {
+            queue: world.keys[place],
+            name: QUEUES[if below(10) == 0 { 1 - place } else { place }],
+            epoch: i64::try_from(below(2)).unwrap(),
+            marks: std::array::from_fn(|_| i64::try_from(below(60)).unwrap()),
+            slots: (0..=below(8)).map(|_| 1 + i32::try_from(below(2)).unwrap()).collect(),
+        };
+        let describe = |rows: Vec<claim::Claimed>| {
+            rows.iter()
+                .map(|row| {
+                    let claim::Claimed { worker, id, run, queue, priority, ord, .. } = row;
+                    format!("{worker} {id} {run} {queue} {priority} {ord} {}", row.is_made())
+                })
+                .collect::<Vec<String>>()
+        };
+        let wants = std::slice::from_ref(&want);
+        let ordinary = effect(&mut world.conn, async |conn| {
+            describe(claim::claim(conn, wants, &workers, LEASE, Uuid::nil()).await.unwrap())
+        })
+        .await;
+        let general = effect(&mut world.conn, async |conn| {
+            describe(claim::claim_of_many(conn, wants, &workers, LEASE, Uuid::nil()).await.unwrap())
+        })
+        .await;
+        assert_same(&format!("{want:?}"), &ordinary, &general);
+    }
+    sqlx::raw_sql("UPDATE pending p SET deadline = d.deadline FROM task_definitions d WHERE d.seq = p.seq")
+        .execute(world.database.pool())
+        .await
+        .unwrap();
+    world.end().await;
+}
+
+#[tokio::test]
+async fn runs_are_ended_alike() {
+    let mut world = world().await;
+    for _ in 0..ROUNDS {
+        let mut members: Vec<end::Member> = Vec::new();
+        for _ in 0..=below(10) {
+            let id = world.tasks[below(world.tasks.len())].uuid();
+            let report = [
+                Report::Completed,
+                Report::Failed,
+                Report::Exception(ExceptionReason::MalformedPayload),
+                Report::Exception(ExceptionReason::InternalError),
+            ][below(4)];
+            if members.iter().all(|member| member.id != id) {
+                members.push(end::Member { id, run: i16::try_from(below(2)).unwrap(), end: End::Report(report) });
+            }
+        }
+        let describe = |rows: Vec<end::Resolved>| {
+            rows.iter()
+                .map(|row| format!("{} {} {} {} {:?}", row.member(), row.id, row.run, row.queue, row.next_reason))
+                .collect::<Vec<String>>()
+        };
+        let ordinary = effect(&mut world.conn, async |conn| describe(end::end(conn, &members).await.unwrap())).await;
+        let general = effect(&mut world.conn, async |conn| describe(end::end_any(conn, &members).await.unwrap())).await;
+        assert_same(&format!("{members:?}"), &ordinary, &general);
+    }
+    world.end().await;
+}
