@@ -7,6 +7,7 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use super::due_marks::DueMarks;
 use super::facts;
 use tenure_domain::worker::{
     QUARANTINED_KEPT, QUARANTINES_MAX, RECENT_MAX, Recent, Visibility, WORKER_KEPT, WorkerKey,
@@ -346,8 +347,8 @@ pub struct WorkerCounts {
 }
 
 /// Counts the workers that are shown. Reads all claims and all workers, once each: for every half minute, not for a request.
-/// No claim is left that ended before `from`.
-pub async fn count(conn: &mut PgConnection, from: DateTime<Utc>) -> Result<Vec<WorkerCounts>, sqlx::Error> {
+/// Nothing is left before these marks.
+pub async fn count(conn: &mut PgConnection, marks: &DueMarks) -> Result<Vec<WorkerCounts>, sqlx::Error> {
     sqlx::query_as!(
         WorkerCounts,
         r#"-- count_workers
@@ -357,13 +358,19 @@ pub async fn count(conn: &mut PgConnection, from: DateTime<Utc>) -> Result<Vec<W
             SELECT w.queue, COALESCE(w.quarantine_until > db_now.now, false) AS quarantined,
                    (w.queue, w.worker_group, w.worker_id) IN (SELECT b.queue, b.worker_group, b.worker_id FROM busy b)
                        AS running
-            FROM workers w, db_now WHERE w.expires > db_now.now OR w.quarantine_until > db_now.now
+            FROM workers w, db_now
+            WHERE w.due >= $2 AND (w.expires > db_now.now OR w.quarantine_until > db_now.now)
         )
-        SELECT q.name AS queue, count(*) AS "total!", count(*) FILTER (WHERE s.quarantined) AS "quarantined!",
-               count(*) FILTER (WHERE s.running AND NOT s.quarantined) AS "running!"
-        FROM shown s JOIN task_queues q ON q.id = s.queue
-        GROUP BY q.name ORDER BY q.name"#,
-        from
+        -- A name is looked up for each queue, not for each worker.
+        SELECT q.name AS queue, c.total AS "total!", c.quarantined AS "quarantined!", c.running AS "running!"
+        FROM (
+            SELECT s.queue, count(*) AS total, count(*) FILTER (WHERE s.quarantined) AS quarantined,
+                   count(*) FILTER (WHERE s.running AND NOT s.quarantined) AS running
+            FROM shown s GROUP BY s.queue
+        ) c JOIN task_queues q ON q.id = c.queue
+        ORDER BY q.name"#,
+        marks.claims,
+        marks.workers
     )
     .fetch_all(conn)
     .await

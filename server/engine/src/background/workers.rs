@@ -24,7 +24,7 @@ pub async fn write_down(engine: &Engine) -> Result<PassReport, sqlx::Error> {
 
 /// Counts workers by their state. Queues that had some in the last count and have none now are published with zero.
 pub async fn count(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    let counts = workers::count(&mut *engine.pool.acquire().await?, engine.due_marks.get().claims).await?;
+    let counts = workers::count(&mut *engine.pool.acquire().await?, &engine.due_marks.get()).await?;
     let found = counts.len();
     let publish = |name: &'static str, queue: &str, number: i64| {
         metrics::gauge!(name, "taskQueueId" => queue.to_owned()).set(number as f64);

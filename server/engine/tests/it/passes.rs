@@ -93,9 +93,17 @@ async fn read_by_passes(conn: &mut PgConnection, queue: &Queue) -> BTreeMap<&'st
     }
     let mut all = BTreeMap::new();
     for pass in PASSES {
-        let before = reads(conn, queue).await;
-        pass.run(&queue.engine).await.unwrap();
-        all.insert(pass.name, difference(&before, &reads(conn, queue).await));
+        // The least of some runs: a session may have had to plan a statement, for which it looks at the ends of indexes.
+        let mut least: Option<Reads> = None;
+        for _ in 0..5 {
+            let before = reads(conn, queue).await;
+            pass.run(&queue.engine).await.unwrap();
+            let read = difference(&before, &reads(conn, queue).await);
+            if least.as_ref().is_none_or(|least| sum(&read) < sum(least)) {
+                least = Some(read);
+            }
+        }
+        all.insert(pass.name, least.unwrap());
     }
     all
 }
@@ -114,18 +122,19 @@ async fn without_autovacuum(conn: &mut PgConnection) {
 const BLOCKS_MAX: i64 = 1_500;
 /// Blocks that it may read more of full tables than of small ones: some indexes are one level higher.
 const BLOCKS_MORE: i64 = 40;
-/// A table with more blocks is not to be scanned as a whole.
-const SCANNED_MAX: i32 = 20;
+/// A table with more rows is not to be scanned as a whole.
+const SCANNED_MAX: i32 = 500;
 /// Behind an old snapshot these are read with all rows that were there since.
 const FOLDED: [&str; 2] = ["outbox_new", "counter_deltas"];
 /// Walks over dead rows on purpose, and therefore takes one part in a hundred of the time at most.
 const TAKES_ITS_TIME: &str = "stranded_runs";
 
+fn sum(reads: &Reads) -> i64 {
+    reads.iter().filter(|(table, _)| !FOLDED.contains(&table.as_str())).map(|(_, (blocks, _))| blocks).sum()
+}
+
 /// What is wrong with what a pass has read.
 fn faults(small: &Reads, full: &Reads, big: &[String]) -> Vec<String> {
-    let sum = |reads: &Reads| -> i64 {
-        reads.iter().filter(|(table, _)| !FOLDED.contains(&table.as_str())).map(|(_, (blocks, _))| blocks).sum()
-    };
     let mut faults = Vec::new();
     if sum(full) > BLOCKS_MAX || sum(full) > sum(small) + BLOCKS_MORE {
         faults.push(format!("{} blocks instead of {}: {full:?}, not {small:?}", sum(full), sum(small)));
@@ -162,14 +171,14 @@ async fn a_pass_that_has_nothing_to_do_reads_as_little_of_full_tables_as_of_smal
     sqlx::raw_sql("VACUUM ANALYZE").execute(&mut conn).await.unwrap();
     let of_full = read_by_passes(&mut conn, &queue).await;
     let big: Vec<String> =
-        sqlx::query_scalar("SELECT relname::text FROM pg_class WHERE relkind = 'r' AND relpages > $1")
+        sqlx::query_scalar("SELECT relname::text FROM pg_class WHERE relkind = 'r' AND reltuples > $1")
             .bind(SCANNED_MAX)
             .fetch_all(&mut conn)
             .await
             .unwrap();
     let mut wrong = BTreeMap::new();
     for (pass, read) in of_full.iter().filter(|(pass, _)| **pass != TAKES_ITS_TIME) {
-        println!("{pass:16} {read:?}");
+        println!("{pass:16} {:5} {read:?}", sum(read));
         let faults = faults(&of_small[pass], read, &big);
         if !faults.is_empty() {
             wrong.insert(*pass, faults);
