@@ -19,11 +19,7 @@ pub struct Slice {
 }
 
 /// Ends up to `limit` tasks that are past their deadline and not resolved; no deadline is left before `from`.
-pub async fn end_overdue(
-    conn: &mut PgConnection,
-    from: DateTime<Utc>,
-    limit: i64,
-) -> Result<Slice, sqlx::Error> {
+pub async fn end_overdue(conn: &mut PgConnection, from: DateTime<Utc>, limit: i64) -> Result<Slice, sqlx::Error> {
     let mut transaction = conn.begin().await?;
     let due = sqlx::query!(
         r#"-- list_overdue

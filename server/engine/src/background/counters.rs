@@ -24,8 +24,11 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let publish = |name: &'static str, queue: &str, number: i64| {
         metrics::gauge!(name, "taskQueueId" => queue.to_owned()).set(number as f64);
     };
-    let mut hidden: HashMap<String, HiddenCounts> =
-        messages::count_hidden(&mut conn, marks.hidden).await?.into_iter().map(|hidden| (hidden.queue.clone(), hidden)).collect();
+    let mut hidden: HashMap<String, HiddenCounts> = messages::count_hidden(&mut conn, marks.hidden)
+        .await?
+        .into_iter()
+        .map(|hidden| (hidden.queue.clone(), hidden))
+        .collect();
     for (queue, count) in counters::list_counts(&mut conn).await? {
         open += count.pending + count.claimed;
         publish("queue_pending_tasks", &queue, count.pending);

@@ -260,12 +260,7 @@ impl Blobs {
     }
 
     /// Removes up to `limit` generations that are due. Answers how many there were, and how many were removed.
-    pub async fn sweep(
-        &self,
-        pool: &PgPool,
-        from: DateTime<Utc>,
-        limit: i64,
-    ) -> Result<(usize, usize), sqlx::Error> {
+    pub async fn sweep(&self, pool: &PgPool, from: DateTime<Utc>, limit: i64) -> Result<(usize, usize), sqlx::Error> {
         let ids = blobs::take_due(pool, from, limit, REMOVAL_LEASE).await?;
         Ok((ids.len(), self.remove_now(pool, &ids).await))
     }

@@ -290,7 +290,9 @@ async fn run_cold(conn: &mut PgConnection, statement: &str, open: &[Uuid], waiti
             assert!(due.found >= 200);
         }
         list if list.starts_with("list_of_") => run_list(conn, list, open).await,
-        "count_hidden_messages" => assert!(!tenure_store::messages::count_hidden(conn, START).await.unwrap().is_empty()),
+        "count_hidden_messages" => {
+            assert!(!tenure_store::messages::count_hidden(conn, START).await.unwrap().is_empty())
+        }
         of_page => run_page(conn, of_page, open[0]).await,
     }
 }
