@@ -15,6 +15,7 @@ use crate::background::workers::CountedQueues;
 use crate::background::{driver, groups, other_servers, removals, watched};
 use crate::batch::Batcher;
 use crate::batch::delivery::Requeue;
+use crate::batch::due_marks::DueMarkMemory;
 use crate::batch::low_water_marks::LowWaterMarks;
 use crate::batch::message_queue::MessageQueue;
 use crate::batch::wait_list::{Answer, WaitList, WaitListParts};
@@ -89,6 +90,8 @@ pub struct Engine {
     pub notifiers: Notifiers,
     /// Where claims start scanning.
     pub low_water_marks: LowWaterMarks,
+    /// Where passes that look for what is due start scanning.
+    pub due_marks: DueMarkMemory,
     /// The workers that this server sees, and those that are quarantined.
     pub workers: Workers,
     /// Stores artifacts' bytes.
@@ -175,6 +178,7 @@ impl Engine {
             replication: ReplicationWatch::default(),
             witnesses: groups::GroupMemory::default(),
             facts,
+            due_marks: DueMarkMemory::default(),
             remembered: Registry::default(),
             counted_queues: CountedQueues::default(),
             continuity: connector.continuity().clone(),
@@ -211,10 +215,11 @@ impl Engine {
 
     /// Registers everything that the engine caches from the database. No entry holds the sender of a batcher.
     fn register(&self) {
-        let Self { remembered, queues, low_water_marks, facts, witnesses, tail, notifiers, polled, .. } = self;
+        let Self { remembered, queues, low_water_marks, due_marks, facts, witnesses, tail, notifiers, polled, .. } = self;
         let empty = self.messages.memory();
         remembered.add("queue keys", on(queues, Queues::drop_all));
         remembered.add("low-water marks", on(low_water_marks, LowWaterMarks::drop_all));
+        remembered.add("low-water marks of times", on(due_marks, DueMarkMemory::drop_all));
         remembered.add("empty message queues", move || empty.drop_all());
         remembered.add("polled queues", on(polled, PolledQueues::drop_all));
         remembered.add("facts", on(facts, Facts::drop_all));

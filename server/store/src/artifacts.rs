@@ -323,15 +323,23 @@ pub struct Removable {
     pub has_bytes: bool,
 }
 
-/// Artifacts that may be removed, up to `limit`.
-pub async fn list_removable(conn: &mut PgConnection, limit: i64) -> Result<Vec<Removable>, sqlx::Error> {
+/// Artifacts that may be removed, up to `limit`; none is left that could be before `from`.
+pub async fn list_removable(
+    conn: &mut PgConnection,
+    from: DateTime<Utc>,
+    limit: i64,
+) -> Result<Vec<Removable>, sqlx::Error> {
     let rows = sqlx::query!(
         "-- list_removable_artifacts
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         SELECT d.id, a.seq, a.run, a.name, a.storage_type
-        FROM (SELECT * FROM artifacts WHERE removable <= (SELECT now FROM db_now) ORDER BY removable LIMIT $1) a
+        FROM (
+            SELECT * FROM artifacts WHERE removable >= $2 AND removable <= (SELECT now FROM db_now)
+            ORDER BY removable LIMIT $1
+        ) a
         JOIN task_definitions d ON d.seq = a.seq",
-        limit
+        limit,
+        from
     )
     .fetch_all(conn)
     .await?;

@@ -144,19 +144,25 @@ pub async fn drop_names(pool: &PgPool, names: &[String], lease: Duration) -> Res
 }
 
 /// Takes up to `limit` generations that are due; the caller has `lease` to remove their bytes before the
-/// next one tries. An upload that is among them is abandoned.
-pub async fn take_due(pool: &PgPool, limit: i64, lease: Duration) -> Result<Vec<Uuid>, sqlx::Error> {
+/// next one tries. An upload that is among them is abandoned. None is due before `from`.
+pub async fn take_due(
+    pool: &PgPool,
+    from: DateTime<Utc>,
+    limit: i64,
+    lease: Duration,
+) -> Result<Vec<Uuid>, sqlx::Error> {
     sqlx::query_scalar!(
         "-- take_due_blobs
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         old AS MATERIALIZED (
-            SELECT b.id FROM blobs b WHERE b.due <= (SELECT now FROM db_now)
+            SELECT b.id FROM blobs b WHERE b.due >= $3 AND b.due <= (SELECT now FROM db_now)
             ORDER BY b.due LIMIT $1 FOR UPDATE SKIP LOCKED
         )
         UPDATE blobs b SET state = 2 /* Blob::Dropped */, due = db_now.now + make_interval(secs => $2)
         FROM old, db_now WHERE b.id = old.id RETURNING b.id",
         limit,
-        lease.as_secs_f64()
+        lease.as_secs_f64(),
+        from
     )
     .fetch_all(pool)
     .await

@@ -1,6 +1,7 @@
 //! Reading and locking running claims: what a lost batch left behind, what is due, who holds what. What makes, renews
 //! or ends a claim is in [`super::transitions`].
 
+use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -28,15 +29,21 @@ pub async fn list_batch(conn: &mut PgConnection, batch: Uuid) -> Result<Vec<(Uui
     Ok(rows.into_iter().map(|row| (row.id, row.run)).collect())
 }
 
-/// Claims whose lease has ended, the longest overdue first.
-pub async fn list_due(conn: &mut PgConnection, limit: i64) -> Result<Vec<(Uuid, i16)>, sqlx::Error> {
+/// Claims whose lease has ended, the longest overdue first; none has ended before `from`.
+pub async fn list_due(
+    conn: &mut PgConnection,
+    from: DateTime<Utc>,
+    limit: i64,
+) -> Result<Vec<(Uuid, i16)>, sqlx::Error> {
     let rows = sqlx::query!(
         "-- list_due_claims
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         SELECT c.id, c.run FROM claims c
-        WHERE c.taken_until <= (SELECT now FROM db_now) AND c.deadline > (SELECT now FROM db_now)
+        WHERE c.taken_until >= $2 AND c.taken_until <= (SELECT now FROM db_now)
+          AND c.deadline > (SELECT now FROM db_now)
         ORDER BY c.taken_until LIMIT $1",
-        limit
+        limit,
+        from
     )
     .fetch_all(conn)
     .await?;

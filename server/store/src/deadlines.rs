@@ -1,5 +1,6 @@
 //! Ending tasks whose deadline has passed.
 
+use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgConnection};
 use tenure_api::states::ReasonResolved;
 use uuid::Uuid;
@@ -17,16 +18,18 @@ pub struct Slice {
     pub ended: usize,
 }
 
-/// Ends up to `limit` tasks that are past their deadline and not resolved.
-pub async fn end_overdue(conn: &mut PgConnection, limit: i64) -> Result<Slice, sqlx::Error> {
+/// Ends up to `limit` tasks that are past their deadline and not resolved; no deadline is left before `from`.
+pub async fn end_overdue(conn: &mut PgConnection, from: DateTime<Utc>, limit: i64) -> Result<Slice, sqlx::Error> {
     let mut transaction = conn.begin().await?;
     let due = sqlx::query!(
         r#"-- list_overdue
         -- The time is read first: a volatile function in the condition would be called for each row, without the index.
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
-        SELECT x.id, x.ctid::text AS "place!" FROM task_times x WHERE x.deadline <= (SELECT now FROM db_now)
+        SELECT x.id, x.ctid::text AS "place!" FROM task_times x
+        WHERE x.deadline >= $2 AND x.deadline <= (SELECT now FROM db_now)
         ORDER BY x.deadline LIMIT $1 FOR UPDATE SKIP LOCKED"#,
-        limit
+        limit,
+        from
     )
     .fetch_all(&mut *transaction)
     .await?;
@@ -71,15 +74,21 @@ pub async fn is_due(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
     .await
 }
 
-/// Whether a deadline passes within this time.
-pub async fn is_near(conn: &mut PgConnection, within: std::time::Duration) -> Result<bool, sqlx::Error> {
+/// Whether a deadline passes within this time; none is left before `from`.
+pub async fn is_near(
+    conn: &mut PgConnection,
+    from: DateTime<Utc>,
+    within: std::time::Duration,
+) -> Result<bool, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- deadline_is_near
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         SELECT EXISTS (
-            SELECT FROM task_times x WHERE x.deadline <= (SELECT now FROM db_now) + make_interval(secs => $1)
+            SELECT FROM task_times x
+            WHERE x.deadline >= $2 AND x.deadline <= (SELECT now FROM db_now) + make_interval(secs => $1)
         ) AS "near!""#,
-        within.as_secs_f64()
+        within.as_secs_f64(),
+        from
     )
     .fetch_one(conn)
     .await

@@ -21,8 +21,9 @@ pub async fn skip_log(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- skip_dependency_log
         WITH none AS MATERIALIZED (
-            -- In the order of an index, which knows what has been deleted.
-            SELECT NOT EXISTS (SELECT FROM (SELECT required FROM dependencies ORDER BY required LIMIT 1) e) AS none
+            -- In the order of an index, which knows what has been deleted. The newest first: the oldest expire first, and behind
+            -- an old snapshot their entries stay.
+            SELECT NOT EXISTS (SELECT FROM (SELECT required FROM dependencies ORDER BY required DESC LIMIT 1) e) AS none
         ),
         last AS MATERIALIZED (
             SELECT first + events - 1 AS position FROM outbox_order WHERE (SELECT none FROM none)
@@ -90,15 +91,17 @@ pub struct Slice {
 ///
 /// The dependents are locked before the edges are marked, and tested in a statement of its own after that: of two
 /// transactions that mark the last two edges of a task, the one that locks it second sees what the first one marked.
-pub async fn settle(conn: &mut PgConnection) -> Result<Slice, sqlx::Error> {
+///
+/// No work is left up to and with the id `after`.
+pub async fn settle(conn: &mut PgConnection, after: i64) -> Result<Slice, sqlx::Error> {
     let mut transaction = conn.begin().await?;
-    let mut due = list_due(&mut transaction).await?;
+    let mut due = list_due(&mut transaction, after).await?;
     let full = due.len() == EDGES_MAX;
     // Several rows of work may be about one edge.
     due.sort_unstable();
     due.dedup();
     if due.is_empty() {
-        purge_done(&mut transaction).await?;
+        purge_done(&mut transaction, after).await?;
         transaction.commit().await?;
         return Ok(Slice::default());
     }
@@ -112,7 +115,7 @@ pub async fn settle(conn: &mut PgConnection) -> Result<Slice, sqlx::Error> {
     let settled = mark(&mut transaction, &due, &locked).await?;
     let scheduled = schedule(&mut transaction, &locked).await?;
     if !full {
-        purge_done(&mut transaction).await?;
+        purge_done(&mut transaction, after).await?;
     }
     transaction.commit().await?;
     Ok(Slice { found: due.len(), full, settled, scheduled })
@@ -133,11 +136,11 @@ async fn schedule(transaction: &mut PgConnection, locked: &[Uuid]) -> Result<Vec
 }
 
 /// Unsatisfied edges whose required task has ended as it must, in the order of the work; never more than a slice.
-async fn list_due(transaction: &mut PgConnection) -> Result<Vec<(i64, Uuid)>, sqlx::Error> {
+async fn list_due(transaction: &mut PgConnection, after: i64) -> Result<Vec<(i64, Uuid)>, sqlx::Error> {
     let rows = sqlx::query!(
         r#"-- list_due_dependencies
         SELECT e.required AS "required!", e.dependent AS "dependent!"
-        FROM (SELECT id, seq, kind FROM dependency_work ORDER BY id) w
+        FROM (SELECT id, seq, kind FROM dependency_work WHERE id > $2 ORDER BY id) w
         CROSS JOIN LATERAL (
             SELECT e.required, e.dependent FROM dependencies e
             WHERE w.kind = 3 /* Kind::Completed */ AND e.required = w.seq AND NOT e.satisfied
@@ -156,7 +159,8 @@ async fn list_due(transaction: &mut PgConnection) -> Result<Vec<(i64, Uuid)>, sq
         -- A subquery for each row, so that the planner never reads all tasks.
         WHERE (SELECT true FROM tasks t WHERE t.id = e.dependent)
         LIMIT $1"#,
-        EDGES_MAX as i64
+        EDGES_MAX as i64,
+        after
     )
     .fetch_all(transaction)
     .await?;
@@ -182,11 +186,11 @@ async fn mark(transaction: &mut PgConnection, due: &[(i64, Uuid)], locked: &[Uui
 }
 
 /// Removes work without an edge that is left to settle. New edges come with work of their own.
-async fn purge_done(transaction: &mut PgConnection) -> Result<(), sqlx::Error> {
+async fn purge_done(transaction: &mut PgConnection, after: i64) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- purge_dependency_work
         DELETE FROM dependency_work w
-        WHERE CASE w.kind WHEN 7 /* Kind::Defined */ THEN NOT EXISTS (
+        WHERE w.id > $1 AND CASE w.kind WHEN 7 /* Kind::Defined */ THEN NOT EXISTS (
                 SELECT FROM task_definitions n
                 JOIN dependencies e ON e.dependent = n.id AND NOT e.satisfied
                 JOIN task_definitions d ON d.seq = e.required
@@ -197,7 +201,8 @@ async fn purge_done(transaction: &mut PgConnection) -> Result<(), sqlx::Error> {
                 SELECT FROM dependencies e
                 WHERE e.required = w.seq AND NOT e.satisfied AND (w.kind = 3 /* Kind::Completed */ OR e.any_end)
                   AND (SELECT true FROM tasks x WHERE x.id = e.dependent))
-            END"
+            END",
+        after
     )
     .execute(transaction)
     .await?;

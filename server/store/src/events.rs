@@ -244,21 +244,32 @@ pub async fn read_on(conn: &mut PgConnection, after: i64, limit: usize) -> Resul
 }
 
 /// Purges events older than `retention`, except the newest, whose position the next one continues.
+///
+/// Only the oldest rows are looked at, and only up to the first that is kept: the log has no gap, and where nothing is old a
+/// look costs the same however long the log is.
 pub async fn purge(conn: &mut PgConnection, retention: std::time::Duration, limit: i64) -> Result<u64, sqlx::Error> {
     let purged = sqlx::query_scalar!(
         r#"-- purge_events
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
-        old AS MATERIALIZED (
-            SELECT o.first, o.outbox_id FROM outbox_order o JOIN outbox x ON x.id = o.outbox_id
-            WHERE x.at < (SELECT now FROM db_now) - make_interval(secs => $1)
-              AND o.first < (SELECT max(first) FROM outbox_order)
+        -- By position alone: with a condition on the age here, the whole log would be tested when nothing is old.
+        oldest AS MATERIALIZED (
+            SELECT o.first, o.outbox_id FROM outbox_order o
+            WHERE o.first < (SELECT max(first) FROM outbox_order)
               -- What a pass has not processed yet is retained.
               AND o.first <= (SELECT min(position) FROM log_readers)
             ORDER BY o.first LIMIT $2
         ),
-        places AS (DELETE FROM outbox_order o USING old WHERE o.first = old.first),
-        rows AS (DELETE FROM outbox x USING old WHERE x.id = old.outbox_id)
-        SELECT count(*) AS "n!" FROM old"#,
+        tested AS MATERIALIZED (
+            -- A subquery for each row, and arrays of keys below, so that the planner never reads a whole table.
+            SELECT o.first, o.outbox_id, bool_and(
+                (SELECT x.at FROM outbox x WHERE x.id = o.outbox_id)
+                < (SELECT now FROM db_now) - make_interval(secs => $1)
+            ) OVER (ORDER BY o.first) AS old
+            FROM oldest o
+        ),
+        places AS (DELETE FROM outbox_order WHERE first = ANY(ARRAY(SELECT first FROM tested WHERE old))),
+        rows AS (DELETE FROM outbox WHERE id = ANY(ARRAY(SELECT outbox_id FROM tested WHERE old)))
+        SELECT count(*) FILTER (WHERE old) AS "n!" FROM tested"#,
         retention.as_secs_f64(),
         limit
     )

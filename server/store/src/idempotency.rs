@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -69,19 +70,25 @@ pub async fn take(
     Ok(Some(StoredSubmission { digest: row.digest, group: row.task_group, tasks: row.tasks }))
 }
 
-/// Purges up to `limit` keys that are older than this.
-pub async fn purge(conn: &mut PgConnection, kept: Duration, limit: i64) -> Result<u64, sqlx::Error> {
+/// Purges up to `limit` keys that are older than this; none is left that was created before `from`.
+pub async fn purge(
+    conn: &mut PgConnection,
+    from: DateTime<Utc>,
+    kept: Duration,
+    limit: i64,
+) -> Result<u64, sqlx::Error> {
     let gone = sqlx::query!(
         "-- purge_idempotency_keys
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         old AS MATERIALIZED (
             SELECT k.client_id, k.key FROM idempotency_keys k
-            WHERE k.created <= (SELECT now FROM db_now) - make_interval(secs => $1)
+            WHERE k.created >= $3 AND k.created <= (SELECT now FROM db_now) - make_interval(secs => $1)
             ORDER BY k.created LIMIT $2 FOR UPDATE SKIP LOCKED
         )
         DELETE FROM idempotency_keys k USING old WHERE k.client_id = old.client_id AND k.key = old.key",
         kept.as_secs_f64(),
-        limit
+        limit,
+        from
     )
     .execute(conn)
     .await?;

@@ -7,6 +7,7 @@ use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgConnection, PgPool};
 use uuid::Uuid;
 
+use super::due_marks::DueMarks;
 use tenure_domain::message::{KnownMessage, MessageId, Receipt};
 
 /// How far messages are counted: counting is for people, and must not take long.
@@ -164,18 +165,19 @@ pub struct Due {
 }
 
 /// Shows messages whose hiding has ended, and gives claimWork the runs whose reservation has ended, up to `limit`. They
-/// keep their places, which may be below a low-water mark.
-pub async fn show_due(conn: &mut PgConnection, limit: i64) -> Result<Due, sqlx::Error> {
+/// keep their places, which may be below a low-water mark. Nothing is due before these marks.
+pub async fn show_due(conn: &mut PgConnection, marks: &DueMarks, limit: i64) -> Result<Due, sqlx::Error> {
     let rows = sqlx::query!(
         r#"-- show_due_messages
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         visible AS MATERIALIZED (
-            SELECT p.seq FROM pending p WHERE p.hidden_until <= (SELECT now FROM db_now)
+            SELECT p.seq FROM pending p WHERE p.hidden_until >= $2 /* hidden */ AND p.hidden_until <= (SELECT now FROM db_now)
             ORDER BY p.hidden_until LIMIT $1 FOR UPDATE SKIP LOCKED
         ),
         released AS MATERIALIZED (
             SELECT p.seq FROM pending p
-            WHERE p.reserved_until <= (SELECT now FROM db_now) AND p.hidden_until > (SELECT now FROM db_now)
+            WHERE p.reserved_until >= $3 /* reserved */ AND p.reserved_until <= (SELECT now FROM db_now)
+              AND p.hidden_until > (SELECT now FROM db_now)
             ORDER BY p.reserved_until LIMIT $1 FOR UPDATE SKIP LOCKED
         ),
         due AS (SELECT seq FROM visible UNION ALL SELECT seq FROM released),
@@ -190,7 +192,9 @@ pub async fn show_due(conn: &mut PgConnection, limit: i64) -> Result<Due, sqlx::
             WHERE q.id IN (SELECT queue FROM shown)
         )
         SELECT queue AS "queue!", visible AS "visible!" FROM shown"#,
-        limit
+        limit,
+        marks.hidden,
+        marks.reserved
     )
     .fetch_all(conn)
     .await?;
@@ -233,8 +237,8 @@ pub struct HiddenCounts {
     pub alarming: i64,
 }
 
-/// Counts what pollers hold, for each queue, for the metrics.
-pub async fn count_hidden(conn: &mut PgConnection) -> Result<Vec<HiddenCounts>, sqlx::Error> {
+/// Counts what pollers hold, for each queue, for the metrics; nothing is hidden until a time before `from`.
+pub async fn count_hidden(conn: &mut PgConnection, from: DateTime<Utc>) -> Result<Vec<HiddenCounts>, sqlx::Error> {
     let mut transaction = conn.begin().await?;
     // Both kinds are rare and have an index; before the first ANALYZE the planner does not know that they are rare.
     sqlx::query!("-- only_by_index\nSET LOCAL enable_seqscan = off").execute(&mut *transaction).await?;
@@ -242,11 +246,12 @@ pub async fn count_hidden(conn: &mut PgConnection) -> Result<Vec<HiddenCounts>, 
         HiddenCounts,
         r#"-- count_hidden_messages
         SELECT q.name AS queue, COALESCE(h.hidden, 0) AS "hidden!", COALESCE(a.alarming, 0) AS "alarming!"
-        FROM (SELECT queue, count(*) AS hidden FROM pending WHERE hidden_until IS NOT NULL GROUP BY queue) h
+        FROM (SELECT queue, count(*) AS hidden FROM pending WHERE hidden_until >= $1 GROUP BY queue) h
         FULL JOIN (
             SELECT queue, count(*) AS alarming FROM pending WHERE dequeued >= 10 /* DEQUEUES_ALARMING */ GROUP BY queue
         ) a USING (queue)
-        JOIN task_queues q ON q.id = queue"#
+        JOIN task_queues q ON q.id = queue"#,
+        from
     )
     .fetch_all(&mut *transaction)
     .await?;

@@ -104,13 +104,19 @@ pub async fn finish(
     Ok(())
 }
 
-/// Objects that may be removed, up to `limit`.
-pub async fn list_removable(conn: &mut PgConnection, limit: i64) -> Result<Vec<String>, sqlx::Error> {
+/// Objects that may be removed, up to `limit`; none is left that could be before `from`.
+pub async fn list_removable(
+    conn: &mut PgConnection,
+    from: DateTime<Utc>,
+    limit: i64,
+) -> Result<Vec<String>, sqlx::Error> {
     sqlx::query_scalar!(
         "-- list_removable_objects
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
-        SELECT name FROM objects WHERE removable <= (SELECT now FROM db_now) ORDER BY removable LIMIT $1",
-        limit
+        SELECT name FROM objects WHERE removable >= $2 AND removable <= (SELECT now FROM db_now)
+        ORDER BY removable LIMIT $1",
+        limit,
+        from
     )
     .fetch_all(conn)
     .await

@@ -94,19 +94,20 @@ pub async fn list_all(conn: &mut PgConnection, after: (&str, &str), limit: i64) 
 }
 
 /// Removes up to `limit` requests that count no more.
-pub async fn purge(conn: &mut PgConnection, limit: i64) -> Result<u64, sqlx::Error> {
+pub async fn purge(conn: &mut PgConnection, from: DateTime<Utc>, limit: i64) -> Result<u64, sqlx::Error> {
     let gone = sqlx::query!(
         "-- purge_old_purge_requests
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         old AS MATERIALIZED (
             SELECT p.worker_pool, p.cache_name FROM purge_requests p
-            WHERE p.purge_before <= (SELECT now FROM db_now) - make_interval(secs => $1)
+            WHERE p.purge_before >= $3 AND p.purge_before <= (SELECT now FROM db_now) - make_interval(secs => $1)
             ORDER BY p.purge_before LIMIT $2 FOR UPDATE SKIP LOCKED
         )
         DELETE FROM purge_requests p USING old
         WHERE p.worker_pool = old.worker_pool AND p.cache_name = old.cache_name",
         PURGE_KEPT.as_secs_f64(),
-        limit
+        limit,
+        from
     )
     .execute(conn)
     .await?;
@@ -118,6 +119,7 @@ mod tests {
     use futures_util::future::join_all;
 
     use super::*;
+    use crate::due_marks::START;
     use crate::testing::with_clients;
 
     #[tokio::test]
@@ -144,8 +146,8 @@ mod tests {
             let [only] = &list_of_pool(&mut conn, "a/b", None).await.unwrap()[..] else { panic!("one counts") };
             assert_eq!(only.cache_name, "newer");
             assert_eq!(list_all(&mut conn, ("", ""), 10).await.unwrap(), std::slice::from_ref(only));
-            assert_eq!(purge(&mut conn, 10_000).await.unwrap(), PURGES_MAX as u64 + 1);
-            assert_eq!(purge(&mut conn, 10_000).await.unwrap(), 0);
+            assert_eq!(purge(&mut conn, START, 10_000).await.unwrap(), PURGES_MAX as u64 + 1);
+            assert_eq!(purge(&mut conn, START, 10_000).await.unwrap(), 0);
             assert_eq!(list_all(&mut conn, ("", ""), 10).await.unwrap(), std::slice::from_ref(only));
         })
         .await;

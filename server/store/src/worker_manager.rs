@@ -203,14 +203,14 @@ pub async fn note_removed(transaction: &mut PgConnection, name: &WorkerName) -> 
 }
 
 /// Purges some workers that have expired, whose last credentials have ended, and whose removal is settled: the next worker
-/// of the same name must not lose claims by it. Returns how many.
-pub async fn purge(conn: &mut PgConnection, limit: i64) -> Result<u64, sqlx::Error> {
+/// of the same name must not lose claims by it. None is left that expired before `from`. Returns how many.
+pub async fn purge(conn: &mut PgConnection, from: DateTime<Utc>, limit: i64) -> Result<u64, sqlx::Error> {
     let gone = sqlx::query!(
         "-- purge_workers
         DELETE FROM registered_workers w
         USING (
             SELECT pool, worker_group, worker_id FROM registered_workers
-            WHERE expires <= (SELECT now FROM db_now)
+            WHERE expires >= $3 AND expires <= (SELECT now FROM db_now)
               AND COALESCE(credentials_until, expires) <= (SELECT now FROM db_now)
               AND (removed IS NULL OR removed <= (SELECT now FROM db_now) - make_interval(secs => $2))
             ORDER BY expires LIMIT $1
@@ -218,7 +218,8 @@ pub async fn purge(conn: &mut PgConnection, limit: i64) -> Result<u64, sqlx::Err
         ) over
         WHERE w.pool = over.pool AND w.worker_group = over.worker_group AND w.worker_id = over.worker_id",
         limit,
-        SETTLED_AFTER.as_secs_f64()
+        SETTLED_AFTER.as_secs_f64(),
+        from
     )
     .execute(conn)
     .await?;

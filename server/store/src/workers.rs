@@ -7,6 +7,7 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use super::due_marks::DueMarks;
 use super::facts;
 use tenure_domain::worker::{
     QUARANTINED_KEPT, QUARANTINES_MAX, RECENT_MAX, Recent, Visibility, WORKER_KEPT, WorkerKey,
@@ -346,22 +347,30 @@ pub struct WorkerCounts {
 }
 
 /// Counts the workers that are shown. Reads all claims and all workers, once each: for every half minute, not for a request.
-pub async fn count(conn: &mut PgConnection) -> Result<Vec<WorkerCounts>, sqlx::Error> {
+/// Nothing is left before these marks.
+pub async fn count(conn: &mut PgConnection, marks: &DueMarks) -> Result<Vec<WorkerCounts>, sqlx::Error> {
     sqlx::query_as!(
         WorkerCounts,
         r#"-- count_workers
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
-        busy AS MATERIALIZED (SELECT DISTINCT c.queue, c.worker_group, c.worker_id FROM claims c),
+        busy AS MATERIALIZED (SELECT DISTINCT c.queue, c.worker_group, c.worker_id FROM claims c WHERE c.taken_until >= $1),
         shown AS MATERIALIZED (
             SELECT w.queue, COALESCE(w.quarantine_until > db_now.now, false) AS quarantined,
                    (w.queue, w.worker_group, w.worker_id) IN (SELECT b.queue, b.worker_group, b.worker_id FROM busy b)
                        AS running
-            FROM workers w, db_now WHERE w.expires > db_now.now OR w.quarantine_until > db_now.now
+            FROM workers w, db_now
+            WHERE w.due >= $2 AND (w.expires > db_now.now OR w.quarantine_until > db_now.now)
         )
-        SELECT q.name AS queue, count(*) AS "total!", count(*) FILTER (WHERE s.quarantined) AS "quarantined!",
-               count(*) FILTER (WHERE s.running AND NOT s.quarantined) AS "running!"
-        FROM shown s JOIN task_queues q ON q.id = s.queue
-        GROUP BY q.name ORDER BY q.name"#
+        -- A name is looked up for each queue, not for each worker.
+        SELECT q.name AS queue, c.total AS "total!", c.quarantined AS "quarantined!", c.running AS "running!"
+        FROM (
+            SELECT s.queue, count(*) AS total, count(*) FILTER (WHERE s.quarantined) AS quarantined,
+                   count(*) FILTER (WHERE s.running AND NOT s.quarantined) AS running
+            FROM shown s GROUP BY s.queue
+        ) c JOIN task_queues q ON q.id = c.queue
+        ORDER BY q.name"#,
+        marks.claims,
+        marks.workers
     )
     .fetch_all(conn)
     .await
@@ -405,7 +414,7 @@ pub struct Purged {
 }
 
 /// Purges a slice of the workers that are not shown any more, with the history of their quarantines.
-pub async fn purge(conn: &mut PgConnection, limit: i64) -> Result<Purged, sqlx::Error> {
+pub async fn purge(conn: &mut PgConnection, from: DateTime<Utc>, limit: i64) -> Result<Purged, sqlx::Error> {
     // Rows are found again by their place, which cannot change while they are locked: no statistics can make the
     // planner read the whole table for that.
     sqlx::query_as!(
@@ -415,7 +424,8 @@ pub async fn purge(conn: &mut PgConnection, limit: i64) -> Result<Purged, sqlx::
         due AS MATERIALIZED (
             SELECT w.ctid AS place, w.expires <= db_now.now AND COALESCE(w.quarantine_until <= db_now.now, true) AS over
             FROM workers w, db_now
-            WHERE w.due <= (SELECT now FROM db_now) ORDER BY w.due LIMIT $1 FOR UPDATE OF w SKIP LOCKED
+            WHERE w.due >= $2 AND w.due <= (SELECT now FROM db_now)
+            ORDER BY w.due LIMIT $1 FOR UPDATE OF w SKIP LOCKED
         ),
         deleted AS (
             DELETE FROM workers w WHERE w.ctid = ANY(ARRAY(SELECT place FROM due WHERE over))
@@ -435,7 +445,8 @@ pub async fn purge(conn: &mut PgConnection, limit: i64) -> Result<Purged, sqlx::
             WHERE w.ctid = ANY(ARRAY(SELECT place FROM due WHERE NOT over))
         )
         SELECT (SELECT count(*) FROM due) AS "found!", (SELECT count(*) FROM deleted) AS "purged!""#,
-        limit
+        limit,
+        from
     )
     .fetch_one(conn)
     .await

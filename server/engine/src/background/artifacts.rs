@@ -12,14 +12,14 @@ use tenure_store::{artifacts, objects};
 
 /// Deletes a slice of artifacts and a slice of objects.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    let pool = &engine.pool;
-    let due = artifacts::list_removable(&mut *pool.acquire().await?, SLICE).await?;
+    let (pool, marks) = (&engine.pool, engine.due_marks.get());
+    let due = artifacts::list_removable(&mut *pool.acquire().await?, marks.artifacts, SLICE).await?;
     let with_bytes = due.iter().filter(|one| one.has_bytes);
     let names: BTreeSet<BlobName> = with_bytes.map(|one| BlobName::artifact(one.task, one.run, &one.name)).collect();
     remove_bytes(engine, names).await?;
     let mut found = due.len();
     let mut done = if found == 0 { 0 } else { artifacts::remove(&mut *pool.acquire().await?, &due).await? };
-    let due = objects::list_removable(&mut *pool.acquire().await?, SLICE).await?;
+    let due = objects::list_removable(&mut *pool.acquire().await?, marks.objects, SLICE).await?;
     remove_bytes(engine, due.iter().map(|name| BlobName::object(name)).collect()).await?;
     found += due.len();
     if !due.is_empty() {

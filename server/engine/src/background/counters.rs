@@ -18,12 +18,16 @@ const DEADLINE_NEAR: Duration = Duration::from_secs(10);
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let notified = engine.notifiers.notifications();
     let mut conn = engine.pool.acquire().await?;
+    let marks = engine.due_marks.get();
     let mut open = 0;
     let publish = |name: &'static str, queue: &str, number: i64| {
         metrics::gauge!(name, "taskQueueId" => queue.to_owned()).set(number as f64);
     };
-    let mut hidden: HashMap<String, HiddenCounts> =
-        messages::count_hidden(&mut conn).await?.into_iter().map(|hidden| (hidden.queue.clone(), hidden)).collect();
+    let mut hidden: HashMap<String, HiddenCounts> = messages::count_hidden(&mut conn, marks.hidden)
+        .await?
+        .into_iter()
+        .map(|hidden| (hidden.queue.clone(), hidden))
+        .collect();
     for (queue, count) in counters::list_counts(&mut conn, engine.low_water_marks.sequenced()).await? {
         open += count.pending + count.claimed;
         publish("queue_pending_tasks", &queue, count.pending);
@@ -33,7 +37,7 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
         publish("tenure_messages_alarming", &queue, hidden.as_ref().map_or(0, |hidden| hidden.alarming));
     }
     // A task that waits for others is neither pending nor claimed, but has a deadline.
-    if open == 0 && !deadlines::is_near(&mut conn, DEADLINE_NEAR).await? {
+    if open == 0 && !deadlines::is_near(&mut conn, marks.deadlines, DEADLINE_NEAR).await? {
         engine.notifiers.set_idle(notified);
     } else {
         engine.notifiers.stay_active();

@@ -42,7 +42,7 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     }
     let until = Instant::now() + PASS_MAX;
     loop {
-        let slice = dependency_work::settle(&mut conn).await?;
+        let slice = dependency_work::settle(&mut conn, engine.due_marks.get().work).await?;
         report.found += slice.found;
         report.done += slice.settled;
         report.lost_race += slice.found - slice.settled;

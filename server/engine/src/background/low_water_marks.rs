@@ -10,6 +10,7 @@ use tenure_store::queues::{self, Remembered};
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let breaks = engine.continuity.breaks();
     let queues = engine.low_water_marks.advance(&engine.watch).await.map_err(Failure::into_error)?;
+    engine.due_marks.advance(&engine.watch).await.map_err(Failure::into_error)?;
     if engine.continuity.breaks() != breaks {
         engine.notifiers.notify_facts();
         // The clock may be that of another machine.

@@ -24,7 +24,7 @@ pub async fn write_down(engine: &Engine) -> Result<PassReport, sqlx::Error> {
 
 /// Counts workers by their state. Queues that had some in the last count and have none now are published with zero.
 pub async fn count(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    let counts = workers::count(&mut *engine.pool.acquire().await?).await?;
+    let counts = workers::count(&mut *engine.pool.acquire().await?, &engine.due_marks.get()).await?;
     let found = counts.len();
     let publish = |name: &'static str, queue: &str, number: i64| {
         metrics::gauge!(name, "taskQueueId" => queue.to_owned()).set(number as f64);
@@ -50,7 +50,7 @@ pub async fn count(engine: &Engine) -> Result<PassReport, sqlx::Error> {
 /// Purges a slice of the workers and of the queues that are not shown any more.
 pub async fn purge(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.pool.acquire().await?;
-    let workers = workers::purge(&mut conn, SLICE).await?;
+    let workers = workers::purge(&mut conn, engine.due_marks.get().workers, SLICE).await?;
     let queues = queue_views::purge(&mut conn, SLICE).await?;
     let count = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
     let found = count(workers.found.cast_unsigned()).saturating_add(count(queues));

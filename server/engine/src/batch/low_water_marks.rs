@@ -9,10 +9,11 @@ use std::time::Instant;
 use sqlx::PgConnection;
 
 use super::failure::Failure;
+use super::safe_position::SafePosition;
 use super::watch::DatabaseWatch;
 use tenure_store::events::{self, Sequenced};
 use tenure_store::failure::is_cancelled;
-use tenure_store::low_water_marks::{self, Marks, Writer};
+use tenure_store::low_water_marks::{self, Marks};
 use tenure_store::memory::Memory;
 use tenure_store::transitions::claim::PRIORITIES;
 
@@ -30,28 +31,9 @@ pub struct LowWaterMarks {
 #[derive(Default)]
 struct State {
     marks: HashMap<i32, Marks>,
-    safe_position: SafePosition,
+    /// Up to where every position that was assigned is either visible or never will be.
+    safe_position: SafePosition<i64>,
     sequenced: Sequenced,
-}
-
-/// Up to where every position that was assigned is either visible or never will be.
-#[derive(Default)]
-struct SafePosition {
-    reached: i64,
-    /// A position, and the transactions that may still hold one up to it.
-    next: Option<(i64, Vec<Writer>)>,
-}
-
-impl SafePosition {
-    fn advance(&mut self, last: i64, writers: &[Writer]) {
-        let (position, open) = self.next.take().unwrap_or_else(|| (last, writers.to_vec()));
-        let open: Vec<Writer> = open.into_iter().filter(|writer| writers.contains(writer)).collect();
-        if open.is_empty() {
-            self.reached = self.reached.max(position);
-        } else {
-            self.next = Some((position, open));
-        }
-    }
 }
 
 const UNKNOWN: Marks = Marks { epoch: -1, marks: [0; PRIORITIES] };
@@ -74,10 +56,7 @@ impl LowWaterMarks {
         let since = self.state.epoch();
         let old = self.state.read(|state| state.marks.clone());
         let (last, writers) = look.keep_position().await?;
-        let reached = self.state.note(since, |state| {
-            state.safe_position.advance(last, &writers);
-            state.safe_position.reached
-        });
+        let reached = self.state.note(since, |state| state.safe_position.advance(last, &writers));
         let Some(reached) = reached.filter(|_| !old.is_empty()) else { return Ok(0) };
         let moved = look.run(async |conn| low_water_marks::advance_marks(conn, &old, reached).await).await?;
         let queues = moved.len();
@@ -137,35 +116,5 @@ impl LowWaterMarks {
     /// Drops all low-water marks: scans begin at the start again.
     pub fn drop_all(&self) {
         self.state.drop_all();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn writer(pid: i32) -> Writer {
-        Writer { pid, began: i64::from(pid) }
-    }
-
-    #[test]
-    fn the_safe_position_waits_for_every_writer_that_was_open() {
-        let mut safe_position = SafePosition::default();
-        safe_position.advance(10, &[writer(1), writer(2)]);
-        assert_eq!(safe_position.reached, 0);
-        // A writer that began later has a higher position.
-        safe_position.advance(20, &[writer(2), writer(3)]);
-        assert_eq!(safe_position.reached, 0);
-        safe_position.advance(30, &[writer(3)]);
-        assert_eq!(safe_position.reached, 10);
-        safe_position.advance(40, &[]);
-        assert_eq!(safe_position.reached, 40);
-    }
-
-    #[test]
-    fn without_open_writers_the_safe_position_is_the_last_position() {
-        let mut safe_position = SafePosition::default();
-        safe_position.advance(7, &[]);
-        assert_eq!(safe_position.reached, 7);
     }
 }

@@ -8,9 +8,11 @@
 mod blocking_path;
 mod claim_batch;
 pub mod delivery;
+pub mod due_marks;
 pub mod failure;
 pub mod low_water_marks;
 pub mod message_queue;
+mod safe_position;
 pub mod session;
 pub mod wait_list;
 pub mod watch;

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use chrono::{DateTime, Utc};
 use futures_util::StreamExt as _;
 use sqlx::{PgExecutor, PgPool};
 use tenure_api::blob_url::{self, Access, BlobUrlError};
@@ -259,8 +260,8 @@ impl Blobs {
     }
 
     /// Removes up to `limit` generations that are due. Answers how many there were, and how many were removed.
-    pub async fn sweep(&self, pool: &PgPool, limit: i64) -> Result<(usize, usize), sqlx::Error> {
-        let ids = blobs::take_due(pool, limit, REMOVAL_LEASE).await?;
+    pub async fn sweep(&self, pool: &PgPool, from: DateTime<Utc>, limit: i64) -> Result<(usize, usize), sqlx::Error> {
+        let ids = blobs::take_due(pool, from, limit, REMOVAL_LEASE).await?;
         Ok((ids.len(), self.remove_now(pool, &ids).await))
     }
 

@@ -12,6 +12,7 @@ use tenure_engine::ops::OpError;
 use tenure_engine::ops::create_artifact::{self, Created, RunRef};
 use tenure_engine::testing::Queue;
 use tenure_engine::testing::{QUEUE, new_task};
+use tenure_store::due_marks::START;
 use tenure_store::testing::{TestDatabase, eventually};
 use tenure_store::{artifacts, events, objects};
 
@@ -381,7 +382,7 @@ async fn bytes_are_retained_while_an_upload_may_be_in_progress_and_then_the_name
     // Creating it again extends its retention: it is not listed any more, and what was listed is not removed.
     advance(&database, "2 hours").await;
     let mut conn = database.connect().await;
-    let due = artifacts::list_removable(&mut conn, 10).await.unwrap();
+    let due = artifacts::list_removable(&mut conn, START, 10).await.unwrap();
     assert_eq!(due.len(), 1);
     let refused = create(&queue, run_ref, Artifact { expires: at + TimeDelta::hours(20), ..bytes.clone() }).await;
     assert!(matches!(&refused, Err(OpError::Conflict(text)) if text.contains("being removed")), "{refused:?}");

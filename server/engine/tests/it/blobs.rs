@@ -9,6 +9,7 @@ use tenure_api::credentials::SigningKey;
 use tenure_api::ids::{RunId, TaskId};
 use tenure_engine::blobs::settings::{ArtifactSettings, ArtifactsPlace};
 use tenure_engine::blobs::{BlobError, BlobName, Blobs, NewBytes, Part};
+use tenure_store::due_marks::START;
 use tenure_store::testing::TestDatabase;
 use tokio::sync::oneshot;
 use uuid::Uuid;
@@ -74,7 +75,7 @@ impl BlobTest {
     }
 
     async fn sweep(&self) -> (usize, usize) {
-        self.blobs.sweep(self.database.pool(), 100).await.unwrap()
+        self.blobs.sweep(self.database.pool(), START, 100).await.unwrap()
     }
 }
 

@@ -12,6 +12,7 @@ use tenure_engine::background::groups::GroupSink;
 use tenure_engine::events::log_reader;
 use tenure_engine::testing::Queue;
 use tenure_engine::testing::{LEASE, QUEUE, new_task};
+use tenure_store::due_marks::{DueMarks, START};
 use tenure_store::events::Sequenced;
 use tenure_store::hot::messages;
 use tenure_store::page::{self, Ends, Filter};
@@ -237,9 +238,9 @@ async fn reads(conn: &mut PgConnection) -> BTreeMap<String, (i64, i64)> {
 
 async fn run_cold(conn: &mut PgConnection, statement: &str, open: &[Uuid], waiting: &[Uuid]) {
     match statement {
-        "list_due_claims" => drop(claims::list_due(conn, 200).await.unwrap()),
+        "list_due_claims" => drop(claims::list_due(conn, START, 200).await.unwrap()),
         "end_overdue" => {
-            let slice = deadlines::end_overdue(conn, 200).await.unwrap();
+            let slice = deadlines::end_overdue(conn, START, 200).await.unwrap();
             assert!(slice.found <= 200);
         }
         "resolve_run of one" | "resolve_run of many" => {
@@ -261,7 +262,7 @@ async fn run_cold(conn: &mut PgConnection, statement: &str, open: &[Uuid], waiti
                 .execute(&mut *conn)
                 .await
                 .unwrap();
-            assert_eq!(dependency_work::settle(conn).await.unwrap().settled, open.len());
+            assert_eq!(dependency_work::settle(conn, 0).await.unwrap().settled, open.len());
         }
         "publish_groups" => {
             // A slice of the log is far more than the limit; what counts is that nothing is scanned.
@@ -286,8 +287,8 @@ async fn run_cold(conn: &mut PgConnection, statement: &str, open: &[Uuid], waiti
         }
         "purge_tasks" => {
             sqlx::query("UPDATE log_readers SET position = 100000000").execute(&mut *conn).await.unwrap();
-            assert_eq!(purge::purge_tasks(conn, Sequenced::default()).await.unwrap().purged, 100);
-            purge::purge_groups(conn).await.unwrap();
+            assert_eq!(purge::purge_tasks(conn, Sequenced::default(), START).await.unwrap().purged, 100);
+            purge::purge_groups(conn, START).await.unwrap();
         }
         "sequence_events" => drop(events::sequence(conn, Sequenced::default()).await.unwrap()),
         "read_events" => drop(events::read(conn, 10_000, 100).await.unwrap()),
@@ -296,11 +297,13 @@ async fn run_cold(conn: &mut PgConnection, statement: &str, open: &[Uuid], waiti
             low_water_marks::advance_marks(conn, &old, 1000).await.unwrap();
         }
         "show_due_messages" => {
-            let due = tenure_store::messages::show_due(conn, 200).await.unwrap();
+            let due = tenure_store::messages::show_due(conn, &DueMarks::default(), 200).await.unwrap();
             assert!(due.found >= 200);
         }
         list if list.starts_with("list_of_") => run_list(conn, list, open).await,
-        "count_hidden_messages" => assert!(!tenure_store::messages::count_hidden(conn).await.unwrap().is_empty()),
+        "count_hidden_messages" => {
+            assert!(!tenure_store::messages::count_hidden(conn, START).await.unwrap().is_empty())
+        }
         of_page => run_page(conn, of_page, open[0]).await,
     }
 }

@@ -12,6 +12,7 @@ mod heartbeat;
 mod invariants;
 mod lists;
 mod messages;
+mod passes;
 mod races;
 mod remembered;
 mod removals;

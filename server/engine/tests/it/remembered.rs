@@ -141,7 +141,9 @@ async fn everything_that_is_remembered_can_be_dropped_at_once() {
     let (database, queue) = start().await;
     let engine = &queue.engine;
     let names = engine.remembered.names();
-    for name in ["queue keys", "low-water marks", "empty message queues", "facts", "newest events"] {
+    for name in
+        ["queue keys", "low-water marks", "low-water marks of times", "empty message queues", "facts", "newest events"]
+    {
         assert!(names.contains(&name), "{name} in {names:?}");
     }
     let key = queue.key(QUEUE).await;

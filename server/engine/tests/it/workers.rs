@@ -14,6 +14,7 @@ use tenure_engine::ops::OpError;
 use tenure_engine::ops::workers::{self as ops, KnownWorker, Name};
 use tenure_engine::testing::QUEUE;
 use tenure_engine::testing::Queue;
+use tenure_store::due_marks::DueMarks;
 use tenure_store::testing::TestDatabase;
 use tenure_store::workers::{self as store, Quarantine, Wanted, WorkerRow};
 use tenure_store::{clock, queue_views};
@@ -391,7 +392,7 @@ async fn workers_are_counted_once_by_what_they_do_as_the_rules_say() {
     for id in ["bad", "bad-busy"] {
         quarantine(&queue, id, 1).await.unwrap();
     }
-    let counts = store::count(&mut database.connect().await).await.unwrap();
+    let counts = store::count(&mut database.connect().await, &DueMarks::default()).await.unwrap();
     let expected = store::WorkerCounts { queue: QUEUE.to_owned(), total: 4, quarantined: 2, running: 1 };
     assert_eq!(counts, [expected]);
     let db_now = now(&queue).await;

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
@@ -27,11 +28,15 @@ pub struct Slice {
 /// Purges a slice of the tasks that have expired. A task that has many edges loses those first.
 ///
 /// A task is kept until its deadline was dealt with, until its artifacts have been removed, and until the log has been read
-/// of its end: readers of the log look up the task's group.
-pub async fn purge_tasks(conn: &mut PgConnection, sequenced: Sequenced) -> Result<Slice, sqlx::Error> {
+/// of its end: readers of the log look up the task's group. None is left that expired before `from`.
+pub async fn purge_tasks(
+    conn: &mut PgConnection,
+    sequenced: Sequenced,
+    from: DateTime<Utc>,
+) -> Result<Slice, sqlx::Error> {
     let mut transaction = conn.begin().await?;
     avoid_scans(&mut transaction).await?;
-    let due = list_due(&mut transaction, sequenced).await?;
+    let due = list_due(&mut transaction, sequenced, from).await?;
     let found = due.len();
     if found == 0 {
         return Ok(Slice::default());
@@ -59,7 +64,11 @@ pub async fn purge_tasks(conn: &mut PgConnection, sequenced: Sequenced) -> Resul
 
 /// Tasks that have expired and may be purged, each with the place of its row in `task_times`. That row
 /// does not move any more: it has no deadline left, and only a transaction that has locked the task purges it.
-async fn list_due(transaction: &mut PgConnection, sequenced: Sequenced) -> Result<HashMap<Uuid, String>, sqlx::Error> {
+async fn list_due(
+    transaction: &mut PgConnection,
+    sequenced: Sequenced,
+    from: DateTime<Utc>,
+) -> Result<HashMap<Uuid, String>, sqlx::Error> {
     let rows = sqlx::query!(
         r#"-- list_expired
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
@@ -70,12 +79,13 @@ async fn list_due(transaction: &mut PgConnection, sequenced: Sequenced) -> Resul
             WHERE o.first > (SELECT position FROM log_readers WHERE name = 'groups')
         )
         SELECT x.id, x.ctid::text AS "place!" FROM task_times x
-        WHERE x.expires <= (SELECT now FROM db_now) AND x.deadline IS NULL
+        WHERE x.expires >= $3 AND x.expires <= (SELECT now FROM db_now) AND x.deadline IS NULL
           AND NOT EXISTS (SELECT FROM unread u WHERE u.seq = x.seq)
           AND NOT EXISTS (SELECT FROM artifacts a WHERE a.seq = x.seq)
         ORDER BY x.expires LIMIT $1"#,
         TASKS_MAX,
-        sequenced.0
+        sequenced.0,
+        from
     )
     .fetch_all(transaction)
     .await?;
@@ -150,18 +160,19 @@ async fn purge(
 }
 
 /// Purges a slice of the groups that have expired and are empty. createTask adds no task to an expired group without
-/// holding its row.
-pub async fn purge_groups(conn: &mut PgConnection) -> Result<Slice, sqlx::Error> {
+/// holding its row. None is left that expired before `from`.
+pub async fn purge_groups(conn: &mut PgConnection, from: DateTime<Utc>) -> Result<Slice, sqlx::Error> {
     let mut transaction = conn.begin().await?;
     let locked = sqlx::query_scalar!(
         "-- lock_expired_groups
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         SELECT g.id FROM task_groups g
-        WHERE g.expires <= (SELECT now FROM db_now)
+        WHERE g.expires >= $2 AND g.expires <= (SELECT now FROM db_now)
           AND NOT EXISTS (SELECT FROM tasks t WHERE t.id = g.id AND t.task_group = g.id)
           AND NOT EXISTS (SELECT FROM tasks t WHERE t.task_group = g.id AND t.id <> t.task_group)
         ORDER BY g.expires LIMIT $1 FOR UPDATE OF g SKIP LOCKED",
-        GROUPS_MAX
+        GROUPS_MAX,
+        from
     )
     .fetch_all(&mut *transaction)
     .await?;

@@ -6,6 +6,7 @@ use tenure_domain::lifecycle::Report;
 use tenure_engine::background::{expiry, run_all_due};
 use tenure_engine::ops::OpError;
 use tenure_engine::testing::{QUEUE, new_task};
+use tenure_store::due_marks::START;
 use tenure_store::events;
 use tenure_store::transitions::purge;
 
@@ -158,8 +159,8 @@ async fn a_task_that_is_added_while_its_expired_group_is_being_purged_creates_th
     super::run_groups(&queue).await;
     let mut conn = database.connect().await;
     let mut open = conn.begin().await.unwrap();
-    purge::purge_tasks(&mut open, tenure_store::events::Sequenced::default()).await.unwrap();
-    assert_eq!(purge::purge_groups(&mut open).await.unwrap().purged, 1);
+    purge::purge_tasks(&mut open, tenure_store::events::Sequenced::default(), START).await.unwrap();
+    assert_eq!(purge::purge_groups(&mut open, START).await.unwrap().purged, 1);
     let second = new_task(QUEUE, &json!({"taskGroupId": first.id}));
     let committing = async {
         until_a_session_waits(database.pool()).await;

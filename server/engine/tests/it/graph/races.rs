@@ -78,18 +78,18 @@ async fn the_last_two_edges_satisfied_by_two_transactions_at_once_schedule_the_t
     queue.report(required[0], claims[0].run, Report::Completed).await.unwrap();
     read(&mut first).await;
     let mut open = first.begin().await.unwrap();
-    let one = dependency_work::settle(&mut open).await.unwrap();
+    let one = dependency_work::settle(&mut open, 0).await.unwrap();
     assert_eq!((one.settled, one.scheduled.len()), (1, 0));
     // The first edge is marked but not committed, and its transaction holds the dependent.
     queue.report(required[1], claims[1].run, Report::Completed).await.unwrap();
     read(&mut second).await;
-    let passed_over = dependency_work::settle(&mut second).await.unwrap();
+    let passed_over = dependency_work::settle(&mut second, 0).await.unwrap();
     assert_eq!((passed_over.found, passed_over.settled), (2, 0));
     open.commit().await.unwrap();
-    let two = dependency_work::settle(&mut second).await.unwrap();
+    let two = dependency_work::settle(&mut second, 0).await.unwrap();
     assert_eq!((two.settled, two.scheduled.len()), (1, 1));
     assert_eq!(state(&queue, task).await, "pending");
-    assert_eq!(dependency_work::settle(&mut first).await.unwrap().scheduled.len(), 0);
+    assert_eq!(dependency_work::settle(&mut first, 0).await.unwrap().scheduled.len(), 0);
     drop((first, second));
     finish(database, queue).await;
 }

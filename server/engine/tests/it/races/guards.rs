@@ -9,6 +9,7 @@ use tenure_domain::lifecycle::{End, Event, HAND_BACKS_MAX, Life, Outcome, Report
 use tenure_domain::task::Last;
 use tenure_engine::testing::Queue;
 use tenure_engine::testing::{LEASE, QUEUE, new_task};
+use tenure_store::due_marks::START;
 use tenure_store::testing::{TestDatabase, check_invariants_on};
 use tenure_store::transitions::end::{self, Member};
 use tenure_store::transitions::schedule::{self, When};
@@ -142,7 +143,7 @@ async fn send(conn: &mut PgConnection, id: TaskId, event: Event) {
                 .execute(&mut *conn)
                 .await
                 .unwrap();
-            deadlines::end_overdue(conn, 10).await.unwrap();
+            deadlines::end_overdue(conn, START, 10).await.unwrap();
             return;
         }
         Event::Report(run, report) => ending(run, End::Report(report)),
@@ -254,7 +255,7 @@ async fn a_run_past_its_deadline_is_neither_claimed_nor_renewed() {
     assert!(found.is_empty());
     let member = renew::Member { id: claimed.uuid(), run: 0 };
     assert!(renew::renew(&mut late, &[member], LEASE).await.unwrap().is_empty());
-    assert!(claims::list_due(&mut late, 10).await.unwrap().is_empty(), "the deadline pass ends it");
+    assert!(claims::list_due(&mut late, START, 10).await.unwrap().is_empty(), "the deadline pass ends it");
     late.rollback().await.unwrap();
     drop(conn);
     queue.stop().await;

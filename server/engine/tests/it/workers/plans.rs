@@ -6,6 +6,7 @@ use sqlx::PgConnection;
 use tenure_domain::worker::WorkerKey;
 use tenure_engine::testing::QUEUE;
 use tenure_store::clock;
+use tenure_store::due_marks::START;
 use tenure_store::workers::{self as store, Quarantine, Wanted};
 
 use super::{finish, start};
@@ -26,7 +27,7 @@ async fn run(conn: &mut PgConnection, statement: &str, queue: i32) {
     let now = clock::get_now(&mut *conn).await.unwrap();
     match statement {
         "purge_seen_workers" => {
-            let slice = store::purge(conn, 200).await.unwrap();
+            let slice = store::purge(conn, START, 200).await.unwrap();
             assert_eq!((slice.found, slice.purged), (200, 200));
         }
         "list_workers" => {

@@ -1,0 +1,187 @@
+//! What the background passes read while they have nothing to do: the same of full tables as of small ones, also behind a
+//! snapshot that keeps everything in the indexes that was ever there.
+
+mod fill;
+mod marks;
+
+use std::collections::BTreeMap;
+
+use sqlx::{AssertSqlSafe, PgConnection};
+use tenure_engine::background::PASSES;
+use tenure_engine::testing::Queue;
+use tenure_store::session;
+use tenure_store::testing::TestDatabase;
+
+use fill::{QUEUES, fill, update_again_and_again};
+
+/// How many tasks are resolved, and how many are pending, in the full tables.
+const SIZE: &str = "TENURE_PASSES_TASKS";
+/// For every run of the tests; the suite `passes` has a million.
+const SIZE_DEFAULT: i32 = 20_000;
+/// Tasks in the small tables, half of them resolved.
+const SMALL: i32 = 4_000;
+
+/// Blocks of a table and of its indexes, and scans of the whole table.
+type Reads = BTreeMap<String, (i64, i64)>;
+
+/// Has a session publish what it has read when this statement ends; by itself it would a second later.
+const FLUSH: &str = "SELECT pg_stat_force_next_flush()";
+
+/// What all sessions have read so far.
+async fn reads(conn: &mut PgConnection, queue: &Queue) -> Reads {
+    publish(queue).await;
+    sqlx::raw_sql(FLUSH).execute(&mut *conn).await.unwrap();
+    let rows: Vec<(String, i64, i64)> = sqlx::query_as(
+        "SELECT relname::text,
+                (heap_blks_read + heap_blks_hit + COALESCE(idx_blks_read + idx_blks_hit, 0)
+                 + COALESCE(toast_blks_read + toast_blks_hit + tidx_blks_read + tidx_blks_hit, 0))::bigint,
+                s.seq_scan::bigint
+         FROM pg_statio_user_tables JOIN pg_stat_user_tables s USING (relid, relname)",
+    )
+    .fetch_all(conn)
+    .await
+    .unwrap();
+    rows.into_iter().map(|(table, blocks, scans)| (table, (blocks, scans))).collect()
+}
+
+/// Has every session of the engine publish what it has read.
+async fn publish(queue: &Queue) {
+    let pool = &queue.engine.pool;
+    let mut all = Vec::new();
+    // One that is only just given back counts too.
+    while all.len() < pool.size() as usize {
+        all.push(pool.acquire().await.unwrap());
+    }
+    for conn in &mut all {
+        sqlx::raw_sql(FLUSH).execute(&mut **conn).await.unwrap();
+    }
+    let mut look = queue.engine.watch.look().await.unwrap();
+    look.run(async |conn| sqlx::raw_sql(FLUSH).execute(conn).await).await.unwrap();
+    let mut known = vec![look.run(async |conn| session::get_backend(conn).await).await.unwrap().pid];
+    for conn in &mut all {
+        known.push(session::get_backend(conn).await.unwrap().pid);
+    }
+    // What a pass reads on a session of its own would not be seen here.
+    let unknown: Vec<String> = sqlx::query_scalar(
+        "SELECT query FROM pg_stat_activity
+         WHERE datname = current_database() AND application_name LIKE 'tenure%' AND pid <> ALL($1)",
+    )
+    .bind(known)
+    .fetch_all(&mut *all[0])
+    .await
+    .unwrap();
+    assert_eq!(unknown, Vec::<String>::new(), "a session that is not known here");
+}
+
+fn difference(before: &Reads, after: &Reads) -> Reads {
+    let mut read = Reads::new();
+    for (table, &(blocks, scans)) in after {
+        let (blocks_before, scans_before) = before.get(table).copied().unwrap_or_default();
+        if blocks > blocks_before {
+            read.insert(table.clone(), (blocks - blocks_before, scans - scans_before));
+        }
+    }
+    read
+}
+
+/// What each pass reads when nothing is due, on a server that has run for a while.
+async fn read_by_passes(conn: &mut PgConnection, queue: &Queue) -> BTreeMap<&'static str, Reads> {
+    for _ in 0..3 {
+        for pass in PASSES {
+            pass.run(&queue.engine).await.unwrap();
+        }
+    }
+    let mut all = BTreeMap::new();
+    for pass in PASSES {
+        // The least of some runs: a session may have had to plan a statement, for which it looks at the ends of indexes.
+        let mut least: Option<Reads> = None;
+        for _ in 0..5 {
+            let before = reads(conn, queue).await;
+            pass.run(&queue.engine).await.unwrap();
+            let read = difference(&before, &reads(conn, queue).await);
+            if least.as_ref().is_none_or(|least| sum(&read) < sum(least)) {
+                least = Some(read);
+            }
+        }
+        all.insert(pass.name, least.unwrap());
+    }
+    all
+}
+
+/// Every table, with autovacuum off: what it reads would be counted.
+async fn without_autovacuum(conn: &mut PgConnection) {
+    let tables: Vec<String> =
+        sqlx::query_scalar("SELECT relname::text FROM pg_stat_user_tables").fetch_all(&mut *conn).await.unwrap();
+    for table in tables {
+        let sql = format!("ALTER TABLE {table} SET (autovacuum_enabled = off)");
+        sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *conn).await.unwrap();
+    }
+}
+
+/// Blocks that a pass may read of full tables.
+const BLOCKS_MAX: i64 = 1_500;
+/// Blocks that it may read of full tables besides twice as many as of small ones: indexes are some levels higher.
+const BLOCKS_MORE: i64 = 40;
+/// A table with more rows is not to be scanned as a whole.
+const SCANNED_MAX: i32 = 500;
+/// Walks over dead rows on purpose, and therefore takes one part in a hundred of the time at most.
+const TAKES_ITS_TIME: &str = "stranded_runs";
+
+fn sum(reads: &Reads) -> i64 {
+    reads.values().map(|(blocks, _)| blocks).sum()
+}
+
+/// What is wrong with what a pass has read.
+fn faults(small: &Reads, full: &Reads, big: &[String]) -> Vec<String> {
+    let mut faults = Vec::new();
+    if sum(full) > BLOCKS_MAX || sum(full) > 2 * sum(small) + BLOCKS_MORE {
+        faults.push(format!("{} blocks instead of {}: {full:?}, not {small:?}", sum(full), sum(small)));
+    }
+    for (table, _) in full.iter().filter(|(table, (_, scans))| *scans > 0 && big.contains(table)) {
+        faults.push(format!("scans the table {table}"));
+    }
+    faults
+}
+
+#[tokio::test]
+async fn a_pass_that_has_nothing_to_do_reads_as_little_of_full_tables_as_of_small_ones() {
+    let size: i32 = std::env::var(SIZE).map_or(SIZE_DEFAULT, |size| size.parse().unwrap());
+    let database = TestDatabase::create().await;
+    let mut conn = database.connect().await;
+    without_autovacuum(&mut conn).await;
+    // From now on no dead row can be removed.
+    let mut old = database.connect().await;
+    sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM tasks").execute(&mut old).await.unwrap();
+    let queue = Queue::start(database.options());
+    let small = SMALL.min(size / 2);
+    fill(&mut conn, 1, small).await;
+    update_again_and_again(&mut conn).await;
+    for name in QUEUES {
+        let key = queue.key(name).await;
+        // From now on its low-water marks are moved.
+        assert_eq!(queue.engine.low_water_marks.get(key).epoch, -1);
+    }
+    sqlx::raw_sql("VACUUM ANALYZE").execute(&mut conn).await.unwrap();
+    let of_small = read_by_passes(&mut conn, &queue).await;
+    fill(&mut conn, small + 1, 2 * size).await;
+    sqlx::raw_sql("VACUUM ANALYZE").execute(&mut conn).await.unwrap();
+    let of_full = read_by_passes(&mut conn, &queue).await;
+    let big: Vec<String> =
+        sqlx::query_scalar("SELECT relname::text FROM pg_class WHERE relkind = 'r' AND reltuples > $1")
+            .bind(SCANNED_MAX)
+            .fetch_all(&mut conn)
+            .await
+            .unwrap();
+    let mut wrong = BTreeMap::new();
+    for (pass, read) in of_full.iter().filter(|(pass, _)| **pass != TAKES_ITS_TIME) {
+        println!("{pass:16} {:5} {read:?}", sum(read));
+        let faults = faults(&of_small[pass], read, &big);
+        if !faults.is_empty() {
+            wrong.insert(*pass, faults);
+        }
+    }
+    assert!(wrong.is_empty(), "reads too much: {wrong:#?}");
+    drop((conn, old));
+    queue.stop().await;
+    database.finish().await;
+}

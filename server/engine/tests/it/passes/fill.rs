@@ -1,0 +1,156 @@
+//! Fills the tables as the operations would have: tasks that were resolved, tasks that are pending, and whatever was there
+//! and is gone. While a snapshot from before is held, what is gone stays in the indexes.
+
+use sqlx::{AssertSqlSafe, PgConnection};
+use tenure_store::{counters, events};
+
+/// Queues of the tasks.
+pub const QUEUES: [&str; 5] = ["fill/q1", "fill/q2", "fill/q3", "fill/q4", "fill/q5"];
+
+/// Claims of each call that are running, and workers that hold them: these passes count, so that they stay few.
+const CLAIMED: i32 = 20;
+
+/// The tasks with these numbers. Those of the first half were resolved, the others are pending but for a few that are claimed.
+const TASKS: &str = "
+    INSERT INTO task_queues (name) SELECT 'fill/q' || n FROM generate_series(1, 5) n ON CONFLICT DO NOTHING;
+    DROP TABLE IF EXISTS made;
+    CREATE TEMP TABLE made AS
+        SELECT gen_random_uuid() AS id, nextval('task_seq') AS seq, n, k.keys[n % 5 + 1] AS queue, (n % 7)::smallint AS priority,
+               CASE WHEN n <= ($FROM + $TO) / 2 THEN 'ended' WHEN n > $TO - $CLAIMED THEN 'claimed' ELSE 'pending' END AS place,
+               -- Of resolved and of pending tasks, so that no group is resolved.
+               overlay(overlay(md5('$FROM-' || n % (($TO - $FROM) / 10)) PLACING '4' FROM 13) PLACING '8' FROM 17)::uuid AS task_group,
+               now() + CASE WHEN n <= ($FROM + $TO) / 2 THEN interval '-1 h' ELSE interval '1 day' END AS deadline
+        FROM generate_series($FROM, $TO) n, (SELECT array_agg(id) AS keys FROM task_queues WHERE name LIKE 'fill/%') k;
+    INSERT INTO task_groups (id, scheduler, expires) SELECT DISTINCT task_group, '-', now() + interval '1 year' FROM made;
+    INSERT INTO tasks (id, seq, queue, task_group, state, priority, retries_left, run)
+        SELECT id, seq, queue, task_group, CASE place WHEN 'ended' THEN 3 ELSE 1 END, priority, 5, 0 FROM made;
+    INSERT INTO task_definitions
+        SELECT seq, id, '-', 'none', task_group, deadline, now() + interval '1 year', '[]', '[]', '{}', '{}' FROM made;
+    INSERT INTO task_times SELECT seq, id, deadline, now() + interval '1 year' + n * interval '1 ms' FROM made;
+    UPDATE task_times x SET deadline = NULL WHERE deadline <= now();
+    -- Every run was pending; the message of every tenth resolved one was held by a poller.
+    INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left, hidden_until,
+                         reserved_until, dequeued, receipt)
+        SELECT seq, id, 0, queue, priority, deadline, now(), 0, 5, held, held, CASE WHEN held IS NULL THEN 0 ELSE 1 END,
+               CASE WHEN held IS NOT NULL THEN 1 END
+        FROM made, LATERAL (SELECT CASE WHEN place = 'ended' AND n % 10 = 0 THEN deadline + n * interval '1 ms' END) h(held)
+        ORDER BY n;
+    DELETE FROM pending WHERE seq IN (SELECT seq FROM made WHERE place <> 'pending');
+    INSERT INTO claims
+        SELECT seq, id, 0, queue, n, deadline, now(), 0, 5, now(),
+               CASE place WHEN 'ended' THEN now() - interval '1 h' + n * interval '1 ms' ELSE now() + interval '1 day' END,
+               'g', 'w' || n % $CLAIMED, gen_random_uuid()
+        FROM made WHERE place <> 'pending' ORDER BY n;
+    DELETE FROM claims WHERE seq IN (SELECT seq FROM made WHERE place = 'ended');
+    INSERT INTO runs SELECT seq, 0, 3, 0, 0, now(), now(), now(), now(), 'g', 'w' FROM made WHERE place = 'ended';
+    ";
+
+/// Dependencies, most of them settled, some purged; the work that they were.
+const DEPENDENCIES: &str = "
+    INSERT INTO dependencies
+        SELECT a.seq, b.id, false, false FROM made a JOIN made b ON b.n = a.n + ($TO - $FROM) / 2 + 1
+        WHERE a.place = 'ended' AND a.n % 5 = 0;
+    INSERT INTO dependency_work (seq, kind) SELECT required, 3 FROM dependencies WHERE NOT satisfied;
+    UPDATE dependencies SET satisfied = true WHERE NOT satisfied;
+    DELETE FROM dependency_work;
+    DELETE FROM dependencies WHERE required IN (SELECT seq FROM made WHERE n % 10 = 0);
+    ";
+
+/// What was purged, and what is kept for long beside it.
+const PURGED: &str = "
+    CREATE TEMP TABLE gone AS SELECT n, now() - interval '2 years' + n * interval '1 ms' AS at FROM made WHERE n % 10 = 0;
+    INSERT INTO task_times SELECT -n, gen_random_uuid(), NULL, at FROM gone;
+    DELETE FROM task_times WHERE seq < 0;
+    INSERT INTO task_groups SELECT gen_random_uuid(), 'gone', at FROM gone;
+    DELETE FROM task_groups WHERE scheduler = 'gone';
+    INSERT INTO artifacts (seq, run, name, storage_type, content_type, expires, removable, present)
+        SELECT -n, 0, 'a', 1, 't', at, at, true FROM gone;
+    DELETE FROM artifacts WHERE seq < 0;
+    INSERT INTO artifacts (seq, run, name, storage_type, content_type, expires, removable, present)
+        SELECT seq, 0, 'a', 1, 't', now() + interval '1 day', now() + interval '1 day', true FROM made
+        WHERE place = 'ended' AND n % 10 = 0;
+    INSERT INTO objects (name, project, upload, expires, removable)
+        SELECT 'o' || n, 'p', gen_random_uuid(), at, at FROM gone;
+    DELETE FROM objects WHERE removable < now();
+    INSERT INTO objects (name, project, upload, expires, removable)
+        SELECT 'o' || n, 'p', gen_random_uuid(), at + interval '4 years', at + interval '4 years' FROM gone;
+    INSERT INTO blobs (id, name, state, content_type, began, due) SELECT gen_random_uuid(), 'b' || n, 2, 't', at, at FROM gone;
+    DELETE FROM blobs WHERE due < now();
+    INSERT INTO blobs (id, name, state, content_type, size, sha256, began, stored)
+        SELECT gen_random_uuid(), 'b' || n, 1, 't', 1, sha256('b'), at, at FROM gone;
+    INSERT INTO idempotency_keys SELECT 'gone', n::text, 'd', gen_random_uuid(), '{}', at FROM gone;
+    DELETE FROM idempotency_keys WHERE client_id = 'gone';
+    INSERT INTO idempotency_keys SELECT 'kept', n::text, 'd', gen_random_uuid(), '{}', now() FROM gone;
+    INSERT INTO purge_requests SELECT 'gone/' || n, 'c', at FROM gone;
+    DELETE FROM purge_requests WHERE purge_before < now() - interval '1 year';
+    INSERT INTO purge_requests SELECT 'kept/' || n, 'c', now() FROM gone;
+    INSERT INTO workers (queue, worker_group, worker_id, first_claim, last_seen, expires, due)
+        SELECT -1, 'g', 'gone-' || n, at, at, at, at FROM gone WHERE n % 100 = 0;
+    DELETE FROM workers WHERE queue = -1;
+    INSERT INTO workers (queue, worker_group, worker_id, first_claim, last_seen, expires, due)
+        SELECT DISTINCT queue, 'g', 'w' || n % $CLAIMED, now(), now(), now() + interval '1 day', now() + interval '1 day'
+        FROM made WHERE place = 'claimed' ON CONFLICT DO NOTHING;
+    INSERT INTO registered_workers (pool, worker_group, worker_id, static_secret, capacity, config, created, last_modified, expires)
+        SELECT 'p/gone', 'g', 'w' || n, 's', 1, '{}', at, at, at FROM gone;
+    DELETE FROM registered_workers WHERE pool = 'p/gone';
+    INSERT INTO registered_workers (pool, worker_group, worker_id, static_secret, capacity, config, created, last_modified, expires)
+        SELECT 'p/kept', 'g', 'w' || n, 's', 1, '{}', at, at, now() + interval '1 day' FROM gone;
+    INSERT INTO worker_removals SELECT -1, 'g', 'w' || n, at, false, 3, at FROM gone WHERE n % 100 = 0;
+    DELETE FROM worker_removals;
+    DROP TABLE gone;
+    ";
+
+/// Rows that are few and are updated again and again.
+const UPDATED: &str = "
+    INSERT INTO servers SELECT gen_random_uuid(), now(), now();
+    INSERT INTO queue_views (queue, name, last_seen, expires)
+        SELECT id, name, now(), now() + interval '1 day' FROM task_queues WHERE name LIKE 'fill/%';
+    DO $do$ BEGIN
+        FOR i IN 1..1000 LOOP
+            UPDATE log_readers SET position = position;
+            UPDATE counters SET pending = pending;
+            UPDATE servers SET beat = now();
+            UPDATE queue_views SET last_seen = now();
+            UPDATE task_queues SET cursor_epoch = cursor_epoch + 1;
+            UPDATE fact_generations SET generation = generation + 1;
+        END LOOP;
+    END $do$;
+    ";
+
+/// Leaves many old versions of the rows that are few, as some minutes do.
+pub async fn update_again_and_again(conn: &mut PgConnection) {
+    sqlx::raw_sql(UPDATED).execute(conn).await.unwrap();
+}
+
+/// Adds to the tables the tasks with these numbers, as many resolved as pending, and what belongs to them.
+pub async fn fill(conn: &mut PgConnection, from: i32, to: i32) {
+    for part in [TASKS, DEPENDENCIES, PURGED] {
+        run(conn, part, from, to).await;
+    }
+    log_and_count(conn, from, to).await;
+}
+
+/// The events of the tasks and the changes of the counts, given a position and added up: a row of the outbox for each pending
+/// task, the others in batches.
+async fn log_and_count(conn: &mut PgConnection, from: i32, to: i32) {
+    let log = "
+        INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed)
+            SELECT now(), count(*) * CASE WHEN kind = 1 THEN 2 ELSE 1 END, array_agg(kind::smallint), array_agg(seq),
+                   array_agg(0::smallint), array_agg(5::smallint), array_agg(priority), ARRAY[queue],
+                   ARRAY[(count(*) * CASE kind WHEN 1 THEN 1 WHEN 2 THEN -1 ELSE 0 END)::int],
+                   ARRAY[(count(*) * CASE kind WHEN 2 THEN 1 WHEN 3 THEN -1 ELSE 0 END)::int]
+            FROM made JOIN (VALUES (1, 'any'), (2, 'claimed'), (2, 'ended'), (3, 'ended')) k(kind, of)
+                ON k.of IN ('any', made.place)
+            GROUP BY kind, queue, CASE place WHEN 'ended' THEN -n / 100 ELSE n END
+            ORDER BY kind;";
+    run(conn, log, from, to).await;
+    events::sequence(conn, Sequenced::default()).await.unwrap();
+    let read = "UPDATE log_readers SET position = (SELECT max(first + events - 1) FROM outbox_order)";
+    sqlx::raw_sql(read).execute(conn).await.unwrap();
+}
+
+async fn run(conn: &mut PgConnection, sql: &str, from: i32, to: i32) {
+    let sql = sql.replace("$FROM", &from.to_string()).replace("$TO", &to.to_string());
+    let sql = sql.replace("$CLAIMED", &CLAIMED.to_string());
+    sqlx::raw_sql(AssertSqlSafe(sql)).execute(conn).await.unwrap();
+}

@@ -1,0 +1,103 @@
+//! The low-water marks of times: how far they go, and what they must not pass.
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+use tenure_engine::background::{PASSES, claims, low_water_marks};
+use tenure_engine::testing::{QUEUE, Queue};
+use tenure_store::testing::TestDatabase;
+use tenure_store::{claims as store, clock, due_marks::START};
+
+/// Moves the marks as far as they go: the first run notes what is open, another one finds it gone.
+async fn advance(queue: &Queue) {
+    for _ in 0..3 {
+        low_water_marks::pass(&queue.engine).await.unwrap();
+    }
+}
+
+/// Three seconds, which are more than the marks stay behind.
+async fn move_clock(conn: &mut PgConnection) -> DateTime<Utc> {
+    sqlx::raw_sql("UPDATE clock SET clock_offset = clock_offset + interval '3 s'").execute(&mut *conn).await.unwrap();
+    clock::get_now(conn).await.unwrap()
+}
+
+#[tokio::test]
+async fn the_marks_of_times_follow_the_clock_and_stop_at_what_is_left() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let mut conn = database.connect().await;
+    assert_eq!(queue.engine.due_marks.get().claims, START);
+    let before = clock::get_now(&mut conn).await.unwrap();
+    move_clock(&mut conn).await;
+    advance(&queue).await;
+    let marks = queue.engine.due_marks.get();
+    assert!(marks.claims > before && marks.deadlines == marks.claims && marks.tasks == marks.claims);
+
+    queue.create_one(QUEUE).await;
+    queue.claim_one(QUEUE).await;
+    let until = "UPDATE claims SET taken_until = (SELECT now FROM db_now) RETURNING taken_until";
+    let until: DateTime<Utc> = sqlx::query_scalar(until).fetch_one(&mut conn).await.unwrap();
+    move_clock(&mut conn).await;
+    advance(&queue).await;
+    let marks = queue.engine.due_marks.get();
+    assert_eq!(marks.claims, until, "a claim is left that has expired");
+    assert!(marks.deadlines > until);
+    assert_eq!(claims::pass(&queue.engine).await.unwrap().done, 1);
+    advance(&queue).await;
+    assert!(queue.engine.due_marks.get().claims > until);
+
+    // What a failover may bring back is found again.
+    queue.engine.remembered.drop_all();
+    assert_eq!(queue.engine.due_marks.get().claims, START);
+    drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn no_mark_of_times_passes_what_an_open_transaction_may_still_commit() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let mut conn = database.connect().await;
+    queue.create_one(QUEUE).await;
+    queue.claim_one(QUEUE).await;
+    // Of another server: it reads the clock, and stores only later what is due by then.
+    let mut other = database.connect_hot().await;
+    sqlx::raw_sql("BEGIN").execute(&mut other).await.unwrap();
+    let due = clock::get_now(&mut other).await.unwrap();
+    for _ in 0..3 {
+        move_clock(&mut conn).await;
+        advance(&queue).await;
+    }
+    assert!(queue.engine.due_marks.get().claims <= due);
+    sqlx::query("UPDATE claims SET taken_until = $1").bind(due).execute(&mut other).await.unwrap();
+    advance(&queue).await;
+    sqlx::raw_sql("COMMIT").execute(&mut other).await.unwrap();
+    advance(&queue).await;
+    let mark = queue.engine.due_marks.get().claims;
+    assert_eq!(store::list_due(&mut conn, mark, 10).await.unwrap().len(), 1, "found from the mark on");
+    let report = claims::pass(&queue.engine).await.unwrap();
+    assert_eq!((report.found, report.done), (1, 1));
+    drop((conn, other));
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_clock_that_goes_back_drops_the_marks_of_times() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let mut conn = database.connect().await;
+    move_clock(&mut conn).await;
+    advance(&queue).await;
+    let mark = queue.engine.due_marks.get().claims;
+    assert!(mark > START);
+    sqlx::raw_sql("UPDATE clock SET clock_offset = interval '-1 h'").execute(&mut conn).await.unwrap();
+    advance(&queue).await;
+    assert!(queue.engine.due_marks.get().claims < mark);
+    for pass in PASSES {
+        pass.run(&queue.engine).await.unwrap();
+    }
+    drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}

@@ -1,0 +1,161 @@
+//! Low-water marks of times: for each index by which a pass finds what is due, a time before which it has no row left. A pass
+//! begins to scan there, so that it does not walk over the entries of rows that are gone and that an old snapshot keeps.
+//!
+//! Such a mark must never pass a row that exists or may still be committed. The first is read. For the second: what
+//! becomes due is stored with a time that is not before the clock of the transaction that stores it. So once every
+//! transaction that was open at a time has ended, nothing is committed any more that is due before that time: it is *safe*.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use sqlx::PgConnection;
+
+use super::low_water_marks::Writer;
+
+/// A mark before every time that is stored.
+pub const START: DateTime<Utc> = DateTime::from_timestamp(-200_000_000_000, 0).expect("a date that chrono has");
+/// Marks stay so far behind the safe time: the clock of the database may be set back by less than is noticed.
+const SLACK: TimeDelta = TimeDelta::seconds(2);
+
+/// What has been reached at one time: by the clock, and in the sequences that are given out under a lock.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Default)]
+pub struct Reached {
+    /// The database's clock.
+    pub now: DateTime<Utc>,
+    /// The last value of `dependency_work.id`.
+    pub work: i64,
+}
+
+/// The marks. Each is the earliest time in its index, or a time before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DueMarks {
+    /// `claims.taken_until`.
+    pub claims: DateTime<Utc>,
+    /// `task_times.deadline`.
+    pub deadlines: DateTime<Utc>,
+    /// `task_times.expires`.
+    pub tasks: DateTime<Utc>,
+    /// `task_groups.expires`.
+    pub groups: DateTime<Utc>,
+    /// `pending.hidden_until`.
+    pub hidden: DateTime<Utc>,
+    /// `pending.reserved_until`.
+    pub reserved: DateTime<Utc>,
+    /// `artifacts.removable`.
+    pub artifacts: DateTime<Utc>,
+    /// `objects.removable`.
+    pub objects: DateTime<Utc>,
+    /// `blobs.due`.
+    pub blobs: DateTime<Utc>,
+    /// `idempotency_keys.created`.
+    pub idempotency_keys: DateTime<Utc>,
+    /// `purge_requests.purge_before`.
+    pub purge_requests: DateTime<Utc>,
+    /// `workers.due`.
+    pub workers: DateTime<Utc>,
+    /// `registered_workers.expires`.
+    pub registered_workers: DateTime<Utc>,
+    /// `dependency_work.id`: no row is left with this one or a lower one.
+    pub work: i64,
+}
+
+impl Default for DueMarks {
+    fn default() -> Self {
+        Self {
+            claims: START,
+            deadlines: START,
+            tasks: START,
+            groups: START,
+            hidden: START,
+            reserved: START,
+            artifacts: START,
+            objects: START,
+            blobs: START,
+            idempotency_keys: START,
+            purge_requests: START,
+            workers: START,
+            registered_workers: START,
+            work: 0,
+        }
+    }
+}
+
+/// Reads the clock and the sequences. What a transaction stores that begins afterwards comes later.
+pub async fn get_reached(conn: &mut PgConnection) -> Result<Reached, sqlx::Error> {
+    sqlx::query_as!(
+        Reached,
+        r#"-- get_reached
+        SELECT (SELECT now FROM db_now) AS "now!",
+               (SELECT CASE WHEN is_called THEN last_value ELSE 0 /* id */ END FROM dependency_work_id_seq) AS "work!""#
+    )
+    .fetch_one(conn)
+    .await
+}
+
+/// The open transactions of all servers, also those that have written nothing yet: they have read the clock perhaps.
+pub async fn list_transactions(conn: &mut PgConnection) -> Result<Vec<Writer>, sqlx::Error> {
+    sqlx::query_as!(
+        Writer,
+        r#"-- open_transactions
+        SELECT pid AS "pid!", (extract(epoch FROM xact_start) * 1000000)::bigint AS "began!"
+        FROM pg_stat_activity
+        WHERE datname = current_database() AND xact_start IS NOT NULL AND pid <> pg_backend_pid()
+          AND usename = current_user AND application_name LIKE 'tenure%'"#
+    )
+    .fetch_all(conn)
+    .await
+}
+
+/// Moves the marks forward: to the first row that is left, but not past what is safe. Reads of each index what lies between its
+/// mark and there. For a session that plans as the hot ones do.
+pub async fn advance(conn: &mut PgConnection, old: DueMarks, safe: Reached) -> Result<DueMarks, sqlx::Error> {
+    let row = sqlx::query_as!(
+        DueMarks,
+        r#"-- advance_due_marks
+        SELECT COALESCE((SELECT taken_until FROM claims WHERE taken_until >= $3 /* claims */
+                         AND taken_until < $1 /* safe time */ ORDER BY taken_until LIMIT 1), $1) AS "claims!",
+               COALESCE((SELECT deadline FROM task_times WHERE deadline >= $4 /* deadlines */
+                         AND deadline < $1 ORDER BY deadline LIMIT 1), $1) AS "deadlines!",
+               COALESCE((SELECT expires FROM task_times WHERE expires >= $5 /* tasks */
+                         AND expires < $1 ORDER BY expires LIMIT 1), $1) AS "tasks!",
+               COALESCE((SELECT expires FROM task_groups WHERE expires >= $6 /* groups */
+                         AND expires < $1 ORDER BY expires LIMIT 1), $1) AS "groups!",
+               COALESCE((SELECT hidden_until FROM pending WHERE hidden_until >= $7 /* hidden */
+                         AND hidden_until < $1 ORDER BY hidden_until LIMIT 1), $1) AS "hidden!",
+               COALESCE((SELECT reserved_until FROM pending WHERE reserved_until >= $8 /* reserved */
+                         AND reserved_until < $1 ORDER BY reserved_until LIMIT 1), $1) AS "reserved!",
+               COALESCE((SELECT removable FROM artifacts WHERE removable >= $9 /* artifacts */
+                         AND removable < $1 ORDER BY removable LIMIT 1), $1) AS "artifacts!",
+               COALESCE((SELECT removable FROM objects WHERE removable >= $10 /* objects */
+                         AND removable < $1 ORDER BY removable LIMIT 1), $1) AS "objects!",
+               COALESCE((SELECT due FROM blobs WHERE due >= $11 /* blobs */
+                         AND due < $1 ORDER BY due LIMIT 1), $1) AS "blobs!",
+               COALESCE((SELECT created FROM idempotency_keys WHERE created >= $12 /* keys */
+                         AND created < $1 ORDER BY created LIMIT 1), $1) AS "idempotency_keys!",
+               COALESCE((SELECT purge_before FROM purge_requests WHERE purge_before >= $13 /* requests */
+                         AND purge_before < $1 ORDER BY purge_before LIMIT 1), $1) AS "purge_requests!",
+               COALESCE((SELECT due FROM workers WHERE due >= $14 /* workers */
+                         AND due < $1 ORDER BY due LIMIT 1), $1) AS "workers!",
+               COALESCE((SELECT expires FROM registered_workers WHERE expires >= $15 /* registered */
+                         AND expires < $1 ORDER BY expires LIMIT 1), $1) AS "registered_workers!",
+               COALESCE((SELECT id - 1 /* id */ FROM dependency_work WHERE id > $16 /* work */
+                         AND id <= $2 /* safe work */ ORDER BY id LIMIT 1), $2) AS "work!""#,
+        safe.now - SLACK,
+        safe.work,
+        old.claims,
+        old.deadlines,
+        old.tasks,
+        old.groups,
+        old.hidden,
+        old.reserved,
+        old.artifacts,
+        old.objects,
+        old.blobs,
+        old.idempotency_keys,
+        old.purge_requests,
+        old.workers,
+        old.registered_workers,
+        old.work
+    )
+    .fetch_one(conn)
+    .await?;
+    Ok(row)
+}
