@@ -9,9 +9,8 @@ use axum::handler::Handler;
 use axum::response::Response;
 use axum::routing::MethodRouter;
 
-use super::answers::ForAuthenticated;
+use super::answers;
 use super::app::App;
-use super::budget::Share;
 use super::call::Call;
 use super::endpoint::Endpoint;
 use super::error::ApiError;
@@ -120,8 +119,6 @@ async fn serve(endpoint: Arc<Endpoint>, app: App, request: Request) -> Response 
         Ok(response) => response,
         Err(error) => error.response(&call),
     };
-    if call.share() == Share::Authenticated {
-        response.extensions_mut().insert(ForAuthenticated);
-    }
+    answers::note_share(&mut response, call.share());
     response
 }
