@@ -243,8 +243,11 @@ pub fn media_type(content_type: &str) -> &str {
 #[must_use]
 pub fn payload_hash(content_type: &str, body: &[u8]) -> Tag {
     let mut hash = Sha256::new_with_prefix(b"hawk.1.payload\n");
-    for byte in media_type(content_type).bytes() {
-        hash.update([byte.to_ascii_lowercase()]);
+    let media_type = media_type(content_type);
+    if media_type.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        hash.update(media_type.to_ascii_lowercase());
+    } else {
+        hash.update(media_type);
     }
     hash.update(b"\n");
     hash.update(body);
