@@ -7,7 +7,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, EXPECT, HOST};
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::str::FromStr;
@@ -24,6 +24,7 @@ use super::budget::{Reservation, Share};
 use super::connection::Connection;
 use super::endpoint::{Access, Endpoint};
 use super::error::{ApiError, REPEATED_BODY_MAX};
+use super::heavy::LARGE_MIN;
 use super::scopes::{Template, Values};
 use crate::auth::{Now, Principal, RequestParts, SignedPayload};
 use tenure_domain::json;
@@ -31,6 +32,10 @@ use tenure_engine::ops::list_tasks::{Cursor, PAGE_MAX};
 
 /// For requests that are not signed: nothing about them depends on the time.
 const NO_TIME: Now = Now { real_ms: 0, server_ms: 0 };
+
+/// What a proxy says of the port and the scheme that the caller used.
+const FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
 /// A request.
 pub struct Call {
@@ -106,7 +111,10 @@ impl Call {
         }
         let request = self.request_parts();
         let Some(signed) = SignedPayload::of(&request) else { return Ok(()) };
-        let body = self.body.clone();
+        if self.body.len() < LARGE_MIN {
+            return Ok(signed.check(&self.body)?);
+        }
+        let (signed, body) = (signed.into_owned(), self.body.clone());
         Ok(app.heavy.run(body.len(), move || signed.check(&body)).await?)
     }
 
@@ -149,17 +157,17 @@ impl Call {
 
     /// The parts of the request that authentication reads.
     pub fn request_parts(&self) -> RequestParts<'_> {
-        let header = |name: &str| self.head.headers.get(name).and_then(|value| value.to_str().ok());
+        let header = |name: HeaderName| self.head.headers.get(name).and_then(|value| value.to_str().ok());
         let authority = || self.head.uri.authority().map(http::uri::Authority::as_str);
         RequestParts {
             method: self.head.method.as_str(),
             target: self.target(),
-            host: header(HOST.as_str()).or_else(authority).unwrap_or_default(),
-            forwarded_port: header("x-forwarded-port"),
-            forwarded_proto: header("x-forwarded-proto"),
+            host: header(HOST).or_else(authority).unwrap_or_default(),
+            forwarded_port: header(FORWARDED_PORT),
+            forwarded_proto: header(FORWARDED_PROTO),
             // A header that is not text is no header that is used.
             authorization: self.head.headers.get(AUTHORIZATION).map(|value| value.to_str().unwrap_or("?")),
-            content_type: header(CONTENT_TYPE.as_str()),
+            content_type: header(CONTENT_TYPE),
             body: &self.body,
             body_is_elsewhere: false,
         }
@@ -206,12 +214,7 @@ impl Call {
         }
     }
 
-    fn check_scopes(
-        &self,
-        principal: &Principal,
-        scopes: &Template,
-        values: &Values<'_>,
-    ) -> Result<(), ApiError> {
+    fn check_scopes(&self, principal: &Principal, scopes: &Template, values: &Values<'_>) -> Result<(), ApiError> {
         let path = self.path_values();
         if scopes.is_held(&principal.scopes, values, &path)? {
             return Ok(());

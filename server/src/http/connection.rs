@@ -200,14 +200,7 @@ async fn preflight(uri: &http::Uri, router: Router) -> Response<Body> {
     response
 }
 
-fn log_access(
-    method: &http::Method,
-    path: &str,
-    status: StatusCode,
-    took: Duration,
-    peer: SocketAddr,
-    trace_id: &str,
-) {
+fn log_access(method: &http::Method, path: &str, status: StatusCode, took: Duration, peer: SocketAddr, trace_id: &str) {
     tracing::info!(
         target: "access",
         {

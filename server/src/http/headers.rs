@@ -65,4 +65,3 @@ pub fn complete(mut response: Response<Body>, trace: Trace, for_browser: bool) -
     }
     response
 }
-
