@@ -103,6 +103,14 @@ impl<'a> Header<'a> {
         })
     }
 
+    /// The attribute `hash` of a header that [`Header::parse`] has accepted before. No value of such a header has a quote in it,
+    /// so that a name with one behind it is the name of an attribute.
+    #[must_use]
+    pub fn find_hash(accepted: &str) -> Option<&str> {
+        let (_, value) = accepted.split_once("hash=\"")?;
+        value.split_once('"').map(|(hash, _)| hash)
+    }
+
     /// Whether the holder of this key signed this header for this request.
     #[must_use]
     pub fn signed_by(&self, key: &SigningKey, target: &Target<'_>) -> bool {

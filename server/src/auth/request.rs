@@ -93,10 +93,10 @@ pub struct SignedPayload<'a> {
 }
 
 impl<'a> SignedPayload<'a> {
-    /// The hash of the request's header; none if it was signed without its body.
+    /// The hash of the header of a request that was authenticated; none if it was signed without its body.
     #[must_use]
     pub fn of(request: &RequestParts<'a>) -> Option<Self> {
-        let hash = Header::parse(request.authorization?).ok()?.hash?.into();
+        let hash = Header::find_hash(request.authorization?)?.into();
         Some(Self { hash, content_type: request.content_type.unwrap_or_default().into() })
     }
 

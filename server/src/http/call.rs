@@ -81,7 +81,7 @@ impl Call {
             Err(error) => Err(ApiError::arguments(format!("the path cannot be read: {error}"))),
         };
         if let Err(error) = admitted {
-            call.read_what_is_repeated(app, body).await;
+            Box::pin(call.read_what_is_repeated(app, body)).await;
             return Err(error.response(&call));
         }
         match call.read_body(app, body).await {
@@ -139,7 +139,8 @@ impl Call {
 
     /// Checks again that the caller has access, for a request that has waited: its client may be deleted by now.
     pub async fn authorize_again(&self, app: &App, values: &Values<'_>) -> Result<(), ApiError> {
-        let principal = app.authenticator.authenticate(&self.request_without_body(), self.arrived).await?;
+        // In a box: claimWork alone calls this, and seldom.
+        let principal = Box::pin(app.authenticator.authenticate(&self.request_without_body(), self.arrived)).await?;
         self.check_scopes(&principal, &self.scopes()?, values)
     }
 
