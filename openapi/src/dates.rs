@@ -6,6 +6,8 @@ use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::Schema;
 use utoipa::{PartialSchema, ToSchema};
 
+use crate::text;
+
 /// A point in time, kept to the millisecond.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Timestamp(DateTime<Utc>);
@@ -30,27 +32,46 @@ impl From<DateTime<Utc>> for Timestamp {
     }
 }
 
-impl std::fmt::Display for Timestamp {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+/// The wire form with every digit a zero. The years that can be read have four digits.
+const ZERO: [u8; 24] = *b"0000-00-00T00:00:00.000Z";
+
+impl Timestamp {
+    /// Gives the wire form to a function, without an allocation: an answer has five and more of them.
+    fn with_text<T>(self, take: impl FnOnce(&str) -> T) -> T {
         use chrono::{Datelike, Timelike};
         let t = &self.0;
-        write!(
-            f,
-            "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z",
-            t.year(),
-            t.month(),
-            t.day(),
-            t.hour(),
-            t.minute(),
-            t.second(),
-            t.nanosecond() / 1_000_000
-        )
+        if !YEARS.contains(&t.year()) {
+            // Only in what is refused because of it.
+            return take(&t.to_rfc3339_opts(chrono::SecondsFormat::Millis, true));
+        }
+        let mut text = ZERO;
+        let mut put = |place: std::ops::Range<usize>, mut number: u32| {
+            for digit in text[place].iter_mut().rev() {
+                // Below ten, so that it fits.
+                *digit += (number % 10) as u8;
+                number /= 10;
+            }
+        };
+        put(0..4, t.year().unsigned_abs());
+        put(5..7, t.month());
+        put(8..10, t.day());
+        put(11..13, t.hour());
+        put(14..16, t.minute());
+        put(17..19, t.second());
+        put(20..23, t.nanosecond() / 1_000_000);
+        take(std::str::from_utf8(&text).expect("digits are ASCII"))
+    }
+}
+
+impl std::fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.with_text(|text| f.write_str(text))
     }
 }
 
 impl Serialize for Timestamp {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        self.with_text(|text| serializer.serialize_str(text))
     }
 }
 
@@ -68,18 +89,17 @@ const YEARS: std::ops::RangeInclusive<i32> = 1..=9999;
 impl<'de> Deserialize<'de> for Timestamp {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         use chrono::Datelike;
-        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
-        let time = DateTime::parse_from_rfc3339(&text).map_err(|_| {
-            serde::de::Error::custom(format_args!(
-                "{:?} is not an RFC 3339 date-time such as 2026-01-31T12:00:00.000Z",
-                text.chars().take(80).collect::<String>()
-            ))
-        })?;
-        let time = time.with_timezone(&Utc);
-        if !YEARS.contains(&time.year()) {
-            return Err(serde::de::Error::custom("the year must be from 1 to 9999"));
-        }
-        Ok(Self::new(time))
+        text::read(deserializer, |text| {
+            let time = DateTime::parse_from_rfc3339(text).map_err(|_| {
+                let shown: String = text.chars().take(80).collect();
+                format!("{shown:?} is not an RFC 3339 date-time such as 2026-01-31T12:00:00.000Z")
+            })?;
+            let time = time.with_timezone(&Utc);
+            if !YEARS.contains(&time.year()) {
+                return Err("the year must be from 1 to 9999".to_owned());
+            }
+            Ok(Self::new(time))
+        })
     }
 }
 
@@ -92,6 +112,9 @@ mod tests {
         for (text, out) in [
             ("2026-01-31T12:00:00Z", "2026-01-31T12:00:00.000Z"),
             ("2026-01-31T12:00:00.123456+02:00", "2026-01-31T10:00:00.123Z"),
+            ("0001-12-09T23:59:58.987Z", "0001-12-09T23:59:58.987Z"),
+            ("9999-10-20T01:02:03.004Z", "9999-10-20T01:02:03.004Z"),
+            ("2026-06-30T23:59:60.5Z", "2026-06-30T23:59:59.500Z"),
         ] {
             let time: Timestamp = serde_json::from_value(text.into()).unwrap();
             assert_eq!(time.to_string(), out);

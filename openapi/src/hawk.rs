@@ -103,6 +103,14 @@ impl<'a> Header<'a> {
         })
     }
 
+    /// The attribute `hash` of a header that [`Header::parse`] has accepted before. No value of such a header has a quote in it,
+    /// so that a name with one behind it is the name of an attribute.
+    #[must_use]
+    pub fn find_hash(accepted: &str) -> Option<&str> {
+        let (_, value) = accepted.split_once("hash=\"")?;
+        value.split_once('"').map(|(hash, _)| hash)
+    }
+
     /// Whether the holder of this key signed this header for this request.
     #[must_use]
     pub fn signed_by(&self, key: &SigningKey, target: &Target<'_>) -> bool {
@@ -243,8 +251,11 @@ pub fn media_type(content_type: &str) -> &str {
 #[must_use]
 pub fn payload_hash(content_type: &str, body: &[u8]) -> Tag {
     let mut hash = Sha256::new_with_prefix(b"hawk.1.payload\n");
-    for byte in media_type(content_type).bytes() {
-        hash.update([byte.to_ascii_lowercase()]);
+    let media_type = media_type(content_type);
+    if media_type.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        hash.update(media_type.to_ascii_lowercase());
+    } else {
+        hash.update(media_type);
     }
     hash.update(b"\n");
     hash.update(body);

@@ -11,7 +11,7 @@ use utoipa::openapi::schema::Schema;
 use utoipa::{PartialSchema, ToSchema};
 use uuid::Uuid;
 
-use crate::schema;
+use crate::{schema, text};
 
 /// Why a text is not the identifier that it should be. The message names the pattern and is fit for an API answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -85,11 +85,18 @@ impl FromStr for SlugId {
     }
 }
 
+impl SlugId {
+    /// Gives the wire form to a function, without an allocation.
+    fn with_text<T>(self, take: impl FnOnce(&str) -> T) -> T {
+        let mut text = [0; SLUG_LEN];
+        URL_SAFE_NO_PAD.encode_slice(self.0.as_bytes(), &mut text).expect("16 bytes are 22 characters of base64");
+        take(std::str::from_utf8(&text).expect("base64 is ASCII"))
+    }
+}
+
 impl fmt::Display for SlugId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut text = [0; SLUG_LEN];
-        let written = URL_SAFE_NO_PAD.encode_slice(self.0.as_bytes(), &mut text).map_err(|_| fmt::Error)?;
-        f.write_str(std::str::from_utf8(&text[..written]).map_err(|_| fmt::Error)?)
+        self.with_text(|text| f.write_str(text))
     }
 }
 
@@ -101,7 +108,7 @@ impl fmt::Debug for SlugId {
 
 impl Serialize for SlugId {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        self.with_text(|text| serializer.serialize_str(text))
     }
 }
 
@@ -116,8 +123,7 @@ impl ToSchema for SlugId {}
 
 impl<'de> Deserialize<'de> for SlugId {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
+        text::parsed(deserializer)
     }
 }
 
@@ -162,8 +168,7 @@ macro_rules! text_id {
 
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
-                text.parse().map_err(serde::de::Error::custom)
+                text::parsed(deserializer)
             }
         }
     };

@@ -22,4 +22,5 @@ pub mod hawk;
 pub mod sas;
 mod schema;
 mod structure;
+mod text;
 pub mod whole;

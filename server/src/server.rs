@@ -20,6 +20,7 @@ use crate::http::files::Files;
 use crate::http::heavy::Heavy;
 use crate::http::page::Pages;
 use crate::http::poll::PollUrls;
+use crate::http::request_metrics::RequestMetrics;
 use crate::http::{self, connection};
 use crate::key_check::{self, KeyError};
 use crate::telemetry;
@@ -141,6 +142,7 @@ async fn serve(
         answers: Budget::new("answers", limits.answer_memory),
         write_timeout: limits.write_timeout,
         connections_max: descriptors::connections_max(limits.connections_max),
+        metrics: RequestMetrics::new(),
     };
     // Before the first request, whose credentials are checked with it.
     clocks::pass(&app.engine).await?;

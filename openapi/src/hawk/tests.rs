@@ -34,6 +34,9 @@ fn a_header_of_the_python_client_is_verified() {
     assert_eq!(header.ext, Some("some-app-ext-data"));
     assert!(header.signed_by(&key(), &PLAIN_TARGET));
     assert!(payload_hash("", b"").matches(header.hash.unwrap()));
+    assert_eq!(Header::find_hash(PLAIN), header.hash);
+    let unsigned = PLAIN.replace("hash=\"B0weSUXsMcb5UhL41FZbrUJCAotzSI3HawE1NPLRUz8=\", ", "");
+    assert_eq!((Header::parse(&unsigned).unwrap().hash, Header::find_hash(&unsigned)), (None, None));
 }
 
 #[test]

@@ -1,11 +1,12 @@
 //! What JSON a body may be, beyond what the parser of its type checks: no key twice in one object, not nested too
 //! deeply. Both are accepted in silence by the parts of a body that are kept as text.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt;
 
-use serde::Serialize;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Serialize};
 
 /// How deeply arrays and objects may be nested in a body.
 pub const DEPTH_MAX: u16 = 100;
@@ -88,14 +89,64 @@ impl<'de> Visitor<'de> for Strict {
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
         let inner = self.deeper()?;
-        let mut seen = HashSet::new();
-        while let Some(key) = entries.next_key::<std::borrow::Cow<'de, str>>()? {
-            if let Some(key) = seen.replace(key) {
+        let mut seen = Keys::default();
+        while let Some(Key(key)) = entries.next_key()? {
+            if seen.contains(&key) {
                 return Err(serde::de::Error::custom(format_args!("the key {key:?} occurs twice in one object")));
             }
+            seen.add(key);
             entries.next_value_seed(inner)?;
         }
         Ok(())
+    }
+}
+
+/// A key where it stands in the text, if nothing in it is escaped: what serde reads into a `Cow` is always a copy.
+struct Key<'de>(Cow<'de, str>);
+
+impl<'de> Deserialize<'de> for Key<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+        impl<'de> Visitor<'de> for Text {
+            type Value = Key<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string")
+            }
+
+            fn visit_borrowed_str<E>(self, key: &'de str) -> Result<Key<'de>, E> {
+                Ok(Key(Cow::Borrowed(key)))
+            }
+
+            fn visit_str<E>(self, key: &str) -> Result<Key<'de>, E> {
+                Ok(Key(Cow::Owned(key.to_owned())))
+            }
+        }
+        deserializer.deserialize_str(Text)
+    }
+}
+
+/// So many keys are compared one by one, which costs less than hashing them; most objects have fewer.
+const FEW_KEYS: usize = 24;
+
+/// The keys of one object so far.
+#[derive(Default)]
+struct Keys<'de> {
+    few: Vec<Cow<'de, str>>,
+    many: HashSet<Cow<'de, str>>,
+}
+
+impl<'de> Keys<'de> {
+    fn contains(&self, key: &str) -> bool {
+        self.few.iter().any(|seen| seen == key) || (!self.many.is_empty() && self.many.contains(key))
+    }
+
+    fn add(&mut self, key: Cow<'de, str>) {
+        if self.few.len() < FEW_KEYS {
+            self.few.push(key);
+        } else {
+            self.many.insert(key);
+        }
     }
 }
 
@@ -114,6 +165,17 @@ mod tests {
     fn a_key_that_stands_twice_is_refused_by_name() {
         let error = check(br#"{"a":{"x":1,"y":2,"x":3}}"#).unwrap_err();
         assert!(error.to_string().contains(r#""x" occurs twice"#), "{error}");
+    }
+
+    #[test]
+    fn a_key_is_found_again_wherever_it_stood_and_however_it_was_written() {
+        let many: String = (0..FEW_KEYS * 2).map(|number| format!("\"k{number}\":{number},")).collect();
+        check(format!("{{{many}\"other\":1}}").as_bytes()).unwrap();
+        for again in ["k0", "k23", "k24", "k47", "\\u006b5"] {
+            let error = check(format!("{{{many}\"{again}\":1}}").as_bytes()).unwrap_err().to_string();
+            assert!(error.contains("occurs twice"), "{again}: {error}");
+        }
+        check(br#"{"a":{"a":{"a":1}},"b":[{"a":1},{"a":2}]}"#).unwrap();
     }
 
     #[test]

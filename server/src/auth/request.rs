@@ -87,17 +87,24 @@ impl<'a> RequestParts<'a> {
 }
 
 /// The hash of a body that a request was signed with, for when the body is there.
-pub struct SignedPayload {
-    hash: String,
-    content_type: String,
+pub struct SignedPayload<'a> {
+    hash: Cow<'a, str>,
+    content_type: Cow<'a, str>,
 }
 
-impl SignedPayload {
-    /// The hash of the request's header; none if it was signed without its body.
+impl<'a> SignedPayload<'a> {
+    /// The hash of the header of a request that was authenticated; none if it was signed without its body.
     #[must_use]
-    pub fn of(request: &RequestParts<'_>) -> Option<Self> {
-        let hash = Header::parse(request.authorization?).ok()?.hash?.to_owned();
-        Some(Self { hash, content_type: request.content_type.unwrap_or_default().to_owned() })
+    pub fn of(request: &RequestParts<'a>) -> Option<Self> {
+        let hash = Header::find_hash(request.authorization?)?.into();
+        Some(Self { hash, content_type: request.content_type.unwrap_or_default().into() })
+    }
+
+    /// The same apart from its request.
+    #[must_use]
+    pub fn into_owned(self) -> SignedPayload<'static> {
+        let owned = |text: Cow<'_, str>| Cow::Owned(text.into_owned());
+        SignedPayload { hash: owned(self.hash), content_type: owned(self.content_type) }
     }
 
     /// Compares it with the body.

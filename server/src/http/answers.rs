@@ -14,16 +14,28 @@ use super::compression::{AsItIs, Zipped};
 use super::error::{self, ApiError};
 
 /// A smaller answer is not counted, in bytes, and so is never refused because other clients do not read.
-const COUNTED_MIN: u64 = 16 << 10;
+pub(super) const COUNTED_MIN: u64 = 16 << 10;
 
 /// An answer with this extension is for a caller whose credentials were checked.
 #[derive(Clone, Copy)]
-pub struct ForAuthenticated;
+struct ForAuthenticated;
+
+/// The size of an answer that is counted.
+fn counted_size(response: &Response<Body>) -> Option<u64> {
+    response.body().size_hint().exact().filter(|size| *size >= COUNTED_MIN)
+}
+
+/// Notes whom an answer is for. A small one needs no note.
+pub fn note_share(response: &mut Response<Body>, share: Share) {
+    if share == Share::Authenticated && counted_size(response).is_some() {
+        response.extensions_mut().insert(ForAuthenticated);
+    }
+}
 
 /// Counts an answer, or puts a 503 in its place if there is no room. Claims are counted, but never refused: their runs
 /// would be lost for a while. Streams buffer little, and documents that are the same for all are in memory once.
 pub fn hold(budget: &Arc<Budget>, response: Response<Body>) -> Response<Body> {
-    let Some(size) = response.body().size_hint().exact().filter(|size| *size >= COUNTED_MIN) else { return response };
+    let Some(size) = counted_size(&response) else { return response };
     if response.extensions().get::<Zipped>().is_some() {
         return response;
     }
@@ -94,7 +106,7 @@ mod tests {
 
     fn answer() -> Response<Body> {
         let mut response = Response::new(Body::from(vec![b'x'; SIZE]));
-        response.extensions_mut().insert(ForAuthenticated);
+        note_share(&mut response, Share::Authenticated);
         response
     }
 

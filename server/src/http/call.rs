@@ -2,12 +2,12 @@
 
 use axum::RequestExt;
 use axum::body::Body;
-use axum::extract::{OriginalUri, RawPathParams, Request};
+use axum::extract::{RawPathParams, Request};
 use axum::response::Response;
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, EXPECT, HOST};
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::str::FromStr;
@@ -24,21 +24,25 @@ use super::budget::{Reservation, Share};
 use super::connection::Connection;
 use super::endpoint::{Access, Endpoint};
 use super::error::{ApiError, REPEATED_BODY_MAX};
+use super::heavy::LARGE_MIN;
 use super::scopes::{Template, Values};
 use crate::auth::{Now, Principal, RequestParts, SignedPayload};
 use tenure_domain::json;
-use tenure_domain::scopes::Expression;
 use tenure_engine::ops::list_tasks::{Cursor, PAGE_MAX};
 
 /// For requests that are not signed: nothing about them depends on the time.
 const NO_TIME: Now = Now { real_ms: 0, server_ms: 0 };
 
+/// What a proxy says of the port and the scheme that the caller used.
+const FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+
 /// A request.
 pub struct Call {
     /// What is called.
     pub endpoint: Arc<Endpoint>,
-    /// The parameters of the path, decoded once.
-    pub params: Vec<(String, String)>,
+    /// The parameters of the path, decoded; none if it cannot be read.
+    params: Option<RawPathParams>,
     /// The body.
     pub body: Bytes,
     /// The connection that the answer will be written to.
@@ -57,14 +61,11 @@ impl Call {
     /// Reads a request and authenticates its sender. A caller without access is refused before its body is read. The
     /// error is the answer.
     pub async fn read(app: &App, endpoint: Arc<Endpoint>, mut request: Request) -> Result<Self, Response> {
-        let params = match request.extract_parts::<RawPathParams>().await {
-            Ok(params) => Ok(params.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()),
-            Err(error) => Err(error.to_string()),
-        };
+        let params = request.extract_parts::<RawPathParams>().await;
         let (parts, body) = request.into_parts();
         let mut call = Self {
             endpoint,
-            params: Vec::new(),
+            params: None,
             body: Bytes::new(),
             connection: parts.extensions.get::<Connection>().cloned(),
             head: parts,
@@ -74,13 +75,13 @@ impl Call {
         };
         let admitted = match params {
             Ok(params) => {
-                call.params = params;
+                call.params = Some(params);
                 call.admit(app).await
             }
             Err(error) => Err(ApiError::arguments(format!("the path cannot be read: {error}"))),
         };
         if let Err(error) = admitted {
-            call.read_what_is_repeated(app, body).await;
+            Box::pin(call.read_what_is_repeated(app, body)).await;
             return Err(error.response(&call));
         }
         match call.read_body(app, body).await {
@@ -110,7 +111,10 @@ impl Call {
         }
         let request = self.request_parts();
         let Some(signed) = SignedPayload::of(&request) else { return Ok(()) };
-        let body = self.body.clone();
+        if self.body.len() < LARGE_MIN {
+            return Ok(signed.check(&self.body)?);
+        }
+        let (signed, body) = (signed.into_owned(), self.body.clone());
         Ok(app.heavy.run(body.len(), move || signed.check(&body)).await?)
     }
 
@@ -135,9 +139,9 @@ impl Call {
 
     /// Checks again that the caller has access, for a request that has waited: its client may be deleted by now.
     pub async fn authorize_again(&self, app: &App, values: &Values<'_>) -> Result<(), ApiError> {
-        let required = self.required(&self.scopes()?, values)?;
-        let principal = app.authenticator.authenticate(&self.request_without_body(), self.arrived).await?;
-        Ok(principal.authorize(&required)?)
+        // In a box: claimWork alone calls this, and seldom.
+        let principal = Box::pin(app.authenticator.authenticate(&self.request_without_body(), self.arrived)).await?;
+        self.check_scopes(&principal, &self.scopes()?, values)
     }
 
     /// When the caller's credentials end, in milliseconds since 1970.
@@ -154,17 +158,17 @@ impl Call {
 
     /// The parts of the request that authentication reads.
     pub fn request_parts(&self) -> RequestParts<'_> {
-        let header = |name: &str| self.head.headers.get(name).and_then(|value| value.to_str().ok());
-        let authority = || self.uri().authority().map(http::uri::Authority::as_str);
+        let header = |name: HeaderName| self.head.headers.get(name).and_then(|value| value.to_str().ok());
+        let authority = || self.head.uri.authority().map(http::uri::Authority::as_str);
         RequestParts {
             method: self.head.method.as_str(),
             target: self.target(),
-            host: header(HOST.as_str()).or_else(authority).unwrap_or_default(),
-            forwarded_port: header("x-forwarded-port"),
-            forwarded_proto: header("x-forwarded-proto"),
+            host: header(HOST).or_else(authority).unwrap_or_default(),
+            forwarded_port: header(FORWARDED_PORT),
+            forwarded_proto: header(FORWARDED_PROTO),
             // A header that is not text is no header that is used.
             authorization: self.head.headers.get(AUTHORIZATION).map(|value| value.to_str().unwrap_or("?")),
-            content_type: header(CONTENT_TYPE.as_str()),
+            content_type: header(CONTENT_TYPE),
             body: &self.body,
             body_is_elsewhere: false,
         }
@@ -175,13 +179,9 @@ impl Call {
         RequestParts { body_is_elsewhere: true, ..self.request_parts() }
     }
 
-    /// Nested routers see a shortened path; what was signed is the whole one.
-    fn uri(&self) -> &http::Uri {
-        self.head.extensions.get::<OriginalUri>().map_or(&self.head.uri, |original| &original.0)
-    }
-
+    /// Path and query as they were sent, which is what was signed.
     fn target(&self) -> &str {
-        self.uri().path_and_query().map_or("/", http::uri::PathAndQuery::as_str)
+        self.head.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str)
     }
 
     /// Who sent the request.
@@ -202,7 +202,7 @@ impl Call {
 
     /// Checks that the caller has the scopes of another endpoint, for a path that may be either's.
     pub fn authorize_with(&self, scopes: &Template, values: &Values<'_>) -> Result<(), ApiError> {
-        Ok(self.principal()?.authorize(&self.required(scopes, values)?)?)
+        self.check_scopes(self.principal()?, scopes, values)
     }
 
     /// The scopes of the endpoint.
@@ -215,23 +215,37 @@ impl Call {
         }
     }
 
-    fn required(&self, scopes: &Template, values: &Values<'_>) -> Result<Expression, ApiError> {
+    fn check_scopes(&self, principal: &Principal, scopes: &Template, values: &Values<'_>) -> Result<(), ApiError> {
+        let path = self.path_values();
+        if scopes.is_held(&principal.scopes, values, &path)? {
+            return Ok(());
+        }
+        Ok(principal.authorize(&scopes.fill(values, &path)?)?)
+    }
+
+    /// The parameters of the path as values of scopes.
+    fn path_values(&self) -> Values<'_> {
         let mut path = Values::of_path();
-        for (name, value) in &self.params {
+        for (name, value) in self.params() {
             path = path.text(name, value);
         }
         // The id of a queue, which is also that of a worker pool, may be in two segments.
-        let has = |half| self.params.iter().any(|(name, _)| name == half);
+        let has = |half| self.params().any(|(name, _)| name == half);
         if has("provisionerId") && has("workerType") {
             let queue = self.task_queue_text();
             path = path.text("workerPoolId", queue.clone()).text("taskQueueId", queue);
         }
-        Ok(scopes.fill(values, &path)?)
+        path
+    }
+
+    /// The parameters of the path in its order, by name.
+    pub fn params(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.params.iter().flatten()
     }
 
     /// A parameter of the path as it is.
     pub fn text_param(&self, name: &str) -> &str {
-        self.params.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value.as_str())
+        self.params().find(|(key, _)| *key == name).map_or("", |(_, value)| value)
     }
 
     /// The values of a header.
@@ -273,10 +287,9 @@ impl Call {
 
     /// The queue that the path names, in one segment or in two, whether a queue can be called so or not.
     pub fn task_queue_text(&self) -> String {
-        match self.params.as_slice() {
-            [(first, provisioner), (_, worker_type), ..] if first == "provisionerId" => {
-                format!("{provisioner}/{worker_type}")
-            }
+        let mut params = self.params();
+        match (params.next(), params.next()) {
+            (Some(("provisionerId", provisioner)), Some((_, worker_type))) => format!("{provisioner}/{worker_type}"),
             _ => self.text_param("taskQueueId").to_owned(),
         }
     }
@@ -290,7 +303,8 @@ impl Call {
     /// The queue of a path that ends like another one: in `/task-queues/acme/counts`, which is no count because `acme`
     /// is no queue, it is the one whose worker type is called `counts`.
     pub fn queue_ending_in(&self, word: &str) -> Option<Result<TaskQueueId, ApiError>> {
-        let [(name, provisioner)] = self.params.as_slice() else { return None };
+        let mut params = self.params();
+        let (Some((name, provisioner)), None) = (params.next(), params.next()) else { return None };
         if name != "taskQueueId" || provisioner.contains('/') {
             return None;
         }

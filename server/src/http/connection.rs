@@ -26,6 +26,7 @@ use super::compression::compress;
 use super::error;
 use super::headers;
 use super::heavy::Heavy;
+use super::request_metrics::RequestMetrics;
 pub use super::stream::Connection;
 use super::stream::Tracked;
 
@@ -57,11 +58,9 @@ pub struct Front {
     pub write_timeout: Duration,
     /// The most connections at a time.
     pub connections_max: usize,
+    /// Counts requests.
+    pub metrics: RequestMetrics,
 }
-
-/// The address of a request's connection: behind a proxy, the proxy's.
-#[derive(Clone, Copy, Debug)]
-pub struct Peer(pub SocketAddr);
 
 /// Places for connections.
 struct Places {
@@ -127,10 +126,10 @@ async fn refuse(mut stream: TcpStream) -> std::io::Result<()> {
 }
 
 async fn serve_one(stream: TcpStream, peer: SocketAddr, front: Arc<Front>, place: OwnedSemaphorePermit) {
-    let connection = Connection::default();
+    let connection = Connection::new(peer);
     let io = TokioIo::new(Tracked::new(stream, connection.clone(), front.write_timeout));
     let (cut, drain) = (connection.clone(), front.drain.clone());
-    let service = service_fn(move |request| answer(request, Arc::clone(&front), connection.clone(), peer));
+    let service = service_fn(move |request| answer(request, Arc::clone(&front), connection.clone()));
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
@@ -160,25 +159,29 @@ async fn answer(
     mut request: Request<Incoming>,
     front: Arc<Front>,
     connection: Connection,
-    peer: SocketAddr,
 ) -> Result<Response<Body>, std::convert::Infallible> {
     let started = Instant::now();
-    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let (method, peer) = (request.method().clone(), connection.peer());
+    // Most servers do not log requests.
+    let logged = tracing::enabled!(target: "access", tracing::Level::INFO).then(|| request.uri().path().to_owned());
     let trace = headers::trace_of(&request);
+    let trace_id = logged.is_some().then(|| trace.id().to_owned());
     let from_browser = request.headers().contains_key(http::header::ORIGIN);
     let encodings = request.headers().get(http::header::ACCEPT_ENCODING).cloned();
     let response = if method == http::Method::OPTIONS {
         preflight(request.uri(), front.router.clone()).await
     } else {
         request.extensions_mut().insert(connection);
-        request.extensions_mut().insert(Peer(peer));
         // A router's error type is uninhabited: it always answers.
         let response = front.router.clone().oneshot(request).await.unwrap_or_default();
         answers::hold(&front.answers, compress(&front.heavy, encodings.as_ref(), response).await)
     };
-    let response = headers::complete(response, &trace, from_browser || method == http::Method::OPTIONS);
-    log_access(&method, &path, response.status(), started.elapsed(), peer, &trace);
-    Ok(response)
+    let took = started.elapsed();
+    front.metrics.count(response.status(), took);
+    if let Some((path, trace_id)) = logged.zip(trace_id) {
+        log_access(&method, &path, response.status(), took, peer, &trace_id);
+    }
+    Ok(headers::complete(response, trace, from_browser || method == http::Method::OPTIONS))
 }
 
 /// The answer to OPTIONS, which is never refused: which methods the path has. A path that leads nowhere has any.
@@ -197,16 +200,7 @@ async fn preflight(uri: &http::Uri, router: Router) -> Response<Body> {
     response
 }
 
-fn log_access(
-    method: &http::Method,
-    path: &str,
-    status: StatusCode,
-    took: Duration,
-    peer: SocketAddr,
-    trace: &headers::Trace,
-) {
-    metrics::histogram!("http_request_duration_seconds").record(took);
-    metrics::counter!("http_requests_total", "status" => headers::status_class(status)).increment(1);
+fn log_access(method: &http::Method, path: &str, status: StatusCode, took: Duration, peer: SocketAddr, trace_id: &str) {
     tracing::info!(
         target: "access",
         {
@@ -215,7 +209,7 @@ fn log_access(
             http.status = status.as_u16(),
             took_us = took.as_micros(),
             peer.address = %peer,
-            trace.id = %trace.trace_id,
+            trace.id = trace_id,
         },
         "request"
     );

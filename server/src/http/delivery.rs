@@ -3,14 +3,14 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use axum::Extension;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http_body::{Frame, SizeHint};
 
-use super::compression::AsItIs;
+use super::answers::COUNTED_MIN;
+use super::compression::{AsItIs, COMPRESSED_MIN};
 use super::connection::Connection;
 use tenure_engine::batch::delivery::Delivery;
 
@@ -23,9 +23,15 @@ struct Carrier {
 /// An answer that carries claims.
 #[must_use]
 pub fn carry(json: String, delivery: Delivery, connection: Option<Connection>) -> Response {
+    let size = json.len();
     let body = Carrier { content: Some(Bytes::from(json)), delivery: Some(delivery), connection };
-    // Compressed, it would be flushed while the compressor still has the rest.
-    (Extension(AsItIs), [(CONTENT_TYPE, "application/json")], Body::new(body)).into_response()
+    let mut response = ([(CONTENT_TYPE, "application/json")], Body::new(body)).into_response();
+    // Compressed, it would be flushed while the compressor still has the rest; and it must not be refused. Neither can
+    // happen to a small one.
+    if size as u64 >= COMPRESSED_MIN.min(COUNTED_MIN) {
+        response.extensions_mut().insert(AsItIs);
+    }
+    response
 }
 
 impl http_body::Body for Carrier {

@@ -1,6 +1,5 @@
 //! Errors as the wire shows them. The one place where an operation's error becomes a status.
 
-use axum::extract::OriginalUri;
 use axum::response::{IntoResponse, Response};
 use http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, Method, StatusCode, Uri};
@@ -85,7 +84,7 @@ impl ApiError {
     #[must_use]
     pub fn response(self, call: &Call) -> Response {
         let params: serde_json::Map<String, serde_json::Value> =
-            call.params.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect();
+            call.params().map(|(name, value)| (name.to_owned(), value.into())).collect();
         // Errors end up in logs, where secrets must not.
         let secretive = call.endpoint.has_secret_body;
         // What we cannot read, such as half a surrogate pair or a key twice, the caller may not be able to read either.
@@ -248,7 +247,7 @@ const SHOWN_PATH_MAX: usize = 200;
 const NO_OPERATION: &str = "none";
 
 /// The answer to a method that the route table does not have at this path. The router adds `Allow`.
-pub async fn no_such_method(OriginalUri(uri): OriginalUri, method: Method) -> Response {
+pub async fn no_such_method(uri: Uri, method: Method) -> Response {
     if let Some(refused) = super::poll::refuse_unknown_path(&uri) {
         return refused;
     }
@@ -258,7 +257,7 @@ pub async fn no_such_method(OriginalUri(uri): OriginalUri, method: Method) -> Re
 }
 
 /// The answer to a path that is not in the route table.
-pub async fn no_such_route(OriginalUri(uri): OriginalUri) -> Response {
+pub async fn no_such_route(uri: Uri) -> Response {
     if let Some(refused) = super::poll::refuse_unknown_path(&uri) {
         return refused;
     }

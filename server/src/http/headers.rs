@@ -5,46 +5,55 @@ use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_MAX_AGE,
     ACCESS_CONTROL_REQUEST_METHOD, CACHE_CONTROL, CONTENT_SECURITY_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
-use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
+use http::{HeaderName, HeaderValue, Request, Response};
 use uuid::Uuid;
 
 /// The methods that CORS allows.
 pub const METHODS: &str = "OPTIONS,GET,HEAD,POST,PUT,DELETE,TRACE,CONNECT";
 const HEADERS: &str = "X-Requested-With,Content-Type,Authorization,Accept,Origin,Cache-Control";
-const TRACE_IN: &str = "x-taskcluster-trace-id";
+const TRACE_IN: HeaderName = HeaderName::from_static("x-taskcluster-trace-id");
 const TRACE_OUT: HeaderName = HeaderName::from_static("x-for-trace-id");
 const REQUEST_OUT: HeaderName = HeaderName::from_static("x-for-request-id");
 /// The longest trace id that is taken over from a caller.
 const TRACE_MAX: usize = 100;
 
-/// What a request is called in logs, here and elsewhere.
+/// What a request is called in logs, here and elsewhere: as the headers of its answer have it.
 pub struct Trace {
     /// Given by the caller, or made here.
-    pub trace_id: String,
-    request_id: Uuid,
+    trace_id: HeaderValue,
+    request_id: HeaderValue,
+}
+
+impl Trace {
+    /// What the caller calls it, or else what this server does.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        self.trace_id.to_str().unwrap_or("-")
+    }
 }
 
 /// What to call a request.
 #[must_use]
 pub fn trace_of<B>(request: &Request<B>) -> Trace {
-    let request_id = Uuid::new_v4();
-    let given = request.headers().get(TRACE_IN).and_then(|value| value.to_str().ok());
-    let trace_id = match given.filter(|id| !id.is_empty() && id.len() <= TRACE_MAX) {
-        Some(id) => id.to_owned(),
-        None => request_id.to_string(),
+    let mut text = Uuid::encode_buffer();
+    let text = Uuid::new_v4().hyphenated().encode_lower(&mut text);
+    let request_id = HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static("-"));
+    let given = request.headers().get(TRACE_IN).filter(|id| !id.is_empty() && id.len() <= TRACE_MAX);
+    let trace_id = match given.filter(|id| id.to_str().is_ok()) {
+        Some(id) => id.clone(),
+        None => request_id.clone(),
     };
     Trace { trace_id, request_id }
 }
 
 /// Adds what every answer has; the part for browsers only for browsers.
 #[must_use]
-pub fn complete(mut response: Response<Body>, trace: &Trace, for_browser: bool) -> Response<Body> {
+pub fn complete(mut response: Response<Body>, trace: Trace, for_browser: bool) -> Response<Body> {
     let headers = response.headers_mut();
-    let text = |text: &str| HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static("-"));
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store no-cache must-revalidate"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    headers.insert(TRACE_OUT, text(&trace.trace_id));
-    headers.insert(REQUEST_OUT, text(&trace.request_id.to_string()));
+    headers.insert(TRACE_OUT, trace.trace_id);
+    headers.insert(REQUEST_OUT, trace.request_id);
     // A page has a policy of its own, and is for no other site.
     if for_browser && !headers.contains_key(CONTENT_SECURITY_POLICY) {
         headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'"));
@@ -55,16 +64,4 @@ pub fn complete(mut response: Response<Body>, trace: &Trace, for_browser: bool) 
         headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(HEADERS));
     }
     response
-}
-
-/// `2xx`, `4xx` and so on, for metrics.
-#[must_use]
-pub fn status_class(status: StatusCode) -> &'static str {
-    match status.as_u16() / 100 {
-        2 => "2xx",
-        3 => "3xx",
-        4 => "4xx",
-        5 => "5xx",
-        _ => "other",
-    }
 }

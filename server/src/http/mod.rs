@@ -18,6 +18,7 @@ mod headers;
 pub mod heavy;
 pub mod page;
 pub mod poll;
+pub mod request_metrics;
 pub mod routes;
 pub mod scopes;
 mod stream;

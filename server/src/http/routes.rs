@@ -9,9 +9,8 @@ use axum::handler::Handler;
 use axum::response::Response;
 use axum::routing::MethodRouter;
 
-use super::answers::ForAuthenticated;
+use super::answers;
 use super::app::App;
-use super::budget::Share;
 use super::call::Call;
 use super::endpoint::Endpoint;
 use super::error::ApiError;
@@ -29,7 +28,8 @@ pub struct Route {
 /// Routes, in the order in which they were added.
 #[derive(Default)]
 pub struct Routes {
-    router: Router<App>,
+    /// By their whole paths: a router inside another one would give each request a shortened path, and box it twice more.
+    methods: Vec<(String, MethodRouter<App>)>,
     list: Vec<Route>,
 }
 
@@ -74,22 +74,25 @@ impl Routes {
         // A parameter that takes slashes is one like any other in the document.
         let shown = path.replace("{*", "{");
         self.list.extend(endpoints.into_iter().map(|endpoint| Route { path: shown.clone(), endpoint }));
-        Self { router: self.router.route(path, methods), list: self.list }
+        self.methods.push((path.to_owned(), methods));
+        self
     }
 
     /// Adds another table below a path.
     #[must_use]
     pub fn nest(mut self, path: &str, inner: Self) -> Self {
-        let below = |route: Route| Route { path: format!("{path}{}", route.path), ..route };
-        self.list.extend(inner.list.into_iter().map(below));
-        Self { router: self.router.nest(path, inner.router), list: self.list }
+        let whole = |inner: &str| format!("{path}{inner}");
+        self.methods.extend(inner.methods.into_iter().map(|(path, methods)| (whole(&path), methods)));
+        self.list.extend(inner.list.into_iter().map(|route| Route { path: whole(&route.path), ..route }));
+        self
     }
 
     /// Adds the lines of another table.
     #[must_use]
     pub fn merge(mut self, other: Self) -> Self {
+        self.methods.extend(other.methods);
         self.list.extend(other.list);
-        Self { router: self.router.merge(other.router), list: self.list }
+        self
     }
 
     /// What the document is made from.
@@ -100,7 +103,7 @@ impl Routes {
 
     /// What serves requests.
     pub fn into_router(self) -> Router<App> {
-        self.router
+        self.methods.into_iter().fold(Router::new(), |router, (path, methods)| router.route(&path, methods))
     }
 }
 
@@ -116,8 +119,6 @@ async fn serve(endpoint: Arc<Endpoint>, app: App, request: Request) -> Response 
         Ok(response) => response,
         Err(error) => error.response(&call),
     };
-    if call.share() == Share::Authenticated {
-        response.extensions_mut().insert(ForAuthenticated);
-    }
+    answers::note_share(&mut response, call.share());
     response
 }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
-use tenure_domain::scopes::Expression;
+use tenure_domain::scopes::{Expression, ScopeSet};
 
 /// A scope expression with placeholders, such as `queue:status:<taskId>`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +45,38 @@ impl Template {
     /// If neither has a value that the template needs.
     pub fn fill(&self, values: &Values<'_>, path: &Values<'_>) -> Result<Expression, Unfilled> {
         Ok(Expression::all_of(self.parts(&Lookup { values, path, item: None })?))
+    }
+
+    /// Whether a caller that holds these scopes has what the template requires, which nearly every caller has. The
+    /// expression is not built for that: it is for refusals, which print it.
+    ///
+    /// # Errors
+    /// If neither has a value that decides it.
+    pub fn is_held(&self, held: &ScopeSet, values: &Values<'_>, path: &Values<'_>) -> Result<bool, Unfilled> {
+        let lookup = Lookup { values, path, item: None };
+        let is_held = self.check(&mut Check { held, scope: String::new() }, &lookup, Within::AllOf)?;
+        debug_assert_eq!(self.fill(values, path).map(|expression| held.satisfies(&expression)), Ok(is_held));
+        Ok(is_held)
+    }
+
+    /// Whether each of its parts holds, or one of them: a list or a condition has as many parts as it has items.
+    fn check(&self, check: &mut Check<'_>, lookup: &Lookup<'_>, within: Within) -> Result<bool, Unfilled> {
+        match *self {
+            Self::Scope(text) => check.allows(text, lookup),
+            Self::AllOf(parts) => Within::AllOf.over(parts, |part| part.check(check, lookup, Within::AllOf)),
+            Self::AnyOf(parts) => Within::AnyOf.over(parts, |part| part.check(check, lookup, Within::AnyOf)),
+            Self::ForEach { item, list, scopes } => within.over(lookup.list(list)?, |value| {
+                let lookup = Lookup { item: Some((item, value)), ..*lookup };
+                Within::AllOf.over(scopes, |text| check.allows(text, &lookup))
+            }),
+            Self::If { condition, then } => {
+                if lookup.condition(condition)? {
+                    then.check(check, lookup, within)
+                } else {
+                    Ok(within == Within::AllOf)
+                }
+            }
+        }
     }
 
     fn parts(&self, lookup: &Lookup<'_>) -> Result<Vec<Expression>, Unfilled> {
@@ -136,7 +168,42 @@ impl<'a> Values<'a> {
     }
 }
 
+/// Which of several parts must hold.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Within {
+    AllOf,
+    AnyOf,
+}
+
+impl Within {
+    /// Asks about one part after the other until the answer is known.
+    fn over<T>(self, parts: &[T], mut holds: impl FnMut(&T) -> Result<bool, Unfilled>) -> Result<bool, Unfilled> {
+        let decides = self == Self::AnyOf;
+        for part in parts {
+            if holds(part)? == decides {
+                return Ok(decides);
+            }
+        }
+        Ok(!decides)
+    }
+}
+
+/// What a caller holds, and room for the one scope that is compared with it.
+struct Check<'a> {
+    held: &'a ScopeSet,
+    scope: String,
+}
+
+impl Check<'_> {
+    fn allows(&mut self, template: &'static str, lookup: &Lookup<'_>) -> Result<bool, Unfilled> {
+        self.scope.clear();
+        lookup.write_scope(template, &mut self.scope)?;
+        Ok(self.held.allows(&self.scope))
+    }
+}
+
 /// Where the values of a template are looked up.
+#[derive(Clone, Copy)]
 struct Lookup<'a> {
     values: &'a Values<'a>,
     path: &'a Values<'a>,
@@ -144,9 +211,15 @@ struct Lookup<'a> {
 }
 
 impl Lookup<'_> {
-    /// A value is taken as it is, also if it looks like a placeholder.
     fn scope(&self, template: &'static str) -> Result<Expression, Unfilled> {
-        let (mut scope, mut rest) = (String::with_capacity(template.len()), template);
+        let mut scope = String::with_capacity(template.len());
+        self.write_scope(template, &mut scope)?;
+        Ok(scope.into())
+    }
+
+    /// A value is taken as it is, also if it looks like a placeholder.
+    fn write_scope(&self, template: &'static str, scope: &mut String) -> Result<(), Unfilled> {
+        let mut rest = template;
         while let Some((before, after)) = rest.split_once('<') {
             let (name, behind) = after.split_once('>').ok_or(Unfilled(template))?;
             scope.push_str(before);
@@ -154,7 +227,7 @@ impl Lookup<'_> {
             rest = behind;
         }
         scope.push_str(rest);
-        Ok(scope.into())
+        Ok(())
     }
 
     fn text(&self, name: &str) -> Option<&str> {
@@ -204,6 +277,38 @@ mod tests {
         assert_eq!(filled.to_string(), expected);
         let filled = TEMPLATE.fill(&values(&[], false), &path).unwrap();
         assert_eq!(filled, Expression::from("one:a/<id>"), "a list of one is that one");
+    }
+
+    #[test]
+    fn what_is_held_is_what_the_filled_template_asks_for() {
+        let path = Values::of_path().text("id", "7");
+        let held = |scopes: &[&str], routes: &[&str], is_lowest| {
+            let set = ScopeSet::new(scopes.iter().map(|scope| (*scope).to_owned()));
+            let values = values(routes, is_lowest);
+            let is_held = TEMPLATE.is_held(&set, &values, &path).unwrap();
+            assert_eq!(is_held, set.satisfies(&TEMPLATE.fill(&values, &path).unwrap()));
+            is_held
+        };
+        let either = Template::AnyOf(&[
+            Template::ForEach { item: "route", list: "routes", scopes: &["route:<route>", "at:<route>"] },
+            Template::If { condition: "isLowest", then: &Template::Scope("lowest") },
+        ]);
+        assert!(held(&["route:*", "at:*", "two:7"], &["x", "y"], true));
+        assert!(!held(&["route:*", "at:*", "two:7"], &["x", "y"], false));
+        assert!(!held(&["route:x", "at:*", "one:*"], &["x", "y"], true));
+        assert!(held(&["one:*"], &[], false));
+        for (scopes, routes, is_lowest, expected) in [
+            (&["route:y", "at:y"][..], &["x", "y"][..], false, true),
+            (&["route:x", "at:y"], &["x", "y"], false, false),
+            (&["lowest"], &["x"], true, true),
+            (&["lowest"], &["x"], false, false),
+            (&["*"], &[], false, false),
+        ] {
+            let set = ScopeSet::new(scopes.iter().map(|scope| (*scope).to_owned()));
+            assert_eq!(either.is_held(&set, &values(routes, is_lowest), &path), Ok(expected), "{scopes:?} {routes:?}");
+        }
+        let none = Values::of_path();
+        assert_eq!(TEMPLATE.is_held(&ScopeSet::default(), &none, &none), Err(Unfilled("routes")));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! A connection's stream: it reports what was flushed, and ends when its reader stops reading.
 
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -13,30 +14,45 @@ use tokio_util::sync::CancellationToken;
 use tenure_engine::batch::delivery::Delivery;
 
 /// A handle to a connection.
-#[derive(Clone, Default)]
-pub struct Connection {
-    unflushed: Arc<Mutex<Vec<Delivery>>>,
+#[derive(Clone)]
+pub struct Connection(Arc<State>);
+
+struct State {
+    peer: SocketAddr,
+    unflushed: Mutex<Vec<Delivery>>,
     cut: CancellationToken,
 }
 
 impl Connection {
+    /// A connection to this address.
+    #[must_use]
+    pub fn new(peer: SocketAddr) -> Self {
+        Self(Arc::new(State { peer, unflushed: Mutex::default(), cut: CancellationToken::new() }))
+    }
+
+    /// The address of the other side: behind a proxy, the proxy's.
+    #[must_use]
+    pub fn peer(&self) -> SocketAddr {
+        self.0.peer
+    }
+
     /// These claims are delivered when what was written so far, and what follows at once, is flushed.
     pub fn deliver_with_next_flush(&self, delivery: Delivery) {
-        self.unflushed.lock().unwrap_or_else(PoisonError::into_inner).push(delivery);
+        self.0.unflushed.lock().unwrap_or_else(PoisonError::into_inner).push(delivery);
     }
 
     /// Ends the connection at once, whatever was not written yet.
     pub fn cut(&self) {
-        self.cut.cancel();
+        self.0.cut.cancel();
     }
 
     /// Waits until the connection is ended.
     pub(super) async fn is_cut(&self) {
-        self.cut.cancelled().await;
+        self.0.cut.cancelled().await;
     }
 
     fn take(&self) -> Vec<Delivery> {
-        std::mem::take(&mut *self.unflushed.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.0.unflushed.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -125,7 +141,7 @@ mod tests {
     #[tokio::test]
     async fn a_write_without_progress_ends_in_an_error_and_one_with_progress_does_not() {
         let (ours, mut reader) = duplex(64);
-        let mut stream = Tracked::new(ours, Connection::default(), LIMIT);
+        let mut stream = Tracked::new(ours, Connection::new(([127, 0, 0, 1], 1).into()), LIMIT);
         let slow = async {
             // Each byte comes in time, all of them together do not.
             for _ in 0..60 {

@@ -55,14 +55,24 @@ impl Queues {
         self.seen.drop_all();
     }
 
+    fn remembered_key(&self, name: &TaskQueueId) -> Option<i32> {
+        self.seen.read(|seen| seen.keys.get(name).copied())
+    }
+
     /// The key of a queue that may not exist yet.
     pub async fn find_key(&self, pool: &PgPool, name: &TaskQueueId) -> Result<Option<i32>, sqlx::Error> {
-        if let Some(key) = self.seen.read(|seen| seen.keys.get(name).copied()) {
-            return Ok(Some(key));
+        match self.remembered_key(name) {
+            Some(key) => Ok(Some(key)),
+            // In a box, as what follows is everywhere here: it is seldom run, and would make the future of every request
+            // ten times as large.
+            None => Box::pin(self.look_up_key(pool, name)).await,
         }
+    }
+
+    async fn look_up_key(&self, pool: &PgPool, name: &TaskQueueId) -> Result<Option<i32>, sqlx::Error> {
         let mut conn = pool.acquire().await?;
         // After a break many look at once; and the connection may be what has noticed it.
-        if let Some(key) = self.seen.read(|seen| seen.keys.get(name).copied()) {
+        if let Some(key) = self.remembered_key(name) {
             return Ok(Some(key));
         }
         let since = self.seen.epoch();
@@ -79,9 +89,13 @@ impl Queues {
 
     /// The key of a queue, which is inserted if it does not exist.
     pub async fn get_or_create_key(&self, pool: &PgPool, name: &TaskQueueId) -> Result<i32, sqlx::Error> {
-        if let Some(key) = self.find_key(pool, name).await? {
-            return Ok(key);
+        match self.find_key(pool, name).await? {
+            Some(key) => Ok(key),
+            None => Box::pin(self.create_key(pool, name)).await,
         }
+    }
+
+    async fn create_key(&self, pool: &PgPool, name: &TaskQueueId) -> Result<i32, sqlx::Error> {
         // More than once only if another queue has the random key.
         for _ in 0..TRIES {
             sqlx::query!(
@@ -101,9 +115,13 @@ impl Queues {
 
     /// The name of a key that a row holds.
     pub async fn get_name(&self, pool: &PgPool, key: i32) -> Result<TaskQueueId, sqlx::Error> {
-        if let Some(name) = self.seen.read(|seen| seen.names.get(&key).cloned()) {
-            return Ok(name);
+        match self.seen.read(|seen| seen.names.get(&key).cloned()) {
+            Some(name) => Ok(name),
+            None => Box::pin(self.look_up_name(pool, key)).await,
         }
+    }
+
+    async fn look_up_name(&self, pool: &PgPool, key: i32) -> Result<TaskQueueId, sqlx::Error> {
         let since = self.seen.epoch();
         let name = sqlx::query_scalar!("-- get_queue\nSELECT name FROM task_queues WHERE id = $1", key)
             .fetch_one(pool)

@@ -8,7 +8,7 @@ use serde_json::json;
 use tenure_api::bodies::{CLAIM_TASKS, ClaimWorkRequest};
 use tenure_api::errors::ErrorCode;
 
-use super::claim_json;
+use super::claims_json;
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::delivery::carry;
@@ -18,7 +18,6 @@ use crate::http::endpoint::{ANSWER_MAX, Endpoint};
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, AllOf, Scope};
 use crate::http::scopes::Values;
-use tenure_domain::task::Granted;
 use tenure_engine::batch::wait_list::Answer;
 use tenure_engine::ops::claim_work::Request;
 
@@ -88,9 +87,4 @@ async fn claim_work(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let Answer { claims, delivery } = answer;
     let json = heavy.run(size, move || claims_json(&app, &claims)).await?;
     Ok(carry(json, delivery, connection))
-}
-
-fn claims_json(app: &App, claims: &[Granted]) -> Result<String, ApiError> {
-    let claims: Vec<String> = claims.iter().map(|granted| claim_json(app, granted)).collect::<Result<_, _>>()?;
-    Ok(format!("{{\"tasks\":[{}]}}", claims.join(",")))
 }

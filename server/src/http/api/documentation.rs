@@ -107,7 +107,7 @@ async fn redirect(_: App, _: Arc<Call>) -> Result<Response, ApiError> {
 }
 
 async fn answer_file(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
-    let name = call.params.first().map_or("", |(_, name)| name.as_str()).to_owned();
+    let name = call.params().next().map_or("", |(_, name)| name).to_owned();
     let file_name = name.clone();
     let make = move || {
         let file = serve(&file_name, Arc::clone(&SETTINGS)).map_err(|error| error.to_string())?;

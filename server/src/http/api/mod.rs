@@ -73,8 +73,24 @@ fn raw(json: String) -> Response {
     ([(CONTENT_TYPE, "application/json")], json).into_response()
 }
 
+/// Room for most answers: a status with a few runs has less.
+const SMALL_ANSWER: usize = 1 << 10;
+/// Room for a claim apart from its definition: status, certificate, and some scopes.
+const CLAIM_ROOM: usize = 3 << 9;
+
 fn to_json(body: &impl Serialize) -> Result<String, ApiError> {
-    serde_json::to_string(body).map_err(|error| ApiError::internal(&error.to_string()))
+    let mut json = Vec::with_capacity(SMALL_ANSWER);
+    write_json(&mut json, body)?;
+    into_text(json)
+}
+
+/// Adds a body to an answer, into the room that was made for it: a text that grows is copied again and again.
+fn write_json(json: &mut Vec<u8>, body: &impl Serialize) -> Result<(), ApiError> {
+    serde_json::to_writer(json, body).map_err(|error| ApiError::internal(&error.to_string()))
+}
+
+fn into_text(json: Vec<u8>) -> Result<String, ApiError> {
+    String::from_utf8(json).map_err(|error| ApiError::internal(&error.to_string()))
 }
 
 /// The answer of whatever changes or reads a status.
@@ -86,6 +102,30 @@ pub(super) struct StatusBody<'a> {
 
 /// A claim as JSON, with new credentials.
 fn claim_json(app: &App, granted: &Granted) -> Result<String, ApiError> {
+    let mut json = Vec::with_capacity(room_for(granted));
+    write_claim(&mut json, app, granted)?;
+    into_text(json)
+}
+
+fn room_for(granted: &Granted) -> usize {
+    CLAIM_ROOM + granted.definition.as_ref().map_or(0, String::len)
+}
+
+/// Claims as the JSON of a list, in as much room as they need.
+fn claims_json(app: &App, claims: &[Granted]) -> Result<String, ApiError> {
+    let mut json = Vec::with_capacity(claims.iter().map(room_for).sum::<usize>());
+    json.extend_from_slice(b"{\"tasks\":[");
+    for (index, granted) in claims.iter().enumerate() {
+        if index > 0 {
+            json.push(b',');
+        }
+        write_claim(&mut json, app, granted)?;
+    }
+    json.extend_from_slice(b"]}");
+    into_text(json)
+}
+
+fn write_claim(json: &mut Vec<u8>, app: &App, granted: &Granted) -> Result<(), ApiError> {
     let invalid = |what: &str| ApiError::internal(&format!("a stored claim has an invalid {what}"));
     let status = granted.task.status();
     let scopes: Vec<String> = serde_json::from_str(&granted.scopes).map_err(|_| invalid("scopes"))?;
@@ -102,7 +142,7 @@ fn claim_json(app: &App, granted: &Granted) -> Result<String, ApiError> {
         Some(text) => Some(serde_json::from_str(text).map_err(|_| invalid("definition"))?),
         None => None,
     };
-    to_json(&Claim {
+    let claim = Claim {
         status: &status,
         run_id: granted.run,
         worker_group: &granted.tenancy.worker_group,
@@ -110,5 +150,6 @@ fn claim_json(app: &App, granted: &Granted) -> Result<String, ApiError> {
         taken_until: Timestamp::new(granted.tenancy.taken_until),
         task,
         credentials,
-    })
+    };
+    write_json(json, &claim)
 }

@@ -9,14 +9,14 @@ mod plain;
 mod put;
 mod select;
 
-use axum::extract::{OriginalUri, Request, State};
+use axum::extract::{Request, State};
 use axum::response::Response;
 use http::header::{
     ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE,
     ORIGIN,
 };
 use http::request::Parts;
-use http::{HeaderValue, Method, StatusCode, Uri};
+use http::{HeaderValue, Method, StatusCode};
 use serde_json::{Value, json};
 use tenure_api::blob_url::Access;
 
@@ -96,13 +96,9 @@ pub async fn serve(State(app): State<App>, request: Request) -> Response {
     response
 }
 
-fn uri(parts: &Parts) -> &Uri {
-    parts.extensions.get::<OriginalUri>().map_or(&parts.uri, |original| &original.0)
-}
-
 /// Only reads go without a signature.
 fn way(parts: &Parts) -> Way {
-    let unsigned = uri(parts).query().is_none_or(str::is_empty);
+    let unsigned = parts.uri.query().is_none_or(str::is_empty);
     if unsigned && matches!(parts.method, Method::GET | Method::HEAD) { Way::Plain } else { Way::Signed }
 }
 
@@ -115,7 +111,7 @@ async fn open(app: &App, parts: &Parts, way: Way) -> Result<BlobName, Refused> {
         (&Method::PUT, Err(_)) => return Err(Refused::denied("the Content-Type is not text")),
         (method, _) => return Err(Refused::denied(format!("a signed URL does not allow {method}"))),
     };
-    let uri = uri(parts);
+    let uri = &parts.uri;
     let name =
         BlobName::of_path(uri.path()).ok_or_else(|| Refused::denied("the URL's path is not one of this server"))?;
     if way == Way::Plain {

@@ -24,7 +24,7 @@ use crate::auth::{AuthError, SESSION_LIFETIME};
 use crate::http::app::App;
 use crate::http::body;
 use crate::http::budget::Share;
-use crate::http::connection::Peer;
+use crate::http::connection::Connection;
 
 /// How long a failed login takes at least.
 const FAILURE_DELAY: Duration = Duration::from_millis(500);
@@ -62,7 +62,10 @@ pub(super) async fn log_in(State(app): State<App>, request: Request) -> Response
         return refuse(StatusCode::FORBIDDEN, "The form did not come from this page. Send it from here.", "/", "");
     }
     // Every connection has an address; behind a proxy it is the proxy's.
-    let peer = request.extensions().get::<Peer>().map_or(IpAddr::from([0, 0, 0, 0]), |peer| peer.0.ip());
+    let peer = request
+        .extensions()
+        .get::<Connection>()
+        .map_or(IpAddr::from([0, 0, 0, 0]), |connection| connection.peer().ip());
     let Some(form) = read_form::<LoginForm>(&app, request).await else {
         return refuse(StatusCode::BAD_REQUEST, "The form could not be read. Fill it in again.", "/", "");
     };

@@ -12,7 +12,7 @@ mod xml;
 use std::time::Duration;
 
 use axum::extract::rejection::PathRejection;
-use axum::extract::{OriginalUri, Path, Request, State};
+use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use chrono::{DateTime, Utc};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, SERVER};
@@ -155,8 +155,7 @@ async fn serve(
     resource: PollResource,
 ) -> Result<Response, PollError> {
     let (parts, body) = request.into_parts();
-    let uri = parts.extensions.get::<OriginalUri>().map_or(&parts.uri, |original| &original.0);
-    let query = PollQuery::read(uri.query().unwrap_or_default())?;
+    let query = PollQuery::read(parts.uri.query().unwrap_or_default())?;
     let grant = app.poll_urls.verify(queue, &query, app.now().await?)?;
     if grant.is_https_only() && parts.headers.get("x-forwarded-proto").is_some_and(|scheme| scheme == "http") {
         return Err(PollError::new(Code::AuthorizationProtocolMismatch, "this URL is for https only"));

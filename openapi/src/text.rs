@@ -1,0 +1,40 @@
+//! Texts that are read into something else: parsed where they stand, without a copy of their own.
+
+use std::fmt::{self, Display};
+use std::marker::PhantomData;
+use std::str::FromStr;
+
+use serde::de::{Deserializer, Error, Visitor};
+
+struct Text<T, F>(F, PhantomData<T>);
+
+impl<T, E: Display, F: FnOnce(&str) -> Result<T, E>> Visitor<'_> for Text<T, F> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string")
+    }
+
+    fn visit_str<D: Error>(self, text: &str) -> Result<T, D> {
+        (self.0)(text).map_err(D::custom)
+    }
+}
+
+/// Reads a text with this function.
+///
+/// # Errors
+/// If it is something else, or the function refuses it.
+pub(crate) fn read<'de, D: Deserializer<'de>, T, E: Display>(
+    deserializer: D,
+    read: impl FnOnce(&str) -> Result<T, E>,
+) -> Result<T, D::Error> {
+    deserializer.deserialize_str(Text(read, PhantomData))
+}
+
+/// Reads a text that is parsed.
+///
+/// # Errors
+/// If it is something else, or no such text.
+pub(crate) fn parsed<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(deserializer: D) -> Result<T, D::Error> {
+    read(deserializer, str::parse)
+}
