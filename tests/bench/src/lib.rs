@@ -14,6 +14,7 @@ mod azure;
 mod cost;
 mod database;
 mod figures;
+pub mod floor;
 mod lane;
 mod messages;
 mod mode;
