@@ -21,7 +21,11 @@ const POLLERS: usize = 500;
 
 /// Measures a task queue.
 #[derive(Debug, Parser)]
-#[command(name = "tenure-bench", version)]
+#[command(
+    name = "tenure-bench",
+    version,
+    after_help = "`tenure-bench ratio` compares several servers; see its --help."
+)]
 pub struct Settings {
     /// What to measure.
     #[arg(value_enum)]
