@@ -1,5 +1,7 @@
 //! What the database records about a run: how much WAL it wrote, and whether its commits were really flushed.
 
+use std::time::{Duration, Instant};
+
 use sqlx::{Connection, PgConnection, Row};
 
 /// What Tenure's pool of connections runs after each use, so that its idle sessions are known by it.
@@ -29,6 +31,21 @@ impl Probe {
         sqlx::query_scalar("SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::bigint")
             .fetch_one(&mut self.connection)
             .await
+    }
+
+    /// Keeps a snapshot for as long as the session lives.
+    pub(crate) async fn hold_snapshot(&mut self) -> Result<(), sqlx::Error> {
+        sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class")
+            .execute(&mut self.connection)
+            .await?;
+        Ok(())
+    }
+
+    /// How long the least transaction that writes takes, until it is flushed.
+    pub(crate) async fn commit_once(&mut self) -> Result<Duration, sqlx::Error> {
+        let began = Instant::now();
+        sqlx::query("SELECT pg_logical_emit_message(true, 'bench', '')").execute(&mut self.connection).await?;
+        Ok(began.elapsed())
     }
 
     /// What each of PostgreSQL's processes does now, or did last.

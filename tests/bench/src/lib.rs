@@ -144,6 +144,8 @@ pub async fn run(settings: &Settings) -> Result<String, BenchError> {
 pub(crate) async fn measure_mode(settings: &Settings) -> Result<Measured, BenchError> {
     match settings.mode {
         ModeName::Lifecycle => measure::<mode::Lifecycle>(settings).await,
+        ModeName::Graph => measure::<mode::Graph>(settings).await,
+        ModeName::Overload => measure::<mode::Overload>(settings).await,
         ModeName::Create => measure::<mode::Create>(settings).await,
         ModeName::CreateRepeat => measure::<mode::CreateRepeat>(settings).await,
         ModeName::Group => measure::<mode::Group>(settings).await,

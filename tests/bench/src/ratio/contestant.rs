@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Parser as _;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use tenure_driver::http::Account;
 
 use crate::{BenchError, Settings};
 
@@ -20,9 +22,12 @@ pub(super) struct Contestant {
 
 impl Contestant {
     pub(super) fn read(path: &Path) -> Result<Self, BenchError> {
-        let failed = |reason: String| BenchError::ContestantFile { path: path.display().to_string(), reason };
-        let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
-        serde_json::from_str(&text).map_err(|error| failed(error.to_string()))
+        read(path)
+    }
+
+    /// As whom to call it, and where.
+    pub(super) fn account(&self) -> Result<Account, BenchError> {
+        read(&self.credentials)
     }
 
     /// The settings that call this server: a mode's name and flags, as on the command line.
@@ -34,5 +39,25 @@ impl Contestant {
         settings.pg_pid = Some(self.pg_pid);
         settings.database_url = Some(self.database_url.clone());
         Ok(settings)
+    }
+}
+
+fn read<T: DeserializeOwned>(path: &Path) -> Result<T, BenchError> {
+    let failed = |reason: String| BenchError::ContestantFile { path: path.display().to_string(), reason };
+    let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+    serde_json::from_str(&text).map_err(|error| failed(error.to_string()))
+}
+
+#[cfg(test)]
+impl Contestant {
+    /// One that does not run.
+    pub(super) fn named(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            credentials: PathBuf::new(),
+            server_pid: 0,
+            pg_pid: 0,
+            database_url: String::new(),
+        }
     }
 }

@@ -46,6 +46,14 @@ impl Round {
             failures: measured.figures.failures,
         }
     }
+
+    /// Adds how long a commit takes, of which these are examples in milliseconds, and how many the first step lasts.
+    pub(super) fn compare_with_commits(&mut self, millis: &[f64]) {
+        let Some(commit) = median(millis) else { return };
+        let firsts: Vec<(String, f64)> = self.figures[1..].iter().take(2).cloned().collect();
+        let firsts = firsts.into_iter().map(|(name, value)| (name.replace(" ms", ", commits"), value / commit));
+        self.figures.extend(std::iter::once(("one commit p50 ms".to_owned(), commit)).chain(firsts));
+    }
 }
 
 /// All rounds of all columns.
@@ -63,6 +71,13 @@ impl Summary {
 
     pub(super) fn add(&mut self, column: usize, round: Round) {
         self.rounds[column].push(round);
+    }
+
+    /// The median of a column's first figure, which is a rate.
+    pub(super) fn rate(&self, column: usize) -> Option<f64> {
+        let rates: Vec<f64> =
+            self.rounds[column].iter().filter_map(|round| round.figures.first()).map(|rate| rate.1).collect();
+        median(&rates)
     }
 
     /// A table of figures by columns, with a column for each ratio, and below it where PostgreSQL's time went.
@@ -146,11 +161,12 @@ pub(super) fn median(values: &[f64]) -> Option<f64> {
     Some(if sorted.len() % 2 == 1 { upper } else { f64::midpoint(upper, sorted[sorted.len() / 2 - 1]) })
 }
 
-/// The median of the rounds' ratios, with the lowest and the highest.
+/// The median of the rounds' ratios, with the lowest and the highest of several.
 fn median_ratio(over: &[f64], under: &[f64]) -> Option<String> {
     let ratios: Vec<f64> = over.iter().zip(under).filter(|(_, under)| **under != 0.0).map(|(o, u)| o / u).collect();
     let (least, most) = (ratios.iter().copied().reduce(f64::min)?, ratios.iter().copied().reduce(f64::max)?);
-    Some(format!("{:.2} ({least:.2}–{most:.2})", median(&ratios)?))
+    let middle = median(&ratios)?;
+    Some(if ratios.len() == 1 { format!("{middle:.2}") } else { format!("{middle:.2} ({least:.2}–{most:.2})") })
 }
 
 /// Three digits, or all of a large number's.
@@ -191,8 +207,19 @@ mod tests {
     fn a_ratio_is_that_of_the_rounds_and_not_of_the_medians() {
         // The medians are 2 and 9.
         assert_eq!(median_ratio(&[1.0, 2.0, 9.0], &[10.0, 1.0, 9.0]).as_deref(), Some("1.00 (0.10–2.00)"));
+        assert_eq!(median_ratio(&[1.0], &[2.0]).as_deref(), Some("0.50"));
         assert_eq!(median_ratio(&[1.0], &[0.0]), None);
         assert_eq!(median_ratio(&[], &[]), None);
+    }
+
+    #[test]
+    fn the_first_step_is_counted_in_commits() {
+        let mut round = round(50.0, &[]);
+        round.figures.extend([("pickup p50 ms".to_owned(), 8.0), ("pickup p99 ms".to_owned(), 20.0)]);
+        round.figures.push(("create p50 ms".to_owned(), 1.0));
+        round.compare_with_commits(&[1.0, 2.0, 9.0]);
+        let added = [("one commit p50 ms", 2.0), ("pickup p50, commits", 4.0), ("pickup p99, commits", 10.0)];
+        assert_eq!(round.figures[4..], added.map(|(name, value)| (name.to_owned(), value)));
     }
 
     #[test]
