@@ -177,7 +177,8 @@ async fn measure<M: Mode + 'static>(settings: &Settings) -> Result<Measured, Ben
     removed?;
     let figures = std::mem::take(&mut *run.figures());
     if elapsed.is_zero() || figures.tasks == 0 {
-        return Err(BenchError::Exhausted);
+        let most = figures.failures.into_iter().max_by_key(|(_, times)| *times);
+        return Err(most.map_or(BenchError::Exhausted, |(what, _)| BenchError::Hopeless(what)));
     }
     let durability = observer.durability().await?;
     Ok(Measured { steps: M::STEPS, counts: M::COUNTS, elapsed, figures, used, durability })
@@ -279,8 +280,37 @@ async fn drive<M: Mode>(mut mode: M, mut lane: Lane) -> Result<(), BenchError> {
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
 
     use super::*;
+
+    /// A server that sheds every request.
+    async fn serve_503(listener: TcpListener) {
+        loop {
+            let Ok((mut stream, _)) = listener.accept().await else { return };
+            tokio::spawn(async move {
+                let mut request = vec![0; 16 << 10];
+                while stream.read(&mut request).await.is_ok_and(|read| read > 0) {
+                    let answer = b"HTTP/1.1 503 Busy\r\nRetry-After: 1\r\nContent-Length: 4\r\n\r\nbusy";
+                    stream.write_all(answer).await.unwrap();
+                }
+            });
+        }
+    }
+
+    #[tokio::test]
+    async fn what_overload_has_shed_is_counted_by_its_kind() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(serve_503(listener));
+        let account = ["--root-url", &url, "--client-id", "c", "--access-token", "t"];
+        let numbers = ["--connections", "2", "--rate", "50", "--seconds", "1", "--warmup", "0"];
+        let settings = Settings::parse_from([&["tenure-bench", "overload"][..], &account, &numbers].concat());
+        // Not the text of each refusal, which is what a failure in other modes is counted by.
+        let Err(BenchError::Hopeless(what)) = run(&settings).await else { panic!("nothing can have been done") };
+        assert_eq!(what, "createTask was answered with 503");
+    }
 
     const AZURITE: [&str; 4] = ["--azure-queue", "http://127.0.0.1:1/devstoreaccount1", "--azure-key", "c2VjcmV0"];
 

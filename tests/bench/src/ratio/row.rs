@@ -19,6 +19,8 @@ const QUEUES: usize = 50;
 const FEW: u64 = 1_000;
 /// What `claim32` begins with, for each second: more than are claimed in one.
 const CLAIMED_A_SECOND: u64 = 8_000;
+/// With how many connections the rate is measured that overload is twice of: batches are large then.
+const MANY_CONNECTIONS: usize = 256;
 /// Seconds in which the queues of requests grow, before overload is measured.
 const OVERLOAD_WARMUP: u64 = 5;
 
@@ -145,7 +147,7 @@ pub(super) fn rows<'a>(name: RowName, settings: &Settings, contestants: &'a [Con
             let warmup = settings.warmup.max(OVERLOAD_WARMUP).to_string();
             let overload = Variant::new(settings, "overload", "overload", settings.overload_connections);
             let overload = overload.with([("--warmup", &warmup)]).under(Condition::TwiceTheRate);
-            vec![lifecycle("plain"), overload]
+            vec![Variant::new(settings, "plain", "lifecycle", MANY_CONNECTIONS), overload]
         }
         RowName::Snapshot => vec![lifecycle("plain"), lifecycle("snapshot").under(Condition::SnapshotHeld)],
         RowName::Pending => vec![filled(lifecycle("few"), FEW), filled(lifecycle("many"), settings.pending)],
