@@ -1,5 +1,6 @@
 //! Processor time of the three parties, from Linux' `/proc`. Elsewhere the figures are missing, not wrong.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::str::FromStr;
 
@@ -15,8 +16,11 @@ pub(crate) struct Processes {
     postmaster: Option<u32>,
 }
 
+/// Processor seconds of PostgreSQL's running processes, by process id.
+pub(crate) type SessionSeconds = BTreeMap<u32, f64>;
+
 /// Processor seconds up to a time, or between two.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Cost {
     pub(crate) server: Option<f64>,
     pub(crate) postgres: Option<f64>,
@@ -47,21 +51,23 @@ impl Processes {
         Self { server, postmaster: postmaster.or_else(by_session).or_else(by_server) }
     }
 
-    pub(crate) fn cost(&self) -> Cost {
-        Cost {
+    /// What all have used up to now, and PostgreSQL's processes each.
+    pub(crate) fn cost(&self) -> (Cost, SessionSeconds) {
+        let postmaster = self.postmaster.and_then(Stat::read);
+        let sessions: SessionSeconds = postmaster.iter().flat_map(|stat| seconds_of_children(stat.pid)).collect();
+        // The time of a child that was waited for has moved to its parent, so the sum never falls.
+        let running: f64 = sessions.values().sum();
+        let cost = Cost {
             server: self.server.and_then(Stat::read).map(|stat| stat.own_seconds()),
-            postgres: self.postmaster.and_then(postgres_seconds),
+            postgres: postmaster.map(|stat| stat.own_seconds() + stat.ended_children + running),
             generator: Stat::read(std::process::id()).map(|stat| stat.own_seconds()),
-        }
+        };
+        (cost, sessions)
     }
 }
 
-/// PostgreSQL's first process, its sessions that are running and those that have ended: the time of a child that was
-/// waited for has moved to its parent, so the sum never falls.
-fn postgres_seconds(postmaster: u32) -> Option<f64> {
-    let stat = Stat::read(postmaster)?;
-    let running: f64 = children(postmaster).iter().map(Stat::own_seconds).sum();
-    Some(stat.own_seconds() + stat.ended_children + running)
+fn seconds_of_children(parent: u32) -> Vec<(u32, f64)> {
+    children(parent).iter().map(|stat| (stat.pid, stat.own_seconds())).collect()
 }
 
 fn children(parent: u32) -> Vec<Stat> {
@@ -129,7 +135,7 @@ mod tests {
     fn our_own_time_is_counted_and_a_stranger_is_not_taken_for_postgresql() {
         let processes = Processes::find(None, None, Some(std::process::id()));
         assert_eq!(processes.postmaster, None);
-        let cost = processes.cost();
+        let (cost, _) = processes.cost();
         assert!(cost.generator.is_some() && cost.server.is_none() && cost.postgres.is_none());
         assert_eq!(cost.since(&cost).generator, Some(0.0));
     }

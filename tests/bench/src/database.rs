@@ -1,6 +1,13 @@
 //! What the database records about a run: how much WAL it wrote, and whether its commits were really flushed.
 
+use std::time::{Duration, Instant};
+
 use sqlx::{Connection, PgConnection, Row};
+
+/// What Tenure's pool of connections runs after each use, so that its idle sessions are known by it.
+const AFTER_USE: &str = "BEGIN; ROLLBACK";
+/// What they are called: they run the background passes and the cold requests.
+const POOL: &str = "pool";
 
 /// A session beside the server's own ones.
 #[derive(Debug)]
@@ -26,6 +33,42 @@ impl Probe {
             .await
     }
 
+    /// Keeps a snapshot for as long as the session lives.
+    pub(crate) async fn hold_snapshot(&mut self) -> Result<(), sqlx::Error> {
+        sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class")
+            .execute(&mut self.connection)
+            .await?;
+        Ok(())
+    }
+
+    /// How long the least transaction that writes takes, until it is flushed.
+    pub(crate) async fn commit_once(&mut self) -> Result<Duration, sqlx::Error> {
+        let began = Instant::now();
+        sqlx::query("SELECT pg_logical_emit_message(true, 'bench', '')").execute(&mut self.connection).await?;
+        Ok(began.elapsed())
+    }
+
+    /// What each of PostgreSQL's processes does now, or did last.
+    pub(crate) async fn sessions(&mut self) -> Result<Vec<(u32, String)>, sqlx::Error> {
+        let rows = sqlx::query(
+            "SELECT pid, backend_type, COALESCE(application_name, ''), left(COALESCE(query, ''), 100),
+                    pid = pg_backend_pid()
+             FROM pg_stat_activity",
+        )
+        .fetch_all(&mut self.connection)
+        .await?;
+        let mut sessions = Vec::with_capacity(rows.len());
+        for row in rows {
+            let doing = match row.try_get(1)? {
+                "client backend" if row.try_get(4)? => "the generator's own".to_owned(),
+                "client backend" => format!("{}: {}", row.try_get::<&str, _>(2)?, name_of(row.try_get(3)?)),
+                other => other.to_owned(),
+            };
+            sessions.push((row.try_get::<i32, _>(0)?.unsigned_abs(), doing));
+        }
+        Ok(sessions)
+    }
+
     /// The durability settings that hold for the user of this database. A server could still set others for its own
     /// sessions; that cannot be seen from here.
     pub(crate) async fn durability(&mut self) -> Result<String, sqlx::Error> {
@@ -39,5 +82,27 @@ impl Probe {
             settings.push(format!("{}={}", row.try_get::<&str, _>(0)?, row.try_get::<&str, _>(1)?));
         }
         Ok(settings.join(" "))
+    }
+}
+
+/// The name of a statement, which is a comment on its first line, or else its first word.
+fn name_of(statement: &str) -> &str {
+    if statement == AFTER_USE {
+        return POOL;
+    }
+    let first = statement.trim_start().trim_start_matches("-- ");
+    first.split(|letter: char| letter.is_whitespace() || letter == ';').next().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_statement_is_named_by_its_first_line() {
+        assert_eq!(name_of("-- claim_work\n SELECT 1"), "claim_work");
+        assert_eq!(name_of("COMMIT;"), "COMMIT");
+        assert_eq!(name_of(AFTER_USE), POOL);
+        assert_eq!(name_of(""), "");
     }
 }

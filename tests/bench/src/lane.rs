@@ -120,6 +120,11 @@ impl Lane {
         self.group = Some(self.run.group().to_owned());
     }
 
+    /// Puts what the lane creates from now on into a group of its own.
+    pub(crate) fn use_a_new_group(&mut self) {
+        self.group = Some(self.random.task_id().to_string());
+    }
+
     /// Leaves the common queue for one of as many as the settings say.
     pub(crate) fn share_task_queues(&mut self) {
         self.queue = format!("{}-{}", self.run.queue(), self.number % self.run.task_queues() as u64);
@@ -208,15 +213,20 @@ impl Lane {
     /// Notes a turn that failed and rests.
     pub(crate) async fn note_failure(&mut self, error: &BenchError) -> Result<(), BenchError> {
         self.failures_in_a_row += 1;
-        let now = Instant::now();
-        if self.run.counts(now, now) {
-            *self.run.figures().failures.entry(error.to_string()).or_default() += 1;
-        }
+        self.note_failed(error.to_string());
         if self.failures_in_a_row >= FAILURES_IN_A_ROW {
             return Err(BenchError::Hopeless(error.to_string()));
         }
         sleep(REST).await;
         Ok(())
+    }
+
+    /// Counts something that went wrong.
+    pub(crate) fn note_failed(&self, what: String) {
+        let now = Instant::now();
+        if self.run.counts(now, now) {
+            *self.run.figures().failures.entry(what).or_default() += 1;
+        }
     }
 
     /// Adds a duration to a step's figures, if all of it was inside the window.
@@ -233,7 +243,16 @@ impl Lane {
 
     /// Creates a task as this step of the mode.
     pub(crate) async fn create(&mut self, step: impl Into<Option<usize>>) -> Result<SlugId, BenchError> {
-        let creation = self.new_creation();
+        self.create_after(step, &[]).await
+    }
+
+    /// Creates a task that waits for these.
+    pub(crate) async fn create_after(
+        &mut self,
+        step: impl Into<Option<usize>>,
+        dependencies: &[SlugId],
+    ) -> Result<SlugId, BenchError> {
+        let creation = self.new_creation_after(dependencies);
         self.send_creation(step, &creation).await?;
         Ok(creation.task)
     }
@@ -251,6 +270,10 @@ impl Lane {
 
     /// A createTask request for a new task.
     pub(crate) fn new_creation(&mut self) -> Creation {
+        self.new_creation_after(&[])
+    }
+
+    fn new_creation_after(&mut self, dependencies: &[SlugId]) -> Creation {
         let task = self.random.task_id();
         let created = unix_millis();
         let definition = Definition {
@@ -261,7 +284,7 @@ impl Lane {
             deadline: created + DAY_MILLIS,
             group: self.group.as_deref(),
             note: "",
-            dependencies: &[],
+            dependencies,
             any_end: false,
         };
         let body = definition.body(PAYLOAD_DIGITS, &mut self.random);

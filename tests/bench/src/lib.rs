@@ -7,16 +7,21 @@
 //! The modes of the poll API run against a queue service of Azure too, with the same requests at the same places.
 //!
 //! A mode is one file in `mode/`. What all modes share is here: `run` (the window and what is left), `lane` (one
-//! connection and its calls), `messages` and `azure` (signed URLs), `figures` (percentiles), `cost` (processor time),
-//! `database` (WAL and durability), `settings` and `report` (the row).
+//! connection and its calls), `messages` and `azure` (signed URLs), `figures` (percentiles), `observe` (what it cost, from
+//! `cost`, processor time, and `database`), `settings` and `report` (the row).
+//!
+//! [`ratio`] compares servers: it runs modes on each in turn. [`floor`] is the bare prototype that it compares with.
 
 mod azure;
 mod cost;
 mod database;
 mod figures;
+pub mod floor;
 mod lane;
 mod messages;
 mod mode;
+mod observe;
+pub mod ratio;
 mod report;
 mod run;
 mod service;
@@ -32,10 +37,10 @@ use tenure_driver::http::Client;
 use tenure_driver::random::Random;
 use tenure_driver::wire::WireError;
 
-use self::cost::{Cost, Processes};
-use self::database::Probe;
+use self::figures::Figures;
 use self::lane::Lane;
 use self::mode::Mode;
+use self::observe::{Observer, Used};
 use self::run::Run;
 use self::service::Service;
 pub use self::settings::{ModeName, Settings};
@@ -61,6 +66,14 @@ pub enum BenchError {
     /// The credentials file cannot be used.
     #[error("{path}: {reason}")]
     CredentialsFile {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// What describes a server to compare cannot be used.
+    #[error("{path}: {reason}")]
+    ContestantFile {
         /// The file.
         path: String,
         /// What is wrong with it.
@@ -103,91 +116,100 @@ pub enum BenchError {
     Generator(String),
 }
 
+/// What a mode came to on a server.
+#[derive(Debug)]
+pub(crate) struct Measured {
+    /// The names of the mode's steps.
+    pub(crate) steps: &'static [&'static str],
+    /// What the mode counts, in the plural.
+    pub(crate) counts: &'static str,
+    /// How long was measured, which is less than asked for when the tasks ran out.
+    pub(crate) elapsed: Duration,
+    pub(crate) figures: Figures,
+    pub(crate) used: Used,
+    pub(crate) durability: Option<String>,
+}
+
 /// Runs the mode that the settings name and returns the lines to print.
 ///
 /// # Errors
 ///
 /// If the server cannot be reached, refuses everything or answers nonsense.
 pub async fn run(settings: &Settings) -> Result<String, BenchError> {
-    let lanes = LocalSet::new();
-    lanes
-        .run_until(async {
-            match settings.mode {
-                ModeName::Lifecycle => measure::<mode::Lifecycle>(settings).await,
-                ModeName::Create => measure::<mode::Create>(settings).await,
-                ModeName::CreateRepeat => measure::<mode::CreateRepeat>(settings).await,
-                ModeName::Group => measure::<mode::Group>(settings).await,
-                ModeName::Claim32 => measure::<mode::Claim32>(settings).await,
-                ModeName::Reclaim => measure::<mode::Reclaim>(settings).await,
-                ModeName::Status => measure::<mode::Status>(settings).await,
-                ModeName::Pickup => measure::<mode::Pickup>(settings).await,
-                ModeName::Get1 => measure::<mode::Get<1>>(settings).await,
-                ModeName::Get32 => measure::<mode::Get<32>>(settings).await,
-                ModeName::Delete => measure::<mode::Delete>(settings).await,
-                ModeName::PutToVisible => measure::<mode::PutToVisible>(settings).await,
-                ModeName::IdlePollers => measure::<mode::IdlePollers>(settings).await,
-            }
-        })
-        .await
+    let measured = LocalSet::new().run_until(measure_mode(settings)).await?;
+    Ok(report::Row { settings, measured }.render())
 }
 
-async fn measure<M: Mode + 'static>(settings: &Settings) -> Result<String, BenchError> {
+/// Runs the mode that the settings name, within a [`LocalSet`].
+pub(crate) async fn measure_mode(settings: &Settings) -> Result<Measured, BenchError> {
+    match settings.mode {
+        ModeName::Lifecycle => measure::<mode::Lifecycle>(settings).await,
+        ModeName::Graph => measure::<mode::Graph>(settings).await,
+        ModeName::Overload => measure::<mode::Overload>(settings).await,
+        ModeName::Create => measure::<mode::Create>(settings).await,
+        ModeName::CreateRepeat => measure::<mode::CreateRepeat>(settings).await,
+        ModeName::Group => measure::<mode::Group>(settings).await,
+        ModeName::Claim32 => measure::<mode::Claim32>(settings).await,
+        ModeName::Reclaim => measure::<mode::Reclaim>(settings).await,
+        ModeName::Status => measure::<mode::Status>(settings).await,
+        ModeName::Pickup => measure::<mode::Pickup>(settings).await,
+        ModeName::Get1 => measure::<mode::Get<1>>(settings).await,
+        ModeName::Get32 => measure::<mode::Get<32>>(settings).await,
+        ModeName::Delete => measure::<mode::Delete>(settings).await,
+        ModeName::PutToVisible => measure::<mode::PutToVisible>(settings).await,
+        ModeName::IdlePollers => measure::<mode::IdlePollers>(settings).await,
+    }
+}
+
+async fn measure<M: Mode + 'static>(settings: &Settings) -> Result<Measured, BenchError> {
     let service = settings.service()?;
     if matches!(service, Service::Azure(_)) && !M::ON_AZURE {
         return Err(BenchError::NotOnAzure);
     }
-    let mut probe = match &settings.database_url {
-        Some(url) if settings.azure_queue.is_none() => Some(Probe::connect(url).await?),
-        _ => None,
-    };
-    let backend = match &mut probe {
-        Some(probe) => Some(probe.backend_pid().await?),
-        None => None,
-    };
-    let processes = Processes::find(settings.server_pid, settings.pg_pid, backend);
+    let mut observer = Observer::new(settings, &service).await?;
     let run = Rc::new(Run::new(service, settings, Random::fresh_seed(), M::STEPS.len()));
     let measured = match prepare::<M>(settings, &run).await {
-        Ok(ready) => watch(settings, &run, ready, &processes, &mut probe).await,
+        Ok(ready) => watch(settings, &run, ready, &mut observer).await,
         Err(error) => Err(error),
     };
     let removed = remove_queues(&run).await;
-    let (elapsed, cost, wal) = measured?;
+    let (elapsed, used) = measured?;
     removed?;
-    if elapsed.is_zero() || run.figures().tasks == 0 {
-        return Err(BenchError::Exhausted);
+    let figures = std::mem::take(&mut *run.figures());
+    if elapsed.is_zero() || figures.tasks == 0 {
+        let most = figures.failures.into_iter().max_by_key(|(_, times)| *times);
+        return Err(most.map_or(BenchError::Exhausted, |(what, _)| BenchError::Hopeless(what)));
     }
-    let durability = match &mut probe {
-        Some(probe) => probe.durability().await?,
-        None if settings.azure_queue.is_some() => "the service's own".to_owned(),
-        None => "not asked (no --database-url)".to_owned(),
-    };
-    let row = report::Row { settings, steps: M::STEPS, counts: M::COUNTS, elapsed, cost, wal, durability };
-    Ok(row.render(&mut run.figures()))
+    let durability = observer.durability().await?;
+    Ok(Measured { steps: M::STEPS, counts: M::COUNTS, elapsed, figures, used, durability })
 }
 
-/// Lets the lanes run, and returns how long was measured, what it cost and how much WAL it wrote.
+/// Lets the lanes run, and returns how long was measured and what that cost.
 async fn watch<M: Mode + 'static>(
     settings: &Settings,
     run: &Run,
     ready: Vec<(M, Lane)>,
-    processes: &Processes,
-    probe: &mut Option<Probe>,
-) -> Result<(Duration, Cost, Option<i64>), BenchError> {
+    observer: &mut Observer,
+) -> Result<(Duration, Used), BenchError> {
+    let window = Duration::from_secs(settings.seconds);
     let start = Instant::now() + Duration::from_secs(settings.warmup);
-    run.open_window(start, start + Duration::from_secs(settings.seconds));
+    run.open_window(start, start + window);
     let mut lanes = JoinSet::new();
     for (mode, lane) in ready {
         lanes.spawn_local(drive(mode, lane));
     }
     sleep_until(start).await;
-    let (cost, wal) = (processes.cost(), wal_now(probe).await?);
-    let mut failure = run.wait_for_the_end(&mut lanes).await;
-    let (cost, wal) = (processes.cost().since(&cost), wal_now(probe).await?.zip(wal).map(|(end, start)| end - start));
+    let began = observer.begin().await?;
+    let mut failure = tokio::select! {
+        failure = run.wait_for_the_end(&mut lanes) => failure,
+        Err(failure) = observer.look_at_sessions(window) => Some(failure),
+    };
+    let used = observer.end(&began).await?;
     let elapsed = run.close_window();
     while let Ok(Some(finished)) = timeout(FINISH_WITHIN, lanes.join_next()).await {
         failure = failure.or_else(|| run::failure_of(finished));
     }
-    failure.map_or(Ok((elapsed, cost, wal)), Err)
+    failure.map_or(Ok((elapsed, used)), Err)
 }
 
 /// Fills the queue, opens the connections and lets every lane make what its mode needs; none of it is measured.
@@ -255,18 +277,40 @@ async fn drive<M: Mode>(mut mode: M, mut lane: Lane) -> Result<(), BenchError> {
     Ok(())
 }
 
-async fn wal_now(probe: &mut Option<Probe>) -> Result<Option<i64>, BenchError> {
-    match probe {
-        Some(probe) => Ok(Some(probe.wal_position().await?)),
-        None => Ok(None),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
 
     use super::*;
+
+    /// A server that sheds every request.
+    async fn serve_503(listener: TcpListener) {
+        loop {
+            let Ok((mut stream, _)) = listener.accept().await else { return };
+            tokio::spawn(async move {
+                let mut request = vec![0; 16 << 10];
+                while stream.read(&mut request).await.is_ok_and(|read| read > 0) {
+                    let answer = b"HTTP/1.1 503 Busy\r\nRetry-After: 1\r\nContent-Length: 4\r\n\r\nbusy";
+                    stream.write_all(answer).await.unwrap();
+                }
+            });
+        }
+    }
+
+    #[tokio::test]
+    async fn what_overload_has_shed_is_counted_by_its_kind() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(serve_503(listener));
+        let account = ["--root-url", &url, "--client-id", "c", "--access-token", "t"];
+        let numbers = ["--connections", "2", "--rate", "50", "--seconds", "1", "--warmup", "0"];
+        let settings = Settings::parse_from([&["tenure-bench", "overload"][..], &account, &numbers].concat());
+        // Not the text of each refusal, which is what a failure in other modes is counted by.
+        let Err(BenchError::Hopeless(what)) = run(&settings).await else { panic!("nothing can have been done") };
+        assert_eq!(what, "createTask was answered with 503");
+    }
 
     const AZURITE: [&str; 4] = ["--azure-queue", "http://127.0.0.1:1/devstoreaccount1", "--azure-key", "c2VjcmV0"];
 

@@ -3,18 +3,27 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use tenure_bench::{Settings, run};
+use tenure_bench::{BenchError, Settings, ratio, run};
+
+/// The word in the mode's place that compares several servers.
+const RATIO: &str = "ratio";
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    match run(&Settings::parse()).await {
-        Ok(lines) => {
-            print!("{lines}");
-            ExitCode::SUCCESS
-        }
+    match start().await {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("tenure-bench: {error}");
             ExitCode::FAILURE
         }
     }
+}
+
+async fn start() -> Result<(), BenchError> {
+    let mut words = std::env::args_os();
+    if words.nth(1).is_some_and(|word| word == RATIO) {
+        return ratio::run(&ratio::Settings::parse_from([RATIO.into()].into_iter().chain(words))).await;
+    }
+    print!("{}", run(&Settings::parse()).await?);
+    Ok(())
 }

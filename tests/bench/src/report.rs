@@ -5,30 +5,21 @@ use std::time::Duration;
 
 use clap::ValueEnum as _;
 
-use super::Settings;
-use super::cost::Cost;
-use super::figures::Figures;
+use super::{Measured, Settings};
 
 /// How far a window may end before its time without having been cut short.
 const TIMER: Duration = Duration::from_millis(20);
 
-/// Everything in a row beside the lanes' own figures.
+/// A run with the settings that it had.
 #[derive(Debug)]
 pub(crate) struct Row<'a> {
     pub(crate) settings: &'a Settings,
-    pub(crate) steps: &'a [&'a str],
-    /// What the mode counts, in the plural.
-    pub(crate) counts: &'a str,
-    /// How long was measured, which is less than asked for when the tasks ran out.
-    pub(crate) elapsed: Duration,
-    pub(crate) cost: Cost,
-    /// Bytes of WAL written while measuring.
-    pub(crate) wal: Option<i64>,
-    pub(crate) durability: String,
+    pub(crate) measured: Measured,
 }
 
 impl Row<'_> {
-    pub(crate) fn render(&self, figures: &mut Figures) -> String {
+    pub(crate) fn render(mut self) -> String {
+        let Measured { steps, counts, elapsed, ref mut figures, ref used, .. } = self.measured;
         let service = if self.settings.azure_queue.is_some() { "Azure queue" } else { "Tenure" };
         let mode = self.settings.mode.to_possible_value().map(|value| value.get_name().to_owned());
         let mut columns = vec![
@@ -36,31 +27,40 @@ impl Row<'_> {
             ("mode".to_owned(), or_dash(mode)),
             ("connections".to_owned(), self.settings.connections().to_string()),
             ("prefill".to_owned(), self.settings.depth().to_string()),
-            ("seconds".to_owned(), format!("{:.1}", self.elapsed.as_secs_f64())),
-            (format!("{}/s", self.counts), format!("{:.0}", figures.tasks as f64 / self.elapsed.as_secs_f64())),
+            ("seconds".to_owned(), format!("{:.1}", elapsed.as_secs_f64())),
+            (format!("{counts}/s"), format!("{:.0}", figures.tasks as f64 / elapsed.as_secs_f64())),
         ];
-        for (step, name) in self.steps.iter().enumerate() {
+        for (step, name) in steps.iter().enumerate() {
             let times = figures.percentiles(step).map(|(half, most)| format!("{half:.2} / {most:.2}"));
             // Rows of modes with one step fit into one table.
-            let name = if self.steps.len() == 1 { String::new() } else { format!("{name} ") };
+            let name = if steps.len() == 1 { String::new() } else { format!("{name} ") };
             columns.push((format!("{name}p50 / p99 ms"), or_dash(times)));
         }
         for (name, seconds) in [
-            ("server CPU s", self.cost.server),
-            ("PostgreSQL CPU s", self.cost.postgres),
-            ("generator CPU s", self.cost.generator),
+            ("server CPU s", used.cost.server),
+            ("PostgreSQL CPU s", used.cost.postgres),
+            ("generator CPU s", used.cost.generator),
         ] {
             columns.push((name.to_owned(), or_dash(seconds.map(|seconds| format!("{seconds:.2}")))));
         }
         let wal =
-            self.wal.filter(|_| figures.tasks > 0).map(|bytes| format!("{:.0}", bytes as f64 / figures.tasks as f64));
-        columns.push((format!("WAL B/{}", self.counts.trim_end_matches('s')), or_dash(wal)));
+            used.wal.filter(|_| figures.tasks > 0).map(|bytes| format!("{:.0}", bytes as f64 / figures.tasks as f64));
+        columns.push((format!("WAL B/{}", counts.trim_end_matches('s')), or_dash(wal)));
         columns.push(("failed".to_owned(), figures.failures.values().sum::<u64>().to_string()));
-        columns.push(("durability".to_owned(), self.durability.clone()));
-        self.table(&columns, figures)
+        columns.push(("durability".to_owned(), self.durability()));
+        self.table(&columns)
     }
 
-    fn table(&self, columns: &[(String, String)], figures: &Figures) -> String {
+    fn durability(&self) -> String {
+        match &self.measured.durability {
+            Some(settings) => settings.clone(),
+            None if self.settings.azure_queue.is_some() => "the service's own".to_owned(),
+            None => "not asked (no --database-url)".to_owned(),
+        }
+    }
+
+    fn table(&self, columns: &[(String, String)]) -> String {
+        let Measured { counts, elapsed, figures, .. } = &self.measured;
         let line = |cells: Vec<&str>| format!("| {} |\n", cells.join(" | "));
         let mut text = String::new();
         if !self.settings.no_head {
@@ -68,9 +68,9 @@ impl Row<'_> {
             text.push_str(&format!("|{}\n", "---|".repeat(columns.len())));
         }
         text.push_str(&line(columns.iter().map(|(_, value)| value.as_str()).collect()));
-        if self.elapsed + TIMER < Duration::from_secs(self.settings.seconds) {
-            let elapsed = self.elapsed.as_secs_f64();
-            writeln!(text, "all {} were used up after {elapsed:.1} s; the figures are of that time", self.counts)
+        if *elapsed + TIMER < Duration::from_secs(self.settings.seconds) {
+            let elapsed = elapsed.as_secs_f64();
+            writeln!(text, "all {counts} were used up after {elapsed:.1} s; the figures are of that time")
                 .expect("a String takes whatever is written");
         }
         if figures.empty > 0 {
@@ -91,6 +91,9 @@ fn or_dash(value: Option<String>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cost::Cost;
+    use crate::figures::Figures;
+    use crate::observe::Used;
     use clap::Parser;
 
     #[test]
@@ -103,16 +106,11 @@ mod tests {
         figures.empty = 2;
         figures.failures.insert("503".to_owned(), 3);
         let elapsed = Duration::from_secs(2);
-        let row = Row {
-            settings: &settings,
-            steps: &["visible"],
-            counts: "messages",
-            elapsed,
-            cost,
-            wal: Some(1200),
-            durability: "x".into(),
-        };
-        let text = row.render(&mut figures);
+        let used = Used { cost, wal: Some(1200), ..Used::default() };
+        let steps = &["visible"];
+        let durability = Some("x".to_owned());
+        let measured = Measured { steps, counts: "messages", elapsed, figures, used, durability };
+        let text = Row { settings: &settings, measured }.render();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0].matches('|').count(), lines[2].matches('|').count());
         assert_eq!(lines[0].matches('|').count(), lines[1].matches('|').count());

@@ -19,6 +19,7 @@ pub(crate) struct Run {
     service: Service,
     connections: usize,
     task_queues: usize,
+    rate: u64,
     seed: u64,
     queue: String,
     group: String,
@@ -36,12 +37,16 @@ pub(crate) struct Run {
 impl Run {
     pub(crate) fn new(service: Service, settings: &Settings, seed: u64, steps: usize) -> Self {
         // A queue of its own: what an earlier run has left must not be claimed in this one.
-        let mut queue = "bench/load-".to_owned();
-        Random::from_seed(seed).push_hex(&mut queue, 12);
+        let queue = settings.task_queue.clone().unwrap_or_else(|| {
+            let mut queue = "bench/load-".to_owned();
+            Random::from_seed(seed).push_hex(&mut queue, 12);
+            queue
+        });
         Self {
             service,
             connections: settings.connections(),
             task_queues: settings.task_queues.max(1),
+            rate: settings.rate.max(1),
             seed,
             queue,
             group: Random::from_seed(!seed).task_id().to_string(),
@@ -105,6 +110,11 @@ impl Run {
 
     pub(crate) fn task_queues(&self) -> usize {
         self.task_queues
+    }
+
+    /// How often each lane begins a turn, where turns have a rate.
+    pub(crate) fn period(&self) -> Duration {
+        Duration::from_secs_f64(self.connections as f64 / self.rate as f64)
     }
 
     pub(crate) fn seed(&self) -> u64 {

@@ -21,7 +21,11 @@ const POLLERS: usize = 500;
 
 /// Measures a task queue.
 #[derive(Debug, Parser)]
-#[command(name = "tenure-bench", version)]
+#[command(
+    name = "tenure-bench",
+    version,
+    after_help = "`tenure-bench ratio` compares several servers; see its --help."
+)]
 pub struct Settings {
     /// What to measure.
     #[arg(value_enum)]
@@ -38,9 +42,15 @@ pub struct Settings {
     /// How many tasks to put into the queue first; 0 is as many as the mode needs.
     #[arg(long, default_value_t = 0)]
     pub prefill: u64,
-    /// Over how many task queues `idle-pollers` are spread.
+    /// Over how many task queues `idle-pollers` or `lifecycle` are spread.
     #[arg(long, default_value_t = 1)]
     pub task_queues: usize,
+    /// A task queue to use instead of a new one.
+    #[arg(long)]
+    pub task_queue: Option<String>,
+    /// How many turns a second `overload` begins, over all connections.
+    #[arg(long, default_value_t = 1000)]
+    pub rate: u64,
     /// A file with clientId, accessToken and rootUrl, instead of the three flags.
     #[arg(long)]
     pub credentials: Option<PathBuf>,
@@ -81,6 +91,10 @@ pub struct Settings {
 pub enum ModeName {
     /// Create a task, claim one, report it completed.
     Lifecycle,
+    /// The same in groups of 100 in which each task waits for the one before.
+    Graph,
+    /// The same at a given rate, however slow the answers are.
+    Overload,
     /// Create tasks and leave them.
     Create,
     /// Create tasks that exist already, with the same requests.

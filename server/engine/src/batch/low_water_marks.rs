@@ -74,7 +74,7 @@ impl LowWaterMarks {
     /// left afterwards, and none comes.
     pub async fn sequence(&self, conn: &mut PgConnection) -> Result<u64, sqlx::Error> {
         let since = self.state.epoch();
-        let (sequenced, safe) = self.state.read(|state| (state.sequenced, Sequenced(state.safe_position.reached)));
+        let (sequenced, safe) = self.state.read(|state| (state.sequenced, Sequenced(state.safe_position.reached())));
         let moved = events::sequence(conn, sequenced).await?;
         self.state.note(since, |state| state.sequenced = state.sequenced.max(safe));
         Ok(moved)

@@ -11,7 +11,10 @@ pub(crate) struct Lifecycle;
 impl Mode for Lifecycle {
     const STEPS: &'static [&'static str] = &["create", "claim", "report"];
 
-    async fn prepare(_lane: &mut Lane) -> Result<Self, BenchError> {
+    async fn prepare(lane: &mut Lane) -> Result<Self, BenchError> {
+        if lane.run().task_queues() > 1 {
+            lane.share_task_queues();
+        }
         Ok(Self)
     }
 

@@ -2,7 +2,7 @@
 //! and is gone. While a snapshot from before is held, what is gone stays in the indexes.
 
 use sqlx::{AssertSqlSafe, PgConnection};
-use tenure_store::{counters, events};
+use tenure_store::events::{self, Sequenced};
 
 /// Queues of the tasks.
 pub const QUEUES: [&str; 5] = ["fill/q1", "fill/q2", "fill/q3", "fill/q4", "fill/q5"];

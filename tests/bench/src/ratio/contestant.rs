@@ -1,0 +1,63 @@
+//! A running server that is compared.
+
+use std::path::{Path, PathBuf};
+
+use clap::Parser as _;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use tenure_driver::http::Account;
+
+use crate::{BenchError, Settings};
+
+/// As the file says that describes it.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Contestant {
+    pub(super) name: String,
+    credentials: PathBuf,
+    server_pid: u32,
+    pg_pid: u32,
+    pub(super) database_url: String,
+}
+
+impl Contestant {
+    pub(super) fn read(path: &Path) -> Result<Self, BenchError> {
+        read(path)
+    }
+
+    /// As whom to call it, and where.
+    pub(super) fn account(&self) -> Result<Account, BenchError> {
+        read(&self.credentials)
+    }
+
+    /// The settings that call this server: a mode's name and flags, as on the command line.
+    pub(super) fn settings(&self, arguments: &[String]) -> Result<Settings, BenchError> {
+        let words = ["tenure-bench".to_owned()].into_iter().chain(arguments.iter().cloned());
+        let mut settings = Settings::try_parse_from(words).map_err(|error| BenchError::Generator(error.to_string()))?;
+        settings.credentials = Some(self.credentials.clone());
+        settings.server_pid = Some(self.server_pid);
+        settings.pg_pid = Some(self.pg_pid);
+        settings.database_url = Some(self.database_url.clone());
+        Ok(settings)
+    }
+}
+
+fn read<T: DeserializeOwned>(path: &Path) -> Result<T, BenchError> {
+    let failed = |reason: String| BenchError::ContestantFile { path: path.display().to_string(), reason };
+    let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+    serde_json::from_str(&text).map_err(|error| failed(error.to_string()))
+}
+
+#[cfg(test)]
+impl Contestant {
+    /// One that does not run.
+    pub(super) fn named(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            credentials: PathBuf::new(),
+            server_pid: 0,
+            pg_pid: 0,
+            database_url: String::new(),
+        }
+    }
+}

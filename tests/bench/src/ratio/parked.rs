@@ -1,0 +1,43 @@
+//! Workers that wait for work in queues that have none, while something else is measured.
+
+use std::time::Duration;
+
+use tenure_api::credentials::Credentials;
+use tenure_driver::http::{Client, QUEUE_API};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use super::contestant::Contestant;
+use crate::BenchError;
+
+/// Over how many task queues they are spread.
+const QUEUES: usize = 50;
+/// How long a worker rests that was refused.
+const REST: Duration = Duration::from_secs(1);
+
+/// Lets so many workers wait until the set is dropped. All of them have asked when this returns.
+pub(super) async fn park(contestant: &Contestant, workers: usize) -> Result<JoinSet<()>, BenchError> {
+    let account = contestant.account()?;
+    let mut parked = JoinSet::new();
+    for number in 0..workers {
+        let mut client = Client::new(&account.root_url)?;
+        let credentials = account.credentials.clone();
+        ask(&mut client, &credentials, number).await?;
+        parked.spawn_local(async move {
+            loop {
+                if client.finish().await.is_err() {
+                    sleep(REST).await;
+                }
+                // The next turn waits for the answer, or rests.
+                drop(ask(&mut client, &credentials, number).await);
+            }
+        });
+    }
+    Ok(parked)
+}
+
+async fn ask(client: &mut Client, credentials: &Credentials, number: usize) -> Result<(), BenchError> {
+    let path = format!("{QUEUE_API}/claim-work/bench%2Fparked-{}", number % QUEUES);
+    let body = format!(r#"{{"workerGroup":"bench","workerId":"parked-{number}","tasks":1}}"#);
+    Ok(client.start(credentials, "POST", &path, Some(body.as_bytes())).await?)
+}

@@ -1,0 +1,264 @@
+//! What each row compares with what.
+
+use clap::ValueEnum;
+
+use super::Settings;
+use super::contestant::Contestant;
+
+/// The server that all others are compared with.
+const SUBJECT: &str = "tenure";
+/// The server that does little beside the life cycle.
+const FLOOR: &str = "floor";
+/// With how many connections the rows beside the life cycle are measured.
+const CONNECTIONS: usize = 64;
+/// Waiting workers of `pickup`: few, so that they wait for their task and not for each other's.
+const WORKERS: usize = 8;
+/// Over how many task queues `queues` spreads the tasks.
+const QUEUES: usize = 50;
+/// How many tasks are pending beside the large number.
+const FEW: u64 = 1_000;
+/// What `claim32` begins with, for each second: more than are claimed in one.
+const CLAIMED_A_SECOND: u64 = 8_000;
+/// With how many connections the rate is measured that overload is twice of: batches are large then.
+const MANY_CONNECTIONS: usize = 256;
+/// Seconds in which the queues of requests grow, before overload is measured.
+const OVERLOAD_WARMUP: u64 = 5;
+
+/// What can be compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum RowName {
+    /// Create, claim one, report: on each server, with each number of connections.
+    Lifecycle,
+    /// The life cycle over 50 task queues, beside one.
+    Queues,
+    /// The life cycle in groups of 100 with dependencies, beside none.
+    Groups,
+    /// Create, and repeats of creates.
+    Create,
+    /// Read a status.
+    Status,
+    /// Renew a claim.
+    Reclaim,
+    /// Claim 32 at once and report each.
+    Claim32,
+    /// From a create until a waiting worker has the task, beside one commit.
+    Pickup,
+    /// The life cycle while thousands of workers wait for work, beside none.
+    Parked,
+    /// The life cycle at twice the rate that the server can do.
+    Overload,
+    /// The life cycle while an old snapshot is held, beside none.
+    Snapshot,
+    /// The life cycle with very many pending tasks, beside 1,000. Leaves them behind.
+    Pending,
+    /// All of these, in this order.
+    All,
+}
+
+/// One table: columns that are measured in turn.
+#[derive(Debug)]
+pub(super) struct Row<'a> {
+    pub(super) title: String,
+    pub(super) columns: Vec<Column<'a>>,
+    /// Which column is divided by which.
+    pub(super) ratios: Vec<(usize, usize)>,
+}
+
+/// A mode on a server.
+#[derive(Debug)]
+pub(super) struct Column<'a> {
+    pub(super) name: String,
+    pub(super) contestant: &'a Contestant,
+    pub(super) variant: Variant,
+}
+
+/// What is measured on each server, and under which condition.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Variant {
+    name: String,
+    /// The mode and its flags.
+    pub(super) arguments: Vec<String>,
+    pub(super) condition: Condition,
+}
+
+/// What holds while a column is measured.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Condition {
+    /// Nothing else happens.
+    Quiet,
+    /// So many tasks were put into the queue before the first round.
+    Filled {
+        /// The task queue.
+        queue: String,
+        /// How many.
+        tasks: u64,
+    },
+    /// So many workers wait for work in other queues.
+    Parked(usize),
+    /// A snapshot is held, which is as old as the first round. All rounds of other columns come before.
+    SnapshotHeld,
+    /// The flags get a rate that is twice the one that the variant before has reached. Comes after it.
+    TwiceTheRate,
+    /// The time of a commit is measured before and after.
+    BesideCommits,
+}
+
+impl Condition {
+    /// Whether the rounds of other columns have to be over.
+    pub(super) fn comes_last(&self) -> bool {
+        matches!(self, Self::SnapshotHeld | Self::TwiceTheRate)
+    }
+}
+
+/// The tables that belong to this name.
+pub(super) fn rows<'a>(name: RowName, settings: &Settings, contestants: &'a [Contestant]) -> Vec<Row<'a>> {
+    let lifecycle = |name: &str| Variant::new(settings, name, "lifecycle", CONNECTIONS);
+    let mode = |name: &str, mode: &str| Variant::new(settings, name, mode, CONNECTIONS);
+    let variants = match name {
+        RowName::All => {
+            let each = RowName::value_variants().iter().filter(|name| **name != RowName::All);
+            return each.flat_map(|name| rows(*name, settings, contestants)).collect();
+        }
+        RowName::Lifecycle => {
+            let variant = |connections| Variant::new(settings, "", "lifecycle", connections);
+            let row = |connections: &usize| {
+                table(format!("lifecycle, connections: {connections}"), contestants, &[variant(*connections)])
+            };
+            return settings.connections.iter().map(row).collect();
+        }
+        RowName::Queues => {
+            vec![lifecycle("plain"), lifecycle("queues").with([("--task-queues", &QUEUES.to_string())])]
+        }
+        RowName::Groups => vec![lifecycle("plain"), mode("groups", "graph")],
+        RowName::Create => vec![mode("create", "create"), mode("repeat", "create-repeat")],
+        RowName::Status => vec![mode("", "status")],
+        RowName::Reclaim => vec![mode("", "reclaim")],
+        RowName::Claim32 => {
+            let depth = (settings.seconds * CLAIMED_A_SECOND).to_string();
+            vec![mode("", "claim32").with([("--prefill", &depth), ("--warmup", "0")])]
+        }
+        RowName::Pickup => {
+            vec![Variant::new(settings, "", "pickup", WORKERS).under(Condition::BesideCommits)]
+        }
+        RowName::Parked => {
+            vec![lifecycle("plain"), lifecycle("parked").under(Condition::Parked(settings.parked))]
+        }
+        RowName::Overload => {
+            let warmup = settings.warmup.max(OVERLOAD_WARMUP).to_string();
+            let overload = Variant::new(settings, "overload", "overload", settings.overload_connections);
+            let overload = overload.with([("--warmup", &warmup)]).under(Condition::TwiceTheRate);
+            vec![Variant::new(settings, "plain", "lifecycle", MANY_CONNECTIONS), overload]
+        }
+        RowName::Snapshot => vec![lifecycle("plain"), lifecycle("snapshot").under(Condition::SnapshotHeld)],
+        RowName::Pending => vec![filled(lifecycle("few"), FEW), filled(lifecycle("many"), settings.pending)],
+    };
+    let title = name.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+    // The floor does one queue and no more than the life cycle.
+    vec![table(title, contestants.iter().filter(|contestant| contestant.name != FLOOR), &variants)]
+}
+
+/// The variant in a queue with so many tasks.
+fn filled(variant: Variant, tasks: u64) -> Variant {
+    let queue = format!("bench/pending-{tasks}");
+    variant.with([("--task-queue", &queue)]).under(Condition::Filled { queue, tasks })
+}
+
+impl Variant {
+    fn new(settings: &Settings, name: &str, mode: &str, connections: usize) -> Self {
+        let arguments = vec![mode.to_owned()];
+        let variant = Self { name: name.to_owned(), arguments, condition: Condition::Quiet };
+        let (connections, seconds) = (connections.to_string(), settings.seconds.to_string());
+        variant
+            .with([("--connections", connections.as_str()), ("--seconds", &seconds)])
+            .with([("--warmup", settings.warmup.to_string().as_str())])
+    }
+
+    /// With these flags too; a later one counts instead of an earlier one.
+    fn with<const N: usize>(mut self, flags: [(&str, &str); N]) -> Self {
+        for (flag, value) in flags {
+            if let Some(place) = self.arguments.iter().position(|argument| argument == flag) {
+                self.arguments.drain(place..place + 2);
+            }
+            self.arguments.extend([flag.to_owned(), value.to_owned()]);
+        }
+        self
+    }
+
+    fn under(mut self, condition: Condition) -> Self {
+        self.condition = condition;
+        self
+    }
+}
+
+/// Every variant on every contestant, variant by variant. Ratios are those of a variant to the first one on the same
+/// contestant, and of the subject to the others in the same variant.
+fn table<'a>(title: String, contestants: impl IntoIterator<Item = &'a Contestant>, variants: &[Variant]) -> Row<'a> {
+    let contestants: Vec<&Contestant> = contestants.into_iter().collect();
+    let number = contestants.len();
+    let mut columns = Vec::with_capacity(number * variants.len());
+    for variant in variants {
+        for contestant in &contestants {
+            let name = format!("{} {}", contestant.name, variant.name).trim_end().to_owned();
+            columns.push(Column { name, contestant, variant: variant.clone() });
+        }
+    }
+    let mut ratios = Vec::new();
+    for column in number..columns.len() {
+        ratios.push((column, column % number));
+    }
+    if let Some(subject) = contestants.iter().position(|contestant| contestant.name == SUBJECT) {
+        for variant in 0..variants.len() {
+            let others = (0..number).filter(|other| *other != subject);
+            ratios.extend(others.map(|other| (variant * number + subject, variant * number + other)));
+        }
+    }
+    Row { title, columns, ratios }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser as _;
+
+    fn contestants() -> Vec<Contestant> {
+        ["floor", "tenure", "before"].into_iter().map(Contestant::named).collect()
+    }
+
+    fn names(row: &Row<'_>) -> (Vec<String>, Vec<(usize, usize)>) {
+        (row.columns.iter().map(|column| column.name.clone()).collect(), row.ratios.clone())
+    }
+
+    #[test]
+    fn the_life_cycle_compares_tenure_with_all_others() {
+        let settings = Settings::parse_from(["ratio", "--contestant", "x", "--connections", "1,8"]);
+        let contestants = contestants();
+        let rows = rows(RowName::Lifecycle, &settings, &contestants);
+        assert_eq!(rows.len(), 2);
+        assert_eq!(
+            names(&rows[1]),
+            (vec!["floor".to_owned(), "tenure".to_owned(), "before".to_owned()], vec![(1, 0), (1, 2)])
+        );
+    }
+
+    #[test]
+    fn a_variant_is_compared_with_the_plain_one_on_the_same_server() {
+        let settings = Settings::parse_from(["ratio", "--contestant", "x", "--warmup", "2"]);
+        let contestants = contestants();
+        let rows = rows(RowName::Overload, &settings, &contestants);
+        let names = names(&rows[0]);
+        assert_eq!(names.0, ["tenure plain", "before plain", "tenure overload", "before overload"]);
+        assert_eq!(names.1, [(2, 0), (3, 1), (0, 1), (2, 3)]);
+        // The last flag counts.
+        let arguments = &rows[0].columns[2].variant.arguments;
+        assert_eq!(arguments.iter().filter(|argument| *argument == "--warmup").count(), 1);
+        assert!(arguments.ends_with(&["--warmup".to_owned(), "5".to_owned()]), "{arguments:?}");
+    }
+
+    #[test]
+    fn all_rows_are_all_that_there_are() {
+        let settings = Settings::parse_from(["ratio", "--contestant", "x"]);
+        let contestants = contestants();
+        let rows = rows(RowName::All, &settings, &contestants);
+        assert_eq!(rows.len(), settings.connections.len() + RowName::value_variants().len() - 2);
+    }
+}
