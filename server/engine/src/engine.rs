@@ -219,7 +219,8 @@ impl Engine {
 
     /// Registers everything that the engine caches from the database. No entry holds the sender of a batcher.
     fn register(&self) {
-        let Self { remembered, queues, low_water_marks, due_marks, facts, witnesses, tail, notifiers, polled, .. } = self;
+        let Self { remembered, queues, low_water_marks, due_marks, facts, witnesses, tail, notifiers, polled, .. } =
+            self;
         let empty = self.messages.memory();
         remembered.add("queue keys", on(queues, Queues::drop_all));
         remembered.add("low-water marks", on(low_water_marks, LowWaterMarks::drop_all));

@@ -53,6 +53,8 @@ pub fn classify(error: &sqlx::Error) -> Class {
 pub fn is_lost_connection(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Io(error) => error.kind() != std::io::ErrorKind::TimedOut,
+        // How sqlx reads a connection that is closed before the answer about TLS, as by a proxy that changes what it leads to.
+        sqlx::Error::Protocol(text) => text.contains("unexpected response from SSLRequest: 0x00"),
         // What a PostgreSQL that stops says to those who are connected.
         sqlx::Error::Database(error) => matches!(error.code().as_deref(), Some("57P01" | "57P02")),
         _ => false,
@@ -145,6 +147,20 @@ mod tests {
         for other in [sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()), sqlx::Error::PoolTimedOut] {
             assert!(!is_lost_connection(&other), "{other}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_is_closed_while_it_is_made_is_lost() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            // Closed when it has been read from: otherwise it would be reset.
+            let (mut stream, _) = listener.accept().await.unwrap();
+            tokio::io::AsyncReadExt::read(&mut stream, &mut [0; 8]).await.unwrap();
+        });
+        let options = sqlx::postgres::PgConnectOptions::new_without_pgpass().host("127.0.0.1").port(port);
+        let error = <sqlx::PgConnection as sqlx::Connection>::connect_with(&options).await.map(drop).unwrap_err();
+        assert!(is_lost_connection(&error), "{error:?}");
     }
 
     #[tokio::test]
