@@ -22,6 +22,7 @@ use crate::batch::watch::DatabaseWatch;
 use crate::batch::{Batcher, Permit};
 use crate::blobs::Blobs;
 use crate::clock::ClockSkew;
+use crate::events::sequencer::Sequencer;
 use crate::events::tail::Tail;
 use crate::heartbeat::Heartbeat;
 use crate::notifiers::Notifiers;
@@ -128,6 +129,8 @@ pub struct Engine {
     pub polled: PolledQueues,
     /// Deleting messages.
     pub delete_messages: Batcher<DeleteMessages>,
+    /// Moves events into the log.
+    pub sequencer: Sequencer,
     /// The newest events, for streams.
     pub tail: Tail,
 }
@@ -157,7 +160,7 @@ impl Engine {
         let lease = settings.claim_timeout;
         let reclaim = Reclaim { queues: queues.clone(), pool: pool.clone(), lease, workers: workers.clone() };
         let report = ReportRun { queues: queues.clone(), pool: pool.clone() };
-        let polled = PolledQueues::default();
+        let (polled, sequencer) = (PolledQueues::default(), Sequencer::default());
         let get_messages = GetMessages {
             low_water_marks: low_water_marks.clone(),
             reservation: settings.poll_reservation,
@@ -175,8 +178,9 @@ impl Engine {
                 notifiers.clone(),
             ),
             polled,
+            sequencer: sequencer.clone(),
             delete_messages: Batcher::start(delete_messages, &connector, &notifiers, &permit, tasks),
-            tail: Tail::start(pool.clone(), low_water_marks.clone(), notifiers.clone(), tasks, drain.clone()),
+            tail: Tail::start(pool.clone(), sequencer.clone(), notifiers.clone(), tasks, drain.clone()),
             heartbeat: Heartbeat::start(&connector, tasks, stop),
             skew: ClockSkew::default(),
             replication: ReplicationWatch::default(),
@@ -219,13 +223,25 @@ impl Engine {
 
     /// Registers everything that the engine caches from the database. No entry holds the sender of a batcher.
     fn register(&self) {
-        let Self { remembered, queues, low_water_marks, due_marks, facts, witnesses, tail, notifiers, polled, .. } =
-            self;
+        let Self {
+            remembered,
+            queues,
+            low_water_marks,
+            due_marks,
+            facts,
+            witnesses,
+            tail,
+            notifiers,
+            polled,
+            sequencer,
+            ..
+        } = self;
         let empty = self.messages.memory();
         remembered.add("queue keys", on(queues, Queues::drop_all));
         remembered.add("low-water marks", on(low_water_marks, LowWaterMarks::drop_all));
         remembered.add("low-water marks of times", on(due_marks, DueMarkMemory::drop_all));
         remembered.add("empty message queues", move || empty.drop_all());
+        remembered.add("sequenced events", on(sequencer, Sequencer::drop_all));
         remembered.add("polled queues", on(polled, PolledQueues::drop_all));
         remembered.add("facts", on(facts, Facts::drop_all));
         remembered.add("unresolved tasks of groups", on(witnesses, groups::GroupMemory::drop_all));

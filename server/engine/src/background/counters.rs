@@ -28,7 +28,7 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
         .into_iter()
         .map(|hidden| (hidden.queue.clone(), hidden))
         .collect();
-    for (queue, count) in counters::list_counts(&mut conn, engine.low_water_marks.sequenced()).await? {
+    for (queue, count) in counters::list_counts(&mut conn, engine.sequencer.reached()).await? {
         open += count.pending + count.claimed;
         publish("queue_pending_tasks", &queue, count.pending);
         publish("queue_claimed_tasks", &queue, count.claimed);

@@ -34,7 +34,7 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
         return Ok(PassReport::default());
     }
     let mut report = PassReport::default();
-    match log_reader::read_next(&mut conn, &engine.low_water_marks, &mut DependencySink).await? {
+    match log_reader::read_next(&mut conn, &engine.sequencer, &mut DependencySink).await? {
         Read::End => {}
         Read::Rows(rows, ()) => (report.found, report.done) = (rows, rows),
         // The server that reads settles as well, but may have read before the events that we were notified of.

@@ -8,7 +8,7 @@ use tenure_store::events;
 /// backlog short.
 pub async fn sequence(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.pool.acquire().await?;
-    let moved = usize::try_from(engine.low_water_marks.sequence(&mut conn).await?).unwrap_or(usize::MAX);
+    let moved = usize::try_from(engine.sequencer.run(&mut conn).await?).unwrap_or(usize::MAX);
     Ok(PassReport { found: moved, done: moved, ..PassReport::default() })
 }
 

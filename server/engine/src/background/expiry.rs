@@ -8,7 +8,7 @@ use tenure_store::transitions::purge;
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.pool.acquire().await?;
     let marks = engine.due_marks.get();
-    let tasks = purge::purge_tasks(&mut conn, engine.low_water_marks.sequenced(), marks.tasks).await?;
+    let tasks = purge::purge_tasks(&mut conn, engine.sequencer.reached(), marks.tasks).await?;
     let groups = purge::purge_groups(&mut conn, marks.groups).await?;
     let (found, done) = (tasks.found + groups.found, tasks.purged + groups.purged);
     Ok(PassReport { found, done, lost_race: found.saturating_sub(done), ..PassReport::default() })

@@ -45,9 +45,9 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     if witnesses.len() > WITNESSES_MAX {
         witnesses.clear();
     }
-    let sequenced = engine.low_water_marks.sequenced();
+    let sequenced = engine.sequencer.reached();
     let mut sink = GroupSink { sequenced, witnesses: &mut witnesses };
-    let read = log_reader::read_next(&mut conn, &engine.low_water_marks, &mut sink).await?;
+    let read = log_reader::read_next(&mut conn, &engine.sequencer, &mut sink).await?;
     engine.witnesses.note(since, |cached| cached.extend(witnesses));
     Ok(match read {
         Read::Busy => PassReport { lost_race: 1, ..PassReport::default() },

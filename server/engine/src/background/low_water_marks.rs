@@ -9,7 +9,9 @@ use tenure_store::queues::{self, Remembered};
 /// Advances them as far as is safe. If the database was replaced, what cannot wait is read at once.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let breaks = engine.continuity.breaks();
+    let since = engine.sequencer.epoch();
     let queues = engine.low_water_marks.advance(&engine.watch).await.map_err(Failure::into_error)?;
+    engine.sequencer.note_safe(since, engine.low_water_marks.safe_position());
     engine.due_marks.advance(&engine.watch).await.map_err(Failure::into_error)?;
     if engine.continuity.breaks() != breaks {
         engine.notifiers.notify_facts();
@@ -23,7 +25,13 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
 /// that the database does not have, which this server drops.
 pub async fn repair(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     drop_stale_keys(engine).await?;
-    let stranded = engine.low_water_marks.repair(&engine.watch).await.map_err(Failure::into_error)?;
+    let sequenced = engine.sequencer.reached();
+    let found = engine.low_water_marks.repair(&engine.watch, sequenced).await.map_err(Failure::into_error)?;
+    if found.events {
+        tracing::error!("events were below the mark of those in the log; they are moved into it now");
+        engine.sequencer.drop_all();
+    }
+    let stranded = found.queues;
     if !stranded.is_empty() {
         tracing::error!(
             queues = stranded.len(),

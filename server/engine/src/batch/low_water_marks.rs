@@ -6,14 +6,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use sqlx::PgConnection;
-
 use super::failure::Failure;
 use super::safe_position::SafePosition;
 use super::watch::DatabaseWatch;
-use tenure_store::events::{self, Sequenced};
+use tenure_store::events::Sequenced;
 use tenure_store::failure::is_cancelled;
-use tenure_store::low_water_marks::{self, Marks};
+use tenure_store::low_water_marks::{self, Marks, Stranded};
 use tenure_store::memory::Memory;
 use tenure_store::transitions::claim::PRIORITIES;
 
@@ -33,7 +31,6 @@ struct State {
     marks: HashMap<i32, Marks>,
     /// Up to where every position that was assigned is either visible or never will be.
     safe_position: SafePosition<i64>,
-    sequenced: Sequenced,
 }
 
 const UNKNOWN: Marks = Marks { epoch: -1, marks: [0; PRIORITIES] };
@@ -64,47 +61,30 @@ impl LowWaterMarks {
         Ok(queues)
     }
 
-    /// Up to where nothing waits for its place in the log.
+    /// Up to here every position that was assigned is either visible or never will be.
     #[must_use]
-    pub fn sequenced(&self) -> Sequenced {
-        self.state.read(|state| state.sequenced)
+    pub fn safe_position(&self) -> i64 {
+        self.state.read(|state| state.safe_position.reached())
     }
 
-    /// Moves what is new into the log. Rows of the outbox are numbered like runs: of those up to the safe position, none is
-    /// left afterwards, and none comes.
-    pub async fn sequence(&self, conn: &mut PgConnection) -> Result<u64, sqlx::Error> {
-        let since = self.state.epoch();
-        let (sequenced, safe) = self.state.read(|state| (state.sequenced, Sequenced(state.safe_position.reached())));
-        let moved = events::sequence(conn, sequenced).await?;
-        self.state.note(since, |state| state.sequenced = state.sequenced.max(safe));
-        Ok(moved)
-    }
-
-    /// Looks for runs that the low-water marks hide, and has every server drop the marks of their queues; answers of which.
-    /// There are none unless the database has lost something and no server has noticed.
-    pub async fn repair(&self, watch: &DatabaseWatch) -> Result<Vec<i32>, Failure> {
+    /// Looks for runs that the low-water marks hide, and has every server drop the marks of their queues; and for events that
+    /// are taken to be in the log. There are none unless the database has lost something and no server has noticed.
+    pub async fn repair(&self, watch: &DatabaseWatch, sequenced: Sequenced) -> Result<Stranded, Failure> {
         let started = Instant::now();
         if self.repair_after().is_some_and(|after| started < after) {
-            return Ok(Vec::new());
+            return Ok(Stranded::default());
         }
-        let since = self.state.epoch();
         let all = self.state.read(|state| state.marks.clone());
-        let sequenced = self.sequenced();
         let mut look = watch.look().await?;
         let found = look.run(async |conn| low_water_marks::find_stranded(conn, &all, sequenced).await).await;
         *self.repair_after() = Some(started + started.elapsed() * REPAIR_SHARE);
         let stranded = match found {
             // Too many dead rows: another time.
-            Err(failure) if is_cancelled(failure.error()) => return Ok(Vec::new()),
+            Err(failure) if is_cancelled(failure.error()) => return Ok(Stranded::default()),
             found => found?,
         };
-        if stranded.events {
-            tracing::error!("events were below the mark of those in the log; they are moved into it now");
-            self.state.note(since, |state| state.sequenced = Sequenced::default());
-        }
-        let stranded = stranded.queues;
-        if !stranded.is_empty() {
-            look.run(async |conn| low_water_marks::raise_epochs(conn, &stranded).await).await?;
+        if !stranded.queues.is_empty() {
+            look.run(async |conn| low_water_marks::raise_epochs(conn, &stranded.queues).await).await?;
         }
         Ok(stranded)
     }

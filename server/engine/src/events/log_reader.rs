@@ -7,9 +7,9 @@
 use sqlx::{Connection, PgConnection};
 
 use tenure_store::log_readers;
-pub use tenure_store::log_readers::Part;
 
-use crate::batch::low_water_marks::LowWaterMarks;
+use super::sequencer::Sequencer;
+pub use tenure_store::log_readers::Part;
 
 /// Acts on the event log part by part.
 pub trait Sink: Send {
@@ -46,10 +46,10 @@ pub enum Read<T> {
 /// If the database refuses; then nothing was done.
 pub async fn read_next<S: Sink>(
     conn: &mut PgConnection,
-    marks: &LowWaterMarks,
+    sequencer: &Sequencer,
     sink: &mut S,
 ) -> Result<Read<S::Outcome>, sqlx::Error> {
-    marks.sequence(conn).await?;
+    sequencer.run(conn).await?;
     read_sequenced(conn, sink).await
 }
 

@@ -23,6 +23,7 @@
 pub mod log_reader;
 pub mod page;
 pub mod render;
+pub mod sequencer;
 pub mod stream;
 pub mod tail;
 

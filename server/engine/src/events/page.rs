@@ -2,8 +2,8 @@
 
 use sqlx::PgPool;
 
+use super::sequencer::Sequencer;
 use super::{Ahead, Start};
-use crate::batch::low_water_marks::LowWaterMarks;
 use tenure_domain::event_filter::Filter;
 use tenure_domain::events::Event;
 use tenure_store::events::{self, Stretch};
@@ -31,13 +31,13 @@ pub enum Page {
 /// If the database refuses.
 pub async fn read(
     pool: &PgPool,
-    marks: &LowWaterMarks,
+    sequencer: &Sequencer,
     start: Start,
     filter: &Filter,
     limit: usize,
 ) -> Result<Page, sqlx::Error> {
     let mut conn = pool.acquire().await?;
-    marks.sequence(&mut conn).await?;
+    sequencer.run(&mut conn).await?;
     let start = match start {
         Start::After(position) => position,
         Start::Latest => return Ok(Page::Events(Vec::new(), events::get_newest(&mut conn).await?)),

@@ -7,9 +7,9 @@ use sqlx::PgPool;
 use tokio::time::{Instant, timeout_at};
 
 use super::render::RenderedEvent;
+use super::sequencer::Sequencer;
 use super::tail::{Listener, Next};
 use super::{Ahead, Start};
-use crate::batch::low_water_marks::LowWaterMarks;
 use tenure_domain::event_filter::Filter;
 use tenure_store::events::{self, Stretch};
 
@@ -53,15 +53,15 @@ impl Stream {
     /// If the database refuses.
     pub async fn begin(
         pool: PgPool,
-        marks: &LowWaterMarks,
+        sequencer: &Sequencer,
         listener: Listener,
         start: Start,
         filter: Filter,
     ) -> Result<Result<Self, BadStart>, sqlx::Error> {
         let ends = {
             let mut conn = pool.acquire().await?;
-            marks.sequence(&mut conn).await?;
-            events::get_ends(&mut conn, marks.sequenced()).await?
+            sequencer.run(&mut conn).await?;
+            events::get_ends(&mut conn, sequencer.reached()).await?
         };
         let after = match start {
             Start::Latest => ends.newest,

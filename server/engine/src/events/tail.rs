@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::render::RenderedEvent;
-use crate::batch::low_water_marks::LowWaterMarks;
+use super::sequencer::Sequencer;
 use crate::notifiers::Notifiers;
 use tenure_store::events::{self, Stretch};
 use tenure_store::outage;
@@ -116,7 +116,7 @@ pub struct Tail {
 
 struct Shared {
     pool: PgPool,
-    marks: LowWaterMarks,
+    sequencer: Sequencer,
     notifiers: Notifiers,
     stop: CancellationToken,
     /// None without listeners. Only the task writes it.
@@ -144,14 +144,14 @@ impl Tail {
     #[must_use]
     pub fn start(
         pool: PgPool,
-        marks: LowWaterMarks,
+        sequencer: Sequencer,
         notifiers: Notifiers,
         tasks: &TaskTracker,
         stop: CancellationToken,
     ) -> Self {
         let shared = Shared {
             pool,
-            marks,
+            sequencer,
             notifiers,
             stop,
             ring: Mutex::default(),
@@ -243,11 +243,11 @@ impl Tail {
     async fn read_on(&self) -> Result<(), sqlx::Error> {
         metrics::counter!("tenure_event_reads_total", "who" => "all").increment(1);
         let mut conn = self.shared.pool.acquire().await?;
-        let marks = &self.shared.marks;
-        let mut ends = events::get_ends(&mut conn, marks.sequenced()).await?;
+        let sequencer = &self.shared.sequencer;
+        let mut ends = events::get_ends(&mut conn, sequencer.reached()).await?;
         if ends.unsequenced {
-            marks.sequence(&mut conn).await?;
-            ends = events::get_ends(&mut conn, marks.sequenced()).await?;
+            sequencer.run(&mut conn).await?;
+            ends = events::get_ends(&mut conn, sequencer.reached()).await?;
         }
         let reached = self.ring().as_ref().map(|ring| ring.through);
         if reached.is_some_and(|reached| reached > ends.newest) {
@@ -369,7 +369,7 @@ mod tests {
         let stop = CancellationToken::new();
         stop.cancel();
         let pool = sqlx::postgres::PgPoolOptions::new().connect_lazy("postgres://nowhere.invalid").unwrap();
-        let tail = Tail::start(pool, LowWaterMarks::default(), Notifiers::default(), &TaskTracker::new(), stop);
+        let tail = Tail::start(pool, Sequencer::default(), Notifiers::default(), &TaskTracker::new(), stop);
         let mut listener = tail.listen().unwrap();
         let mut next = Box::pin(listener.next(3));
         assert!(futures_util::poll!(next.as_mut()).is_pending());

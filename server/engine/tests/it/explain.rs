@@ -302,7 +302,7 @@ async fn run_cold(conn: &mut PgConnection, statement: &str, open: &[Uuid], waiti
         }
         list if list.starts_with("list_of_") => run_list(conn, list, open).await,
         "count_hidden_messages" => {
-            assert!(!tenure_store::messages::count_hidden(conn, START).await.unwrap().is_empty())
+            assert!(!tenure_store::messages::count_hidden(conn, START).await.unwrap().is_empty());
         }
         of_page => run_page(conn, of_page, open[0]).await,
     }
@@ -353,10 +353,10 @@ async fn run_page(conn: &mut PgConnection, statement: &str, held: Uuid) {
         "page_claims of one" => assert_eq!(page::list_claims(conn, one, 25).await.unwrap().len(), 25),
         "page_holders" => assert!(!page::list_holders(conn, None).await.unwrap().is_empty()),
         "page_ended" => {
-            assert_eq!(page::list_ended(conn, Sequenced::default(), Ends::All, all, 500).await.unwrap().len(), 500)
+            assert_eq!(page::list_ended(conn, Sequenced::default(), Ends::All, all, 500).await.unwrap().len(), 500);
         }
         "page_ended of one" => {
-            assert!(!page::list_ended(conn, Sequenced::default(), Ends::All, one, 25).await.unwrap().is_empty())
+            assert!(!page::list_ended(conn, Sequenced::default(), Ends::All, one, 25).await.unwrap().is_empty());
         }
         "page_failures" => drop(page::list_ended(conn, Sequenced::default(), Ends::Failures, all, 25).await.unwrap()),
         "page_waiting" => assert_eq!(page::list_waiting(conn, key, 25).await.unwrap().len(), 25),

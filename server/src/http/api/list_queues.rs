@@ -60,7 +60,7 @@ fn describe(operation: Operation, _: &Sample) -> Operation {
 async fn list_queues(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     call.no_query()?;
-    let sequenced = app.engine.low_water_marks.sequenced();
+    let sequenced = app.engine.sequencer.reached();
     let mut counts = counters::list_counts(&mut *app.engine.pool.acquire().await?, sequenced).await?;
     counts.sort_by(|(one, _), (other, _)| one.cmp(other));
     let queue = |(task_queue_id, counts): (String, counters::Counts)| QueueBody {

@@ -23,7 +23,7 @@ const OLD_TRANSACTION: Duration = Duration::from_secs(60);
 
 /// `GET /`
 pub(super) async fn overview(app: App, visit: Arc<Visit>) -> Result<Page, PageError> {
-    let sequenced = app.engine.low_water_marks.sequenced();
+    let sequenced = app.engine.sequencer.reached();
     let mut conn = page::begin(&app.engine.pool).await?;
     let now = clock::get_now(&mut conn).await?;
     let mut queues = page::list_queues(&mut conn, sequenced, None).await?;

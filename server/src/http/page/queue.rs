@@ -31,7 +31,7 @@ pub(super) async fn queue(app: App, visit: Arc<Visit>) -> Result<Page, PageError
     let key = app.engine.queues.find_key(&app.engine.pool, &name).await?.ok_or_else(missing)?;
     let only = [key];
     let filter = Filter { queues: Some(&only), worker: None };
-    let sequenced = app.engine.low_water_marks.sequenced();
+    let sequenced = app.engine.sequencer.reached();
     let mut conn = page::begin(&app.engine.pool).await?;
     let now = clock::get_now(&mut conn).await?;
     let row = page::list_queues(&mut conn, sequenced, Some(key)).await?.pop().ok_or_else(missing)?;

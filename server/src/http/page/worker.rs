@@ -22,7 +22,7 @@ pub(super) async fn worker(app: App, visit: Arc<Visit>) -> Result<Page, PageErro
     let group: WorkerGroup = visit.param("workerGroup").parse().map_err(unknown)?;
     let id: WorkerId = visit.param("workerId").parse().map_err(unknown)?;
     let filter = Filter { queues: None, worker: Some((group.as_str(), id.as_str())) };
-    let sequenced = app.engine.low_water_marks.sequenced();
+    let sequenced = app.engine.sequencer.reached();
     let mut conn = page::begin(&app.engine.pool).await?;
     let now = clock::get_now(&mut conn).await?;
     let mut claims = page::list_claims(&mut conn, filter, ROWS_MAX).await?;

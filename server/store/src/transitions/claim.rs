@@ -130,6 +130,7 @@ pub async fn claim(
 
 /// The same for one queue. All answers together have no more bytes than one may have: what is left is asked for again at
 /// once.
+#[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
 async fn claim_of_one(
     conn: &mut PgConnection,
     want: &Want<'_>,

@@ -142,6 +142,7 @@ pub async fn create(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<V
 /// there that could conflict. A task that is there already is missing from the result; members whose group is there are
 /// listed apart. If either appears at the same time, the statement fails with a unique violation, and finds it when it is
 /// run again.
+#[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
 async fn create_alone(
     conn: &mut PgConnection,
     members: &[Member<'_>],

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 /// A stream that has read everything there is, and its position.
 async fn stream(queue: &Queue) -> (Stream, i64) {
     let (pool, listener) = (queue.engine.pool.clone(), queue.engine.tail.listen().unwrap());
-    let stream = Stream::begin(pool, &queue.engine.low_water_marks, listener, Start::Latest, Filter::default())
+    let stream = Stream::begin(pool, &queue.engine.sequencer, listener, Start::Latest, Filter::default())
         .await
         .unwrap()
         .unwrap();
@@ -38,7 +38,7 @@ async fn a_page_beyond_the_newest_position_is_refused_with_the_newest() {
     let queue = Queue::start(database.options());
     queue.create_one(QUEUE).await;
     let read = async |after| {
-        page::read(&queue.engine.pool, &queue.engine.low_water_marks, Start::After(after), &Filter::default(), 100)
+        page::read(&queue.engine.pool, &queue.engine.sequencer, Start::After(after), &Filter::default(), 100)
             .await
             .unwrap()
     };

@@ -6,8 +6,8 @@ use tenure_domain::lifecycle::Report;
 use tenure_engine::background::dependencies::DependencySink;
 use tenure_engine::background::groups::GroupSink;
 use tenure_engine::background::{dependencies as dependency_pass, groups as group_pass};
-use tenure_engine::batch::low_water_marks::LowWaterMarks;
 use tenure_engine::events::log_reader::{self, Read};
+use tenure_engine::events::sequencer::Sequencer;
 use tenure_engine::testing::{QUEUE, new_task};
 use tenure_store::groups::{Slice, Witnesses};
 use tenure_store::{dependency_work, events};
@@ -73,7 +73,7 @@ async fn the_last_two_edges_satisfied_by_two_transactions_at_once_schedule_the_t
     let task = create_waiting(&queue, &required, &json!({})).await;
     let (mut first, mut second) = (database.connect().await, database.connect().await);
     let read = async |conn: &mut sqlx::PgConnection| {
-        log_reader::read_next(conn, &LowWaterMarks::default(), &mut DependencySink).await.unwrap();
+        log_reader::read_next(conn, &Sequencer::default(), &mut DependencySink).await.unwrap();
     };
     queue.report(required[0], claims[0].run, Report::Completed).await.unwrap();
     read(&mut first).await;

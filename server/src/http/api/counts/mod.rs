@@ -34,8 +34,7 @@ fn example() -> Value {
 
 async fn one(app: &App, queue: &TaskQueueId) -> Result<Counts, ApiError> {
     let mut conn = app.engine.pool.acquire().await?;
-    let counts =
-        counters::get_counts(&mut conn, app.engine.low_water_marks.sequenced(), std::slice::from_ref(queue)).await?;
+    let counts = counters::get_counts(&mut conn, app.engine.sequencer.reached(), std::slice::from_ref(queue)).await?;
     let counts = counts.first().copied().unwrap_or_default();
     #[cfg(feature = "test-util")]
     if tenure_store::breakage::is_on(tenure_store::breakage::Breakage::CountOffByOne) {

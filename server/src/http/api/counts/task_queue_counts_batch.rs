@@ -73,7 +73,7 @@ async fn task_queue_counts_batch(app: App, call: Arc<Call>) -> Result<Response, 
     task_queue_ids.sort();
     task_queue_ids.dedup();
     let mut conn = app.engine.pool.acquire().await?;
-    let counts = counters::get_counts(&mut conn, app.engine.low_water_marks.sequenced(), &task_queue_ids).await?;
+    let counts = counters::get_counts(&mut conn, app.engine.sequencer.reached(), &task_queue_ids).await?;
     let entry = |(task_queue_id, counts): (_, Counts)| BatchEntry {
         task_queue_id,
         pending_tasks: counts.pending,

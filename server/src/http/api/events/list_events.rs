@@ -55,9 +55,7 @@ async fn list_events(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let EventQuery { start, filter, limit } =
         EventQuery::read(&call, &["after", "limit", "exchange", "routingKeyPattern", "route"])?;
-    match page::read(&app.engine.pool, &app.engine.low_water_marks, start.unwrap_or(Start::After(0)), &filter, limit)
-        .await?
-    {
+    match page::read(&app.engine.pool, &app.engine.sequencer, start.unwrap_or(Start::After(0)), &filter, limit).await? {
         Page::Events(events, after) => ok(&Body { events, after }),
         Page::Gone(oldest) => Err(gone(oldest)),
         Page::Ahead(at) => Err(ahead(at)),

@@ -96,7 +96,7 @@ async fn stream_events(app: App, call: Arc<Call>) -> Result<Response, ApiError> 
     let listener = app.engine.tail.listen().ok_or_else(|| {
         ApiError::unavailable(format!("{LISTENERS_MAX} streams are open on this server, which is the limit"))
     })?;
-    let stream = Stream::begin(app.engine.pool.clone(), &app.engine.low_water_marks, listener, start, query.filter)
+    let stream = Stream::begin(app.engine.pool.clone(), &app.engine.sequencer, listener, start, query.filter)
         .await?
         .map_err(bad_start)?;
     let (frames, mut sent) = mpsc::channel::<Bytes>(1);

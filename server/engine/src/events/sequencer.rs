@@ -1,0 +1,57 @@
+//! Moves events into the log, and remembers up to where that is done.
+
+use sqlx::PgConnection;
+
+use tenure_store::events::{self, Sequenced};
+use tenure_store::memory::{Epoch, Memory};
+
+/// Moves events into the log. A clone is the same sequencer.
+#[derive(Clone, Default)]
+pub struct Sequencer {
+    state: Memory<State>,
+}
+
+#[derive(Default)]
+struct State {
+    reached: Sequenced,
+    /// What transactions may still add comes after this.
+    safe: Sequenced,
+}
+
+impl Sequencer {
+    /// Up to where nothing waits for its place in the log. To be read before the snapshot that it is used in.
+    #[must_use]
+    pub fn reached(&self) -> Sequenced {
+        self.state.read(|state| state.reached)
+    }
+
+    /// Moves what is new into the log; waits for another server that does so. Afterwards everything that was committed before
+    /// the call has its position.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn run(&self, conn: &mut PgConnection) -> Result<u64, sqlx::Error> {
+        let since = self.state.epoch();
+        let (reached, safe) = self.state.read(|state| (state.reached, state.safe));
+        let moved = events::sequence(conn, reached).await?;
+        // Of the rows up to the safe position, none is left now, and none comes.
+        self.state.note(since, |state| state.reached = state.reached.max(safe));
+        Ok(moved)
+    }
+
+    /// To be read before the position that [`Sequencer::note_safe`] takes in.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.state.epoch()
+    }
+
+    /// Every transaction that has taken a position up to this has ended. Rows of the outbox are numbered like runs.
+    pub fn note_safe(&self, since: Epoch, position: i64) {
+        self.state.note(since, |state| state.safe = state.safe.max(Sequenced(position)));
+    }
+
+    /// Begins at the start again.
+    pub fn drop_all(&self) {
+        self.state.drop_all();
+    }
+}
