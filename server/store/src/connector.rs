@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::continuity::Continuity;
 use crate::failure::is_lost_connection;
 use crate::hosts::Hosts;
-use crate::session::{self, Kind};
+use crate::session::{self, Kind, Locks};
 use crate::session_check::{self, Unfit};
 use crate::{cluster, operator_hints, outage};
 
@@ -166,12 +166,12 @@ impl Connector {
     /// # Errors
     /// If the database cannot be reached or takes no writes, or something between drops the settings; at once, without an
     /// attempt, while that is known.
-    pub async fn connect_hot(&self) -> Result<PgConnection, sqlx::Error> {
+    pub async fn connect_hot(&self, locks: Locks) -> Result<PgConnection, sqlx::Error> {
         if let Some(outage) = &self.state().outage {
             return Err(outage::unreachable(&outage.error));
         }
         let host = self.shared.current.load(Ordering::SeqCst);
-        let attempt = self.attempt(host, Kind::Hot, Contact::Again, CONNECT_MAX).await;
+        let attempt = self.attempt(host, Kind::Hot(locks), Contact::Again, CONNECT_MAX).await;
         match &attempt {
             Err(error) if self.shared.current.load(Ordering::SeqCst) == host => self.fail(host, error),
             Err(_) => self.look(Duration::ZERO),

@@ -23,6 +23,8 @@ const STATEMENT_TIMEOUT: &str = "30s";
 const IDLE_IN_TRANSACTION_TIMEOUT: &str = "10s";
 /// No statement of ours waits longer for a lock.
 const LOCK_TIMEOUT: &str = "2s";
+/// The same of a session that others wait for.
+const LOCK_TIMEOUT_BRIEF: &str = "100ms";
 /// What `pg_stat_activity` calls our sessions; low-water marks rely on the beginning.
 const APPLICATION: &str = "tenure";
 
@@ -50,7 +52,16 @@ pub(crate) enum Kind {
     /// Statements whose plans depend on statistics.
     Cold,
     /// Hot statements.
-    Hot,
+    Hot(Locks),
+}
+
+/// How long a session for hot statements waits for locks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Locks {
+    /// As long as any session.
+    Waits,
+    /// Hardly, because others wait for it meanwhile.
+    WaitsBriefly,
 }
 
 impl Kind {
@@ -58,7 +69,14 @@ impl Kind {
     pub(crate) fn settings(self) -> Vec<Setting> {
         match self {
             Self::Cold => SETTINGS.to_vec(),
-            Self::Hot => [SETTINGS.as_slice(), HOT_SETTINGS.as_slice()].concat(),
+            Self::Hot(locks) => {
+                let mut settings = [SETTINGS.as_slice(), HOT_SETTINGS.as_slice()].concat();
+                if locks == Locks::WaitsBriefly {
+                    settings.retain(|(name, _)| *name != "lock_timeout");
+                    settings.push(("lock_timeout", LOCK_TIMEOUT_BRIEF));
+                }
+                settings
+            }
         }
     }
 

@@ -153,12 +153,13 @@ async fn backend(conn: &mut PgConnection) -> Result<i32, sqlx::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::Locks;
     use crate::testing::TestDatabase;
 
     #[tokio::test]
     async fn a_connection_is_used_only_with_the_settings_it_was_made_with() {
         let database = TestDatabase::create().await;
-        for kind in [Kind::Cold, Kind::Hot] {
+        for kind in [Kind::Cold, Kind::Hot(Locks::Waits), Kind::Hot(Locks::WaitsBriefly)] {
             for (setting, asked) in kind.settings() {
                 let mut conn = PgConnection::connect_with(&kind.options(database.options())).await.unwrap();
                 assert!(check(&mut conn, kind).await.is_ok());

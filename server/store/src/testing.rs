@@ -74,7 +74,7 @@ impl TestDatabase {
 
     /// A session for hot statements, as the server has them.
     pub async fn connect_hot(&self) -> PgConnection {
-        self.connector().connect_hot().await.expect("the test cluster accepts connections")
+        self.connector().connect_hot(crate::session::Locks::Waits).await.expect("the test cluster accepts connections")
     }
 
     /// Checks the invariants and drops the database.

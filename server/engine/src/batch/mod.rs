@@ -4,6 +4,9 @@
 //! waiting, runs it as one batch, and answers each caller. There is no timer: a batch is whatever arrived while the last
 //! one was in flight, so that a lone request does not wait. Members whose rows are locked, and members that are large, go
 //! to the blocking path, one per transaction.
+//!
+//! Statements that write take the one [`Permit`] of all operations: while one is committed, the members of the others
+//! gather, and batches are larger and commits fewer than if each operation committed by itself.
 
 mod blocking_path;
 mod claim_batch;
@@ -25,7 +28,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use sqlx::PgConnection;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Mutex, MutexGuard, mpsc, oneshot};
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
@@ -106,6 +109,17 @@ pub enum Verdict<A> {
     Locked,
 }
 
+/// What the statement of a batch that writes is run with: one at a time, first come first served.
+#[derive(Clone, Default)]
+pub struct Permit(Arc<Mutex<()>>);
+
+impl Permit {
+    /// Waits for it. Members are taken from their queue only while it is held.
+    pub(super) async fn take(&self) -> MutexGuard<'_, ()> {
+        self.0.lock().await
+    }
+}
+
 struct Job<O: Operation> {
     member: O::Member,
     reply: oneshot::Sender<Result<O::Answer, OpError>>,
@@ -150,7 +164,13 @@ pub struct Batcher<O: Operation> {
 
 impl<O: Operation> Batcher<O> {
     /// Starts the tasks. They end when the batcher is dropped and every waiting member is answered.
-    pub fn start(operation: O, connector: &Connector, notifiers: &Notifiers, tasks: &TaskTracker) -> Self {
+    pub fn start(
+        operation: O,
+        connector: &Connector,
+        notifiers: &Notifiers,
+        permit: &Permit,
+        tasks: &TaskTracker,
+    ) -> Self {
         let (queue, inbox) = mpsc::channel(O::WAITING_MAX);
         let operation = Arc::new(operation);
         let waiting_bytes = Arc::<AtomicUsize>::default();
@@ -159,9 +179,10 @@ impl<O: Operation> Batcher<O> {
             operation,
             inbox,
             held_over: VecDeque::new(),
-            session: Session::new(connector.clone()),
+            session: Session::brief(connector.clone()),
             blocking_path,
             notifiers: notifiers.clone(),
+            permit: permit.clone(),
         };
         tasks.spawn(worker.work());
         Self { queue, waiting_bytes }
@@ -189,11 +210,16 @@ struct Worker<O: Operation> {
     session: Session,
     blocking_path: BlockingPath<O>,
     notifiers: Notifiers,
+    permit: Permit,
 }
 
 impl<O: Operation> Worker<O> {
     async fn work(mut self) {
-        while let Some(batch) = self.next_batch().await {
+        let permit = self.permit.clone();
+        while self.has_members().await {
+            // A read commits nothing, and need not wait for what does.
+            let held = if O::READ_ONLY { None } else { Some(permit.take().await) };
+            let batch = self.next_batch();
             metrics::histogram!("tenure_batch_members", "operation" => O::NAME).record(batch.len() as f64);
             let waiting = self.inbox.len() + self.held_over.len();
             metrics::gauge!("tenure_batch_waiting", "operation" => O::NAME).set(waiting as f64);
@@ -202,16 +228,25 @@ impl<O: Operation> Worker<O> {
             }
             let started = Instant::now();
             self.run(batch).await;
+            drop(held);
             metrics::histogram!("tenure_batch_seconds", "operation" => O::NAME).record(started.elapsed());
         }
     }
 
-    /// Everything that is waiting and may share a statement; none when the batcher is dropped and all members are done.
-    async fn next_batch(&mut self) -> Option<Vec<Job<O>>> {
-        let mut waiting = std::mem::take(&mut self.held_over);
-        if waiting.is_empty() {
-            waiting.push_back(self.inbox.recv().await?);
+    /// Waits for a member; false when the batcher is dropped and all members are done.
+    async fn has_members(&mut self) -> bool {
+        if self.held_over.is_empty() {
+            match self.inbox.recv().await {
+                Some(job) => self.held_over.push_back(job),
+                None => return false,
+            }
         }
+        true
+    }
+
+    /// Everything that is waiting and may share a statement.
+    fn next_batch(&mut self) -> Vec<Job<O>> {
+        let mut waiting = std::mem::take(&mut self.held_over);
         while waiting.len() < BATCH_MEMBERS_MAX
             && let Ok(job) = self.inbox.try_recv()
         {
@@ -230,7 +265,7 @@ impl<O: Operation> Worker<O> {
                 self.held_over.push_back(job);
             }
         }
-        Some(batch)
+        batch
     }
 
     /// Runs a batch, halving it for as long as bad data in some member makes the statement fail.
@@ -249,7 +284,7 @@ impl<O: Operation> Worker<O> {
                     parts.extend([half, part]);
                 }
                 // Some member waits for a lock that a foreign transaction holds: alone, the others do not wait for it.
-                Err(Failure::Again(_)) if part.len() > 1 => self.blocking_path.take(part),
+                Err(Failure::Again(_)) => self.blocking_path.take(part),
                 Err(failure) => {
                     let error = failure.report(O::NAME);
                     for job in part {

@@ -7,7 +7,7 @@ use sqlx::{Connection, PgConnection};
 use super::failure::Failure;
 use tenure_store::connector::Connector;
 use tenure_store::outage;
-use tenure_store::session::{self, Backend};
+use tenure_store::session::{self, Backend, Locks};
 
 /// How long a batch may take, connecting included, before its session is given up. Longer than the statement timeout.
 const ATTEMPT_MAX: Duration = Duration::from_secs(40);
@@ -19,6 +19,7 @@ const STALLED: &str = "the last commit waits for a synchronous standby still";
 /// A session for hot statements.
 pub struct Session {
     connector: Connector,
+    locks: Locks,
     conn: Option<PgConnection>,
     connections: u64,
     /// How often another host had been chosen when it connected.
@@ -35,7 +36,26 @@ impl Session {
     /// A session that connects when it is first used.
     #[must_use]
     pub fn new(connector: Connector) -> Self {
-        Self { connector, conn: None, connections: 0, switches: 0, backend: None, unanswered: None, stalled: false }
+        Self::with(connector, Locks::Waits)
+    }
+
+    /// One that others wait for: it waits hardly for locks.
+    #[must_use]
+    pub fn brief(connector: Connector) -> Self {
+        Self::with(connector, Locks::WaitsBriefly)
+    }
+
+    fn with(connector: Connector, locks: Locks) -> Self {
+        Self {
+            connector,
+            locks,
+            conn: None,
+            connections: 0,
+            switches: 0,
+            backend: None,
+            unanswered: None,
+            stalled: false,
+        }
     }
 
     /// The backend that was connected last.
@@ -89,7 +109,7 @@ impl Session {
 
     async fn connect(&mut self) -> Result<PgConnection, sqlx::Error> {
         let connecting = async {
-            let mut conn = self.connector.connect_hot().await?;
+            let mut conn = self.connector.connect_hot(self.locks).await?;
             let backend = session::get_backend(&mut conn).await?;
             Ok((conn, backend))
         };

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
+use super::Permit;
 use super::claim_batch::{ClaimBatch, QueueClaims, WaitingRequest};
 use super::delivery::{Delivery, Requeue};
 use super::low_water_marks::LowWaterMarks;
@@ -102,6 +103,8 @@ pub struct WaitListParts {
     pub lease: Duration,
     /// Notes which workers are seen, and knows which are quarantined.
     pub workers: Workers,
+    /// Claims are written one after the other with the other statements.
+    pub permit: Permit,
 }
 
 impl WaitList {
@@ -111,6 +114,7 @@ impl WaitList {
         let (queue, inbox) = mpsc::channel(WAITING_MAX);
         let workers = parts.workers.clone();
         let worker = WaitListWorker {
+            permit: parts.permit.clone(),
             workers: workers.clone(),
             suspended: Vec::new(),
             admitted: Instant::now(),
@@ -150,6 +154,7 @@ fn claimed(claim: &Granted) -> Recent {
 }
 
 struct WaitListWorker {
+    permit: Permit,
     workers: Workers,
     /// Requests of quarantined workers; as a rule none.
     suspended: Vec<Waiter>,
@@ -189,21 +194,31 @@ impl WaitListWorker {
                     () = self.stop.cancelled(), if self.has_waiters() => {}
                 }
             }
-            while let Ok(waiter) = self.inbox.try_recv() {
-                self.enter(waiter);
-            }
+            self.enter_all();
+            let permit = self.permit.clone();
+            let held = if self.ready.is_empty() { None } else { Some(permit.take().await) };
+            self.enter_all();
             self.answer_gone();
             self.answer_stale();
-            self.ready.extend(self.notifiers.take_claimable());
             self.admit();
             if self.stop.is_cancelled() {
                 self.answer_timed_out();
             }
             // First the attempt: a request without a wait timeout is tried once too.
             self.attempt().await;
+            drop(held);
             self.answer_timed_out();
         }
         self.batch.close().await;
+    }
+
+    /// Adds the requests that have arrived, and marks the queues that were notified.
+    fn enter_all(&mut self) {
+        while let Ok(waiter) = self.inbox.try_recv() {
+            self.enter(waiter);
+        }
+        let notified = self.notifiers.take_claimable();
+        self.ready.extend(notified.into_iter().filter(|queue| self.waiters.contains_key(queue)));
     }
 
     fn has_waiters(&self) -> bool {

@@ -7,7 +7,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use sqlx::PgConnection;
-use tenure_engine::batch::{BATCH_BYTES_MAX, BATCH_MEMBERS_MAX, Batcher, Operation, Verdict, WAITING_BYTES_MAX};
+use tenure_engine::batch::{
+    BATCH_BYTES_MAX, BATCH_MEMBERS_MAX, Batcher, Operation, Permit, Verdict, WAITING_BYTES_MAX,
+};
 use tenure_engine::notifiers::{Effects, Notifiers};
 use tenure_engine::ops::OpError;
 use tenure_store::testing::{TestDatabase, eventually};
@@ -95,7 +97,8 @@ impl Rig {
             .unwrap();
         let (turns, begun, tasks) = (Arc::new(Semaphore::new(0)), Arc::default(), TaskTracker::new());
         let operation = Divide { turns: Arc::clone(&turns), begun: Arc::clone(&begun) };
-        let batcher = Batcher::start(operation, &database.connector(), &Notifiers::default(), &tasks);
+        let batcher =
+            Batcher::start(operation, &database.connector(), &Notifiers::default(), &Permit::default(), &tasks);
         Self { database, batcher, turns, begun, tasks }
     }
 
@@ -204,4 +207,34 @@ async fn bodies_are_refused_by_their_bytes_wherever_they_wait() {
         eventually("there is room again", async || rig.submit(7, bytes).await.await.is_ok()).await;
         rig.finish().await;
     }
+}
+
+#[tokio::test]
+async fn members_gather_while_the_statement_of_another_operation_runs() {
+    let rig = Rig::start().await;
+    let shared = Permit::default();
+    let operation = || Divide { turns: Arc::clone(&rig.turns), begun: Arc::clone(&rig.begun) };
+    let start = || Batcher::start(operation(), &rig.database.connector(), &Notifiers::default(), &shared, &rig.tasks);
+    let (one, other) = (start(), start());
+    let mut first: Waiting<'_> = Box::pin(one.submit(Number { value: 1, bytes: 1 }));
+    assert!(futures_util::poll!(first.as_mut()).is_pending());
+    eventually("the first batch begins", async || rig.begun.load(Ordering::SeqCst) == 1).await;
+    let mut gathered: Vec<Waiting<'_>> = Vec::new();
+    for value in 2..5 {
+        let mut answer: Waiting<'_> = Box::pin(other.submit(Number { value, bytes: 1 }));
+        assert!(futures_util::poll!(answer.as_mut()).is_pending());
+        gathered.push(answer);
+        // On, to where a batch of its own would begin.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(rig.begun.load(Ordering::SeqCst), 1, "two statements run at a time");
+    rig.let_go();
+    assert_eq!(first.await.unwrap(), 100);
+    for answer in gathered {
+        answer.await.unwrap();
+    }
+    let pool = rig.database.pool();
+    assert_eq!(number(pool, "SELECT min(batch)::bigint FROM quotients WHERE value > 1").await, 3, "not together");
+    drop((one, other));
+    rig.finish().await;
 }

@@ -6,7 +6,7 @@ use tenure_engine::testing::Queue;
 use tenure_store::connector::Connector;
 use tenure_store::continuity::Incarnation;
 use tenure_store::roles::{self, NewRole};
-use tenure_store::session;
+use tenure_store::session::{self, Locks};
 use tenure_store::testing::{TestDatabase, eventually};
 
 fn role(scope: &str) -> NewRole {
@@ -65,7 +65,7 @@ async fn connections_to_a_database_that_was_replaced_are_not_used_again() {
     assert_eq!(session.connections(), 1);
 
     note_another_database(&connector);
-    let new = connector.connect_hot().await.unwrap();
+    let new = connector.connect_hot(Locks::Waits).await.unwrap();
     assert_ne!(session::get_backend(&mut pool.acquire().await.unwrap()).await.unwrap(), pooled);
     session.run(session::get_backend).await.unwrap();
     assert_eq!(session.connections(), 2);
