@@ -17,4 +17,5 @@ mod remembered;
 mod removals;
 mod steady_events;
 mod support;
+mod ticks;
 mod workers;

@@ -1,15 +1,19 @@
 //! A new task, pending or unscheduled: definition, task, pending run, count and event in one statement.
 
 use std::collections::HashMap;
+use std::sync::LazyLock;
 
 use chrono::{DateTime, Utc};
-use sqlx::PgConnection;
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Map;
+use sqlx::{PgConnection, Postgres};
 use tenure_api::ids::RunId;
 use tenure_api::states::{Priority, ReasonCreated};
 use uuid::Uuid;
 
 use crate::decode::Row;
 use crate::hot;
+use crate::hot::statement::{Rows, Statement, from_row, text};
 use tenure_domain::create::{CREATED_DRIFT, DEADLINE_AHEAD, NewTask};
 use tenure_domain::task::{Last, OpenRun, Task};
 
@@ -120,10 +124,65 @@ impl<'a> Columns<'a> {
 
 /// Stores the tasks that do not exist yet, whose dates are valid, whose group accepts them, and whose queue has this key.
 /// The others are missing from the result.
-#[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
 pub async fn create(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<Vec<Created>, sqlx::Error> {
+    let rows = query(&Columns::new(members)).fetch_all(conn).await?;
+    Ok(rows.into_iter().map(Created::from).collect())
+}
+
+/// The same as a part of a tick.
+#[must_use]
+pub fn statement(members: &[Member<'_>]) -> Statement {
+    static TEXT: LazyLock<String> = LazyLock::new(|| text(query(&Columns::default())));
     let columns = Columns::new(members);
-    let rows = sqlx::query!(
+    Statement::new(&TEXT)
+        .with(&columns.ids)
+        .with(&columns.queues)
+        .with(&columns.priorities)
+        .with(&columns.retries)
+        .with(&columns.groups)
+        .with(&columns.group_expires)
+        .with(&columns.schedulers)
+        .with(&columns.projects)
+        .with(&columns.created)
+        .with(&columns.deadlines)
+        .with(&columns.expires)
+        .with(&columns.scopes)
+        .with(&columns.routes)
+        .with(&columns.tags)
+        .with(&columns.definitions)
+        .with(&CREATED_DRIFT.as_seconds_f64())
+        .with(&(DEADLINE_AHEAD + CREATED_DRIFT).as_seconds_f64())
+        .with(&columns.waits)
+        .with(&columns.queue_names)
+        .with(&columns.queue_places)
+}
+
+/// What it answered with.
+pub fn decode(rows: &Rows) -> Result<Vec<Created>, sqlx::Error> {
+    Ok(rows.decode::<StoredRow>()?.into_iter().map(Created::from).collect())
+}
+
+pub(crate) struct StoredRow {
+    n: i64,
+    seq: i64,
+    waits: bool,
+    now: DateTime<Utc>,
+}
+
+from_row!(StoredRow { n, seq, waits, now });
+
+impl From<StoredRow> for Created {
+    fn from(row: StoredRow) -> Self {
+        Self { member: hot::member(row.n), seq: row.seq, now: row.now, waits: row.waits }
+    }
+}
+
+#[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
+fn query<'a>(
+    columns: &'a Columns<'_>,
+) -> Map<'a, Postgres, impl FnMut(PgRow) -> Result<StoredRow, sqlx::Error> + Send + use<>, PgArguments> {
+    sqlx::query_as!(
+        StoredRow,
         r#"-- create_task
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         -- A server may remember a key that a failover has lost.
@@ -251,12 +310,6 @@ pub async fn create(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<V
         &columns.queue_names as &[&str],
         &columns.queue_places,
     )
-    .fetch_all(conn)
-    .await?;
-    Ok(rows
-        .into_iter()
-        .map(|row| Created { member: hot::member(row.n), seq: row.seq, now: row.now, waits: row.waits })
-        .collect())
 }
 
 /// The names of a task that was not stored.
