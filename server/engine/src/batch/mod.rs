@@ -56,9 +56,6 @@ pub const BATCH_BYTES_MAX: usize = 4 << 20;
 /// Bytes of the bodies that one operation may hold, from the request to its answer, in the blocking path too.
 pub const WAITING_BYTES_MAX: usize = 128 << 20;
 
-/// Bytes of the bodies of an operation in one tick: more of them go as a statement of their own.
-pub const TICK_BYTES_MAX: usize = 256 << 10;
-
 /// Dependencies of the members of one batch; a member with more goes alone.
 pub const BATCH_EDGES_MAX: usize = 2_000;
 
@@ -284,9 +281,7 @@ impl<O: Operation> Worker<O> {
     /// Runs a batch as a part of a tick, or by itself if it cannot be one or the tick was undone.
     async fn run_in_tick(&mut self, turn: Turn, batch: Vec<Job<O>>, permit: &Permit) {
         let members: Vec<&O::Member> = batch.iter().map(|job| &job.member).collect();
-        let bytes: usize = members.iter().map(|member| O::weight(member)).sum();
-        let statement = if bytes > TICK_BYTES_MAX { None } else { self.operation.statement(&members) };
-        let Some(statement) = statement else {
+        let Some(statement) = self.operation.statement(&members) else {
             // The others do not wait for it.
             drop(turn);
             let held = permit.take().await;

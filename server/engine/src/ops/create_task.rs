@@ -21,6 +21,8 @@ use tenure_store::queues::{self, Queues, Remembered};
 use tenure_store::tasks;
 use tenure_store::transitions::create::{self, Created, Look, Member, Names};
 
+/// Bytes of the bodies in one tick. More of them are a statement of their own, for which the other operations do not wait.
+const TICK_BYTES_MAX: usize = 256 << 10;
 /// How often the key of a queue is looked up for one request.
 const LOOKUPS_MAX: u32 = 3;
 
@@ -79,7 +81,8 @@ impl Operation for CreateTask {
     fn statement(&self, members: &[&NewTaskInQueue]) -> Option<Statement> {
         // What these wait for is looked at by further statements, in a transaction of their own.
         let waits = members.iter().any(|member| !member.task.dependencies.is_empty());
-        (!waits).then(|| create::statement(&without_dependencies(members)))
+        let bytes: usize = members.iter().map(|member| member.task.bytes()).sum();
+        (!waits && bytes <= TICK_BYTES_MAX).then(|| create::statement(&without_dependencies(members)))
     }
 
     fn claimable(member: &NewTaskInQueue) -> Option<i32> {

@@ -1,7 +1,7 @@
 //! The bytes below a [`super::pipeline`]: a socket, and TLS where the options ask for it, as the other driver does both.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use percent_encoding::percent_decode_str;
@@ -60,8 +60,7 @@ impl Secrets {
 /// Connects, up to and with TLS.
 pub(super) async fn connect(options: &PgConnectOptions) -> Result<Box<dyn Link>, sqlx::Error> {
     let host = options.get_host();
-    let directory =
-        options.get_socket().map(|path| path.as_path()).or(host.starts_with('/').then_some(Path::new(host)));
+    let directory = options.get_socket().map(PathBuf::as_path).or(host.starts_with('/').then_some(Path::new(host)));
     if let Some(directory) = directory {
         let socket = directory.join(format!(".s.PGSQL.{}", options.get_port()));
         return secure(UnixStream::connect(socket).await?, options).await;

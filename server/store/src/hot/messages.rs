@@ -158,7 +158,6 @@ from_row!(GotRow {
     locked,
 });
 
-#[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
 fn query(
     columns: &WantColumns,
     reservation: Duration,

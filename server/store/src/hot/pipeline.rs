@@ -226,9 +226,9 @@ fn into_sqlx(error: tokio_postgres::Error) -> sqlx::Error {
         return sqlx::Error::Io(io::Error::new(io::ErrorKind::UnexpectedEof, "the connection was closed"));
     }
     let text = error.to_string();
-    match error.into_source().map(|source| source.downcast::<io::Error>()) {
-        Some(Ok(error)) => sqlx::Error::Io(*error),
-        Some(Err(source)) => sqlx::Error::Protocol(format!("{text}: {source}")),
-        None => sqlx::Error::Protocol(text),
+    let Some(source) = error.into_source() else { return sqlx::Error::Protocol(text) };
+    match source.downcast::<io::Error>() {
+        Ok(error) => sqlx::Error::Io(*error),
+        Err(source) => sqlx::Error::Protocol(format!("{text}: {source}")),
     }
 }
