@@ -138,9 +138,7 @@ impl Seat {
     /// Waits for the next tick, because there are members. None if there will be no tick.
     pub(super) async fn enter(&mut self) -> Option<Turn> {
         self.open(Entry::HasMembers);
-        let turn = self.invited().await;
-        self.invitation = None;
-        turn
+        self.invited().await
     }
 
     /// From now on a tick that creates tasks invites this operation, until it closes its seat.
@@ -161,7 +159,11 @@ impl Seat {
     /// The turn that this operation was invited to. What is dropped while it waits loses nothing.
     pub(super) async fn invited(&mut self) -> Option<Turn> {
         match &mut self.invitation {
-            Some(invitation) => invitation.await.ok(),
+            Some(invitation) => {
+                let turn = invitation.await.ok();
+                self.invitation = None;
+                turn
+            }
             None => std::future::pending().await,
         }
     }

@@ -185,7 +185,7 @@ async fn a_statement_that_fails_spoils_its_tick_and_the_others_are_done_neverthe
 }
 
 #[tokio::test]
-async fn all_callers_of_a_tick_whose_answer_is_lost_are_told_to_try_again() {
+async fn all_callers_of_a_tick_whose_answer_is_lost_are_asked_to_try_again() {
     let database = TestDatabase::create().await;
     let proxy = Proxy::start(&database).await;
     let connector = Connector::new(proxy.options().clone());

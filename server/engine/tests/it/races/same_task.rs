@@ -1,6 +1,7 @@
 //! Several members that name one task: one effect, and the right answer for each.
 
 use serde_json::json;
+use sqlx::Connection;
 use tenure_api::ids::TaskId;
 use tenure_domain::lifecycle::Report;
 use tenure_engine::ops::OpError;
@@ -8,7 +9,7 @@ use tenure_engine::testing::Queue;
 use tenure_engine::testing::{QUEUE, new_task, new_task_with_id};
 use tenure_store::testing::TestDatabase;
 
-use crate::support::{Gate, number, until_a_session_waits};
+use crate::support::{create_on, number, until_a_session_waits};
 
 #[tokio::test]
 async fn of_two_reports_in_one_batch_the_first_counts() {
@@ -48,22 +49,20 @@ async fn of_two_creates_of_one_id_in_one_batch_the_first_counts() {
 
 async fn while_the_first_commits(change: impl FnOnce(&str) -> String) -> Result<TaskId, OpError> {
     let database = TestDatabase::create().await;
-    let (one, two) = (Queue::start(database.options()), Queue::start(database.options()));
+    let two = Queue::start(database.options());
     let task = new_task(QUEUE, &json!({}));
     let mut repeat = task.clone();
     repeat.definition = change(&task.definition);
-    let gate = Gate::close(&database, "tasks").await;
-    let second = async {
+    let mut conn = database.connect().await;
+    let mut first = conn.begin().await.unwrap();
+    create_on(&mut first, &two, std::slice::from_ref(&task)).await;
+    let committed = async {
         until_a_session_waits(database.pool()).await;
-        let opened = async {
-            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-            gate.open().await;
-        };
-        tokio::join!(two.create(&repeat), opened).0
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        first.commit().await.unwrap();
     };
-    let (first, second) = tokio::join!(one.create(&task), second);
-    assert_eq!(first.unwrap().id, task.id);
-    one.stop().await;
+    let (second, ()) = tokio::join!(two.create(&repeat), committed);
+    drop(conn);
     two.stop().await;
     database.finish().await;
     second.map(|task| task.id)
