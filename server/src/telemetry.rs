@@ -58,6 +58,8 @@ fn describe() {
     );
     describe_histogram!("tenure_batch_wait_seconds", "How long a request waited for its batch");
     describe_histogram!("tenure_batch_seconds", "How long a batch took");
+    describe_histogram!("tenure_tick_statements", "Statements that shared a transaction");
+    describe_histogram!("tenure_tick_seconds", "How long such a transaction took");
     describe_counter!("tenure_batch_shed_total", "Requests refused because too many were waiting");
     describe_counter!(
         "tenure_blocking_path_total",

@@ -17,9 +17,10 @@ use crate::batch::delivery::Requeue;
 use crate::batch::due_marks::DueMarkMemory;
 use crate::batch::low_water_marks::LowWaterMarks;
 use crate::batch::message_queue::MessageQueue;
+use crate::batch::tick::Ticks;
 use crate::batch::wait_list::{Answer, WaitList, WaitListParts};
 use crate::batch::watch::DatabaseWatch;
-use crate::batch::{Batcher, Permit};
+use crate::batch::Batcher;
 use crate::blobs::Blobs;
 use crate::clock::ClockSkew;
 use crate::events::sequencer::Sequencer;
@@ -46,7 +47,7 @@ use tenure_store::queues::Queues;
 pub struct Database {
     /// For sessions of the coalesced operations.
     pub connector: Connector,
-    /// For the session that claims. A test may give it another way, which it can cut.
+    /// For the sessions that run ticks and claim. A test may give them another way, which it can cut.
     pub claim_connector: Connector,
     /// For everything else.
     pub pool: PgPool,
@@ -142,7 +143,7 @@ impl Engine {
         let Database { connector, claim_connector, pool } = database;
         let Lifetime { tasks, stop, drain } = lifetime;
         let (notifiers, queues, low_water_marks) = (Notifiers::default(), Queues::default(), LowWaterMarks::default());
-        let (facts, permit) = (Facts::new(pool.clone()), Permit::default());
+        let (facts, ticks) = (Facts::new(pool.clone()), Ticks::start(&claim_connector, tasks));
         let workers = Workers::new(facts.quarantines());
         removals::follow(&facts, &notifiers);
         let requeue = Requeue::start(&connector, notifiers.clone(), tasks, stop.clone());
@@ -155,7 +156,7 @@ impl Engine {
             requeue: requeue.clone(),
             lease: settings.claim_timeout,
             workers: workers.clone(),
-            permit: permit.clone(),
+            ticks: &ticks,
         };
         let lease = settings.claim_timeout;
         let reclaim = Reclaim { queues: queues.clone(), pool: pool.clone(), lease, workers: workers.clone() };
@@ -168,19 +169,19 @@ impl Engine {
         };
         let delete_messages = DeleteMessages { visibility: settings.message_visibility };
         let engine = Self {
-            create: Batcher::start(CreateTask, &connector, &notifiers, &permit, tasks),
-            reclaim: Batcher::start(reclaim, &connector, &notifiers, &permit, tasks),
-            report: Batcher::start(report, &connector, &notifiers, &permit, tasks),
-            status: Batcher::start(ReadStatus, &connector, &notifiers, &permit, tasks),
+            create: Batcher::start(CreateTask, &connector, &notifiers, &ticks, tasks),
+            reclaim: Batcher::start(reclaim, &connector, &notifiers, &ticks, tasks),
+            report: Batcher::start(report, &connector, &notifiers, &ticks, tasks),
+            status: Batcher::start(ReadStatus, &connector, &notifiers, &ticks, tasks),
             wait_list: WaitList::start(parts, tasks, drain.clone()),
             messages: MessageQueue::new(
-                Batcher::start(get_messages, &connector, &notifiers, &permit, tasks),
+                Batcher::start(get_messages, &connector, &notifiers, &ticks, tasks),
                 notifiers.clone(),
             ),
             polled,
             sequencer: sequencer.clone(),
-            delete_messages: Batcher::start(delete_messages, &connector, &notifiers, &permit, tasks),
-            tail: Tail::start(pool.clone(), sequencer.clone(), notifiers.clone(), tasks, drain.clone()),
+            delete_messages: Batcher::start(delete_messages, &connector, &notifiers, &ticks, tasks),
+            tail: Tail::start(pool.clone(), sequencer, notifiers.clone(), tasks, drain.clone()),
             heartbeat: Heartbeat::start(&connector, tasks, stop),
             skew: ClockSkew::default(),
             replication: ReplicationWatch::default(),

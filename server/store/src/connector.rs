@@ -14,9 +14,10 @@ use sqlx::{Connection, PgConnection};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::continuity::Continuity;
+use crate::continuity::{Continuity, Incarnation};
 use crate::failure::is_lost_connection;
 use crate::hosts::Hosts;
+use crate::hot::pipeline::Pipeline;
 use crate::session::{self, Kind, Locks};
 use crate::session_check::{self, Unfit};
 use crate::{cluster, operator_hints, outage};
@@ -172,6 +173,39 @@ impl Connector {
         }
         let host = self.shared.current.load(Ordering::SeqCst);
         let attempt = self.attempt(host, Kind::Hot(locks), Contact::Again, CONNECT_MAX).await;
+        self.note_attempt(host, attempt)
+    }
+
+    /// The same for a session that sends several statements at once. It waits hardly for locks.
+    ///
+    /// # Errors
+    /// As [`Connector::connect_hot`].
+    pub async fn connect_pipeline(&self) -> Result<Pipeline, sqlx::Error> {
+        if let Some(outage) = &self.state().outage {
+            return Err(outage::unreachable(&outage.error));
+        }
+        let host = self.shared.current.load(Ordering::SeqCst);
+        let mut attempt = self.attempt_pipeline(host).await;
+        if attempt.as_ref().is_err_and(is_lost_connection) {
+            attempt = self.attempt_pipeline(host).await;
+        }
+        self.note_attempt(host, attempt)
+    }
+
+    async fn attempt_pipeline(&self, host: usize) -> Result<Pipeline, sqlx::Error> {
+        let kind = Kind::Hot(Locks::WaitsBriefly);
+        let options = kind.options(self.shared.hosts.get(host));
+        let attempt = async {
+            let mut pipeline = Pipeline::connect(&options).await?;
+            let incarnation = session_check::check_pipeline(&mut pipeline, kind).await?;
+            self.note_incarnation(incarnation);
+            Ok(pipeline)
+        };
+        timeout(CONNECT_MAX, attempt).await.unwrap_or_else(|_| Err(no_answer(CONNECT_MAX)))
+    }
+
+    /// What follows from an attempt of a session.
+    fn note_attempt<T>(&self, host: usize, attempt: Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
         match &attempt {
             Err(error) if self.shared.current.load(Ordering::SeqCst) == host => self.fail(host, error),
             Err(_) => self.look(Duration::ZERO),
@@ -215,12 +249,15 @@ impl Connector {
 
     /// Checks a new connection. What was read from an earlier life of the database is dropped before it is used.
     async fn admit(&self, conn: &mut PgConnection, kind: Kind) -> Result<(), sqlx::Error> {
-        let incarnation = session_check::check(conn, kind).await?;
+        self.note_incarnation(session_check::check(conn, kind).await?);
+        Ok(())
+    }
+
+    fn note_incarnation(&self, incarnation: Incarnation) {
         if self.shared.continuity.connected(incarnation) {
             // Whatever is connected to the old one is not used any more, even if it lives.
             self.retire(&mut self.state());
         }
-        Ok(())
     }
 
     /// An attempt, and another one when it was cut off, as by a proxy that has just changed what it leads to.

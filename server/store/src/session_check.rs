@@ -9,6 +9,7 @@ use sqlx::{Connection as _, PgConnection, Row as _};
 use tokio::time::timeout;
 
 use crate::continuity::Incarnation;
+use crate::hot::pipeline::Pipeline;
 use crate::session::Kind;
 
 /// How often two connections compare their backends. A pooler whose idle backends are used by others meanwhile may give
@@ -70,15 +71,31 @@ pub(crate) async fn check(conn: &mut PgConnection, kind: Kind) -> Result<Incarna
     )
     .fetch_one(&mut *conn)
     .await?;
-    for ((name, asked), found) in settings.into_iter().zip(found.settings) {
+    judge(kind, found.settings, found.read_only)?;
+    Incarnation::new(find_wal_file(conn).await?.as_deref(), found.started)
+}
+
+/// The same for a session of the other driver.
+pub(crate) async fn check_pipeline(pipeline: &mut Pipeline, kind: Kind) -> Result<Incarnation, sqlx::Error> {
+    let names: Vec<&str> = kind.settings().iter().map(|(name, _)| *name).collect();
+    let (settings, read_only, started) = pipeline.look(&names).await?;
+    judge(kind, settings, read_only)?;
+    let file = match pipeline.wal_file().await {
+        Ok(file) => Some(file),
+        Err(error) if is_not_offered(&error) => None,
+        Err(error) => return Err(error),
+    };
+    Incarnation::new(file.as_deref(), started)
+}
+
+/// Whether a session has the settings of its kind, in their order, and takes writes.
+fn judge(kind: Kind, settings: Vec<String>, read_only: bool) -> Result<(), Unfit> {
+    for ((name, asked), found) in kind.settings().into_iter().zip(settings) {
         if found != asked {
-            return Err(Unfit::Setting { name, asked, found }.into());
+            return Err(Unfit::Setting { name, asked, found });
         }
     }
-    if found.read_only {
-        return Err(Unfit::ReadOnly.into());
-    }
-    Incarnation::new(find_wal_file(conn).await?.as_deref(), found.started)
+    if read_only { Err(Unfit::ReadOnly) } else { Ok(()) }
 }
 
 /// The name of the file of the write-ahead log that is being written; none where a service does not say, as Amazon Aurora

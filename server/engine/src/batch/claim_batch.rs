@@ -6,6 +6,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
+use sqlx::PgConnection;
 use sqlx::postgres::PgPool;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
@@ -14,6 +15,7 @@ use super::delivery::{Delivery, Requeue, UndeliveredClaim};
 use super::failure::Failure;
 use super::low_water_marks::LowWaterMarks;
 use super::session::Session;
+use super::tick::{APART, NotDone, Permit, Turn};
 use super::wait_list::{ClaimWork, WaitListParts};
 use crate::ops::OpError;
 use tenure_domain::task::{EndedRun, Granted};
@@ -87,6 +89,9 @@ pub(super) struct ClaimBatch {
     low_water_marks: LowWaterMarks,
     requeue: Requeue,
     lease: Duration,
+    permit: Permit,
+    /// Until then its statements are not parts of ticks.
+    apart_until: Option<Instant>,
     tracker: TaskTracker,
 }
 
@@ -96,7 +101,7 @@ pub(super) fn undelivered(claim: &Granted) -> UndeliveredClaim {
 }
 
 impl ClaimBatch {
-    pub(super) fn new(parts: WaitListParts, tracker: TaskTracker) -> Self {
+    pub(super) fn new(parts: WaitListParts<'_>, tracker: TaskTracker) -> Self {
         Self {
             session: Session::new(parts.connector),
             pool: parts.pool,
@@ -104,6 +109,8 @@ impl ClaimBatch {
             low_water_marks: parts.low_water_marks,
             requeue: parts.requeue,
             lease: parts.lease,
+            permit: parts.ticks.permit(),
+            apart_until: None,
             tracker,
         }
     }
@@ -112,15 +119,25 @@ impl ClaimBatch {
         self.session.close().await;
     }
 
-    /// Claims for all of these requests; the claims by queue. A failure after the claims were made requeues them.
-    pub(super) async fn run(&mut self, requests: &[WaitingRequest<'_>]) -> Result<HashMap<i32, QueueClaims>, OpError> {
+    /// Whether its statements are not parts of ticks now, because one has undone a tick.
+    pub(super) fn is_apart(&self) -> bool {
+        self.apart_until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Claims for all of these requests, as a part of this tick if there is one; the claims by queue. A failure after the
+    /// claims were made requeues them.
+    pub(super) async fn run(
+        &mut self,
+        requests: &[WaitingRequest<'_>],
+        turn: Option<Turn>,
+    ) -> Result<HashMap<i32, QueueClaims>, OpError> {
         metrics::histogram!("tenure_batch_members", "operation" => "claim").record(requests.len() as f64);
         let started = Instant::now();
         let (wants, workers) = self.wants(requests);
-        let mut claimed = self.claim(&wants, &workers).await;
-        if let Err(Failure::Again(_)) = claimed {
-            claimed = self.claim(&wants, &workers).await;
-        }
+        let claimed = match turn {
+            Some(turn) => self.claim_in_tick(turn, &wants, &workers).await,
+            None => self.claim_alone(&wants, &workers).await,
+        };
         let result = match claimed {
             Ok(claimed) => Ok(self.describe(claimed, &workers).await),
             Err(failure) => Err(failure.report("claim")),
@@ -154,7 +171,49 @@ impl ClaimBatch {
         (wants, workers)
     }
 
-    /// Runs the statement. From here on the claims are in a guard, and the statement is never run again for them.
+    /// Claims as a part of a tick, or alone if the tick was undone.
+    async fn claim_in_tick(
+        &mut self,
+        turn: Turn,
+        wants: &[Want<'_>],
+        workers: &[Worker<'_>],
+    ) -> Result<Guarded, Failure> {
+        let batch = super::wait_list::new_batch();
+        match turn.run(claim::statement(wants, workers, self.lease, batch)).await {
+            Ok(rows) => match claim::decode(&rows) {
+                Ok(rows) => Ok(self.guard(rows)),
+                Err(error) => {
+                    self.recover(batch, None);
+                    Err(Failure::new(error))
+                }
+            },
+            Err(NotDone::Unknown(failure, backend)) => {
+                if !matches!(failure, Failure::NotRun(_)) {
+                    self.recover(batch, backend);
+                }
+                Err(failure)
+            }
+            Err(why @ (NotDone::Undone | NotDone::Spoiled)) => {
+                if matches!(why, NotDone::Spoiled) {
+                    self.apart_until = Some(Instant::now() + APART);
+                }
+                self.claim_alone(wants, workers).await
+            }
+        }
+    }
+
+    async fn claim_alone(&mut self, wants: &[Want<'_>], workers: &[Worker<'_>]) -> Result<Guarded, Failure> {
+        let permit = self.permit.clone();
+        let held = permit.take().await;
+        let mut claimed = self.claim(wants, workers).await;
+        if let Err(Failure::Again(_)) = claimed {
+            claimed = self.claim(wants, workers).await;
+        }
+        drop(held);
+        claimed
+    }
+
+    /// Runs the statement by itself.
     async fn claim(&mut self, wants: &[Want<'_>], workers: &[Worker<'_>]) -> Result<Guarded, Failure> {
         let batch = super::wait_list::new_batch();
         let lease = self.lease;
@@ -162,16 +221,25 @@ impl ClaimBatch {
         if let Err(Failure::Lost(_) | Failure::Fault(_)) = &result {
             self.recover(batch, self.session.backend());
         }
-        let (mut made, left): (Vec<Claimed>, Vec<Claimed>) = result?.into_iter().partition(Claimed::is_made);
+        Ok(self.guard(result?))
+    }
+
+    /// Puts what was claimed into a guard: from here on the statement is never run again for it.
+    fn guard(&self, rows: Vec<Claimed>) -> Guarded {
+        let (mut made, left): (Vec<Claimed>, Vec<Claimed>) = rows.into_iter().partition(|row| row.made);
         made.sort_by_key(|row| (row.queue, row.priority, row.ord));
         let guard = self.requeue.guard(made.iter().map(|row| UndeliveredClaim { id: row.id, run: row.run }).collect());
-        Ok(Guarded { made, guard, no_room: left.into_iter().map(|row| row.queue).collect() })
+        Guarded { made, guard, no_room: left.into_iter().map(|row| row.queue).collect() }
     }
 
     /// Describes claims as their workers get them. A claim that cannot be described is requeued, and its worker is asked to
     /// try again; the others are delivered.
     async fn describe(&mut self, claimed: Guarded, workers: &[Worker<'_>]) -> HashMap<i32, QueueClaims> {
-        let Guarded { made, mut guard, no_room } = claimed;
+        let Guarded { mut made, mut guard, no_room } = claimed;
+        if let Err(failure) = self.add_definitions(&mut made).await {
+            // The claims without one are requeued.
+            drop(failure.report("describe_claims"));
+        }
         let history = self.history(&made).await;
         let mut found: HashMap<i32, QueueClaims> = HashMap::new();
         for queue in no_room {
@@ -200,6 +268,28 @@ impl ClaimBatch {
             }
         }
         found
+    }
+
+    /// Reads the definitions for which the statement's answer had no room.
+    async fn add_definitions(&mut self, made: &mut [Claimed]) -> Result<(), Failure> {
+        loop {
+            let left: Vec<Uuid> = made.iter().filter(|row| row.lacks_definition()).map(|row| row.id).collect();
+            if left.is_empty() {
+                return Ok(());
+            }
+            let read =
+                async |conn: &mut PgConnection| tasks::list_definitions(conn, &left, claim::ANSWER_BYTES_MAX).await;
+            let found = self.session.run(read).await?;
+            if found.is_empty() {
+                return Ok(());
+            }
+            let mut found: HashMap<Uuid, String> = found.into_iter().collect();
+            for row in made.iter_mut().filter(|row| row.lacks_definition()) {
+                if let Some(definition) = found.remove(&row.id) {
+                    row.add_definition(definition);
+                }
+            }
+        }
     }
 
     /// The runs that ended before these claims, by task; none if nothing of it is needed.

@@ -63,6 +63,20 @@ impl Failure {
         }
     }
 
+    /// The same failure for another one whom it concerns.
+    #[must_use]
+    pub fn repeat(&self) -> Self {
+        let text = self.error().to_string();
+        match self {
+            Self::NotRun(error) if outage::is_known(error) => Self::NotRun(outage::unreachable(&text)),
+            Self::NotRun(_) => Self::NotRun(sqlx::Error::Protocol(text)),
+            Self::BadData(_) => Self::BadData(sqlx::Error::Protocol(text)),
+            Self::Again(_) => Self::Again(sqlx::Error::Protocol(text)),
+            Self::Lost(_) => Self::Lost(sqlx::Error::Protocol(text)),
+            Self::Fault(_) => Self::Fault(sqlx::Error::Protocol(text)),
+        }
+    }
+
     /// Logs the failure; answers the error for the callers.
     #[must_use]
     pub fn report(self, operation: &'static str) -> OpError {

@@ -1,12 +1,13 @@
-//! Coalescing: requests that arrive together share a statement.
+//! Coalescing: requests that arrive together share a statement, and statements that are due together a transaction.
 //!
-//! A [`Batcher`] is a bounded queue and one task with a database session of its own. The task takes everything that is
-//! waiting, runs it as one batch, and answers each caller. There is no timer: a batch is whatever arrived while the last
+//! A [`Batcher`] is a bounded queue and one task. The task takes everything that is waiting, runs it as one batch, and
+//! answers each caller. There is no timer: a batch is whatever arrived while the last
 //! one was in flight, so that a lone request does not wait. Members whose rows are locked, and members that are large, go
 //! to the blocking path, one per transaction.
 //!
-//! Statements that write take the one [`Permit`] of all operations: while one is committed, the members of the others
-//! gather, and batches are larger and commits fewer than if each operation committed by itself.
+//! Batches that write are parts of ticks: [`tick`]. One that cannot be, or whose statement has undone its tick, is run by
+//! itself on a session of its operation, which also reads what diagnosing a tick's rows needs. A [`tick::Permit`] has one of
+//! all these at a time: while one is committed, the members of the others gather, and commits are fewer.
 
 mod blocking_path;
 mod claim_batch;
@@ -17,6 +18,7 @@ pub mod low_water_marks;
 pub mod message_queue;
 mod safe_position;
 pub mod session;
+pub mod tick;
 pub mod wait_list;
 pub mod watch;
 
@@ -39,7 +41,9 @@ use crate::ops::OpError;
 use blocking_path::BlockingPath;
 use tenure_store::connector::Connector;
 use tenure_store::failure::is_lost_connection;
+use tenure_store::hot::statement::{Rows, Statement};
 use tenure_store::outage;
+use tick::{APART, Kind, NotDone, Permit, Seat, Ticks, Turn};
 
 /// The error for the caller of an ordinary transaction that failed.
 #[must_use]
@@ -83,7 +87,36 @@ pub trait Operation: Send + Sync + 'static {
     /// transaction does not skip its own locks.
     fn task(member: &Self::Member) -> Option<Uuid>;
 
-    /// Runs a batch; one verdict for each member. Changes that others wait for go into `effects`, which are applied after
+    /// Its part of a tick; none if its batches are never a part of one.
+    const KIND: Option<Kind> = None;
+    /// What its statement answers with.
+    type Found: Send;
+
+    /// The statement of a batch as a part of a tick, if it may be one.
+    fn statement(&self, members: &[&Self::Member]) -> Option<Statement> {
+        let _ = members;
+        None
+    }
+
+    /// A queue in which a member makes a run claimable, if nothing speaks against it.
+    fn claimable(member: &Self::Member) -> Option<i32> {
+        let _ = member;
+        None
+    }
+
+    /// Decodes the rows of the statement of these members, after the commit.
+    fn decode(&self, members: &[&Self::Member], rows: &Rows, effects: &mut Effects)
+    -> Result<Self::Found, sqlx::Error>;
+
+    /// One verdict for each member, by what was found and, for those that were left out, by reads.
+    fn judge(
+        &self,
+        conn: &mut PgConnection,
+        members: &[&Self::Member],
+        found: Self::Found,
+    ) -> impl Future<Output = Result<Vec<Verdict<Self::Answer>>, sqlx::Error>> + Send;
+
+    /// Runs a batch by itself; one verdict for each member. Changes that others wait for go into `effects`, which are applied after
     /// the commit.
     fn run(
         &self,
@@ -170,7 +203,7 @@ impl<O: Operation> Batcher<O> {
         operation: O,
         connector: &Connector,
         notifiers: &Notifiers,
-        permit: &Permit,
+        ticks: &Ticks,
         tasks: &TaskTracker,
     ) -> Self {
         let (queue, inbox) = mpsc::channel(O::WAITING_MAX);
@@ -184,7 +217,9 @@ impl<O: Operation> Batcher<O> {
             session: Session::brief(connector.clone()),
             blocking_path,
             notifiers: notifiers.clone(),
-            permit: permit.clone(),
+            permit: ticks.permit(),
+            seat: O::KIND.map(|kind| ticks.seat(kind)),
+            apart_until: None,
         };
         tasks.spawn(worker.work());
         Self { queue, waiting_bytes }
@@ -213,15 +248,24 @@ struct Worker<O: Operation> {
     blocking_path: BlockingPath<O>,
     notifiers: Notifiers,
     permit: Permit,
+    seat: Option<Seat>,
+    /// Until then its batches are not parts of ticks.
+    apart_until: Option<Instant>,
 }
 
 impl<O: Operation> Worker<O> {
     async fn work(mut self) {
         let permit = self.permit.clone();
         while self.has_members().await {
+            let turn = self.enter().await;
             // A read commits nothing, and need not wait for what does.
-            let held = if O::READ_ONLY { None } else { Some(permit.take().await) };
-            let batch = self.next_batch();
+            let alone = turn.is_none() && !O::READ_ONLY;
+            let held = if alone { Some(permit.take().await) } else { None };
+            let batch = self.next_batch(turn.as_ref());
+            if batch.is_empty() {
+                // All of them name tasks that this tick has already.
+                continue;
+            }
             metrics::histogram!("tenure_batch_members", "operation" => O::NAME).record(batch.len() as f64);
             let waiting = self.inbox.len() + self.held_over.len();
             metrics::gauge!("tenure_batch_waiting", "operation" => O::NAME).set(waiting as f64);
@@ -229,9 +273,62 @@ impl<O: Operation> Worker<O> {
                 metrics::histogram!("tenure_batch_wait_seconds", "operation" => O::NAME).record(job.since.elapsed());
             }
             let started = Instant::now();
-            self.run(batch).await;
+            match turn {
+                Some(turn) => self.run_in_tick(turn, batch, &permit).await,
+                None => self.run(batch).await,
+            }
             drop(held);
             metrics::histogram!("tenure_batch_seconds", "operation" => O::NAME).record(started.elapsed());
+        }
+    }
+
+    /// Waits for the next tick, if this operation takes part in it.
+    async fn enter(&mut self) -> Option<Turn> {
+        if self.apart_until.is_some_and(|until| Instant::now() < until) {
+            return None;
+        }
+        self.apart_until = None;
+        self.seat.as_mut()?.enter().await
+    }
+
+    /// Runs a batch as a part of a tick, or by itself if it cannot be one or the tick was undone.
+    async fn run_in_tick(&mut self, turn: Turn, batch: Vec<Job<O>>, permit: &Permit) {
+        let members: Vec<&O::Member> = batch.iter().map(|job| &job.member).collect();
+        let Some(statement) = self.operation.statement(&members) else {
+            // The others do not wait for it.
+            drop(turn);
+            let held = permit.take().await;
+            self.run(batch).await;
+            drop(held);
+            return;
+        };
+        turn.add_claimable(members.iter().filter_map(|member| O::claimable(member)));
+        match turn.run(statement).await {
+            Ok(rows) => {
+                let mut effects = Effects::default();
+                let found = self.operation.decode(&members, &rows, &mut effects);
+                self.notifiers.apply(effects);
+                let verdicts = match found {
+                    Ok(found) => {
+                        let operation = Arc::clone(&self.operation);
+                        self.session.run(async |conn| operation.judge(conn, &members, found).await).await
+                    }
+                    Err(error) => Err(Failure::new(error)),
+                };
+                match verdicts {
+                    Ok(verdicts) => self.answer(batch, verdicts),
+                    Err(failure) => fail(batch, failure),
+                }
+            }
+            Err(NotDone::Unknown(failure, _)) => fail(batch, failure),
+            Err(why @ (NotDone::Undone | NotDone::Spoiled)) => {
+                if matches!(why, NotDone::Spoiled) {
+                    self.apart_until = Some(Instant::now() + APART);
+                }
+                let held = permit.take().await;
+                self.run(batch).await;
+                drop(held);
+            }
         }
     }
 
@@ -246,8 +343,8 @@ impl<O: Operation> Worker<O> {
         true
     }
 
-    /// Everything that is waiting and may share a statement.
-    fn next_batch(&mut self) -> Vec<Job<O>> {
+    /// Everything that is waiting and may share a statement, and a tick.
+    fn next_batch(&mut self, turn: Option<&Turn>) -> Vec<Job<O>> {
         let mut waiting = std::mem::take(&mut self.held_over);
         while waiting.len() < BATCH_MEMBERS_MAX
             && let Ok(job) = self.inbox.try_recv()
@@ -261,7 +358,8 @@ impl<O: Operation> Worker<O> {
             bytes += O::weight(&job.member);
             edges += O::edges(&job.member);
             let fits = bytes <= BATCH_BYTES_MAX && edges <= BATCH_EDGES_MAX;
-            if (fits || batch.is_empty()) && O::task(&job.member).is_none_or(|task| tasks.insert(task)) {
+            let is_free = |task| turn.map_or_else(|| tasks.insert(task), |turn| turn.take_task(task));
+            if (fits || batch.is_empty()) && O::task(&job.member).is_none_or(is_free) {
                 batch.push(job);
             } else {
                 self.held_over.push_back(job);
@@ -287,12 +385,7 @@ impl<O: Operation> Worker<O> {
                 }
                 // Some member waits for a lock that a foreign transaction holds: alone, the others do not wait for it.
                 Err(Failure::Again(_)) => self.blocking_path.take(part),
-                Err(failure) => {
-                    let error = failure.report(O::NAME);
-                    for job in part {
-                        job.answer(Err(error.clone()));
-                    }
-                }
+                Err(failure) => fail(part, failure),
             }
         }
     }
@@ -327,5 +420,13 @@ impl<O: Operation> Worker<O> {
             }
         }
         self.blocking_path.take(locked);
+    }
+}
+
+/// Answers all of them with what their batch failed by.
+fn fail<O: Operation>(batch: Vec<Job<O>>, failure: Failure) {
+    let error = failure.report(O::NAME);
+    for job in batch {
+        job.answer(Err(error.clone()));
     }
 }

@@ -1,11 +1,13 @@
 //! A database session of one worker: connects when it is needed, and again after it was lost.
 
+use std::future::Future;
 use std::time::Duration;
 
 use sqlx::{Connection, PgConnection};
 
 use super::failure::Failure;
 use tenure_store::connector::Connector;
+use tenure_store::hot::pipeline::Pipeline;
 use tenure_store::outage;
 use tenure_store::session::{self, Backend, Locks};
 
@@ -16,11 +18,56 @@ const CONNECT_MAX: Duration = Duration::from_secs(3);
 /// Why nothing is run.
 const STALLED: &str = "the last commit waits for a synchronous standby still";
 
+/// A connection that a session may have.
+pub trait Link: Sized + Send {
+    /// Connects; the connection and its backend.
+    fn connect(
+        connector: &Connector,
+        locks: Locks,
+    ) -> impl Future<Output = Result<(Self, Backend), sqlx::Error>> + Send;
+
+    /// Whether a backend waits for a synchronous standby.
+    fn awaits_standby(&mut self, backend: Backend) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
+
+    /// Closes the connection.
+    fn close(self) -> impl Future<Output = ()> + Send;
+}
+
+impl Link for PgConnection {
+    async fn connect(connector: &Connector, locks: Locks) -> Result<(Self, Backend), sqlx::Error> {
+        let mut conn = connector.connect_hot(locks).await?;
+        let backend = session::get_backend(&mut conn).await?;
+        Ok((conn, backend))
+    }
+
+    async fn awaits_standby(&mut self, backend: Backend) -> Result<bool, sqlx::Error> {
+        session::awaits_standby(self, backend).await
+    }
+
+    async fn close(self) {
+        drop(Connection::close(self).await);
+    }
+}
+
+impl Link for Pipeline {
+    async fn connect(connector: &Connector, _: Locks) -> Result<(Self, Backend), sqlx::Error> {
+        let mut pipeline = connector.connect_pipeline().await?;
+        let backend = pipeline.get_backend().await?;
+        Ok((pipeline, backend))
+    }
+
+    async fn awaits_standby(&mut self, backend: Backend) -> Result<bool, sqlx::Error> {
+        Self::awaits_standby(self, backend).await
+    }
+
+    async fn close(self) {}
+}
+
 /// A session for hot statements.
-pub struct Session {
+pub struct Session<L = PgConnection> {
     connector: Connector,
     locks: Locks,
-    conn: Option<PgConnection>,
+    conn: Option<L>,
     connections: u64,
     /// How often another host had been chosen when it connected.
     switches: u64,
@@ -30,6 +77,14 @@ pub struct Session {
     unanswered: Option<Backend>,
     /// Whether it was logged that it waits.
     stalled: bool,
+}
+
+impl Session<Pipeline> {
+    /// A session that sends several statements at once. It connects when it is first used.
+    #[must_use]
+    pub fn pipeline(connector: Connector) -> Self {
+        Self::with(connector, Locks::WaitsBriefly)
+    }
 }
 
 impl Session {
@@ -44,7 +99,9 @@ impl Session {
     pub fn brief(connector: Connector) -> Self {
         Self::with(connector, Locks::WaitsBriefly)
     }
+}
 
+impl<L: Link> Session<L> {
     fn with(connector: Connector, locks: Locks) -> Self {
         Self {
             connector,
@@ -73,7 +130,7 @@ impl Session {
     /// Runs statements. After a failure that leaves the session in doubt the next run connects anew.
     pub async fn run<T>(
         &mut self,
-        statements: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
+        statements: impl AsyncFnOnce(&mut L) -> Result<T, sqlx::Error>,
     ) -> Result<T, Failure> {
         // One that leads to a host which was replaced is not used.
         let mut conn = match self.conn.take().filter(|_| self.switches == self.connector.switches()) {
@@ -81,7 +138,7 @@ impl Session {
             None => self.connect().await.map_err(Failure::NotRun)?,
         };
         if let Some(unanswered) = self.unanswered {
-            let asked = tokio::time::timeout(CONNECT_MAX, session::awaits_standby(&mut conn, unanswered)).await;
+            let asked = tokio::time::timeout(CONNECT_MAX, conn.awaits_standby(unanswered)).await;
             if asked.unwrap_or(Err(sqlx::Error::PoolTimedOut)).map_err(Failure::NotRun)? {
                 self.conn = Some(conn);
                 if !std::mem::replace(&mut self.stalled, true) {
@@ -107,13 +164,8 @@ impl Session {
         result
     }
 
-    async fn connect(&mut self) -> Result<PgConnection, sqlx::Error> {
-        let connecting = async {
-            let mut conn = self.connector.connect_hot(self.locks).await?;
-            let backend = session::get_backend(&mut conn).await?;
-            Ok((conn, backend))
-        };
-        let connected = tokio::time::timeout(CONNECT_MAX, connecting).await;
+    async fn connect(&mut self) -> Result<L, sqlx::Error> {
+        let connected = tokio::time::timeout(CONNECT_MAX, L::connect(&self.connector, self.locks)).await;
         let (conn, backend) = connected.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
         self.backend = Some(backend);
         self.connections += 1;
@@ -132,7 +184,7 @@ impl Session {
     pub async fn close(mut self) {
         self.go_on();
         if let Some(conn) = self.conn {
-            drop(conn.close().await);
+            conn.close().await;
         }
     }
 }

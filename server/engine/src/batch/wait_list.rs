@@ -18,6 +18,7 @@ use super::Permit;
 use super::claim_batch::{ClaimBatch, QueueClaims, WaitingRequest};
 use super::delivery::{Delivery, Requeue};
 use super::low_water_marks::LowWaterMarks;
+use super::tick::{Kind, Seat, Ticks, Turn};
 use crate::notifiers::{Notifiers, SendAway, fallbacks_are_on};
 use crate::ops::OpError;
 use crate::workers::Workers;
@@ -86,7 +87,7 @@ pub struct WaitList {
 }
 
 /// What the wait list needs.
-pub struct WaitListParts {
+pub struct WaitListParts<'a> {
     /// For the session that claims.
     pub connector: Connector,
     /// For names of queues, and for recovery.
@@ -103,18 +104,18 @@ pub struct WaitListParts {
     pub lease: Duration,
     /// Notes which workers are seen, and knows which are quarantined.
     pub workers: Workers,
-    /// Claims are written one after the other with the other statements.
-    pub permit: Permit,
+    /// Claims are parts of ticks.
+    pub ticks: &'a Ticks,
 }
 
 impl WaitList {
     /// Starts the wait list. When it is stopped, all waiters are answered empty; it ends when its sending side is dropped.
     #[must_use]
-    pub fn start(parts: WaitListParts, tasks: &TaskTracker, stop: CancellationToken) -> Self {
+    pub fn start(parts: WaitListParts<'_>, tasks: &TaskTracker, stop: CancellationToken) -> Self {
         let (queue, inbox) = mpsc::channel(WAITING_MAX);
-        let workers = parts.workers.clone();
+        let (workers, seat) = (parts.workers.clone(), parts.ticks.seat(Kind::Claim));
         let worker = WaitListWorker {
-            permit: parts.permit.clone(),
+            seat,
             workers: workers.clone(),
             suspended: Vec::new(),
             admitted: Instant::now(),
@@ -154,7 +155,7 @@ fn claimed(claim: &Granted) -> Recent {
 }
 
 struct WaitListWorker {
-    permit: Permit,
+    seat: Seat,
     workers: Workers,
     /// Requests of quarantined workers; as a rule none.
     suspended: Vec<Waiter>,
@@ -182,8 +183,14 @@ impl WaitListWorker {
         retry.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             self.ready.retain(|queue| self.waiters.contains_key(queue));
+            let mut turn = None;
             if self.ready.is_empty() {
+                if !self.waiters.is_empty() && !self.batch.is_apart() {
+                    // So that a run is claimed by the tick that creates it.
+                    self.seat.open_for_creates();
+                }
                 tokio::select! {
+                    invited = self.seat.invited() => turn = invited,
                     arrived = self.inbox.recv() => match arrived {
                         Some(waiter) => self.enter(waiter),
                         None => break,
@@ -193,11 +200,17 @@ impl WaitListWorker {
                     () = tokio::time::sleep_until(self.next_timeout.into()), if self.has_waiters() => {}
                     () = self.stop.cancelled(), if self.has_waiters() => {}
                 }
+                turn = turn.or_else(|| self.seat.close());
             }
             self.enter_all();
-            let permit = self.permit.clone();
-            let held = if self.ready.is_empty() { None } else { Some(permit.take().await) };
-            self.enter_all();
+            if turn.is_none() && !self.ready.is_empty() && !self.batch.is_apart() {
+                turn = self.seat.enter().await;
+                self.enter_all();
+            }
+            if let Some(turn) = &turn {
+                let queues = turn.claimable().into_iter().filter(|queue| self.waiters.contains_key(queue));
+                self.ready.extend(queues.collect::<Vec<_>>());
+            }
             self.answer_gone();
             self.answer_stale();
             self.admit();
@@ -205,8 +218,7 @@ impl WaitListWorker {
                 self.answer_timed_out();
             }
             // First the attempt: a request without a wait timeout is tried once too.
-            self.attempt().await;
-            drop(held);
+            self.attempt(turn).await;
             self.answer_timed_out();
         }
         self.batch.close().await;
@@ -311,8 +323,8 @@ impl WaitListWorker {
         self.ready.clear();
     }
 
-    /// One statement for the waiters of the queues that are ready.
-    async fn attempt(&mut self) {
+    /// One statement for the waiters of the queues that are ready, as a part of this tick if there is one.
+    async fn attempt(&mut self, turn: Option<Turn>) {
         let mut requests = Vec::new();
         let mut room = RUNS_MAX;
         for &queue in &self.ready {
@@ -350,7 +362,7 @@ impl WaitListWorker {
             positions.entry(request.queue).or_insert(position..position).end = position + 1;
         }
         self.first.clear();
-        match self.batch.run(&requests).await {
+        match self.batch.run(&requests, turn).await {
             Ok(mut claims_found) => {
                 for (queue, positions) in positions {
                     self.deliver(queue, positions, claims_found.remove(&queue));

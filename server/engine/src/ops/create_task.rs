@@ -7,6 +7,7 @@ use sqlx::{Connection, PgConnection, PgPool};
 use uuid::Uuid;
 
 use super::OpError;
+use crate::batch::tick::Kind;
 use crate::batch::{Batcher, Operation, Verdict};
 use crate::notifiers::Effects;
 use tenure_api::ids::TaskId;
@@ -15,10 +16,13 @@ use tenure_domain::create::{Awaited, GroupOwner, NewTask, Unmade, dependency_ref
 use tenure_domain::task::Task;
 use tenure_store::dependencies::{self, Edge, Required, Wanted};
 use tenure_store::groups;
+use tenure_store::hot::statement::{Rows, Statement};
 use tenure_store::queues::{self, Queues, Remembered};
 use tenure_store::tasks;
 use tenure_store::transitions::create::{self, Created, Look, Member, Names};
 
+/// Bytes of the bodies in one tick. More of them are a statement of their own, for which the other operations do not wait.
+const TICK_BYTES_MAX: usize = 256 << 10;
 /// How often the key of a queue is looked up for one request.
 const LOOKUPS_MAX: u32 = 3;
 
@@ -59,6 +63,8 @@ impl Operation for CreateTask {
     type Answer = Task;
     const NAME: &'static str = "create";
     const WAITING_MAX: usize = 4_000;
+    const KIND: Option<Kind> = Some(Kind::Create);
+    type Found = Vec<Created>;
 
     fn weight(member: &NewTaskInQueue) -> usize {
         member.task.bytes()
@@ -72,6 +78,37 @@ impl Operation for CreateTask {
         member.task.dependencies.len()
     }
 
+    fn statement(&self, members: &[&NewTaskInQueue]) -> Option<Statement> {
+        // What these wait for is looked at by further statements, in a transaction of their own.
+        let waits = members.iter().any(|member| !member.task.dependencies.is_empty());
+        let bytes: usize = members.iter().map(|member| member.task.bytes()).sum();
+        (!waits && bytes <= TICK_BYTES_MAX).then(|| create::statement(&without_dependencies(members)))
+    }
+
+    fn claimable(member: &NewTaskInQueue) -> Option<i32> {
+        Some(member.queue)
+    }
+
+    fn decode(
+        &self,
+        members: &[&NewTaskInQueue],
+        rows: &Rows,
+        effects: &mut Effects,
+    ) -> Result<Vec<Created>, sqlx::Error> {
+        let stored = create::decode(rows)?;
+        effects.claimable.extend(claimable(members, &stored));
+        Ok(stored)
+    }
+
+    async fn judge(
+        &self,
+        conn: &mut PgConnection,
+        members: &[&NewTaskInQueue],
+        stored: Vec<Created>,
+    ) -> Result<Vec<Verdict<Task>>, sqlx::Error> {
+        judge(conn, members, stored, &[]).await
+    }
+
     async fn run(
         &self,
         conn: &mut PgConnection,
@@ -80,39 +117,15 @@ impl Operation for CreateTask {
     ) -> Result<Vec<Verdict<Task>>, sqlx::Error> {
         let mut awaited = Vec::new();
         let stored = if members.iter().all(|member| member.task.dependencies.is_empty()) {
-            let batch: Vec<Member<'_>> =
-                members.iter().map(|member| Member { task: &member.task, queue: member.queue, waits: false }).collect();
-            create::create(conn, &batch).await?
+            create::create(conn, &without_dependencies(members)).await?
         } else {
             let (stored, found) = create_waiting(conn, members).await?;
             effects.dependents = true;
             awaited = found;
             stored
         };
-        effects.claimable.extend(stored.iter().filter(|row| !row.waits).map(|row| members[row.member].queue));
-        let mut verdicts: Vec<Option<Verdict<Task>>> = members.iter().map(|_| None).collect();
-        for row in stored {
-            verdicts[row.member] = Some(Verdict::Done(row.task(&members[row.member].task)));
-        }
-        let missing: Vec<usize> = (0..members.len()).filter(|&position| verdicts[position].is_none()).collect();
-        let tasks: Vec<Unstored<'_>> = missing
-            .iter()
-            .map(|&position| Unstored {
-                task: &members[position].task,
-                awaited: awaited.get(position).map_or(&[][..], Vec::as_slice),
-            })
-            .collect();
-        let mut unclear = Vec::new();
-        for (position, verdict) in missing.into_iter().zip(diagnose(conn, &tasks).await?) {
-            if matches!(verdict, Verdict::Locked) {
-                unclear.push(position);
-            }
-            verdicts[position] = Some(verdict);
-        }
-        for position in stale(conn, members, &unclear).await? {
-            verdicts[position] = Some(Verdict::Refused(OpError::StaleQueue));
-        }
-        Ok(verdicts.into_iter().flatten().collect())
+        effects.claimable.extend(claimable(members, &stored));
+        judge(conn, members, stored, &awaited).await
     }
 
     async fn wait(&self, conn: &mut PgConnection, member: &NewTaskInQueue) -> Result<(), sqlx::Error> {
@@ -120,6 +133,47 @@ impl Operation for CreateTask {
         // inserts wait for it by themselves.
         groups::lock(conn, member.task.group.uuid()).await
     }
+}
+
+fn without_dependencies<'a>(members: &[&'a NewTaskInQueue]) -> Vec<Member<'a>> {
+    members.iter().map(|member| Member { task: &member.task, queue: member.queue, waits: false }).collect()
+}
+
+/// The queues in which runs became claimable.
+fn claimable(members: &[&NewTaskInQueue], stored: &[Created]) -> impl Iterator<Item = i32> {
+    stored.iter().filter(|row| !row.waits).map(|row| members[row.member].queue)
+}
+
+/// One verdict for each member; `awaited` has the dependencies of each, if any member has some.
+async fn judge(
+    conn: &mut PgConnection,
+    members: &[&NewTaskInQueue],
+    stored: Vec<Created>,
+    awaited: &[Waits],
+) -> Result<Vec<Verdict<Task>>, sqlx::Error> {
+    let mut verdicts: Vec<Option<Verdict<Task>>> = members.iter().map(|_| None).collect();
+    for row in stored {
+        verdicts[row.member] = Some(Verdict::Done(row.task(&members[row.member].task)));
+    }
+    let missing: Vec<usize> = (0..members.len()).filter(|&position| verdicts[position].is_none()).collect();
+    let tasks: Vec<Unstored<'_>> = missing
+        .iter()
+        .map(|&position| Unstored {
+            task: &members[position].task,
+            awaited: awaited.get(position).map_or(&[][..], Vec::as_slice),
+        })
+        .collect();
+    let mut unclear = Vec::new();
+    for (position, verdict) in missing.into_iter().zip(diagnose(conn, &tasks).await?) {
+        if matches!(verdict, Verdict::Locked) {
+            unclear.push(position);
+        }
+        verdicts[position] = Some(verdict);
+    }
+    for position in stale(conn, members, &unclear).await? {
+        verdicts[position] = Some(Verdict::Refused(OpError::StaleQueue));
+    }
+    Ok(verdicts.into_iter().flatten().collect())
 }
 
 /// Which of these members have a key that their queue does not have any more.

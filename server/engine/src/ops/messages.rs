@@ -10,10 +10,12 @@ use tenure_api::ids::TaskQueueId;
 use uuid::Uuid;
 
 use crate::batch::low_water_marks::LowWaterMarks;
+use crate::batch::tick::Kind;
 use crate::batch::{Operation, Verdict};
 use crate::notifiers::{Effects, Notifiers};
 use tenure_domain::message::{DEQUEUES_ALARMING, MessageId, QueueName, Receipt, Refusal, check};
-use tenure_store::hot::messages::{self as hot, Deletion, Got, Want};
+use tenure_store::hot::messages::{self as hot, Deletion, FoundMessages, Got, Outcome, Want};
+use tenure_store::hot::statement::{Rows, Statement};
 use tenure_store::memory::Memory;
 use tenure_store::{messages, queues};
 
@@ -60,6 +62,8 @@ impl Operation for GetMessages {
     type Answer = Messages;
     const NAME: &'static str = "get_messages";
     const WAITING_MAX: usize = 16_000;
+    const KIND: Option<Kind> = Some(Kind::GetMessages);
+    type Found = FoundMessages;
 
     fn weight(member: &GetRequest) -> usize {
         usize::from(member.count) * MESSAGE_WEIGHT
@@ -69,6 +73,20 @@ impl Operation for GetMessages {
         None
     }
 
+    fn statement(&self, members: &[&GetRequest]) -> Option<Statement> {
+        // Of a queue that is polled for the first time, that is stored before.
+        let noted = self.polled.read(|polled| members.iter().all(|member| polled.contains(&member.queue.queue)));
+        if !noted {
+            return None;
+        }
+        let Wanted { wants, visibilities, receipts } = self.wanted(members);
+        Some(hot::get_statement(&wants, &visibilities, &receipts, self.reservation))
+    }
+
+    fn decode(&self, _: &[&GetRequest], rows: &Rows, _: &mut Effects) -> Result<FoundMessages, sqlx::Error> {
+        hot::decode_get(rows)
+    }
+
     async fn run(
         &self,
         conn: &mut PgConnection,
@@ -76,19 +94,20 @@ impl Operation for GetMessages {
         _: &mut Effects,
     ) -> Result<Vec<Verdict<Messages>>, sqlx::Error> {
         self.note_polled(conn, members).await?;
-        let mut slots: BTreeMap<(i32, i16), Vec<i32>> = BTreeMap::new();
-        for (place, member) in (1..).zip(members) {
-            let slots = slots.entry((member.queue.queue, member.queue.priority.code())).or_default();
-            slots.extend(std::iter::repeat_n(place, usize::from(member.count)));
-        }
-        let wants: Vec<Want> =
-            slots.into_iter().map(|((queue, priority), slots)| self.want(queue, priority, slots)).collect();
-        let visibilities: Vec<Duration> = members.iter().map(|member| member.visibility).collect();
-        let receipts: Vec<i64> = wants.iter().flat_map(|want| &want.slots).map(|_| random_receipt().0).collect();
-        let mut found = hot::get(conn, &wants, &visibilities, &receipts, self.reservation).await?;
+        let Wanted { wants, visibilities, receipts } = self.wanted(members);
+        let found = hot::get(conn, &wants, &visibilities, &receipts, self.reservation).await?;
+        self.judge(conn, members, found).await
+    }
+
+    async fn judge(
+        &self,
+        _: &mut PgConnection,
+        members: &[&GetRequest],
+        mut found: FoundMessages,
+    ) -> Result<Vec<Verdict<Messages>>, sqlx::Error> {
         found.got.sort_by_key(|got| got.ord);
-        let locked: Vec<(i32, i16)> =
-            found.locked.iter().map(|&want| (wants[want].queue, wants[want].priority)).collect();
+        let queues: Vec<(i32, i16)> = slots(members).into_keys().collect();
+        let locked: Vec<(i32, i16)> = found.locked.iter().map(|&want| queues[want]).collect();
         let mut answers: Vec<Messages> = members
             .iter()
             .map(|member| {
@@ -114,6 +133,23 @@ impl Operation for GetMessages {
     }
 }
 
+/// Of each queue and priority, in order: the pollers, from 1, each as often as it requests messages.
+fn slots(members: &[&GetRequest]) -> BTreeMap<(i32, i16), Vec<i32>> {
+    let mut slots: BTreeMap<(i32, i16), Vec<i32>> = BTreeMap::new();
+    for (place, member) in (1..).zip(members) {
+        let slots = slots.entry((member.queue.queue, member.queue.priority.code())).or_default();
+        slots.extend(std::iter::repeat_n(place, usize::from(member.count)));
+    }
+    slots
+}
+
+/// What a statement takes.
+struct Wanted {
+    wants: Vec<Want>,
+    visibilities: Vec<Duration>,
+    receipts: Vec<i64>,
+}
+
 impl GetMessages {
     /// Stores of queues that are polled for the first time that they are.
     async fn note_polled(&self, conn: &mut PgConnection, members: &[&GetRequest]) -> Result<(), sqlx::Error> {
@@ -126,6 +162,14 @@ impl GetMessages {
             self.polled.note(since, |polled| polled.extend(new));
         }
         Ok(())
+    }
+
+    fn wanted(&self, members: &[&GetRequest]) -> Wanted {
+        let slots = slots(members).into_iter();
+        let wants: Vec<Want> = slots.map(|((queue, priority), slots)| self.want(queue, priority, slots)).collect();
+        let visibilities = members.iter().map(|member| member.visibility).collect();
+        let receipts = wants.iter().flat_map(|want| &want.slots).map(|_| random_receipt().0).collect();
+        Wanted { wants, visibilities, receipts }
     }
 
     fn want(&self, queue: i32, priority: i16, slots: Vec<i32>) -> Want {
@@ -187,6 +231,8 @@ impl Operation for DeleteMessages {
     type Answer = Deleted;
     const NAME: &'static str = "delete_messages";
     const WAITING_MAX: usize = 16_000;
+    const KIND: Option<Kind> = Some(Kind::DeleteMessages);
+    type Found = Vec<Outcome>;
 
     fn weight(_: &DeleteRequest) -> usize {
         size_of::<DeleteRequest>()
@@ -197,29 +243,44 @@ impl Operation for DeleteMessages {
         Some(MessageId { message: 0, ..member.message }.to_uuid())
     }
 
+    fn statement(&self, members: &[&DeleteRequest]) -> Option<Statement> {
+        Some(hot::delete_statement(&deletions(members), self.visibility))
+    }
+
+    fn decode(
+        &self,
+        members: &[&DeleteRequest],
+        rows: &Rows,
+        effects: &mut Effects,
+    ) -> Result<Vec<Outcome>, sqlx::Error> {
+        let outcomes = hot::decode_delete(rows)?;
+        effects.claimable.extend(visible(members, &outcomes));
+        Ok(outcomes)
+    }
+
     async fn run(
         &self,
         conn: &mut PgConnection,
         members: &[&DeleteRequest],
         effects: &mut Effects,
     ) -> Result<Vec<Verdict<Deleted>>, sqlx::Error> {
-        let batch: Vec<Deletion> = members
-            .iter()
-            .map(|member| Deletion {
-                queue: member.queue.queue,
-                priority: member.queue.priority.code(),
-                message: member.message,
-                receipt: member.receipt,
-            })
-            .collect();
-        let outcomes = hot::delete(conn, &batch, self.visibility).await?;
+        let outcomes = hot::delete(conn, &deletions(members), self.visibility).await?;
+        effects.claimable.extend(visible(members, &outcomes));
+        self.judge(conn, members, outcomes).await
+    }
+
+    async fn judge(
+        &self,
+        _: &mut PgConnection,
+        members: &[&DeleteRequest],
+        outcomes: Vec<Outcome>,
+    ) -> Result<Vec<Verdict<Deleted>>, sqlx::Error> {
         // No outcome, no change: the member is run again.
         let mut verdicts: Vec<Verdict<Deleted>> = members.iter().map(|_| Verdict::Locked).collect();
         for outcome in outcomes {
             let member = members[outcome.member];
             verdicts[outcome.member] = match check(outcome.known, member.receipt) {
                 _ if outcome.deleted => {
-                    effects.claimable.push(member.queue.queue);
                     metrics::counter!("tenure_messages_total", "what" => "deleted_unclaimed").increment(1);
                     Verdict::Done(Ok(()))
                 }
@@ -233,6 +294,21 @@ impl Operation for DeleteMessages {
     async fn wait(&self, conn: &mut PgConnection, member: &DeleteRequest) -> Result<(), sqlx::Error> {
         messages::lock(conn, member.message).await
     }
+}
+
+fn deletions(members: &[&DeleteRequest]) -> Vec<Deletion> {
+    let deletion = |member: &&DeleteRequest| Deletion {
+        queue: member.queue.queue,
+        priority: member.queue.priority.code(),
+        message: member.message,
+        receipt: member.receipt,
+    };
+    members.iter().map(deletion).collect()
+}
+
+/// The queues in which runs became claimable.
+fn visible(members: &[&DeleteRequest], outcomes: &[Outcome]) -> impl Iterator<Item = i32> {
+    outcomes.iter().filter(|outcome| outcome.deleted).map(|outcome| members[outcome.member].queue.queue)
 }
 
 /// Changes the visibility timeout of a message, which may be zero; answers the new receipt and when the message is visible.

@@ -7,12 +7,14 @@ use tenure_api::ids::{RunId, TaskId};
 use uuid::Uuid;
 
 use super::{OpError, refused};
+use crate::batch::tick::Kind;
 use crate::batch::{Operation, Verdict};
 use crate::notifiers::Effects;
 use crate::workers::Workers;
 use tenure_domain::lifecycle::{Event, apply};
 use tenure_domain::task::{EndedRun, Granted};
 use tenure_domain::worker::Sight;
+use tenure_store::hot::statement::{Rows, Statement};
 use tenure_store::queues::Queues;
 use tenure_store::transitions::renew::{self, Member, Renewed};
 use tenure_store::{claims, tasks};
@@ -46,6 +48,8 @@ impl Operation for Reclaim {
     type Answer = Granted;
     const NAME: &'static str = "reclaim";
     const WAITING_MAX: usize = 16_000;
+    const KIND: Option<Kind> = Some(Kind::Renew);
+    type Found = Vec<Renewed>;
 
     fn weight(_: &ClaimRenewal) -> usize {
         SMALL
@@ -55,17 +59,30 @@ impl Operation for Reclaim {
         Some(member.task.uuid())
     }
 
+    fn statement(&self, members: &[&ClaimRenewal]) -> Option<Statement> {
+        Some(renew::statement(&renewals(members), self.lease))
+    }
+
+    fn decode(&self, _: &[&ClaimRenewal], rows: &Rows, _: &mut Effects) -> Result<Vec<Renewed>, sqlx::Error> {
+        renew::decode(rows)
+    }
+
     async fn run(
         &self,
         conn: &mut PgConnection,
         members: &[&ClaimRenewal],
         _: &mut Effects,
     ) -> Result<Vec<Verdict<Granted>>, sqlx::Error> {
-        let batch: Vec<Member> = members
-            .iter()
-            .map(|member| Member { id: member.task.uuid(), run: member.run.number().cast_signed() })
-            .collect();
-        let renewed = renew::renew(conn, &batch, self.lease).await?;
+        let renewed = renew::renew(conn, &renewals(members), self.lease).await?;
+        self.judge(conn, members, renewed).await
+    }
+
+    async fn judge(
+        &self,
+        conn: &mut PgConnection,
+        members: &[&ClaimRenewal],
+        renewed: Vec<Renewed>,
+    ) -> Result<Vec<Verdict<Granted>>, sqlx::Error> {
         let retried: Vec<i64> = renewed.iter().filter(|row| row.run > 0).map(|row| row.seq).collect();
         let mut history = tasks::load_history(conn, &retried).await?;
         let mut verdicts: Vec<Option<Verdict<Granted>>> = members.iter().map(|_| None).collect();
@@ -91,6 +108,10 @@ impl Operation for Reclaim {
     async fn wait(&self, conn: &mut PgConnection, member: &ClaimRenewal) -> Result<(), sqlx::Error> {
         claims::lock(conn, member.task.uuid()).await
     }
+}
+
+fn renewals(members: &[&ClaimRenewal]) -> Vec<Member> {
+    members.iter().map(|member| Member { id: member.task.uuid(), run: member.run.number().cast_signed() }).collect()
 }
 
 impl Reclaim {

@@ -6,13 +6,15 @@ use uuid::Uuid;
 
 use super::worker_removed::WAIT_LIST_TIMEOUT;
 use super::{OpError, refused};
+use crate::batch::tick::Kind;
 use crate::batch::{Operation, Verdict};
 use crate::notifiers::{Effects, Notifiers};
 use tenure_domain::lifecycle::{End, Event, Refusal, Report, apply};
 use tenure_domain::task::{Last, Task, Tenancy};
+use tenure_store::hot::statement::{Rows, Statement};
 use tenure_store::notifications::notify_leaving;
 use tenure_store::queues::Queues;
-use tenure_store::transitions::end::{self, Member};
+use tenure_store::transitions::end::{self, Member, Resolved};
 use tenure_store::worker_removals::Gone;
 use tenure_store::{claims, tasks};
 
@@ -43,6 +45,8 @@ impl Operation for ReportRun {
     type Answer = Task;
     const NAME: &'static str = "report";
     const WAITING_MAX: usize = 16_000;
+    const KIND: Option<Kind> = Some(Kind::End);
+    type Found = Vec<Resolved>;
 
     fn weight(_: &RunReport) -> usize {
         SMALL
@@ -52,24 +56,33 @@ impl Operation for ReportRun {
         Some(member.task.uuid())
     }
 
+    fn statement(&self, members: &[&RunReport]) -> Option<Statement> {
+        Some(end::statement(&ends(members)))
+    }
+
+    fn decode(&self, _: &[&RunReport], rows: &Rows, effects: &mut Effects) -> Result<Vec<Resolved>, sqlx::Error> {
+        let resolved = end::decode(rows)?;
+        note(&resolved, effects);
+        Ok(resolved)
+    }
+
     async fn run(
         &self,
         conn: &mut PgConnection,
         members: &[&RunReport],
         effects: &mut Effects,
     ) -> Result<Vec<Verdict<Task>>, sqlx::Error> {
-        let batch: Vec<Member> = members
-            .iter()
-            .map(|member| Member {
-                id: member.task.uuid(),
-                run: member.run.number().cast_signed(),
-                end: End::Report(member.report),
-            })
-            .collect();
-        let resolved = end::end(conn, &batch).await?;
-        for row in &resolved {
-            effects.run_ended(row.id, row.queue, row.next_reason.is_some());
-        }
+        let resolved = end::end(conn, &ends(members)).await?;
+        note(&resolved, effects);
+        self.judge(conn, members, resolved).await
+    }
+
+    async fn judge(
+        &self,
+        conn: &mut PgConnection,
+        members: &[&RunReport],
+        resolved: Vec<Resolved>,
+    ) -> Result<Vec<Verdict<Task>>, sqlx::Error> {
         let retried: Vec<i64> = resolved.iter().filter(|row| row.run > 0).map(|row| row.seq).collect();
         let mut history = tasks::load_history(conn, &retried).await?;
         let mut verdicts: Vec<Option<Verdict<Task>>> = members.iter().map(|_| None).collect();
@@ -96,6 +109,21 @@ impl Operation for ReportRun {
     async fn wait(&self, conn: &mut PgConnection, member: &RunReport) -> Result<(), sqlx::Error> {
         tasks::lock(conn, member.task.uuid()).await?;
         claims::lock(conn, member.task.uuid()).await
+    }
+}
+
+fn ends(members: &[&RunReport]) -> Vec<Member> {
+    let end = |member: &&RunReport| Member {
+        id: member.task.uuid(),
+        run: member.run.number().cast_signed(),
+        end: End::Report(member.report),
+    };
+    members.iter().map(end).collect()
+}
+
+fn note(resolved: &[Resolved], effects: &mut Effects) {
+    for row in resolved {
+        effects.run_ended(row.id, row.queue, row.next_reason.is_some());
     }
 }
 

@@ -8,6 +8,7 @@ use super::OpError;
 use crate::batch::{Operation, Verdict};
 use crate::notifiers::Effects;
 use tenure_domain::task::Task;
+use tenure_store::hot::statement::Rows;
 use tenure_store::tasks;
 
 /// The operation.
@@ -22,6 +23,7 @@ impl Operation for ReadStatus {
     const NAME: &'static str = "status";
     const WAITING_MAX: usize = 8_000;
     const READ_ONLY: bool = true;
+    type Found = ();
 
     fn weight(_: &TaskId) -> usize {
         SMALL
@@ -29,6 +31,19 @@ impl Operation for ReadStatus {
 
     fn task(member: &TaskId) -> Option<Uuid> {
         Some(member.uuid())
+    }
+
+    fn decode(&self, _: &[&TaskId], _: &Rows, _: &mut Effects) -> Result<(), sqlx::Error> {
+        Ok(())
+    }
+
+    async fn judge(
+        &self,
+        conn: &mut PgConnection,
+        members: &[&TaskId],
+        (): (),
+    ) -> Result<Vec<Verdict<Task>>, sqlx::Error> {
+        self.run(conn, members, &mut Effects::default()).await
     }
 
     async fn run(

@@ -7,11 +7,11 @@ use std::task::Poll;
 use std::time::Duration;
 
 use sqlx::PgConnection;
-use tenure_engine::batch::{
-    BATCH_BYTES_MAX, BATCH_MEMBERS_MAX, Batcher, Operation, Permit, Verdict, WAITING_BYTES_MAX,
-};
+use tenure_engine::batch::tick::Ticks;
+use tenure_engine::batch::{BATCH_BYTES_MAX, BATCH_MEMBERS_MAX, Batcher, Operation, Verdict, WAITING_BYTES_MAX};
 use tenure_engine::notifiers::{Effects, Notifiers};
 use tenure_engine::ops::OpError;
+use tenure_store::hot::statement::Rows;
 use tenure_store::testing::{TestDatabase, eventually};
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
@@ -42,6 +42,7 @@ impl Operation for Divide {
     type Answer = i32;
     const NAME: &'static str = "divide";
     const WAITING_MAX: usize = 300;
+    type Found = ();
 
     fn weight(member: &Number) -> usize {
         member.bytes
@@ -49,6 +50,14 @@ impl Operation for Divide {
 
     fn task(_: &Number) -> Option<Uuid> {
         None
+    }
+
+    fn decode(&self, _: &[&Number], _: &Rows, _: &mut Effects) -> Result<(), sqlx::Error> {
+        Ok(())
+    }
+
+    async fn judge(&self, _: &mut PgConnection, _: &[&Number], (): ()) -> Result<Vec<Verdict<i32>>, sqlx::Error> {
+        Ok(Vec::new())
     }
 
     async fn run(
@@ -97,8 +106,9 @@ impl Rig {
             .unwrap();
         let (turns, begun, tasks) = (Arc::new(Semaphore::new(0)), Arc::default(), TaskTracker::new());
         let operation = Divide { turns: Arc::clone(&turns), begun: Arc::clone(&begun) };
-        let batcher =
-            Batcher::start(operation, &database.connector(), &Notifiers::default(), &Permit::default(), &tasks);
+        let connector = database.connector();
+        let ticks = Ticks::start(&connector, &tasks);
+        let batcher = Batcher::start(operation, &connector, &Notifiers::default(), &ticks, &tasks);
         Self { database, batcher, turns, begun, tasks }
     }
 
@@ -212,7 +222,7 @@ async fn bodies_are_refused_by_their_bytes_wherever_they_wait() {
 #[tokio::test]
 async fn members_gather_while_the_statement_of_another_operation_runs() {
     let rig = Rig::start().await;
-    let shared = Permit::default();
+    let shared = Ticks::start(&rig.database.connector(), &rig.tasks);
     let operation = || Divide { turns: Arc::clone(&rig.turns), begun: Arc::clone(&rig.begun) };
     let start = || Batcher::start(operation(), &rig.database.connector(), &Notifiers::default(), &shared, &rig.tasks);
     let (one, other) = (start(), start());
@@ -235,6 +245,6 @@ async fn members_gather_while_the_statement_of_another_operation_runs() {
     }
     let pool = rig.database.pool();
     assert_eq!(number(pool, "SELECT min(batch)::bigint FROM quotients WHERE value > 1").await, 3, "not together");
-    drop((one, other));
+    drop((one, other, shared));
     rig.finish().await;
 }

@@ -18,4 +18,5 @@ mod remembered;
 mod removals;
 mod steady_events;
 mod support;
+mod ticks;
 mod workers;

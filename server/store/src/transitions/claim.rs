@@ -1,13 +1,19 @@
 //! Claiming the next runs of queues.
 
+use std::sync::LazyLock;
+use std::time::Duration;
+
 use chrono::{DateTime, Utc};
-use sqlx::PgConnection;
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Map;
+use sqlx::{PgConnection, Postgres};
 use tenure_api::ids::TaskQueueId;
 use tenure_api::states::Priority;
 use uuid::Uuid;
 
 use crate::decode::{Row, Undecodable, task_columns};
 use crate::hot;
+use crate::hot::statement::{Rows, Statement, from_row, text};
 use tenure_domain::create::shown_definition;
 use tenure_domain::task::{EndedRun, Granted, Last, Tenancy};
 
@@ -67,15 +73,45 @@ pub struct Claimed {
     deadline: DateTime<Utc>,
     expires: DateTime<Utc>,
     scopes: String,
-    /// None of a run that was not claimed, because there was no room for it.
+    /// None of a run that was not claimed, and where it is left to be read later.
     definition: Option<String>,
+    /// Whether the run was claimed; otherwise there was no room for its definition, and it is pending still.
+    pub made: bool,
 }
 
+from_row!(Claimed {
+    worker,
+    seq,
+    id,
+    run,
+    queue,
+    priority,
+    ord,
+    scheduled,
+    reason_created,
+    retries_left,
+    started,
+    taken_until,
+    scheduler,
+    project,
+    task_group,
+    deadline,
+    expires,
+    scopes,
+    definition,
+    made,
+});
+
 impl Claimed {
-    /// Whether the run was claimed; otherwise there was no room for its definition, and it is pending still.
+    /// Whether its definition is to be read yet.
     #[must_use]
-    pub fn is_made(&self) -> bool {
-        self.definition.is_some()
+    pub fn lacks_definition(&self) -> bool {
+        self.made && self.definition.is_none()
+    }
+
+    /// Adds the definition that was read later.
+    pub fn add_definition(&mut self, definition: String) {
+        self.definition = Some(definition);
     }
 
     /// The claim for the response to its worker, with what the statement does not return.
@@ -112,6 +148,48 @@ pub const ANSWER_BYTES_MAX: i64 = 16 << 20;
 /// Bytes of definitions that one statement claims.
 pub const BATCH_BYTES_MAX: i64 = 4 * ANSWER_BYTES_MAX;
 
+/// Bytes of definitions that a statement answers with which is part of a tick. The rest of them is read later: a backend
+/// that waits for its answer to be taken does not come to the commit.
+pub const TICK_BYTES_MAX: i64 = 4 << 20;
+
+/// What is claimed, as the statement takes it.
+#[derive(Default)]
+struct Columns<'a> {
+    queues: Vec<i32>,
+    names: Vec<&'a str>,
+    epochs: Vec<i64>,
+    marks: [Vec<i64>; PRIORITIES],
+    amounts: Vec<i32>,
+    slots: Vec<i32>,
+    groups: Vec<&'a str>,
+    ids: Vec<&'a str>,
+}
+
+impl<'a> Columns<'a> {
+    fn new(wants: &[Want<'a>], workers: &[Worker<'a>]) -> Self {
+        Self {
+            queues: wants.iter().map(|want| want.queue).collect(),
+            names: wants.iter().map(|want| want.name).collect(),
+            epochs: wants.iter().map(|want| want.epoch).collect(),
+            marks: std::array::from_fn(|priority| wants.iter().map(|want| want.marks[priority]).collect()),
+            amounts: wants.iter().map(|want| hot::int4(want.slots.len())).collect(),
+            slots: wants.iter().flat_map(|want| want.slots.iter().copied()).collect(),
+            groups: workers.iter().map(|worker| worker.group).collect(),
+            ids: workers.iter().map(|worker| worker.id).collect(),
+        }
+    }
+
+    /// The low-water marks of the first queue, by priority.
+    fn marks_of_first(&self) -> Vec<i64> {
+        self.marks.iter().map(|marks| marks.first().copied().unwrap_or_default()).collect()
+    }
+
+    /// How many runs are requested in all.
+    fn amount(&self) -> i64 {
+        i64::from(hot::int4(self.slots.len()))
+    }
+}
+
 /// Claims for `lease` what is requested, highest priority and oldest first, and assigns it in the order of the slots. What is
 /// claimed of a queue ends before the first run that does not fit into the bytes: that one and what comes after it
 /// stays pending, and is in the answer without its definition.
@@ -119,27 +197,78 @@ pub async fn claim(
     conn: &mut PgConnection,
     wants: &[Want<'_>],
     workers: &[Worker<'_>],
-    lease: std::time::Duration,
+    lease: Duration,
     batch: Uuid,
 ) -> Result<Vec<Claimed>, sqlx::Error> {
     match wants {
-        [want] => claim_of_one(conn, want, workers, lease, batch).await,
+        [_] => query_one(&Columns::new(wants, workers), lease, batch, i64::MAX).fetch_all(conn).await,
         _ => claim_of_many(conn, wants, workers, lease, batch).await,
     }
 }
 
-/// The same for one queue. All answers together have no more bytes than one may have: what is left is asked for again at
-/// once.
-#[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
-async fn claim_of_one(
+/// The same for any number of queues.
+pub async fn claim_of_many(
     conn: &mut PgConnection,
-    want: &Want<'_>,
+    wants: &[Want<'_>],
     workers: &[Worker<'_>],
-    lease: std::time::Duration,
+    lease: Duration,
     batch: Uuid,
 ) -> Result<Vec<Claimed>, sqlx::Error> {
-    let groups: Vec<&str> = workers.iter().map(|worker| worker.group).collect();
-    let ids: Vec<&str> = workers.iter().map(|worker| worker.id).collect();
+    query_many(&Columns::new(wants, workers), lease, batch, i64::MAX).fetch_all(conn).await
+}
+
+/// The same as a part of a tick.
+#[must_use]
+pub fn statement(wants: &[Want<'_>], workers: &[Worker<'_>], lease: Duration, batch: Uuid) -> Statement {
+    static ONE: LazyLock<String> =
+        LazyLock::new(|| text(query_one(&Columns::default(), Duration::ZERO, Uuid::nil(), TICK_BYTES_MAX)));
+    static MANY: LazyLock<String> =
+        LazyLock::new(|| text(query_many(&Columns::default(), Duration::ZERO, Uuid::nil(), TICK_BYTES_MAX)));
+    let columns = Columns::new(wants, workers);
+    if let [want] = wants {
+        return Statement::new(&ONE)
+            .with(&want.queue)
+            .with(&want.name)
+            .with(&want.epoch)
+            .with(&columns.marks_of_first())
+            .with(&columns.amount())
+            .with(&columns.slots)
+            .with(&columns.groups)
+            .with(&columns.ids)
+            .with(&lease.as_secs_f64())
+            .with(&batch)
+            .with(&ANSWER_BYTES_MAX)
+            .with(&TICK_BYTES_MAX);
+    }
+    let statement = Statement::new(&MANY).with(&columns.queues).with(&columns.epochs).with(&columns.amounts);
+    let statement = columns.marks.iter().fold(statement, Statement::with);
+    statement
+        .with(&columns.slots)
+        .with(&columns.groups)
+        .with(&columns.ids)
+        .with(&lease.as_secs_f64())
+        .with(&batch)
+        .with(&ANSWER_BYTES_MAX)
+        .with(&BATCH_BYTES_MAX)
+        .with(&columns.names)
+        .with(&TICK_BYTES_MAX)
+}
+
+/// What it answered with.
+pub fn decode(rows: &Rows) -> Result<Vec<Claimed>, sqlx::Error> {
+    rows.decode()
+}
+
+type Query<'a, F> = Map<'a, Postgres, F, PgArguments>;
+
+/// Claims of one queue. All answers together have no more bytes than one may have: what is left is asked for again at once.
+#[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
+fn query_one<'a>(
+    columns: &'a Columns<'_>,
+    lease: Duration,
+    batch: Uuid,
+    shown_bytes: i64,
+) -> Query<'a, impl FnMut(PgRow) -> Result<Claimed, sqlx::Error> + Send + use<>> {
     sqlx::query_as!(
         Claimed,
         r#"-- claim_of_one
@@ -172,10 +301,12 @@ async fn claim_of_one(
             FROM selected s JOIN task_definitions d ON d.seq = s.seq
             WINDOW so_far AS (ORDER BY s.priority, s.ord ROWS UNBOUNDED PRECEDING)
         ),
-        granted AS MATERIALIZED (
-            SELECT s.*, ($6::int[] /* slots */)[place] AS worker FROM sized s
-            WHERE s.bytes <= $11 /* ANSWER_BYTES_MAX */ OR s.place = 1 /* count */
+        fitting AS MATERIALIZED (
+            SELECT s.*, ($6::int[] /* slots */)[place] AS worker,
+                   s.bytes <= $11 /* ANSWER_BYTES_MAX */ OR s.place = 1 /* count */ AS fits
+            FROM sized s
         ),
+        granted AS MATERIALIZED (SELECT * FROM fitting WHERE fits),
         deleted AS (DELETE FROM pending p USING granted g WHERE p.seq = g.seq),
         inserted AS (
             INSERT INTO claims (seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, started,
@@ -192,47 +323,37 @@ async fn claim_of_one(
                    ARRAY[-count(*)::int], ARRAY[count(*)::int]
             FROM granted, db_now HAVING count(*) > 0
         )
-        SELECT ($6::int[])[s.place] AS "worker!", s.seq AS "seq!", s.id AS "id!", s.run AS "run!", $1 AS "queue!",
+        SELECT s.worker AS "worker!", s.seq AS "seq!", s.id AS "id!", s.run AS "run!", $1 AS "queue!",
                s.priority AS "priority!", s.ord AS "ord!", s.scheduled AS "scheduled!",
                s.reason_created AS "reason_created!", s.retries_left AS "retries_left!", db_now.now AS "started!",
                db_now.taken_until AS "taken_until!", d.scheduler AS "scheduler!", d.project AS "project!",
                d.task_group AS "task_group!", s.deadline AS "deadline!", d.expires AS "expires!", d.scopes AS "scopes!",
-               CASE WHEN s.bytes <= $11 OR s.place = 1 /* count */ THEN d.definition END AS definition
-        FROM sized s JOIN task_definitions d ON d.seq = s.seq, db_now"#,
-        want.queue,
-        want.name,
-        want.epoch,
-        &want.marks[..],
-        i64::from(hot::int4(want.slots.len())),
-        &want.slots,
-        &groups as &[&str],
-        &ids as &[&str],
+               CASE WHEN s.fits AND s.bytes <= $12 /* TICK_BYTES_MAX, or no limit */ THEN d.definition END AS definition,
+               s.fits AS "made!"
+        FROM fitting s JOIN task_definitions d ON d.seq = s.seq, db_now"#,
+        columns.queues.first().copied().unwrap_or_default(),
+        columns.names.first().copied().unwrap_or_default(),
+        columns.epochs.first().copied().unwrap_or_default(),
+        &columns.marks_of_first(),
+        columns.amount(),
+        &columns.slots,
+        &columns.groups as &[&str],
+        &columns.ids as &[&str],
         lease.as_secs_f64(),
         batch,
         ANSWER_BYTES_MAX,
+        shown_bytes,
     )
-    .fetch_all(conn)
-    .await
 }
 
-/// The same for several queues.
+/// Claims of several queues.
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
-pub async fn claim_of_many(
-    conn: &mut PgConnection,
-    wants: &[Want<'_>],
-    workers: &[Worker<'_>],
-    lease: std::time::Duration,
+fn query_many<'a>(
+    columns: &'a Columns<'_>,
+    lease: Duration,
     batch: Uuid,
-) -> Result<Vec<Claimed>, sqlx::Error> {
-    let queues: Vec<i32> = wants.iter().map(|want| want.queue).collect();
-    let names: Vec<&str> = wants.iter().map(|want| want.name).collect();
-    let epochs: Vec<i64> = wants.iter().map(|want| want.epoch).collect();
-    let marks: [Vec<i64>; PRIORITIES] =
-        std::array::from_fn(|priority| wants.iter().map(|want| want.marks[priority]).collect());
-    let amounts: Vec<i32> = wants.iter().map(|want| hot::int4(want.slots.len())).collect();
-    let slots: Vec<i32> = wants.iter().flat_map(|want| want.slots.iter().copied()).collect();
-    let groups: Vec<&str> = workers.iter().map(|worker| worker.group).collect();
-    let ids: Vec<&str> = workers.iter().map(|worker| worker.id).collect();
+    shown_bytes: i64,
+) -> Query<'a, impl FnMut(PgRow) -> Result<Claimed, sqlx::Error> + Send + use<>> {
     sqlx::query_as!(
         Claimed,
         r#"-- claim_work
@@ -320,27 +441,28 @@ pub async fn claim_of_many(
                f.reason_created AS "reason_created!", f.retries_left AS "retries_left!", db_now.now AS "started!",
                db_now.now + make_interval(secs => $14) AS "taken_until!", f.scheduler AS "scheduler!",
                f.project AS "project!", f.task_group AS "task_group!", f.deadline AS "deadline!",
-               f.expires AS "expires!", f.scopes AS "scopes!", CASE WHEN f.fits THEN f.definition END AS definition
+               f.expires AS "expires!", f.scopes AS "scopes!",
+               CASE WHEN f.fits AND f.batch_bytes <= $19 /* TICK_BYTES_MAX, or no limit */ THEN f.definition END AS definition,
+               f.fits AS "made!"
         FROM fitting f, db_now"#,
-        &queues,
-        &epochs,
-        &amounts,
-        &marks[0],
-        &marks[1],
-        &marks[2],
-        &marks[3],
-        &marks[4],
-        &marks[5],
-        &marks[6],
-        &slots,
-        &groups as &[&str],
-        &ids as &[&str],
+        &columns.queues,
+        &columns.epochs,
+        &columns.amounts,
+        &columns.marks[0],
+        &columns.marks[1],
+        &columns.marks[2],
+        &columns.marks[3],
+        &columns.marks[4],
+        &columns.marks[5],
+        &columns.marks[6],
+        &columns.slots,
+        &columns.groups as &[&str],
+        &columns.ids as &[&str],
         lease.as_secs_f64(),
         batch,
         ANSWER_BYTES_MAX as _,
         BATCH_BYTES_MAX as _,
-        &names as &[&str],
+        &columns.names as &[&str],
+        shown_bytes as _,
     )
-    .fetch_all(conn)
-    .await
 }

@@ -1,15 +1,19 @@
 //! A new task, pending or unscheduled: definition, task, pending run, count and event in one statement.
 
 use std::collections::HashMap;
+use std::sync::LazyLock;
 
 use chrono::{DateTime, Utc};
-use sqlx::PgConnection;
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Map;
+use sqlx::{PgConnection, Postgres};
 use tenure_api::ids::RunId;
 use tenure_api::states::{Priority, ReasonCreated};
 use uuid::Uuid;
 
 use crate::decode::Row;
 use crate::hot;
+use crate::hot::statement::{Rows, Statement, from_row, text};
 use tenure_domain::create::{CREATED_DRIFT, DEADLINE_AHEAD, NewTask};
 use tenure_domain::task::{Last, OpenRun, Task};
 
@@ -118,7 +122,8 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// Whether a member can be stored by [`create_alone`].
+/// Whether a task is alone in a group with its own id, and waits for nothing: the ordinary case, in which nothing is there
+/// that could conflict.
 fn is_alone(member: &Member<'_>) -> bool {
     !member.waits && member.task.group.uuid() == member.task.id.uuid()
 }
@@ -129,7 +134,9 @@ pub async fn create(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<V
     if !members.iter().all(is_alone) {
         return create_any(conn, members).await;
     }
-    let (mut stored, grouped) = create_alone(conn, members).await?;
+    let rows = query_alone(&Columns::new(members)).fetch_all(&mut *conn).await?;
+    let grouped: Vec<usize> = rows.iter().filter(|row| row.seq.is_none()).map(|row| hot::member(row.n)).collect();
+    let mut stored = created(rows);
     if !grouped.is_empty() {
         let rest: Vec<Member<'_>> = grouped.iter().map(|&place| members[place]).collect();
         let more = create_any(conn, &rest).await?;
@@ -138,17 +145,76 @@ pub async fn create(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<V
     Ok(stored)
 }
 
-/// Stores tasks that are alone in a group with their own id and wait for nothing: the ordinary case, in which nothing is
-/// there that could conflict. A task that is there already is missing from the result; members whose group is there are
-/// listed apart. If either appears at the same time, the statement fails with a unique violation, and finds it when it is
-/// run again.
-#[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
-async fn create_alone(
-    conn: &mut PgConnection,
-    members: &[Member<'_>],
-) -> Result<(Vec<Created>, Vec<usize>), sqlx::Error> {
+/// The same for tasks of any group, also those that wait for others.
+pub async fn create_any(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<Vec<Created>, sqlx::Error> {
+    Ok(created(query_any(&Columns::new(members)).fetch_all(conn).await?))
+}
+
+/// The same as a part of a tick. A task that is the first with its group's id may be missing although it can be stored.
+#[must_use]
+pub fn statement(members: &[Member<'_>]) -> Statement {
+    static ALONE: LazyLock<String> = LazyLock::new(|| text(query_alone(&Columns::default())));
+    static ANY: LazyLock<String> = LazyLock::new(|| text(query_any(&Columns::default())));
     let columns = Columns::new(members);
-    let rows = sqlx::query!(
+    let (drift, ahead) = (CREATED_DRIFT.as_seconds_f64(), (DEADLINE_AHEAD + CREATED_DRIFT).as_seconds_f64());
+    let alone = members.iter().all(is_alone);
+    let statement = Statement::new(if alone { &ALONE } else { &ANY })
+        .with(&columns.ids)
+        .with(&columns.queues)
+        .with(&columns.priorities)
+        .with(&columns.retries);
+    let statement = if alone { statement } else { statement.with(&columns.groups) };
+    let statement = statement
+        .with(&columns.group_expires)
+        .with(&columns.schedulers)
+        .with(&columns.projects)
+        .with(&columns.created)
+        .with(&columns.deadlines)
+        .with(&columns.expires)
+        .with(&columns.scopes)
+        .with(&columns.routes)
+        .with(&columns.tags)
+        .with(&columns.definitions)
+        .with(&drift);
+    if alone {
+        return statement.with(&columns.queue_names).with(&columns.queue_places).with(&ahead);
+    }
+    statement.with(&ahead).with(&columns.waits).with(&columns.queue_names).with(&columns.queue_places)
+}
+
+/// What it answered with.
+pub fn decode(rows: &Rows) -> Result<Vec<Created>, sqlx::Error> {
+    Ok(created(rows.decode()?))
+}
+
+/// A member that was stored; or, without `seq`, one that is not alone in its group.
+pub(crate) struct StoredRow {
+    n: i64,
+    seq: Option<i64>,
+    waits: bool,
+    now: DateTime<Utc>,
+}
+
+from_row!(StoredRow { n, seq, waits, now });
+
+fn created(rows: Vec<StoredRow>) -> Vec<Created> {
+    let stored = |row: StoredRow| {
+        row.seq.map(|seq| Created { member: hot::member(row.n), seq, now: row.now, waits: row.waits })
+    };
+    rows.into_iter().filter_map(stored).collect()
+}
+
+type Query<'a, F> = Map<'a, Postgres, F, PgArguments>;
+
+/// Stores tasks that are alone in their groups. A task that is there already is missing from the result; a member whose group
+/// is there is in it without a key. If either appears at the same time, the statement fails with a unique violation, and finds
+/// it when it is run again.
+#[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
+fn query_alone<'a>(
+    columns: &'a Columns<'_>,
+) -> Query<'a, impl FnMut(PgRow) -> Result<StoredRow, sqlx::Error> + Send + use<>> {
+    sqlx::query_as!(
+        StoredRow,
         r#"-- create_alone
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         -- A server may remember a key that a failover has lost.
@@ -210,7 +276,7 @@ async fn create_alone(
                    min(counts.pending), min(counts.claimed)
             FROM valid, db_now, counts WHERE seq IS NOT NULL HAVING count(*) > 0
         )
-        SELECT valid.n AS "n!", valid.seq AS "seq?", db_now.now AS "now!" FROM valid, db_now"#,
+        SELECT valid.n AS "n!", valid.seq AS "seq?", false AS "waits!", db_now.now AS "now!" FROM valid, db_now"#,
         &columns.ids,
         &columns.queues,
         &columns.priorities,
@@ -230,24 +296,14 @@ async fn create_alone(
         &columns.queue_places,
         (DEADLINE_AHEAD + CREATED_DRIFT).as_seconds_f64(),
     )
-    .fetch_all(conn)
-    .await?;
-    let (mut stored, mut grouped) = (Vec::with_capacity(rows.len()), Vec::new());
-    for row in rows {
-        let member = hot::member(row.n);
-        match row.seq {
-            Some(seq) => stored.push(Created { member, seq, now: row.now, waits: false }),
-            None => grouped.push(member),
-        }
-    }
-    Ok((stored, grouped))
 }
 
-/// The same for tasks of any group, also those that wait for others.
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
-pub async fn create_any(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<Vec<Created>, sqlx::Error> {
-    let columns = Columns::new(members);
-    let rows = sqlx::query!(
+fn query_any<'a>(
+    columns: &'a Columns<'_>,
+) -> Query<'a, impl FnMut(PgRow) -> Result<StoredRow, sqlx::Error> + Send + use<>> {
+    sqlx::query_as!(
+        StoredRow,
         r#"-- create_task
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         -- A server may remember a key that a failover has lost.
@@ -349,7 +405,7 @@ pub async fn create_any(conn: &mut PgConnection, members: &[Member<'_>]) -> Resu
                    array_agg(priority ORDER BY n), min(counts.queues), min(counts.pending), min(counts.claimed)
             FROM stored, db_now, counts HAVING count(*) > 0
         )
-        SELECT stored.n AS "n!", stored.seq AS "seq!", stored.waits AS "waits!", db_now.now AS "now!"
+        SELECT stored.n AS "n!", stored.seq AS "seq?", stored.waits AS "waits!", db_now.now AS "now!"
         FROM stored, db_now"#,
         &columns.ids,
         &columns.queues,
@@ -372,12 +428,6 @@ pub async fn create_any(conn: &mut PgConnection, members: &[Member<'_>]) -> Resu
         &columns.queue_names as &[&str],
         &columns.queue_places,
     )
-    .fetch_all(conn)
-    .await?;
-    Ok(rows
-        .into_iter()
-        .map(|row| Created { member: hot::member(row.n), seq: row.seq, now: row.now, waits: row.waits })
-        .collect())
 }
 
 /// The names of a task that was not stored.

@@ -1,14 +1,19 @@
 //! Running to resolved, or to pending as the next run: reports of workers, expired claims and requeues are one
 //! statement with different members. [`End`] defines what each of them leads to.
 
+use std::sync::LazyLock;
+
 use chrono::{DateTime, Utc};
-use sqlx::PgConnection;
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Map;
+use sqlx::{PgConnection, Postgres};
 use tenure_api::ids::TaskQueueId;
 use tenure_api::states::ReasonCreated;
 use uuid::Uuid;
 
 use crate::decode::{Row, Undecodable, task_columns};
 use crate::hot;
+use crate::hot::statement::{Rows, Statement, from_row, text};
 use tenure_domain::lifecycle::{End, HAND_BACKS_MAX};
 use tenure_domain::task::{EndedRun, Last, OpenRun, Task, Tenancy};
 
@@ -56,6 +61,31 @@ pub struct Resolved {
     expires: DateTime<Utc>,
 }
 
+from_row!(Resolved {
+    n,
+    seq,
+    id,
+    run,
+    state,
+    reason_resolved,
+    queue,
+    priority,
+    scheduled,
+    reason_created,
+    started,
+    taken_until,
+    now,
+    worker_group,
+    worker_id,
+    retries_left,
+    next_reason,
+    scheduler,
+    project,
+    task_group,
+    deadline,
+    expires,
+});
+
 impl Resolved {
     /// Which member, from 0.
     #[must_use]
@@ -93,21 +123,83 @@ impl Resolved {
     }
 }
 
+/// The members as columns.
+#[derive(Default)]
+struct Columns {
+    ids: Vec<Uuid>,
+    runs: Vec<i16>,
+    states: Vec<i16>,
+    reasons: Vec<i16>,
+    retries: Vec<Option<i16>>,
+    expired: Vec<bool>,
+    requeue: Vec<bool>,
+}
+
+impl Columns {
+    fn new(members: &[Member]) -> Self {
+        Self {
+            ids: members.iter().map(|member| member.id).collect(),
+            runs: members.iter().map(|member| member.run).collect(),
+            states: members.iter().map(|member| member.end.outcome().state().code()).collect(),
+            reasons: members.iter().map(|member| member.end.outcome().reason().code()).collect(),
+            retries: members.iter().map(|member| member.end.retry().map(ReasonCreated::code)).collect(),
+            expired: members.iter().map(|member| member.end == End::Expired).collect(),
+            requeue: members.iter().map(|member| member.end == End::Requeue).collect(),
+        }
+    }
+}
+
 /// Ends the runs, each if its claim is still held, and appends the next run where the rules allow one.
 pub async fn end(conn: &mut PgConnection, members: &[Member]) -> Result<Vec<Resolved>, sqlx::Error> {
-    if members.iter().all(|member| matches!(member.end, End::Report(_)) && member.end.retry().is_none()) {
-        end_for_good(conn, members).await
+    if members.iter().all(is_for_good) {
+        query_for_good(&Columns::new(members)).fetch_all(conn).await
     } else {
         end_any(conn, members).await
     }
 }
 
-/// The same for reports after which no run follows, whatever retries are left.
-async fn end_for_good(conn: &mut PgConnection, members: &[Member]) -> Result<Vec<Resolved>, sqlx::Error> {
-    let ids: Vec<Uuid> = members.iter().map(|member| member.id).collect();
-    let runs: Vec<i16> = members.iter().map(|member| member.run).collect();
-    let states: Vec<i16> = members.iter().map(|member| member.end.outcome().state().code()).collect();
-    let reasons: Vec<i16> = members.iter().map(|member| member.end.outcome().reason().code()).collect();
+/// Whether no run follows, whatever retries are left.
+fn is_for_good(member: &Member) -> bool {
+    matches!(member.end, End::Report(_)) && member.end.retry().is_none()
+}
+
+/// The same for ends of any kind.
+pub async fn end_any(conn: &mut PgConnection, members: &[Member]) -> Result<Vec<Resolved>, sqlx::Error> {
+    query_any(&Columns::new(members)).fetch_all(conn).await
+}
+
+/// The same as a part of a tick.
+#[must_use]
+pub fn statement(members: &[Member]) -> Statement {
+    static FOR_GOOD: LazyLock<String> = LazyLock::new(|| text(query_for_good(&Columns::default())));
+    static ANY: LazyLock<String> = LazyLock::new(|| text(query_any(&Columns::default())));
+    let columns = Columns::new(members);
+    let for_good = members.iter().all(is_for_good);
+    let statement = Statement::new(if for_good { &FOR_GOOD } else { &ANY })
+        .with(&columns.ids)
+        .with(&columns.runs)
+        .with(&columns.states)
+        .with(&columns.reasons);
+    if for_good {
+        return statement;
+    }
+    statement
+        .with(&columns.retries)
+        .with(&columns.expired)
+        .with(&columns.requeue)
+        .with(&HAND_BACKS_MAX.cast_signed())
+}
+
+/// What it answered with.
+pub fn decode(rows: &Rows) -> Result<Vec<Resolved>, sqlx::Error> {
+    rows.decode()
+}
+
+type Query<'a, F> = Map<'a, Postgres, F, PgArguments>;
+
+fn query_for_good(
+    columns: &Columns,
+) -> Query<'_, impl FnMut(PgRow) -> Result<Resolved, sqlx::Error> + Send + use<>> {
     sqlx::query_as!(
         Resolved,
         r#"-- resolve_for_good
@@ -146,25 +238,17 @@ async fn end_for_good(conn: &mut PgConnection, members: &[Member]) -> Result<Vec
                l.worker_id, l.retries_left, NULL::smallint AS next_reason, d.scheduler, d.project, d.task_group,
                d.deadline, d.expires
         FROM locked l JOIN task_definitions d ON d.seq = l.seq, db_now"#,
-        &ids,
-        &runs,
-        &states,
-        &reasons,
+        &columns.ids,
+        &columns.runs,
+        &columns.states,
+        &columns.reasons,
     )
-    .fetch_all(conn)
-    .await
 }
 
-/// The same for ends of any kind.
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
-pub async fn end_any(conn: &mut PgConnection, members: &[Member]) -> Result<Vec<Resolved>, sqlx::Error> {
-    let ids: Vec<Uuid> = members.iter().map(|member| member.id).collect();
-    let runs: Vec<i16> = members.iter().map(|member| member.run).collect();
-    let states: Vec<i16> = members.iter().map(|member| member.end.outcome().state().code()).collect();
-    let reasons: Vec<i16> = members.iter().map(|member| member.end.outcome().reason().code()).collect();
-    let retries: Vec<Option<i16>> = members.iter().map(|member| member.end.retry().map(ReasonCreated::code)).collect();
-    let expired: Vec<bool> = members.iter().map(|member| member.end == End::Expired).collect();
-    let requeue: Vec<bool> = members.iter().map(|member| member.end == End::Requeue).collect();
+fn query_any(
+    columns: &Columns,
+) -> Query<'_, impl FnMut(PgRow) -> Result<Resolved, sqlx::Error> + Send + use<>> {
     sqlx::query_as!(
         Resolved,
         r#"-- resolve_run
@@ -237,15 +321,13 @@ pub async fn end_any(conn: &mut PgConnection, members: &[Member]) -> Result<Vec<
                o.worker_id, o.retries_after AS "retries_left!", o.next_reason, d.scheduler, d.project, d.task_group,
                d.deadline, d.expires
         FROM outcome o JOIN task_definitions d ON d.seq = o.seq, db_now"#,
-        &ids,
-        &runs,
-        &states,
-        &reasons,
-        &retries as &[Option<i16>],
-        &expired,
-        &requeue,
+        &columns.ids,
+        &columns.runs,
+        &columns.states,
+        &columns.reasons,
+        &columns.retries as &[Option<i16>],
+        &columns.expired,
+        &columns.requeue,
         HAND_BACKS_MAX.cast_signed(),
     )
-    .fetch_all(conn)
-    .await
 }

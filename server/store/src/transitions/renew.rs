@@ -1,12 +1,18 @@
 //! Running to running, with a later end of the claim. Touches `claims` only.
 
+use std::sync::LazyLock;
+use std::time::Duration;
+
 use chrono::{DateTime, Utc};
-use sqlx::PgConnection;
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Map;
+use sqlx::{PgConnection, Postgres};
 use tenure_api::ids::TaskQueueId;
 use uuid::Uuid;
 
 use crate::decode::{Row, Undecodable, task_columns};
 use crate::hot;
+use crate::hot::statement::{Rows, Statement, from_row, text};
 use tenure_domain::task::{EndedRun, Granted, Last, Tenancy};
 use tenure_domain::worker::WorkerKey;
 
@@ -50,6 +56,29 @@ pub struct Renewed {
     scopes: String,
 }
 
+from_row!(Renewed {
+    n,
+    seq,
+    id,
+    run,
+    queue,
+    priority,
+    scheduled,
+    reason_created,
+    retries_left,
+    started,
+    taken_until,
+    now,
+    worker_group,
+    worker_id,
+    scheduler,
+    project,
+    task_group,
+    deadline,
+    expires,
+    scopes,
+});
+
 impl Renewed {
     /// Which member, from 0.
     #[must_use]
@@ -85,14 +114,44 @@ impl Renewed {
     }
 }
 
+/// The members as columns.
+#[derive(Default)]
+struct Columns {
+    ids: Vec<Uuid>,
+    runs: Vec<i16>,
+}
+
+impl Columns {
+    fn new(members: &[Member]) -> Self {
+        Self {
+            ids: members.iter().map(|member| member.id).collect(),
+            runs: members.iter().map(|member| member.run).collect(),
+        }
+    }
+}
+
 /// Moves the end of the claims to `lease` from now; never back.
-pub async fn renew(
-    conn: &mut PgConnection,
-    members: &[Member],
-    lease: std::time::Duration,
-) -> Result<Vec<Renewed>, sqlx::Error> {
-    let ids: Vec<Uuid> = members.iter().map(|member| member.id).collect();
-    let runs: Vec<i16> = members.iter().map(|member| member.run).collect();
+pub async fn renew(conn: &mut PgConnection, members: &[Member], lease: Duration) -> Result<Vec<Renewed>, sqlx::Error> {
+    query(&Columns::new(members), lease).fetch_all(conn).await
+}
+
+/// The same as a part of a tick.
+#[must_use]
+pub fn statement(members: &[Member], lease: Duration) -> Statement {
+    static TEXT: LazyLock<String> = LazyLock::new(|| text(query(&Columns::default(), Duration::ZERO)));
+    let columns = Columns::new(members);
+    Statement::new(&TEXT).with(&columns.ids).with(&columns.runs).with(&lease.as_secs_f64())
+}
+
+/// What it answered with.
+pub fn decode(rows: &Rows) -> Result<Vec<Renewed>, sqlx::Error> {
+    rows.decode()
+}
+
+fn query(
+    columns: &Columns,
+    lease: Duration,
+) -> Map<'_, Postgres, impl FnMut(PgRow) -> Result<Renewed, sqlx::Error> + Send + use<>, PgArguments> {
     sqlx::query_as!(
         Renewed,
         r#"-- reclaim_task
@@ -114,10 +173,8 @@ pub async fn renew(
                r.started, r.taken_until, db_now.now AS "now!", r.worker_group, r.worker_id, d.scheduler, d.project,
                d.task_group, d.deadline, d.expires, d.scopes
         FROM renewed r JOIN task_definitions d ON d.seq = r.seq, db_now"#,
-        &ids,
-        &runs,
+        &columns.ids,
+        &columns.runs,
         lease.as_secs_f64(),
     )
-    .fetch_all(conn)
-    .await
 }

@@ -1,0 +1,334 @@
+//! One transaction a tick: what waits of every kind of hot statement is sent at once and committed together.
+//!
+//! Each operation has a [`Seat`]. When it has members it enters, and the next tick invites it: in the order of [`Kind`] each
+//! hands over its statement, all of them are sent as one transaction, and each gets its rows after the commit. One flush is
+//! for all of them, and a claim sees what its own tick has created. A statement that is alone commits by itself. There is
+//! no timer: a tick is what was waiting when the last one ended.
+//!
+//! What a tick does not do is left to the operations: they judge the rows, and run a batch by themselves when a statement
+//! has failed and all of them were undone with it. The [`Permit`] keeps such a batch and a tick apart.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::task::TaskTracker;
+use uuid::Uuid;
+
+use super::failure::Failure;
+use super::session::Session;
+use tenure_store::connector::Connector;
+use tenure_store::hot::pipeline::Pipeline;
+use tenure_store::hot::statement::{Rows, Statement};
+use tenure_store::session::Backend;
+
+/// How long an operation runs its batches by itself after a statement of it has undone a tick.
+pub(super) const APART: Duration = Duration::from_secs(1);
+
+/// The kinds of statements that share ticks. A tick runs them in this order, which is the lock order: only a create ever
+/// waits, and nothing is locked before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// New tasks.
+    Create,
+    /// Reports.
+    End,
+    /// Renewals of claims.
+    Renew,
+    /// Claims of the wait list.
+    Claim,
+    /// Getting messages.
+    GetMessages,
+    /// Deleting messages.
+    DeleteMessages,
+}
+
+impl Kind {
+    const ALL: [Self; 6] = [Self::Create, Self::End, Self::Renew, Self::Claim, Self::GetMessages, Self::DeleteMessages];
+}
+
+/// One batch that writes at a time, first come first served.
+#[derive(Clone, Default)]
+pub struct Permit(Arc<tokio::sync::Mutex<()>>);
+
+impl Permit {
+    /// Waits for it. Members are taken from their queue only while it is held.
+    pub(super) async fn take(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.0.lock().await
+    }
+}
+
+/// Where operations get their seats. The ticks end when this and all seats are dropped.
+pub struct Ticks {
+    shared: Arc<Shared>,
+    wake: mpsc::Sender<()>,
+    permit: Permit,
+}
+
+#[derive(Default)]
+struct Shared {
+    /// Of each kind: the operation that waits to be invited.
+    seats: Mutex<[Option<Waiting>; Kind::ALL.len()]>,
+}
+
+impl Shared {
+    fn seats(&self) -> MutexGuard<'_, [Option<Waiting>; Kind::ALL.len()]> {
+        self.seats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct Waiting {
+    invite: oneshot::Sender<Turn>,
+    entry: Entry,
+}
+
+/// When an operation is invited.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Entry {
+    /// It has members.
+    HasMembers,
+    /// It has some if tasks are created.
+    IfTasksAreCreated,
+}
+
+impl Ticks {
+    /// Starts the task that runs the ticks, on a session of its own.
+    #[must_use]
+    pub fn start(connector: &Connector, tasks: &TaskTracker) -> Self {
+        let shared = Arc::<Shared>::default();
+        // One request to look is as good as many.
+        let (wake, woken) = mpsc::channel(1);
+        let permit = Permit::default();
+        let ticker = Ticker {
+            shared: Arc::clone(&shared),
+            woken,
+            permit: permit.clone(),
+            session: Session::pipeline(connector.clone()),
+        };
+        tasks.spawn(ticker.work());
+        Self { shared, wake, permit }
+    }
+
+    /// Has everything wait that writes, until what this returns is dropped.
+    #[cfg(feature = "test-util")]
+    pub async fn hold(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.permit.take().await
+    }
+
+    pub(super) fn permit(&self) -> Permit {
+        self.permit.clone()
+    }
+
+    /// The seat of the one operation of this kind.
+    pub(super) fn seat(&self, kind: Kind) -> Seat {
+        Seat { kind, shared: Arc::clone(&self.shared), wake: self.wake.clone(), invitation: None }
+    }
+}
+
+/// Where an operation waits for a tick.
+pub(super) struct Seat {
+    kind: Kind,
+    shared: Arc<Shared>,
+    wake: mpsc::Sender<()>,
+    invitation: Option<oneshot::Receiver<Turn>>,
+}
+
+impl Seat {
+    /// Waits for the next tick, because there are members. None if there will be no tick.
+    pub(super) async fn enter(&mut self) -> Option<Turn> {
+        self.open(Entry::HasMembers);
+        self.invited().await
+    }
+
+    /// From now on a tick that creates tasks invites this operation, until it closes its seat.
+    pub(super) fn open_for_creates(&mut self) {
+        self.open(Entry::IfTasksAreCreated);
+    }
+
+    fn open(&mut self, entry: Entry) {
+        let (invite, invitation) = oneshot::channel();
+        self.invitation = Some(invitation);
+        self.shared.seats()[self.kind as usize] = Some(Waiting { invite, entry });
+        if entry == Entry::HasMembers {
+            // Full: it is going to look.
+            let _ = self.wake.try_send(());
+        }
+    }
+
+    /// The turn that this operation was invited to. What is dropped while it waits loses nothing.
+    pub(super) async fn invited(&mut self) -> Option<Turn> {
+        match &mut self.invitation {
+            Some(invitation) => {
+                let turn = invitation.await.ok();
+                self.invitation = None;
+                turn
+            }
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Is not invited any more. The turn, if it was just then.
+    pub(super) fn close(&mut self) -> Option<Turn> {
+        drop(self.shared.seats()[self.kind as usize].take());
+        self.invitation.take()?.try_recv().ok()
+    }
+}
+
+/// What the members of a tick have in common.
+#[derive(Default)]
+struct Common {
+    tasks: HashSet<Uuid>,
+    claimable: HashSet<i32>,
+}
+
+/// An operation's part of a tick, which waits for it: it is used or dropped at once.
+pub(super) struct Turn {
+    common: Arc<Mutex<Common>>,
+    hand_over: oneshot::Sender<Part>,
+}
+
+struct Part {
+    statement: Statement,
+    reply: oneshot::Sender<Result<Rows, NotDone>>,
+}
+
+/// Why there are no rows.
+#[derive(Debug)]
+pub(super) enum NotDone {
+    /// Nothing happened, because of another statement or without one that is to blame: it is run by itself.
+    Undone,
+    /// Nothing happened to the whole tick because of this statement.
+    Spoiled,
+    /// It may have happened, on this backend; or there was no session to run it on.
+    Unknown(Failure, Option<Backend>),
+}
+
+impl Turn {
+    fn common(&self) -> MutexGuard<'_, Common> {
+        self.common.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether no other member of this tick names this task; from now on one does.
+    pub(super) fn take_task(&self, task: Uuid) -> bool {
+        self.common().tasks.insert(task)
+    }
+
+    /// Says in which queues this part makes runs claimable.
+    pub(super) fn add_claimable(&self, queues: impl IntoIterator<Item = i32>) {
+        self.common().claimable.extend(queues);
+    }
+
+    /// The queues in which the parts before this one make runs claimable.
+    pub(super) fn claimable(&self) -> Vec<i32> {
+        self.common().claimable.iter().copied().collect()
+    }
+
+    /// Hands over a statement; its rows after the commit.
+    pub(super) async fn run(self, statement: Statement) -> Result<Rows, NotDone> {
+        let (reply, answer) = oneshot::channel();
+        if self.hand_over.send(Part { statement, reply }).is_err() {
+            return Err(NotDone::Undone);
+        }
+        answer.await.unwrap_or_else(|_| Err(NotDone::Unknown(Failure::Lost(sqlx::Error::WorkerCrashed), None)))
+    }
+}
+
+struct Ticker {
+    shared: Arc<Shared>,
+    woken: mpsc::Receiver<()>,
+    permit: Permit,
+    session: Session<Pipeline>,
+}
+
+impl Ticker {
+    async fn work(mut self) {
+        while self.woken.recv().await.is_some() {
+            // The operations that the last tick has answered enter again before this one begins.
+            tokio::task::yield_now().await;
+            let permit = self.permit.clone();
+            let held = permit.take().await;
+            let (statements, replies) = self.gather().await;
+            if !statements.is_empty() {
+                self.tick(&statements, replies).await;
+            }
+            drop(held);
+        }
+        self.session.close().await;
+    }
+
+    /// The parts of this tick, in order.
+    async fn gather(&self) -> (Vec<Statement>, Vec<oneshot::Sender<Result<Rows, NotDone>>>) {
+        let common = Arc::<Mutex<Common>>::default();
+        let mut parts = Vec::new();
+        for kind in Kind::ALL {
+            let (hand_over, part) = oneshot::channel();
+            let turn = Turn { common: Arc::clone(&common), hand_over };
+            if self.invite(kind, turn)
+                // It answers at once; one that has changed its mind drops its turn.
+                && let Ok(Part { statement, reply }) = part.await
+            {
+                parts.push((statement, reply));
+            }
+        }
+        parts.into_iter().unzip()
+    }
+
+    /// Whether there was something to invite.
+    fn invite(&self, kind: Kind, turn: Turn) -> bool {
+        let creates = !turn.common().claimable.is_empty();
+        let mut seats = self.shared.seats();
+        let seat = &mut seats[kind as usize];
+        match seat.take_if(|waiting| creates || waiting.entry == Entry::HasMembers) {
+            // Sent while the seats are locked: one that closes its seat finds the turn or is not invited.
+            Some(waiting) => waiting.invite.send(turn).is_ok(),
+            None => false,
+        }
+    }
+
+    async fn tick(&mut self, statements: &[Statement], replies: Vec<oneshot::Sender<Result<Rows, NotDone>>>) {
+        let started = Instant::now();
+        let mut spoiler = None;
+        let ran = self
+            .session
+            .run(async |pipeline: &mut Pipeline| {
+                pipeline.run(statements).await.map_err(|undone| {
+                    spoiler = undone.at;
+                    undone.error
+                })
+            })
+            .await;
+        metrics::histogram!("tenure_tick_statements").record(statements.len() as f64);
+        metrics::histogram!("tenure_tick_seconds").record(started.elapsed());
+        match ran {
+            Ok(rows) => {
+                for (reply, rows) in replies.into_iter().zip(rows) {
+                    // An operation that is gone has no callers left.
+                    drop(reply.send(Ok(rows)));
+                }
+            }
+            Err(failure) => self.fail(&failure, spoiler, replies),
+        }
+    }
+
+    fn fail(&self, failure: &Failure, spoiler: Option<usize>, replies: Vec<oneshot::Sender<Result<Rows, NotDone>>>) {
+        let alone = replies.len() == 1;
+        if !alone {
+            tracing::debug!(error = %failure.error(), spoiler, "a tick was not committed");
+        }
+        for (place, reply) in replies.into_iter().enumerate() {
+            let why = match failure {
+                Failure::NotRun(_) | Failure::Lost(_) => NotDone::Unknown(failure.repeat(), self.session.backend()),
+                // What the database did not say itself is no word on whether it was committed.
+                Failure::Fault(error) if error.as_database_error().is_none() => {
+                    NotDone::Unknown(failure.repeat(), self.session.backend())
+                }
+                Failure::BadData(_) | Failure::Again(_) | Failure::Fault(_) if spoiler == Some(place) && !alone => {
+                    NotDone::Spoiled
+                }
+                Failure::BadData(_) | Failure::Again(_) | Failure::Fault(_) => NotDone::Undone,
+            };
+            drop(reply.send(Err(why)));
+        }
+    }
+}

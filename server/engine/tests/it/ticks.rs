@@ -1,0 +1,225 @@
+//! Ticks: what shares a transaction, what never does, and what becomes of the others when one statement fails.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use sqlx::PgConnection;
+use tenure_domain::task::Last;
+use tenure_engine::batch::tick::{Kind, Ticks};
+use tenure_engine::batch::{Batcher, Operation, Verdict};
+use tenure_engine::notifiers::{Effects, Notifiers};
+use tenure_engine::ops::OpError;
+use tenure_engine::testing::{QUEUE, Queue};
+use tenure_store::connector::Connector;
+use tenure_store::hot::statement::{Rows, Statement};
+use tenure_store::testing::{TestDatabase, eventually};
+use tokio_util::task::TaskTracker;
+use uuid::Uuid;
+
+use crate::support::{Proxy, number};
+
+/// No answer takes as long.
+const LONG: Duration = Duration::from_secs(20);
+/// Stores a hundred divided by each number, and by which transaction.
+const NOTE: &str = "INSERT INTO notes (value, quotient, tick)
+                    SELECT value, 100 / value, pg_current_xact_id()::text FROM unnest($1::int[]) AS value";
+
+/// An operation whose statement is the first of a tick, or the second.
+struct Note<const SECOND: bool>;
+
+struct Number {
+    value: i32,
+    task: Uuid,
+}
+
+fn values(members: &[&Number]) -> Vec<i32> {
+    members.iter().map(|member| member.value).collect()
+}
+
+impl<const SECOND: bool> Operation for Note<SECOND> {
+    type Member = Number;
+    type Answer = ();
+    type Found = ();
+    const NAME: &'static str = "note";
+    const WAITING_MAX: usize = 100;
+    const KIND: Option<Kind> = Some(if SECOND { Kind::End } else { Kind::Create });
+
+    fn weight(_: &Number) -> usize {
+        1
+    }
+
+    fn task(member: &Number) -> Option<Uuid> {
+        Some(member.task)
+    }
+
+    fn statement(&self, members: &[&Number]) -> Option<Statement> {
+        Some(Statement::new(NOTE).with(&values(members)))
+    }
+
+    fn decode(&self, _: &[&Number], _: &Rows, _: &mut Effects) -> Result<(), sqlx::Error> {
+        Ok(())
+    }
+
+    async fn judge(&self, _: &mut PgConnection, members: &[&Number], (): ()) -> Result<Vec<Verdict<()>>, sqlx::Error> {
+        Ok(members.iter().map(|_| Verdict::Done(())).collect())
+    }
+
+    async fn run(
+        &self,
+        conn: &mut PgConnection,
+        members: &[&Number],
+        _: &mut Effects,
+    ) -> Result<Vec<Verdict<()>>, sqlx::Error> {
+        sqlx::query(NOTE).bind(values(members)).execute(conn).await?;
+        Ok(members.iter().map(|_| Verdict::Done(())).collect())
+    }
+
+    async fn wait(&self, _: &mut PgConnection, _: &Number) -> Result<(), sqlx::Error> {
+        Ok(())
+    }
+}
+
+/// What a member waits for.
+type Waiting<'a> = Pin<Box<dyn Future<Output = Result<(), OpError>> + 'a>>;
+
+/// Two operations that share ticks.
+struct Rig {
+    database: TestDatabase,
+    first: Batcher<Note<false>>,
+    second: Batcher<Note<true>>,
+    ticks: Ticks,
+    tasks: TaskTracker,
+}
+
+impl Rig {
+    async fn start() -> Self {
+        let database = TestDatabase::create().await;
+        let connector = database.connector();
+        Self::start_by(database, &connector).await
+    }
+
+    /// The ticks reach the database by this connector. Both statements were run once.
+    async fn start_by(database: TestDatabase, connector: &Connector) -> Self {
+        sqlx::query("CREATE TABLE notes (value int, quotient int, tick text)").execute(database.pool()).await.unwrap();
+        let (notifiers, tasks) = (Notifiers::default(), TaskTracker::new());
+        let ticks = Ticks::start(connector, &tasks);
+        let first = Batcher::start(Note::<false>, connector, &notifiers, &ticks, &tasks);
+        let second = Batcher::start(Note::<true>, connector, &notifiers, &ticks, &tasks);
+        let rig = Self { database, first, second, ticks, tasks };
+        rig.first.submit(Number { value: 1, task: Uuid::new_v4() }).await.unwrap();
+        rig.second.submit(Number { value: 1, task: Uuid::new_v4() }).await.unwrap();
+        rig
+    }
+
+    /// Answers for a member of each operation, both of which have waited for the same tick.
+    async fn submit_both(&self, one: Number, other: Number) -> (Result<(), OpError>, Result<(), OpError>) {
+        let held = self.ticks.hold().await;
+        let mut one: Waiting<'_> = Box::pin(self.first.submit(one));
+        let mut other: Waiting<'_> = Box::pin(self.second.submit(other));
+        assert!(futures_util::poll!(one.as_mut()).is_pending() && futures_util::poll!(other.as_mut()).is_pending());
+        // On, to where the operations wait to be invited.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        drop(held);
+        tokio::time::timeout(LONG, async { tokio::join!(one, other) }).await.expect("both are answered")
+    }
+
+    /// How many transactions have stored these.
+    async fn transactions(&self, values: [i32; 2]) -> i64 {
+        sqlx::query_scalar("SELECT count(DISTINCT tick) FROM notes WHERE value = ANY($1)")
+            .bind(values)
+            .fetch_one(self.database.pool())
+            .await
+            .unwrap()
+    }
+
+    async fn finish(self) {
+        drop((self.first, self.second, self.ticks));
+        self.tasks.close();
+        tokio::time::timeout(LONG, self.tasks.wait()).await.expect("the workers and the ticks end");
+        self.database.finish().await;
+    }
+}
+
+fn value(value: i32) -> Number {
+    Number { value, task: Uuid::new_v4() }
+}
+
+#[tokio::test]
+async fn what_waits_of_several_operations_is_one_transaction() {
+    let rig = Rig::start().await;
+    // A statement that is alone is no transaction block: the last that its session ran is the statement itself.
+    let last = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle' AND query LIKE 'INSERT INTO notes%'";
+    eventually("the lone statement has ended", async || number(rig.database.pool(), last).await == 1).await;
+    let (one, other) = rig.submit_both(value(10), value(20)).await;
+    one.unwrap();
+    other.unwrap();
+    assert_eq!(rig.transactions([10, 20]).await, 1, "the two statements were committed apart");
+    rig.finish().await;
+}
+
+#[tokio::test]
+async fn members_that_name_one_task_never_share_a_transaction() {
+    let rig = Rig::start().await;
+    let task = Uuid::new_v4();
+    let (one, other) = rig.submit_both(Number { value: 10, task }, Number { value: 20, task }).await;
+    one.unwrap();
+    other.unwrap();
+    assert_eq!(rig.transactions([10, 20]).await, 2);
+    rig.finish().await;
+}
+
+#[tokio::test]
+async fn a_statement_that_fails_spoils_its_tick_and_the_others_are_done_nevertheless() {
+    let rig = Rig::start().await;
+    let (one, other) = rig.submit_both(value(10), value(0)).await;
+    one.unwrap();
+    assert!(matches!(other, Err(OpError::Internal(_))), "{other:?}");
+    let pool = rig.database.pool();
+    assert_eq!(number(pool, "SELECT count(*) FROM notes WHERE value = 10").await, 1, "lost, or run twice");
+    // For a while the operation runs its statements by itself.
+    let (one, other) = rig.submit_both(value(11), value(21)).await;
+    one.unwrap();
+    other.unwrap();
+    assert_eq!(number(pool, "SELECT count(*) FROM notes WHERE value IN (11, 21)").await, 2);
+    rig.finish().await;
+}
+
+#[tokio::test]
+async fn all_callers_of_a_tick_whose_answer_is_lost_are_asked_to_try_again() {
+    let database = TestDatabase::create().await;
+    let proxy = Proxy::start(&database).await;
+    let connector = Connector::new(proxy.options().clone());
+    let rig = Rig::start_by(database, &connector).await;
+    proxy.lose_the_next_answer();
+    let (one, other) = rig.submit_both(value(10), value(20)).await;
+    assert!(matches!(one, Err(OpError::Unavailable)), "{one:?}");
+    assert!(matches!(other, Err(OpError::Unavailable)), "{other:?}");
+    let stored = number(rig.database.pool(), "SELECT count(*) FROM notes WHERE value IN (10, 20)").await;
+    assert!([0, 2].contains(&stored), "{stored}: done in part, or run again");
+    proxy.heal();
+    rig.first.submit(value(30)).await.unwrap();
+    rig.finish().await;
+}
+
+#[tokio::test]
+async fn a_waiting_worker_claims_a_task_in_the_transaction_that_creates_it() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    queue.key(QUEUE).await;
+    let claim = queue.claim_work(QUEUE, "worker", 1, LONG);
+    let create = async {
+        // It has tried once, and waits.
+        let tried = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle' AND query LIKE '-- claim_work%'";
+        eventually("the worker waits", async || number(database.pool(), tried).await == 1).await;
+        queue.create_one(QUEUE).await
+    };
+    let (claim, task) = tokio::join!(claim, create);
+    let claim = claim.unwrap();
+    claim.delivery.delivered();
+    assert_eq!(claim.claims[0].task.id, task);
+    let together = "SELECT count(*) FROM tasks t JOIN claims c ON c.id = t.id AND c.xmin::text = t.xmin::text";
+    assert_eq!(number(database.pool(), together).await, 1, "created and claimed by two transactions");
+    assert!(matches!(queue.status(task).await.last, Last::Running(..)));
+    queue.stop().await;
+    database.finish().await;
+}

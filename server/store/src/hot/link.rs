@@ -1,0 +1,217 @@
+//! The bytes below a [`super::pipeline`]: a socket, and TLS where the options ask for it, as the other driver does both.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use percent_encoding::percent_decode_str;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use sqlx::ConnectOptions;
+use sqlx::postgres::{PgConnectOptions, PgSslMode};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::TlsConnector;
+
+/// Asks for TLS: the length of the message, and the number that stands for it.
+const TLS_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
+/// The answer of a database that has it.
+const TLS_OFFERED: u8 = b'S';
+/// The answer of one that does not.
+const TLS_REFUSED: u8 = b'N';
+
+/// A connection's bytes.
+pub(super) trait Link: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Link for T {}
+
+/// What options do not tell by themselves.
+#[derive(Default)]
+pub(super) struct Secrets {
+    pub(super) password: Option<String>,
+    root: Option<String>,
+    certificate: Option<String>,
+    key: Option<String>,
+}
+
+impl Secrets {
+    /// Those of these options.
+    pub(super) fn of(options: &PgConnectOptions) -> Self {
+        // Only what is read here may be in the URL: it cannot express every name of a host or a user.
+        let url = options.clone().host("localhost").username("user").database("database").to_url_lossy();
+        let password = url.password().map(|text| percent_decode_str(text).decode_utf8_lossy().into_owned());
+        let mut secrets = Self { password, ..Self::default() };
+        for (name, value) in url.query_pairs() {
+            match &*name {
+                "sslrootcert" => secrets.root = Some(value.into_owned()),
+                "sslcert" => secrets.certificate = Some(value.into_owned()),
+                "sslkey" => secrets.key = Some(value.into_owned()),
+                _ => {}
+            }
+        }
+        secrets
+    }
+}
+
+/// Connects, up to and with TLS.
+pub(super) async fn connect(options: &PgConnectOptions) -> Result<Box<dyn Link>, sqlx::Error> {
+    let host = options.get_host();
+    let directory = options.get_socket().map(PathBuf::as_path).or(host.starts_with('/').then_some(Path::new(host)));
+    if let Some(directory) = directory {
+        let socket = directory.join(format!(".s.PGSQL.{}", options.get_port()));
+        return secure(UnixStream::connect(socket).await?, options).await;
+    }
+    let address = host.trim_matches(['[', ']']);
+    let stream = TcpStream::connect((address, options.get_port())).await?;
+    stream.set_nodelay(true)?;
+    secure(stream, options).await
+}
+
+async fn secure(mut stream: impl Link + 'static, options: &PgConnectOptions) -> Result<Box<dyn Link>, sqlx::Error> {
+    let mode = options.get_ssl_mode();
+    let required = match mode {
+        // The other driver takes "allow" as this.
+        PgSslMode::Disable | PgSslMode::Allow => return Ok(Box::new(stream)),
+        PgSslMode::Prefer => false,
+        PgSslMode::Require | PgSslMode::VerifyCa | PgSslMode::VerifyFull => true,
+    };
+    stream.write_all(&TLS_REQUEST).await?;
+    match stream.read_u8().await? {
+        TLS_OFFERED => {}
+        TLS_REFUSED if required => return Err(tls("server does not support TLS")),
+        TLS_REFUSED => return Ok(Box::new(stream)),
+        other => return Err(sqlx::Error::Protocol(format!("unexpected answer to the request for TLS: {other}"))),
+    }
+    let config = client_config(mode, &Secrets::of(options)).await?;
+    let name = ServerName::try_from(options.get_host().to_owned()).map_err(tls)?;
+    Ok(Box::new(TlsConnector::from(Arc::new(config)).connect(name, stream).await?))
+}
+
+async fn client_config(mode: PgSslMode, secrets: &Secrets) -> Result<ClientConfig, sqlx::Error> {
+    let provider = Arc::new(ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions();
+    let builder = builder.map_err(tls)?;
+    let builder = if matches!(mode, PgSslMode::VerifyCa | PgSslMode::VerifyFull) {
+        let mut roots: RootCertStore = webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect();
+        if let Some(root) = &secrets.root {
+            for certificate in CertificateDer::pem_slice_iter(&pem(root).await?) {
+                roots.add(certificate.map_err(tls)?).map_err(tls)?;
+            }
+        }
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build().map_err(tls)?;
+        let full = matches!(mode, PgSslMode::VerifyFull);
+        let checks: Arc<dyn ServerCertVerifier> = if full { verifier } else { Arc::new(AnyName(verifier)) };
+        builder.dangerous().with_custom_certificate_verifier(checks)
+    } else {
+        builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
+    };
+    match (&secrets.certificate, &secrets.key) {
+        (Some(certificate), Some(key)) => {
+            let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem(certificate).await?).collect();
+            let key = PrivateKeyDer::from_pem_slice(&pem(key).await?).map_err(tls)?;
+            builder.with_client_auth_cert(chain.map_err(tls)?, key).map_err(tls)
+        }
+        (None, None) => Ok(builder.with_no_client_auth()),
+        (_, _) => Err(sqlx::Error::Configuration("a client's certificate and key must be given together".into())),
+    }
+}
+
+/// The text of certificates or a key, or of the file that is named instead.
+async fn pem(given: &str) -> io::Result<Vec<u8>> {
+    if given.trim_start().starts_with("-----BEGIN") {
+        return Ok(given.as_bytes().to_vec());
+    }
+    // Options print the path of a file so.
+    tokio::fs::read(given.strip_prefix("file: ").unwrap_or(given)).await
+}
+
+fn tls(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> sqlx::Error {
+    sqlx::Error::Tls(error.into())
+}
+
+/// Whatever certificate: `sslmode` without `verify` encrypts and no more, as libpq does.
+#[derive(Debug)]
+struct AnyCertificate(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// A certificate of a known authority, for whatever name: `verify-ca`.
+#[derive(Debug)]
+struct AnyName(Arc<WebPkiServerVerifier>);
+
+impl ServerCertVerifier for AnyName {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        chain: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        match self.0.verify_server_cert(certificate, chain, name, ocsp, now) {
+            Err(rustls::Error::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            )) => Ok(ServerCertVerified::assertion()),
+            checked => checked,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}

@@ -1,0 +1,234 @@
+//! A session that sends several statements at once, as one transaction: one round trip and one flush for all of them.
+//!
+//! sqlx waits for each answer before it sends the next statement; this is the only place where another driver is used. A
+//! single statement commits by itself.
+
+use std::collections::HashMap;
+use std::io;
+
+use chrono::{DateTime, Utc};
+use futures_util::future::join_all;
+use futures_util::{TryStreamExt, join};
+use sqlx::error::{DatabaseError, ErrorKind};
+use sqlx::postgres::PgConnectOptions;
+use tokio::task::JoinHandle;
+use tokio_postgres::error::DbError;
+use tokio_postgres::{Client, Config, NoTls, Statement as Prepared};
+
+use super::link;
+use super::statement::{Rows, Statement};
+use crate::session::Backend;
+
+/// Such a session.
+pub struct Pipeline {
+    client: Client,
+    prepared: HashMap<&'static str, Prepared>,
+    /// Reads and writes; it ends with this.
+    driver: JoinHandle<()>,
+}
+
+/// A transaction that was not committed, as far as is known.
+#[derive(Debug)]
+pub struct Undone {
+    /// The first statement that failed, from 0; none if it was none of them.
+    pub at: Option<usize>,
+    /// Why.
+    pub error: sqlx::Error,
+}
+
+impl Undone {
+    fn new(at: Option<usize>, error: tokio_postgres::Error) -> Self {
+        Self { at, error: into_sqlx(error) }
+    }
+}
+
+impl Pipeline {
+    /// Connects with these options, whatever they are used with otherwise.
+    pub(crate) async fn connect(options: &PgConnectOptions) -> Result<Self, sqlx::Error> {
+        let stream = link::connect(options).await?;
+        let mut config = Config::new();
+        config.user(options.get_username());
+        if let Some(password) = link::Secrets::of(options).password {
+            config.password(password);
+        }
+        // As with the other driver, the database is named after the user unless it is named.
+        config.dbname(options.get_database().unwrap_or(options.get_username()));
+        config.application_name(options.get_application_name().unwrap_or_default());
+        config.options(options.get_options().unwrap_or_default());
+        // TLS is there already, if it is wanted.
+        config.ssl_mode(tokio_postgres::config::SslMode::Disable);
+        let (client, connection) = config.connect_raw(stream, NoTls).await.map_err(into_sqlx)?;
+        let driver = tokio::spawn(async move {
+            // Each statement that waits for an answer learns that there will be none.
+            if let Err(error) = connection.await {
+                tracing::debug!(error = %error, "a session for hot statements has ended");
+            }
+        });
+        Ok(Self { client, prepared: HashMap::new(), driver })
+    }
+
+    /// Runs statements in this order in one transaction, and answers with the rows of each.
+    pub async fn run(&mut self, statements: &[Statement]) -> Result<Vec<Rows>, Undone> {
+        for (place, statement) in statements.iter().enumerate() {
+            self.prepare(statement.text()).await.map_err(|error| Undone::new(Some(place), error))?;
+        }
+        if let [alone] = statements {
+            return match self.query(alone).await {
+                Ok(rows) => Ok(vec![rows]),
+                Err(error) => Err(Undone::new(Some(0), error)),
+            };
+        }
+        // All of these send before the first of them waits.
+        let begin = self.client.batch_execute("BEGIN");
+        let answers = join_all(statements.iter().map(|statement| self.query(statement)));
+        let commit = self.client.batch_execute("COMMIT");
+        let (begun, answers, committed) = join!(begin, answers, commit);
+        // Without a transaction each statement has committed by itself, or not.
+        begun.map_err(|error| Undone { at: None, error: sqlx::Error::Protocol(format!("BEGIN failed: {error}")) })?;
+        // A COMMIT after an error rolls back without an error of its own. What follows the first one says only that it did.
+        let mut rows = Vec::with_capacity(answers.len());
+        for (place, answer) in answers.into_iter().enumerate() {
+            rows.push(answer.map_err(|error| Undone::new(Some(place), error))?);
+        }
+        committed.map_err(|error| Undone::new(None, error))?;
+        Ok(rows)
+    }
+
+    async fn query(&self, statement: &Statement) -> Result<Rows, tokio_postgres::Error> {
+        let prepared = &self.prepared[statement.text()];
+        let rows = self.client.query_raw(prepared, statement.encoded()).await?;
+        Ok(Rows(rows.try_collect().await?))
+    }
+
+    async fn prepare(&mut self, text: &'static str) -> Result<(), tokio_postgres::Error> {
+        if !self.prepared.contains_key(text) {
+            let prepared = self.client.prepare(text).await?;
+            self.prepared.insert(text, prepared);
+        }
+        Ok(())
+    }
+
+    /// What PostgreSQL makes of a statement.
+    ///
+    /// # Errors
+    /// If it does not take it.
+    #[cfg(feature = "test-util")]
+    pub async fn describe(&mut self, statement: &Statement) -> Result<&Prepared, sqlx::Error> {
+        self.prepare(statement.text()).await.map_err(into_sqlx)?;
+        Ok(&self.prepared[statement.text()])
+    }
+
+    /// The settings of these names, whether the database takes no writes, and when it was started.
+    pub(crate) async fn look(&mut self, names: &[&str]) -> Result<(Vec<String>, bool, DateTime<Utc>), sqlx::Error> {
+        let row = self
+            .client
+            .query_one(
+                "-- check_session
+                SELECT ARRAY(SELECT current_setting(s.name) FROM unnest($1::text[]) WITH ORDINALITY AS s(name, position)
+                             ORDER BY s.position),
+                    pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean,
+                    pg_postmaster_start_time()",
+                &[&names],
+            )
+            .await
+            .map_err(into_sqlx)?;
+        let decode = |error| sqlx::Error::Decode(Box::new(error));
+        Ok((row.try_get(0).map_err(decode)?, row.try_get(1).map_err(decode)?, row.try_get(2).map_err(decode)?))
+    }
+
+    /// The name of the file of the write-ahead log that is being written.
+    pub(crate) async fn wal_file(&mut self) -> Result<String, sqlx::Error> {
+        let asked = self.client.query_one("-- wal_file\nSELECT pg_walfile_name(pg_current_wal_lsn())", &[]).await;
+        asked.map_err(into_sqlx)?.try_get(0).map_err(|error| sqlx::Error::Decode(Box::new(error)))
+    }
+
+    /// Its backend.
+    pub async fn get_backend(&mut self) -> Result<Backend, sqlx::Error> {
+        let row = self
+            .client
+            .query_one(
+                "-- get_backend
+                SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()",
+                &[],
+            )
+            .await
+            .map_err(into_sqlx)?;
+        let decode = |error| sqlx::Error::Decode(Box::new(error));
+        Ok(Backend { pid: row.try_get(0).map_err(decode)?, started: row.try_get(1).map_err(decode)? })
+    }
+
+    /// Whether a backend waits for a synchronous standby.
+    pub async fn awaits_standby(&mut self, backend: Backend) -> Result<bool, sqlx::Error> {
+        let found = self
+            .client
+            .query(
+                "-- awaits_standby
+                SELECT FROM pg_stat_activity WHERE pid = $1 AND backend_start = $2 AND wait_event = 'SyncRep'",
+                &[&backend.pid, &backend.started],
+            )
+            .await
+            .map_err(into_sqlx)?;
+        Ok(!found.is_empty())
+    }
+}
+
+impl Drop for Pipeline {
+    fn drop(&mut self) {
+        // What it still waits for is not waited for: the connection is closed.
+        self.driver.abort();
+    }
+}
+
+/// What PostgreSQL said, as the other driver would have it, so that one place classifies it.
+#[derive(Debug)]
+struct Refused(DbError);
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0.message())
+    }
+}
+
+impl std::error::Error for Refused {}
+
+impl DatabaseError for Refused {
+    fn message(&self) -> &str {
+        self.0.message()
+    }
+
+    fn code(&self) -> Option<std::borrow::Cow<'_, str>> {
+        Some(self.0.code().code().into())
+    }
+
+    fn as_error(&self) -> &(dyn std::error::Error + Send + Sync + 'static) {
+        self
+    }
+
+    fn as_error_mut(&mut self) -> &mut (dyn std::error::Error + Send + Sync + 'static) {
+        self
+    }
+
+    fn into_error(self: Box<Self>) -> Box<dyn std::error::Error + Send + Sync + 'static> {
+        self
+    }
+
+    fn kind(&self) -> ErrorKind {
+        ErrorKind::Other
+    }
+}
+
+/// The same error as the other driver has it.
+fn into_sqlx(error: tokio_postgres::Error) -> sqlx::Error {
+    if let Some(refused) = error.as_db_error() {
+        return sqlx::Error::Database(Box::new(Refused(refused.clone())));
+    }
+    if error.is_closed() {
+        return sqlx::Error::Io(io::Error::new(io::ErrorKind::UnexpectedEof, "the connection was closed"));
+    }
+    let text = error.to_string();
+    let Some(source) = error.into_source() else { return sqlx::Error::Protocol(text) };
+    match source.downcast::<io::Error>() {
+        Ok(error) => sqlx::Error::Io(*error),
+        Err(source) => sqlx::Error::Protocol(format!("{text}: {source}")),
+    }
+}

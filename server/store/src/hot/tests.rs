@@ -1,0 +1,61 @@
+//! Each hot statement against the schema, as the other driver sees it: sqlx has checked the text and its own parameters.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::messages;
+use super::pipeline::Pipeline;
+use super::statement::{FromRow, Statement};
+use crate::failure::{Class, classify};
+use crate::testing::TestDatabase;
+use crate::transitions::{claim, create, end, renew};
+
+async fn check<T: FromRow>(pipeline: &mut Pipeline, name: &str, statement: &Statement) {
+    let described = pipeline.describe(statement).await.unwrap();
+    assert_eq!(described.params().iter().collect::<Vec<_>>(), statement.types().collect::<Vec<_>>(), "{name}");
+    let columns: Vec<&str> =
+        described.columns().iter().map(|column| column.name().trim_end_matches(['!', '?'])).collect();
+    assert_eq!(columns, T::COLUMNS, "{name}");
+    let types: Vec<_> = described.columns().iter().map(|column| column.type_().clone()).collect();
+    assert_eq!(T::unfit(&types), Vec::<&str>::new(), "{name}: columns of other types");
+}
+
+#[tokio::test]
+async fn parameters_and_columns_are_those_that_the_database_has() {
+    let database = TestDatabase::create().await;
+    let mut pipeline = database.connector().connect_pipeline().await.unwrap();
+    let lease = Duration::from_secs(1);
+    check::<create::StoredRow>(&mut pipeline, "create", &create::statement(&[])).await;
+    check::<end::Resolved>(&mut pipeline, "end", &end::statement(&[])).await;
+    check::<renew::Renewed>(&mut pipeline, "renew", &renew::statement(&[], lease)).await;
+    check::<claim::Claimed>(&mut pipeline, "claim", &claim::statement(&[], &[], lease, Uuid::nil())).await;
+    check::<messages::GotRow>(&mut pipeline, "get", &messages::get_statement(&[], &[], &[], lease)).await;
+    check::<messages::OutcomeRow>(&mut pipeline, "delete", &messages::delete_statement(&[], lease)).await;
+    drop(pipeline);
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn several_statements_are_done_together_or_not_at_all() {
+    let database = TestDatabase::create().await;
+    let mut pipeline = database.connector().connect_pipeline().await.unwrap();
+    sqlx::query("CREATE TABLE written (what bigint)").execute(database.pool()).await.unwrap();
+    let insert = |what: i64| Statement::new("INSERT INTO written VALUES (100 / $1::bigint)").with(&what);
+    let undone = pipeline.run(&[insert(1), insert(0), insert(2)]).await.unwrap_err();
+    assert_eq!((undone.at, classify(&undone.error)), (Some(1), Class::BadData), "{}", undone.error);
+    let count = "SELECT count(*) FROM written";
+    assert_eq!(crate::testing::number(database.pool(), count).await, 0);
+    assert_eq!(pipeline.run(&[insert(1), insert(2)]).await.unwrap().len(), 2);
+    assert_eq!(crate::testing::number(database.pool(), count).await, 2);
+    // What holds only at the commit.
+    sqlx::query("ALTER TABLE written ADD UNIQUE (what) DEFERRABLE INITIALLY DEFERRED")
+        .execute(database.pool())
+        .await
+        .unwrap();
+    let undone = pipeline.run(&[insert(4), insert(4)]).await.unwrap_err();
+    assert_eq!((undone.at, classify(&undone.error)), (None, Class::BadData), "{}", undone.error);
+    assert_eq!(crate::testing::number(database.pool(), count).await, 2);
+    drop(pipeline);
+    database.finish().await;
+}
