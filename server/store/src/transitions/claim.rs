@@ -142,7 +142,7 @@ async fn claim_of_one(
     let ids: Vec<&str> = workers.iter().map(|worker| worker.id).collect();
     sqlx::query_as!(
         Claimed,
-        r#"-- claim_of_one
+        r#"-- claim_work_of_one
         WITH db_now AS MATERIALIZED (SELECT now, now + make_interval(secs => $9 /* lease */) AS taken_until FROM db_now),
         requested AS MATERIALIZED (
             SELECT cursor_epoch = $3 /* epoch */ AS same_epoch,

@@ -149,7 +149,7 @@ async fn create_alone(
 ) -> Result<(Vec<Created>, Vec<usize>), sqlx::Error> {
     let columns = Columns::new(members);
     let rows = sqlx::query!(
-        r#"-- create_alone
+        r#"-- create_task_alone
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         -- A server may remember a key that a failover has lost.
         known_queues AS MATERIALIZED (

@@ -110,7 +110,7 @@ async fn end_for_good(conn: &mut PgConnection, members: &[Member]) -> Result<Vec
     let reasons: Vec<i16> = members.iter().map(|member| member.end.outcome().reason().code()).collect();
     sqlx::query_as!(
         Resolved,
-        r#"-- resolve_for_good
+        r#"-- resolve_run_for_good
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         locked AS MATERIALIZED (
             SELECT i.n, i.state, i.reason, t.id, t.priority, t.retries_left, c.seq, c.run, c.queue, c.scheduled,
