@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use sqlx::PgConnection;
-use tokio::sync::{Mutex, MutexGuard, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
@@ -142,17 +142,6 @@ pub enum Verdict<A> {
     Refused(OpError),
     /// Another transaction holds its rows.
     Locked,
-}
-
-/// What the statement of a batch that writes is run with: one at a time, first come first served.
-#[derive(Clone, Default)]
-pub struct Permit(Arc<Mutex<()>>);
-
-impl Permit {
-    /// Waits for it. Members are taken from their queue only while it is held.
-    pub(super) async fn take(&self) -> MutexGuard<'_, ()> {
-        self.0.lock().await
-    }
 }
 
 struct Job<O: Operation> {

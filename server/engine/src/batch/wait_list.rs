@@ -14,7 +14,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use super::Permit;
 use super::claim_batch::{ClaimBatch, QueueClaims, WaitingRequest};
 use super::delivery::{Delivery, Requeue};
 use super::low_water_marks::LowWaterMarks;

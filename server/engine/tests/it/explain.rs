@@ -43,13 +43,13 @@ const BIG: [&str; 11] = [
 ];
 /// Statements that run in hot sessions.
 const HOT: [&str; 13] = [
-    "create_alone",
+    "create_task_alone",
     "create_task",
     "list_required",
-    "claim_of_one",
+    "claim_work_of_one",
     "claim_work",
     "reclaim_task",
-    "resolve_for_good",
+    "resolve_run_for_good",
     "resolve_run",
     "load_tasks",
     "load_runs",

@@ -271,7 +271,7 @@ fn query_one<'a>(
 ) -> Query<'a, impl FnMut(PgRow) -> Result<Claimed, sqlx::Error> + Send + use<>> {
     sqlx::query_as!(
         Claimed,
-        r#"-- claim_of_one
+        r#"-- claim_work_of_one
         WITH db_now AS MATERIALIZED (SELECT now, now + make_interval(secs => $9 /* lease */) AS taken_until FROM db_now),
         requested AS MATERIALIZED (
             SELECT cursor_epoch = $3 /* epoch */ AS same_epoch,

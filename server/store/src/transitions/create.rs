@@ -198,9 +198,8 @@ pub(crate) struct StoredRow {
 from_row!(StoredRow { n, seq, waits, now });
 
 fn created(rows: Vec<StoredRow>) -> Vec<Created> {
-    let stored = |row: StoredRow| {
-        row.seq.map(|seq| Created { member: hot::member(row.n), seq, now: row.now, waits: row.waits })
-    };
+    let stored =
+        |row: StoredRow| row.seq.map(|seq| Created { member: hot::member(row.n), seq, now: row.now, waits: row.waits });
     rows.into_iter().filter_map(stored).collect()
 }
 
@@ -215,7 +214,7 @@ fn query_alone<'a>(
 ) -> Query<'a, impl FnMut(PgRow) -> Result<StoredRow, sqlx::Error> + Send + use<>> {
     sqlx::query_as!(
         StoredRow,
-        r#"-- create_alone
+        r#"-- create_task_alone
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         -- A server may remember a key that a failover has lost.
         known_queues AS MATERIALIZED (

@@ -183,11 +183,7 @@ pub fn statement(members: &[Member]) -> Statement {
     if for_good {
         return statement;
     }
-    statement
-        .with(&columns.retries)
-        .with(&columns.expired)
-        .with(&columns.requeue)
-        .with(&HAND_BACKS_MAX.cast_signed())
+    statement.with(&columns.retries).with(&columns.expired).with(&columns.requeue).with(&HAND_BACKS_MAX.cast_signed())
 }
 
 /// What it answered with.
@@ -197,12 +193,10 @@ pub fn decode(rows: &Rows) -> Result<Vec<Resolved>, sqlx::Error> {
 
 type Query<'a, F> = Map<'a, Postgres, F, PgArguments>;
 
-fn query_for_good(
-    columns: &Columns,
-) -> Query<'_, impl FnMut(PgRow) -> Result<Resolved, sqlx::Error> + Send + use<>> {
+fn query_for_good(columns: &Columns) -> Query<'_, impl FnMut(PgRow) -> Result<Resolved, sqlx::Error> + Send + use<>> {
     sqlx::query_as!(
         Resolved,
-        r#"-- resolve_for_good
+        r#"-- resolve_run_for_good
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         locked AS MATERIALIZED (
             SELECT i.n, i.state, i.reason, t.id, t.priority, t.retries_left, c.seq, c.run, c.queue, c.scheduled,
@@ -246,9 +240,7 @@ fn query_for_good(
 }
 
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
-fn query_any(
-    columns: &Columns,
-) -> Query<'_, impl FnMut(PgRow) -> Result<Resolved, sqlx::Error> + Send + use<>> {
+fn query_any(columns: &Columns) -> Query<'_, impl FnMut(PgRow) -> Result<Resolved, sqlx::Error> + Send + use<>> {
     sqlx::query_as!(
         Resolved,
         r#"-- resolve_run

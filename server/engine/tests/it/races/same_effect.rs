@@ -197,7 +197,7 @@ async fn runs_are_claimed_alike() {
             rows.iter()
                 .map(|row| {
                     let claim::Claimed { worker, id, run, queue, priority, ord, .. } = row;
-                    format!("{worker} {id} {run} {queue} {priority} {ord} {}", row.is_made())
+                    format!("{worker} {id} {run} {queue} {priority} {ord} {}", row.made)
                 })
                 .collect::<Vec<String>>()
         };
