@@ -1,5 +1,7 @@
 //! A new task, pending or unscheduled: definition, task, pending run, count and event in one statement.
 
+mod look;
+
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
@@ -8,14 +10,15 @@ use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Map;
 use sqlx::{PgConnection, Postgres};
 use tenure_api::ids::RunId;
-use tenure_api::states::{Priority, ReasonCreated};
+use tenure_api::states::ReasonCreated;
 use uuid::Uuid;
 
-use crate::decode::Row;
 use crate::hot;
 use crate::hot::statement::{Rows, Statement, from_row, text};
 use tenure_domain::create::{CREATED_DRIFT, DEADLINE_AHEAD, NewTask};
 use tenure_domain::task::{Last, OpenRun, Task};
+
+pub use look::{Look, Names, StoredGroup, StoredTask, look};
 
 /// One member: the task, and the key of its queue.
 #[derive(Debug, Clone, Copy)]
@@ -427,87 +430,4 @@ fn query_any<'a>(
         &columns.queue_names as &[&str],
         &columns.queue_places,
     )
-}
-
-/// The names of a task that was not stored.
-#[derive(Debug, Clone, Copy)]
-pub struct Names {
-    /// The task.
-    pub task: Uuid,
-    /// Its group.
-    pub group: Uuid,
-}
-
-/// What there is under the names of a task that was not stored.
-#[derive(Debug)]
-pub struct Look {
-    /// Which member, from 0.
-    pub member: usize,
-    /// The task that has this id.
-    pub stored: Option<StoredTask>,
-    /// The group.
-    pub group: Option<StoredGroup>,
-    /// When this was read.
-    pub now: DateTime<Utc>,
-}
-
-/// A task that exists.
-#[derive(Debug)]
-pub struct StoredTask {
-    /// JSON text of the definition as it was created.
-    pub definition: String,
-    /// The priority that the task has now.
-    pub priority: Priority,
-}
-
-/// A group that exists.
-#[derive(Debug)]
-pub struct StoredGroup {
-    /// Its owner.
-    pub scheduler: String,
-    /// Since when no task may be added.
-    pub sealed: Option<DateTime<Utc>>,
-}
-
-/// Bytes of stored definitions that one look reads; the first one is read whatever its size.
-const LOOK_BYTES_MAX: i64 = 16 << 20;
-
-/// Reads what there is under the names of tasks that were not stored. Members for whose definitions there is no room are
-/// missing from the answer: the caller asks again for those.
-pub async fn look(conn: &mut PgConnection, names: &[Names]) -> Result<Vec<Look>, sqlx::Error> {
-    let tasks: Vec<Uuid> = names.iter().map(|names| names.task).collect();
-    let groups: Vec<Uuid> = names.iter().map(|names| names.group).collect();
-    let rows = sqlx::query!(
-        r#"-- look_at_creates
-        WITH found AS MATERIALIZED (
-            SELECT i.n, i.id, t.seq, t.priority, g.scheduler, g.sealed, octet_length(d.definition) AS bytes,
-                   sum(octet_length(d.definition)) OVER (ORDER BY i.n) AS bytes_so_far
-            FROM unnest($1::uuid[], $2::uuid[]) WITH ORDINALITY AS i(id, task_group, n)
-            LEFT JOIN tasks t ON t.id = i.id
-            LEFT JOIN task_definitions d ON d.seq = t.seq
-            LEFT JOIN task_groups g ON g.id = i.task_group
-        )
-        SELECT f.n AS "n!", f.id AS "id!", d.definition AS "definition?", f.priority AS "priority?",
-               f.scheduler AS "scheduler?", f.sealed AS "sealed?", db_now.now AS "now!"
-        FROM found f LEFT JOIN task_definitions d ON d.seq = f.seq CROSS JOIN db_now
-        WHERE f.bytes IS NULL OR f.bytes_so_far <= $3 OR f.bytes_so_far = f.bytes"#,
-        &tasks,
-        &groups,
-        LOOK_BYTES_MAX
-    )
-    .fetch_all(conn)
-    .await?;
-    rows.into_iter()
-        .map(|row| {
-            let stored = match (row.definition, row.priority) {
-                (Some(definition), Some(priority)) => {
-                    let priority = Row { table: "tasks", task: row.id }.priority(priority)?;
-                    Some(StoredTask { definition, priority })
-                }
-                (_, _) => None,
-            };
-            let group = row.scheduler.map(|scheduler| StoredGroup { scheduler, sealed: row.sealed });
-            Ok(Look { member: hot::member(row.n), stored, group, now: row.now })
-        })
-        .collect()
 }
