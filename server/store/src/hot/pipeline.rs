@@ -12,7 +12,7 @@ use futures_util::{TryStreamExt, join};
 use sqlx::error::{DatabaseError, ErrorKind};
 use sqlx::postgres::PgConnectOptions;
 use tokio::task::JoinHandle;
-use tokio_postgres::error::DbError;
+use tokio_postgres::error::{DbError, SqlState};
 use tokio_postgres::{Client, Config, NoTls, Statement as Prepared};
 
 use super::link;
@@ -212,8 +212,12 @@ impl DatabaseError for Refused {
         self
     }
 
+    fn constraint(&self) -> Option<&str> {
+        self.0.constraint()
+    }
+
     fn kind(&self) -> ErrorKind {
-        ErrorKind::Other
+        if *self.0.code() == SqlState::UNIQUE_VIOLATION { ErrorKind::UniqueViolation } else { ErrorKind::Other }
     }
 }
 

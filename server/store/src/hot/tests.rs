@@ -7,9 +7,10 @@ use uuid::Uuid;
 use super::messages;
 use super::pipeline::Pipeline;
 use super::statement::{FromRow, Statement};
-use crate::failure::{Class, classify};
+use crate::failure::{Class, classify, was_created_meanwhile};
 use crate::testing::TestDatabase;
 use crate::transitions::{claim, create, end, renew};
+use tenure_domain::lifecycle::End;
 
 async fn check<T: FromRow>(pipeline: &mut Pipeline, name: &str, statement: &Statement) {
     let described = pipeline.describe(statement).await.unwrap();
@@ -27,8 +28,12 @@ async fn parameters_and_columns_are_those_that_the_database_has() {
     let mut pipeline = database.connector().connect_pipeline().await.unwrap();
     let lease = Duration::from_secs(1);
     check::<create::StoredRow>(&mut pipeline, "create", &create::statement(&[])).await;
-    check::<end::Resolved>(&mut pipeline, "end", &end::statement(&[])).await;
+    check::<end::Resolved>(&mut pipeline, "end for good", &end::statement(&[])).await;
+    let expired = end::Member { id: Uuid::nil(), run: 0, end: End::Expired };
+    check::<end::Resolved>(&mut pipeline, "end", &end::statement(&[expired])).await;
     check::<renew::Renewed>(&mut pipeline, "renew", &renew::statement(&[], lease)).await;
+    let want = claim::Want { queue: 1, name: "q", epoch: 0, marks: [0; claim::PRIORITIES], slots: vec![1] };
+    check::<claim::Claimed>(&mut pipeline, "claim of one", &claim::statement(&[want], &[], lease, Uuid::nil())).await;
     check::<claim::Claimed>(&mut pipeline, "claim", &claim::statement(&[], &[], lease, Uuid::nil())).await;
     check::<messages::GotRow>(&mut pipeline, "get", &messages::get_statement(&[], &[], &[], lease)).await;
     check::<messages::OutcomeRow>(&mut pipeline, "delete", &messages::delete_statement(&[], lease)).await;
@@ -56,6 +61,9 @@ async fn several_statements_are_done_together_or_not_at_all() {
     let undone = pipeline.run(&[insert(4), insert(4)]).await.unwrap_err();
     assert_eq!((undone.at, classify(&undone.error)), (None, Class::BadData), "{}", undone.error);
     assert_eq!(crate::testing::number(database.pool(), count).await, 2);
+    let group = || Statement::new("INSERT INTO task_groups VALUES ($1, '-', now())").with(&Uuid::nil());
+    let undone = pipeline.run(&[group(), group()]).await.unwrap_err();
+    assert!(was_created_meanwhile(&undone.error), "{}", undone.error);
     drop(pipeline);
     database.finish().await;
 }
