@@ -311,6 +311,8 @@ async fn a_stream_whose_next_event_is_purged_reports_it_and_ends() {
     for _ in 0..500 {
         create(server, who, &large("stream/large")).await;
     }
+    // A stream that begins has everything moved into the log.
+    drop(Stream::open(server, who, "?after=1000").await);
     let mut database = rig.database.connect("test").await;
     sqlx::query("UPDATE outbox SET at = at - interval '8 days' WHERE id < (SELECT max(id) FROM outbox)")
         .execute(&mut database)

@@ -13,7 +13,7 @@ use tenure_domain::message::DEQUEUES_ALARMING;
 /// Numbers higher than any code.
 const CODES_END: i16 = 100;
 /// Words for numbers that are no codes.
-const PLAIN: [&str; 4] = ["run", "seq", "ord", "count"];
+const PLAIN: [&str; 5] = ["run", "seq", "ord", "count", "id"];
 /// Columns that hold numbers and never codes.
 const COUNTS: [&str; 3] = ["retries_left", "looks", "pending"];
 /// Columns with codes, and the enums that they may hold, one for each table.
