@@ -68,8 +68,3 @@ COMMENT ON COLUMN task_queues.polled IS
 UPDATE task_queues SET polled = true WHERE id IN (SELECT queue FROM pending WHERE hidden_until IS NOT NULL OR dequeued > 0);
 
 ALTER TABLE outbox_new SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_cost_delay = 0);
--- The sessions of the hot statements plan without statistics, and those of the hot tables are never right for long.
-ALTER TABLE tasks SET (autovacuum_analyze_threshold = 2147483647);
-ALTER TABLE pending SET (autovacuum_analyze_threshold = 2147483647);
-ALTER TABLE claims SET (autovacuum_analyze_threshold = 2147483647);
-ALTER TABLE outbox_new SET (autovacuum_analyze_threshold = 2147483647);

@@ -14,6 +14,10 @@ use tenure_store::memory::Memory;
 /// are dropped.
 const WITNESSES_MAX: usize = 100_000;
 
+/// Parts of the log that one run of the pass reads. It must not fall behind: what comes after a part is looked through for
+/// each of them.
+const PARTS_MAX: usize = 50;
+
 /// What the pass caches from one run to the next.
 pub type GroupMemory = Memory<Witnesses>;
 
@@ -36,7 +40,7 @@ impl Sink for GroupSink<'_> {
     }
 }
 
-/// Reads the next part of the log.
+/// Reads on in the log.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.pool.acquire().await?;
     let since = engine.witnesses.epoch();
@@ -45,13 +49,23 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     if witnesses.len() > WITNESSES_MAX {
         witnesses.clear();
     }
-    let sequenced = engine.sequencer.reached();
-    let mut sink = GroupSink { sequenced, witnesses: &mut witnesses };
-    let read = log_reader::read_next(&mut conn, &engine.sequencer, &mut sink).await?;
+    let mut report = PassReport::default();
+    for _ in 0..PARTS_MAX {
+        let sequenced = engine.sequencer.reached();
+        let mut sink = GroupSink { sequenced, witnesses: &mut witnesses };
+        match log_reader::read_next(&mut conn, &engine.sequencer, &mut sink).await? {
+            Read::Busy => report.lost_race += 1,
+            Read::End => {}
+            Read::Rows(rows, _) => {
+                report.found += rows;
+                report.done += rows;
+                if rows as i64 == GroupSink::ROWS_MAX {
+                    continue;
+                }
+            }
+        }
+        break;
+    }
     engine.witnesses.note(since, |cached| cached.extend(witnesses));
-    Ok(match read {
-        Read::Busy => PassReport { lost_race: 1, ..PassReport::default() },
-        Read::End => PassReport::default(),
-        Read::Rows(rows, _) => PassReport { found: rows, done: rows, ..PassReport::default() },
-    })
+    Ok(report)
 }
