@@ -11,7 +11,7 @@ use crate::support::{number, until_a_session_waits};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The lock that holds whoever reads the table.
+/// The lock that readers of the table wait for.
 const GATE: i64 = 77;
 
 /// Puts a view in the place of a table. Its rows are read like the table's, and locked and changed through it; but reading one
