@@ -17,7 +17,7 @@ const QUEUES: [&str; 2] = ["same/one", "same/two"];
 
 /// What there is, without what differs from one run to the next: times, and numbers from sequences.
 const CONTENTS: &str = "
-    SELECT 'task ' || concat_ws(' ', id, queue, task_group, state, priority, retries_left, hand_backs, run) AS line FROM tasks
+    SELECT 'task ' || (to_jsonb(t) - 'seq')::text AS line FROM tasks t
     UNION ALL SELECT 'definition ' || concat_ws(' ', t.id = d.id, d.id, scheduler, project, d.task_group, deadline, expires,
                                                 scopes, routes, tags, md5(definition))
     FROM task_definitions d JOIN tasks t ON t.seq = d.seq
