@@ -329,12 +329,12 @@ pub fn is_present_at_creation(storage_type: StorageType) -> bool {
     }
 }
 
-/// When an artifact may be removed that is stored now.
+/// When an artifact may be removed that is stored now: not before now, for passes do not look below the times they have passed.
 #[must_use]
 pub fn removable(storage_type: StorageType, expires: DateTime<Utc>, now: DateTime<Utc>) -> DateTime<Utc> {
     match storage_type {
         StorageType::S3 => expires.max(now + UPLOAD_MAX),
-        StorageType::Object | StorageType::Reference | StorageType::Link | StorageType::Error => expires,
+        StorageType::Object | StorageType::Reference | StorageType::Link | StorageType::Error => expires.max(now),
     }
 }
 

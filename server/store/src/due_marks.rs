@@ -2,7 +2,8 @@
 //! begins to scan there, so that it does not walk over the entries of rows that are gone and that an old snapshot keeps.
 //!
 //! Such a mark must never pass a row that exists or may still be committed. The first is read. For the second: what
-//! becomes due is stored with a time that is not before the clock of the transaction that stores it. So once every
+//! becomes due is stored with a time that is not before the clock of the transaction that stores it, also where a caller
+//! gave a date of the past. So once every
 //! transaction that was open at a time has ended, nothing is committed any more that is due before that time: it is *safe*.
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -51,7 +52,7 @@ pub struct DueMarks {
     pub purge_requests: DateTime<Utc>,
     /// `workers.due`.
     pub workers: DateTime<Utc>,
-    /// `registered_workers.expires`.
+    /// `registered_workers.due`.
     pub registered_workers: DateTime<Utc>,
     /// `dependency_work.id`: no row is left with this one or a lower one.
     pub work: i64,
@@ -134,8 +135,8 @@ pub async fn advance(conn: &mut PgConnection, old: DueMarks, safe: Reached) -> R
                          AND purge_before < $1 ORDER BY purge_before LIMIT 1), $1) AS "purge_requests!",
                COALESCE((SELECT due FROM workers WHERE due >= $14 /* workers */
                          AND due < $1 ORDER BY due LIMIT 1), $1) AS "workers!",
-               COALESCE((SELECT expires FROM registered_workers WHERE expires >= $15 /* registered */
-                         AND expires < $1 ORDER BY expires LIMIT 1), $1) AS "registered_workers!",
+               COALESCE((SELECT due FROM registered_workers WHERE due >= $15 /* registered */
+                         AND due < $1 ORDER BY due LIMIT 1), $1) AS "registered_workers!",
                COALESCE((SELECT id - 1 /* id */ FROM dependency_work WHERE id > $16 /* work */
                          AND id <= $2 /* safe work */ ORDER BY id LIMIT 1), $2) AS "work!""#,
         safe.now - SLACK,

@@ -81,8 +81,10 @@ pub async fn create(db: impl PgExecutor<'_>, name: &WorkerName, new: &NewWorker)
     let made = sqlx::query!(
         "-- create_worker
         INSERT INTO registered_workers (pool, worker_group, worker_id, static_secret, capacity, config, created,
-                                        last_modified, expires)
-        SELECT $1 /* pool */, $2 /* group */, $3 /* id */, $4 /* static secret */, $5 /* capacity */, $6 /* config */, db_now.now, db_now.now, $7 /* expires */ FROM db_now
+                                        last_modified, expires, due)
+        SELECT $1 /* pool */, $2 /* group */, $3 /* id */, $4 /* static secret */, $5 /* capacity */, $6 /* config */, db_now.now, db_now.now, $7 /* expires */,
+               GREATEST($7, db_now.now)
+        FROM db_now
         ON CONFLICT DO NOTHING",
         name.pool.as_str(),
         name.group.as_str(),
@@ -143,7 +145,7 @@ pub async fn update(
         "-- update_worker
         UPDATE registered_workers
         SET static_secret = COALESCE($4 /* static secret */, static_secret), capacity = $5 /* capacity */, config = COALESCE($6 /* config */, config), expires = $7 /* expires */,
-            last_modified = (SELECT now FROM db_now)
+            due = GREATEST($7, (SELECT now FROM db_now)), last_modified = (SELECT now FROM db_now)
         WHERE pool = $1 /* pool */ AND worker_group = $2 /* group */ AND worker_id = $3 /* id */",
         name.pool.as_str(),
         name.group.as_str(),
@@ -203,17 +205,17 @@ pub async fn note_removed(transaction: &mut PgConnection, name: &WorkerName) -> 
 }
 
 /// Purges some workers that have expired, whose last credentials have ended, and whose removal is settled: the next worker
-/// of the same name must not lose claims by it. None is left that expired before `from`. Returns how many.
+/// of the same name must not lose claims by it. None is left that was due before `from`. Returns how many.
 pub async fn purge(conn: &mut PgConnection, from: DateTime<Utc>, limit: i64) -> Result<u64, sqlx::Error> {
     let gone = sqlx::query!(
         "-- purge_workers
         DELETE FROM registered_workers w
         USING (
             SELECT pool, worker_group, worker_id FROM registered_workers
-            WHERE expires >= $3 AND expires <= (SELECT now FROM db_now)
+            WHERE due >= $3 AND due <= (SELECT now FROM db_now)
               AND COALESCE(credentials_until, expires) <= (SELECT now FROM db_now)
               AND (removed IS NULL OR removed <= (SELECT now FROM db_now) - make_interval(secs => $2))
-            ORDER BY expires LIMIT $1
+            ORDER BY due LIMIT $1
             FOR UPDATE SKIP LOCKED
         ) over
         WHERE w.pool = over.pool AND w.worker_group = over.worker_group AND w.worker_id = over.worker_id",

@@ -90,11 +90,11 @@ const PURGED: &str = "
     INSERT INTO workers (queue, worker_group, worker_id, first_claim, last_seen, expires, due)
         SELECT DISTINCT queue, 'g', 'w' || n % $CLAIMED, now(), now(), now() + interval '1 day', now() + interval '1 day'
         FROM made WHERE place = 'claimed' ON CONFLICT DO NOTHING;
-    INSERT INTO registered_workers (pool, worker_group, worker_id, static_secret, capacity, config, created, last_modified, expires)
-        SELECT 'p/gone', 'g', 'w' || n, 's', 1, '{}', at, at, at FROM gone;
+    INSERT INTO registered_workers (pool, worker_group, worker_id, static_secret, capacity, config, created, last_modified, expires, due)
+        SELECT 'p/gone', 'g', 'w' || n, 's', 1, '{}', at, at, at, at FROM gone;
     DELETE FROM registered_workers WHERE pool = 'p/gone';
-    INSERT INTO registered_workers (pool, worker_group, worker_id, static_secret, capacity, config, created, last_modified, expires)
-        SELECT 'p/kept', 'g', 'w' || n, 's', 1, '{}', at, at, now() + interval '1 day' FROM gone;
+    INSERT INTO registered_workers (pool, worker_group, worker_id, static_secret, capacity, config, created, last_modified, expires, due)
+        SELECT 'p/kept', 'g', 'w' || n, 's', 1, '{}', at, at, day, day FROM gone, (SELECT now() + interval '1 day') AS next (day);
     INSERT INTO worker_removals SELECT -1, 'g', 'w' || n, at, false, 3, at FROM gone WHERE n % 100 = 0;
     DELETE FROM worker_removals;
     DROP TABLE gone;

@@ -1,10 +1,12 @@
 //! The low-water marks of times: how far they go, and what they must not pass.
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
-use tenure_engine::background::{PASSES, claims, low_water_marks};
+use tenure_domain::registration::WorkerName;
+use tenure_engine::background::{PASSES, claims, low_water_marks, registrations};
 use tenure_engine::testing::{QUEUE, Queue};
 use tenure_store::testing::TestDatabase;
+use tenure_store::worker_manager::{self, NewWorker, WorkerChange};
 use tenure_store::{claims as store, clock, due_marks::START};
 
 /// Moves the marks as far as they go: the first run notes what is open, another one finds it gone.
@@ -97,6 +99,34 @@ async fn a_clock_that_goes_back_drops_the_marks_of_times() {
     for pass in PASSES {
         pass.run(&queue.engine).await.unwrap();
     }
+    drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_worker_that_is_given_a_date_of_the_past_is_purged() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let mut conn = database.connect().await;
+    let name = WorkerName {
+        pool: QUEUE.parse().unwrap(),
+        group: "rack".parse().unwrap(),
+        id: "w1".parse().unwrap(),
+    };
+    let (config, expires) = ("{}".to_owned(), clock::get_now(&mut conn).await.unwrap() + TimeDelta::hours(1));
+    let new = NewWorker { static_secret: "digest".to_owned(), capacity: 1, config, expires };
+    assert!(worker_manager::create(&mut conn, &name, &new).await.unwrap());
+    move_clock(&mut conn).await;
+    advance(&queue).await;
+    let mark = queue.engine.due_marks.get().registered_workers;
+    assert!(mark > START);
+    let change = WorkerChange { static_secret: None, capacity: 1, config: None, expires: mark - TimeDelta::days(365) };
+    worker_manager::update(&mut conn, &name, &change).await.unwrap();
+    move_clock(&mut conn).await;
+    advance(&queue).await;
+    assert_eq!(registrations::pass(&queue.engine).await.unwrap().done, 1);
+    assert!(worker_manager::find(&mut conn, &name).await.unwrap().is_none());
     drop(conn);
     queue.stop().await;
     database.finish().await;
