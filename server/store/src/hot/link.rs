@@ -7,9 +7,7 @@ use std::sync::Arc;
 use percent_encoding::percent_decode_str;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{
-    CryptoProvider, WebPkiSupportedAlgorithms, ring, verify_tls12_signature, verify_tls13_signature,
-};
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
@@ -123,10 +121,7 @@ async fn client_config(mode: PgSslMode, secrets: &Secrets) -> Result<ClientConfi
 }
 
 /// Checks certificates by the authorities that are known, and the one that is given.
-async fn authority(
-    secrets: &Secrets,
-    provider: Arc<CryptoProvider>,
-) -> Result<Arc<WebPkiServerVerifier>, sqlx::Error> {
+async fn authority(secrets: &Secrets, provider: Arc<CryptoProvider>) -> Result<Arc<WebPkiServerVerifier>, sqlx::Error> {
     let mut roots: RootCertStore = webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect();
     if let Some(root) = &secrets.root {
         for certificate in CertificateDer::pem_slice_iter(&pem(root).await?) {
