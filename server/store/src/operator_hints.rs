@@ -103,6 +103,12 @@ fn fix_of_unfit(unfit: &Unfit) -> String {
             "a pooler, such as PgBouncer with ignore_startup_parameters = options, drops the settings of its clients: {}",
             fix_of_pooler()
         ),
+        Unfit::Required { name, needed, .. } => {
+            format!(
+                "as an administrator: ALTER SYSTEM SET {name} = {needed}; SELECT pg_reload_conf(); where the database or the \
+                 role has it set: ALTER DATABASE or ALTER ROLE ... RESET {name}"
+            )
+        }
         Unfit::TransactionPooling => fix_of_pooler(),
     }
 }

@@ -43,8 +43,12 @@ const SETTINGS: [Setting; 6] = [
 const HOT_SETTINGS: [Setting; 4] =
     [("enable_seqscan", "off"), ("enable_bitmapscan", "off"), ("enable_hashjoin", "off"), ("enable_mergejoin", "off")];
 
+/// Settings that only an administrator may change, and what they have to be. The safe position relies on what
+/// `pg_stat_activity` has of open transactions; without this it has nothing.
+pub(crate) const REQUIRED: [Setting; 1] = [("track_activities", "on")];
+
 /// PostgreSQL's name of a setting, and what it is set to, as PostgreSQL shows it.
-type Setting = (&'static str, &'static str);
+pub(crate) type Setting = (&'static str, &'static str);
 
 /// What a session is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

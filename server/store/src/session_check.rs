@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use crate::continuity::Incarnation;
 use crate::hot::pipeline::Pipeline;
-use crate::session::Kind;
+use crate::session::{Kind, REQUIRED};
 
 /// How often two connections compare their backends. A pooler whose idle backends are used by others meanwhile may give
 /// one connection the same backend by chance.
@@ -28,6 +28,16 @@ pub enum Unfit {
         name: &'static str,
         /// What was asked for.
         asked: &'static str,
+        /// What it is.
+        found: String,
+    },
+    /// A setting of the database is not what it must be.
+    #[error("{name} is {found}, and Tenure needs it {needed}")]
+    Required {
+        /// PostgreSQL's name of it.
+        name: &'static str,
+        /// What it has to be.
+        needed: &'static str,
         /// What it is.
         found: String,
     },
@@ -59,8 +69,7 @@ impl From<Unfit> for sqlx::Error {
 /// Checks a connection that was made for this, and says which life of which database it leads to. It must be the first
 /// statement on it.
 pub(crate) async fn check(conn: &mut PgConnection, kind: Kind) -> Result<Incarnation, sqlx::Error> {
-    let settings = kind.settings();
-    let names: Vec<String> = settings.iter().map(|(name, _)| (*name).to_owned()).collect();
+    let names: Vec<String> = names(kind).map(str::to_owned).collect();
     let found = sqlx::query!(
         r#"-- check_session
         SELECT ARRAY(SELECT current_setting(s.name) FROM unnest($1::text[]) WITH ORDINALITY AS s(name, position)
@@ -77,7 +86,7 @@ pub(crate) async fn check(conn: &mut PgConnection, kind: Kind) -> Result<Incarna
 
 /// The same for a session of the other driver.
 pub(crate) async fn check_pipeline(pipeline: &mut Pipeline, kind: Kind) -> Result<Incarnation, sqlx::Error> {
-    let names: Vec<&str> = kind.settings().iter().map(|(name, _)| *name).collect();
+    let names: Vec<&str> = names(kind).collect();
     let (settings, read_only, started) = pipeline.look(&names).await?;
     judge(kind, settings, read_only)?;
     let file = match pipeline.wal_file().await {
@@ -88,11 +97,22 @@ pub(crate) async fn check_pipeline(pipeline: &mut Pipeline, kind: Kind) -> Resul
     Incarnation::new(file.as_deref(), started)
 }
 
-/// Whether a session has the settings of its kind, in their order, and takes writes.
+/// The settings that are looked at.
+fn names(kind: Kind) -> impl Iterator<Item = &'static str> {
+    kind.settings().into_iter().chain(REQUIRED).map(|(name, _)| name)
+}
+
+/// Whether a session has the settings of its kind, in the order of [`names`], and takes writes.
 fn judge(kind: Kind, settings: Vec<String>, read_only: bool) -> Result<(), Unfit> {
-    for ((name, asked), found) in kind.settings().into_iter().zip(settings) {
+    let mut settings = settings.into_iter();
+    for ((name, asked), found) in kind.settings().into_iter().zip(settings.by_ref()) {
         if found != asked {
             return Err(Unfit::Setting { name, asked, found });
+        }
+    }
+    for ((name, needed), found) in REQUIRED.into_iter().zip(settings) {
+        if found != needed {
+            return Err(Unfit::Required { name, needed, found });
         }
     }
     if read_only { Err(Unfit::ReadOnly) } else { Ok(()) }
@@ -199,6 +219,22 @@ mod tests {
         let mut plain = database.connect().await;
         let error = check(&mut plain, Kind::Cold).await.unwrap_err();
         assert!(matches!(Unfit::of(&error), Some(Unfit::Setting { name: "statement_timeout", .. })), "{error}");
+        database.finish().await;
+    }
+
+    #[tokio::test]
+    async fn a_database_that_does_not_show_its_open_transactions_is_refused() {
+        let database = TestDatabase::create().await;
+        let silent = |kind: Kind| kind.options(database.options()).options([("track_activities", "off")]);
+        let expected = Unfit::Required { name: "track_activities", needed: "on", found: "off".to_owned() };
+        let mut conn = PgConnection::connect_with(&silent(Kind::Cold)).await.unwrap();
+        let error = check(&mut conn, Kind::Cold).await.unwrap_err();
+        assert_eq!(Unfit::of(&error), Some(&expected), "{error}");
+        let hot = Kind::Hot(Locks::WaitsBriefly);
+        let mut pipeline = Pipeline::connect(&silent(hot)).await.unwrap();
+        let error = check_pipeline(&mut pipeline, hot).await.unwrap_err();
+        assert_eq!(Unfit::of(&error), Some(&expected), "{error}");
+        drop((conn, pipeline));
         database.finish().await;
     }
 

@@ -84,6 +84,16 @@ async fn a_role_without_rights_or_a_missing_database_is_reported_with_what_to_do
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_database_that_hides_its_open_transactions_is_refused_with_the_setting_and_the_fix() {
+    let database = TestDatabase::create().await;
+    let name = database.url().rsplit('/').next().expect("the URL has a database");
+    let hide = format!("ALTER DATABASE {name} SET track_activities = off");
+    sqlx::raw_sql(AssertSqlSafe(hide)).execute(&mut database.connect("test").await).await.unwrap();
+    let fix = "ALTER SYSTEM SET track_activities = on; SELECT pg_reload_conf()";
+    assert_has(&lines(database.url()).await, &["track_activities is off", fix]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_database_from_before_the_first_release_is_refused_in_one_line() {
     let database = TestDatabase::create().await;
     let env = [("DATABASE_URL", database.url())];
