@@ -277,7 +277,11 @@ fn bytes_stay_while_an_upload_may_be_on_its_way() {
     assert_eq!(removable(StorageType::S3, late, now()), late);
     for other in [StorageType::Object, StorageType::Reference, StorageType::Link, StorageType::Error] {
         assert_eq!(removable(other, soon, now()), soon);
-        assert_eq!(removable(other, now() - TimeDelta::minutes(1), now()), now(), "a pass may have looked for that time");
+        assert_eq!(
+            removable(other, now() - TimeDelta::minutes(1), now()),
+            now(),
+            "a pass may have looked for that time"
+        );
     }
     assert!(UPLOAD_MAX > PUT_URL_LIFE);
 }

@@ -91,7 +91,7 @@ async fn secure(mut stream: impl Link + 'static, options: &PgConnectOptions) -> 
     match TlsConnector::from(Arc::new(config)).connect(name, stream).await {
         Ok(stream) => Ok(Box::new(stream)),
         // Such as a certificate that does not do: to try again is of no use.
-        Err(error) if error.get_ref().is_some_and(|cause| cause.is::<rustls::Error>()) => Err(tls(error)),
+        Err(error) if matches!(error.get_ref(), Some(cause) if cause.is::<rustls::Error>()) => Err(tls(error)),
         Err(error) => Err(error.into()),
     }
 }

@@ -109,11 +109,7 @@ async fn a_worker_that_is_given_a_date_of_the_past_is_purged() {
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());
     let mut conn = database.connect().await;
-    let name = WorkerName {
-        pool: QUEUE.parse().unwrap(),
-        group: "rack".parse().unwrap(),
-        id: "w1".parse().unwrap(),
-    };
+    let name = WorkerName { pool: QUEUE.parse().unwrap(), group: "rack".parse().unwrap(), id: "w1".parse().unwrap() };
     let (config, expires) = ("{}".to_owned(), clock::get_now(&mut conn).await.unwrap() + TimeDelta::hours(1));
     let new = NewWorker { static_secret: "digest".to_owned(), capacity: 1, config, expires };
     assert!(worker_manager::create(&mut conn, &name, &new).await.unwrap());
