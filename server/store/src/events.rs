@@ -42,7 +42,10 @@ pub async fn sequence(conn: &mut PgConnection, sequenced: Sequenced) -> Result<u
         changed AS (
             SELECT d.queue, sum(d.pending) AS pending, sum(d.claimed) AS claimed
             FROM moved m, unnest(m.queues, m.pending, m.claimed) AS d(queue, pending, claimed)
-            GROUP BY d.queue HAVING sum(d.pending) <> 0 /* count */ OR sum(d.claimed) <> 0 /* count */
+            GROUP BY d.queue
+            -- A queue that had a task is listed from then on, also if the task came and went between two turns.
+            HAVING sum(d.pending) <> 0 /* count */ OR sum(d.claimed) <> 0 /* count */
+                OR NOT EXISTS (SELECT FROM counters c WHERE c.queue = d.queue)
             ORDER BY d.queue
         ),
         counted AS (

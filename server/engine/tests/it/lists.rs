@@ -280,3 +280,22 @@ async fn named_tasks_come_once_in_the_order_of_their_ids_and_page_by_page() {
     queue.stop().await;
     database.finish().await;
 }
+
+#[tokio::test]
+async fn a_queue_whose_only_task_came_and_went_between_two_turns_of_the_sequencer_is_listed() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let task = queue.create_one(QUEUE).await;
+    let claim = queue.claim_one(QUEUE).await;
+    queue.report(task, claim.run, Report::Completed).await.unwrap();
+    let mut conn = database.connect().await;
+    let sequenced = tenure_store::events::Sequenced::default();
+    for _ in 0..2 {
+        let counts = counters::list_counts(&mut conn, sequenced).await.unwrap();
+        assert_eq!(counts.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), [QUEUE]);
+        tenure_store::events::sequence(&mut conn, sequenced).await.unwrap();
+    }
+    drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
