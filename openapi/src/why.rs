@@ -161,10 +161,7 @@ mod tests {
                 json!({"code": "running", "workerGroup": "g", "workerId": "w", "since": date, "takenUntil": date,
                     "completeBy": date}),
             ),
-            (
-                Reason::NoWorker { last_asked: None, quarantined: 2 },
-                json!({"code": "no-worker", "quarantined": 2}),
-            ),
+            (Reason::NoWorker { last_asked: None, quarantined: 2 }, json!({"code": "no-worker", "quarantined": 2})),
         ] {
             assert_eq!(serde_json::to_value(&reason).unwrap(), written);
             assert_eq!(serde_json::from_value::<Reason>(written).unwrap(), reason);

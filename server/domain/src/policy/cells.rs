@@ -169,9 +169,10 @@ impl Cell {
 /// [`CELLS`] as lines of Markdown.
 #[must_use]
 pub fn markdown() -> String {
-    let mut text = "| | `at-least-once`, `completeTime` 0 | `at-least-once`, > 0 | `at-most-once`, 0 | `at-most-once`, > 0 |\n\
+    let mut text =
+        "| | `at-least-once`, `completeTime` 0 | `at-least-once`, > 0 | `at-most-once`, 0 | `at-most-once`, > 0 |\n\
                     |---|---|---|---|---|\n"
-        .to_owned();
+            .to_owned();
     for situation in Situation::ALL {
         let row = CELLS.iter().filter(|cell| cell.situation == situation).map(Cell::words);
         text.push_str(&format!("| {} | {} |\n", situation.words(), row.collect::<Vec<_>>().join(" | ")));

@@ -92,9 +92,8 @@ impl Policy {
 
     /// Checks a policy that was sent.
     pub fn from_request(sent: &QueuePolicy) -> Result<Self, Unacceptable> {
-        let within = |field, value: Option<i64>, least, most| {
-            value.map(|value| seconds(field, value, least, most)).transpose()
-        };
+        let within =
+            |field, value: Option<i64>, least, most| value.map(|value| seconds(field, value, least, most)).transpose();
         let policy = Self {
             delivery: sent.delivery.unwrap_or(Delivery::Retries),
             complete_time: within("completeTime", sent.complete_time, 0, COMPLETE_TIME_MAX)?.unwrap_or_default(),

@@ -247,9 +247,7 @@ pub fn decide(delivery: Delivery, ending: Ending, run: RunId, had: Allowance) ->
         Next::ForNothingFirst => retried,
         Next::ForNothingOrRefused if had.free_runs < FREE_RUNS_MAX => Some(free),
         Next::ForNothingOrRefused => return Err(Refused::FreeRunsUsedUp),
-        Next::Requeued if had.hand_backs < HAND_BACKS_MAX => {
-            Some(Allowance { hand_backs: had.hand_backs + 1, ..had })
-        }
+        Next::Requeued if had.hand_backs < HAND_BACKS_MAX => Some(Allowance { hand_backs: had.hand_backs + 1, ..had }),
         Next::Requeued => return Err(Refused::HandBacksUsedUp),
     };
     Ok(match left.filter(|_| run.number() < RUN_LAST) {

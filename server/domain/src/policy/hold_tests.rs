@@ -79,11 +79,8 @@ fn a_task_that_could_never_run_is_refused_by_name() {
 
 #[test]
 fn the_waits_before_retries_grow_by_the_factor_up_to_the_most() {
-    let delay = |first, factor, most| RetryDelay {
-        first: TimeDelta::seconds(first),
-        factor,
-        most: TimeDelta::seconds(most),
-    };
+    let delay =
+        |first, factor, most| RetryDelay { first: TimeDelta::seconds(first), factor, most: TimeDelta::seconds(most) };
     let waits = |delay: &RetryDelay| [1, 2, 3, 4, 400, u32::MAX].map(|n| retry_wait(delay, n).num_milliseconds());
     assert_eq!(waits(&delay(5, 1.0, 86_400)), [5_000; 6]);
     assert_eq!(waits(&delay(5, 2.0, 30)), [5_000, 10_000, 20_000, 30_000, 30_000, 30_000]);

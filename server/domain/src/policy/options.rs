@@ -49,17 +49,8 @@ impl Options {
 
     /// Checks options that stand there.
     pub fn from_request(place: &str, sent: &TaskOptions) -> Result<Self, Unacceptable> {
-        let TaskOptions {
-            delay,
-            not_before,
-            delivery,
-            complete_time,
-            retry_delay,
-            key,
-            unique,
-            on_duplicate,
-            worker,
-        } = sent;
+        let TaskOptions { delay, not_before, delivery, complete_time, retry_delay, key, unique, on_duplicate, worker } =
+            sent;
         let field = |name: &str| format!("{place}.{name}");
         let options = Self {
             start: start(place, *delay, not_before.map(|time| time.time()))?,

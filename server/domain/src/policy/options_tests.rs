@@ -52,7 +52,11 @@ fn a_refusal_names_the_option_and_what_to_change() {
         (json!([]), "InputValidationError", "`extra.tenure` must be an object"),
         (json!({"delay": 31_622_401}), "InputError", "`extra.tenure.delay` must be from 0 to 31622400 seconds"),
         (json!({"delay": -1}), "InputError", "`extra.tenure.delay` must be from 0 to 31622400 seconds"),
-        (json!({"completeTime": 432_001}), "InputError", "`extra.tenure.completeTime` must be from 0 to 432000 seconds"),
+        (
+            json!({"completeTime": 432_001}),
+            "InputError",
+            "`extra.tenure.completeTime` must be from 0 to 432000 seconds",
+        ),
         (
             json!({"retryDelay": {"first": 3_601}}),
             "InputError",

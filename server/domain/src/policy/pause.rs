@@ -90,12 +90,8 @@ mod tests {
         );
         assert_eq!(pause(Some(&first), request(Some("disk"), None), 20), Outcome::Repeat);
         for (reason, until) in [(Some("disk"), Some(30)), (Some("net"), None), (None, None)] {
-            let changed = Paused {
-                since: at(10),
-                by: "bob".into(),
-                reason: reason.map(str::to_owned),
-                until: until.map(at),
-            };
+            let changed =
+                Paused { since: at(10), by: "bob".into(), reason: reason.map(str::to_owned), until: until.map(at) };
             assert_eq!(pause(Some(&first), request(reason, until), 20), Outcome::Paused(changed));
         }
     }
@@ -116,7 +112,8 @@ mod tests {
 
     #[test]
     fn a_pause_ends_by_itself_only_at_its_time() {
-        let paused = |until: Option<i64>| Paused { since: at(0), by: String::new(), reason: None, until: until.map(at) };
+        let paused =
+            |until: Option<i64>| Paused { since: at(0), by: String::new(), reason: None, until: until.map(at) };
         assert!(!paused(None).is_over(at(1_000_000)));
         assert_eq!([9, 10, 11].map(|now| paused(Some(10)).is_over(at(now))), [false, true, true]);
     }

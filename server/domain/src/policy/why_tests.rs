@@ -114,12 +114,12 @@ fn an_unscheduled_task_waits_for_others_and_says_if_it_does_so_for_ever() {
                     let unsatisfied = u32::try_from(awaited.len()).unwrap();
                     let facts = facts(Place::Unscheduled { unsatisfied, awaited, requires }, pause.clone());
                     let badly = matches!(state, Some(TaskState::Failed | TaskState::Exception));
-                    let expected = required == task()
-                        || state.is_none()
-                        || (badly && requires == Requires::AllCompleted);
+                    let expected =
+                        required == task() || state.is_none() || (badly && requires == Requires::AllCompleted);
                     for names in [Names::Shown, Names::Hidden] {
                         let answer = why(&facts, names);
-                        let both: &[&str] = if pause.is_some() { &["dependencies", "paused"] } else { &["dependencies"] };
+                        let both: &[&str] =
+                            if pause.is_some() { &["dependencies", "paused"] } else { &["dependencies"] };
                         assert_eq!(codes(&answer), both);
                         assert!(!answer.ready && answer.run_id.is_none() && answer.position.is_none());
                         let Reason::Dependencies { unsatisfied: 101, tasks, never } = &answer.reasons[0] else {
@@ -210,12 +210,7 @@ fn the_words_say_what_is_there() {
         (Reason::Behind { runs: 1 }, "1 other run of its queue is claimed first."),
         (Reason::Behind { runs: 10_000 }, "At least 10000 other runs of its queue are claimed first."),
         (
-            Reason::Running {
-                worker: worker(),
-                since: time(0),
-                taken_until: time(60),
-                complete_by: Some(time(90)),
-            },
+            Reason::Running { worker: worker(), since: time(0), taken_until: time(60), complete_by: Some(time(90)) },
             "Worker g/w has held it since 1970-01-01T00:00:00.000Z; the claim ends at 1970-01-01T00:01:00.000Z unless it is \
              renewed, and at the latest at 1970-01-01T00:01:30.000Z.",
         ),
@@ -233,8 +228,7 @@ fn the_words_say_what_is_there() {
         assert_eq!(super::sentence(&reason), sentence);
     }
     let workers = Workers { last_asked: Some(at(NOW)), asking: vec![worker()], quarantined: 0 };
-    let place =
-        Place::Pending { run: RunId::FIRST, delayed: None, reserved_until: None, before: 0, workers };
+    let place = Place::Pending { run: RunId::FIRST, delayed: None, reserved_until: None, before: 0, workers };
     let answer = why(&facts(place, None), Names::Hidden);
     assert_eq!(words(&answer), ["Nothing keeps it: the next worker that asks for work gets it."]);
     assert_eq!(ASKED_WITHIN, TimeDelta::minutes(1), "as the sentences say");
