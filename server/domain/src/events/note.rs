@@ -35,7 +35,7 @@ pub enum Note {
     /// A queue was resumed.
     QueueResumed(QueueResumed),
     /// The policy of a queue was changed or removed.
-    QueuePolicyChanged(QueuePolicyChanged),
+    QueuePolicyChanged(Box<QueuePolicyChanged>),
 }
 
 /// Runs of a queue can be claimed whose delay has ended.
@@ -146,13 +146,13 @@ impl Note {
         policy_version: i64,
         policy: Option<QueuePolicy>,
     ) -> Self {
-        Self::QueuePolicyChanged(QueuePolicyChanged {
+        Self::QueuePolicyChanged(Box::new(QueuePolicyChanged {
             version: VERSION,
             task_queue_id,
             client_id,
             policy_version,
             policy,
-        })
+        }))
     }
 
     /// The exchange's full name.

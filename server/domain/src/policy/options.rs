@@ -4,6 +4,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tenure_api::bodies::CreateTaskRequest;
+use tenure_api::dates::Timestamp;
 use tenure_api::policy::TaskOptions;
 use tenure_api::states::Delivery;
 
@@ -53,7 +54,7 @@ impl Options {
             sent;
         let field = |name: &str| format!("{place}.{name}");
         let options = Self {
-            start: start(place, *delay, not_before.map(|time| time.time()))?,
+            start: start(place, *delay, not_before.map(Timestamp::time))?,
             delivery: *delivery,
             complete_time: complete_time
                 .map(|value| seconds(&field("completeTime"), value, 0, COMPLETE_TIME_MAX))

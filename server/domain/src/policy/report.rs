@@ -2,6 +2,7 @@
 
 use chrono::TimeDelta;
 use serde_json::value::RawValue;
+use tenure_api::dates::Timestamp;
 use tenure_api::policy::ReleaseRequest;
 use tenure_api::states::ExceptionReason;
 
@@ -69,7 +70,7 @@ pub fn retry_after(reason: ExceptionReason, sent: Option<i64>) -> Result<Option<
 
 /// The delay that a worker asks for with a release.
 pub fn release(sent: &ReleaseRequest) -> Result<Option<Start>, Unacceptable> {
-    start("", sent.delay, sent.not_before.map(|time| time.time()))
+    start("", sent.delay, sent.not_before.map(Timestamp::time))
 }
 
 #[cfg(test)]

@@ -197,7 +197,7 @@ pub fn words(answer: &WhyAnswer) -> Vec<String> {
 fn sentence(reason: &Reason) -> String {
     match reason {
         Reason::Dependencies { unsatisfied: 0, .. } => {
-            "The tasks that it waited for have ended; it becomes pending at any moment.".to_owned()
+            "The tasks that it waited for have ended; it is about to become pending.".to_owned()
         }
         Reason::Dependencies { unsatisfied, tasks, never } => {
             let named: Vec<String> = tasks.iter().flatten().map(awaited).collect();

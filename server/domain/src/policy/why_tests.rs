@@ -187,7 +187,7 @@ fn the_words_say_what_is_there() {
         (Reason::Dependencies { unsatisfied: 1, tasks: None, never: false }, "It waits for 1 task."),
         (
             Reason::Dependencies { unsatisfied: 0, tasks: Some(vec![]), never: false },
-            "The tasks that it waited for have ended; it becomes pending at any moment.",
+            "The tasks that it waited for have ended; it is about to become pending.",
         ),
         (
             Reason::Delay { until: time(60), by: DelayedBy::Backoff },
