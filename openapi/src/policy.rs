@@ -191,6 +191,15 @@ pub struct ReleaseRequest {
     pub not_before: Option<Timestamp>,
 }
 
+/// What reportCompleted and reportFailed take. They had no body, so that anything else in one is ignored.
+#[derive(Deserialize, Debug, Default, ToSchema)]
+pub struct ReportedResult<'a> {
+    /// Any JSON, up to 65,536 bytes without whitespace.
+    #[serde(borrow, default, deserialize_with = "present")]
+    #[schema(value_type = Option<Value>)]
+    pub result: Option<&'a RawValue>,
+}
+
 /// What a worker reported beside the end of a run.
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -289,6 +298,19 @@ mod tests {
         for text in ["1.5", "\"5\"", "null", "true", "[1]", "{}"] {
             let refused = policy(&format!(r#"{{"delay": {text}}}"#)).unwrap_err();
             assert!(refused.contains("a whole number"), "{text}: {refused}");
+        }
+    }
+
+    #[test]
+    fn a_report_has_a_result_if_it_says_so_also_if_that_is_null() {
+        for (text, result) in [
+            ("{}", None),
+            (r#"{"success": false, "more": [1]}"#, None),
+            (r#"{"result": null}"#, Some("null")),
+            (r#"{"success": true, "result": {"a": 1.50}}"#, Some(r#"{"a": 1.50}"#)),
+        ] {
+            let read: ReportedResult<'_> = serde_json::from_str(text).unwrap();
+            assert_eq!(read.result.map(RawValue::get), result, "{text}");
         }
     }
 

@@ -7,6 +7,7 @@
 //! | [`terms`] | what holds for a task: its options before its queue's policy; the traits that are stamped on its runs; which path of creation it takes |
 //! | [`hold`] | when a run is ready: delays, deadlines, and what a delay is cut to |
 //! | [`ending`] | what follows when a claim ends: the table of all deliveries with all ends, and the bounds on runs |
+//! | [`life`] | both together: every state of a task with every event |
 //! | [`cells`] | the table that is published and that `tenure verify delivery` plays |
 //! | [`report`] | results, `retryAfter`, release |
 //! | [`pause`] | pause and resume |
@@ -22,6 +23,7 @@ pub mod counts;
 pub mod document;
 pub mod ending;
 pub mod hold;
+pub mod life;
 pub mod options;
 pub mod pause;
 pub mod refile;
