@@ -11,9 +11,11 @@ pub mod dates;
 pub mod errors;
 pub mod ids;
 pub mod objects;
+pub mod policy;
 pub mod purge_cache;
 pub mod states;
 pub mod submit;
+pub mod why;
 pub mod worker_manager;
 pub mod workers;
 

@@ -229,6 +229,51 @@ words! {
     }
 }
 
+words! {
+    /// What a lost or slow worker costs a task.
+    Delivery {
+        /// A retry; without one left, the task.
+        Retries = 0 "retries",
+        /// Nothing: the task is tried again, 200 times without using up a retry.
+        AtLeastOnce = 1 "at-least-once",
+        /// The task: it is never started twice.
+        AtMostOnce = 2 "at-most-once",
+    }
+}
+
+words! {
+    /// What ended a run, where its `reasonResolved` does not say it. Absent for a run that its worker reported, and for one
+    /// that was cancelled or met its deadline.
+    EndedBy {
+        /// The claim was not renewed in time.
+        Lease = 1 "lease",
+        /// The answer that carried the claim was not delivered.
+        Undelivered = 2 "undelivered",
+        /// The worker released the run.
+        Released = 3 "released",
+        /// The worker was removed.
+        WorkerRemoved = 5 "worker-removed",
+        /// The worker took longer than the run's `completeTime`.
+        CompleteTime = 7 "complete-time",
+    }
+}
+
+words! {
+    /// Why a pending run is delayed.
+    DelayedBy {
+        /// The task's `delay` or `notBefore`, or the `delay` of its queue.
+        Delay = 0 "delay",
+        /// `retryDelay`, after a failure that is tried again.
+        RetryDelay = 1 "retry-delay",
+        /// More than three workers in a row were lost with the task.
+        Backoff = 2 "backoff",
+        /// The worker released the run with a delay.
+        Release = 3 "release",
+        /// The worker reported the run with `retryAfter`.
+        RetryAfter = 4 "retry-after",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -241,6 +286,15 @@ mod tests {
         for &word in ReasonResolved::ALL {
             assert_eq!(ReasonResolved::from_code(word.code()), Some(word));
             assert_eq!(serde_json::to_value(word).unwrap(), word.as_str());
+        }
+        for &word in Delivery::ALL {
+            assert_eq!(Delivery::from_code(word.code()), Some(word));
+        }
+        for &word in EndedBy::ALL {
+            assert_eq!(EndedBy::from_code(word.code()), Some(word));
+        }
+        for &word in DelayedBy::ALL {
+            assert_eq!(DelayedBy::from_code(word.code()), Some(word));
         }
         assert_eq!(Priority::from_code(7), None);
     }

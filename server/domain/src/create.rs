@@ -34,6 +34,8 @@ pub const TAG_CHARS_MAX: usize = 4_096;
 pub const CREATED_DRIFT: TimeDelta = TimeDelta::minutes(15);
 /// How far ahead a deadline may lie, apart from the drift.
 pub const DEADLINE_AHEAD: TimeDelta = TimeDelta::days(5);
+/// How far ahead the deadline of a submission may lie, apart from the drift.
+pub const DEADLINE_AHEAD_SUBMITTED: TimeDelta = TimeDelta::days(366);
 /// Ids that a refusal names.
 const LISTED_MAX: usize = 100;
 /// How long a task is retained after its deadline by default.
@@ -290,13 +292,40 @@ pub fn date_refusal(task: &NewTask, now: DateTime<Utc>) -> Option<String> {
     if (task.created - now).abs() > CREATED_DRIFT {
         return Some(format!("`created` must be within 15 minutes of now, {}", Timestamp::new(now)));
     }
-    if task.deadline < now {
+    deadline_refusal(task.deadline, now, DeadlineLimit::CreateTask)
+}
+
+/// How far ahead a deadline may lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeadlineLimit {
+    /// As createTask has it.
+    CreateTask,
+    /// As in our own submissions.
+    Submission,
+}
+
+impl DeadlineLimit {
+    /// So far, apart from the drift.
+    #[must_use]
+    pub fn ahead(self) -> TimeDelta {
+        match self {
+            Self::CreateTask => DEADLINE_AHEAD,
+            Self::Submission => DEADLINE_AHEAD_SUBMITTED,
+        }
+    }
+}
+
+/// Why a deadline is invalid now, if it is.
+#[must_use]
+pub fn deadline_refusal(deadline: DateTime<Utc>, now: DateTime<Utc>, limit: DeadlineLimit) -> Option<String> {
+    if deadline < now {
         return Some(format!("`deadline` must not be in the past; it is now {}", Timestamp::new(now)));
     }
-    if task.deadline > now + DEADLINE_AHEAD + CREATED_DRIFT {
-        return Some(format!("`deadline` must be at most 5 days from now, {}", Timestamp::new(now)));
-    }
-    None
+    let latest = now.checked_add_signed(limit.ahead() + CREATED_DRIFT);
+    latest.is_some_and(|latest| deadline > latest).then(|| {
+        let days = limit.ahead().num_days();
+        format!("`deadline` must be at most {days} days from now, {}", Timestamp::new(now))
+    })
 }
 
 /// A required task, as it is when a dependent task is created.

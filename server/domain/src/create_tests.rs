@@ -180,6 +180,20 @@ fn dates_are_checked_against_now_at_their_boundaries() {
 }
 
 #[test]
+fn a_submission_may_have_a_deadline_in_a_year() {
+    let now = DateTime::from_timestamp(1_769_860_800, 0).unwrap();
+    for (limit, days) in [(DeadlineLimit::CreateTask, 5), (DeadlineLimit::Submission, 366)] {
+        let latest = now + TimeDelta::days(days) + CREATED_DRIFT;
+        assert_eq!(deadline_refusal(latest, now, limit), None);
+        let refused = deadline_refusal(latest + TimeDelta::milliseconds(1), now, limit).unwrap();
+        assert_eq!(refused, format!("`deadline` must be at most {days} days from now, 2026-01-31T12:00:00.000Z"));
+        assert_eq!(deadline_refusal(now, now, limit), None);
+        assert!(deadline_refusal(now - TimeDelta::milliseconds(1), now, limit).unwrap().contains("in the past"));
+        assert_eq!(deadline_refusal(DateTime::<Utc>::MAX_UTC, DateTime::<Utc>::MAX_UTC, limit), None);
+    }
+}
+
+#[test]
 fn a_definition_is_shown_with_the_priority_that_the_task_has_now() {
     let tricky = [
         ("/payload", json!({"priority": "low"})),

@@ -7,6 +7,7 @@
 
 mod after;
 mod exchange;
+pub mod note;
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -198,6 +199,8 @@ pub enum Payload {
     Task(Box<TaskPayload>),
     /// About a group.
     Group(GroupPayload),
+    /// About a queue.
+    Note(note::Note),
 }
 
 /// The message of an event about a task.

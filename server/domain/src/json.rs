@@ -21,6 +21,23 @@ pub fn text(value: &impl Serialize) -> Result<String, Unserializable> {
     serde_json::to_string(value).map_err(|error| Unserializable(error.to_string()))
 }
 
+/// A JSON text without the whitespace between its parts. What stands in strings, and how numbers are written, stays.
+#[must_use]
+pub fn compact(text: &str) -> String {
+    let mut compact = String::with_capacity(text.len());
+    let (mut in_string, mut escaped) = (false, false);
+    for character in text.chars() {
+        if in_string || !matches!(character, ' ' | '\t' | '\n' | '\r') {
+            compact.push(character);
+        }
+        if character == '"' && !escaped {
+            in_string = !in_string;
+        }
+        escaped = in_string && character == '\\' && !escaped;
+    }
+    compact
+}
+
 /// Checks a JSON text; the error is the parser's, with line and column.
 pub fn check(text: &[u8]) -> Result<(), serde_json::Error> {
     let mut parser = serde_json::Deserializer::from_slice(text);
@@ -196,6 +213,23 @@ mod tests {
         }
         assert_eq!(text(&["a"]).unwrap(), r#"["a"]"#);
         assert_eq!(text(&Broken).unwrap_err().to_string(), "a value cannot be written as JSON: broken");
+    }
+
+    #[test]
+    fn compact_text_means_the_same_and_cannot_be_shorter() {
+        for (text, compacted) in [
+            ("", ""),
+            (" 1.50 ", "1.50"),
+            ("{ \"a b\" : [ 1 ,\n2\t] ,\r\"c\":null }", r#"{"a b":[1,2],"c":null}"#),
+            (r#"[ "a \" b" , "\\" , " " ]"#, r#"["a \" b","\\"," "]"#),
+            (r#"[ "\\\" " , "é\u0020 " ]"#, r#"["\\\" ","é\u0020 "]"#),
+        ] {
+            assert_eq!(compact(text), compacted);
+            assert_eq!(compact(compacted), compacted);
+        }
+        let text = r#" { "k\\" : [ "x \\\" y" , { "b" : -0.0e-1 } ] } "#;
+        let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+        assert_eq!(value(&compact(text)), value(text));
     }
 
     #[test]

@@ -8,6 +8,7 @@ pub mod events;
 pub mod json;
 pub mod lifecycle;
 pub mod message;
+pub mod policy;
 pub mod purge_cache;
 pub mod registration;
 pub mod roles;

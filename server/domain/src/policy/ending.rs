@@ -1,0 +1,269 @@
+//! What follows when a claim ends: whether another run does, and what that costs.
+//!
+//! [`next`] is the rule, [`TABLE`] the same as an array, which docs and tests show and compare; [`decide`] adds the bounds on
+//! runs. For a task without traits it is what [`lifecycle::apply`](crate::lifecycle::apply) says.
+
+use tenure_api::ids::RunId;
+use tenure_api::states::{Delivery, EndedBy, ExceptionReason, ReasonCreated, ReasonResolved};
+
+use crate::lifecycle::{End, HAND_BACKS_MAX, Outcome, RUNS_MAX, Report};
+
+/// How many runs of a task may end without using up a retry: released, or lost under at-least-once.
+pub const FREE_RUNS_MAX: u16 = 200;
+/// After a run of this number none follows, whatever is left. The other bounds keep tasks below it.
+pub const RUN_LAST: u16 = 400;
+
+/// What takes a claim away from its worker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ending {
+    /// The worker reports the run.
+    Reported(Report),
+    /// The claim was not renewed in time.
+    LeaseExpired,
+    /// The answer that carried the claim was not delivered.
+    Undelivered,
+    /// The worker was removed.
+    WorkerRemoved,
+    /// The worker took longer than the run's completeTime.
+    TooSlow,
+    /// The worker releases the run.
+    Released,
+}
+
+impl From<End> for Ending {
+    fn from(end: End) -> Self {
+        match end {
+            End::Report(report) => Self::Reported(report),
+            End::Expired => Self::LeaseExpired,
+            End::Requeue => Self::Undelivered,
+        }
+    }
+}
+
+impl Ending {
+    /// How a run ends so.
+    #[must_use]
+    pub fn outcome(self) -> Outcome {
+        match self {
+            Self::Reported(report) => report.outcome(),
+            Self::LeaseExpired | Self::TooSlow => Outcome::Exception(ReasonResolved::ClaimExpired),
+            Self::Undelivered | Self::WorkerRemoved | Self::Released => {
+                Outcome::Exception(ReasonResolved::WorkerShutdown)
+            }
+        }
+    }
+
+    /// Why the next run is made, if one is.
+    #[must_use]
+    pub fn retry(self) -> Option<ReasonCreated> {
+        match self {
+            Self::Reported(report) => report.retry(),
+            Self::LeaseExpired | Self::Undelivered | Self::WorkerRemoved | Self::TooSlow | Self::Released => {
+                Some(ReasonCreated::Retry)
+            }
+        }
+    }
+
+    /// Whether the worker was lost with the run, so that what it did is not known.
+    #[must_use]
+    pub fn is_loss(self) -> bool {
+        match self {
+            Self::Reported(report) => report == Report::Exception(ExceptionReason::WorkerShutdown),
+            Self::LeaseExpired | Self::WorkerRemoved | Self::TooSlow => true,
+            Self::Undelivered | Self::Released => false,
+        }
+    }
+
+    /// What is shown beside the reason that the wire has.
+    #[must_use]
+    pub fn ended_by(self) -> Option<EndedBy> {
+        match self {
+            Self::Reported(_) => None,
+            Self::LeaseExpired => Some(EndedBy::Lease),
+            Self::Undelivered => Some(EndedBy::Undelivered),
+            Self::WorkerRemoved => Some(EndedBy::WorkerRemoved),
+            Self::TooSlow => Some(EndedBy::CompleteTime),
+            Self::Released => Some(EndedBy::Released),
+        }
+    }
+}
+
+/// Whether another run follows, and what that costs, before the bounds on runs are looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Next {
+    /// No run follows.
+    Never,
+    /// One follows while retries are left, and uses one up.
+    ForARetry,
+    /// One follows for nothing while free runs are left, and then for a retry.
+    ForNothingFirst,
+    /// One follows for nothing; without a free run left the end is refused, and the worker keeps the run.
+    ForNothingOrRefused,
+    /// One follows in the same place for nothing, [`HAND_BACKS_MAX`] times; then the claim is left to expire.
+    Requeued,
+}
+
+impl Next {
+    /// For people.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Never => "no",
+            Self::ForARetry => "while retries are left",
+            Self::ForNothingFirst => "200 times for nothing, then while retries are left",
+            Self::ForNothingOrRefused => "200 times for nothing, then refused",
+            Self::Requeued => "in its place, 5 times for nothing",
+        }
+    }
+}
+
+/// Whether another run follows: every delivery with every ending.
+#[must_use]
+pub fn next(delivery: Delivery, ending: Ending) -> Next {
+    match ending {
+        Ending::Undelivered => Next::Requeued,
+        Ending::Released => Next::ForNothingOrRefused,
+        Ending::Reported(report) => match report {
+            Report::Completed
+            | Report::Failed
+            | Report::Exception(
+                ExceptionReason::MalformedPayload
+                | ExceptionReason::ResourceUnavailable
+                | ExceptionReason::InternalError,
+            ) => Next::Never,
+            // The worker's own word that the work may be done again.
+            Report::Exception(ExceptionReason::IntermittentTask) => Next::ForARetry,
+            Report::Exception(ExceptionReason::WorkerShutdown) => after_a_loss(delivery),
+        },
+        Ending::LeaseExpired | Ending::WorkerRemoved | Ending::TooSlow => after_a_loss(delivery),
+    }
+}
+
+fn after_a_loss(delivery: Delivery) -> Next {
+    match delivery {
+        Delivery::Retries => Next::ForARetry,
+        Delivery::AtLeastOnce => Next::ForNothingFirst,
+        Delivery::AtMostOnce => Next::Never,
+    }
+}
+
+const fn exception(reason: ExceptionReason) -> Ending {
+    Ending::Reported(Report::Exception(reason))
+}
+
+/// A row of the table of endings: the ending, its name, and what follows under each delivery, in the order of
+/// [`Delivery::ALL`].
+pub type Row = (Ending, &'static str, [Next; 3]);
+
+/// Every ending under every delivery.
+pub const TABLE: [Row; 12] = {
+    use Next::{ForARetry, ForNothingFirst, ForNothingOrRefused, Never, Requeued};
+    [
+        (Ending::Reported(Report::Completed), "reported as completed", [Never; 3]),
+        (Ending::Reported(Report::Failed), "reported as failed", [Never; 3]),
+        (exception(ExceptionReason::MalformedPayload), "reported as malformed-payload", [Never; 3]),
+        (exception(ExceptionReason::ResourceUnavailable), "reported as resource-unavailable", [Never; 3]),
+        (exception(ExceptionReason::InternalError), "reported as internal-error", [Never; 3]),
+        (exception(ExceptionReason::IntermittentTask), "reported as intermittent-task", [ForARetry; 3]),
+        (
+            exception(ExceptionReason::WorkerShutdown),
+            "reported as worker-shutdown",
+            [ForARetry, ForNothingFirst, Never],
+        ),
+        (Ending::LeaseExpired, "lease over", [ForARetry, ForNothingFirst, Never]),
+        (Ending::WorkerRemoved, "worker removed", [ForARetry, ForNothingFirst, Never]),
+        (Ending::TooSlow, "completeTime over", [ForARetry, ForNothingFirst, Never]),
+        (Ending::Released, "released", [ForNothingOrRefused; 3]),
+        (Ending::Undelivered, "claim not delivered", [Requeued; 3]),
+    ]
+};
+
+/// [`TABLE`] as lines of Markdown.
+#[must_use]
+pub fn markdown() -> String {
+    let columns: Vec<String> = Delivery::ALL.iter().map(|delivery| format!("`{delivery}`")).collect();
+    let mut text = format!("| the claim ends: | shown as | {} |\n|---|---|---|---|---|\n", columns.join(" | "));
+    for (ending, name, follows) in TABLE {
+        let reason = ending.outcome().reason();
+        let shown = match ending.ended_by() {
+            Some(by) => format!("`{reason}`, `{by}`"),
+            None => format!("`{reason}`"),
+        };
+        let cells: Vec<&str> = follows.iter().map(|next| next.words()).collect();
+        text.push_str(&format!("| {name} | {shown} | {} |\n", cells.join(" | ")));
+    }
+    text
+}
+
+/// What a task has left, and what was counted of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Allowance {
+    /// How often it may still be tried again.
+    pub retries_left: u16,
+    /// How many of its runs ended without using up a retry: [`FREE_RUNS_MAX`] at most.
+    pub free_runs: u16,
+    /// How often an undelivered claim of it was requeued.
+    pub hand_backs: u16,
+    /// How many workers in a row were lost with it.
+    pub losses: u16,
+}
+
+impl Allowance {
+    /// How many of its runs may still end without using up a retry.
+    #[must_use]
+    pub fn free_runs_left(&self) -> u16 {
+        FREE_RUNS_MAX.saturating_sub(self.free_runs)
+    }
+}
+
+/// What follows when a claim has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Decision {
+    /// Why the next run was made, if one was.
+    pub next: Option<ReasonCreated>,
+    /// What is left of the allowances.
+    pub left: Allowance,
+}
+
+/// Why a claim may not end so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refused {
+    /// Its task was requeued as often as is allowed: the claim is left to expire.
+    HandBacksUsedUp,
+    /// No run of its task may end for nothing any more: the worker keeps the run.
+    FreeRunsUsedUp,
+}
+
+/// What follows when the claim of this run, the task's last, ends so.
+pub fn decide(delivery: Delivery, ending: Ending, run: RunId, had: Allowance) -> Result<Decision, Refused> {
+    let losses = if ending.is_loss() { had.losses.saturating_add(1) } else { 0 };
+    let had = Allowance { losses, ..had };
+    let free = Allowance { free_runs: had.free_runs.saturating_add(1), ..had };
+    let retried = had.retries_left.checked_sub(1).map(|retries_left| Allowance { retries_left, ..had });
+    let left = match next(delivery, ending) {
+        Next::Never => None,
+        Next::ForARetry => retried,
+        Next::ForNothingFirst if had.free_runs < FREE_RUNS_MAX => Some(free),
+        Next::ForNothingFirst => retried,
+        Next::ForNothingOrRefused if had.free_runs < FREE_RUNS_MAX => Some(free),
+        Next::ForNothingOrRefused => return Err(Refused::FreeRunsUsedUp),
+        Next::Requeued if had.hand_backs < HAND_BACKS_MAX => Some(Allowance { hand_backs: had.hand_backs + 1, ..had }),
+        Next::Requeued => return Err(Refused::HandBacksUsedUp),
+    };
+    Ok(match left.filter(|_| run.number() < RUN_LAST) {
+        Some(left) => Decision { next: ending.retry(), left },
+        None => Decision { next: None, left: had },
+    })
+}
+
+/// The retries of a task that is rerun as this run, of `retries` in its definition; none if it had too many runs. Free runs are
+/// not counted.
+#[must_use]
+pub fn retries_after_rerun(next: RunId, retries: u16, free_runs: u16) -> Option<u16> {
+    let counted = (next.number() + 1).saturating_sub(free_runs);
+    RUNS_MAX.checked_sub(counted).map(|after| retries.min(after))
+}
+
+#[cfg(test)]
+#[path = "ending_tests.rs"]
+mod tests;

@@ -1,0 +1,204 @@
+use super::*;
+use crate::lifecycle::{self, Event, Life, Refusal, State};
+use proptest::prelude::*;
+
+fn run(number: u16) -> RunId {
+    RunId::new(number).unwrap()
+}
+
+fn allowances() -> Vec<Allowance> {
+    let mut all = Vec::new();
+    for retries_left in [0, 1, 5] {
+        for free_runs in [0, 198, 199, 200] {
+            for hand_backs in [0, 4, 5] {
+                for losses in [0, 3, u16::MAX] {
+                    all.push(Allowance { retries_left, free_runs, hand_backs, losses });
+                }
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn the_table_has_every_ending_once_and_is_the_rule() {
+    for (ending, name, follows) in TABLE {
+        for (&delivery, follows) in Delivery::ALL.iter().zip(follows) {
+            assert_eq!(next(delivery, ending), follows, "{name} {delivery}");
+        }
+    }
+    let mut endings: Vec<Ending> = [Report::Completed, Report::Failed].map(Ending::Reported).to_vec();
+    endings.extend(ExceptionReason::ALL.iter().map(|&reason| exception(reason)));
+    endings.extend([
+        Ending::LeaseExpired,
+        Ending::WorkerRemoved,
+        Ending::TooSlow,
+        Ending::Released,
+        Ending::Undelivered,
+    ]);
+    assert_eq!(endings.len(), TABLE.len());
+    for ending in endings {
+        let listed = TABLE.iter().filter(|(listed, ..)| *listed == ending).count();
+        // A new ending does not compile before it is added above.
+        let expected = match ending {
+            Ending::Reported(_)
+            | Ending::LeaseExpired
+            | Ending::Undelivered
+            | Ending::WorkerRemoved
+            | Ending::TooSlow
+            | Ending::Released => 1,
+        };
+        assert_eq!(listed, expected, "{ending:?}");
+    }
+}
+
+/// The expressions that the statement `resolve_run` is to have, by hand.
+fn as_sql_says(delivery: Delivery, ending: Ending, run: RunId, t: Allowance) -> Option<Decision> {
+    let (released, back) = (ending == Ending::Released, ending == Ending::Undelivered);
+    if (released && t.free_runs >= 200) || (back && t.hand_backs >= 5) {
+        return None;
+    }
+    let loss = ending.is_loss();
+    let free = released || (loss && delivery.code() == 1 && t.free_runs < 200);
+    let next = if ending.retry().is_none() || run.number() >= 400 || (loss && delivery.code() == 2) {
+        None
+    } else {
+        ending.retry().filter(|_| back || free || t.retries_left > 0)
+    };
+    let retries_left = if next.is_none() || back || free { t.retries_left } else { t.retries_left - 1 };
+    let left = Allowance {
+        retries_left,
+        free_runs: t.free_runs + u16::from(free && next.is_some()),
+        hand_backs: t.hand_backs + u16::from(back && next.is_some()),
+        losses: if loss { t.losses.saturating_add(1) } else { 0 },
+    };
+    Some(Decision { next, left })
+}
+
+#[test]
+fn every_case_is_as_the_statement_will_have_it() {
+    for (ending, name, _) in TABLE {
+        for &delivery in Delivery::ALL {
+            for number in [0, 1, 399, 400, 1000] {
+                for had in allowances() {
+                    let decided = decide(delivery, ending, run(number), had).ok();
+                    assert_eq!(decided, as_sql_says(delivery, ending, run(number), had), "{name} {delivery} {had:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn without_traits_it_is_as_the_life_cycle_says() {
+    let mut events: Vec<(Event, End)> = [Report::Completed, Report::Failed]
+        .into_iter()
+        .chain(ExceptionReason::ALL.iter().map(|&reason| Report::Exception(reason)))
+        .map(|report| (Event::Report(run(1), report), End::Report(report)))
+        .collect();
+    events.extend([(Event::ClaimExpired(run(1)), End::Expired), (Event::Requeue(run(1)), End::Requeue)]);
+    for (event, end) in events {
+        let ending = Ending::from(end);
+        assert_eq!((ending.outcome(), ending.retry()), (end.outcome(), end.retry()));
+        for had in allowances().into_iter().filter(|had| had.free_runs == 0) {
+            let life =
+                Life { state: State::Running(run(1)), retries_left: had.retries_left, hand_backs: had.hand_backs };
+            let expected = lifecycle::apply(life, event);
+            match (decide(Delivery::Retries, ending, run(1), had), expected) {
+                (Ok(decision), Ok(step)) => {
+                    assert_eq!(decision.next, step.made.map(|(_, reason)| reason));
+                    assert_eq!(decision.left.retries_left, step.life.retries_left);
+                    assert_eq!(decision.left.hand_backs, step.life.hand_backs);
+                    assert_eq!(decision.left.free_runs, 0);
+                }
+                (Err(refused), Err(refusal)) => {
+                    assert_eq!((refused, refusal), (Refused::HandBacksUsedUp, Refusal::HandBacksUsedUp));
+                }
+                (decision, step) => panic!("{decision:?} and {step:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_loss_costs_changes_when_the_free_runs_are_used_up() {
+    let had = |free_runs| Allowance { retries_left: 2, free_runs, hand_backs: 0, losses: 0 };
+    for (free_runs, retries_left, free_after) in [(198, 2, 199), (199, 2, 200), (200, 1, 200)] {
+        let lost = decide(Delivery::AtLeastOnce, Ending::LeaseExpired, run(0), had(free_runs)).unwrap();
+        assert_eq!(lost.next, Some(ReasonCreated::Retry));
+        assert_eq!((lost.left.retries_left, lost.left.free_runs), (retries_left, free_after));
+    }
+    let spent = Allowance { retries_left: 0, ..had(200) };
+    let last = decide(Delivery::AtLeastOnce, Ending::LeaseExpired, run(0), spent).unwrap();
+    assert_eq!((last.next, last.left.retries_left), (None, 0));
+    for &delivery in Delivery::ALL {
+        let released = decide(delivery, Ending::Released, run(0), had(199)).unwrap();
+        assert_eq!((released.next, released.left.retries_left), (Some(ReasonCreated::Retry), 2));
+        assert_eq!(decide(delivery, Ending::Released, run(0), had(200)), Err(Refused::FreeRunsUsedUp));
+    }
+    let lost = decide(Delivery::AtMostOnce, Ending::LeaseExpired, run(0), had(0)).unwrap();
+    assert_eq!((lost.next, lost.left.retries_left), (None, 2));
+}
+
+#[test]
+fn losses_in_a_row_are_counted_and_any_other_end_ends_the_row() {
+    for (ending, name, _) in TABLE {
+        let had = Allowance { retries_left: 5, free_runs: 0, hand_backs: 0, losses: 2 };
+        let losses = decide(Delivery::AtLeastOnce, ending, run(0), had).unwrap().left.losses;
+        assert_eq!(losses, if ending.is_loss() { 3 } else { 0 }, "{name}");
+    }
+}
+
+#[test]
+fn a_rerun_counts_the_runs_that_were_not_free() {
+    for (next, free_runs, expected) in [
+        (0, 0, Some(5)),
+        (44, 0, Some(5)),
+        (45, 0, Some(4)),
+        (49, 0, Some(0)),
+        (50, 0, None),
+        (50, 1, Some(0)),
+        (249, 200, Some(0)),
+        (250, 200, None),
+        (0, 200, Some(5)),
+    ] {
+        assert_eq!(retries_after_rerun(run(next), 5, free_runs), expected, "run {next}");
+        if free_runs == 0 && next > 0 {
+            let life = Life { state: State::Resolved(run(next - 1), Outcome::Failed), retries_left: 0, hand_backs: 0 };
+            let step = lifecycle::apply(life, Event::Rerun { retries: 5 });
+            assert_eq!(step.map(|step| step.life.retries_left).ok(), expected);
+        }
+    }
+}
+
+#[test]
+fn the_design_note_shows_the_table() {
+    let note = include_str!("../../../../docs/internals/policies.md");
+    assert!(note.contains(&markdown()), "docs/internals/policies.md is to contain:\n{}", markdown());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    /// However a task's runs end, and however often it is rerun, the bounds keep it far below the last run number.
+    #[test]
+    fn no_task_has_as_many_runs_as_the_last_number(
+        ends in prop::collection::vec((prop::sample::select(&TABLE[..]), prop::sample::select(Delivery::ALL)), 0..700),
+    ) {
+        let mut left = Allowance { retries_left: 49, free_runs: 0, hand_backs: 0, losses: 0 };
+        let mut number = 0;
+        for ((ending, ..), delivery) in ends {
+            match decide(delivery, ending, run(number), left) {
+                Err(_) => {}
+                Ok(Decision { next: Some(_), left: after }) => {
+                    prop_assert!(after.free_runs <= FREE_RUNS_MAX && after.hand_backs <= HAND_BACKS_MAX);
+                    (number, left) = (number + 1, after);
+                }
+                Ok(Decision { next: None, left: after }) => match retries_after_rerun(run(number + 1), 49, after.free_runs) {
+                    Some(retries_left) => (number, left) = (number + 1, Allowance { retries_left, ..after }),
+                    None => left = after,
+                },
+            }
+        }
+        prop_assert!(number < RUNS_MAX + FREE_RUNS_MAX + HAND_BACKS_MAX);
+    }
+}

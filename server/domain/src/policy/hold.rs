@@ -1,0 +1,190 @@
+//! When a pending run is ready: what holds it, until when, and what that is cut to.
+//!
+//! All times are the database's. A time is never compared with a process's clock.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use tenure_api::dates::Timestamp;
+use tenure_api::states::{DelayedBy, Delivery, ExceptionReason};
+
+use super::document::RetryDelay;
+use super::ending::Ending;
+use super::terms::Terms;
+use crate::lifecycle::Report;
+
+/// After so many losses in a row the next run is not delayed yet.
+pub const LOSSES_FREE: u16 = 3;
+/// The longest delay because of losses.
+pub const BACKOFF_MOST: TimeDelta = TimeDelta::hours(1);
+
+/// What holds a pending run: `pending.hold`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Hold {
+    /// Its time has not come.
+    Delay,
+}
+
+impl Hold {
+    /// The number that the database stores.
+    #[must_use]
+    pub fn code(self) -> i16 {
+        match self {
+            Self::Delay => 1,
+        }
+    }
+
+    /// The hold for a stored number.
+    #[must_use]
+    pub fn from_code(code: i16) -> Option<Self> {
+        match code {
+            1 => Some(Self::Delay),
+            _ => None,
+        }
+    }
+}
+
+/// When something may start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Start {
+    /// So long after it became pending.
+    After(TimeDelta),
+    /// At that time.
+    At(DateTime<Utc>),
+}
+
+impl Start {
+    /// When that is. Beyond what can be written it is the last time that can.
+    #[must_use]
+    pub fn time(self, pending_since: DateTime<Utc>) -> DateTime<Utc> {
+        match self {
+            Self::After(delay) => pending_since.checked_add_signed(delay).unwrap_or(DateTime::<Utc>::MAX_UTC),
+            Self::At(time) => time,
+        }
+    }
+}
+
+/// A delay: until when, and why.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Delayed {
+    /// Until when.
+    pub until: DateTime<Utc>,
+    /// Why.
+    pub by: DelayedBy,
+}
+
+impl Delayed {
+    /// Whether the pass that ends delays may end it.
+    #[must_use]
+    pub fn is_over(&self, now: DateTime<Utc>) -> bool {
+        self.until <= now
+    }
+}
+
+/// The delay of a run that becomes pending now, if it has one. It ends at the deadline at the latest: then the task does too.
+#[must_use]
+pub fn delayed(start: Start, by: DelayedBy, now: DateTime<Utc>, deadline: DateTime<Utc>) -> Option<Delayed> {
+    let until = start.time(now).min(deadline);
+    (until > now).then_some(Delayed { until, by })
+}
+
+/// The delay of the first run of a task, which becomes pending now: at its creation, or when its dependencies are satisfied.
+/// A rerun has none.
+#[must_use]
+pub fn of_first_run(terms: &Terms, now: DateTime<Utc>, deadline: DateTime<Utc>) -> Option<Delayed> {
+    delayed(terms.start, DelayedBy::Delay, now, deadline)
+}
+
+/// What a run that ended is known by when the next one is to be delayed.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Before {
+    /// How it ended.
+    pub ending: Ending,
+    /// The delay that its worker asked for: of a release, or `retryAfter`.
+    pub stated: Option<Start>,
+    /// Which failure of the task that is tried again this was, from 1: releases and undelivered claims are not counted.
+    pub retry: u32,
+    /// How many workers in a row were lost with the task, this one included.
+    pub losses: u16,
+}
+
+/// The delay of the run after that one, which becomes pending now.
+#[must_use]
+pub fn of_next_run(before: Before, terms: &Terms, now: DateTime<Utc>, deadline: DateTime<Utc>) -> Option<Delayed> {
+    let stated = |start, by| delayed(start, by, now, deadline);
+    let waited = |wait, by| delayed(Start::After(wait), by, now, deadline);
+    let retry_wait = terms.retry_delay.map_or(TimeDelta::zero(), |delay| retry_wait(&delay, before.retry));
+    match before.ending {
+        Ending::Undelivered => None,
+        Ending::Released => stated(before.stated?, DelayedBy::Release),
+        Ending::Reported(Report::Exception(ExceptionReason::IntermittentTask)) => match before.stated {
+            Some(start) => stated(start, DelayedBy::RetryAfter),
+            None => waited(retry_wait, DelayedBy::RetryDelay),
+        },
+        Ending::Reported(Report::Exception(ExceptionReason::WorkerShutdown))
+        | Ending::LeaseExpired
+        | Ending::WorkerRemoved
+        | Ending::TooSlow => {
+            let backoff = backoff(terms.delivery, before.losses);
+            if backoff > retry_wait {
+                waited(backoff, DelayedBy::Backoff)
+            } else {
+                waited(retry_wait, DelayedBy::RetryDelay)
+            }
+        }
+        Ending::Reported(
+            Report::Completed
+            | Report::Failed
+            | Report::Exception(
+                ExceptionReason::MalformedPayload
+                | ExceptionReason::ResourceUnavailable
+                | ExceptionReason::InternalError,
+            ),
+        ) => None,
+    }
+}
+
+/// How long the n-th retry waits, n from 1.
+#[must_use]
+pub fn retry_wait(delay: &RetryDelay, n: u32) -> TimeDelta {
+    let exponent = i32::try_from(n.saturating_sub(1)).unwrap_or(i32::MAX);
+    let wanted_ms = delay.first.as_seconds_f64() * delay.factor.powi(exponent) * 1000.0;
+    // Of something and infinity the lesser is the first; zero times infinity is no number, and no wait.
+    let most_ms = delay.most.as_seconds_f64() * 1000.0;
+    let wait_ms = if wanted_ms.is_nan() { 0.0 } else { wanted_ms.min(most_ms) };
+    TimeDelta::milliseconds(wait_ms.round() as i64)
+}
+
+/// How long the next run waits after so many losses in a row. Only where losses are free can they go on for ever.
+#[must_use]
+pub fn backoff(delivery: Delivery, losses: u16) -> TimeDelta {
+    match delivery {
+        Delivery::Retries | Delivery::AtMostOnce => TimeDelta::zero(),
+        Delivery::AtLeastOnce => match losses.checked_sub(LOSSES_FREE + 1) {
+            None => TimeDelta::zero(),
+            Some(doublings) => {
+                let wanted_s = 2_i64.saturating_pow(doublings.into());
+                TimeDelta::seconds(wanted_s.min(BACKOFF_MOST.num_seconds()))
+            }
+        },
+    }
+}
+
+/// Why a task may not be created with this start, which stands in that field, if it may not: it would never run.
+#[must_use]
+pub fn start_refusal(start: Start, field: &str, now: DateTime<Utc>, deadline: DateTime<Utc>) -> Option<String> {
+    let ready = start.time(now);
+    (ready >= deadline && start != Start::After(TimeDelta::zero())).then(|| match start {
+        Start::At(ready) => {
+            format!("`{field}`, {}, must be before `deadline`, {}", Timestamp::new(ready), Timestamp::new(deadline))
+        }
+        Start::After(delay) => format!(
+            "`{field}`, {} seconds from now, must end before `deadline`, {}; it is now {}",
+            delay.num_seconds(),
+            Timestamp::new(deadline),
+            Timestamp::new(now)
+        ),
+    })
+}
+
+#[cfg(test)]
+#[path = "hold_tests.rs"]
+mod tests;

@@ -1,0 +1,203 @@
+use super::super::ending::{FREE_RUNS_MAX, TABLE};
+use super::*;
+use crate::lifecycle::HAND_BACKS_MAX;
+use proptest::prelude::*;
+use tenure_api::states::{ExceptionReason, ReasonResolved};
+
+const LEFT: Allowance = Allowance { retries_left: 1, free_runs: 0, hand_backs: 0, losses: 0 };
+const DELAY: Option<Hold> = Some(Hold::Delay);
+
+fn run(number: u16) -> RunId {
+    RunId::new(number).unwrap()
+}
+
+fn states(last: RunId) -> [State; 5] {
+    [
+        State::Unscheduled,
+        State::Pending(last, None),
+        State::Pending(last, DELAY),
+        State::Running(last),
+        State::Resolved(last, Outcome::Completed),
+    ]
+}
+
+/// Every state with every event, under every delivery, and which rule refuses it.
+#[test]
+fn every_pair_of_state_and_event_has_its_answer() {
+    use lifecycle::Refusal::*;
+    let r = run(1);
+    let life = |refusal| Some(Refusal::Life(refusal));
+    let wrong_run = |named: RunId| {
+        let refusal = if named < r { NotTheLastRun } else { NoSuchRun };
+        [life(NoSuchRun), life(refusal), life(refusal), life(refusal), life(refusal)]
+    };
+    let (scheduled, resolved) = (life(AlreadyScheduled), life(AlreadyResolved));
+    let (claimed, not_claimed) = (life(AlreadyClaimed), life(NotClaimed));
+    // Unscheduled, pending, delayed, running, resolved.
+    let mut table: Vec<(Event, [Option<Refusal>; 5])> = vec![
+        (Event::Schedule(None), [None, scheduled, scheduled, scheduled, resolved]),
+        (Event::Schedule(DELAY), [None, scheduled, scheduled, scheduled, resolved]),
+        (Event::Rerun { retries: 5 }, [None, scheduled, scheduled, scheduled, None]),
+        (Event::Cancel, [None, None, None, None, resolved]),
+        (Event::DeadlinePassed, [None, None, None, None, resolved]),
+        (Event::Ready(r), [life(NoSuchRun), None, None, claimed, resolved]),
+        (Event::Claim(r), [life(NoSuchRun), None, Some(Refusal::Held), claimed, resolved]),
+        (Event::Reclaim(r), [life(NoSuchRun), not_claimed, not_claimed, None, resolved]),
+    ];
+    for (ending, ..) in TABLE {
+        for hold in [None, DELAY] {
+            let refusals = [life(NoSuchRun), not_claimed, not_claimed, None, resolved];
+            table.push((Event::End(r, ending, hold), refusals));
+        }
+    }
+    for named in [run(0), run(2)] {
+        table.extend([Event::Ready(named), Event::Claim(named), Event::Reclaim(named)].map(|e| (e, wrong_run(named))));
+        table.extend(TABLE.map(|(ending, ..)| (Event::End(named, ending, None), wrong_run(named))));
+    }
+    for (event, refusals) in table {
+        for (state, refusal) in states(r).into_iter().zip(refusals) {
+            for &delivery in Delivery::ALL {
+                let found = apply(Life { state, delivery, left: LEFT }, event).err();
+                assert_eq!(found, refusal, "{state:?} with {event:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_run_that_is_made_is_held_exactly_if_it_is_to_be() {
+    let life = |state| Life { state, delivery: Delivery::AtLeastOnce, left: LEFT };
+    for hold in [None, DELAY] {
+        let scheduled = apply(life(State::Unscheduled), Event::Schedule(hold)).unwrap();
+        assert_eq!(scheduled.life.state, State::Pending(run(0), hold));
+        let lost = apply(life(State::Running(run(0))), Event::End(run(0), Ending::LeaseExpired, hold)).unwrap();
+        assert_eq!(lost.life.state, State::Pending(run(1), hold));
+        let done =
+            apply(life(State::Running(run(0))), Event::End(run(0), Ending::Reported(Report::Completed), hold)).unwrap();
+        assert_eq!(done.life.state, State::Resolved(run(0), Outcome::Completed));
+        let ready = apply(life(State::Pending(run(0), hold)), Event::Ready(run(0))).unwrap();
+        assert_eq!(ready.life, life(State::Pending(run(0), None)));
+        assert_eq!((ready.ended, ready.made), (None, None));
+        let canceled = apply(life(State::Pending(run(0), hold)), Event::Cancel).unwrap();
+        let outcome = Outcome::Exception(ReasonResolved::Canceled);
+        assert_eq!(canceled.life.state, State::Resolved(run(0), outcome));
+    }
+    let rerun = apply(
+        Life { left: Allowance { losses: 7, ..LEFT }, ..life(State::Resolved(run(0), Outcome::Failed)) },
+        Event::Rerun { retries: 3 },
+    )
+    .unwrap();
+    assert_eq!(rerun.life.state, State::Pending(run(1), None), "a delay is not for reruns");
+    assert_eq!((rerun.life.left.losses, rerun.life.left.retries_left), (0, 3));
+}
+
+#[test]
+fn a_task_with_many_free_runs_can_be_rerun_and_keeps_its_bounds() {
+    let spent = Allowance { retries_left: 0, free_runs: FREE_RUNS_MAX, hand_backs: 0, losses: 9 };
+    let life = |last| Life {
+        state: State::Resolved(run(last), Outcome::Failed),
+        delivery: Delivery::AtLeastOnce,
+        left: spent,
+    };
+    let step = apply(life(248), Event::Rerun { retries: 5 }).unwrap();
+    assert_eq!((step.life.left.retries_left, step.made), (0, Some((run(249), ReasonCreated::Rerun))));
+    let used_up = apply(life(249), Event::Rerun { retries: 5 });
+    assert_eq!(used_up, Err(Refusal::Life(lifecycle::Refusal::RunsUsedUp)));
+    let running = Life { state: State::Running(run(249)), ..step.life };
+    let released = apply(running, Event::End(run(249), Ending::Released, None));
+    assert_eq!(released, Err(Refusal::FreeRunsUsedUp));
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    let named = (0_u16..10).prop_map(run);
+    let hold = prop_oneof![Just(None), Just(DELAY)];
+    let ending = prop::sample::select(&TABLE[..]).prop_map(|(ending, ..)| ending);
+    prop_oneof![
+        1 => hold.clone().prop_map(Event::Schedule),
+        1 => (0_u16..4).prop_map(|retries| Event::Rerun { retries }),
+        1 => Just(Event::Cancel),
+        1 => Just(Event::DeadlinePassed),
+        4 => named.clone().prop_map(Event::Ready),
+        6 => named.clone().prop_map(Event::Claim),
+        2 => named.clone().prop_map(Event::Reclaim),
+        8 => (named, ending, hold).prop_map(|(run, ending, hold)| Event::End(run, ending, hold)),
+    ]
+}
+
+proptest! {
+    /// Row M18, and invariant I1: a run is claimed once, only when it is ready, and ends once; a resolved task stays so
+    /// until it is rerun; and under at-most-once no run that was lost is followed by another one.
+    #[test]
+    fn what_has_ended_stays_so_whatever_comes(
+        events in prop::collection::vec(any_event(), 0..120),
+        delivery in prop::sample::select(Delivery::ALL),
+    ) {
+        let mut life = Life { state: State::Unscheduled, delivery, left: LEFT };
+        let (mut claimed, mut ended, mut made) = (vec![], vec![], 0_u16);
+        for event in events {
+            let Ok(step) = apply(life, event) else { continue };
+            if let Event::Claim(number) = event {
+                prop_assert!(!claimed.contains(&number));
+                prop_assert_eq!(life.state, State::Pending(number, None));
+                claimed.push(number);
+            }
+            if let Some((number, _)) = step.ended {
+                prop_assert!(!ended.contains(&number));
+                ended.push(number);
+            }
+            if let Some((number, reason)) = step.made {
+                prop_assert_eq!(number, run(made));
+                made += 1;
+                if let (Event::End(_, ending, _), Delivery::AtMostOnce) = (event, delivery) {
+                    prop_assert!(!ending.is_loss());
+                    prop_assert!(reason != ReasonCreated::Retry || !ending.is_loss());
+                }
+            }
+            if let State::Resolved(..) = life.state {
+                let is_rerun = matches!(event, Event::Rerun { .. });
+                prop_assert!(is_rerun, "resolved, and yet {:?}", event);
+            }
+            prop_assert!(step.life.left.free_runs <= FREE_RUNS_MAX && step.life.left.hand_backs <= HAND_BACKS_MAX);
+            life = step.life;
+        }
+    }
+}
+
+#[test]
+fn without_policies_it_is_the_life_cycle() {
+    use lifecycle::Event as Plain;
+    let reports = [Report::Completed, Report::Failed].into_iter();
+    let reports: Vec<Report> =
+        reports.chain(ExceptionReason::ALL.iter().map(|&reason| Report::Exception(reason))).collect();
+    let lasts = [0, 1, 48, 49].map(run);
+    for state in lasts.into_iter().flat_map(states).filter(|state| !matches!(state, State::Pending(_, Some(_)))) {
+        for (retries_left, hand_backs) in [(0, 0), (1, 0), (2, HAND_BACKS_MAX - 1), (0, HAND_BACKS_MAX)] {
+            let left = Allowance { retries_left, hand_backs, ..LEFT };
+            let life = Life { state, delivery: Delivery::Retries, left };
+            let mut events = vec![
+                (Event::Schedule(None), Plain::Schedule),
+                (Event::Rerun { retries: 4 }, Plain::Rerun { retries: 4 }),
+                (Event::Cancel, Plain::Cancel),
+                (Event::DeadlinePassed, Plain::DeadlinePassed),
+            ];
+            for named in [0, 1, 2, 48, 49].map(run) {
+                events.extend([
+                    (Event::Claim(named), Plain::Claim(named)),
+                    (Event::Reclaim(named), Plain::Reclaim(named)),
+                    (Event::End(named, Ending::LeaseExpired, None), Plain::ClaimExpired(named)),
+                    (Event::End(named, Ending::Undelivered, None), Plain::Requeue(named)),
+                ]);
+                let ended = |report| (Event::End(named, Ending::Reported(report), None), Plain::Report(named, report));
+                events.extend(reports.iter().copied().map(ended));
+            }
+            for (event, plain_event) in events {
+                // Losses are counted, and change nothing.
+                let found = apply(life, event).map(|step| {
+                    let left = Allowance { losses: 0, ..step.life.left };
+                    Step { life: Life { left, ..step.life }, ..step }
+                });
+                assert_eq!(found, plain(life, plain_event, None), "{life:?} with {event:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! What the sender of a task may decide about it: `extra.tenure` of its definition, so that unmodified clients can say it.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tenure_api::bodies::CreateTaskRequest;
+use tenure_api::dates::Timestamp;
+use tenure_api::policy::TaskOptions;
+use tenure_api::states::Delivery;
+
+use super::document::{COMPLETE_TIME_MAX, Neutral, RetryDelay, not_built};
+use super::hold::Start;
+use super::seconds;
+use crate::create::Unacceptable;
+
+/// The longest `delay` that a task, or the release of a run, may have, in seconds: 366 days.
+pub const TASK_DELAY_MAX: i64 = 31_622_400;
+/// Where options stand in a definition.
+const IN_EXTRA: &str = "extra.tenure";
+/// Where options stand in a submission.
+const BESIDE: &str = "options";
+
+/// The options of a task, checked. What is absent is as the queue's policy says.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Options {
+    /// When its first run is ready.
+    pub start: Option<Start>,
+    /// What a lost or slow worker costs.
+    pub delivery: Option<Delivery>,
+    /// How long a claim may last; zero is as long as it is renewed.
+    pub complete_time: Option<TimeDelta>,
+    /// How long the next run is held after a failure that is tried again.
+    pub retry_delay: Option<RetryDelay>,
+}
+
+/// A scope that options need beside that of creating the task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Needs {
+    /// None.
+    Nothing,
+    /// `tenure:task-options:<taskQueueId>`.
+    TaskOptions,
+}
+
+impl Options {
+    /// The options in the `extra` of a definition, if it has any.
+    pub fn in_extra(extra: Option<&RawValue>) -> Result<Option<Self>, Unacceptable> {
+        tenure(extra)?.map(|sent| read(IN_EXTRA, sent)).transpose()
+    }
+
+    /// Checks options that stand there.
+    pub fn from_request(place: &str, sent: &TaskOptions) -> Result<Self, Unacceptable> {
+        let TaskOptions { delay, not_before, delivery, complete_time, retry_delay, key, unique, on_duplicate, worker } =
+            sent;
+        let field = |name: &str| format!("{place}.{name}");
+        let options = Self {
+            start: start(place, *delay, not_before.map(Timestamp::time))?,
+            delivery: *delivery,
+            complete_time: complete_time
+                .map(|value| seconds(&field("completeTime"), value, 0, COMPLETE_TIME_MAX))
+                .transpose()?,
+            retry_delay: retry_delay.map(|sent| RetryDelay::from_request(&field("retryDelay"), sent)).transpose()?,
+        };
+        for (name, neutral, value) in [
+            ("key", Neutral::Nothing, key),
+            ("unique", Neutral::Nothing, unique),
+            ("onDuplicate", Neutral::Word("reject"), on_duplicate),
+            ("worker", Neutral::Nothing, worker),
+        ] {
+            not_built(&field(name), neutral, value.as_ref())?;
+        }
+        Ok(options)
+    }
+
+    /// Whether they say nothing, so that the task is as one without options.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The scope that they need: who may create tasks may not thereby decide what a lost worker costs.
+    #[must_use]
+    pub fn needs(&self) -> Needs {
+        let Self { start: _, delivery, complete_time: _, retry_delay: _ } = self;
+        if delivery.is_some() { Needs::TaskOptions } else { Needs::Nothing }
+    }
+}
+
+/// A delay or a date before which nothing may start; not both.
+pub(super) fn start(
+    place: &str,
+    delay: Option<i64>,
+    not_before: Option<DateTime<Utc>>,
+) -> Result<Option<Start>, Unacceptable> {
+    let field = |name: &str| if place.is_empty() { name.to_owned() } else { format!("{place}.{name}") };
+    match (delay, not_before) {
+        (Some(_), Some(_)) => Err(Unacceptable::Rule(format!(
+            "`{}` and `{}` must not both be given: leave one out",
+            field("delay"),
+            field("notBefore")
+        ))),
+        (Some(delay), None) => Ok(Some(Start::After(seconds(&field("delay"), delay, 0, TASK_DELAY_MAX)?))),
+        (None, not_before) => Ok(not_before.map(Start::At)),
+    }
+}
+
+/// The `extra` of a submitted task as it is stored, in which its options stand.
+///
+/// None: as it was sent.
+pub fn stored_extra(extra: Option<&RawValue>, options: Option<&RawValue>) -> Result<Option<String>, Unacceptable> {
+    let Some(options) = options else { return Ok(None) };
+    read(BESIDE, options)?;
+    if tenure(extra)?.is_some() {
+        return Err(Unacceptable::Rule(format!("`{BESIDE}` and `{IN_EXTRA}` must not both be given: leave one out")));
+    }
+    let whole = extra.map_or("{}", |extra| extra.get().trim());
+    let others = whole.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')).unwrap_or_default().trim();
+    let comma = if others.is_empty() { "" } else { "," };
+    Ok(Some(format!("{{{others}{comma}\"tenure\":{options}}}")))
+}
+
+/// The options of a body of createTask, if it has any.
+pub fn of_request(request: &CreateTaskRequest<'_>) -> Result<Option<Options>, Unacceptable> {
+    Ok(Options::in_extra(request.extra)?.filter(|options| !options.is_empty()))
+}
+
+/// The value of `tenure` in an `extra`, which is checked to be an object elsewhere.
+fn tenure(extra: Option<&RawValue>) -> Result<Option<&RawValue>, Unacceptable> {
+    #[derive(Deserialize)]
+    struct Extra<'a> {
+        #[serde(borrow, default, deserialize_with = "present")]
+        tenure: Option<&'a RawValue>,
+    }
+    fn present<'de, D: serde::Deserializer<'de>>(value: D) -> Result<Option<&'de RawValue>, D::Error> {
+        <&RawValue>::deserialize(value).map(Some)
+    }
+    let Some(text) = extra.map(RawValue::get) else { return Ok(None) };
+    // Most have none, and need not be parsed for that. A key may be written with escapes.
+    if !text.trim_start().starts_with('{') || !(text.contains("tenure") || text.contains('\\')) {
+        return Ok(None);
+    }
+    let extra: Extra<'_> =
+        serde_json::from_str(text).map_err(|error| Unacceptable::Schema(format!("`extra`: {error}")))?;
+    Ok(extra.tenure)
+}
+
+fn read(place: &str, sent: &RawValue) -> Result<Options, Unacceptable> {
+    if !sent.get().starts_with('{') {
+        return Err(Unacceptable::Schema(format!("`{place}` must be an object")));
+    }
+    let mut parser = serde_json::Deserializer::from_str(sent.get());
+    let options: TaskOptions = serde_path_to_error::deserialize(&mut parser).map_err(|error| {
+        let path = if error.path().iter().len() > 0 { format!("{place}.{}", error.path()) } else { place.to_owned() };
+        Unacceptable::Schema(format!("`{path}`: {}", error.inner()))
+    })?;
+    Options::from_request(place, &options)
+}
+
+#[cfg(test)]
+#[path = "options_tests.rs"]
+mod tests;

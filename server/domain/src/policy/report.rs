@@ -1,0 +1,156 @@
+//! What a worker says beside the end of a run: a result, `retryAfter`, the delay of a release.
+
+use chrono::TimeDelta;
+use serde_json::value::RawValue;
+use tenure_api::dates::Timestamp;
+use tenure_api::policy::ReleaseRequest;
+use tenure_api::states::ExceptionReason;
+
+use super::hold::Start;
+use super::options::start;
+use super::seconds;
+use crate::create::{Unacceptable, same_definition};
+use crate::json;
+
+/// Bytes of a result, as compact JSON.
+pub const RESULT_BYTES_MAX: usize = 65_536;
+/// The longest `retryAfter`, in seconds.
+pub const RETRY_AFTER_MAX: i64 = 86_400;
+
+/// A result as it is stored: any JSON, without the whitespace between its parts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskResult(String);
+
+impl TaskResult {
+    /// Checks a result that was sent.
+    pub fn from_request(sent: &RawValue) -> Result<Self, Unacceptable> {
+        let text = json::compact(sent.get());
+        if text.len() > RESULT_BYTES_MAX {
+            return Err(Unacceptable::Rule(format!(
+                "`result` must have at most {RESULT_BYTES_MAX} bytes as compact JSON; it has {}: make an artifact of it",
+                text.len()
+            )));
+        }
+        Ok(Self(text))
+    }
+
+    /// The JSON text.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Whether a report of a run that was reported alike before repeats it, so that it is answered alike. One without a result
+/// says nothing about the result.
+#[must_use]
+pub fn repeats_result(stored: Option<&str>, sent: Option<&TaskResult>) -> bool {
+    match (stored, sent) {
+        (_, None) => true,
+        (None, Some(_)) => false,
+        (Some(stored), Some(sent)) => same_definition(stored, sent.text()),
+    }
+}
+
+/// The delay that a worker asks for with reportException.
+pub fn retry_after(reason: ExceptionReason, sent: Option<i64>) -> Result<Option<Start>, Unacceptable> {
+    let Some(sent) = sent else { return Ok(None) };
+    let wait: TimeDelta = seconds("retryAfter", sent, 0, RETRY_AFTER_MAX)?;
+    match reason {
+        ExceptionReason::IntermittentTask => Ok(Some(Start::After(wait))),
+        ExceptionReason::WorkerShutdown
+        | ExceptionReason::MalformedPayload
+        | ExceptionReason::ResourceUnavailable
+        | ExceptionReason::InternalError => Err(Unacceptable::Rule(format!(
+            "`retryAfter` is only for the reason {}, not for {reason}: leave it out",
+            ExceptionReason::IntermittentTask
+        ))),
+    }
+}
+
+/// The delay that a worker asks for with a release.
+pub fn release(sent: &ReleaseRequest) -> Result<Option<Start>, Unacceptable> {
+    start("", sent.delay, sent.not_before.map(Timestamp::time))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chrono::DateTime;
+    use serde_json::json;
+
+    fn result(text: &str) -> Result<TaskResult, String> {
+        let raw = RawValue::from_string(text.to_owned()).unwrap();
+        TaskResult::from_request(&raw).map_err(|refused| format!("{refused:?}"))
+    }
+
+    #[test]
+    fn any_json_is_a_result_and_is_kept_as_it_is_without_whitespace() {
+        for (sent, stored) in [
+            ("null", "null"),
+            ("0.10e+1", "0.10e+1"),
+            (r#" { "b" : [ 1 , "a b\" c " ] , "a" : { } } "#, r#"{"b":[1,"a b\" c "],"a":{}}"#),
+            ("\"\\u0000\"", "\"\\u0000\""),
+        ] {
+            assert_eq!(result(sent).unwrap().text(), stored);
+        }
+    }
+
+    #[test]
+    fn the_size_is_that_of_the_compact_text() {
+        let long = format!("\"{}\"", "x".repeat(RESULT_BYTES_MAX - 2));
+        assert_eq!(result(&long).unwrap().text().len(), RESULT_BYTES_MAX);
+        assert!(result(&format!("[{}]", " ".repeat(RESULT_BYTES_MAX))).is_ok());
+        let refused = result(&format!("\"{}\"", "x".repeat(RESULT_BYTES_MAX - 1))).unwrap_err();
+        assert!(refused.contains("65537"), "{refused}");
+        assert!(result(&format!("\"{}\"", "é".repeat(RESULT_BYTES_MAX / 2))).is_err(), "bytes, not characters");
+    }
+
+    #[test]
+    fn a_repeat_has_the_same_result_or_none() {
+        for (stored, sent, repeats) in [
+            (None, None, true),
+            (None, Some("1"), false),
+            (Some("1"), None, true),
+            (Some("1"), Some("1"), true),
+            (Some("1"), Some("2"), false),
+            (Some("null"), Some("null"), true),
+            (None, Some("null"), false),
+            (Some(r#"{"a":1,"b":2}"#), Some(r#"{"b": 2, "a": 1}"#), true),
+        ] {
+            let sent = sent.map(|sent| result(sent).unwrap());
+            assert_eq!(repeats_result(stored, sent.as_ref()), repeats, "{stored:?} {sent:?}");
+        }
+    }
+
+    #[test]
+    fn retry_after_is_for_intermittent_tasks_alone() {
+        for &reason in ExceptionReason::ALL {
+            assert_eq!(retry_after(reason, None), Ok(None));
+            for (sent, within) in [(0, true), (86_400, true), (-1, false), (86_401, false)] {
+                let allowed = within && reason == ExceptionReason::IntermittentTask;
+                let found = retry_after(reason, Some(sent));
+                assert_eq!(found.is_ok(), allowed, "{reason} {sent}");
+                if allowed {
+                    assert_eq!(found, Ok(Some(Start::After(TimeDelta::seconds(sent)))));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_release_has_a_delay_or_a_date_or_neither() {
+        let read = |body: serde_json::Value| release(&serde_json::from_str(&body.to_string()).unwrap());
+        assert_eq!(read(json!({})), Ok(None));
+        assert_eq!(read(json!({"delay": 0})), Ok(Some(Start::After(TimeDelta::zero()))));
+        let date = Start::At(DateTime::UNIX_EPOCH);
+        assert_eq!(read(json!({"notBefore": "1970-01-01T00:00:00Z"})), Ok(Some(date)));
+        let both = read(json!({"delay": 1, "notBefore": "1970-01-01T00:00:00Z"}));
+        let message = "`delay` and `notBefore` must not both be given: leave one out".to_owned();
+        assert_eq!(both, Err(Unacceptable::Rule(message)));
+        for bad in [-1, 31_622_401] {
+            let message = "`delay` must be from 0 to 31622400 seconds".to_owned();
+            assert_eq!(read(json!({ "delay": bad })), Err(Unacceptable::Rule(message)));
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! What holds for a task: what its options say, and for the rest what the policy of its queue says.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use tenure_api::states::{DelayedBy, Delivery};
+
+use super::document::{Policy, RetryDelay};
+use super::hold::Start;
+use super::options::Options;
+
+/// What holds for a task.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Terms {
+    /// What a lost or slow worker costs.
+    pub delivery: Delivery,
+    /// How long a claim may last; none is as long as it is renewed.
+    pub complete_time: Option<TimeDelta>,
+    /// Whether the task says so itself: then a change of the policy does not.
+    pub own_complete_time: bool,
+    /// How long the next run is held after a failure that is tried again.
+    pub retry_delay: Option<RetryDelay>,
+    /// When the first run is ready.
+    pub start: Start,
+}
+
+impl Terms {
+    /// The options of a task before the policy of its queue. Each option replaces the whole field.
+    #[must_use]
+    pub fn of(policy: &Policy, options: &Options) -> Self {
+        let complete_time = options.complete_time.unwrap_or(policy.complete_time);
+        Self {
+            delivery: options.delivery.unwrap_or(policy.delivery),
+            complete_time: (!complete_time.is_zero()).then_some(complete_time),
+            own_complete_time: options.complete_time.is_some(),
+            retry_delay: options.retry_delay.or(policy.retry_delay).filter(|delay| !delay.is_none()),
+            start: options.start.unwrap_or(Start::After(policy.delay)),
+        }
+    }
+
+    /// What is stamped on a run that becomes pending so.
+    #[must_use]
+    pub fn traits(&self, delayed: Option<DelayedBy>) -> Traits {
+        Traits {
+            delivery: self.delivery,
+            retry_delay: self.retry_delay.is_some(),
+            own_complete_time: self.own_complete_time,
+            delayed: delayed.unwrap_or(DelayedBy::Delay),
+        }
+    }
+
+    /// When a run that is claimed now is too slow. A run that may not be started twice is waited for.
+    #[must_use]
+    pub fn complete_by(&self, claimed: DateTime<Utc>) -> Option<DateTime<Utc>> {
+        match self.delivery {
+            Delivery::AtMostOnce => None,
+            Delivery::Retries | Delivery::AtLeastOnce => {
+                self.complete_time.and_then(|time| claimed.checked_add_signed(time))
+            }
+        }
+    }
+}
+
+/// Whether a task is created by today's statement alone: nothing that it or its queue says has to be stamped on its run.
+#[must_use]
+pub fn takes_direct_path(policy: Option<&Policy>, options: Option<&Options>) -> bool {
+    options.is_none_or(Options::is_empty) && !policy.is_some_and(Policy::matters_at_creation)
+}
+
+/// What is stamped on a run, so that statements need no policy to end it: `pending.traits` and `claims.traits`.
+///
+/// ```text
+/// bits 0–1 delivery · 2 retryDelay · 3 a completeTime of its own · 4 (the next run waits for admission again) · 5–7 why it is delayed
+/// ```
+///
+/// The last are read only of a run that is held by a delay. None in the database is all zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Traits {
+    /// What a lost or slow worker costs.
+    pub delivery: Delivery,
+    /// Whether the next run may be held after a failure that is tried again.
+    pub retry_delay: bool,
+    /// Whether the task has a completeTime of its own.
+    pub own_complete_time: bool,
+    /// Why the run is delayed, if it is.
+    pub delayed: DelayedBy,
+}
+
+impl Traits {
+    /// The bits of the delivery.
+    pub const DELIVERY: i16 = 0b11;
+    /// The bit of `retryDelay`.
+    pub const RETRY_DELAY: i16 = 1 << 2;
+    /// The bit of a completeTime of the task's own.
+    pub const OWN_COMPLETE_TIME: i16 = 1 << 3;
+    /// How far the bits of the reason of a delay are shifted.
+    pub const DELAYED_SHIFT: u32 = 5;
+    /// The bits of the reason of a delay.
+    pub const DELAYED: i16 = 0b111 << Self::DELAYED_SHIFT;
+
+    /// The traits of a run in a queue without a policy, of a task without options.
+    pub const NONE: Self =
+        Self { delivery: Delivery::Retries, retry_delay: false, own_complete_time: false, delayed: DelayedBy::Delay };
+
+    /// The number that the database stores; none for what needs none.
+    #[must_use]
+    pub fn code(self) -> Option<i16> {
+        let bit = |set: bool, bit| if set { bit } else { 0 };
+        let code = self.delivery.code()
+            | bit(self.retry_delay, Self::RETRY_DELAY)
+            | bit(self.own_complete_time, Self::OWN_COMPLETE_TIME)
+            | self.delayed.code() << Self::DELAYED_SHIFT;
+        (code != 0).then_some(code)
+    }
+
+    /// The traits for a stored number.
+    #[must_use]
+    pub fn from_code(code: Option<i16>) -> Option<Self> {
+        let code = code.unwrap_or(0);
+        if code & !(Self::DELIVERY | Self::RETRY_DELAY | Self::OWN_COMPLETE_TIME | Self::DELAYED) != 0 {
+            return None;
+        }
+        Some(Self {
+            delivery: Delivery::from_code(code & Self::DELIVERY)?,
+            retry_delay: code & Self::RETRY_DELAY != 0,
+            own_complete_time: code & Self::OWN_COMPLETE_TIME != 0,
+            delayed: DelayedBy::from_code((code & Self::DELAYED) >> Self::DELAYED_SHIFT)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::document::tests::policy;
+    use super::*;
+    use serde_json::{Value, json};
+    use tenure_api::policy::TaskOptions;
+
+    fn options(text: &Value) -> Options {
+        let sent: TaskOptions = serde_json::from_str(&text.to_string()).unwrap();
+        Options::from_request("options", &sent).unwrap()
+    }
+
+    fn seconds(seconds: i64) -> TimeDelta {
+        TimeDelta::seconds(seconds)
+    }
+
+    #[test]
+    fn an_option_replaces_the_field_of_the_policy_and_what_is_absent_does_not() {
+        let whole = policy(&json!({"delivery": "at-least-once", "completeTime": 60, "delay": 30,
+            "retryDelay": {"first": 5, "factor": 2, "most": 50}}))
+        .unwrap();
+        let none = Terms::of(&whole, &Options::default());
+        assert_eq!((none.delivery, none.start), (Delivery::AtLeastOnce, Start::After(seconds(30))));
+        assert_eq!((none.complete_time, none.own_complete_time), (Some(seconds(60)), false));
+        assert_eq!(none.retry_delay, whole.retry_delay);
+        for (option, expected) in [
+            (json!({"delivery": "retries"}), Terms { delivery: Delivery::Retries, ..none }),
+            (json!({"delay": 0}), Terms { start: Start::After(seconds(0)), ..none }),
+            (json!({"delay": 90}), Terms { start: Start::After(seconds(90)), ..none }),
+            (json!({"notBefore": "1970-01-01T00:00:00Z"}), Terms { start: Start::At(DateTime::UNIX_EPOCH), ..none }),
+            (json!({"completeTime": 0}), Terms { complete_time: None, own_complete_time: true, ..none }),
+            (json!({"completeTime": 9}), Terms { complete_time: Some(seconds(9)), own_complete_time: true, ..none }),
+            (json!({"retryDelay": {"first": 0}}), Terms { retry_delay: None, ..none }),
+            (
+                json!({"retryDelay": {"first": 1}}),
+                Terms {
+                    retry_delay: Some(RetryDelay { first: seconds(1), factor: 1.0, most: seconds(86_400) }),
+                    ..none
+                },
+            ),
+        ] {
+            assert_eq!(Terms::of(&whole, &options(&option)), expected, "{option}");
+        }
+        let plain = Terms::of(&Policy::none(), &Options::default());
+        assert_eq!(plain.traits(None), Traits::NONE);
+        assert_eq!((plain.start, plain.complete_time, plain.retry_delay), (Start::After(seconds(0)), None, None));
+    }
+
+    #[test]
+    fn the_direct_path_is_taken_exactly_if_nothing_has_to_be_stamped() {
+        let policies = [
+            (None, true),
+            (Some(json!({})), true),
+            (Some(json!({"completeTime": 60, "claimTimeout": 20})), true),
+            (Some(json!({"delay": 1})), false),
+            (Some(json!({"delivery": "at-most-once"})), false),
+            (Some(json!({"retryDelay": {"first": 1}})), false),
+        ];
+        let all = [(None, true), (Some(json!({})), true), (Some(json!({"delay": 0})), false)];
+        for (sent, by_policy) in &policies {
+            for (option, by_options) in &all {
+                let policy = sent.as_ref().map(|sent| policy(sent).unwrap());
+                let options = option.as_ref().map(options);
+                let direct = takes_direct_path(policy.as_ref(), options.as_ref());
+                assert_eq!(direct, *by_policy && *by_options, "{sent:?} {option:?}");
+                // What takes it needs no stamp, whatever the statement knows of policies.
+                if direct {
+                    let terms = Terms::of(&policy.unwrap_or(Policy::none()), &options.unwrap_or_default());
+                    assert_eq!(terms.traits(None).code(), None);
+                    assert_eq!(terms.start, Start::After(seconds(0)));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_claim_is_too_slow_after_its_complete_time_unless_it_may_not_be_started_twice() {
+        let start = DateTime::UNIX_EPOCH;
+        for (delivery, time, expected) in [
+            ("retries", 0, None),
+            ("retries", 3, Some(start + seconds(3))),
+            ("at-least-once", 0, None),
+            ("at-least-once", 3, Some(start + seconds(3))),
+            ("at-most-once", 0, None),
+            ("at-most-once", 3, None),
+        ] {
+            let policy = policy(&json!({"delivery": delivery, "completeTime": time})).unwrap();
+            let terms = Terms::of(&policy, &Options::default());
+            assert_eq!(terms.complete_by(start), expected, "{delivery} {time}");
+        }
+        let slow = Terms::of(&policy(&json!({"completeTime": 1})).unwrap(), &Options::default());
+        assert_eq!(slow.complete_by(DateTime::<Utc>::MAX_UTC), None, "and no overflow");
+    }
+
+    #[test]
+    fn every_combination_of_traits_has_a_number_of_its_own() {
+        let mut seen = std::collections::BTreeSet::new();
+        for &delivery in Delivery::ALL {
+            for &delayed in DelayedBy::ALL {
+                for (retry_delay, own_complete_time) in [(false, false), (false, true), (true, false), (true, true)] {
+                    let traits = Traits { delivery, retry_delay, own_complete_time, delayed };
+                    assert!(seen.insert(traits.code()));
+                    assert_eq!(Traits::from_code(traits.code()), Some(traits));
+                }
+            }
+        }
+        assert_eq!(Traits::from_code(None), Some(Traits::NONE));
+        assert_eq!(Traits::from_code(Some(0)), Some(Traits::NONE));
+        let valid = (0..i16::MAX).filter(|code| Traits::from_code(Some(*code)).is_some()).count();
+        assert_eq!(valid, seen.len(), "and no other number is read");
+        for negative in [-1, i16::MIN] {
+            assert_eq!(Traits::from_code(Some(negative)), None);
+        }
+    }
+}

@@ -1,0 +1,235 @@
+use super::*;
+use tenure_api::states::ReasonResolved;
+
+const NOW: i64 = 1_000;
+
+fn at(seconds: i64) -> DateTime<Utc> {
+    DateTime::from_timestamp(seconds, 0).unwrap()
+}
+
+fn id(text: &str) -> TaskId {
+    text.parse().unwrap()
+}
+
+fn task() -> TaskId {
+    id("9HrBC1jMQ3KlZw4CssPUeQ")
+}
+
+fn other() -> TaskId {
+    id("fN1SbArXTPSVFNUvaOlinQ")
+}
+
+fn facts(place: Place, paused: Option<Paused>) -> Facts {
+    Facts { task: task(), place, paused, now: at(NOW) }
+}
+
+fn paused() -> Paused {
+    Paused { since: at(NOW - 5), by: "ann".into(), reason: Some("disk".into()), until: Some(at(NOW + 60)) }
+}
+
+fn worker() -> WorkerName {
+    WorkerName { worker_group: "g".into(), worker_id: "w".into() }
+}
+
+fn code(reason: &Reason) -> &'static str {
+    match reason {
+        Reason::Dependencies { .. } => "dependencies",
+        Reason::Delay { .. } => "delay",
+        Reason::Paused { .. } => "paused",
+        Reason::Reserved { .. } => "reserved",
+        Reason::NoWorker { .. } => "no-worker",
+        Reason::Behind { .. } => "behind",
+        Reason::Running { .. } => "running",
+        Reason::Resolved { .. } => "resolved",
+    }
+}
+
+fn codes(answer: &WhyAnswer) -> Vec<&'static str> {
+    let codes: Vec<&str> = answer.reasons.iter().map(code).collect();
+    for (reason, code) in answer.reasons.iter().zip(&codes) {
+        assert_eq!(serde_json::to_value(reason).unwrap()["code"], *code);
+    }
+    let words = words(answer);
+    assert_eq!(words.len(), codes.len().max(1));
+    assert!(words.iter().all(|sentence| sentence.ends_with('.')), "{words:?}");
+    codes
+}
+
+/// Every combination of what can be known of a pending run.
+#[test]
+fn every_reason_of_a_pending_run_is_named_exactly_if_it_is_there() {
+    let delays = std::iter::once(None).chain(DelayedBy::ALL.iter().map(|&by| Some(Delayed { until: at(NOW + 9), by })));
+    for delayed in delays {
+        for reserved in [None, Some(NOW - 1), Some(NOW), Some(NOW + 1)] {
+            for pause in [None, Some(paused())] {
+                for before in [0, 1, BEFORE_COUNTED_MAX] {
+                    for asking in [vec![], vec![worker(); 12]] {
+                        for (last_asked, quarantined) in [(None, 0), (Some(at(NOW - 90)), 0), (Some(at(NOW)), 3)] {
+                            let workers = Workers { last_asked, asking: asking.clone(), quarantined };
+                            let place = Place::Pending {
+                                run: RunId::FIRST,
+                                delayed,
+                                reserved_until: reserved.map(at),
+                                before,
+                                workers,
+                            };
+                            let facts = facts(place, pause.clone());
+                            let ready = delayed.is_none();
+                            let expected: Vec<&str> = [
+                                (!ready).then_some("delay"),
+                                pause.is_some().then_some("paused"),
+                                (ready && reserved == Some(NOW + 1)).then_some("reserved"),
+                                asking.is_empty().then_some("no-worker"),
+                                (ready && before > 0).then_some("behind"),
+                            ]
+                            .into_iter()
+                            .flatten()
+                            .collect();
+                            for names in [Names::Shown, Names::Hidden] {
+                                let answer = why(&facts, names);
+                                assert_eq!(codes(&answer), expected, "{facts:?}");
+                                assert_eq!((answer.state, answer.run_id), (TaskState::Pending, Some(RunId::FIRST)));
+                                assert_eq!(answer.ready, ready, "also when its queue is paused");
+                                assert_eq!(answer.position, ready.then_some(before + 1));
+                                let shown = names == Names::Shown && ready && pause.is_none();
+                                let named = shown.then(|| asking.len().min(WORKERS_SHOWN_MAX));
+                                assert_eq!(answer.claimable_by.map(|workers| workers.len()), named);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_unscheduled_task_waits_for_others_and_says_if_it_does_so_for_ever() {
+    let states = std::iter::once(None).chain(TaskState::ALL.iter().copied().map(Some));
+    for state in states {
+        for requires in [Requires::AllCompleted, Requires::AllResolved] {
+            for required in [task(), other()] {
+                for pause in [None, Some(paused())] {
+                    let awaited = vec![AwaitedTask { task_id: required, state }; AWAITED_SHOWN_MAX + 1];
+                    let unsatisfied = u32::try_from(awaited.len()).unwrap();
+                    let facts = facts(Place::Unscheduled { unsatisfied, awaited, requires }, pause.clone());
+                    let badly = matches!(state, Some(TaskState::Failed | TaskState::Exception));
+                    let expected =
+                        required == task() || state.is_none() || (badly && requires == Requires::AllCompleted);
+                    for names in [Names::Shown, Names::Hidden] {
+                        let answer = why(&facts, names);
+                        let both: &[&str] =
+                            if pause.is_some() { &["dependencies", "paused"] } else { &["dependencies"] };
+                        assert_eq!(codes(&answer), both);
+                        assert!(!answer.ready && answer.run_id.is_none() && answer.position.is_none());
+                        let Reason::Dependencies { unsatisfied: 101, tasks, never } = &answer.reasons[0] else {
+                            panic!("{answer:?}");
+                        };
+                        assert_eq!(*never, expected, "{facts:?}");
+                        let shown = tasks.as_ref().map(Vec::len);
+                        assert_eq!(shown, (names == Names::Shown).then_some(AWAITED_SHOWN_MAX));
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_run_that_is_held_or_has_ended_has_one_reason() {
+    for pause in [None, Some(paused())] {
+        for complete_by in [None, Some(at(NOW + 3))] {
+            let place = Place::Running {
+                run: RunId::FIRST,
+                worker: worker(),
+                since: at(NOW - 1),
+                taken_until: at(NOW + 1),
+                complete_by,
+            };
+            let answer = why(&facts(place, pause.clone()), Names::Hidden);
+            assert_eq!(codes(&answer), ["running"], "a pause takes nothing away");
+            assert_eq!((answer.state, answer.ready), (TaskState::Running, false));
+        }
+        for outcome in [Outcome::Completed, Outcome::Failed, Outcome::Exception(ReasonResolved::ClaimExpired)] {
+            for ended_by in std::iter::once(None).chain(EndedBy::ALL.iter().copied().map(Some)) {
+                let left = Allowance { retries_left: 0, free_runs: 150, hand_backs: 0, losses: 4 };
+                let place = Place::Resolved { run: RunId::FIRST, outcome, ended_by, left };
+                let answer = why(&facts(place, pause.clone()), Names::Hidden);
+                assert_eq!(codes(&answer), ["resolved"]);
+                assert_eq!(answer.state, outcome.state().into());
+                let expected = Reason::Resolved {
+                    outcome: outcome.state(),
+                    reason_resolved: outcome.reason(),
+                    ended_by,
+                    losses: 4,
+                    free_runs_left: 50,
+                };
+                assert_eq!(answer.reasons, [expected]);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_words_say_what_is_there() {
+    let time = |seconds| Timestamp::new(at(seconds));
+    let awaited = |task_id, state| AwaitedTask { task_id, state };
+    for (reason, sentence) in [
+        (
+            Reason::Dependencies {
+                unsatisfied: 2,
+                tasks: Some(vec![awaited(other(), Some(TaskState::Failed)), awaited(task(), None)]),
+                never: true,
+            },
+            "It waits for 2 tasks: fN1SbArXTPSVFNUvaOlinQ (failed), 9HrBC1jMQ3KlZw4CssPUeQ (expired). One of them will never \
+             let it run: schedule it by hand, rerun that one, or cancel it.",
+        ),
+        (Reason::Dependencies { unsatisfied: 1, tasks: None, never: false }, "It waits for 1 task."),
+        (
+            Reason::Dependencies { unsatisfied: 0, tasks: Some(vec![]), never: false },
+            "The tasks that it waited for have ended; it is about to become pending.",
+        ),
+        (
+            Reason::Delay { until: time(60), by: DelayedBy::Backoff },
+            "It is delayed until 1970-01-01T00:01:00.000Z, because several workers in a row were lost with it.",
+        ),
+        (
+            Reason::Paused { by: "ann".into(), since: time(0), reason: Some("disk".into()), until: None },
+            "Its queue was paused by ann at 1970-01-01T00:00:00.000Z (disk), until it is resumed.",
+        ),
+        (
+            Reason::NoWorker { last_asked: Some(time(0)), quarantined: 2 },
+            "No worker that may have it has asked for work in the last minute; 2 quarantined workers asked and may have no \
+             work.",
+        ),
+        (
+            Reason::NoWorker { last_asked: Some(time(0)), quarantined: 0 },
+            "No worker that may have it has asked for work in the last minute; the last one did at \
+             1970-01-01T00:00:00.000Z.",
+        ),
+        (Reason::Behind { runs: 1 }, "1 other run of its queue is claimed first."),
+        (Reason::Behind { runs: 10_000 }, "At least 10000 other runs of its queue are claimed first."),
+        (
+            Reason::Running { worker: worker(), since: time(0), taken_until: time(60), complete_by: Some(time(90)) },
+            "Worker g/w has held it since 1970-01-01T00:00:00.000Z; the claim ends at 1970-01-01T00:01:00.000Z unless it is \
+             renewed, and at the latest at 1970-01-01T00:01:30.000Z.",
+        ),
+        (
+            Reason::Resolved {
+                outcome: tenure_api::states::RunState::Exception,
+                reason_resolved: ReasonResolved::ClaimExpired,
+                ended_by: Some(EndedBy::CompleteTime),
+                losses: 1,
+                free_runs_left: 0,
+            },
+            "It has ended as exception (claim-expired, ended by complete-time). Its worker was lost with it.",
+        ),
+    ] {
+        assert_eq!(super::sentence(&reason), sentence);
+    }
+    let workers = Workers { last_asked: Some(at(NOW)), asking: vec![worker()], quarantined: 0 };
+    let place = Place::Pending { run: RunId::FIRST, delayed: None, reserved_until: None, before: 0, workers };
+    let answer = why(&facts(place, None), Names::Hidden);
+    assert_eq!(words(&answer), ["Nothing keeps it: the next worker that asks for work gets it."]);
+    assert_eq!(ASKED_WITHIN, TimeDelta::minutes(1), "as the sentences say");
+}
