@@ -14,6 +14,7 @@ pub mod objects;
 pub mod purge_cache;
 pub mod states;
 pub mod submit;
+pub mod work;
 pub mod worker_manager;
 pub mod workers;
 
