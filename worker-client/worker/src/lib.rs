@@ -203,7 +203,6 @@ impl Worker {
             while let Some(ended) = tasks.try_join_next() {
                 outcome(ended)?;
             }
-            // Dropped, they are reported by themselves.
             let ended = waiting.take(if source.takes_results() { RESULTS_MAX } else { 0 });
             // Whose result is on its way makes room.
             let free = (capacity.get() + ended.len()).saturating_sub(tasks.len());
@@ -211,8 +210,7 @@ impl Worker {
                 tokio::select! {
                     () = shutdown.cancelled() => {}
                     Some(ended) = tasks.join_next() => outcome(ended)?,
-                    () = waiting.arrival(), if source.takes_results() => {}
-                    () = waiting.refuse(), if !source.takes_results() => {}
+                    () = waiting.arrival_for(source) => {}
                 }
                 continue;
             }

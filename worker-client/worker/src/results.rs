@@ -6,6 +6,8 @@ use std::collections::VecDeque;
 use tenure_client::{Error, RunResult, TaskStatus};
 use tokio::sync::{mpsc, oneshot};
 
+use super::source::Source;
+
 /// What the queue answers to a result.
 pub(super) type Answer = Result<TaskStatus, Error>;
 
@@ -47,13 +49,21 @@ impl Ended {
 }
 
 impl Waiting {
-    /// Waits for one.
-    pub(super) async fn arrival(&mut self) {
+    async fn arrival(&mut self) {
         if let Some(ended) = self.arriving.recv().await {
             self.arrived.push_back(ended);
         } else {
             // The worker itself holds a sender.
             std::future::pending::<()>().await;
+        }
+    }
+
+    /// Waits for one that this source takes.
+    pub(super) async fn arrival_for(&mut self, source: &Source) {
+        if source.takes_results() {
+            self.arrival().await;
+        } else {
+            self.refuse().await;
         }
     }
 

@@ -47,7 +47,7 @@ async fn claimed(queue: &Queue, of: &str, worker: &str) -> TaskId {
     task
 }
 
-fn verdicts(worked: &Worked) -> Vec<&str> {
+fn verdicts(worked: &Worked) -> Vec<&'static str> {
     let verdict = |result: &Result<Task, OpError>| match result {
         Ok(task) => match task.ended.last().map(tenure_domain::task::EndedRun::outcome) {
             Some(Outcome::Completed) => "completed",
@@ -146,6 +146,7 @@ async fn each_result_has_its_own_verdict() {
         tokio::join!(queue.report(theirs, RunId::FIRST, Report::Completed), ask(&queue, "other", &not_mine, 0, LONG));
     assert_eq!(free.unwrap().ended.len(), 1);
     assert_eq!(verdicts(&held), ["forbidden"]);
+    drop(held);
     queue.stop().await;
     database.finish().await;
 }
@@ -162,6 +163,7 @@ async fn two_runs_of_one_task_are_reported_in_one_request() {
     let worked = ask(&queue, "mine", &[second, result(task, RETRY)], 0, LONG).await;
     assert_eq!(verdicts(&worked), ["completed", "completed"], "the first run's report is a repeat");
     assert_eq!(worked.results[1].as_ref().unwrap().ended.len(), 2);
+    drop(worked);
     let lost = [result(task, Report::Completed)];
     assert_eq!(verdicts(&ask(&queue, "mine", &lost, 0, LONG).await), ["conflict"]);
     queue.stop().await;
@@ -205,7 +207,7 @@ async fn a_result_whose_task_is_locked_waits_for_the_lock_and_is_judged_by_its_h
     };
     let (worked, ()) = tokio::join!(ask(&queue, "mine", &results, 0, LONG), unlock);
     assert_eq!(verdicts(&worked), ["completed", "forbidden"]);
-    drop(conn);
+    drop((worked, conn));
     queue.stop().await;
     database.finish().await;
 }
@@ -294,6 +296,7 @@ async fn a_worker_that_reports_its_shutdown_is_not_given_its_own_task_again() {
     );
     assert_eq!(waiting.unwrap().claims.len(), 0);
     assert_eq!(verdicts(&worked), ["exception"]);
+    drop(worked);
     let task = queue.status(task).await;
     assert_eq!(task.ended[0].reason, ReasonResolved::WorkerShutdown);
     assert_eq!(task.ended.len(), 1, "it is pending for another worker");
