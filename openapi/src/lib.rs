@@ -16,6 +16,7 @@ pub mod purge_cache;
 pub mod states;
 pub mod submit;
 pub mod why;
+pub mod work;
 pub mod worker_manager;
 pub mod workers;
 

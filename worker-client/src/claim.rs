@@ -10,6 +10,7 @@ use reqwest::Method;
 use serde::de::DeserializeOwned;
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::{RunId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
+use tenure_api::work::{RunOutcome, RunResult};
 use tokio::time::Instant;
 
 use crate::client::{Answer, Call, Own, TIMEOUT, parameter};
@@ -134,11 +135,13 @@ impl Client {
             own: Own::default(),
         };
         let Answer { value, date, received, .. } = self.call::<ClaimWorkAnswer>(&call).await?;
-        let claim = |answer: ClaimAnswer| {
-            let lease = Lease::of_claim(answer.taken_until, answer.claimed().or(date), received);
-            self.claimed(answer, lease)
-        };
-        Ok(value.tasks.into_iter().map(claim).collect())
+        Ok(value.tasks.into_iter().map(|answer| self.claimed_at(answer, date, received)).collect())
+    }
+
+    /// A claim of an answer that is no repeat.
+    pub(crate) fn claimed_at(&self, answer: ClaimAnswer, date: Option<Timestamp>, received: Instant) -> Claim {
+        let lease = Lease::of_claim(answer.taken_until, answer.claimed().or(date), received);
+        self.claimed(answer, lease)
     }
 
     /// Claims a run that was found in a message or from the status of its task. Repeating the call is harmless: the
@@ -324,14 +327,44 @@ impl Claim {
         &self.client
     }
 
-    async fn report(self, outcome: &str, body: Option<serde_json::Value>) -> Result<Reported, NotReported> {
-        match self.post::<StatusAnswer>(outcome, body.as_ref()).await {
-            Ok(answer) => Ok(Reported::Accepted(answer.value.status)),
+    /// How the run ended, for [`Client::work`]. A reason goes with the outcome exception, and with no other.
+    ///
+    /// ```
+    /// # use tenure_client::{Claim, RunOutcome};
+    /// # fn example(claim: &Claim) {
+    /// let result = claim.result(RunOutcome::Failed, None);
+    /// # let _ = result;
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn result(&self, outcome: RunOutcome, reason: Option<ExceptionReason>) -> RunResult {
+        RunResult { task_id: self.task_id, run_id: self.run_id, outcome, reason: reason.map(Into::into) }
+    }
+
+    /// What the server's answer to the result of this claim means.
+    ///
+    /// # Errors
+    /// It is no usable answer; the claim is in the error, and its report may be sent by itself.
+    ///
+    /// ```no_run
+    /// # use tenure_client::{Claim, NotReported, Worked};
+    /// # fn example(claim: Claim, mut worked: Worked) -> Result<(), NotReported> {
+    /// claim.settle(worked.results.remove(0))?;
+    /// # Ok(()) }
+    /// ```
+    pub fn settle(self, answer: Result<TaskStatus, Error>) -> Result<Reported, NotReported> {
+        match answer {
+            Ok(status) => Ok(Reported::Accepted(status)),
             Err(error) => match self.lost_by(error) {
                 Ok(lost) => Ok(Reported::Lost(lost)),
                 Err(error) => Err(NotReported { claim: Box::new(self), error }),
             },
         }
+    }
+
+    async fn report(self, outcome: &str, body: Option<serde_json::Value>) -> Result<Reported, NotReported> {
+        let answer = self.post::<StatusAnswer>(outcome, body.as_ref()).await;
+        self.settle(answer.map(|answer| answer.value.status))
     }
 
     async fn post<T: DeserializeOwned>(

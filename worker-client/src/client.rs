@@ -20,6 +20,8 @@ use crate::{Error, RetryPolicy, retry};
 
 /// Where the API is below the root URL.
 const API_PATH: &str = "/api/queue/v1";
+/// Where Tenure's own API is.
+pub(crate) const TENURE_API: &str = "/api/tenure/v1";
 /// How long an ordinary call may take.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

@@ -18,6 +18,7 @@ mod signed_url;
 mod submit;
 mod tenure;
 mod wire;
+mod work;
 
 pub use artifacts::{Artifact, Downloaded, NewArtifact, PutUrl, UnusableBecause, Upload};
 pub use claim::{Claim, Lost, LostBecause, NotReported, Renewal, Reported, WorkerName};
@@ -29,4 +30,6 @@ pub use retry::RetryPolicy;
 pub use tenure::{GroupChange, TaskChange};
 pub use tenure_api::credentials::{AccessToken, Credentials};
 pub use tenure_api::states::Priority;
+pub use tenure_api::work::{RunOutcome, RunResult};
 pub use wire::{ExceptionReason, Metadata, NewTask, QueueCounts, RunStatus, State, Task, TaskStatus};
+pub use work::Worked;

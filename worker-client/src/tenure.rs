@@ -8,11 +8,8 @@ use reqwest::Method;
 use serde_json::Value;
 use tenure_api::ids::{TaskGroupId, TaskId, TaskQueueId};
 
-use crate::client::{Call, Own, TIMEOUT, parameter};
+use crate::client::{Call, Own, TENURE_API, TIMEOUT, parameter};
 use crate::{Client, Error};
-
-/// Where Tenure's own API is below the root URL.
-const TENURE_API: &str = "/api/tenure/v1";
 
 /// What can be done to a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -55,6 +55,18 @@ pub enum ExceptionReason {
     IntermittentTask,
 }
 
+impl From<ExceptionReason> for tenure_api::states::ExceptionReason {
+    fn from(reason: ExceptionReason) -> Self {
+        match reason {
+            ExceptionReason::WorkerShutdown => Self::WorkerShutdown,
+            ExceptionReason::MalformedPayload => Self::MalformedPayload,
+            ExceptionReason::ResourceUnavailable => Self::ResourceUnavailable,
+            ExceptionReason::InternalError => Self::InternalError,
+            ExceptionReason::IntermittentTask => Self::IntermittentTask,
+        }
+    }
+}
+
 /// What people want to know about a task.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Metadata {

@@ -16,4 +16,5 @@ pub mod scopes;
 pub mod submit;
 pub mod task;
 pub mod topic;
+pub mod work;
 pub mod worker;

@@ -148,7 +148,7 @@ impl Queue {
 
     /// A report.
     pub async fn report(&self, task: TaskId, run: RunId, report: Report) -> Result<Task, OpError> {
-        self.engine.report.submit(RunReport { task, run, report }).await
+        self.engine.report.submit(RunReport { task, run, report, holder: None }).await
     }
 
     /// reclaimTask.

@@ -80,6 +80,12 @@ impl ApiError {
         self.code
     }
 
+    /// What is wrong.
+    #[must_use]
+    pub fn into_message(self) -> String {
+        self.message
+    }
+
     /// The answer to a call.
     #[must_use]
     pub fn response(self, call: &Call) -> Response {
@@ -166,6 +172,7 @@ impl From<OpError> for ApiError {
         let code = match &error {
             OpError::NotFound(_) => ErrorCode::ResourceNotFound,
             OpError::Expired(_) => ErrorCode::ResourceExpired,
+            OpError::Forbidden(_) => ErrorCode::InsufficientScopes,
             OpError::Conflict(_) => ErrorCode::RequestConflict,
             OpError::Input(_) => ErrorCode::InputError,
             OpError::Overloaded(_) | OpError::Unavailable | OpError::StaleQueue => ErrorCode::ServiceUnavailable,

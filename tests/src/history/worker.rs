@@ -3,14 +3,15 @@
 use std::sync::atomic::Ordering;
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tenure_api::credentials::Credentials;
+use tenure_api::errors::ErrorCode;
 use tenure_api::ids::SlugId;
 
 use super::record::{Answer, Event, RunKey, Verdict};
 use super::world::Actor;
 use super::{poller, worker_id};
-use crate::http::{QUEUE_API, queue_segment};
+use crate::http::{QUEUE_API, TENURE_API, queue_segment};
 
 /// claimTask asks for one of this many last tasks.
 const RECENT: usize = 30;
@@ -19,6 +20,8 @@ const LATE_PERCENT: u64 = 5;
 const POLL_PERCENT: u64 = 15;
 /// How many reports in a hundred are made with the root client's credentials instead of the claim's.
 const AS_ROOT_PERCENT: u64 = 10;
+/// How many claims in a hundred end by a result that comes with a claim for more.
+const WORK_PERCENT: u64 = 15;
 const LIMIT_MAX: u64 = 5;
 const DRAIN_LIMIT: u64 = 32;
 
@@ -26,6 +29,7 @@ const DRAIN_LIMIT: u64 = 32;
 #[derive(Debug, Clone)]
 struct HeldClaim {
     run: RunKey,
+    queue: String,
     credentials: Credentials,
 }
 
@@ -41,11 +45,13 @@ struct Claim {
 #[serde(rename_all = "camelCase")]
 struct ClaimStatus {
     task_id: SlugId,
+    task_queue_id: String,
 }
 
 impl From<Claim> for HeldClaim {
     fn from(claim: Claim) -> Self {
-        Self { run: (claim.status.task_id, claim.run_id), credentials: claim.credentials }
+        let ClaimStatus { task_id, task_queue_id } = claim.status;
+        Self { run: (task_id, claim.run_id), queue: task_queue_id, credentials: claim.credentials }
     }
 }
 
@@ -75,16 +81,14 @@ impl Worker {
                 self.report(&late, Verdict::Completed).await;
             } else if roll >= 100 - POLL_PERCENT {
                 for run in poller::poll(&mut self.actor).await {
-                    if let Some(held) = self.claim_task(run).await {
-                        self.live(held).await;
-                    }
+                    let held = self.claim_task(run).await;
+                    self.live(held).await;
                 }
             } else {
                 let queue = self.actor.random.below(self.actor.world.queues.len() as u64) as usize;
                 let limit = 1 + self.actor.random.below(LIMIT_MAX);
-                for held in self.claim(queue, limit).await {
-                    self.live(held).await;
-                }
+                let held = self.claim(queue, limit).await;
+                self.live(held).await;
             }
         }
     }
@@ -131,7 +135,7 @@ impl Worker {
         if self.actor.random.percent(20) {
             self.claim_task(run).await;
         }
-        self.live(held).await;
+        self.live([held]).await;
     }
 
     async fn claim_task(&mut self, run: RunKey) -> Option<HeldClaim> {
@@ -152,8 +156,19 @@ impl Worker {
         held
     }
 
-    /// What becomes of a claim.
-    async fn live(&mut self, held: HeldClaim) {
+    /// What becomes of claims, and of those that come in their place.
+    async fn live(&mut self, claims: impl IntoIterator<Item = HeldClaim>) {
+        let mut claims: Vec<HeldClaim> = claims.into_iter().collect();
+        while let Some(held) = claims.pop() {
+            if self.actor.random.percent(WORK_PERCENT) {
+                claims.extend(self.exchange(&held).await);
+            } else {
+                self.end(held).await;
+            }
+        }
+    }
+
+    async fn end(&mut self, held: HeldClaim) {
         let verdict = match self.actor.random.below(100) {
             0..65 => Verdict::Completed,
             65..75 => Verdict::Failed,
@@ -184,6 +199,51 @@ impl Worker {
         self.actor.world.write(start, Event::Reclaim { run: held.run, answer: without_content(&answer) });
     }
 
+    /// Reports a run by the worker's name, and claims more in the same request.
+    async fn exchange(&mut self, held: &HeldClaim) -> Vec<HeldClaim> {
+        let verdict = self.actor.random.pick(&Verdict::ALL).copied().unwrap_or(Verdict::Completed);
+        let (outcome, reason) = verdict.wire();
+        let mut result = json!({"taskId": held.run.0, "runId": held.run.1, "outcome": outcome});
+        if outcome == "exception" {
+            result["reason"] = reason.into();
+        }
+        let limit = if verdict == Verdict::WorkerShutdown { 0 } else { self.actor.random.below(LIMIT_MAX) };
+        let body = json!({
+            "taskQueueId": held.queue,
+            "workerGroup": "storm",
+            "workerId": worker_id(self.number),
+            "results": [result],
+            "claim": limit,
+            "wait": self.actor.random.below(2),
+        });
+        let start = self.actor.world.stamp();
+        let answer = self.actor.call("POST", &format!("{TENURE_API}/work"), Some(&body.to_string())).await;
+        let (reported, claims) = match &answer {
+            Answer::Done(answer) => (verdict_of(&answer["results"][0]), Answer::Done(read_claims(answer))),
+            Answer::Refused(status) => (Answer::Refused(*status), Answer::Refused(*status)),
+            Answer::Unknown => (Answer::Unknown, Answer::Unknown),
+        };
+        if reported.done().is_some() && !verdict.retries() {
+            self.actor.world.backlog.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.actor.world.write(start, Event::Report { run: held.run, verdict, answer: reported });
+        let Some(queue) = self.actor.world.queues.iter().position(|queue| *queue == held.queue) else {
+            return Vec::new();
+        };
+        let (claims, answer) = match claims {
+            Answer::Done(claims) => {
+                let runs = claims.iter().map(|held: &HeldClaim| held.run).collect();
+                (claims, Answer::Done(runs))
+            }
+            Answer::Refused(status) => (Vec::new(), Answer::Refused(status)),
+            Answer::Unknown => (Vec::new(), Answer::Unknown),
+        };
+        if limit > 0 {
+            self.actor.world.write(start, Event::ClaimWork { queue, worker: self.number, answer });
+        }
+        claims
+    }
+
     async fn report(&mut self, held: &HeldClaim, verdict: Verdict) {
         let (state, reason) = verdict.wire();
         let body = (state == "exception").then(|| format!(r#"{{"reason":"{reason}"}}"#));
@@ -197,6 +257,17 @@ impl Worker {
             self.actor.world.backlog.fetch_sub(1, Ordering::Relaxed);
         }
         self.actor.world.write(start, Event::Report { run: held.run, verdict, answer });
+    }
+}
+
+/// What came of the one result of a request.
+fn verdict_of(result: &Value) -> Answer<()> {
+    if result["status"].is_object() {
+        return Answer::Done(());
+    }
+    match serde_json::from_value(result["error"]["code"].clone()).expect("a result has a status or an error") {
+        ErrorCode::ServiceUnavailable => Answer::Unknown,
+        code => Answer::Refused(code.status()),
     }
 }
 

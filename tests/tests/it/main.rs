@@ -47,6 +47,7 @@ mod under_load;
 mod upstream;
 mod waiting;
 mod who_am_i;
+mod work;
 mod worker_alone;
 mod worker_artifacts;
 mod worker_manager;

@@ -27,6 +27,7 @@ mod outputs;
 mod payload;
 mod poll;
 mod process;
+mod results;
 mod source;
 mod task;
 mod user;
@@ -47,9 +48,11 @@ use tracing::Instrument;
 pub use guard::{become_command, guard};
 use health::Health;
 use process::Guards;
+use results::{Ended, Results, Waiting};
 use source::{Offer, Source};
 pub use user::TaskUser;
 
+use tenure_api::work::RESULTS_MAX;
 use tenure_client::artifacts::blocking;
 use tenure_client::error::chain;
 use tenure_client::{Client, Error, RetryPolicy, WorkerName, retry};
@@ -193,32 +196,42 @@ impl Worker {
     /// Claims and starts tasks until the shutdown.
     async fn work(&self, source: &mut Source, tasks: &mut Tasks, shutdown: &CancellationToken) -> Result<(), Error> {
         let Settings { client, capacity, work_dir, disk_free_min, .. } = &*self.settings;
+        let (results, mut waiting) = results::channel();
         let mut failures = 0;
         let mut started = Some(Instant::now() + STARTED_AFTER);
         while !shutdown.is_cancelled() {
             while let Some(ended) = tasks.try_join_next() {
                 outcome(ended)?;
             }
-            let free = capacity.get().saturating_sub(tasks.len());
+            let ended = waiting.take(if source.takes_results() { RESULTS_MAX } else { 0 });
+            // Whose result is on its way makes room.
+            let free = (capacity.get() + ended.len()).saturating_sub(tasks.len());
             if free == 0 {
                 tokio::select! {
                     () = shutdown.cancelled() => {}
                     Some(ended) = tasks.join_next() => outcome(ended)?,
+                    () = waiting.arrival_for(source) => {}
                 }
                 continue;
             }
             if let Some(until) = self.health.wait_until(work_dir, *disk_free_min) {
-                rest(until, shutdown).await;
+                drop(ended);
+                rest(until, &mut waiting, shutdown).await;
                 continue;
             }
-            let begun = Instant::now();
-            let Some(answer) = self.search(source, free, &mut started, shutdown).await else { break };
+            let (begun, exchanges) = (Instant::now(), !ended.is_empty());
+            let answer = if exchanges {
+                exchange(source, ended, free, shutdown).await
+            } else {
+                self.search(source, free, &mut started, &mut waiting, shutdown).await
+            };
+            let Some(answer) = answer else { break };
             let pause_until = match answer {
                 Ok(offers) => {
                     failures = 0;
                     let came_empty = offers.is_empty();
-                    offers.into_iter().for_each(|offer| self.start(tasks, offer, shutdown));
-                    if came_empty { source.rest_until(begun) } else { begun }
+                    offers.into_iter().for_each(|offer| self.start(tasks, offer, &results, shutdown));
+                    if came_empty && !exchanges { source.rest_until(begun) } else { begun }
                 }
                 Err(error) if source.is_refused(&error) => return Err(error),
                 Err(error) => {
@@ -227,7 +240,7 @@ impl Worker {
                     Instant::now() + client.retry_policy().pause_of(failures, &error, retry::jitter())
                 }
             };
-            rest(pause_until, shutdown).await;
+            rest(pause_until, &mut waiting, shutdown).await;
         }
         Ok(())
     }
@@ -239,6 +252,7 @@ impl Worker {
         source: &mut Source,
         room: usize,
         started: &mut Option<Instant>,
+        waiting: &mut Waiting,
         shutdown: &CancellationToken,
     ) -> Option<Result<Vec<Offer>, Error>> {
         let search = source.find(room);
@@ -256,6 +270,7 @@ impl Worker {
                     return Some(answer);
                 }
                 () = shutdown.cancelled() => return None,
+                () = waiting.refuse() => {}
                 () = tokio::time::sleep_until(say_at), if started.is_some() => {
                     *started = None;
                     self.say_started();
@@ -269,9 +284,10 @@ impl Worker {
         tracing::info!(queue.id = %queue, worker.id = %name.id, capacity, ?plane, "worker started");
     }
 
-    fn start(&self, tasks: &mut Tasks, offer: Offer, shutdown: &CancellationToken) {
+    fn start(&self, tasks: &mut Tasks, offer: Offer, results: &Results, shutdown: &CancellationToken) {
         let context = task::Context {
             settings: Arc::clone(&self.settings),
+            results: results.clone(),
             guards: self.guards.clone(),
             health: self.health.clone(),
             shutdown: shutdown.clone(),
@@ -285,11 +301,29 @@ impl Worker {
     }
 }
 
+/// Reports what has ended and looks for work, in one request; none at a shutdown.
+async fn exchange(
+    source: &mut Source,
+    ended: Vec<Ended>,
+    room: usize,
+    shutdown: &CancellationToken,
+) -> Option<Result<Vec<Offer>, Error>> {
+    tokio::select! {
+        biased;
+        answer = source.exchange(ended, room) => Some(answer),
+        () = shutdown.cancelled() => None,
+    }
+}
+
 /// Waits until then, or until the shutdown.
-async fn rest(until: Instant, shutdown: &CancellationToken) {
+async fn rest(until: Instant, waiting: &mut Waiting, shutdown: &CancellationToken) {
+    if until <= Instant::now() {
+        return;
+    }
     tokio::select! {
         () = shutdown.cancelled() => {}
         () = tokio::time::sleep_until(until) => {}
+        () = waiting.refuse() => {}
     }
 }
 

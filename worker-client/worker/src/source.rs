@@ -11,8 +11,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::message::{Hold, Received};
 use super::poll::Poller;
+use super::results::Ended;
 use super::{Plane, Settings};
-use tenure_client::{Claim, Error};
+use tenure_client::{Claim, Error, RetryPolicy, RunResult};
 
 /// The least time between two calls for work, in case the server does not wait for work to appear.
 const CLAIM_INTERVAL: Duration = Duration::from_millis(500);
@@ -21,10 +22,49 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Where work comes from.
 pub(super) enum Source {
-    /// claimWork, which waits for work and gives claims; and whether it was ever answered.
-    ClaimWork(Arc<Settings>, bool),
+    /// claimWork, which waits for work and gives claims.
+    ClaimWork(ClaimWork),
     /// Polls, which answer at once and give messages.
     Messages(Box<Poller>),
+}
+
+/// Calls for work that give claims.
+pub(super) struct ClaimWork {
+    settings: Arc<Settings>,
+    /// Whether one was ever answered.
+    answered: bool,
+    /// Whether results may go with them: only Tenure takes them.
+    takes_results: bool,
+}
+
+impl ClaimWork {
+    async fn find(&mut self, room: usize) -> Result<Vec<Offer>, Error> {
+        let Settings { client, queue, name, .. } = &*self.settings;
+        let claims = client.claim_work(queue, name, room).await?;
+        self.answered = true;
+        Ok(claims.into_iter().map(Offer::of_claim).collect())
+    }
+
+    async fn exchange(&mut self, ended: Vec<Ended>, room: usize) -> Result<Vec<Offer>, Error> {
+        let Settings { client, queue, name, .. } = &*self.settings;
+        let results: Vec<RunResult> = ended.iter().map(|ended| ended.result).collect();
+        // Sent once: what gets no answer is reported by itself, for as long as it takes.
+        let client = client.with_retry_policy(RetryPolicy::never());
+        match client.work(queue, name, &results, room, Duration::ZERO).await {
+            Ok(worked) => {
+                for (ended, answer) in ended.into_iter().zip(worked.results) {
+                    ended.answer(answer);
+                }
+                Ok(worked.claims.into_iter().map(Offer::of_claim).collect())
+            }
+            Err(Error::Refused { status: 404 | 405, .. }) => {
+                tracing::info!("the queue takes no results with a call for work: each is reported by itself");
+                self.takes_results = false;
+                Ok(Vec::new())
+            }
+            Err(error) => Err(error),
+        }
+    }
 }
 
 /// Something to do.
@@ -38,7 +78,10 @@ pub(super) enum Offer {
 impl Source {
     pub(super) fn new(settings: &Arc<Settings>, shutdown: &CancellationToken) -> Self {
         match settings.plane {
-            Plane::Claim => Self::ClaimWork(Arc::clone(settings), false),
+            Plane::Claim => {
+                let settings = Arc::clone(settings);
+                Self::ClaimWork(ClaimWork { settings, answered: false, takes_results: true })
+            }
             Plane::Poll => Self::Messages(Box::new(Poller::new(settings, shutdown))),
         }
     }
@@ -46,12 +89,21 @@ impl Source {
     /// Looks for work once, for so many tasks.
     pub(super) async fn find(&mut self, room: usize) -> Result<Vec<Offer>, Error> {
         match self {
-            Self::ClaimWork(settings, answered) => {
-                let claims = settings.client.claim_work(&settings.queue, &settings.name, room).await?;
-                *answered = true;
-                Ok(claims.into_iter().map(|claim| Offer::Claim(Box::new(claim))).collect())
-            }
+            Self::ClaimWork(calls) => calls.find(room).await,
             Self::Messages(poller) => Ok(poller.find(room).await?.into_iter().map(Offer::Message).collect()),
+        }
+    }
+
+    /// Whether results may go with a call for work.
+    pub(super) fn takes_results(&self) -> bool {
+        matches!(self, Self::ClaimWork(ClaimWork { takes_results: true, .. }))
+    }
+
+    /// Reports what has ended, and looks for work once, without waiting. What gets no answer is to be reported by itself.
+    pub(super) async fn exchange(&mut self, ended: Vec<Ended>, room: usize) -> Result<Vec<Offer>, Error> {
+        match self {
+            Self::ClaimWork(calls) => calls.exchange(ended, room).await,
+            Self::Messages(_) => Ok(Vec::new()),
         }
     }
 
@@ -59,7 +111,7 @@ impl Source {
     /// in trouble.
     pub(super) fn is_refused(&self, error: &Error) -> bool {
         let has_worked = match self {
-            Self::ClaimWork(_, answered) => *answered,
+            Self::ClaimWork(calls) => calls.answered,
             Self::Messages(poller) => poller.has_worked(),
         };
         !has_worked && refuses(error)
@@ -88,6 +140,10 @@ pub(super) fn refuses(error: &Error) -> bool {
 }
 
 impl Offer {
+    fn of_claim(claim: Claim) -> Self {
+        Self::Claim(Box::new(claim))
+    }
+
     /// The claim, if it is to be had; the hold is to be kept for as long as the worker is at it.
     ///
     /// # Errors

@@ -13,11 +13,12 @@ use super::Settings;
 use super::health::{Health, no_space};
 use super::job::Job;
 use super::process::Guards;
+use super::results::Results;
 use super::verdict::Outcome;
 use super::work_directory::WorkDirectory;
 use tenure_client::artifacts::blocking;
 use tenure_client::error::chain;
-use tenure_client::{Claim, ExceptionReason, Lost, NotReported, Renewal, Reported, retry};
+use tenure_client::{Claim, ExceptionReason, Lost, NotReported, Renewal, Reported, RunOutcome, RunResult, retry};
 
 /// Even when the lease is nearly over, renewals are at least this far apart.
 const RENEWAL_INTERVAL: Duration = Duration::from_millis(100);
@@ -27,6 +28,8 @@ pub(super) const LAST_WORDS: Duration = Duration::from_secs(10);
 /// What a task needs of its worker.
 pub(super) struct Context {
     pub settings: Arc<Settings>,
+    /// Where its result may go, if it is not reported by itself.
+    pub results: Results,
     pub guards: Guards,
     pub health: Health,
     pub shutdown: CancellationToken,
@@ -49,7 +52,7 @@ pub(super) async fn run(mut claim: Claim, context: &Context) {
     match verdict {
         Ok(outcome) => {
             context.health.ended(outcome, begun.elapsed());
-            report(claim, outcome, &context.shutdown).await;
+            report(claim, outcome, context).await;
         }
         Err(lost) => log_lost(&lost),
     }
@@ -127,10 +130,10 @@ async fn renew(claim: &mut Claim) -> Option<Lost> {
 }
 
 /// Reports until it gets through, the lease is over, or a shutdown has waited long enough.
-async fn report(claim: Claim, outcome: Outcome, shutdown: &CancellationToken) {
+async fn report(claim: Claim, outcome: Outcome, Context { results, shutdown, .. }: &Context) {
     let ends = claim.lease().ends();
     tokio::select! {
-        () = send_report(claim, outcome) => {}
+        () = send_report(claim, outcome, results) => {}
         () = tokio::time::sleep_until(ends) => {
             tracing::warn!(?outcome, "the claim ended before its outcome could be reported");
         }
@@ -144,7 +147,17 @@ pub(super) async fn last_call(shutdown: &CancellationToken) {
     tokio::time::sleep(LAST_WORDS).await;
 }
 
-async fn send_report(mut claim: Claim, outcome: Outcome) {
+/// Leaves the result to the worker's next call for work if there is one now, and otherwise reports it by itself.
+async fn send_report(mut claim: Claim, outcome: Outcome, results: &Results) {
+    if let Some(result) = result_of(&claim, outcome)
+        && let Some(answer) = results.send(result).await
+    {
+        match claim.settle(answer) {
+            Ok(Reported::Accepted(_)) => return tracing::info!(?outcome, "task reported"),
+            Ok(Reported::Lost(lost)) => return log_lost(&lost),
+            Err(NotReported { claim: back, .. }) => claim = *back,
+        }
+    }
     let mut failures = 0;
     loop {
         let sent = match outcome {
@@ -167,6 +180,16 @@ async fn send_report(mut claim: Claim, outcome: Outcome) {
                 tokio::time::sleep(claim.client().retry_policy().backoff(failures, retry::jitter())).await;
             }
         }
+    }
+}
+
+/// What goes with a call for work; a worker that gives a task back does not ask for more.
+fn result_of(claim: &Claim, outcome: Outcome) -> Option<RunResult> {
+    match outcome {
+        Outcome::Completed => Some(claim.result(RunOutcome::Completed, None)),
+        Outcome::Failed => Some(claim.result(RunOutcome::Failed, None)),
+        Outcome::Exception(ExceptionReason::WorkerShutdown) | Outcome::NoSpace | Outcome::Stopped => None,
+        Outcome::Exception(reason) => Some(claim.result(RunOutcome::Exception, Some(reason))),
     }
 }
 

@@ -34,6 +34,8 @@ pub const WAITING_MAX: usize = 50_000;
 pub const RUNS_MAX: usize = 400;
 /// A queue with waiters is tried at least this often, in case a notification was lost.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
+/// How much longer than its wait timeout a request may wait, so that all waiters are not looked at for each one of them.
+const TIMEOUT_GRAIN: Duration = Duration::from_millis(20);
 
 /// A claimWork request.
 #[derive(Debug, Clone)]
@@ -268,26 +270,29 @@ impl WaitListWorker {
         if self.next_timeout > now && !stopping {
             return;
         }
-        self.next_timeout = now + RETRY_EVERY;
+        let empty = || Answer { claims: Vec::new(), delivery: requeue.guard(Vec::new()) };
         let waiting: usize = self.waiters.values().map(VecDeque::len).sum();
         metrics::gauge!("tenure_batch_waiting", "operation" => "claim").set(waiting as f64);
-        for queue_waiters in self.waiters.values_mut() {
-            // All wait timeouts are equal, so that the head of a queue times out first.
-            while let Some(waiter) = queue_waiters.pop_front_if(|waiter| stopping || waiter.until <= now) {
-                let empty = Answer { claims: Vec::new(), delivery: requeue.guard(Vec::new()) };
-                drop(waiter.reply.send(Ok(empty)));
+        let mut next = now + RETRY_EVERY;
+        for (queue, queue_waiters) in &mut self.waiters {
+            // Those for which the last statement had no room are tried first, also if they wait for nothing.
+            let grace = if self.ready.contains(queue) { RETRY_EVERY } else { Duration::ZERO };
+            let over = |waiter: &Waiter| stopping || waiter.until + grace <= now;
+            if queue_waiters.iter().any(over) {
+                let (leaving, rest): (VecDeque<Waiter>, _) = std::mem::take(queue_waiters).into_iter().partition(over);
+                *queue_waiters = rest;
+                for waiter in leaving {
+                    drop(waiter.reply.send(Ok(empty())));
+                }
             }
-            if let Some(waiter) = queue_waiters.front() {
-                self.next_timeout = self.next_timeout.min(waiter.until);
-            }
+            next = queue_waiters.iter().fold(next, |next, waiter| next.min(waiter.until));
         }
         self.waiters.retain(|_, queue_waiters| !queue_waiters.is_empty());
         for waiter in self.suspended.extract_if(.., |waiter| stopping || waiter.until <= now) {
-            let empty = Answer { claims: Vec::new(), delivery: requeue.guard(Vec::new()) };
-            drop(waiter.reply.send(Ok(empty)));
+            drop(waiter.reply.send(Ok(empty())));
         }
         let first = self.suspended.iter().map(|waiter| waiter.until).min();
-        self.next_timeout = first.map_or(self.next_timeout, |first| self.next_timeout.min(first));
+        self.next_timeout = first.map_or(next, |first| next.min(first)).max(now + TIMEOUT_GRAIN);
     }
 
     /// Answers those whose worker was removed, with no claims.

@@ -21,6 +21,7 @@ pub mod status;
 pub mod submit;
 pub mod task_group;
 pub mod wait;
+pub mod work;
 pub mod worker_removed;
 pub mod workers;
 
@@ -38,6 +39,9 @@ pub enum OpError {
     /// What the request names has expired.
     #[error("{0}")]
     Expired(String),
+    /// It is not the caller's.
+    #[error("{0}")]
+    Forbidden(String),
     /// The state forbids it.
     #[error("{0}")]
     Conflict(String),
@@ -65,6 +69,7 @@ impl OpError {
         match self {
             Self::NotFound(message) => Self::NotFound(format!("{place}{message}")),
             Self::Expired(message) => Self::Expired(format!("{place}{message}")),
+            Self::Forbidden(message) => Self::Forbidden(format!("{place}{message}")),
             Self::Conflict(message) => Self::Conflict(format!("{place}{message}")),
             Self::Input(message) => Self::Input(format!("{place}{message}")),
             Self::Overloaded(_) | Self::Unavailable | Self::StaleQueue | Self::Internal(_) => self,

@@ -1,5 +1,7 @@
 //! reportCompleted, reportFailed, reportException: end a run, or answer a repeat, or refuse with a reason.
 
+use std::sync::Arc;
+
 use sqlx::{PgConnection, PgPool};
 use tenure_api::ids::{RunId, TaskId};
 use uuid::Uuid;
@@ -11,6 +13,7 @@ use crate::batch::{Operation, Verdict};
 use crate::notifiers::{Effects, Notifiers};
 use tenure_domain::lifecycle::{End, Event, Refusal, Report, apply};
 use tenure_domain::task::{Last, Task, Tenancy};
+use tenure_domain::work::Holder;
 use tenure_store::hot::statement::{Rows, Statement};
 use tenure_store::notifications::notify_leaving;
 use tenure_store::queues::Queues;
@@ -27,7 +30,7 @@ pub struct ReportRun {
 }
 
 /// A report.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct RunReport {
     /// The task.
     pub task: TaskId,
@@ -35,6 +38,8 @@ pub struct RunReport {
     pub run: RunId,
     /// The outcome.
     pub report: Report,
+    /// The worker that must hold the run; none if the caller may report it whichever worker does.
+    pub holder: Option<Arc<Holder>>,
 }
 
 /// Bytes that a member without a body counts for.
@@ -57,7 +62,7 @@ impl Operation for ReportRun {
     }
 
     fn statement(&self, members: &[&RunReport]) -> Option<Statement> {
-        Some(end::statement(&ends(members)))
+        Some(end::statement(&ends(members), &holders(members)))
     }
 
     fn decode(&self, _: &[&RunReport], rows: &Rows, effects: &mut Effects) -> Result<Vec<Resolved>, sqlx::Error> {
@@ -72,7 +77,7 @@ impl Operation for ReportRun {
         members: &[&RunReport],
         effects: &mut Effects,
     ) -> Result<Vec<Verdict<Task>>, sqlx::Error> {
-        let resolved = end::end(conn, &ends(members)).await?;
+        let resolved = end::end_held(conn, &ends(members), &holders(members)).await?;
         note(&resolved, effects);
         self.judge(conn, members, resolved).await
     }
@@ -121,6 +126,10 @@ fn ends(members: &[&RunReport]) -> Vec<Member> {
     members.iter().map(end).collect()
 }
 
+fn holders<'a>(members: &[&'a RunReport]) -> Vec<Option<&'a Holder>> {
+    members.iter().map(|member| member.holder.as_deref()).collect()
+}
+
 fn note(resolved: &[Resolved], effects: &mut Effects) {
     for row in resolved {
         effects.run_ended(row.id, row.queue, row.next_reason.is_some());
@@ -142,7 +151,11 @@ pub async fn stop_waiting(
         return Ok(());
     }
     let Tenancy { worker_group, worker_id, .. } = tenancy.clone();
-    let worker = Gone { queue, worker_group, worker_id };
+    send_away(pool, notifiers, Gone { queue, worker_group, worker_id }).await
+}
+
+/// The waiting claimWork requests of this worker, here and at the other servers, are answered empty.
+pub(super) async fn send_away(pool: &PgPool, notifiers: &Notifiers, worker: Gone) -> Result<(), OpError> {
     // The other servers are notified of it before they can be notified of the run that the report makes claimable.
     notify_leaving(pool, &worker).await?;
     drop(tokio::time::timeout(WAIT_LIST_TIMEOUT, notifiers.send_away(worker)).await);
@@ -154,6 +167,12 @@ fn diagnose(member: &RunReport, loaded: Option<tasks::Loaded>) -> Verdict<Task> 
     let Some(loaded) = loaded else {
         return Verdict::Refused(OpError::NotFound(format!("task {task} does not exist")));
     };
+    if let Some(Holder { queue, group, id }) =
+        member.holder.as_deref().filter(|holder| !holder.may_report(&loaded.task, run))
+    {
+        let message = format!("run {run} of task {task} is not held by worker {group}/{id} of queue {queue}");
+        return Verdict::Refused(OpError::Forbidden(message));
+    }
     let outcome = member.report.outcome();
     if let Some(ended) = loaded.task.ended.iter().find(|ended| ended.run.run == run) {
         // A repeat of the report that ended the run. A report that caused a retry is a repeat also when the next run has

@@ -7,6 +7,7 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 use tenure_api::ids::TaskQueueId;
 use tenure_domain::create::NewTask;
 use tenure_domain::lifecycle::{End, Report};
+use tenure_domain::work::Holder;
 use tenure_engine::background::dependencies::DependencySink;
 use tenure_engine::background::groups::GroupSink;
 use tenure_engine::events::log_reader;
@@ -121,7 +122,8 @@ async fn run_hot(conn: &mut PgConnection, queue: &Queue, new: &NewTask, open: &[
     renew::renew(&mut transaction, &members, LEASE).await.unwrap();
     claims::list_returnable(&mut transaction, open).await.unwrap();
     let ends: Vec<_> = open.iter().map(|&id| Member { id, run: 0, end: End::Report(Report::Completed) }).collect();
-    end::end(&mut transaction, &ends).await.unwrap();
+    let holder = Holder { queue: "fill/q1".parse().unwrap(), group: "g".into(), id: "w".into() };
+    end::end_held(&mut transaction, &ends, &vec![Some(&holder); ends.len()]).await.unwrap();
     let expired: Vec<_> = open.iter().map(|&id| Member { id, run: 0, end: End::Expired }).collect();
     end::end(&mut transaction, &expired).await.unwrap();
     let want = messages::Want { queue: key, priority: 6, epoch: -1, mark: 0, slots: vec![1; 5] };

@@ -19,4 +19,5 @@ mod removals;
 mod steady_events;
 mod support;
 mod ticks;
+mod work;
 mod workers;

@@ -22,7 +22,7 @@ use tenure_engine::batch::wait_list::Answer;
 use tenure_engine::ops::claim_work::Request;
 
 /// A client that was deleted while it waited this long or longer gets nothing.
-const REAUTHORIZE_AFTER: Duration = Duration::from_millis(100);
+pub(super) const REAUTHORIZE_AFTER: Duration = Duration::from_millis(100);
 
 /// `POST /claim-work/:taskQueueId`
 pub fn endpoint() -> Endpoint {
@@ -32,7 +32,7 @@ pub fn endpoint() -> Endpoint {
         .described("queue", "Claim up to 32 tasks of a queue", describe)
 }
 
-const SCOPES: Template =
+pub(super) const SCOPES: Template =
     AllOf(&[Scope("queue:claim-work:<taskQueueId>"), Scope("queue:worker-id:<workerGroup>/<workerId>")]);
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {

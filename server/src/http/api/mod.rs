@@ -34,6 +34,7 @@ pub mod task;
 pub mod task_batches;
 pub mod task_group;
 pub mod wait_for_task;
+pub mod work;
 pub mod worker_manager;
 pub mod workers;
 
@@ -111,18 +112,30 @@ fn room_for(granted: &Granted) -> usize {
     CLAIM_ROOM + granted.definition.as_ref().map_or(0, String::len)
 }
 
-/// Claims as the JSON of a list, in as much room as they need.
+fn room_for_all(claims: &[Granted]) -> usize {
+    claims.iter().map(room_for).sum()
+}
+
+/// Claims as JSON, in as much room as they need.
 fn claims_json(app: &App, claims: &[Granted]) -> Result<String, ApiError> {
-    let mut json = Vec::with_capacity(claims.iter().map(room_for).sum::<usize>());
-    json.extend_from_slice(b"{\"tasks\":[");
+    let mut json = Vec::with_capacity(room_for_all(claims));
+    json.push(b'{');
+    write_claims(&mut json, app, claims)?;
+    json.push(b'}');
+    into_text(json)
+}
+
+/// Adds the field that claims are in.
+fn write_claims(json: &mut Vec<u8>, app: &App, claims: &[Granted]) -> Result<(), ApiError> {
+    json.extend_from_slice(b"\"tasks\":[");
     for (index, granted) in claims.iter().enumerate() {
         if index > 0 {
             json.push(b',');
         }
-        write_claim(&mut json, app, granted)?;
+        write_claim(json, app, granted)?;
     }
-    json.extend_from_slice(b"]}");
-    into_text(json)
+    json.push(b']');
+    Ok(())
 }
 
 fn write_claim(json: &mut Vec<u8>, app: &App, granted: &Granted) -> Result<(), ApiError> {

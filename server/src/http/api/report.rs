@@ -104,6 +104,6 @@ async fn report(app: App, call: Arc<Call>, report: Report) -> Result<Response, A
     call.authorize_by_path()?;
     let (task, run) = (call.task_id()?, call.run_id()?);
     call.no_query()?;
-    let task = app.engine.report.submit(RunReport { task, run, report }).await?;
+    let task = app.engine.report.submit(RunReport { task, run, report, holder: None }).await?;
     ok(&StatusBody { status: &task.status() })
 }

@@ -229,6 +229,13 @@ impl Operation {
         self
     }
 
+    /// A schema that an answer refers to by its name.
+    #[must_use]
+    pub fn with_schema<T: ToSchema>(mut self) -> Self {
+        self.refer::<T>();
+        self
+    }
+
     /// The answer of success.
     #[must_use]
     pub fn answers<T: ToSchema>(mut self, about: &str, example: &Value) -> Self {

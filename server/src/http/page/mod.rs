@@ -152,7 +152,11 @@ impl From<OpError> for PageError {
         match error {
             OpError::NotFound(message) => Self::NotFound(message),
             OpError::Overloaded(_) | OpError::Unavailable | OpError::StaleQueue => Self::Unavailable,
-            OpError::Expired(_) | OpError::Conflict(_) | OpError::Input(_) | OpError::Internal(_) => {
+            OpError::Expired(_)
+            | OpError::Forbidden(_)
+            | OpError::Conflict(_)
+            | OpError::Input(_)
+            | OpError::Internal(_) => {
                 tracing::error!(%error, "a page could not be rendered");
                 Self::Internal
             }

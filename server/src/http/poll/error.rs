@@ -142,6 +142,7 @@ impl From<OpError> for PollError {
             }
             OpError::NotFound(_)
             | OpError::Expired(_)
+            | OpError::Forbidden(_)
             | OpError::Conflict(_)
             | OpError::Input(_)
             | OpError::Internal(_) => internal(&error),

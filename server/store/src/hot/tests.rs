@@ -45,9 +45,9 @@ async fn parameters_and_columns_are_those_that_the_database_has() {
     assert_ne!(plain.text(), general.text());
     check::<create::StoredRow>(&mut pipeline, "create of one alone in its group", &plain).await;
     check::<create::StoredRow>(&mut pipeline, "create", &general).await;
-    check::<end::Resolved>(&mut pipeline, "end for good", &end::statement(&[])).await;
+    check::<end::Resolved>(&mut pipeline, "end for good", &end::statement(&[], &[])).await;
     let expired = end::Member { id: Uuid::nil(), run: 0, end: End::Expired };
-    check::<end::Resolved>(&mut pipeline, "end", &end::statement(&[expired])).await;
+    check::<end::Resolved>(&mut pipeline, "end", &end::statement(&[expired], &[])).await;
     check::<renew::Renewed>(&mut pipeline, "renew", &renew::statement(&[], lease)).await;
     let want = claim::Want { queue: 1, name: "q", epoch: 0, marks: [0; claim::PRIORITIES], slots: vec![1] };
     check::<claim::Claimed>(&mut pipeline, "claim of one", &claim::statement(&[want], &[], lease, Uuid::nil())).await;

@@ -16,6 +16,7 @@ use crate::hot;
 use crate::hot::statement::{Rows, Statement, from_row, text};
 use tenure_domain::lifecycle::{End, HAND_BACKS_MAX};
 use tenure_domain::task::{EndedRun, Last, OpenRun, Task, Tenancy};
+use tenure_domain::work::Holder;
 
 /// The end of a run that a member asks for.
 #[derive(Debug, Clone, Copy)]
@@ -125,7 +126,7 @@ impl Resolved {
 
 /// The members as columns.
 #[derive(Default)]
-struct Columns {
+struct Columns<'a> {
     ids: Vec<Uuid>,
     runs: Vec<i16>,
     states: Vec<i16>,
@@ -133,10 +134,16 @@ struct Columns {
     retries: Vec<Option<i16>>,
     expired: Vec<bool>,
     requeue: Vec<bool>,
+    /// These three are empty if no member names a holder: to the statement what is missing is null.
+    holder_queues: Vec<Option<&'a str>>,
+    holder_groups: Vec<Option<&'a str>>,
+    holder_ids: Vec<Option<&'a str>>,
 }
 
-impl Columns {
-    fn new(members: &[Member]) -> Self {
+impl<'a> Columns<'a> {
+    fn new(members: &[Member], holders: &[Option<&'a Holder>]) -> Self {
+        let named = holders.iter().any(Option::is_some);
+        let holders = if named { holders } else { &[] };
         Self {
             ids: members.iter().map(|member| member.id).collect(),
             runs: members.iter().map(|member| member.run).collect(),
@@ -145,16 +152,29 @@ impl Columns {
             retries: members.iter().map(|member| member.end.retry().map(ReasonCreated::code)).collect(),
             expired: members.iter().map(|member| member.end == End::Expired).collect(),
             requeue: members.iter().map(|member| member.end == End::Requeue).collect(),
+            holder_queues: holders.iter().map(|holder| holder.map(|holder| holder.queue.as_str())).collect(),
+            holder_groups: holders.iter().map(|holder| holder.map(|holder| holder.group.as_str())).collect(),
+            holder_ids: holders.iter().map(|holder| holder.map(|holder| holder.id.as_str())).collect(),
         }
     }
 }
 
 /// Ends the runs, each if its claim is still held, and appends the next run where the rules allow one.
 pub async fn end(conn: &mut PgConnection, members: &[Member]) -> Result<Vec<Resolved>, sqlx::Error> {
+    end_held(conn, members, &[]).await
+}
+
+/// The same, each only if it is the claim of the holder that is named for it. A list of holders may be shorter than that of the
+/// members.
+pub async fn end_held(
+    conn: &mut PgConnection,
+    members: &[Member],
+    holders: &[Option<&Holder>],
+) -> Result<Vec<Resolved>, sqlx::Error> {
     if members.iter().all(is_for_good) {
-        query_for_good(&Columns::new(members)).fetch_all(conn).await
+        query_for_good(&Columns::new(members, holders)).fetch_all(conn).await
     } else {
-        end_any(conn, members).await
+        end_any(conn, members, holders).await
     }
 }
 
@@ -164,22 +184,29 @@ fn is_for_good(member: &Member) -> bool {
 }
 
 /// The same for ends of any kind.
-pub async fn end_any(conn: &mut PgConnection, members: &[Member]) -> Result<Vec<Resolved>, sqlx::Error> {
-    query_any(&Columns::new(members)).fetch_all(conn).await
+pub async fn end_any(
+    conn: &mut PgConnection,
+    members: &[Member],
+    holders: &[Option<&Holder>],
+) -> Result<Vec<Resolved>, sqlx::Error> {
+    query_any(&Columns::new(members, holders)).fetch_all(conn).await
 }
 
 /// The same as a part of a tick.
 #[must_use]
-pub fn statement(members: &[Member]) -> Statement {
+pub fn statement(members: &[Member], holders: &[Option<&Holder>]) -> Statement {
     static FOR_GOOD: LazyLock<String> = LazyLock::new(|| text(query_for_good(&Columns::default())));
     static ANY: LazyLock<String> = LazyLock::new(|| text(query_any(&Columns::default())));
-    let columns = Columns::new(members);
+    let columns = Columns::new(members, holders);
     let for_good = members.iter().all(is_for_good);
     let statement = Statement::new(if for_good { &FOR_GOOD } else { &ANY })
         .with(&columns.ids)
         .with(&columns.runs)
         .with(&columns.states)
-        .with(&columns.reasons);
+        .with(&columns.reasons)
+        .with(&columns.holder_queues)
+        .with(&columns.holder_groups)
+        .with(&columns.holder_ids);
     if for_good {
         return statement;
     }
@@ -193,7 +220,9 @@ pub fn decode(rows: &Rows) -> Result<Vec<Resolved>, sqlx::Error> {
 
 type Query<'a, F> = Map<'a, Postgres, F, PgArguments>;
 
-fn query_for_good(columns: &Columns) -> Query<'_, impl FnMut(PgRow) -> Result<Resolved, sqlx::Error> + Send + use<>> {
+fn query_for_good<'a>(
+    columns: &'a Columns<'a>,
+) -> Query<'a, impl FnMut(PgRow) -> Result<Resolved, sqlx::Error> + Send + use<>> {
     sqlx::query_as!(
         Resolved,
         r#"-- resolve_run_for_good
@@ -201,11 +230,15 @@ fn query_for_good(columns: &Columns) -> Query<'_, impl FnMut(PgRow) -> Result<Re
         locked AS MATERIALIZED (
             SELECT i.n, i.state, i.reason, t.id, t.priority, t.retries_left, c.seq, c.run, c.queue, c.scheduled,
                    c.reason_created, c.started, c.taken_until, c.worker_group, c.worker_id
-            FROM unnest($1::uuid[] /* ids */, $2::smallint[] /* runs */, $3::smallint[] /* states */, $4::smallint[] /* reasons */)
-                WITH ORDINALITY AS i(id, run, state, reason, n)
+            FROM unnest($1::uuid[] /* ids */, $2::smallint[] /* runs */, $3::smallint[] /* states */, $4::smallint[] /* reasons */,
+                        $5::text[] /* queues of holders */, $6::text[] /* their groups */, $7::text[] /* their ids */)
+                WITH ORDINALITY AS i(id, run, state, reason, holder_queue, holder_group, holder_id, n)
             JOIN tasks t ON t.id = i.id
             JOIN claims c ON c.seq = t.seq AND c.run = i.run
             WHERE t.state = 1 /* State::Unresolved */ AND t.run = i.run
+              AND (i.holder_queue IS NULL
+                   OR (c.worker_group = i.holder_group AND c.worker_id = i.holder_id
+                       AND (SELECT q.name FROM task_queues q WHERE q.id = c.queue) = i.holder_queue))
             FOR UPDATE OF t, c SKIP LOCKED
         ),
         released AS (DELETE FROM claims c USING locked l WHERE c.seq = l.seq),
@@ -236,11 +269,16 @@ fn query_for_good(columns: &Columns) -> Query<'_, impl FnMut(PgRow) -> Result<Re
         &columns.runs,
         &columns.states,
         &columns.reasons,
+        &columns.holder_queues as &[Option<&str>],
+        &columns.holder_groups as &[Option<&str>],
+        &columns.holder_ids as &[Option<&str>],
     )
 }
 
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
-fn query_any(columns: &Columns) -> Query<'_, impl FnMut(PgRow) -> Result<Resolved, sqlx::Error> + Send + use<>> {
+fn query_any<'a>(
+    columns: &'a Columns<'a>,
+) -> Query<'a, impl FnMut(PgRow) -> Result<Resolved, sqlx::Error> + Send + use<>> {
     sqlx::query_as!(
         Resolved,
         r#"-- resolve_run
@@ -248,8 +286,10 @@ fn query_any(columns: &Columns) -> Query<'_, impl FnMut(PgRow) -> Result<Resolve
         input AS MATERIALIZED (
             SELECT * FROM unnest(
                 $1::uuid[] /* ids */, $2::smallint[] /* runs */, $3::smallint[] /* states */, $4::smallint[] /* reasons */,
-                $5::smallint[] /* retry reasons */, $6::boolean[] /* only if expired */, $7::boolean[] /* requeue */)
-                WITH ORDINALITY AS i(id, run, state, reason, retry, expired, requeue, n)
+                $5::text[] /* queues of holders */, $6::text[] /* their groups */, $7::text[] /* their ids */,
+                $8::smallint[] /* retry reasons */, $9::boolean[] /* only if expired */, $10::boolean[] /* requeue */)
+                WITH ORDINALITY AS i(id, run, state, reason, holder_queue, holder_group, holder_id, retry, expired,
+                                     requeue, n)
         ),
         locked AS MATERIALIZED (
             SELECT input.n, input.state, input.reason, input.retry, input.requeue, t.id, t.priority, t.retries_left,
@@ -260,7 +300,10 @@ fn query_any(columns: &Columns) -> Query<'_, impl FnMut(PgRow) -> Result<Resolve
             JOIN claims c ON c.seq = t.seq AND c.run = input.run
             WHERE t.state = 1 /* State::Unresolved */ AND t.run = input.run
               AND (NOT input.expired OR c.taken_until <= (SELECT now FROM db_now))
-              AND (NOT input.requeue OR t.hand_backs < $8 /* HAND_BACKS_MAX */)
+              AND (NOT input.requeue OR t.hand_backs < $11 /* HAND_BACKS_MAX */)
+              AND (input.holder_queue IS NULL
+                   OR (c.worker_group = input.holder_group AND c.worker_id = input.holder_id
+                       AND (SELECT q.name FROM task_queues q WHERE q.id = c.queue) = input.holder_queue))
             FOR UPDATE OF t, c SKIP LOCKED
         ),
         outcome AS MATERIALIZED (
@@ -317,6 +360,9 @@ fn query_any(columns: &Columns) -> Query<'_, impl FnMut(PgRow) -> Result<Resolve
         &columns.runs,
         &columns.states,
         &columns.reasons,
+        &columns.holder_queues as &[Option<&str>],
+        &columns.holder_groups as &[Option<&str>],
+        &columns.holder_ids as &[Option<&str>],
         &columns.retries as &[Option<i16>],
         &columns.expired,
         &columns.requeue,

@@ -12,6 +12,7 @@ mod poll;
 mod poll_refused;
 mod processes;
 mod queue;
+mod results;
 mod secrets;
 mod store;
 mod uploads;

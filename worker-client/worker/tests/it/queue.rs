@@ -88,6 +88,8 @@ impl Queue {
         for report in ["completed", "failed", "exception"] {
             queue.on(report, |_| ok(json!({"status": status(TASK_IDS[0], 0, 10)})));
         }
+        // As any other server that speaks the Queue API.
+        queue.on("/work", |_| refuse(404));
         let serving = queue.clone();
         tokio::spawn(async move {
             loop {

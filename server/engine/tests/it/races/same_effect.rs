@@ -6,6 +6,7 @@ use tenure_api::ids::TaskId;
 use tenure_api::states::ExceptionReason;
 use tenure_domain::create::NewTask;
 use tenure_domain::lifecycle::{End, Report};
+use tenure_domain::work::Holder;
 use tenure_engine::testing::{LEASE, Queue, new_task, new_task_with_id};
 use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::{claim, create, end};
@@ -88,7 +89,10 @@ async fn world() -> World {
         tasks.push(task.id);
         match below(4) {
             0 => {}
-            1 => drop(queue.claim_work(task.queue.as_str(), "worker", 1, std::time::Duration::ZERO).await.unwrap()),
+            1 => {
+                let held = queue.claim_work(task.queue.as_str(), "worker", 1, std::time::Duration::ZERO).await.unwrap();
+                held.delivery.delivered();
+            }
             _ => {
                 for granted in
                     queue.claim_work(task.queue.as_str(), "worker", 1, std::time::Duration::ZERO).await.unwrap().claims
@@ -224,6 +228,7 @@ async fn runs_are_ended_alike() {
     let mut world = world().await;
     for _ in 0..ROUNDS {
         let mut members: Vec<end::Member> = Vec::new();
+        let mut holders = Vec::new();
         for _ in 0..=below(10) {
             let id = world.tasks[below(world.tasks.len())].uuid();
             let report = [
@@ -234,6 +239,11 @@ async fn runs_are_ended_alike() {
             ][below(4)];
             if members.iter().all(|member| member.id != id) {
                 members.push(end::Member { id, run: i16::try_from(below(2)).unwrap(), end: End::Report(report) });
+                holders.push((below(3) > 0).then(|| Holder {
+                    queue: QUEUES[below(2)].parse().unwrap(),
+                    group: "group".into(),
+                    id: ["worker", "other"][below(2)].into(),
+                }));
             }
         }
         let describe = |rows: Vec<end::Resolved>| {
@@ -241,9 +251,13 @@ async fn runs_are_ended_alike() {
                 .map(|row| format!("{} {} {} {} {:?}", row.member(), row.id, row.run, row.queue, row.next_reason))
                 .collect::<Vec<String>>()
         };
-        let ordinary = effect(&mut world.conn, async |conn| describe(end::end(conn, &members).await.unwrap())).await;
-        let general = effect(&mut world.conn, async |conn| describe(end::end_any(conn, &members).await.unwrap())).await;
-        assert_same(&format!("{members:?}"), &ordinary, &general);
+        let holders: Vec<Option<&Holder>> = holders.iter().map(Option::as_ref).collect();
+        let ordinary =
+            effect(&mut world.conn, async |conn| describe(end::end_held(conn, &members, &holders).await.unwrap()))
+                .await;
+        let general =
+            effect(&mut world.conn, async |conn| describe(end::end_any(conn, &members, &holders).await.unwrap())).await;
+        assert_same(&format!("{members:?} {holders:?}"), &ordinary, &general);
     }
     world.end().await;
 }

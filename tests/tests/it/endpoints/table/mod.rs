@@ -10,6 +10,7 @@ mod queues;
 mod runs;
 mod service;
 mod tasks;
+mod work;
 mod worker_manager;
 mod workers;
 
@@ -21,6 +22,7 @@ pub fn entries() -> Vec<Entry> {
         service::entries(),
         tasks::entries(),
         runs::entries(),
+        work::entries(),
         groups::entries(),
         queues::entries(),
         auth::entries(),

@@ -1,0 +1,130 @@
+//! The body of Tenure's own call for workers: report what is finished and take what is next, at once.
+
+use serde::{Deserialize, Deserializer, Serialize};
+use utoipa::ToSchema;
+
+use crate::bodies::present;
+use crate::ids::{RunId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
+use crate::states::ExceptionReason;
+use crate::structure::objects;
+use crate::whole::whole;
+
+/// How many results one request may report.
+pub const RESULTS_MAX: usize = 100;
+/// How many tasks one request may claim.
+pub const CLAIM_MAX: u16 = 100;
+/// How many seconds one request may wait for the first of them.
+pub const WAIT_MAX: u16 = 20;
+
+/// What a worker has finished, and what it can take.
+#[derive(Serialize, Deserialize, Debug, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct WorkRequest {
+    /// The queue of the runs that are reported and of those that are claimed.
+    pub task_queue_id: TaskQueueId,
+    /// The worker that holds the runs that are reported, and claims the others.
+    pub worker_group: WorkerGroup,
+    /// See `workerGroup`.
+    pub worker_id: WorkerId,
+    /// The runs that have ended, each once. Default: none.
+    #[serde(default, deserialize_with = "objects")]
+    #[schema(max_items = 100)]
+    pub results: Vec<RunResult>,
+    /// How many tasks to claim at most. Default 0, which claims nothing and does not wait.
+    #[serde(default, deserialize_with = "whole")]
+    #[schema(maximum = 100, default = 0)]
+    pub claim: u16,
+    /// How many seconds to wait for the first of them; a server may wait for less.
+    #[serde(default = "wait_default", deserialize_with = "whole")]
+    #[schema(maximum = 20, default = 20)]
+    pub wait: u16,
+}
+
+fn wait_default() -> u16 {
+    WAIT_MAX
+}
+
+/// How a run ended.
+#[derive(Serialize, Deserialize, Debug, Clone, Copy, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RunResult {
+    /// The task.
+    pub task_id: TaskId,
+    /// The run.
+    #[serde(deserialize_with = "run_id")]
+    pub run_id: RunId,
+    /// The outcome.
+    pub outcome: RunOutcome,
+    /// Why the run ended as an exception; only with that outcome, and always with it.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub reason: Option<ExceptionReason>,
+}
+
+/// The outcome of a run, as its worker reports it.
+#[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum RunOutcome {
+    /// It succeeded: reportCompleted.
+    Completed,
+    /// The task itself failed: reportFailed.
+    Failed,
+    /// Something outside the task went wrong: reportException.
+    Exception,
+}
+
+/// The number of a run that the wire allows.
+fn run_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RunId, D::Error> {
+    let too_high = || serde::de::Error::custom(format!("the number of a run is from 0 to {}", RunId::MAX));
+    RunId::new(whole(deserializer)?).ok_or_else(too_high)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WORKER: &str = r#""taskQueueId": "acme/linux", "workerGroup": "g", "workerId": "w""#;
+
+    fn read(fields: &str) -> Result<WorkRequest, String> {
+        serde_json::from_str(&format!("{{{WORKER}{fields}}}")).map_err(|error| error.to_string())
+    }
+
+    fn with_result(fields: &str) -> Result<WorkRequest, String> {
+        read(&format!(r#", "results": [{{"taskId": "fN1SbArXTPSVFNUvaOlinQ", {fields}}}]"#))
+    }
+
+    #[test]
+    fn everything_but_queue_and_worker_may_be_absent() {
+        let request = read("").unwrap();
+        assert_eq!((request.results.len(), request.claim, request.wait), (0, 0, WAIT_MAX));
+        let request = read(r#", "claim": 3.0, "wait": 0"#).unwrap();
+        assert_eq!((request.claim, request.wait), (3, 0));
+    }
+
+    #[test]
+    fn a_result_has_a_run_an_outcome_and_perhaps_a_reason() {
+        let request = with_result(r#""runId": 2, "outcome": "exception", "reason": "internal-error""#).unwrap();
+        let result = request.results[0];
+        assert_eq!(result.run_id.number(), 2);
+        assert_eq!((result.outcome, result.reason), (RunOutcome::Exception, Some(ExceptionReason::InternalError)));
+        assert_eq!(with_result(r#""runId": 1000.0, "outcome": "failed""#).unwrap().results[0].reason, None);
+    }
+
+    #[test]
+    fn what_is_unknown_null_or_of_another_type_is_refused() {
+        for (fields, message) in [
+            (r#""runId": 1001, "outcome": "failed""#, "from 0 to 1000"),
+            (r#""runId": "0", "outcome": "failed""#, "a whole number"),
+            (r#""runId": 0, "outcome": "done""#, "unknown variant `done`"),
+            (r#""runId": 0, "outcome": "exception", "reason": "claim-expired""#, "unknown variant `claim-expired`"),
+            (r#""runId": 0, "outcome": "failed", "reason": null"#, "invalid type: null"),
+            (r#""runId": 0, "outcome": "failed", "result": {}"#, "unknown field `result`"),
+            (r#""runId": 0"#, "missing field `outcome`"),
+        ] {
+            let refused = with_result(fields).unwrap_err();
+            assert!(refused.contains(message), "{fields}: {refused}");
+        }
+        for fields in [r#", "claim": null"#, r#", "wait": -1"#, r#", "results": [[]]"#, r#", "sessionId": "s""#] {
+            assert!(read(fields).is_err(), "{fields}");
+        }
+    }
+}

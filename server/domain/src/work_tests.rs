@@ -1,0 +1,160 @@
+use chrono::{DateTime, Utc};
+use serde_json::json;
+use tenure_api::states::{Priority, ReasonCreated, ReasonResolved, RunState};
+
+use super::*;
+use crate::task::{EndedRun, OpenRun};
+
+const TASK: &str = "fN1SbArXTPSVFNUvaOlinQ";
+
+fn run(number: u16) -> RunId {
+    RunId::new(number).unwrap()
+}
+
+fn holder(queue: &str, group: &str, id: &str) -> Holder {
+    Holder { queue: queue.parse().unwrap(), group: group.into(), id: id.into() }
+}
+
+fn open(number: u16) -> OpenRun {
+    OpenRun { run: run(number), reason: ReasonCreated::Scheduled, scheduled: DateTime::UNIX_EPOCH }
+}
+
+fn tenancy(group: &str, id: &str) -> Tenancy {
+    let start: DateTime<Utc> = DateTime::UNIX_EPOCH;
+    Tenancy { worker_group: group.into(), worker_id: id.into(), started: start, taken_until: start }
+}
+
+fn ended(number: u16, tenancy: Option<Tenancy>) -> EndedRun {
+    EndedRun {
+        run: open(number),
+        state: RunState::Exception,
+        reason: ReasonResolved::ClaimExpired,
+        resolved: DateTime::UNIX_EPOCH,
+        tenancy,
+    }
+}
+
+fn task(last: Last, ended: Vec<EndedRun>) -> Task {
+    let id: TaskId = TASK.parse().unwrap();
+    Task {
+        id,
+        seq: 1,
+        queue: "acme/linux".parse().unwrap(),
+        scheduler: "-".into(),
+        project: "none".into(),
+        group: id,
+        priority: Priority::Lowest,
+        deadline: DateTime::UNIX_EPOCH,
+        expires: DateTime::UNIX_EPOCH,
+        retries_left: 1,
+        last,
+        ended,
+    }
+}
+
+#[test]
+fn a_run_that_a_worker_has_claimed_is_reported_by_that_worker_of_its_queue() {
+    let mine = holder("acme/linux", "g", "w");
+    let others = [holder("acme/mac", "g", "w"), holder("acme/linux", "h", "w"), holder("acme/linux", "g", "v")];
+    let before = || vec![ended(0, Some(tenancy("g", "w")))];
+    for (name, task, named) in [
+        ("running", task(Last::Running(open(0), tenancy("g", "w")), Vec::new()), run(0)),
+        ("ended, then pending", task(Last::Pending(open(1)), before()), run(0)),
+        ("ended, then with another worker", task(Last::Running(open(1), tenancy("g", "v")), before()), run(0)),
+        ("ended last", task(Last::Ended, before()), run(0)),
+    ] {
+        assert!(mine.may_report(&task, named), "{name}");
+        for other in &others {
+            assert!(!other.may_report(&task, named), "{name}: {other:?}");
+        }
+    }
+    let since = task(Last::Running(open(1), tenancy("g", "v")), before());
+    assert!(!mine.may_report(&since, run(1)));
+    assert!(others[2].may_report(&since, run(1)));
+}
+
+#[test]
+fn a_run_without_a_claim_is_left_to_the_rules_of_its_state_if_the_queue_is_right() {
+    let (mine, elsewhere) = (holder("acme/linux", "g", "w"), holder("acme/mac", "g", "w"));
+    for (name, task, named) in [
+        ("unscheduled", task(Last::Unscheduled, Vec::new()), run(0)),
+        ("pending", task(Last::Pending(open(0)), Vec::new()), run(0)),
+        ("cancelled before a claim", task(Last::Ended, vec![ended(0, None)]), run(0)),
+        ("no such run", task(Last::Running(open(0), tenancy("h", "v")), Vec::new()), run(1)),
+    ] {
+        assert!(mine.may_report(&task, named), "{name}");
+        assert!(!elsewhere.may_report(&task, named), "{name}");
+    }
+}
+
+fn request(fields: &serde_json::Value) -> WorkRequest {
+    let mut body = json!({"taskQueueId": "acme/linux", "workerGroup": "g", "workerId": "w"});
+    for (name, value) in fields.as_object().unwrap() {
+        body[name] = value.clone();
+    }
+    serde_json::from_value(body).unwrap()
+}
+
+fn result(run: u16, outcome: &str, reason: Option<&str>) -> serde_json::Value {
+    let mut result = json!({"taskId": TASK, "runId": run, "outcome": outcome});
+    if let Some(reason) = reason {
+        result["reason"] = reason.into();
+    }
+    result
+}
+
+#[test]
+fn each_outcome_is_the_report_of_that_name() {
+    let all = request(&json!({"results": [
+        result(0, "completed", None),
+        result(1, "failed", None),
+        result(2, "exception", Some("intermittent-task")),
+        result(3, "exception", Some("worker-shutdown")),
+    ]}));
+    let reports: Vec<Report> = results(&all).unwrap().iter().map(|result| result.report).collect();
+    let exception = Report::Exception;
+    assert_eq!(
+        reports,
+        [
+            Report::Completed,
+            Report::Failed,
+            exception(ExceptionReason::IntermittentTask),
+            exception(ExceptionReason::WorkerShutdown),
+        ]
+    );
+    let most: Vec<_> = (0..100).map(|run| result(run, "failed", None)).collect();
+    assert_eq!(results(&request(&json!({"results": most, "claim": 100, "wait": 20}))).unwrap().len(), RESULTS_MAX);
+}
+
+#[test]
+fn what_is_not_acceptable_is_refused_by_the_name_of_its_field() {
+    let schema = |text: &str| Unacceptable::Schema(text.into());
+    let rule = |text: &str| Unacceptable::Rule(text.into());
+    let too_many: Vec<_> = (0..101).map(|run| result(run, "failed", None)).collect();
+    let (fine, shutdown) = (result(0, "failed", None), result(1, "exception", Some("worker-shutdown")));
+    for (fields, refusal) in [
+        (json!({"claim": 101}), schema("`claim` must be from 0 to 100")),
+        (json!({"wait": 21}), schema("`wait` must be from 0 to 20")),
+        (json!({"results": too_many}), schema("`results` must have at most 100 entries")),
+        (
+            json!({"results": [fine, result(1, "exception", None)]}),
+            rule("`results[1].reason` must be there with the outcome `exception`"),
+        ),
+        (
+            json!({"results": [result(0, "completed", Some("internal-error"))]}),
+            rule("`results[0].reason` must be absent: only the outcome `exception` has one"),
+        ),
+        (
+            json!({"results": [fine, shutdown, result(0, "completed", None)]}),
+            rule("`results[2]`: run 0 of task fN1SbArXTPSVFNUvaOlinQ is named twice"),
+        ),
+        (
+            json!({"results": [fine, shutdown], "claim": 1}),
+            rule(
+                "`claim` must be 0 with `results[1].reason` `worker-shutdown`: a worker that shuts down takes no tasks",
+            ),
+        ),
+    ] {
+        assert_eq!(results(&request(&fields)), Err(refusal), "{fields}");
+    }
+}

@@ -1,0 +1,305 @@
+//! Results and claims in one request: whose runs may be reported, and what becomes of the rest.
+
+use std::time::Duration;
+
+use serde_json::json;
+use sqlx::{Connection, PgConnection};
+use tenure_api::ids::{RunId, TaskId};
+use tenure_api::states::{ExceptionReason, ReasonResolved};
+use tenure_domain::lifecycle::{End, Event, Outcome, Report, apply};
+use tenure_domain::task::Task;
+use tenure_domain::work::{Holder, Reported};
+use tenure_engine::batch::wait_list::RUNS_MAX;
+use tenure_engine::ops::OpError;
+use tenure_engine::ops::claim_work::Request;
+use tenure_engine::ops::work::{Worked, work};
+use tenure_engine::testing::{QUEUE, Queue, new_task};
+use tenure_store::tasks;
+use tenure_store::testing::{TestDatabase, eventually};
+use tenure_store::transitions::end::{self, Member};
+
+use crate::support::{Gate, create_on, number};
+
+const OTHER_QUEUE: &str = "proj/other";
+/// Longer than any test here takes.
+const LONG: Duration = Duration::from_secs(60);
+const RETRY: Report = Report::Exception(ExceptionReason::IntermittentTask);
+const SHUTDOWN: Report = Report::Exception(ExceptionReason::WorkerShutdown);
+
+fn result(task: TaskId, report: Report) -> Reported {
+    Reported { task, run: RunId::FIRST, report }
+}
+
+async fn ask(queue: &Queue, worker: &str, results: &[Reported], tasks: u16, wait: Duration) -> Worked {
+    work(&queue.engine, results, &request(worker, tasks, wait)).await.unwrap()
+}
+
+fn request(worker: &str, tasks: u16, wait_timeout: Duration) -> Request {
+    Request { queue: QUEUE.parse().unwrap(), group: "group".into(), id: worker.into(), tasks, wait_timeout }
+}
+
+/// Claims one run for this worker, which gets it.
+async fn claimed(queue: &Queue, of: &str, worker: &str) -> TaskId {
+    let task = queue.create_one(of).await;
+    let answer = queue.claim_work(of, worker, 1, LONG).await.unwrap();
+    answer.delivery.delivered();
+    assert_eq!(answer.claims[0].task.id, task);
+    task
+}
+
+fn verdicts(worked: &Worked) -> Vec<&'static str> {
+    let verdict = |result: &Result<Task, OpError>| match result {
+        Ok(task) => match task.ended.last().map(tenure_domain::task::EndedRun::outcome) {
+            Some(Outcome::Completed) => "completed",
+            Some(Outcome::Failed) => "failed",
+            Some(Outcome::Exception(_)) => "exception",
+            None => "open",
+        },
+        Err(OpError::Forbidden(_)) => "forbidden",
+        Err(OpError::Conflict(_)) => "conflict",
+        Err(OpError::NotFound(_)) => "not found",
+        Err(_) => "other",
+    };
+    worked.results.iter().map(verdict).collect()
+}
+
+/// Whether the statement ended the run, in a transaction that is undone.
+async fn ends(conn: &mut PgConnection, task: TaskId, run: RunId, report: Report, holder: &Holder) -> bool {
+    let mut attempt = conn.begin().await.unwrap();
+    let member = Member { id: task.uuid(), run: run.number().cast_signed(), end: End::Report(report) };
+    let ended = end::end_held(&mut attempt, &[member], &[Some(holder)]).await.unwrap();
+    attempt.rollback().await.unwrap();
+    !ended.is_empty()
+}
+
+#[tokio::test]
+async fn the_statement_ends_exactly_the_runs_that_the_rules_let_the_holder_report() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let holders: Vec<Holder> = [QUEUE, OTHER_QUEUE, "proj/unknown"]
+        .into_iter()
+        .flat_map(|queue| [(queue, "group", "mine"), (queue, "group", "theirs"), (queue, "mine", "group")])
+        .map(|(queue, group, id)| Holder { queue: queue.parse().unwrap(), group: group.into(), id: id.into() })
+        .collect();
+    let mut subjects = vec![queue.create_one("proj/third").await];
+    for (of, worker) in [(QUEUE, "mine"), (QUEUE, "theirs"), (OTHER_QUEUE, "mine"), (OTHER_QUEUE, "theirs")] {
+        subjects.push(claimed(&queue, of, worker).await);
+        let ended = claimed(&queue, of, worker).await;
+        queue.report(ended, RunId::FIRST, Report::Completed).await.unwrap();
+        let retried = claimed(&queue, of, worker).await;
+        queue.report(retried, RunId::FIRST, RETRY).await.unwrap();
+        let again = queue.claim_work(of, "theirs", 1, LONG).await.unwrap();
+        again.delivery.delivered();
+        subjects.extend([ended, retried]);
+    }
+    let (mut conn, mut done, mut others) = (database.connect_hot().await, 0, 0);
+    for &id in &subjects {
+        let task = tasks::load(&mut conn, &[id.uuid()]).await.unwrap().remove(&id.uuid()).unwrap().task;
+        for run in [RunId::FIRST, RunId::FIRST.next()] {
+            for holder in &holders {
+                for report in [Report::Completed, RETRY] {
+                    let allowed = holder.may_report(&task, run);
+                    let expected = allowed && apply(task.life(), Event::Report(run, report)).is_ok();
+                    let ended = ends(&mut conn, id, run, report, holder).await;
+                    assert_eq!(ended, expected, "{holder:?} reports run {run} of {task:?}");
+                    done += usize::from(expected);
+                    others += usize::from(!allowed);
+                }
+            }
+        }
+    }
+    assert_eq!(done, 2 * 8, "each claimed run is reported by one holder, in two ways");
+    assert!(others > done);
+    drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn each_result_has_its_own_verdict() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let (mine, failed) = (claimed(&queue, QUEUE, "mine").await, claimed(&queue, QUEUE, "mine").await);
+    let retried = claimed(&queue, QUEUE, "mine").await;
+    let theirs = claimed(&queue, QUEUE, "theirs").await;
+    let elsewhere = claimed(&queue, OTHER_QUEUE, "mine").await;
+    let missing = new_task(QUEUE, &json!({})).id;
+    let results = [
+        result(mine, Report::Completed),
+        result(theirs, Report::Completed),
+        result(failed, Report::Failed),
+        result(elsewhere, Report::Completed),
+        result(missing, Report::Completed),
+        result(retried, RETRY),
+    ];
+    let expected = ["completed", "forbidden", "failed", "forbidden", "not found", "exception"];
+    assert_eq!(verdicts(&ask(&queue, "mine", &results, 0, LONG).await), expected);
+    assert_eq!(verdicts(&ask(&queue, "mine", &results, 0, LONG).await), expected, "a repeat is answered alike");
+    let contradicted = [result(mine, Report::Failed)];
+    assert_eq!(verdicts(&ask(&queue, "mine", &contradicted, 0, LONG).await), ["conflict"]);
+    assert_eq!(verdicts(&ask(&queue, "theirs", &[result(mine, Report::Completed)], 0, LONG).await), ["forbidden"]);
+    assert_eq!(queue.status(theirs).await.ended.len(), 0);
+    assert_eq!(queue.status(elsewhere).await.ended.len(), 0);
+    // Without a holder any run may be reported, beside members that have one.
+    let not_mine = [result(elsewhere, Report::Completed)];
+    let (free, held) =
+        tokio::join!(queue.report(theirs, RunId::FIRST, Report::Completed), ask(&queue, "other", &not_mine, 0, LONG));
+    assert_eq!(free.unwrap().ended.len(), 1);
+    assert_eq!(verdicts(&held), ["forbidden"]);
+    drop(held);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn two_runs_of_one_task_are_reported_in_one_request() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let task = claimed(&queue, QUEUE, "mine").await;
+    queue.report(task, RunId::FIRST, RETRY).await.unwrap();
+    let again = queue.claim_work(QUEUE, "mine", 1, LONG).await.unwrap();
+    again.delivery.delivered();
+    let second = Reported { task, run: RunId::FIRST.next(), report: Report::Completed };
+    let worked = ask(&queue, "mine", &[second, result(task, RETRY)], 0, LONG).await;
+    assert_eq!(verdicts(&worked), ["completed", "completed"], "the first run's report is a repeat");
+    assert_eq!(worked.results[1].as_ref().unwrap().ended.len(), 2);
+    drop(worked);
+    let lost = [result(task, Report::Completed)];
+    assert_eq!(verdicts(&ask(&queue, "mine", &lost, 0, LONG).await), ["conflict"]);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn results_are_stored_while_the_request_waits_for_claims_and_the_first_claims_end_the_wait() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let task = claimed(&queue, QUEUE, "mine").await;
+    let stored = async {
+        eventually("the result is stored", async || queue.status(task).await.is_resolved()).await;
+        queue.create_one(QUEUE).await
+    };
+    let results = [result(task, Report::Completed)];
+    let (worked, next) = tokio::join!(ask(&queue, "mine", &results, 3, LONG), stored);
+    assert_eq!(verdicts(&worked), ["completed"]);
+    assert_eq!(worked.answer.claims.iter().map(|claim| claim.task.id).collect::<Vec<_>>(), [next]);
+    assert_eq!(worked.answer.claims[0].tenancy.worker_id, "mine");
+    // The answer is lost: the claim is requeued, the result stays.
+    drop(worked);
+    eventually("the claim is requeued", async || queue.status(next).await.ended.len() == 1).await;
+    assert!(queue.status(task).await.is_resolved());
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_result_whose_task_is_locked_waits_for_the_lock_and_is_judged_by_its_holder_then() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let (mine, theirs) = (claimed(&queue, QUEUE, "mine").await, claimed(&queue, QUEUE, "theirs").await);
+    let mut conn = database.connect().await;
+    let mut lock = conn.begin().await.unwrap();
+    tasks::lock(&mut lock, mine.uuid()).await.unwrap();
+    let results = [result(mine, Report::Completed), result(theirs, Report::Completed)];
+    let unlock = async {
+        crate::support::until_a_session_waits(database.pool()).await;
+        lock.commit().await.unwrap();
+    };
+    let (worked, ()) = tokio::join!(ask(&queue, "mine", &results, 0, LONG), unlock);
+    assert_eq!(verdicts(&worked), ["completed", "forbidden"]);
+    drop((worked, conn));
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn results_and_claims_that_come_together_are_one_transaction() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let task = claimed(&queue, QUEUE, "mine").await;
+    let next = queue.create_one(QUEUE).await;
+    // While the first transaction is held, both gather for the second.
+    let gate = Gate::close(&database, "tasks").await;
+    let first = queue.create_one(OTHER_QUEUE);
+    let second = async {
+        crate::support::until_a_session_waits(database.pool()).await;
+        let results = [result(task, Report::Completed)];
+        let asked = ask(&queue, "mine", &results, 1, LONG);
+        let open = async {
+            tokio::task::yield_now().await;
+            gate.open().await;
+        };
+        tokio::join!(asked, open).0
+    };
+    let (_, worked) = tokio::join!(first, second);
+    assert_eq!(worked.answer.claims[0].task.id, next);
+    let same = "SELECT count(*) FROM runs r JOIN claims c ON c.xmin = r.xmin";
+    assert_eq!(number(database.pool(), same).await, 1);
+    worked.answer.delivery.delivered();
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_short_wait_ends_before_a_longer_one_that_began_earlier() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    queue.key(QUEUE).await;
+    let ended = tokio::select! {
+        _ = queue.claim_work(QUEUE, "long", 1, LONG) => "long",
+        answer = queue.claim_work(QUEUE, "short", 1, Duration::from_millis(100)) => {
+            assert!(answer.unwrap().claims.is_empty());
+            "short"
+        }
+    };
+    assert_eq!(ended, "short");
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn requests_that_do_not_wait_are_tried_although_one_statement_has_no_room_for_all() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let each = 100;
+    let requests = RUNS_MAX / each + 2;
+    let tasks: Vec<_> = (0..requests * each).map(|_| new_task(QUEUE, &json!({}))).collect();
+    let mut conn = database.connect_hot().await;
+    for part in tasks.chunks(100) {
+        create_on(&mut conn, &queue, part).await;
+    }
+    drop(conn);
+    let ask = |n: usize| {
+        let (queue, worker) = (&queue, format!("worker-{n}"));
+        async move { queue.claim_work(QUEUE, &worker, u16::try_from(each).unwrap(), Duration::ZERO).await.unwrap() }
+    };
+    let answers = futures_util::future::join_all((0..requests).map(ask)).await;
+    let amounts: Vec<usize> = answers.iter().map(|answer| answer.claims.len()).collect();
+    assert_eq!(amounts, vec![each; requests]);
+    for answer in answers {
+        answer.delivery.delivered();
+    }
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_worker_that_reports_its_shutdown_is_not_given_its_own_task_again() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let task = claimed(&queue, QUEUE, "mine").await;
+    let results = [result(task, SHUTDOWN)];
+    let (waiting, worked) = tokio::join!(
+        queue.claim_work(QUEUE, "mine", 1, LONG),
+        // After the other one's first poll, which puts it into the wait list.
+        ask(&queue, "mine", &results, 0, LONG),
+    );
+    assert_eq!(waiting.unwrap().claims.len(), 0);
+    assert_eq!(verdicts(&worked), ["exception"]);
+    drop(worked);
+    let task = queue.status(task).await;
+    assert_eq!(task.ended[0].reason, ReasonResolved::WorkerShutdown);
+    assert_eq!(task.ended.len(), 1, "it is pending for another worker");
+    queue.stop().await;
+    database.finish().await;
+}

@@ -1,0 +1,171 @@
+//! work: reports what a worker has finished, and claims what it takes next.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::response::Response;
+use serde::Serialize;
+use serde_json::json;
+use tenure_api::bodies::Status;
+use tenure_api::errors::ErrorCode::{self, InputError};
+use tenure_api::ids::{RunId, TaskId};
+use tenure_api::work::{WAIT_MAX, WorkRequest};
+use utoipa::ToSchema;
+
+use super::claim_work::{REAUTHORIZE_AFTER, SCOPES};
+use super::{SMALL_ANSWER, into_text, room_for_all, write_claims, write_json};
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::delivery::carry;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::docs::sample::QUEUE;
+use crate::http::endpoint::{ANSWER_MAX, Endpoint};
+use crate::http::error::ApiError;
+use crate::http::scopes::Values;
+use tenure_domain::task::{Granted, Task};
+use tenure_domain::work::{self as rules, Reported};
+use tenure_engine::batch::wait_list::Answer;
+use tenure_engine::ops::OpError;
+use tenure_engine::ops::claim_work::Request;
+use tenure_engine::ops::work::{Worked, work};
+
+/// What came of one result: a status, or an error.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = WorkResult)]
+struct ResultBody<'a> {
+    /// The task.
+    task_id: TaskId,
+    /// The run.
+    run_id: RunId,
+    /// The status after the report; absent if it was refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<&'a Status>,
+    /// Why it was refused; absent if it was not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<ResultError>,
+}
+
+/// Why a result was refused.
+#[derive(Serialize, ToSchema)]
+#[schema(as = WorkResultError)]
+struct ResultError {
+    /// The code that the report of this run alone would have been refused with.
+    code: ErrorCode,
+    /// What is wrong, in the words of that error.
+    message: String,
+}
+
+/// `POST /api/tenure/v1/work`
+pub fn endpoint() -> Endpoint {
+    Endpoint::post("work", handle).scopes(SCOPES).answers_within(|app| ANSWER_MAX + wait_of(app, WAIT_MAX)).described(
+        "tenure",
+        "Report what a worker has finished, and claim what it takes next",
+        describe,
+    )
+}
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    let body = json!({
+        "taskQueueId": QUEUE,
+        "workerGroup": "rack-1",
+        "workerId": "worker-1",
+        "results": [{"taskId": sample.task, "runId": 0, "outcome": "completed"}],
+        "claim": 1,
+        "wait": 1,
+    });
+    let list_of = |name: &str| json!({"type": "array", "items": {"$ref": format!("#/components/schemas/{name}")}});
+    operation
+        .about(
+            "One request in the place of many reports and a claimWork. A worker reports so the runs that it has claimed, \
+             under its own name, in this queue; whoever may claim for it needs no credentials of the runs. Every result is \
+             judged by itself, as its report alone would be: it has the status or an error with that report's `code`, \
+             and `InsufficientScopes` if the run is of another queue or was claimed by another worker. Results do not \
+             wait for the claims. The answer comes with the first claims or when the wait is over; claims are as \
+             those of claimWork: at most 16 MB of definitions, and requeued if the answer does not reach the worker. The \
+             request may be repeated: a result that was stored is answered as it was. After an error of the whole \
+             request, such as `ServiceUnavailable`, results may have been stored.",
+        )
+        .takes::<WorkRequest>(&body)
+        .names(&[("taskId", "$response.body#/tasks/0/status/taskId"), ("runId", "$response.body#/tasks/0/runId")])
+        .with_schema::<ResultBody<'_>>()
+        .answers_with(
+            200,
+            "What came of each result, in the order of the request, and the claims, most urgent first",
+            "application/json",
+            &json!({
+                "type": "object",
+                "required": ["results", "tasks"],
+                "properties": {"results": list_of("WorkResult"), "tasks": list_of("Claim")},
+            }),
+            &json!({
+                "results": [{"taskId": sample.task, "runId": 0, "status": sample.status("completed")}],
+                "tasks": [sample.claim()],
+            }),
+        )
+        .refuses(
+            InputError,
+            "a reason is missing or too many, a run is named twice, or a result of `worker-shutdown` comes with a claim; \
+             nothing was reported",
+        )
+}
+
+/// How long this server waits for claims if so many seconds are requested.
+fn wait_of(app: &App, seconds: u16) -> Duration {
+    app.claim_work_wait.min(Duration::from_secs(seconds.into()))
+}
+
+async fn handle(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.no_query()?;
+    let body: WorkRequest = call.json()?;
+    let results = rules::results(&body)?;
+    let asking = Values::of_path()
+        .text("taskQueueId", body.task_queue_id.as_str())
+        .text("workerGroup", body.worker_group.as_str())
+        .text("workerId", body.worker_id.as_str());
+    call.authorize(&asking)?;
+    let claim = Request {
+        queue: body.task_queue_id.clone(),
+        group: body.worker_group.to_string(),
+        id: body.worker_id.to_string(),
+        tasks: body.claim,
+        wait_timeout: wait_of(&app, body.wait),
+    };
+    let started = Instant::now();
+    let Worked { results: verdicts, answer } = work(&app.engine, &results, &claim).await?;
+    let Answer { claims, delivery } = answer;
+    // An error from here on drops the delivery, and with it requeues the claims.
+    if !claims.is_empty() && started.elapsed() >= REAUTHORIZE_AFTER {
+        call.authorize_again(&app, &asking).await?;
+    }
+    let size = room_for_all(&claims) + verdicts.len() * SMALL_ANSWER;
+    let (heavy, connection) = (app.heavy.clone(), call.connection.clone());
+    let json = heavy.run(size, move || to_json(size, &app, &results, verdicts, &claims)).await?;
+    Ok(carry(json, delivery, connection))
+}
+
+fn to_json(
+    size: usize,
+    app: &App,
+    results: &[Reported],
+    verdicts: Vec<Result<Task, OpError>>,
+    claims: &[Granted],
+) -> Result<String, ApiError> {
+    let mut json = Vec::with_capacity(size + SMALL_ANSWER);
+    json.extend_from_slice(b"{\"results\":[");
+    for (index, (&Reported { task, run, .. }, verdict)) in results.iter().zip(verdicts).enumerate() {
+        if index > 0 {
+            json.push(b',');
+        }
+        let (status, error) = match verdict.map_err(ApiError::from) {
+            Ok(task) => (Some(task.status()), None),
+            Err(error) => (None, Some(ResultError { code: error.code(), message: error.into_message() })),
+        };
+        write_json(&mut json, &ResultBody { task_id: task, run_id: run, status: status.as_ref(), error })?;
+    }
+    json.extend_from_slice(b"],");
+    write_claims(&mut json, app, claims)?;
+    json.push(b'}');
+    into_text(json)
+}

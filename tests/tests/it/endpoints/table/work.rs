@@ -1,0 +1,142 @@
+//! Results and claims in one request.
+
+use serde_json::{Value, json};
+use tenure_api::errors::ErrorCode::{InputError, InputValidationError};
+
+use crate::endpoints::row::{Entry, Row, State, operation, refused, succeeds};
+
+pub fn entries() -> Vec<Entry> {
+    vec![not_working(working())]
+}
+
+/// A request of the usual worker with these fields.
+fn asking(fields: Value) -> Value {
+    let mut body = json!({"taskQueueId": "<taskQueueId>", "workerGroup": "group", "workerId": "worker"});
+    for (name, value) in fields.as_object().unwrap() {
+        body[name] = value.clone();
+    }
+    body
+}
+
+fn result(fields: Value) -> Value {
+    let mut result = json!({"taskId": "<taskId>", "runId": 0, "outcome": "completed"});
+    for (name, value) in fields.as_object().unwrap() {
+        result[name] = value.clone();
+    }
+    result
+}
+
+fn reporting(fields: Value) -> Value {
+    asking(json!({"results": [result(fields)]}))
+}
+
+fn working() -> Entry {
+    let done = || reporting(json!({}));
+    let item_refused = |code: &'static str, case: &str| -> Row {
+        succeeds(case).gives("/results/0/error/code", code).gives("/results/0/status", Value::Null)
+    };
+    let another = |field: &str, value: &str| {
+        let mut body = done();
+        body[field] = value.into();
+        body
+    };
+    let retried = json!({"outcome": "exception", "reason": "intermittent-task"});
+    operation("work", State::Claimed)
+        .takes(done())
+        .gives("/results/0/taskId", "<taskId>")
+        .gives("/results/0/runId", 0)
+        .gives("/results/0/status/state", "completed")
+        .gives("/results/0/error", Value::Null)
+        .gives("/tasks", json!([]))
+        .row(succeeds("neither results nor a claim").body(asking(json!({}))).gives("/results", json!([])))
+        .row(
+            succeeds("a claim")
+                .on(State::Pending)
+                .body(asking(json!({"claim": 100, "wait": 20})))
+                .gives("/tasks/0/status/taskId", "<taskId>")
+                .gives("/tasks/0/workerId", "worker")
+                .gives("/tasks/0/task/taskQueueId", "<taskQueueId>")
+                .gives("/tasks/1", Value::Null),
+        )
+        .row(succeeds("nothing to claim").body(asking(json!({"claim": 1, "wait": 0}))).gives("/tasks", json!([])))
+        .row(
+            succeeds("a failure")
+                .on(State::Claimed)
+                .body(reporting(json!({"outcome": "failed"})))
+                .gives("/results/0/status/state", "failed"),
+        )
+        .row(
+            succeeds("a reason to try again")
+                .on(State::Claimed)
+                .body(reporting(retried))
+                .gives("/results/0/status/state", "pending")
+                .gives("/results/0/status/retriesLeft", 4),
+        )
+        .row(succeeds("the same result again").on(State::Completed).gives("/results/0/status/state", "completed"))
+        .row(item_refused("ResourceNotFound", "a task that does not exist"))
+        .row(
+            item_refused("ResourceNotFound", "a run that does not exist")
+                .on(State::Claimed)
+                .body(reporting(json!({"runId": 1}))),
+        )
+        .row(item_refused("RequestConflict", "a run that is pending").on(State::Pending))
+        .row(item_refused("RequestConflict", "a run that has ended in another way").on(State::Cancelled))
+        .row(
+            item_refused("RequestConflict", "a run that was completed")
+                .on(State::Completed)
+                .body(reporting(json!({"outcome": "failed"}))),
+        )
+        .row(
+            item_refused("InsufficientScopes", "a run of another worker")
+                .on(State::Claimed)
+                .body(another("workerId", "other")),
+        )
+        .row(
+            item_refused("InsufficientScopes", "a run of another worker group")
+                .on(State::Completed)
+                .body(another("workerGroup", "other")),
+        )
+        .row(
+            item_refused("InsufficientScopes", "a run of another queue")
+                .on(State::Claimed)
+                .body(another("taskQueueId", "endpoints/other")),
+        )
+}
+
+/// What it refuses as a whole.
+fn not_working(entry: Entry) -> Entry {
+    let many: Vec<Value> = (0..101).map(|run| result(json!({"runId": run}))).collect();
+    let of_schema = [
+        ("101 results", asking(json!({"results": many}))),
+        ("101 tasks", asking(json!({"claim": 101}))),
+        ("21 seconds", asking(json!({"wait": 21}))),
+        ("half a second", asking(json!({"wait": 0.5}))),
+        ("a number in words", asking(json!({"claim": "1"}))),
+        ("results that are no list", asking(json!({"results": {}}))),
+        ("a result that is no object", asking(json!({"results": [["<taskId>", 0, "completed"]]}))),
+        ("an unknown outcome", reporting(json!({"outcome": "done"}))),
+        ("the number of a run as text", reporting(json!({"runId": "0"}))),
+        ("run 1,001", reporting(json!({"runId": 1_001}))),
+        ("a reason of the server's", reporting(json!({"outcome": "exception", "reason": "claim-expired"}))),
+        ("an unknown field of a result", reporting(json!({"retryAfter": 1}))),
+        ("an unknown field", asking(json!({"sessionId": "s"}))),
+        ("no queue", json!({"workerGroup": "group", "workerId": "worker"})),
+        ("no worker", json!({"taskQueueId": "<taskQueueId>", "workerGroup": "group"})),
+        ("a queue that cannot be one", json!({"taskQueueId": "q", "workerGroup": "group", "workerId": "worker"})),
+    ];
+    let of_rules = [
+        ("an exception without a reason", reporting(json!({"outcome": "exception"}))),
+        ("a success with a reason", reporting(json!({"reason": "internal-error"}))),
+        ("one run twice", asking(json!({"results": [result(json!({})), result(json!({"outcome": "failed"}))]}))),
+        (
+            "a shutdown with a claim",
+            asking(json!({
+                "results": [result(json!({"outcome": "exception", "reason": "worker-shutdown"}))],
+                "claim": 1,
+            })),
+        ),
+    ];
+    let rows = of_schema.map(|(case, body)| refused(InputValidationError, case).body(body));
+    let rules = of_rules.map(|(case, body)| refused(InputError, case).body(body));
+    rows.into_iter().chain(rules).fold(entry, Entry::row)
+}

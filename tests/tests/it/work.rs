@@ -1,0 +1,192 @@
+//! A worker that reports what it has finished and claims what is next in one request.
+
+use serde_json::{Value, json};
+use tenure_api::credentials::Credentials;
+use tenure_api::ids::SlugId;
+use tenure_tests::http::{Answer, TENURE_API};
+
+use crate::rig::{Rig, call, client_of, credentials_of, definition, eventually, new_task, run_of};
+
+const QUEUE: &str = "work/shop";
+/// More than one answer has room for.
+const LARGE: usize = 9 << 20;
+
+fn path() -> String {
+    format!("{TENURE_API}/work")
+}
+
+fn body(fields: Value) -> Value {
+    let mut body = json!({"taskQueueId": QUEUE, "workerGroup": "group", "workerId": "worker"});
+    for (name, value) in fields.as_object().unwrap() {
+        body[name] = value.clone();
+    }
+    body
+}
+
+fn result(task: SlugId, outcome: &str) -> Value {
+    json!({"taskId": task, "runId": 0, "outcome": outcome})
+}
+
+async fn work_as(rig: &Rig, who: &Credentials, fields: Value) -> Answer {
+    call(&mut rig.client(), who, "POST", &path(), Some(&body(fields))).await
+}
+
+async fn work(rig: &Rig, fields: Value) -> Value {
+    let answer = work_as(rig, &rig.root, fields).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    answer.body
+}
+
+async fn created(rig: &Rig) -> SlugId {
+    let task = new_task();
+    assert_eq!(rig.create(task, &definition(QUEUE)).await.status, 200);
+    task
+}
+
+async fn claimed(rig: &Rig) -> (SlugId, Value) {
+    let task = created(rig).await;
+    (task, rig.claim(QUEUE, 1).await.remove(0))
+}
+
+/// State or error code of each result.
+fn verdicts(answer: &Value) -> Vec<&str> {
+    let of = |result: &Value| -> Option<String> { result["taskId"].as_str().map(str::to_owned) };
+    let results = answer["results"].as_array().unwrap();
+    assert!(results.iter().all(|result| of(result).is_some()), "{answer}");
+    results.iter().map(|one| one["status"]["state"].as_str().or(one["error"]["code"].as_str()).unwrap()).collect()
+}
+
+fn ids(answer: &Value) -> Vec<&str> {
+    answer["tasks"].as_array().unwrap().iter().map(|claim| claim["status"]["taskId"].as_str().unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_lives_on_one_request_for_each_round() {
+    let rig = Rig::start().await;
+    let (first, second) = (created(&rig).await, created(&rig).await);
+    let round = work(&rig, json!({"claim": 1, "wait": 5})).await;
+    assert_eq!((verdicts(&round), ids(&round)), (vec![], vec![first.to_string().as_str()]));
+    let claim = &round["tasks"][0];
+    assert_eq!(
+        (&claim["workerGroup"], &claim["workerId"], &claim["runId"]),
+        (&json!("group"), &json!("worker"), &json!(0))
+    );
+    assert_eq!(claim["task"]["payload"]["command"], json!(["true"]));
+    let round = work(&rig, json!({"results": [result(first, "completed")], "claim": 100, "wait": 5})).await;
+    assert_eq!((verdicts(&round), ids(&round)), (vec!["completed"], vec![second.to_string().as_str()]));
+    // The credentials of a claim are those of claimWork: they are good for its reports, and not for this call.
+    let credentials = credentials_of(&round["tasks"][0]);
+    let refused = work_as(&rig, &credentials, json!({"results": [result(second, "completed")]})).await;
+    assert_eq!((refused.status, refused.code()), (403, "InsufficientScopes"));
+    let report = format!("{}/completed", run_of(&round["tasks"][0]));
+    assert_eq!(call(&mut rig.client(), &credentials, "POST", &report, None).await.status, 200);
+    let last = work(&rig, json!({"results": [result(second, "completed")]})).await;
+    assert_eq!(verdicts(&last), ["completed"], "the same result by the other way is a repeat");
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_reports_what_its_own_worker_holds_in_the_queue_and_nothing_else() {
+    let rig = Rig::start().await;
+    let scopes =
+        |queue: &str, worker: &str| [format!("queue:claim-work:{queue}"), format!("queue:worker-id:group/{worker}")];
+    let mut clients = Vec::new();
+    for (name, queue, worker) in
+        [("shop/own", QUEUE, "worker"), ("shop/other", QUEUE, "other"), ("shop/elsewhere", "work/yard", "worker")]
+    {
+        let scopes = scopes(queue, worker);
+        clients.push(rig.make_client(name, &[&scopes[0], &scopes[1]]).await);
+    }
+    let half = rig.make_client("shop/half", &[&scopes(QUEUE, "worker")[0]]).await;
+    let (task, _) = claimed(&rig).await;
+    let results = json!({"results": [result(task, "completed")]});
+    for (who, status) in [(&half, 403), (&clients[1], 403), (&clients[2], 403)] {
+        let answer = work_as(&rig, who, results.clone()).await;
+        assert_eq!((answer.status, answer.code()), (status, "InsufficientScopes"), "{}", answer.body);
+    }
+    // In their own names they may ask, but the run is not theirs.
+    for (who, name, value) in [(&clients[1], "workerId", "other"), (&clients[2], "taskQueueId", "work/yard")] {
+        let mut asked = results.clone();
+        asked[name] = value.into();
+        let answer = work_as(&rig, who, asked).await;
+        assert_eq!((answer.status, verdicts(&answer.body)), (200, vec!["InsufficientScopes"]), "{}", answer.body);
+        let message = answer.body["results"][0]["error"]["message"].as_str().unwrap();
+        assert!(message.starts_with(&format!("run 0 of task {task} is not held by worker group/")), "{message}");
+    }
+    assert_eq!(rig.status(task).await["state"], "running");
+    let answer = work_as(&rig, &clients[0], results).await;
+    assert_eq!((answer.status, verdicts(&answer.body)), (200, vec!["completed"]), "{}", answer.body);
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_result_of_a_hundred_has_its_own_verdict_and_a_repeat_has_the_same() {
+    let rig = Rig::start().await;
+    for _ in 0..50 {
+        created(&rig).await;
+    }
+    let claims = work(&rig, json!({"claim": 100, "wait": 5})).await;
+    assert_eq!(ids(&claims).len(), 50);
+    let mine = ids(&claims).into_iter().map(|task| json!({"taskId": task, "runId": 0, "outcome": "completed"}));
+    let unknown = (0..50).map(|_| result(new_task(), "completed"));
+    let (mine, unknown): (Vec<Value>, Vec<Value>) = (mine.collect(), unknown.collect());
+    let all: Vec<Value> = mine.into_iter().zip(unknown).flat_map(|(one, other)| [one, other]).collect();
+    let expected: Vec<&str> = (0..100).map(|n| if n % 2 == 0 { "completed" } else { "ResourceNotFound" }).collect();
+    for _ in 0..2 {
+        let answer = work(&rig, json!({"results": all})).await;
+        assert_eq!(verdicts(&answer), expected);
+        let order: Vec<&Value> = answer["results"].as_array().unwrap().iter().map(|one| &one["taskId"]).collect();
+        assert_eq!(order, all.iter().map(|one| &one["taskId"]).collect::<Vec<_>>());
+    }
+    let counts = rig.call("GET", "/task-queues/work%2Fshop/counts", None).await;
+    assert_eq!((&counts.body["pendingTasks"], &counts.body["claimedTasks"]), (&json!(0), &json!(0)));
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn results_are_stored_before_the_wait_is_over_and_a_hung_up_caller_loses_only_the_claims() {
+    let rig = Rig::start().await;
+    let (task, _) = claimed(&rig).await;
+    let mut waiting = rig.client();
+    let asked = body(json!({"results": [result(task, "completed")], "claim": 1, "wait": 20})).to_string();
+    waiting.start(&rig.root, "POST", &path(), Some(asked.as_bytes())).await.unwrap();
+    eventually("the result is stored", async || (rig.status(task).await["state"] == "completed").then_some(())).await;
+    // Larger than what the sockets take without a reader.
+    let (large, mut content) = (new_task(), definition(QUEUE));
+    content["payload"] = json!({"large": "x".repeat(LARGE)});
+    assert_eq!(rig.create(large, &content).await.status, 200);
+    eventually("it is claimed", async || (rig.status(large).await["state"] == "running").then_some(())).await;
+    waiting.hang_up();
+    let again = eventually("it is claimed again", async || rig.claim(QUEUE, 1).await.pop()).await;
+    assert_eq!(again["runId"], 1, "it was requeued");
+    let status = rig.status(large).await;
+    assert_eq!((&status["retriesLeft"], &status["runs"][0]["reasonResolved"]), (&json!(5), &json!("worker-shutdown")));
+    assert_eq!(rig.status(task).await["runs"].as_array().unwrap().len(), 1);
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_ends_with_the_first_claim_or_when_it_is_over() {
+    let rig = Rig::start().await;
+    let empty = work(&rig, json!({"claim": 1, "wait": 1})).await;
+    assert_eq!(ids(&empty), Vec::<&str>::new());
+    let mut client = client_of(&rig.server);
+    let asked = body(json!({"claim": 3}));
+    let waits = call(&mut client, &rig.root, "POST", &path(), Some(&asked));
+    let (answer, task) = tokio::join!(waits, created(&rig));
+    assert_eq!(ids(&answer.body), [task.to_string()]);
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_has_no_more_definitions_than_one_of_claim_work() {
+    let rig = Rig::start().await;
+    for _ in 0..3 {
+        let mut large = definition(QUEUE);
+        large["payload"] = json!({"large": "x".repeat(LARGE - (2 << 20))});
+        assert_eq!(rig.create(new_task(), &large).await.status, 200);
+    }
+    assert_eq!(ids(&work(&rig, json!({"claim": 100})).await).len(), 2);
+    assert_eq!(ids(&work(&rig, json!({"claim": 100})).await).len(), 1);
+    rig.server.stop().await;
+}

@@ -1,0 +1,124 @@
+//! Tenure's own call for workers: reports what has ended, and claims what comes next, in one request.
+
+use std::time::Duration;
+
+use reqwest::Method;
+use serde::Deserialize;
+use tenure_api::errors::ErrorCode;
+use tenure_api::ids::TaskQueueId;
+use tenure_api::work::{CLAIM_MAX, RunResult, WAIT_MAX, WorkRequest};
+
+use crate::claim::WorkerName;
+use crate::client::{Answer, Call, Own, TENURE_API, TIMEOUT, refusal_in_words};
+use crate::wire::{ClaimAnswer, TaskStatus};
+use crate::{Claim, Client, Error};
+
+/// A code that this client does not know is a fault of the server.
+const UNKNOWN_CODE: u16 = 500;
+
+/// What came of results and of a call for work.
+#[derive(Debug)]
+pub struct Worked {
+    /// What the server answered to each result, in the order of the request: [`Claim::settle`] says what it means.
+    pub results: Vec<Result<TaskStatus, Error>>,
+    /// The claims; may be empty.
+    pub claims: Vec<Claim>,
+}
+
+#[derive(Deserialize)]
+struct WorkAnswer {
+    results: Vec<ResultAnswer>,
+    tasks: Vec<ClaimAnswer>,
+}
+
+#[derive(Deserialize)]
+struct ResultAnswer {
+    status: Option<TaskStatus>,
+    error: Option<ResultError>,
+}
+
+#[derive(Deserialize)]
+struct ResultError {
+    code: String,
+    message: String,
+}
+
+impl Client {
+    /// Reports the ends of runs that this worker has claimed in this queue, and claims up to `most` tasks (100 at the most),
+    /// for the first of which it waits this long (20 s at the most). The results are stored whatever becomes of the claims.
+    ///
+    /// # Errors
+    /// The server refused, or could not be reached; results may have been stored. 404: it is another server than Tenure.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use tenure_client::{Claim, Client, RunOutcome, WorkerName};
+    /// # async fn example(client: &Client, me: &WorkerName, claim: Claim) -> Result<(), Box<dyn std::error::Error>> {
+    /// let results = [claim.result(RunOutcome::Completed, None)];
+    /// let mut worked = client.work(&"proj/linux".parse()?, me, &results, 1, Duration::ZERO).await?;
+    /// claim.settle(worked.results.remove(0))?;
+    /// println!("{} to do next", worked.claims.len());
+    /// # Ok(()) }
+    /// ```
+    pub async fn work(
+        &self,
+        queue: &TaskQueueId,
+        me: &WorkerName,
+        results: &[RunResult],
+        most: usize,
+        wait: Duration,
+    ) -> Result<Worked, Error> {
+        let body = WorkRequest {
+            task_queue_id: queue.clone(),
+            worker_group: me.group.clone(),
+            worker_id: me.id.clone(),
+            results: results.to_vec(),
+            claim: u16::try_from(most).unwrap_or(CLAIM_MAX).min(CLAIM_MAX),
+            wait: u16::try_from(wait.as_secs()).unwrap_or(WAIT_MAX).min(WAIT_MAX),
+        };
+        let call = Call {
+            method: Method::POST,
+            path: "/work".to_owned(),
+            body: Some(serde_json::to_vec(&body).expect("texts and numbers")),
+            timeout: TIMEOUT + Duration::from_secs(body.wait.into()),
+            own: Own { api: Some(TENURE_API), ..Own::default() },
+        };
+        let Answer { value, date, received, .. } = self.call::<WorkAnswer>(&call).await?;
+        Ok(Worked {
+            results: value.results.into_iter().map(verdict).collect(),
+            claims: value.tasks.into_iter().map(|answer| self.claimed_at(answer, date, received)).collect(),
+        })
+    }
+}
+
+fn verdict(answer: ResultAnswer) -> Result<TaskStatus, Error> {
+    if let Some(status) = answer.status {
+        return Ok(status);
+    }
+    let ResultError { code, message } =
+        answer.error.unwrap_or_else(|| ResultError { code: String::new(), message: String::new() });
+    let known: Option<ErrorCode> = serde_json::from_value(code.as_str().into()).ok();
+    Err(refusal_in_words(known.map_or(UNKNOWN_CODE, ErrorCode::status), code, &message, None))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_error_of_a_result_is_that_of_its_report() {
+        for (code, status, transient) in [
+            ("RequestConflict", 409, false),
+            ("InsufficientScopes", 403, false),
+            ("ServiceUnavailable", 503, true),
+            ("Unheard", UNKNOWN_CODE, true),
+        ] {
+            let answer = json!({"error": {"code": code, "message": "no\nmore"}});
+            let error = verdict(serde_json::from_value(answer).unwrap()).unwrap_err();
+            assert_eq!((error.status(), error.is_transient()), (Some(status), transient), "{code}");
+            assert!(error.to_string().ends_with(": no"), "{error}");
+        }
+    }
+}

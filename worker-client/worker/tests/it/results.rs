@@ -1,0 +1,159 @@
+//! Results that go with the next call for work, and those that are reported by themselves.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tenure_worker::Plane;
+
+use crate::queue::{Queue, Reply, TASK_IDS, claim, ok, refuse, until};
+use crate::worker::{LEASE, Running, shell};
+
+/// Longer than any test takes.
+const LONG: Duration = Duration::from_secs(60);
+
+fn accepted(task: &str) -> Value {
+    let status = claim(task, LEASE, &json!({}))["status"].clone();
+    json!({"taskId": task, "runId": 0, "status": status})
+}
+
+fn refused(task: &str, code: &str) -> Value {
+    json!({"taskId": task, "runId": 0, "error": {"code": code, "message": "the test says no"}})
+}
+
+fn worked(results: &[Value], tasks: &[Value]) -> Reply {
+    ok(json!({"results": results, "tasks": tasks}))
+}
+
+fn task(at: usize, script: &str) -> Value {
+    claim(TASK_IDS[at], LEASE, &shell(script))
+}
+
+fn start(queue: Queue, capacity: usize) -> Running {
+    Running::start_on(Plane::Claim, queue, capacity)
+}
+
+#[tokio::test]
+async fn a_busy_worker_reports_and_claims_in_one_request() {
+    let queue = Queue::start().await;
+    queue.hand_out(&[task(0, "true")]);
+    queue.once("/work", worked(&[accepted(TASK_IDS[0])], &[task(1, "exit 3")]));
+    let malformed = claim(TASK_IDS[2], LEASE, &json!({"command": 1}));
+    queue.once("/work", worked(&[accepted(TASK_IDS[1])], &[malformed]));
+    queue.once("/work", worked(&[accepted(TASK_IDS[2])], &[]));
+    let running = start(queue, 1);
+    let requests = running.queue.wait_for("/work", 3).await;
+    // It has room again, and waits for work.
+    running.queue.wait_for("p%2Fw", 2).await;
+    let result = |at: usize, outcome: &str| json!({"taskId": TASK_IDS[at], "runId": 0, "outcome": outcome});
+    let mut malformed = result(2, "exception");
+    malformed["reason"] = "malformed-payload".into();
+    for (request, result) in requests.iter().zip([result(0, "completed"), result(1, "failed"), malformed]) {
+        let body = json!({"taskQueueId": "p/w", "workerGroup": "g", "workerId": "w", "results": [result], "claim": 1, "wait": 0});
+        assert_eq!((&request.body, request.signed_by.as_str()), (&body, "worker"));
+        assert_eq!(request.call, "POST /api/tenure/v1/work");
+    }
+    assert_eq!(running.queue.reports().len(), 0);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn what_ends_together_goes_together_and_makes_room_for_as_many() {
+    let queue = Queue::start().await;
+    queue.hand_out(&[0, 1].map(|at| task(at, "while ! test -e ../go; do sleep 0.05; done")));
+    // While the first is on its way the other one ends.
+    queue.on("/work", move |request| {
+        let results = request.body["results"].as_array().unwrap();
+        let answers: Vec<Value> = results.iter().map(|result| accepted(result["taskId"].as_str().unwrap())).collect();
+        Reply { after: Duration::from_millis(500), ..worked(&answers, &[]) }
+    });
+    let running = start(queue, 2);
+    running.queue.wait_for("p%2Fw", 1).await;
+    until("both run", || {
+        let at = |n: usize| running.dir.path().join(format!("work/{}-0", TASK_IDS[n])).exists();
+        (at(0) && at(1)).then_some(())
+    })
+    .await;
+    std::fs::write(running.dir.path().join("work/go"), "").unwrap();
+    running.queue.wait_for("p%2Fw", 2).await;
+    let requests = running.queue.requests("/work");
+    let results: usize = requests.iter().map(|request| request.body["results"].as_array().unwrap().len()).sum();
+    assert_eq!((results, running.queue.reports().len()), (2, 0));
+    assert!(requests.iter().all(|request| {
+        let room = request.body["claim"].as_u64().unwrap();
+        (1..=2).contains(&room)
+    }));
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_result_without_an_answer_is_reported_by_itself_and_the_next_one_is_tried_again() {
+    for unusable in [refuse(503), ok(json!({})), Reply { cut: true, ..Reply::default() }] {
+        let queue = Queue::start().await;
+        queue.hand_out(&[task(0, "true")]);
+        queue.hand_out(&[task(1, "true")]);
+        queue.once("/work", unusable);
+        queue.once("/work", worked(&[accepted(TASK_IDS[1])], &[]));
+        let running = start(queue, 1);
+        running.queue.wait_for("/work", 2).await;
+        let reports = running.queue.reports();
+        assert_eq!((reports.len(), reports[0].signed_by.as_str()), (1, "task-0"));
+        assert!(reports[0].call.contains(TASK_IDS[0]), "{}", reports[0].call);
+        running.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_result_that_is_refused_is_lost_and_one_that_had_no_luck_is_reported_by_itself() {
+    for (code, reports) in
+        [("RequestConflict", 0), ("InsufficientScopes", 0), ("ResourceNotFound", 0), ("ServiceUnavailable", 1)]
+    {
+        let queue = Queue::start().await;
+        queue.hand_out(&[task(0, "true")]);
+        queue.once("/work", worked(&[refused(TASK_IDS[0], code)], &[]));
+        let running = start(queue, 1);
+        running.queue.wait_for("/work", 1).await;
+        running.queue.wait_for("completed", reports).await;
+        let queue = running.queue.clone();
+        running.stop().await;
+        assert_eq!(queue.reports().len(), reports, "{code}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_know_the_call_is_asked_once() {
+    let queue = Queue::start().await;
+    queue.hand_out(&[task(0, "true")]);
+    queue.hand_out(&[task(1, "true")]);
+    let running = start(queue, 1);
+    running.queue.wait_for("completed", 2).await;
+    assert_eq!(running.queue.requests("/work").len(), 1);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn what_ends_while_a_call_for_work_waits_is_reported_at_once() {
+    let queue = Queue::start().await;
+    queue.hand_out(&[task(0, "while ! test -e ../go; do sleep 0.05; done")]);
+    queue.on("p%2Fw", |_| Reply { after: LONG, ..ok(json!({"tasks": []})) });
+    queue.on("/work", |_| worked(&[accepted(TASK_IDS[0])], &[]));
+    let running = start(queue, 2);
+    running.queue.wait_for("p%2Fw", 2).await;
+    std::fs::write(running.dir.path().join("work/go"), "").unwrap();
+    running.queue.wait_for("completed", 1).await;
+    assert_eq!(running.queue.requests("/work").len(), 0);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_shutdown_does_not_wait_for_an_answer_to_a_result() {
+    let queue = Queue::start().await;
+    queue.hand_out(&[task(0, "true")]);
+    queue.on("/work", |_| Reply { after: LONG, ..worked(&[accepted(TASK_IDS[0])], &[]) });
+    let running = start(queue, 1);
+    running.queue.wait_for("/work", 1).await;
+    let queue = running.queue.clone();
+    running.stop().await;
+    let reports = queue.reports();
+    assert_eq!(reports.len(), 1, "it is reported by itself");
+    assert!(reports[0].call.ends_with("completed"), "{}", reports[0].call);
+}
