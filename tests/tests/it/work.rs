@@ -17,9 +17,8 @@ fn path() -> String {
 
 fn body(fields: Value) -> Value {
     let mut body = json!({"taskQueueId": QUEUE, "workerGroup": "group", "workerId": "worker"});
-    for (name, value) in fields.as_object().unwrap() {
-        body[name] = value.clone();
-    }
+    let Value::Object(fields) = fields else { panic!("{fields}") };
+    body.as_object_mut().unwrap().extend(fields);
     body
 }
 
@@ -171,8 +170,8 @@ async fn a_wait_ends_with_the_first_claim_or_when_it_is_over() {
     let empty = work(&rig, json!({"claim": 1, "wait": 1})).await;
     assert_eq!(ids(&empty), Vec::<&str>::new());
     let mut client = client_of(&rig.server);
-    let asked = body(json!({"claim": 3}));
-    let waits = call(&mut client, &rig.root, "POST", &path(), Some(&asked));
+    let (asked, path) = (body(json!({"claim": 3})), path());
+    let waits = call(&mut client, &rig.root, "POST", &path, Some(&asked));
     let (answer, task) = tokio::join!(waits, created(&rig));
     assert_eq!(ids(&answer.body), [task.to_string()]);
     rig.server.stop().await;

@@ -11,19 +11,19 @@ pub fn entries() -> Vec<Entry> {
 
 /// A request of the usual worker with these fields.
 fn asking(fields: Value) -> Value {
-    let mut body = json!({"taskQueueId": "<taskQueueId>", "workerGroup": "group", "workerId": "worker"});
-    for (name, value) in fields.as_object().unwrap() {
-        body[name] = value.clone();
-    }
-    body
+    let body = json!({"taskQueueId": "<taskQueueId>", "workerGroup": "group", "workerId": "worker"});
+    with(body, fields)
 }
 
 fn result(fields: Value) -> Value {
-    let mut result = json!({"taskId": "<taskId>", "runId": 0, "outcome": "completed"});
-    for (name, value) in fields.as_object().unwrap() {
-        result[name] = value.clone();
-    }
-    result
+    let result = json!({"taskId": "<taskId>", "runId": 0, "outcome": "completed"});
+    with(result, fields)
+}
+
+fn with(mut body: Value, fields: Value) -> Value {
+    let Value::Object(fields) = fields else { panic!("{fields}") };
+    body.as_object_mut().unwrap().extend(fields);
+    body
 }
 
 fn reporting(fields: Value) -> Value {
