@@ -15,11 +15,9 @@ fn path() -> String {
     format!("{TENURE_API}/work")
 }
 
-fn body(fields: Value) -> Value {
+fn body(mut fields: Value) -> Value {
     let mut body = json!({"taskQueueId": QUEUE, "workerGroup": "group", "workerId": "worker"});
-    for (name, value) in fields.as_object().unwrap() {
-        body[name] = value.clone();
-    }
+    body.as_object_mut().unwrap().append(fields.as_object_mut().unwrap());
     body
 }
 
@@ -147,21 +145,28 @@ async fn every_result_of_a_hundred_has_its_own_verdict_and_a_repeat_has_the_same
 async fn results_are_stored_before_the_wait_is_over_and_a_hung_up_caller_loses_only_the_claims() {
     let rig = Rig::start().await;
     let (task, _) = claimed(&rig).await;
-    let mut waiting = rig.client();
-    let asked = body(json!({"results": [result(task, "completed")], "claim": 1, "wait": 20})).to_string();
-    waiting.start(&rig.root, "POST", &path(), Some(asked.as_bytes())).await.unwrap();
+    let send = async |fields: Value| {
+        let mut client = rig.client();
+        client.start(&rig.root, "POST", &path(), Some(body(fields).to_string().as_bytes())).await.unwrap();
+        client
+    };
+    let mut waiting = send(json!({"results": [result(task, "completed")], "claim": 1, "wait": 20})).await;
     eventually("the result is stored", async || (rig.status(task).await["state"] == "completed").then_some(())).await;
+    waiting.hang_up();
     // Larger than what the sockets take without a reader.
+    let (second, _) = claimed(&rig).await;
     let (large, mut content) = (new_task(), definition(QUEUE));
     content["payload"] = json!({"large": "x".repeat(LARGE)});
     assert_eq!(rig.create(large, &content).await.status, 200);
+    let mut taking = send(json!({"results": [result(second, "completed")], "claim": 1})).await;
     eventually("it is claimed", async || (rig.status(large).await["state"] == "running").then_some(())).await;
-    waiting.hang_up();
+    eventually("the result is stored", async || (rig.status(second).await["state"] == "completed").then_some(())).await;
+    taking.hang_up();
     let again = eventually("it is claimed again", async || rig.claim(QUEUE, 1).await.pop()).await;
     assert_eq!(again["runId"], 1, "it was requeued");
     let status = rig.status(large).await;
     assert_eq!((&status["retriesLeft"], &status["runs"][0]["reasonResolved"]), (&json!(5), &json!("worker-shutdown")));
-    assert_eq!(rig.status(task).await["runs"].as_array().unwrap().len(), 1);
+    assert_eq!(rig.status(second).await["runs"].as_array().unwrap().len(), 1);
     rig.server.stop().await;
 }
 
@@ -171,8 +176,8 @@ async fn a_wait_ends_with_the_first_claim_or_when_it_is_over() {
     let empty = work(&rig, json!({"claim": 1, "wait": 1})).await;
     assert_eq!(ids(&empty), Vec::<&str>::new());
     let mut client = client_of(&rig.server);
-    let asked = body(json!({"claim": 3}));
-    let waits = call(&mut client, &rig.root, "POST", &path(), Some(&asked));
+    let (path, asked) = (path(), body(json!({"claim": 3})));
+    let waits = call(&mut client, &rig.root, "POST", &path, Some(&asked));
     let (answer, task) = tokio::join!(waits, created(&rig));
     assert_eq!(ids(&answer.body), [task.to_string()]);
     rig.server.stop().await;

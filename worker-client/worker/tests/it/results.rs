@@ -80,7 +80,7 @@ async fn what_ends_together_goes_together_and_makes_room_for_as_many() {
     assert_eq!((results, running.queue.reports().len()), (2, 0));
     assert!(requests.iter().all(|request| {
         let room = request.body["claim"].as_u64().unwrap();
-        room >= 1 && room <= 2
+        (1..=2).contains(&room)
     }));
     running.stop().await;
 }

@@ -10,19 +10,15 @@ pub fn entries() -> Vec<Entry> {
 }
 
 /// A request of the usual worker with these fields.
-fn asking(fields: Value) -> Value {
+fn asking(mut fields: Value) -> Value {
     let mut body = json!({"taskQueueId": "<taskQueueId>", "workerGroup": "group", "workerId": "worker"});
-    for (name, value) in fields.as_object().unwrap() {
-        body[name] = value.clone();
-    }
+    body.as_object_mut().unwrap().append(fields.as_object_mut().unwrap());
     body
 }
 
-fn result(fields: Value) -> Value {
+fn result(mut fields: Value) -> Value {
     let mut result = json!({"taskId": "<taskId>", "runId": 0, "outcome": "completed"});
-    for (name, value) in fields.as_object().unwrap() {
-        result[name] = value.clone();
-    }
+    result.as_object_mut().unwrap().append(fields.as_object_mut().unwrap());
     result
 }
 
