@@ -34,11 +34,13 @@ use crate::ops::messages::{DeleteMessages, GetMessages, PolledQueues};
 use crate::ops::reclaim::Reclaim;
 use crate::ops::report::ReportRun;
 use crate::ops::status::ReadStatus;
+use crate::ops::work::{self, Ways, Worked};
 use crate::remembered::Facts;
 use crate::remembered::registry::Registry;
 use crate::workers::Workers;
 use tenure_domain::create::NewTask;
 use tenure_domain::task::Task;
+use tenure_domain::work::Reported;
 use tenure_store::connector::Connector;
 use tenure_store::continuity::Continuity;
 use tenure_store::queues::Queues;
@@ -220,6 +222,15 @@ impl Engine {
     /// If the database does not answer, or too many requests wait.
     pub async fn claim_work(&self, request: &claim_work::Request) -> Result<Answer, OpError> {
         claim_work::claim_work(&self.wait_list, &self.queues, &self.pool, request).await
+    }
+
+    /// Results and claims of one worker, in one request.
+    ///
+    /// # Errors
+    /// The claim failed. The results were reported nevertheless.
+    pub async fn work(&self, results: &[Reported], claim: &claim_work::Request) -> Result<Worked, OpError> {
+        let Self { report, wait_list, requeue, notifiers, queues, pool, .. } = self;
+        work::work(&Ways { report, wait_list, requeue, notifiers, queues, pool }, results, claim).await
     }
 
     /// Registers everything that the engine caches from the database. No entry holds the sender of a batcher.

@@ -5,16 +5,20 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
+use sqlx::PgPool;
 use tenure_api::states::ExceptionReason;
 
 use super::OpError;
 use super::claim_work::{self, claim_work};
-use super::report::{RunReport, send_away};
-use crate::batch::wait_list::Answer;
-use crate::engine::Engine;
+use super::report::{ReportRun, RunReport, send_away};
+use crate::batch::Batcher;
+use crate::batch::delivery::Requeue;
+use crate::batch::wait_list::{Answer, WaitList};
+use crate::notifiers::Notifiers;
 use tenure_domain::lifecycle::Report;
 use tenure_domain::task::Task;
 use tenure_domain::work::{Holder, Reported};
+use tenure_store::queues::Queues;
 use tenure_store::worker_removals::Gone;
 
 /// What came of it.
@@ -26,28 +30,45 @@ pub struct Worked {
     pub answer: Answer,
 }
 
+/// Where results and claims go.
+pub struct Ways<'a> {
+    /// Reports.
+    pub report: &'a Batcher<ReportRun>,
+    /// Claims.
+    pub wait_list: &'a WaitList,
+    /// Guards the claims.
+    pub requeue: &'a Requeue,
+    /// Have the worker's waiting requests answered when it shuts down.
+    pub notifiers: &'a Notifiers,
+    /// For keys of queues.
+    pub queues: &'a Queues,
+    /// For keys of queues.
+    pub pool: &'a PgPool,
+}
+
 /// Reports these runs, each only if this worker holds it, and claims for it as many tasks as requested.
 ///
 /// # Errors
 /// The claim failed. The results were reported nevertheless.
-pub async fn work(engine: &Engine, results: &[Reported], claim: &claim_work::Request) -> Result<Worked, OpError> {
+pub async fn work(ways: &Ways<'_>, results: &[Reported], claim: &claim_work::Request) -> Result<Worked, OpError> {
+    let Ways { report, wait_list, requeue, notifiers, queues, pool } = ways;
     let claim_work::Request { queue, group, id, .. } = claim;
     let holder = Arc::new(Holder { queue: queue.clone(), group: group.clone(), id: id.clone() });
     let leaving = Report::Exception(ExceptionReason::WorkerShutdown);
     if results.iter().any(|result| result.report == leaving)
-        && let Some(queue) = engine.queues.find_key(&engine.pool, queue).await?
+        && let Some(queue) = queues.find_key(pool, queue).await?
     {
         let worker = Gone { queue, worker_group: group.clone(), worker_id: id.clone() };
-        send_away(&engine.pool, &engine.notifiers, worker).await?;
+        send_away(pool, notifiers, worker).await?;
     }
-    let reports = join_all(results.iter().map(|&Reported { task, run, report }| {
-        engine.report.submit(RunReport { task, run, report, holder: Some(Arc::clone(&holder)) })
+    let reports = join_all(results.iter().map(|&Reported { task, run, report: outcome }| {
+        report.submit(RunReport { task, run, report: outcome, holder: Some(Arc::clone(&holder)) })
     }));
     let claims = async {
         if claim.tasks > 0 {
-            claim_work(&engine.wait_list, &engine.queues, &engine.pool, claim).await
+            claim_work(wait_list, queues, pool, claim).await
         } else {
-            Ok(Answer { claims: Vec::new(), delivery: engine.requeue.guard(Vec::new()) })
+            Ok(Answer { claims: Vec::new(), delivery: requeue.guard(Vec::new()) })
         }
     };
     // The reports first: a claim that follows them may be a part of their transaction.

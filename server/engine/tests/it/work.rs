@@ -12,7 +12,7 @@ use tenure_domain::work::{Holder, Reported};
 use tenure_engine::batch::wait_list::RUNS_MAX;
 use tenure_engine::ops::OpError;
 use tenure_engine::ops::claim_work::Request;
-use tenure_engine::ops::work::{Worked, work};
+use tenure_engine::ops::work::Worked;
 use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::tasks;
 use tenure_store::testing::{TestDatabase, eventually};
@@ -31,7 +31,7 @@ fn result(task: TaskId, report: Report) -> Reported {
 }
 
 async fn ask(queue: &Queue, worker: &str, results: &[Reported], tasks: u16, wait: Duration) -> Worked {
-    work(&queue.engine, results, &request(worker, tasks, wait)).await.unwrap()
+    queue.engine.work(results, &request(worker, tasks, wait)).await.unwrap()
 }
 
 fn request(worker: &str, tasks: u16, wait_timeout: Duration) -> Request {

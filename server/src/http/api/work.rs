@@ -28,7 +28,7 @@ use tenure_domain::work::{self as rules, Reported};
 use tenure_engine::batch::wait_list::Answer;
 use tenure_engine::ops::OpError;
 use tenure_engine::ops::claim_work::Request;
-use tenure_engine::ops::work::{Worked, work};
+use tenure_engine::ops::work::Worked;
 
 /// What came of one result: a status, or an error.
 #[derive(Serialize, ToSchema)]
@@ -133,7 +133,7 @@ async fn handle(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
         wait_timeout: wait_of(&app, body.wait),
     };
     let started = Instant::now();
-    let Worked { results: verdicts, answer } = work(&app.engine, &results, &claim).await?;
+    let Worked { results: verdicts, answer } = app.engine.work(&results, &claim).await?;
     let Answer { claims, delivery } = answer;
     // An error from here on drops the delivery, and with it requeues the claims.
     if !claims.is_empty() && started.elapsed() >= REAUTHORIZE_AFTER {
