@@ -116,7 +116,7 @@ mod tests {
             (r#""runId": "0", "outcome": "failed""#, "a whole number"),
             (r#""runId": 0, "outcome": "done""#, "unknown variant `done`"),
             (r#""runId": 0, "outcome": "exception", "reason": "claim-expired""#, "unknown variant `claim-expired`"),
-            (r#""runId": 0, "outcome": "failed", "reason": null"#, "invalid type: null"),
+            (r#""runId": 0, "outcome": "failed", "reason": null"#, "expected value"),
             (r#""runId": 0, "outcome": "failed", "result": {}"#, "unknown field `result`"),
             (r#""runId": 0"#, "missing field `outcome`"),
         ] {

@@ -34,7 +34,7 @@ use crate::ops::messages::{DeleteMessages, GetMessages, PolledQueues};
 use crate::ops::reclaim::Reclaim;
 use crate::ops::report::ReportRun;
 use crate::ops::status::ReadStatus;
-use crate::ops::work::{self, Worked};
+use crate::ops::work::{self, Ways, Worked};
 use crate::remembered::Facts;
 use crate::remembered::registry::Registry;
 use crate::workers::Workers;
@@ -224,13 +224,13 @@ impl Engine {
         claim_work::claim_work(&self.wait_list, &self.queues, &self.pool, request).await
     }
 
-    /// Reports of a worker and a claim in one request.
+    /// Results and claims of one worker, in one request.
     ///
     /// # Errors
     /// The claim failed. The results were reported nevertheless.
     pub async fn work(&self, results: &[Reported], claim: &claim_work::Request) -> Result<Worked, OpError> {
-        let Self { pool, queues, notifiers, report, wait_list, requeue, .. } = self;
-        work::work(work::Parts { pool, queues, notifiers, report, wait_list, requeue }, results, claim).await
+        let Self { report, wait_list, requeue, notifiers, queues, pool, .. } = self;
+        work::work(&Ways { report, wait_list, requeue, notifiers, queues, pool }, results, claim).await
     }
 
     /// Registers everything that the engine caches from the database. No entry holds the sender of a batcher.

@@ -15,7 +15,7 @@ use super::run::Run;
 use super::service::Service;
 use tenure_driver::clock::unix_millis;
 use tenure_driver::definition::Definition;
-use tenure_driver::http::{Client, QUEUE_API, queue_segment};
+use tenure_driver::http::{Client, QUEUE_API, TENURE_API, queue_segment};
 use tenure_driver::random::Random;
 use tenure_driver::wire::Reply;
 
@@ -50,6 +50,18 @@ struct ClaimStatus {
 #[derive(Debug, Deserialize)]
 struct Claims {
     tasks: Vec<Claim>,
+}
+
+/// What came of results and of a call for work.
+#[derive(Debug, Deserialize)]
+struct Worked {
+    results: Vec<ResultOf>,
+    tasks: Vec<Claim>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ResultOf {
+    error: Option<serde_json::Value>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -164,6 +176,7 @@ impl Lane {
                 }
                 Some(queues)
             }
+            Service::Rabbit(_) => return Err(BenchError::NotOnAzure),
         };
         let reason = "an address without a path".to_owned();
         queues.ok_or(BenchError::Answer { what: "pollTaskUrls", reason })
@@ -289,6 +302,41 @@ impl Lane {
         };
         let body = definition.body(PAYLOAD_DIGITS, &mut self.random);
         Creation { task, body }
+    }
+
+    /// Creates so many tasks in one request, as this step of the mode.
+    pub(crate) async fn create_many(&mut self, step: usize, tasks: usize) -> Result<(), BenchError> {
+        let mut body = String::from(r#"{"tasks":["#);
+        for number in 0..tasks {
+            // A definition without an id: the server makes one.
+            let creation = self.new_creation();
+            body.push_str(if number > 0 { "," } else { "" });
+            body.push_str(&creation.body);
+        }
+        body.push_str("]}");
+        let path = format!("{TENURE_API}/tasks");
+        self.call(Some(step), "createTasks", None, "POST", &path, Some(body.as_bytes())).await?;
+        Ok(())
+    }
+
+    /// Reports these claims as completed and claims up to `limit` tasks, in one request.
+    pub(crate) async fn work(&mut self, step: usize, done: &[Claim], limit: usize) -> Result<Vec<Claim>, BenchError> {
+        let (queue, worker) = (&self.queue, &self.worker);
+        let result = |claim: &Claim| {
+            format!(r#"{{"taskId":"{}","runId":{},"outcome":"completed"}}"#, claim.status.task_id, claim.run_id)
+        };
+        let results: Vec<String> = done.iter().map(result).collect();
+        let body = format!(
+            r#"{{"taskQueueId":"{queue}","workerGroup":"bench","workerId":"{worker}","results":[{}],"claim":{limit}}}"#,
+            results.join(",")
+        );
+        let path = format!("{TENURE_API}/work");
+        let answer = self.call(Some(step), "work", None, "POST", &path, Some(body.as_bytes())).await?;
+        let Worked { results, tasks } = parse("work", &answer)?;
+        for error in results.into_iter().filter_map(|result| result.error) {
+            self.note_failed(format!("a result was answered with {}", error["code"]));
+        }
+        Ok(tasks)
     }
 
     /// Path and body of the claim of up to `limit` tasks.

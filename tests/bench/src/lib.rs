@@ -21,6 +21,7 @@ mod lane;
 mod messages;
 mod mode;
 mod observe;
+mod rabbit;
 pub mod ratio;
 mod report;
 mod run;
@@ -58,8 +59,14 @@ pub enum BenchError {
     #[error("--root-url, --client-id and --access-token are needed, or --credentials FILE")]
     NoAccount,
     /// There are no tasks on Azure.
-    #[error("this mode needs the Queue API, which Azure's queue service does not have")]
+    #[error("this mode needs the Queue API, which neither Azure's queue service nor RabbitMQ has")]
     NotOnAzure,
+    /// The settings do not say where RabbitMQ is.
+    #[error("this mode needs --amqp-url")]
+    NoRabbit,
+    /// RabbitMQ refused, or cannot be reached.
+    #[error("RabbitMQ: {0}")]
+    Rabbit(#[from] lapin::Error),
     /// The key of the account on Azure is none.
     #[error("--azure-key is not base64: {0}")]
     AzureKey(String),
@@ -150,6 +157,10 @@ pub(crate) async fn measure_mode(settings: &Settings) -> Result<Measured, BenchE
         ModeName::CreateRepeat => measure::<mode::CreateRepeat>(settings).await,
         ModeName::Group => measure::<mode::Group>(settings).await,
         ModeName::Claim32 => measure::<mode::Claim32>(settings).await,
+        ModeName::Work1 => measure::<mode::Work<1>>(settings).await,
+        ModeName::Work32 => measure::<mode::Work<32>>(settings).await,
+        ModeName::Rabbit1 => measure_rabbit(settings, 1).await,
+        ModeName::Rabbit32 => measure_rabbit(settings, 32).await,
         ModeName::Reclaim => measure::<mode::Reclaim>(settings).await,
         ModeName::Status => measure::<mode::Status>(settings).await,
         ModeName::Pickup => measure::<mode::Pickup>(settings).await,
@@ -169,34 +180,58 @@ async fn measure<M: Mode + 'static>(settings: &Settings) -> Result<Measured, Ben
     let mut observer = Observer::new(settings, &service).await?;
     let run = Rc::new(Run::new(service, settings, Random::fresh_seed(), M::STEPS.len()));
     let measured = match prepare::<M>(settings, &run).await {
-        Ok(ready) => watch(settings, &run, ready, &mut observer).await,
+        Ok(ready) => {
+            let lanes = ready.into_iter().map(|(mode, lane)| drive(mode, lane));
+            watch(settings, &run, lanes, &mut observer).await
+        }
         Err(error) => Err(error),
     };
     let removed = remove_queues(&run).await;
-    let (elapsed, used) = measured?;
+    let measured = measured?;
     removed?;
+    figures_of(&run, observer, (M::STEPS, M::COUNTS), measured).await
+}
+
+/// The same on RabbitMQ.
+async fn measure_rabbit(settings: &Settings, window: usize) -> Result<Measured, BenchError> {
+    let service = settings.service()?;
+    let mut observer = Observer::new(settings, &service).await?;
+    let run = Rc::new(Run::new(service, settings, Random::fresh_seed(), rabbit::STEPS.len()));
+    let lanes = rabbit::prepare(&run, window).await?;
+    let measured = watch(settings, &run, lanes.into_iter().map(rabbit::Lane::drive), &mut observer).await;
+    rabbit::remove_queue(&run).await?;
+    figures_of(&run, observer, (rabbit::STEPS, "tasks"), measured?).await
+}
+
+/// What a mode with these steps and counts came to.
+async fn figures_of(
+    run: &Run,
+    mut observer: Observer,
+    (steps, counts): (&'static [&'static str], &'static str),
+    (elapsed, used): (Duration, Used),
+) -> Result<Measured, BenchError> {
     let figures = std::mem::take(&mut *run.figures());
     if elapsed.is_zero() || figures.tasks == 0 {
         let most = figures.failures.into_iter().max_by_key(|(_, times)| *times);
         return Err(most.map_or(BenchError::Exhausted, |(what, _)| BenchError::Hopeless(what)));
     }
     let durability = observer.durability().await?;
-    Ok(Measured { steps: M::STEPS, counts: M::COUNTS, elapsed, figures, used, durability })
+    Ok(Measured { steps, counts, elapsed, figures, used, durability })
 }
 
 /// Lets the lanes run, and returns how long was measured and what that cost.
-async fn watch<M: Mode + 'static>(
+async fn watch<F: Future<Output = Result<(), BenchError>> + 'static>(
     settings: &Settings,
     run: &Run,
-    ready: Vec<(M, Lane)>,
+    ready: impl IntoIterator<Item = F>,
     observer: &mut Observer,
 ) -> Result<(Duration, Used), BenchError> {
     let window = Duration::from_secs(settings.seconds);
     let start = Instant::now() + Duration::from_secs(settings.warmup);
     run.open_window(start, start + window);
     let mut lanes = JoinSet::new();
-    for (mode, lane) in ready {
-        lanes.spawn_local(drive(mode, lane));
+    for lane in ready {
+        lanes.spawn_local(lane);
     }
     sleep_until(start).await;
     let began = observer.begin().await?;

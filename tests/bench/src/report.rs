@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::ValueEnum as _;
 
-use super::{Measured, Settings};
+use super::{Measured, ModeName, Settings};
 
 /// How far a window may end before its time without having been cut short.
 const TIMER: Duration = Duration::from_millis(20);
@@ -20,7 +20,11 @@ pub(crate) struct Row<'a> {
 impl Row<'_> {
     pub(crate) fn render(mut self) -> String {
         let Measured { steps, counts, elapsed, ref mut figures, ref used, .. } = self.measured;
-        let service = if self.settings.azure_queue.is_some() { "Azure queue" } else { "Tenure" };
+        let service = match self.settings.mode {
+            ModeName::Rabbit1 | ModeName::Rabbit32 => "RabbitMQ",
+            _ if self.settings.azure_queue.is_some() => "Azure queue",
+            _ => "Tenure",
+        };
         let mode = self.settings.mode.to_possible_value().map(|value| value.get_name().to_owned());
         let mut columns = vec![
             ("service".to_owned(), service.to_owned()),

@@ -1,4 +1,4 @@
-//! What is measured: a Tenure, or for comparison a queue service of Azure.
+//! What is measured: a Tenure, or for comparison a queue service of Azure or a RabbitMQ.
 
 use tenure_api::credentials::Credentials;
 
@@ -13,6 +13,8 @@ pub(crate) enum Service {
     Tenure(Account),
     /// One that has nothing but message queues.
     Azure(Azure),
+    /// A broker, by its URL.
+    Rabbit(String),
 }
 
 impl Service {
@@ -21,6 +23,7 @@ impl Service {
         match self {
             Self::Tenure(account) => &account.root_url,
             Self::Azure(azure) => azure.url(),
+            Self::Rabbit(url) => url,
         }
     }
 
@@ -28,7 +31,7 @@ impl Service {
     pub(crate) fn credentials(&self) -> Result<&Credentials, BenchError> {
         match self {
             Self::Tenure(account) => Ok(&account.credentials),
-            Self::Azure(_) => Err(BenchError::NotOnAzure),
+            Self::Azure(_) | Self::Rabbit(_) => Err(BenchError::NotOnAzure),
         }
     }
 }

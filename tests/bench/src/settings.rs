@@ -72,6 +72,9 @@ pub struct Settings {
     /// That account's key, in base64.
     #[arg(long, env = "TENURE_BENCH_AZURE_KEY", hide_env_values = true)]
     pub azure_key: Option<String>,
+    /// The RabbitMQ that its modes use, for example amqp://guest:guest@127.0.0.1:5672/%2f.
+    #[arg(long)]
+    pub amqp_url: Option<String>,
     /// The server's process, to count its processor time.
     #[arg(long)]
     pub server_pid: Option<u32>,
@@ -103,6 +106,14 @@ pub enum ModeName {
     Group,
     /// Claim up to 32 at once and report each.
     Claim32,
+    /// Create a task; report the last one and take the next, in one request.
+    Work1,
+    /// Create by 100; report 32 and take the next 32, in one request.
+    Work32,
+    /// On RabbitMQ: publish one message and wait for its confirmation, take one, acknowledge it.
+    Rabbit1,
+    /// On RabbitMQ: the same with windows of 32.
+    Rabbit32,
     /// Renew a claim.
     Reclaim,
     /// Read a task's status.
@@ -140,6 +151,9 @@ impl Settings {
 
     /// What is measured.
     pub(crate) fn service(&self) -> Result<Service, BenchError> {
+        if matches!(self.mode, ModeName::Rabbit1 | ModeName::Rabbit32) {
+            return self.amqp_url.clone().map(Service::Rabbit).ok_or(BenchError::NoRabbit);
+        }
         match (&self.azure_queue, &self.azure_key) {
             (Some(url), Some(key)) => Ok(Service::Azure(Azure::new(url, &self.azure_account, key)?)),
             _ => Ok(Service::Tenure(self.account()?)),

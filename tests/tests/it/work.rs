@@ -15,10 +15,9 @@ fn path() -> String {
     format!("{TENURE_API}/work")
 }
 
-fn body(fields: Value) -> Value {
+fn body(mut fields: Value) -> Value {
     let mut body = json!({"taskQueueId": QUEUE, "workerGroup": "group", "workerId": "worker"});
-    let Value::Object(fields) = fields else { panic!("{fields}") };
-    body.as_object_mut().unwrap().extend(fields);
+    body.as_object_mut().unwrap().append(fields.as_object_mut().unwrap());
     body
 }
 
@@ -121,9 +120,9 @@ async fn a_client_reports_what_its_own_worker_holds_in_the_queue_and_nothing_els
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_result_of_a_hundred_has_its_own_verdict_and_a_repeat_has_the_same() {
     let rig = Rig::start().await;
-    for _ in 0..50 {
-        created(&rig).await;
-    }
+    let tasks: Vec<Value> = (0..50).map(|_| json!({"taskQueueId": QUEUE})).collect();
+    let created = rig.call("POST", &format!("{TENURE_API}/tasks"), Some(&json!({"tasks": tasks}))).await;
+    assert_eq!(created.status, 200, "{}", created.body);
     let claims = work(&rig, json!({"claim": 100, "wait": 5})).await;
     assert_eq!(ids(&claims).len(), 50);
     let mine = ids(&claims).into_iter().map(|task| json!({"taskId": task, "runId": 0, "outcome": "completed"}));
@@ -146,21 +145,28 @@ async fn every_result_of_a_hundred_has_its_own_verdict_and_a_repeat_has_the_same
 async fn results_are_stored_before_the_wait_is_over_and_a_hung_up_caller_loses_only_the_claims() {
     let rig = Rig::start().await;
     let (task, _) = claimed(&rig).await;
-    let mut waiting = rig.client();
-    let asked = body(json!({"results": [result(task, "completed")], "claim": 1, "wait": 20})).to_string();
-    waiting.start(&rig.root, "POST", &path(), Some(asked.as_bytes())).await.unwrap();
+    let send = async |fields: Value| {
+        let mut client = rig.client();
+        client.start(&rig.root, "POST", &path(), Some(body(fields).to_string().as_bytes())).await.unwrap();
+        client
+    };
+    let mut waiting = send(json!({"results": [result(task, "completed")], "claim": 1, "wait": 20})).await;
     eventually("the result is stored", async || (rig.status(task).await["state"] == "completed").then_some(())).await;
+    waiting.hang_up();
     // Larger than what the sockets take without a reader.
+    let (second, _) = claimed(&rig).await;
     let (large, mut content) = (new_task(), definition(QUEUE));
     content["payload"] = json!({"large": "x".repeat(LARGE)});
     assert_eq!(rig.create(large, &content).await.status, 200);
+    let mut taking = send(json!({"results": [result(second, "completed")], "claim": 1})).await;
     eventually("it is claimed", async || (rig.status(large).await["state"] == "running").then_some(())).await;
-    waiting.hang_up();
+    eventually("the result is stored", async || (rig.status(second).await["state"] == "completed").then_some(())).await;
+    taking.hang_up();
     let again = eventually("it is claimed again", async || rig.claim(QUEUE, 1).await.pop()).await;
     assert_eq!(again["runId"], 1, "it was requeued");
     let status = rig.status(large).await;
     assert_eq!((&status["retriesLeft"], &status["runs"][0]["reasonResolved"]), (&json!(5), &json!("worker-shutdown")));
-    assert_eq!(rig.status(task).await["runs"].as_array().unwrap().len(), 1);
+    assert_eq!(rig.status(second).await["runs"].as_array().unwrap().len(), 1);
     rig.server.stop().await;
 }
 
@@ -170,7 +176,7 @@ async fn a_wait_ends_with_the_first_claim_or_when_it_is_over() {
     let empty = work(&rig, json!({"claim": 1, "wait": 1})).await;
     assert_eq!(ids(&empty), Vec::<&str>::new());
     let mut client = client_of(&rig.server);
-    let (asked, path) = (body(json!({"claim": 3})), path());
+    let (path, asked) = (path(), body(json!({"claim": 3})));
     let waits = call(&mut client, &rig.root, "POST", &path, Some(&asked));
     let (answer, task) = tokio::join!(waits, created(&rig));
     assert_eq!(ids(&answer.body), [task.to_string()]);

@@ -30,28 +30,28 @@ pub struct Worked {
     pub answer: Answer,
 }
 
-/// What it is done with.
-pub struct Parts<'a> {
-    /// For looking up queues, and for telling other servers.
-    pub pool: &'a PgPool,
-    /// Caches the keys of queues.
-    pub queues: &'a Queues,
-    /// Reach the requests of a worker that leaves.
-    pub notifiers: &'a Notifiers,
-    /// The reports.
+/// Where results and claims go.
+pub struct Ways<'a> {
+    /// Reports.
     pub report: &'a Batcher<ReportRun>,
-    /// The claims.
+    /// Claims.
     pub wait_list: &'a WaitList,
     /// Guards the claims.
     pub requeue: &'a Requeue,
+    /// Have the worker's waiting requests answered when it shuts down.
+    pub notifiers: &'a Notifiers,
+    /// For keys of queues.
+    pub queues: &'a Queues,
+    /// For keys of queues.
+    pub pool: &'a PgPool,
 }
 
 /// Reports these runs, each only if this worker holds it, and claims for it as many tasks as requested.
 ///
 /// # Errors
 /// The claim failed. The results were reported nevertheless.
-pub async fn work(parts: Parts<'_>, results: &[Reported], claim: &claim_work::Request) -> Result<Worked, OpError> {
-    let Parts { pool, queues, notifiers, report: batcher, wait_list, requeue } = parts;
+pub async fn work(ways: &Ways<'_>, results: &[Reported], claim: &claim_work::Request) -> Result<Worked, OpError> {
+    let Ways { report, wait_list, requeue, notifiers, queues, pool } = ways;
     let claim_work::Request { queue, group, id, .. } = claim;
     let holder = Arc::new(Holder { queue: queue.clone(), group: group.clone(), id: id.clone() });
     let leaving = Report::Exception(ExceptionReason::WorkerShutdown);
@@ -61,8 +61,8 @@ pub async fn work(parts: Parts<'_>, results: &[Reported], claim: &claim_work::Re
         let worker = Gone { queue, worker_group: group.clone(), worker_id: id.clone() };
         send_away(pool, notifiers, worker).await?;
     }
-    let reports = join_all(results.iter().map(|&Reported { task, run, report }| {
-        batcher.submit(RunReport { task, run, report, holder: Some(Arc::clone(&holder)) })
+    let reports = join_all(results.iter().map(|&Reported { task, run, report: outcome }| {
+        report.submit(RunReport { task, run, report: outcome, holder: Some(Arc::clone(&holder)) })
     }));
     let claims = async {
         if claim.tasks > 0 {

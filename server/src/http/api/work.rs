@@ -79,8 +79,8 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation
         .about(
             "One request in the place of many reports and a claimWork. A worker reports so the runs that it has claimed, \
-             under its own name, in this queue; whoever may claim for it needs no credentials of the runs. Every result is \
-             judged by itself, as its report alone would be: it has the status or an error with that report's `code`, \
+             under its own name, in this queue; a client that may claim for it needs no credentials of the runs. Every \
+             result is judged by itself, as its report alone would be: it has the status or an error with that report's `code`, \
              and `InsufficientScopes` if the run is of another queue or was claimed by another worker. Results do not \
              wait for the claims. The answer comes with the first claims or when the wait is over; claims are as \
              those of claimWork: at most 16 MB of definitions, and requeued if the answer does not reach the worker. The \

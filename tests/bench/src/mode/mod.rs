@@ -14,6 +14,7 @@ mod pickup;
 mod put_to_visible;
 mod reclaim;
 mod status;
+mod work;
 
 pub(crate) use claim32::Claim32;
 pub(crate) use create::Create;
@@ -29,6 +30,7 @@ pub(crate) use pickup::Pickup;
 pub(crate) use put_to_visible::PutToVisible;
 pub(crate) use reclaim::Reclaim;
 pub(crate) use status::Status;
+pub(crate) use work::Work;
 
 use super::BenchError;
 use super::lane::Lane;

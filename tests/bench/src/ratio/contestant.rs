@@ -14,10 +14,15 @@ use crate::{BenchError, Settings};
 #[serde(rename_all = "camelCase")]
 pub(super) struct Contestant {
     pub(super) name: String,
+    #[serde(default)]
     credentials: PathBuf,
     server_pid: u32,
-    pg_pid: u32,
+    #[serde(default)]
+    pg_pid: Option<u32>,
+    #[serde(default)]
     pub(super) database_url: String,
+    /// Of a RabbitMQ, which has none of the others but its process.
+    amqp_url: Option<String>,
 }
 
 impl Contestant {
@@ -34,9 +39,13 @@ impl Contestant {
     pub(super) fn settings(&self, arguments: &[String]) -> Result<Settings, BenchError> {
         let words = ["tenure-bench".to_owned()].into_iter().chain(arguments.iter().cloned());
         let mut settings = Settings::try_parse_from(words).map_err(|error| BenchError::Generator(error.to_string()))?;
-        settings.credentials = Some(self.credentials.clone());
         settings.server_pid = Some(self.server_pid);
-        settings.pg_pid = Some(self.pg_pid);
+        if let Some(url) = &self.amqp_url {
+            settings.amqp_url = Some(url.clone());
+            return Ok(settings);
+        }
+        settings.credentials = Some(self.credentials.clone());
+        settings.pg_pid = self.pg_pid;
         settings.database_url = Some(self.database_url.clone());
         Ok(settings)
     }
@@ -56,8 +65,9 @@ impl Contestant {
             name: name.to_owned(),
             credentials: PathBuf::new(),
             server_pid: 0,
-            pg_pid: 0,
+            pg_pid: None,
             database_url: String::new(),
+            amqp_url: None,
         }
     }
 }

@@ -7,6 +7,8 @@ use super::contestant::Contestant;
 
 /// The server that all others are compared with.
 const SUBJECT: &str = "tenure";
+/// The broker that takes messages and no tasks.
+pub(super) const RABBITMQ: &str = "rabbitmq";
 /// The server that does little beside the life cycle.
 const FLOOR: &str = "floor";
 /// With how many connections the rows beside the life cycle are measured.
@@ -41,6 +43,10 @@ pub enum RowName {
     Reclaim,
     /// Claim 32 at once and report each.
     Claim32,
+    /// Create; report the last and take the next in one request. Beside a RabbitMQ, if there is one.
+    Work,
+    /// Create by 100, report 32 and take 32 in one request; beside claims of 32 with a report each, or beside a RabbitMQ.
+    Work32,
     /// From a create until a waiting worker has the task, beside one commit.
     Pickup,
     /// The life cycle while thousands of workers wait for work, beside none.
@@ -119,6 +125,10 @@ pub(super) fn rows<'a>(name: RowName, settings: &Settings, contestants: &'a [Con
             let each = RowName::value_variants().iter().filter(|name| **name != RowName::All);
             return each.flat_map(|name| rows(*name, settings, contestants)).collect();
         }
+        RowName::Work | RowName::Work32 if contestants.iter().any(|contestant| contestant.name == RABBITMQ) => {
+            let modes = if name == RowName::Work { ["work1", "rabbit1"] } else { ["work32", "rabbit32"] };
+            return settings.connections.iter().map(|number| peers(settings, contestants, modes, *number)).collect();
+        }
         RowName::Lifecycle => {
             let variant = |connections| Variant::new(settings, "", "lifecycle", connections);
             let row = |connections: &usize| {
@@ -136,6 +146,12 @@ pub(super) fn rows<'a>(name: RowName, settings: &Settings, contestants: &'a [Con
         RowName::Claim32 => {
             let depth = (settings.seconds * CLAIMED_A_SECOND).to_string();
             vec![mode("", "claim32").with([("--prefill", &depth), ("--warmup", "0")])]
+        }
+        RowName::Work => vec![lifecycle("lifecycle"), mode("work", "work1")],
+        RowName::Work32 => {
+            let depth = (settings.seconds * CLAIMED_A_SECOND).to_string();
+            let claims = mode("claim32", "claim32").with([("--prefill", &depth), ("--warmup", "0")]);
+            vec![claims, mode("work32", "work32")]
         }
         RowName::Pickup => {
             vec![Variant::new(settings, "", "pickup", WORKERS).under(Condition::BesideCommits)]
@@ -188,6 +204,19 @@ impl Variant {
         self.condition = condition;
         self
     }
+}
+
+/// Each contestant with the mode that is its own, the subject's first and the broker's second.
+fn peers<'a>(settings: &Settings, contestants: &'a [Contestant], modes: [&str; 2], connections: usize) -> Row<'a> {
+    let column = |contestant: &'a Contestant| {
+        let mode = if contestant.name == RABBITMQ { modes[1] } else { modes[0] };
+        Column { name: contestant.name.clone(), contestant, variant: Variant::new(settings, "", mode, connections) }
+    };
+    let columns: Vec<Column<'a>> =
+        contestants.iter().filter(|contestant| contestant.name != FLOOR).map(column).collect();
+    let place = |name: &str| columns.iter().position(|column| column.name == name);
+    let ratios = place(SUBJECT).zip(place(RABBITMQ)).into_iter().collect();
+    Row { title: format!("{} beside {}, connections: {connections}", modes[0], modes[1]), columns, ratios }
 }
 
 /// Every variant on every contestant, variant by variant. Ratios are those of a variant to the first one on the same
@@ -252,6 +281,17 @@ mod tests {
         let arguments = &rows[0].columns[2].variant.arguments;
         assert_eq!(arguments.iter().filter(|argument| *argument == "--warmup").count(), 1);
         assert!(arguments.ends_with(&["--warmup".to_owned(), "5".to_owned()]), "{arguments:?}");
+    }
+
+    #[test]
+    fn a_broker_has_a_mode_of_its_own() {
+        let settings = Settings::parse_from(["ratio", "--contestant", "x", "--connections", "64,256"]);
+        let contestants: Vec<Contestant> = ["rabbitmq", "tenure"].into_iter().map(Contestant::named).collect();
+        let rows = rows(RowName::Work32, &settings, &contestants);
+        assert_eq!(rows.len(), 2);
+        assert_eq!(names(&rows[1]), (vec!["rabbitmq".to_owned(), "tenure".to_owned()], vec![(1, 0)]));
+        let modes: Vec<&str> = rows[1].columns.iter().map(|column| column.variant.arguments[0].as_str()).collect();
+        assert_eq!(modes, ["rabbit32", "work32"]);
     }
 
     #[test]

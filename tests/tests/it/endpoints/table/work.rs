@@ -10,20 +10,16 @@ pub fn entries() -> Vec<Entry> {
 }
 
 /// A request of the usual worker with these fields.
-fn asking(fields: Value) -> Value {
-    let body = json!({"taskQueueId": "<taskQueueId>", "workerGroup": "group", "workerId": "worker"});
-    with(body, fields)
-}
-
-fn result(fields: Value) -> Value {
-    let result = json!({"taskId": "<taskId>", "runId": 0, "outcome": "completed"});
-    with(result, fields)
-}
-
-fn with(mut body: Value, fields: Value) -> Value {
-    let Value::Object(fields) = fields else { panic!("{fields}") };
-    body.as_object_mut().unwrap().extend(fields);
+fn asking(mut fields: Value) -> Value {
+    let mut body = json!({"taskQueueId": "<taskQueueId>", "workerGroup": "group", "workerId": "worker"});
+    body.as_object_mut().unwrap().append(fields.as_object_mut().unwrap());
     body
+}
+
+fn result(mut fields: Value) -> Value {
+    let mut result = json!({"taskId": "<taskId>", "runId": 0, "outcome": "completed"});
+    result.as_object_mut().unwrap().append(fields.as_object_mut().unwrap());
+    result
 }
 
 fn reporting(fields: Value) -> Value {
