@@ -40,7 +40,7 @@ pub enum Note {
 
 /// Runs of a queue can be claimed whose delay has ended.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TaskReady {
     /// Of the form of this message.
     version: u8,
@@ -64,7 +64,7 @@ pub struct ReadyRun {
 
 /// A queue was paused, or its pause changed.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct QueuePaused {
     /// Of the form of this message.
     version: u8,
@@ -84,7 +84,7 @@ pub struct QueuePaused {
 
 /// A queue was resumed.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct QueueResumed {
     /// Of the form of this message.
     version: u8,
@@ -97,7 +97,7 @@ pub struct QueueResumed {
 
 /// The policy of a queue was changed or removed.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, ToSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct QueuePolicyChanged {
     /// Of the form of this message.
     version: u8,
@@ -278,6 +278,21 @@ mod tests {
             let expected = json!({"position": 5, "time": "1970-01-01T00:00:00.000Z", "exchange": note.exchange(),
                 "routingKey": "primary.acme.linux._", "cc": [], "payload": payload});
             assert_eq!(serde_json::to_value(&event).unwrap(), expected);
+        }
+    }
+
+    /// The document says that a payload is one of them, and a reader may tell them apart by their fields alone.
+    #[test]
+    fn no_message_has_the_form_of_another() {
+        fn fits<T: serde::de::DeserializeOwned>(payload: &serde_json::Value) -> u32 {
+            u32::from(serde_json::from_str::<T>(&payload.to_string()).is_ok())
+        }
+        for (_, payload) in notes() {
+            let forms = fits::<TaskReady>(&payload)
+                + fits::<QueuePaused>(&payload)
+                + fits::<QueueResumed>(&payload)
+                + fits::<QueuePolicyChanged>(&payload);
+            assert_eq!(forms, 1, "{payload}");
         }
     }
 
