@@ -7,7 +7,7 @@ use std::sync::Arc;
 use percent_encoding::percent_decode_str;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
@@ -88,27 +88,26 @@ async fn secure(mut stream: impl Link + 'static, options: &PgConnectOptions) -> 
     }
     let config = client_config(mode, &Secrets::of(options)).await?;
     let name = ServerName::try_from(options.get_host().to_owned()).map_err(tls)?;
-    Ok(Box::new(TlsConnector::from(Arc::new(config)).connect(name, stream).await?))
+    match TlsConnector::from(Arc::new(config)).connect(name, stream).await {
+        Ok(stream) => Ok(Box::new(stream)),
+        // Such as a certificate that does not do.
+        Err(error) => Err(error.downcast::<rustls::Error>().map_or_else(sqlx::Error::from, tls)),
+    }
 }
 
 async fn client_config(mode: PgSslMode, secrets: &Secrets) -> Result<ClientConfig, sqlx::Error> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions();
     let builder = builder.map_err(tls)?;
-    let builder = if matches!(mode, PgSslMode::VerifyCa | PgSslMode::VerifyFull) {
-        let mut roots: RootCertStore = webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect();
-        if let Some(root) = &secrets.root {
-            for certificate in CertificateDer::pem_slice_iter(&pem(root).await?) {
-                roots.add(certificate.map_err(tls)?).map_err(tls)?;
-            }
+    let algorithms = provider.signature_verification_algorithms;
+    let checks: Arc<dyn ServerCertVerifier> = match mode {
+        PgSslMode::VerifyFull => authority(secrets, provider).await?,
+        PgSslMode::VerifyCa => Arc::new(Lenient { authority: Some(authority(secrets, provider).await?), algorithms }),
+        PgSslMode::Disable | PgSslMode::Allow | PgSslMode::Prefer | PgSslMode::Require => {
+            Arc::new(Lenient { authority: None, algorithms })
         }
-        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build().map_err(tls)?;
-        let full = matches!(mode, PgSslMode::VerifyFull);
-        let checks: Arc<dyn ServerCertVerifier> = if full { verifier } else { Arc::new(AnyName(verifier)) };
-        builder.dangerous().with_custom_certificate_verifier(checks)
-    } else {
-        builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
     };
+    let builder = builder.dangerous().with_custom_certificate_verifier(checks);
     match (&secrets.certificate, &secrets.key) {
         (Some(certificate), Some(key)) => {
             let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem(certificate).await?).collect();
@@ -118,6 +117,17 @@ async fn client_config(mode: PgSslMode, secrets: &Secrets) -> Result<ClientConfi
         (None, None) => Ok(builder.with_no_client_auth()),
         (_, _) => Err(sqlx::Error::Configuration("a client's certificate and key must be given together".into())),
     }
+}
+
+/// Checks certificates by the authorities that are known, and the one that is given.
+async fn authority(secrets: &Secrets, provider: Arc<CryptoProvider>) -> Result<Arc<WebPkiServerVerifier>, sqlx::Error> {
+    let mut roots: RootCertStore = webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect();
+    if let Some(root) = &secrets.root {
+        for certificate in CertificateDer::pem_slice_iter(&pem(root).await?) {
+            roots.add(certificate.map_err(tls)?).map_err(tls)?;
+        }
+    }
+    WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build().map_err(tls)
 }
 
 /// The text of certificates or a key, or of the file that is named instead.
@@ -133,50 +143,16 @@ fn tls(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> sqlx::Erro
     sqlx::Error::Tls(error.into())
 }
 
-/// Whatever certificate: `sslmode` without `verify` encrypts and no more, as libpq does.
+/// Looks at less of a certificate than `verify-full` does, as libpq with the same `sslmode`: any name will do, and
+/// without an authority any signature. That the server has its key is checked in any case.
 #[derive(Debug)]
-struct AnyCertificate(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for AnyCertificate {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
+struct Lenient {
+    /// Of `verify-ca`: checks who has signed it.
+    authority: Option<Arc<WebPkiServerVerifier>>,
+    algorithms: WebPkiSupportedAlgorithms,
 }
 
-/// A certificate of a known authority, for whatever name: `verify-ca`.
-#[derive(Debug)]
-struct AnyName(Arc<WebPkiServerVerifier>);
-
-impl ServerCertVerifier for AnyName {
+impl ServerCertVerifier for Lenient {
     fn verify_server_cert(
         &self,
         certificate: &CertificateDer<'_>,
@@ -185,7 +161,8 @@ impl ServerCertVerifier for AnyName {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        match self.0.verify_server_cert(certificate, chain, name, ocsp, now) {
+        let Some(authority) = &self.authority else { return Ok(ServerCertVerified::assertion()) };
+        match authority.verify_server_cert(certificate, chain, name, ocsp, now) {
             Err(rustls::Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
             )) => Ok(ServerCertVerified::assertion()),
@@ -199,7 +176,7 @@ impl ServerCertVerifier for AnyName {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.0.verify_tls12_signature(message, certificate, signed)
+        verify_tls12_signature(message, certificate, signed, &self.algorithms)
     }
 
     fn verify_tls13_signature(
@@ -208,10 +185,13 @@ impl ServerCertVerifier for AnyName {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.0.verify_tls13_signature(message, certificate, signed)
+        verify_tls13_signature(message, certificate, signed, &self.algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
+        self.algorithms.supported_schemes()
     }
 }
+
+#[cfg(test)]
+mod tests;
