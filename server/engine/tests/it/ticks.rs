@@ -1,18 +1,25 @@
-//! Ticks: what shares a transaction, what never does, and what becomes of the others when one statement fails.
+//! Ticks: what shares a transaction, what never does, and what becomes of the others when one statement fails or waits.
 
+use std::collections::HashMap;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::PgConnection;
+use serde_json::json;
+use sqlx::{Connection, PgConnection};
+use tenure_api::ids::TaskId;
+use tenure_domain::create::NewTask;
 use tenure_domain::task::Last;
 use tenure_engine::batch::tick::{Kind, Ticks};
 use tenure_engine::batch::{Batcher, Operation, Verdict};
 use tenure_engine::notifiers::{Effects, Notifiers};
 use tenure_engine::ops::OpError;
-use tenure_engine::testing::{QUEUE, Queue};
+use tenure_engine::ops::create_task::{CreateTask, NewTaskInQueue};
+use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::connector::Connector;
 use tenure_store::hot::statement::{Rows, Statement};
 use tenure_store::testing::{TestDatabase, eventually};
+use tenure_store::transitions::claim::TICK_BYTES_MAX;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
@@ -220,6 +227,83 @@ async fn a_waiting_worker_claims_a_task_in_the_transaction_that_creates_it() {
     let together = "SELECT count(*) FROM tasks t JOIN claims c ON c.id = t.id AND c.xmin::text = t.xmin::text";
     assert_eq!(number(database.pool(), together).await, 1, "created and claimed by two transactions");
     assert!(matches!(queue.status(task).await.last, Last::Running(..)));
+    queue.stop().await;
+    database.finish().await;
+}
+
+/// Ten times what a statement that waits for a lock may cost the others of its tick.
+const LET_GO: Duration = Duration::from_secs(1);
+
+#[tokio::test]
+async fn a_create_that_waits_for_another_transaction_lets_the_others_of_its_tick_go() {
+    let rig = Rig::start().await;
+    let connector = rig.database.connector();
+    // Creates share the ticks of the second operation.
+    let (ticks, tasks) = (Ticks::start(&connector, &rig.tasks), &rig.tasks);
+    let creates = Batcher::start(CreateTask, &connector, &Notifiers::default(), &ticks, tasks);
+    let notes = Batcher::start(Note::<true>, &connector, &Notifiers::default(), &ticks, tasks);
+    let queue = Queue::start(rig.database.options());
+    let key = queue.key(QUEUE).await;
+    let create = |task: NewTask| creates.submit(NewTaskInQueue { task: Arc::new(task), queue: key });
+    create(new_task(QUEUE, &json!({}))).await.unwrap();
+    notes.submit(value(1)).await.unwrap();
+
+    let (waits, other) =
+        (new_task(QUEUE, &json!({"taskGroupId": TaskId::from_random([9; 16])})), new_task(QUEUE, &json!({})));
+    let mut conn = rig.database.connect().await;
+    let mut maker = conn.begin().await.unwrap();
+    sqlx::query("INSERT INTO task_groups (id, scheduler, expires) VALUES ($1, $2, now() + interval '2 years')")
+        .bind(waits.group.uuid())
+        .bind(waits.scheduler.as_str())
+        .execute(&mut *maker)
+        .await
+        .unwrap();
+    let held = ticks.hold().await;
+    let mut waiting = Box::pin(create(waits));
+    let (mut created, mut noted) = (Box::pin(create(other)), Box::pin(notes.submit(value(10))));
+    assert!(futures_util::poll!(waiting.as_mut()).is_pending());
+    assert!(futures_util::poll!(created.as_mut()).is_pending() && futures_util::poll!(noted.as_mut()).is_pending());
+    // On, to where the operations wait to be invited.
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    drop(held);
+    let others = tokio::time::timeout(LET_GO, async { tokio::join!(created, noted) }).await;
+    let (created, noted) = others.expect("they wait no longer than their tick");
+    created.unwrap();
+    noted.unwrap();
+    let stored = "SELECT (SELECT count(*) FROM tasks) + (SELECT count(*) FROM notes WHERE value = 10)";
+    assert_eq!(number(rig.database.pool(), stored).await, 3);
+    assert!(futures_util::poll!(waiting.as_mut()).is_pending(), "it did not have to wait");
+    maker.commit().await.unwrap();
+    tokio::time::timeout(LONG, waiting).await.expect("an answer").unwrap();
+    drop((creates, notes, ticks));
+    queue.stop().await;
+    rig.finish().await;
+}
+
+#[tokio::test]
+async fn definitions_for_which_a_tick_has_no_room_are_read_after_it_and_delivered_whole() {
+    const TASKS: u16 = 7;
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let mut definitions = HashMap::new();
+    for n in 0..TASKS {
+        // Together far over the limit of a tick, and with a small one after the large ones.
+        let bytes = if n + 1 == TASKS { 10 } else { usize::try_from(TICK_BYTES_MAX).unwrap() / 4 + usize::from(n) };
+        let task = new_task(QUEUE, &json!({"payload": {"text": "x".repeat(bytes)}}));
+        queue.create(&task).await.unwrap();
+        definitions.insert(task.id, task.definition);
+    }
+    let mut answer = queue.claim_work(QUEUE, "worker", TASKS, LONG).await.unwrap();
+    answer.delivery.delivered();
+    for claim in answer.claims.drain(..) {
+        let (whole, got) = (definitions.remove(&claim.task.id).unwrap(), claim.definition.unwrap());
+        assert!(got == whole, "{} bytes of {}", got.len(), whole.len());
+    }
+    assert!(definitions.is_empty(), "{} are not claimed", definitions.len());
+    // The session of the wait list has run nothing since: the statement of the tick was run by another one.
+    let read = "SELECT count(*) FROM pg_stat_activity
+                WHERE datname = current_database() AND query LIKE '-- list_definitions%'";
+    assert_eq!(number(database.pool(), read).await, 1, "the tick has answered with all of them");
     queue.stop().await;
     database.finish().await;
 }

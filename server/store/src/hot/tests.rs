@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use tenure_api::bodies::CreateTaskRequest;
+use tenure_api::ids::TaskId;
+use tenure_domain::create::NewTask;
 use uuid::Uuid;
 
 use super::messages;
@@ -22,12 +25,26 @@ async fn check<T: FromRow>(pipeline: &mut Pipeline, name: &str, statement: &Stat
     assert_eq!(T::unfit(&types), Vec::<&str>::new(), "{name}: columns of other types");
 }
 
+/// Some task.
+fn new_task() -> NewTask {
+    let body = r#"{
+        "taskQueueId": "a/b", "created": "2030-01-01T00:00:00.000Z", "deadline": "2030-01-02T00:00:00.000Z", "payload": {},
+        "metadata": {"name": "n", "description": "d", "owner": "o@example.com", "source": "https://example.com/"}
+    }"#;
+    let request: CreateTaskRequest<'_> = serde_json::from_str(body).unwrap();
+    NewTask::from_request(TaskId::from_random([7; 16]), &request).unwrap()
+}
+
 #[tokio::test]
 async fn parameters_and_columns_are_those_that_the_database_has() {
     let database = TestDatabase::create().await;
     let mut pipeline = database.connector().connect_pipeline().await.unwrap();
     let lease = Duration::from_secs(1);
-    check::<create::StoredRow>(&mut pipeline, "create", &create::statement(&[])).await;
+    let (plain, task) = (create::statement(&[]), new_task());
+    let general = create::statement(&[create::Member { task: &task, queue: 1, waits: true }]);
+    assert_ne!(plain.text(), general.text());
+    check::<create::StoredRow>(&mut pipeline, "create of one alone in its group", &plain).await;
+    check::<create::StoredRow>(&mut pipeline, "create", &general).await;
     check::<end::Resolved>(&mut pipeline, "end for good", &end::statement(&[])).await;
     let expired = end::Member { id: Uuid::nil(), run: 0, end: End::Expired };
     check::<end::Resolved>(&mut pipeline, "end", &end::statement(&[expired])).await;
