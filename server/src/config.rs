@@ -20,6 +20,7 @@ use crate::cli::role::RoleArgs;
 use crate::cli::task::{TaskCommand, shelter_ids};
 use tenure_embedded::EmbeddedSettings;
 use tenure_engine::blobs::settings::ArtifactSettings;
+use tenure_engine::route::HotSessions;
 use tenure_store::hosts::Hosts;
 use tenure_store::secrets::SecretKeys;
 
@@ -218,6 +219,11 @@ pub struct ServeArgs {
     #[arg(long, env = "TENURE_ARTIFACT_SIZE_MAX", default_value = "10GiB", value_name = "BYTES", value_parser = parse_size)]
     pub artifact_size_max: u64,
 
+    /// How many sessions commit what requests write, each with what waits for it (1 to 8). Default: one for each four
+    /// cores, at most 8. Too few, and cores of a large machine idle; too many, and each commit has less in it.
+    #[arg(long, env = "TENURE_HOT_SESSIONS", value_name = "COUNT")]
+    pub hot_sessions: Option<u64>,
+
     /// How much callers may take.
     #[command(flatten)]
     pub limits: LimitArgs,
@@ -282,6 +288,8 @@ pub struct Settings {
     pub event_retention: Duration,
     /// Where artifacts are stored, and how large they may be.
     pub artifacts: ArtifactSettings,
+    /// How many tick loops run.
+    pub hot_sessions: HotSessions,
     /// How much callers may take.
     pub limits: Limits,
     /// None in embedded mode when none was given: the data directory holds it.
@@ -355,6 +363,7 @@ impl ServeArgs {
             poll_reservation: self.poll_reservation,
             event_retention: self.event_retention,
             artifacts: self.checked_artifacts()?,
+            hot_sessions: self.checked_hot_sessions()?,
             limits: self.limits.limits()?,
             secret_keys,
             clock: self.clock,
@@ -389,6 +398,17 @@ impl ServeArgs {
             }
         }
         Ok(())
+    }
+
+    fn checked_hot_sessions(&self) -> Result<HotSessions, SettingError> {
+        let Some(count) = self.hot_sessions else {
+            return Ok(HotSessions::for_cores(std::thread::available_parallelism().map_or(1, usize::from)));
+        };
+        HotSessions::new(count).ok_or_else(|| {
+            let (least, most) = (HotSessions::MIN.count(), HotSessions::MAX.count());
+            let fix = format!("choose between {least} and {most}");
+            SettingError::new("--hot-sessions (TENURE_HOT_SESSIONS)", count, fix)
+        })
     }
 
     fn checked_artifacts(&self) -> Result<ArtifactSettings, SettingError> {

@@ -225,6 +225,7 @@ fn assemble(
         poll_reservation: settings.poll_reservation,
         message_visibility: settings.message_visibility,
         event_retention: settings.event_retention,
+        hot_sessions: settings.hot_sessions,
     };
     let blobs = open_blobs(settings, &keys, root_url, tasks, stop);
     let (connector, pool) = (database.connector.clone(), database.pool.clone());

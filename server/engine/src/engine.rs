@@ -37,6 +37,7 @@ use crate::ops::status::ReadStatus;
 use crate::ops::work::{self, Ways, Worked};
 use crate::remembered::Facts;
 use crate::remembered::registry::Registry;
+use crate::route::HotSessions;
 use crate::workers::Workers;
 use tenure_domain::create::NewTask;
 use tenure_domain::task::Task;
@@ -55,7 +56,7 @@ pub struct Database {
     pub pool: PgPool,
 }
 
-/// Times that the engine is configured with.
+/// What the engine is configured with.
 #[derive(Debug, Clone, Copy)]
 pub struct EngineSettings {
     /// Lease duration of a claim.
@@ -66,6 +67,8 @@ pub struct EngineSettings {
     pub message_visibility: Duration,
     /// How long events are retained.
     pub event_retention: Duration,
+    /// How many tick loops run.
+    pub hot_sessions: HotSessions,
 }
 
 /// What ends the engine's tasks.
@@ -82,7 +85,7 @@ pub struct Lifetime {
 pub struct Engine {
     /// Cold statements.
     pub pool: PgPool,
-    /// Configured durations.
+    /// As configured.
     pub settings: EngineSettings,
     /// Whether the database is still the one that this server has read from.
     pub continuity: Continuity,
@@ -144,8 +147,9 @@ impl Engine {
     pub fn start(database: Database, settings: EngineSettings, blobs: Blobs, lifetime: &Lifetime) -> Arc<Self> {
         let Database { connector, claim_connector, pool } = database;
         let Lifetime { tasks, stop, drain } = lifetime;
-        let (notifiers, queues, low_water_marks) = (Notifiers::default(), Queues::default(), LowWaterMarks::default());
-        let (facts, ticks) = (Facts::new(pool.clone()), Ticks::start(&claim_connector, tasks));
+        let (queues, low_water_marks, facts) = (Queues::default(), LowWaterMarks::default(), Facts::new(pool.clone()));
+        let notifiers = Notifiers::new(settings.hot_sessions);
+        let ticks = Ticks::start(&claim_connector, settings.hot_sessions, tasks);
         let workers = Workers::new(facts.quarantines());
         removals::follow(&facts, &notifiers);
         let requeue = Requeue::start(&connector, notifiers.clone(), tasks, stop.clone());
@@ -175,7 +179,7 @@ impl Engine {
             reclaim: Batcher::start(reclaim, &connector, &notifiers, &ticks, tasks),
             report: Batcher::start(report, &connector, &notifiers, &ticks, tasks),
             status: Batcher::start(ReadStatus, &connector, &notifiers, &ticks, tasks),
-            wait_list: WaitList::start(parts, tasks, drain.clone()),
+            wait_list: WaitList::start(&parts, tasks, drain),
             messages: MessageQueue::new(
                 Batcher::start(get_messages, &connector, &notifiers, &ticks, tasks),
                 notifiers.clone(),

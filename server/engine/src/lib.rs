@@ -10,6 +10,7 @@ pub mod heartbeat;
 pub mod notifiers;
 pub mod ops;
 pub mod remembered;
+pub mod route;
 #[cfg(feature = "test-util")]
 pub mod testing;
 pub mod workers;

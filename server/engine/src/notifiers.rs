@@ -10,12 +10,16 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use sqlx::{Postgres, Transaction};
 use tokio::sync::{Notify, futures::Notified, oneshot};
 
+use crate::route::HotSessions;
 use tenure_store::worker_removals::Gone;
+use wait_lists::WaitLists;
 
 mod effects;
+mod wait_lists;
 mod watched;
 
 pub use effects::Effects;
+pub use wait_lists::WaitListNotifier;
 pub use watched::{WATCHERS_MAX, Watched, Watcher};
 
 /// Whether what makes up for lost notifications is on, which it is in every release. A test switches it off, to show that
@@ -44,12 +48,8 @@ pub struct Notifiers {
 
 #[derive(Default)]
 struct Shared {
-    /// Queues notified since the wait list last looked.
-    claimable: QueueSignal,
-    /// Workers that are gone, since the wait list last looked.
-    gone: Mutex<Vec<SendAway>>,
-    /// Whether the keys of queues may have been lost since the wait list last looked.
-    stale_keys: AtomicBool,
+    /// What the wait list has to look at.
+    wait_lists: WaitLists,
     /// Queues notified here since they were last forwarded to the other servers.
     others: QueueSignal,
     /// Notified when there may be new events.
@@ -109,12 +109,18 @@ impl QueueSignal {
 }
 
 impl Notifiers {
+    /// Those of a server with so many tick loops.
+    #[must_use]
+    pub fn new(sessions: HotSessions) -> Self {
+        Self { shared: Arc::new(Shared { wait_lists: WaitLists::new(sessions), ..Shared::default() }) }
+    }
+
     /// Runs became claimable in these queues, or messages visible, by a transaction of this server that has committed.
     pub fn notify(&self, queues: impl IntoIterator<Item = i32> + Clone) {
         self.raise_generations(queues.clone());
         self.shared.notifications.fetch_add(1, Ordering::SeqCst);
         self.stay_active();
-        self.shared.claimable.notify(queues.clone());
+        self.shared.wait_lists.notify(queues.clone());
         self.shared.others.notify(queues);
         self.shared.tail.notify_one();
     }
@@ -147,7 +153,7 @@ impl Notifiers {
         self.raise_generations(queues.clone());
         self.shared.notifications.fetch_add(1, Ordering::SeqCst);
         self.stay_active();
-        self.shared.claimable.notify(queues);
+        self.shared.wait_lists.notify(queues);
         self.shared.tail.notify_one();
     }
 
@@ -264,42 +270,23 @@ impl Notifiers {
         self.shared.tail.notified().await;
     }
 
-    /// Waits until the wait list is notified.
-    pub async fn claimable(&self) {
-        self.shared.claimable.notify.notified().await;
-    }
-
-    /// The queues that were notified for the wait list since the last call.
+    /// What the wait list of this loop is notified of.
     #[must_use]
-    pub fn take_claimable(&self) -> HashSet<i32> {
-        self.shared.claimable.take()
+    pub fn wait_list(&self, place: usize) -> &WaitListNotifier {
+        self.shared.wait_lists.get(place)
     }
 
     /// A worker is gone. The receiver completes when the wait list of this server has answered the requests that wait in its
     /// name; without a wait list it is closed.
     pub fn send_away(&self, worker: Gone) -> oneshot::Receiver<()> {
         let (done, answered) = oneshot::channel();
-        self.shared.gone.lock().unwrap_or_else(PoisonError::into_inner).push(SendAway { worker, done });
-        self.shared.claimable.notify.notify_one();
+        self.shared.wait_lists.send_away(SendAway { worker, done });
         answered
     }
 
     /// The database may have lost the keys of queues that requests wait with.
     pub fn send_away_for_keys(&self) {
-        self.shared.stale_keys.store(true, Ordering::SeqCst);
-        self.shared.claimable.notify.notify_one();
-    }
-
-    /// Whether that happened since the last call.
-    #[must_use]
-    pub fn take_stale_keys(&self) -> bool {
-        self.shared.stale_keys.swap(false, Ordering::SeqCst)
-    }
-
-    /// The workers that are gone since the last call.
-    #[must_use]
-    pub fn take_gone(&self) -> Vec<SendAway> {
-        std::mem::take(&mut *self.shared.gone.lock().unwrap_or_else(PoisonError::into_inner))
+        self.shared.wait_lists.drop_keys();
     }
 
     /// Waits until there is something to forward to the other servers.

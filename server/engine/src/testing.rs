@@ -24,6 +24,7 @@ use crate::ops::claim_work::Request;
 use crate::ops::messages::{DeleteRequest, Deleted, GetRequest};
 use crate::ops::reclaim::ClaimRenewal;
 use crate::ops::report::RunReport;
+use crate::route::HotSessions;
 use tenure_domain::create::NewTask;
 use tenure_domain::lifecycle::Report;
 use tenure_domain::message::QueueName;
@@ -57,6 +58,24 @@ impl Queue {
     /// Starts them with separate connection options for the wait list, and another claim timeout.
     #[must_use]
     pub fn start_apart(options: &PgConnectOptions, claim_options: &PgConnectOptions, claim_timeout: Duration) -> Self {
+        Self::start_as(options, claim_options, claim_timeout, HotSessions::MIN)
+    }
+
+    /// Starts them with so many tick loops.
+    ///
+    /// # Panics
+    /// If a server may not have so many.
+    #[must_use]
+    pub fn start_with_loops(options: &PgConnectOptions, count: u64) -> Self {
+        Self::start_as(options, options, LEASE, HotSessions::new(count).expect("so many loops are allowed"))
+    }
+
+    fn start_as(
+        options: &PgConnectOptions,
+        claim_options: &PgConnectOptions,
+        claim_timeout: Duration,
+        hot_sessions: HotSessions,
+    ) -> Self {
         let stop = CancellationToken::new();
         let lifetime = Lifetime { tasks: TaskTracker::new(), drain: stop.clone(), stop };
         let settings = EngineSettings {
@@ -64,6 +83,7 @@ impl Queue {
             poll_reservation: RESERVATION,
             message_visibility: VISIBILITY,
             event_retention: Duration::from_secs(3600),
+            hot_sessions,
         };
         let connector = Connector::new(options.clone());
         let claim_connector = Connector::new(claim_options.clone());

@@ -127,6 +127,18 @@ fn administration_commands_take_the_database_before_or_after_the_verb() {
 }
 
 #[test]
+fn more_or_fewer_hot_sessions_than_are_of_use_are_refused() {
+    for wrong in ["0", "9"] {
+        let name = "--hot-sessions (TENURE_HOT_SESSIONS)";
+        refused(&["--hot-sessions", wrong], &[name, &format!("'{wrong}'"), "choose between 1 and 8"]);
+    }
+    refused(&["--hot-sessions", "some"], &["--hot-sessions", "some"]);
+    assert_eq!(settings(&["--hot-sessions", "8"]).ok().unwrap().hot_sessions.count(), 8);
+    let default = settings(&[]).ok().unwrap().hot_sessions;
+    assert_eq!(default, HotSessions::for_cores(std::thread::available_parallelism().unwrap().get()));
+}
+
+#[test]
 fn a_place_or_a_limit_that_cannot_be_for_artifacts_is_refused() {
     refused(&["--artifacts-url", "ftp://x"], &["--artifacts-url", "TENURE_ARTIFACTS_URL", "ftp://x", "s3://"]);
     refused(&["--artifact-size-max", "0"], &["--artifact-size-max", "'0'", "48GiB"]);

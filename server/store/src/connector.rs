@@ -194,7 +194,7 @@ impl Connector {
 
     async fn attempt_pipeline(&self, host: usize) -> Result<Pipeline, sqlx::Error> {
         let kind = Kind::Hot(Locks::WaitsBriefly);
-        let options = kind.options(self.shared.hosts.get(host));
+        let options = kind.options(self.shared.hosts.get(host)).application_name(session::TICKS);
         let attempt = async {
             let mut pipeline = Pipeline::connect(&options).await?;
             let incarnation = session_check::check_pipeline(&mut pipeline, kind).await?;

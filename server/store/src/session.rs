@@ -27,6 +27,8 @@ const LOCK_TIMEOUT: &str = "2s";
 const LOCK_TIMEOUT_BRIEF: &str = "100ms";
 /// What `pg_stat_activity` calls our sessions; low-water marks rely on the beginning.
 const APPLICATION: &str = "tenure";
+/// What it calls those that run ticks.
+pub(crate) const TICKS: &str = "tenure hot";
 
 /// Settings of all our sessions.
 const SETTINGS: [Setting; 6] = [

@@ -120,8 +120,8 @@ async fn start_servers(plan: &Plan, database_url: &str, folder: &std::path::Path
     if let Some(breakage) = plan.breakage {
         launch = launch.env("TENURE_BREAK", breakage);
     }
-    let first = launch.start(folder, "first").await;
-    let second = launch.start(folder, "second").await;
+    let first = launch.clone().flag("--hot-sessions", "1").start(folder, "first").await;
+    let second = launch.flag("--hot-sessions", "3").start(folder, "second").await;
     let root = create_root_client(database_url, &secret).credentials;
     Servers { running: vec![first, second], root }
 }

@@ -157,7 +157,7 @@ mod tests {
         let notifying = tokio::spawn(notify(database.pool().clone(), there.clone(), other, stop.clone()));
         eventually("a notification is received", async || {
             there.notify([7]);
-            here.take_claimable().contains(&7)
+            here.wait_list(0).take_claimable().contains(&7)
         })
         .await;
         stop.cancel();

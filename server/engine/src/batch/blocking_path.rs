@@ -1,4 +1,5 @@
-//! The blocking path: members that cannot share a batch, one per transaction that waits for locks, on two sessions.
+//! The blocking path: members that cannot share a batch, one per transaction that waits for locks, on two sessions, whichever
+//! loop they come from.
 
 use std::sync::Arc;
 
@@ -21,6 +22,12 @@ const WAITING_MAX: usize = 1_000;
 /// The sending side of a blocking path.
 pub struct BlockingPath<O: Operation> {
     queue: mpsc::Sender<Job<O>>,
+}
+
+impl<O: Operation> Clone for BlockingPath<O> {
+    fn clone(&self) -> Self {
+        Self { queue: self.queue.clone() }
+    }
 }
 
 impl<O: Operation> BlockingPath<O> {

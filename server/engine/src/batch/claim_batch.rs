@@ -101,15 +101,16 @@ pub(super) fn undelivered(claim: &Granted) -> UndeliveredClaim {
 }
 
 impl ClaimBatch {
-    pub(super) fn new(parts: WaitListParts<'_>, tracker: TaskTracker) -> Self {
+    /// That of one loop.
+    pub(super) fn new(parts: &WaitListParts<'_>, permit: Permit, tracker: TaskTracker) -> Self {
         Self {
-            session: Session::new(parts.connector),
-            pool: parts.pool,
-            queues: parts.queues,
-            low_water_marks: parts.low_water_marks,
-            requeue: parts.requeue,
+            session: Session::new(parts.connector.clone()),
+            pool: parts.pool.clone(),
+            queues: parts.queues.clone(),
+            low_water_marks: parts.low_water_marks.clone(),
+            requeue: parts.requeue.clone(),
             lease: parts.lease,
-            permit: parts.ticks.permit(),
+            permit,
             apart_until: None,
             tracker,
         }

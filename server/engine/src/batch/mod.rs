@@ -1,13 +1,13 @@
 //! Coalescing: requests that arrive together share a statement, and statements that are due together a transaction.
 //!
-//! A [`Batcher`] is a bounded queue and one task. The task takes everything that is waiting, runs it as one batch, and
-//! answers each caller. There is no timer: a batch is whatever arrived while the last
+//! A [`Batcher`] is a bounded queue and one task, for each loop of ticks. The task takes everything that is waiting, runs it as
+//! one batch, and answers each caller. There is no timer: a batch is whatever arrived while the last
 //! one was in flight, so that a lone request does not wait. Members whose rows are locked, and members that are large, go
 //! to the blocking path, one per transaction.
 //!
 //! Batches that write are parts of ticks: [`tick`]. One that cannot be, or whose statement has undone its tick, is run by
 //! itself on a session of its operation, which also reads what diagnosing a tick's rows needs. A [`tick::Permit`] has one of
-//! all these at a time: while one is committed, the members of the others gather, and commits are fewer.
+//! all these of a loop at a time: while one is committed, the members of the others gather, and commits are fewer.
 
 mod blocking_path;
 mod claim_batch;
@@ -38,12 +38,13 @@ use uuid::Uuid;
 
 use crate::notifiers::{Effects, Notifiers};
 use crate::ops::OpError;
+use crate::route::Route;
 use blocking_path::BlockingPath;
 use tenure_store::connector::Connector;
 use tenure_store::failure::is_lost_connection;
 use tenure_store::hot::statement::{Rows, Statement};
 use tenure_store::outage;
-use tick::{APART, Kind, NotDone, Permit, Seat, Ticks, Turn};
+use tick::{APART, Kind, NotDone, Permit, Seat, TickLoop, Ticks, Turn};
 
 /// The error for the caller of an ordinary transaction that failed.
 #[must_use]
@@ -87,7 +88,12 @@ pub trait Operation: Send + Sync + 'static {
     /// transaction does not skip its own locks.
     fn task(member: &Self::Member) -> Option<Uuid>;
 
-    /// Its part of a tick; none if its batches are never a part of one.
+    /// What decides which loop a member goes through.
+    fn route(member: &Self::Member) -> Route {
+        Self::task(member).map_or(Route::ANY, Route::of_task)
+    }
+
+    /// Its part of a tick; none if its batches are never a part of one. Then one loop has them all.
     const KIND: Option<Kind> = None;
     /// What its statement answers with.
     type Found: Send;
@@ -180,9 +186,27 @@ impl<O: Operation> Job<O> {
     }
 }
 
+/// Members of an operation that wait, in all loops.
+#[derive(Clone, Default)]
+struct Waiting {
+    all: Arc<AtomicUsize>,
+    /// Those of this loop, when it counted last.
+    own: usize,
+}
+
+impl Waiting {
+    /// So many wait in this loop.
+    fn count(&mut self, own: usize, operation: &'static str) {
+        let more = own.wrapping_sub(std::mem::replace(&mut self.own, own));
+        let all = self.all.fetch_add(more, Ordering::Relaxed).wrapping_add(more);
+        metrics::gauge!("tenure_batch_waiting", "operation" => operation).set(all as f64);
+    }
+}
+
 /// The sending side of a coalesced operation: what request handlers use.
 pub struct Batcher<O: Operation> {
-    queue: mpsc::Sender<Job<O>>,
+    /// One for each loop that has members.
+    queues: Vec<mpsc::Sender<Job<O>>>,
     waiting_bytes: Arc<AtomicUsize>,
 }
 
@@ -195,32 +219,38 @@ impl<O: Operation> Batcher<O> {
         ticks: &Ticks,
         tasks: &TaskTracker,
     ) -> Self {
-        let (queue, inbox) = mpsc::channel(O::WAITING_MAX);
         let operation = Arc::new(operation);
-        let waiting_bytes = Arc::<AtomicUsize>::default();
         let blocking_path = BlockingPath::start(&operation, connector, notifiers, tasks);
-        let worker = Worker {
-            operation,
-            inbox,
-            held_over: VecDeque::new(),
-            session: Session::brief(connector.clone()),
-            blocking_path,
-            notifiers: notifiers.clone(),
-            permit: ticks.permit(),
-            seat: O::KIND.map(|kind| ticks.seat(kind)),
-            apart_until: None,
+        let loops = if O::KIND.is_some() { ticks.loops() } else { &ticks.loops()[..1] };
+        let waiting = Waiting::default();
+        let start = |tick_loop: &TickLoop| {
+            let (queue, inbox) = mpsc::channel(O::WAITING_MAX.div_ceil(loops.len()));
+            let worker = Worker {
+                operation: Arc::clone(&operation),
+                inbox,
+                held_over: VecDeque::new(),
+                waiting: waiting.clone(),
+                session: Session::brief(connector.clone()),
+                blocking_path: blocking_path.clone(),
+                notifiers: notifiers.clone(),
+                permit: tick_loop.permit(),
+                seat: O::KIND.map(|kind| tick_loop.seat(kind)),
+                apart_until: None,
+            };
+            tasks.spawn(worker.work());
+            queue
         };
-        tasks.spawn(worker.work());
-        Self { queue, waiting_bytes }
+        Self { queues: loops.iter().map(start).collect(), waiting_bytes: Arc::default() }
     }
 
     /// Enqueues a member and waits for its answer.
     pub async fn submit(&self, member: O::Member) -> Result<O::Answer, OpError> {
         let weight = O::weight(&member);
+        let queue = &self.queues[O::route(&member).among(self.queues.len())];
         let (reply, answer) = oneshot::channel();
         let weight = Weight::take(weight, &self.waiting_bytes);
         let job = weight.map(|weight| Job { member, reply, since: Instant::now(), _weight: weight });
-        if job.is_none_or(|job| self.queue.try_send(job).is_err()) {
+        if job.is_none_or(|job| queue.try_send(job).is_err()) {
             metrics::counter!("tenure_batch_shed_total", "operation" => O::NAME).increment(1);
             return Err(OpError::Overloaded(O::NAME));
         }
@@ -233,6 +263,7 @@ struct Worker<O: Operation> {
     inbox: mpsc::Receiver<Job<O>>,
     /// Members that could not share the last batch.
     held_over: VecDeque<Job<O>>,
+    waiting: Waiting,
     session: Session,
     blocking_path: BlockingPath<O>,
     notifiers: Notifiers,
@@ -256,8 +287,7 @@ impl<O: Operation> Worker<O> {
                 continue;
             }
             metrics::histogram!("tenure_batch_members", "operation" => O::NAME).record(batch.len() as f64);
-            let waiting = self.inbox.len() + self.held_over.len();
-            metrics::gauge!("tenure_batch_waiting", "operation" => O::NAME).set(waiting as f64);
+            self.waiting.count(self.inbox.len() + self.held_over.len(), O::NAME);
             for job in &batch {
                 metrics::histogram!("tenure_batch_wait_seconds", "operation" => O::NAME).record(job.since.elapsed());
             }

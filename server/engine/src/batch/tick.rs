@@ -5,6 +5,9 @@
 //! for all of them, and a claim sees what its own tick has created. A statement that is alone commits by itself. There is
 //! no timer: a tick is what was waiting when the last one ended.
 //!
+//! A server may run several loops of ticks at a time. Each has seats, a permit and a session of its own, and nothing in common
+//! with the others; [`Route`](crate::route::Route) has what must not overlap go through the same one.
+//!
 //! What a tick does not do is left to the operations: they judge the rows, and run a batch by themselves when a statement
 //! has failed and all of them were undone with it. The [`Permit`] keeps such a batch and a tick apart.
 
@@ -18,6 +21,7 @@ use uuid::Uuid;
 
 use super::failure::Failure;
 use super::session::Session;
+use crate::route::HotSessions;
 use tenure_store::connector::Connector;
 use tenure_store::hot::pipeline::Pipeline;
 use tenure_store::hot::statement::{Rows, Statement};
@@ -61,6 +65,11 @@ impl Permit {
 
 /// Where operations get their seats. The ticks end when this and all seats are dropped.
 pub struct Ticks {
+    loops: Vec<TickLoop>,
+}
+
+/// One loop, which runs ticks one after the other.
+pub(super) struct TickLoop {
     shared: Arc<Shared>,
     wake: mpsc::Sender<()>,
     permit: Permit,
@@ -93,9 +102,26 @@ enum Entry {
 }
 
 impl Ticks {
-    /// Starts the task that runs the ticks, on a session of its own.
+    /// Starts the tasks that run the ticks, each on a session of its own.
     #[must_use]
-    pub fn start(connector: &Connector, tasks: &TaskTracker) -> Self {
+    pub fn start(connector: &Connector, sessions: HotSessions, tasks: &TaskTracker) -> Self {
+        Self { loops: (0..sessions.count()).map(|_| TickLoop::start(connector, tasks)).collect() }
+    }
+
+    /// Has everything wait that writes, until what this returns is dropped.
+    #[cfg(feature = "test-util")]
+    pub async fn hold(&self) -> Vec<tokio::sync::MutexGuard<'_, ()>> {
+        futures_util::future::join_all(self.loops.iter().map(|one| one.permit.take())).await
+    }
+
+    /// All loops.
+    pub(super) fn loops(&self) -> &[TickLoop] {
+        &self.loops
+    }
+}
+
+impl TickLoop {
+    fn start(connector: &Connector, tasks: &TaskTracker) -> Self {
         let shared = Arc::<Shared>::default();
         // One request to look is as good as many.
         let (wake, woken) = mpsc::channel(1);
@@ -108,12 +134,6 @@ impl Ticks {
         };
         tasks.spawn(ticker.work());
         Self { shared, wake, permit }
-    }
-
-    /// Has everything wait that writes, until what this returns is dropped.
-    #[cfg(feature = "test-util")]
-    pub async fn hold(&self) -> tokio::sync::MutexGuard<'_, ()> {
-        self.permit.take().await
     }
 
     pub(super) fn permit(&self) -> Permit {

@@ -1,7 +1,8 @@
 //! The wait list of claimWork requests: per queue, first come first served.
 //!
-//! One task owns the wait list. A queue is tried when a request for it arrives, when it is notified, and every second in
-//! case a notification was lost; each try is for all waiters of the queue, and claims are delivered to the first of them.
+//! One task owns the wait list; with several loops of ticks, each loop has one, with the queues that go through it. A queue is
+//! tried when a request for it arrives, when it is notified, and every second in case a notification was lost; each try is
+//! for all waiters of the queue, and claims are delivered to the first of them.
 //! The requests of a quarantined worker are suspended until their wait timeout or the quarantine ends.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -14,12 +15,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
+use super::Waiting;
 use super::claim_batch::{ClaimBatch, QueueClaims, WaitingRequest};
 use super::delivery::{Delivery, Requeue};
 use super::low_water_marks::LowWaterMarks;
-use super::tick::{Kind, Seat, Ticks, Turn};
+use super::tick::{Kind, Seat, TickLoop, Ticks, Turn};
 use crate::notifiers::{Notifiers, SendAway, fallbacks_are_on};
 use crate::ops::OpError;
+use crate::route::Route;
 use crate::workers::Workers;
 use tenure_api::ids::TaskQueueId;
 use tenure_domain::task::Granted;
@@ -83,7 +86,8 @@ impl Waiter {
 /// The sending side of the wait list: what request handlers use.
 #[derive(Clone)]
 pub struct WaitList {
-    queue: mpsc::Sender<Waiter>,
+    /// One for each task.
+    queues: Vec<mpsc::Sender<Waiter>>,
     workers: Workers,
 }
 
@@ -112,27 +116,33 @@ pub struct WaitListParts<'a> {
 impl WaitList {
     /// Starts the wait list. When it is stopped, all waiters are answered empty; it ends when its sending side is dropped.
     #[must_use]
-    pub fn start(parts: WaitListParts<'_>, tasks: &TaskTracker, stop: CancellationToken) -> Self {
-        let (queue, inbox) = mpsc::channel(WAITING_MAX);
-        let (workers, seat) = (parts.workers.clone(), parts.ticks.seat(Kind::Claim));
-        let worker = WaitListWorker {
-            seat,
-            workers: workers.clone(),
-            suspended: Vec::new(),
-            admitted: Instant::now(),
-            turns: 0,
-            inbox,
-            notifiers: parts.notifiers.clone(),
-            requeue: parts.requeue.clone(),
-            batch: ClaimBatch::new(parts, tasks.clone()),
-            waiters: HashMap::new(),
-            ready: HashSet::new(),
-            first: HashSet::new(),
-            next_timeout: Instant::now(),
-            stop,
+    pub fn start(parts: &WaitListParts<'_>, tasks: &TaskTracker, stop: &CancellationToken) -> Self {
+        let loops = parts.ticks.loops();
+        let waiting = Waiting::default();
+        let start = |(place, tick_loop): (usize, &TickLoop)| {
+            let (queue, inbox) = mpsc::channel(WAITING_MAX.div_ceil(loops.len()));
+            let worker = WaitListWorker {
+                place,
+                seat: tick_loop.seat(Kind::Claim),
+                workers: parts.workers.clone(),
+                suspended: Vec::new(),
+                admitted: Instant::now(),
+                turns: 0,
+                inbox,
+                notifiers: parts.notifiers.clone(),
+                requeue: parts.requeue.clone(),
+                batch: ClaimBatch::new(parts, tick_loop.permit(), tasks.clone()),
+                waiters: HashMap::new(),
+                waiting: waiting.clone(),
+                ready: HashSet::new(),
+                first: HashSet::new(),
+                next_timeout: Instant::now(),
+                stop: stop.clone(),
+            };
+            tasks.spawn(worker.work());
+            queue
         };
-        tasks.spawn(worker.work());
-        Self { queue, workers }
+        Self { queues: loops.iter().enumerate().map(start).collect(), workers: parts.workers.clone() }
     }
 
     /// Adds a request to the wait list and waits for its answer.
@@ -141,8 +151,9 @@ impl WaitList {
         let until = Instant::now() + request.wait_timeout;
         let worker = request.worker.clone();
         self.workers.saw(worker.clone(), Sight::ClaimWork);
+        let queue = &self.queues[Route::of_queue(worker.queue).among(self.queues.len())];
         let waiter = Waiter { request, turn: 0, reply, until };
-        self.queue.try_send(waiter).map_err(|_| OpError::Overloaded("claimWork"))?;
+        queue.try_send(waiter).map_err(|_| OpError::Overloaded("claimWork"))?;
         let answer = answer.await.unwrap_or(Err(OpError::Unavailable))?;
         self.workers.claimed(worker, Sight::ClaimWork, answer.claims.iter().map(claimed));
         Ok(answer)
@@ -156,6 +167,8 @@ fn claimed(claim: &Granted) -> Recent {
 }
 
 struct WaitListWorker {
+    /// Which loop it is of.
+    place: usize,
     seat: Seat,
     workers: Workers,
     /// Requests of quarantined workers; as a rule none.
@@ -169,6 +182,7 @@ struct WaitListWorker {
     requeue: Requeue,
     batch: ClaimBatch,
     waiters: HashMap<i32, VecDeque<Waiter>>,
+    waiting: Waiting,
     /// Queues worth trying.
     ready: HashSet<i32>,
     /// Those of them that are tried first, because the last statement had no room for all their runs.
@@ -196,7 +210,7 @@ impl WaitListWorker {
                         Some(waiter) => self.enter(waiter),
                         None => break,
                     },
-                    () = self.notifiers.claimable() => {}
+                    () = self.notifiers.wait_list(self.place).notified() => {}
                     _ = retry.tick(), if fallbacks_are_on() => self.ready.extend(self.waiters.keys()),
                     () = tokio::time::sleep_until(self.next_timeout.into()), if self.has_waiters() => {}
                     () = self.stop.cancelled(), if self.has_waiters() => {}
@@ -230,7 +244,7 @@ impl WaitListWorker {
         while let Ok(waiter) = self.inbox.try_recv() {
             self.enter(waiter);
         }
-        let notified = self.notifiers.take_claimable();
+        let notified = self.notifiers.wait_list(self.place).take_claimable();
         self.ready.extend(notified.into_iter().filter(|queue| self.waiters.contains_key(queue)));
     }
 
@@ -271,8 +285,7 @@ impl WaitListWorker {
             return;
         }
         let empty = || Answer { claims: Vec::new(), delivery: requeue.guard(Vec::new()) };
-        let waiting: usize = self.waiters.values().map(VecDeque::len).sum();
-        metrics::gauge!("tenure_batch_waiting", "operation" => "claim").set(waiting as f64);
+        self.waiting.count(self.waiters.values().map(VecDeque::len).sum(), "claim");
         let mut next = now + RETRY_EVERY;
         for (queue, queue_waiters) in &mut self.waiters {
             // Those for which the last statement had no room are tried first, also if they wait for nothing.
@@ -297,7 +310,7 @@ impl WaitListWorker {
 
     /// Answers those whose worker was removed, with no claims.
     fn answer_gone(&mut self) {
-        for SendAway { worker, done } in self.notifiers.take_gone() {
+        for SendAway { worker, done } in self.notifiers.wait_list(self.place).take_gone() {
             let mut gone: Vec<Waiter> = self.suspended.extract_if(.., |waiter| waiter.is_of(&worker)).collect();
             if let Some(queue_waiters) = self.waiters.get_mut(&worker.queue) {
                 let (leaving, rest): (VecDeque<Waiter>, _) =
@@ -317,7 +330,7 @@ impl WaitListWorker {
 
     /// If the database may have lost the keys of queues, answers all requests so that they look theirs up again.
     fn answer_stale(&mut self) {
-        if !self.notifiers.take_stale_keys() {
+        if !self.notifiers.wait_list(self.place).take_stale_keys() {
             return;
         }
         let waiting = self.waiters.drain().flat_map(|(_, queue_waiters)| queue_waiters);

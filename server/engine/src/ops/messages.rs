@@ -13,6 +13,7 @@ use crate::batch::low_water_marks::LowWaterMarks;
 use crate::batch::tick::Kind;
 use crate::batch::{Operation, Verdict};
 use crate::notifiers::{Effects, Notifiers};
+use crate::route::Route;
 use tenure_domain::message::{DEQUEUES_ALARMING, MessageId, QueueName, Receipt, Refusal, check};
 use tenure_store::hot::messages::{self as hot, Deletion, FoundMessages, Got, Outcome, Want};
 use tenure_store::hot::statement::{Rows, Statement};
@@ -71,6 +72,11 @@ impl Operation for GetMessages {
 
     fn task(_: &GetRequest) -> Option<Uuid> {
         None
+    }
+
+    fn route(member: &GetRequest) -> Route {
+        // With the claims of the queue, so that both take its runs in their order.
+        Route::of_queue(member.queue.queue)
     }
 
     fn statement(&self, members: &[&GetRequest]) -> Option<Statement> {
@@ -241,6 +247,10 @@ impl Operation for DeleteMessages {
     fn task(member: &DeleteRequest) -> Option<Uuid> {
         // Two generations of one run's message are one row.
         Some(MessageId { message: 0, ..member.message }.to_uuid())
+    }
+
+    fn route(member: &DeleteRequest) -> Route {
+        Route::of_queue(member.queue.queue)
     }
 
     fn statement(&self, members: &[&DeleteRequest]) -> Option<Statement> {

@@ -11,6 +11,7 @@ use tenure_engine::batch::tick::Ticks;
 use tenure_engine::batch::{BATCH_BYTES_MAX, BATCH_MEMBERS_MAX, Batcher, Operation, Verdict, WAITING_BYTES_MAX};
 use tenure_engine::notifiers::{Effects, Notifiers};
 use tenure_engine::ops::OpError;
+use tenure_engine::route::HotSessions;
 use tenure_store::hot::statement::Rows;
 use tenure_store::testing::{TestDatabase, eventually};
 use tokio::sync::Semaphore;
@@ -107,7 +108,7 @@ impl Rig {
         let (turns, begun, tasks) = (Arc::new(Semaphore::new(0)), Arc::default(), TaskTracker::new());
         let operation = Divide { turns: Arc::clone(&turns), begun: Arc::clone(&begun) };
         let connector = database.connector();
-        let ticks = Ticks::start(&connector, &tasks);
+        let ticks = Ticks::start(&connector, HotSessions::MIN, &tasks);
         let batcher = Batcher::start(operation, &connector, &Notifiers::default(), &ticks, &tasks);
         Self { database, batcher, turns, begun, tasks }
     }
@@ -222,7 +223,7 @@ async fn bodies_are_refused_by_their_bytes_wherever_they_wait() {
 #[tokio::test]
 async fn members_gather_while_the_statement_of_another_operation_runs() {
     let rig = Rig::start().await;
-    let shared = Ticks::start(&rig.database.connector(), &rig.tasks);
+    let shared = Ticks::start(&rig.database.connector(), HotSessions::MIN, &rig.tasks);
     let operation = || Divide { turns: Arc::clone(&rig.turns), begun: Arc::clone(&rig.begun) };
     let start = || Batcher::start(operation(), &rig.database.connector(), &Notifiers::default(), &shared, &rig.tasks);
     let (one, other) = (start(), start());

@@ -9,6 +9,7 @@ mod explain;
 mod failover;
 mod graph;
 mod heartbeat;
+mod hot_sessions;
 mod invariants;
 mod lists;
 mod messages;

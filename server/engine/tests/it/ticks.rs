@@ -15,6 +15,7 @@ use tenure_engine::batch::{Batcher, Operation, Verdict};
 use tenure_engine::notifiers::{Effects, Notifiers};
 use tenure_engine::ops::OpError;
 use tenure_engine::ops::create_task::{CreateTask, NewTaskInQueue};
+use tenure_engine::route::HotSessions;
 use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::connector::Connector;
 use tenure_store::hot::statement::{Rows, Statement};
@@ -109,7 +110,7 @@ impl Rig {
     async fn start_by(database: TestDatabase, connector: &Connector) -> Self {
         sqlx::query("CREATE TABLE notes (value int, quotient int, tick text)").execute(database.pool()).await.unwrap();
         let (notifiers, tasks) = (Notifiers::default(), TaskTracker::new());
-        let ticks = Ticks::start(connector, &tasks);
+        let ticks = Ticks::start(connector, HotSessions::MIN, &tasks);
         let first = Batcher::start(Note::<false>, connector, &notifiers, &ticks, &tasks);
         let second = Batcher::start(Note::<true>, connector, &notifiers, &ticks, &tasks);
         let rig = Self { database, first, second, ticks, tasks };
@@ -239,7 +240,7 @@ async fn a_create_that_waits_for_another_transaction_lets_the_others_of_its_tick
     let rig = Rig::start().await;
     let connector = rig.database.connector();
     // Creates share the ticks of the second operation.
-    let (ticks, tasks) = (Ticks::start(&connector, &rig.tasks), &rig.tasks);
+    let (ticks, tasks) = (Ticks::start(&connector, HotSessions::MIN, &rig.tasks), &rig.tasks);
     let creates = Batcher::start(CreateTask, &connector, &Notifiers::default(), &ticks, tasks);
     let notes = Batcher::start(Note::<true>, &connector, &Notifiers::default(), &ticks, tasks);
     let queue = Queue::start(rig.database.options());

@@ -90,9 +90,8 @@ async fn secure(mut stream: impl Link + 'static, options: &PgConnectOptions) -> 
     let name = ServerName::try_from(options.get_host().to_owned()).map_err(tls)?;
     match TlsConnector::from(Arc::new(config)).connect(name, stream).await {
         Ok(stream) => Ok(Box::new(stream)),
-        // Such as a certificate that does not do: to try again is of no use.
-        Err(error) if matches!(error.get_ref(), Some(cause) if cause.is::<rustls::Error>()) => Err(tls(error)),
-        Err(error) => Err(error.into()),
+        // Such as a certificate that does not do.
+        Err(error) => Err(error.downcast::<rustls::Error>().map_or_else(sqlx::Error::from, tls)),
     }
 }
 

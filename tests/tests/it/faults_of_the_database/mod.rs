@@ -11,6 +11,7 @@ mod notifications;
 mod outages;
 mod positions;
 mod standby;
+mod tls;
 
 use std::io::Write as _;
 use std::time::{Duration, Instant};

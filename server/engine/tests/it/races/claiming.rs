@@ -39,8 +39,14 @@ async fn a_request_without_a_wait_timeout_is_tried_once() {
 
 #[tokio::test]
 async fn workers_in_one_batch_get_different_runs_in_the_order_of_their_slots() {
+    for loops in [1, 3] {
+        workers_in_one_batch_get_different_runs_in_the_order_of_their_slots_with(loops).await;
+    }
+}
+
+async fn workers_in_one_batch_get_different_runs_in_the_order_of_their_slots_with(loops: u64) {
     let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let queue = Queue::start_with_loops(database.options(), loops);
     let mut conn = database.connect_hot().await;
     let tasks: Vec<_> = (0..4).map(|_| new_task(QUEUE, &serde_json::json!({}))).collect();
     let urgent = new_task(QUEUE, &serde_json::json!({"priority": "highest"}));
@@ -68,8 +74,14 @@ async fn workers_in_one_batch_get_different_runs_in_the_order_of_their_slots() {
 
 #[tokio::test]
 async fn those_who_wait_are_served_first_come_first_served() {
+    for loops in [1, 3] {
+        those_who_wait_are_served_first_come_first_served_with(loops).await;
+    }
+}
+
+async fn those_who_wait_are_served_first_come_first_served_with(loops: u64) {
     let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let queue = Queue::start_with_loops(database.options(), loops);
     let key = queue.key(QUEUE).await;
     let tasks: Vec<_> = (0..3).map(|_| new_task(QUEUE, &serde_json::json!({}))).collect();
     let arrive = async {

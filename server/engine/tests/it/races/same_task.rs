@@ -13,8 +13,14 @@ use crate::support::{create_on, number, until_a_session_waits};
 
 #[tokio::test]
 async fn of_two_reports_in_one_batch_the_first_counts() {
+    for loops in [1, 3] {
+        of_two_reports_in_one_batch_the_first_counts_with(loops).await;
+    }
+}
+
+async fn of_two_reports_in_one_batch_the_first_counts_with(loops: u64) {
     let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let queue = Queue::start_with_loops(database.options(), loops);
     queue.create_one(QUEUE).await;
     let claim = queue.claim_one(QUEUE).await;
     let (task, run) = (claim.task.id, claim.run);
@@ -32,8 +38,14 @@ async fn of_two_reports_in_one_batch_the_first_counts() {
 
 #[tokio::test]
 async fn of_two_creates_of_one_id_in_one_batch_the_first_counts() {
+    for loops in [1, 3] {
+        of_two_creates_of_one_id_in_one_batch_the_first_counts_with(loops).await;
+    }
+}
+
+async fn of_two_creates_of_one_id_in_one_batch_the_first_counts_with(loops: u64) {
     let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let queue = Queue::start_with_loops(database.options(), loops);
     queue.key(QUEUE).await;
     let task = new_task(QUEUE, &json!({}));
     let mut other = new_task_with_id(task.id, QUEUE, &json!({}));

@@ -1,0 +1,118 @@
+//! What the tasks of the wait list are notified of, each for the queues that it has.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use super::{QueueSignal, SendAway};
+use crate::route::{HotSessions, Route};
+
+/// What one task of the wait list has to look at.
+#[derive(Default)]
+pub struct WaitListNotifier {
+    /// Queues notified since it last looked.
+    claimable: QueueSignal,
+    /// Workers that are gone, since it last looked.
+    gone: Mutex<Vec<SendAway>>,
+    /// Whether the keys of queues may have been lost since it last looked.
+    stale_keys: AtomicBool,
+}
+
+impl WaitListNotifier {
+    /// Waits until it is notified.
+    pub async fn notified(&self) {
+        self.claimable.notify.notified().await;
+    }
+
+    /// The queues that were notified since the last call.
+    #[must_use]
+    pub fn take_claimable(&self) -> HashSet<i32> {
+        self.claimable.take()
+    }
+
+    /// Whether the keys of queues may have been lost since the last call.
+    #[must_use]
+    pub fn take_stale_keys(&self) -> bool {
+        self.stale_keys.swap(false, Ordering::SeqCst)
+    }
+
+    /// The workers that are gone since the last call.
+    #[must_use]
+    pub fn take_gone(&self) -> Vec<SendAway> {
+        std::mem::take(&mut *self.gone.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Those of all tasks, by the loop of each.
+pub(super) struct WaitLists(Box<[WaitListNotifier]>);
+
+impl Default for WaitLists {
+    fn default() -> Self {
+        Self::new(HotSessions::MIN)
+    }
+}
+
+impl WaitLists {
+    pub(super) fn new(sessions: HotSessions) -> Self {
+        Self((0..sessions.count()).map(|_| WaitListNotifier::default()).collect())
+    }
+
+    pub(super) fn get(&self, place: usize) -> &WaitListNotifier {
+        &self.0[place]
+    }
+
+    /// That of the task which has this queue.
+    fn of(&self, queue: i32) -> &WaitListNotifier {
+        self.get(Route::of_queue(queue).among(self.0.len()))
+    }
+
+    /// Runs became claimable in these queues.
+    pub(super) fn notify(&self, queues: impl IntoIterator<Item = i32>) {
+        match &*self.0 {
+            [alone] => alone.claimable.notify(queues),
+            _ => queues.into_iter().for_each(|queue| self.of(queue).claimable.notify([queue])),
+        }
+    }
+
+    /// A worker is gone, whose requests wait in the queue that it names.
+    pub(super) fn send_away(&self, leaving: SendAway) {
+        let task = self.of(leaving.worker.queue);
+        task.gone.lock().unwrap_or_else(PoisonError::into_inner).push(leaving);
+        task.claimable.notify.notify_one();
+    }
+
+    /// The keys of queues may have been lost.
+    pub(super) fn drop_keys(&self) {
+        for task in &self.0 {
+            task.stale_keys.store(true, Ordering::SeqCst);
+            task.claimable.notify.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tenure_store::worker_removals::Gone;
+    use tokio::sync::oneshot;
+
+    #[test]
+    fn each_task_is_notified_of_its_own_queues_and_of_lost_keys() {
+        let count = 3;
+        let all = WaitLists::new(HotSessions::new(count).unwrap());
+        let place = |queue| Route::of_queue(queue).among(usize::try_from(count).unwrap());
+        all.notify(1..100);
+        for queue in 1..100 {
+            let (done, _) = oneshot::channel();
+            let worker = Gone { queue, worker_group: "group".to_owned(), worker_id: "id".to_owned() };
+            all.send_away(SendAway { worker, done });
+        }
+        all.drop_keys();
+        for task in 0..usize::try_from(count).unwrap() {
+            let own: HashSet<i32> = (1..100).filter(|&queue| place(queue) == task).collect();
+            assert!(!own.is_empty() && all.get(task).take_stale_keys());
+            assert_eq!(all.get(task).take_claimable(), own);
+            assert_eq!(all.get(task).take_gone().iter().map(|gone| gone.worker.queue).collect::<HashSet<_>>(), own);
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Which of a server's tick loops a request goes through.
+//!
+//! A server runs as many loops as it has hot sessions. What must not overlap goes through the same one: all that changes
+//! one task, and all that claims from one queue.
+
+use uuid::Uuid;
+
+/// How many tick loops a server runs, each with a session of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HotSessions(u8);
+
+impl HotSessions {
+    /// As few as there can be.
+    pub const MIN: Self = Self(1);
+    /// More would share too little.
+    pub const MAX: Self = Self(8);
+    /// Cores for which one loop is enough.
+    const CORES_EACH: usize = 4;
+
+    /// So many, if a server may run so many.
+    #[must_use]
+    pub fn new(count: u64) -> Option<Self> {
+        u8::try_from(count).ok().filter(|count| (Self::MIN.0..=Self::MAX.0).contains(count)).map(Self)
+    }
+
+    /// As many as are of use on a machine.
+    #[must_use]
+    pub fn for_cores(cores: usize) -> Self {
+        let count = cores.div_ceil(Self::CORES_EACH).clamp(Self::MIN.count(), Self::MAX.count());
+        Self(u8::try_from(count).unwrap_or(Self::MAX.0))
+    }
+
+    /// Their number.
+    #[must_use]
+    pub const fn count(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// What decides which loop a request goes through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Route(u64);
+
+impl Route {
+    /// Of requests that any loop may serve.
+    pub const ANY: Self = Self(0);
+
+    /// Of what changes a task.
+    #[must_use]
+    pub fn of_task(task: Uuid) -> Self {
+        let (high, low) = task.as_u64_pair();
+        Self(high ^ low)
+    }
+
+    /// Of what takes runs or messages of a queue.
+    #[must_use]
+    pub fn of_queue(key: i32) -> Self {
+        Self(u64::from(key.cast_unsigned()))
+    }
+
+    /// Which one of so many it is, from 0.
+    #[must_use]
+    pub fn among(self, count: usize) -> usize {
+        // Multiplied by an odd number near the golden ratio of 2^64, because ids and keys are not always random.
+        let mixed = self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let count = u64::try_from(count.max(1)).unwrap_or(1);
+        usize::try_from(mixed % count).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_runs_one_loop_for_each_four_of_its_cores() {
+        for (cores, count) in [(0, 1), (1, 1), (3, 1), (4, 1), (5, 2), (8, 2), (9, 3), (29, 8), (32, 8), (500, 8)] {
+            assert_eq!(HotSessions::for_cores(cores).count(), count, "{cores} cores");
+        }
+        let allowed: Vec<u64> = (0..300).filter(|&count| HotSessions::new(count).is_some()).collect();
+        assert_eq!(allowed, [1, 2, 3, 4, 5, 6, 7, 8]);
+    }
+
+    #[test]
+    fn requests_are_spread_over_all_loops() {
+        for count in 1..=HotSessions::MAX.count() {
+            let spread = |route: &dyn Fn(i32) -> Route| {
+                let mut hits = vec![0; count];
+                (0..4_000).for_each(|n| hits[route(n).among(count)] += 1);
+                let least = hits.iter().min().copied().unwrap_or_default();
+                assert!(least > 2_000 / count, "{hits:?}");
+            };
+            spread(&Route::of_queue);
+            spread(&|_| Route::of_task(Uuid::new_v4()));
+            spread(&|n| Route::of_task(Uuid::from_u128(u128::from(n.cast_unsigned()))));
+        }
+    }
+}
