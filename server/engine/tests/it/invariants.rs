@@ -61,7 +61,7 @@ const BREAKAGES: &[(&str, &str)] = &[
     ),
     ("UPDATE outbox_new SET claimed = pending WHERE kinds[1] = 2", "I4: the counts"),
     ("UPDATE outbox_new SET queues = NULL", "I4: the counts"),
-    ("INSERT INTO counters SELECT id, 1, 0 FROM task_queues", "I4: the counts"),
+    ("INSERT INTO counters SELECT id, 1, 0 FROM task_queues ON CONFLICT (queue) DO UPDATE SET pending = 1", "I4: the counts"),
     ("INSERT INTO outbox_order SELECT 1000, 1, 1000000", "I5: each outbox row has one position"),
     ("DELETE FROM outbox", "I5: each outbox row has one position"),
     (
