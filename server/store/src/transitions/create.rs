@@ -13,6 +13,7 @@ use tenure_api::ids::RunId;
 use tenure_api::states::ReasonCreated;
 use uuid::Uuid;
 
+use crate::due::DUE_TASKS_MAX;
 use crate::hot;
 use crate::hot::statement::{Rows, Statement, from_row, text};
 use tenure_domain::create::{CREATED_DRIFT, DEADLINE_AHEAD, NewTask};
@@ -180,9 +181,14 @@ pub fn statement(members: &[Member<'_>]) -> Statement {
         .with(&columns.definitions)
         .with(&drift);
     if alone {
-        return statement.with(&columns.queue_names).with(&columns.queue_places).with(&ahead);
+        return statement.with(&columns.queue_names).with(&columns.queue_places).with(&ahead).with(&DUE_TASKS_MAX);
     }
-    statement.with(&ahead).with(&columns.waits).with(&columns.queue_names).with(&columns.queue_places)
+    statement
+        .with(&ahead)
+        .with(&columns.waits)
+        .with(&columns.queue_names)
+        .with(&columns.queue_places)
+        .with(&DUE_TASKS_MAX)
 }
 
 /// What it answered with.
@@ -259,8 +265,9 @@ fn query_alone<'a>(
             SELECT seq, id, scheduler, project, id, deadline, expires, scopes, routes, tags, definition FROM valid
             WHERE seq IS NOT NULL
         ),
-        times AS (
-            INSERT INTO task_times (seq, id, deadline, expires) SELECT seq, id, deadline, expires FROM valid WHERE seq IS NOT NULL
+        deadlines AS (
+            INSERT INTO due (deadline, seqs)
+            SELECT min(deadline), array_agg(seq) FROM valid WHERE seq IS NOT NULL GROUP BY (n - 1) / $19 /* DUE_TASKS_MAX */
         ),
         runs_pending AS (
             INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left)
@@ -297,6 +304,7 @@ fn query_alone<'a>(
         &columns.queue_names as &[&str],
         &columns.queue_places,
         (DEADLINE_AHEAD + CREATED_DRIFT).as_seconds_f64(),
+        DUE_TASKS_MAX,
     )
 }
 
@@ -386,8 +394,9 @@ fn query_any<'a>(
             SELECT seq, id, scheduler, project, task_group, deadline, expires, scopes, routes, tags, definition
             FROM stored
         ),
-        times AS (
-            INSERT INTO task_times (seq, id, deadline, expires) SELECT seq, id, deadline, expires FROM stored
+        deadlines AS (
+            INSERT INTO due (deadline, seqs)
+            SELECT min(deadline), array_agg(seq) FROM stored GROUP BY (n - 1) / $21 /* DUE_TASKS_MAX */
         ),
         runs_pending AS (
             INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left)
@@ -429,5 +438,6 @@ fn query_any<'a>(
         &columns.waits,
         &columns.queue_names as &[&str],
         &columns.queue_places,
+        DUE_TASKS_MAX,
     )
 }

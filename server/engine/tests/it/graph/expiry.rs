@@ -8,13 +8,14 @@ use tenure_engine::ops::OpError;
 use tenure_engine::testing::{QUEUE, new_task};
 use tenure_store::due_marks::START;
 use tenure_store::events;
+use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::purge;
 
 use super::{advance, claim_and_report, create_waiting, emitted, finish, start, state};
 use crate::support::{Gate, number, until_a_session_waits};
 
 const LEFT: &str = "SELECT (SELECT count(*) FROM tasks) + (SELECT count(*) FROM task_definitions)
-    + (SELECT count(*) FROM task_times) + (SELECT count(*) FROM runs) + (SELECT count(*) FROM dependencies)
+    + (SELECT count(*) FROM due) + (SELECT count(*) FROM runs) + (SELECT count(*) FROM dependencies)
     + (SELECT count(*) FROM pending) + (SELECT count(*) FROM claims)";
 
 fn in_minutes(minutes: i64) -> serde_json::Value {
@@ -124,6 +125,12 @@ async fn a_task_with_very_many_edges_is_purged_in_several_transactions() {
     finish(database, queue).await;
 }
 
+/// All tasks have had their deadline, and have expired.
+async fn expire_all(database: &TestDatabase) {
+    let sql = "UPDATE task_definitions SET expires = now(); UPDATE due SET expires = now(), deadline = NULL";
+    sqlx::raw_sql(sql).execute(database.pool()).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_task_that_is_added_to_an_expired_group_retains_the_group() {
     let (database, queue) = start().await;
@@ -131,7 +138,7 @@ async fn a_task_that_is_added_to_an_expired_group_retains_the_group() {
     queue.create(&first).await.unwrap();
     claim_and_report(&queue, Report::Completed).await;
     sqlx::query("UPDATE task_groups SET expires = now() - interval '1 minute'").execute(database.pool()).await.unwrap();
-    sqlx::query("UPDATE task_times SET expires = now(), deadline = NULL").execute(database.pool()).await.unwrap();
+    expire_all(&database).await;
     super::run_groups(&queue).await;
     let gate = Gate::close(&database, "task_definitions").await;
     let second = new_task(QUEUE, &json!({"taskGroupId": first.id}));
@@ -155,7 +162,7 @@ async fn a_task_that_is_added_while_its_expired_group_is_being_purged_creates_th
     queue.create(&first).await.unwrap();
     claim_and_report(&queue, Report::Completed).await;
     sqlx::query("UPDATE task_groups SET expires = now() - interval '1 minute'").execute(database.pool()).await.unwrap();
-    sqlx::query("UPDATE task_times SET expires = now(), deadline = NULL").execute(database.pool()).await.unwrap();
+    expire_all(&database).await;
     super::run_groups(&queue).await;
     let mut conn = database.connect().await;
     let mut open = conn.begin().await.unwrap();
