@@ -63,7 +63,12 @@ pub const CHECKS: &[(&str, &str)] = &[
          LEFT JOIN task_queues q ON q.id = t.queue
          LEFT JOIN task_groups g ON g.id = t.task_group AND g.scheduler = d.scheduler
          GROUP BY t.id
-         HAVING count(*) <> 1 OR count(d.seq) + count(x.seq) + count(q.id) + count(g.id) <> 4",
+         HAVING count(*) <> 1 OR count(d.seq) + count(x.seq) + count(q.id) <> 3 OR (count(g.id) = 1) = t.lone",
+    ),
+    (
+        "I2: a lone task is alone in the group that is named after it",
+        "SELECT t.id::text FROM tasks t
+         WHERE t.lone AND (t.id <> t.task_group OR EXISTS (SELECT FROM tasks o WHERE o.task_group = t.id AND o.id <> t.id))",
     ),
     (
         "I2: nothing is due later than it has to be, and only resolved tasks wait for their expiry",
