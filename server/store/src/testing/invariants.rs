@@ -66,9 +66,10 @@ pub const CHECKS: &[(&str, &str)] = &[
          HAVING count(*) <> 1 OR count(d.seq) + count(x.seq) + count(q.id) <> 3 OR (count(g.id) = 1) = t.lone",
     ),
     (
-        "I2: a lone task is alone in the group that is named after it",
+        "I2: a lone task is alone in the group that is named after it, which has no row",
         "SELECT t.id::text FROM tasks t
-         WHERE t.lone AND (t.id <> t.task_group OR EXISTS (SELECT FROM tasks o WHERE o.task_group = t.id AND o.id <> t.id))",
+         WHERE t.lone AND (t.id <> t.task_group OR EXISTS (SELECT FROM task_groups g WHERE g.id = t.id)
+                       OR EXISTS (SELECT FROM tasks o WHERE o.task_group = t.id AND o.id <> t.id))",
     ),
     (
         "I2: nothing is due later than it has to be, and only resolved tasks wait for their expiry",
