@@ -160,7 +160,7 @@ impl NewTask {
 }
 
 /// The hour at or after the time until which a group is kept; the same hour for many tasks, so that it seldom changes.
-fn group_expires(task_expires: DateTime<Utc>) -> DateTime<Utc> {
+pub(crate) fn group_expires(task_expires: DateTime<Utc>) -> DateTime<Utc> {
     const HOUR_MS: i64 = 3_600_000;
     let wanted = task_expires + GROUP_OUTLIVES;
     // In milliseconds, because chrono rounds in nanoseconds, which end in 2262.

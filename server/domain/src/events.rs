@@ -21,6 +21,7 @@ use utoipa::ToSchema;
 
 use self::after::{known_tenancy, task_after};
 pub use self::exchange::{Exchange, Fields};
+use super::create::group_expires;
 use super::task::{Group, Last, Task, Tenancy};
 
 /// What happened, as the outbox stores it.
@@ -295,13 +296,13 @@ pub fn render(transition: &Transition, subject: Option<&Subject>, position: i64)
             (Kind::GroupSealed | Kind::GroupReprioritised, _) => {
                 group_event(transition, details_of(transition)?, exchange, position)
             }
-            (Kind::GroupResolved, Some(Subject { group, .. })) => {
-                // Rows of releases that did not keep them have no details.
+            (Kind::GroupResolved, Some(Subject { task, .. })) => {
+                // The end of a lone task leaves no details: its group was as the task made it, whatever became of it since.
                 let details = details_of(transition).unwrap_or_else(|| GroupDetails {
-                    id: group.id.uuid().to_string(),
-                    scheduler: group.scheduler.clone(),
-                    expires: group.expires,
-                    sealed: group.sealed.filter(|sealed| *sealed <= transition.at),
+                    id: task.group.uuid().to_string(),
+                    scheduler: task.scheduler.clone(),
+                    expires: group_expires(task.expires),
+                    sealed: None,
                     new: None,
                     affected: None,
                 });

@@ -30,9 +30,9 @@ pub struct Reached {
 pub struct DueMarks {
     /// `claims.taken_until`.
     pub claims: DateTime<Utc>,
-    /// `task_times.deadline`.
+    /// `due.deadline`.
     pub deadlines: DateTime<Utc>,
-    /// `task_times.expires`.
+    /// `due.expires`.
     pub tasks: DateTime<Utc>,
     /// `task_groups.expires`.
     pub groups: DateTime<Utc>,
@@ -113,9 +113,9 @@ pub async fn advance(conn: &mut PgConnection, old: DueMarks, safe: Reached) -> R
         r#"-- advance_due_marks
         SELECT COALESCE((SELECT taken_until FROM claims WHERE taken_until >= $3 /* claims */
                          AND taken_until < $1 /* safe time */ ORDER BY taken_until LIMIT 1), $1) AS "claims!",
-               COALESCE((SELECT deadline FROM task_times WHERE deadline >= $4 /* deadlines */
+               COALESCE((SELECT deadline FROM due WHERE deadline >= $4 /* deadlines */
                          AND deadline < $1 ORDER BY deadline LIMIT 1), $1) AS "deadlines!",
-               COALESCE((SELECT expires FROM task_times WHERE expires >= $5 /* tasks */
+               COALESCE((SELECT expires FROM due WHERE expires >= $5 /* tasks */
                          AND expires < $1 ORDER BY expires LIMIT 1), $1) AS "tasks!",
                COALESCE((SELECT expires FROM task_groups WHERE expires >= $6 /* groups */
                          AND expires < $1 ORDER BY expires LIMIT 1), $1) AS "groups!",

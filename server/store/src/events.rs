@@ -158,9 +158,11 @@ fn cut(rows: Vec<OutboxRow>, after: i64, limit: usize) -> Result<Vec<(i64, i64, 
 
 async fn load_subjects(conn: &mut PgConnection, seqs: &[i64]) -> Result<HashMap<i64, Subject>, sqlx::Error> {
     let rows = sqlx::query!(
-        "-- load_subjects
-        SELECT d.seq, d.id, d.routes, d.tags, g.id AS group_id, g.scheduler, g.expires, g.sealed
-        FROM task_definitions d JOIN task_groups g ON g.id = d.task_group WHERE d.seq = ANY($1)",
+        r#"-- load_subjects
+        SELECT d.seq, d.id, d.routes, d.tags, d.task_group AS group_id, COALESCE(g.scheduler, d.scheduler) AS "scheduler!",
+               -- The group of a lone task has no row.
+               COALESCE(g.expires, group_expires(d.expires)) AS "expires!", g.sealed AS "sealed?"
+        FROM task_definitions d LEFT JOIN task_groups g ON g.id = d.task_group WHERE d.seq = ANY($1)"#,
         seqs
     )
     .fetch_all(&mut *conn)

@@ -8,20 +8,31 @@ use uuid::Uuid;
 use super::decode::Row;
 use super::events::Sequenced;
 use super::log_readers::Part;
+use super::transitions::lone_group;
 use tenure_domain::task::Group;
 
 /// Reads a group.
 pub async fn find(conn: &mut PgConnection, id: Uuid) -> Result<Option<Group>, sqlx::Error> {
-    let row = sqlx::query!("-- get_group\nSELECT id, scheduler, expires, sealed FROM task_groups WHERE id = $1", id)
-        .fetch_optional(conn)
-        .await?;
+    let row = sqlx::query!(
+        r#"-- get_group
+        SELECT id AS "id!", scheduler AS "scheduler!", expires AS "expires!", sealed FROM known_groups WHERE id = $1"#,
+        id
+    )
+    .fetch_optional(conn)
+    .await?;
     let Some(row) = row else { return Ok(None) };
     let id = Row { table: "task_groups", task: row.id }.slug("id", row.id)?;
     Ok(Some(Group { id, scheduler: row.scheduler, expires: row.expires, sealed: row.sealed }))
 }
 
-/// Waits for a group's row, if there is one, and locks it.
+/// Locks a group, and waits for that: what it may come into being by, its row, and the lone task that stands for the row.
 pub async fn lock(conn: &mut PgConnection, id: Uuid) -> Result<(), sqlx::Error> {
+    sqlx::query!("-- lock_new_group\nSELECT FROM pg_advisory_xact_lock(uuid_hash_extended($1, 0 /* seq */))", id)
+        .execute(&mut *conn)
+        .await?;
+    sqlx::query!("-- lock_lone_task\nSELECT FROM tasks WHERE id = $1 AND lone FOR UPDATE", id)
+        .execute(&mut *conn)
+        .await?;
     sqlx::query!("-- lock_group\nSELECT FROM task_groups WHERE id = $1 FOR NO KEY UPDATE", id).execute(conn).await?;
     Ok(())
 }
@@ -63,6 +74,8 @@ pub async fn count_tasks(conn: &mut PgConnection, group: Uuid) -> Result<i64, sq
 
 /// Seals a group, once; it stays as it was sealed first.
 pub async fn seal(conn: &mut PgConnection, id: Uuid) -> Result<(), sqlx::Error> {
+    // By itself, so that the next statement sees the row, also if another transaction inserts it at this time.
+    lone_group::store(conn, id).await?;
     sqlx::query!(
         "-- seal_group
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
@@ -163,8 +176,14 @@ async fn find_resolved(transaction: &mut PgConnection, part: Part) -> Result<Res
             WHERE o.first > $1 ORDER BY o.first LIMIT $2
         ),
         resolved AS MATERIALIZED (
-            SELECT e.seq, part.first, e.n FROM part, unnest(part.kinds, part.seqs) WITH ORDINALITY AS e(kind, seq, n)
-            WHERE e.kind IN (3, 4, 5) /* Kind: resolved */
+            SELECT e.seq, part.first, e.n FROM part
+            CROSS JOIN LATERAL (
+                SELECT e.seq, min(e.n) AS n FROM unnest(part.kinds, part.seqs) WITH ORDINALITY AS e(kind, seq, n)
+                GROUP BY e.seq
+                -- The end of a lone task has emitted that of its group.
+                HAVING bool_or(e.kind IN (3, 4, 5) /* Kind: resolved */)
+                   AND NOT bool_or(e.kind = 10 /* Kind::GroupResolved */)
+            ) e
         ),
         -- A subquery for each row, here and below, so that the planner never reads all definitions.
         of_tasks AS MATERIALIZED (

@@ -14,6 +14,7 @@ pub mod deadlines;
 pub mod decode;
 pub mod dependencies;
 pub mod dependency_work;
+mod due;
 pub mod due_marks;
 pub mod events;
 pub mod facts;

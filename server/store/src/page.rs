@@ -413,9 +413,14 @@ pub struct GroupRow {
 
 /// A group, if there is one of this id.
 pub async fn find_group(conn: &mut PgConnection, id: Uuid) -> Result<Option<GroupRow>, sqlx::Error> {
-    sqlx::query_as!(GroupRow, "-- page_group\nSELECT scheduler, expires, sealed FROM task_groups WHERE id = $1", id)
-        .fetch_optional(conn)
-        .await
+    sqlx::query_as!(
+        GroupRow,
+        r#"-- page_group
+        SELECT scheduler AS "scheduler!", expires AS "expires!", sealed FROM known_groups WHERE id = $1"#,
+        id
+    )
+    .fetch_optional(conn)
+    .await
 }
 
 /// A task of a group.

@@ -38,7 +38,7 @@ async fn count(rig: &Rig, sql: &'static str) -> i64 {
 async fn left_behind(rig: &Rig) -> i64 {
     count(
         rig,
-        "SELECT (SELECT count(*) FROM tasks) + (SELECT count(*) FROM task_definitions) + (SELECT count(*) FROM task_times)
+        "SELECT (SELECT count(*) FROM tasks) + (SELECT count(*) FROM task_definitions) + (SELECT count(*) FROM due)
               + (SELECT count(*) FROM pending) + (SELECT count(*) FROM dependencies) + (SELECT count(*) FROM task_groups)
               + (SELECT count(*) FROM transitions) + (SELECT count(*) FROM task_queues)
               + (SELECT count(*) FROM idempotency_keys)

@@ -354,7 +354,10 @@ async fn a_task_is_retained_until_its_artifacts_are_removed() {
     let artifacts_left = async || number(database.pool(), "SELECT count(*) FROM artifacts").await;
     assert_eq!(artifact_pass::pass(&queue.engine).await.unwrap().found, 0);
     advance(&database, "2 hours 1 second").await;
-    sqlx::query("UPDATE task_times SET deadline = NULL").execute(database.pool()).await.unwrap();
+    sqlx::query("UPDATE due SET deadline = NULL, expires = (SELECT min(expires) FROM task_definitions)")
+        .execute(database.pool())
+        .await
+        .unwrap();
     let mut conn = database.connect().await;
     events::sequence(&mut conn, events::Sequenced::default()).await.unwrap();
     sqlx::query("UPDATE log_readers SET position = 1000").execute(database.pool()).await.unwrap();

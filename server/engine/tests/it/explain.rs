@@ -35,7 +35,7 @@ const BIG: [&str; 11] = [
     "claims",
     "runs",
     "task_definitions",
-    "task_times",
+    "due",
     "task_groups",
     "outbox",
     "outbox_new",
@@ -75,7 +75,7 @@ const FILL: &str = "
         SELECT id, seq, queue, task_group, CASE place WHEN 'ended' THEN 3 ELSE 1 END, priority, 5, 0 FROM made;
     INSERT INTO task_definitions
         SELECT seq, id, '-', 'none', task_group, deadline, deadline, '[]', '[]', '{}', '{}' FROM made;
-    INSERT INTO task_times SELECT seq, id, deadline, deadline FROM made;
+    INSERT INTO due (deadline, seqs) SELECT min(deadline), array_agg(seq) FROM made GROUP BY n / 5, place;
     INSERT INTO dependencies
         SELECT a.seq, b.id, n % 2 = 0, a.place = 'ended' FROM made a JOIN made b USING (n);
     INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left)
@@ -289,7 +289,7 @@ async fn run_cold(conn: &mut PgConnection, statement: &str, open: &[Uuid], waiti
         }
         "purge_tasks" => {
             sqlx::query("UPDATE log_readers SET position = 100000000").execute(&mut *conn).await.unwrap();
-            assert_eq!(purge::purge_tasks(conn, Sequenced::default(), START).await.unwrap().purged, 100);
+            assert_eq!(purge::purge_tasks(conn, Sequenced::default(), START).await.unwrap().purged, 120);
             purge::purge_groups(conn, START).await.unwrap();
         }
         "sequence_events" => drop(events::sequence(conn, Sequenced::default()).await.unwrap()),
@@ -419,7 +419,13 @@ async fn statements_of_passes_read_only_what_they_need_of_full_tables() {
     fill(&mut filler).await;
     events::sequence(&mut filler, Sequenced::default()).await.unwrap();
     sqlx::raw_sql("UPDATE claims SET taken_until = now() WHERE seq % 20 = 1").execute(&mut filler).await.unwrap();
-    sqlx::raw_sql("UPDATE task_times SET deadline = now() WHERE seq % 50 = 2").execute(&mut filler).await.unwrap();
+    sqlx::raw_sql(
+        "UPDATE task_definitions SET deadline = now() WHERE seq % 50 = 2;
+         UPDATE due SET deadline = now() WHERE EXISTS (SELECT FROM unnest(seqs) s WHERE s % 50 = 2)",
+    )
+    .execute(&mut filler)
+    .await
+    .unwrap();
     sqlx::raw_sql(
         "UPDATE pending SET receipt = 1, dequeued = 1 + ord % 12, hidden_until = now() - interval '1 s' * (ord % 2),
              reserved_until = now() - interval '1 s' WHERE ord % 10 = 0",
@@ -427,9 +433,13 @@ async fn statements_of_passes_read_only_what_they_need_of_full_tables() {
     .execute(&mut filler)
     .await
     .unwrap();
-    let expired =
-        "WITH gone AS (SELECT id FROM task_times WHERE id IN (SELECT id FROM tasks WHERE state = 3) LIMIT 100)
-        UPDATE task_times SET expires = now(), deadline = NULL WHERE id IN (SELECT id FROM gone)";
+    let expired = "WITH gone AS (
+            UPDATE due SET expires = now(), deadline = NULL WHERE ctid IN (
+                SELECT x.ctid FROM due x JOIN task_definitions d ON d.seq = x.seqs[1] JOIN tasks t ON t.id = d.id
+                WHERE t.state = 3 LIMIT 40) RETURNING seqs
+        )
+        UPDATE task_definitions SET expires = now()
+        WHERE seq IN (SELECT unnest(seqs) FROM gone) AND id IN (SELECT id FROM tasks WHERE state = 3)";
     sqlx::raw_sql(expired).execute(&mut filler).await.unwrap();
     let pool = database.connector().pool();
     let (open, waiting) = (ids(&mut filler, "claims", 200).await, ids(&mut filler, "pending", 5).await);

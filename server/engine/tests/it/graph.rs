@@ -5,6 +5,7 @@ mod dependencies;
 mod expiry;
 mod groups;
 mod large;
+mod lone_groups;
 mod races;
 
 use serde_json::{Value, json};

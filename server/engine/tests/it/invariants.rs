@@ -35,8 +35,15 @@ const BREAKAGES: &[(&str, &str)] = &[
     ("UPDATE tasks SET state = 5 WHERE state = 1", "I2: an unresolved task has its last run"),
     ("DELETE FROM tasks WHERE state = 3", "I2: no row without its task"),
     ("DELETE FROM task_definitions", "I2: no task without its definition"),
-    ("DELETE FROM task_times", "I2: no task without its definition"),
+    ("DELETE FROM due", "I2: no task without its definition"),
+    ("INSERT INTO due SELECT * FROM due", "I2: no task without its definition"),
+    ("INSERT INTO due (deadline, seqs) VALUES (now(), '{1000}')", "I2: no row without its task"),
+    ("UPDATE due SET deadline = deadline + '1 s'", "I2: nothing is due later"),
+    ("UPDATE due SET expires = deadline, deadline = NULL", "I2: nothing is due later"),
+    ("UPDATE due SET deadline = NULL", "I2: nothing is due later"),
     ("DELETE FROM task_groups", "I2: no task without its definition"),
+    ("UPDATE tasks SET lone = NOT lone", "I2: no task without its definition"),
+    ("UPDATE tasks SET lone = true", "I2: a lone task is alone"),
     ("DELETE FROM task_queues", "I2: no task without its definition"),
     ("UPDATE pending SET priority = 0", "I2: what pending and claims repeat"),
     ("UPDATE tasks SET retries_left = 1", "I2: what pending and claims repeat"),
@@ -122,6 +129,9 @@ async fn with_some_tasks() -> TestDatabase {
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());
     queue.create_one(QUEUE).await;
+    // Its group has a row, so that its end is emitted by the pass.
+    let row = "INSERT INTO task_groups SELECT id, scheduler, expires FROM known_groups; UPDATE tasks SET lone = false";
+    sqlx::raw_sql(row).execute(database.pool()).await.unwrap();
     let done = queue.claim_one(QUEUE).await;
     queue.report(done.task.id, done.run, Report::Completed).await.unwrap();
     groups::pass(&queue.engine).await.unwrap();
@@ -132,7 +142,7 @@ async fn with_some_tasks() -> TestDatabase {
     queue.claim_one(QUEUE).await;
     let required = queue.create_one(QUEUE).await;
     // One that waits; one that depends on itself and is scheduled by request.
-    let waits = new_task("proj/waits", &json!({"dependencies": [required]}));
+    let waits = new_task("proj/waits", &json!({"dependencies": [required], "taskGroupId": required}));
     queue.create(&waits).await.unwrap();
     let id = TaskId::from_random(random());
     queue.create(&new_task_with_id(id, "proj/waits", &json!({"dependencies": [id]}))).await.unwrap();

@@ -51,19 +51,33 @@ pub const CHECKS: &[(&str, &str)] = &[
         "SELECT x.what || ' of seq ' || x.seq
          FROM (SELECT 'pending' AS what, seq FROM pending UNION ALL SELECT 'claims', seq FROM claims
                UNION ALL SELECT 'runs', seq FROM runs UNION ALL SELECT 'task_definitions', seq FROM task_definitions
-               UNION ALL SELECT 'task_times', seq FROM task_times) x
+               UNION ALL SELECT 'due', unnest(seqs) FROM due) x
          WHERE NOT EXISTS (SELECT FROM tasks t WHERE t.seq = x.seq)",
     ),
     (
-        "I2: no task without its definition, times, queue and group",
+        "I2: no task without its definition, queue and group, and without the one row of what is due for it",
         "SELECT t.id::text
          FROM tasks t
          LEFT JOIN task_definitions d ON d.seq = t.seq AND d.id = t.id AND d.task_group = t.task_group
-         LEFT JOIN task_times x ON x.seq = t.seq AND x.id = t.id
+         LEFT JOIN (SELECT unnest(seqs) AS seq FROM due) x ON x.seq = t.seq
          LEFT JOIN task_queues q ON q.id = t.queue
          LEFT JOIN task_groups g ON g.id = t.task_group AND g.scheduler = d.scheduler
          GROUP BY t.id
-         HAVING count(*) <> 1 OR count(d.seq) + count(x.seq) + count(q.id) + count(g.id) <> 4",
+         HAVING count(*) <> 1 OR count(d.seq) + count(x.seq) + count(q.id) <> 3 OR (count(g.id) = 1) = t.lone",
+    ),
+    (
+        "I2: a lone task is alone in the group that is named after it, which has no row",
+        "SELECT t.id::text FROM tasks t
+         WHERE t.lone AND (t.id <> t.task_group OR EXISTS (SELECT FROM task_groups g WHERE g.id = t.id)
+                       OR EXISTS (SELECT FROM tasks o WHERE o.task_group = t.id AND o.id <> t.id))",
+    ),
+    (
+        "I2: nothing is due later than it has to be, and only resolved tasks wait for their expiry",
+        "SELECT d.id::text
+         FROM (SELECT ctid, deadline, expires, unnest(seqs) AS seq FROM due) x
+         JOIN task_definitions d ON d.seq = x.seq JOIN tasks t ON t.id = d.id
+         WHERE (x.deadline IS NULL) = (x.expires IS NULL) OR x.deadline > d.deadline
+            OR x.expires > GREATEST(d.expires, (SELECT now FROM db_now)) OR (x.expires IS NOT NULL AND t.state < 2)",
     ),
     (
         "I2: what pending and claims repeat of a task agrees with it",

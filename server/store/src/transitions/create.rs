@@ -13,6 +13,7 @@ use tenure_api::ids::RunId;
 use tenure_api::states::ReasonCreated;
 use uuid::Uuid;
 
+use crate::due::DUE_TASKS_MAX;
 use crate::hot;
 use crate::hot::statement::{Rows, Statement, from_row, text};
 use tenure_domain::create::{CREATED_DRIFT, DEADLINE_AHEAD, NewTask};
@@ -166,9 +167,8 @@ pub fn statement(members: &[Member<'_>]) -> Statement {
         .with(&columns.queues)
         .with(&columns.priorities)
         .with(&columns.retries);
-    let statement = if alone { statement } else { statement.with(&columns.groups) };
+    let statement = if alone { statement } else { statement.with(&columns.groups).with(&columns.group_expires) };
     let statement = statement
-        .with(&columns.group_expires)
         .with(&columns.schedulers)
         .with(&columns.projects)
         .with(&columns.created)
@@ -180,9 +180,14 @@ pub fn statement(members: &[Member<'_>]) -> Statement {
         .with(&columns.definitions)
         .with(&drift);
     if alone {
-        return statement.with(&columns.queue_names).with(&columns.queue_places).with(&ahead);
+        return statement.with(&columns.queue_names).with(&columns.queue_places).with(&ahead).with(&DUE_TASKS_MAX);
     }
-    statement.with(&ahead).with(&columns.waits).with(&columns.queue_names).with(&columns.queue_places)
+    statement
+        .with(&ahead)
+        .with(&columns.waits)
+        .with(&columns.queue_names)
+        .with(&columns.queue_places)
+        .with(&DUE_TASKS_MAX)
 }
 
 /// What it answered with.
@@ -208,9 +213,8 @@ fn created(rows: Vec<StoredRow>) -> Vec<Created> {
 
 type Query<'a, F> = Map<'a, Postgres, F, PgArguments>;
 
-/// Stores tasks that are alone in their groups. A task that is there already is missing from the result; a member whose group
-/// is there is in it without a key. If either appears at the same time, the statement fails with a unique violation, and finds
-/// it when it is run again.
+/// Stores tasks that are alone in their groups. A member of whose task or group something is there, or that another
+/// transaction is about to create, is in the result without a key.
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
 fn query_alone<'a>(
     columns: &'a Columns<'_>,
@@ -222,35 +226,31 @@ fn query_alone<'a>(
         -- A server may remember a key that a failover has lost.
         known_queues AS MATERIALIZED (
             SELECT array_agg(q.id ORDER BY k.n) AS ids
-            FROM unnest($2::int[] /* keys */, $16::text[] /* names */) WITH ORDINALITY AS k(id, name, n)
+            FROM unnest($2::int[] /* keys */, $15::text[] /* names */) WITH ORDINALITY AS k(id, name, n)
             LEFT JOIN task_queues q ON q.id = k.id AND q.name = k.name
         ),
+        free AS MATERIALIZED (SELECT lock_free_groups($1, true) AS groups),
         valid AS MATERIALIZED (
             SELECT i.*, known_queues.ids[i.queue_place] AS queue,
-                   CASE WHEN NOT EXISTS (SELECT FROM task_groups g WHERE g.id = i.id) THEN nextval('task_seq') END AS seq
-            FROM db_now, known_queues, unnest(
-                $1::uuid[] /* ids */, $17::int[] /* queue places */, $3::smallint[] /* priorities */, $4::smallint[] /* retries */,
-                $5::timestamptz[] /* group_expires */, $6::text[] /* schedulers */, $7::text[] /* projects */,
-                $8::timestamptz[] /* created */, $9::timestamptz[] /* deadlines */, $10::timestamptz[] /* expires */,
-                $11::text[] /* scopes */, $12::text[] /* routes */, $13::text[] /* tags */, $14::text[] /* definitions */
+                   CASE WHEN free.groups[i.n] THEN nextval('task_seq') END AS seq
+            FROM db_now, known_queues, free, unnest(
+                $1::uuid[] /* ids */, $16::int[] /* queue places */, $3::smallint[] /* priorities */, $4::smallint[] /* retries */,
+                $5::text[] /* schedulers */, $6::text[] /* projects */, $7::timestamptz[] /* created */,
+                $8::timestamptz[] /* deadlines */, $9::timestamptz[] /* expires */, $10::text[] /* scopes */,
+                $11::text[] /* routes */, $12::text[] /* tags */, $13::text[] /* definitions */
             ) WITH ORDINALITY AS i(
-                id, queue_place, priority, retries, group_expires, scheduler, project, created, deadline, expires, scopes,
-                routes, tags, definition, n)
+                id, queue_place, priority, retries, scheduler, project, created, deadline, expires, scopes, routes, tags,
+                definition, n)
             WHERE known_queues.ids[i.queue_place] IS NOT NULL
-              AND i.created BETWEEN db_now.now - make_interval(secs => $15 /* CREATED_DRIFT */)
-                                AND db_now.now + make_interval(secs => $15)
+              AND i.created BETWEEN db_now.now - make_interval(secs => $14 /* CREATED_DRIFT */)
+                                AND db_now.now + make_interval(secs => $14)
               AND i.deadline BETWEEN db_now.now
-                                 AND db_now.now + make_interval(secs => $18 /* DEADLINE_AHEAD + CREATED_DRIFT */)
-              AND NOT EXISTS (SELECT FROM tasks t WHERE t.id = i.id)
+                                 AND db_now.now + make_interval(secs => $17 /* DEADLINE_AHEAD + CREATED_DRIFT */)
         ),
         -- In the order of their ids, so that two statements that conflict cannot deadlock.
-        new_groups AS (
-            INSERT INTO task_groups (id, scheduler, expires) SELECT id, scheduler, group_expires FROM valid
-            WHERE seq IS NOT NULL ORDER BY id
-        ),
         new_tasks AS (
-            INSERT INTO tasks (id, seq, queue, task_group, state, priority, retries_left, run)
-            SELECT id, seq, queue, id, 1 /* State::Unresolved */, priority, retries, 0 /* run */ FROM valid
+            INSERT INTO tasks (id, seq, queue, task_group, state, priority, retries_left, run, lone)
+            SELECT id, seq, queue, id, 1 /* State::Unresolved */, priority, retries, 0 /* run */, true FROM valid
             WHERE seq IS NOT NULL ORDER BY id
         ),
         definitions AS (
@@ -259,8 +259,9 @@ fn query_alone<'a>(
             SELECT seq, id, scheduler, project, id, deadline, expires, scopes, routes, tags, definition FROM valid
             WHERE seq IS NOT NULL
         ),
-        times AS (
-            INSERT INTO task_times (seq, id, deadline, expires) SELECT seq, id, deadline, expires FROM valid WHERE seq IS NOT NULL
+        deadlines AS (
+            INSERT INTO due (deadline, seqs)
+            SELECT min(deadline), array_agg(seq) FROM valid WHERE seq IS NOT NULL GROUP BY (n - 1) / $18 /* DUE_TASKS_MAX */
         ),
         runs_pending AS (
             INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left)
@@ -283,7 +284,6 @@ fn query_alone<'a>(
         &columns.queues,
         &columns.priorities,
         &columns.retries,
-        &columns.group_expires,
         &columns.schedulers as &[&str],
         &columns.projects as &[&str],
         &columns.created,
@@ -297,6 +297,7 @@ fn query_alone<'a>(
         &columns.queue_names as &[&str],
         &columns.queue_places,
         (DEADLINE_AHEAD + CREATED_DRIFT).as_seconds_f64(),
+        DUE_TASKS_MAX,
     )
 }
 
@@ -336,18 +337,34 @@ fn query_any<'a>(
               AND NOT EXISTS (SELECT FROM tasks t WHERE t.id = input.id)
         ),
         requested_groups AS MATERIALIZED (
-            SELECT DISTINCT ON (task_group) task_group AS id, scheduler, max(group_expires) OVER (PARTITION BY task_group) AS expires
-            FROM valid ORDER BY task_group, n
+            SELECT DISTINCT ON (task_group) task_group AS id, scheduler, max(group_expires) OVER members AS expires,
+                   bool_and(id = task_group) OVER members AS lone
+            FROM valid WINDOW members AS (PARTITION BY task_group) ORDER BY task_group, n
         ),
         existing_groups AS MATERIALIZED (
             SELECT g.id, g.scheduler, g.sealed, g.expires < r.expires AS short, r.expires,
                    g.expires <= (SELECT now FROM db_now) AS expired
             FROM requested_groups r JOIN task_groups g ON g.id = r.id
         ),
+        -- Groups of lone tasks that others are added to. The task is changed, so that its end sees it.
+        joined_groups AS MATERIALIZED (
+            SELECT t.id, d.scheduler, GREATEST(group_expires(d.expires), r.expires) AS expires
+            FROM requested_groups r JOIN tasks t ON t.id = r.id AND t.lone JOIN task_definitions d ON d.seq = t.seq
+            WHERE EXISTS (SELECT FROM valid v WHERE v.task_group = t.id AND v.scheduler = d.scheduler)
+            FOR UPDATE OF t SKIP LOCKED
+        ),
+        joined_tasks AS (UPDATE tasks t SET lone = false FROM joined_groups j WHERE t.id = j.id),
+        absent_groups AS MATERIALIZED (
+            SELECT r.*, row_number() OVER (ORDER BY r.id) AS place FROM requested_groups r
+            WHERE NOT EXISTS (SELECT FROM existing_groups e WHERE e.id = r.id)
+              AND NOT EXISTS (SELECT FROM tasks t WHERE t.id = r.id AND t.lone)
+        ),
+        free AS MATERIALIZED (SELECT lock_free_groups(array_agg(id ORDER BY place), false) AS groups FROM absent_groups),
+        free_groups AS MATERIALIZED (SELECT a.* FROM absent_groups a, free WHERE free.groups[a.place]),
         new_groups AS (
             INSERT INTO task_groups (id, scheduler, expires)
-            SELECT id, scheduler, expires FROM requested_groups r
-            WHERE NOT EXISTS (SELECT FROM existing_groups e WHERE e.id = r.id)
+            SELECT id, scheduler, expires FROM free_groups WHERE NOT lone
+            UNION ALL SELECT id, scheduler, expires FROM joined_groups
             ORDER BY id
             ON CONFLICT (id) DO NOTHING
             RETURNING id, scheduler
@@ -362,16 +379,18 @@ fn query_any<'a>(
         ),
         open_groups AS MATERIALIZED (
             -- An expired group may be about to be purged, unless this statement has locked its row.
-            SELECT id, scheduler FROM existing_groups e
+            SELECT id, scheduler, false AS lone FROM existing_groups e
             WHERE sealed IS NULL AND (NOT expired OR EXISTS (SELECT FROM short_groups s WHERE s.id = e.id))
-            UNION ALL SELECT id, scheduler FROM new_groups
+            UNION ALL SELECT id, scheduler, false FROM new_groups
+            -- A task that is alone in the group that is named after it: the group needs no row.
+            UNION ALL SELECT id, scheduler, true FROM free_groups WHERE lone
         ),
         new_tasks AS (
-            INSERT INTO tasks (id, queue, task_group, state, priority, retries_left, run)
+            INSERT INTO tasks (id, queue, task_group, state, priority, retries_left, run, lone)
             SELECT v.id, v.queue, v.task_group,
                    CASE WHEN v.waits THEN 0 /* State::Unscheduled */ ELSE 1 /* State::Unresolved */ END,
                    v.priority, v.retries,
-                   CASE WHEN v.waits THEN NULL ELSE 0 /* run */ END
+                   CASE WHEN v.waits THEN NULL ELSE 0 /* run */ END, g.lone
             FROM valid v JOIN open_groups g ON g.id = v.task_group AND g.scheduler = v.scheduler
             ORDER BY v.id
             ON CONFLICT (id) DO NOTHING
@@ -386,8 +405,9 @@ fn query_any<'a>(
             SELECT seq, id, scheduler, project, task_group, deadline, expires, scopes, routes, tags, definition
             FROM stored
         ),
-        times AS (
-            INSERT INTO task_times (seq, id, deadline, expires) SELECT seq, id, deadline, expires FROM stored
+        deadlines AS (
+            INSERT INTO due (deadline, seqs)
+            SELECT min(deadline), array_agg(seq) FROM stored GROUP BY (n - 1) / $21 /* DUE_TASKS_MAX */
         ),
         runs_pending AS (
             INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left)
@@ -429,5 +449,6 @@ fn query_any<'a>(
         &columns.waits,
         &columns.queue_names as &[&str],
         &columns.queue_places,
+        DUE_TASKS_MAX,
     )
 }

@@ -228,7 +228,7 @@ fn query_for_good<'a>(
         r#"-- resolve_run_for_good
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         locked AS MATERIALIZED (
-            SELECT i.n, i.state, i.reason, t.id, t.priority, t.retries_left, c.seq, c.run, c.queue, c.scheduled,
+            SELECT i.n, i.state, i.reason, t.id, t.priority, t.retries_left, t.lone, c.seq, c.run, c.queue, c.scheduled,
                    c.reason_created, c.started, c.taken_until, c.worker_group, c.worker_id
             FROM unnest($1::uuid[] /* ids */, $2::smallint[] /* runs */, $3::smallint[] /* states */, $4::smallint[] /* reasons */,
                         $5::text[] /* queues of holders */, $6::text[] /* their groups */, $7::text[] /* their ids */)
@@ -256,8 +256,13 @@ fn query_for_good<'a>(
         ),
         emitted AS (
             INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed)
-            SELECT min(db_now.now), count(*), array_agg(state), array_agg(seq), array_agg(run), array_agg(retries_left),
-                   array_agg(priority), min(counts.queues), min(counts.pending), min(counts.claimed)
+            -- The end of a lone task is that of its group.
+            SELECT min(db_now.now), count(*) + count(*) FILTER (WHERE lone),
+                   array_agg(state) || array_agg(10 /* Kind::GroupResolved */::smallint) FILTER (WHERE lone),
+                   array_agg(seq) || array_agg(seq) FILTER (WHERE lone), array_agg(run) || array_agg(run) FILTER (WHERE lone),
+                   array_agg(retries_left) || array_agg(retries_left) FILTER (WHERE lone),
+                   array_agg(priority) || array_agg(priority) FILTER (WHERE lone),
+                   min(counts.queues), min(counts.pending), min(counts.claimed)
             FROM locked, db_now, counts HAVING count(*) > 0
         )
         SELECT l.n AS "n!", l.seq, l.id, l.run, l.state AS "state!", l.reason AS "reason_resolved!", l.queue, l.priority,
@@ -293,7 +298,7 @@ fn query_any<'a>(
         ),
         locked AS MATERIALIZED (
             SELECT input.n, input.state, input.reason, input.retry, input.requeue, t.id, t.priority, t.retries_left,
-                   t.hand_backs, c.seq, c.run, c.queue, c.ord, c.deadline, c.scheduled, c.reason_created, c.started,
+                   t.hand_backs, t.lone, c.seq, c.run, c.queue, c.ord, c.deadline, c.scheduled, c.reason_created, c.started,
                    c.taken_until, c.worker_group, c.worker_id
             FROM input
             JOIN tasks t ON t.id = input.id
@@ -310,7 +315,8 @@ fn query_any<'a>(
             SELECT locked.*,
                    CASE WHEN locked.requeue OR locked.retries_left > 0 THEN locked.retry END AS next_reason,
                    CASE WHEN locked.retry IS NULL OR locked.requeue OR locked.retries_left = 0 THEN locked.retries_left
-                        ELSE locked.retries_left - 1 END::smallint AS retries_after
+                        ELSE locked.retries_left - 1 END::smallint AS retries_after,
+                   locked.lone AND NOT (locked.retry IS NOT NULL AND (locked.requeue OR locked.retries_left > 0)) AS ends_group
             FROM locked
         ),
         released AS (DELETE FROM claims c USING outcome o WHERE c.seq = o.seq),
@@ -345,10 +351,14 @@ fn query_any<'a>(
         ),
         emitted AS (
             INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed)
-            SELECT min(db_now.now), count(*) + count(next_reason),
-                   array_agg(CASE WHEN next_reason IS NULL THEN state ELSE 6 /* Kind::Retried */ END::smallint),
-                   array_agg(seq), array_agg(run), array_agg(retries_after), array_agg(priority),
-                   min(counts.queues), min(counts.pending), min(counts.claimed)
+            -- The end of a lone task is that of its group.
+            SELECT min(db_now.now), count(*) + count(next_reason) + count(*) FILTER (WHERE ends_group),
+                   array_agg(CASE WHEN next_reason IS NULL THEN state ELSE 6 /* Kind::Retried */ END::smallint)
+                       || array_agg(10 /* Kind::GroupResolved */::smallint) FILTER (WHERE ends_group),
+                   array_agg(seq) || array_agg(seq) FILTER (WHERE ends_group),
+                   array_agg(run) || array_agg(run) FILTER (WHERE ends_group),
+                   array_agg(retries_after) || array_agg(retries_after) FILTER (WHERE ends_group),
+                   array_agg(priority) || array_agg(priority) FILTER (WHERE ends_group), min(counts.queues), min(counts.pending), min(counts.claimed)
             FROM outcome, db_now, counts HAVING count(*) > 0
         )
         SELECT o.n AS "n!", o.seq, o.id, o.run, o.state AS "state!", o.reason AS "reason_resolved!", o.queue, o.priority,

@@ -16,7 +16,7 @@ pub async fn end_open(
         r#"-- end_open
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         open AS MATERIALIZED (
-            SELECT id, seq, queue, run, state, retries_left, priority FROM tasks
+            SELECT id, seq, queue, run, state, retries_left, priority, lone FROM tasks
             WHERE id = ANY($1) AND state < 2 /* State: open */
         ),
         unqueued AS (
@@ -60,9 +60,14 @@ pub async fn end_open(
         ),
         emitted AS (
             INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed)
-            SELECT min(db_now.now), count(*), array_agg(5 /* Kind::Exception */::smallint), array_agg(ended.seq),
-                   array_agg(ended.run::smallint), array_agg(open.retries_left), array_agg(open.priority),
-                   min(counts.queues), min(counts.pending), min(counts.claimed)
+            -- The end of a lone task is that of its group.
+            SELECT min(db_now.now), count(*) + count(*) FILTER (WHERE lone),
+                   array_agg(5 /* Kind::Exception */::smallint)
+                       || array_agg(10 /* Kind::GroupResolved */::smallint) FILTER (WHERE lone),
+                   array_agg(ended.seq) || array_agg(ended.seq) FILTER (WHERE lone),
+                   array_agg(ended.run::smallint) || array_agg(ended.run::smallint) FILTER (WHERE lone),
+                   array_agg(open.retries_left) || array_agg(open.retries_left) FILTER (WHERE lone),
+                   array_agg(open.priority) || array_agg(open.priority) FILTER (WHERE lone), min(counts.queues), min(counts.pending), min(counts.claimed)
             FROM ended JOIN open ON open.seq = ended.seq, db_now, counts HAVING count(*) > 0
         )
         SELECT open.id FROM ended JOIN open ON open.seq = ended.seq"#,

@@ -14,6 +14,7 @@
 //! | schedule | unscheduled → pending | [`schedule`] | `schedule_tasks` | `ops::change_task`, `store::dependency_work` |
 //! | rerun | resolved, unscheduled → pending, as a new run | [`rerun`] | `rerun_task` | `ops::change_task` |
 //! | reprioritise | unscheduled, pending, running → the same, with another priority | [`reprioritise`] | `change_priority` | `ops::change_priority` |
+//! | lone group | – ; the group of a lone task gets a row | [`lone_group`] | `store_lone_group` | `store::groups` (seal) |
 //! | purge | resolved → – | [`purge`] | `purge_tasks` | `background::expiry` |
 //!
 //! The same by edge, where one edge has several statements:
@@ -38,6 +39,7 @@ pub mod claim_one;
 pub mod create;
 pub mod end;
 pub mod end_open;
+pub mod lone_group;
 pub mod purge;
 pub mod renew;
 pub mod reprioritise;

@@ -1,11 +1,10 @@
 //! Purging what has expired: tasks with everything that belongs to them, and empty groups.
 
-use std::collections::HashMap;
-
 use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
+use crate::due::{self, Place};
 use crate::events::Sequenced;
 use crate::session::avoid_scans;
 
@@ -41,7 +40,8 @@ pub async fn purge_tasks(
     if found == 0 {
         return Ok(Slice::default());
     }
-    let ids: Vec<Uuid> = due.keys().copied().collect();
+    let (ids, mut places): (Vec<Uuid>, Vec<Place>) = due.into_iter().unzip();
+    places.dedup();
     let locked = sqlx::query!(
         "-- lock_expired
         SELECT id, seq FROM tasks WHERE id = ANY($1) AND state > 1 /* State: resolved */ ORDER BY id FOR UPDATE SKIP LOCKED",
@@ -54,21 +54,26 @@ pub async fn purge_tasks(
     let with_artifacts = list_with_artifacts(&mut transaction, &seqs).await?;
     let bare = locked.into_iter().filter(|row| !with_artifacts.contains(&row.seq));
     let (ids, seqs): (Vec<Uuid>, Vec<i64>) = bare.map(|row| (row.id, row.seq)).unzip();
-    let places: Vec<String> = ids.iter().filter_map(|id| due.get(id).cloned()).collect();
     let edges = purge_edges(&mut transaction, &ids, &seqs).await?;
-    let purged =
-        if edges < EDGES_MAX.cast_unsigned() { purge(&mut transaction, &ids, &seqs, &places).await? } else { edges };
+    let purged = if edges < EDGES_MAX.cast_unsigned() {
+        let purged = purge(&mut transaction, &ids, &seqs).await?;
+        if purged > 0 {
+            due::refile_expiries(&mut transaction, &places).await?;
+        }
+        purged
+    } else {
+        edges
+    };
     transaction.commit().await?;
     Ok(Slice { found, purged: usize::try_from(purged).unwrap_or(usize::MAX) })
 }
 
-/// Tasks that have expired and may be purged, each with the place of its row in `task_times`. That row
-/// does not move any more: it has no deadline left, and only a transaction that has locked the task purges it.
+/// Tasks that have expired and may be purged, each with the place of its row in `due`. Those rows are locked.
 async fn list_due(
     transaction: &mut PgConnection,
     sequenced: Sequenced,
     from: DateTime<Utc>,
-) -> Result<HashMap<Uuid, String>, sqlx::Error> {
+) -> Result<Vec<(Uuid, Place)>, sqlx::Error> {
     let rows = sqlx::query!(
         r#"-- list_expired
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
@@ -78,18 +83,20 @@ async fn list_due(
             SELECT unnest((SELECT x.seqs FROM outbox x WHERE x.id = o.outbox_id)) FROM outbox_order o
             WHERE o.first > (SELECT position FROM log_readers WHERE name = 'groups')
         )
-        SELECT x.id, x.ctid::text AS "place!" FROM task_times x
-        WHERE x.expires >= $3 AND x.expires <= (SELECT now FROM db_now) AND x.deadline IS NULL
-          AND NOT EXISTS (SELECT FROM unread u WHERE u.seq = x.seq)
-          AND NOT EXISTS (SELECT FROM artifacts a WHERE a.seq = x.seq)
-        ORDER BY x.expires LIMIT $1"#,
+        SELECT d.id, x.ctid::text AS "place!" FROM due x
+        CROSS JOIN LATERAL unnest(x.seqs) AS s(seq)
+        JOIN task_definitions d ON d.seq = s.seq
+        WHERE x.expires >= $3 AND x.expires <= (SELECT now FROM db_now) AND d.expires <= (SELECT now FROM db_now)
+          AND NOT EXISTS (SELECT FROM unread u WHERE u.seq = d.seq)
+          AND NOT EXISTS (SELECT FROM artifacts a WHERE a.seq = d.seq)
+        ORDER BY x.expires LIMIT $1 FOR UPDATE OF x SKIP LOCKED"#,
         TASKS_MAX,
         sequenced.0,
         from
     )
     .fetch_all(transaction)
     .await?;
-    Ok(rows.into_iter().map(|row| (row.id, row.place)).collect())
+    Ok(rows.into_iter().map(|row| (row.id, Place(row.place))).collect())
 }
 
 /// Those of these tasks that have artifacts.
@@ -137,22 +144,15 @@ async fn purge_edges(transaction: &mut PgConnection, ids: &[Uuid], seqs: &[i64])
 }
 
 /// Purges tasks that have no edges left, in one statement: nothing is ever seen without its task.
-async fn purge(
-    transaction: &mut PgConnection,
-    ids: &[Uuid],
-    seqs: &[i64],
-    places: &[String],
-) -> Result<u64, sqlx::Error> {
+async fn purge(transaction: &mut PgConnection, ids: &[Uuid], seqs: &[i64]) -> Result<u64, sqlx::Error> {
     let gone = sqlx::query_scalar!(
         r#"-- purge_tasks
         WITH history AS (DELETE FROM runs r WHERE r.seq = ANY($2)),
         definitions AS (DELETE FROM task_definitions d WHERE d.seq = ANY($2)),
-        times AS (DELETE FROM task_times x WHERE x.ctid = ANY($3::text[]::tid[]) AND x.id = ANY($1)),
         deleted AS (DELETE FROM tasks t WHERE t.id = ANY($1) RETURNING t.id)
         SELECT count(*) AS "n!" FROM deleted"#,
         ids,
-        seqs,
-        places
+        seqs
     )
     .fetch_one(transaction)
     .await?;

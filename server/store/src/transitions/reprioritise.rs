@@ -75,7 +75,7 @@ pub async fn publish_group(
                '{0}' /* count */,
                ARRAY[json_build_object('id', g.id, 'scheduler', g.scheduler, 'expires', g.expires,
                                        'new', $2::smallint, 'affected', $3::bigint)::text]
-        FROM task_groups g, db_now WHERE g.id = $1",
+        FROM known_groups g, db_now WHERE g.id = $1",
         group,
         priority,
         affected

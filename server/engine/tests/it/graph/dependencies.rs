@@ -156,7 +156,7 @@ async fn dependencies_that_do_not_exist_or_expire_too_early_are_refused_by_name_
     assert!(!text.contains(&good.to_string()), "{text}");
     assert!(queue.engine.status.submit(task.id).await.is_err());
     assert_eq!(number(database.pool(), "SELECT count(*) FROM dependencies").await, 0);
-    assert_eq!(number(database.pool(), "SELECT count(*) FROM task_groups").await, 3);
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM tasks").await, 3);
     finish(database, queue).await;
 }
 

@@ -26,8 +26,9 @@ const TASKS: &str = "
         SELECT id, seq, queue, task_group, CASE place WHEN 'ended' THEN 3 ELSE 1 END, priority, 5, 0 FROM made;
     INSERT INTO task_definitions
         SELECT seq, id, '-', 'none', task_group, deadline, now() + interval '1 year', '[]', '[]', '{}', '{}' FROM made;
-    INSERT INTO task_times SELECT seq, id, deadline, now() + interval '1 year' + n * interval '1 ms' FROM made;
-    UPDATE task_times x SET deadline = NULL WHERE deadline <= now();
+    INSERT INTO due (deadline, seqs) SELECT min(deadline), array_agg(seq) FROM made GROUP BY n / 20, deadline <= now();
+    INSERT INTO due (expires, seqs) SELECT now() + interval '1 year', seqs FROM due WHERE deadline <= now();
+    DELETE FROM due WHERE deadline <= now();
     -- Every run was pending; the message of every tenth resolved one was held by a poller.
     INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left, hidden_until,
                          reserved_until, dequeued, receipt)
@@ -59,8 +60,8 @@ const DEPENDENCIES: &str = "
 /// What was purged, and what is kept for long beside it.
 const PURGED: &str = "
     CREATE TEMP TABLE gone AS SELECT n, now() - interval '2 years' + n * interval '1 ms' AS at FROM made WHERE n % 10 = 0;
-    INSERT INTO task_times SELECT -n, gen_random_uuid(), NULL, at FROM gone;
-    DELETE FROM task_times WHERE seq < 0;
+    INSERT INTO due (expires, seqs) SELECT at, ARRAY[-n] FROM gone;
+    DELETE FROM due WHERE expires < now();
     INSERT INTO task_groups SELECT gen_random_uuid(), 'gone', at FROM gone;
     DELETE FROM task_groups WHERE scheduler = 'gone';
     INSERT INTO artifacts (seq, run, name, storage_type, content_type, expires, removable, present)

@@ -31,15 +31,16 @@ async fn an_open_transaction_neither_stalls_the_event_log_nor_loses_its_own_even
     // Created and pending, then running: the open transaction's lower id is no gap.
     assert_eq!(positions(&mut reader, 0).await, [1, 2, 3]);
     queue.report(claim.task.id, claim.run, Report::Completed).await.unwrap();
-    assert_eq!(positions(&mut reader, 3).await, [4]);
-    assert_eq!(positions(&mut reader, 4).await, Vec::<i64>::new());
+    // The ends of the task and of its group.
+    assert_eq!(positions(&mut reader, 3).await, [4, 5]);
+    assert_eq!(positions(&mut reader, 5).await, Vec::<i64>::new());
     open.commit().await.unwrap();
     // A reader that has read on misses nothing.
-    assert_eq!(positions(&mut reader, 4).await, [5, 6]);
+    assert_eq!(positions(&mut reader, 5).await, [6, 7]);
     queue.claim_one("proj/slow").await;
-    assert_eq!(positions(&mut reader, 0).await, [1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(positions(&mut reader, 0).await, [1, 2, 3, 4, 5, 6, 7, 8]);
     // A page may end and begin inside an outbox row.
-    assert_eq!(positions(&mut reader, 1).await, [2, 3, 4, 5, 6, 7]);
+    assert_eq!(positions(&mut reader, 1).await, [2, 3, 4, 5, 6, 7, 8]);
     drop((reader, slow));
     queue.stop().await;
     database.finish().await;

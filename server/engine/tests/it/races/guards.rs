@@ -138,11 +138,16 @@ async fn send(conn: &mut PgConnection, id: TaskId, event: Event) {
             return;
         }
         Event::DeadlinePassed => {
-            sqlx::query("UPDATE task_times SET deadline = now() - interval '1 s' WHERE id = $1")
-                .bind(id.uuid())
-                .execute(&mut *conn)
-                .await
-                .unwrap();
+            sqlx::query(
+                "WITH past AS (
+                     UPDATE task_definitions SET deadline = now() - interval '1 s' WHERE id = $1 RETURNING seq, deadline
+                 )
+                 UPDATE due x SET deadline = past.deadline FROM past WHERE past.seq = ANY(x.seqs)",
+            )
+            .bind(id.uuid())
+            .execute(&mut *conn)
+            .await
+            .unwrap();
             deadlines::end_overdue(conn, START, 10).await.unwrap();
             return;
         }

@@ -31,6 +31,13 @@ async fn claimed() -> (TestDatabase, Queue, Granted) {
     (database, queue, claim)
 }
 
+/// Moves all deadlines into the past, for those who look from now on.
+async fn move_deadlines(database: &TestDatabase) {
+    let past = "UPDATE task_definitions SET deadline = now() - interval '1 second';
+                UPDATE due SET deadline = now() - interval '1 second'";
+    sqlx::raw_sql(past).execute(database.pool()).await.unwrap();
+}
+
 /// cancelTask.
 async fn cancel(queue: &Queue, task: TaskId) -> Task {
     change(&queue.engine.pool, &queue.engine.notifiers, task, Change::Cancel).await.unwrap()
@@ -112,10 +119,7 @@ async fn the_deadline_pass_leaves_a_run_that_is_being_claimed_to_its_next_turn()
     // Only the pass sees the deadline as past: the claim has looked already.
     let passing = async {
         until_a_session_waits(database.pool()).await;
-        sqlx::query("UPDATE task_times SET deadline = now() - interval '1 second'")
-            .execute(database.pool())
-            .await
-            .unwrap();
+        move_deadlines(&database).await;
         let opened = async {
             while until_a_session_waits(database.pool()).await.len() < 2 {
                 tokio::task::yield_now().await;

@@ -22,7 +22,8 @@ const CONTENTS: &str = "
     UNION ALL SELECT 'definition ' || concat_ws(' ', t.id = d.id, d.id, scheduler, project, d.task_group, deadline, expires,
                                                 scopes, routes, tags, md5(definition))
     FROM task_definitions d JOIN tasks t ON t.seq = d.seq
-    UNION ALL SELECT 'times ' || concat_ws(' ', t.id = x.id, x.id, deadline, expires) FROM task_times x JOIN tasks t ON t.seq = x.seq
+    UNION ALL SELECT 'due ' || concat_ws(' ', t.id, x.deadline <= d.deadline, x.expires)
+    FROM due x, unnest(x.seqs) AS s(seq) JOIN tasks t ON t.seq = s.seq JOIN task_definitions d ON d.seq = s.seq
     UNION ALL SELECT 'group ' || concat_ws(' ', id, scheduler, expires, sealed) FROM task_groups
     UNION ALL SELECT 'pending ' || concat_ws(' ', t.id = p.id, p.id, p.run, p.queue, p.priority, rank() OVER (ORDER BY p.ord),
                                              p.deadline, p.reason_created, p.retries_left)

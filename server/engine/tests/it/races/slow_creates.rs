@@ -31,6 +31,9 @@ async fn a_very_large_create_goes_alone_and_holds_up_no_other() {
     // Another transaction creates the large one's group and takes a while.
     let mut conn = database.connect().await;
     let mut maker = conn.begin().await.unwrap();
+    let locked = "SELECT lock_free_groups(ARRAY[$1::uuid], false) = '{t}'";
+    let locked: bool = sqlx::query_scalar(locked).bind(large.group.uuid()).fetch_one(&mut *maker).await.unwrap();
+    assert!(locked, "nothing is there");
     sqlx::query("INSERT INTO task_groups (id, scheduler, expires) VALUES ($1, $2, now() + interval '2 years')")
         .bind(large.group.uuid())
         .bind(large.scheduler.as_str())

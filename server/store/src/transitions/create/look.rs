@@ -59,12 +59,15 @@ pub async fn look(conn: &mut PgConnection, names: &[Names]) -> Result<Vec<Look>,
     let rows = sqlx::query!(
         r#"-- look_at_creates
         WITH found AS MATERIALIZED (
-            SELECT i.n, i.id, t.seq, t.priority, g.scheduler, g.sealed, octet_length(d.definition) AS bytes,
+            SELECT i.n, i.id, t.seq, t.priority, COALESCE(g.scheduler, o.scheduler) AS scheduler, g.sealed, octet_length(d.definition) AS bytes,
                    sum(octet_length(d.definition)) OVER (ORDER BY i.n) AS bytes_so_far
             FROM unnest($1::uuid[], $2::uuid[]) WITH ORDINALITY AS i(id, task_group, n)
             LEFT JOIN tasks t ON t.id = i.id
             LEFT JOIN task_definitions d ON d.seq = t.seq
             LEFT JOIN task_groups g ON g.id = i.task_group
+            -- The group of a lone task has no row.
+            LEFT JOIN tasks l ON l.id = i.task_group AND l.lone
+            LEFT JOIN task_definitions o ON o.seq = l.seq
         )
         SELECT f.n AS "n!", f.id AS "id!", d.definition AS "definition?", f.priority AS "priority?",
                f.scheduler AS "scheduler?", f.sealed AS "sealed?", db_now.now AS "now!"

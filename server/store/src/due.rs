@@ -1,0 +1,81 @@
+//! Rows of `due`: tasks that wait for a date, many per row. A task is in one row: until its deadline was dealt with in one that
+//! is due at the first deadline of its tasks, afterwards in one that is due when the first of them expires.
+//!
+//! A row is locked before it is changed, so that it stays where it is: its place is good until the transaction ends.
+
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+/// Tasks in a row. A row is read as a whole when something is due for one of its tasks.
+pub(crate) const DUE_TASKS_MAX: i64 = 100;
+
+/// The place of a row that this transaction has locked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place(pub(crate) String);
+
+fn texts(places: &[Place]) -> Vec<&str> {
+    places.iter().map(|place| place.0.as_str()).collect()
+}
+
+/// Files rows anew of which deadlines have passed. Of the tasks `locked`, those that are resolved go on to wait for their
+/// expiry; the others keep their deadlines. Returns how many went on.
+pub(crate) async fn refile_deadlines(
+    transaction: &mut PgConnection,
+    places: &[Place],
+    locked: &[Uuid],
+) -> Result<usize, sqlx::Error> {
+    let dealt_with = sqlx::query_scalar!(
+        r#"-- refile_deadlines
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
+        -- A run that was claimed while this transaction waited for its row is still unresolved.
+        dealt_with AS MATERIALIZED (
+            SELECT seq FROM tasks WHERE id = ANY($2 /* locked */) AND state > 1 /* State: resolved */
+        ),
+        members AS MATERIALIZED (
+            SELECT x.ctid AS place, d.seq, d.deadline, d.expires, d.seq IN (SELECT seq FROM dealt_with) AS done
+            FROM due x CROSS JOIN LATERAL unnest(x.seqs) AS s(seq) JOIN task_definitions d ON d.seq = s.seq
+            WHERE x.ctid = ANY($1::text[]::tid[] /* places */)
+        ),
+        remaining AS MATERIALIZED (
+            SELECT place, min(deadline) AS deadline, array_agg(seq) AS seqs FROM members WHERE NOT done GROUP BY place
+        ),
+        kept AS (
+            UPDATE due x SET deadline = r.deadline, seqs = r.seqs FROM remaining r WHERE x.ctid = r.place
+        ),
+        deleted AS (
+            DELETE FROM due x WHERE x.ctid = ANY($1::text[]::tid[]) AND x.ctid NOT IN (SELECT place FROM remaining)
+        ),
+        -- Not before the clock: the low-water mark of the expiries may be there already.
+        filed AS (
+            INSERT INTO due (expires, seqs)
+            SELECT GREATEST(min(m.expires), min(db_now.now)), array_agg(m.seq)
+            FROM (SELECT seq, expires, row_number() OVER (ORDER BY expires) AS n FROM members WHERE done) m, db_now
+            GROUP BY (m.n - 1) / $3 /* DUE_TASKS_MAX */
+        )
+        SELECT count(*) AS "n!" FROM members WHERE done"#,
+        &texts(places) as &[&str],
+        locked,
+        DUE_TASKS_MAX
+    )
+    .fetch_one(transaction)
+    .await?;
+    Ok(usize::try_from(dealt_with).unwrap_or(usize::MAX))
+}
+
+/// Files rows anew of which tasks were purged.
+pub(crate) async fn refile_expiries(transaction: &mut PgConnection, places: &[Place]) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "-- refile_expiries
+        WITH remaining AS MATERIALIZED (
+            SELECT x.ctid AS place, min(d.expires) AS expires, array_agg(d.seq) AS seqs
+            FROM due x CROSS JOIN LATERAL unnest(x.seqs) AS s(seq) JOIN task_definitions d ON d.seq = s.seq
+            WHERE x.ctid = ANY($1::text[]::tid[]) GROUP BY x.ctid
+        ),
+        kept AS (UPDATE due x SET expires = r.expires, seqs = r.seqs FROM remaining r WHERE x.ctid = r.place)
+        DELETE FROM due x WHERE x.ctid = ANY($1::text[]::tid[]) AND x.ctid NOT IN (SELECT place FROM remaining)",
+        &texts(places) as &[&str]
+    )
+    .execute(transaction)
+    .await?;
+    Ok(())
+}

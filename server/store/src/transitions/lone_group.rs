@@ -1,0 +1,22 @@
+//! The group of a lone task gets a row. No run moves; but the task's end must see it, so that this changes the task.
+
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+/// Inserts the row of a group that has none because its only task is the one that it is named after. Waits for transactions that
+/// end this task or add another one.
+pub async fn store(conn: &mut PgConnection, id: Uuid) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "-- store_lone_group
+        WITH lone AS MATERIALIZED (
+            SELECT t.id, d.scheduler, d.expires FROM tasks t JOIN task_definitions d ON d.seq = t.seq
+            WHERE t.id = $1 AND t.lone FOR UPDATE OF t
+        ),
+        joined AS (UPDATE tasks t SET lone = false FROM lone WHERE t.id = lone.id)
+        INSERT INTO task_groups (id, scheduler, expires) SELECT id, scheduler, group_expires(expires) FROM lone",
+        id
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}
