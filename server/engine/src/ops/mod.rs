@@ -13,6 +13,7 @@ pub mod list_tasks;
 pub mod messages;
 pub mod objects;
 pub mod purge_cache;
+pub mod queue_policy;
 pub mod reclaim;
 pub mod registrations;
 pub mod report;
