@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tenure_api::credentials::Credentials;
+use tenure_api::dates::Timestamp;
 use tenure_tests::http::{Answer, TENURE_API};
 
 use crate::rig::{
@@ -257,9 +258,8 @@ async fn a_pause_ends_at_its_date_and_not_before() {
         assert_eq!(answer.status, 200, "{}", answer.body);
     };
     let now = rig.call("GET", &format!("{TENURE_API}/clock"), None).await.body["now"].clone();
-    let until = tenure_api::dates::Timestamp::new(
-        now.as_str().unwrap().parse::<tenure_api::dates::Timestamp>().unwrap().time() + chrono::TimeDelta::hours(1),
-    );
+    let now: Timestamp = serde_json::from_value(now).unwrap();
+    let until = Timestamp::new(now.time() + chrono::TimeDelta::hours(1));
     pause(&rig, &json!({"until": until, "reason": "night"})).await;
     assert_eq!(rig.create(new_task(), &definition(QUEUE)).await.status, 200);
     advance(3_590).await;

@@ -1,18 +1,29 @@
 //! Policies and pauses of queues.
 
-use sqlx::Connection;
+use sqlx::{Connection, PgPool};
 use tenure_api::ids::TaskQueueId;
 use tenure_api::policy::{PauseRequest, QueuePolicy};
 
 use super::OpError;
-use crate::engine::Engine;
-use crate::notifiers::Effects;
+use crate::notifiers::{Effects, Notifiers};
 use tenure_domain::create::Unacceptable;
 use tenure_domain::events::note::Note;
 use tenure_domain::policy::document::{Match, Policy};
 use tenure_domain::policy::pause::{self, Outcome, Paused};
 use tenure_store::policies::{self, StoredPolicy};
-use tenure_store::{clock, queues};
+use tenure_store::clock;
+use tenure_store::queues::{self, Queues};
+
+/// What changes of queues are done with.
+#[derive(Clone, Copy)]
+pub struct Parts<'a> {
+    /// For the transactions.
+    pub pool: &'a PgPool,
+    /// Caches the keys of queues.
+    pub queues: &'a Queues,
+    /// Wake who waits for a queue that is resumed.
+    pub notifiers: &'a Notifiers,
+}
 
 fn missing(queue: &TaskQueueId) -> OpError {
     OpError::NotFound(format!("the queue {queue} has no policy"))
@@ -22,9 +33,9 @@ fn missing(queue: &TaskQueueId) -> OpError {
 ///
 /// # Errors
 /// If it has none.
-pub async fn get(engine: &Engine, queue: &TaskQueueId) -> Result<StoredPolicy, OpError> {
-    let key = engine.queues.find_key(&engine.pool, queue).await?.ok_or_else(|| missing(queue))?;
-    policies::find(&mut *engine.pool.acquire().await?, key).await?.ok_or_else(|| missing(queue))
+pub async fn get(parts: Parts<'_>, queue: &TaskQueueId) -> Result<StoredPolicy, OpError> {
+    let key = parts.queues.find_key(parts.pool, queue).await?.ok_or_else(|| missing(queue))?;
+    policies::find(&mut *parts.pool.acquire().await?, key).await?.ok_or_else(|| missing(queue))
 }
 
 /// A policy that is to be the policy of a queue.
@@ -44,10 +55,10 @@ pub struct Put<'a> {
 ///
 /// # Errors
 /// If the policy is another one than the caller wants to replace.
-pub async fn put(engine: &Engine, queue: &TaskQueueId, put: Put<'_>) -> Result<StoredPolicy, OpError> {
+pub async fn put(parts: Parts<'_>, queue: &TaskQueueId, put: Put<'_>) -> Result<StoredPolicy, OpError> {
     let Put { sent, policy, replaces, client_id } = put;
-    let key = engine.queues.get_or_create_key(&engine.pool, queue).await?;
-    let mut conn = engine.pool.acquire().await?;
+    let key = parts.queues.get_or_create_key(parts.pool, queue).await?;
+    let mut conn = parts.pool.acquire().await?;
     let mut transaction = conn.begin().await?;
     if !policies::lock_queue(&mut transaction, key).await? {
         return Err(OpError::Unavailable);
@@ -62,7 +73,7 @@ pub async fn put(engine: &Engine, queue: &TaskQueueId, put: Put<'_>) -> Result<S
     let stored = policies::put(&mut transaction, key, policy.text(), client_id).await?;
     let note = Note::queue_policy_changed(queue.clone(), client_id.to_owned(), stored.version, Some(sent));
     policies::emit(&mut transaction, &note).await?;
-    engine.notifiers.commit(transaction, Effects::default()).await?;
+    parts.notifiers.commit(transaction, Effects::default()).await?;
     tracing::info!(queue.id = %queue, version = stored.version, client.id = client_id, "the policy of a queue was changed");
     Ok(stored)
 }
@@ -71,10 +82,10 @@ pub async fn put(engine: &Engine, queue: &TaskQueueId, put: Put<'_>) -> Result<S
 ///
 /// # Errors
 /// If the policy is another one than the caller wants to remove.
-pub async fn delete(engine: &Engine, queue: &TaskQueueId, wanted: Match, client_id: &str) -> Result<(), OpError> {
+pub async fn delete(parts: Parts<'_>, queue: &TaskQueueId, wanted: Match, client_id: &str) -> Result<(), OpError> {
     let check = |current| wanted.refusal(current).map_or(Ok(()), |refusal| Err(OpError::Conflict(refusal)));
-    let Some(key) = engine.queues.find_key(&engine.pool, queue).await? else { return check(None) };
-    let mut conn = engine.pool.acquire().await?;
+    let Some(key) = parts.queues.find_key(parts.pool, queue).await? else { return check(None) };
+    let mut conn = parts.pool.acquire().await?;
     let mut transaction = conn.begin().await?;
     policies::lock_queue(&mut transaction, key).await?;
     let current = policies::find(&mut transaction, key).await?;
@@ -82,7 +93,7 @@ pub async fn delete(engine: &Engine, queue: &TaskQueueId, wanted: Match, client_
     let Some(version) = policies::delete(&mut transaction, key).await? else { return Ok(()) };
     let note = Note::queue_policy_changed(queue.clone(), client_id.to_owned(), version, None);
     policies::emit(&mut transaction, &note).await?;
-    engine.notifiers.commit(transaction, Effects::default()).await?;
+    parts.notifiers.commit(transaction, Effects::default()).await?;
     tracing::info!(queue.id = %queue, version, client.id = client_id, "the policy of a queue was removed");
     Ok(())
 }
@@ -93,13 +104,13 @@ pub async fn delete(engine: &Engine, queue: &TaskQueueId, wanted: Match, client_
 /// # Errors
 /// If what is said of the pause is unacceptable.
 pub async fn pause(
-    engine: &Engine,
+    parts: Parts<'_>,
     queue: &TaskQueueId,
     request: &PauseRequest,
     client_id: &str,
 ) -> Result<Paused, OpError> {
-    let key = engine.queues.get_or_create_key(&engine.pool, queue).await?;
-    let mut conn = engine.pool.acquire().await?;
+    let key = parts.queues.get_or_create_key(parts.pool, queue).await?;
+    let mut conn = parts.pool.acquire().await?;
     let mut transaction = conn.begin().await?;
     if !policies::lock_queue(&mut transaction, key).await? {
         return Err(OpError::Unavailable);
@@ -112,7 +123,7 @@ pub async fn pause(
     };
     policies::set_pause(&mut transaction, key, Some(&paused)).await?;
     policies::emit(&mut transaction, &Note::queue_paused(queue.clone(), &paused)).await?;
-    engine.notifiers.commit(transaction, Effects::default()).await?;
+    parts.notifiers.commit(transaction, Effects::default()).await?;
     tracing::info!(queue.id = %queue, client.id = client_id, "a queue was paused");
     Ok(paused)
 }
@@ -128,9 +139,9 @@ fn refused(wrong: Unacceptable) -> OpError {
 ///
 /// # Errors
 /// If the database does not answer.
-pub async fn resume(engine: &Engine, queue: &TaskQueueId, client_id: &str) -> Result<(), OpError> {
-    let Some(key) = engine.queues.find_key(&engine.pool, queue).await? else { return Ok(()) };
-    let mut conn = engine.pool.acquire().await?;
+pub async fn resume(parts: Parts<'_>, queue: &TaskQueueId, client_id: &str) -> Result<(), OpError> {
+    let Some(key) = parts.queues.find_key(parts.pool, queue).await? else { return Ok(()) };
+    let mut conn = parts.pool.acquire().await?;
     let mut transaction = conn.begin().await?;
     policies::lock_queue(&mut transaction, key).await?;
     if policies::find_pause(&mut transaction, key).await?.is_none() {
@@ -138,7 +149,7 @@ pub async fn resume(engine: &Engine, queue: &TaskQueueId, client_id: &str) -> Re
     }
     policies::set_pause(&mut transaction, key, None).await?;
     policies::emit(&mut transaction, &Note::queue_resumed(queue.clone(), Some(client_id.to_owned()))).await?;
-    engine.notifiers.commit(transaction, Effects::claimable([key])).await?;
+    parts.notifiers.commit(transaction, Effects::claimable([key])).await?;
     tracing::info!(queue.id = %queue, client.id = client_id, "a queue was resumed");
     Ok(())
 }
@@ -147,8 +158,8 @@ pub async fn resume(engine: &Engine, queue: &TaskQueueId, client_id: &str) -> Re
 ///
 /// # Errors
 /// If the database does not answer.
-pub async fn resume_over(engine: &Engine, limit: i64) -> Result<usize, sqlx::Error> {
-    let mut conn = engine.pool.acquire().await?;
+pub async fn resume_over(parts: Parts<'_>, limit: i64) -> Result<usize, sqlx::Error> {
+    let mut conn = parts.pool.acquire().await?;
     let mut transaction = conn.begin().await?;
     let over = policies::lock_over(&mut transaction, limit).await?;
     if over.is_empty() {
@@ -158,7 +169,7 @@ pub async fn resume_over(engine: &Engine, limit: i64) -> Result<usize, sqlx::Err
         policies::set_pause(&mut transaction, *key, None).await?;
         policies::emit(&mut transaction, &Note::queue_resumed(queues::parse_name(name)?, None)).await?;
     }
-    engine.notifiers.commit(transaction, Effects::claimable(over.iter().map(|(key, _)| *key))).await?;
+    parts.notifiers.commit(transaction, Effects::claimable(over.iter().map(|(key, _)| *key))).await?;
     tracing::info!(queues = over.len(), "queues were resumed, because the time of their pause was over");
     Ok(over.len())
 }

@@ -42,6 +42,6 @@ async fn delete_queue_policy(app: App, call: Arc<Call>) -> Result<Response, ApiE
     call.authorize_by_path()?;
     let queue = call.task_queue_id()?;
     call.no_query()?;
-    ops::delete(&app.engine, &queue, if_match(&call)?, client_id(&call)?).await?;
+    ops::delete(app.engine.queue_parts(), &queue, if_match(&call)?, client_id(&call)?).await?;
     Ok(raw("{}".to_owned()))
 }

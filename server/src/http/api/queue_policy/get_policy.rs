@@ -35,6 +35,6 @@ async fn queue_policy(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let queue = call.task_queue_id()?;
     call.no_query()?;
-    let stored = ops::get(&app.engine, &queue).await?;
+    let stored = ops::get(app.engine.queue_parts(), &queue).await?;
     ok(&body(queue, stored)?)
 }

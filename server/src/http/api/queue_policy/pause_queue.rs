@@ -39,6 +39,6 @@ async fn pause_queue(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let queue = call.task_queue_id()?;
     call.no_query()?;
     let request: PauseRequest = call.json_or_default()?;
-    let paused = ops::pause(&app.engine, &queue, &request, client_id(&call)?).await?;
+    let paused = ops::pause(app.engine.queue_parts(), &queue, &request, client_id(&call)?).await?;
     ok(&PauseBody::new(&queue, Some(paused)))
 }

@@ -46,6 +46,6 @@ async fn put_queue_policy(app: App, call: Arc<Call>) -> Result<Response, ApiErro
     let sent: QueuePolicy = call.json()?;
     let policy = Policy::from_request(&sent)?;
     let put = ops::Put { sent, policy, replaces, client_id: client_id(&call)? };
-    let stored = ops::put(&app.engine, &queue, put).await?;
+    let stored = ops::put(app.engine.queue_parts(), &queue, put).await?;
     ok(&body(queue, stored)?)
 }

@@ -31,6 +31,6 @@ async fn resume_queue(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let queue = call.task_queue_id()?;
     call.no_query()?;
-    ops::resume(&app.engine, &queue, client_id(&call)?).await?;
+    ops::resume(app.engine.queue_parts(), &queue, client_id(&call)?).await?;
     ok(&PauseBody::new(&queue, None))
 }
