@@ -7,7 +7,7 @@ use tenure_api::ids::RunId;
 use tenure_api::states::{ExceptionReason, ReasonCreated, ReasonResolved, RunState};
 
 /// How often an undelivered claim may be requeued before it is left to expire.
-pub const HAND_BACKS_MAX: u16 = 5;
+pub const REQUEUES_MAX: u16 = 5;
 /// A task that has had this many runs cannot be rerun.
 pub const RUNS_MAX: u16 = 50;
 
@@ -65,7 +65,7 @@ pub struct Life {
     /// How often it may still be tried again.
     pub retries_left: u16,
     /// How often an undelivered claim was requeued.
-    pub hand_backs: u16,
+    pub requeues: u16,
 }
 
 /// Something that happens to a task.
@@ -181,7 +181,7 @@ pub enum Refusal {
     /// The task has a run already.
     AlreadyScheduled,
     /// The task was requeued as often as is allowed.
-    HandBacksUsedUp,
+    RequeuesUsedUp,
     /// The task had as many runs as is allowed.
     RunsUsedUp,
 }
@@ -280,10 +280,10 @@ fn end_claim(life: Life, last: RunId, run: RunId, end: End) -> Result<Step, Refu
     match end {
         End::Report(_) | End::Expired => Ok(resolve_and_retry(life, last, outcome, reason)),
         End::Requeue => {
-            if life.hand_backs >= HAND_BACKS_MAX {
-                return Err(Refusal::HandBacksUsedUp);
+            if life.requeues >= REQUEUES_MAX {
+                return Err(Refusal::RequeuesUsedUp);
             }
-            Ok(next_run(Life { hand_backs: life.hand_backs + 1, ..life }, last, outcome, reason))
+            Ok(next_run(Life { requeues: life.requeues + 1, ..life }, last, outcome, reason))
         }
     }
 }

@@ -6,7 +6,7 @@ fn run(number: u16) -> RunId {
 }
 
 fn life(state: State) -> Life {
-    Life { state, retries_left: 1, hand_backs: 0 }
+    Life { state, retries_left: 1, requeues: 0 }
 }
 
 const SHUTDOWN: Report = Report::Exception(ExceptionReason::WorkerShutdown);
@@ -80,7 +80,7 @@ fn what_takes_a_claim_away_says_how_the_run_ends_and_whether_it_is_tried_again()
 
 #[test]
 fn without_retries_left_the_task_is_resolved() {
-    let spent = Life { state: State::Running(run(3)), retries_left: 0, hand_backs: 0 };
+    let spent = Life { state: State::Running(run(3)), retries_left: 0, requeues: 0 };
     for event in [Event::Report(run(3), SHUTDOWN), Event::ClaimExpired(run(3))] {
         let step = apply(spent, event).unwrap();
         assert!(matches!(step.life.state, State::Resolved(..)), "{event:?}");
@@ -89,15 +89,15 @@ fn without_retries_left_the_task_is_resolved() {
 }
 
 #[test]
-fn a_hand_back_costs_no_retry_and_stops_at_its_limit() {
-    let mut current = Life { state: State::Running(run(0)), retries_left: 0, hand_backs: 0 };
-    for number in 0..HAND_BACKS_MAX {
+fn a_requeue_costs_no_retry_and_stops_at_its_limit() {
+    let mut current = Life { state: State::Running(run(0)), retries_left: 0, requeues: 0 };
+    for number in 0..REQUEUES_MAX {
         let step = apply(current, Event::Requeue(run(number))).unwrap();
         assert_eq!(step.made, Some((run(number + 1), ReasonCreated::Retry)));
         assert_eq!(step.life.retries_left, 0);
         current = apply(step.life, Event::Claim(run(number + 1))).unwrap().life;
     }
-    assert_eq!(apply(current, Event::Requeue(run(HAND_BACKS_MAX))), Err(Refusal::HandBacksUsedUp));
+    assert_eq!(apply(current, Event::Requeue(run(REQUEUES_MAX))), Err(Refusal::RequeuesUsedUp));
 }
 
 #[test]
@@ -145,7 +145,7 @@ proptest! {
     /// Invariant I1: whatever happens, a run is claimed at most once and ends at most once, and runs follow each other.
     #[test]
     fn a_run_is_claimed_once_and_ends_once(events in prop::collection::vec(any_event(), 0..60), retries in 0_u16..4) {
-        let mut current = Life { state: State::Unscheduled, retries_left: retries, hand_backs: 0 };
+        let mut current = Life { state: State::Unscheduled, retries_left: retries, requeues: 0 };
         let (mut claimed, mut ended, mut made, mut reruns) = (vec![], vec![], 0_u16, 0_u16);
         for event in events {
             let Ok(step) = apply(current, event) else { continue };
@@ -168,6 +168,6 @@ proptest! {
             current = step.life;
         }
         // A rerun of this test asks for three retries at most.
-        prop_assert!(u16::try_from(ended.len()).unwrap() <= retries + HAND_BACKS_MAX + 1 + 4 * reruns);
+        prop_assert!(u16::try_from(ended.len()).unwrap() <= retries + REQUEUES_MAX + 1 + 4 * reruns);
     }
 }

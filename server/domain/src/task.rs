@@ -140,7 +140,7 @@ impl Task {
             (Last::Running(open, _), _) => State::Running(open.run),
             (Last::Ended, Some(ended)) => State::Resolved(ended.run.run, ended.outcome()),
         };
-        Life { state, retries_left: self.retries_left, hand_backs: 0 }
+        Life { state, retries_left: self.retries_left, requeues: 0 }
     }
 
     /// Whether the task has ended, for now: a rerun may open it again.

@@ -32,6 +32,7 @@ use crate::ops::claim_work;
 use crate::ops::create_task::{self, CreateTask};
 use crate::ops::messages::{DeleteMessages, GetMessages, PolledQueues};
 use crate::ops::reclaim::Reclaim;
+use crate::ops::queue_policy;
 use crate::ops::report::ReportRun;
 use crate::ops::status::ReadStatus;
 use crate::ops::work::{self, Ways, Worked};
@@ -235,6 +236,12 @@ impl Engine {
     pub async fn work(&self, results: &[Reported], claim: &claim_work::Request) -> Result<Worked, OpError> {
         let Self { report, wait_list, requeue, notifiers, queues, pool, .. } = self;
         work::work(&Ways { report, wait_list, requeue, notifiers, queues, pool }, results, claim).await
+    }
+
+    /// What changes of queues are done with.
+    #[must_use]
+    pub fn queue_parts(&self) -> queue_policy::Parts<'_> {
+        queue_policy::Parts { pool: &self.pool, queues: &self.queues, notifiers: &self.notifiers }
     }
 
     /// Registers everything that the engine caches from the database. No entry holds the sender of a batcher.

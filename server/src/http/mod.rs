@@ -35,6 +35,7 @@ use api::events::{list_events, stream_events};
 use api::objects::{create_upload, download, finish_upload, object, start_download};
 use api::purge_cache::{all_purge_requests, purge_requests, request_purge};
 use api::queue_lists::{list_claimed_tasks, list_pending_tasks};
+use api::queue_policy::{delete_policy, get_policy, pause_queue, put_policy, resume_queue};
 use api::queue_views::{
     get_provisioner, get_task_queue, get_worker_type, list_provisioners, list_task_queues, list_worker_types,
 };
@@ -233,10 +234,23 @@ fn own_api() -> Routes {
         .route("/tasks/{taskId}/wait", [wait_for_task::endpoint()])
         .route("/work", [work::endpoint()])
         .route("/queues", [list_queues::endpoint()])
+        .merge(queue_routes())
         .route("/workers/{taskQueueId}/{workerGroup}/{workerId}/removed", [worker_removed::endpoint()])
         .route("/workers/{provisionerId}/{workerType}/{workerGroup}/{workerId}/removed", [worker_removed::endpoint()])
         .route("/clock", [get_clock::endpoint()])
         .route("/clock/advance", [advance_clock::endpoint()])
+}
+
+/// Policies and pauses of queues. A queue's id may come as one escaped segment or as two.
+fn queue_routes() -> Routes {
+    let policy = || [get_policy::endpoint(), put_policy::endpoint(), delete_policy::endpoint()];
+    Routes::new()
+        .route("/queues/{taskQueueId}/policy", policy())
+        .route("/queues/{provisionerId}/{workerType}/policy", policy())
+        .route("/queues/{taskQueueId}/pause", [pause_queue::endpoint()])
+        .route("/queues/{provisionerId}/{workerType}/pause", [pause_queue::endpoint()])
+        .route("/queues/{taskQueueId}/resume", [resume_queue::endpoint()])
+        .route("/queues/{provisionerId}/{workerType}/resume", [resume_queue::endpoint()])
 }
 
 /// The Taskcluster Worker Manager API, as far as workers of its static provider and the provisioners that create them

@@ -5,7 +5,7 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use tenure_domain::lifecycle::HAND_BACKS_MAX;
+use tenure_domain::lifecycle::REQUEUES_MAX;
 
 /// Which of these tasks are claimed by a claim that may be requeued, and the run.
 pub async fn list_returnable(conn: &mut PgConnection, ids: &[Uuid]) -> Result<Vec<(Uuid, i16)>, sqlx::Error> {
@@ -13,9 +13,9 @@ pub async fn list_returnable(conn: &mut PgConnection, ids: &[Uuid]) -> Result<Ve
         "-- list_returnable
         SELECT t.id, c.run FROM unnest($1::uuid[]) AS i(id)
         JOIN tasks t ON t.id = i.id JOIN claims c ON c.seq = t.seq
-        WHERE t.hand_backs < $2",
+        WHERE t.requeues < $2",
         ids,
-        HAND_BACKS_MAX.cast_signed()
+        REQUEUES_MAX.cast_signed()
     )
     .fetch_all(conn)
     .await?;

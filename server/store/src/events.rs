@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::decode::Row;
 use super::{advisory, tasks};
-use tenure_domain::events::{self, Event, Kind, Subject, Transition};
+use tenure_domain::events::{self, Event, Kind, Subject, Transition, note};
 use tenure_domain::task::Group;
 
 /// An `outbox_new.id` up to which every row has been moved into the log, and none can appear any more. Without it, reading
@@ -111,24 +111,51 @@ pub async fn read(conn: &mut PgConnection, after: i64, limit: usize) -> Result<P
     .fetch_all(&mut *conn)
     .await?;
     let wanted = cut(rows, after, limit)?;
-    let end = wanted.last().map_or(after, |(_, position, transition)| {
-        let last = position + transition.kind.exchanges().len() as i64 - 1;
+    let end = wanted.last().map_or(after, |(position, found)| {
+        let last = position + found.events() - 1;
         last.min(after.saturating_add(i64::try_from(limit).unwrap_or(i64::MAX)))
     });
-    let seqs: Vec<i64> = wanted.iter().map(|(seq, ..)| *seq).collect();
+    let seqs: Vec<i64> = wanted.iter().filter_map(|(_, found)| found.seq()).collect();
     let subjects = load_subjects(conn, &seqs).await?;
     let events = wanted
         .into_iter()
         // The tasks of old events may have expired; their events go with them.
-        .flat_map(|(seq, position, transition)| events::render(&transition, subjects.get(&seq), position))
+        .flat_map(|(position, found)| match found {
+            Found::Transition(seq, transition) => events::render(&transition, subjects.get(&seq), position),
+            Found::Note(at, details) => note::render(at, &details, position).into_iter().collect(),
+        })
         .filter(|event| event.position > after)
         .take(limit)
         .collect();
     Ok(Page::Events(events, end))
 }
 
-/// The transitions that a page needs, each with the position of its first event.
-fn cut(rows: Vec<OutboxRow>, after: i64, limit: usize) -> Result<Vec<(i64, i64, Transition)>, sqlx::Error> {
+/// What the log holds.
+enum Found {
+    /// A transition of the task with this number.
+    Transition(i64, Transition),
+    /// A note: when it was written, and its details.
+    Note(DateTime<Utc>, String),
+}
+
+impl Found {
+    fn events(&self) -> i64 {
+        match self {
+            Self::Transition(_, transition) => i64::try_from(transition.kind.exchanges().len()).unwrap_or_default(),
+            Self::Note(..) => 1,
+        }
+    }
+
+    fn seq(&self) -> Option<i64> {
+        match self {
+            Self::Transition(seq, _) => Some(*seq),
+            Self::Note(..) => None,
+        }
+    }
+}
+
+/// What a page needs, each with the position of its first event.
+fn cut(rows: Vec<OutboxRow>, after: i64, limit: usize) -> Result<Vec<(i64, Found)>, sqlx::Error> {
     let columns = Row { table: "outbox", task: Uuid::nil() };
     let mut wanted = Vec::new();
     let end = after.saturating_add(i64::try_from(limit).unwrap_or(i64::MAX));
@@ -136,19 +163,27 @@ fn cut(rows: Vec<OutboxRow>, after: i64, limit: usize) -> Result<Vec<(i64, i64, 
         let mut position = row.first;
         let transitions = row.kinds.iter().zip(&row.seqs).zip(&row.runs).zip(&row.retries_left);
         for (place, (((&kind, &seq), &run), &retries_left)) in transitions.enumerate() {
+            let details = || row.details.as_ref().and_then(|details| details.get(place)).cloned();
+            if kind == note::KIND {
+                if position > after && position <= end {
+                    wanted.push((position, Found::Note(row.at, details().unwrap_or_default())));
+                }
+                position += 1;
+                continue;
+            }
             let Some(kind) = Kind::from_code(kind) else { continue };
             let next = position + i64::try_from(kind.exchanges().len()).unwrap_or_default();
             if next > after + 1 && position <= end {
                 let run = columns.run(run)?;
                 let retries_left = columns.retries(retries_left)?;
                 let (at, taken_until) = (row.at, row.taken_until);
-                let details = row.details.as_ref().and_then(|details| details.get(place)).cloned();
+                let details = details();
                 let priority = row.priorities.as_ref().and_then(|priorities| priorities.get(place));
                 let priority = priority.map(|&code| columns.priority(code)).transpose()?;
                 #[cfg(feature = "test-util")]
                 let priority = priority.filter(|_| !crate::breakage::is_on(crate::breakage::Breakage::EventDrift));
                 let transition = Transition { kind, run, retries_left, priority, at, taken_until, details };
-                wanted.push((seq, position, transition));
+                wanted.push((position, Found::Transition(seq, transition)));
             }
             position = next;
         }

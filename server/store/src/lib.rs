@@ -35,6 +35,7 @@ pub mod objects;
 pub mod operator_hints;
 pub mod outage;
 pub mod page;
+pub mod policies;
 pub mod purge_cache;
 pub mod queue_lists;
 pub mod queue_views;

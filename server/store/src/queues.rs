@@ -126,10 +126,18 @@ impl Queues {
         let name = sqlx::query_scalar!("-- get_queue\nSELECT name FROM task_queues WHERE id = $1", key)
             .fetch_one(pool)
             .await?;
-        let name: TaskQueueId = name.parse().map_err(|error| sqlx::Error::Decode(Box::new(error)))?;
+        let name = parse_name(&name)?;
         self.remember(since, key, &name);
         Ok(name)
     }
+}
+
+/// The name of a queue as it is stored.
+///
+/// # Errors
+/// If it is none.
+pub fn parse_name(name: &str) -> Result<TaskQueueId, sqlx::Error> {
+    name.parse().map_err(|error: InvalidId| sqlx::Error::Decode(Box::new(error)))
 }
 
 /// A key that no queue has had, as a rule.

@@ -17,7 +17,7 @@ pub struct Loaded {
     /// The task.
     pub task: Task,
     /// How often it was requeued.
-    pub hand_backs: u16,
+    pub requeues: u16,
     /// When this was read.
     pub now: DateTime<Utc>,
 }
@@ -29,7 +29,7 @@ struct TaskRow {
     priority: i16,
     state: i16,
     retries_left: i16,
-    hand_backs: i16,
+    requeues: i16,
     last_run: Option<i16>,
     scheduler: String,
     project: String,
@@ -66,7 +66,7 @@ pub async fn load(conn: &mut PgConnection, ids: &[Uuid]) -> Result<HashMap<Uuid,
         TaskRow,
         r#"-- load_tasks
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
-        SELECT t.id, t.seq, q.name AS queue, t.priority, t.state, t.retries_left, t.hand_backs, t.run AS last_run,
+        SELECT t.id, t.seq, q.name AS queue, t.priority, t.state, t.retries_left, t.requeues, t.run AS last_run,
                d.scheduler, d.project, d.task_group, d.deadline, d.expires,
                COALESCE(p.reason_created, c.reason_created) AS reason_created,
                COALESCE(p.scheduled, c.scheduled) AS scheduled,
@@ -197,7 +197,7 @@ fn decode(row: TaskRow, mut ended: Vec<EndedRun>) -> Result<Loaded, Undecodable>
     };
     let queue = row.queue.parse().map_err(|_| Undecodable::queue(row.id))?;
     Ok(Loaded {
-        hand_backs: columns.retries(row.hand_backs)?,
+        requeues: columns.retries(row.requeues)?,
         now: row.now,
         task: task_columns!(row).task("tasks", queue, last, ended)?,
     })

@@ -35,6 +35,7 @@ mod poll;
 mod poll_worker;
 mod private_files;
 mod proxy;
+mod queue_policy;
 mod reading;
 mod rig;
 mod sealed_artifacts;

@@ -206,7 +206,7 @@ mod tests {
             Situation::Slow => None,
         };
         let (time, ending) = [too_slow, lease].into_iter().flatten().min_by_key(|(time, _)| *time)?;
-        let had = Allowance { retries_left: 5, free_runs: 0, hand_backs: 0, losses: 0 };
+        let had = Allowance { retries_left: 5, free_runs: 0, requeues: 0, losses: 0 };
         let decision = decide(cell.delivery, ending, RunId::FIRST, had).unwrap();
         assert_eq!(decision.left.retries_left, 5, "no cell costs a retry");
         Some((time, ending.ended_by().unwrap(), decision.next.is_some()))

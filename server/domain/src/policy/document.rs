@@ -110,9 +110,13 @@ impl Policy {
 
     /// Reads a policy that was stored.
     pub fn from_stored(text: &str) -> Result<Self, Unacceptable> {
-        let sent: QueuePolicy =
-            serde_json::from_str(text).map_err(|error| Unacceptable::Schema(format!("the stored policy: {error}")))?;
+        let sent = Self::read(text).map_err(|error| Unacceptable::Schema(format!("the stored policy: {error}")))?;
         Self::from_request(&sent)
+    }
+
+    /// Reads the text of a policy that was stored, as it is shown.
+    pub fn read(text: &str) -> Result<QueuePolicy, serde_json::Error> {
+        serde_json::from_str(text)
     }
 
     /// The policy as JSON text, as it is stored and shown: what was sent, in the order of the fields.

@@ -6,7 +6,7 @@
 use tenure_api::ids::RunId;
 use tenure_api::states::{Delivery, EndedBy, ExceptionReason, ReasonCreated, ReasonResolved};
 
-use crate::lifecycle::{End, HAND_BACKS_MAX, Outcome, RUNS_MAX, Report};
+use crate::lifecycle::{End, REQUEUES_MAX, Outcome, RUNS_MAX, Report};
 
 /// How many runs of a task may end without using up a retry: released, or lost under at-least-once.
 pub const FREE_RUNS_MAX: u16 = 200;
@@ -99,7 +99,7 @@ pub enum Next {
     ForNothingFirst,
     /// One follows for nothing; without a free run left the end is refused, and the worker keeps the run.
     ForNothingOrRefused,
-    /// One follows in the same place for nothing, [`HAND_BACKS_MAX`] times; then the claim is left to expire.
+    /// One follows in the same place for nothing, [`REQUEUES_MAX`] times; then the claim is left to expire.
     Requeued,
 }
 
@@ -203,7 +203,7 @@ pub struct Allowance {
     /// How many of its runs ended without using up a retry: [`FREE_RUNS_MAX`] at most.
     pub free_runs: u16,
     /// How often an undelivered claim of it was requeued.
-    pub hand_backs: u16,
+    pub requeues: u16,
     /// How many workers in a row were lost with it.
     pub losses: u16,
 }
@@ -229,7 +229,7 @@ pub struct Decision {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refused {
     /// Its task was requeued as often as is allowed: the claim is left to expire.
-    HandBacksUsedUp,
+    RequeuesUsedUp,
     /// No run of its task may end for nothing any more: the worker keeps the run.
     FreeRunsUsedUp,
 }
@@ -247,8 +247,8 @@ pub fn decide(delivery: Delivery, ending: Ending, run: RunId, had: Allowance) ->
         Next::ForNothingFirst => retried,
         Next::ForNothingOrRefused if had.free_runs < FREE_RUNS_MAX => Some(free),
         Next::ForNothingOrRefused => return Err(Refused::FreeRunsUsedUp),
-        Next::Requeued if had.hand_backs < HAND_BACKS_MAX => Some(Allowance { hand_backs: had.hand_backs + 1, ..had }),
-        Next::Requeued => return Err(Refused::HandBacksUsedUp),
+        Next::Requeued if had.requeues < REQUEUES_MAX => Some(Allowance { requeues: had.requeues + 1, ..had }),
+        Next::Requeued => return Err(Refused::RequeuesUsedUp),
     };
     Ok(match left.filter(|_| run.number() < RUN_LAST) {
         Some(left) => Decision { next: ending.retry(), left },

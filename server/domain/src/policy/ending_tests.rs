@@ -10,9 +10,9 @@ fn allowances() -> Vec<Allowance> {
     let mut all = Vec::new();
     for retries_left in [0, 1, 5] {
         for free_runs in [0, 198, 199, 200] {
-            for hand_backs in [0, 4, 5] {
+            for requeues in [0, 4, 5] {
                 for losses in [0, 3, u16::MAX] {
-                    all.push(Allowance { retries_left, free_runs, hand_backs, losses });
+                    all.push(Allowance { retries_left, free_runs, requeues, losses });
                 }
             }
         }
@@ -55,7 +55,7 @@ fn the_table_has_every_ending_once_and_is_the_rule() {
 /// The expressions that the statement `resolve_run` is to have, by hand.
 fn as_sql_says(delivery: Delivery, ending: Ending, run: RunId, t: Allowance) -> Option<Decision> {
     let (released, back) = (ending == Ending::Released, ending == Ending::Undelivered);
-    if (released && t.free_runs >= 200) || (back && t.hand_backs >= 5) {
+    if (released && t.free_runs >= 200) || (back && t.requeues >= 5) {
         return None;
     }
     let loss = ending.is_loss();
@@ -69,7 +69,7 @@ fn as_sql_says(delivery: Delivery, ending: Ending, run: RunId, t: Allowance) -> 
     let left = Allowance {
         retries_left,
         free_runs: t.free_runs + u16::from(free && next.is_some()),
-        hand_backs: t.hand_backs + u16::from(back && next.is_some()),
+        requeues: t.requeues + u16::from(back && next.is_some()),
         losses: if loss { t.losses.saturating_add(1) } else { 0 },
     };
     Some(Decision { next, left })
@@ -102,17 +102,17 @@ fn without_traits_it_is_as_the_life_cycle_says() {
         assert_eq!((ending.outcome(), ending.retry()), (end.outcome(), end.retry()));
         for had in allowances().into_iter().filter(|had| had.free_runs == 0) {
             let life =
-                Life { state: State::Running(run(1)), retries_left: had.retries_left, hand_backs: had.hand_backs };
+                Life { state: State::Running(run(1)), retries_left: had.retries_left, requeues: had.requeues };
             let expected = lifecycle::apply(life, event);
             match (decide(Delivery::Retries, ending, run(1), had), expected) {
                 (Ok(decision), Ok(step)) => {
                     assert_eq!(decision.next, step.made.map(|(_, reason)| reason));
                     assert_eq!(decision.left.retries_left, step.life.retries_left);
-                    assert_eq!(decision.left.hand_backs, step.life.hand_backs);
+                    assert_eq!(decision.left.requeues, step.life.requeues);
                     assert_eq!(decision.left.free_runs, 0);
                 }
                 (Err(refused), Err(refusal)) => {
-                    assert_eq!((refused, refusal), (Refused::HandBacksUsedUp, Refusal::HandBacksUsedUp));
+                    assert_eq!((refused, refusal), (Refused::RequeuesUsedUp, Refusal::RequeuesUsedUp));
                 }
                 (decision, step) => panic!("{decision:?} and {step:?}"),
             }
@@ -122,7 +122,7 @@ fn without_traits_it_is_as_the_life_cycle_says() {
 
 #[test]
 fn what_a_loss_costs_changes_when_the_free_runs_are_used_up() {
-    let had = |free_runs| Allowance { retries_left: 2, free_runs, hand_backs: 0, losses: 0 };
+    let had = |free_runs| Allowance { retries_left: 2, free_runs, requeues: 0, losses: 0 };
     for (free_runs, retries_left, free_after) in [(198, 2, 199), (199, 2, 200), (200, 1, 200)] {
         let lost = decide(Delivery::AtLeastOnce, Ending::LeaseExpired, run(0), had(free_runs)).unwrap();
         assert_eq!(lost.next, Some(ReasonCreated::Retry));
@@ -143,7 +143,7 @@ fn what_a_loss_costs_changes_when_the_free_runs_are_used_up() {
 #[test]
 fn losses_in_a_row_are_counted_and_any_other_end_ends_the_row() {
     for (ending, name, _) in TABLE {
-        let had = Allowance { retries_left: 5, free_runs: 0, hand_backs: 0, losses: 2 };
+        let had = Allowance { retries_left: 5, free_runs: 0, requeues: 0, losses: 2 };
         let losses = decide(Delivery::AtLeastOnce, ending, run(0), had).unwrap().left.losses;
         assert_eq!(losses, if ending.is_loss() { 3 } else { 0 }, "{name}");
     }
@@ -164,7 +164,7 @@ fn a_rerun_counts_the_runs_that_were_not_free() {
     ] {
         assert_eq!(retries_after_rerun(run(next), 5, free_runs), expected, "run {next}");
         if free_runs == 0 && next > 0 {
-            let life = Life { state: State::Resolved(run(next - 1), Outcome::Failed), retries_left: 0, hand_backs: 0 };
+            let life = Life { state: State::Resolved(run(next - 1), Outcome::Failed), retries_left: 0, requeues: 0 };
             let step = lifecycle::apply(life, Event::Rerun { retries: 5 });
             assert_eq!(step.map(|step| step.life.retries_left).ok(), expected);
         }
@@ -184,13 +184,13 @@ proptest! {
     fn no_task_has_as_many_runs_as_the_last_number(
         ends in prop::collection::vec((prop::sample::select(&TABLE[..]), prop::sample::select(Delivery::ALL)), 0..700),
     ) {
-        let mut left = Allowance { retries_left: 49, free_runs: 0, hand_backs: 0, losses: 0 };
+        let mut left = Allowance { retries_left: 49, free_runs: 0, requeues: 0, losses: 0 };
         let mut number = 0;
         for ((ending, ..), delivery) in ends {
             match decide(delivery, ending, run(number), left) {
                 Err(_) => {}
                 Ok(Decision { next: Some(_), left: after }) => {
-                    prop_assert!(after.free_runs <= FREE_RUNS_MAX && after.hand_backs <= HAND_BACKS_MAX);
+                    prop_assert!(after.free_runs <= FREE_RUNS_MAX && after.requeues <= REQUEUES_MAX);
                     (number, left) = (number + 1, after);
                 }
                 Ok(Decision { next: None, left: after }) => match retries_after_rerun(run(number + 1), 49, after.free_runs) {
@@ -199,6 +199,6 @@ proptest! {
                 },
             }
         }
-        prop_assert!(number < RUNS_MAX + FREE_RUNS_MAX + HAND_BACKS_MAX);
+        prop_assert!(number < RUNS_MAX + FREE_RUNS_MAX + REQUEUES_MAX);
     }
 }

@@ -78,7 +78,7 @@ impl From<lifecycle::Refusal> for Refusal {
 impl From<ending::Refused> for Refusal {
     fn from(refused: ending::Refused) -> Self {
         match refused {
-            ending::Refused::HandBacksUsedUp => Self::Life(lifecycle::Refusal::HandBacksUsedUp),
+            ending::Refused::RequeuesUsedUp => Self::Life(lifecycle::Refusal::RequeuesUsedUp),
             ending::Refused::FreeRunsUsedUp => Self::FreeRunsUsedUp,
         }
     }
@@ -159,16 +159,16 @@ fn plain(life: Life, event: lifecycle::Event, hold: Option<Hold>) -> Result<Step
         State::Running(run) => lifecycle::State::Running(run),
         State::Resolved(run, outcome) => lifecycle::State::Resolved(run, outcome),
     };
-    let Allowance { retries_left, hand_backs, .. } = life.left;
+    let Allowance { retries_left, requeues, .. } = life.left;
     let lifecycle::Step { life: after, ended, made } =
-        lifecycle::apply(lifecycle::Life { state, retries_left, hand_backs }, event)?;
+        lifecycle::apply(lifecycle::Life { state, retries_left, requeues }, event)?;
     let state = match after.state {
         lifecycle::State::Unscheduled => State::Unscheduled,
         lifecycle::State::Pending(run) => State::Pending(run, hold),
         lifecycle::State::Running(run) => State::Running(run),
         lifecycle::State::Resolved(run, outcome) => State::Resolved(run, outcome),
     };
-    let left = Allowance { retries_left: after.retries_left, hand_backs: after.hand_backs, ..life.left };
+    let left = Allowance { retries_left: after.retries_left, requeues: after.requeues, ..life.left };
     Ok(Step { life: Life { state, left, ..life }, ended, made })
 }
 

@@ -1,10 +1,10 @@
 use super::super::ending::{FREE_RUNS_MAX, TABLE};
 use super::*;
-use crate::lifecycle::HAND_BACKS_MAX;
+use crate::lifecycle::REQUEUES_MAX;
 use proptest::prelude::*;
 use tenure_api::states::{ExceptionReason, ReasonResolved};
 
-const LEFT: Allowance = Allowance { retries_left: 1, free_runs: 0, hand_backs: 0, losses: 0 };
+const LEFT: Allowance = Allowance { retries_left: 1, free_runs: 0, requeues: 0, losses: 0 };
 const DELAY: Option<Hold> = Some(Hold::Delay);
 
 fn run(number: u16) -> RunId {
@@ -93,7 +93,7 @@ fn a_run_that_is_made_is_held_exactly_if_it_is_to_be() {
 
 #[test]
 fn a_task_with_many_free_runs_can_be_rerun_and_keeps_its_bounds() {
-    let spent = Allowance { retries_left: 0, free_runs: FREE_RUNS_MAX, hand_backs: 0, losses: 9 };
+    let spent = Allowance { retries_left: 0, free_runs: FREE_RUNS_MAX, requeues: 0, losses: 9 };
     let life = |last| Life {
         state: State::Resolved(run(last), Outcome::Failed),
         delivery: Delivery::AtLeastOnce,
@@ -157,7 +157,7 @@ proptest! {
                 let is_rerun = matches!(event, Event::Rerun { .. });
                 prop_assert!(is_rerun, "resolved, and yet {:?}", event);
             }
-            prop_assert!(step.life.left.free_runs <= FREE_RUNS_MAX && step.life.left.hand_backs <= HAND_BACKS_MAX);
+            prop_assert!(step.life.left.free_runs <= FREE_RUNS_MAX && step.life.left.requeues <= REQUEUES_MAX);
             life = step.life;
         }
     }
@@ -171,8 +171,8 @@ fn without_policies_it_is_the_life_cycle() {
         reports.chain(ExceptionReason::ALL.iter().map(|&reason| Report::Exception(reason))).collect();
     let lasts = [0, 1, 48, 49].map(run);
     for state in lasts.into_iter().flat_map(states).filter(|state| !matches!(state, State::Pending(_, Some(_)))) {
-        for (retries_left, hand_backs) in [(0, 0), (1, 0), (2, HAND_BACKS_MAX - 1), (0, HAND_BACKS_MAX)] {
-            let left = Allowance { retries_left, hand_backs, ..LEFT };
+        for (retries_left, requeues) in [(0, 0), (1, 0), (2, REQUEUES_MAX - 1), (0, REQUEUES_MAX)] {
+            let left = Allowance { retries_left, requeues, ..LEFT };
             let life = Life { state, delivery: Delivery::Retries, left };
             let mut events = vec![
                 (Event::Schedule(None), Plain::Schedule),

@@ -2,6 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use tenure_api::dates::Timestamp;
+use tenure_api::ids::TaskQueueId;
 use tenure_api::policy::PauseRequest;
 
 use super::REASON_CHARS_MAX;
@@ -21,6 +22,14 @@ pub struct Paused {
 }
 
 impl Paused {
+    /// Why a run of the queue cannot be claimed.
+    #[must_use]
+    pub fn refusal(&self, queue: &TaskQueueId) -> String {
+        let until = self.until.map_or_else(String::new, |until| format!(" until {}", Timestamp::new(until)));
+        let reason = self.reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
+        format!("the queue {queue} is paused{until} by {}{reason}", self.by)
+    }
+
     /// Whether the pass that resumes queues may resume this one.
     #[must_use]
     pub fn is_over(&self, now: DateTime<Utc>) -> bool {
@@ -32,7 +41,7 @@ impl Paused {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// It was asked for before, in the same words.
-    Repeat,
+    Repeat(Paused),
     /// It is paused now, or otherwise than before: this is stored and emitted.
     Paused(Paused),
 }
@@ -58,7 +67,7 @@ pub fn pause(
         return Err(Unacceptable::Rule(format!("`until` must be in the future; it is now {}", Timestamp::new(now))));
     }
     Ok(match current {
-        Some(paused) if paused.reason == *reason && paused.until == until => Outcome::Repeat,
+        Some(paused) if paused.reason == *reason && paused.until == until => Outcome::Repeat(paused.clone()),
         Some(Paused { since, .. }) => Outcome::Paused(paused(*since, by, reason, until)),
         None => Outcome::Paused(paused(now, by, reason, until)),
     })
@@ -88,7 +97,7 @@ mod tests {
             pause(None, request(Some("disk"), Some(30)), 20),
             Outcome::Paused(Paused { since: at(20), by: "bob".into(), until: Some(at(30)), ..first.clone() })
         );
-        assert_eq!(pause(Some(&first), request(Some("disk"), None), 20), Outcome::Repeat);
+        assert_eq!(pause(Some(&first), request(Some("disk"), None), 20), Outcome::Repeat(first.clone()));
         for (reason, until) in [(Some("disk"), Some(30)), (Some("net"), None), (None, None)] {
             let changed =
                 Paused { since: at(10), by: "bob".into(), reason: reason.map(str::to_owned), until: until.map(at) };

@@ -152,7 +152,7 @@ fn a_run_that_is_held_or_has_ended_has_one_reason() {
         }
         for outcome in [Outcome::Completed, Outcome::Failed, Outcome::Exception(ReasonResolved::ClaimExpired)] {
             for ended_by in std::iter::once(None).chain(EndedBy::ALL.iter().copied().map(Some)) {
-                let left = Allowance { retries_left: 0, free_runs: 150, hand_backs: 0, losses: 4 };
+                let left = Allowance { retries_left: 0, free_runs: 150, requeues: 0, losses: 4 };
                 let place = Place::Resolved { run: RunId::FIRST, outcome, ended_by, left };
                 let answer = why(&facts(place, pause.clone()), Names::Hidden);
                 assert_eq!(codes(&answer), ["resolved"]);

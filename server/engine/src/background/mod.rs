@@ -19,6 +19,7 @@ pub mod low_water_marks;
 pub mod messages;
 pub mod other_servers;
 pub mod purge_cache;
+pub mod pauses;
 pub mod registrations;
 mod registry;
 pub mod removals;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{
     PassReport, artifacts, blobs, claims, clocks, counters, deadlines, dependencies, events, expiry, facts, groups,
-    idempotency, low_water_marks, messages, purge_cache, registrations, removals, replication, servers, workers,
+    idempotency, low_water_marks, messages, pauses, purge_cache, registrations, removals, replication, servers, workers,
 };
 use crate::engine::Engine;
 
@@ -103,6 +103,7 @@ pub static PASSES: &[Pass] = passes! {
     "removals", Pace::Due, Waits, removals::pass;
     "registrations", PURGING, Waits, registrations::pass;
     "blobs", PURGING, Waits, blobs::pass;
+    "pauses", Pace::Due, Waits, pauses::pass;
     "servers", PURGING, Waits, servers::pass;
     "purge_events", PURGING, GoesOn, events::purge;
     "counters", HOUSEKEEPING, GoesOn, counters::pass;

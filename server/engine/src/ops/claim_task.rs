@@ -12,7 +12,7 @@ use tenure_domain::lifecycle::{Event, apply};
 use tenure_domain::task::{Granted, Last, Tenancy};
 use tenure_domain::worker::{Recent, Sight, WorkerKey};
 use tenure_store::transitions::claim_one;
-use tenure_store::{claims, tasks};
+use tenure_store::{claims, policies, tasks};
 
 /// A claim of one named run.
 #[derive(Debug)]
@@ -41,9 +41,13 @@ pub async fn claim_task(
     let worker = tasks::lock_in_queue(&mut transaction, id).await?.map(|queue| request.worker(queue));
     let quarantined = worker.as_ref().is_some_and(|worker| workers.is_quarantined(worker));
     let number = run.number().cast_signed();
+    let mut paused = None;
     if !quarantined {
         let (group, name) = (&request.worker_group, &request.worker_id);
-        claim_one::claim_one(&mut transaction, id, number, group, name, lease).await?;
+        let claimed = claim_one::claim_one(&mut transaction, id, number, group, name, lease).await?;
+        if let (false, Some(worker)) = (claimed, &worker) {
+            paused = policies::find_pause(&mut transaction, worker.queue).await?;
+        }
     }
     let loaded = tasks::load(&mut transaction, &[id]).await?.remove(&id);
     let details = claims::find_details(&mut transaction, id).await?;
@@ -84,6 +88,7 @@ pub async fn claim_task(
             let ClaimTask { worker_group, worker_id, .. } = request;
             OpError::Conflict(format!("the worker {worker_group}/{worker_id} is quarantined and gets no work"))
         }
+        Ok(_) if let Some(paused) = paused => OpError::Conflict(paused.refusal(&loaded.task.queue)),
         // The run became claimable between the statements.
         Ok(_) => OpError::Unavailable,
     }))

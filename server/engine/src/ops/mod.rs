@@ -13,6 +13,7 @@ pub mod list_tasks;
 pub mod messages;
 pub mod objects;
 pub mod purge_cache;
+pub mod queue_policy;
 pub mod reclaim;
 pub mod registrations;
 pub mod report;
@@ -101,7 +102,7 @@ pub fn refused(refusal: Refusal, task: impl std::fmt::Display, run: impl std::fm
         Refusal::AlreadyClaimed => conflict("is claimed by another worker"),
         Refusal::AlreadyResolved => conflict("is resolved"),
         Refusal::AlreadyScheduled => conflict("is scheduled already"),
-        Refusal::HandBacksUsedUp => conflict("was requeued too often"),
+        Refusal::RequeuesUsedUp => conflict("was requeued too often"),
         Refusal::RunsUsedUp => OpError::Conflict(format!("task {task} has had {RUNS_MAX} runs; create a new task")),
     }
 }

@@ -277,7 +277,7 @@ fn query_one<'a>(
             SELECT cursor_epoch = $3 /* epoch */ AS same_epoch,
                    -- Without pollers no message is hidden, and half of the scans find nothing.
                    CASE WHEN polled THEN '{t,f}' ELSE '{f}' END::boolean[] AS hidden
-            FROM task_queues WHERE id = $1 /* queue */ AND name = $2 /* name */
+            FROM task_queues WHERE id = $1 /* queue */ AND name = $2 /* name */ AND paused IS NULL
         ),
         -- As in claim_of_many.
         selected AS MATERIALIZED (
@@ -372,7 +372,7 @@ fn query_many<'a>(
         -- the limit are never locked.
         selected AS MATERIALIZED (
             SELECT requested.slots_before, p.*
-            FROM requested JOIN task_queues q ON q.id = requested.queue AND q.name = requested.name
+            FROM requested JOIN task_queues q ON q.id = requested.queue AND q.name = requested.name AND q.paused IS NULL
             CROSS JOIN LATERAL (
                 SELECT p.* FROM unnest(
                     ARRAY[0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6] /* Priority: all */::smallint[],
@@ -382,7 +382,9 @@ fn query_many<'a>(
                           requested.m6, requested.m6]
                 ) AS m(priority, hidden, mark)
                 CROSS JOIN LATERAL (
-                    SELECT p.* FROM pending p
+                    SELECT p.seq, p.id, p.run, p.queue, p.priority, p.ord, p.deadline, p.scheduled, p.reason_created,
+                           p.retries_left
+                    FROM pending p
                     WHERE p.queue = requested.queue AND p.priority = m.priority AND p.reserved_until IS NULL
                       AND (p.hidden_until IS NOT NULL) = m.hidden
                       AND p.ord > CASE WHEN q.cursor_epoch = requested.epoch THEN m.mark ELSE 0 /* ord */ END

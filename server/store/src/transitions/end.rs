@@ -14,7 +14,7 @@ use uuid::Uuid;
 use crate::decode::{Row, Undecodable, task_columns};
 use crate::hot;
 use crate::hot::statement::{Rows, Statement, from_row, text};
-use tenure_domain::lifecycle::{End, HAND_BACKS_MAX};
+use tenure_domain::lifecycle::{End, REQUEUES_MAX};
 use tenure_domain::task::{EndedRun, Last, OpenRun, Task, Tenancy};
 use tenure_domain::work::Holder;
 
@@ -210,7 +210,7 @@ pub fn statement(members: &[Member], holders: &[Option<&Holder>]) -> Statement {
     if for_good {
         return statement;
     }
-    statement.with(&columns.retries).with(&columns.expired).with(&columns.requeue).with(&HAND_BACKS_MAX.cast_signed())
+    statement.with(&columns.retries).with(&columns.expired).with(&columns.requeue).with(&REQUEUES_MAX.cast_signed())
 }
 
 /// What it answered with.
@@ -298,14 +298,14 @@ fn query_any<'a>(
         ),
         locked AS MATERIALIZED (
             SELECT input.n, input.state, input.reason, input.retry, input.requeue, t.id, t.priority, t.retries_left,
-                   t.hand_backs, t.lone, c.seq, c.run, c.queue, c.ord, c.deadline, c.scheduled, c.reason_created, c.started,
+                   t.requeues, t.lone, c.seq, c.run, c.queue, c.ord, c.deadline, c.scheduled, c.reason_created, c.started,
                    c.taken_until, c.worker_group, c.worker_id
             FROM input
             JOIN tasks t ON t.id = input.id
             JOIN claims c ON c.seq = t.seq AND c.run = input.run
             WHERE t.state = 1 /* State::Unresolved */ AND t.run = input.run
               AND (NOT input.expired OR c.taken_until <= (SELECT now FROM db_now))
-              AND (NOT input.requeue OR t.hand_backs < $11 /* HAND_BACKS_MAX */)
+              AND (NOT input.requeue OR t.requeues < $11 /* REQUEUES_MAX */)
               AND (input.holder_queue IS NULL
                    OR (c.worker_group = input.holder_group AND c.worker_id = input.holder_id
                        AND (SELECT q.name FROM task_queues q WHERE q.id = c.queue) = input.holder_queue))
@@ -331,7 +331,7 @@ fn query_any<'a>(
             UPDATE tasks t SET state = CASE WHEN o.next_reason IS NULL THEN o.state ELSE 1 /* State::Unresolved */ END,
                 run = CASE WHEN o.next_reason IS NULL THEN t.run ELSE t.run + 1 END,
                 retries_left = o.retries_after,
-                hand_backs = t.hand_backs + o.requeue::int::smallint
+                requeues = t.requeues + o.requeue::int::smallint
             FROM outcome o WHERE t.id = o.id
         ),
         -- A run that was requeued keeps its place, which may lie below a low-water mark.
@@ -376,6 +376,6 @@ fn query_any<'a>(
         &columns.retries as &[Option<i16>],
         &columns.expired,
         &columns.requeue,
-        HAND_BACKS_MAX.cast_signed(),
+        REQUEUES_MAX.cast_signed(),
     )
 }

@@ -145,7 +145,7 @@ async fn nothing_is_claimed_for_a_waiter_that_has_disconnected() {
     let task = queue.create_one(QUEUE).await;
     let claim = queue.claim_one(QUEUE).await;
     assert_eq!((claim.task.id, claim.run), (task, RunId::FIRST));
-    assert_eq!(number(database.pool(), "SELECT sum(hand_backs)::bigint FROM tasks").await, 0);
+    assert_eq!(number(database.pool(), "SELECT sum(requeues)::bigint FROM tasks").await, 0);
     queue.stop().await;
     database.finish().await;
 }
@@ -198,7 +198,7 @@ async fn an_undelivered_claim_returns_to_its_place_without_using_up_a_retry_five
     queue.stop().await;
     // The sixth is left to expire.
     assert_eq!(number(database.pool(), "SELECT count(*) FROM claims WHERE run = 5").await, 1);
-    assert_eq!(number(database.pool(), "SELECT max(hand_backs)::bigint FROM tasks").await, 5);
+    assert_eq!(number(database.pool(), "SELECT max(requeues)::bigint FROM tasks").await, 5);
     database.finish().await;
 }
 
@@ -245,7 +245,7 @@ async fn an_answer_ends_at_its_bytes_and_what_has_no_room_is_not_claimed() {
         assert_eq!(ids(&answer), expected);
         answer.delivery.delivered();
     }
-    let used = number(database.pool(), "SELECT sum(hand_backs + run) FROM tasks").await;
+    let used = number(database.pool(), "SELECT sum(requeues + run) FROM tasks").await;
     assert_eq!(used, 0, "something was claimed and requeued for want of room");
     queue.stop().await;
     database.finish().await;

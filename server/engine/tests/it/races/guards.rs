@@ -5,7 +5,7 @@ use serde_json::json;
 use sqlx::{Connection, PgConnection};
 use tenure_api::ids::{RunId, TaskId};
 use tenure_api::states::{ExceptionReason, ReasonCreated, ReasonResolved};
-use tenure_domain::lifecycle::{End, Event, HAND_BACKS_MAX, Life, Outcome, Report, State, apply};
+use tenure_domain::lifecycle::{End, Event, REQUEUES_MAX, Life, Outcome, Report, State, apply};
 use tenure_domain::task::Last;
 use tenure_engine::testing::Queue;
 use tenure_engine::testing::{LEASE, QUEUE, new_task};
@@ -33,13 +33,13 @@ fn lives() -> Vec<Life> {
             State::Resolved(last, Outcome::Exception(ReasonResolved::InternalError)),
         ] {
             for retries_left in [0, 1] {
-                for hand_backs in [0, HAND_BACKS_MAX] {
-                    lives.push(Life { state, retries_left, hand_backs });
+                for requeues in [0, REQUEUES_MAX] {
+                    lives.push(Life { state, retries_left, requeues });
                 }
             }
         }
     }
-    lives.push(Life { state: State::Unscheduled, retries_left: 1, hand_backs: 0 });
+    lives.push(Life { state: State::Unscheduled, retries_left: 1, requeues: 0 });
     lives
 }
 
@@ -61,12 +61,12 @@ async fn put(conn: &mut PgConnection, id: TaskId, life: Life) {
         State::Resolved(last, outcome) => (outcome.state().code(), Some(last), Some(outcome)),
     };
     let last = last.map(|last| last.number().cast_signed());
-    sqlx::query("UPDATE tasks SET state = $2, run = $3, retries_left = $4, hand_backs = $5 WHERE id = $1")
+    sqlx::query("UPDATE tasks SET state = $2, run = $3, retries_left = $4, requeues = $5 WHERE id = $1")
         .bind(id.uuid())
         .bind(state)
         .bind(last)
         .bind(life.retries_left.cast_signed())
-        .bind(life.hand_backs.cast_signed())
+        .bind(life.requeues.cast_signed())
         .execute(&mut *conn)
         .await
         .unwrap();
@@ -160,7 +160,7 @@ async fn send(conn: &mut PgConnection, id: TaskId, event: Event) {
 
 async fn observe(conn: &mut PgConnection, id: TaskId) -> (Life, tasks::Loaded) {
     let loaded = tasks::load(conn, &[id.uuid()]).await.unwrap().remove(&id.uuid()).unwrap();
-    (Life { hand_backs: loaded.hand_backs, ..loaded.task.life() }, loaded)
+    (Life { requeues: loaded.requeues, ..loaded.task.life() }, loaded)
 }
 
 async fn compare(conn: &mut PgConnection, id: TaskId, life: Life, event: Event) {

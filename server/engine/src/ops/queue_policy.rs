@@ -1,0 +1,175 @@
+//! Policies and pauses of queues.
+
+use sqlx::{Connection, PgPool};
+use tenure_api::ids::TaskQueueId;
+use tenure_api::policy::{PauseRequest, QueuePolicy};
+
+use super::OpError;
+use crate::notifiers::{Effects, Notifiers};
+use tenure_domain::create::Unacceptable;
+use tenure_domain::events::note::Note;
+use tenure_domain::policy::document::{Match, Policy};
+use tenure_domain::policy::pause::{self, Outcome, Paused};
+use tenure_store::policies::{self, StoredPolicy};
+use tenure_store::clock;
+use tenure_store::queues::{self, Queues};
+
+/// What changes of queues are done with.
+#[derive(Clone, Copy)]
+pub struct Parts<'a> {
+    /// For the transactions.
+    pub pool: &'a PgPool,
+    /// Caches the keys of queues.
+    pub queues: &'a Queues,
+    /// Wake who waits for a queue that is resumed.
+    pub notifiers: &'a Notifiers,
+}
+
+fn missing(queue: &TaskQueueId) -> OpError {
+    OpError::NotFound(format!("the queue {queue} has no policy"))
+}
+
+/// Reads the policy of a queue that must have one.
+///
+/// # Errors
+/// If it has none.
+pub async fn get(parts: Parts<'_>, queue: &TaskQueueId) -> Result<StoredPolicy, OpError> {
+    let key = parts.queues.find_key(parts.pool, queue).await?.ok_or_else(|| missing(queue))?;
+    policies::find(&mut *parts.pool.acquire().await?, key).await?.ok_or_else(|| missing(queue))
+}
+
+/// A policy that is to be the policy of a queue.
+#[derive(Debug)]
+pub struct Put<'a> {
+    /// As it was sent.
+    pub sent: QueuePolicy,
+    /// As it was checked.
+    pub policy: Policy,
+    /// Which policy it may replace.
+    pub replaces: Match,
+    /// Who sent it.
+    pub client_id: &'a str,
+}
+
+/// Replaces the policy of a queue, which is made if it is new. The same policy again changes nothing.
+///
+/// # Errors
+/// If the policy is another one than the caller wants to replace.
+pub async fn put(parts: Parts<'_>, queue: &TaskQueueId, put: Put<'_>) -> Result<StoredPolicy, OpError> {
+    let Put { sent, policy, replaces, client_id } = put;
+    let key = parts.queues.get_or_create_key(parts.pool, queue).await?;
+    let mut conn = parts.pool.acquire().await?;
+    let mut transaction = conn.begin().await?;
+    if !policies::lock_queue(&mut transaction, key).await? {
+        return Err(OpError::Unavailable);
+    }
+    let current = policies::find(&mut transaction, key).await?;
+    if let Some(refusal) = replaces.refusal(current.as_ref().map(|current| current.version)) {
+        return Err(OpError::Conflict(refusal));
+    }
+    if let Some(current) = current.filter(|current| current.policy == policy.text()) {
+        return Ok(current);
+    }
+    let stored = policies::put(&mut transaction, key, &policy, client_id).await?;
+    let note = Note::queue_policy_changed(queue.clone(), client_id.to_owned(), stored.version, Some(sent));
+    policies::emit(&mut transaction, &note).await?;
+    parts.notifiers.commit(transaction, Effects::default()).await?;
+    tracing::info!(queue.id = %queue, version = stored.version, client.id = client_id, "the policy of a queue was changed");
+    Ok(stored)
+}
+
+/// Removes the policy of a queue, if it has one.
+///
+/// # Errors
+/// If the policy is another one than the caller wants to remove.
+pub async fn delete(parts: Parts<'_>, queue: &TaskQueueId, wanted: Match, client_id: &str) -> Result<(), OpError> {
+    let check = |current| wanted.refusal(current).map_or(Ok(()), |refusal| Err(OpError::Conflict(refusal)));
+    let Some(key) = parts.queues.find_key(parts.pool, queue).await? else { return check(None) };
+    let mut conn = parts.pool.acquire().await?;
+    let mut transaction = conn.begin().await?;
+    policies::lock_queue(&mut transaction, key).await?;
+    let current = policies::find(&mut transaction, key).await?;
+    check(current.map(|current| current.version))?;
+    let Some(version) = policies::delete(&mut transaction, key, client_id).await? else { return Ok(()) };
+    let note = Note::queue_policy_changed(queue.clone(), client_id.to_owned(), version, None);
+    policies::emit(&mut transaction, &note).await?;
+    parts.notifiers.commit(transaction, Effects::default()).await?;
+    tracing::info!(queue.id = %queue, version, client.id = client_id, "the policy of a queue was removed");
+    Ok(())
+}
+
+/// Pauses a queue, which is made if it is new; one that is paused takes the new reason and end. No statement that begins
+/// after the answer gives a run of it to a worker, on any server.
+///
+/// # Errors
+/// If what is said of the pause is unacceptable.
+pub async fn pause(
+    parts: Parts<'_>,
+    queue: &TaskQueueId,
+    request: &PauseRequest,
+    client_id: &str,
+) -> Result<Paused, OpError> {
+    let key = parts.queues.get_or_create_key(parts.pool, queue).await?;
+    let mut conn = parts.pool.acquire().await?;
+    let mut transaction = conn.begin().await?;
+    if !policies::lock_queue(&mut transaction, key).await? {
+        return Err(OpError::Unavailable);
+    }
+    let current = policies::find_pause(&mut transaction, key).await?;
+    let now = clock::get_now(&mut transaction).await?;
+    let paused = match pause::pause(current.as_ref(), request, client_id, now).map_err(refused)? {
+        Outcome::Repeat(paused) => return Ok(paused),
+        Outcome::Paused(paused) => paused,
+    };
+    policies::set_pause(&mut transaction, key, Some(&paused)).await?;
+    policies::emit(&mut transaction, &Note::queue_paused(queue.clone(), &paused)).await?;
+    parts.notifiers.commit(transaction, Effects::default()).await?;
+    tracing::info!(queue.id = %queue, client.id = client_id, "a queue was paused");
+    Ok(paused)
+}
+
+fn refused(wrong: Unacceptable) -> OpError {
+    match wrong {
+        Unacceptable::Schema(message) | Unacceptable::Rule(message) => OpError::Input(message),
+        Unacceptable::Unserializable(error) => error.into(),
+    }
+}
+
+/// Resumes a queue, if it is paused.
+///
+/// # Errors
+/// If the database does not answer.
+pub async fn resume(parts: Parts<'_>, queue: &TaskQueueId, client_id: &str) -> Result<(), OpError> {
+    let Some(key) = parts.queues.find_key(parts.pool, queue).await? else { return Ok(()) };
+    let mut conn = parts.pool.acquire().await?;
+    let mut transaction = conn.begin().await?;
+    policies::lock_queue(&mut transaction, key).await?;
+    if policies::find_pause(&mut transaction, key).await?.is_none() {
+        return Ok(());
+    }
+    policies::set_pause(&mut transaction, key, None).await?;
+    policies::emit(&mut transaction, &Note::queue_resumed(queue.clone(), Some(client_id.to_owned()))).await?;
+    parts.notifiers.commit(transaction, Effects::claimable([key])).await?;
+    tracing::info!(queue.id = %queue, client.id = client_id, "a queue was resumed");
+    Ok(())
+}
+
+/// Resumes queues whose pause is over, up to `limit`; answers how many.
+///
+/// # Errors
+/// If the database does not answer.
+pub async fn resume_over(parts: Parts<'_>, limit: i64) -> Result<usize, sqlx::Error> {
+    let mut conn = parts.pool.acquire().await?;
+    let mut transaction = conn.begin().await?;
+    let over = policies::lock_over(&mut transaction, limit).await?;
+    if over.is_empty() {
+        return Ok(0);
+    }
+    for (key, name) in &over {
+        policies::set_pause(&mut transaction, *key, None).await?;
+        policies::emit(&mut transaction, &Note::queue_resumed(queues::parse_name(name)?, None)).await?;
+    }
+    parts.notifiers.commit(transaction, Effects::claimable(over.iter().map(|(key, _)| *key))).await?;
+    tracing::info!(queues = over.len(), "queues were resumed, because the time of their pause was over");
+    Ok(over.len())
+}

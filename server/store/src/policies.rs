@@ -1,0 +1,182 @@
+//! The table `queue_policies`, and the pauses of queues, which are columns of `task_queues`.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use sqlx::PgConnection;
+use tenure_domain::events::note::Note;
+use tenure_domain::policy::document::Policy;
+use tenure_domain::policy::options::Options;
+use tenure_domain::policy::pause::Paused;
+use tenure_domain::policy::terms::Terms;
+
+/// A policy as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredPolicy {
+    /// Grows with each change.
+    pub version: i64,
+    /// JSON text of the policy.
+    pub policy: String,
+    /// When it was changed last.
+    pub updated: DateTime<Utc>,
+    /// Who changed it last.
+    pub client_id: String,
+}
+
+/// The policy of a queue, if it has one.
+pub async fn find(conn: &mut PgConnection, queue: i32) -> Result<Option<StoredPolicy>, sqlx::Error> {
+    sqlx::query_as!(
+        StoredPolicy,
+        r#"-- get_policy
+        SELECT version, policy AS "policy!", updated, client_id FROM queue_policies WHERE queue = $1 AND policy IS NOT NULL"#,
+        queue
+    )
+    .fetch_optional(conn)
+    .await
+}
+
+/// Locks a queue against other changes of its policy and its pause; hot statements only read its row. Whether it exists.
+pub async fn lock_queue(transaction: &mut PgConnection, queue: i32) -> Result<bool, sqlx::Error> {
+    let locked = sqlx::query!("-- lock_queue\nSELECT FROM task_queues WHERE id = $1 FOR NO KEY UPDATE", queue)
+        .fetch_optional(transaction)
+        .await?;
+    Ok(locked.is_some())
+}
+
+/// Stores the policy of a queue that is locked, and has all its runs refiled.
+pub async fn put(
+    transaction: &mut PgConnection,
+    queue: i32,
+    policy: &Policy,
+    client_id: &str,
+) -> Result<StoredPolicy, sqlx::Error> {
+    let version = set(transaction, queue, policy).await?;
+    sqlx::query_as!(
+        StoredPolicy,
+        r#"-- put_policy
+        INSERT INTO queue_policies AS p
+            (queue, version, policy, updated, client_id, retry_first, retry_factor, retry_most, refile_stage)
+        SELECT $1, $2 /* version */, $3 /* policy */, db_now.now, $4 /* client */, $5 /* first */, $6 /* factor */, $7 /* most */,
+               1 /* Stage::Older */
+        FROM db_now
+        ON CONFLICT (queue) DO UPDATE SET version = EXCLUDED.version, policy = EXCLUDED.policy,
+            updated = GREATEST(p.updated, EXCLUDED.updated), client_id = EXCLUDED.client_id,
+            retry_first = EXCLUDED.retry_first, retry_factor = EXCLUDED.retry_factor, retry_most = EXCLUDED.retry_most,
+            refile_stage = EXCLUDED.refile_stage, refile_since = NULL, refile_cursor = NULL
+        RETURNING version, policy AS "policy!", updated, client_id"#,
+        queue,
+        version,
+        policy.text(),
+        client_id,
+        policy.retry_delay.map(|delay| delay.first.as_seconds_f64()),
+        policy.retry_delay.map(|delay| delay.factor),
+        policy.retry_delay.map(|delay| delay.most.as_seconds_f64())
+    )
+    .fetch_one(transaction)
+    .await
+}
+
+/// Removes the policy of a queue that is locked, and has all its runs refiled; the version that is given to that change, if there
+/// was a policy.
+pub async fn delete(
+    transaction: &mut PgConnection,
+    queue: i32,
+    client_id: &str,
+) -> Result<Option<i64>, sqlx::Error> {
+    let removed = sqlx::query!(
+        "-- delete_policy
+        UPDATE queue_policies SET version = version + 1, policy = NULL, updated = GREATEST(updated, db_now.now), client_id = $2,
+            retry_first = NULL, retry_factor = NULL, retry_most = NULL, refile_stage = 1 /* Stage::Older */,
+            refile_since = NULL, refile_cursor = NULL
+        FROM db_now WHERE queue = $1 AND policy IS NOT NULL",
+        queue,
+        client_id
+    )
+    .execute(&mut *transaction)
+    .await?;
+    if removed.rows_affected() == 0 {
+        return Ok(None);
+    }
+    set(transaction, queue, &Policy::none()).await.map(Some)
+}
+
+/// What the statements of runs read of a policy, in the row of its queue; the version of the change.
+async fn set(transaction: &mut PgConnection, queue: i32, policy: &Policy) -> Result<i64, sqlx::Error> {
+    let terms = Terms::of(policy, &Options::default());
+    let seconds = |time: TimeDelta| (!time.is_zero()).then(|| time.as_seconds_f64());
+    sqlx::query_scalar!(
+        "-- set_policy
+        UPDATE task_queues SET policy_version = policy_version + 1, traits = $2 /* Traits::code */, delay = $3 /* seconds */,
+            complete_time = $4 /* seconds */, claim_timeout = $5 /* seconds */
+        WHERE id = $1 RETURNING policy_version",
+        queue,
+        terms.traits(None).code(),
+        seconds(policy.delay),
+        seconds(policy.complete_time),
+        policy.claim_timeout.map(|time| time.as_seconds_f64())
+    )
+    .fetch_one(transaction)
+    .await
+}
+
+/// The pause of a queue, if it is paused.
+pub async fn find_pause(conn: &mut PgConnection, queue: i32) -> Result<Option<Paused>, sqlx::Error> {
+    sqlx::query_as!(
+        Paused,
+        r#"-- get_pause
+        SELECT paused AS "since!", paused_by AS "by!", pause_reason AS reason, paused_until AS until
+        FROM task_queues WHERE id = $1 AND paused IS NOT NULL"#,
+        queue
+    )
+    .fetch_optional(conn)
+    .await
+}
+
+/// Stores or ends the pause of a queue that is locked.
+pub async fn set_pause(
+    transaction: &mut PgConnection,
+    queue: i32,
+    pause: Option<&Paused>,
+) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "-- set_pause
+        UPDATE task_queues SET paused = $2 /* since */, paused_by = $3 /* by */, pause_reason = $4 /* reason */,
+            paused_until = $5 /* until */
+        WHERE id = $1",
+        queue,
+        pause.map(|pause| pause.since),
+        pause.map(|pause| pause.by.as_str()),
+        pause.and_then(|pause| pause.reason.as_deref()),
+        pause.and_then(|pause| pause.until)
+    )
+    .execute(transaction)
+    .await?;
+    Ok(())
+}
+
+/// Locks the queues whose pause is over, up to `limit`: their keys and names.
+pub async fn lock_over(transaction: &mut PgConnection, limit: i64) -> Result<Vec<(i32, String)>, sqlx::Error> {
+    let rows = sqlx::query!(
+        "-- pauses_over
+        SELECT id, name FROM task_queues WHERE paused_until <= (SELECT now FROM db_now)
+        ORDER BY paused_until LIMIT $1
+        FOR NO KEY UPDATE SKIP LOCKED",
+        limit
+    )
+    .fetch_all(transaction)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.id, row.name)).collect())
+}
+
+/// Writes a note into the event log, in the transaction that does what it tells of.
+pub async fn emit(transaction: &mut PgConnection, note: &Note) -> Result<(), sqlx::Error> {
+    let details = note.details().map_err(|error| sqlx::Error::Encode(Box::new(error)))?;
+    sqlx::query!(
+        "-- emit_note
+        INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, details)
+        SELECT now, 1 /* count */, '{14}' /* note::KIND */, '{0}' /* seq */, '{0}' /* run */, '{0}' /* count */, ARRAY[$1::text]
+        FROM db_now",
+        details
+    )
+    .execute(transaction)
+    .await?;
+    Ok(())
+}

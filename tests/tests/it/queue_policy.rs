@@ -1,0 +1,277 @@
+//! Policies of queues, and pauses.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tenure_api::credentials::Credentials;
+use tenure_api::dates::Timestamp;
+use tenure_tests::http::{Answer, TENURE_API};
+
+use crate::rig::{
+    LOOK_EVERY, Raw, RawReply, Rig, Signature, call, claim, claim_path, client_of, credentials_of, definition,
+    eventually, new_task, run_of, status, worker,
+};
+
+const QUEUE: &str = "policy/linux";
+/// How long a claimWork of these tests waits.
+const WAIT: Duration = Duration::from_secs(2);
+
+/// A path below a queue's own, in one segment.
+fn path(rest: &str) -> String {
+    format!("{TENURE_API}/queues/policy%2Flinux/{rest}")
+}
+
+async fn put(rig: &Rig, policy: &Value) -> Answer {
+    rig.call("PUT", &path("policy"), Some(policy)).await
+}
+
+async fn with_if_match(rig: &Rig, method: &str, version: &str, policy: Option<&Value>) -> RawReply {
+    let target = path("policy");
+    let signature = Signature { who: &rig.root, method, target: &target, ..Signature::of(&rig.server) };
+    let body = policy.map(Value::to_string);
+    let raw = Raw::new(method, &target).authorization(&signature.header()).json(body.as_ref().map(String::as_bytes));
+    rig.send(&raw.header("If-Match", version)).await
+}
+
+async fn pause(rig: &Rig, body: &Value) -> Answer {
+    let answer = rig.call("POST", &path("pause"), Some(body)).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    answer
+}
+
+async fn resume(rig: &Rig) {
+    let answer = rig.call("POST", &path("resume"), None).await;
+    assert_eq!((answer.status, answer.body), (200, json!({"taskQueueId": QUEUE, "paused": false})));
+}
+
+/// The notes in the event log: exchange and payload.
+async fn notes(rig: &Rig) -> Vec<(String, Value)> {
+    let answer = rig.call("GET", &format!("{TENURE_API}/events?after=0"), None).await;
+    let events = answer.body["events"].as_array().unwrap_or_else(|| panic!("{}", answer.body)).clone();
+    let ours = events.into_iter().filter_map(|event| {
+        let name = event["exchange"].as_str()?.strip_prefix("exchange/tenure/v1/")?.to_owned();
+        assert_eq!(event["routingKey"], "primary.policy.linux._");
+        Some((name, event["payload"].clone()))
+    });
+    ours.collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_policy_is_shown_as_it_was_sent_and_each_change_has_a_version() {
+    let rig = Rig::start().await;
+    let get = async || rig.call("GET", &path("policy"), None).await;
+    assert_eq!(get().await.code(), "ResourceNotFound");
+    assert_eq!(rig.call("DELETE", &path("policy"), None).await.body, json!({}), "whether there is one or not");
+    let first = json!({"delivery": "at-least-once", "completeTime": 600});
+    let stored = put(&rig, &first).await;
+    assert_eq!(stored.status, 200, "{}", stored.body);
+    let expected = json!({"taskQueueId": QUEUE, "version": 1, "policy": first, "clientId": rig.root.client_id, "refiling": 0,
+        "updated": stored.body["updated"]});
+    assert_eq!((&stored.body, &get().await.body), (&expected, &expected));
+    assert_eq!(put(&rig, &first).await.body, expected, "a repeat changes nothing");
+    let elsewhere = format!("{TENURE_API}/queues/policy/linux/policy");
+    assert_eq!(rig.call("GET", &elsewhere, None).await.body, expected, "in two segments");
+    let other = rig.another("two").await;
+    let seen = call(&mut client_of(&other), &rig.root, "GET", &path("policy"), None).await;
+    assert_eq!(seen.body, expected, "at another server");
+
+    // The header of a change that must not overwrite another one.
+    let second = json!({"delay": 30});
+    for wrong in ["\"2\"", "\"0\""] {
+        let refused = with_if_match(&rig, "PUT", wrong, Some(&second)).await;
+        let why = refused.refused(409, "RequestConflict");
+        assert!(why.contains("has version 1"), "{why}");
+    }
+    for (wrong, code) in [("1", "InputError"), ("\"x\"", "InputError"), ("W/\"1\"", "InputError")] {
+        let why = with_if_match(&rig, "PUT", wrong, Some(&second)).await.refused(400, code);
+        assert!(why.contains("If-Match"), "{why}");
+    }
+    assert_eq!(get().await.body, expected, "nothing was changed");
+    assert_eq!(with_if_match(&rig, "PUT", "\"1\"", Some(&second)).await.json()["version"], 2);
+    with_if_match(&rig, "DELETE", "\"1\"", None).await.refused(409, "RequestConflict");
+    assert_eq!(with_if_match(&rig, "DELETE", "\"2\"", None).await.json(), json!({}));
+    assert_eq!(get().await.code(), "ResourceNotFound");
+    with_if_match(&rig, "PUT", "*", Some(&second)).await.refused(409, "RequestConflict");
+    assert!(put(&rig, &second).await.body["version"].as_i64().unwrap() > 2, "versions go on growing");
+
+    let changes = notes(&rig).await;
+    assert!(changes.iter().all(|(name, _)| name == "queue-policy-changed"), "{changes:?}");
+    let seen: Vec<_> = changes.iter().map(|(_, note)| (note["policyVersion"].clone(), note["policy"].clone())).collect();
+    let all = [(1, first), (2, second.clone()), (3, Value::Null), (4, second)];
+    assert_eq!(seen, all.map(|(version, policy)| (json!(version), policy)));
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_policy_may_not_say_is_refused_by_name_and_changes_nothing() {
+    let rig = Rig::start().await;
+    let (schema, rule) = ("InputValidationError", "InputError");
+    for (policy, code, named) in [
+        (json!({"delivery": "sometimes"}), schema, "delivery"),
+        (json!({"delivery": 1}), schema, "delivery"),
+        (json!({"delay": "30"}), schema, "delay"),
+        (json!({"delay": null}), schema, "delay"),
+        (json!({"delay": 1.5}), schema, "delay"),
+        (json!({"retryDelay": {}}), schema, "first"),
+        (json!({"retryDelay": {"first": 1, "last": 2}}), schema, "last"),
+        (json!({"unknown": 1}), schema, "unknown"),
+        (json!([]), schema, ""),
+        (json!("{}"), schema, ""),
+        (json!({"delay": -1}), rule, "`delay` must be from 0 to 432000"),
+        (json!({"delay": 432_001}), rule, "`delay`"),
+        (json!({"delay": 1e300}), rule, "`delay`"),
+        (json!({"completeTime": 432_001}), rule, "`completeTime`"),
+        (json!({"claimTimeout": 9}), rule, "`claimTimeout` must be from 10 to 86400"),
+        (json!({"claimTimeout": 86_401}), rule, "`claimTimeout`"),
+        (json!({"retryDelay": {"first": 3_601}}), rule, "`retryDelay.first`"),
+        (json!({"retryDelay": {"first": 1, "factor": 0.9}}), rule, "`retryDelay.factor`"),
+        (json!({"retryDelay": {"first": 1, "factor": 11}}), rule, "`retryDelay.factor`"),
+        (json!({"retryDelay": {"first": 1, "most": 86_401}}), rule, "`retryDelay.most`"),
+        (json!({"dispatch": "assign"}), rule, "`dispatch` is not built yet"),
+        (json!({"concurrency": {"total": 1}}), rule, "`concurrency` is not built yet"),
+        (json!({"backlog": {"tasks": 5}}), rule, "`backlog` is not built yet"),
+        (json!({"fair": true}), rule, "`fair` is not built yet"),
+    ] {
+        let answer = put(&rig, &policy).await;
+        let why = answer.body["message"].as_str().unwrap_or_default();
+        assert_eq!((answer.status, answer.code()), (400, code), "{policy}: {}", answer.body);
+        assert!(why.contains(named), "{policy}: {why}");
+    }
+    assert_eq!(rig.call("GET", &path("policy"), None).await.status, 404);
+    let all = json!({"delivery": "retries", "dispatch": "pull", "acceptTime": 0, "completeTime": 0, "delay": 0,
+        "lateResult": "reject", "onSchedulerLoss": "keep", "onDuplicate": "reject", "keyBy": "key", "fair": false,
+        "deadLetters": false});
+    assert_eq!(put(&rig, &all).await.status, 200, "every field with its default");
+    for (rest, method) in [("policy", "GET"), ("policy", "PUT"), ("pause", "POST"), ("resume", "POST")] {
+        let wrong = format!("{TENURE_API}/queues/nothing/{rest}");
+        let body = (method == "PUT").then(|| json!({}));
+        assert_eq!(rig.call(method, &wrong, body.as_ref()).await.status, 400, "{method} {rest}: no queue");
+    }
+    for (body, code) in [
+        (json!({"reason": "x".repeat(256)}), rule),
+        (json!({"reason": "a\u{0}"}), rule),
+        (json!({"until": "2020-01-01T00:00:00Z"}), rule),
+        (json!({"reason": 1}), schema),
+        (json!({"until": "soon"}), schema),
+        (json!({"why": "x"}), schema),
+        (json!([]), schema),
+    ] {
+        let answer = rig.call("POST", &path("pause"), Some(&body)).await;
+        assert_eq!((answer.status, answer.code()), (400, code), "{body}: {}", answer.body);
+    }
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changes_need_a_scope_and_reading_another_one() {
+    let rig = Rig::start().await;
+    let manager = rig.make_client("manager", &[&format!("tenure:manage-queue:{QUEUE}")]).await;
+    let reader = rig.make_client("reader", &[&format!("tenure:get-queue:{QUEUE}")]).await;
+    let elsewhere = rig.make_client("elsewhere", &["tenure:manage-queue:other/*", "tenure:get-queue:other/*"]).await;
+    let status = async |who: &Credentials, method: &str, rest: &str| {
+        let body = (method == "PUT").then(|| json!({}));
+        call(&mut rig.client(), who, method, &path(rest), body.as_ref()).await.status
+    };
+    let changes = [("PUT", "policy"), ("POST", "pause"), ("POST", "resume"), ("DELETE", "policy")];
+    for (method, rest) in changes {
+        assert_eq!(status(&reader, method, rest).await, 403, "{method} {rest}");
+        assert_eq!(status(&elsewhere, method, rest).await, 403, "{method} {rest}");
+        let without = rig.send(&Raw::new(method, &path(rest)).json(Some(b"{}"))).await;
+        without.refused(403, "InsufficientScopes");
+    }
+    assert_eq!(status(&manager, "PUT", "policy").await, 200);
+    assert_eq!((status(&reader, "GET", "policy").await, status(&manager, "GET", "policy").await), (200, 403));
+    assert_eq!(status(&elsewhere, "GET", "policy").await, 403);
+    for (method, rest) in changes {
+        assert_eq!(status(&manager, method, rest).await, 200, "{method} {rest}");
+    }
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_paused_queue_gives_workers_nothing_and_lets_them_finish_what_they_have() {
+    let wait = format!("{}s", WAIT.as_secs());
+    let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", &wait)).await;
+    let (running, waiting) = (new_task(), new_task());
+    assert_eq!(rig.create(running, &definition(QUEUE)).await.status, 200);
+    let held = rig.claim(QUEUE, 1).await.remove(0);
+    let other = rig.another("two").await;
+    let paused = pause(&rig, &json!({"reason": "full"})).await.body;
+    let expected = json!({"taskQueueId": QUEUE, "paused": true, "since": paused["since"], "reason": "full",
+        "clientId": rig.root.client_id});
+    assert_eq!(paused, expected);
+    assert_eq!(pause(&rig, &json!({"reason": "full"})).await.body, expected, "a repeat changes nothing");
+
+    assert_eq!(rig.create(waiting, &definition(QUEUE)).await.status, 200);
+    for server in [&rig.server, &other] {
+        let asked = Instant::now();
+        assert!(claim(&mut client_of(server), &rig.root, QUEUE, 1).await.is_empty());
+        assert!(asked.elapsed() >= WAIT, "it waits as long as if there were nothing");
+    }
+    let named = rig.call("POST", &format!("/task/{waiting}/runs/0/claim"), Some(&worker_body())).await;
+    assert_eq!((named.status, named.code()), (409, "RequestConflict"));
+    let why = named.body["message"].as_str().unwrap();
+    assert!(why.contains("is paused by root: full"), "{why}");
+    assert_eq!(rig.status(waiting).await["state"], "pending");
+    let counts = rig.call("GET", "/pending/policy%2Flinux", None).await.body;
+    assert_eq!(counts["pendingTasks"], 1);
+    let elsewhere = new_task();
+    assert_eq!(rig.create(elsewhere, &definition("policy/other")).await.status, 200);
+    assert_eq!(rig.claim("policy/other", 1).await.len(), 1, "another queue is not paused");
+
+    let credentials = credentials_of(&held);
+    for step in ["reclaim", "completed"] {
+        let path = format!("{}/{step}", run_of(&held));
+        assert_eq!(call(&mut rig.client(), &credentials, "POST", &path, None).await.status, 200, "{step}");
+    }
+    assert_eq!(status(&mut rig.client(), &rig.root, running).await["state"], "completed");
+
+    // Workers that wait, at both servers, are given what is pending as soon as the queue is resumed.
+    let second = new_task();
+    assert_eq!(rig.create(second, &definition(QUEUE)).await.status, 200);
+    let wait_at = |server| {
+        let (mut client, root) = (client_of(server), rig.root.clone());
+        tokio::spawn(async move { call(&mut client, &root, "POST", &claim_path(QUEUE), Some(&worker(1))).await })
+    };
+    let waiters = [wait_at(&rig.server), wait_at(&other)];
+    tokio::time::sleep(WAIT / 4).await;
+    resume(&rig).await;
+    resume(&rig).await;
+    for waiter in waiters {
+        let answer = waiter.await.unwrap();
+        assert_eq!(answer.body["tasks"].as_array().map(Vec::len), Some(1), "{}", answer.body);
+    }
+    let names: Vec<String> = notes(&rig).await.into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["queue-paused", "queue-resumed"]);
+    rig.server.stop().await;
+}
+
+fn worker_body() -> Value {
+    json!({"workerGroup": "group", "workerId": "worker"})
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pause_ends_at_its_date_and_not_before() {
+    let rig = Rig::start_with(|launch| launch.flag("--clock", "manual").flag("--claim-work-wait", "0s")).await;
+    let advance = async |seconds: i64| {
+        let answer = rig.call("POST", &format!("{TENURE_API}/clock/advance"), Some(&json!({"seconds": seconds}))).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    };
+    let now = rig.call("GET", &format!("{TENURE_API}/clock"), None).await.body["now"].clone();
+    let now: Timestamp = serde_json::from_value(now).unwrap();
+    let until = Timestamp::new(now.time() + chrono::TimeDelta::hours(1));
+    pause(&rig, &json!({"until": until, "reason": "night"})).await;
+    assert_eq!(rig.create(new_task(), &definition(QUEUE)).await.status, 200);
+    advance(3_590).await;
+    assert!(rig.claim(QUEUE, 1).await.is_empty());
+    advance(11).await;
+    assert_eq!(rig.claim(QUEUE, 1).await.len(), 1);
+    let seen = eventually("the note", async || {
+        let seen = notes(&rig).await;
+        tokio::time::sleep(LOOK_EVERY).await;
+        (seen.len() == 2).then_some(seen)
+    })
+    .await;
+    assert_eq!(seen[1], ("queue-resumed".to_owned(), json!({"version": 1, "taskQueueId": QUEUE})));
+    rig.server.stop().await;
+}
