@@ -38,6 +38,8 @@ RAW_EVERY = 5
 MINUTE = 60
 # Entries from which on a list is not tried at its limit.
 LONG_LIST = 10_000
+# What the document says of a runId.
+RUN_ID = re.compile("[1-9]*[0-9]+")
 # Tasks that are remembered, for others to depend on.
 REMEMBERED = 20
 QUEUE = {"provisionerId": "acme", "workerType": "linux", "taskQueueId": "acme/linux"}
@@ -447,6 +449,9 @@ def excuse(failure, case, response):
             "contract, section 0.1: InputError, status 400, is for rules that a schema cannot say, such as dates that are "
             "too far from now; the check knows only of schemas. Where a schema could say it, the code is another one"
         )
+    run = str((case.path_parameters or {}).get("runId", "0"))
+    if response.status_code == 400 and case.meta and case.meta.phase.name.value == "stateful" and not RUN_ID.fullmatch(run):
+        return "a link that Schemathesis infers puts a taskId into the place of a runId, unchecked: no valid data"
     if response.status_code == 410 and code == "ResourceExpired":
         return "contract, section 0.1: what was there and is gone is answered with 410, which the check does not know"
     if response.status_code == 416:
