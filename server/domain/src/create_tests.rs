@@ -187,7 +187,9 @@ fn a_task_must_start_before_its_deadline() {
     let plain = read(&body()).unwrap();
     assert_eq!(never_starts(&plain, TimeDelta::zero(), now), None);
     assert_eq!(never_starts(&plain, hour - second, now), None);
-    assert!(never_starts(&plain, hour, now).unwrap().starts_with("`policy.delay`, 3600 seconds from now, must end before"));
+    assert!(
+        never_starts(&plain, hour, now).unwrap().starts_with("`policy.delay`, 3600 seconds from now, must end before")
+    );
     for (tenure, named) in [
         (json!({"delay": 3_600}), "`extra.tenure.delay`, 3600"),
         (json!({"notBefore": "2026-01-31T13:00:00Z"}), "`extra.tenure.notBefore`, 2026-01-31T13:00:00.000Z, must"),

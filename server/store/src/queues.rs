@@ -62,7 +62,8 @@ impl Queues {
     /// Remembers whether it has one.
     pub fn note_ruled(&self, key: i32, ruled: bool) {
         if self.is_ruled(key) != ruled {
-            self.seen.note(self.seen.epoch(), |seen| if ruled { seen.ruled.insert(key) } else { seen.ruled.remove(&key) });
+            self.seen
+                .note(self.seen.epoch(), |seen| if ruled { seen.ruled.insert(key) } else { seen.ruled.remove(&key) });
         }
     }
 

@@ -112,12 +112,7 @@ impl Operation for CreateTask {
         (!starts_later).then_some(member.queue)
     }
 
-    fn decode(
-        &self,
-        members: &[&NewTaskInQueue],
-        rows: &Rows,
-        effects: &mut Effects,
-    ) -> Result<Outcome, sqlx::Error> {
+    fn decode(&self, members: &[&NewTaskInQueue], rows: &Rows, effects: &mut Effects) -> Result<Outcome, sqlx::Error> {
         let outcome = create::decode(rows)?;
         self.note(members, &outcome);
         effects.claimable.extend(claimable(members, &outcome.stored));

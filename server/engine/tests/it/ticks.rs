@@ -242,7 +242,8 @@ async fn a_create_that_waits_for_another_transaction_lets_the_others_of_its_tick
     let connector = rig.database.connector();
     // Creates share the ticks of the second operation.
     let (ticks, tasks) = (Ticks::start(&connector, HotSessions::MIN, &rig.tasks), &rig.tasks);
-    let creates = Batcher::start(CreateTask { queues: Queues::default() }, &connector, &Notifiers::default(), &ticks, tasks);
+    let creates =
+        Batcher::start(CreateTask { queues: Queues::default() }, &connector, &Notifiers::default(), &ticks, tasks);
     let notes = Batcher::start(Note::<true>, &connector, &Notifiers::default(), &ticks, tasks);
     let queue = Queue::start(rig.database.options());
     let key = queue.key(QUEUE).await;

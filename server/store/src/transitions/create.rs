@@ -90,10 +90,7 @@ impl Created {
 /// Whether a task is alone in a group with its own id, waits for nothing, and nothing is said of its runs: the ordinary case, in
 /// which nothing is there that could conflict.
 fn is_alone(member: &Member<'_>) -> bool {
-    !member.waits
-        && !member.ruled
-        && member.task.options.is_none()
-        && member.task.group.uuid() == member.task.id.uuid()
+    !member.waits && !member.ruled && member.task.options.is_none() && member.task.group.uuid() == member.task.id.uuid()
 }
 
 /// Whether the statement for tasks that are alone may store them.
@@ -245,7 +242,7 @@ fn query_any<'a>(
               AND input.created BETWEEN db_now.now - make_interval(secs => $16 /* CREATED_DRIFT */)
                                     AND db_now.now + make_interval(secs => $16)
               AND input.deadline BETWEEN db_now.now AND db_now.now + make_interval(secs => input.ahead)
-              AND (start.ready IS NULL OR start.ready < input.deadline)
+              AND (start.ready < input.deadline) IS NOT FALSE
               AND NOT EXISTS (SELECT FROM tasks t WHERE t.id = input.id)
         ),
         requested_groups AS MATERIALIZED (

@@ -40,7 +40,7 @@ const CONTENTS: &str = "
     FROM outbox_new n, unnest(n.kinds, n.seqs, n.runs, n.retries_left, n.priorities) AS e(kind, seq, run, retries, priority)
     JOIN tasks t ON t.seq = e.seq
     UNION ALL SELECT 'events ' || COALESCE(sum(events), 0) FROM outbox_new
-    UNION ALL SELECT 'count ' || concat_ws(' ', d.queue, sum(d.pending), sum(d.claimed), sum(d.delayed))
+    UNION ALL SELECT 'count ' || concat_ws(' ', d.queue, sum(d.pending), sum(d.claimed), COALESCE(sum(d.delayed), 0))
     FROM outbox_new n, unnest(n.queues, n.pending, n.claimed, n.delayed) AS d(queue, pending, claimed, delayed) GROUP BY d.queue";
 
 /// Runs a statement, and undoes it: what it answered, and what there was afterwards.
@@ -166,10 +166,14 @@ async fn tasks_are_stored_alike() {
         }
         // What goes to the general statement comes after the others, and takes its place in the queue after them.
         new.sort_by_key(|(task, key)| groups.contains(&task.id) || *key == world.keys[1]);
-        let members: Vec<create::Member<'_>> =
-            new.iter().map(|(task, queue)| create::Member { task, queue: *queue, waits: false, ruled: false }).collect();
+        let members: Vec<create::Member<'_>> = new
+            .iter()
+            .map(|(task, queue)| create::Member { task, queue: *queue, waits: false, ruled: false })
+            .collect();
         let describe = |rows: Vec<create::Created>| {
-            rows.iter().map(|row| format!("{} {} {} {}", row.member, row.waits, row.held, row.ruled)).collect::<Vec<String>>()
+            rows.iter()
+                .map(|row| format!("{} {} {} {}", row.member, row.waits, row.held, row.ruled))
+                .collect::<Vec<String>>()
         };
         let ordinary =
             effect(&mut world.conn, async |conn| describe(create::create(conn, &members).await.unwrap())).await;
