@@ -180,3 +180,13 @@ RETURNS double precision LANGUAGE sql IMMUTABLE RETURN
          WHEN (n - 1) * ln(factor) > 20 THEN most
          ELSE LEAST(most, first * power(factor, n - 1)) END;
 COMMENT ON FUNCTION retry_wait IS 'How long a retry waits: retry_wait of the rules.';
+
+-- What a task says goes before what its queue says.
+CREATE FUNCTION run_traits(of_queue smallint, delivery smallint, complete_time double precision, retry_first double precision,
+                           retry_most double precision)
+RETURNS smallint LANGUAGE sql IMMUTABLE RETURN
+    NULLIF(COALESCE(delivery, of_queue & 3, 0)
+           | CASE WHEN retry_first IS NULL THEN COALESCE(of_queue & 4, 0) WHEN retry_first > 0 AND retry_most > 0 THEN 4 ELSE 0 END
+           | CASE WHEN complete_time IS NULL THEN 0 ELSE 8 END, 0)::smallint;
+COMMENT ON FUNCTION run_traits IS
+    'What is stamped on a run, apart from why it is delayed: Terms::traits of the rules, from task_queues.traits and the columns of task_options.';

@@ -85,7 +85,7 @@ pub struct CreateTaskRequest<'a> {
     #[serde(default)]
     #[schema(value_type = BTreeMap<String, TagValue>)]
     pub tags: BTreeMap<String, String>,
-    /// Anything else; any JSON object. Default `{}`.
+    /// Anything else; any JSON object, in which `tenure` has the options of the task. Default `{}`.
     #[serde(borrow, default, deserialize_with = "present")]
     #[schema(value_type = Option<Object>)]
     pub extra: Option<&'a RawValue>,

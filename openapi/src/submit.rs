@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 use crate::bodies::present;
 use crate::dates::Timestamp;
 use crate::ids::{ProjectId, ProvisionerId, SchedulerId, TaskGroupId, TaskId, TaskQueueId, WorkerType};
+use crate::policy::TaskOptions;
 use crate::schema::{Route, Scope, TagValue};
 use crate::states::{Priority, Requires};
 use crate::structure::{object, objects};
@@ -101,6 +102,10 @@ pub struct SubmittedTask<'a> {
     #[serde(borrow, default, deserialize_with = "present")]
     #[schema(value_type = Option<Object>)]
     pub extra: Option<&'a RawValue>,
+    /// What the task says about its runs; stored, and shown, as `tenure` in its `extra`, where it may be given instead.
+    #[serde(borrow, default, deserialize_with = "present")]
+    #[schema(value_type = Option<TaskOptions>)]
+    pub options: Option<&'a RawValue>,
 }
 
 /// Metadata for people, as far as the submitter sets it.

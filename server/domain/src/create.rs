@@ -11,6 +11,8 @@ use tenure_api::states::{Priority, Requires};
 use uuid::Uuid;
 
 use super::json::{self, Unserializable};
+use super::policy::hold::{Start, start_refusal};
+use super::policy::options::{self, Options};
 
 /// Dependencies that one task may have.
 pub const DEPENDENCIES_MAX: usize = 10_000;
@@ -103,11 +105,35 @@ pub struct NewTask {
     pub dependencies: Vec<Uuid>,
     /// How they must have ended.
     pub requires: Requires,
+    /// What it says about its runs; none if that is nothing.
+    pub options: Option<Options>,
+    /// Where its options were given.
+    pub options_place: &'static str,
+    /// How far ahead its deadline may lie.
+    pub deadline_limit: DeadlineLimit,
 }
 
 impl NewTask {
     /// Checks a body and fills in the defaults.
     pub fn from_request(id: TaskId, request: &CreateTaskRequest<'_>) -> Result<Self, Unacceptable> {
+        Self::checked(id, request, options::IN_EXTRA, DeadlineLimit::CreateTask)
+    }
+
+    /// The same for a task of a submission, of which the server has made a body, and whose options were given there.
+    pub fn from_submission(
+        id: TaskId,
+        request: &CreateTaskRequest<'_>,
+        options_place: &'static str,
+    ) -> Result<Self, Unacceptable> {
+        Self::checked(id, request, options_place, DeadlineLimit::Submission)
+    }
+
+    fn checked(
+        id: TaskId,
+        request: &CreateTaskRequest<'_>,
+        options_place: &'static str,
+        deadline_limit: DeadlineLimit,
+    ) -> Result<Self, Unacceptable> {
         check_schema(request).map_err(Unacceptable::Schema)?;
         let queue = queue(request)?;
         let deadline = request.deadline.time();
@@ -147,6 +173,9 @@ impl NewTask {
             definition: String::new(),
             dependencies: request.dependencies.iter().map(|id| id.uuid()).collect(),
             requires: request.requires.unwrap_or(Requires::AllCompleted),
+            options: options::of_request(request)?,
+            options_place,
+            deadline_limit,
         };
         task.definition = definition(&task, request)?;
         Ok(task)
@@ -292,7 +321,20 @@ pub fn date_refusal(task: &NewTask, now: DateTime<Utc>) -> Option<String> {
     if (task.created - now).abs() > CREATED_DRIFT {
         return Some(format!("`created` must be within 15 minutes of now, {}", Timestamp::new(now)));
     }
-    deadline_refusal(task.deadline, now, DeadlineLimit::CreateTask)
+    deadline_refusal(task.deadline, now, task.deadline_limit)
+}
+
+/// Why a task of a queue with this delay would never start if it was created now, if it would not. The create statement has the
+/// same rule.
+#[must_use]
+pub fn never_starts(task: &NewTask, queue_delay: TimeDelta, now: DateTime<Utc>) -> Option<String> {
+    let own = task.options.and_then(|options| options.start);
+    let field = match own {
+        Some(Start::After(_)) => format!("{}.delay", task.options_place),
+        Some(Start::At(_)) => format!("{}.notBefore", task.options_place),
+        None => "policy.delay".to_owned(),
+    };
+    start_refusal(own.unwrap_or(Start::After(queue_delay)), &field, now, task.deadline)
 }
 
 /// How far ahead a deadline may lie.
@@ -386,12 +428,13 @@ pub enum Unmade {
 }
 
 /// Why the create statement left a task out, from what there is: the stored task of this id, with its definition and the
-/// priority that it has now, the group, and what the task waits for.
+/// priority that it has now, the group, the delay of the queue, and what the task waits for.
 #[must_use]
 pub fn why_unmade(
     task: &NewTask,
     stored: Option<(&str, Priority)>,
     group: Option<GroupOwner<'_>>,
+    queue_delay: TimeDelta,
     awaited: &[(TaskId, Awaited)],
     now: DateTime<Utc>,
 ) -> Unmade {
@@ -405,7 +448,7 @@ pub fn why_unmade(
             Unmade::Conflict(format!("task {} exists already with another definition; choose another taskId", task.id))
         };
     }
-    if let Some(refusal) = date_refusal(task, now) {
+    if let Some(refusal) = date_refusal(task, now).or_else(|| never_starts(task, queue_delay, now)) {
         return Unmade::Input(refusal);
     }
     match group {

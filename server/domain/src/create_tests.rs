@@ -180,6 +180,37 @@ fn dates_are_checked_against_now_at_their_boundaries() {
 }
 
 #[test]
+fn a_task_must_start_before_its_deadline() {
+    let now = DateTime::from_timestamp(1_769_860_800, 0).unwrap();
+    let (hour, second) = (TimeDelta::hours(1), TimeDelta::seconds(1));
+    let with_start = |tenure: Value| read(&with("/extra", json!({ "tenure": tenure }))).unwrap();
+    let plain = read(&body()).unwrap();
+    assert_eq!(never_starts(&plain, TimeDelta::zero(), now), None);
+    assert_eq!(never_starts(&plain, hour - second, now), None);
+    assert!(
+        never_starts(&plain, hour, now).unwrap().starts_with("`policy.delay`, 3600 seconds from now, must end before")
+    );
+    for (tenure, named) in [
+        (json!({"delay": 3_600}), "`extra.tenure.delay`, 3600"),
+        (json!({"notBefore": "2026-01-31T13:00:00Z"}), "`extra.tenure.notBefore`, 2026-01-31T13:00:00.000Z, must"),
+    ] {
+        let task = with_start(tenure);
+        let refused = never_starts(&task, TimeDelta::zero(), now).unwrap();
+        assert!(refused.starts_with(named), "{refused}");
+        let submitted = NewTask { options_place: options::BESIDE, ..task.clone() };
+        let refused = never_starts(&submitted, TimeDelta::zero(), now).unwrap();
+        assert!(refused.starts_with(&named.replace("extra.tenure", "options")), "{refused}");
+        // What exists is a repeat, however late it is.
+        assert_eq!(why_unmade(&task, Some((&task.definition, task.priority)), None, hour, &[], now), Unmade::Repeat);
+        let unmade = why_unmade(&task, None, None, TimeDelta::zero(), &[], now);
+        assert!(matches!(unmade, Unmade::Input(why) if why.starts_with(named)));
+    }
+    for tenure in [json!({"delay": 0}), json!({"notBefore": "2026-01-31T12:59:59.999Z"}), json!({"delay": 3_599})] {
+        assert_eq!(never_starts(&with_start(tenure), hour, now), None, "it replaces the delay of the queue");
+    }
+}
+
+#[test]
 fn a_submission_may_have_a_deadline_in_a_year() {
     let now = DateTime::from_timestamp(1_769_860_800, 0).unwrap();
     for (limit, days) in [(DeadlineLimit::CreateTask, 5), (DeadlineLimit::Submission, 366)] {

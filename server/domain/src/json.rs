@@ -7,6 +7,7 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 /// How deeply arrays and objects may be nested in a body.
 pub const DEPTH_MAX: u16 = 100;
@@ -19,6 +20,11 @@ pub struct Unserializable(String);
 /// A value as JSON text.
 pub fn text(value: &impl Serialize) -> Result<String, Unserializable> {
     serde_json::to_string(value).map_err(|error| Unserializable(error.to_string()))
+}
+
+/// A text that is JSON, as it is.
+pub fn raw(text: String) -> Result<Box<RawValue>, Unserializable> {
+    RawValue::from_string(text).map_err(|error| Unserializable(error.to_string()))
 }
 
 /// A JSON text without the whitespace between its parts. What stands in strings, and how numbers are written, stays.

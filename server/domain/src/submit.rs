@@ -15,6 +15,8 @@ use tenure_api::ids::{TaskGroupId, TaskId};
 use tenure_api::submit::{SubmitRequest, SubmittedTask};
 
 use super::create::{METADATA_SHORT_MAX, NewTask, Unacceptable};
+use super::json;
+use super::policy::options;
 
 /// Tasks of one submission.
 pub const TASKS_MAX: usize = 1_000;
@@ -114,8 +116,7 @@ impl Graph {
         let mut entries = Vec::with_capacity(tasks.len());
         for (n, (task, dependencies)) in tasks.into_iter().zip(wiring.dependencies).enumerate() {
             let name = task.name.clone();
-            let request = complete(task, ids[n], group, dependencies, origin);
-            let task = NewTask::from_request(ids[n], &request).map_err(|error| at(several, n, error))?;
+            let task = entry(task, ids[n], group, dependencies, origin).map_err(|error| at(several, n, error))?;
             entries.push(Entry { name, task });
         }
         Ok(Self { group, entries, several })
@@ -263,6 +264,21 @@ fn names<'a>(tasks: &'a [SubmittedTask<'_>], several: bool) -> Result<HashMap<&'
         }
     }
     Ok(names)
+}
+
+/// Checks a task. Its options are stored in its `extra`, wherever they were given.
+fn entry(
+    task: SubmittedTask<'_>,
+    id: TaskId,
+    group: TaskGroupId,
+    dependencies: Vec<TaskId>,
+    origin: Origin<'_>,
+) -> Result<NewTask, Unacceptable> {
+    let place = if task.options.is_some() { options::BESIDE } else { options::IN_EXTRA };
+    let extra = options::stored_extra(task.extra, task.options)?.map(json::raw).transpose()?;
+    let mut request = complete(task, id, group, dependencies, origin);
+    request.extra = extra.as_deref().or(request.extra);
+    NewTask::from_submission(id, &request, place)
 }
 
 /// The body that createTask would want.

@@ -1,4 +1,5 @@
 use super::*;
+use crate::create::DeadlineLimit;
 use serde_json::{Value, json};
 
 const ID: &str = "9HrBC1jMQ3KlZw4CssPUeQ";
@@ -191,4 +192,34 @@ fn a_circle_is_refused_and_shown() {
     let mut line = ring;
     line[TASKS_MAX - 1] = json!({"name": "n999"});
     assert_eq!(several(&json!(line)).unwrap().entries.len(), TASKS_MAX);
+}
+
+#[test]
+fn options_beside_a_task_are_those_in_its_extra() {
+    let graph = several(&json!([
+        {"options": {"delay": 5}},
+        {"extra": {"tenure": {"delay": 5}}},
+        {"extra": {"a": 1}, "options": {"delay": 5}},
+        {"options": {}},
+    ]))
+    .unwrap();
+    let places: Vec<_> =
+        graph.entries.iter().map(|entry| (entry.task.options.is_some(), entry.task.options_place)).collect();
+    assert_eq!(places, [(true, "options"), (true, "extra.tenure"), (true, "options"), (false, "options")]);
+    assert_eq!(definition(&graph, 0)["extra"], definition(&graph, 1)["extra"], "one stored form");
+    assert_eq!(definition(&graph, 2)["extra"], json!({"a": 1, "tenure": {"delay": 5}}));
+    assert!(graph.entries.iter().all(|entry| entry.task.deadline_limit == DeadlineLimit::Submission));
+    for (task, says) in [
+        (json!({"options": {"delay": -1}}), "tasks[1]: `options.delay` must be from 0"),
+        (
+            json!({"options": {}, "extra": {"tenure": {}}}),
+            "tasks[1]: `options` and `extra.tenure` must not both be given",
+        ),
+        (json!({"options": {}, "extra": 1}), "tasks[1]: `extra` must be an object"),
+        (json!({"options": 1}), "tasks[1]: `options` must be an object"),
+        (json!({"extra": {"tenure": {"delay": -1}}}), "tasks[1]: `extra.tenure.delay` must be from 0"),
+    ] {
+        let refusal = several(&json!([{}, task])).unwrap_err();
+        assert!(refusal.starts_with(says), "{refusal}");
+    }
 }

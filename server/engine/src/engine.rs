@@ -176,7 +176,7 @@ impl Engine {
         };
         let delete_messages = DeleteMessages { visibility: settings.message_visibility };
         let engine = Self {
-            create: Batcher::start(CreateTask, &connector, &notifiers, &ticks, tasks),
+            create: Batcher::start(CreateTask { queues: queues.clone() }, &connector, &notifiers, &ticks, tasks),
             reclaim: Batcher::start(reclaim, &connector, &notifiers, &ticks, tasks),
             report: Batcher::start(report, &connector, &notifiers, &ticks, tasks),
             status: Batcher::start(ReadStatus, &connector, &notifiers, &ticks, tasks),

@@ -10,7 +10,7 @@ use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
 use super::log_readers::Part;
-use super::transitions::schedule::{self as scheduling, When};
+use super::transitions::schedule::{self as scheduling, Scheduled, When};
 
 /// Edges that one transaction settles, and so the most tasks that it locks.
 pub const EDGES_MAX: usize = 500;
@@ -83,8 +83,8 @@ pub struct Slice {
     pub full: bool,
     /// Those that it marked as satisfied; of the others another transaction has locked the dependent task.
     pub settled: usize,
-    /// The queues of the tasks that it scheduled, one for each.
-    pub scheduled: Vec<i32>,
+    /// The tasks that it scheduled.
+    pub scheduled: Vec<Scheduled>,
 }
 
 /// Marks a slice of the edges for which there is work, and schedules what waits for nothing any more.
@@ -121,7 +121,7 @@ pub async fn settle(conn: &mut PgConnection, after: i64) -> Result<Slice, sqlx::
     Ok(Slice { found: due.len(), full, settled, scheduled })
 }
 
-async fn schedule(transaction: &mut PgConnection, locked: &[Uuid]) -> Result<Vec<i32>, sqlx::Error> {
+async fn schedule(transaction: &mut PgConnection, locked: &[Uuid]) -> Result<Vec<Scheduled>, sqlx::Error> {
     #[cfg(feature = "test-util")]
     {
         use crate::breakage::{Breakage, is_on, strikes};

@@ -3,7 +3,7 @@
 //! Keys are random, so that one that a failover has lost is not given to another queue while some server or URL still has
 //! it. Creates and claims compare key and name in their statement: into a lost key nothing is stored.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use sqlx::{PgConnection, PgPool};
 use tenure_api::ids::{InvalidId, TaskQueueId};
@@ -25,6 +25,7 @@ pub struct Queues {
 struct Seen {
     keys: HashMap<TaskQueueId, i32>,
     names: HashMap<i32, TaskQueueId>,
+    ruled: HashSet<i32>,
 }
 
 impl Queues {
@@ -46,8 +47,24 @@ impl Queues {
         self.seen.note(self.seen.epoch(), |seen| {
             if let Some(key) = seen.keys.remove(name) {
                 seen.names.remove(&key);
+                seen.ruled.remove(&key);
             }
         });
+    }
+
+    /// Whether the queue with this key had a policy that is stamped on new runs, when a task was created last. Only a hint at the
+    /// statement that is tried first: it reads the policy itself.
+    #[must_use]
+    pub fn is_ruled(&self, key: i32) -> bool {
+        self.seen.read(|seen| seen.ruled.contains(&key))
+    }
+
+    /// Remembers whether it has one.
+    pub fn note_ruled(&self, key: i32, ruled: bool) {
+        if self.is_ruled(key) != ruled {
+            self.seen
+                .note(self.seen.epoch(), |seen| if ruled { seen.ruled.insert(key) } else { seen.ruled.remove(&key) });
+        }
     }
 
     /// Drops what is remembered.

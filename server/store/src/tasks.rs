@@ -18,6 +18,8 @@ pub struct Loaded {
     pub task: Task,
     /// How often it was requeued.
     pub requeues: u16,
+    /// How many of its runs ended without using up a retry.
+    pub free_runs: u16,
     /// When this was read.
     pub now: DateTime<Utc>,
 }
@@ -30,6 +32,7 @@ struct TaskRow {
     state: i16,
     retries_left: i16,
     requeues: i16,
+    free_runs: i16,
     last_run: Option<i16>,
     scheduler: String,
     project: String,
@@ -66,7 +69,7 @@ pub async fn load(conn: &mut PgConnection, ids: &[Uuid]) -> Result<HashMap<Uuid,
         TaskRow,
         r#"-- load_tasks
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
-        SELECT t.id, t.seq, q.name AS queue, t.priority, t.state, t.retries_left, t.requeues, t.run AS last_run,
+        SELECT t.id, t.seq, q.name AS queue, t.priority, t.state, t.retries_left, t.requeues, t.free_runs, t.run AS last_run,
                d.scheduler, d.project, d.task_group, d.deadline, d.expires,
                COALESCE(p.reason_created, c.reason_created) AS reason_created,
                COALESCE(p.scheduled, c.scheduled) AS scheduled,
@@ -198,6 +201,7 @@ fn decode(row: TaskRow, mut ended: Vec<EndedRun>) -> Result<Loaded, Undecodable>
     let queue = row.queue.parse().map_err(|_| Undecodable::queue(row.id))?;
     Ok(Loaded {
         requeues: columns.retries(row.requeues)?,
+        free_runs: columns.retries(row.free_runs)?,
         now: row.now,
         task: task_columns!(row).task("tasks", queue, last, ended)?,
     })

@@ -44,6 +44,7 @@ mod signed_urls;
 mod sse;
 mod startup;
 mod submit;
+mod task_options;
 mod under_load;
 mod upstream;
 mod waiting;

@@ -124,14 +124,6 @@ impl Policy {
     pub fn text(&self) -> &str {
         &self.text
     }
-
-    /// Whether a task must be created along the path for policies because of it. The other fields take effect when a run is
-    /// claimed or ends.
-    #[must_use]
-    pub fn matters_at_creation(&self) -> bool {
-        let Self { delivery, complete_time: _, delay, retry_delay, claim_timeout: _, text: _ } = self;
-        *delivery != Delivery::Retries || !delay.is_zero() || retry_delay.is_some_and(|delay| !delay.is_none())
-    }
 }
 
 /// The value of a field that is not built yet with which it changes nothing, so that it may be given.

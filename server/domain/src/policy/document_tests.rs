@@ -13,7 +13,6 @@ pub(crate) fn policy(body: &Value) -> Result<Policy, String> {
 fn an_empty_policy_is_as_none() {
     assert_eq!(policy(&json!({})).unwrap(), Policy::none());
     assert_eq!(Policy::from_stored(Policy::none().text()).unwrap(), Policy::none());
-    assert!(!Policy::none().matters_at_creation());
 }
 
 #[test]
@@ -65,7 +64,6 @@ fn what_is_not_built_yet_is_refused_by_name_unless_it_changes_nothing() {
     let neutral = json!({"dispatch": "pull", "acceptTime": 0, "lateResult": "reject", "onSchedulerLoss": "keep",
         "onDuplicate": "reject", "keyBy": "key", "fair": false, "deadLetters": false});
     let read = policy(&neutral).unwrap();
-    assert!(!read.matters_at_creation());
     let shown: Value = serde_json::from_str(read.text()).unwrap();
     assert_eq!(shown, neutral, "what was sent is what is shown");
     for (field, value, or) in [
@@ -85,24 +83,6 @@ fn what_is_not_built_yet_is_refused_by_name_unless_it_changes_nothing() {
     ] {
         let refused = policy(&json!({ field: value })).unwrap_err();
         assert_eq!(refused, format!("`{field}` is not built yet: leave it out{or}"));
-    }
-}
-
-#[test]
-fn only_what_a_new_run_is_stamped_with_matters_at_creation() {
-    for (body, matters) in [
-        (json!({"delivery": "retries"}), false),
-        (json!({"delivery": "at-least-once"}), true),
-        (json!({"delivery": "at-most-once"}), true),
-        (json!({"completeTime": 5}), false),
-        (json!({"claimTimeout": 50}), false),
-        (json!({"delay": 0}), false),
-        (json!({"delay": 1}), true),
-        (json!({"retryDelay": {"first": 0}}), false),
-        (json!({"retryDelay": {"first": 1, "most": 0}}), false),
-        (json!({"retryDelay": {"first": 1}}), true),
-    ] {
-        assert_eq!(policy(&body).unwrap().matters_at_creation(), matters, "{body}");
     }
 }
 

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`document`] | what a policy may say: limits, defaults, what is not built yet, the form in which it is stored |
 //! | [`options`] | the same for the options of a task, and where they stand in its definition |
-//! | [`terms`] | what holds for a task: its options before its queue's policy; the traits that are stamped on its runs; which path of creation it takes |
+//! | [`terms`] | what holds for a task: its options before its queue's policy; the traits that are stamped on its runs |
 //! | [`hold`] | when a run is ready: delays, deadlines, and what a delay is cut to |
 //! | [`ending`] | what follows when a claim ends: the table of all deliveries with all ends, and the bounds on runs |
 //! | [`life`] | both together: every state of a task with every event |

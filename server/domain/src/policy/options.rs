@@ -16,9 +16,9 @@ use crate::create::Unacceptable;
 /// The longest `delay` that a task, or the release of a run, may have, in seconds: 366 days.
 pub const TASK_DELAY_MAX: i64 = 31_622_400;
 /// Where options stand in a definition.
-const IN_EXTRA: &str = "extra.tenure";
+pub const IN_EXTRA: &str = "extra.tenure";
 /// Where options stand in a submission.
-const BESIDE: &str = "options";
+pub const BESIDE: &str = "options";
 
 /// The options of a task, checked. What is absent is as the queue's policy says.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -114,7 +114,8 @@ pub fn stored_extra(extra: Option<&RawValue>, options: Option<&RawValue>) -> Res
         return Err(Unacceptable::Rule(format!("`{BESIDE}` and `{IN_EXTRA}` must not both be given: leave one out")));
     }
     let whole = extra.map_or("{}", |extra| extra.get().trim());
-    let others = whole.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')).unwrap_or_default().trim();
+    let others = whole.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+    let others = others.ok_or_else(|| Unacceptable::Schema("`extra` must be an object".to_owned()))?.trim();
     let comma = if others.is_empty() { "" } else { "," };
     Ok(Some(format!("{{{others}{comma}\"tenure\":{options}}}")))
 }

@@ -113,6 +113,8 @@ fn options_beside_a_task_are_stored_in_its_extra() {
         twice.unwrap_err(),
         ("InputError", "`options` and `extra.tenure` must not both be given: leave one out".to_owned())
     );
+    let nothing_to_stand_in = stored_extra(Some(&raw("[1]")), Some(&raw("{}"))).map_err(refused);
+    assert_eq!(nothing_to_stand_in.unwrap_err(), ("InputValidationError", "`extra` must be an object".to_owned()));
     let wrong = stored_extra(None, Some(&raw(r#"{"delay": 31622401}"#))).map_err(refused);
     assert_eq!(wrong.unwrap_err().1, "`options.delay` must be from 0 to 31622400 seconds");
 }

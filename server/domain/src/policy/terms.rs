@@ -59,12 +59,6 @@ impl Terms {
     }
 }
 
-/// Whether a task is created by today's statement alone: nothing that it or its queue says has to be stamped on its run.
-#[must_use]
-pub fn takes_direct_path(policy: Option<&Policy>, options: Option<&Options>) -> bool {
-    options.is_none_or(Options::is_empty) && !policy.is_some_and(Policy::matters_at_creation)
-}
-
 /// What is stamped on a run, so that statements need no policy to end it: `pending.traits` and `claims.traits`.
 ///
 /// ```text
@@ -173,33 +167,6 @@ mod tests {
         let plain = Terms::of(&Policy::none(), &Options::default());
         assert_eq!(plain.traits(None), Traits::NONE);
         assert_eq!((plain.start, plain.complete_time, plain.retry_delay), (Start::After(seconds(0)), None, None));
-    }
-
-    #[test]
-    fn the_direct_path_is_taken_exactly_if_nothing_has_to_be_stamped() {
-        let policies = [
-            (None, true),
-            (Some(json!({})), true),
-            (Some(json!({"completeTime": 60, "claimTimeout": 20})), true),
-            (Some(json!({"delay": 1})), false),
-            (Some(json!({"delivery": "at-most-once"})), false),
-            (Some(json!({"retryDelay": {"first": 1}})), false),
-        ];
-        let all = [(None, true), (Some(json!({})), true), (Some(json!({"delay": 0})), false)];
-        for (sent, by_policy) in &policies {
-            for (option, by_options) in &all {
-                let policy = sent.as_ref().map(|sent| policy(sent).unwrap());
-                let options = option.as_ref().map(options);
-                let direct = takes_direct_path(policy.as_ref(), options.as_ref());
-                assert_eq!(direct, *by_policy && *by_options, "{sent:?} {option:?}");
-                // What takes it needs no stamp, whatever the statement knows of policies.
-                if direct {
-                    let terms = Terms::of(&policy.unwrap_or(Policy::none()), &options.unwrap_or_default());
-                    assert_eq!(terms.traits(None).code(), None);
-                    assert_eq!(terms.start, Start::After(seconds(0)));
-                }
-            }
-        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::engine::Engine;
 use crate::events::log_reader::{self, Part, Read, Sink};
 use crate::notifiers::Effects;
 use tenure_store::dependency_work;
+use tenure_store::transitions::schedule::Scheduled;
 
 /// Notes each part of the log as work.
 #[derive(Debug, Clone, Copy)]
@@ -47,7 +48,7 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
         report.done += slice.settled;
         report.lost_race += slice.found - slice.settled;
         if !slice.scheduled.is_empty() {
-            engine.notifiers.apply(Effects::claimable(slice.scheduled));
+            engine.notifiers.apply(Effects::claimable(slice.scheduled.into_iter().filter_map(Scheduled::claimable)));
         }
         let more = slice.full && slice.settled > 0;
         if !more || Instant::now() > until {

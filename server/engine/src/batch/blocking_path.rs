@@ -81,7 +81,7 @@ async fn work<O: Operation>(
             Ok(Verdict::Done(answer)) => Ok(answer),
             Ok(Verdict::Refused(error)) => Err(error),
             // Another transaction locked the row between our wait and our statement, twice.
-            Ok(Verdict::Locked) => Err(OpError::Unavailable),
+            Ok(Verdict::Locked | Verdict::Again) => Err(OpError::Unavailable),
             Err(failure @ Failure::Again(_)) => {
                 metrics::counter!("tenure_blocking_path_timeouts_total", "operation" => O::NAME).increment(1);
                 Err(failure.report(O::NAME))

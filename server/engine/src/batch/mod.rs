@@ -148,6 +148,8 @@ pub enum Verdict<A> {
     Refused(OpError),
     /// Another transaction holds its rows.
     Locked,
+    /// The statement in the tick leaves such members to one that the operation runs by itself.
+    Again,
 }
 
 struct Job<O: Operation> {
@@ -316,9 +318,7 @@ impl<O: Operation> Worker<O> {
         let Some(statement) = self.operation.statement(&members) else {
             // The others do not wait for it.
             drop(turn);
-            let held = permit.take().await;
-            self.run(batch).await;
-            drop(held);
+            self.run_apart(batch, permit).await;
             return;
         };
         turn.add_claimable(members.iter().filter_map(|member| O::claimable(member)));
@@ -335,7 +335,10 @@ impl<O: Operation> Worker<O> {
                     Err(error) => Err(Failure::new(error)),
                 };
                 match verdicts {
-                    Ok(verdicts) => self.answer(batch, verdicts),
+                    Ok(verdicts) => {
+                        let again = self.answer(batch, verdicts);
+                        self.run_apart(again, permit).await;
+                    }
                     Err(failure) => fail(batch, failure),
                 }
             }
@@ -344,10 +347,17 @@ impl<O: Operation> Worker<O> {
                 if matches!(why, NotDone::Spoiled) {
                     self.apart_until = Some(Instant::now() + APART);
                 }
-                let held = permit.take().await;
-                self.run(batch).await;
-                drop(held);
+                self.run_apart(batch, permit).await;
             }
+        }
+    }
+
+    /// Runs a batch by itself when the ticks let it.
+    async fn run_apart(&mut self, batch: Vec<Job<O>>, permit: &Permit) {
+        if !batch.is_empty() {
+            let held = permit.take().await;
+            self.run(batch).await;
+            drop(held);
         }
     }
 
@@ -397,7 +407,10 @@ impl<O: Operation> Worker<O> {
         let mut parts = vec![batch];
         while let Some(mut part) = parts.pop() {
             match self.attempt(&part).await {
-                Ok(verdicts) => self.answer(part, verdicts),
+                Ok(verdicts) => {
+                    let again = self.answer(part, verdicts);
+                    self.blocking_path.take(again);
+                }
                 Err(Failure::BadData(_)) if part.len() > 1 => {
                     let half = part.split_off(part.len() / 2);
                     parts.extend([half, part]);
@@ -429,16 +442,19 @@ impl<O: Operation> Worker<O> {
         result
     }
 
-    fn answer(&mut self, part: Vec<Job<O>>, verdicts: Vec<Verdict<O::Answer>>) {
-        let mut locked = Vec::new();
+    /// Answers those that have an answer; the members that are to be run again.
+    fn answer(&mut self, part: Vec<Job<O>>, verdicts: Vec<Verdict<O::Answer>>) -> Vec<Job<O>> {
+        let (mut locked, mut again) = (Vec::new(), Vec::new());
         for (job, verdict) in part.into_iter().zip(verdicts) {
             match verdict {
                 Verdict::Done(answer) => job.answer(Ok(answer)),
                 Verdict::Refused(error) => job.answer(Err(error)),
                 Verdict::Locked => locked.push(job),
+                Verdict::Again => again.push(job),
             }
         }
         self.blocking_path.take(locked);
+        again
     }
 }
 

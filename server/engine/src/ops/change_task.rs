@@ -3,11 +3,13 @@
 use serde::Deserialize;
 use sqlx::{Connection, PgConnection, PgPool};
 use tenure_api::ids::TaskId;
-use tenure_api::states::ReasonResolved;
+use tenure_api::states::{Delivery, ReasonResolved};
 
 use super::{OpError, refused};
 use crate::notifiers::{Effects, Notifiers};
-use tenure_domain::lifecycle::{Event, Refusal, State, Step, apply};
+use tenure_domain::lifecycle::{self, Refusal};
+use tenure_domain::policy::ending::Allowance;
+use tenure_domain::policy::life::{self, Event, Life, State, Step, apply};
 use tenure_domain::task::Task;
 use tenure_store::tasks::{self, Loaded};
 use tenure_store::transitions::schedule::{self, When};
@@ -38,29 +40,39 @@ pub async fn change(pool: &PgPool, notifiers: &Notifiers, id: TaskId, change: Ch
     let mut conn = pool.acquire().await?;
     let mut transaction = conn.begin().await?;
     tasks::lock(&mut transaction, id.uuid()).await?;
-    let mut queue = None;
     for _ in 0..TRIES_MAX {
         let loaded = load(&mut transaction, id).await?;
         if loaded.task.deadline <= loaded.now {
             return Err(OpError::Conflict(format!("the deadline of task {id} has passed")));
         }
         let event = event(&mut transaction, id, change).await?;
-        let step = match apply(loaded.task.life(), event) {
+        let step = match apply(life(&loaded), event) {
             Ok(step) => step,
-            Err(refusal) => return repeat(loaded, refusal),
+            Err(life::Refusal::Life(refusal)) => return repeat(loaded, refusal),
+            // These are about claims.
+            Err(life::Refusal::Held | life::Refusal::FreeRunsUsedUp) => break,
         };
-        if carry_out(&mut transaction, id, change, step, &mut queue).await? {
+        if let Some(effects) = carry_out(&mut transaction, id, change, step).await? {
             let task = load(&mut transaction, id).await?.task;
-            let effects = match change {
-                Change::Schedule | Change::Rerun => Effects::claimable(queue),
-                Change::Cancel => Effects::resolved([id.uuid()]),
-            };
             notifiers.commit(transaction, effects).await?;
             return Ok(task);
         }
     }
     // The run is claimed and requeued between the tries.
     Err(OpError::Unavailable)
+}
+
+/// The task as the rules see it. Delivery, hold and losses do not matter for these changes.
+fn life(loaded: &Loaded) -> Life {
+    let lifecycle::Life { state, retries_left, .. } = loaded.task.life();
+    let state = match state {
+        lifecycle::State::Unscheduled => State::Unscheduled,
+        lifecycle::State::Pending(run) => State::Pending(run, None),
+        lifecycle::State::Running(run) => State::Running(run),
+        lifecycle::State::Resolved(run, outcome) => State::Resolved(run, outcome),
+    };
+    let left = Allowance { retries_left, free_runs: loaded.free_runs, requeues: loaded.requeues, losses: 0 };
+    Life { state, delivery: Delivery::Retries, left }
 }
 
 async fn load(conn: &mut PgConnection, id: TaskId) -> Result<Loaded, OpError> {
@@ -70,7 +82,7 @@ async fn load(conn: &mut PgConnection, id: TaskId) -> Result<Loaded, OpError> {
 
 async fn event(conn: &mut PgConnection, id: TaskId, change: Change) -> Result<Event, OpError> {
     Ok(match change {
-        Change::Schedule => Event::Schedule,
+        Change::Schedule => Event::Schedule(None),
         Change::Cancel => Event::Cancel,
         Change::Rerun => {
             let definition = tasks::find_definition(conn, id.uuid()).await?.unwrap_or_default();
@@ -87,32 +99,36 @@ fn repeat(loaded: Loaded, refusal: Refusal) -> Result<Task, OpError> {
         Refusal::AlreadyScheduled | Refusal::AlreadyResolved => Ok(loaded.task),
         refusal => {
             let run = match loaded.task.life().state {
-                State::Unscheduled => 0,
-                State::Pending(run) | State::Running(run) | State::Resolved(run, _) => run.number(),
+                lifecycle::State::Unscheduled => 0,
+                lifecycle::State::Pending(run)
+                | lifecycle::State::Running(run)
+                | lifecycle::State::Resolved(run, _) => run.number(),
             };
             Err(refused(refusal, loaded.task.id, run))
         }
     }
 }
 
-/// Applies the change; answers false if the run is being claimed at this moment.
+/// Applies the change; what others wait for of it, or nothing if the run is being claimed at this moment.
 async fn carry_out(
     transaction: &mut PgConnection,
     id: TaskId,
     change: Change,
     step: Step,
-    queue: &mut Option<i32>,
-) -> Result<bool, sqlx::Error> {
+) -> Result<Option<Effects>, sqlx::Error> {
     let id = id.uuid();
     Ok(match change {
         Change::Schedule => {
-            *queue = schedule::schedule(transaction, &[id], When::Always).await?.pop();
-            queue.is_some()
+            let scheduled = schedule::schedule(transaction, &[id], When::Always).await?.pop();
+            scheduled.map(|scheduled| Effects::claimable(scheduled.claimable()))
         }
         Change::Rerun => {
-            *queue = rerun::rerun(transaction, id, step.life.retries_left.cast_signed()).await?;
-            queue.is_some()
+            let retries_left = step.life.left.retries_left.cast_signed();
+            rerun::rerun(transaction, id, retries_left).await?.map(|queue| Effects::claimable([queue]))
         }
-        Change::Cancel => !end_open::end_open(transaction, &[id], ReasonResolved::Canceled).await?.is_empty(),
+        Change::Cancel => {
+            let ended = end_open::end_open(transaction, &[id], ReasonResolved::Canceled).await?;
+            (!ended.is_empty()).then(|| Effects::resolved([id]))
+        }
     })
 }

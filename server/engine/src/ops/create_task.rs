@@ -19,7 +19,7 @@ use tenure_store::groups;
 use tenure_store::hot::statement::{Rows, Statement};
 use tenure_store::queues::{self, Queues, Remembered};
 use tenure_store::tasks;
-use tenure_store::transitions::create::{self, Created, Look, Member, Names};
+use tenure_store::transitions::create::{self, Created, Look, Member, Names, Outcome};
 
 /// Bytes of the bodies in one tick. More of them are a statement of their own, for which the other operations do not wait.
 const TICK_BYTES_MAX: usize = 256 << 10;
@@ -27,7 +27,29 @@ const TICK_BYTES_MAX: usize = 256 << 10;
 const LOOKUPS_MAX: u32 = 3;
 
 /// The operation.
-pub struct CreateTask;
+pub struct CreateTask {
+    /// Remembers which queues have a policy.
+    pub queues: Queues,
+}
+
+impl CreateTask {
+    fn without_dependencies<'a>(&self, members: &[&'a NewTaskInQueue]) -> Vec<Member<'a>> {
+        let plain = |member: &&'a NewTaskInQueue| Member {
+            task: &member.task,
+            queue: member.queue,
+            waits: false,
+            ruled: self.queues.is_ruled(member.queue),
+        };
+        members.iter().map(plain).collect()
+    }
+
+    fn note(&self, members: &[&NewTaskInQueue], outcome: &Outcome) {
+        let stored = outcome.stored.iter().map(|row| (row.member, row.ruled));
+        for (member, ruled) in stored.chain(outcome.ruled.iter().map(|&member| (member, true))) {
+            self.queues.note_ruled(members[member].queue, ruled);
+        }
+    }
+}
 
 /// Creates a task in the queue that it names.
 ///
@@ -64,7 +86,7 @@ impl Operation for CreateTask {
     const NAME: &'static str = "create";
     const WAITING_MAX: usize = 4_000;
     const KIND: Option<Kind> = Some(Kind::Create);
-    type Found = Vec<Created>;
+    type Found = Outcome;
 
     fn weight(member: &NewTaskInQueue) -> usize {
         member.task.bytes()
@@ -82,31 +104,28 @@ impl Operation for CreateTask {
         // What these wait for is looked at by further statements, in a transaction of their own.
         let waits = members.iter().any(|member| !member.task.dependencies.is_empty());
         let bytes: usize = members.iter().map(|member| member.task.bytes()).sum();
-        (!waits && bytes <= TICK_BYTES_MAX).then(|| create::statement(&without_dependencies(members)))
+        (!waits && bytes <= TICK_BYTES_MAX).then(|| create::statement(&self.without_dependencies(members)))
     }
 
     fn claimable(member: &NewTaskInQueue) -> Option<i32> {
-        Some(member.queue)
+        let starts_later = member.task.options.is_some_and(|options| options.start.is_some());
+        (!starts_later).then_some(member.queue)
     }
 
-    fn decode(
-        &self,
-        members: &[&NewTaskInQueue],
-        rows: &Rows,
-        effects: &mut Effects,
-    ) -> Result<Vec<Created>, sqlx::Error> {
-        let stored = create::decode(rows)?;
-        effects.claimable.extend(claimable(members, &stored));
-        Ok(stored)
+    fn decode(&self, members: &[&NewTaskInQueue], rows: &Rows, effects: &mut Effects) -> Result<Outcome, sqlx::Error> {
+        let outcome = create::decode(rows)?;
+        self.note(members, &outcome);
+        effects.claimable.extend(claimable(members, &outcome.stored));
+        Ok(outcome)
     }
 
     async fn judge(
         &self,
         conn: &mut PgConnection,
         members: &[&NewTaskInQueue],
-        stored: Vec<Created>,
+        outcome: Outcome,
     ) -> Result<Vec<Verdict<Task>>, sqlx::Error> {
-        judge(conn, members, stored, &[]).await
+        judge(conn, members, outcome, &[]).await
     }
 
     async fn run(
@@ -117,7 +136,7 @@ impl Operation for CreateTask {
     ) -> Result<Vec<Verdict<Task>>, sqlx::Error> {
         let mut awaited = Vec::new();
         let stored = if members.iter().all(|member| member.task.dependencies.is_empty()) {
-            create::create(conn, &without_dependencies(members)).await?
+            create::create(conn, &self.without_dependencies(members)).await?
         } else {
             let (stored, found) = create_waiting(conn, members).await?;
             effects.dependents = true;
@@ -125,7 +144,9 @@ impl Operation for CreateTask {
             stored
         };
         effects.claimable.extend(claimable(members, &stored));
-        judge(conn, members, stored, &awaited).await
+        let outcome = Outcome { stored, ruled: Vec::new() };
+        self.note(members, &outcome);
+        judge(conn, members, outcome, &awaited).await
     }
 
     async fn wait(&self, conn: &mut PgConnection, member: &NewTaskInQueue) -> Result<(), sqlx::Error> {
@@ -135,31 +156,32 @@ impl Operation for CreateTask {
     }
 }
 
-fn without_dependencies<'a>(members: &[&'a NewTaskInQueue]) -> Vec<Member<'a>> {
-    members.iter().map(|member| Member { task: &member.task, queue: member.queue, waits: false }).collect()
-}
-
 /// The queues in which runs became claimable.
 fn claimable(members: &[&NewTaskInQueue], stored: &[Created]) -> impl Iterator<Item = i32> {
-    stored.iter().filter(|row| !row.waits).map(|row| members[row.member].queue)
+    stored.iter().filter(|row| !row.waits && !row.held).map(|row| members[row.member].queue)
 }
 
 /// One verdict for each member; `awaited` has the dependencies of each, if any member has some.
 async fn judge(
     conn: &mut PgConnection,
     members: &[&NewTaskInQueue],
-    stored: Vec<Created>,
+    outcome: Outcome,
     awaited: &[Waits],
 ) -> Result<Vec<Verdict<Task>>, sqlx::Error> {
     let mut verdicts: Vec<Option<Verdict<Task>>> = members.iter().map(|_| None).collect();
-    for row in stored {
+    for row in outcome.stored {
         verdicts[row.member] = Some(Verdict::Done(row.task(&members[row.member].task)));
+    }
+    // Together by the statement that stamps their policy, instead of one by one.
+    for member in outcome.ruled {
+        verdicts[member] = Some(Verdict::Again);
     }
     let missing: Vec<usize> = (0..members.len()).filter(|&position| verdicts[position].is_none()).collect();
     let tasks: Vec<Unstored<'_>> = missing
         .iter()
         .map(|&position| Unstored {
             task: &members[position].task,
+            queue: members[position].queue,
             awaited: awaited.get(position).map_or(&[][..], Vec::as_slice),
         })
         .collect();
@@ -227,6 +249,7 @@ async fn create_waiting(
             task: &members[position].task,
             queue: members[position].queue,
             waits: required[position].iter().any(|required| !required.satisfied),
+            ruled: false,
         })
         .collect();
     let mut stored = create::create(&mut transaction, &batch).await?;
@@ -260,6 +283,8 @@ fn awaited(task: &NewTask, required: &[Required]) -> Waits {
 pub(super) struct Unstored<'a> {
     /// The task.
     pub(super) task: &'a NewTask,
+    /// `task_queues.id` of its queue.
+    pub(super) queue: i32,
     /// Its dependencies, and whether each exists.
     pub(super) awaited: &'a [(TaskId, Awaited)],
 }
@@ -278,6 +303,7 @@ pub(super) async fn diagnose(
             .map(|&position| Names {
                 task: unstored[position].task.id.uuid(),
                 group: unstored[position].task.group.uuid(),
+                queue: unstored[position].queue,
             })
             .collect();
         for look in create::look(conn, &names).await? {
@@ -304,5 +330,5 @@ pub(super) async fn diagnose(
 fn unmade(unstored: &Unstored<'_>, look: &Look) -> Unmade {
     let stored = look.stored.as_ref().map(|stored| (stored.definition.as_str(), stored.priority));
     let group = look.group.as_ref().map(|group| GroupOwner { scheduler: &group.scheduler, sealed: group.sealed });
-    why_unmade(unstored.task, stored, group, unstored.awaited, look.now)
+    why_unmade(unstored.task, stored, group, look.queue_delay, unstored.awaited, look.now)
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use sqlx::{Connection, PgConnection, PgPool};
-use tenure_api::ids::{TaskGroupId, TaskId};
+use tenure_api::ids::{TaskGroupId, TaskId, TaskQueueId};
 use tenure_api::states::Requires;
 use uuid::Uuid;
 
@@ -107,17 +107,17 @@ async fn attempt(
         .iter()
         .filter_map(|&n| {
             let task = &graph.entries[n].task;
-            Some(Member { task, queue: *queues.get(&task.queue)?, waits: plan.waits(n) })
+            Some(Member { task, queue: *queues.get(&task.queue)?, waits: plan.waits(n), ruled: false })
         })
         .collect();
     for mut row in create::create(&mut transaction, &members).await? {
         row.member = plan.valid[row.member];
         plan.stored.insert(row.member, row);
     }
-    let Some(tasks) = answers(&mut transaction, graph, &plan).await? else { return Ok(None) };
+    let Some(tasks) = answers(&mut transaction, graph, &queues, &plan).await? else { return Ok(None) };
     let edges = plan.edges(graph, &tasks);
     dependencies::insert(&mut transaction, &edges).await?;
-    let pending = plan.stored.values().filter(|row| !row.waits);
+    let pending = plan.stored.values().filter(|row| !row.waits && !row.held);
     let claimable: BTreeSet<i32> =
         pending.filter_map(|row| queues.get(&graph.entries[row.member].task.queue).copied()).collect();
     let dependents = plan.stored.values().any(|row| row.waits);
@@ -198,11 +198,19 @@ impl Plan {
 
 /// Every task of the submission: stored now, or a repeat of an existing one. The first that is neither is the reason why the
 /// submission is refused.
-async fn answers(transaction: &mut PgConnection, graph: &Graph, plan: &Plan) -> Result<Option<Vec<Task>>, SubmitError> {
+async fn answers(
+    transaction: &mut PgConnection,
+    graph: &Graph,
+    queues: &HashMap<TaskQueueId, i32>,
+    plan: &Plan,
+) -> Result<Option<Vec<Task>>, SubmitError> {
     let entries = || graph.entries.iter().enumerate();
     let unstored: Vec<Unstored<'_>> = entries()
         .filter(|(n, _)| !plan.stored.contains_key(n))
-        .map(|(n, entry)| Unstored { task: &entry.task, awaited: &plan.awaited[n] })
+        .filter_map(|(n, entry)| {
+            let task = &entry.task;
+            Some(Unstored { task, queue: *queues.get(&task.queue)?, awaited: &plan.awaited[n] })
+        })
         .collect();
     let mut others = diagnose(transaction, &unstored).await?.into_iter();
     let mut tasks = Vec::with_capacity(graph.entries.len());
@@ -211,7 +219,7 @@ async fn answers(transaction: &mut PgConnection, graph: &Graph, plan: &Plan) -> 
         match verdict.or_else(|| others.next()) {
             Some(Verdict::Done(task)) => tasks.push(task),
             Some(Verdict::Refused(error)) => return Err(SubmitError::Refused(error.at(&graph.place(n)))),
-            Some(Verdict::Locked) | None => return Ok(None),
+            Some(Verdict::Locked | Verdict::Again) | None => return Ok(None),
         }
     }
     Ok(Some(tasks))

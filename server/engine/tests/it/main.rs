@@ -5,6 +5,7 @@
 mod artifacts;
 mod batching;
 mod blobs;
+mod creation;
 mod explain;
 mod failover;
 mod graph;

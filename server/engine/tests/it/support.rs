@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 pub async fn create_on(conn: &mut PgConnection, queue: &Queue, tasks: &[NewTask]) {
     let mut members = Vec::new();
     for task in tasks {
-        members.push(Member { task, queue: queue.key(task.queue.as_str()).await, waits: false });
+        members.push(Member { task, queue: queue.key(task.queue.as_str()).await, waits: false, ruled: false });
     }
     assert_eq!(create(conn, &members).await.unwrap().len(), tasks.len());
 }

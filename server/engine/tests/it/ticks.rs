@@ -19,6 +19,7 @@ use tenure_engine::route::HotSessions;
 use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::connector::Connector;
 use tenure_store::hot::statement::{Rows, Statement};
+use tenure_store::queues::Queues;
 use tenure_store::testing::{TestDatabase, eventually};
 use tenure_store::transitions::claim::TICK_BYTES_MAX;
 use tokio_util::task::TaskTracker;
@@ -241,7 +242,8 @@ async fn a_create_that_waits_for_another_transaction_lets_the_others_of_its_tick
     let connector = rig.database.connector();
     // Creates share the ticks of the second operation.
     let (ticks, tasks) = (Ticks::start(&connector, HotSessions::MIN, &rig.tasks), &rig.tasks);
-    let creates = Batcher::start(CreateTask, &connector, &Notifiers::default(), &ticks, tasks);
+    let creates =
+        Batcher::start(CreateTask { queues: Queues::default() }, &connector, &Notifiers::default(), &ticks, tasks);
     let notes = Batcher::start(Note::<true>, &connector, &Notifiers::default(), &ticks, tasks);
     let queue = Queue::start(rig.database.options());
     let key = queue.key(QUEUE).await;

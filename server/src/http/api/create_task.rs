@@ -18,6 +18,7 @@ use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, AllOf, AnyOf, ForEach, If, Scope};
 use crate::http::scopes::Values;
 use tenure_domain::create::NewTask;
+use tenure_domain::policy::options::Needs;
 
 /// `PUT /task/:taskId`
 pub fn endpoint() -> Endpoint {
@@ -26,10 +27,11 @@ pub fn endpoint() -> Endpoint {
 
 /// What creating a task needs: what the task itself may do, its routes, project, scheduler, and its priority or a higher
 /// one in its queue. For the lowest priority there is also what submitters had in the days of signed URLs, before scopes
-/// named priorities.
+/// named priorities. An option that says what a lost worker costs needs a scope besides.
 pub(super) const SCOPES: Template = AllOf(&[
     ForEach { item: "scope", list: "scopes", scopes: &["<scope>"] },
     ForEach { item: "route", list: "routes", scopes: &["queue:route:<route>"] },
+    If { condition: "optionsHaveDelivery", then: &Scope("tenure:task-options:<taskQueueId>") },
     AnyOf(&[
         AllOf(&[
             Scope("queue:create-task:project:<projectId>"),
@@ -60,7 +62,9 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
             "The caller chooses the id. Sending the same request again answers with the task as it is, so that a lost \
              answer does no harm. The queue is named by `taskQueueId`, or by `provisionerId` and `workerType`, or by \
              all three if they agree. `created` must be within 15 minutes of now, and `deadline` within five days. A \
-             task with `dependencies` is unscheduled until these are resolved as `requires` demands.",
+             task with `dependencies` is unscheduled until these are resolved as `requires` demands. `tenure` in its \
+             `extra` is an object of options: when its first run may start, what a lost worker costs, how long a claim may \
+             last and a retry waits, where that is not to be as the policy of the queue says.",
         )
         .takes::<CreateTaskRequest<'_>>(&sample.new_task())
         .names(&[
@@ -75,7 +79,8 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(
             InputError,
             "dates that contradict each other or are too far from now, two different queues, a scope that ends in \
-             `**`, dependencies that do not exist or expire before the deadline",
+             `**`, dependencies that do not exist or expire before the deadline, options that are out of range, not \
+             built yet, or would have it start at its deadline or later",
         )
         .refuses(
             RequestConflict,
@@ -109,4 +114,5 @@ pub(super) fn values(task: &NewTask) -> Values<'_> {
         .text("taskId", task.id.to_string())
         .list("prioritiesFromHighestToThatOfTheTask", priorities.map(ToString::to_string))
         .condition("priorityIsLowest", task.priority == Priority::Lowest)
+        .condition("optionsHaveDelivery", task.options.is_some_and(|options| options.needs() == Needs::TaskOptions))
 }

@@ -81,7 +81,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .about(
             "Ids, dates, payload and metadata may be absent: the server makes them. `dependencies` may have the names \
              of other tasks of the request, in any order, as long as none waits for itself. Every task needs the \
-             scopes of createTask; the fields in the scopes are those of each task.",
+             scopes of createTask; the fields in the scopes are those of each task. `deadline` may be 366 days ahead.",
         )
         .header(
             IDEMPOTENCY_KEY,

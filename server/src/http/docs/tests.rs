@@ -7,6 +7,8 @@ use serde_json::Value;
 use super::*;
 use crate::http::endpoint::Endpoint;
 use crate::http::routes;
+use tenure_domain::policy::document::COMPLETE_TIME_MAX;
+use tenure_domain::policy::options::TASK_DELAY_MAX;
 use tenure_domain::{create, roles, submit};
 
 fn fixed() -> Value {
@@ -204,6 +206,7 @@ fn the_limits_of_the_schema_are_those_of_the_rules() {
     let submitted = &document["components"]["schemas"]["SubmittedTask"]["properties"];
     let schemas = &document["components"]["schemas"];
     let about_it = &document["components"]["schemas"]["SubmittedMetadata"]["properties"];
+    let options = &schemas["TaskOptions"]["properties"];
     for (stated, limit) in [
         (&task["dependencies"]["maxItems"], create::DEPENDENCIES_MAX),
         (&task["routes"]["maxItems"], create::ROUTES_MAX),
@@ -229,6 +232,8 @@ fn the_limits_of_the_schema_are_those_of_the_rules() {
         (&about_it["owner"]["maxLength"], create::METADATA_SHORT_MAX),
         (&about_it["description"]["maxLength"], create::METADATA_DESCRIPTION_MAX),
         (&about_it["source"]["maxLength"], create::METADATA_SOURCE_MAX),
+        (&options["delay"]["maximum"], TASK_DELAY_MAX as usize),
+        (&options["completeTime"]["maximum"], COMPLETE_TIME_MAX as usize),
     ] {
         assert_eq!(stated.as_u64(), Some(limit as u64));
     }

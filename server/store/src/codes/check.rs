@@ -9,6 +9,7 @@ use super::lexer::{Token, tokens};
 use super::{Blob, State};
 use tenure_domain::events::Kind;
 use tenure_domain::message::DEQUEUES_ALARMING;
+use tenure_domain::policy::hold::Hold;
 
 /// Numbers higher than any code.
 const CODES_END: i16 = 100;
@@ -48,6 +49,7 @@ pub(super) fn words(name: &str) -> Vec<(String, i64)> {
         "ReasonCreated" => variants(ReasonCreated::from_code),
         "ReasonResolved" => variants(ReasonResolved::from_code),
         "StorageType" => variants(StorageType::from_code),
+        "Hold" => variants(Hold::from_code),
         _ => Vec::new(),
     }
 }

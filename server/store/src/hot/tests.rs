@@ -41,7 +41,7 @@ async fn parameters_and_columns_are_those_that_the_database_has() {
     let mut pipeline = database.connector().connect_pipeline().await.unwrap();
     let lease = Duration::from_secs(1);
     let (plain, task) = (create::statement(&[]), new_task());
-    let general = create::statement(&[create::Member { task: &task, queue: 1, waits: true }]);
+    let general = create::statement(&[create::Member { task: &task, queue: 1, waits: true, ruled: false }]);
     assert_ne!(plain.text(), general.text());
     check::<create::StoredRow>(&mut pipeline, "create of one alone in its group", &plain).await;
     check::<create::StoredRow>(&mut pipeline, "create", &general).await;

@@ -147,7 +147,7 @@ pub const CHECKS: &[(&str, &str)] = &[
          FROM (SELECT queue, pending AS n, claimed AS m FROM counters
                UNION ALL SELECT d.queue, d.pending, d.claimed
                FROM outbox_new n, unnest(n.queues, n.pending, n.claimed) AS d(queue, pending, claimed)
-               UNION ALL SELECT queue, -1, 0 FROM pending UNION ALL SELECT queue, 0, -1 FROM claims) x
+               UNION ALL SELECT queue, -1, 0 FROM pending WHERE hold IS NULL UNION ALL SELECT queue, 0, -1 FROM claims) x
          GROUP BY queue HAVING sum(n) <> 0 OR sum(m) <> 0",
     ),
     (

@@ -1,8 +1,9 @@
 //! A new task, pending or unscheduled: definition, task, pending run, count and event in one statement.
 
+mod alone;
+mod columns;
 mod look;
 
-use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use chrono::{DateTime, Utc};
@@ -11,12 +12,12 @@ use sqlx::query::Map;
 use sqlx::{PgConnection, Postgres};
 use tenure_api::ids::RunId;
 use tenure_api::states::ReasonCreated;
-use uuid::Uuid;
 
 use crate::due::DUE_TASKS_MAX;
 use crate::hot;
 use crate::hot::statement::{Rows, Statement, from_row, text};
-use tenure_domain::create::{CREATED_DRIFT, DEADLINE_AHEAD, NewTask};
+use columns::Columns;
+use tenure_domain::create::{CREATED_DRIFT, NewTask};
 use tenure_domain::task::{Last, OpenRun, Task};
 
 pub use look::{Look, Names, StoredGroup, StoredTask, look};
@@ -30,6 +31,18 @@ pub struct Member<'a> {
     pub queue: i32,
     /// Whether it has dependencies that are not satisfied: then it is stored without a run.
     pub waits: bool,
+    /// Whether its queue has a policy that must be stamped on its run, as far as the server remembers. If that is wrong it only
+    /// takes one statement more.
+    pub ruled: bool,
+}
+
+/// What became of the members of a statement.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Those that were stored.
+    pub stored: Vec<Created>,
+    /// Those that were left out because of the policy of their queue, from 0: [`create`] stores them.
+    pub ruled: Vec<usize>,
 }
 
 /// A task that was stored.
@@ -43,6 +56,10 @@ pub struct Created {
     pub now: DateTime<Utc>,
     /// Whether it has none.
     pub waits: bool,
+    /// Whether its first run is held, so that no worker can claim it yet.
+    pub held: bool,
+    /// Whether its queue has a policy that was stamped on its run.
+    pub ruled: bool,
 }
 
 impl Created {
@@ -70,77 +87,27 @@ impl Created {
     }
 }
 
-/// The members as columns.
-#[derive(Default)]
-struct Columns<'a> {
-    ids: Vec<Uuid>,
-    /// The queues of all members, each once, and for each member which of them it is, from 1.
-    queues: Vec<i32>,
-    queue_names: Vec<&'a str>,
-    queue_places: Vec<i32>,
-    priorities: Vec<i16>,
-    retries: Vec<i16>,
-    groups: Vec<Uuid>,
-    group_expires: Vec<DateTime<Utc>>,
-    schedulers: Vec<&'a str>,
-    projects: Vec<&'a str>,
-    created: Vec<DateTime<Utc>>,
-    deadlines: Vec<DateTime<Utc>>,
-    expires: Vec<DateTime<Utc>>,
-    scopes: Vec<&'a str>,
-    routes: Vec<&'a str>,
-    tags: Vec<&'a str>,
-    definitions: Vec<&'a str>,
-    waits: Vec<bool>,
-}
-
-impl<'a> Columns<'a> {
-    fn new(members: &[Member<'a>]) -> Self {
-        let mut columns = Self::default();
-        let mut places: HashMap<(i32, &str), i32> = HashMap::new();
-        for Member { task, queue, waits } in members {
-            let name = task.queue.as_str();
-            let place = *places.entry((*queue, name)).or_insert_with(|| {
-                columns.queues.push(*queue);
-                columns.queue_names.push(name);
-                hot::int4(columns.queues.len())
-            });
-            columns.queue_places.push(place);
-            columns.waits.push(*waits);
-            columns.ids.push(task.id.uuid());
-            columns.priorities.push(task.priority.code());
-            columns.retries.push(task.retries.cast_signed());
-            columns.groups.push(task.group.uuid());
-            columns.group_expires.push(task.group_expires);
-            columns.schedulers.push(task.scheduler.as_str());
-            columns.projects.push(task.project.as_str());
-            columns.created.push(task.created);
-            columns.deadlines.push(task.deadline);
-            columns.expires.push(task.expires);
-            columns.scopes.push(&task.scopes_text);
-            columns.routes.push(&task.routes_text);
-            columns.tags.push(&task.tags);
-            columns.definitions.push(&task.definition);
-        }
-        columns
-    }
-}
-
-/// Whether a task is alone in a group with its own id, and waits for nothing: the ordinary case, in which nothing is there
-/// that could conflict.
+/// Whether a task is alone in a group with its own id, waits for nothing, and nothing is said of its runs: the ordinary case, in
+/// which nothing is there that could conflict.
 fn is_alone(member: &Member<'_>) -> bool {
-    !member.waits && member.task.group.uuid() == member.task.id.uuid()
+    !member.waits && !member.ruled && member.task.options.is_none() && member.task.group.uuid() == member.task.id.uuid()
+}
+
+/// Whether the statement for tasks that are alone may store them.
+fn are_alone(members: &[Member<'_>]) -> bool {
+    let one_limit = members.windows(2).all(|pair| pair[0].task.deadline_limit == pair[1].task.deadline_limit);
+    one_limit && members.iter().all(is_alone)
 }
 
 /// Stores the tasks that do not exist yet, whose dates are valid, whose group accepts them, and whose queue has this key.
 /// The others are missing from the result.
 pub async fn create(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<Vec<Created>, sqlx::Error> {
-    if !members.iter().all(is_alone) {
+    if !are_alone(members) {
         return create_any(conn, members).await;
     }
-    let rows = query_alone(&Columns::new(members)).fetch_all(&mut *conn).await?;
+    let rows = alone::query(&Columns::new(members)).fetch_all(&mut *conn).await?;
     let grouped: Vec<usize> = rows.iter().filter(|row| row.seq.is_none()).map(|row| hot::member(row.n)).collect();
-    let mut stored = created(rows);
+    let mut stored = outcome(rows).stored;
     if !grouped.is_empty() {
         let rest: Vec<Member<'_>> = grouped.iter().map(|&place| members[place]).collect();
         let more = create_any(conn, &rest).await?;
@@ -151,17 +118,17 @@ pub async fn create(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<V
 
 /// The same for tasks of any group, also those that wait for others.
 pub async fn create_any(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<Vec<Created>, sqlx::Error> {
-    Ok(created(query_any(&Columns::new(members)).fetch_all(conn).await?))
+    Ok(outcome(query_any(&Columns::new(members)).fetch_all(conn).await?).stored)
 }
 
-/// The same as a part of a tick. A task that is the first with its group's id may be missing although it can be stored.
+/// The same as a part of a tick. A task that is the first with its group's id, or whose queue has a policy, may be missing although
+/// it can be stored.
 #[must_use]
 pub fn statement(members: &[Member<'_>]) -> Statement {
-    static ALONE: LazyLock<String> = LazyLock::new(|| text(query_alone(&Columns::default())));
+    static ALONE: LazyLock<String> = LazyLock::new(|| text(alone::query(&Columns::default())));
     static ANY: LazyLock<String> = LazyLock::new(|| text(query_any(&Columns::default())));
     let columns = Columns::new(members);
-    let (drift, ahead) = (CREATED_DRIFT.as_seconds_f64(), (DEADLINE_AHEAD + CREATED_DRIFT).as_seconds_f64());
-    let alone = members.iter().all(is_alone);
+    let alone = are_alone(members);
     let statement = Statement::new(if alone { &ALONE } else { &ANY })
         .with(&columns.ids)
         .with(&columns.queues)
@@ -178,128 +145,58 @@ pub fn statement(members: &[Member<'_>]) -> Statement {
         .with(&columns.routes)
         .with(&columns.tags)
         .with(&columns.definitions)
-        .with(&drift);
+        .with(&CREATED_DRIFT.as_seconds_f64());
     if alone {
-        return statement.with(&columns.queue_names).with(&columns.queue_places).with(&ahead).with(&DUE_TASKS_MAX);
+        let statement = statement.with(&columns.queue_names).with(&columns.queue_places);
+        return statement.with(&columns.one_limit()).with(&DUE_TASKS_MAX);
     }
+    let options = &columns.options;
     statement
-        .with(&ahead)
+        .with(&columns.ahead)
         .with(&columns.waits)
         .with(&columns.queue_names)
         .with(&columns.queue_places)
         .with(&DUE_TASKS_MAX)
+        .with(&options.deliveries)
+        .with(&options.delays)
+        .with(&options.not_before)
+        .with(&options.complete_times)
+        .with(&options.retry_first)
+        .with(&options.retry_factor)
+        .with(&options.retry_most)
 }
 
 /// What it answered with.
-pub fn decode(rows: &Rows) -> Result<Vec<Created>, sqlx::Error> {
-    Ok(created(rows.decode()?))
+pub fn decode(rows: &Rows) -> Result<Outcome, sqlx::Error> {
+    Ok(outcome(rows.decode()?))
 }
 
-/// A member that was stored; or, without `seq`, one that is not alone in its group.
+/// A member that was stored; or, without `seq`, one that is not alone in its group or whose queue has a policy.
 pub(crate) struct StoredRow {
     n: i64,
     seq: Option<i64>,
     waits: bool,
+    held: bool,
+    ruled: bool,
     now: DateTime<Utc>,
 }
 
-from_row!(StoredRow { n, seq, waits, now });
+from_row!(StoredRow { n, seq, waits, held, ruled, now });
 
-fn created(rows: Vec<StoredRow>) -> Vec<Created> {
-    let stored =
-        |row: StoredRow| row.seq.map(|seq| Created { member: hot::member(row.n), seq, now: row.now, waits: row.waits });
-    rows.into_iter().filter_map(stored).collect()
+fn outcome(rows: Vec<StoredRow>) -> Outcome {
+    let mut outcome = Outcome::default();
+    for StoredRow { n, seq, waits, held, ruled, now } in rows {
+        let member = hot::member(n);
+        match seq {
+            Some(seq) => outcome.stored.push(Created { member, seq, now, waits, held, ruled }),
+            None if ruled => outcome.ruled.push(member),
+            None => {}
+        }
+    }
+    outcome
 }
 
 type Query<'a, F> = Map<'a, Postgres, F, PgArguments>;
-
-/// Stores tasks that are alone in their groups. A member of whose task or group something is there, or that another
-/// transaction is about to create, is in the result without a key.
-#[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
-fn query_alone<'a>(
-    columns: &'a Columns<'_>,
-) -> Query<'a, impl FnMut(PgRow) -> Result<StoredRow, sqlx::Error> + Send + use<>> {
-    sqlx::query_as!(
-        StoredRow,
-        r#"-- create_task_alone
-        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
-        -- A server may remember a key that a failover has lost.
-        known_queues AS MATERIALIZED (
-            SELECT array_agg(q.id ORDER BY k.n) AS ids
-            FROM unnest($2::int[] /* keys */, $15::text[] /* names */) WITH ORDINALITY AS k(id, name, n)
-            LEFT JOIN task_queues q ON q.id = k.id AND q.name = k.name
-        ),
-        free AS MATERIALIZED (SELECT lock_free_groups($1, true) AS groups),
-        valid AS MATERIALIZED (
-            SELECT i.*, known_queues.ids[i.queue_place] AS queue,
-                   CASE WHEN free.groups[i.n] THEN nextval('task_seq') END AS seq
-            FROM db_now, known_queues, free, unnest(
-                $1::uuid[] /* ids */, $16::int[] /* queue places */, $3::smallint[] /* priorities */, $4::smallint[] /* retries */,
-                $5::text[] /* schedulers */, $6::text[] /* projects */, $7::timestamptz[] /* created */,
-                $8::timestamptz[] /* deadlines */, $9::timestamptz[] /* expires */, $10::text[] /* scopes */,
-                $11::text[] /* routes */, $12::text[] /* tags */, $13::text[] /* definitions */
-            ) WITH ORDINALITY AS i(
-                id, queue_place, priority, retries, scheduler, project, created, deadline, expires, scopes, routes, tags,
-                definition, n)
-            WHERE known_queues.ids[i.queue_place] IS NOT NULL
-              AND i.created BETWEEN db_now.now - make_interval(secs => $14 /* CREATED_DRIFT */)
-                                AND db_now.now + make_interval(secs => $14)
-              AND i.deadline BETWEEN db_now.now
-                                 AND db_now.now + make_interval(secs => $17 /* DEADLINE_AHEAD + CREATED_DRIFT */)
-        ),
-        -- In the order of their ids, so that two statements that conflict cannot deadlock.
-        new_tasks AS (
-            INSERT INTO tasks (id, seq, queue, task_group, state, priority, retries_left, run, lone)
-            SELECT id, seq, queue, id, 1 /* State::Unresolved */, priority, retries, 0 /* run */, true FROM valid
-            WHERE seq IS NOT NULL ORDER BY id
-        ),
-        definitions AS (
-            INSERT INTO task_definitions
-                (seq, id, scheduler, project, task_group, deadline, expires, scopes, routes, tags, definition)
-            SELECT seq, id, scheduler, project, id, deadline, expires, scopes, routes, tags, definition FROM valid
-            WHERE seq IS NOT NULL
-        ),
-        deadlines AS (
-            INSERT INTO due (deadline, seqs)
-            SELECT min(deadline), array_agg(seq) FROM valid WHERE seq IS NOT NULL GROUP BY (n - 1) / $18 /* DUE_TASKS_MAX */
-        ),
-        runs_pending AS (
-            INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left)
-            SELECT seq, id, 0 /* run */, queue, priority, deadline, db_now.now, 0 /* ReasonCreated::Scheduled */, retries
-            FROM valid, db_now WHERE seq IS NOT NULL ORDER BY n
-        ),
-        counts AS MATERIALIZED (
-            SELECT array_agg(queue) AS queues, array_agg(n) AS pending, array_agg(0 /* count */) AS claimed
-            FROM (SELECT queue, count(*)::int AS n FROM valid WHERE seq IS NOT NULL GROUP BY queue) c
-        ),
-        emitted AS (
-            INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed)
-            SELECT min(db_now.now), 2 * count(*), array_agg(1 /* Kind::Created */::smallint), array_agg(seq),
-                   array_agg(0 /* run */::smallint), array_agg(retries), array_agg(priority), min(counts.queues),
-                   min(counts.pending), min(counts.claimed)
-            FROM valid, db_now, counts WHERE seq IS NOT NULL HAVING count(*) > 0
-        )
-        SELECT valid.n AS "n!", valid.seq AS "seq?", false AS "waits!", db_now.now AS "now!" FROM valid, db_now"#,
-        &columns.ids,
-        &columns.queues,
-        &columns.priorities,
-        &columns.retries,
-        &columns.schedulers as &[&str],
-        &columns.projects as &[&str],
-        &columns.created,
-        &columns.deadlines,
-        &columns.expires,
-        &columns.scopes as &[&str],
-        &columns.routes as &[&str],
-        &columns.tags as &[&str],
-        &columns.definitions as &[&str],
-        CREATED_DRIFT.as_seconds_f64(),
-        &columns.queue_names as &[&str],
-        &columns.queue_places,
-        (DEADLINE_AHEAD + CREATED_DRIFT).as_seconds_f64(),
-        DUE_TASKS_MAX,
-    )
-}
 
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
 fn query_any<'a>(
@@ -311,29 +208,41 @@ fn query_any<'a>(
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         -- A server may remember a key that a failover has lost.
         known_queues AS MATERIALIZED (
-            SELECT array_agg(q.id ORDER BY k.n) AS ids
+            SELECT array_agg(q.id ORDER BY k.n) AS ids, array_agg(q.traits ORDER BY k.n) AS traits,
+                   array_agg(q.delay ORDER BY k.n) AS delays
             FROM unnest($2::int[] /* keys */, $19::text[] /* names */) WITH ORDINALITY AS k(id, name, n)
             LEFT JOIN task_queues q ON q.id = k.id AND q.name = k.name
         ),
+        -- Without options their columns are shorter than the others, and so null.
         input AS MATERIALIZED (
             SELECT * FROM unnest(
                 $1::uuid[] /* ids */, $20::int[] /* queue places */, $3::smallint[] /* priorities */, $4::smallint[] /* retries */,
                 $5::uuid[] /* groups */, $6::timestamptz[] /* group_expires */, $7::text[] /* schedulers */,
                 $8::text[] /* projects */, $9::timestamptz[] /* created */, $10::timestamptz[] /* deadlines */,
                 $11::timestamptz[] /* expires */, $12::text[] /* scopes */, $13::text[] /* routes */, $14::text[] /* tags */,
-                $15::text[] /* definitions */, $18::boolean[] /* waits */
+                $15::text[] /* definitions */, $17::float8[] /* ahead */, $18::boolean[] /* waits */, $22::smallint[] /* deliveries */,
+                $23::float8[] /* delays */, $24::timestamptz[] /* not_before */, $25::float8[] /* complete_times */,
+                $26::float8[] /* retry_first */, $27::float8[] /* retry_factor */, $28::float8[] /* retry_most */
             ) WITH ORDINALITY AS i(
                 id, queue_place, priority, retries, task_group, group_expires, scheduler,
-                project, created, deadline, expires, scopes, routes, tags, definition, waits, n)
+                project, created, deadline, expires, scopes, routes, tags, definition, ahead, waits, delivery, delay, not_before,
+                complete_time, retry_first, retry_factor, retry_most, n)
         ),
         -- A repeat must not touch the group, so it is left out before the group is created.
         valid AS MATERIALIZED (
-            SELECT input.*, known_queues.ids[input.queue_place] AS queue FROM input, db_now, known_queues
-            WHERE known_queues.ids[input.queue_place] IS NOT NULL
+            SELECT input.*, known.queue, known.traits IS NOT NULL OR known.delay IS NOT NULL AS ruled,
+                   run_traits(known.traits, input.delivery, input.complete_time, input.retry_first, input.retry_most) AS traits,
+                   CASE WHEN NOT input.waits AND start.ready > db_now.now THEN start.ready END AS held_until
+            FROM input, db_now, known_queues,
+                 LATERAL (SELECT known_queues.ids[input.queue_place] AS queue, known_queues.traits[input.queue_place] AS traits,
+                                 known_queues.delays[input.queue_place] AS delay) known,
+                 LATERAL (SELECT COALESCE(input.not_before, db_now.now + make_interval(
+                                          secs => NULLIF(COALESCE(input.delay, known.delay), 0 /* count */))) AS ready) start
+            WHERE known.queue IS NOT NULL
               AND input.created BETWEEN db_now.now - make_interval(secs => $16 /* CREATED_DRIFT */)
                                     AND db_now.now + make_interval(secs => $16)
-              AND input.deadline BETWEEN db_now.now
-                                     AND db_now.now + make_interval(secs => $17 /* DEADLINE_AHEAD + CREATED_DRIFT */)
+              AND input.deadline BETWEEN db_now.now AND db_now.now + make_interval(secs => input.ahead)
+              AND (start.ready < input.deadline) IS NOT FALSE
               AND NOT EXISTS (SELECT FROM tasks t WHERE t.id = input.id)
         ),
         requested_groups AS MATERIALIZED (
@@ -409,25 +318,37 @@ fn query_any<'a>(
             INSERT INTO due (deadline, seqs)
             SELECT min(deadline), array_agg(seq) FROM stored GROUP BY (n - 1) / $21 /* DUE_TASKS_MAX */
         ),
+        options AS (
+            INSERT INTO task_options (seq, delivery, delay, not_before, complete_time, retry_first, retry_factor, retry_most)
+            SELECT seq, delivery, delay, not_before, complete_time, retry_first, retry_factor, retry_most FROM stored
+            WHERE num_nonnulls(delivery, delay, not_before, complete_time, retry_first) > 0 /* count */
+        ),
         runs_pending AS (
-            INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left)
-            SELECT seq, id, 0 /* run */, queue, priority, deadline, db_now.now, 0 /* ReasonCreated::Scheduled */, retries
-            FROM stored, db_now WHERE NOT waits
+            INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left, traits, hold,
+                                 held_until, reserved_until, hidden_until)
+            SELECT seq, id, 0 /* run */, queue, priority, deadline, db_now.now, 0 /* ReasonCreated::Scheduled */, retries, traits,
+                   CASE WHEN held_until IS NOT NULL THEN 1 /* Hold::Delay */ END, held_until, held.always, held.always
+            FROM stored, db_now,
+                 LATERAL (SELECT CASE WHEN held_until IS NOT NULL THEN timestamptz '3000-01-01' END AS always) held
+            WHERE NOT waits
             ORDER BY n
         ),
         counts AS MATERIALIZED (
-            SELECT array_agg(queue) AS queues, array_agg(n) AS pending, array_agg(0 /* count */) AS claimed
-            FROM (SELECT queue, count(*)::int AS n FROM stored WHERE NOT waits GROUP BY queue) c
+            SELECT array_agg(queue) AS queues, array_agg(n - delayed) AS pending, array_agg(0 /* count */) AS claimed,
+                   CASE WHEN sum(delayed) > 0 /* count */ THEN array_agg(delayed) END AS delayed
+            FROM (SELECT queue, count(*)::int AS n, count(held_until)::int AS delayed FROM stored WHERE NOT waits GROUP BY queue) c
         ),
         emitted AS (
-            INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed)
+            INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed, delayed)
             SELECT min(db_now.now), 2 * count(*) - count(*) FILTER (WHERE waits),
                    array_agg(CASE WHEN waits THEN 7 /* Kind::Defined */ ELSE 1 /* Kind::Created */ END::smallint ORDER BY n),
                    array_agg(seq ORDER BY n), array_agg(0 /* run */::smallint), array_agg(retries ORDER BY n),
-                   array_agg(priority ORDER BY n), min(counts.queues), min(counts.pending), min(counts.claimed)
+                   array_agg(priority ORDER BY n), min(counts.queues), min(counts.pending), min(counts.claimed),
+                   min(counts.delayed)
             FROM stored, db_now, counts HAVING count(*) > 0
         )
-        SELECT stored.n AS "n!", stored.seq AS "seq?", stored.waits AS "waits!", db_now.now AS "now!"
+        SELECT stored.n AS "n!", stored.seq AS "seq?", stored.waits AS "waits!", stored.held_until IS NOT NULL AS "held!",
+               stored.ruled AS "ruled!", db_now.now AS "now!"
         FROM stored, db_now"#,
         &columns.ids,
         &columns.queues,
@@ -445,10 +366,17 @@ fn query_any<'a>(
         &columns.tags as &[&str],
         &columns.definitions as &[&str],
         CREATED_DRIFT.as_seconds_f64(),
-        (DEADLINE_AHEAD + CREATED_DRIFT).as_seconds_f64(),
+        &columns.ahead,
         &columns.waits,
         &columns.queue_names as &[&str],
         &columns.queue_places,
         DUE_TASKS_MAX,
+        &columns.options.deliveries as &[Option<i16>],
+        &columns.options.delays as &[Option<f64>],
+        &columns.options.not_before as &[Option<DateTime<Utc>>],
+        &columns.options.complete_times as &[Option<f64>],
+        &columns.options.retry_first as &[Option<f64>],
+        &columns.options.retry_factor as &[Option<f64>],
+        &columns.options.retry_most as &[Option<f64>],
     )
 }

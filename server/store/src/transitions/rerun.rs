@@ -5,23 +5,26 @@ use tenure_api::states::ReasonCreated;
 use uuid::Uuid;
 
 /// Appends a run to a task whose last run has ended, or that has none, and gives it so many retries. The task's row is
-/// locked by this transaction. Answers the queue, or nothing if the task is neither resolved nor unscheduled.
+/// locked by this transaction. The run is not delayed. Answers the queue, or nothing if the task is neither resolved nor unscheduled.
 pub async fn rerun(conn: &mut PgConnection, locked: Uuid, retries_left: i16) -> Result<Option<i32>, sqlx::Error> {
     sqlx::query_scalar!(
         "-- rerun_task
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         ready AS MATERIALIZED (
-            SELECT t.id, t.seq, t.queue, t.priority, t.state, COALESCE(t.run + 1, 0)::smallint AS run, d.deadline
-            FROM tasks t JOIN task_definitions d ON d.seq = t.seq WHERE t.id = $1 AND t.state <> 1 /* State::Unresolved */
+            SELECT t.id, t.seq, t.queue, t.priority, t.state, COALESCE(t.run + 1, 0)::smallint AS run, d.deadline,
+                   run_traits(q.traits, o.delivery, o.complete_time, o.retry_first, o.retry_most) AS traits
+            FROM tasks t JOIN task_definitions d ON d.seq = t.seq JOIN task_queues q ON q.id = t.queue
+            LEFT JOIN task_options o ON o.seq = t.seq
+            WHERE t.id = $1 AND t.state <> 1 /* State::Unresolved */
         ),
         moved AS (
             UPDATE tasks t SET state = 1 /* State::Unresolved */, run = ready.run, retries_left = $2,
-                resolved_before = t.resolved_before OR ready.state > 1 /* State: resolved */
+                losses = 0 /* count */, resolved_before = t.resolved_before OR ready.state > 1 /* State: resolved */
             FROM ready WHERE t.id = ready.id
         ),
         runs_pending AS (
-            INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left)
-            SELECT seq, id, run, queue, priority, deadline, db_now.now, $3, $2 FROM ready, db_now
+            INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left, traits)
+            SELECT seq, id, run, queue, priority, deadline, db_now.now, $3, $2, traits FROM ready, db_now
         ),
         emitted AS (
             INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed)

@@ -13,37 +13,67 @@ pub enum When {
     Always,
 }
 
+/// A task that was scheduled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Scheduled {
+    /// The key of its queue.
+    pub queue: i32,
+    /// Whether its run is held, so that no worker can claim it yet.
+    pub held: bool,
+}
+
+impl Scheduled {
+    /// The queue, if a worker can claim the run.
+    #[must_use]
+    pub fn claimable(self) -> Option<i32> {
+        (!self.held).then_some(self.queue)
+    }
+}
+
 /// Schedules those of these tasks that are unscheduled; their rows were locked by an earlier statement of this
-/// transaction. Answers the queues that have work now, one for each task that was scheduled.
-pub async fn schedule(conn: &mut PgConnection, locked: &[Uuid], when: When) -> Result<Vec<i32>, sqlx::Error> {
-    sqlx::query_scalar!(
-        "-- schedule_tasks
+/// transaction. Answers what was scheduled.
+pub async fn schedule(conn: &mut PgConnection, locked: &[Uuid], when: When) -> Result<Vec<Scheduled>, sqlx::Error> {
+    sqlx::query_as!(
+        Scheduled,
+        r#"-- schedule_tasks
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         ready AS MATERIALIZED (
-            SELECT t.id, t.seq, t.queue, t.priority, t.retries_left, d.deadline
+            SELECT t.id, t.seq, t.queue, t.priority, t.retries_left, d.deadline,
+                   run_traits(q.traits, o.delivery, o.complete_time, o.retry_first, o.retry_most) AS traits,
+                   CASE WHEN start.ready > db_now.now AND d.deadline > db_now.now THEN LEAST(start.ready, d.deadline) END
+                       AS held_until
             FROM unnest($1::uuid[]) AS i(id) JOIN tasks t ON t.id = i.id JOIN task_definitions d ON d.seq = t.seq
+            JOIN task_queues q ON q.id = t.queue LEFT JOIN task_options o ON o.seq = t.seq
+            CROSS JOIN db_now
+            CROSS JOIN LATERAL (SELECT COALESCE(o.not_before, db_now.now + make_interval(
+                                           secs => NULLIF(COALESCE(o.delay, q.delay), 0 /* count */))) AS ready) start
             WHERE t.state = 0 /* State::Unscheduled */
               AND ($2 OR NOT EXISTS (SELECT FROM dependencies e WHERE e.dependent = t.id AND NOT e.satisfied))
             ORDER BY t.seq
         ),
         moved AS (UPDATE tasks t SET state = 1 /* State::Unresolved */, run = 0 /* run */ FROM ready WHERE t.id = ready.id),
         runs_pending AS (
-            INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left)
-            SELECT seq, id, 0 /* run */, queue, priority, deadline, db_now.now, $3, retries_left
-            FROM ready, db_now ORDER BY seq
+            INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left, traits, hold,
+                                 held_until, reserved_until, hidden_until)
+            SELECT seq, id, 0 /* run */, queue, priority, deadline, db_now.now, $3, retries_left, traits,
+                   CASE WHEN held_until IS NOT NULL THEN 1 /* Hold::Delay */ END, held_until, held.always, held.always
+            FROM ready, db_now,
+                 LATERAL (SELECT CASE WHEN held_until IS NOT NULL THEN timestamptz '3000-01-01' END AS always) held
+            ORDER BY seq
         ),
         counts AS MATERIALIZED (
-            SELECT array_agg(queue) AS queues, array_agg(n) AS pending, array_agg(0 /* count */) AS claimed
-            FROM (SELECT queue, count(*)::int AS n FROM ready GROUP BY queue) c
+            SELECT array_agg(queue) AS queues, array_agg(n - delayed) AS pending, array_agg(0 /* count */) AS claimed,
+                   CASE WHEN sum(delayed) > 0 /* count */ THEN array_agg(delayed) END AS delayed
+            FROM (SELECT queue, count(*)::int AS n, count(held_until)::int AS delayed FROM ready GROUP BY queue) c
         ),
         emitted AS (
-            INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed)
+            INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed, delayed)
             SELECT min(db_now.now), count(*), array_agg(8 /* Kind::Scheduled */::smallint), array_agg(seq),
                    array_agg(0 /* run */::smallint), array_agg(retries_left), array_agg(priority),
-                   min(counts.queues), min(counts.pending), min(counts.claimed)
+                   min(counts.queues), min(counts.pending), min(counts.claimed), min(counts.delayed)
             FROM ready, db_now, counts HAVING count(*) > 0
         )
-        SELECT queue FROM ready",
+        SELECT queue, held_until IS NOT NULL AS "held!" FROM ready"#,
         locked,
         when == When::Always,
         ReasonCreated::Scheduled.code()

@@ -26,7 +26,8 @@ const CONTENTS: &str = "
     FROM due x, unnest(x.seqs) AS s(seq) JOIN tasks t ON t.seq = s.seq JOIN task_definitions d ON d.seq = s.seq
     UNION ALL SELECT 'group ' || concat_ws(' ', id, scheduler, expires, sealed) FROM task_groups
     UNION ALL SELECT 'pending ' || concat_ws(' ', t.id = p.id, p.id, p.run, p.queue, p.priority, rank() OVER (ORDER BY p.ord),
-                                             p.deadline, p.reason_created, p.retries_left)
+                                             p.deadline, p.reason_created, p.retries_left, p.traits,
+                                             p.hold, p.held_until - p.scheduled)
     FROM pending p JOIN tasks t ON t.seq = p.seq
     UNION ALL SELECT 'claim ' || concat_ws(' ', t.id = c.id, c.id, c.run, c.queue, rank() OVER (ORDER BY c.ord), c.deadline,
                                            c.reason_created, c.retries_left, c.taken_until - c.started, worker_group,
@@ -39,8 +40,8 @@ const CONTENTS: &str = "
     FROM outbox_new n, unnest(n.kinds, n.seqs, n.runs, n.retries_left, n.priorities) AS e(kind, seq, run, retries, priority)
     JOIN tasks t ON t.seq = e.seq
     UNION ALL SELECT 'events ' || COALESCE(sum(events), 0) FROM outbox_new
-    UNION ALL SELECT 'count ' || concat_ws(' ', d.queue, sum(d.pending), sum(d.claimed))
-    FROM outbox_new n, unnest(n.queues, n.pending, n.claimed) AS d(queue, pending, claimed) GROUP BY d.queue";
+    UNION ALL SELECT 'count ' || concat_ws(' ', d.queue, sum(d.pending), sum(d.claimed), COALESCE(sum(d.delayed), 0))
+    FROM outbox_new n, unnest(n.queues, n.pending, n.claimed, n.delayed) AS d(queue, pending, claimed, delayed) GROUP BY d.queue";
 
 /// Runs a statement, and undoes it: what it answered, and what there was afterwards.
 async fn effect(conn: &mut PgConnection, statement: impl AsyncFnOnce(&mut PgConnection) -> Vec<String>) -> Effect {
@@ -135,6 +136,12 @@ async fn tasks_are_stored_alike() {
         .execute(world.database.pool())
         .await
         .unwrap();
+    // The tasks of one of the queues go to the general statement because of its policy.
+    sqlx::query("UPDATE task_queues SET traits = 1, delay = 60 WHERE id = $1")
+        .bind(world.keys[1])
+        .execute(world.database.pool())
+        .await
+        .unwrap();
     for _ in 0..ROUNDS {
         let mut new: Vec<(NewTask, i32)> = Vec::new();
         for _ in 0..=below(6) {
@@ -158,11 +165,15 @@ async fn tasks_are_stored_alike() {
             new.push((task, world.keys[if below(8) == 0 { 1 - queue } else { queue }]));
         }
         // What goes to the general statement comes after the others, and takes its place in the queue after them.
-        new.sort_by_key(|(task, _)| groups.contains(&task.id));
-        let members: Vec<create::Member<'_>> =
-            new.iter().map(|(task, queue)| create::Member { task, queue: *queue, waits: false }).collect();
+        new.sort_by_key(|(task, key)| groups.contains(&task.id) || *key == world.keys[1]);
+        let members: Vec<create::Member<'_>> = new
+            .iter()
+            .map(|(task, queue)| create::Member { task, queue: *queue, waits: false, ruled: false })
+            .collect();
         let describe = |rows: Vec<create::Created>| {
-            rows.iter().map(|row| format!("{} {}", row.member, row.waits)).collect::<Vec<String>>()
+            rows.iter()
+                .map(|row| format!("{} {} {} {}", row.member, row.waits, row.held, row.ruled))
+                .collect::<Vec<String>>()
         };
         let ordinary =
             effect(&mut world.conn, async |conn| describe(create::create(conn, &members).await.unwrap())).await;

@@ -135,10 +135,10 @@ async fn repeats_of_large_tasks_are_diagnosed_a_few_at_a_time() {
     for _ in 0..3 {
         let task = new_task(QUEUE, &json!({"payload": {"text": "x".repeat(9 << 20)}}));
         queue.create(&task).await.unwrap();
-        names.push(Names { task: task.id.uuid(), group: task.group.uuid() });
+        names.push(Names { task: task.id.uuid(), group: task.group.uuid(), queue: 0 });
     }
     let unknown = new_task(QUEUE, &json!({}));
-    names.push(Names { task: unknown.id.uuid(), group: unknown.group.uuid() });
+    names.push(Names { task: unknown.id.uuid(), group: unknown.group.uuid(), queue: 0 });
     let looks = look(&mut conn, &names).await.unwrap();
     let read: Vec<(usize, bool)> = looks.iter().map(|look| (look.member, look.stored.is_some())).collect();
     assert_eq!(read, [(0, true), (3, false)], "what has no room is asked for again");

@@ -1,6 +1,6 @@
 //! What stands in the way of a task that was not stored.
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
 use tenure_api::states::Priority;
 use uuid::Uuid;
@@ -15,6 +15,8 @@ pub struct Names {
     pub task: Uuid,
     /// Its group.
     pub group: Uuid,
+    /// `task_queues.id` of its queue.
+    pub queue: i32,
 }
 
 /// What there is under the names of a task that was not stored.
@@ -26,6 +28,8 @@ pub struct Look {
     pub stored: Option<StoredTask>,
     /// The group.
     pub group: Option<StoredGroup>,
+    /// How long the first runs of the queue are held.
+    pub queue_delay: TimeDelta,
     /// When this was read.
     pub now: DateTime<Utc>,
 }
@@ -56,26 +60,30 @@ const LOOK_BYTES_MAX: i64 = 16 << 20;
 pub async fn look(conn: &mut PgConnection, names: &[Names]) -> Result<Vec<Look>, sqlx::Error> {
     let tasks: Vec<Uuid> = names.iter().map(|names| names.task).collect();
     let groups: Vec<Uuid> = names.iter().map(|names| names.group).collect();
+    let queues: Vec<i32> = names.iter().map(|names| names.queue).collect();
     let rows = sqlx::query!(
         r#"-- look_at_creates
         WITH found AS MATERIALIZED (
-            SELECT i.n, i.id, t.seq, t.priority, COALESCE(g.scheduler, o.scheduler) AS scheduler, g.sealed, octet_length(d.definition) AS bytes,
+            SELECT i.n, i.id, t.seq, t.priority, COALESCE(g.scheduler, o.scheduler) AS scheduler, g.sealed, q.delay,
+                   octet_length(d.definition) AS bytes,
                    sum(octet_length(d.definition)) OVER (ORDER BY i.n) AS bytes_so_far
-            FROM unnest($1::uuid[], $2::uuid[]) WITH ORDINALITY AS i(id, task_group, n)
+            FROM unnest($1::uuid[], $2::uuid[], $4::int[]) WITH ORDINALITY AS i(id, task_group, queue, n)
             LEFT JOIN tasks t ON t.id = i.id
             LEFT JOIN task_definitions d ON d.seq = t.seq
             LEFT JOIN task_groups g ON g.id = i.task_group
             -- The group of a lone task has no row.
             LEFT JOIN tasks l ON l.id = i.task_group AND l.lone
             LEFT JOIN task_definitions o ON o.seq = l.seq
+            LEFT JOIN task_queues q ON q.id = i.queue
         )
         SELECT f.n AS "n!", f.id AS "id!", d.definition AS "definition?", f.priority AS "priority?",
-               f.scheduler AS "scheduler?", f.sealed AS "sealed?", db_now.now AS "now!"
+               f.scheduler AS "scheduler?", f.sealed AS "sealed?", f.delay AS "delay?", db_now.now AS "now!"
         FROM found f LEFT JOIN task_definitions d ON d.seq = f.seq CROSS JOIN db_now
         WHERE f.bytes IS NULL OR f.bytes_so_far <= $3 OR f.bytes_so_far = f.bytes"#,
         &tasks,
         &groups,
-        LOOK_BYTES_MAX
+        LOOK_BYTES_MAX,
+        &queues
     )
     .fetch_all(conn)
     .await?;
@@ -89,7 +97,8 @@ pub async fn look(conn: &mut PgConnection, names: &[Names]) -> Result<Vec<Look>,
                 (_, _) => None,
             };
             let group = row.scheduler.map(|scheduler| StoredGroup { scheduler, sealed: row.sealed });
-            Ok(Look { member: hot::member(row.n), stored, group, now: row.now })
+            let queue_delay = TimeDelta::milliseconds((row.delay.unwrap_or_default() * 1000.0).round() as i64);
+            Ok(Look { member: hot::member(row.n), stored, group, queue_delay, now: row.now })
         })
         .collect()
 }

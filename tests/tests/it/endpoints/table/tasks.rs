@@ -64,6 +64,14 @@ fn not_creating(entry: Entry) -> Entry {
     entry
         .row(refused(InputValidationError, "the priority `normal`").body(with(json!({"priority": "normal"}))))
         .row(refused(InputValidationError, "50 retries").body(with(json!({"retries": 50}))))
+        .row(
+            refused(InputValidationError, "an unknown option").body(with(json!({"extra": {"tenure": {"unknown": 1}}}))),
+        )
+        .row(refused(InputError, "an option out of its range").body(with(json!({"extra": {"tenure": {"delay": -1}}}))))
+        .row(
+            refused(InputError, "a delay beyond the deadline")
+                .body(with(json!({"extra": {"tenure": {"delay": 864_000}}}))),
+        )
         .row(refused(InputError, "no queue").body(nowhere))
         .row(
             refused(InputError, "two queues")

@@ -1,0 +1,100 @@
+//! The statement for tasks that are alone in their groups.
+
+use sqlx::postgres::PgRow;
+use tenure_domain::create::CREATED_DRIFT;
+
+use super::columns::Columns;
+use super::{Query, StoredRow};
+use crate::due::DUE_TASKS_MAX;
+
+/// Stores tasks that are alone in their groups, have no options, and may all have their deadline as far ahead. A member of whose task
+/// or group something is there, or that another transaction is about to create, is in the result without a key, and so is one
+/// whose queue has a policy that must be stamped on its run.
+#[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
+pub(super) fn query<'a>(
+    columns: &'a Columns<'_>,
+) -> Query<'a, impl FnMut(PgRow) -> Result<StoredRow, sqlx::Error> + Send + use<>> {
+    sqlx::query_as!(
+        StoredRow,
+        r#"-- create_task_alone
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
+        -- A server may remember a key that a failover has lost.
+        known_queues AS MATERIALIZED (
+            SELECT array_agg(q.id ORDER BY k.n) AS ids,
+                   array_agg(q.traits IS NOT NULL OR q.delay IS NOT NULL ORDER BY k.n) AS ruled
+            FROM unnest($2::int[] /* keys */, $15::text[] /* names */) WITH ORDINALITY AS k(id, name, n)
+            LEFT JOIN task_queues q ON q.id = k.id AND q.name = k.name
+        ),
+        free AS MATERIALIZED (SELECT lock_free_groups($1, true) AS groups),
+        valid AS MATERIALIZED (
+            SELECT i.*, known_queues.ids[i.queue_place] AS queue, known_queues.ruled[i.queue_place] AS ruled,
+                   CASE WHEN free.groups[i.n] AND NOT known_queues.ruled[i.queue_place] THEN nextval('task_seq') END AS seq
+            FROM db_now, known_queues, free, unnest(
+                $1::uuid[] /* ids */, $16::int[] /* queue places */, $3::smallint[] /* priorities */, $4::smallint[] /* retries */,
+                $5::text[] /* schedulers */, $6::text[] /* projects */, $7::timestamptz[] /* created */,
+                $8::timestamptz[] /* deadlines */, $9::timestamptz[] /* expires */, $10::text[] /* scopes */,
+                $11::text[] /* routes */, $12::text[] /* tags */, $13::text[] /* definitions */
+            ) WITH ORDINALITY AS i(
+                id, queue_place, priority, retries, scheduler, project, created, deadline, expires, scopes, routes, tags,
+                definition, n)
+            WHERE known_queues.ids[i.queue_place] IS NOT NULL
+              AND i.created BETWEEN db_now.now - make_interval(secs => $14 /* CREATED_DRIFT */)
+                                AND db_now.now + make_interval(secs => $14)
+              AND i.deadline BETWEEN db_now.now
+                                 AND db_now.now + make_interval(secs => $17 /* deadline_limit + CREATED_DRIFT */)
+        ),
+        -- In the order of their ids, so that two statements that conflict cannot deadlock.
+        new_tasks AS (
+            INSERT INTO tasks (id, seq, queue, task_group, state, priority, retries_left, run, lone)
+            SELECT id, seq, queue, id, 1 /* State::Unresolved */, priority, retries, 0 /* run */, true FROM valid
+            WHERE seq IS NOT NULL ORDER BY id
+        ),
+        definitions AS (
+            INSERT INTO task_definitions
+                (seq, id, scheduler, project, task_group, deadline, expires, scopes, routes, tags, definition)
+            SELECT seq, id, scheduler, project, id, deadline, expires, scopes, routes, tags, definition FROM valid
+            WHERE seq IS NOT NULL
+        ),
+        deadlines AS (
+            INSERT INTO due (deadline, seqs)
+            SELECT min(deadline), array_agg(seq) FROM valid WHERE seq IS NOT NULL GROUP BY (n - 1) / $18 /* DUE_TASKS_MAX */
+        ),
+        runs_pending AS (
+            INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left)
+            SELECT seq, id, 0 /* run */, queue, priority, deadline, db_now.now, 0 /* ReasonCreated::Scheduled */, retries
+            FROM valid, db_now WHERE seq IS NOT NULL ORDER BY n
+        ),
+        counts AS MATERIALIZED (
+            SELECT array_agg(queue) AS queues, array_agg(n) AS pending, array_agg(0 /* count */) AS claimed
+            FROM (SELECT queue, count(*)::int AS n FROM valid WHERE seq IS NOT NULL GROUP BY queue) c
+        ),
+        emitted AS (
+            INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed)
+            SELECT min(db_now.now), 2 * count(*), array_agg(1 /* Kind::Created */::smallint), array_agg(seq),
+                   array_agg(0 /* run */::smallint), array_agg(retries), array_agg(priority), min(counts.queues),
+                   min(counts.pending), min(counts.claimed)
+            FROM valid, db_now, counts WHERE seq IS NOT NULL HAVING count(*) > 0
+        )
+        SELECT valid.n AS "n!", valid.seq AS "seq?", false AS "waits!", false AS "held!", valid.ruled AS "ruled!",
+               db_now.now AS "now!"
+        FROM valid, db_now"#,
+        &columns.ids,
+        &columns.queues,
+        &columns.priorities,
+        &columns.retries,
+        &columns.schedulers as &[&str],
+        &columns.projects as &[&str],
+        &columns.created,
+        &columns.deadlines,
+        &columns.expires,
+        &columns.scopes as &[&str],
+        &columns.routes as &[&str],
+        &columns.tags as &[&str],
+        &columns.definitions as &[&str],
+        CREATED_DRIFT.as_seconds_f64(),
+        &columns.queue_names as &[&str],
+        &columns.queue_places,
+        columns.one_limit(),
+        DUE_TASKS_MAX,
+    )
+}
