@@ -241,7 +241,8 @@ impl Engine {
     /// What changes of queues are done with.
     #[must_use]
     pub fn queue_parts(&self) -> queue_policy::Parts<'_> {
-        queue_policy::Parts { pool: &self.pool, queues: &self.queues, notifiers: &self.notifiers }
+        let Self { pool, queues, notifiers, sequencer, .. } = self;
+        queue_policy::Parts { pool, queues, notifiers, sequencer }
     }
 
     /// Registers everything that the engine caches from the database. No entry holds the sender of a batcher.

@@ -1,4 +1,4 @@
-//! Counts of pending and claimed runs: those that were added up, plus the changes in rows that were not sequenced yet, read
+//! Counts of pending, claimed and delayed runs: those that were added up, plus the changes in rows that were not sequenced yet, read
 //! in one statement.
 
 use sqlx::PgConnection;
@@ -9,10 +9,12 @@ use super::events::Sequenced;
 /// The counts of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Pending runs, hidden ones included.
+    /// Pending runs that are not delayed, hidden ones included.
     pub pending: i64,
     /// Running claims.
     pub claimed: i64,
+    /// Pending runs that are delayed.
+    pub delayed: i64,
 }
 
 /// The counts of queues, in their order; zeros for a queue that does not exist yet.
@@ -28,12 +30,14 @@ pub async fn get_counts(
             SELECT i.n, q.id FROM unnest($1::text[]) WITH ORDINALITY AS i(name, n) LEFT JOIN task_queues q USING (name)
         ),
         changed AS MATERIALIZED (
-            SELECT d.queue, sum(d.pending) AS pending, sum(d.claimed) AS claimed
-            FROM unsequenced($2) n, unnest(n.queues, n.pending, n.claimed) AS d(queue, pending, claimed)
+            SELECT d.queue, sum(d.pending) AS pending, sum(d.claimed) AS claimed, sum(d.delayed) AS delayed
+            FROM unsequenced($2) n,
+                 unnest(n.queues, n.pending, n.claimed, n.delayed) AS d(queue, pending, claimed, delayed)
             GROUP BY d.queue
         )
         SELECT COALESCE(b.pending, 0) + COALESCE(c.pending, 0) AS "pending!",
-               COALESCE(b.claimed, 0) + COALESCE(c.claimed, 0) AS "claimed!"
+               COALESCE(b.claimed, 0) + COALESCE(c.claimed, 0) AS "claimed!",
+               COALESCE(b.delayed, 0) + COALESCE(c.delayed, 0) AS "delayed!"
         FROM requested r LEFT JOIN counters b ON b.queue = r.id LEFT JOIN changed c ON c.queue = r.id
         ORDER BY r.n"#,
         &names as &[&str],
@@ -41,23 +45,32 @@ pub async fn get_counts(
     )
     .fetch_all(conn)
     .await?;
-    Ok(rows.into_iter().map(|row| Counts { pending: row.pending, claimed: row.claimed }).collect())
+    Ok(rows
+        .into_iter()
+        .map(|row| Counts { pending: row.pending, claimed: row.claimed, delayed: row.delayed })
+        .collect())
 }
 
 /// The counts of every queue, for the metrics.
 pub async fn list_counts(conn: &mut PgConnection, sequenced: Sequenced) -> Result<Vec<(String, Counts)>, sqlx::Error> {
     let rows = sqlx::query!(
         r#"-- list_counts
-        SELECT q.name, sum(x.pending)::bigint AS "pending!", sum(x.claimed)::bigint AS "claimed!"
-        FROM (SELECT queue, pending, claimed FROM counters
+        SELECT q.name, sum(x.pending)::bigint AS "pending!", sum(x.claimed)::bigint AS "claimed!",
+               COALESCE(sum(x.delayed), 0)::bigint AS "delayed!"
+        FROM (SELECT queue, pending, claimed, delayed FROM counters
               UNION ALL
-              SELECT d.queue, d.pending, d.claimed
-              FROM unsequenced($1) n, unnest(n.queues, n.pending, n.claimed) AS d(queue, pending, claimed)) x
+              SELECT d.queue, d.pending, d.claimed, d.delayed
+              FROM unsequenced($1) n,
+                   unnest(n.queues, n.pending, n.claimed, n.delayed) AS d(queue, pending, claimed, delayed)) x
         JOIN task_queues q ON q.id = x.queue
         GROUP BY q.name"#,
         sequenced.0
     )
     .fetch_all(conn)
     .await?;
-    Ok(rows.into_iter().map(|row| (row.name, Counts { pending: row.pending, claimed: row.claimed })).collect())
+    let counts = rows.into_iter().map(|row| {
+        let counts = Counts { pending: row.pending, claimed: row.claimed, delayed: row.delayed };
+        (row.name, counts)
+    });
+    Ok(counts.collect())
 }

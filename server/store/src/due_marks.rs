@@ -40,6 +40,8 @@ pub struct DueMarks {
     pub hidden: DateTime<Utc>,
     /// `pending.reserved_until`.
     pub reserved: DateTime<Utc>,
+    /// `pending.held_until`.
+    pub holds: DateTime<Utc>,
     /// `artifacts.removable`.
     pub artifacts: DateTime<Utc>,
     /// `objects.removable`.
@@ -67,6 +69,7 @@ impl Default for DueMarks {
             groups: START,
             hidden: START,
             reserved: START,
+            holds: START,
             artifacts: START,
             objects: START,
             blobs: START,
@@ -137,6 +140,8 @@ pub async fn advance(conn: &mut PgConnection, old: DueMarks, safe: Reached) -> R
                          AND due < $1 ORDER BY due LIMIT 1), $1) AS "workers!",
                COALESCE((SELECT due FROM registered_workers WHERE due >= $15 /* registered */
                          AND due < $1 ORDER BY due LIMIT 1), $1) AS "registered_workers!",
+               COALESCE((SELECT held_until FROM pending WHERE held_until >= $17 /* holds */
+                         AND held_until < $1 ORDER BY held_until LIMIT 1), $1) AS "holds!",
                COALESCE((SELECT id - 1 /* id */ FROM dependency_work WHERE id > $16 /* work */
                          AND id <= $2 /* safe work */ ORDER BY id LIMIT 1), $2) AS "work!""#,
         safe.now - SLACK,
@@ -154,7 +159,8 @@ pub async fn advance(conn: &mut PgConnection, old: DueMarks, safe: Reached) -> R
         old.purge_requests,
         old.workers,
         old.registered_workers,
-        old.work
+        old.work,
+        old.holds
     )
     .fetch_one(conn)
     .await?;

@@ -40,18 +40,19 @@ pub async fn sequence(conn: &mut PgConnection, sequenced: Sequenced) -> Result<u
             SELECT outbox_id, at, taken_until, kinds, seqs, runs, retries_left, priorities, details FROM numbered
         ),
         changed AS (
-            SELECT d.queue, sum(d.pending) AS pending, sum(d.claimed) AS claimed
-            FROM moved m, unnest(m.queues, m.pending, m.claimed) AS d(queue, pending, claimed)
+            SELECT d.queue, sum(d.pending) AS pending, sum(d.claimed) AS claimed, COALESCE(sum(d.delayed), 0) AS delayed
+            FROM moved m, unnest(m.queues, m.pending, m.claimed, m.delayed) AS d(queue, pending, claimed, delayed)
             GROUP BY d.queue
             -- A queue that had a task is listed from then on, also if the task came and went between two turns.
-            HAVING sum(d.pending) <> 0 /* count */ OR sum(d.claimed) <> 0 /* count */
+            HAVING sum(d.pending) <> 0 /* count */ OR sum(d.claimed) <> 0 /* count */ OR sum(d.delayed) <> 0 /* count */
                 OR NOT EXISTS (SELECT FROM counters c WHERE c.queue = d.queue)
             ORDER BY d.queue
         ),
         counted AS (
-            INSERT INTO counters AS c (queue, pending, claimed) SELECT queue, pending, claimed FROM changed
+            INSERT INTO counters AS c (queue, pending, claimed, delayed) SELECT queue, pending, claimed, delayed FROM changed
             ON CONFLICT (queue) DO UPDATE
-                SET pending = c.pending + EXCLUDED.pending, claimed = c.claimed + EXCLUDED.claimed
+                SET pending = c.pending + EXCLUDED.pending, claimed = c.claimed + EXCLUDED.claimed,
+                    delayed = c.delayed + EXCLUDED.delayed
         ),
         next AS MATERIALIZED (
             SELECT COALESCE((SELECT first + events FROM outbox_order ORDER BY first DESC LIMIT 1), 1) AS position

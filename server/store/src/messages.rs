@@ -8,6 +8,7 @@ use sqlx::{Connection, PgConnection, PgPool};
 use uuid::Uuid;
 
 use super::due_marks::DueMarks;
+use super::session::avoid_scans;
 use tenure_domain::message::{KnownMessage, MessageId, Receipt};
 
 /// How far messages are counted: counting is for people, and must not take long.
@@ -55,22 +56,26 @@ pub async fn peek(pool: &PgPool, queue: i32, priority: i16, limit: i64) -> Resul
     Ok(peeked.collect())
 }
 
-/// How many messages a queue has, hidden ones included, up to [`COUNT_MAX`].
-pub async fn count(pool: &PgPool, queue: i32, priority: i16) -> Result<i64, sqlx::Error> {
-    sqlx::query_scalar!(
+/// How many messages a queue has, hidden ones included, up to [`COUNT_MAX`]. The message of a run that is held is none yet: the
+/// date tells it from those that pollers have.
+pub async fn count(conn: &mut PgConnection, queue: i32, priority: i16) -> Result<i64, sqlx::Error> {
+    let mut transaction = conn.begin().await?;
+    avoid_scans(&mut transaction).await?;
+    let count = sqlx::query_scalar!(
         r#"-- count_messages
         SELECT count(*) AS "count!" FROM (
             (SELECT FROM pending WHERE queue = $1 AND priority = $2 AND reserved_until IS NULL LIMIT $3)
             UNION ALL
-            (SELECT FROM pending WHERE queue = $1 AND priority = $2 AND reserved_until IS NOT NULL LIMIT $3)
+            (SELECT FROM pending WHERE queue = $1 AND priority = $2 AND reserved_until < '2999-01-01' LIMIT $3)
         ) m"#,
         queue,
         priority,
         COUNT_MAX
     )
-    .fetch_one(pool)
-    .await
-    .map(|count| count.min(COUNT_MAX))
+    .fetch_one(&mut *transaction)
+    .await?;
+    transaction.commit().await?;
+    Ok(count.min(COUNT_MAX))
 }
 
 /// What is known of a message.
@@ -212,7 +217,9 @@ pub async fn show_due(conn: &mut PgConnection, marks: &DueMarks, limit: i64) -> 
 
 /// Whether a message is due, even if its row is locked, such as by a pass that has not committed.
 pub async fn is_due(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
-    sqlx::query_scalar!(
+    let mut transaction = conn.begin().await?;
+    avoid_scans(&mut transaction).await?;
+    let due = sqlx::query_scalar!(
         r#"-- is_message_due
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         SELECT EXISTS (SELECT FROM pending WHERE hidden_until <= (SELECT now FROM db_now))
@@ -221,8 +228,10 @@ pub async fn is_due(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
                 WHERE reserved_until <= (SELECT now FROM db_now) AND hidden_until > (SELECT now FROM db_now)
             ) AS "due!""#
     )
-    .fetch_one(conn)
-    .await
+    .fetch_one(&mut *transaction)
+    .await?;
+    transaction.commit().await?;
+    Ok(due)
 }
 
 /// Messages that pollers hold, or got again and again.
@@ -246,7 +255,7 @@ pub async fn count_hidden(conn: &mut PgConnection, from: DateTime<Utc>) -> Resul
         HiddenCounts,
         r#"-- count_hidden_messages
         SELECT q.name AS queue, COALESCE(h.hidden, 0) AS "hidden!", COALESCE(a.alarming, 0) AS "alarming!"
-        FROM (SELECT queue, count(*) AS hidden FROM pending WHERE hidden_until >= $1 GROUP BY queue) h
+        FROM (SELECT queue, count(*) AS hidden FROM pending WHERE hidden_until >= $1 AND hidden_until < '2999-01-01' GROUP BY queue) h
         FULL JOIN (
             SELECT queue, count(*) AS alarming FROM pending WHERE dequeued >= 10 /* DEQUEUES_ALARMING */ GROUP BY queue
         ) a USING (queue)

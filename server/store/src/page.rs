@@ -106,7 +106,7 @@ pub async fn list_hidden(conn: &mut PgConnection) -> Result<Vec<(i32, i64)>, sql
     let rows = sqlx::query!(
         r#"-- page_hidden
         SELECT h.queue, count(*) AS "hidden!"
-        FROM (SELECT queue FROM pending WHERE hidden_until IS NOT NULL ORDER BY hidden_until LIMIT $1) h
+        FROM (SELECT queue FROM pending WHERE hidden_until < '2999-01-01' ORDER BY hidden_until LIMIT $1) h
         GROUP BY h.queue"#,
         HIDDEN_READ
     )

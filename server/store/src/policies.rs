@@ -6,7 +6,10 @@ use tenure_domain::events::note::Note;
 use tenure_domain::policy::document::Policy;
 use tenure_domain::policy::options::Options;
 use tenure_domain::policy::pause::Paused;
+use tenure_domain::policy::refile::Stage;
 use tenure_domain::policy::terms::Terms;
+
+use super::refile::read_stage;
 
 /// A policy as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,18 +22,40 @@ pub struct StoredPolicy {
     pub updated: DateTime<Utc>,
     /// Who changed it last.
     pub client_id: String,
+    /// How far its runs follow it.
+    pub stage: Stage,
+}
+
+/// The columns of a policy.
+struct PolicyRow {
+    version: i64,
+    policy: String,
+    updated: DateTime<Utc>,
+    client_id: String,
+    refile_stage: i16,
+}
+
+impl TryFrom<PolicyRow> for StoredPolicy {
+    type Error = sqlx::Error;
+
+    fn try_from(row: PolicyRow) -> Result<Self, sqlx::Error> {
+        let PolicyRow { version, policy, updated, client_id, refile_stage } = row;
+        Ok(Self { version, policy, updated, client_id, stage: read_stage(refile_stage)? })
+    }
 }
 
 /// The policy of a queue, if it has one.
 pub async fn find(conn: &mut PgConnection, queue: i32) -> Result<Option<StoredPolicy>, sqlx::Error> {
-    sqlx::query_as!(
-        StoredPolicy,
+    let row = sqlx::query_as!(
+        PolicyRow,
         r#"-- get_policy
-        SELECT version, policy AS "policy!", updated, client_id FROM queue_policies WHERE queue = $1 AND policy IS NOT NULL"#,
+        SELECT version, policy AS "policy!", updated, client_id, refile_stage FROM queue_policies
+        WHERE queue = $1 AND policy IS NOT NULL"#,
         queue
     )
     .fetch_optional(conn)
-    .await
+    .await?;
+    row.map(StoredPolicy::try_from).transpose()
 }
 
 /// Locks a queue against other changes of its policy and its pause; hot statements only read its row. Whether it exists.
@@ -49,8 +74,8 @@ pub async fn put(
     client_id: &str,
 ) -> Result<StoredPolicy, sqlx::Error> {
     let version = set(transaction, queue, policy).await?;
-    sqlx::query_as!(
-        StoredPolicy,
+    let row = sqlx::query_as!(
+        PolicyRow,
         r#"-- put_policy
         INSERT INTO queue_policies AS p
             (queue, version, policy, updated, client_id, retry_first, retry_factor, retry_most, refile_stage)
@@ -61,7 +86,7 @@ pub async fn put(
             updated = GREATEST(p.updated, EXCLUDED.updated), client_id = EXCLUDED.client_id,
             retry_first = EXCLUDED.retry_first, retry_factor = EXCLUDED.retry_factor, retry_most = EXCLUDED.retry_most,
             refile_stage = EXCLUDED.refile_stage, refile_since = NULL, refile_cursor = NULL
-        RETURNING version, policy AS "policy!", updated, client_id"#,
+        RETURNING version, policy AS "policy!", updated, client_id, refile_stage"#,
         queue,
         version,
         policy.text(),
@@ -71,7 +96,8 @@ pub async fn put(
         policy.retry_delay.map(|delay| delay.most.as_seconds_f64())
     )
     .fetch_one(transaction)
-    .await
+    .await?;
+    row.try_into()
 }
 
 /// Removes the policy of a queue that is locked, and has all its runs refiled; the version that is given to that change, if there
@@ -128,6 +154,8 @@ pub async fn find_pause(conn: &mut PgConnection, queue: i32) -> Result<Option<Pa
 
 /// Stores or ends the pause of a queue that is locked.
 pub async fn set_pause(transaction: &mut PgConnection, queue: i32, pause: Option<&Paused>) -> Result<(), sqlx::Error> {
+    #[cfg(feature = "test-util")]
+    let pause = pause.filter(|_| !crate::breakage::strikes(crate::breakage::Breakage::LeakPause));
     sqlx::query!(
         "-- set_pause
         UPDATE task_queues SET paused = $2 /* since */, paused_by = $3 /* by */, pause_reason = $4 /* reason */,

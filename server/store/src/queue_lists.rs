@@ -31,7 +31,8 @@ pub struct PendingRow {
 /// The pending runs of a queue behind this place, at most so many, in the order in which they became pending.
 ///
 /// There is no index in this order. There is one by priority and kind of message, and in each of its fourteen parts the
-/// runs are in this order, so that it takes the first of each part; only runs that pollers hold have another one.
+/// runs are in this order, so that it takes the first of each part; runs that pollers hold have another one, and delayed runs one of
+/// their own.
 pub async fn list_pending(
     conn: &mut PgConnection,
     queue: i32,
@@ -51,7 +52,10 @@ pub async fn list_pending(
             ) w
             UNION ALL
             SELECT w.seq, w.id, w.run, w.ord, w.scheduled FROM pending w
-            WHERE w.reserved_until IS NOT NULL AND w.queue = $1 AND w.ord > $2
+            WHERE w.reserved_until < '2999-01-01' AND w.queue = $1 AND w.ord > $2
+            UNION ALL
+            (SELECT w.seq, w.id, w.run, w.ord, w.scheduled FROM pending w
+             WHERE w.hold IS NOT NULL AND w.queue = $1 AND w.ord > $2 ORDER BY w.ord LIMIT $3)
         )
         SELECT seq AS "seq!", id AS "id!", run AS "run!", ord AS "ord!", scheduled AS "scheduled!"
         FROM first ORDER BY ord LIMIT $3"#,

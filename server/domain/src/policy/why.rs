@@ -194,7 +194,9 @@ pub fn words(answer: &WhyAnswer) -> Vec<String> {
     answer.reasons.iter().map(sentence).collect()
 }
 
-fn sentence(reason: &Reason) -> String {
+/// One reason as a sentence.
+#[must_use]
+pub fn sentence(reason: &Reason) -> String {
     match reason {
         Reason::Dependencies { unsatisfied: 0, .. } => {
             "The tasks that it waited for have ended; it is about to become pending.".to_owned()

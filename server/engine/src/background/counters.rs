@@ -6,13 +6,13 @@ use std::time::Duration;
 use super::PassReport;
 use crate::engine::Engine;
 use tenure_store::messages::{self, HiddenCounts};
-use tenure_store::{counters, deadlines, session};
+use tenure_store::{counters, deadlines, holds, session};
 
 /// An older transaction holds vacuum back, and the operator is warned.
 const OLD_TRANSACTION: Duration = Duration::from_secs(60);
 
-/// A deadline within this time keeps the passes active.
-const DEADLINE_NEAR: Duration = Duration::from_secs(10);
+/// A deadline or the end of a delay within this time keeps the passes active.
+const NEAR: Duration = Duration::from_secs(10);
 
 /// Publishes them, and finds out whether any task is unresolved.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
@@ -36,8 +36,12 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
         publish("tenure_messages_hidden", &queue, hidden.as_ref().map_or(0, |hidden| hidden.hidden));
         publish("tenure_messages_alarming", &queue, hidden.as_ref().map_or(0, |hidden| hidden.alarming));
     }
-    // A task that waits for others is neither pending nor claimed, but has a deadline.
-    if open == 0 && !deadlines::is_near(&mut conn, marks.deadlines, DEADLINE_NEAR).await? {
+    // A task that waits for others is neither pending nor claimed, but has a deadline; one that is delayed until tomorrow does not
+    // matter today.
+    if open == 0
+        && !deadlines::is_near(&mut conn, marks.deadlines, NEAR).await?
+        && !holds::is_near(&mut conn, marks.holds, NEAR).await?
+    {
         engine.notifiers.set_idle(notified);
     } else {
         engine.notifiers.stay_active();

@@ -14,12 +14,14 @@ pub mod events;
 pub mod expiry;
 pub mod facts;
 pub mod groups;
+pub mod holds;
 pub mod idempotency;
 pub mod low_water_marks;
 pub mod messages;
 pub mod other_servers;
 pub mod pauses;
 pub mod purge_cache;
+pub mod refile;
 pub mod registrations;
 mod registry;
 pub mod removals;
@@ -32,7 +34,7 @@ use std::time::{Duration, Instant};
 
 pub use self::registry::{Advance, PASSES, Pace, Pass};
 use crate::engine::Engine;
-use tenure_store::{deadlines as deadlines_store, messages as messages_store};
+use tenure_store::{deadlines as deadlines_store, holds as holds_store, messages as messages_store};
 
 /// Rows of one pass; a pass that finds as many runs again at once.
 pub const SLICE: i64 = 200;
@@ -89,5 +91,7 @@ pub async fn run_all_due(engine: &Engine) -> Result<(), sqlx::Error> {
 /// Whether something is due that the passes skipped.
 async fn is_anything_held(engine: &Engine) -> Result<bool, sqlx::Error> {
     let mut conn = engine.pool.acquire().await?;
-    Ok(deadlines_store::is_due(&mut conn).await? || messages_store::is_due(&mut conn).await?)
+    Ok(deadlines_store::is_due(&mut conn).await?
+        || holds_store::is_due(&mut conn).await?
+        || messages_store::is_due(&mut conn).await?)
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::{
     PassReport, artifacts, blobs, claims, clocks, counters, deadlines, dependencies, events, expiry, facts, groups,
-    idempotency, low_water_marks, messages, pauses, purge_cache, registrations, removals, replication, servers,
-    workers,
+    holds, idempotency, low_water_marks, messages, pauses, purge_cache, refile, registrations, removals, replication,
+    servers, workers,
 };
 use crate::engine::Engine;
 
@@ -68,6 +68,8 @@ const PURGING: Pace = Pace::InSlices(Duration::from_secs(5));
 const DEPENDENCIES: Pace = Pace::Dependencies(Duration::from_millis(20));
 /// The same for the groups pass, whose events no request waits for.
 const GROUPS: Pace = Pace::Groups(Duration::from_millis(250));
+/// How often queues are looked for whose policy was changed.
+const REFILING: Pace = Pace::InSlices(Duration::from_millis(500));
 /// How often runs are looked for that low-water marks hide; less often where looking takes long.
 const REPAIRING: Pace = Pace::Every(Duration::from_secs(2));
 /// How often the clock of this machine is compared with the database's.
@@ -92,6 +94,8 @@ macro_rules! passes {
 pub static PASSES: &[Pass] = passes! {
     "claims", Pace::Due, Waits, claims::pass;
     "deadlines", Pace::Due, Waits, deadlines::pass;
+    // After the deadlines, so that no run is ready whose task ends.
+    "holds", Pace::Due, Waits, holds::pass;
     "messages", Pace::Due, Waits, messages::pass;
     "dependencies", DEPENDENCIES, Waits, dependencies::pass;
     "groups", GROUPS, Waits, groups::pass;
@@ -106,6 +110,7 @@ pub static PASSES: &[Pass] = passes! {
     "blobs", PURGING, Waits, blobs::pass;
     "pauses", Pace::Due, Waits, pauses::pass;
     "servers", PURGING, Waits, servers::pass;
+    "refile", REFILING, GoesOn, refile::pass;
     "purge_events", PURGING, GoesOn, events::purge;
     "counters", HOUSEKEEPING, GoesOn, counters::pass;
     "sequence", HOUSEKEEPING, GoesOn, events::sequence;

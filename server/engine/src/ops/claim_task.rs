@@ -4,15 +4,17 @@ use std::time::Duration;
 
 use sqlx::{Connection, PgPool};
 use tenure_api::ids::{RunId, TaskId};
+use tenure_api::why::Reason;
 
 use super::{OpError, refused};
 use crate::workers::Workers;
 use tenure_domain::create::shown_definition;
 use tenure_domain::lifecycle::{Event, apply};
+use tenure_domain::policy::why;
 use tenure_domain::task::{Granted, Last, Tenancy};
 use tenure_domain::worker::{Recent, Sight, WorkerKey};
 use tenure_store::transitions::claim_one;
-use tenure_store::{claims, policies, tasks};
+use tenure_store::{claims, holds, policies, tasks};
 
 /// A claim of one named run.
 #[derive(Debug)]
@@ -41,12 +43,13 @@ pub async fn claim_task(
     let worker = tasks::lock_in_queue(&mut transaction, id).await?.map(|queue| request.worker(queue));
     let quarantined = worker.as_ref().is_some_and(|worker| workers.is_quarantined(worker));
     let number = run.number().cast_signed();
-    let mut paused = None;
+    let (mut paused, mut delayed) = (None, None);
     if !quarantined {
         let (group, name) = (&request.worker_group, &request.worker_id);
         let claimed = claim_one::claim_one(&mut transaction, id, number, group, name, lease).await?;
         if let (false, Some(worker)) = (claimed, &worker) {
             paused = policies::find_pause(&mut transaction, worker.queue).await?;
+            delayed = holds::find(&mut transaction, id).await?;
         }
     }
     let loaded = tasks::load(&mut transaction, &[id]).await?.remove(&id);
@@ -87,6 +90,10 @@ pub async fn claim_task(
         Ok(_) if quarantined => {
             let ClaimTask { worker_group, worker_id, .. } = request;
             OpError::Conflict(format!("the worker {worker_group}/{worker_id} is quarantined and gets no work"))
+        }
+        Ok(_) if let Some(delayed) = delayed => {
+            let why = why::sentence(&Reason::Delay { until: delayed.until.into(), by: delayed.by });
+            OpError::Conflict(format!("run {run} of task {} cannot be claimed yet. {why}", request.task))
         }
         Ok(_) if let Some(paused) = paused => OpError::Conflict(paused.refusal(&loaded.task.queue)),
         // The run became claimable between the statements.

@@ -1,16 +1,19 @@
 //! Policies and pauses of queues.
 
-use sqlx::{Connection, PgPool};
+use sqlx::{Connection, PgConnection, PgPool};
 use tenure_api::ids::TaskQueueId;
 use tenure_api::policy::{PauseRequest, QueuePolicy};
 
 use super::OpError;
+use crate::events::sequencer::Sequencer;
 use crate::notifiers::{Effects, Notifiers};
 use tenure_domain::create::Unacceptable;
 use tenure_domain::events::note::Note;
 use tenure_domain::policy::document::{Match, Policy};
 use tenure_domain::policy::pause::{self, Outcome, Paused};
+use tenure_domain::policy::refile::{self, Stage};
 use tenure_store::clock;
+use tenure_store::counters::{self, Counts};
 use tenure_store::policies::{self, StoredPolicy};
 use tenure_store::queues::{self, Queues};
 
@@ -23,6 +26,17 @@ pub struct Parts<'a> {
     pub queues: &'a Queues,
     /// Wake who waits for a queue that is resumed.
     pub notifiers: &'a Notifiers,
+    /// Knows from where on the changes of counts are to be read.
+    pub sequencer: &'a Sequencer,
+}
+
+/// A policy, and how many runs do not follow it yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Current {
+    /// The policy.
+    pub stored: StoredPolicy,
+    /// At most so many runs are still treated as before the change; 0 exactly when all follow the policy.
+    pub refiling: i64,
 }
 
 fn missing(queue: &TaskQueueId) -> OpError {
@@ -33,9 +47,26 @@ fn missing(queue: &TaskQueueId) -> OpError {
 ///
 /// # Errors
 /// If it has none.
-pub async fn get(parts: Parts<'_>, queue: &TaskQueueId) -> Result<StoredPolicy, OpError> {
+pub async fn get(parts: Parts<'_>, queue: &TaskQueueId) -> Result<Current, OpError> {
     let key = parts.queues.find_key(parts.pool, queue).await?.ok_or_else(|| missing(queue))?;
-    policies::find(&mut *parts.pool.acquire().await?, key).await?.ok_or_else(|| missing(queue))
+    let mut conn = parts.pool.acquire().await?;
+    let stored = policies::find(&mut conn, key).await?.ok_or_else(|| missing(queue))?;
+    with_refiling(parts, &mut conn, queue, stored).await
+}
+
+async fn with_refiling(
+    parts: Parts<'_>,
+    conn: &mut PgConnection,
+    queue: &TaskQueueId,
+    stored: StoredPolicy,
+) -> Result<Current, OpError> {
+    if stored.stage == Stage::Done {
+        return Ok(Current { stored, refiling: 0 });
+    }
+    let counts = counters::get_counts(conn, parts.sequencer.reached(), std::slice::from_ref(queue)).await?;
+    let Counts { pending, claimed, delayed } = counts.first().copied().unwrap_or_default();
+    let refiling = refile::runs_left(stored.stage, pending, delayed, claimed);
+    Ok(Current { stored, refiling })
 }
 
 /// A policy that is to be the policy of a queue.
@@ -55,7 +86,7 @@ pub struct Put<'a> {
 ///
 /// # Errors
 /// If the policy is another one than the caller wants to replace.
-pub async fn put(parts: Parts<'_>, queue: &TaskQueueId, put: Put<'_>) -> Result<StoredPolicy, OpError> {
+pub async fn put(parts: Parts<'_>, queue: &TaskQueueId, put: Put<'_>) -> Result<Current, OpError> {
     let Put { sent, policy, replaces, client_id } = put;
     let key = parts.queues.get_or_create_key(parts.pool, queue).await?;
     let mut conn = parts.pool.acquire().await?;
@@ -68,14 +99,14 @@ pub async fn put(parts: Parts<'_>, queue: &TaskQueueId, put: Put<'_>) -> Result<
         return Err(OpError::Conflict(refusal));
     }
     if let Some(current) = current.filter(|current| current.policy == policy.text()) {
-        return Ok(current);
+        return with_refiling(parts, &mut transaction, queue, current).await;
     }
     let stored = policies::put(&mut transaction, key, &policy, client_id).await?;
     let note = Note::queue_policy_changed(queue.clone(), client_id.to_owned(), stored.version, Some(sent));
     policies::emit(&mut transaction, &note).await?;
     parts.notifiers.commit(transaction, Effects::default()).await?;
     tracing::info!(queue.id = %queue, version = stored.version, client.id = client_id, "the policy of a queue was changed");
-    Ok(stored)
+    with_refiling(parts, &mut conn, queue, stored).await
 }
 
 /// Removes the policy of a queue, if it has one.

@@ -3,17 +3,22 @@
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection};
 use tenure_api::ids::TaskId;
+use tenure_api::policy::PauseRequest;
 use tenure_api::states::ExceptionReason;
 use tenure_domain::lifecycle::Report;
 use tenure_engine::background::groups;
 use tenure_engine::ops::change_task::{Change, change};
+use tenure_engine::ops::queue_policy;
 use tenure_engine::testing::Queue;
 use tenure_engine::testing::{QUEUE, new_task, new_task_with_id};
 use tenure_store::secrets::random;
 use tenure_store::testing::{TestDatabase, check_invariants_on, invariants};
 
+use crate::support::hold;
+
 /// What is broken, and the check that must name it. The database holds a pending task and one that waits for it, one that
-/// is claimed in its second run, one that was completed and whose group event was emitted, and one that was scheduled by hand.
+/// is claimed in its second run, one that was completed and whose group event was emitted, one that was scheduled by hand, and one
+/// that is delayed.
 const BREAKAGES: &[(&str, &str)] = &[
     ("DELETE FROM runs WHERE state = 5", "I1: a task's resolved runs are numbered"),
     ("UPDATE runs SET run = 1 WHERE state = 3", "I1: a task's resolved runs are numbered"),
@@ -50,6 +55,14 @@ const BREAKAGES: &[(&str, &str)] = &[
     ("INSERT INTO pending SELECT 1000, id, run, queue, priority, ord, deadline, scheduled, reason_created, retries_left
       FROM pending LIMIT 1", "I2: no two pending runs"),
     ("UPDATE pending SET reserved_until = now()", "Messages: a run is kept"),
+    // A hold that nothing ends, one that has an end and holds nothing, and one whose message a poller has.
+    ("UPDATE pending SET held_until = NULL WHERE hold IS NOT NULL", "Holds: a held run"),
+    ("UPDATE pending SET hold = NULL WHERE hold IS NOT NULL", "Holds: a held run"),
+    ("UPDATE pending SET reserved_until = NULL WHERE hold IS NOT NULL", "Holds: a held run"),
+    ("UPDATE pending SET hidden_until = now() WHERE hold IS NOT NULL", "Holds: a held run"),
+    ("UPDATE pending SET receipt = 1, dequeued = 1 WHERE hold IS NOT NULL", "Holds: a held run"),
+    ("UPDATE pending SET held_until = deadline + interval '1 s' WHERE hold IS NOT NULL", "Holds: a held run"),
+    ("UPDATE pending SET reserved_until = '3000-01-01', hidden_until = '3000-01-01' WHERE hold IS NULL", "Holds: a held run"),
     ("UPDATE pending SET dequeued = 1", "Messages: a run is kept"),
     (
         "INSERT INTO artifacts SELECT seq, 0, 'public/a', 1, 'text/plain', 1, now(), now(), true FROM pending",
@@ -68,6 +81,12 @@ const BREAKAGES: &[(&str, &str)] = &[
     ),
     ("UPDATE outbox_new SET claimed = pending WHERE kinds[1] = 2", "I4: the counts"),
     ("UPDATE outbox_new SET queues = NULL", "I4: the counts"),
+    ("UPDATE outbox_new SET delayed = pending WHERE kinds[1] = 1", "I4: the counts"),
+    ("UPDATE counters SET delayed = delayed + 1", "I4: the counts"),
+    (
+        "UPDATE pending SET hold = NULL, held_until = NULL, reserved_until = NULL, hidden_until = NULL WHERE hold IS NOT NULL",
+        "I4: the counts",
+    ),
     ("INSERT INTO counters SELECT id, 1, 0 FROM task_queues ON CONFLICT (queue) DO UPDATE SET pending = 1", "I4: the counts"),
     ("INSERT INTO outbox_order SELECT 1000, 1, 1000000", "I5: each outbox row has one position"),
     ("DELETE FROM outbox", "I5: each outbox row has one position"),
@@ -106,6 +125,8 @@ const BREAKAGES: &[(&str, &str)] = &[
         "I2: an edge is satisfied only when",
     ),
     ("DELETE FROM tasks WHERE state = 0", "I2: no edge without the task that waits"),
+    ("UPDATE task_queues SET paused = now() WHERE paused IS NULL", "Pauses: a queue is paused"),
+    ("UPDATE task_queues SET paused = NULL WHERE paused IS NOT NULL", "Pauses: a queue is paused"),
     ("DELETE FROM outbox_new WHERE kinds[1] = 1", "I5: a task's creation is emitted once"),
     ("UPDATE outbox_new SET kinds = '{3}' WHERE kinds = '{8}'", "I5: each run that was made by a schedule or a rerun"),
     ("UPDATE outbox SET kinds = '{8}' WHERE kinds = '{3}'", "I5: each run that was made by a schedule or a rerun"),
@@ -147,6 +168,15 @@ async fn with_some_tasks() -> TestDatabase {
     let id = TaskId::from_random(random());
     queue.create(&new_task_with_id(id, "proj/waits", &json!({"dependencies": [id]}))).await.unwrap();
     change(&queue.engine.pool, &queue.engine.notifiers, id, Change::Schedule).await.unwrap();
+    let (parts, paused) = (queue.engine.queue_parts(), "proj/paused".parse().unwrap());
+    for _ in 0..2 {
+        queue_policy::pause(parts, &paused, &PauseRequest::default(), "ann").await.unwrap();
+        queue_policy::resume(parts, &paused, "ann").await.unwrap();
+    }
+    queue_policy::pause(parts, &paused, &PauseRequest::default(), "ann").await.unwrap();
+    // One that is delayed.
+    let delayed = queue.create_one("proj/later").await;
+    hold(&mut database.connect().await, delayed, 600.0).await;
     queue.stop().await;
     database
 }

@@ -1,10 +1,12 @@
 //! Lists of tasks: those of a queue, and those that the caller names.
 
 use serde_json::json;
+use sqlx::PgConnection;
 use tenure_api::ids::{RunId, TaskId, TaskQueueId};
 use tenure_api::states::{ExceptionReason, Priority};
 use tenure_domain::lifecycle::Report;
 use tenure_domain::task::{Granted, Last};
+use tenure_engine::background::holds;
 use tenure_engine::ops::change_task::{self, Change};
 use tenure_engine::ops::list_tasks::{self, Cursor};
 use tenure_engine::ops::{change_priority, list_runs};
@@ -14,6 +16,8 @@ use tenure_store::counters;
 use tenure_store::hot::messages::Got;
 use tenure_store::secrets;
 use tenure_store::testing::{TestDatabase, eventually};
+
+use crate::support::hold;
 
 /// Steps of the random walk.
 const STEPS: usize = 250;
@@ -54,6 +58,7 @@ struct Walk {
     got: Vec<Got>,
     tasks_created: Vec<TaskId>,
     bits: u64,
+    conn: PgConnection,
 }
 
 impl Walk {
@@ -77,7 +82,7 @@ impl Walk {
     /// What is refused changes nothing, and that is a case too.
     async fn step(&mut self) {
         let (pool, notifiers) = (self.queue.engine.pool.clone(), self.queue.engine.notifiers.clone());
-        match self.random(10) {
+        match self.random(12) {
             0..=3 => {
                 let priority = Priority::ALL[self.random(7)];
                 let task = new_task(QUEUE, &json!({"priority": priority.to_string(), "retries": 2}));
@@ -115,6 +120,14 @@ impl Walk {
                 }
             }
             8 => {
+                // For a while, or until the pass comes.
+                let seconds = [0.0, 600.0][self.random(2)];
+                if let Some(id) = self.one_created() {
+                    hold(&mut self.conn, id, seconds).await;
+                }
+            }
+            9 => drop(holds::pass(&self.queue.engine).await.unwrap()),
+            10 => {
                 let change = [Change::Cancel, Change::Rerun][self.random(2)];
                 if let Some(id) = self.one_created() {
                     drop(change_task::change(&pool, &notifiers, id, change).await);
@@ -136,7 +149,8 @@ async fn the_pages_of_a_queue_have_what_its_counts_count_whatever_has_happened()
     let queue = Queue::start(database.options());
     let seed = u64::from_le_bytes(secrets::random()) | 1;
     println!("seed {seed}");
-    let mut walk = Walk { queue, held: Vec::new(), got: Vec::new(), tasks_created: Vec::new(), bits: seed };
+    let conn = database.connect().await;
+    let mut walk = Walk { queue, held: Vec::new(), got: Vec::new(), tasks_created: Vec::new(), bits: seed, conn };
     let (key, name): (_, TaskQueueId) = (walk.queue.key(QUEUE).await, QUEUE.parse().unwrap());
     for step in 0..STEPS {
         walk.step().await;
@@ -152,7 +166,8 @@ async fn the_pages_of_a_queue_have_what_its_counts_count_whatever_has_happened()
         let limit = u16::try_from(1 + walk.random(9)).unwrap();
         let (waiting, held) = (pending(&walk.queue, key, limit).await, claimed(&walk.queue, key, limit).await);
         let listed = (waiting.len(), held.len());
-        let counted = (usize::try_from(counts.pending).unwrap(), usize::try_from(counts.claimed).unwrap());
+        let counted =
+            (usize::try_from(counts.pending + counts.delayed).unwrap(), usize::try_from(counts.claimed).unwrap());
         assert_eq!(listed, counted, "after {step} steps from seed {seed}");
         assert!(held.is_sorted_by_key(|(since, ..)| *since), "{held:?}");
         let mut runs: Vec<_> = waiting.iter().chain(&held).map(|(_, task, run)| (task.uuid(), *run)).collect();
@@ -170,7 +185,8 @@ async fn the_pages_of_a_queue_have_what_its_counts_count_whatever_has_happened()
             );
         }
     }
-    let queue = walk.queue;
+    let Walk { queue, conn, .. } = walk;
+    drop(conn);
     queue.stop().await;
     database.finish().await;
 }

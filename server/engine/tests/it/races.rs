@@ -4,6 +4,7 @@ mod before_the_lock;
 mod claiming;
 mod events;
 mod guards;
+mod holds;
 mod locks;
 mod lost_answers;
 mod low_water_marks;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use sqlx::PgConnection;
 use sqlx::postgres::PgConnectOptions;
+use tenure_api::ids::TaskId;
 use tenure_domain::create::NewTask;
 use tenure_engine::testing::Queue;
 use tenure_store::testing::TestDatabase;
@@ -130,4 +131,22 @@ async fn forward(client: TcpStream, server: TcpStream, faults: Faults) {
             }
         }
     }
+}
+
+/// Has the pending run of a task delayed, so many seconds from now, as what made it pending would have done.
+pub async fn hold(conn: &mut PgConnection, task: TaskId, seconds: f64) {
+    sqlx::query(
+        "WITH held AS (
+             UPDATE pending SET hold = 1, held_until = (SELECT now FROM db_now) + make_interval(secs => $2), receipt = NULL,
+                 dequeued = 0, reserved_until = '3000-01-01', hidden_until = '3000-01-01', message = message + 1
+             WHERE id = $1 AND hold IS NULL RETURNING queue
+         )
+         INSERT INTO counters AS c (queue, pending, claimed, delayed) SELECT queue, -1, 0, 1 FROM held
+         ON CONFLICT (queue) DO UPDATE SET pending = c.pending - 1, delayed = c.delayed + 1",
+    )
+    .bind(task.uuid())
+    .bind(seconds)
+    .execute(conn)
+    .await
+    .unwrap();
 }

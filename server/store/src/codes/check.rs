@@ -7,24 +7,35 @@ use tenure_api::states::{Priority, ReasonCreated, ReasonResolved, RunState, Stor
 
 use super::lexer::{Token, tokens};
 use super::{Blob, State};
-use tenure_domain::events::Kind;
+use tenure_domain::events::{Kind, note};
 use tenure_domain::message::DEQUEUES_ALARMING;
 use tenure_domain::policy::hold::Hold;
+use tenure_domain::policy::refile::Stage;
+use tenure_domain::policy::terms::Traits;
 
 /// Numbers higher than any code.
 const CODES_END: i16 = 100;
+/// Bits of `traits`.
+const TRAITS: [(&str, i16); 4] = [
+    ("DELIVERY", Traits::DELIVERY),
+    ("RETRY_DELAY", Traits::RETRY_DELAY),
+    ("OWN_COMPLETE_TIME", Traits::OWN_COMPLETE_TIME),
+    ("DELAYED", Traits::DELAYED),
+];
 /// Words for numbers that are no codes.
 const PLAIN: [&str; 5] = ["run", "seq", "ord", "count", "id"];
 /// Columns that hold numbers and never codes.
 const COUNTS: [&str; 3] = ["retries_left", "looks", "pending"];
 /// Columns with codes, and the enums that they may hold, one for each table.
-pub(super) const COLUMNS: [(&str, &[&str]); 6] = [
+pub(super) const COLUMNS: [(&str, &[&str]); 8] = [
     ("state", &["State", "RunState", "Blob"]),
     ("kind", &["Kind"]),
     ("priority", &["Priority"]),
     ("reason_created", &["ReasonCreated"]),
     ("reason_resolved", &["ReasonResolved"]),
     ("storage_type", &["StorageType"]),
+    ("hold", &["Hold"]),
+    ("refile_stage", &["Stage"]),
 ];
 pub(super) const COMPARISONS: [&str; 6] = ["=", "<>", "<", ">", "<=", ">="];
 
@@ -50,6 +61,9 @@ pub(super) fn words(name: &str) -> Vec<(String, i64)> {
         "ReasonResolved" => variants(ReasonResolved::from_code),
         "StorageType" => variants(StorageType::from_code),
         "Hold" => variants(Hold::from_code),
+        "Stage" => variants(Stage::from_code),
+        "Traits" => TRAITS.map(|(name, bits)| (name.to_owned(), i64::from(bits))).to_vec(),
+        "note" => vec![("KIND".to_owned(), i64::from(note::KIND))],
         _ => Vec::new(),
     }
 }

@@ -99,6 +99,14 @@ pub const CHECKS: &[(&str, &str)] = &[
          WHERE reserved_until > COALESCE(hidden_until, '-infinity') OR (receipt IS NULL) <> (dequeued = 0)",
     ),
     (
+        "Holds: a held run is hidden from claims and from pollers and it has an end",
+        "SELECT id || ' hold ' || COALESCE(hold::text, 'none') || ' until ' || COALESCE(held_until::text, 'none') FROM pending
+         WHERE (hold IS NOT NULL) <> (reserved_until IS NOT DISTINCT FROM '3000-01-01')
+            OR (hold IS NOT NULL) <> (hidden_until IS NOT DISTINCT FROM '3000-01-01')
+            OR (hold IS NOT NULL) <> (held_until IS NOT NULL) OR (hold IS NOT NULL AND receipt IS NOT NULL)
+            OR held_until > deadline",
+    ),
+    (
         "I2: no task waits for nothing",
         "SELECT t.id::text FROM tasks t
          WHERE t.state = 0 AND EXISTS (SELECT FROM dependencies e WHERE e.dependent = t.id)
@@ -143,12 +151,14 @@ pub const CHECKS: &[(&str, &str)] = &[
     ),
     (
         "I4: the counts equal a recount",
-        "SELECT 'queue ' || queue || ': counted ' || sum(n) || ' pending and ' || sum(m) || ' claimed too many'
-         FROM (SELECT queue, pending AS n, claimed AS m FROM counters
-               UNION ALL SELECT d.queue, d.pending, d.claimed
-               FROM outbox_new n, unnest(n.queues, n.pending, n.claimed) AS d(queue, pending, claimed)
-               UNION ALL SELECT queue, -1, 0 FROM pending WHERE hold IS NULL UNION ALL SELECT queue, 0, -1 FROM claims) x
-         GROUP BY queue HAVING sum(n) <> 0 OR sum(m) <> 0",
+        "SELECT 'queue ' || queue || ': counted ' || sum(n) || ' pending, ' || sum(m) || ' claimed and ' || sum(h)
+             || ' delayed too many'
+         FROM (SELECT queue, pending AS n, claimed AS m, delayed AS h FROM counters
+               UNION ALL SELECT d.queue, d.pending, d.claimed, COALESCE(d.delayed, 0)
+               FROM outbox_new n, unnest(n.queues, n.pending, n.claimed, n.delayed) AS d(queue, pending, claimed, delayed)
+               UNION ALL SELECT queue, -(hold IS NULL)::int, 0, -(hold IS NOT NULL)::int FROM pending
+               UNION ALL SELECT queue, 0, -1, 0 FROM claims) x
+         GROUP BY queue HAVING sum(n) <> 0 OR sum(m) <> 0 OR sum(h) <> 0",
     ),
     (
         "I5: each outbox row has one position",
@@ -188,6 +198,24 @@ pub const CHECKS: &[(&str, &str)] = &[
 
 /// Checks that compare the event log with the tasks; old events are purged, so that these need the whole log.
 pub const WHOLE_LOG_CHECKS: &[(&str, &str)] = &[
+    (
+        "Pauses: a queue is paused exactly if the last note about that says so",
+        "WITH notes AS (
+             -- What has no position yet was written later than what has one.
+             SELECT COALESCE(o.first, 1000000000000 + x.id) AS at, x.details[1]::json AS note
+             FROM (SELECT id, true AS placed, kinds, details FROM outbox
+                   UNION ALL SELECT id, false, kinds, details FROM outbox_new) x
+             LEFT JOIN outbox_order o ON x.placed AND o.outbox_id = x.id
+             WHERE x.kinds = '{14}'
+         ), last AS (
+             SELECT DISTINCT ON (note->'payload'->>'taskQueueId') note->'payload'->>'taskQueueId' AS name,
+                    note->>'exchange' LIKE '%/queue-paused' AS paused
+             FROM notes WHERE note->>'exchange' LIKE ANY ('{%/queue-paused,%/queue-resumed}')
+             ORDER BY note->'payload'->>'taskQueueId', at DESC
+         )
+         SELECT 'queue ' || q.name FROM task_queues q LEFT JOIN last USING (name)
+         WHERE (q.paused IS NOT NULL) <> COALESCE(last.paused, false)",
+    ),
     (
         "I5: a task's creation is emitted once",
         "SELECT t.id || ' emitted ' || count(e.seq) || ' times'

@@ -4,7 +4,8 @@
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-/// Claims one named run, if it is pending, before its deadline, and in a queue that is not paused. The task's row is locked by the caller.
+/// Claims one named run, if it is pending, not held, before its deadline, and in a queue that is not paused. The task's row is
+/// locked by the caller.
 pub async fn claim_one(
     conn: &mut PgConnection,
     id: Uuid,
@@ -18,7 +19,7 @@ pub async fn claim_one(
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         deleted AS (
             DELETE FROM pending p USING tasks t, task_queues q, db_now
-            WHERE t.id = $1 AND p.seq = t.seq AND p.run = $2 AND p.deadline > db_now.now
+            WHERE t.id = $1 AND p.seq = t.seq AND p.run = $2 AND p.hold IS NULL AND p.deadline > db_now.now
               AND q.id = t.queue AND q.paused IS NULL
             RETURNING p.*
         ),

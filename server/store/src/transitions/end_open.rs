@@ -21,7 +21,7 @@ pub async fn end_open(
         ),
         unqueued AS (
             DELETE FROM pending p USING open WHERE p.seq = open.seq
-            RETURNING p.seq, p.run, p.queue, p.scheduled, p.reason_created
+            RETURNING p.seq, p.run, p.queue, p.scheduled, p.reason_created, p.hold
         ),
         released AS (
             DELETE FROM claims c USING open WHERE c.seq = open.seq
@@ -31,16 +31,17 @@ pub async fn end_open(
         ended AS (
             SELECT seq, run, queue, scheduled, reason_created, NULL::timestamptz AS started,
                    NULL::timestamptz AS taken_until, NULL::text AS worker_group, NULL::text AS worker_id,
-                   1 /* count */ AS pending, 0 /* count */ AS claimed
+                   (hold IS DISTINCT FROM 1 /* Hold::Delay */)::int AS pending, 0 /* count */ AS claimed,
+                   (hold IS NOT DISTINCT FROM 1 /* Hold::Delay */)::int AS delayed
             FROM unqueued
             UNION ALL
             SELECT seq, run, queue, scheduled, reason_created, started, taken_until, worker_group, worker_id,
-                   0 /* count */, 1 /* count */
+                   0 /* count */, 1 /* count */, 0 /* count */
             FROM released
             UNION ALL
             -- A task that never had a run gets one, made only to carry the exception.
             SELECT seq, 0 /* run */, queue, db_now.now, 4 /* ReasonCreated::Exception */, NULL, NULL, NULL, NULL,
-                   0 /* count */, 0 /* count */
+                   0 /* count */, 0 /* count */, 0 /* count */
             FROM open, db_now WHERE open.state = 0 /* State::Unscheduled */
         ),
         history AS (
@@ -55,11 +56,14 @@ pub async fn end_open(
             FROM ended, open WHERE open.seq = ended.seq AND t.id = open.id
         ),
         counts AS MATERIALIZED (
-            SELECT array_agg(queue) AS queues, array_agg(-pending) AS pending, array_agg(-claimed) AS claimed
-            FROM (SELECT queue, sum(pending)::int AS pending, sum(claimed)::int AS claimed FROM ended GROUP BY queue) c
+            SELECT array_agg(queue) AS queues, array_agg(-pending) AS pending, array_agg(-claimed) AS claimed,
+                   CASE WHEN sum(delayed) > 0 /* count */ THEN array_agg(-delayed) END AS delayed
+            FROM (SELECT queue, sum(pending)::int AS pending, sum(claimed)::int AS claimed, sum(delayed)::int AS delayed
+                  FROM ended GROUP BY queue) c
         ),
         emitted AS (
-            INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed)
+            INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed,
+                                    delayed)
             -- The end of a lone task is that of its group.
             SELECT min(db_now.now), count(*) + count(*) FILTER (WHERE lone),
                    array_agg(5 /* Kind::Exception */::smallint)
@@ -67,7 +71,8 @@ pub async fn end_open(
                    array_agg(ended.seq) || array_agg(ended.seq) FILTER (WHERE lone),
                    array_agg(ended.run::smallint) || array_agg(ended.run::smallint) FILTER (WHERE lone),
                    array_agg(open.retries_left) || array_agg(open.retries_left) FILTER (WHERE lone),
-                   array_agg(open.priority) || array_agg(open.priority) FILTER (WHERE lone), min(counts.queues), min(counts.pending), min(counts.claimed)
+                   array_agg(open.priority) || array_agg(open.priority) FILTER (WHERE lone), min(counts.queues), min(counts.pending), min(counts.claimed),
+                   min(counts.delayed)
             FROM ended JOIN open ON open.seq = ended.seq, db_now, counts HAVING count(*) > 0
         )
         SELECT open.id FROM ended JOIN open ON open.seq = ended.seq"#,

@@ -30,16 +30,18 @@ pub async fn reprioritise(
         ),
         moved AS (UPDATE tasks t SET priority = $2 FROM selected s WHERE t.id = s.id),
         -- The one place where a pending run changes its priority. Its message moves to another queue of messages: what a
-        -- poller holds of it is void, and the new one is visible there. A run that is claimed meanwhile is not affected.
+        -- poller holds of it is void, and the new one is visible there. A run that is claimed meanwhile is not affected, and one
+        -- that is held stays so: no poller has its message, and hold and reservation end together.
         requeued AS (
             UPDATE pending p SET priority = $2, message = p.message + 1, receipt = NULL, dequeued = 0 /* count */,
-                hidden_until = NULL, reserved_until = NULL
-            FROM selected s WHERE p.seq = s.seq RETURNING p.seq, p.queue
+                hidden_until = CASE WHEN p.hold IS NOT NULL THEN p.hidden_until END,
+                reserved_until = CASE WHEN p.hold IS NOT NULL THEN p.reserved_until END
+            FROM selected s WHERE p.seq = s.seq RETURNING p.seq, p.queue, p.hold
         ),
-        -- A retained place may be below a low-water mark of the new priority.
+        -- A retained place may be below a low-water mark of the new priority; a run that is held gets a new one.
         raised_epochs AS (
             UPDATE task_queues q SET cursor_epoch = cursor_epoch + 1
-            WHERE q.id IN (SELECT queue FROM requeued)
+            WHERE q.id IN (SELECT queue FROM requeued WHERE hold IS NULL)
         ),
         emitted AS (
             INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, priorities, details)

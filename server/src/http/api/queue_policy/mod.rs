@@ -21,6 +21,7 @@ use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use tenure_domain::policy::document::{Match, Policy};
 use tenure_domain::policy::pause::Paused;
+use tenure_engine::ops::queue_policy::Current;
 use tenure_store::policies::StoredPolicy;
 
 /// What changes a queue takes.
@@ -109,8 +110,8 @@ fn client_id(call: &Call) -> Result<&str, ApiError> {
     Ok(call.principal()?.client_id.as_deref().unwrap_or(ANONYMOUS))
 }
 
-fn body(queue: TaskQueueId, stored: StoredPolicy) -> Result<PolicyOfQueue, ApiError> {
-    let StoredPolicy { version, policy, updated, client_id } = stored;
+fn body(queue: TaskQueueId, current: Current) -> Result<PolicyOfQueue, ApiError> {
+    let Current { stored: StoredPolicy { version, policy, updated, client_id, stage: _ }, refiling } = current;
     let policy = Policy::read(&policy).map_err(|error| ApiError::internal(&error.to_string()))?;
-    Ok(PolicyOfQueue { task_queue_id: queue, version, policy, updated: updated.into(), client_id, refiling: 0 })
+    Ok(PolicyOfQueue { task_queue_id: queue, version, policy, updated: updated.into(), client_id, refiling })
 }

@@ -1,0 +1,71 @@
+//! Has the runs that exist follow a policy that was changed. Each step is a transaction of its own, and leaves in the policy's row
+//! where the next one goes on, at whatever server: [`tenure_domain::policy::refile`] says what the steps are and why none is missed.
+//!
+//! It changes what is stamped on runs, and no date: a delay that began stays as long as it was, and so does the time of a claim.
+
+use std::time::Instant;
+
+use sqlx::{Connection, PgConnection};
+
+use super::{PASS_MAX, PassReport, SLICE};
+use crate::engine::Engine;
+use tenure_domain::policy::refile::{Found, Place, Stage, step};
+use tenure_store::refile::{self, Slice};
+
+/// Goes on with each queue in turn, until all wait or are done, or the pass has taken its time.
+pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
+    let started = Instant::now();
+    let mut conn = engine.pool.acquire().await?;
+    let mut report = PassReport::default();
+    let mut queues = refile::list(&mut conn, SLICE).await?;
+    while !queues.is_empty() && started.elapsed() < PASS_MAX {
+        let mut moving = Vec::new();
+        for queue in queues {
+            let Some(taken) = take_step(&mut conn, queue).await? else { continue };
+            report.found += taken.runs;
+            if taken.moved {
+                report.done += taken.runs;
+                moving.push(queue);
+            }
+        }
+        queues = moving;
+    }
+    Ok(report)
+}
+
+/// What a step did.
+struct Step {
+    /// Runs that it looked at.
+    runs: usize,
+    /// Whether there is another one to take at once.
+    moved: bool,
+}
+
+/// One step; none if another server has the queue, or it is done.
+async fn take_step(conn: &mut PgConnection, queue: i32) -> Result<Option<Step>, sqlx::Error> {
+    let mut transaction = conn.begin().await?;
+    let Some(now) = refile::lock(&mut transaction, queue).await? else { return Ok(None) };
+    let (found, runs, stamped) = match (now.place.stage, now.since) {
+        (Stage::Older, None) => {
+            refile::begin_to_wait(&mut transaction, queue).await?;
+            transaction.commit().await?;
+            return Ok(Some(Step { runs: 0, moved: true }));
+        }
+        (Stage::Older, Some(since)) => {
+            (Found::Older { open: refile::is_any_open(&mut transaction, since).await? }, 0, 0)
+        }
+        (Stage::Done | Stage::Ready | Stage::Delayed | Stage::Claims | Stage::Check, _) => {
+            let Slice { runs, last, stamped } = refile::stamp_slice(&mut transaction, queue, now.place).await?;
+            (Found::Slice { runs, last }, runs, stamped)
+        }
+    };
+    let next = step(now.place, found);
+    refile::go_on(&mut transaction, queue, next).await?;
+    transaction.commit().await?;
+    if next == Place::DONE {
+        tracing::info!(queue.key = queue, "the runs of a queue follow its changed policy");
+    }
+    // What others have locked is looked for again, but not at once.
+    let moved = next != Place::DONE && (next != now.place || stamped > 0);
+    Ok(Some(Step { runs, moved }))
+}

@@ -1,0 +1,289 @@
+//! Delayed runs: when they are ready, where they stand then, and what is counted and listed of them meanwhile.
+
+use std::time::Duration;
+
+use serde_json::json;
+use sqlx::PgConnection;
+use tenure_api::ids::{RunId, TaskId, TaskQueueId};
+use tenure_api::policy::PauseRequest;
+use tenure_api::states::{Priority, ReasonResolved};
+use tenure_domain::events::Payload;
+use tenure_domain::events::note::Note;
+use tenure_domain::task::Last;
+use tenure_engine::background::{deadlines, holds, low_water_marks, run_all_due};
+use tenure_engine::ops::change_task::{Change, change};
+use tenure_engine::ops::{OpError, change_priority, list_runs, queue_policy};
+use tenure_engine::testing::{QUEUE, Queue, new_task};
+use tenure_store::counters::{self, Counts};
+use tenure_store::events::{self, Page, Sequenced};
+use tenure_store::testing::TestDatabase;
+use tenure_store::{clock, messages};
+
+use crate::support::{hold, number};
+
+struct Ground {
+    database: TestDatabase,
+    queue: Queue,
+    conn: PgConnection,
+}
+
+impl Ground {
+    async fn new() -> Self {
+        let database = TestDatabase::create().await;
+        let (queue, conn) = (Queue::start(database.options()), database.connect().await);
+        Self { database, queue, conn }
+    }
+
+    /// A task whose run is delayed.
+    async fn delayed(&mut self, priority: Priority, seconds: f64) -> TaskId {
+        let task = new_task(QUEUE, &json!({"priority": priority.to_string()}));
+        self.queue.create(&task).await.unwrap();
+        hold(&mut self.conn, task.id, seconds).await;
+        task.id
+    }
+
+    async fn advance(&mut self, seconds: f64) {
+        clock::advance(&mut self.conn, seconds).await.unwrap();
+    }
+
+    /// Runs the pass until it finds nothing; how many delays it has ended.
+    async fn pass(&self) -> usize {
+        let mut done = 0;
+        loop {
+            let report = holds::pass(&self.queue.engine).await.unwrap();
+            done += report.done;
+            if report.found == 0 {
+                return done;
+            }
+        }
+    }
+
+    async fn counts(&mut self) -> Counts {
+        let name: TaskQueueId = QUEUE.parse().unwrap();
+        counters::get_counts(&mut self.conn, Sequenced::default(), &[name]).await.unwrap()[0]
+    }
+
+    /// What a worker that does not wait gets.
+    async fn claim(&self, most: u16) -> Vec<TaskId> {
+        let answer = self.queue.claim_work(QUEUE, "worker", most, Duration::ZERO).await.unwrap();
+        answer.delivery.delivered();
+        answer.claims.iter().map(|claim| claim.task.id).collect()
+    }
+
+    /// The notes in the log that runs are ready: how many runs each names.
+    async fn notes(&mut self) -> Vec<Vec<TaskId>> {
+        events::sequence(&mut self.conn, Sequenced::default()).await.unwrap();
+        let Page::Events(events, _) = events::read(&mut self.conn, 0, 10_000).await.unwrap() else {
+            panic!("it is gone")
+        };
+        let notes = events.into_iter().filter_map(|event| match event.payload {
+            Payload::Note(Note::TaskReady(note)) => Some(note.runs.iter().map(|run| run.task_id).collect()),
+            _ => None,
+        });
+        notes.collect()
+    }
+
+    async fn finish(self) {
+        drop(self.conn);
+        self.queue.stop().await;
+        self.database.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn a_delayed_run_is_pending_and_nothing_claims_it_before_its_time() {
+    let mut ground = Ground::new().await;
+    let delayed = ground.delayed(Priority::Lowest, 60.0).await;
+    let urgent = ground.delayed(Priority::Highest, 60.0).await;
+    for seconds in [0.0, 59.0] {
+        ground.advance(seconds).await;
+        assert_eq!(ground.pass().await, 0);
+        assert_eq!(ground.counts().await, Counts { pending: 0, claimed: 0, delayed: 2 });
+        assert!(ground.claim(5).await.is_empty());
+        assert!(ground.queue.get_messages(QUEUE, 5).await.is_empty());
+        let key = ground.queue.key(QUEUE).await;
+        let pool = ground.database.pool();
+        assert_eq!(messages::count(&mut ground.conn, key, Priority::Lowest.code()).await.unwrap(), 0);
+        assert!(messages::peek(pool, key, Priority::Lowest.code(), 5).await.unwrap().is_empty());
+        let refused = ground.queue.claim_task(delayed, RunId::FIRST, "worker").await.unwrap_err();
+        let OpError::Conflict(why) = refused else { panic!("{refused}") };
+        assert!(
+            why.contains("cannot be claimed yet. It is delayed until") && why.contains("as it was created"),
+            "{why}"
+        );
+        assert!(matches!(ground.queue.status(delayed).await.last, Last::Pending(_)));
+        let listed = list_runs::list_pending(&ground.queue.engine.pool, key, None, 5).await.unwrap();
+        assert_eq!(listed.runs.len(), 2, "they are pending");
+    }
+    assert!(ground.notes().await.is_empty());
+    ground.advance(1.0).await;
+    assert_eq!(ground.pass().await, 2);
+    assert_eq!(ground.counts().await, Counts { pending: 2, claimed: 0, delayed: 0 });
+    assert_eq!(ground.notes().await, [vec![delayed, urgent]]);
+    assert_eq!(ground.queue.get_messages(QUEUE, 5).await.len(), 1, "its message is visible");
+    assert_eq!(ground.claim(5).await, [urgent], "and the other one is a poller's");
+    ground.queue.claim_task(delayed, RunId::FIRST, "worker").await.unwrap();
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn a_delay_that_ended_puts_the_run_behind_those_that_waited_and_above_every_low_water_mark() {
+    let mut ground = Ground::new().await;
+    let late = ground.delayed(Priority::Lowest, 20.0).await;
+    let early = ground.delayed(Priority::Lowest, 10.0).await;
+    let same = ground.delayed(Priority::Lowest, 10.0).await;
+    let ready = ground.queue.create_one(QUEUE).await;
+    let gone = ground.queue.create_one(QUEUE).await;
+    let key = ground.queue.key(QUEUE).await;
+    let epoch = number(ground.database.pool(), "SELECT cursor_epoch FROM task_queues").await;
+    change(&ground.queue.engine.pool, &ground.queue.engine.notifiers, gone, Change::Cancel).await.unwrap();
+    let before = number(ground.database.pool(), "SELECT max(ord) FROM pending").await;
+    assert_eq!(ground.claim(1).await, [ready]);
+    for _ in 0..3 {
+        low_water_marks::pass(&ground.queue.engine).await.unwrap();
+    }
+    let marks = ground.queue.engine.low_water_marks.get(key);
+    assert!(marks.marks[6] >= before, "the marks go past the places of runs that are delayed: {}", marks.marks[6]);
+    ground.advance(30.0).await;
+    let waits = ground.queue.create_one(QUEUE).await;
+    assert_eq!(ground.pass().await, 3);
+    assert_eq!(ground.claim(5).await, [waits, early, same, late]);
+    let now = number(ground.database.pool(), "SELECT cursor_epoch FROM task_queues").await;
+    assert_eq!(now, epoch, "no mark had to be dropped");
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn a_delayed_run_ends_with_its_task() {
+    let mut ground = Ground::new().await;
+    let canceled = ground.delayed(Priority::Lowest, 60.0).await;
+    let overdue = ground.delayed(Priority::Lowest, 7_200.0).await;
+    // As the next run of a task is, whose delay is cut to the deadline.
+    let sql = "UPDATE pending SET held_until = deadline WHERE held_until > deadline";
+    sqlx::raw_sql(sql).execute(&mut ground.conn).await.unwrap();
+    let engine = &ground.queue.engine;
+    let task = change(&engine.pool, &engine.notifiers, canceled, Change::Cancel).await.unwrap();
+    assert_eq!(task.ended[0].reason, ReasonResolved::Canceled);
+    assert_eq!(ground.counts().await, Counts { pending: 0, claimed: 0, delayed: 1 });
+    ground.advance(3_601.0).await;
+    assert_eq!(ground.pass().await, 0, "no run is ready whose deadline has passed");
+    assert_eq!(deadlines::pass(&ground.queue.engine).await.unwrap().exhausted, 1);
+    assert_eq!(ground.queue.status(overdue).await.ended[0].reason, ReasonResolved::DeadlineExceeded);
+    assert_eq!(ground.counts().await, Counts::default());
+    assert!(ground.notes().await.is_empty());
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn a_delayed_run_takes_another_priority_in_its_place() {
+    let mut ground = Ground::new().await;
+    let task = ground.delayed(Priority::Lowest, 60.0).await;
+    let read = "SELECT (hold, held_until, reserved_until, hidden_until, receipt, ord)::text FROM pending";
+    let before: String = sqlx::query_scalar(read).fetch_one(&mut ground.conn).await.unwrap();
+    let epoch = number(ground.database.pool(), "SELECT cursor_epoch FROM task_queues").await;
+    let engine = &ground.queue.engine;
+    change_priority::change_task(&engine.pool, &engine.notifiers, task, Priority::High).await.unwrap();
+    let after: String = sqlx::query_scalar(read).fetch_one(&mut ground.conn).await.unwrap();
+    assert_eq!(before, after);
+    assert_eq!(number(ground.database.pool(), "SELECT cursor_epoch FROM task_queues").await, epoch);
+    assert_eq!(ground.counts().await, Counts { pending: 0, claimed: 0, delayed: 1 });
+    assert!(ground.claim(1).await.is_empty());
+    let other = ground.queue.create_one(QUEUE).await;
+    ground.advance(60.0).await;
+    assert_eq!(ground.pass().await, 1);
+    assert_eq!(ground.claim(2).await, [task, other], "it is served as its new priority says");
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn a_delay_ends_in_a_paused_queue_too_and_the_run_waits_for_the_end_of_the_pause() {
+    let mut ground = Ground::new().await;
+    let task = ground.delayed(Priority::Lowest, 60.0).await;
+    let name: TaskQueueId = QUEUE.parse().unwrap();
+    let parts = ground.queue.engine.queue_parts();
+    queue_policy::pause(parts, &name, &PauseRequest::default(), "ann").await.unwrap();
+    let refused = ground.queue.claim_task(task, RunId::FIRST, "worker").await.unwrap_err();
+    assert!(refused.to_string().contains("It is delayed until"), "what ends first or last: {refused}");
+    ground.advance(60.0).await;
+    assert_eq!(ground.pass().await, 1);
+    assert!(ground.claim(1).await.is_empty());
+    let refused = ground.queue.claim_task(task, RunId::FIRST, "worker").await.unwrap_err();
+    assert!(refused.to_string().contains("is paused"), "{refused}");
+    queue_policy::resume(ground.queue.engine.queue_parts(), &name, "ann").await.unwrap();
+    assert_eq!(ground.claim(1).await, [task]);
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn a_worker_that_waits_is_given_the_run_when_its_delay_ends() {
+    let mut ground = Ground::new().await;
+    let task = ground.delayed(Priority::Lowest, 60.0).await;
+    let waits = ground.queue.claim_work(QUEUE, "worker", 1, Duration::from_secs(10));
+    let ends = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        clock::advance(&mut ground.conn, 60.0).await.unwrap();
+        // What moving the clock waits for.
+        run_all_due(&ground.queue.engine).await.unwrap();
+    };
+    let (answer, ()) = tokio::join!(waits, ends);
+    let answer = answer.unwrap();
+    assert_eq!(answer.claims[0].task.id, task);
+    answer.delivery.delivered();
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn many_delays_end_in_slices_with_one_note_each_and_two_servers_end_each_once() {
+    let mut ground = Ground::new().await;
+    let mut all = Vec::new();
+    for _ in 0..450 {
+        let task = new_task(QUEUE, &json!({}));
+        all.push(task.id);
+        crate::support::create_on(&mut ground.conn, &ground.queue, &[task]).await;
+    }
+    for &task in &all {
+        hold(&mut ground.conn, task, 60.0).await;
+    }
+    let other = Queue::start(ground.database.options());
+    ground.advance(60.0).await;
+    let run = async |queue: &Queue| {
+        let mut done = 0;
+        while number(ground.database.pool(), "SELECT count(*) FROM pending WHERE hold IS NOT NULL").await > 0 {
+            let report = holds::pass(&queue.engine).await.unwrap();
+            assert!(report.done <= 200);
+            done += report.done;
+        }
+        done
+    };
+    let (here, there) = tokio::join!(run(&ground.queue), run(&other));
+    assert_eq!(here + there, all.len());
+    let notes = ground.notes().await;
+    assert!(notes.iter().all(|runs| (1..=200).contains(&runs.len())));
+    let mut named: Vec<TaskId> = notes.into_iter().flatten().collect();
+    named.sort_by_key(|id| id.uuid());
+    all.sort_by_key(|id| id.uuid());
+    assert_eq!(named, all);
+    other.stop().await;
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn a_queue_that_had_only_delayed_tasks_is_listed() {
+    let mut ground = Ground::new().await;
+    let task = new_task(QUEUE, &json!({}));
+    ground.queue.create(&task).await.unwrap();
+    // As the statement writes it that creates a delayed task.
+    let sql = "UPDATE pending SET hold = 1, held_until = now() + interval '1 min', reserved_until = '3000-01-01',
+                   hidden_until = '3000-01-01';
+               UPDATE outbox_new SET pending = '{0}', delayed = '{1}' WHERE pending = '{1}'";
+    sqlx::raw_sql(sql).execute(&mut ground.conn).await.unwrap();
+    for _ in 0..2 {
+        let listed = counters::list_counts(&mut ground.conn, Sequenced::default()).await.unwrap();
+        assert_eq!(listed, [(QUEUE.to_owned(), Counts { pending: 0, claimed: 0, delayed: 1 })]);
+        events::sequence(&mut ground.conn, Sequenced::default()).await.unwrap();
+    }
+    assert_eq!(number(ground.database.pool(), "SELECT delayed FROM counters").await, 1);
+    let engine = &ground.queue.engine;
+    change(&engine.pool, &engine.notifiers, task.id, Change::Cancel).await.unwrap();
+    ground.finish().await;
+}

@@ -1,0 +1,289 @@
+//! The end of a delay and what may happen to the run at the same time.
+
+use std::time::Duration;
+
+use sqlx::{Connection, PgConnection};
+use tenure_api::ids::{RunId, TaskId};
+use tenure_api::states::{Delivery, Priority, ReasonResolved};
+use tenure_domain::lifecycle::{End, Report};
+use tenure_domain::policy::ending::{Allowance, Ending};
+use tenure_domain::policy::hold::Hold;
+use tenure_domain::policy::life::{Event, Life, State, apply};
+use tenure_domain::task::Last;
+use tenure_engine::background::{deadlines, holds, low_water_marks, run_all_due};
+use tenure_engine::ops::change_task::{Change, change};
+use tenure_engine::ops::{OpError, change_priority};
+use tenure_engine::testing::{LEASE, QUEUE, Queue};
+use tenure_store::deadlines::end_overdue;
+use tenure_store::due_marks::START;
+use tenure_store::testing::{TestDatabase, check_invariants_on};
+use tenure_store::transitions::claim_one::claim_one;
+use tenure_store::transitions::end::{self, Member};
+use tenure_store::transitions::end_hold::end_holds;
+use tenure_store::transitions::end_open::end_open;
+use tenure_store::transitions::schedule::{self, When};
+use tenure_store::transitions::{renew, rerun};
+use tenure_store::{clock, holds as store, tasks};
+
+use crate::support::{Gate, hold, number, until_a_session_waits};
+
+/// A run whose delay is over, and that no pass has ended.
+async fn over() -> (TestDatabase, Queue, TaskId) {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let task = queue.create_one(QUEUE).await;
+    let mut conn = database.connect().await;
+    hold(&mut conn, task, 60.0).await;
+    clock::advance(&mut conn, 60.0).await.unwrap();
+    (database, queue, task)
+}
+
+async fn finish(database: TestDatabase, queue: Queue) {
+    queue.stop().await;
+    database.finish().await;
+}
+
+/// Waits until so many sessions wait for a lock.
+async fn until_waiting(database: &TestDatabase, sessions: usize) {
+    while until_a_session_waits(database.pool()).await.len() < sessions {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_cancel_that_meets_the_end_of_a_delay_waits_for_it_and_counts_the_run_as_it_is_then() {
+    let (database, queue, task) = over().await;
+    let gate = Gate::close(&database, "outbox_new").await;
+    let cancel = async {
+        until_waiting(&database, 1).await;
+        let opened = async {
+            until_waiting(&database, 2).await;
+            gate.open().await;
+        };
+        tokio::join!(change(&queue.engine.pool, &queue.engine.notifiers, task, Change::Cancel), opened).0.unwrap()
+    };
+    let (report, cancelled) = tokio::join!(holds::pass(&queue.engine), cancel);
+    assert_eq!(report.unwrap().done, 1);
+    assert_eq!(cancelled.ended[0].reason, ReasonResolved::Canceled);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn the_pass_passes_over_a_run_that_is_being_cancelled_and_moving_the_clock_waits_for_it() {
+    let (database, queue, task) = over().await;
+    let gate = Gate::close(&database, "runs").await;
+    let passing = async {
+        until_waiting(&database, 1).await;
+        let report = holds::pass(&queue.engine).await.unwrap();
+        let opening = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            gate.open().await;
+        };
+        tokio::join!(run_all_due(&queue.engine), opening).0.unwrap();
+        report
+    };
+    let (cancelled, report) =
+        tokio::join!(change(&queue.engine.pool, &queue.engine.notifiers, task, Change::Cancel), passing);
+    assert_eq!((report.found, cancelled.unwrap().ended.len()), (0, 1));
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM pending").await, 0);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn the_deadline_that_meets_the_end_of_a_delay_ends_the_task_afterwards() {
+    let (database, queue, task) = over().await;
+    let gate = Gate::close(&database, "outbox_new").await;
+    let ending = async {
+        until_waiting(&database, 1).await;
+        let mut conn = database.connect().await;
+        clock::advance(&mut conn, 7_200.0).await.unwrap();
+        let opened = async {
+            until_waiting(&database, 2).await;
+            gate.open().await;
+        };
+        tokio::join!(deadlines::pass(&queue.engine), opened).0.unwrap()
+    };
+    let (report, ended) = tokio::join!(holds::pass(&queue.engine), ending);
+    assert_eq!((report.unwrap().done, ended.exhausted), (1, 1));
+    assert_eq!(queue.status(task).await.ended[0].reason, ReasonResolved::DeadlineExceeded);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_priority_that_is_changed_while_a_delay_ends_is_that_of_a_ready_run() {
+    let (database, queue, task) = over().await;
+    let gate = Gate::close(&database, "outbox_new").await;
+    let engine = &queue.engine;
+    let changing = async {
+        until_waiting(&database, 1).await;
+        let opened = async {
+            until_waiting(&database, 2).await;
+            gate.open().await;
+        };
+        let changed = change_priority::change_task(&engine.pool, &engine.notifiers, task, Priority::High);
+        tokio::join!(changed, opened).0.unwrap()
+    };
+    let (report, _) = tokio::join!(holds::pass(engine), changing);
+    assert_eq!(report.unwrap().done, 1);
+    assert_eq!(queue.claim_one(QUEUE).await.task.priority, Priority::High);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_run_is_named_to_claim_task_as_delayed_until_the_end_of_the_delay_is_committed() {
+    let (database, queue, task) = over().await;
+    let gate = Gate::close(&database, "outbox_new").await;
+    let claiming = async {
+        until_waiting(&database, 1).await;
+        let early = queue.claim_task(task, RunId::FIRST, "early").await;
+        assert!(queue.claim_work(QUEUE, "early", 1, Duration::ZERO).await.unwrap().claims.is_empty());
+        gate.open().await;
+        early.unwrap_err()
+    };
+    let (report, early) = tokio::join!(holds::pass(&queue.engine), claiming);
+    assert_eq!(report.unwrap().done, 1);
+    assert!(matches!(&early, OpError::Conflict(why) if why.contains("It is delayed until")), "{early}");
+    queue.claim_task(task, RunId::FIRST, "late").await.unwrap();
+    assert!(matches!(queue.status(task).await.last, Last::Running(..)));
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_pass_that_is_killed_half_way_has_done_nothing_and_another_server_ends_the_delay() {
+    let (database, queue, task) = over().await;
+    let other = Queue::start(database.options());
+    let gate = Gate::close(&database, "outbox_new").await;
+    let killing = async {
+        let backends = until_a_session_waits(database.pool()).await;
+        for backend in backends {
+            sqlx::query("SELECT pg_terminate_backend($1)").bind(backend).execute(database.pool()).await.unwrap();
+        }
+        gate.open().await;
+    };
+    let (report, ()) = tokio::join!(holds::pass(&queue.engine), killing);
+    assert!(report.is_err(), "{report:?}");
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM pending WHERE hold = 1").await, 1);
+    assert_eq!(number(database.pool(), "SELECT delayed FROM counters").await, 1);
+    assert_eq!(holds::pass(&other.engine).await.unwrap().done, 1);
+    assert_eq!(other.claim_one(QUEUE).await.task.id, task);
+    other.stop().await;
+    finish(database, queue).await;
+}
+
+/// The row is locked before its new place is taken, so that the transaction has its number by then, and the safe position waits
+/// for it.
+#[tokio::test]
+async fn no_low_water_mark_passes_the_new_place_of_a_run_before_it_is_committed() {
+    let (database, queue, task) = over().await;
+    let gate = Gate::close(&database, "outbox_new").await;
+    let key = queue.key(QUEUE).await;
+    let marking = async {
+        until_waiting(&database, 1).await;
+        for _ in 0..3 {
+            sqlx::raw_sql("SELECT nextval('pending_ord')").execute(database.pool()).await.unwrap();
+            low_water_marks::pass(&queue.engine).await.unwrap();
+        }
+        let mark = queue.engine.low_water_marks.get(key).marks[6];
+        gate.open().await;
+        mark
+    };
+    // From now on the marks of the queue are moved.
+    assert_eq!(queue.engine.low_water_marks.get(key).epoch, -1);
+    let (report, mark) = tokio::join!(holds::pass(&queue.engine), marking);
+    assert_eq!(report.unwrap().done, 1);
+    let place = number(database.pool(), "SELECT ord FROM pending").await;
+    assert!(mark < place, "{mark} is not below {place}");
+    assert_eq!(queue.claim_one(QUEUE).await.task.id, task);
+    finish(database, queue).await;
+}
+
+/// A lock that is no change, such as of a poller that changes its mind.
+#[tokio::test]
+async fn a_row_that_is_locked_is_left_to_the_next_look() {
+    let (database, queue, _) = over().await;
+    let mut conn = database.connect().await;
+    let mut holder = conn.begin().await.unwrap();
+    sqlx::query("SELECT FROM pending FOR UPDATE").execute(&mut *holder).await.unwrap();
+    assert_eq!(holds::pass(&queue.engine).await.unwrap().found, 0, "it waits for no lock");
+    holder.rollback().await.unwrap();
+    assert_eq!(holds::pass(&queue.engine).await.unwrap().done, 1);
+    drop(conn);
+    finish(database, queue).await;
+}
+
+/// Where a task is by the database.
+async fn place(conn: &mut PgConnection, task: TaskId) -> State {
+    let loaded = tasks::load(conn, &[task.uuid()]).await.unwrap().remove(&task.uuid()).unwrap();
+    let hold = store::find(conn, task.uuid()).await.unwrap().map(|_| Hold::Delay);
+    match (loaded.task.last, loaded.task.ended.last()) {
+        (Last::Unscheduled, _) => State::Unscheduled,
+        (Last::Pending(open), _) => State::Pending(open.run, hold),
+        (Last::Running(open, _), _) => State::Running(open.run),
+        (Last::Ended, Some(ended)) => State::Resolved(ended.run.run, ended.outcome()),
+        (Last::Ended, None) => unreachable!("what has ended has a run"),
+    }
+}
+
+/// Runs the statement of an event.
+async fn send(conn: &mut PgConnection, task: TaskId, event: Event) {
+    let id = task.uuid();
+    let signed = |run: RunId| run.number().cast_signed();
+    match event {
+        Event::Schedule(_) => drop(schedule::schedule(conn, &[id], When::Always).await.unwrap()),
+        Event::Rerun { retries } => drop(rerun::rerun(conn, id, retries.cast_signed()).await.unwrap()),
+        Event::Cancel => drop(end_open(conn, &[id], ReasonResolved::Canceled).await.unwrap()),
+        Event::DeadlinePassed => {
+            let sql = "UPDATE task_definitions SET deadline = now() - interval '1 s';
+                       UPDATE due SET deadline = now() - interval '1 s'";
+            sqlx::raw_sql(sql).execute(&mut *conn).await.unwrap();
+            assert!(end_holds(conn, START, 10).await.unwrap().is_empty());
+            end_overdue(conn, START, 10).await.unwrap();
+        }
+        Event::Ready(_) => {
+            let sql = "UPDATE pending SET held_until = (SELECT now FROM db_now)";
+            sqlx::raw_sql(sql).execute(&mut *conn).await.unwrap();
+            assert_eq!(end_holds(conn, START, 10).await.unwrap().into_values().sum::<usize>(), 1);
+        }
+        Event::Claim(run) => drop(claim_one(conn, id, signed(run), "g", "w", LEASE).await.unwrap()),
+        Event::Reclaim(run) => {
+            drop(renew::renew(conn, &[renew::Member { id, run: signed(run) }], LEASE).await.unwrap());
+        }
+        Event::End(run, ..) => {
+            let member = Member { id, run: signed(run), end: End::Report(Report::Completed) };
+            drop(end::end(conn, &[member]).await.unwrap());
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_statements_do_to_a_delayed_run_what_the_rules_say() {
+    let (database, queue, task) = over().await;
+    let mut conn = database.connect_hot().await;
+    let left = Allowance { retries_left: 5, free_runs: 0, requeues: 0, losses: 0 };
+    let (first, other) = (RunId::FIRST, RunId::FIRST.next());
+    let life = Life { state: State::Pending(first, Some(Hold::Delay)), delivery: Delivery::Retries, left };
+    let completed = Ending::Reported(Report::Completed);
+    for event in [
+        Event::Schedule(None),
+        Event::Rerun { retries: 5 },
+        Event::Cancel,
+        Event::DeadlinePassed,
+        Event::Ready(first),
+        Event::Claim(first),
+        Event::Claim(other),
+        Event::Reclaim(first),
+        Event::End(first, completed, None),
+        Event::End(other, completed, None),
+    ] {
+        let mut attempt = conn.begin().await.unwrap();
+        assert_eq!(place(&mut attempt, task).await, life.state);
+        send(&mut attempt, task, event).await;
+        let expected = apply(life, event).map_or(life.state, |step| step.life.state);
+        assert_eq!(place(&mut attempt, task).await, expected, "{event:?}");
+        let violations = check_invariants_on(&mut attempt).await;
+        assert!(violations.is_empty() || event == Event::DeadlinePassed, "{event:?}: {violations:?}");
+        attempt.rollback().await.unwrap();
+    }
+    drop(conn);
+    finish(database, queue).await;
+}

@@ -1,0 +1,298 @@
+//! A changed policy reaches the runs that exist: all of them, whatever they do meanwhile, and nothing of them but their traits.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use sqlx::{Connection, PgConnection};
+use tenure_api::ids::{TaskId, TaskQueueId};
+use tenure_api::policy::{QueuePolicy, TaskOptions};
+use tenure_api::states::DelayedBy;
+use tenure_domain::policy::document::{Match, Policy};
+use tenure_domain::policy::hold::Start;
+use tenure_domain::policy::options::Options;
+use tenure_domain::policy::terms::Terms;
+use tenure_engine::background::{PassReport, refile};
+use tenure_engine::ops::queue_policy::{self, Put};
+use tenure_engine::testing::{QUEUE, Queue};
+use tenure_store::testing::{TestDatabase, eventually};
+
+use crate::support::{hold, number};
+
+fn name() -> TaskQueueId {
+    QUEUE.parse().unwrap()
+}
+
+fn parsed(policy: &Value) -> Policy {
+    Policy::from_request(&serde_json::from_value::<QueuePolicy>(policy.clone()).unwrap()).unwrap()
+}
+
+async fn put(queue: &Queue, policy: &Value) -> i64 {
+    let sent: QueuePolicy = serde_json::from_value(policy.clone()).unwrap();
+    let put = Put { policy: parsed(policy), sent, replaces: Match::from_header(None).unwrap(), client_id: "ann" };
+    queue_policy::put(queue.engine.queue_parts(), &name(), put).await.unwrap().refiling
+}
+
+async fn refiling(queue: &Queue) -> i64 {
+    queue_policy::get(queue.engine.queue_parts(), &name()).await.unwrap().refiling
+}
+
+async fn pass(queue: &Queue) -> PassReport {
+    refile::pass(&queue.engine).await.unwrap()
+}
+
+/// Runs the pass until all runs follow the policy; how many runs it has dealt with.
+async fn follow(queue: &Queue) -> usize {
+    let mut done = 0;
+    // A session of the server itself may have a transaction open for a moment, which the pass waits for.
+    eventually("all runs follow the policy", async || {
+        done += pass(queue).await.done;
+        number(&queue.engine.pool, "SELECT count(*) FROM queue_policies WHERE refile_stage <> 0").await == 0
+    })
+    .await;
+    done
+}
+
+/// Runs of the queue by their traits.
+async fn traits(conn: &mut PgConnection) -> BTreeMap<Option<i16>, i64> {
+    let sql = "SELECT traits, count(*) FROM (SELECT traits FROM pending UNION ALL SELECT traits FROM claims) r GROUP BY traits";
+    sqlx::query_as::<_, (Option<i16>, i64)>(sql).fetch_all(conn).await.unwrap().into_iter().collect()
+}
+
+/// Options of tasks, and none.
+fn all_options() -> Vec<Value> {
+    let mut all = Vec::new();
+    for delivery in [None, Some("retries"), Some("at-least-once"), Some("at-most-once")] {
+        for complete_time in [None, Some(0), Some(9)] {
+            for retry in
+                [None, Some(json!({"first": 0})), Some(json!({"first": 2, "most": 0})), Some(json!({"first": 2}))]
+            {
+                let mut options = json!({});
+                delivery.map(|delivery| options["delivery"] = json!(delivery));
+                complete_time.map(|time| options["completeTime"] = json!(time));
+                retry.map(|retry| options["retryDelay"] = retry);
+                all.push(options);
+            }
+        }
+    }
+    all
+}
+
+fn options(sent: &Value) -> Options {
+    Options::from_request("options", &serde_json::from_value::<TaskOptions>(sent.clone()).unwrap()).unwrap()
+}
+
+/// Stores options as the creation of the task would have.
+async fn store_options(conn: &mut PgConnection, task: TaskId, options: &Options) {
+    let Options { start, delivery, complete_time, retry_delay } = options;
+    assert!(start.is_none_or(|start| matches!(start, Start::After(_))));
+    sqlx::query(
+        "INSERT INTO task_options (seq, delivery, complete_time, retry_first, retry_factor, retry_most)
+         SELECT seq, $2, $3, $4, $5, $6 FROM tasks WHERE id = $1",
+    )
+    .bind(task.uuid())
+    .bind(delivery.map(|delivery| delivery.code()))
+    .bind(complete_time.map(|time| time.as_seconds_f64()))
+    .bind(retry_delay.map(|delay| delay.first.as_seconds_f64()))
+    .bind(retry_delay.map(|delay| delay.factor))
+    .bind(retry_delay.map(|delay| delay.most.as_seconds_f64()))
+    .execute(conn)
+    .await
+    .unwrap();
+}
+
+/// Where a run is, and why it is delayed if it is.
+const PLACES: [(&str, Option<DelayedBy>); 5] = [
+    ("ready", None),
+    ("got by a poller", None),
+    ("delayed", Some(DelayedBy::Delay)),
+    ("released", Some(DelayedBy::Release)),
+    ("claimed", None),
+];
+
+#[tokio::test]
+async fn every_run_has_the_traits_that_policy_and_options_say_wherever_it_is_and_keeps_its_dates() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let mut conn = database.connect().await;
+    let all = all_options();
+    let mut runs = Vec::new();
+    for place in PLACES.iter().rev() {
+        for sent in std::iter::once(None).chain(all.iter().map(Some)) {
+            let task = queue.create_one(QUEUE).await;
+            if let Some(sent) = sent {
+                store_options(&mut conn, task, &options(sent)).await;
+            }
+            match *place {
+                ("claimed", _) => drop(queue.claim_one(QUEUE).await),
+                ("got by a poller", _) => assert_eq!(queue.get_messages(QUEUE, 1).await.len(), 1),
+                (_, Some(by)) => {
+                    hold(&mut conn, task, 60.0).await;
+                    let sql = "UPDATE pending SET traits = NULLIF($2, 0::smallint) WHERE id = $1";
+                    sqlx::query(sql).bind(task.uuid()).bind(by.code() << 5).execute(&mut conn).await.unwrap();
+                }
+                (_, None) => {}
+            }
+            runs.push((task, *place, sent.map_or_else(Options::default, options)));
+        }
+    }
+    sqlx::raw_sql("UPDATE claims SET complete_by = taken_until").execute(&mut conn).await.unwrap();
+    let dates = "SELECT string_agg((seq, held_until, complete_by)::text, ' ' ORDER BY seq) FROM (
+                     SELECT seq, held_until, NULL AS complete_by FROM pending
+                     UNION ALL SELECT seq, NULL, complete_by FROM claims) r";
+    let before: String = sqlx::query_scalar(dates).fetch_one(&mut conn).await.unwrap();
+    for policy in [
+        json!({"delivery": "at-least-once"}),
+        json!({"delivery": "at-most-once", "retryDelay": {"first": 5}}),
+        json!({"retryDelay": {"first": 0}, "completeTime": 60, "delay": 5}),
+        json!({}),
+    ] {
+        assert!(put(&queue, &policy).await >= i64::try_from(runs.len()).unwrap());
+        follow(&queue).await;
+        assert_eq!(refiling(&queue).await, 0, "{policy}");
+        for (task, (place, by), options) in &runs {
+            let sql = "SELECT traits FROM pending WHERE id = $1 UNION ALL SELECT traits FROM claims WHERE id = $1";
+            let found: Option<i16> = sqlx::query_scalar(sql).bind(task.uuid()).fetch_one(&mut conn).await.unwrap();
+            let expected = Terms::of(&parsed(&policy), options).traits(*by).code();
+            assert_eq!(found, expected, "{place} {options:?} under {policy}");
+        }
+    }
+    let after: String = sqlx::query_scalar(dates).fetch_one(&mut conn).await.unwrap();
+    assert_eq!(after, before);
+    drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_transaction_that_began_before_the_change_is_waited_for_also_if_it_has_written_nothing() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let mut conn = database.connect().await;
+    queue.create_one(QUEUE).await;
+    let mut other = database.connect_hot().await;
+    let mut open = other.begin().await.unwrap();
+    sqlx::query("SELECT FROM task_queues").execute(&mut *open).await.unwrap();
+    assert_eq!(put(&queue, &json!({"delivery": "at-least-once"})).await, 1);
+    for _ in 0..3 {
+        assert_eq!(pass(&queue).await.done, 0);
+        assert_eq!(refiling(&queue).await, 1);
+    }
+    assert_eq!(traits(&mut conn).await, BTreeMap::from([(None, 1)]));
+    open.commit().await.unwrap();
+    // One that begins later is not waited for.
+    let mut later = other.begin().await.unwrap();
+    sqlx::query("SELECT FROM task_queues").execute(&mut *later).await.unwrap();
+    assert_eq!(follow(&queue).await, 1);
+    assert_eq!(traits(&mut conn).await, BTreeMap::from([(Some(1), 1)]));
+    later.rollback().await.unwrap();
+    drop((conn, other));
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_run_that_is_locked_is_passed_over_and_found_at_the_end() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let mut conn = database.connect().await;
+    for _ in 0..3 {
+        queue.create_one(QUEUE).await;
+    }
+    let claimed = queue.claim_one(QUEUE).await;
+    let mut other = database.connect().await;
+    let mut holder = other.begin().await.unwrap();
+    sqlx::query("SELECT FROM (SELECT FROM pending ORDER BY ord LIMIT 1 FOR UPDATE) x")
+        .execute(&mut *holder)
+        .await
+        .unwrap();
+    sqlx::query("SELECT FROM claims FOR UPDATE").execute(&mut *holder).await.unwrap();
+    put(&queue, &json!({"delivery": "at-least-once"})).await;
+    eventually("the last stage", async || {
+        pass(&queue).await;
+        number(database.pool(), "SELECT refile_stage::bigint FROM queue_policies").await == 5
+    })
+    .await;
+    assert_eq!((pass(&queue).await.done, refiling(&queue).await), (0, 1));
+    assert_eq!(traits(&mut conn).await, BTreeMap::from([(None, 2), (Some(1), 1)]));
+    holder.rollback().await.unwrap();
+    follow(&queue).await;
+    assert_eq!(traits(&mut conn).await, BTreeMap::from([(Some(1), 3)]));
+    queue.reclaim(claimed.task.id, claimed.run).await.unwrap();
+    drop((conn, other));
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn any_server_goes_on_where_another_one_was_and_what_that_one_missed_is_found() {
+    let database = TestDatabase::create().await;
+    let (queue, other) = (Queue::start(database.options()), Queue::start(database.options()));
+    let mut conn = database.connect().await;
+    for _ in 0..5 {
+        queue.create_one(QUEUE).await;
+    }
+    queue.claim_one(QUEUE).await;
+    put(&queue, &json!({"delivery": "at-most-once"})).await;
+    // A server has the policy at this time: another one leaves it alone.
+    let mut foreign = database.connect().await;
+    let mut holder = foreign.begin().await.unwrap();
+    sqlx::query("SELECT FROM queue_policies FOR UPDATE").execute(&mut *holder).await.unwrap();
+    assert_eq!(pass(&other).await, PassReport::default());
+    // It dies, after a slice whose runs have all moved away under it.
+    holder.rollback().await.unwrap();
+    let sql = "UPDATE queue_policies SET refile_stage = 4, refile_cursor = 1000000";
+    sqlx::raw_sql(sql).execute(&mut conn).await.unwrap();
+    assert_eq!(refiling(&other).await, 1, "the claims are left");
+    follow(&other).await;
+    assert_eq!(refiling(&queue).await, 0);
+    assert_eq!(traits(&mut conn).await, BTreeMap::from([(Some(2), 5)]));
+    drop((conn, foreign));
+    queue.stop().await;
+    other.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_policy_that_was_removed_is_gone_when_no_run_follows_it_any_more() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let mut conn = database.connect().await;
+    queue.create_one(QUEUE).await;
+    put(&queue, &json!({"delivery": "at-most-once"})).await;
+    follow(&queue).await;
+    let parts = queue.engine.queue_parts();
+    queue_policy::delete(parts, &name(), Match::from_header(None).unwrap(), "ann").await.unwrap();
+    assert!(queue_policy::get(parts, &name()).await.is_err());
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM queue_policies").await, 1);
+    assert_eq!(traits(&mut conn).await, BTreeMap::from([(Some(2), 1)]));
+    follow(&queue).await;
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM queue_policies").await, 0);
+    assert_eq!(traits(&mut conn).await, BTreeMap::from([(None, 1)]));
+    assert_eq!(put(&queue, &json!({"delay": 3})).await, 1);
+    assert_eq!(number(database.pool(), "SELECT max(version) FROM queue_policies").await, 3, "versions go on growing");
+    drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_change_while_runs_are_refiled_begins_again_and_several_slices_are_one_pass() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let mut conn = database.connect().await;
+    for _ in 0..450 {
+        let task = tenure_engine::testing::new_task(QUEUE, &json!({}));
+        crate::support::create_on(&mut conn, &queue, &[task]).await;
+    }
+    put(&queue, &json!({"delivery": "at-most-once"})).await;
+    sqlx::raw_sql("UPDATE queue_policies SET refile_stage = 2, refile_cursor = 5").execute(&mut conn).await.unwrap();
+    put(&queue, &json!({"delivery": "at-least-once"})).await;
+    let stage = "SELECT refile_stage FROM queue_policies WHERE refile_cursor IS NULL AND refile_since IS NULL";
+    assert_eq!(sqlx::query_scalar::<_, i16>(stage).fetch_one(&mut conn).await.unwrap(), 1);
+    assert_eq!(follow(&queue).await, 450);
+    assert_eq!(traits(&mut conn).await, BTreeMap::from([(Some(1), 450)]));
+    assert_eq!(refiling(&queue).await, 0);
+    drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}

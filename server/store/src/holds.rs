@@ -1,0 +1,67 @@
+//! Runs that are held: what holds one, and whether a hold ends soon. [`super::transitions::end_hold`] ends them.
+
+use chrono::{DateTime, Utc};
+use sqlx::{Connection, PgConnection};
+use tenure_domain::policy::hold::Delayed;
+use tenure_domain::policy::terms::Traits;
+use uuid::Uuid;
+
+use super::decode::Row;
+use super::session::avoid_scans;
+
+/// The delay of a task's pending run, if it has one.
+pub async fn find(conn: &mut PgConnection, task: Uuid) -> Result<Option<Delayed>, sqlx::Error> {
+    let row = sqlx::query!(
+        r#"-- find_hold
+        SELECT p.held_until AS "until!", p.traits FROM tasks t JOIN pending p ON p.seq = t.seq
+        WHERE t.id = $1 AND p.hold = 1 /* Hold::Delay */"#,
+        task
+    )
+    .fetch_optional(conn)
+    .await?;
+    let delayed = row.map(|row| {
+        let invalid = || Row { table: "pending", task }.invalid("traits", row.traits.unwrap_or_default());
+        let traits = Traits::from_code(row.traits).ok_or_else(invalid)?;
+        Ok::<_, sqlx::Error>(Delayed { until: row.until, by: traits.delayed })
+    });
+    delayed.transpose()
+}
+
+/// Whether a delay is over that was not ended, even if its row is locked, such as by a pass that has not committed.
+pub async fn is_due(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    let mut transaction = conn.begin().await?;
+    avoid_scans(&mut transaction).await?;
+    let due = sqlx::query_scalar!(
+        r#"-- is_hold_due
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
+        SELECT EXISTS (
+            SELECT FROM pending
+            WHERE held_until <= (SELECT now FROM db_now) AND deadline > (SELECT now FROM db_now)
+              AND hold = 1 /* Hold::Delay */
+        ) AS "due!""#
+    )
+    .fetch_one(&mut *transaction)
+    .await?;
+    transaction.commit().await?;
+    Ok(due)
+}
+
+/// Whether a delay ends within this time; none is over before `from`.
+pub async fn is_near(
+    conn: &mut PgConnection,
+    from: DateTime<Utc>,
+    within: std::time::Duration,
+) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"-- hold_is_near
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
+        SELECT EXISTS (
+            SELECT FROM pending
+            WHERE held_until >= $2 AND held_until <= (SELECT now FROM db_now) + make_interval(secs => $1)
+        ) AS "near!""#,
+        within.as_secs_f64(),
+        from
+    )
+    .fetch_one(conn)
+    .await
+}
