@@ -30,6 +30,8 @@ pub struct Reached {
 pub struct DueMarks {
     /// `claims.taken_until`.
     pub claims: DateTime<Utc>,
+    /// `claims.complete_by`.
+    pub slow: DateTime<Utc>,
     /// `due.deadline`.
     pub deadlines: DateTime<Utc>,
     /// `due.expires`.
@@ -62,6 +64,7 @@ impl Default for DueMarks {
     fn default() -> Self {
         Self {
             claims: START,
+            slow: START,
             deadlines: START,
             tasks: START,
             groups: START,
@@ -113,6 +116,8 @@ pub async fn advance(conn: &mut PgConnection, old: DueMarks, safe: Reached) -> R
         r#"-- advance_due_marks
         SELECT COALESCE((SELECT taken_until FROM claims WHERE taken_until >= $3 /* claims */
                          AND taken_until < $1 /* safe time */ ORDER BY taken_until LIMIT 1), $1) AS "claims!",
+               COALESCE((SELECT complete_by FROM claims WHERE complete_by >= $17 /* slow */
+                         AND complete_by < $1 ORDER BY complete_by LIMIT 1), $1) AS "slow!",
                COALESCE((SELECT deadline FROM due WHERE deadline >= $4 /* deadlines */
                          AND deadline < $1 ORDER BY deadline LIMIT 1), $1) AS "deadlines!",
                COALESCE((SELECT expires FROM due WHERE expires >= $5 /* tasks */
@@ -154,7 +159,8 @@ pub async fn advance(conn: &mut PgConnection, old: DueMarks, safe: Reached) -> R
         old.purge_requests,
         old.workers,
         old.registered_workers,
-        old.work
+        old.work,
+        old.slow
     )
     .fetch_one(conn)
     .await?;

@@ -41,6 +41,7 @@ pub mod queue_lists;
 pub mod queue_views;
 pub mod queues;
 pub mod replication;
+pub mod results;
 pub mod roles;
 pub mod schema;
 pub mod secrets;

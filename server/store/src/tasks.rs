@@ -18,6 +18,8 @@ pub struct Loaded {
     pub task: Task,
     /// How often it was requeued.
     pub requeues: u16,
+    /// How many of its runs ended without using up a retry.
+    pub free_runs: u16,
     /// When this was read.
     pub now: DateTime<Utc>,
 }
@@ -30,6 +32,7 @@ struct TaskRow {
     state: i16,
     retries_left: i16,
     requeues: i16,
+    free_runs: i16,
     last_run: Option<i16>,
     scheduler: String,
     project: String,
@@ -51,6 +54,7 @@ struct RunRow {
     state: i16,
     reason_created: i16,
     reason_resolved: i16,
+    ended_by: Option<i16>,
     scheduled: DateTime<Utc>,
     started: Option<DateTime<Utc>>,
     resolved: DateTime<Utc>,
@@ -66,7 +70,7 @@ pub async fn load(conn: &mut PgConnection, ids: &[Uuid]) -> Result<HashMap<Uuid,
         TaskRow,
         r#"-- load_tasks
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
-        SELECT t.id, t.seq, q.name AS queue, t.priority, t.state, t.retries_left, t.requeues, t.run AS last_run,
+        SELECT t.id, t.seq, q.name AS queue, t.priority, t.state, t.retries_left, t.requeues, t.free_runs, t.run AS last_run,
                d.scheduler, d.project, d.task_group, d.deadline, d.expires,
                COALESCE(p.reason_created, c.reason_created) AS reason_created,
                COALESCE(p.scheduled, c.scheduled) AS scheduled,
@@ -107,7 +111,7 @@ pub async fn load_history(conn: &mut PgConnection, seqs: &[i64]) -> Result<HashM
     let rows = sqlx::query_as!(
         RunRow,
         r#"-- load_runs
-        SELECT r.seq, r.run, r.state, r.reason_created, r.reason_resolved, r.scheduled, r.started, r.resolved,
+        SELECT r.seq, r.run, r.state, r.reason_created, r.reason_resolved, r.ended_by, r.scheduled, r.started, r.resolved,
                r.taken_until, r.worker_group, r.worker_id
         FROM runs r WHERE r.seq = ANY($1) ORDER BY r.seq, r.run"#,
         seqs
@@ -198,6 +202,7 @@ fn decode(row: TaskRow, mut ended: Vec<EndedRun>) -> Result<Loaded, Undecodable>
     let queue = row.queue.parse().map_err(|_| Undecodable::queue(row.id))?;
     Ok(Loaded {
         requeues: columns.retries(row.requeues)?,
+        free_runs: columns.retries(row.free_runs)?,
         now: row.now,
         task: task_columns!(row).task("tasks", queue, last, ended)?,
     })
@@ -218,6 +223,7 @@ fn ended_run(row: RunRow) -> Result<EndedRun, Undecodable> {
         run: columns.open_run(row.run, row.reason_created, row.scheduled)?,
         state: columns.state(row.state)?,
         reason: columns.reason_resolved(row.reason_resolved)?,
+        ended_by: columns.ended_by(row.ended_by)?,
         resolved: row.resolved,
         tenancy: tenancy(row.worker_group, row.worker_id, row.started, row.taken_until),
     })

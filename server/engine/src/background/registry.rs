@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{
     PassReport, artifacts, blobs, claims, clocks, counters, deadlines, dependencies, events, expiry, facts, groups,
-    idempotency, low_water_marks, messages, pauses, purge_cache, registrations, removals, replication, servers, workers,
+    idempotency, low_water_marks, messages, pauses, purge_cache, registrations, removals, replication, servers, slow, workers,
 };
 use crate::engine::Engine;
 
@@ -90,6 +90,7 @@ macro_rules! passes {
 /// Every pass. Moving the manual clock runs those it waits for in this order.
 pub static PASSES: &[Pass] = passes! {
     "claims", Pace::Due, Waits, claims::pass;
+    "slow", Pace::Due, Waits, slow::pass;
     "deadlines", Pace::Due, Waits, deadlines::pass;
     "messages", Pace::Due, Waits, messages::pass;
     "dependencies", DEPENDENCIES, Waits, dependencies::pass;

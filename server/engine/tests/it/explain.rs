@@ -6,7 +6,8 @@ use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 use tenure_api::ids::TaskQueueId;
 use tenure_domain::create::NewTask;
-use tenure_domain::lifecycle::{End, Report};
+use tenure_domain::lifecycle::Report;
+use tenure_domain::policy::ending::Ending;
 use tenure_domain::work::Holder;
 use tenure_engine::background::dependencies::DependencySink;
 use tenure_engine::background::groups::GroupSink;
@@ -121,10 +122,11 @@ async fn run_hot(conn: &mut PgConnection, queue: &Queue, new: &NewTask, open: &[
     let members: Vec<_> = open.iter().map(|&id| renew::Member { id, run: 0 }).collect();
     renew::renew(&mut transaction, &members, LEASE).await.unwrap();
     claims::list_returnable(&mut transaction, open).await.unwrap();
-    let ends: Vec<_> = open.iter().map(|&id| Member { id, run: 0, end: End::Report(Report::Completed) }).collect();
+    let completed = Ending::Reported(Report::Completed);
+    let ends: Vec<_> = open.iter().map(|&id| Member::new(id, 0, completed)).collect();
     let holder = Holder { queue: "fill/q1".parse().unwrap(), group: "g".into(), id: "w".into() };
     end::end_held(&mut transaction, &ends, &vec![Some(&holder); ends.len()]).await.unwrap();
-    let expired: Vec<_> = open.iter().map(|&id| Member { id, run: 0, end: End::Expired }).collect();
+    let expired: Vec<_> = open.iter().map(|&id| Member::new(id, 0, Ending::LeaseExpired)).collect();
     end::end(&mut transaction, &expired).await.unwrap();
     let want = messages::Want { queue: key, priority: 6, epoch: -1, mark: 0, slots: vec![1; 5] };
     let found = messages::get(&mut transaction, &[want], &[LEASE], &[7; 5], LEASE).await.unwrap();
@@ -247,7 +249,7 @@ async fn run_cold(conn: &mut PgConnection, statement: &str, open: &[Uuid], waiti
         }
         "resolve_run of one" | "resolve_run of many" => {
             let count = if statement.ends_with("one") { 1 } else { open.len() };
-            let expired: Vec<_> = open[..count].iter().map(|&id| Member { id, run: 0, end: End::Expired }).collect();
+            let expired: Vec<_> = open[..count].iter().map(|&id| Member::new(id, 0, Ending::LeaseExpired)).collect();
             end::end(conn, &expired).await.unwrap();
         }
         "claim_task" => drop(claim_one::claim_one(conn, waiting[0], 0, "g", "w", LEASE).await.unwrap()),
