@@ -243,6 +243,7 @@ async fn reads(conn: &mut PgConnection) -> BTreeMap<String, (i64, i64)> {
 async fn run_cold(conn: &mut PgConnection, statement: &str, open: &[Uuid], waiting: &[Uuid]) {
     match statement {
         "list_due_claims" => drop(claims::list_due(conn, START, 200).await.unwrap()),
+        "list_slow_claims" => assert_eq!(claims::list_slow(conn, START, 200).await.unwrap().len(), 200),
         "end_overdue" => {
             let slice = deadlines::end_overdue(conn, START, 200).await.unwrap();
             assert!(slice.found <= 200);
@@ -379,7 +380,7 @@ async fn run_page(conn: &mut PgConnection, statement: &str, held: Uuid) {
 }
 
 /// Statements of passes and cold operations, which run in sessions of the pool.
-const COLD: [&str; 32] = [
+const COLD: [&str; 33] = [
     "list_of_pending",
     "list_of_claimed",
     "list_of_named",
@@ -391,6 +392,7 @@ const COLD: [&str; 32] = [
     "change_priority",
     "purge_tasks",
     "list_due_claims",
+    "list_slow_claims",
     "end_overdue",
     "resolve_run of one",
     "resolve_run of many",
@@ -420,7 +422,7 @@ async fn statements_of_passes_read_only_what_they_need_of_full_tables() {
     let mut filler = database.connect().await;
     fill(&mut filler).await;
     events::sequence(&mut filler, Sequenced::default()).await.unwrap();
-    sqlx::raw_sql("UPDATE claims SET taken_until = now() WHERE seq % 20 = 1").execute(&mut filler).await.unwrap();
+    sqlx::raw_sql("UPDATE claims SET taken_until = now(), complete_by = now() WHERE seq % 20 = 1").execute(&mut filler).await.unwrap();
     sqlx::raw_sql(
         "UPDATE task_definitions SET deadline = now() WHERE seq % 50 = 2;
          UPDATE due SET deadline = now() WHERE EXISTS (SELECT FROM unnest(seqs) s WHERE s % 50 = 2)",

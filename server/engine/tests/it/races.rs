@@ -2,8 +2,10 @@
 
 mod before_the_lock;
 mod claiming;
+mod endings;
 mod events;
 mod guards;
+mod interleavings;
 mod locks;
 mod lost_answers;
 mod low_water_marks;
