@@ -63,7 +63,7 @@ pub struct RunResult {
     pub reason: Option<ExceptionReason>,
     /// What the run returns: any JSON, up to 65,536 bytes without whitespace. Only with `completed` and `failed`.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Value>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     pub result: Option<Box<RawValue>>,
     /// How many seconds the next run waits; only with `intermittent-task`.
     #[serde(default, deserialize_with = "present_seconds", skip_serializing_if = "Option::is_none")]

@@ -31,7 +31,7 @@ struct Body {
     resolved: bool,
     /// What its last run returned; absent if it returned nothing, and without the scope `tenure:get-result:<taskQueueId>`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Value>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     result: Option<Box<RawValue>>,
 }
 

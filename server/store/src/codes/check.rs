@@ -9,10 +9,11 @@ use tenure_api::states::{
 
 use super::lexer::{Token, tokens};
 use super::{Blob, State};
-use tenure_domain::events::Kind;
+use tenure_domain::events::{Kind, note};
 use tenure_domain::message::DEQUEUES_ALARMING;
 use tenure_domain::policy::ending::{FREE_RUNS_MAX, RUN_LAST};
 use tenure_domain::policy::hold::{BACKOFF_MOST, Hold, LOSSES_FREE};
+use tenure_domain::policy::refile::Stage;
 use tenure_domain::policy::terms::Traits;
 
 /// Numbers higher than any code.
@@ -60,6 +61,7 @@ fn limit(name: &str) -> Option<i64> {
         "RUN_LAST" => RUN_LAST.into(),
         "LOSSES_FREE" => LOSSES_FREE.into(),
         "BACKOFF_MOST" => BACKOFF_MOST.num_seconds(),
+        "note::KIND" => note::KIND.into(),
         _ => return None,
     })
 }
@@ -84,6 +86,7 @@ pub(super) fn words(name: &str) -> Vec<(String, i64)> {
         "EndedBy" => variants(EndedBy::from_code),
         "Hold" => variants(Hold::from_code),
         "Traits" => traits(),
+        "Stage" => variants(Stage::from_code),
         _ => Vec::new(),
     }
 }

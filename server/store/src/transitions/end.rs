@@ -355,7 +355,7 @@ fn query_any<'a>(
                        WHEN release THEN 3 /* DelayedBy::Release */
                        WHEN stated IS NOT NULL THEN 4 /* DelayedBy::RetryAfter */
                        WHEN backoff > retry_wait THEN 2 /* DelayedBy::Backoff */
-                       ELSE 1 /* DelayedBy::RetryDelay */ END << 5 /* Traits::DELAYED_SHIFT */), 0)::smallint,
+                       ELSE 1 /* DelayedBy::RetryDelay */ END << 5 /* Traits::DELAYED_SHIFT */), 0 /* count */)::smallint,
                    CASE WHEN held_until IS NOT NULL THEN 1 /* Hold::Delay */ END, held_until,
                    CASE WHEN held_until IS NOT NULL THEN timestamptz '3000-01-01 00:00Z' END,
                    CASE WHEN held_until IS NOT NULL THEN timestamptz '3000-01-01 00:00Z' END
