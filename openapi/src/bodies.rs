@@ -13,6 +13,7 @@ use crate::ids::{
     ProjectId, ProvisionerId, RunId, SchedulerId, SlugId, TaskGroupId, TaskId, TaskQueueId, WorkerGroup, WorkerId,
     WorkerType,
 };
+use crate::policy::present_seconds;
 use crate::schema::{Route, Scope, TagValue};
 use crate::states::{ExceptionReason, Priority, ReasonCreated, ReasonResolved, Requires, RunState, TaskState};
 use crate::structure::object;
@@ -323,6 +324,10 @@ pub struct ChangePriorityRequest {
 pub struct ReportExceptionRequest {
     /// Why the run ended.
     pub reason: ExceptionReason,
+    /// How many seconds the next run waits; only with `intermittent-task`. Default: as `retryDelay` of the task or its queue says.
+    #[serde(default, rename = "retryAfter", deserialize_with = "present_seconds", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0, maximum = 86_400)]
+    pub retry_after: Option<i64>,
 }
 
 /// A claim, as claimWork, claimTask and reclaimTask answer it.

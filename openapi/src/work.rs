@@ -1,10 +1,13 @@
 //! The body of Tenure's own call for workers: report what is finished and take what is next, at once.
 
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use crate::bodies::present;
+use crate::dates::Timestamp;
 use crate::ids::{RunId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
+use crate::policy::present_seconds;
 use crate::states::ExceptionReason;
 use crate::structure::objects;
 use crate::whole::whole;
@@ -45,7 +48,7 @@ fn wait_default() -> u16 {
 }
 
 /// How a run ended.
-#[derive(Serialize, Deserialize, Debug, Clone, Copy, ToSchema)]
+#[derive(Serialize, Deserialize, Debug, Clone, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RunResult {
     /// The task.
@@ -58,6 +61,29 @@ pub struct RunResult {
     /// Why the run ended as an exception; only with that outcome, and always with it.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub reason: Option<ExceptionReason>,
+    /// What the run returns: any JSON, up to 65,536 bytes without whitespace. Only with `completed` and `failed`.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub result: Option<Box<RawValue>>,
+    /// How many seconds the next run waits; only with `intermittent-task`.
+    #[serde(default, deserialize_with = "present_seconds", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0, maximum = 86_400)]
+    pub retry_after: Option<i64>,
+    /// How many seconds the next run waits; only with `released`.
+    #[serde(default, deserialize_with = "present_seconds", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0, maximum = 31_622_400)]
+    pub delay: Option<i64>,
+    /// Until when the next run waits; only with `released`, and not beside `delay`.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<Timestamp>,
+}
+
+impl RunResult {
+    /// An outcome with nothing beside it.
+    #[must_use]
+    pub fn new(task_id: TaskId, run_id: RunId, outcome: RunOutcome) -> Self {
+        Self { task_id, run_id, outcome, reason: None, result: None, retry_after: None, delay: None, not_before: None }
+    }
 }
 
 /// The outcome of a run, as its worker reports it.
@@ -70,6 +96,8 @@ pub enum RunOutcome {
     Failed,
     /// Something outside the task went wrong: reportException.
     Exception,
+    /// The worker gives up the run, which has not failed: releaseTask.
+    Released,
 }
 
 /// The number of a run that the wire allows.
@@ -103,10 +131,24 @@ mod tests {
     #[test]
     fn a_result_has_a_run_an_outcome_and_perhaps_a_reason() {
         let request = with_result(r#""runId": 2, "outcome": "exception", "reason": "internal-error""#).unwrap();
-        let result = request.results[0];
+        let result = &request.results[0];
         assert_eq!(result.run_id.number(), 2);
         assert_eq!((result.outcome, result.reason), (RunOutcome::Exception, Some(ExceptionReason::InternalError)));
         assert_eq!(with_result(r#""runId": 1000.0, "outcome": "failed""#).unwrap().results[0].reason, None);
+    }
+
+    #[test]
+    fn a_result_may_have_what_a_report_may_have_also_if_it_is_null() {
+        for (fields, result) in [
+            (r#""runId": 0, "outcome": "completed""#, None),
+            (r#""runId": 0, "outcome": "completed", "result": null"#, Some("null")),
+            (r#""runId": 0, "outcome": "completed", "result": {"a": 1.50}"#, Some(r#"{"a": 1.50}"#)),
+        ] {
+            let request = with_result(fields).unwrap();
+            assert_eq!(request.results[0].result.as_deref().map(RawValue::get), result, "{fields}");
+        }
+        let request = with_result(r#""runId": 0, "outcome": "released", "delay": 60"#).unwrap();
+        assert_eq!((request.results[0].outcome, request.results[0].delay), (RunOutcome::Released, Some(60)));
     }
 
     #[test]
@@ -117,7 +159,8 @@ mod tests {
             (r#""runId": 0, "outcome": "done""#, "unknown variant `done`"),
             (r#""runId": 0, "outcome": "exception", "reason": "claim-expired""#, "unknown variant `claim-expired`"),
             (r#""runId": 0, "outcome": "failed", "reason": null"#, "expected value"),
-            (r#""runId": 0, "outcome": "failed", "result": {}"#, "unknown field `result`"),
+            (r#""runId": 0, "outcome": "failed", "results": {}"#, "unknown field `results`"),
+            (r#""runId": 0, "outcome": "released", "delay": null"#, "a whole number"),
             (r#""runId": 0"#, "missing field `outcome`"),
         ] {
             let refused = with_result(fields).unwrap_err();

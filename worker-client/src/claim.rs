@@ -338,7 +338,7 @@ impl Claim {
     /// ```
     #[must_use]
     pub fn result(&self, outcome: RunOutcome, reason: Option<ExceptionReason>) -> RunResult {
-        RunResult { task_id: self.task_id, run_id: self.run_id, outcome, reason: reason.map(Into::into) }
+        RunResult { reason: reason.map(Into::into), ..RunResult::new(self.task_id, self.run_id, outcome) }
     }
 
     /// What the server's answer to the result of this claim means.

@@ -23,7 +23,7 @@ fn open(run: u16) -> OpenRun {
 
 fn ended(run: u16, state: RunState, claimed: bool) -> EndedRun {
     let tenancy = claimed.then(tenancy_of_a_worker);
-    EndedRun { run: open(run), state, reason: ReasonResolved::Failed, resolved: now(), tenancy }
+    EndedRun { run: open(run), state, reason: ReasonResolved::Failed, ended_by: None, resolved: now(), tenancy }
 }
 
 fn task(last: Last, ended: Vec<EndedRun>) -> Task {

@@ -133,9 +133,9 @@ impl Report {
     }
 }
 
-/// What takes a claim away from its worker, so that the run ends and may be followed by another one.
+/// What takes a claim away from its worker without a policy: all that [`Ending`](crate::policy::ending::Ending) has then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum End {
+enum End {
     /// The worker reports the run.
     Report(Report),
     /// The claim was not renewed in time.
@@ -146,8 +146,7 @@ pub enum End {
 
 impl End {
     /// How a run that loses its claim so ends.
-    #[must_use]
-    pub fn outcome(self) -> Outcome {
+    fn outcome(self) -> Outcome {
         match self {
             Self::Report(report) => report.outcome(),
             Self::Expired => Outcome::Exception(ReasonResolved::ClaimExpired),
@@ -156,8 +155,7 @@ impl End {
     }
 
     /// Why the next run is made, if the task is to be tried again at all. A report and an expired claim use up a retry for it.
-    #[must_use]
-    pub fn retry(self) -> Option<ReasonCreated> {
+    fn retry(self) -> Option<ReasonCreated> {
         match self {
             Self::Report(report) => report.retry(),
             Self::Expired | Self::Requeue => Some(ReasonCreated::Retry),

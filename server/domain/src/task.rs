@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 use tenure_api::bodies::{Run, Status};
 use tenure_api::ids::{RunId, TaskGroupId, TaskId, TaskQueueId};
-use tenure_api::states::{Priority, ReasonCreated, ReasonResolved, RunState, TaskState};
+use tenure_api::states::{EndedBy, Priority, ReasonCreated, ReasonResolved, RunState, TaskState};
 
 use super::lifecycle::{Life, Outcome, State};
 
@@ -112,6 +112,8 @@ pub struct EndedRun {
     pub state: RunState,
     /// Why it ended.
     pub reason: ReasonResolved,
+    /// What ended it, where the reason does not say it.
+    pub ended_by: Option<EndedBy>,
     /// When it ended.
     pub resolved: DateTime<Utc>,
     /// The claim that it had, if any.

@@ -3,11 +3,15 @@
 use std::collections::HashSet;
 
 use tenure_api::ids::{RunId, TaskId, TaskQueueId};
+use tenure_api::policy::ReleaseRequest;
 use tenure_api::states::ExceptionReason;
 use tenure_api::work::{CLAIM_MAX, RESULTS_MAX, RunOutcome, RunResult, WAIT_MAX, WorkRequest};
 
 use super::create::Unacceptable;
 use super::lifecycle::Report;
+use super::policy::ending::Ending;
+use super::policy::hold::Start;
+use super::policy::report::{TaskResult, release, retry_after};
 use super::task::{Last, Task, Tenancy};
 
 /// A worker of a queue, as the one that holds a run.
@@ -42,14 +46,18 @@ fn claim_of(task: &Task, run: RunId) -> Option<&Tenancy> {
 }
 
 /// A result that was checked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reported {
     /// The task.
     pub task: TaskId,
     /// The run.
     pub run: RunId,
     /// How it ended.
-    pub report: Report,
+    pub ending: Ending,
+    /// What it returned, if it did.
+    pub result: Option<TaskResult>,
+    /// When the worker wants the next run to start, if it says so.
+    pub start: Option<Start>,
 }
 
 /// The results of a request, in their order, if all of it is acceptable.
@@ -67,14 +75,31 @@ pub fn results(request: &WorkRequest) -> Result<Vec<Reported>, Unacceptable> {
             return Err(Unacceptable::Rule(format!("`results[{n}]`: run {run} of task {task} is named twice")));
         }
     }
-    let leaving = Report::Exception(ExceptionReason::WorkerShutdown);
-    match results.iter().position(|result| result.report == leaving) {
-        // It would be given its own task again at once, and lose another retry.
-        Some(n) if request.claim > 0 => Err(Unacceptable::Rule(format!(
-            "`claim` must be 0 with `results[{n}].reason` `worker-shutdown`: a worker that shuts down takes no tasks"
-        ))),
-        Some(_) | None => Ok(results),
+    if request.claim > 0 {
+        check_claim(&results)?;
     }
+    Ok(results)
+}
+
+/// A report after which the worker takes no tasks.
+pub const LEAVING: Ending = Ending::Reported(Report::Exception(ExceptionReason::WorkerShutdown));
+
+/// A worker that claims would be given its own task again at once, and lose another retry, or another free run.
+fn check_claim(results: &[Reported]) -> Result<(), Unacceptable> {
+    for (n, Reported { ending, start, .. }) in results.iter().enumerate() {
+        if *ending == LEAVING {
+            return Err(Unacceptable::Rule(format!(
+                "`claim` must be 0 with `results[{n}].reason` `worker-shutdown`: a worker that shuts down takes no tasks"
+            )));
+        }
+        if *ending == Ending::Released && start.is_none() {
+            return Err(Unacceptable::Rule(format!(
+                "`claim` must be 0 with `results[{n}].outcome` `released` without a delay: the run keeps its place, and may be claimed \
+                 again at once"
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn check_limits(request: &WorkRequest) -> Result<(), String> {
@@ -90,18 +115,55 @@ fn check_limits(request: &WorkRequest) -> Result<(), String> {
     Ok(())
 }
 
-fn read(n: usize, result: &RunResult) -> Result<Reported, Unacceptable> {
-    let wrong = |rule: &str| Err(Unacceptable::Rule(format!("`results[{n}].reason` must {rule}")));
-    let report = match (result.outcome, result.reason) {
-        (RunOutcome::Completed, None) => Report::Completed,
-        (RunOutcome::Failed, None) => Report::Failed,
-        (RunOutcome::Exception, Some(reason)) => Report::Exception(reason),
-        (RunOutcome::Completed | RunOutcome::Failed, Some(_)) => {
-            return wrong("be absent: only the outcome `exception` has one");
+fn read(n: usize, sent: &RunResult) -> Result<Reported, Unacceptable> {
+    let wrong = |field: &str, rule: &str| Err(Unacceptable::Rule(format!("`results[{n}].{field}` must {rule}")));
+    let report = match (sent.outcome, sent.reason) {
+        (RunOutcome::Completed, None) => Ending::Reported(Report::Completed),
+        (RunOutcome::Failed, None) => Ending::Reported(Report::Failed),
+        (RunOutcome::Released, None) => Ending::Released,
+        (RunOutcome::Exception, Some(reason)) => Ending::Reported(Report::Exception(reason)),
+        (RunOutcome::Completed | RunOutcome::Failed | RunOutcome::Released, Some(_)) => {
+            return wrong("reason", "be absent: only the outcome `exception` has one");
         }
-        (RunOutcome::Exception, None) => return wrong("be there with the outcome `exception`"),
+        (RunOutcome::Exception, None) => return wrong("reason", "be there with the outcome `exception`"),
     };
-    Ok(Reported { task: result.task_id, run: result.run_id, report })
+    let (has_result, is_exception, is_release) = match sent.outcome {
+        RunOutcome::Completed | RunOutcome::Failed => (true, false, false),
+        RunOutcome::Exception => (false, true, false),
+        RunOutcome::Released => (false, false, true),
+    };
+    if sent.result.is_some() && !has_result {
+        return wrong("result", "be absent: only the outcomes `completed` and `failed` have one");
+    }
+    if sent.retry_after.is_some() && !is_exception {
+        return wrong("retryAfter", "be absent: only the outcome `exception` has one");
+    }
+    for (field, is_there) in [("delay", sent.delay.is_some()), ("notBefore", sent.not_before.is_some())] {
+        if is_there && !is_release {
+            return wrong(field, "be absent: only the outcome `released` has one");
+        }
+    }
+    let start = match sent.reason {
+        Some(reason) => retry_after(reason, sent.retry_after),
+        None => release(&ReleaseRequest { delay: sent.delay, not_before: sent.not_before }),
+    };
+    let place = |refused| at(n, refused);
+    Ok(Reported {
+        task: sent.task_id,
+        run: sent.run_id,
+        ending: report,
+        result: sent.result.as_deref().map(TaskResult::from_request).transpose().map_err(place)?,
+        start: start.map_err(place)?,
+    })
+}
+
+/// What is wrong with the n-th result.
+fn at(n: usize, refused: Unacceptable) -> Unacceptable {
+    match refused {
+        Unacceptable::Schema(message) => Unacceptable::Schema(format!("`results[{n}]`: {message}")),
+        Unacceptable::Rule(message) => Unacceptable::Rule(format!("`results[{n}]`: {message}")),
+        Unacceptable::Unserializable(error) => Unacceptable::Unserializable(error),
+    }
 }
 
 #[cfg(test)]

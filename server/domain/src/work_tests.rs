@@ -29,6 +29,7 @@ fn ended(number: u16, tenancy: Option<Tenancy>) -> EndedRun {
         run: open(number),
         state: RunState::Exception,
         reason: ReasonResolved::ClaimExpired,
+        ended_by: None,
         resolved: DateTime::UNIX_EPOCH,
         tenancy,
     }
@@ -103,6 +104,28 @@ fn result(run: u16, outcome: &str, reason: Option<&str>) -> serde_json::Value {
     result
 }
 
+fn with(result: &serde_json::Value, field: &str, value: serde_json::Value) -> serde_json::Value {
+    let mut result = result.clone();
+    result[field] = value;
+    json!({"results": [result]})
+}
+
+#[test]
+fn what_stands_beside_an_outcome_is_read_as_beside_its_report() {
+    let read = |result: &serde_json::Value, field, value| {
+        let reported = results(&request(&with(result, field, value))).unwrap().remove(0);
+        (reported.result.map(|result| result.text().to_owned()), reported.start)
+    };
+    let (completed, released) = (result(0, "completed", None), result(0, "released", None));
+    assert_eq!(read(&completed, "result", json!({"a": [1]})), (Some(r#"{"a":[1]}"#.to_owned()), None));
+    let later = result(0, "exception", Some("intermittent-task"));
+    let after = |seconds| (None, Some(Start::After(chrono::TimeDelta::seconds(seconds))));
+    assert_eq!(read(&later, "retryAfter", json!(9)), after(9));
+    assert_eq!(read(&released, "delay", json!(7)), after(7));
+    let date = DateTime::UNIX_EPOCH;
+    assert_eq!(read(&released, "notBefore", json!("1970-01-01T00:00:00Z")), (None, Some(Start::At(date))));
+}
+
 #[test]
 fn each_outcome_is_the_report_of_that_name() {
     let all = request(&json!({"results": [
@@ -110,16 +133,18 @@ fn each_outcome_is_the_report_of_that_name() {
         result(1, "failed", None),
         result(2, "exception", Some("intermittent-task")),
         result(3, "exception", Some("worker-shutdown")),
+        result(4, "released", None),
     ]}));
-    let reports: Vec<Report> = results(&all).unwrap().iter().map(|result| result.report).collect();
-    let exception = Report::Exception;
+    let reports: Vec<Ending> = results(&all).unwrap().iter().map(|result| result.ending).collect();
+    let exception = |reason| Ending::Reported(Report::Exception(reason));
     assert_eq!(
         reports,
         [
-            Report::Completed,
-            Report::Failed,
+            Ending::Reported(Report::Completed),
+            Ending::Reported(Report::Failed),
             exception(ExceptionReason::IntermittentTask),
             exception(ExceptionReason::WorkerShutdown),
+            Ending::Released,
         ]
     );
     let most: Vec<_> = (0..100).map(|run| result(run, "failed", None)).collect();
@@ -153,6 +178,34 @@ fn what_is_not_acceptable_is_refused_by_the_name_of_its_field() {
             rule(
                 "`claim` must be 0 with `results[1].reason` `worker-shutdown`: a worker that shuts down takes no tasks",
             ),
+        ),
+        (
+            json!({"results": [result(0, "released", None)], "claim": 1}),
+            rule(
+                "`claim` must be 0 with `results[0].outcome` `released` without a delay: the run keeps its place, and may be claimed again at once",
+            ),
+        ),
+        (
+            with(&result(0, "released", None), "result", json!(1)),
+            rule("`results[0].result` must be absent: only the outcomes `completed` and `failed` have one"),
+        ),
+        (
+            with(&result(0, "failed", None), "retryAfter", json!(1)),
+            rule("`results[0].retryAfter` must be absent: only the outcome `exception` has one"),
+        ),
+        (
+            with(&result(0, "exception", Some("internal-error")), "retryAfter", json!(1)),
+            rule(
+                "`results[0]`: `retryAfter` is only for the reason intermittent-task, not for internal-error: leave it out",
+            ),
+        ),
+        (
+            with(&result(0, "failed", None), "delay", json!(1)),
+            rule("`results[0].delay` must be absent: only the outcome `released` has one"),
+        ),
+        (
+            with(&result(0, "released", None), "delay", json!(-1)),
+            rule("`results[0]`: `delay` must be from 0 to 31622400 seconds"),
         ),
     ] {
         assert_eq!(results(&request(&fields)), Err(refusal), "{fields}");

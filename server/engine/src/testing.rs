@@ -168,7 +168,7 @@ impl Queue {
 
     /// A report.
     pub async fn report(&self, task: TaskId, run: RunId, report: Report) -> Result<Task, OpError> {
-        self.engine.report.submit(RunReport { task, run, report, holder: None }).await
+        self.engine.report.submit(RunReport::plain(task, run, report)).await
     }
 
     /// reclaimTask.

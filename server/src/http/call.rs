@@ -205,6 +205,11 @@ impl Call {
         self.check_scopes(self.principal()?, scopes, values)
     }
 
+    /// Whether the caller has scopes beside those of the endpoint. A caller without credentials has those of the role `anonymous`.
+    pub fn is_allowed(&self, scopes: &Template, values: &Values<'_>) -> Result<bool, ApiError> {
+        Ok(scopes.is_held(&self.principal()?.scopes, values, &self.path_values())?)
+    }
+
     /// The scopes of the endpoint.
     fn scopes(&self) -> Result<Template, ApiError> {
         match self.endpoint.access {

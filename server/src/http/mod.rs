@@ -51,7 +51,7 @@ use api::workers::{declare_worker, get_worker, list_workers, quarantine_worker};
 use api::{
     change_task, change_task_group_priority, change_task_priority, claim_task, claim_work, create_task, create_tasks,
     documentation, health, list_dependent_tasks, list_queues, poll_task_urls, reclaim_task, references, report, status,
-    task, wait_for_task, work,
+    task, task_result, wait_for_task, work,
 };
 use app::App;
 use routes::Routes;
@@ -232,6 +232,8 @@ fn own_api() -> Routes {
         .route("/events/stream", [stream_events::endpoint()])
         .route("/tasks", [create_tasks::endpoint()])
         .route("/tasks/{taskId}/wait", [wait_for_task::endpoint()])
+        .route("/tasks/{taskId}/result", [task_result::endpoint()])
+        .route("/tasks/{taskId}/runs/{runId}/release", [report::release_task()])
         .route("/work", [work::endpoint()])
         .route("/queues", [list_queues::endpoint()])
         .merge(queue_routes())

@@ -50,6 +50,27 @@ pub async fn list_due(
     Ok(rows.into_iter().map(|row| (row.id, row.run)).collect())
 }
 
+/// Claims that are too slow: whose completeTime is over, the longest overdue first; none was over before `from`.
+pub async fn list_slow(
+    conn: &mut PgConnection,
+    from: DateTime<Utc>,
+    limit: i64,
+) -> Result<Vec<(Uuid, i16)>, sqlx::Error> {
+    let rows = sqlx::query!(
+        "-- list_slow_claims
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
+        SELECT c.id, c.run FROM claims c
+        WHERE c.complete_by >= $2 AND c.complete_by <= (SELECT now FROM db_now)
+          AND c.deadline > (SELECT now FROM db_now)
+        ORDER BY c.complete_by LIMIT $1",
+        limit,
+        from
+    )
+    .fetch_all(conn)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.id, row.run)).collect())
+}
+
 /// Waits for the task's claim, if there is one, and locks it.
 pub async fn lock(conn: &mut PgConnection, id: Uuid) -> Result<(), sqlx::Error> {
     sqlx::query!(

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use tenure_api::ids::{RunId, SlugId, TaskQueueId};
-use tenure_api::states::{Priority, ReasonCreated, ReasonResolved, RunState};
+use tenure_api::states::{EndedBy, Priority, ReasonCreated, ReasonResolved, RunState};
 use uuid::Uuid;
 
 use tenure_domain::task::{EndedRun, Last, OpenRun, Task};
@@ -84,6 +84,11 @@ impl Row {
     /// Why a run ended.
     pub fn reason_resolved(self, code: i16) -> Result<ReasonResolved, Undecodable> {
         ReasonResolved::from_code(code).ok_or_else(|| self.bad("reason_resolved", code))
+    }
+
+    /// What ended a run, if its reason does not say it.
+    pub fn ended_by(self, code: Option<i16>) -> Result<Option<EndedBy>, Undecodable> {
+        code.map(|code| EndedBy::from_code(code).ok_or_else(|| self.bad("ended_by", code))).transpose()
     }
 
     /// What is known of a run from its creation on.

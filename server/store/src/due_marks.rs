@@ -30,6 +30,8 @@ pub struct Reached {
 pub struct DueMarks {
     /// `claims.taken_until`.
     pub claims: DateTime<Utc>,
+    /// `claims.complete_by`.
+    pub slow: DateTime<Utc>,
     /// `due.deadline`.
     pub deadlines: DateTime<Utc>,
     /// `due.expires`.
@@ -64,6 +66,7 @@ impl Default for DueMarks {
     fn default() -> Self {
         Self {
             claims: START,
+            slow: START,
             deadlines: START,
             tasks: START,
             groups: START,
@@ -116,6 +119,8 @@ pub async fn advance(conn: &mut PgConnection, old: DueMarks, safe: Reached) -> R
         r#"-- advance_due_marks
         SELECT COALESCE((SELECT taken_until FROM claims WHERE taken_until >= $3 /* claims */
                          AND taken_until < $1 /* safe time */ ORDER BY taken_until LIMIT 1), $1) AS "claims!",
+               COALESCE((SELECT complete_by FROM claims WHERE complete_by >= $17 /* slow */
+                         AND complete_by < $1 ORDER BY complete_by LIMIT 1), $1) AS "slow!",
                COALESCE((SELECT deadline FROM due WHERE deadline >= $4 /* deadlines */
                          AND deadline < $1 ORDER BY deadline LIMIT 1), $1) AS "deadlines!",
                COALESCE((SELECT expires FROM due WHERE expires >= $5 /* tasks */
@@ -140,7 +145,7 @@ pub async fn advance(conn: &mut PgConnection, old: DueMarks, safe: Reached) -> R
                          AND due < $1 ORDER BY due LIMIT 1), $1) AS "workers!",
                COALESCE((SELECT due FROM registered_workers WHERE due >= $15 /* registered */
                          AND due < $1 ORDER BY due LIMIT 1), $1) AS "registered_workers!",
-               COALESCE((SELECT held_until FROM pending WHERE held_until >= $17 /* holds */
+               COALESCE((SELECT held_until FROM pending WHERE held_until >= $18 /* holds */
                          AND held_until < $1 ORDER BY held_until LIMIT 1), $1) AS "holds!",
                COALESCE((SELECT id - 1 /* id */ FROM dependency_work WHERE id > $16 /* work */
                          AND id <= $2 /* safe work */ ORDER BY id LIMIT 1), $2) AS "work!""#,
@@ -160,6 +165,7 @@ pub async fn advance(conn: &mut PgConnection, old: DueMarks, safe: Reached) -> R
         old.workers,
         old.registered_workers,
         old.work,
+        old.slow,
         old.holds
     )
     .fetch_one(conn)

@@ -43,6 +43,7 @@ pub mod queue_views;
 pub mod queues;
 pub mod refile;
 pub mod replication;
+pub mod results;
 pub mod roles;
 pub mod schema;
 pub mod secrets;

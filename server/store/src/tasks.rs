@@ -54,6 +54,7 @@ struct RunRow {
     state: i16,
     reason_created: i16,
     reason_resolved: i16,
+    ended_by: Option<i16>,
     scheduled: DateTime<Utc>,
     started: Option<DateTime<Utc>>,
     resolved: DateTime<Utc>,
@@ -110,7 +111,7 @@ pub async fn load_history(conn: &mut PgConnection, seqs: &[i64]) -> Result<HashM
     let rows = sqlx::query_as!(
         RunRow,
         r#"-- load_runs
-        SELECT r.seq, r.run, r.state, r.reason_created, r.reason_resolved, r.scheduled, r.started, r.resolved,
+        SELECT r.seq, r.run, r.state, r.reason_created, r.reason_resolved, r.ended_by, r.scheduled, r.started, r.resolved,
                r.taken_until, r.worker_group, r.worker_id
         FROM runs r WHERE r.seq = ANY($1) ORDER BY r.seq, r.run"#,
         seqs
@@ -222,6 +223,7 @@ fn ended_run(row: RunRow) -> Result<EndedRun, Undecodable> {
         run: columns.open_run(row.run, row.reason_created, row.scheduled)?,
         state: columns.state(row.state)?,
         reason: columns.reason_resolved(row.reason_resolved)?,
+        ended_by: columns.ended_by(row.ended_by)?,
         resolved: row.resolved,
         tenancy: tenancy(row.worker_group, row.worker_id, row.started, row.taken_until),
     })

@@ -17,6 +17,7 @@ mod command_line;
 mod connections;
 mod conventions;
 mod delays;
+mod endings;
 mod endpoints;
 mod event_stream;
 mod events;

@@ -47,7 +47,7 @@ impl ClaimWork {
 
     async fn exchange(&mut self, ended: Vec<Ended>, room: usize) -> Result<Vec<Offer>, Error> {
         let Settings { client, queue, name, .. } = &*self.settings;
-        let results: Vec<RunResult> = ended.iter().map(|ended| ended.result).collect();
+        let results: Vec<RunResult> = ended.iter().map(|ended| ended.result.clone()).collect();
         // Sent once: what gets no answer is reported by itself, for as long as it takes.
         let client = client.with_retry_policy(RetryPolicy::never());
         match client.work(queue, name, &results, room, Duration::ZERO).await {

@@ -6,7 +6,8 @@
 use tenure_api::ids::RunId;
 use tenure_api::states::{Delivery, EndedBy, ExceptionReason, ReasonCreated, ReasonResolved};
 
-use crate::lifecycle::{End, Outcome, REQUEUES_MAX, RUNS_MAX, Report};
+use crate::lifecycle::{Outcome, REQUEUES_MAX, RUNS_MAX, Report};
+use crate::task::EndedRun;
 
 /// How many runs of a task may end without using up a retry: released, or lost under at-least-once.
 pub const FREE_RUNS_MAX: u16 = 200;
@@ -28,16 +29,6 @@ pub enum Ending {
     TooSlow,
     /// The worker releases the run.
     Released,
-}
-
-impl From<End> for Ending {
-    fn from(end: End) -> Self {
-        match end {
-            End::Report(report) => Self::Reported(report),
-            End::Expired => Self::LeaseExpired,
-            End::Requeue => Self::Undelivered,
-        }
-    }
 }
 
 impl Ending {
@@ -72,6 +63,20 @@ impl Ending {
             Self::LeaseExpired | Self::WorkerRemoved | Self::TooSlow => true,
             Self::Undelivered | Self::Released => false,
         }
+    }
+
+    /// Whether a worker that asks for this end of a run asks again for what has ended it; what it says about a result is not
+    /// looked at. A report of a run that was taken away with the same reason counts as a repeat, so that a worker that shuts down
+    /// need not know which came first.
+    #[must_use]
+    pub fn repeats(self, ended: &EndedRun) -> bool {
+        ended.outcome() == self.outcome()
+            && match self {
+                Self::Reported(_) => ended.ended_by != Some(EndedBy::Released),
+                Self::LeaseExpired | Self::Undelivered | Self::WorkerRemoved | Self::TooSlow | Self::Released => {
+                    ended.ended_by == self.ended_by()
+                }
+            }
     }
 
     /// What is shown beside the reason that the wire has.

@@ -91,21 +91,20 @@ fn every_case_is_as_the_statement_will_have_it() {
 
 #[test]
 fn without_traits_it_is_as_the_life_cycle_says() {
-    let mut events: Vec<(Event, End)> = [Report::Completed, Report::Failed]
+    let mut events: Vec<(Event, Ending)> = [Report::Completed, Report::Failed]
         .into_iter()
         .chain(ExceptionReason::ALL.iter().map(|&reason| Report::Exception(reason)))
-        .map(|report| (Event::Report(run(1), report), End::Report(report)))
+        .map(|report| (Event::Report(run(1), report), Ending::Reported(report)))
         .collect();
-    events.extend([(Event::ClaimExpired(run(1)), End::Expired), (Event::Requeue(run(1)), End::Requeue)]);
-    for (event, end) in events {
-        let ending = Ending::from(end);
-        assert_eq!((ending.outcome(), ending.retry()), (end.outcome(), end.retry()));
+    events.extend([(Event::ClaimExpired(run(1)), Ending::LeaseExpired), (Event::Requeue(run(1)), Ending::Undelivered)]);
+    for (event, ending) in events {
         for had in allowances().into_iter().filter(|had| had.free_runs == 0) {
             let life = Life { state: State::Running(run(1)), retries_left: had.retries_left, requeues: had.requeues };
             let expected = lifecycle::apply(life, event);
             match (decide(Delivery::Retries, ending, run(1), had), expected) {
                 (Ok(decision), Ok(step)) => {
                     assert_eq!(decision.next, step.made.map(|(_, reason)| reason));
+                    assert_eq!(step.ended, Some((run(1), ending.outcome())));
                     assert_eq!(decision.left.retries_left, step.life.retries_left);
                     assert_eq!(decision.left.requeues, step.life.requeues);
                     assert_eq!(decision.left.free_runs, 0);

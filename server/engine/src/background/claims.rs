@@ -1,12 +1,13 @@
 //! Expired claims. A claim has expired when its lease has ended by `tenure_now()` without a renewal; its run ends as
 //! claim-expired and the next one is pending while retries are left. A task past its deadline is left to the deadline pass.
 
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{PassReport, SLICE};
 use crate::engine::Engine;
 use crate::notifiers::Effects;
-use tenure_domain::lifecycle::End;
+use tenure_domain::policy::ending::Ending;
 use tenure_store::claims;
 use tenure_store::transitions::end::{self, Member};
 
@@ -17,10 +18,18 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     if due.is_empty() {
         return Ok(PassReport::default());
     }
-    let expired = |&(id, run): &(Uuid, i16)| Member { id, run, end: End::Expired };
-    let members: Vec<Member> = due.iter().map(expired).collect();
-    // The statement looks at the clock again: a claim that was renewed meanwhile stays.
-    let resolved = end::end(&mut conn, &members).await?;
+    end_all(engine, &mut conn, &due, Ending::LeaseExpired).await
+}
+
+/// Ends these claims so. The statement looks at the clock again: a claim that was renewed meanwhile stays.
+pub(super) async fn end_all(
+    engine: &Engine,
+    conn: &mut PgConnection,
+    due: &[(Uuid, i16)],
+    ending: Ending,
+) -> Result<PassReport, sqlx::Error> {
+    let members: Vec<Member<'_>> = due.iter().map(|&(id, run)| Member::new(id, run, ending)).collect();
+    let resolved = end::end(conn, &members).await?;
     let mut effects = Effects::default();
     for row in &resolved {
         effects.run_ended(row.id, row.queue, row.next_reason.is_some());

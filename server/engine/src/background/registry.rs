@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::{
     PassReport, artifacts, blobs, claims, clocks, counters, deadlines, dependencies, events, expiry, facts, groups,
     holds, idempotency, low_water_marks, messages, pauses, purge_cache, refile, registrations, removals, replication,
-    servers, workers,
+    servers, slow, workers,
 };
 use crate::engine::Engine;
 
@@ -93,6 +93,7 @@ macro_rules! passes {
 /// Every pass. Moving the manual clock runs those it waits for in this order.
 pub static PASSES: &[Pass] = passes! {
     "claims", Pace::Due, Waits, claims::pass;
+    "slow", Pace::Due, Waits, slow::pass;
     "deadlines", Pace::Due, Waits, deadlines::pass;
     // After the deadlines, so that no run is ready whose task ends.
     "holds", Pace::Due, Waits, holds::pass;

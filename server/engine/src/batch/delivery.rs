@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::{BATCH_MEMBERS_MAX, Failure, Session};
 use crate::notifiers::{Effects, Notifiers};
-use tenure_domain::lifecycle::End;
+use tenure_domain::policy::ending::Ending;
 use tenure_store::claims;
 use tenure_store::connector::Connector;
 use tenure_store::transitions::end::{self, Member};
@@ -120,8 +120,8 @@ async fn work(
 /// Requeues claims. One that the statement skips is locked, has ended already, or was requeued too often: it is tried
 /// again for as long as the claim exists and may be requeued.
 async fn requeue(session: &mut Session, claims: &[UndeliveredClaim], notifiers: &Notifiers, stop: &CancellationToken) {
-    let mut left: Vec<Member> =
-        claims.iter().map(|claim| Member { id: claim.id, run: claim.run, end: End::Requeue }).collect();
+    let mut left: Vec<Member<'_>> =
+        claims.iter().map(|claim| Member::new(claim.id, claim.run, Ending::Undelivered)).collect();
     let (until, mut tries) = (Instant::now() + TRIED_FOR, 0);
     while tries < TRIES_MAX && Instant::now() < until {
         let attempt = session

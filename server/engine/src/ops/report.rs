@@ -1,5 +1,6 @@
-//! reportCompleted, reportFailed, reportException: end a run, or answer a repeat, or refuse with a reason.
+//! reportCompleted, reportFailed, reportException, and the release of a run: end a run, or answer a repeat, or refuse with a reason.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use sqlx::{PgConnection, PgPool};
@@ -11,7 +12,10 @@ use super::{OpError, refused};
 use crate::batch::tick::Kind;
 use crate::batch::{Operation, Verdict};
 use crate::notifiers::{Effects, Notifiers};
-use tenure_domain::lifecycle::{End, Event, Refusal, Report, apply};
+use tenure_domain::lifecycle::{Event, Refusal, Report, apply};
+use tenure_domain::policy::ending::{Ending, FREE_RUNS_MAX};
+use tenure_domain::policy::hold::Start;
+use tenure_domain::policy::report::{TaskResult, repeats_result};
 use tenure_domain::task::{Last, Task, Tenancy};
 use tenure_domain::work::Holder;
 use tenure_store::hot::statement::{Rows, Statement};
@@ -19,7 +23,7 @@ use tenure_store::notifications::notify_leaving;
 use tenure_store::queues::Queues;
 use tenure_store::transitions::end::{self, Member, Resolved};
 use tenure_store::worker_removals::Gone;
-use tenure_store::{claims, tasks};
+use tenure_store::{claims, results, tasks};
 
 /// The operation.
 pub struct ReportRun {
@@ -29,20 +33,32 @@ pub struct ReportRun {
     pub pool: PgPool,
 }
 
-/// A report.
+/// A report, or a release.
 #[derive(Debug, Clone)]
 pub struct RunReport {
     /// The task.
     pub task: TaskId,
     /// The run.
     pub run: RunId,
-    /// The outcome.
-    pub report: Report,
+    /// How it ends.
+    pub ending: Ending,
+    /// What the worker returns, if it does; only of a run that is completed or failed.
+    pub result: Option<TaskResult>,
+    /// When the worker wants the next run to start, if it says so; only with a release and with intermittent-task.
+    pub start: Option<Start>,
     /// The worker that must hold the run; none if the caller may report it whichever worker does.
     pub holder: Option<Arc<Holder>>,
 }
 
-/// Bytes that a member without a body counts for.
+impl RunReport {
+    /// A report with nothing beside it, whichever worker holds the run.
+    #[must_use]
+    pub fn plain(task: TaskId, run: RunId, report: Report) -> Self {
+        Self { task, run, ending: Ending::Reported(report), result: None, start: None, holder: None }
+    }
+}
+
+/// Bytes that a member counts for, apart from its result.
 const SMALL: usize = 64;
 
 impl Operation for ReportRun {
@@ -53,8 +69,8 @@ impl Operation for ReportRun {
     const KIND: Option<Kind> = Some(Kind::End);
     type Found = Vec<Resolved>;
 
-    fn weight(_: &RunReport) -> usize {
-        SMALL
+    fn weight(member: &RunReport) -> usize {
+        SMALL + member.result.as_ref().map_or(0, |result| result.text().len())
     }
 
     fn task(member: &RunReport) -> Option<Uuid> {
@@ -96,16 +112,15 @@ impl Operation for ReportRun {
             let queue = self.queues.get_name(&self.pool, row.queue).await?;
             verdicts[member] = Some(Verdict::Done(row.task(queue, ended)?));
         }
-        let missing: Vec<Uuid> = members
-            .iter()
-            .zip(&verdicts)
-            .filter(|(_, verdict)| verdict.is_none())
-            .map(|(m, _)| m.task.uuid())
-            .collect();
+        let missing: Vec<&RunReport> =
+            members.iter().zip(&verdicts).filter(|(_, verdict)| verdict.is_none()).map(|(member, _)| *member).collect();
         if !missing.is_empty() {
-            let mut loaded = tasks::load(conn, &missing).await?;
+            let ids: Vec<Uuid> = missing.iter().map(|member| member.task.uuid()).collect();
+            let mut loaded = tasks::load(conn, &ids).await?;
+            let returned = load_results(conn, &missing).await?;
             for (verdict, member) in verdicts.iter_mut().zip(members).filter(|(verdict, _)| verdict.is_none()) {
-                *verdict = Some(diagnose(member, loaded.remove(&member.task.uuid())));
+                let id = member.task.uuid();
+                *verdict = Some(diagnose(member, loaded.remove(&id), returned.get(&(id, member.run))));
             }
         }
         Ok(verdicts.into_iter().flatten().collect())
@@ -117,13 +132,23 @@ impl Operation for ReportRun {
     }
 }
 
-fn ends(members: &[&RunReport]) -> Vec<Member> {
-    let end = |member: &&RunReport| Member {
-        id: member.task.uuid(),
-        run: member.run.number().cast_signed(),
-        end: End::Report(member.report),
+fn ends<'a>(members: &[&'a RunReport]) -> Vec<Member<'a>> {
+    let end = |member: &&'a RunReport| Member {
+        result: member.result.as_ref(),
+        start: member.start,
+        ..Member::new(member.task.uuid(), member.run.number().cast_signed(), member.ending)
     };
     members.iter().map(end).collect()
+}
+
+/// The results that are stored for reports which have one.
+async fn load_results(
+    conn: &mut PgConnection,
+    missing: &[&RunReport],
+) -> Result<HashMap<(Uuid, RunId), String>, sqlx::Error> {
+    let with_result = missing.iter().filter(|member| member.result.is_some());
+    let runs: Vec<(Uuid, RunId)> = with_result.map(|member| (member.task.uuid(), member.run)).collect();
+    if runs.is_empty() { Ok(HashMap::new()) } else { results::load(conn, &runs).await }
 }
 
 fn holders<'a>(members: &[&'a RunReport]) -> Vec<Option<&'a Holder>> {
@@ -162,7 +187,7 @@ pub(super) async fn send_away(pool: &PgPool, notifiers: &Notifiers, worker: Gone
     Ok(())
 }
 
-fn diagnose(member: &RunReport, loaded: Option<tasks::Loaded>) -> Verdict<Task> {
+fn diagnose(member: &RunReport, loaded: Option<tasks::Loaded>, returned: Option<&String>) -> Verdict<Task> {
     let (task, run) = (member.task, member.run);
     let Some(loaded) = loaded else {
         return Verdict::Refused(OpError::NotFound(format!("task {task} does not exist")));
@@ -173,20 +198,30 @@ fn diagnose(member: &RunReport, loaded: Option<tasks::Loaded>) -> Verdict<Task> 
         let message = format!("run {run} of task {task} is not held by worker {group}/{id} of queue {queue}");
         return Verdict::Refused(OpError::Forbidden(message));
     }
-    let outcome = member.report.outcome();
     if let Some(ended) = loaded.task.ended.iter().find(|ended| ended.run.run == run) {
-        // A repeat of the report that ended the run. A report that caused a retry is a repeat also when the next run has
-        // begun; completed and failed end the task, so that there the run must be the last one.
-        let retried = member.report.retry().is_some();
+        // A repeat of what ended the run. One that caused another run is a repeat also when that one has begun; completed and
+        // failed end the task, so that there the run must be the last one.
+        let retried = member.ending.retry().is_some();
         let last =
             matches!(loaded.task.life().state, tenure_domain::lifecycle::State::Resolved(last, _) if last == run);
-        if ended.outcome() == outcome && (retried || last) {
-            return Verdict::Done(loaded.task);
+        if !(member.ending.repeats(ended) && (retried || last)) {
+            return Verdict::Refused(refused(Refusal::AlreadyResolved, task, run));
         }
-        return Verdict::Refused(refused(Refusal::AlreadyResolved, task, run));
+        if !repeats_result(returned.map(String::as_str), member.result.as_ref()) {
+            let message = format!("run {run} of task {task} is resolved, with another result");
+            return Verdict::Refused(OpError::Conflict(message));
+        }
+        return Verdict::Done(loaded.task);
     }
-    match apply(loaded.task.life(), Event::Report(run, member.report)) {
-        Err(refusal) => Verdict::Refused(refused(refusal, task, run)),
-        Ok(_) => Verdict::Locked,
+    // What any report of the run would be answered.
+    if let Err(refusal) = apply(loaded.task.life(), Event::Report(run, Report::Completed)) {
+        return Verdict::Refused(refused(refusal, task, run));
     }
+    if member.ending == Ending::Released && loaded.free_runs >= FREE_RUNS_MAX {
+        return Verdict::Refused(OpError::Conflict(format!(
+            "{FREE_RUNS_MAX} runs of task {task} have ended without using up a retry, and no more may: run {run} is not released, \
+             and is still held; report it"
+        )));
+    }
+    Verdict::Locked
 }

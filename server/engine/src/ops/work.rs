@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use sqlx::PgPool;
-use tenure_api::states::ExceptionReason;
 
 use super::OpError;
 use super::claim_work::{self, claim_work};
@@ -15,9 +14,8 @@ use crate::batch::Batcher;
 use crate::batch::delivery::Requeue;
 use crate::batch::wait_list::{Answer, WaitList};
 use crate::notifiers::Notifiers;
-use tenure_domain::lifecycle::Report;
 use tenure_domain::task::Task;
-use tenure_domain::work::{Holder, Reported};
+use tenure_domain::work::{Holder, LEAVING, Reported};
 use tenure_store::queues::Queues;
 use tenure_store::worker_removals::Gone;
 
@@ -54,15 +52,14 @@ pub async fn work(ways: &Ways<'_>, results: &[Reported], claim: &claim_work::Req
     let Ways { report, wait_list, requeue, notifiers, queues, pool } = ways;
     let claim_work::Request { queue, group, id, .. } = claim;
     let holder = Arc::new(Holder { queue: queue.clone(), group: group.clone(), id: id.clone() });
-    let leaving = Report::Exception(ExceptionReason::WorkerShutdown);
-    if results.iter().any(|result| result.report == leaving)
+    if results.iter().any(|result| result.ending == LEAVING)
         && let Some(queue) = queues.find_key(pool, queue).await?
     {
         let worker = Gone { queue, worker_group: group.clone(), worker_id: id.clone() };
         send_away(pool, notifiers, worker).await?;
     }
-    let reports = join_all(results.iter().map(|&Reported { task, run, report: outcome }| {
-        report.submit(RunReport { task, run, report: outcome, holder: Some(Arc::clone(&holder)) })
+    let reports = join_all(results.iter().cloned().map(|Reported { task, run, ending, result, start }| {
+        report.submit(RunReport { task, run, ending, result, start, holder: Some(Arc::clone(&holder)) })
     }));
     let claims = async {
         if claim.tasks > 0 {

@@ -8,12 +8,11 @@
 use std::time::{Duration, Instant};
 
 use sqlx::{Connection, PgConnection, PgPool};
-use tenure_api::states::ExceptionReason;
 use uuid::Uuid;
 
 use super::OpError;
 use crate::notifiers::{Effects, Notifiers};
-use tenure_domain::lifecycle::{End, Report};
+use tenure_domain::policy::ending::Ending;
 use tenure_domain::registration::WorkerName;
 use tenure_store::queues::Queues;
 use tenure_store::transitions::end::{self, Member};
@@ -100,8 +99,8 @@ async fn end_all(conn: &mut PgConnection, notifiers: &Notifiers, gone: &Gone) ->
 
 /// Ends these claims in one transaction, except those that ended meanwhile or are locked.
 pub async fn end(conn: &mut PgConnection, notifiers: &Notifiers, claims: &[(Uuid, i16)]) -> Result<Ended, sqlx::Error> {
-    let report = End::Report(Report::Exception(ExceptionReason::WorkerShutdown));
-    let members: Vec<Member> = claims.iter().map(|&(id, run)| Member { id, run, end: report }).collect();
+    let members: Vec<Member<'_>> =
+        claims.iter().map(|&(id, run)| Member::new(id, run, Ending::WorkerRemoved)).collect();
     let resolved = end::end(conn, &members).await?;
     let mut effects = Effects::default();
     for row in &resolved {

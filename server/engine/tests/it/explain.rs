@@ -9,7 +9,8 @@ use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 use tenure_api::ids::TaskQueueId;
 use tenure_domain::create::NewTask;
-use tenure_domain::lifecycle::{End, Report};
+use tenure_domain::lifecycle::Report;
+use tenure_domain::policy::ending::Ending;
 use tenure_domain::work::Holder;
 use tenure_engine::background::dependencies::DependencySink;
 use tenure_engine::background::groups::GroupSink;
@@ -124,10 +125,11 @@ async fn run_hot(conn: &mut PgConnection, queue: &Queue, new: &NewTask, open: &[
     let members: Vec<_> = open.iter().map(|&id| renew::Member { id, run: 0 }).collect();
     renew::renew(&mut transaction, &members, LEASE).await.unwrap();
     claims::list_returnable(&mut transaction, open).await.unwrap();
-    let ends: Vec<_> = open.iter().map(|&id| Member { id, run: 0, end: End::Report(Report::Completed) }).collect();
+    let completed = Ending::Reported(Report::Completed);
+    let ends: Vec<_> = open.iter().map(|&id| Member::new(id, 0, completed)).collect();
     let holder = Holder { queue: "fill/q1".parse().unwrap(), group: "g".into(), id: "w".into() };
     end::end_held(&mut transaction, &ends, &vec![Some(&holder); ends.len()]).await.unwrap();
-    let expired: Vec<_> = open.iter().map(|&id| Member { id, run: 0, end: End::Expired }).collect();
+    let expired: Vec<_> = open.iter().map(|&id| Member::new(id, 0, Ending::LeaseExpired)).collect();
     end::end(&mut transaction, &expired).await.unwrap();
     let want = messages::Want { queue: key, priority: 6, epoch: -1, mark: 0, slots: vec![1; 5] };
     let found = messages::get(&mut transaction, &[want], &[LEASE], &[7; 5], LEASE).await.unwrap();
@@ -244,13 +246,14 @@ async fn reads(conn: &mut PgConnection) -> BTreeMap<String, (i64, i64)> {
 async fn run_cold(conn: &mut PgConnection, statement: &str, open: &[Uuid], waiting: &[Uuid]) {
     match statement {
         "list_due_claims" => drop(claims::list_due(conn, START, 200).await.unwrap()),
+        "list_slow_claims" => assert_eq!(claims::list_slow(conn, START, 200).await.unwrap().len(), 200),
         "end_overdue" => {
             let slice = deadlines::end_overdue(conn, START, 200).await.unwrap();
             assert!(slice.found <= 200);
         }
         "resolve_run of one" | "resolve_run of many" => {
             let count = if statement.ends_with("one") { 1 } else { open.len() };
-            let expired: Vec<_> = open[..count].iter().map(|&id| Member { id, run: 0, end: End::Expired }).collect();
+            let expired: Vec<_> = open[..count].iter().map(|&id| Member::new(id, 0, Ending::LeaseExpired)).collect();
             end::end(conn, &expired).await.unwrap();
         }
         "claim_task" => drop(claim_one::claim_one(conn, waiting[0], 0, "g", "w", LEASE).await.unwrap()),
@@ -381,7 +384,7 @@ async fn run_page(conn: &mut PgConnection, statement: &str, held: Uuid) {
 }
 
 /// Statements of passes and cold operations, which run in sessions of the pool.
-const COLD: [&str; 32] = [
+const COLD: [&str; 33] = [
     "list_of_pending",
     "list_of_claimed",
     "list_of_named",
@@ -393,6 +396,7 @@ const COLD: [&str; 32] = [
     "change_priority",
     "purge_tasks",
     "list_due_claims",
+    "list_slow_claims",
     "end_overdue",
     "resolve_run of one",
     "resolve_run of many",
@@ -420,7 +424,7 @@ const COLD: [&str; 32] = [
 async fn fill_with_what_is_due(filler: &mut PgConnection) {
     fill(filler).await;
     events::sequence(filler, Sequenced::default()).await.unwrap();
-    let due = "UPDATE claims SET taken_until = now() WHERE seq % 20 = 1;
+    let due = "UPDATE claims SET taken_until = now(), complete_by = now() WHERE seq % 20 = 1;
         UPDATE task_definitions SET deadline = now() WHERE seq % 50 = 2;
         UPDATE due SET deadline = now() WHERE EXISTS (SELECT FROM unnest(seqs) s WHERE s % 50 = 2);
         UPDATE pending SET receipt = 1, dequeued = 1 + ord % 12, hidden_until = now() - interval '1 s' * (ord % 2),

@@ -2,9 +2,11 @@
 
 mod before_the_lock;
 mod claiming;
+mod endings;
 mod events;
 mod guards;
 mod holds;
+mod interleavings;
 mod locks;
 mod lost_answers;
 mod low_water_marks;

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use sqlx::Connection;
 use tenure_api::ids::{RunId, TaskId};
 use tenure_api::states::{ExceptionReason, ReasonCreated, ReasonResolved};
-use tenure_domain::lifecycle::{End, Outcome, Report};
+use tenure_domain::lifecycle::{Outcome, Report};
+use tenure_domain::policy::ending::Ending;
 use tenure_domain::registration::WorkerName;
 use tenure_domain::task::{Last, Task};
 use tenure_engine::background::removals;
@@ -124,7 +125,7 @@ async fn a_report_that_commits_while_its_worker_is_removed_counts_and_is_the_onl
     claim_all(&queue, "gone", 2).await;
     let mut conn = database.connect_hot().await;
     let mut report = conn.begin().await.unwrap();
-    let member = Member { id: task.uuid(), run: 0, end: End::Report(Report::Completed) };
+    let member = Member::new(task.uuid(), 0, Ending::Reported(Report::Completed));
     assert_eq!(end(&mut report, &[member]).await.unwrap().len(), 1);
     // The removal ends the other claim, and waits for no lock meanwhile.
     let removal = gone(&queue, "gone");
@@ -150,7 +151,7 @@ async fn a_report_that_is_rolled_back_leaves_the_claim_to_the_removal_or_to_its_
     claim_all(&queue, "gone", 1).await;
     let mut conn = database.connect_hot().await;
     let mut report = conn.begin().await.unwrap();
-    let member = Member { id: task.uuid(), run: 0, end: End::Report(Report::Completed) };
+    let member = Member::new(task.uuid(), 0, Ending::Reported(Report::Completed));
     assert_eq!(end(&mut report, &[member]).await.unwrap().len(), 1);
     let began = Instant::now();
     assert_eq!(gone(&queue, "gone").await.ended, 0, "it is locked all the time");

@@ -6,7 +6,8 @@ use serde_json::json;
 use sqlx::{Connection, PgConnection};
 use tenure_api::ids::{RunId, TaskId};
 use tenure_api::states::{ExceptionReason, ReasonResolved};
-use tenure_domain::lifecycle::{End, Event, Outcome, Report, apply};
+use tenure_domain::lifecycle::{Event, Outcome, Report, apply};
+use tenure_domain::policy::ending::Ending;
 use tenure_domain::task::Task;
 use tenure_domain::work::{Holder, Reported};
 use tenure_engine::batch::wait_list::RUNS_MAX;
@@ -27,7 +28,7 @@ const RETRY: Report = Report::Exception(ExceptionReason::IntermittentTask);
 const SHUTDOWN: Report = Report::Exception(ExceptionReason::WorkerShutdown);
 
 fn result(task: TaskId, report: Report) -> Reported {
-    Reported { task, run: RunId::FIRST, report }
+    Reported { task, run: RunId::FIRST, ending: Ending::Reported(report), result: None, start: None }
 }
 
 async fn ask(queue: &Queue, worker: &str, results: &[Reported], tasks: u16, wait: Duration) -> Worked {
@@ -66,7 +67,7 @@ fn verdicts(worked: &Worked) -> Vec<&'static str> {
 /// Whether the statement ended the run, in a transaction that is undone.
 async fn ends(conn: &mut PgConnection, task: TaskId, run: RunId, report: Report, holder: &Holder) -> bool {
     let mut attempt = conn.begin().await.unwrap();
-    let member = Member { id: task.uuid(), run: run.number().cast_signed(), end: End::Report(report) };
+    let member = Member::new(task.uuid(), run.number().cast_signed(), Ending::Reported(report));
     let ended = end::end_held(&mut attempt, &[member], &[Some(holder)]).await.unwrap();
     attempt.rollback().await.unwrap();
     !ended.is_empty()
@@ -159,7 +160,7 @@ async fn two_runs_of_one_task_are_reported_in_one_request() {
     queue.report(task, RunId::FIRST, RETRY).await.unwrap();
     let again = queue.claim_work(QUEUE, "mine", 1, LONG).await.unwrap();
     again.delivery.delivered();
-    let second = Reported { task, run: RunId::FIRST.next(), report: Report::Completed };
+    let second = Reported { run: RunId::FIRST.next(), ..result(task, Report::Completed) };
     let worked = ask(&queue, "mine", &[second, result(task, RETRY)], 0, LONG).await;
     assert_eq!(verdicts(&worked), ["completed", "completed"], "the first run's report is a repeat");
     assert_eq!(worked.results[1].as_ref().unwrap().ended.len(), 2);

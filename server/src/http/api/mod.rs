@@ -34,6 +34,7 @@ pub mod status;
 pub mod task;
 pub mod task_batches;
 pub mod task_group;
+pub mod task_result;
 pub mod wait_for_task;
 pub mod work;
 pub mod worker_manager;

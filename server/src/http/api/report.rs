@@ -1,4 +1,4 @@
-//! reportCompleted, reportFailed, reportException.
+//! reportCompleted, reportFailed, reportException, releaseTask.
 
 use std::sync::Arc;
 
@@ -6,7 +6,8 @@ use axum::response::Response;
 use serde::Deserialize;
 use serde_json::json;
 use tenure_api::bodies::ReportExceptionRequest;
-use tenure_api::errors::ErrorCode::{RequestConflict, ResourceNotFound};
+use tenure_api::errors::ErrorCode::{InputError, RequestConflict, ResourceNotFound};
+use tenure_api::policy::{ReleaseRequest, ReportedResult};
 use tenure_api::states::ExceptionReason;
 
 use super::{StatusBody, ok};
@@ -18,6 +19,8 @@ use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use tenure_domain::lifecycle::Report;
+use tenure_domain::policy::ending::Ending;
+use tenure_domain::policy::report::{self as rules, TaskResult};
 use tenure_engine::ops::report::{RunReport, stop_waiting};
 
 /// What old workers send with reportCompleted.
@@ -38,14 +41,17 @@ impl Default for Legacy {
 }
 
 const SCOPES: Template = Scope("queue:resolve-task:<taskId>/<runId>");
+const RELEASING: Template = Scope("queue:reclaim-task:<taskId>/<runId>");
 const REPEATS: &str = "The credentials of a claim are good for this call, which may be repeated.";
+const RESULTS: &str = "A worker may return a `result`, which getTaskResult and waitForTask show. A repeat with another result is \
+                       refused with 409; one without is not.";
 
 /// `POST /task/:taskId/runs/:runId/completed`
 pub fn report_completed() -> Endpoint {
     Endpoint::post("reportCompleted", completed).scopes(SCOPES).early_check(Call::authorize_by_path).described(
         "queue",
         "Report that a run succeeded",
-        |operation, sample| described(operation, sample, "completed").about(REPEATS),
+        |operation, sample| with_result(described(operation, sample, "completed")),
     )
 }
 
@@ -54,7 +60,7 @@ pub fn report_failed() -> Endpoint {
     Endpoint::post("reportFailed", failed).scopes(SCOPES).early_check(Call::authorize_by_path).described(
         "queue",
         "Report that a run failed",
-        |operation, sample| described(operation, sample, "failed").about(REPEATS),
+        |operation, sample| with_result(described(operation, sample, "failed")),
     )
 }
 
@@ -66,11 +72,49 @@ pub fn report_exception() -> Endpoint {
         |operation, sample| {
             described(operation, sample, "exception")
                 .about(&format!(
-                    "{REPEATS} `worker-shutdown` and `intermittent-task` lead to another try while retries are left."
+                    "{REPEATS} `worker-shutdown` and `intermittent-task` lead to another try while retries are left; after \
+                     `intermittent-task` not before `retryAfter` seconds, if the worker says so."
                 ))
                 .takes::<ReportExceptionRequest>(&json!({"reason": "malformed-payload"}))
+                .refuses(InputError, "`retryAfter` is out of its range, or comes with another reason")
         },
     )
+}
+
+/// `POST /tasks/:taskId/runs/:runId/release`
+pub fn release_task() -> Endpoint {
+    Endpoint::post("releaseTask", release).scopes(RELEASING).early_check(Call::authorize_by_path).described(
+        "tenure",
+        "Release a run that has not failed",
+        |operation, sample| {
+            let mut released = sample.status("exception");
+            released["state"] = "pending".into();
+            released["runs"][0]["reasonResolved"] = "worker-shutdown".into();
+            operation
+                .about(
+                    "The run ends as `exception` with the reason `worker-shutdown`, and the next one is pending: in the place of the \
+                     released one, or after `delay` seconds or `notBefore`, but at the deadline at the latest. It uses up no retry; \
+                     of a task 200 runs may end so. The credentials of a claim are good for this call, which may be repeated: a run \
+                     that was released is answered alike.",
+                )
+                .takes::<ReleaseRequest>(&json!({"delay": 60}))
+                .answers::<StatusBody<'_>>("The status after it", &json!({"status": released}))
+                .refuses(ResourceNotFound, "the task or the run does not exist")
+                .refuses(InputError, "`delay` is out of its range, or stands beside `notBefore`")
+                .refuses(
+                    RequestConflict,
+                    "the run is not running, or 200 runs of the task have ended without using up a retry: then the worker \
+                     keeps it",
+                )
+        },
+    )
+}
+
+fn with_result(operation: Operation) -> Operation {
+    operation
+        .about(&format!("{REPEATS} {RESULTS}"))
+        .may_take_json::<ReportedResult<'_>>(&json!({"result": {"rows": 12}}))
+        .refuses(InputError, "`result` has more than 65,536 bytes as compact JSON")
 }
 
 fn described(operation: Operation, sample: &Sample, state: &str) -> Operation {
@@ -81,29 +125,59 @@ fn described(operation: Operation, sample: &Sample, state: &str) -> Operation {
 }
 
 async fn completed(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
-    // The operation has no input, so that a body that is not the legacy one is ignored.
+    // The operation had no input, so that a body that is neither the legacy one nor has a result is ignored.
     let legacy: Legacy = call.json_or_default().unwrap_or_default();
-    report(app, call, if legacy.success { Report::Completed } else { Report::Failed }).await
+    returned(app, call, if legacy.success { Report::Completed } else { Report::Failed }).await
 }
 
 async fn failed(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
-    report(app, call, Report::Failed).await
+    returned(app, call, Report::Failed).await
+}
+
+async fn returned(app: App, call: Arc<Call>, report: Report) -> Result<Response, ApiError> {
+    call.authorize_by_path()?;
+    let result = result(&call)?;
+    submit(app, call, |member| RunReport { ending: Ending::Reported(report), result, ..member }).await
+}
+
+/// The result in the body of a report, if it has one. Stock clients send an empty body or an empty object, and a body that is not
+/// acceptable is ignored as long as no result is lost with it.
+fn result(call: &Call) -> Result<Option<TaskResult>, ApiError> {
+    const FIELD: &[u8] = b"\"result\"";
+    let has_field = call.body.windows(FIELD.len()).any(|part| part == FIELD);
+    if !has_field {
+        return Ok(None);
+    }
+    let sent: ReportedResult<'_> = call.json()?;
+    Ok(sent.result.map(TaskResult::from_request).transpose()?)
 }
 
 async fn exception(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let body: ReportExceptionRequest = call.json()?;
+    let start = rules::retry_after(body.reason, body.retry_after)?;
     if body.reason == ExceptionReason::WorkerShutdown {
         let status = app.engine.status.submit(call.task_id()?).await?;
         stop_waiting(&app.engine.pool, &app.engine.queues, &app.engine.notifiers, &status, call.run_id()?).await?;
     }
-    report(app, call, Report::Exception(body.reason)).await
+    let ending = Ending::Reported(Report::Exception(body.reason));
+    submit(app, call, |member| RunReport { ending, start, ..member }).await
 }
 
-async fn report(app: App, call: Arc<Call>, report: Report) -> Result<Response, ApiError> {
+async fn release(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
+    let start = rules::release(&call.json_or_default::<ReleaseRequest>()?)?;
+    submit(app, call, |member| RunReport { ending: Ending::Released, start, ..member }).await
+}
+
+async fn submit(
+    app: App,
+    call: Arc<Call>,
+    complete: impl FnOnce(RunReport) -> RunReport,
+) -> Result<Response, ApiError> {
     let (task, run) = (call.task_id()?, call.run_id()?);
     call.no_query()?;
-    let task = app.engine.report.submit(RunReport { task, run, report, holder: None }).await?;
+    let member = complete(RunReport::plain(task, run, Report::Completed));
+    let task = app.engine.report.submit(member).await?;
     ok(&StatusBody { status: &task.status() })
 }

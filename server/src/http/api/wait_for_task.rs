@@ -6,11 +6,12 @@ use std::time::Duration;
 use axum::response::Response;
 use serde::Serialize;
 use serde_json::json;
+use serde_json::value::RawValue;
 use tenure_api::bodies::Status;
 use tenure_api::errors::ErrorCode::ResourceNotFound;
 use utoipa::ToSchema;
 
-use super::ok;
+use super::{ok, task_result};
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::docs::Sample;
@@ -28,6 +29,10 @@ struct Body {
     status: Status,
     /// Whether it is resolved; if not, the time was up, or the server is stopping.
     resolved: bool,
+    /// What its last run returned; absent if it returned nothing, and without the scope `tenure:get-result:<taskQueueId>`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    result: Option<Box<RawValue>>,
 }
 
 /// `GET /api/tenure/v1/tasks/:taskId/wait?seconds=`
@@ -49,7 +54,10 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         "default": WAIT_TIMEOUT_DEFAULT.as_secs(),
     });
     operation
-        .about("It answers at once if the task is, and otherwise when it is resolved or the time is up.")
+        .about(
+            "It answers at once if the task is, and otherwise when it is resolved or the time is up; with the result of its \
+             last run, if there is one and the caller has `tenure:get-result:<taskQueueId>`.",
+        )
         .query("seconds", "How long to wait", &seconds, &json!(5))
         .answers::<Body>(
             "The task, and whether it is resolved",
@@ -63,7 +71,8 @@ async fn wait_for_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> 
     let id = call.task_id()?;
     let wait_timeout = wait_timeout(&call)?;
     let waited = wait(&app.engine.status, &app.engine.notifiers, &app.drain, id, wait_timeout).await?;
-    ok(&Body { status: waited.task.status(), resolved: waited.resolved })
+    let result = if waited.resolved { task_result::for_caller(&app, &call, &waited.task).await? } else { None };
+    ok(&Body { status: waited.task.status(), resolved: waited.resolved, result })
 }
 
 fn wait_timeout(call: &Call) -> Result<Duration, ApiError> {

@@ -154,7 +154,7 @@ fn to_json(
 ) -> Result<String, ApiError> {
     let mut json = Vec::with_capacity(size + SMALL_ANSWER);
     json.extend_from_slice(b"{\"results\":[");
-    for (index, (&Reported { task, run, .. }, verdict)) in results.iter().zip(verdicts).enumerate() {
+    for (index, (Reported { task, run, .. }, verdict)) in results.iter().zip(verdicts).enumerate() {
         if index > 0 {
             json.push(b',');
         }
@@ -162,7 +162,7 @@ fn to_json(
             Ok(task) => (Some(task.status()), None),
             Err(error) => (None, Some(ResultError { code: error.code(), message: error.into_message() })),
         };
-        write_json(&mut json, &ResultBody { task_id: task, run_id: run, status: status.as_ref(), error })?;
+        write_json(&mut json, &ResultBody { task_id: *task, run_id: *run, status: status.as_ref(), error })?;
     }
     json.extend_from_slice(b"],");
     write_claims(&mut json, app, claims)?;

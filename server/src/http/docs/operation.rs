@@ -222,6 +222,13 @@ impl Operation {
         taking
     }
 
+    /// A body that may be left out.
+    #[must_use]
+    pub fn may_take_json<T: ToSchema>(mut self, example: &Value) -> Self {
+        let schema = self.refer::<T>();
+        self.may_take("application/json", &schema, example)
+    }
+
     /// A body of another kind, which may be left out.
     #[must_use]
     pub fn may_take(mut self, media_type: &str, schema: &Value, example: &Value) -> Self {

@@ -129,7 +129,9 @@ fn entry(route: &Route, below: &str, operation: &Operation, schemas: &mut Schema
     if let Access::Scopes(template) = operation.access {
         entry["scopes"] = template.to_json();
     }
-    if let Some(schema) = operation.request.as_ref().and_then(body_schema) {
+    // A client that is made from a reference always sends what is input: a body that may be left out is none.
+    let request = operation.request.as_ref().filter(|request| request["required"] == true);
+    if let Some(schema) = request.and_then(body_schema) {
         entry["input"] = schemas.add(schema, &format!("{}Request", operation.name)).into();
     }
     let success = operation.answers.iter().find(|(status, _)| (200..300).contains(status));

@@ -3,31 +3,27 @@
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 
-use tenure_api::states::{Priority, ReasonCreated, ReasonResolved, RunState, StorageType, TaskState};
+use tenure_api::states::{
+    DelayedBy, Delivery, EndedBy, Priority, ReasonCreated, ReasonResolved, RunState, StorageType, TaskState,
+};
 
 use super::lexer::{Token, tokens};
 use super::{Blob, State};
 use tenure_domain::events::{Kind, note};
 use tenure_domain::message::DEQUEUES_ALARMING;
-use tenure_domain::policy::hold::Hold;
+use tenure_domain::policy::ending::{FREE_RUNS_MAX, RUN_LAST};
+use tenure_domain::policy::hold::{BACKOFF_MOST, Hold, LOSSES_FREE};
 use tenure_domain::policy::refile::Stage;
 use tenure_domain::policy::terms::Traits;
 
 /// Numbers higher than any code.
 const CODES_END: i16 = 100;
-/// Bits of `traits`.
-const TRAITS: [(&str, i16); 4] = [
-    ("DELIVERY", Traits::DELIVERY),
-    ("RETRY_DELAY", Traits::RETRY_DELAY),
-    ("OWN_COMPLETE_TIME", Traits::OWN_COMPLETE_TIME),
-    ("DELAYED", Traits::DELAYED),
-];
 /// Words for numbers that are no codes.
 const PLAIN: [&str; 5] = ["run", "seq", "ord", "count", "id"];
 /// Columns that hold numbers and never codes.
 const COUNTS: [&str; 3] = ["retries_left", "looks", "pending"];
 /// Columns with codes, and the enums that they may hold, one for each table.
-pub(super) const COLUMNS: [(&str, &[&str]); 8] = [
+pub(super) const COLUMNS: [(&str, &[&str]); 9] = [
     ("state", &["State", "RunState", "Blob"]),
     ("kind", &["Kind"]),
     ("priority", &["Priority"]),
@@ -36,6 +32,7 @@ pub(super) const COLUMNS: [(&str, &[&str]); 8] = [
     ("storage_type", &["StorageType"]),
     ("hold", &["Hold"]),
     ("refile_stage", &["Stage"]),
+    ("ended_by", &["EndedBy"]),
 ];
 pub(super) const COMPARISONS: [&str; 6] = ["=", "<>", "<", ">", "<=", ">="];
 
@@ -43,6 +40,32 @@ pub(super) type Codes = BTreeSet<i64>;
 
 fn variants<T: Debug>(from_code: fn(i16) -> Option<T>) -> Vec<(String, i64)> {
     (0..CODES_END).filter_map(|code| Some((format!("{:?}", from_code(code)?), i64::from(code)))).collect()
+}
+
+/// The bits of traits.
+fn traits() -> Vec<(String, i64)> {
+    [
+        ("DELIVERY", Traits::DELIVERY.into()),
+        ("RETRY_DELAY", Traits::RETRY_DELAY.into()),
+        ("OWN_COMPLETE_TIME", Traits::OWN_COMPLETE_TIME.into()),
+        ("DELAYED", Traits::DELAYED.into()),
+        ("DELAYED_SHIFT", Traits::DELAYED_SHIFT.into()),
+    ]
+    .map(|(name, bits)| (name.to_owned(), bits))
+    .into()
+}
+
+/// The limit of this name.
+fn limit(name: &str) -> Option<i64> {
+    Some(match name {
+        "DEQUEUES_ALARMING" => DEQUEUES_ALARMING.into(),
+        "FREE_RUNS_MAX" => FREE_RUNS_MAX.into(),
+        "RUN_LAST" => RUN_LAST.into(),
+        "LOSSES_FREE" => LOSSES_FREE.into(),
+        "BACKOFF_MOST" => BACKOFF_MOST.num_seconds(),
+        "note::KIND" => note::KIND.into(),
+        _ => return None,
+    })
 }
 
 fn codes_where<T>(from_code: fn(i16) -> Option<T>, of: impl Fn(T) -> bool) -> Codes {
@@ -60,10 +83,12 @@ pub(super) fn words(name: &str) -> Vec<(String, i64)> {
         "ReasonCreated" => variants(ReasonCreated::from_code),
         "ReasonResolved" => variants(ReasonResolved::from_code),
         "StorageType" => variants(StorageType::from_code),
+        "Delivery" => variants(Delivery::from_code),
+        "DelayedBy" => variants(DelayedBy::from_code),
+        "EndedBy" => variants(EndedBy::from_code),
         "Hold" => variants(Hold::from_code),
+        "Traits" => traits(),
         "Stage" => variants(Stage::from_code),
-        "Traits" => TRAITS.map(|(name, bits)| (name.to_owned(), i64::from(bits))).to_vec(),
-        "note" => vec![("KIND".to_owned(), i64::from(note::KIND))],
         _ => Vec::new(),
     }
 }
@@ -91,7 +116,23 @@ pub(super) fn group(name: &str, group: &str) -> Option<Codes> {
         RunState::Completed | RunState::Failed | RunState::Exception => true,
         RunState::Pending | RunState::Running => false,
     };
+    let reason_is_tried_again = |reason| match reason {
+        ReasonResolved::ClaimExpired | ReasonResolved::WorkerShutdown | ReasonResolved::IntermittentTask => true,
+        ReasonResolved::Completed
+        | ReasonResolved::Failed
+        | ReasonResolved::DeadlineExceeded
+        | ReasonResolved::Canceled
+        | ReasonResolved::MalformedPayload
+        | ReasonResolved::ResourceUnavailable
+        | ReasonResolved::InternalError => false,
+    };
     Some(match (name, group) {
+        ("ReasonResolved", "tried again") => codes_where(ReasonResolved::from_code, reason_is_tried_again),
+        // A run that ended so is not counted when the next one is delayed after failures.
+        ("EndedBy", "no failure") => codes_where(EndedBy::from_code, |by| match by {
+            EndedBy::Undelivered | EndedBy::Released => true,
+            EndedBy::Lease | EndedBy::WorkerRemoved | EndedBy::CompleteTime => false,
+        }),
         ("State", "open") => codes_where(State::from_code, state_is_open),
         ("State", "resolved") => codes_where(State::from_code, move |state| !state_is_open(state)),
         ("Kind", "resolved") => codes_where(Kind::from_code, kind_resolves),
@@ -130,8 +171,7 @@ pub(super) fn compare(comment: &str, operator: &str, column: &str, numbers: &Cod
     if PLAIN.contains(&comment) {
         return if allowed.is_none() { Ok(()) } else { Err(format!("{column} holds codes, not a {comment}")) };
     }
-    if comment == "DEQUEUES_ALARMING" {
-        let expected = i64::from(DEQUEUES_ALARMING);
+    if let Some(expected) = limit(comment) {
         return if numbers.contains(&expected) { Ok(()) } else { Err(format!("it is {expected}")) };
     }
     let ordered = ["<", ">", "<=", ">="].contains(&operator);

@@ -76,7 +76,7 @@ pub(super) fn tokens(mut sql: &str) -> Vec<Token> {
         } else if first.is_whitespace() {
             sql = sql.trim_start();
         } else {
-            let known = ["<>", "<=", ">=", "::", "=>", "||"].into_iter().find(|sign| sql.starts_with(sign));
+            let known = ["<>", "<=", ">=", "<<", "::", "=>", "||"].into_iter().find(|sign| sql.starts_with(sign));
             let sign = known.map_or_else(|| first.to_string(), str::to_owned);
             sql = &sql[sign.len()..];
             tokens.push(Token::Sign(sign));

@@ -13,7 +13,7 @@ use super::statement::{FromRow, Statement};
 use crate::failure::{Class, classify, was_created_meanwhile};
 use crate::testing::TestDatabase;
 use crate::transitions::{claim, create, end, renew};
-use tenure_domain::lifecycle::End;
+use tenure_domain::policy::ending::Ending;
 
 async fn check<T: FromRow>(pipeline: &mut Pipeline, name: &str, statement: &Statement) {
     let described = pipeline.describe(statement).await.unwrap();
@@ -46,7 +46,7 @@ async fn parameters_and_columns_are_those_that_the_database_has() {
     check::<create::StoredRow>(&mut pipeline, "create of one alone in its group", &plain).await;
     check::<create::StoredRow>(&mut pipeline, "create", &general).await;
     check::<end::Resolved>(&mut pipeline, "end for good", &end::statement(&[], &[])).await;
-    let expired = end::Member { id: Uuid::nil(), run: 0, end: End::Expired };
+    let expired = end::Member::new(Uuid::nil(), 0, Ending::LeaseExpired);
     check::<end::Resolved>(&mut pipeline, "end", &end::statement(&[expired], &[])).await;
     check::<renew::Renewed>(&mut pipeline, "renew", &renew::statement(&[], lease)).await;
     let want = claim::Want { queue: 1, name: "q", epoch: 0, marks: [0; claim::PRIORITIES], slots: vec![1] };

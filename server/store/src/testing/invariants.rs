@@ -33,6 +33,11 @@ pub const CHECKS: &[(&str, &str)] = &[
                     WHEN n.reason_created = 3 THEN false ELSE r.state <> 5 END",
     ),
     (
+        "I1: a result is that of a run that was completed or failed",
+        "SELECT 'seq ' || x.seq || ' run ' || x.run || ' in state ' || COALESCE(r.state::text, 'none')
+         FROM results x LEFT JOIN runs r ON r.seq = x.seq AND r.run = x.run WHERE COALESCE(r.state, 0) NOT IN (3, 4)",
+    ),
+    (
         "I1: a run is claimed at most once",
         "SELECT 'seq ' || e.seq || ' run ' || e.run || ' claimed ' || count(*) || ' times'
          FROM transitions x, unnest(x.kinds, x.seqs, x.runs) AS e(kind, seq, run)

@@ -190,7 +190,7 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// Claims for `lease` what is requested, highest priority and oldest first, and assigns it in the order of the slots. What is
+/// Claims for `lease`, or for what the policy of its queue says, what is requested, highest priority and oldest first, and assigns it in the order of the slots. What is
 /// claimed of a queue ends before the first run that does not fit into the bytes: that one and what comes after it
 /// stays pending, and is in the answer without its definition.
 pub async fn claim(
@@ -272,12 +272,14 @@ fn query_one<'a>(
     sqlx::query_as!(
         Claimed,
         r#"-- claim_work_of_one
-        WITH db_now AS MATERIALIZED (SELECT now, now + make_interval(secs => $9 /* lease */) AS taken_until FROM db_now),
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         requested AS MATERIALIZED (
-            SELECT cursor_epoch = $3 /* epoch */ AS same_epoch,
+            SELECT q.cursor_epoch = $3 /* epoch */ AS same_epoch,
                    -- Without pollers no message is hidden, and half of the scans find nothing.
-                   CASE WHEN polled THEN '{t,f}' ELSE '{f}' END::boolean[] AS hidden
-            FROM task_queues WHERE id = $1 /* queue */ AND name = $2 /* name */ AND paused IS NULL
+                   CASE WHEN q.polled THEN '{t,f}' ELSE '{f}' END::boolean[] AS hidden, db_now.now,
+                   db_now.now + make_interval(secs => COALESCE(q.claim_timeout, $9 /* lease */)) AS taken_until,
+                   db_now.now + make_interval(secs => q.complete_time) AS complete_by
+            FROM task_queues q, db_now WHERE q.id = $1 /* queue */ AND q.name = $2 /* name */ AND q.paused IS NULL
         ),
         -- As in claim_of_many.
         selected AS MATERIALIZED (
@@ -285,7 +287,8 @@ fn query_one<'a>(
             CROSS JOIN LATERAL unnest('{0,1,2,3,4,5,6}' /* Priority: all */::smallint[], $4::bigint[] /* marks */) AS m(priority, mark)
             CROSS JOIN LATERAL unnest(requested.hidden) AS h(hidden)
             CROSS JOIN LATERAL (
-                SELECT p.seq, p.id, p.run, p.priority, p.ord, p.deadline, p.scheduled, p.reason_created, p.retries_left
+                SELECT p.seq, p.id, p.run, p.priority, p.ord, p.deadline, p.scheduled, p.reason_created, p.retries_left,
+                       p.traits
                 FROM pending p
                 WHERE p.queue = $1 AND p.priority = m.priority AND p.reserved_until IS NULL
                   AND (p.hidden_until IS NOT NULL) = h.hidden
@@ -309,28 +312,32 @@ fn query_one<'a>(
         granted AS MATERIALIZED (SELECT * FROM fitting WHERE fits),
         deleted AS (DELETE FROM pending p USING granted g WHERE p.seq = g.seq),
         inserted AS (
-            INSERT INTO claims (seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, started,
-                                taken_until, worker_group, worker_id, batch)
-            SELECT seq, id, run, $1, ord, deadline, scheduled, reason_created, retries_left, db_now.now, db_now.taken_until,
+            INSERT INTO claims (seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, traits, started,
+                                taken_until, complete_by, worker_group, worker_id, batch)
+            SELECT seq, id, run, $1, ord, deadline, scheduled, reason_created, retries_left, traits, r.now, r.taken_until,
+                   CASE WHEN traits & 3 /* Traits::DELIVERY */ = 2 /* Delivery::AtMostOnce */ THEN NULL
+                        WHEN traits & 8 /* Traits::OWN_COMPLETE_TIME */ <> 0 /* count */ THEN r.now + make_interval(secs => (
+                            SELECT NULLIF(o.complete_time, 0 /* count */) FROM task_options o WHERE o.seq = g.seq))
+                        ELSE r.complete_by END,
                    ($7::text[] /* worker groups */)[worker], ($8::text[] /* worker ids */)[worker], $10 /* batch */
-            FROM granted, db_now
+            FROM granted g, requested r
         ),
         emitted AS (
             INSERT INTO outbox_new
                 (at, taken_until, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed)
-            SELECT min(db_now.now), min(db_now.taken_until), count(*), array_agg(2 /* Kind::Claimed */::smallint),
+            SELECT min(r.now), min(r.taken_until), count(*), array_agg(2 /* Kind::Claimed */::smallint),
                    array_agg(seq), array_agg(run), array_agg(retries_left), array_agg(priority), ARRAY[$1],
                    ARRAY[-count(*)::int], ARRAY[count(*)::int]
-            FROM granted, db_now HAVING count(*) > 0
+            FROM granted, requested r HAVING count(*) > 0
         )
         SELECT s.worker AS "worker!", s.seq AS "seq!", s.id AS "id!", s.run AS "run!", $1 AS "queue!",
                s.priority AS "priority!", s.ord AS "ord!", s.scheduled AS "scheduled!",
-               s.reason_created AS "reason_created!", s.retries_left AS "retries_left!", db_now.now AS "started!",
-               db_now.taken_until AS "taken_until!", d.scheduler AS "scheduler!", d.project AS "project!",
+               s.reason_created AS "reason_created!", s.retries_left AS "retries_left!", r.now AS "started!",
+               r.taken_until AS "taken_until!", d.scheduler AS "scheduler!", d.project AS "project!",
                d.task_group AS "task_group!", s.deadline AS "deadline!", d.expires AS "expires!", d.scopes AS "scopes!",
                CASE WHEN s.fits AND s.bytes <= $12 /* TICK_BYTES_MAX, or no limit */ THEN d.definition END AS definition,
                s.fits AS "made!"
-        FROM fitting s JOIN task_definitions d ON d.seq = s.seq, db_now"#,
+        FROM fitting s JOIN task_definitions d ON d.seq = s.seq, requested r"#,
         columns.queues.first().copied().unwrap_or_default(),
         columns.names.first().copied().unwrap_or_default(),
         columns.epochs.first().copied().unwrap_or_default(),
@@ -371,7 +378,7 @@ fn query_many<'a>(
         -- holds go before the others, because pollers take the oldest. The nested loops keep the order, and rows past
         -- the limit are never locked.
         selected AS MATERIALIZED (
-            SELECT requested.slots_before, p.*
+            SELECT requested.slots_before, COALESCE(q.claim_timeout, $14 /* lease */) AS lease, q.complete_time, p.*
             FROM requested JOIN task_queues q ON q.id = requested.queue AND q.name = requested.name AND q.paused IS NULL
             CROSS JOIN LATERAL (
                 SELECT p.* FROM unnest(
@@ -383,7 +390,7 @@ fn query_many<'a>(
                 ) AS m(priority, hidden, mark)
                 CROSS JOIN LATERAL (
                     SELECT p.seq, p.id, p.run, p.queue, p.priority, p.ord, p.deadline, p.scheduled, p.reason_created,
-                           p.retries_left
+                           p.retries_left, p.traits
                     FROM pending p
                     WHERE p.queue = requested.queue AND p.priority = m.priority AND p.reserved_until IS NULL
                       AND (p.hidden_until IS NOT NULL) = m.hidden
@@ -419,29 +426,34 @@ fn query_many<'a>(
         granted AS MATERIALIZED (SELECT * FROM fitting WHERE fits),
         deleted AS (DELETE FROM pending p USING granted WHERE p.seq = granted.seq),
         inserted AS (
-            INSERT INTO claims (seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, started,
-                                taken_until, worker_group, worker_id, batch)
-            SELECT seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, db_now.now,
-                   db_now.now + make_interval(secs => $14 /* lease */), ($12::text[] /* worker groups */)[worker],
-                   ($13::text[] /* worker ids */)[worker], $15 /* batch */
-            FROM granted, db_now
+            INSERT INTO claims (seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, traits, started,
+                                taken_until, complete_by, worker_group, worker_id, batch)
+            SELECT seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, traits, db_now.now,
+                   db_now.now + make_interval(secs => lease),
+                   CASE WHEN traits & 3 /* Traits::DELIVERY */ = 2 /* Delivery::AtMostOnce */ THEN NULL
+                        WHEN traits & 8 /* Traits::OWN_COMPLETE_TIME */ <> 0 /* count */ THEN db_now.now + make_interval(secs => (
+                            SELECT NULLIF(o.complete_time, 0 /* count */) FROM task_options o WHERE o.seq = g.seq))
+                        ELSE db_now.now + make_interval(secs => complete_time) END,
+                   ($12::text[] /* worker groups */)[worker], ($13::text[] /* worker ids */)[worker], $15 /* batch */
+            FROM granted g, db_now
         ),
+        -- A row of the outbox has one end of the lease.
         counts AS MATERIALIZED (
-            SELECT array_agg(queue) AS queues, array_agg(-n) AS pending, array_agg(n) AS claimed
-            FROM (SELECT queue, count(*)::int AS n FROM granted GROUP BY queue) c
+            SELECT lease, array_agg(queue) AS queues, array_agg(-n) AS pending, array_agg(n) AS claimed
+            FROM (SELECT lease, queue, count(*)::int AS n FROM granted GROUP BY lease, queue) c GROUP BY lease
         ),
         emitted AS (
             INSERT INTO outbox_new
                 (at, taken_until, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed)
-            SELECT min(db_now.now), min(db_now.now) + make_interval(secs => $14), count(*),
+            SELECT min(db_now.now), min(db_now.now) + make_interval(secs => c.lease), count(*),
                    array_agg(2 /* Kind::Claimed */::smallint), array_agg(seq), array_agg(run), array_agg(retries_left),
-                   array_agg(priority), min(counts.queues), min(counts.pending), min(counts.claimed)
-            FROM granted, db_now, counts HAVING count(*) > 0
+                   array_agg(priority), min(c.queues), min(c.pending), min(c.claimed)
+            FROM granted g JOIN counts c ON c.lease = g.lease, db_now GROUP BY c.lease
         )
         SELECT f.worker AS "worker!", f.seq AS "seq!", f.id AS "id!", f.run AS "run!", f.queue AS "queue!",
                f.priority AS "priority!", f.ord AS "ord!", f.scheduled AS "scheduled!",
                f.reason_created AS "reason_created!", f.retries_left AS "retries_left!", db_now.now AS "started!",
-               db_now.now + make_interval(secs => $14) AS "taken_until!", f.scheduler AS "scheduler!",
+               db_now.now + make_interval(secs => f.lease) AS "taken_until!", f.scheduler AS "scheduler!",
                f.project AS "project!", f.task_group AS "task_group!", f.deadline AS "deadline!",
                f.expires AS "expires!", f.scopes AS "scopes!",
                CASE WHEN f.fits AND f.batch_bytes <= $19 /* TICK_BYTES_MAX, or no limit */ THEN f.definition END AS definition,

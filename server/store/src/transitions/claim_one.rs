@@ -21,19 +21,25 @@ pub async fn claim_one(
             DELETE FROM pending p USING tasks t, task_queues q, db_now
             WHERE t.id = $1 AND p.seq = t.seq AND p.run = $2 AND p.hold IS NULL AND p.deadline > db_now.now
               AND q.id = t.queue AND q.paused IS NULL
-            RETURNING p.*
+            RETURNING p.*, make_interval(secs => COALESCE(q.claim_timeout, $5)) AS lease,
+                      make_interval(secs => q.complete_time) AS complete_time
         ),
         inserted AS (
-            INSERT INTO claims (seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, started,
-                                taken_until, worker_group, worker_id, batch)
-            SELECT seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, db_now.now,
-                   db_now.now + make_interval(secs => $5), $3, $4, gen_random_uuid()
+            INSERT INTO claims (seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, traits, started,
+                                taken_until, complete_by, worker_group, worker_id, batch)
+            SELECT seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, traits, db_now.now,
+                   db_now.now + lease,
+                   CASE WHEN traits & 3 /* Traits::DELIVERY */ = 2 /* Delivery::AtMostOnce */ THEN NULL
+                        WHEN traits & 8 /* Traits::OWN_COMPLETE_TIME */ <> 0 /* count */ THEN db_now.now + make_interval(secs => (
+                            SELECT NULLIF(o.complete_time, 0 /* count */) FROM task_options o WHERE o.seq = deleted.seq))
+                        ELSE db_now.now + complete_time END,
+                   $3, $4, gen_random_uuid()
             FROM deleted, db_now
         ),
         emitted AS (
             INSERT INTO outbox_new
                 (at, taken_until, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed)
-            SELECT db_now.now, db_now.now + make_interval(secs => $5), 1 /* count */, ARRAY[2 /* Kind::Claimed */]::smallint[],
+            SELECT db_now.now, db_now.now + lease, 1 /* count */, ARRAY[2 /* Kind::Claimed */]::smallint[],
                    ARRAY[seq], ARRAY[run], ARRAY[retries_left], ARRAY[priority], ARRAY[queue], ARRAY[-1 /* count */],
                    ARRAY[1 /* count */]
             FROM deleted, db_now

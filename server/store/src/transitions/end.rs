@@ -1,5 +1,8 @@
-//! Running to resolved, or to pending as the next run: reports of workers, expired claims and requeues are one
-//! statement with different members. [`End`] defines what each of them leads to.
+//! Running to resolved, or to pending as the next run: reports and releases of workers, claims that are over and requeues are one
+//! statement with different members. [`ending::decide`](tenure_domain::policy::ending::decide) says what each of them leads to, and
+//! [`hold::of_next_run`](tenure_domain::policy::hold::of_next_run) when the next run is ready.
+
+mod members;
 
 use std::sync::LazyLock;
 
@@ -8,26 +11,17 @@ use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Map;
 use sqlx::{PgConnection, Postgres};
 use tenure_api::ids::TaskQueueId;
-use tenure_api::states::ReasonCreated;
 use uuid::Uuid;
+
+pub use self::members::Member;
+use self::members::Columns;
 
 use crate::decode::{Row, Undecodable, task_columns};
 use crate::hot;
 use crate::hot::statement::{Rows, Statement, from_row, text};
-use tenure_domain::lifecycle::{End, REQUEUES_MAX};
+use tenure_domain::lifecycle::REQUEUES_MAX;
 use tenure_domain::task::{EndedRun, Last, OpenRun, Task, Tenancy};
 use tenure_domain::work::Holder;
-
-/// The end of a run that a member asks for.
-#[derive(Debug, Clone, Copy)]
-pub struct Member {
-    /// The task.
-    pub id: Uuid,
-    /// The run.
-    pub run: i16,
-    /// How and why.
-    pub end: End,
-}
 
 /// A run that was ended.
 #[derive(Debug)]
@@ -42,6 +36,7 @@ pub struct Resolved {
     pub run: i16,
     state: i16,
     reason_resolved: i16,
+    ended_by: Option<i16>,
     /// `task_queues.id`.
     pub queue: i32,
     priority: i16,
@@ -69,6 +64,7 @@ from_row!(Resolved {
     run,
     state,
     reason_resolved,
+    ended_by,
     queue,
     priority,
     scheduled,
@@ -102,6 +98,7 @@ impl Resolved {
             run: columns.open_run(self.run, self.reason_created, self.scheduled)?,
             state: columns.state(self.state)?,
             reason: columns.reason_resolved(self.reason_resolved)?,
+            ended_by: columns.ended_by(self.ended_by)?,
             resolved: self.now,
             tenancy: Some(Tenancy {
                 worker_group: self.worker_group,
@@ -124,43 +121,8 @@ impl Resolved {
     }
 }
 
-/// The members as columns.
-#[derive(Default)]
-struct Columns<'a> {
-    ids: Vec<Uuid>,
-    runs: Vec<i16>,
-    states: Vec<i16>,
-    reasons: Vec<i16>,
-    retries: Vec<Option<i16>>,
-    expired: Vec<bool>,
-    requeue: Vec<bool>,
-    /// These three are empty if no member names a holder: to the statement what is missing is null.
-    holder_queues: Vec<Option<&'a str>>,
-    holder_groups: Vec<Option<&'a str>>,
-    holder_ids: Vec<Option<&'a str>>,
-}
-
-impl<'a> Columns<'a> {
-    fn new(members: &[Member], holders: &[Option<&'a Holder>]) -> Self {
-        let named = holders.iter().any(Option::is_some);
-        let holders = if named { holders } else { &[] };
-        Self {
-            ids: members.iter().map(|member| member.id).collect(),
-            runs: members.iter().map(|member| member.run).collect(),
-            states: members.iter().map(|member| member.end.outcome().state().code()).collect(),
-            reasons: members.iter().map(|member| member.end.outcome().reason().code()).collect(),
-            retries: members.iter().map(|member| member.end.retry().map(ReasonCreated::code)).collect(),
-            expired: members.iter().map(|member| member.end == End::Expired).collect(),
-            requeue: members.iter().map(|member| member.end == End::Requeue).collect(),
-            holder_queues: holders.iter().map(|holder| holder.map(|holder| holder.queue.as_str())).collect(),
-            holder_groups: holders.iter().map(|holder| holder.map(|holder| holder.group.as_str())).collect(),
-            holder_ids: holders.iter().map(|holder| holder.map(|holder| holder.id.as_str())).collect(),
-        }
-    }
-}
-
 /// Ends the runs, each if its claim is still held, and appends the next run where the rules allow one.
-pub async fn end(conn: &mut PgConnection, members: &[Member]) -> Result<Vec<Resolved>, sqlx::Error> {
+pub async fn end(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<Vec<Resolved>, sqlx::Error> {
     end_held(conn, members, &[]).await
 }
 
@@ -168,25 +130,20 @@ pub async fn end(conn: &mut PgConnection, members: &[Member]) -> Result<Vec<Reso
 /// members.
 pub async fn end_held(
     conn: &mut PgConnection,
-    members: &[Member],
+    members: &[Member<'_>],
     holders: &[Option<&Holder>],
 ) -> Result<Vec<Resolved>, sqlx::Error> {
-    if members.iter().all(is_for_good) {
+    if members.iter().all(Member::is_for_good) {
         query_for_good(&Columns::new(members, holders)).fetch_all(conn).await
     } else {
         end_any(conn, members, holders).await
     }
 }
 
-/// Whether no run follows, whatever retries are left.
-fn is_for_good(member: &Member) -> bool {
-    matches!(member.end, End::Report(_)) && member.end.retry().is_none()
-}
-
 /// The same for ends of any kind.
 pub async fn end_any(
     conn: &mut PgConnection,
-    members: &[Member],
+    members: &[Member<'_>],
     holders: &[Option<&Holder>],
 ) -> Result<Vec<Resolved>, sqlx::Error> {
     query_any(&Columns::new(members, holders)).fetch_all(conn).await
@@ -194,11 +151,11 @@ pub async fn end_any(
 
 /// The same as a part of a tick.
 #[must_use]
-pub fn statement(members: &[Member], holders: &[Option<&Holder>]) -> Statement {
+pub fn statement(members: &[Member<'_>], holders: &[Option<&Holder>]) -> Statement {
     static FOR_GOOD: LazyLock<String> = LazyLock::new(|| text(query_for_good(&Columns::default())));
     static ANY: LazyLock<String> = LazyLock::new(|| text(query_any(&Columns::default())));
     let columns = Columns::new(members, holders);
-    let for_good = members.iter().all(is_for_good);
+    let for_good = members.iter().all(Member::is_for_good);
     let statement = Statement::new(if for_good { &FOR_GOOD } else { &ANY })
         .with(&columns.ids)
         .with(&columns.runs)
@@ -206,11 +163,18 @@ pub fn statement(members: &[Member], holders: &[Option<&Holder>]) -> Statement {
         .with(&columns.reasons)
         .with(&columns.holder_queues)
         .with(&columns.holder_groups)
-        .with(&columns.holder_ids);
+        .with(&columns.holder_ids)
+        .with(&columns.results);
     if for_good {
         return statement;
     }
-    statement.with(&columns.retries).with(&columns.expired).with(&columns.requeue).with(&REQUEUES_MAX.cast_signed())
+    statement
+        .with(&columns.retries)
+        .with(&columns.ended_by)
+        .with(&columns.losses)
+        .with(&columns.delays)
+        .with(&columns.dates)
+        .with(&REQUEUES_MAX.cast_signed())
 }
 
 /// What it answered with.
@@ -228,11 +192,12 @@ fn query_for_good<'a>(
         r#"-- resolve_run_for_good
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         locked AS MATERIALIZED (
-            SELECT i.n, i.state, i.reason, t.id, t.priority, t.retries_left, t.lone, c.seq, c.run, c.queue, c.scheduled,
+            SELECT i.n, i.state, i.reason, i.result, t.id, t.priority, t.retries_left, t.lone, c.seq, c.run, c.queue, c.scheduled,
                    c.reason_created, c.started, c.taken_until, c.worker_group, c.worker_id
             FROM unnest($1::uuid[] /* ids */, $2::smallint[] /* runs */, $3::smallint[] /* states */, $4::smallint[] /* reasons */,
-                        $5::text[] /* queues of holders */, $6::text[] /* their groups */, $7::text[] /* their ids */)
-                WITH ORDINALITY AS i(id, run, state, reason, holder_queue, holder_group, holder_id, n)
+                        $5::text[] /* queues of holders */, $6::text[] /* their groups */, $7::text[] /* their ids */,
+                        $8::text[] /* results */)
+                WITH ORDINALITY AS i(id, run, state, reason, holder_queue, holder_group, holder_id, result, n)
             JOIN tasks t ON t.id = i.id
             JOIN claims c ON c.seq = t.seq AND c.run = i.run
             WHERE t.state = 1 /* State::Unresolved */ AND t.run = i.run
@@ -249,7 +214,8 @@ fn query_for_good<'a>(
                    worker_id
             FROM locked, db_now
         ),
-        moved AS (UPDATE tasks t SET state = l.state FROM locked l WHERE t.id = l.id),
+        stored AS (INSERT INTO results (seq, run, result) SELECT seq, run, result FROM locked WHERE result IS NOT NULL),
+        moved AS (UPDATE tasks t SET state = l.state, losses = 0 /* count */ FROM locked l WHERE t.id = l.id),
         counts AS MATERIALIZED (
             SELECT array_agg(queue) AS queues, array_agg(0 /* count */) AS pending, array_agg(-n) AS claimed
             FROM (SELECT queue, count(*)::int AS n FROM locked GROUP BY queue) c
@@ -265,8 +231,8 @@ fn query_for_good<'a>(
                    min(counts.queues), min(counts.pending), min(counts.claimed)
             FROM locked, db_now, counts HAVING count(*) > 0
         )
-        SELECT l.n AS "n!", l.seq, l.id, l.run, l.state AS "state!", l.reason AS "reason_resolved!", l.queue, l.priority,
-               l.scheduled, l.reason_created, l.started, l.taken_until, db_now.now AS "now!", l.worker_group,
+        SELECT l.n AS "n!", l.seq, l.id, l.run, l.state AS "state!", l.reason AS "reason_resolved!", NULL::smallint AS ended_by,
+               l.queue, l.priority, l.scheduled, l.reason_created, l.started, l.taken_until, db_now.now AS "now!", l.worker_group,
                l.worker_id, l.retries_left, NULL::smallint AS next_reason, d.scheduler, d.project, d.task_group,
                d.deadline, d.expires
         FROM locked l JOIN task_definitions d ON d.seq = l.seq, db_now"#,
@@ -277,6 +243,7 @@ fn query_for_good<'a>(
         &columns.holder_queues as &[Option<&str>],
         &columns.holder_groups as &[Option<&str>],
         &columns.holder_ids as &[Option<&str>],
+        &columns.results as &[Option<&str>],
     )
 }
 
@@ -292,65 +259,121 @@ fn query_any<'a>(
             SELECT * FROM unnest(
                 $1::uuid[] /* ids */, $2::smallint[] /* runs */, $3::smallint[] /* states */, $4::smallint[] /* reasons */,
                 $5::text[] /* queues of holders */, $6::text[] /* their groups */, $7::text[] /* their ids */,
-                $8::smallint[] /* retry reasons */, $9::boolean[] /* only if expired */, $10::boolean[] /* requeue */)
-                WITH ORDINALITY AS i(id, run, state, reason, holder_queue, holder_group, holder_id, retry, expired,
-                                     requeue, n)
+                $8::text[] /* results */, $9::smallint[] /* retry reasons */, $10::smallint[] /* ended by */,
+                $11::boolean[] /* whether the worker was lost */, $12::float8[] /* delays of next runs */,
+                $13::timestamptz[] /* or their dates */)
+                WITH ORDINALITY AS i(id, run, state, reason, holder_queue, holder_group, holder_id, result, retry, ended_by,
+                                     loss, delay, date, n)
         ),
         locked AS MATERIALIZED (
-            SELECT input.n, input.state, input.reason, input.retry, input.requeue, t.id, t.priority, t.retries_left,
-                   t.requeues, t.lone, c.seq, c.run, c.queue, c.ord, c.deadline, c.scheduled, c.reason_created, c.started,
-                   c.taken_until, c.worker_group, c.worker_id
+            SELECT input.n, input.state, input.reason, input.result, input.retry, input.ended_by, input.loss, input.delay,
+                   input.date, t.id, t.priority, t.retries_left, t.requeues, t.losses, t.free_runs, t.lone, c.seq, c.run,
+                   c.queue, c.ord, c.deadline, c.scheduled, c.reason_created, c.started, c.taken_until, c.traits,
+                   c.worker_group, c.worker_id
             FROM input
             JOIN tasks t ON t.id = input.id
             JOIN claims c ON c.seq = t.seq AND c.run = input.run
             WHERE t.state = 1 /* State::Unresolved */ AND t.run = input.run
-              AND (NOT input.expired OR c.taken_until <= (SELECT now FROM db_now))
-              AND (NOT input.requeue OR t.requeues < $11 /* REQUEUES_MAX */)
+              AND (input.ended_by IS DISTINCT FROM 1 /* EndedBy::Lease */ OR c.taken_until <= (SELECT now FROM db_now))
+              AND (input.ended_by IS DISTINCT FROM 7 /* EndedBy::CompleteTime */ OR c.complete_by <= (SELECT now FROM db_now))
+              AND (input.ended_by IS DISTINCT FROM 2 /* EndedBy::Undelivered */ OR t.requeues < $14 /* REQUEUES_MAX */)
+              AND (input.ended_by IS DISTINCT FROM 3 /* EndedBy::Released */ OR t.free_runs < 200 /* FREE_RUNS_MAX */)
               AND (input.holder_queue IS NULL
                    OR (c.worker_group = input.holder_group AND c.worker_id = input.holder_id
                        AND (SELECT q.name FROM task_queues q WHERE q.id = c.queue) = input.holder_queue))
             FOR UPDATE OF t, c SKIP LOCKED
         ),
+        -- Whether another run follows, and whether for nothing. Without traits nothing but a release is free.
+        decided AS MATERIALIZED (
+            SELECT l.*,
+                   CASE WHEN retry IS NULL OR run >= 400 /* RUN_LAST */
+                          OR (loss AND traits & 3 /* Traits::DELIVERY */ = 2 /* Delivery::AtMostOnce */) THEN NULL
+                        WHEN requeue OR free OR retries_left > 0 THEN retry END AS next_reason
+            FROM (SELECT locked.*, ended_by IS NOT DISTINCT FROM 2 /* EndedBy::Undelivered */ AS requeue,
+                         ended_by IS NOT DISTINCT FROM 3 /* EndedBy::Released */ AS release,
+                         ended_by IS NOT DISTINCT FROM 3 /* EndedBy::Released */
+                             OR (loss AND free_runs < 200 /* FREE_RUNS_MAX */
+                                 AND COALESCE(traits & 3 /* Traits::DELIVERY */ = 1 /* Delivery::AtLeastOnce */, false)) AS free,
+                         CASE WHEN loss THEN losses + 1 ELSE 0 /* count */ END::smallint AS losses_after
+                  FROM locked) l
+        ),
+        -- How long the next run waits if its worker does not say so: for most without a look at any table.
+        waiting AS MATERIALIZED (
+            SELECT d.*, COALESCE(date, (SELECT now FROM db_now) + make_interval(secs => delay)) AS stated,
+                   CASE WHEN next_reason IS NOT NULL AND NOT requeue AND NOT release AND delay IS NULL
+                             AND traits & 4 /* Traits::RETRY_DELAY */ <> 0 /* count */ THEN (
+                            SELECT CASE WHEN o.retry_first IS NULL THEN retry_wait(p.retry_first, p.retry_factor, p.retry_most, n.n)
+                                        ELSE retry_wait(o.retry_first, o.retry_factor, o.retry_most, n.n) END
+                            FROM (SELECT count(*) + 1 AS n FROM runs r
+                                  WHERE r.seq = d.seq
+                                    AND r.reason_resolved IN (4, 5, 9) /* ReasonResolved: tried again */
+                                    AND COALESCE(r.ended_by NOT IN (2, 3) /* EndedBy: no failure */, true)) n
+                            LEFT JOIN task_options o ON o.seq = d.seq
+                            LEFT JOIN queue_policies p ON p.queue = d.queue)
+                        ELSE 0 /* count */ END AS retry_wait,
+                   CASE WHEN loss AND losses_after > 3 /* LOSSES_FREE */
+                             AND traits & 3 /* Traits::DELIVERY */ = 1 /* Delivery::AtLeastOnce */
+                        THEN LEAST(power(2 /* count */, LEAST(losses_after - 4, 12 /* count */)), 3600 /* BACKOFF_MOST */) ELSE 0 /* count */ END AS backoff
+            FROM decided d
+        ),
         outcome AS MATERIALIZED (
-            SELECT locked.*,
-                   CASE WHEN locked.requeue OR locked.retries_left > 0 THEN locked.retry END AS next_reason,
-                   CASE WHEN locked.retry IS NULL OR locked.requeue OR locked.retries_left = 0 THEN locked.retries_left
-                        ELSE locked.retries_left - 1 END::smallint AS retries_after,
-                   locked.lone AND NOT (locked.retry IS NOT NULL AND (locked.requeue OR locked.retries_left > 0)) AS ends_group
-            FROM locked
+            SELECT w.*,
+                   CASE WHEN next_reason IS NULL OR requeue OR free THEN retries_left ELSE retries_left - 1 END::smallint
+                       AS retries_after,
+                   lone AND next_reason IS NULL AS ends_group,
+                   CASE WHEN next_reason IS NOT NULL AND starts > (SELECT now FROM db_now) THEN starts END AS held_until,
+                   (requeue OR release AND starts <= (SELECT now FROM db_now)) AND next_reason IS NOT NULL AS stays
+            FROM (SELECT waiting.*, LEAST(deadline, COALESCE(stated, (SELECT now FROM db_now)
+                                                          + make_interval(secs => GREATEST(backoff, retry_wait)))) AS starts
+                  FROM waiting) w
         ),
         released AS (DELETE FROM claims c USING outcome o WHERE c.seq = o.seq),
         history AS (
             INSERT INTO runs (seq, run, state, reason_created, reason_resolved, scheduled, started, resolved,
-                              taken_until, worker_group, worker_id)
+                              taken_until, worker_group, worker_id, ended_by)
             SELECT seq, run, state, reason_created, reason, scheduled, started, db_now.now, taken_until, worker_group,
-                   worker_id
+                   worker_id, ended_by
             FROM outcome, db_now
         ),
+        stored AS (INSERT INTO results (seq, run, result) SELECT seq, run, result FROM outcome WHERE result IS NOT NULL),
         moved AS (
             UPDATE tasks t SET state = CASE WHEN o.next_reason IS NULL THEN o.state ELSE 1 /* State::Unresolved */ END,
                 run = CASE WHEN o.next_reason IS NULL THEN t.run ELSE t.run + 1 END,
                 retries_left = o.retries_after,
-                requeues = t.requeues + o.requeue::int::smallint
+                requeues = t.requeues + (o.requeue AND o.next_reason IS NOT NULL)::int::smallint,
+                free_runs = t.free_runs + (o.free AND o.next_reason IS NOT NULL)::int::smallint, losses = o.losses_after
             FROM outcome o WHERE t.id = o.id
         ),
-        -- A run that was requeued keeps its place, which may lie below a low-water mark.
+        -- A run that was requeued, or released without a delay, keeps its place, which may lie below a low-water mark.
         runs_pending AS (
-            INSERT INTO pending (seq, id, run, queue, priority, ord, deadline, scheduled, reason_created, retries_left)
-            SELECT seq, id, run + 1, queue, priority, CASE WHEN requeue THEN ord ELSE nextval('pending_ord') END,
-                   deadline, db_now.now, next_reason, retries_after
+            INSERT INTO pending (seq, id, run, queue, priority, ord, deadline, scheduled, reason_created, retries_left, traits,
+                                 hold, held_until, reserved_until, hidden_until)
+            SELECT seq, id, run + 1, queue, priority, CASE WHEN stays THEN ord ELSE nextval('pending_ord') END,
+                   deadline, db_now.now, next_reason, retries_after,
+                   NULLIF(COALESCE(traits & ~224 /* Traits::DELAYED */, 0) | (CASE
+                       WHEN held_until IS NULL THEN 0 /* DelayedBy::Delay */
+                       WHEN release THEN 3 /* DelayedBy::Release */
+                       WHEN stated IS NOT NULL THEN 4 /* DelayedBy::RetryAfter */
+                       WHEN backoff > retry_wait THEN 2 /* DelayedBy::Backoff */
+                       ELSE 1 /* DelayedBy::RetryDelay */ END << 5 /* Traits::DELAYED_SHIFT */), 0 /* count */)::smallint,
+                   CASE WHEN held_until IS NOT NULL THEN 1 /* Hold::Delay */ END, held_until,
+                   CASE WHEN held_until IS NOT NULL THEN timestamptz '3000-01-01 00:00Z' END,
+                   CASE WHEN held_until IS NOT NULL THEN timestamptz '3000-01-01 00:00Z' END
             FROM outcome, db_now WHERE next_reason IS NOT NULL
         ),
         raised_epochs AS (
             UPDATE task_queues q SET cursor_epoch = cursor_epoch + 1
-            WHERE q.id IN (SELECT queue FROM outcome WHERE requeue)
+            WHERE q.id IN (SELECT queue FROM outcome WHERE stays)
         ),
         counts AS MATERIALIZED (
-            SELECT array_agg(queue) AS queues, array_agg(retried) AS pending, array_agg(-n) AS claimed
-            FROM (SELECT queue, count(next_reason)::int AS retried, count(*)::int AS n FROM outcome GROUP BY queue) c
+            SELECT array_agg(queue) AS queues, array_agg(retried - held) AS pending, array_agg(-n) AS claimed,
+                   CASE WHEN max(held) > 0 /* count */ THEN array_agg(held) END AS delayed
+            FROM (SELECT queue, count(next_reason)::int AS retried, count(held_until)::int AS held, count(*)::int AS n
+                  FROM outcome GROUP BY queue) c
         ),
         emitted AS (
-            INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed)
+            INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed,
+                                    delayed)
             -- The end of a lone task is that of its group.
             SELECT min(db_now.now), count(*) + count(next_reason) + count(*) FILTER (WHERE ends_group),
                    array_agg(CASE WHEN next_reason IS NULL THEN state ELSE 6 /* Kind::Retried */ END::smallint)
@@ -358,11 +381,12 @@ fn query_any<'a>(
                    array_agg(seq) || array_agg(seq) FILTER (WHERE ends_group),
                    array_agg(run) || array_agg(run) FILTER (WHERE ends_group),
                    array_agg(retries_after) || array_agg(retries_after) FILTER (WHERE ends_group),
-                   array_agg(priority) || array_agg(priority) FILTER (WHERE ends_group), min(counts.queues), min(counts.pending), min(counts.claimed)
+                   array_agg(priority) || array_agg(priority) FILTER (WHERE ends_group), min(counts.queues), min(counts.pending), min(counts.claimed),
+                   min(counts.delayed)
             FROM outcome, db_now, counts HAVING count(*) > 0
         )
-        SELECT o.n AS "n!", o.seq, o.id, o.run, o.state AS "state!", o.reason AS "reason_resolved!", o.queue, o.priority,
-               o.scheduled, o.reason_created, o.started, o.taken_until, db_now.now AS "now!", o.worker_group,
+        SELECT o.n AS "n!", o.seq, o.id, o.run, o.state AS "state!", o.reason AS "reason_resolved!", o.ended_by, o.queue,
+               o.priority, o.scheduled, o.reason_created, o.started, o.taken_until, db_now.now AS "now!", o.worker_group,
                o.worker_id, o.retries_after AS "retries_left!", o.next_reason, d.scheduler, d.project, d.task_group,
                d.deadline, d.expires
         FROM outcome o JOIN task_definitions d ON d.seq = o.seq, db_now"#,
@@ -373,9 +397,12 @@ fn query_any<'a>(
         &columns.holder_queues as &[Option<&str>],
         &columns.holder_groups as &[Option<&str>],
         &columns.holder_ids as &[Option<&str>],
+        &columns.results as &[Option<&str>],
         &columns.retries as &[Option<i16>],
-        &columns.expired,
-        &columns.requeue,
+        &columns.ended_by as &[Option<i16>],
+        &columns.losses,
+        &columns.delays as &[Option<f64>],
+        &columns.dates as &[Option<DateTime<Utc>>],
         REQUEUES_MAX.cast_signed(),
     )
 }

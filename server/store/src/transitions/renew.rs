@@ -130,7 +130,8 @@ impl Columns {
     }
 }
 
-/// Moves the end of the claims to `lease` from now; never back.
+/// Moves the end of the claims to `lease` from now, or as long as the policy of their queue says; never back. When a claim is too
+/// slow stays as it is.
 pub async fn renew(conn: &mut PgConnection, members: &[Member], lease: Duration) -> Result<Vec<Renewed>, sqlx::Error> {
     query(&Columns::new(members), lease).fetch_all(conn).await
 }
@@ -165,7 +166,8 @@ fn query(
             FOR UPDATE OF c SKIP LOCKED
         ),
         renewed AS (
-            UPDATE claims c SET taken_until = GREATEST(c.taken_until, db_now.now + make_interval(secs => $3))
+            UPDATE claims c SET taken_until = GREATEST(c.taken_until, db_now.now + make_interval(secs => COALESCE(
+                (SELECT q.claim_timeout FROM task_queues q WHERE q.id = c.queue), $3 /* lease */)))
             FROM locked, db_now WHERE c.seq = locked.seq
             RETURNING c.*, locked.n, locked.priority
         )

@@ -1,12 +1,16 @@
-//! The guards of the statements agree with the rules of `domain::lifecycle`: every state with every event.
+//! The guards of the statements agree with the rules of `domain::policy::life`: every state with every event, under every delivery.
 
-use chrono::TimeDelta;
+use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::json;
-use sqlx::{Connection, PgConnection};
+use sqlx::{Connection, PgConnection, Row};
 use tenure_api::ids::{RunId, TaskId};
-use tenure_api::states::{ExceptionReason, ReasonCreated, ReasonResolved};
-use tenure_domain::lifecycle::{End, Event, Life, Outcome, REQUEUES_MAX, Report, State, apply};
-use tenure_domain::task::Last;
+use tenure_api::states::{Delivery, ExceptionReason, ReasonCreated, ReasonResolved};
+use tenure_domain::lifecycle::{self, Outcome, REQUEUES_MAX, Report};
+use tenure_domain::policy::ending::{Allowance, Ending, FREE_RUNS_MAX, RUN_LAST, TABLE, retries_after_rerun};
+use tenure_domain::policy::hold::{Before, Hold, LOSSES_FREE, Start, of_next_run};
+use tenure_domain::policy::life::{Event, Life, State, apply};
+use tenure_domain::policy::terms::{Terms, Traits};
+use tenure_domain::task::{Last, Task};
 use tenure_engine::testing::Queue;
 use tenure_engine::testing::{LEASE, QUEUE, new_task};
 use tenure_store::due_marks::START;
@@ -22,11 +26,15 @@ fn run(number: u16) -> RunId {
     RunId::new(number).unwrap()
 }
 
+const LEFT: Allowance = Allowance { retries_left: 1, free_runs: 0, requeues: 0, losses: 0 };
+
+/// Every state at every limit without a policy, and a run that is claimed at every limit of every delivery.
 fn lives() -> Vec<Life> {
-    let mut lives = Vec::new();
+    let plain = |state, left| Life { state, delivery: Delivery::Retries, left };
+    let mut lives = vec![plain(State::Unscheduled, LEFT)];
     for last in (0..3).map(run) {
         for state in [
-            State::Pending(last),
+            State::Pending(last, None),
             State::Running(last),
             State::Resolved(last, Outcome::Completed),
             State::Resolved(last, Outcome::Failed),
@@ -34,61 +42,105 @@ fn lives() -> Vec<Life> {
         ] {
             for retries_left in [0, 1] {
                 for requeues in [0, REQUEUES_MAX] {
-                    lives.push(Life { state, retries_left, requeues });
+                    lives.push(plain(state, Allowance { retries_left, requeues, ..LEFT }));
                 }
             }
         }
     }
-    lives.push(Life { state: State::Unscheduled, retries_left: 1, requeues: 0 });
+    for &delivery in Delivery::ALL {
+        for retries_left in [0, 1] {
+            for free_runs in [0, FREE_RUNS_MAX - 1, FREE_RUNS_MAX] {
+                for losses in [0, LOSSES_FREE - 1, LOSSES_FREE, 40] {
+                    let left = Allowance { retries_left, free_runs, losses, requeues: 0 };
+                    lives.push(Life { state: State::Running(run(1)), delivery, left });
+                }
+            }
+        }
+        for last in [RUN_LAST - 1, RUN_LAST] {
+            lives.push(Life { state: State::Running(run(last)), delivery, left: LEFT });
+        }
+    }
     lives
 }
 
-fn events() -> Vec<Event> {
-    let mut events = vec![Event::DeadlinePassed, Event::Schedule, Event::Rerun { retries: 3 }, Event::Cancel];
-    for named in (0..4).map(run) {
-        events.extend([Event::Claim(named), Event::Reclaim(named), Event::ClaimExpired(named), Event::Requeue(named)]);
-        events.extend([Report::Completed, Report::Failed].map(|report| Event::Report(named, report)));
-        events.extend(ExceptionReason::ALL.iter().map(|reason| Event::Report(named, Report::Exception(*reason))));
+/// An event, and the start of the next run that a worker states with it.
+type Stated = (Event, Option<Start>);
+
+fn events(life: Life) -> Vec<Stated> {
+    let last = match life.state {
+        State::Unscheduled => 0,
+        State::Pending(last, _) | State::Running(last) | State::Resolved(last, _) => last.number(),
+    };
+    let mut events = vec![Event::DeadlinePassed, Event::Schedule(None), Event::Rerun { retries: 3 }, Event::Cancel];
+    for named in (last.saturating_sub(1)..last + 2).map(run) {
+        events.extend([Event::Claim(named), Event::Reclaim(named)]);
+        events.extend(TABLE.map(|(ending, ..)| Event::End(named, ending, None)));
     }
-    events
+    let mut stated: Vec<Stated> = events.into_iter().map(|event| (event, None)).collect();
+    for start in [Start::After(TimeDelta::seconds(60)), Start::After(TimeDelta::days(400)), Start::At(DateTime::UNIX_EPOCH)] {
+        for ending in [Ending::Released, INTERMITTENT] {
+            stated.push((Event::End(run(last), ending, None), Some(start)));
+        }
+    }
+    stated
+}
+
+const INTERMITTENT: Ending = Ending::Reported(Report::Exception(ExceptionReason::IntermittentTask));
+
+/// The terms of a task without options in a queue whose policy has this delivery and nothing else.
+fn terms(delivery: Delivery) -> Terms {
+    Terms {
+        delivery,
+        complete_time: None,
+        own_complete_time: false,
+        retry_delay: None,
+        start: Start::After(TimeDelta::zero()),
+    }
 }
 
 /// Puts a task that was just created into a state, by hand. Its claim, if it has one, has run out.
 async fn put(conn: &mut PgConnection, id: TaskId, life: Life) {
     let (state, last, outcome) = match life.state {
         State::Unscheduled => (0_i16, None, None),
-        State::Pending(last) | State::Running(last) => (1, Some(last), None),
+        State::Pending(last, _) | State::Running(last) => (1, Some(last), None),
         State::Resolved(last, outcome) => (outcome.state().code(), Some(last), Some(outcome)),
     };
     let last = last.map(|last| last.number().cast_signed());
-    sqlx::query("UPDATE tasks SET state = $2, run = $3, retries_left = $4, requeues = $5 WHERE id = $1")
+    sqlx::query(
+        "UPDATE tasks SET state = $2, run = $3, retries_left = $4, requeues = $5, free_runs = $6, losses = $7 WHERE id = $1",
+    )
+    .bind(id.uuid())
+    .bind(state)
+    .bind(last)
+    .bind(life.left.retries_left.cast_signed())
+    .bind(life.left.requeues.cast_signed())
+    .bind(life.left.free_runs.cast_signed())
+    .bind(life.left.losses.cast_signed())
+    .execute(&mut *conn)
+    .await
+    .unwrap();
+    sqlx::query("UPDATE pending SET run = COALESCE($2, 0), retries_left = $3, traits = $4 WHERE id = $1")
         .bind(id.uuid())
-        .bind(state)
         .bind(last)
-        .bind(life.retries_left.cast_signed())
-        .bind(life.requeues.cast_signed())
-        .execute(&mut *conn)
-        .await
-        .unwrap();
-    sqlx::query("UPDATE pending SET run = COALESCE($2, 0), retries_left = $3 WHERE id = $1")
-        .bind(id.uuid())
-        .bind(last)
-        .bind(life.retries_left.cast_signed())
+        .bind(life.left.retries_left.cast_signed())
+        .bind(terms(life.delivery).traits(None).code())
         .execute(&mut *conn)
         .await
         .unwrap();
     if matches!(life.state, State::Running(_)) {
         sqlx::query(
-            "INSERT INTO claims
-             SELECT seq, id, run, queue, ord, deadline, scheduled, 0, retries_left, now() - interval '2 s',
-                    now() - interval '1 s', 'g', 'w', gen_random_uuid() FROM pending WHERE id = $1",
+            "INSERT INTO claims (seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, traits, started,
+                                 taken_until, complete_by, worker_group, worker_id, batch)
+             SELECT seq, id, run, queue, ord, deadline, scheduled, 0, retries_left, traits, now() - interval '2 s',
+                    now() - interval '1 s', now() - interval '1 s', 'g', 'w', gen_random_uuid()
+             FROM pending WHERE id = $1",
         )
         .bind(id.uuid())
         .execute(&mut *conn)
         .await
         .unwrap();
     }
-    if !matches!(life.state, State::Pending(_)) {
+    if !matches!(life.state, State::Pending(..)) {
         sqlx::query("DELETE FROM pending WHERE id = $1").bind(id.uuid()).execute(&mut *conn).await.unwrap();
     }
     // The runs before the last one, and the last one itself if it has ended.
@@ -110,19 +162,26 @@ async fn put(conn: &mut PgConnection, id: TaskId, life: Life) {
 }
 
 /// Runs the statement of an event.
-async fn send(conn: &mut PgConnection, id: TaskId, event: Event) {
+async fn send(conn: &mut PgConnection, id: TaskId, event: Event, start: Option<Start>) {
     let signed = |run: RunId| run.number().cast_signed();
-    let ending = |run, end| Member { id: id.uuid(), run: signed(run), end };
-    let member = match event {
-        Event::Schedule => {
+    let (run, ending) = match event {
+        Event::Schedule(_) => {
             schedule::schedule(conn, &[id.uuid()], When::Always).await.unwrap();
             return;
         }
-        // The caller has asked the rules how many retries are left then.
         Event::Rerun { retries } => {
-            rerun::rerun(conn, id.uuid(), retries.cast_signed()).await.unwrap();
+            // The caller asks the rules how many retries are left then.
+            let (life, _) = observe(conn, id, Delivery::Retries).await;
+            let next = match life.state {
+                State::Resolved(last, _) => last.next(),
+                State::Unscheduled | State::Pending(..) | State::Running(_) => RunId::FIRST,
+            };
+            if let Some(retries) = retries_after_rerun(next, retries, life.left.free_runs) {
+                rerun::rerun(conn, id.uuid(), retries.cast_signed()).await.unwrap();
+            }
             return;
         }
+        Event::Ready(_) => panic!("the statement that ends holds is compared elsewhere"),
         Event::Cancel => {
             end_open::end_open(conn, &[id.uuid()], ReasonResolved::Canceled).await.unwrap();
             return;
@@ -151,24 +210,72 @@ async fn send(conn: &mut PgConnection, id: TaskId, event: Event) {
             deadlines::end_overdue(conn, START, 10).await.unwrap();
             return;
         }
-        Event::Report(run, report) => ending(run, End::Report(report)),
-        Event::ClaimExpired(run) => ending(run, End::Expired),
-        Event::Requeue(run) => ending(run, End::Requeue),
+        Event::End(run, ending, _) => (run, ending),
     };
+    let member = Member { start, ..Member::new(id.uuid(), signed(run), ending) };
     end::end(conn, &[member]).await.unwrap();
 }
 
-async fn observe(conn: &mut PgConnection, id: TaskId) -> (Life, tasks::Loaded) {
+/// A task as it is stored. What a resolved one has for its delivery is nowhere.
+async fn observe(conn: &mut PgConnection, id: TaskId, delivery: Delivery) -> (Life, tasks::Loaded) {
     let loaded = tasks::load(conn, &[id.uuid()]).await.unwrap().remove(&id.uuid()).unwrap();
-    (Life { requeues: loaded.requeues, ..loaded.task.life() }, loaded)
+    let row = sqlx::query(
+        "SELECT t.losses, t.free_runs, p.hold, COALESCE(p.traits, c.traits) AS traits, p.seq IS NOT NULL OR c.seq IS NOT NULL AS open
+         FROM tasks t LEFT JOIN pending p ON p.seq = t.seq LEFT JOIN claims c ON c.seq = t.seq WHERE t.id = $1",
+    )
+    .bind(id.uuid())
+    .fetch_one(conn)
+    .await
+    .unwrap();
+    let hold = row.get::<Option<i16>, _>("hold").map(|code| Hold::from_code(code).unwrap());
+    let traits = Traits::from_code(row.get("traits")).unwrap();
+    let plain = loaded.task.life();
+    let state = match plain.state {
+        lifecycle::State::Unscheduled => State::Unscheduled,
+        lifecycle::State::Pending(run) => State::Pending(run, hold),
+        lifecycle::State::Running(run) => State::Running(run),
+        lifecycle::State::Resolved(run, outcome) => State::Resolved(run, outcome),
+    };
+    let left = Allowance {
+        retries_left: plain.retries_left,
+        requeues: loaded.requeues,
+        free_runs: loaded.free_runs,
+        losses: row.get::<i16, _>("losses").cast_unsigned(),
+    };
+    let delivery = if row.get("open") { traits.delivery } else { delivery };
+    (Life { state, delivery, left }, loaded)
 }
 
-async fn compare(conn: &mut PgConnection, id: TaskId, life: Life, event: Event) {
-    let case = format!("{event:?} in {life:?}");
-    let (before, earlier) = observe(conn, id).await;
+/// What the pending run of a task is delayed by and until when, and when it became pending.
+async fn delay(conn: &mut PgConnection, id: TaskId) -> (Option<i16>, Option<DateTime<Utc>>, DateTime<Utc>, bool) {
+    let held = "hold IS NOT NULL AND reserved_until = hidden_until AND reserved_until > '2999-01-01' AND receipt IS NULL
+                OR hold IS NULL AND held_until IS NULL AND reserved_until IS NULL AND hidden_until IS NULL";
+    let sql = format!("SELECT traits, held_until, scheduled, {held} FROM pending WHERE id = $1");
+    let row = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(id.uuid()).fetch_one(conn).await.unwrap();
+    (row.get(0), row.get(1), row.get(2), row.get(3))
+}
+
+/// The event with the hold that the rules give the next run, which is checked to have it, if there is one.
+async fn with_hold(conn: &mut PgConnection, task: &Task, life: Life, (event, stated): Stated) -> Event {
+    let Event::End(run, ending, None) = event else { return event };
+    let Ok(step) = apply(life, event) else { return event };
+    let State::Pending(..) = step.life.state else { return event };
+    let (traits, held_until, now, is_whole) = delay(conn, task.id).await;
+    let before = Before { ending, stated, retry: 1, losses: step.life.left.losses };
+    let expected = of_next_run(before, &terms(life.delivery), now, task.deadline);
+    assert!(is_whole, "{event:?} in {life:?}");
+    assert_eq!(held_until, expected.map(|delayed| delayed.until), "{event:?} {stated:?} in {life:?}");
+    assert_eq!(traits, terms(life.delivery).traits(expected.map(|delayed| delayed.by)).code(), "{event:?} in {life:?}");
+    Event::End(run, ending, expected.map(|_| Hold::Delay))
+}
+
+async fn compare(conn: &mut PgConnection, id: TaskId, life: Life, (event, start): Stated) {
+    let case = format!("{event:?} {start:?} in {life:?}");
+    let (before, earlier) = observe(conn, id, life.delivery).await;
     assert_eq!(before, life, "before {case}");
-    send(conn, id, event).await;
-    let (after, loaded) = observe(conn, id).await;
+    send(conn, id, event, start).await;
+    let (after, loaded) = observe(conn, id, life.delivery).await;
+    let event = with_hold(conn, &loaded.task, life, (event, start)).await;
     let Ok(step) = apply(life, event) else {
         assert_eq!(after, life, "refused: {case}");
         assert_eq!(loaded.task.ended.len(), earlier.task.ended.len(), "refused: {case}");
@@ -177,6 +284,9 @@ async fn compare(conn: &mut PgConnection, id: TaskId, life: Life, event: Event) 
     assert_eq!(after, step.life, "{case}");
     let ended = loaded.task.ended.get(earlier.task.ended.len());
     assert_eq!(ended.map(|ended| (ended.run.run, ended.outcome())), step.ended, "{case}");
+    if let Event::End(_, ending, _) = event {
+        assert_eq!(ended.unwrap().ended_by, ending.ended_by(), "{case}");
+    }
     let made = match (&loaded.task.last, ended) {
         (Last::Pending(open), _) => Some((open.run, open.reason)),
         // A task without a run gets one that carries the exception.
@@ -205,7 +315,7 @@ async fn check(mine: impl Fn(Event) -> bool) {
         let task = new_task(QUEUE, &json!({}));
         create_on(&mut transaction, &queue, std::slice::from_ref(&task)).await;
         put(&mut transaction, task.id, life).await;
-        for event in events().into_iter().filter(|event| mine(*event)) {
+        for event in events(life).into_iter().filter(|(event, _)| mine(*event)) {
             let mut attempt = transaction.begin().await.unwrap();
             compare(&mut attempt, task.id, life, event).await;
             attempt.rollback().await.unwrap();
@@ -219,12 +329,12 @@ async fn check(mine: impl Fn(Event) -> bool) {
 
 #[tokio::test]
 async fn reports_do_in_sql_what_the_rules_say_in_every_state() {
-    check(|event| matches!(event, Event::Report(..))).await;
+    check(|event| matches!(event, Event::End(_, Ending::Reported(_), _))).await;
 }
 
 #[tokio::test]
 async fn everything_else_does_in_sql_what_the_rules_say_in_every_state() {
-    check(|event| !matches!(event, Event::Report(..))).await;
+    check(|event| !matches!(event, Event::End(_, Ending::Reported(_), _))).await;
 }
 
 #[tokio::test]
@@ -234,7 +344,8 @@ async fn neither_an_unexpired_claim_nor_a_lease_that_is_longer_already_is_touche
     let mut conn = database.connect_hot().await;
     queue.create_one(QUEUE).await;
     let held = queue.claim_one(QUEUE).await;
-    send(&mut conn, held.task.id, Event::ClaimExpired(held.run)).await;
+    send(&mut conn, held.task.id, Event::End(held.run, Ending::LeaseExpired, None), None).await;
+    send(&mut conn, held.task.id, Event::End(held.run, Ending::TooSlow, None), None).await;
     let member = renew::Member { id: held.task.id.uuid(), run: 0 };
     let renewed = renew::renew(&mut conn, &[member], LEASE / 2).await.unwrap();
     assert_eq!(renewed[0].taken_until, held.tenancy.taken_until);

@@ -5,7 +5,8 @@ use sqlx::{Connection, PgConnection};
 use tenure_api::ids::TaskId;
 use tenure_api::states::ExceptionReason;
 use tenure_domain::create::NewTask;
-use tenure_domain::lifecycle::{End, Report};
+use tenure_domain::lifecycle::Report;
+use tenure_domain::policy::ending::Ending;
 use tenure_domain::work::Holder;
 use tenure_engine::testing::{LEASE, Queue, new_task, new_task_with_id};
 use tenure_store::testing::TestDatabase;
@@ -250,7 +251,7 @@ async fn runs_are_ended_alike() {
                 Report::Exception(ExceptionReason::InternalError),
             ][below(4)];
             if members.iter().all(|member| member.id != id) {
-                members.push(end::Member { id, run: i16::try_from(below(2)).unwrap(), end: End::Report(report) });
+                members.push(end::Member::new(id, i16::try_from(below(2)).unwrap(), Ending::Reported(report)));
                 holders.push((below(3) > 0).then(|| Holder {
                     queue: QUEUES[below(2)].parse().unwrap(),
                     group: "group".into(),

@@ -1,7 +1,7 @@
 //! Runs: claiming, renewing, reporting.
 
 use serde_json::json;
-use tenure_api::errors::ErrorCode::{InputValidationError, RequestConflict, ResourceNotFound};
+use tenure_api::errors::ErrorCode::{InputError, InputValidationError, RequestConflict, ResourceNotFound};
 
 use crate::endpoints::row::{Entry, State, operation, refused, succeeds};
 
@@ -54,6 +54,7 @@ fn reporting() -> Vec<Entry> {
             .row(refused(RequestConflict, "the run is pending").on(State::Pending))
             .row(refused(RequestConflict, "the run has ended in another way").on(State::Cancelled))
     };
+    let (returning, too_large) = (json!({"result": {"rows": 12}}), json!({"result": "x".repeat(65_535)}));
     vec![
         report("reportCompleted")
             .gives("/status/state", "completed")
@@ -63,9 +64,14 @@ fn reporting() -> Vec<Entry> {
                     .on(State::Claimed)
                     .body(json!({"success": false}))
                     .gives("/status/state", "failed"),
-            ),
+            )
+            .row(succeeds("a result").on(State::Claimed).body(returning.clone()).gives("/status/state", "completed"))
+            .row(refused(InputError, "a result that is too large").on(State::Claimed).body(too_large.clone()))
+            .row(refused(RequestConflict, "the same report with another result").on(State::Completed).body(returning.clone())),
         report("reportFailed")
             .gives("/status/state", "failed")
+            .row(succeeds("a result").on(State::Claimed).body(returning).gives("/status/state", "failed"))
+            .row(refused(InputError, "a result that is too large").on(State::Claimed).body(too_large))
             .row(refused(RequestConflict, "the run was completed").on(State::Completed)),
         report("reportException")
             .takes(json!({"reason": "malformed-payload"}))
@@ -84,6 +90,11 @@ fn reporting() -> Vec<Entry> {
                     .on(State::Claimed)
                     .body(json!({"reason": "intermittent-task"}))
                     .gives("/status/runs/1/reasonCreated", "task-retry"),
+            )
+            .row(
+                refused(InputError, "`retryAfter` with another reason")
+                    .on(State::Claimed)
+                    .body(json!({"reason": "internal-error", "retryAfter": 5})),
             )
             .row(refused(InputValidationError, "a reason of the server's").body(json!({"reason": "claim-expired"})))
             .row(refused(RequestConflict, "the run was completed").on(State::Completed)),

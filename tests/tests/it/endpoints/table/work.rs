@@ -68,6 +68,13 @@ fn working() -> Entry {
                 .gives("/results/0/status/state", "pending")
                 .gives("/results/0/status/retriesLeft", 4),
         )
+        .row(
+            succeeds("a release")
+                .on(State::Claimed)
+                .body(reporting(json!({"outcome": "released"})))
+                .gives("/results/0/status/state", "pending")
+                .gives("/results/0/status/retriesLeft", 5),
+        )
         .row(succeeds("the same result again").on(State::Completed).gives("/results/0/status/state", "completed"))
         .row(item_refused("ResourceNotFound", "a task that does not exist"))
         .row(
@@ -114,7 +121,7 @@ fn not_working(entry: Entry) -> Entry {
         ("the number of a run as text", reporting(json!({"runId": "0"}))),
         ("run 1,001", reporting(json!({"runId": 1_001}))),
         ("a reason of the server's", reporting(json!({"outcome": "exception", "reason": "claim-expired"}))),
-        ("an unknown field of a result", reporting(json!({"retryAfter": 1}))),
+        ("an unknown field of a result", reporting(json!({"priority": "high"}))),
         ("an unknown field", asking(json!({"sessionId": "s"}))),
         ("no queue", json!({"workerGroup": "group", "workerId": "worker"})),
         ("no worker", json!({"taskQueueId": "<taskQueueId>", "workerGroup": "group"})),
@@ -123,6 +130,9 @@ fn not_working(entry: Entry) -> Entry {
     let of_rules = [
         ("an exception without a reason", reporting(json!({"outcome": "exception"}))),
         ("a success with a reason", reporting(json!({"reason": "internal-error"}))),
+        ("a success with `retryAfter`", reporting(json!({"retryAfter": 1}))),
+        ("a success with a delay", reporting(json!({"delay": 1}))),
+        ("a result that is too large", reporting(json!({"result": "x".repeat(65_535)}))),
         ("one run twice", asking(json!({"results": [result(json!({})), result(json!({"outcome": "failed"}))]}))),
         (
             "a shutdown with a claim",

@@ -1,0 +1,19 @@
+//! Claims that are too slow: that have lasted for longer than their completeTime by `tenure_now()`, however often they were renewed.
+//! Their runs end as claim-expired, and the next ones are pending as after any other loss. A task past its deadline is left to the
+//! deadline pass.
+
+use super::claims::end_all;
+use super::{PassReport, SLICE};
+use crate::engine::Engine;
+use tenure_domain::policy::ending::Ending;
+use tenure_store::claims;
+
+/// Ends a slice of them.
+pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
+    let mut conn = engine.pool.acquire().await?;
+    let due = claims::list_slow(&mut conn, engine.due_marks.get().slow, SLICE).await?;
+    if due.is_empty() {
+        return Ok(PassReport::default());
+    }
+    end_all(engine, &mut conn, &due, Ending::TooSlow).await
+}

@@ -1,0 +1,92 @@
+//! getTaskResult.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use serde_json::json;
+use serde_json::value::RawValue;
+use tenure_api::errors::ErrorCode::ResourceNotFound;
+use tenure_api::ids::{RunId, TaskId};
+use tenure_api::policy::TaskResult;
+
+use super::ok;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
+use crate::http::scopes::Values;
+use tenure_domain::task::Task;
+use tenure_engine::ops::OpError;
+use tenure_store::results::{self, Returned};
+
+/// `GET /tasks/:taskId/result`
+pub fn endpoint() -> Endpoint {
+    Endpoint::get("getTaskResult", get_task_result).scopes(SCOPES).described(
+        "tenure",
+        "Read what a run returned",
+        describe,
+    )
+}
+
+/// A status is open to many; a result is data.
+const SCOPES: Template = Scope("tenure:get-result:<taskQueueId>");
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    let run = json!({"type": "integer", "minimum": 0, "maximum": RunId::MAX});
+    operation
+        .about("The `result` that the worker reported with reportCompleted or reportFailed, as compact JSON.")
+        .query("runId", "The run; the last one by default", &run, &json!(null))
+        .answers::<TaskResult<'_>>(
+            "The result",
+            &json!({"taskId": sample.task, "runId": 0, "state": "completed", "result": {"rows": 12}}),
+        )
+        .refuses(ResourceNotFound, "the task or the run does not exist, or the run has no result")
+}
+
+async fn get_task_result(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    let id = call.task_id()?;
+    // The scope names the task's queue, so that it must be read before it can be checked.
+    let task = app.engine.status.submit(id).await?;
+    call.authorize(&values(&task))?;
+    let run = run_id(&call)?;
+    let found = results::find(&mut *app.engine.pool.acquire().await?, id.uuid(), run).await?;
+    let returned = found.ok_or_else(|| OpError::NotFound(missing(id, run)))?;
+    let result = text(&returned)?;
+    ok(&TaskResult { task_id: id, run_id: returned.run, state: returned.state, result })
+}
+
+fn values(task: &Task) -> Values<'_> {
+    Values::of_path().text("taskQueueId", task.queue.as_str())
+}
+
+fn missing(task: TaskId, run: Option<RunId>) -> String {
+    match run {
+        Some(run) => format!("run {run} of task {task} has no result"),
+        None => format!("the last run of task {task} has no result"),
+    }
+}
+
+fn text(returned: &Returned) -> Result<&RawValue, ApiError> {
+    serde_json::from_str(&returned.result).map_err(|_| ApiError::internal("a stored result is no JSON"))
+}
+
+fn run_id(call: &Call) -> Result<Option<RunId>, ApiError> {
+    let Some((_, value)) = call.query(&["runId"])?.pop() else { return Ok(None) };
+    let digits = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
+    let run = if digits { value.parse().ok().and_then(RunId::new) } else { None };
+    run.map(Some).ok_or_else(|| {
+        ApiError::arguments(format!("the query parameter `runId` must be a whole number from 0 to {}", RunId::MAX))
+    })
+}
+
+/// What the last run of a resolved task returned, for a caller that may know it.
+pub(super) async fn for_caller(app: &App, call: &Call, task: &Task) -> Result<Option<Box<RawValue>>, ApiError> {
+    if !call.is_allowed(&SCOPES, &values(task))? {
+        return Ok(None);
+    }
+    let found = results::find(&mut *app.engine.pool.acquire().await?, task.id.uuid(), None).await?;
+    found.map(|returned| text(&returned).map(ToOwned::to_owned)).transpose()
+}
