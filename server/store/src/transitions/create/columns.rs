@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
+use tenure_api::states::Delivery;
 use tenure_domain::create::CREATED_DRIFT;
 use tenure_domain::policy::hold::Start;
 use tenure_domain::policy::options::Options;
@@ -60,10 +61,10 @@ impl OptionColumns {
             Some(Start::After(delay)) => (Some(delay.as_seconds_f64()), None),
             Some(Start::At(time)) => (None, Some(time)),
         };
-        self.deliveries.push(delivery.map(|delivery| delivery.code()));
+        self.deliveries.push(delivery.map(Delivery::code));
         self.delays.push(delay);
         self.not_before.push(not_before);
-        self.complete_times.push(complete_time.map(|time| time.as_seconds_f64()));
+        self.complete_times.push(complete_time.map(TimeDelta::as_seconds_f64));
         self.retry_first.push(retry_delay.map(|delay| delay.first.as_seconds_f64()));
         self.retry_factor.push(retry_delay.map(|delay| delay.factor));
         self.retry_most.push(retry_delay.map(|delay| delay.most.as_seconds_f64()));
