@@ -5,7 +5,8 @@ use std::time::Duration;
 use sqlx::{Connection, PgConnection};
 use tenure_api::ids::{RunId, TaskId};
 use tenure_api::states::{Delivery, Priority, ReasonResolved};
-use tenure_domain::lifecycle::{End, Report};
+use tenure_domain::lifecycle::Report;
+use tenure_domain::policy::ending::Ending;
 use tenure_domain::policy::ending::{Allowance, Ending};
 use tenure_domain::policy::hold::Hold;
 use tenure_domain::policy::life::{Event, Life, State, apply};
@@ -249,7 +250,7 @@ async fn send(conn: &mut PgConnection, task: TaskId, event: Event) {
             drop(renew::renew(conn, &[renew::Member { id, run: signed(run) }], LEASE).await.unwrap());
         }
         Event::End(run, ..) => {
-            let member = Member { id, run: signed(run), end: End::Report(Report::Completed) };
+            let member = Member { id, run: signed(run), ending: Ending::Reported(Report::Completed), result: None, start: None };
             drop(end::end(conn, &[member]).await.unwrap());
         }
     }
