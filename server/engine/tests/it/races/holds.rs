@@ -6,7 +6,6 @@ use sqlx::{Connection, PgConnection};
 use tenure_api::ids::{RunId, TaskId};
 use tenure_api::states::{Delivery, Priority, ReasonResolved};
 use tenure_domain::lifecycle::Report;
-use tenure_domain::policy::ending::Ending;
 use tenure_domain::policy::ending::{Allowance, Ending};
 use tenure_domain::policy::hold::Hold;
 use tenure_domain::policy::life::{Event, Life, State, apply};
