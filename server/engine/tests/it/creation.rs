@@ -8,6 +8,7 @@ use sqlx::{Connection, FromRow};
 use tenure_api::ids::{TaskId, TaskQueueId};
 use tenure_api::policy::QueuePolicy;
 use tenure_domain::create::NewTask;
+use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::document::{Match, Policy};
 use tenure_domain::policy::hold;
 use tenure_domain::policy::terms::Terms;
@@ -407,7 +408,8 @@ async fn options_and_results_are_purged_with_their_task() {
     let stays = task(QUEUE, &json!({"completeTime": 6}));
     for task in [&gone, &stays] {
         queue.create(task).await.unwrap();
-        apply(&queue, task.id, Change::Cancel).await.unwrap();
+        let done = queue.claim_one(QUEUE).await;
+        queue.report(done.task.id, done.run, Report::Completed).await.unwrap();
     }
     let result = "INSERT INTO results SELECT seq, 0, '1' FROM tasks";
     sqlx::query(result).execute(database.pool()).await.unwrap();
