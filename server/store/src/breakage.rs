@@ -24,6 +24,12 @@ pub enum Breakage {
     LoseDependent,
     /// No notification arrives: of claimable runs, of visible messages, of tasks that are waited for.
     LoseNotifications,
+    /// Now and then a delay is forgotten: the run stays delayed, and nothing ends it.
+    LoseHold,
+    /// Now and then a pause is acknowledged and not stored.
+    LeakPause,
+    /// Now and then a delay that ended is still counted.
+    DelayedOffByOne,
 }
 
 /// Every so many chances the breakage strikes, for the first time soon: on a slow machine there are few chances.
@@ -40,6 +46,9 @@ fn chosen() -> Option<Breakage> {
         Ok("event-drift") => Some(Breakage::EventDrift),
         Ok("lose-dependent") => Some(Breakage::LoseDependent),
         Ok("lose-notifications") => Some(Breakage::LoseNotifications),
+        Ok("lose-hold") => Some(Breakage::LoseHold),
+        Ok("leak-pause") => Some(Breakage::LeakPause),
+        Ok("delayed-off-by-one") => Some(Breakage::DelayedOffByOne),
         _ => None,
     })
 }

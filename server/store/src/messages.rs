@@ -58,8 +58,10 @@ pub async fn peek(pool: &PgPool, queue: i32, priority: i16, limit: i64) -> Resul
 
 /// How many messages a queue has, hidden ones included, up to [`COUNT_MAX`]. The message of a run that is held is none yet: the
 /// date tells it from those that pollers have.
-pub async fn count(pool: &PgPool, queue: i32, priority: i16) -> Result<i64, sqlx::Error> {
-    sqlx::query_scalar!(
+pub async fn count(conn: &mut PgConnection, queue: i32, priority: i16) -> Result<i64, sqlx::Error> {
+    let mut transaction = conn.begin().await?;
+    avoid_scans(&mut transaction).await?;
+    let count = sqlx::query_scalar!(
         r#"-- count_messages
         SELECT count(*) AS "count!" FROM (
             (SELECT FROM pending WHERE queue = $1 AND priority = $2 AND reserved_until IS NULL LIMIT $3)
@@ -70,9 +72,10 @@ pub async fn count(pool: &PgPool, queue: i32, priority: i16) -> Result<i64, sqlx
         priority,
         COUNT_MAX
     )
-    .fetch_one(pool)
-    .await
-    .map(|count| count.min(COUNT_MAX))
+    .fetch_one(&mut *transaction)
+    .await?;
+    transaction.commit().await?;
+    Ok(count.min(COUNT_MAX))
 }
 
 /// What is known of a message.

@@ -154,6 +154,8 @@ pub async fn find_pause(conn: &mut PgConnection, queue: i32) -> Result<Option<Pa
 
 /// Stores or ends the pause of a queue that is locked.
 pub async fn set_pause(transaction: &mut PgConnection, queue: i32, pause: Option<&Paused>) -> Result<(), sqlx::Error> {
+    #[cfg(feature = "test-util")]
+    let pause = pause.filter(|_| !crate::breakage::strikes(crate::breakage::Breakage::LeakPause));
     sqlx::query!(
         "-- set_pause
         UPDATE task_queues SET paused = $2 /* since */, paused_by = $3 /* by */, pause_reason = $4 /* reason */,

@@ -56,9 +56,12 @@ pub(super) fn read_stage(code: i16) -> Result<Stage, sqlx::Error> {
 /// Begins to wait for the transactions that are open now. By the real clock, as their beginning is; and after the commit of the
 /// change, so that none begins between the two.
 pub async fn begin_to_wait(transaction: &mut PgConnection, queue: i32) -> Result<(), sqlx::Error> {
-    sqlx::query!("-- begin_refiling\nUPDATE queue_policies SET refile_since = clock_timestamp() WHERE queue = $1", queue)
-        .execute(transaction)
-        .await?;
+    sqlx::query!(
+        "-- begin_refiling\nUPDATE queue_policies SET refile_since = clock_timestamp() WHERE queue = $1",
+        queue
+    )
+    .execute(transaction)
+    .await?;
     Ok(())
 }
 

@@ -16,6 +16,7 @@ mod blobs;
 mod command_line;
 mod connections;
 mod conventions;
+mod delays;
 mod endpoints;
 mod event_stream;
 mod events;

@@ -25,6 +25,15 @@ async fn put(rig: &Rig, policy: &Value) -> Answer {
     rig.call("PUT", &path("policy"), Some(policy)).await
 }
 
+/// The policy, once all runs of the queue follow it.
+async fn refiled(rig: &Rig) -> Value {
+    eventually("all runs follow the policy", async || {
+        let body = rig.call("GET", &path("policy"), None).await.body;
+        (body["refiling"] == 0).then_some(body)
+    })
+    .await
+}
+
 async fn with_if_match(rig: &Rig, method: &str, version: &str, policy: Option<&Value>) -> RawReply {
     let target = path("policy");
     let signature = Signature { who: &rig.root, method, target: &target, ..Signature::of(&rig.server) };
@@ -67,7 +76,8 @@ async fn a_policy_is_shown_as_it_was_sent_and_each_change_has_a_version() {
     assert_eq!(stored.status, 200, "{}", stored.body);
     let expected = json!({"taskQueueId": QUEUE, "version": 1, "policy": first, "clientId": rig.root.client_id, "refiling": 0,
         "updated": stored.body["updated"]});
-    assert_eq!((&stored.body, &get().await.body), (&expected, &expected));
+    assert_eq!(stored.body["refiling"], 1, "a run that is created meanwhile may not follow it yet");
+    assert_eq!(refiled(&rig).await, expected);
     assert_eq!(put(&rig, &first).await.body, expected, "a repeat changes nothing");
     let elsewhere = format!("{TENURE_API}/queues/policy/linux/policy");
     assert_eq!(rig.call("GET", &elsewhere, None).await.body, expected, "in two segments");
@@ -244,6 +254,74 @@ async fn a_paused_queue_gives_workers_nothing_and_lets_them_finish_what_they_hav
     }
     let names: Vec<String> = notes(&rig).await.into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["queue-paused", "queue-resumed"]);
+    rig.server.stop().await;
+}
+
+/// The messages that a poller gets.
+async fn poll(rig: &Rig) -> usize {
+    let urls = rig.call("GET", "/poll-task-url/policy/linux", None).await.body;
+    let lowest = urls["queues"][6]["signedPollUrl"].as_str().unwrap();
+    let reply = rig.send(&Raw::new("GET", lowest.strip_prefix(rig.server.root_url()).unwrap())).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    reply.text().matches("<QueueMessage>").count()
+}
+
+/// The runs that `/work` gives for one result.
+async fn work(rig: &Rig, result: &Value) -> usize {
+    let body = json!({"taskQueueId": QUEUE, "workerGroup": "group", "workerId": "worker", "claim": 1, "results": [result],
+        "wait": 0});
+    let answer = rig.call("POST", &format!("{TENURE_API}/work"), Some(&body)).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    assert_eq!(answer.body["results"][0]["status"]["state"], "completed", "{}", answer.body);
+    answer.body["tasks"].as_array().unwrap().len()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pause_holds_for_every_way_to_ask_for_work() {
+    let wait = format!("{}s", WAIT.as_secs());
+    let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", &wait)).await;
+    let running = [new_task(), new_task()];
+    for task in running {
+        assert_eq!(rig.create(task, &definition(QUEUE)).await.status, 200);
+    }
+    assert_eq!(rig.claim(QUEUE, 2).await.len(), 2);
+    let result = |n: usize| json!({"taskId": running[n], "runId": 0, "outcome": "completed"});
+    // A worker that waited before the pause, and a task that comes after it.
+    let parked = {
+        let (mut client, root) = (rig.client(), rig.root.clone());
+        tokio::spawn(async move { call(&mut client, &root, "POST", &claim_path(QUEUE), Some(&worker(1))).await })
+    };
+    tokio::time::sleep(WAIT / 4).await;
+    pause(&rig, &json!({})).await;
+    let tasks = [new_task(), new_task(), new_task(), new_task()];
+    for task in tasks {
+        assert_eq!(rig.create(task, &definition(QUEUE)).await.status, 200);
+    }
+    assert_eq!(parked.await.unwrap().body["tasks"], json!([]), "it waits on, and gets nothing");
+    assert!(rig.claim(QUEUE, 1).await.is_empty());
+    assert_eq!(poll(&rig).await, 0);
+    assert_eq!(work(&rig, &result(0)).await, 0, "results are taken");
+    let by_name = async |n: usize| {
+        rig.call("POST", &format!("/task/{}/runs/0/claim", tasks[n]), Some(&worker_body())).await.status
+    };
+    assert_eq!(by_name(0).await, 409);
+
+    resume(&rig).await;
+    assert_eq!(by_name(0).await, 200);
+    assert_eq!(work(&rig, &result(1)).await, 1);
+    assert_eq!(rig.claim(QUEUE, 1).await.len(), 1);
+    assert_eq!(poll(&rig).await, 1, "the last one");
+
+    // A poller that has a message gets no claim for it either.
+    pause(&rig, &json!({})).await;
+    let mut claimed = Vec::new();
+    for n in 0..tasks.len() {
+        claimed.push(rig.status(tasks[n]).await["state"] == "running");
+    }
+    let last = claimed.iter().position(|claimed| !claimed).unwrap();
+    assert_eq!(by_name(last).await, 409);
+    resume(&rig).await;
+    assert_eq!(by_name(last).await, 200);
     rig.server.stop().await;
 }
 

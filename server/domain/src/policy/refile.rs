@@ -1,7 +1,7 @@
 //! How a changed policy reaches the runs that exist, and how it is certain that none is created under the old one.
 //!
-//! 1. The policy and its generation are committed. From then on no statement that begins creates a run under the old policy:
-//!    each compares the generation that its server knows with that of the database ([`Generation`]).
+//! 1. The policy is committed, in rows that each statement reads that makes a run. From then on no statement that begins makes one
+//!    under the old policy.
 //! 2. Statements that began before are waited for, by the transactions that are older than the commit ([`Stage::Older`]).
 //! 3. What exists is stamped anew in slices: ready runs, delayed ones, claims. A run moves between these while they are read,
 //!    so that one may be missed; therefore the last stage reads all three *in one statement*, in whose snapshot every run is
@@ -11,8 +11,6 @@
 
 /// Runs of one slice.
 pub const SLICE: usize = 200;
-/// How often a statement is run again because the policies have changed, before its caller gets 503.
-pub const GENERATION_TRIES: u32 = 5;
 
 /// Where the refiling of a queue is: `queue_policies.refile_stage`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -25,7 +23,7 @@ pub enum Stage {
     Ready,
     /// Delayed runs, by their place in the queue.
     Delayed,
-    /// Claims, by the end of their leases.
+    /// Claims, by the age of their tasks.
     Claims,
     /// All of them in one statement.
     Check,
@@ -137,40 +135,6 @@ pub fn runs_left(stage: Stage, pending: i64, delayed: i64, claimed: i64) -> i64 
     left.max(1)
 }
 
-/// The generation of all policies, as a server remembers it and as the database has it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Generation {
-    /// The server's, which the statement was given.
-    pub known: i64,
-    /// The database's, which the statement saw. If it is another one, the statement has stored nothing.
-    pub found: i64,
-}
-
-/// What a server does after a statement that compares the generation.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Then {
-    /// It has the outcome of its members.
-    Done,
-    /// It reads the policies and runs the statement again, with the members divided anew between both paths.
-    Again,
-    /// The policies change faster than it can read them: its callers are to try again.
-    GiveUp,
-}
-
-impl Generation {
-    /// What follows, after so many tries. A failover may take the generation back, so that it need not be the greater one.
-    #[must_use]
-    pub fn then(self, tries: u32) -> Then {
-        if self.known == self.found {
-            Then::Done
-        } else if tries < GENERATION_TRIES {
-            Then::Again
-        } else {
-            Then::GiveUp
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -259,19 +223,5 @@ mod tests {
             assert!(left[1..].is_sorted_by(|earlier, later| earlier >= later), "{counts:?}: {left:?}");
         }
         assert_eq!(Stage::ALL.map(|stage| runs_left(stage, 5, 3, 2)), [0, 10, 10, 5, 2, 1]);
-    }
-
-    #[test]
-    fn a_statement_is_run_again_until_it_knew_the_policies() {
-        for (known, found, tries, then) in [
-            (7, 7, 0, Then::Done),
-            (7, 7, GENERATION_TRIES, Then::Done),
-            (7, 8, 0, Then::Again),
-            (8, 7, 0, Then::Again),
-            (7, 8, GENERATION_TRIES - 1, Then::Again),
-            (7, 8, GENERATION_TRIES, Then::GiveUp),
-        ] {
-            assert_eq!(Generation { known, found }.then(tries), then, "{known} {found} {tries}");
-        }
     }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::{
     PassReport, artifacts, blobs, claims, clocks, counters, deadlines, dependencies, events, expiry, facts, groups,
-    holds, idempotency, low_water_marks, messages, pauses, purge_cache, refile, registrations, removals, replication, servers,
-    workers,
+    holds, idempotency, low_water_marks, messages, pauses, purge_cache, refile, registrations, removals, replication,
+    servers, workers,
 };
 use crate::engine::Engine;
 

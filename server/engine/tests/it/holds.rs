@@ -73,7 +73,9 @@ impl Ground {
     /// The notes in the log that runs are ready: how many runs each names.
     async fn notes(&mut self) -> Vec<Vec<TaskId>> {
         events::sequence(&mut self.conn, Sequenced::default()).await.unwrap();
-        let Page::Events(events, _) = events::read(&mut self.conn, 0, 10_000).await.unwrap() else { panic!("it is gone") };
+        let Page::Events(events, _) = events::read(&mut self.conn, 0, 10_000).await.unwrap() else {
+            panic!("it is gone")
+        };
         let notes = events.into_iter().filter_map(|event| match event.payload {
             Payload::Note(Note::TaskReady(note)) => Some(note.runs.iter().map(|run| run.task_id).collect()),
             _ => None,
@@ -101,11 +103,14 @@ async fn a_delayed_run_is_pending_and_nothing_claims_it_before_its_time() {
         assert!(ground.queue.get_messages(QUEUE, 5).await.is_empty());
         let key = ground.queue.key(QUEUE).await;
         let pool = ground.database.pool();
-        assert_eq!(messages::count(pool, key, Priority::Lowest.code()).await.unwrap(), 0);
+        assert_eq!(messages::count(&mut ground.conn, key, Priority::Lowest.code()).await.unwrap(), 0);
         assert!(messages::peek(pool, key, Priority::Lowest.code(), 5).await.unwrap().is_empty());
         let refused = ground.queue.claim_task(delayed, RunId::FIRST, "worker").await.unwrap_err();
         let OpError::Conflict(why) = refused else { panic!("{refused}") };
-        assert!(why.contains("cannot be claimed yet. It is delayed until") && why.contains("as it was created"), "{why}");
+        assert!(
+            why.contains("cannot be claimed yet. It is delayed until") && why.contains("as it was created"),
+            "{why}"
+        );
         assert!(matches!(ground.queue.status(delayed).await.last, Last::Pending(_)));
         let listed = list_runs::list_pending(&ground.queue.engine.pool, key, None, 5).await.unwrap();
         assert_eq!(listed.runs.len(), 2, "they are pending");

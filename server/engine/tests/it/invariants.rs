@@ -3,10 +3,12 @@
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection};
 use tenure_api::ids::TaskId;
+use tenure_api::policy::PauseRequest;
 use tenure_api::states::ExceptionReason;
 use tenure_domain::lifecycle::Report;
 use tenure_engine::background::groups;
 use tenure_engine::ops::change_task::{Change, change};
+use tenure_engine::ops::queue_policy;
 use tenure_engine::testing::Queue;
 use tenure_engine::testing::{QUEUE, new_task, new_task_with_id};
 use tenure_store::secrets::random;
@@ -123,6 +125,8 @@ const BREAKAGES: &[(&str, &str)] = &[
         "I2: an edge is satisfied only when",
     ),
     ("DELETE FROM tasks WHERE state = 0", "I2: no edge without the task that waits"),
+    ("UPDATE task_queues SET paused = now() WHERE paused IS NULL", "Pauses: a queue is paused"),
+    ("UPDATE task_queues SET paused = NULL WHERE paused IS NOT NULL", "Pauses: a queue is paused"),
     ("DELETE FROM outbox_new WHERE kinds[1] = 1", "I5: a task's creation is emitted once"),
     ("UPDATE outbox_new SET kinds = '{3}' WHERE kinds = '{8}'", "I5: each run that was made by a schedule or a rerun"),
     ("UPDATE outbox SET kinds = '{8}' WHERE kinds = '{3}'", "I5: each run that was made by a schedule or a rerun"),
@@ -164,6 +168,12 @@ async fn with_some_tasks() -> TestDatabase {
     let id = TaskId::from_random(random());
     queue.create(&new_task_with_id(id, "proj/waits", &json!({"dependencies": [id]}))).await.unwrap();
     change(&queue.engine.pool, &queue.engine.notifiers, id, Change::Schedule).await.unwrap();
+    let (parts, paused) = (queue.engine.queue_parts(), "proj/paused".parse().unwrap());
+    for _ in 0..2 {
+        queue_policy::pause(parts, &paused, &PauseRequest::default(), "ann").await.unwrap();
+        queue_policy::resume(parts, &paused, "ann").await.unwrap();
+    }
+    queue_policy::pause(parts, &paused, &PauseRequest::default(), "ann").await.unwrap();
     // One that is delayed.
     let delayed = queue.create_one("proj/later").await;
     hold(&mut database.connect().await, delayed, 600.0).await;

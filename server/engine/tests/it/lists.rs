@@ -166,10 +166,8 @@ async fn the_pages_of_a_queue_have_what_its_counts_count_whatever_has_happened()
         let limit = u16::try_from(1 + walk.random(9)).unwrap();
         let (waiting, held) = (pending(&walk.queue, key, limit).await, claimed(&walk.queue, key, limit).await);
         let listed = (waiting.len(), held.len());
-        let counted = (
-            usize::try_from(counts.pending + counts.delayed).unwrap(),
-            usize::try_from(counts.claimed).unwrap(),
-        );
+        let counted =
+            (usize::try_from(counts.pending + counts.delayed).unwrap(), usize::try_from(counts.claimed).unwrap());
         assert_eq!(listed, counted, "after {step} steps from seed {seed}");
         assert!(held.is_sorted_by_key(|(since, ..)| *since), "{held:?}");
         let mut runs: Vec<_> = waiting.iter().chain(&held).map(|(_, task, run)| (task.uuid(), *run)).collect();

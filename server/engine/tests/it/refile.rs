@@ -63,7 +63,9 @@ fn all_options() -> Vec<Value> {
     let mut all = Vec::new();
     for delivery in [None, Some("retries"), Some("at-least-once"), Some("at-most-once")] {
         for complete_time in [None, Some(0), Some(9)] {
-            for retry in [None, Some(json!({"first": 0})), Some(json!({"first": 2, "most": 0})), Some(json!({"first": 2}))] {
+            for retry in
+                [None, Some(json!({"first": 0})), Some(json!({"first": 2, "most": 0})), Some(json!({"first": 2}))]
+            {
                 let mut options = json!({});
                 delivery.map(|delivery| options["delivery"] = json!(delivery));
                 complete_time.map(|time| options["completeTime"] = json!(time));
@@ -199,7 +201,10 @@ async fn a_run_that_is_locked_is_passed_over_and_found_at_the_end() {
     let claimed = queue.claim_one(QUEUE).await;
     let mut other = database.connect().await;
     let mut holder = other.begin().await.unwrap();
-    sqlx::query("SELECT FROM (SELECT FROM pending ORDER BY ord LIMIT 1 FOR UPDATE) x").execute(&mut *holder).await.unwrap();
+    sqlx::query("SELECT FROM (SELECT FROM pending ORDER BY ord LIMIT 1 FOR UPDATE) x")
+        .execute(&mut *holder)
+        .await
+        .unwrap();
     sqlx::query("SELECT FROM claims FOR UPDATE").execute(&mut *holder).await.unwrap();
     put(&queue, &json!({"delivery": "at-least-once"})).await;
     eventually("the last stage", async || {

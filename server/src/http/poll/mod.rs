@@ -247,6 +247,7 @@ async fn metadata(app: &App, queue: QueueName, query: &PollQuery) -> Result<Resp
         let text = "a queue has nothing but its metadata: append comp=metadata";
         return Err(PollError::new(Code::InvalidQueryParameterValue, text));
     }
-    let count = tenure_store::messages::count(&app.engine.pool, queue.queue, queue.priority.code()).await?;
+    let mut conn = app.engine.pool.acquire().await?;
+    let count = tenure_store::messages::count(&mut conn, queue.queue, queue.priority.code()).await?;
     Ok((StatusCode::OK, [(MESSAGES_COUNT, count.to_string())]).into_response())
 }

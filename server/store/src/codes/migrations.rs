@@ -5,7 +5,7 @@ use super::lexer::{Token, files, tokens};
 use super::tests::folder;
 
 /// What migrations compare: table, column, the numbers, and what they mean.
-const MIGRATED: [(&str, &str, &str, &str); 9] = [
+const MIGRATED: [(&str, &str, &str, &str); 10] = [
     ("tasks", "state", "in", "State: all"),
     ("tasks", "priority", "between", "Priority: all"),
     ("tasks", "state", "=", "State::Unscheduled"),
@@ -15,6 +15,7 @@ const MIGRATED: [(&str, &str, &str, &str); 9] = [
     ("blobs", "state", "=", "Blob::Current"),
     ("blobs", "state", "<>", "Blob::Current"),
     ("blobs", "state", "=", "Blob::Uploading"),
+    ("queue_policies", "refile_stage", "<>", "Stage::Done"),
 ];
 
 /// The comparisons of columns that hold codes: table, column, operator, numbers.

@@ -199,6 +199,24 @@ pub const CHECKS: &[(&str, &str)] = &[
 /// Checks that compare the event log with the tasks; old events are purged, so that these need the whole log.
 pub const WHOLE_LOG_CHECKS: &[(&str, &str)] = &[
     (
+        "Pauses: a queue is paused exactly if the last note about that says so",
+        "WITH notes AS (
+             -- What has no position yet was written later than what has one.
+             SELECT COALESCE(o.first, 1000000000000 + x.id) AS at, x.details[1]::json AS note
+             FROM (SELECT id, true AS placed, kinds, details FROM outbox
+                   UNION ALL SELECT id, false, kinds, details FROM outbox_new) x
+             LEFT JOIN outbox_order o ON x.placed AND o.outbox_id = x.id
+             WHERE x.kinds = '{14}'
+         ), last AS (
+             SELECT DISTINCT ON (note->'payload'->>'taskQueueId') note->'payload'->>'taskQueueId' AS name,
+                    note->>'exchange' LIKE '%/queue-paused' AS paused
+             FROM notes WHERE note->>'exchange' LIKE ANY ('{%/queue-paused,%/queue-resumed}')
+             ORDER BY note->'payload'->>'taskQueueId', at DESC
+         )
+         SELECT 'queue ' || q.name FROM task_queues q LEFT JOIN last USING (name)
+         WHERE (q.paused IS NOT NULL) <> COALESCE(last.paused, false)",
+    ),
+    (
         "I5: a task's creation is emitted once",
         "SELECT t.id || ' emitted ' || count(e.seq) || ' times'
          FROM tasks t LEFT JOIN (

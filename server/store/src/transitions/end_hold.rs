@@ -8,6 +8,8 @@ use tenure_domain::events::note::{Note, ReadyRun};
 use tenure_domain::policy::counts::{Open, change};
 use tenure_domain::policy::hold::Hold;
 
+#[cfg(feature = "test-util")]
+use crate::breakage::{self, Breakage};
 use crate::decode::Row;
 use crate::queues;
 use crate::session::avoid_scans;
@@ -22,6 +24,8 @@ pub async fn end_holds(
     limit: i64,
 ) -> Result<BTreeMap<i32, usize>, sqlx::Error> {
     avoid_scans(transaction).await?;
+    #[cfg(feature = "test-util")]
+    perhaps_forget_one(transaction).await?;
     let rows = sqlx::query!(
         r#"-- end_holds
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
@@ -58,6 +62,21 @@ pub async fn end_holds(
     Ok(counted)
 }
 
+/// Forgets the delay that is over for the longest time, if that breakage is on and strikes.
+#[cfg(feature = "test-util")]
+async fn perhaps_forget_one(transaction: &mut PgConnection) -> Result<(), sqlx::Error> {
+    if !breakage::is_on(Breakage::LoseHold) {
+        return Ok(());
+    }
+    let over =
+        "SELECT seq FROM pending WHERE held_until <= (SELECT now FROM db_now) ORDER BY held_until LIMIT 1 FOR UPDATE";
+    let over: Option<i64> = sqlx::query_scalar(over).fetch_optional(&mut *transaction).await?;
+    if let Some(seq) = over.filter(|_| breakage::strikes(Breakage::LoseHold)) {
+        sqlx::query("UPDATE pending SET held_until = NULL WHERE seq = $1").bind(seq).execute(transaction).await?;
+    }
+    Ok(())
+}
+
 /// Writes the counts and a note for each queue.
 async fn emit(
     transaction: &mut PgConnection,
@@ -69,6 +88,8 @@ async fn emit(
         let count = i64::try_from(runs.len()).unwrap_or(i64::MAX);
         queues.push(queue);
         pending.push(count * one.pending);
+        #[cfg(feature = "test-util")]
+        let count = count - i64::from(breakage::strikes(Breakage::DelayedOffByOne));
         delayed.push(count * one.delayed);
         let note = Note::task_ready(queues::parse_name(&name)?, runs);
         details.push(note.details().map_err(|error| sqlx::Error::Encode(Box::new(error)))?);

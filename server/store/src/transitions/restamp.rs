@@ -14,7 +14,7 @@ pub async fn restamp(transaction: &mut PgConnection, queue: i32, seqs: &[i64]) -
             SELECT s.seq,
                    COALESCE(o.delivery, q.traits & 3 /* Traits::DELIVERY */, 0)
                    | CASE WHEN o.retry_first IS NULL THEN COALESCE(q.traits & 4 /* Traits::RETRY_DELAY */, 0)
-                          WHEN o.retry_first > 0 AND o.retry_most > 0 THEN 4 /* Traits::RETRY_DELAY */
+                          WHEN LEAST(o.retry_first, o.retry_most) > 0 /* count */ THEN 4 /* Traits::RETRY_DELAY */
                           ELSE 0 /* count */ END
                    | CASE WHEN o.complete_time IS NULL THEN 0 /* count */
                           ELSE 8 /* Traits::OWN_COMPLETE_TIME */ END AS traits
@@ -73,11 +73,11 @@ pub async fn list_differing(transaction: &mut PgConnection, queue: i32, limit: i
           AND r.traits <> (
               COALESCE(o.delivery, q.traits & 3 /* Traits::DELIVERY */, 0)
               | CASE WHEN o.retry_first IS NULL THEN COALESCE(q.traits & 4 /* Traits::RETRY_DELAY */, 0)
-                     WHEN o.retry_first > 0 AND o.retry_most > 0 THEN 4 /* Traits::RETRY_DELAY */
+                     WHEN LEAST(o.retry_first, o.retry_most) > 0 /* count */ THEN 4 /* Traits::RETRY_DELAY */
                      ELSE 0 /* count */ END
               | CASE WHEN o.complete_time IS NULL THEN 0 /* count */
                      ELSE 8 /* Traits::OWN_COMPLETE_TIME */ END
-              | r.traits & 224 /* Traits::DELAYED */
+              | (r.traits & 224 /* Traits::DELAYED */)
           )
         LIMIT $2"#,
         queue,

@@ -29,12 +29,15 @@ const TASKS: &str = "
     INSERT INTO due (deadline, seqs) SELECT min(deadline), array_agg(seq) FROM made GROUP BY n / 20, deadline <= now();
     INSERT INTO due (expires, seqs) SELECT now() + interval '1 year', seqs FROM due WHERE deadline <= now();
     DELETE FROM due WHERE deadline <= now();
-    -- Every run was pending; the message of every tenth resolved one was held by a poller.
+    -- Every run was pending; the message of every tenth resolved one was held by a poller. Every tenth was delayed; those that are
+    -- pending still are.
     INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left, hidden_until,
-                         reserved_until, dequeued, receipt)
-        SELECT seq, id, 0, queue, priority, deadline, now(), 0, 5, held, held, CASE WHEN held IS NULL THEN 0 ELSE 1 END,
-               CASE WHEN held IS NOT NULL THEN 1 END
-        FROM made, LATERAL (SELECT CASE WHEN place = 'ended' AND n % 10 = 0 THEN deadline + n * interval '1 ms' END) h(held)
+                         reserved_until, dequeued, receipt, hold, held_until)
+        SELECT seq, id, 0, queue, priority, deadline, now(), 0, 5, COALESCE(held, hidden), COALESCE(held, hidden),
+               CASE WHEN held IS NULL THEN 0 ELSE 1 END, CASE WHEN held IS NOT NULL THEN 1 END,
+               CASE WHEN hidden IS NOT NULL THEN 1 END, CASE WHEN hidden IS NOT NULL THEN deadline - n * interval '1 ms' END
+        FROM made, LATERAL (SELECT CASE WHEN place = 'ended' AND n % 10 = 0 THEN deadline + n * interval '1 ms' END,
+                                   CASE WHEN place <> 'claimed' AND n % 10 = 1 THEN timestamptz '3000-01-01' END) h(held, hidden)
         ORDER BY n;
     DELETE FROM pending WHERE seq IN (SELECT seq FROM made WHERE place <> 'pending');
     INSERT INTO claims
@@ -146,6 +149,11 @@ async fn log_and_count(conn: &mut PgConnection, from: i32, to: i32) {
             ORDER BY kind;";
     run(conn, log, from, to).await;
     events::sequence(conn, Sequenced::default()).await.unwrap();
+    let delayed = "
+        UPDATE counters c SET pending = c.pending - h.n, delayed = c.delayed + h.n
+        FROM (SELECT p.queue, count(*) AS n FROM pending p JOIN made USING (seq) WHERE p.hold IS NOT NULL GROUP BY p.queue) h
+        WHERE c.queue = h.queue";
+    sqlx::raw_sql(delayed).execute(&mut *conn).await.unwrap();
     let read = "UPDATE log_readers SET position = (SELECT max(first + events - 1) FROM outbox_order)";
     sqlx::raw_sql(read).execute(conn).await.unwrap();
 }

@@ -2,16 +2,28 @@
 
 use std::time::Duration;
 
-use sqlx::Connection;
+use sqlx::{Connection, PgConnection};
 use tenure_api::ids::{RunId, TaskId};
-use tenure_api::states::{Priority, ReasonResolved};
+use tenure_api::states::{Delivery, Priority, ReasonResolved};
+use tenure_domain::lifecycle::{End, Report};
+use tenure_domain::policy::ending::{Allowance, Ending};
+use tenure_domain::policy::hold::Hold;
+use tenure_domain::policy::life::{Event, Life, State, apply};
 use tenure_domain::task::Last;
 use tenure_engine::background::{deadlines, holds, low_water_marks, run_all_due};
 use tenure_engine::ops::change_task::{Change, change};
 use tenure_engine::ops::{OpError, change_priority};
-use tenure_engine::testing::{QUEUE, Queue};
-use tenure_store::clock;
-use tenure_store::testing::TestDatabase;
+use tenure_engine::testing::{LEASE, QUEUE, Queue};
+use tenure_store::deadlines::end_overdue;
+use tenure_store::due_marks::START;
+use tenure_store::testing::{TestDatabase, check_invariants_on};
+use tenure_store::transitions::claim_one::claim_one;
+use tenure_store::transitions::end::{self, Member};
+use tenure_store::transitions::end_hold::end_holds;
+use tenure_store::transitions::end_open::end_open;
+use tenure_store::transitions::schedule::{self, When};
+use tenure_store::transitions::{renew, rerun};
+use tenure_store::{clock, holds as store, tasks};
 
 use crate::support::{Gate, hold, number, until_a_session_waits};
 
@@ -195,6 +207,83 @@ async fn a_row_that_is_locked_is_left_to_the_next_look() {
     assert_eq!(holds::pass(&queue.engine).await.unwrap().found, 0, "it waits for no lock");
     holder.rollback().await.unwrap();
     assert_eq!(holds::pass(&queue.engine).await.unwrap().done, 1);
+    drop(conn);
+    finish(database, queue).await;
+}
+
+/// Where a task is by the database.
+async fn place(conn: &mut PgConnection, task: TaskId) -> State {
+    let loaded = tasks::load(conn, &[task.uuid()]).await.unwrap().remove(&task.uuid()).unwrap();
+    let hold = store::find(conn, task.uuid()).await.unwrap().map(|_| Hold::Delay);
+    match (loaded.task.last, loaded.task.ended.last()) {
+        (Last::Unscheduled, _) => State::Unscheduled,
+        (Last::Pending(open), _) => State::Pending(open.run, hold),
+        (Last::Running(open, _), _) => State::Running(open.run),
+        (Last::Ended, Some(ended)) => State::Resolved(ended.run.run, ended.outcome()),
+        (Last::Ended, None) => unreachable!("what has ended has a run"),
+    }
+}
+
+/// Runs the statement of an event.
+async fn send(conn: &mut PgConnection, task: TaskId, event: Event) {
+    let id = task.uuid();
+    let signed = |run: RunId| run.number().cast_signed();
+    match event {
+        Event::Schedule(_) => drop(schedule::schedule(conn, &[id], When::Always).await.unwrap()),
+        Event::Rerun { retries } => drop(rerun::rerun(conn, id, retries.cast_signed()).await.unwrap()),
+        Event::Cancel => drop(end_open(conn, &[id], ReasonResolved::Canceled).await.unwrap()),
+        Event::DeadlinePassed => {
+            let sql = "UPDATE task_definitions SET deadline = now() - interval '1 s';
+                       UPDATE due SET deadline = now() - interval '1 s'";
+            sqlx::raw_sql(sql).execute(&mut *conn).await.unwrap();
+            assert!(end_holds(conn, START, 10).await.unwrap().is_empty());
+            end_overdue(conn, START, 10).await.unwrap();
+        }
+        Event::Ready(_) => {
+            let sql = "UPDATE pending SET held_until = (SELECT now FROM db_now)";
+            sqlx::raw_sql(sql).execute(&mut *conn).await.unwrap();
+            assert_eq!(end_holds(conn, START, 10).await.unwrap().into_values().sum::<usize>(), 1);
+        }
+        Event::Claim(run) => drop(claim_one(conn, id, signed(run), "g", "w", LEASE).await.unwrap()),
+        Event::Reclaim(run) => {
+            drop(renew::renew(conn, &[renew::Member { id, run: signed(run) }], LEASE).await.unwrap());
+        }
+        Event::End(run, ..) => {
+            let member = Member { id, run: signed(run), end: End::Report(Report::Completed) };
+            drop(end::end(conn, &[member]).await.unwrap());
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_statements_do_to_a_delayed_run_what_the_rules_say() {
+    let (database, queue, task) = over().await;
+    let mut conn = database.connect_hot().await;
+    let left = Allowance { retries_left: 5, free_runs: 0, requeues: 0, losses: 0 };
+    let (first, other) = (RunId::FIRST, RunId::FIRST.next());
+    let life = Life { state: State::Pending(first, Some(Hold::Delay)), delivery: Delivery::Retries, left };
+    let completed = Ending::Reported(Report::Completed);
+    for event in [
+        Event::Schedule(None),
+        Event::Rerun { retries: 5 },
+        Event::Cancel,
+        Event::DeadlinePassed,
+        Event::Ready(first),
+        Event::Claim(first),
+        Event::Claim(other),
+        Event::Reclaim(first),
+        Event::End(first, completed, None),
+        Event::End(other, completed, None),
+    ] {
+        let mut attempt = conn.begin().await.unwrap();
+        assert_eq!(place(&mut attempt, task).await, life.state);
+        send(&mut attempt, task, event).await;
+        let expected = apply(life, event).map_or(life.state, |step| step.life.state);
+        assert_eq!(place(&mut attempt, task).await, expected, "{event:?}");
+        let violations = check_invariants_on(&mut attempt).await;
+        assert!(violations.is_empty() || event == Event::DeadlinePassed, "{event:?}: {violations:?}");
+        attempt.rollback().await.unwrap();
+    }
     drop(conn);
     finish(database, queue).await;
 }

@@ -1,0 +1,126 @@
+//! Delayed runs under the real clock, and what the invariants find when a delay or a pause goes wrong.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde_json::json;
+use sqlx::PgConnection;
+use tenure_api::ids::SlugId;
+use tenure_store::testing::check_invariants_on;
+use tenure_tests::http::TENURE_API;
+
+use crate::rig::{LOOK_EVERY, Rig, call, claim_path, definition, eventually, new_task, worker};
+
+const QUEUE: &str = "delays/linux";
+/// A run is ready so long after its time at most, ten times what is promised of a machine that is not busy.
+const READY_WITHIN: TimeDelta = TimeDelta::milliseconds(2_500);
+
+/// Has the pending run of a task delayed, as its creation would.
+async fn delay(conn: &mut PgConnection, task: SlugId, seconds: f64) {
+    sqlx::query(
+        "WITH held AS (
+             UPDATE pending SET hold = 1, held_until = (SELECT now FROM db_now) + make_interval(secs => $2),
+                 reserved_until = '3000-01-01', hidden_until = '3000-01-01'
+             WHERE id = $1 RETURNING queue
+         )
+         INSERT INTO counters AS c (queue, pending, claimed, delayed) SELECT queue, -1, 0, 1 FROM held
+         ON CONFLICT (queue) DO UPDATE SET pending = c.pending - 1, delayed = c.delayed + 1",
+    )
+    .bind(task.uuid())
+    .bind(seconds)
+    .execute(conn)
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_waits_is_given_a_delayed_run_soon_after_its_time_and_never_before() {
+    // Without what would make up for a lost notification.
+    let rig = Rig::start_with(|launch| launch.env("TENURE_FALLBACKS", "off").flag("--claim-work-wait", "20s")).await;
+    let mut conn = rig.database.connect("test").await;
+    let task = new_task();
+    assert_eq!(rig.create(task, &definition(QUEUE)).await.status, 200);
+    // The server finds nothing to do by the time the delay ends, and looks rarely.
+    delay(&mut conn, task, 4.0).await;
+    let until: DateTime<Utc> = sqlx::query_scalar("SELECT held_until FROM pending").fetch_one(&mut conn).await.unwrap();
+    let answer = call(&mut rig.client(), &rig.root, "POST", &claim_path(QUEUE), Some(&worker(1))).await;
+    assert_eq!(answer.body["tasks"][0]["status"]["taskId"], json!(task), "{}", answer.body);
+    let (scheduled, started): (DateTime<Utc>, DateTime<Utc>) =
+        sqlx::query_as("SELECT scheduled, started FROM claims").fetch_one(&mut conn).await.unwrap();
+    assert!(scheduled < until, "it was pending before");
+    assert!(started >= until, "{started} is before {until}");
+    assert!(started < until + READY_WITHIN, "{started} is long after {until}");
+    let events = rig.call("GET", &format!("{TENURE_API}/events?after=0"), None).await.body;
+    let notes: Vec<_> =
+        events["events"].as_array().unwrap().iter().filter(|event| event["payload"]["runs"].is_array()).collect();
+    assert_eq!(notes.len(), 1, "{events}");
+    assert_eq!(notes[0]["exchange"], "exchange/tenure/v1/task-ready");
+    assert_eq!(notes[0]["payload"]["runs"], json!([{"taskId": task, "runId": 0, "priority": "lowest"}]));
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn moving_the_clock_waits_for_delays_that_end() {
+    let rig = Rig::start_with(|launch| launch.flag("--clock", "manual").flag("--claim-work-wait", "0s")).await;
+    let mut conn = rig.database.connect("test").await;
+    let task = new_task();
+    assert_eq!(rig.create(task, &definition(QUEUE)).await.status, 200);
+    delay(&mut conn, task, 60.0).await;
+    for (seconds, found) in [(59, 0), (2, 1)] {
+        let body = json!({"seconds": seconds});
+        assert_eq!(rig.call("POST", &format!("{TENURE_API}/clock/advance"), Some(&body)).await.status, 200);
+        assert_eq!(rig.claim(QUEUE, 1).await.len(), found);
+    }
+    rig.server.stop().await;
+}
+
+/// Breaks something on purpose, again and again, until the invariants name it; then repairs the database, whose invariants are
+/// checked at the end too.
+async fn is_named(breakage: &str, check: &str, repair: &'static str, act: impl AsyncFn(&Rig, &mut PgConnection)) {
+    let rig = Rig::start_with(|launch| launch.env("TENURE_BREAK", breakage).flag("--claim-work-wait", "0s")).await;
+    let mut conn = rig.database.connect("test").await;
+    let violations = eventually("a violation", async || {
+        act(&rig, &mut conn).await;
+        let violations = check_invariants_on(&mut conn).await;
+        (!violations.is_empty()).then_some(violations)
+    })
+    .await;
+    assert!(violations.iter().all(|violation| violation.starts_with(check)), "{breakage}: {violations:?}");
+    rig.server.stop().await;
+    sqlx::raw_sql(repair).execute(&mut conn).await.unwrap();
+}
+
+/// A task whose delay ends.
+async fn delayed_and_ended(rig: &Rig, conn: &mut PgConnection) {
+    let task = new_task();
+    assert_eq!(rig.create(task, &definition(QUEUE)).await.status, 200);
+    delay(conn, task, 0.0).await;
+    let ended = "SELECT count(*) = 0 FROM pending WHERE held_until IS NOT NULL";
+    eventually("the delay ends", async || {
+        tokio::time::sleep(LOOK_EVERY).await;
+        sqlx::query_scalar::<_, bool>(ended).fetch_one(&mut *conn).await.unwrap().then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_delay_that_is_lost_is_found() {
+    let repair = "UPDATE pending SET held_until = now() WHERE hold IS NOT NULL";
+    is_named("lose-hold", "Holds: a held run", repair, delayed_and_ended).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wrong_count_of_delayed_runs_is_found() {
+    let repair = "UPDATE counters SET delayed = 0; UPDATE outbox_new SET delayed = NULL";
+    is_named("delayed-off-by-one", "I4: the counts", repair, delayed_and_ended).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pause_that_is_not_stored_is_found() {
+    let repair = "UPDATE task_queues SET paused = now() WHERE name LIKE 'delays/%'";
+    is_named("leak-pause", "Pauses: a queue is paused", repair, async |rig: &Rig, _: &mut PgConnection| {
+        for step in ["pause", "resume", "pause"] {
+            let path = format!("{TENURE_API}/queues/delays%2Flinux/{step}");
+            assert_eq!(rig.call("POST", &path, None).await.status, 200);
+        }
+    })
+    .await;
+}
