@@ -131,7 +131,7 @@ async fn t1_all_runs_of_a_worker_that_exits_go_to_another_when_its_lease_is_over
         assert!(date(&before["resolved"]) <= over + LATE, "too late: {claim}");
     }
     for claim in &lost {
-        assert_eq!(of_run(&rig, claim, "completed", None).await.status, 409);
+        assert_eq!(as_worker(&rig, &rig.root, claim, "completed", None).await.status, 409);
     }
     for claim in &taken {
         assert_eq!(of_run(&rig, claim, "completed", None).await.status, 200);
@@ -188,7 +188,7 @@ async fn t2_a_run_that_may_not_be_started_twice_ends_as_an_exception_when_its_wo
     }
     assert_eq!(number(&rig, "SELECT count(*) FROM runs WHERE ended_by = 1").await, 10);
     for claim in &lost {
-        assert_eq!(of_run(&rig, claim, "completed", None).await.status, 409);
+        assert_eq!(as_worker(&rig, &rig.root, claim, "completed", None).await.status, 409);
     }
     rig.server.stop().await;
 }
@@ -251,7 +251,7 @@ async fn t6_complete_time_is_over_at_its_end_and_not_before() {
         let second = claim_as(&rig, "w2", 1).await.remove(0);
         assert!(date(&second["status"]["runs"][0]["resolved"]) >= over, "never earlier: {second}");
         assert_eq!(second["status"]["retriesLeft"], if delivery == "retries" { 0 } else { 1 }, "{delivery}");
-        assert_eq!(of_run(&rig, &claim, "reclaim", None).await.status, 409);
+        assert_eq!(as_worker(&rig, &rig.root, &claim, "reclaim", None).await.status, 409);
         rig.server.stop().await;
     }
 }
