@@ -102,7 +102,7 @@ pub enum Command {
         #[command(flatten)]
         role: RoleArgs,
     },
-    /// Create tasks, wait for them, show, list, cancel and rerun them.
+    /// Create tasks, wait for them, show, explain, list, cancel, rerun and release them.
     Task {
         /// Which server to call.
         #[command(flatten)]
@@ -120,7 +120,7 @@ pub enum Command {
         #[command(subcommand)]
         group: GroupCommand,
     },
-    /// Show how many tasks wait and run.
+    /// Show how many tasks wait and run; set policies, pause and resume.
     Queue {
         /// Which server to call.
         #[command(flatten)]

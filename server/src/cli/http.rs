@@ -86,14 +86,16 @@ impl CommandError {
                 format!("{root_url} answered {status} {code}: check that --root-url is that of a Tenure server")
             }
             Error::Refused { status, code, message, .. } => format!("{message} ({status} {code})"),
-            Error::BadAnswer(_) | Error::BadMessages(_) | Error::SignedUrl(_) => {
-                format!("{root_url} did not answer as Tenure does: check --root-url (TASKCLUSTER_ROOT_URL)")
-            }
+            Error::BadAnswer(_) | Error::BadMessages(_) | Error::SignedUrl(_) => not_tenure(root_url),
             // Of artifacts' bytes, which no command here moves.
             Error::Store { .. } | Error::Stalled(_) | Error::Damaged(_) | Error::File { .. } => error.to_string(),
             Error::RootUrl(problem) => return Self::Usage(format!("--root-url (TASKCLUSTER_ROOT_URL) {problem}")),
         })
     }
+}
+
+fn not_tenure(root_url: &str) -> String {
+    format!("{root_url} did not answer as Tenure does: check --root-url (TASKCLUSTER_ROOT_URL)")
 }
 
 /// A server, and how to print its answers.
@@ -123,6 +125,11 @@ impl Server {
     /// Turns an error of the client library into one for people.
     pub fn error(&self, error: &Error) -> CommandError {
         CommandError::new(error, self.client.root_url())
+    }
+
+    /// An answer that is not of the form that Tenure's have.
+    pub fn strange(&self, _: &serde_json::Error) -> CommandError {
+        CommandError::Refused(not_tenure(self.client.root_url()))
     }
 
     /// Prints an answer: as it is, or as a text for people.

@@ -4,11 +4,13 @@ pub mod client;
 mod database;
 pub mod group;
 pub mod http;
+mod input;
 pub(crate) mod print;
 pub mod queue;
 pub mod role;
 mod signals;
 pub mod task;
+mod when;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
