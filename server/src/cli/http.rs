@@ -183,8 +183,23 @@ fn root_account(data_dir: &std::path::Path) -> Result<(String, Option<Credential
     Ok((account.root_url, Some(account.credentials)))
 }
 
+/// Runs a command that calls a server, to its end.
+pub async fn call(
+    name: &str,
+    server: ServerArgs,
+    run: impl AsyncFnOnce(&Server) -> Result<ExitCode, CommandError>,
+) -> ExitCode {
+    end(
+        name,
+        match Server::new(server) {
+            Ok(server) => run(&server).await,
+            Err(error) => Err(error),
+        },
+    )
+}
+
 /// Ends a command: its exit code, and why it failed on standard error.
-pub fn end(name: &str, result: Result<ExitCode, CommandError>) -> ExitCode {
+fn end(name: &str, result: Result<ExitCode, CommandError>) -> ExitCode {
     result.unwrap_or_else(|error| {
         let line = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
         complain(&format!("tenure {name}: {line}"));
