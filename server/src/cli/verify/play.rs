@@ -158,26 +158,28 @@ impl Scene<'_> {
         Ok(self.start.elapsed())
     }
 
-    /// Renews the claim as long as it can be, if the worker is slow; never ends but by an error.
+    /// Does what the first worker does until its run has ended; never ends itself but by an error.
     async fn hold(&self, run: RunId, renewals: &Renewals) -> CommandError {
-        let is_slow = match self.stage.cell.situation {
-            Situation::Exit => false,
-            Situation::Slow => true,
-        };
-        while is_slow {
+        match self.stage.cell.situation {
+            Situation::Exit => std::future::pending().await,
+            Situation::Slow => self.renew(run, renewals).await,
+        }
+    }
+
+    /// Renews a claim as long as it can be.
+    async fn renew(&self, run: RunId, renewals: &Renewals) -> CommandError {
+        loop {
             sleep(RENEW_EVERY).await;
             let sent = Instant::now();
-            match self.calls.reclaim(self.stage.task, run).await {
-                Ok(status) => {
-                    renewals.answered(sent);
-                    if status != OK {
-                        break;
-                    }
-                }
+            let status = match self.calls.reclaim(self.stage.task, run).await {
+                Ok(status) => status,
                 Err(error) => return error,
+            };
+            renewals.answered(sent);
+            if status != OK {
+                return std::future::pending().await;
             }
         }
-        std::future::pending().await
     }
 
     /// What follows the first claim.

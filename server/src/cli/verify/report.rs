@@ -1,5 +1,6 @@
 //! Prints what was seen, and what of it is not as published.
 
+use chrono::TimeDelta;
 use serde_json::{Value, json};
 use tenure_api::ids::{TaskId, TaskQueueId};
 use tenure_domain::policy::cells::Cell;
@@ -44,7 +45,7 @@ fn entry(judged: &Judged<'_>) -> Value {
         "published": cell.words(),
         "asPublished": judged.is_as_published(),
         "differences": differences.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "lateSeconds": lateness(cell, seen).map(|late| late.as_seconds_f64()),
+        "lateSeconds": lateness(cell, seen).map(TimeDelta::as_seconds_f64),
         "taskQueueId": queue,
         "taskId": task,
         "firstReport": seen.first_report,
