@@ -18,6 +18,7 @@ use crate::cli::http::ServerArgs;
 use crate::cli::queue::QueueCommand;
 use crate::cli::role::RoleArgs;
 use crate::cli::task::{TaskCommand, shelter_ids};
+use crate::cli::verify::VerifyCommand;
 use tenure_embedded::EmbeddedSettings;
 use tenure_engine::blobs::settings::ArtifactSettings;
 use tenure_engine::route::HotSessions;
@@ -102,7 +103,7 @@ pub enum Command {
         #[command(flatten)]
         role: RoleArgs,
     },
-    /// Create tasks, wait for them, show, list, cancel and rerun them.
+    /// Create tasks, wait for them, show, explain, list, cancel, rerun and release them.
     Task {
         /// Which server to call.
         #[command(flatten)]
@@ -120,7 +121,7 @@ pub enum Command {
         #[command(subcommand)]
         group: GroupCommand,
     },
-    /// Show how many tasks wait and run.
+    /// Show how many tasks wait and run; set policies, pause and resume.
     Queue {
         /// Which server to call.
         #[command(flatten)]
@@ -128,6 +129,15 @@ pub enum Command {
         /// What to do.
         #[command(subcommand)]
         queue: QueueCommand,
+    },
+    /// Verify that a server does what is published of it.
+    Verify {
+        /// Which server to call.
+        #[command(flatten)]
+        server: ServerArgs,
+        /// What to verify.
+        #[command(subcommand)]
+        verify: VerifyCommand,
     },
 }
 

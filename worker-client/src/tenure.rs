@@ -193,6 +193,28 @@ impl Client {
         }
     }
 
+    /// Sends a call that has no method here, and reads its answer. The path is that below the root URL, with its query and with
+    /// whatever is special in it encoded.
+    ///
+    /// # Errors
+    /// The server refused, or could not be reached.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let page = client.request(tenure_client::Method::GET, "/api/tenure/v1/events?after=0", None).await?;
+    /// println!("{}", page["events"]);
+    /// # Ok(()) }
+    /// ```
+    pub async fn request(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Error> {
+        let (path, query) = match path.split_once('?') {
+            Some((path, query)) => (path, Some(query.to_owned())),
+            None => (path, None),
+        };
+        let own = Own { api: Some(""), query, ..Own::default() };
+        let body = body.map(|body| body.to_string().into_bytes());
+        self.send_call(method, path.to_owned(), body, TIMEOUT, own).await
+    }
+
     async fn get(&self, path: String) -> Result<Value, Error> {
         self.send_call(Method::GET, path, None, TIMEOUT, Own::default()).await
     }
@@ -201,7 +223,7 @@ impl Client {
         self.send_call(Method::POST, path, None, TIMEOUT, Own::default()).await
     }
 
-    async fn send_call(
+    pub(crate) async fn send_call(
         &self,
         method: Method,
         path: String,

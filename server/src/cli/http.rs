@@ -86,14 +86,16 @@ impl CommandError {
                 format!("{root_url} answered {status} {code}: check that --root-url is that of a Tenure server")
             }
             Error::Refused { status, code, message, .. } => format!("{message} ({status} {code})"),
-            Error::BadAnswer(_) | Error::BadMessages(_) | Error::SignedUrl(_) => {
-                format!("{root_url} did not answer as Tenure does: check --root-url (TASKCLUSTER_ROOT_URL)")
-            }
+            Error::BadAnswer(_) | Error::BadMessages(_) | Error::SignedUrl(_) => not_tenure(root_url),
             // Of artifacts' bytes, which no command here moves.
             Error::Store { .. } | Error::Stalled(_) | Error::Damaged(_) | Error::File { .. } => error.to_string(),
             Error::RootUrl(problem) => return Self::Usage(format!("--root-url (TASKCLUSTER_ROOT_URL) {problem}")),
         })
     }
+}
+
+fn not_tenure(root_url: &str) -> String {
+    format!("{root_url} did not answer as Tenure does: check --root-url (TASKCLUSTER_ROOT_URL)")
 }
 
 /// A server, and how to print its answers.
@@ -123,6 +125,11 @@ impl Server {
     /// Turns an error of the client library into one for people.
     pub fn error(&self, error: &Error) -> CommandError {
         CommandError::new(error, self.client.root_url())
+    }
+
+    /// An answer that is not of the form that Tenure's have.
+    pub fn strange(&self, _: &serde_json::Error) -> CommandError {
+        CommandError::Refused(not_tenure(self.client.root_url()))
     }
 
     /// Prints an answer: as it is, or as a text for people.
@@ -176,8 +183,23 @@ fn root_account(data_dir: &std::path::Path) -> Result<(String, Option<Credential
     Ok((account.root_url, Some(account.credentials)))
 }
 
+/// Runs a command that calls a server, to its end.
+pub async fn call(
+    name: &str,
+    server: ServerArgs,
+    run: impl AsyncFnOnce(&Server) -> Result<ExitCode, CommandError>,
+) -> ExitCode {
+    end(
+        name,
+        match Server::new(server) {
+            Ok(server) => run(&server).await,
+            Err(error) => Err(error),
+        },
+    )
+}
+
 /// Ends a command: its exit code, and why it failed on standard error.
-pub fn end(name: &str, result: Result<ExitCode, CommandError>) -> ExitCode {
+fn end(name: &str, result: Result<ExitCode, CommandError>) -> ExitCode {
     result.unwrap_or_else(|error| {
         let line = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
         complain(&format!("tenure {name}: {line}"));

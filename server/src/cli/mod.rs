@@ -4,11 +4,14 @@ pub mod client;
 mod database;
 pub mod group;
 pub mod http;
+mod input;
 pub(crate) mod print;
 pub mod queue;
 pub mod role;
 mod signals;
 pub mod task;
+pub mod verify;
+mod when;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -61,27 +64,18 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
                 administrate(database, secret_key, root_url, client).await
             }
             Command::Role { database, role } => administrate_roles(database, role).await,
-            Command::Task { server, task } => http::end(
-                "task",
-                match http::Server::new(server) {
-                    Ok(server) => task::run(&server, task).await,
-                    Err(error) => Err(error),
-                },
-            ),
-            Command::Group { server, group } => http::end(
-                "group",
-                match http::Server::new(server) {
-                    Ok(server) => group::run(&server, group).await,
-                    Err(error) => Err(error),
-                },
-            ),
-            Command::Queue { server, queue } => http::end(
-                "queue",
-                match http::Server::new(server) {
-                    Ok(server) => queue::run(&server, queue).await,
-                    Err(error) => Err(error),
-                },
-            ),
+            Command::Task { server, task } => {
+                http::call("task", server, async |server| task::run(server, task).await).await
+            }
+            Command::Group { server, group } => {
+                http::call("group", server, async |server| group::run(server, group).await).await
+            }
+            Command::Queue { server, queue } => {
+                http::call("queue", server, async |server| queue::run(server, queue).await).await
+            }
+            Command::Verify { server, verify } => {
+                http::call("verify", server, async |server| verify::run(server, verify).await).await
+            }
         }
     })
 }

@@ -1,15 +1,19 @@
-//! `tenure queue`: how much waits and runs.
+//! `tenure queue`: how much waits and runs, policies, pauses.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use serde_json::Value;
 use tenure_api::ids::TaskQueueId;
+use tenure_client::PauseRequest;
 
 use super::http::{CommandError, Server, entries, field};
+use super::input;
 use super::print::table;
+use super::when::{When, parse_when};
 
-/// What to show of queues.
+/// What to do with queues.
 #[derive(Debug, Subcommand)]
 pub enum QueueCommand {
     /// List all queues with their counts
@@ -20,6 +24,56 @@ pub enum QueueCommand {
         #[arg(allow_hyphen_values = true)]
         queue: TaskQueueId,
     },
+    /// Show, set and delete the policy of a queue
+    #[command(subcommand)]
+    Policy(PolicyCommand),
+    /// Let workers get nothing of a queue until it is resumed
+    Pause(PauseArgs),
+    /// Let workers get the tasks of a queue again
+    Resume {
+        /// The queue, <provisionerId>/<workerType>
+        #[arg(allow_hyphen_values = true)]
+        queue: TaskQueueId,
+    },
+}
+
+/// What to do with the policy of a queue.
+#[derive(Debug, Subcommand)]
+pub enum PolicyCommand {
+    /// Show it
+    Show {
+        /// The queue, <provisionerId>/<workerType>
+        #[arg(allow_hyphen_values = true)]
+        queue: TaskQueueId,
+    },
+    /// Replace it: what the file leaves out has its default
+    Set {
+        /// The queue, <provisionerId>/<workerType>
+        #[arg(allow_hyphen_values = true)]
+        queue: TaskQueueId,
+        /// A file with the policy as JSON; a dash is standard input
+        file: PathBuf,
+    },
+    /// Delete it
+    Delete {
+        /// The queue, <provisionerId>/<workerType>
+        #[arg(allow_hyphen_values = true)]
+        queue: TaskQueueId,
+    },
+}
+
+/// How to pause a queue.
+#[derive(Debug, Args)]
+pub struct PauseArgs {
+    /// The queue, <provisionerId>/<workerType>
+    #[arg(allow_hyphen_values = true)]
+    pub queue: TaskQueueId,
+    /// Why, for people
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+    /// When it resumes by itself: in so long, such as 2h, or a time such as 2027-01-31T12:00:00Z [default: it does not]
+    #[arg(long, value_name = "WHEN", value_parser = parse_when)]
+    pub until: Option<When>,
 }
 
 /// Does the command.
@@ -27,19 +81,116 @@ pub enum QueueCommand {
 /// # Errors
 /// If it is refused.
 pub async fn run(server: &Server, command: QueueCommand) -> Result<ExitCode, CommandError> {
-    let answer = match command {
-        QueueCommand::List => server.client.list_queues().await,
-        QueueCommand::Show { ref queue } => server.client.get_queue(queue).await,
-    };
-    let answer = answer.map_err(|error| server.error(&error))?;
+    let refused = |error| server.error(&error);
+    let client = &server.client;
+    match command {
+        QueueCommand::List => {
+            let answer = client.list_queues().await.map_err(refused)?;
+            server.print(&answer, |answer| counts(entries(answer, "queues")))?;
+        }
+        QueueCommand::Show { queue } => {
+            let answer = client.get_queue(&queue).await.map_err(refused)?;
+            server.print(&answer, |answer| counts(std::slice::from_ref(answer)))?;
+        }
+        QueueCommand::Policy(PolicyCommand::Show { queue }) => {
+            server.print(&client.get_queue_policy(&queue).await.map_err(refused)?, policy)?;
+        }
+        QueueCommand::Policy(PolicyCommand::Set { queue, file }) => {
+            let wanted = input::read_json("FILE", &file)?;
+            server.print(&client.set_queue_policy(&queue, &wanted).await.map_err(refused)?, policy)?;
+        }
+        QueueCommand::Policy(PolicyCommand::Delete { queue }) => {
+            let answer = client.delete_queue_policy(&queue).await.map_err(refused)?;
+            server.print(&answer, |_| format!("Queue {queue} has no policy."))?;
+        }
+        QueueCommand::Pause(PauseArgs { queue, reason, until }) => {
+            let pause = PauseRequest { reason, until: until.map(|until| until.time(client.now())) };
+            server.print(&client.pause_queue(&queue, &pause).await.map_err(refused)?, paused)?;
+        }
+        QueueCommand::Resume { queue } => {
+            server.print(&client.resume_queue(&queue).await.map_err(refused)?, paused)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn counts(queues: &[Value]) -> String {
     let row =
         |queue: &Value| [field(queue, "/pendingTasks"), field(queue, "/claimedTasks"), field(queue, "/taskQueueId")];
-    server.print(&answer, |answer| {
-        let rows = match command {
-            QueueCommand::List => entries(answer, "queues"),
-            QueueCommand::Show { .. } => std::slice::from_ref(answer),
-        };
-        table(["PENDING", "CLAIMED", "QUEUE"], rows.iter().map(row))
-    })?;
-    Ok(ExitCode::SUCCESS)
+    table(["PENDING", "CLAIMED", "QUEUE"], queues.iter().map(row))
+}
+
+fn policy(answer: &Value) -> String {
+    let head = ["queue", "version", "updated", "by", "refiling"].map(str::to_owned);
+    let of_queue = ["/taskQueueId", "/version", "/updated", "/clientId", "/refiling"].map(|at| field(answer, at));
+    let fields = answer["policy"].as_object().into_iter().flatten();
+    let fields = fields.map(|(name, _)| (format!("  {name}"), field(&answer["policy"], &format!("/{name}"))));
+    let rows = head.into_iter().zip(of_queue).chain(fields);
+    rows.map(|(name, value)| format!("{name:15}  {value}\n")).collect()
+}
+
+fn paused(answer: &Value) -> String {
+    let queue = field(answer, "/taskQueueId");
+    if answer["paused"] != Value::Bool(true) {
+        return format!("Queue {queue} is not paused.");
+    }
+    let reason = answer["reason"].as_str().map_or_else(String::new, |reason| format!(" ({reason})"));
+    let until =
+        answer["until"].as_str().map_or_else(|| "until it is resumed".to_owned(), |until| format!("until {until}"));
+    format!(
+        "Queue {queue} was paused by {} at {}{reason}, {until}.",
+        field(answer, "/clientId"),
+        field(answer, "/since")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use clap::error::ErrorKind;
+    use serde_json::json;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Tenure {
+        #[command(subcommand)]
+        queue: QueueCommand,
+    }
+
+    #[test]
+    fn wrong_arguments_are_errors_of_usage() {
+        for (words, kind) in [
+            (&["policy"][..], ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand),
+            (&["policy", "show"], ErrorKind::MissingRequiredArgument),
+            (&["policy", "set", "p/w"], ErrorKind::MissingRequiredArgument),
+            (&["policy", "change", "p/w"], ErrorKind::InvalidSubcommand),
+            (&["pause"], ErrorKind::MissingRequiredArgument),
+            (&["pause", "p"], ErrorKind::ValueValidation),
+            (&["pause", "p/w", "--until", "soon"], ErrorKind::ValueValidation),
+            (&["resume", "p/w", "--reason", "x"], ErrorKind::UnknownArgument),
+        ] {
+            let parsed = Tenure::try_parse_from(["queue"].iter().chain(words));
+            assert_eq!(parsed.map_err(|error| error.kind()).err(), Some(kind), "{words:?}");
+        }
+        for words in [&["policy", "set", "-p/w", "-"][..], &["pause", "-p/w", "--reason", "r", "--until", "1h"]] {
+            assert!(Tenure::try_parse_from(["queue"].iter().chain(words)).is_ok(), "{words:?}");
+        }
+    }
+
+    #[test]
+    fn a_policy_and_a_pause_are_shown_for_people() {
+        let text = policy(&json!({"taskQueueId": "p/w", "version": 3, "updated": "2026-01-31T12:00:00.000Z",
+            "clientId": "root", "refiling": 0, "policy": {"delivery": "at-most-once", "retryDelay": {"first": 5}}}));
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "queue            p/w");
+        assert_eq!(lines[1], "version          3");
+        assert_eq!(lines[5..], ["  delivery       at-most-once", "  retryDelay     {\"first\":5}"]);
+        assert_eq!(paused(&json!({"taskQueueId": "p/w", "paused": false})), "Queue p/w is not paused.");
+        let mut pause = json!({"taskQueueId": "p/w", "paused": true, "since": "S", "clientId": "root"});
+        assert_eq!(paused(&pause), "Queue p/w was paused by root at S, until it is resumed.");
+        pause["reason"] = "disk".into();
+        pause["until"] = "U".into();
+        assert_eq!(paused(&pause), "Queue p/w was paused by root at S (disk), until U.");
+    }
 }

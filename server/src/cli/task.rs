@@ -1,23 +1,23 @@
-//! `tenure task`: creating tasks, waiting for them, showing and changing them.
+//! `tenure task`: creating tasks, waiting for them, showing, explaining and changing them.
 
 mod progress;
 
 use std::ffi::OsString;
-use std::io::Read as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use chrono::TimeDelta;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use tenure_api::dates::Timestamp;
-use tenure_api::ids::{TaskGroupId, TaskId, TaskQueueId};
+use tenure_api::ids::{RunId, TaskGroupId, TaskId, TaskQueueId};
 use tenure_api::states::Priority;
-use tenure_client::TaskChange;
+use tenure_client::{ReleaseRequest, TaskChange};
+use tenure_domain::policy::why::words;
 
 use super::http::{CommandError, Server, entries, field};
-use super::print::table;
-use crate::config::parse_duration;
+use super::input;
+use super::print::{pretty, table};
+use super::when::{When, parse_date, parse_seconds, parse_when};
 
 /// What to do with tasks.
 #[derive(Debug, Subcommand)]
@@ -48,6 +48,23 @@ pub enum TaskCommand {
         #[arg(required = true)]
         tasks: Vec<TaskId>,
     },
+    /// Say what keeps a task from running, or how it ended
+    Why {
+        /// The id of the task
+        #[arg(allow_hyphen_values = true)]
+        task: TaskId,
+    },
+    /// Give a claimed run back: another one follows that uses up no retry
+    Release(ReleaseArgs),
+    /// Print what the worker of a task reported as its result
+    Result {
+        /// The id of the task
+        #[arg(allow_hyphen_values = true)]
+        task: TaskId,
+        /// The number of the run [default: the last one]
+        #[arg(long)]
+        run: Option<RunId>,
+    },
     /// List the tasks of a group
     List {
         /// The id of the group
@@ -75,8 +92,8 @@ pub struct CreateArgs {
     #[arg(long, conflicts_with = "file")]
     pub retries: Option<u16>,
     /// Its deadline: in so long, such as 2h, or a time such as 2027-01-31T12:00:00Z [default: in a day]
-    #[arg(long, value_name = "WHEN", value_parser = parse_deadline, conflicts_with = "file")]
-    pub deadline: Option<Deadline>,
+    #[arg(long, value_name = "WHEN", value_parser = parse_when, conflicts_with = "file")]
+    pub deadline: Option<When>,
     /// Run it after these tasks are completed: one or more ids
     #[arg(long, value_name = "TASK", allow_hyphen_values = true, conflicts_with = "file")]
     pub after: Vec<TaskId>,
@@ -88,28 +105,25 @@ pub struct CreateArgs {
     pub command: Vec<String>,
 }
 
-/// The deadline of a task.
-#[derive(Debug, Clone, Copy)]
-pub enum Deadline {
-    /// So long after it is created.
-    In(TimeDelta),
-    /// Then.
-    At(Timestamp),
+/// Which run to give back.
+#[derive(Debug, Args)]
+pub struct ReleaseArgs {
+    /// The id of the task
+    #[arg(allow_hyphen_values = true)]
+    pub task: TaskId,
+    /// The number of the run
+    pub run: RunId,
+    /// How long the next run waits: seconds, or a duration such as 2h [default: not at all]
+    #[arg(long, value_name = "TIME", value_parser = parse_seconds, conflicts_with = "not_before")]
+    pub delay: Option<i64>,
+    /// Until when the next run waits, such as 2027-01-31T12:00:00Z
+    #[arg(long, value_name = "DATE", value_parser = parse_date)]
+    pub not_before: Option<Timestamp>,
 }
 
 fn parse_priority(text: &str) -> Result<Priority, String> {
     let rule = || "choose one of highest, very-high, high, medium, low, very-low, lowest".to_owned();
     serde_json::from_value(json!(text)).map_err(|_| rule())
-}
-
-fn parse_deadline(text: &str) -> Result<Deadline, String> {
-    if let Ok(time) = serde_json::from_value(json!(text)) {
-        return Ok(Deadline::At(time));
-    }
-    let duration = parse_duration(text).ok().and_then(|duration| TimeDelta::from_std(duration).ok());
-    duration
-        .map(Deadline::In)
-        .ok_or_else(|| "write a duration such as 2h, or a time such as 2027-01-31T12:00:00Z".to_owned())
 }
 
 /// Arranges ids that begin with a dash so that they are not taken for options. Where a command takes one id, clap is
@@ -180,6 +194,20 @@ pub async fn run(server: &Server, command: TaskCommand) -> Result<ExitCode, Comm
         }
         TaskCommand::Cancel { tasks } => change(server, tasks, TaskChange::Cancel).await?,
         TaskCommand::Rerun { tasks } => change(server, tasks, TaskChange::Rerun).await?,
+        TaskCommand::Why { task } => {
+            let answer = server.client.why(task).await.map_err(refused)?;
+            let why = serde_json::from_value(answer.clone()).map_err(|error| server.strange(&error))?;
+            server.print(&answer, |_| words(&why).join("\n"))?;
+        }
+        TaskCommand::Release(ReleaseArgs { task, run, delay, not_before }) => {
+            let release = ReleaseRequest { delay, not_before };
+            let answer = server.client.release_run(task, run, &release).await.map_err(refused)?;
+            server.print(&answer, |answer| states(std::slice::from_ref(answer)))?;
+        }
+        TaskCommand::Result { task, run } => {
+            let answer = server.client.get_result(task, run).await.map_err(refused)?;
+            server.print(&answer, |answer| pretty(&answer["result"]))?;
+        }
         TaskCommand::List { group } => {
             let answer = server.client.list_group(group).await.map_err(refused)?;
             server.print(&answer, |answer| {
@@ -220,7 +248,7 @@ async fn change(server: &Server, tasks: Vec<TaskId>, change: TaskChange) -> Resu
 
 async fn create(server: &Server, args: CreateArgs) -> Result<ExitCode, CommandError> {
     let body = match &args.file {
-        Some(file) => read(file)?,
+        Some(file) => input::read_json("--file", file)?,
         None => definition(server, &args),
     };
     // A repeat after a lost answer must not create anything twice.
@@ -244,18 +272,6 @@ async fn create(server: &Server, args: CreateArgs) -> Result<ExitCode, CommandEr
     Ok(code)
 }
 
-fn read(file: &std::path::Path) -> Result<Value, CommandError> {
-    let (name, text) = if file.as_os_str() == "-" {
-        let mut text = String::new();
-        ("standard input".to_owned(), std::io::stdin().read_to_string(&mut text).map(|_| text))
-    } else {
-        (file.display().to_string(), std::fs::read_to_string(file))
-    };
-    let wrong = |problem: String| CommandError::Usage(format!("--file: {name} {problem}"));
-    let text = text.map_err(|error| wrong(format!("cannot be read: {error}")))?;
-    serde_json::from_str(&text).map_err(|error| wrong(format!("is not JSON: {error}")))
-}
-
 /// The task that the arguments describe, for a worker that runs commands.
 fn definition(server: &Server, args: &CreateArgs) -> Value {
     let mut body = json!({ "taskQueueId": args.queue, "payload": { "command": [args.command] } });
@@ -268,10 +284,8 @@ fn definition(server: &Server, args: &CreateArgs) -> Value {
     if let Some(retries) = args.retries {
         body["retries"] = json!(retries);
     }
-    match args.deadline {
-        Some(Deadline::At(time)) => body["deadline"] = json!(time),
-        Some(Deadline::In(time)) => body["deadline"] = json!(Timestamp::new(server.client.now().time() + time)),
-        None => {}
+    if let Some(deadline) = args.deadline {
+        body["deadline"] = json!(deadline.time(server.client.now()));
     }
     if !args.after.is_empty() {
         body["dependencies"] = json!(args.after);

@@ -147,3 +147,29 @@ fn a_place_or_a_limit_that_cannot_be_for_artifacts_is_refused() {
     let given = settings(&["--artifacts-url", "az://c/p", "--artifact-size-max", "5MiB"]).ok().unwrap().artifacts;
     assert_eq!((given.place.to_string().as_str(), given.size_max), ("az://c/p", 5 << 20));
 }
+
+/// The names of all commands that do something, as `tenure queue policy show`.
+fn commands(of: &clap::Command) -> Vec<String> {
+    let below: Vec<&clap::Command> = of.get_subcommands().collect();
+    let name = of.get_name();
+    if below.is_empty() {
+        return vec![name.to_owned()];
+    }
+    below.into_iter().flat_map(commands).map(|rest| format!("{name} {rest}")).collect()
+}
+
+#[test]
+fn the_page_about_the_command_line_has_every_command() {
+    let page = include_str!("../../../docs/command-line.md");
+    let rows: Vec<Vec<&str>> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `tenure ")?.split('`').next())
+        .map(|cell| cell.split([' ', '\\', '|']).filter(|word| !word.is_empty()).collect())
+        .collect();
+    for command in commands(&<Cli as clap::CommandFactory>::command()) {
+        let words: Vec<&str> = command.split(' ').skip(1).collect();
+        let (last, before) = words.split_last().expect("a command has a name");
+        let has = |row: &Vec<&str>| row.starts_with(before) && row[before.len()..].contains(last);
+        assert!(rows.iter().any(has), "`{command}` is missing in docs/command-line.md");
+    }
+}

@@ -255,8 +255,10 @@ mod tests {
     }
 
     #[test]
-    fn the_design_note_shows_the_cells() {
+    fn both_pages_show_the_cells() {
         let note = include_str!("../../../../docs/internals/policies.md");
         assert!(note.contains(&markdown()), "docs/internals/policies.md is to contain:\n{}", markdown());
+        let page = include_str!("../../../../docs/delivery.md");
+        assert!(page.contains(&markdown()), "docs/delivery.md is to contain:\n{}", markdown());
     }
 }

@@ -170,9 +170,11 @@ fn a_rerun_counts_the_runs_that_were_not_free() {
 }
 
 #[test]
-fn the_design_note_shows_the_table() {
+fn both_pages_show_the_table() {
     let note = include_str!("../../../../docs/internals/policies.md");
     assert!(note.contains(&markdown()), "docs/internals/policies.md is to contain:\n{}", markdown());
+    let page = include_str!("../../../../docs/delivery.md");
+    assert!(page.contains(&markdown()), "docs/delivery.md is to contain:\n{}", markdown());
 }
 
 proptest! {

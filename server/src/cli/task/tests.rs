@@ -58,9 +58,28 @@ fn wrong_arguments_are_errors_of_usage() {
         (&["wait"], ErrorKind::MissingRequiredArgument),
         (&["wait", "x"], ErrorKind::ValueValidation),
         (&["list"], ErrorKind::MissingRequiredArgument),
+        (&["why"], ErrorKind::MissingRequiredArgument),
+        (&["release", ID], ErrorKind::MissingRequiredArgument),
+        (&["release", ID, "0", "--delay", "soon"], ErrorKind::ValueValidation),
+        (&["release", ID, "0", "--not-before", "2h"], ErrorKind::ValueValidation),
+        (&["release", ID, "0", "--delay", "3", "--not-before", "2027-01-31T12:00:00Z"], ErrorKind::ArgumentConflict),
+        (&["result", ID, "--run", "x"], ErrorKind::ValueValidation),
         (&["rename"], ErrorKind::InvalidSubcommand),
     ] {
         assert_eq!(parse(words).err(), Some(kind), "{words:?}");
     }
     assert!(parse(&["create", "--file", "-", "--wait"]).is_ok());
+}
+
+#[test]
+fn a_run_is_released_now_or_with_a_delay() {
+    for (words, expected) in [
+        (&[][..], ReleaseRequest::default()),
+        (&["--delay", "30"], ReleaseRequest { delay: Some(30), not_before: None }),
+        (&["--delay", "2h"], ReleaseRequest { delay: Some(7_200), not_before: None }),
+    ] {
+        let parsed = parse(&[&["release", ID, "3"], words].concat());
+        let Ok(TaskCommand::Release(ReleaseArgs { run, delay, not_before, .. })) = parsed else { panic!("{words:?}") };
+        assert_eq!((run.number(), ReleaseRequest { delay, not_before }), (3, expected));
+    }
 }

@@ -1,0 +1,231 @@
+use serde_json::{Value, json};
+use tenure_domain::policy::cells::CELLS;
+
+use super::super::seen::{Claimed, Resolution};
+use super::*;
+
+const TASK: &str = "9HrBC1jMQ3KlZw4CssPUeQ";
+
+/// So many milliseconds after the claim, by the server's clock.
+fn at(ms: i64) -> Timestamp {
+    let claim: Timestamp = serde_json::from_value(json!("2026-01-31T12:00:00.000Z")).unwrap();
+    Timestamp::new(claim.time() + TimeDelta::milliseconds(ms))
+}
+
+fn run(id: u16, worker: &str, started: i64, ended: i64, state: &str, reason: &str) -> Value {
+    json!({"runId": id, "state": state, "reasonCreated": "scheduled", "reasonResolved": reason, "workerGroup": "g",
+        "workerId": worker, "takenUntil": at(started + 10_000), "scheduled": at(0), "started": at(started),
+        "resolved": at(ended)})
+}
+
+fn lost(ended: i64) -> Value {
+    run(0, FIRST, 0, ended, "exception", "claim-expired")
+}
+
+fn status(runs: &[Value], state: &str) -> tenure_api::bodies::Status {
+    serde_json::from_value(json!({"taskId": TASK, "taskQueueId": "tenure-verify/v1", "schedulerId": "-",
+        "projectId": "none", "taskGroupId": TASK, "priority": "lowest", "deadline": at(600_000), "expires": at(900_000),
+        "retriesLeft": 5, "state": state, "runs": runs}))
+    .unwrap()
+}
+
+fn claimed(run: &str, sent_ms: u64, received_ms: u64) -> Claimed {
+    let [sent, received] = [sent_ms, received_ms].map(Duration::from_millis);
+    Claimed { run: run.parse().unwrap(), taken_until: at(10_000), sent, received }
+}
+
+fn end(run: u64, exchange: &str) -> Resolution {
+    Resolution { run, exchange: exchange.to_owned() }
+}
+
+fn cell(name: &str) -> Cell {
+    CELLS.into_iter().find(|cell| cell.name() == name).unwrap()
+}
+
+/// A cell as it is published, with what follows so many milliseconds late.
+pub fn published(cell: &Cell, late_ms: i64) -> Seen {
+    let first = claimed("0", 1_000, 1_005);
+    let ended_ms = cell.end(LEASE, COMPLETE_TIME).map(|(after, _)| after.num_milliseconds() + late_ms);
+    let noticed_ms = ended_ms.map_or(0, |ended| u64::try_from(ended).unwrap() + 1_010);
+    let seen = Seen {
+        first: Some(first),
+        second: None,
+        ended: None,
+        watched: Duration::from_secs(15),
+        silence: Duration::from_secs(3),
+        first_report: Some(409),
+        second_report: None,
+        retries: 5,
+        status: status(&[], "completed"),
+        ended_by: None,
+        resolutions: Vec::new(),
+    };
+    match (cell.follows, ended_ms) {
+        (Follows::AnotherRun(_), Some(ended)) => Seen {
+            second: Some(claimed("1", 1_020, noticed_ms)),
+            second_report: Some(200),
+            status: status(&[lost(ended), run(1, SECOND, ended, ended + 50, "completed", "completed")], "completed"),
+            resolutions: vec![end(0, "task-exception"), end(1, "task-completed")],
+            ..seen
+        },
+        (Follows::Ends(_), Some(ended)) => Seen {
+            ended: Some(Duration::from_millis(noticed_ms)),
+            status: status(&[lost(ended)], "exception"),
+            ended_by: Some(EndedBy::Lease),
+            resolutions: vec![end(0, "task-exception")],
+            ..seen
+        },
+        (Follows::Waits, None) => Seen {
+            first_report: Some(200),
+            status: status(&[run(0, FIRST, 0, 15_000, "completed", "completed")], "completed"),
+            resolutions: vec![end(0, "task-completed")],
+            ..seen
+        },
+        (follows, ended) => panic!("{follows:?} {ended:?}"),
+    }
+}
+
+#[test]
+fn what_is_published_is_no_difference_in_time_or_up_to_ten_seconds_late() {
+    for cell in &CELLS {
+        for late_ms in [0, 1, 999, 1_500, 10_000] {
+            let seen = published(cell, late_ms);
+            assert_eq!(judge(cell, &seen), [], "{} {late_ms}", cell.name());
+            let expected = cell.end(LEASE, COMPLETE_TIME).map(|_| TimeDelta::milliseconds(late_ms));
+            assert_eq!(lateness(cell, &seen), expected, "{}", cell.name());
+        }
+    }
+}
+
+/// Spoils a cell, and finds exactly this.
+#[track_caller]
+fn found(name: &str, spoil: impl FnOnce(&mut Seen), expected: &[Difference]) {
+    let cell = cell(name);
+    let mut seen = published(&cell, 20);
+    spoil(&mut seen);
+    assert_eq!(judge(&cell, &seen), expected, "{name}");
+    for difference in expected {
+        assert!(!difference.to_string().contains('\n'), "{difference}");
+    }
+}
+
+fn ends(words: &[&str]) -> Ends {
+    Ends(words.iter().map(|word| (*word).to_owned()).collect())
+}
+
+const AGAIN: &str = "exit/at-least/0";
+const SLOW: &str = "slow/at-least/n";
+const ONCE: &str = "exit/at-most/n";
+const WAITS: &str = "slow/at-most/n";
+
+#[test]
+fn a_worker_that_gets_nothing_or_is_silent_for_too_long_is_judged_by_nothing_else() {
+    found(AGAIN, |seen| seen.first = None, &[Difference::NoClaim]);
+    found(AGAIN, |seen| seen.status.runs.clear(), &[Difference::NoClaim]);
+    let silence = Duration::from_secs(10);
+    found(WAITS, |seen| seen.silence = silence, &[Difference::NotJudged(silence)]);
+    found(AGAIN, |seen| seen.silence = silence, &[]);
+}
+
+#[test]
+fn another_worker_or_run_than_published_is_found() {
+    let other = Some("else".to_owned());
+    found(AGAIN, |seen| seen.status.runs[0].worker_id = other.clone(), &[Difference::FirstWorker(other.clone())]);
+    found(AGAIN, |seen| seen.status.runs[1].worker_id = other.clone(), &[Difference::NextWorker(other.clone())]);
+    let watched = Duration::from_secs(15);
+    found(AGAIN, |seen| seen.second = None, &[Difference::NoOtherRun(watched)]);
+    for name in [ONCE, WAITS] {
+        found(name, |seen| seen.second = Some(claimed("1", 0, 20_000)), &[Difference::OtherRun]);
+    }
+}
+
+#[test]
+fn an_end_before_its_time_is_found_by_either_clock() {
+    let early = |ms| Difference::Early(TimeDelta::milliseconds(ms));
+    found(AGAIN, |seen| seen.status.runs[0].resolved = Some(at(9_999)), &[early(1)]);
+    found(ONCE, |seen| seen.status.runs[0].resolved = Some(at(3_020)), &[early(6_980)]);
+    found(SLOW, |seen| seen.status.runs[0].resolved = Some(at(2_500)), &[early(500)]);
+    found(AGAIN, |seen| seen.status.runs[0].resolved = Some(at(10_000)), &[]);
+    let here = |ms| Difference::EarlyHere(TimeDelta::milliseconds(ms));
+    found(AGAIN, |seen| seen.second = Some(claimed("1", 0, 10_999)), &[here(1)]);
+    found(SLOW, |seen| seen.second = Some(claimed("1", 0, 3_500)), &[here(500)]);
+    found(ONCE, |seen| seen.ended = Some(Duration::from_secs(4)), &[here(7_000)]);
+}
+
+#[test]
+fn an_end_that_is_late_or_does_not_come_is_found() {
+    let late = Difference::Late(TimeDelta::milliseconds(10_001));
+    found(AGAIN, |seen| seen.status.runs[1].started = Some(at(20_001)), std::slice::from_ref(&late));
+    found(ONCE, |seen| seen.status.runs[0].resolved = Some(at(20_001)), &[late]);
+    // Its worker's report is taken in the end, so that the run ends after all.
+    let watched = Duration::from_secs(15);
+    found(
+        SLOW,
+        |seen| *seen = Seen { ended_by: None, ..published(&cell(WAITS), 0) },
+        &[
+            Difference::NoOtherRun(watched),
+            Difference::NotEnded(watched),
+            Difference::Runs(
+                ends(&["exception (claim-expired)", "completed (completed)"]),
+                ends(&["completed (completed)"]),
+            ),
+            Difference::FirstReport(409, Some(200)),
+            Difference::SecondReport(200, None),
+            Difference::Log(
+                ends(&["task-exception of run 0", "task-completed of run 1"]),
+                ends(&["task-completed of run 0"]),
+            ),
+        ],
+    );
+}
+
+#[test]
+fn a_lease_that_is_not_the_policys_is_found() {
+    let long = |seen: &mut Seen| seen.first.as_mut().unwrap().taken_until = at(1_200_000);
+    found(WAITS, long, &[Difference::Lease(TimeDelta::minutes(20))]);
+    found(WAITS, |seen| seen.first.as_mut().unwrap().taken_until = at(10_999), &[]);
+}
+
+#[test]
+fn other_runs_states_and_costs_than_published_are_found() {
+    let runs = |expected, found| Difference::Runs(ends(expected), ends(found));
+    found(
+        ONCE,
+        |seen| seen.status.runs[0].reason_resolved = Some(ReasonResolved::WorkerShutdown),
+        &[runs(&["exception (claim-expired)"], &["exception (worker-shutdown)"])],
+    );
+    found(
+        WAITS,
+        |seen| seen.status.runs.push(seen.status.runs[0].clone()),
+        &[runs(&["completed (completed)"], &["completed (completed)", "completed (completed)"])],
+    );
+    found(
+        ONCE,
+        |seen| seen.status.state = TaskState::Pending,
+        &[Difference::State(TaskState::Exception, TaskState::Pending)],
+    );
+    found(AGAIN, |seen| seen.status.retries_left = 4, &[Difference::Retries(5, 4)]);
+    found(
+        ONCE,
+        |seen| seen.ended_by = Some(EndedBy::CompleteTime),
+        &[Difference::EndedBy(EndedBy::Lease, Some(EndedBy::CompleteTime))],
+    );
+    found(ONCE, |seen| seen.ended_by = None, &[Difference::EndedBy(EndedBy::Lease, None)]);
+}
+
+#[test]
+fn a_report_that_is_answered_otherwise_is_found() {
+    found(ONCE, |seen| seen.first_report = Some(200), &[Difference::FirstReport(409, Some(200))]);
+    found(WAITS, |seen| seen.first_report = Some(409), &[Difference::FirstReport(200, Some(409))]);
+    found(AGAIN, |seen| seen.second_report = Some(409), &[Difference::SecondReport(200, Some(409))]);
+}
+
+#[test]
+fn more_or_fewer_resolutions_in_the_log_are_found() {
+    let log = |found: &[&str]| Difference::Log(ends(&["task-completed of run 0"]), ends(found));
+    found(WAITS, |seen| seen.resolutions.clear(), &[log(&[])]);
+    let twice = ["task-completed of run 0", "task-completed of run 0"];
+    found(WAITS, |seen| seen.resolutions.push(seen.resolutions[0].clone()), &[log(&twice)]);
+    found(WAITS, |seen| seen.resolutions = vec![end(0, "task-exception")], &[log(&["task-exception of run 0"])]);
+    found(WAITS, |seen| seen.resolutions = vec![end(1, "task-completed")], &[log(&["task-completed of run 1"])]);
+}

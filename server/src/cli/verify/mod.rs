@@ -1,0 +1,153 @@
+//! `tenure verify`: whether a deployment does what is published of it.
+//!
+//! `tenure verify delivery` plays every cell of the table in docs/delivery.md against a live server, over HTTP alone, with
+//! workers that exit or are slow, and compares what it sees with [`CELLS`], from which the table is made.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `calls` | the calls, as one client |
+//! | `play` | a cell: its queue, its task, its two workers |
+//! | `seen` | what was seen of it |
+//! | `judge` | what of that is not as published: pure |
+//! | `report` | prints both |
+
+mod calls;
+mod judge;
+mod play;
+mod report;
+mod seen;
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use futures_util::future::{join_all, try_join_all};
+use tenure_domain::policy::cells::{CELLS, Cell};
+use tokio_util::sync::CancellationToken;
+
+use super::http::{CommandError, Server};
+use super::print::complain;
+use super::signals::drain_on_signals;
+use calls::Calls;
+use judge::judge;
+use play::{PROVISIONER, Stage};
+use report::Judged;
+use seen::{Resolution, Seen};
+
+/// What to verify.
+#[derive(Debug, Subcommand)]
+pub enum VerifyCommand {
+    /// Play the published table of deliveries against the server, for half a minute; ends with 1 on any difference
+    Delivery(DeliveryArgs),
+}
+
+/// Which cells, and what to leave.
+#[derive(Debug, Args)]
+pub struct DeliveryArgs {
+    /// Play only these cells, such as exit/at-least/0 [default: all]
+    #[arg(long = "cell", value_name = "CELL", num_args = 1.., value_parser = parse_cell)]
+    pub cells: Vec<Cell>,
+    /// Leave the policies and tasks as they are in the end, to look at
+    #[arg(long)]
+    pub keep: bool,
+}
+
+fn parse_cell(name: &str) -> Result<Cell, String> {
+    let all = || CELLS.map(|cell| cell.name()).join(", ");
+    CELLS.into_iter().find(|cell| cell.name() == name).ok_or_else(|| format!("choose one of {}", all()))
+}
+
+/// Does the command: success if everything is as published.
+///
+/// # Errors
+/// If the server refuses, or does not answer; nothing is known then.
+pub async fn run(server: &Server, command: VerifyCommand) -> Result<ExitCode, CommandError> {
+    let VerifyCommand::Delivery(DeliveryArgs { cells, keep }) = command;
+    let stop = CancellationToken::new();
+    drain_on_signals(stop.clone())
+        .map_err(|error| CommandError::Refused(format!("signals cannot be waited for: {error}")))?;
+    let played = CELLS.into_iter().filter(|cell| cells.is_empty() || cells.contains(cell));
+    let stages: Vec<Stage> = played.map(Stage::new).collect();
+    let calls = Calls::new(server);
+    let seen = tokio::select! {
+        seen = play_all(server, &calls, &stages) => seen,
+        () = stop.cancelled() => Err(CommandError::Refused("interrupted: nothing is known".to_owned())),
+    };
+    let cleaned = if keep { Ok(()) } else { clean_up(&calls, &stages).await };
+    let (seen, cleaned) = match (seen, cleaned) {
+        (Err(error), Err(left)) => return Err(with(error, &left)),
+        (seen, cleaned) => (seen?, cleaned),
+    };
+    let judged: Vec<Judged<'_>> = stages.iter().zip(seen).map(|(stage, seen)| judged(stage, seen)).collect();
+    server.print(&report::answer(server.client.root_url(), &judged), |_| report::text(&judged))?;
+    cleaned?;
+    let as_published = judged.iter().all(Judged::is_as_published);
+    Ok(if as_published { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn judged(stage: &Stage, seen: Seen) -> Judged<'_> {
+    let differences = judge(&stage.cell, &seen);
+    Judged { cell: &stage.cell, queue: &stage.queue, task: stage.task, seen, differences }
+}
+
+/// Plays all cells side by side, and reads from the log what it has of them.
+async fn play_all(server: &Server, calls: &Calls<'_>, stages: &[Stage]) -> Result<Vec<Seen>, CommandError> {
+    let start = calls.log_end().await?;
+    for stage in stages {
+        stage.set_up(calls, server.client.now()).await?;
+    }
+    complain(&format!("{} cells are played side by side; that takes about 20 seconds", stages.len()));
+    let mut all = try_join_all(stages.iter().map(|stage| stage.play(calls))).await?;
+    let log = calls.resolutions(PROVISIONER, start, calls.log_end().await?).await?;
+    for (stage, seen) in stages.iter().zip(&mut all) {
+        let of_task = log.iter().filter(|(task, _)| *task == stage.task);
+        seen.resolutions = of_task.map(|(_, end)| end.clone()).collect::<Vec<Resolution>>();
+    }
+    Ok(all)
+}
+
+/// Cancels and deletes everything, also if a part of it fails.
+async fn clean_up(calls: &Calls<'_>, stages: &[Stage]) -> Result<(), CommandError> {
+    join_all(stages.iter().map(|stage| stage.clean_up(calls))).await.into_iter().collect()
+}
+
+/// An error before what was left behind is known.
+fn with(error: CommandError, left: &CommandError) -> CommandError {
+    let more = format!("; policies and tasks in queues {PROVISIONER}/* are left: {left}");
+    match error {
+        CommandError::Usage(message) => CommandError::Usage(message + &more),
+        CommandError::Refused(message) => CommandError::Refused(message + &more),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Tenure {
+        #[command(subcommand)]
+        verify: VerifyCommand,
+    }
+
+    fn parse(words: &[&str]) -> Result<DeliveryArgs, String> {
+        let parsed = Tenure::try_parse_from(["verify", "delivery"].iter().chain(words));
+        let VerifyCommand::Delivery(args) = parsed.map_err(|error| error.to_string())?.verify;
+        Ok(args)
+    }
+
+    #[test]
+    fn cells_are_named_as_in_the_table() {
+        assert!(parse(&[]).unwrap().cells.is_empty());
+        for cell in CELLS {
+            assert_eq!(parse(&["--cell", &cell.name()]).unwrap().cells, [cell]);
+        }
+        let two = parse(&["--cell", "exit/at-least/0", "slow/at-most/n", "--keep"]).unwrap();
+        assert_eq!((two.cells.as_slice(), two.keep), (&[CELLS[0], CELLS[7]][..], true));
+        for wrong in ["accept/at-least/0", "exit/at-least", "exit"] {
+            let refused = parse(&["--cell", wrong]).unwrap_err();
+            assert!(refused.contains("choose one of exit/at-least/0, exit/at-least/n, "), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Times as people write them on the command line.
+
+use chrono::TimeDelta;
+use serde_json::json;
+use tenure_api::dates::Timestamp;
+
+use crate::config::parse_duration;
+
+/// A time ahead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    /// So long from now.
+    In(TimeDelta),
+    /// Then.
+    At(Timestamp),
+}
+
+impl When {
+    /// When that is.
+    #[must_use]
+    pub fn time(self, now: Timestamp) -> Timestamp {
+        match self {
+            Self::In(time) => Timestamp::new(now.time() + time),
+            Self::At(time) => time,
+        }
+    }
+}
+
+/// Reads a duration such as `2h`, or a date.
+pub(super) fn parse_when(text: &str) -> Result<When, String> {
+    if let Ok(time) = parse_date(text) {
+        return Ok(When::At(time));
+    }
+    let duration = parse_duration(text).ok().and_then(|duration| TimeDelta::from_std(duration).ok());
+    duration
+        .map(When::In)
+        .ok_or_else(|| "write a duration such as 2h, or a time such as 2027-01-31T12:00:00Z".to_owned())
+}
+
+/// Reads a date.
+pub(super) fn parse_date(text: &str) -> Result<Timestamp, String> {
+    serde_json::from_value(json!(text)).map_err(|_| "write a time such as 2027-01-31T12:00:00Z".to_owned())
+}
+
+/// Reads a number of seconds, or a duration of whole seconds such as `30s` or `2h`.
+pub(super) fn parse_seconds(text: &str) -> Result<i64, String> {
+    if let Ok(seconds) = text.parse() {
+        return Ok(seconds);
+    }
+    let whole = parse_duration(text).ok().filter(|duration| duration.subsec_nanos() == 0);
+    whole
+        .and_then(|duration| i64::try_from(duration.as_secs()).ok())
+        .ok_or_else(|| "write a number of seconds, or a duration such as 30s or 2h".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_a_date_or_so_long_from_now() {
+        let noon = parse_date("2027-01-31T12:00:00Z").unwrap();
+        assert_eq!(parse_when("2027-01-31T12:00:00Z").unwrap().time(noon), noon);
+        let later = parse_when("2h").unwrap();
+        assert_eq!(later, When::In(TimeDelta::hours(2)));
+        assert_eq!(later.time(noon), parse_date("2027-01-31T14:00:00Z").unwrap());
+        for wrong in ["", "soon", "2", "-2h", "2027-01-31"] {
+            assert!(parse_when(wrong).is_err() && parse_date(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn seconds_are_a_number_or_a_duration() {
+        for (text, seconds) in [("0", 0), ("30", 30), ("30s", 30), ("2h", 7_200), ("1000ms", 1)] {
+            assert_eq!(parse_seconds(text), Ok(seconds), "{text}");
+        }
+        for wrong in ["", "1.5", "1500ms", "soon"] {
+            assert!(parse_seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+}

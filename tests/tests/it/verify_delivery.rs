@@ -1,0 +1,162 @@
+//! `tenure verify delivery` against real servers: one that keeps what is published, and one that is kept from it.
+
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use tenure_tests::http::TENURE_API;
+use tenure_tests::server::binary;
+use tokio::process::{Child, Command};
+
+use crate::policy_commands::account;
+use crate::rig::{Rig, eventually, refusal, stderr, stdout, tenure};
+
+/// It takes 20 seconds; a machine that is busy with other tests may need more.
+const TIMEOUT: Duration = Duration::from_secs(120);
+const PROVISIONER: &str = "tenure-verify/";
+
+fn start(rig: &Rig, args: &[&str]) -> Child {
+    let mut command = Command::new(binary());
+    command.args(["verify", "delivery", "--json"]).args(args).envs(account(rig));
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    command.spawn().expect("the program can be started")
+}
+
+async fn end(verifying: Child) -> Output {
+    let output = tokio::time::timeout(TIMEOUT, verifying.wait_with_output()).await;
+    output.expect("it ends by itself").expect("it was started")
+}
+
+fn answer(output: &Output) -> Value {
+    serde_json::from_str(&stdout(output)).unwrap_or_else(|_| panic!("{}{}", stdout(output), stderr(output)))
+}
+
+/// The queues that are played in which tasks are pending or claimed: their names, and how many are claimed.
+async fn busy_queues(rig: &Rig) -> Vec<(String, u64)> {
+    let queues = rig.call("GET", &format!("{TENURE_API}/queues"), None).await.body["queues"].clone();
+    let ours = queues.as_array().unwrap().iter().filter_map(|queue| {
+        let name = queue["taskQueueId"].as_str().filter(|name| name.starts_with(PROVISIONER))?;
+        let (pending, claimed) = (queue["pendingTasks"].as_u64()?, queue["claimedTasks"].as_u64()?);
+        (pending + claimed > 0).then(|| (name.to_owned(), claimed))
+    });
+    ours.collect()
+}
+
+fn policy_path(queue: &str) -> String {
+    format!("{TENURE_API}/queues/{queue}/policy")
+}
+
+/// Waits until a worker holds a task in each of so many queues, and names them.
+async fn until_played(rig: &Rig, cells: usize) -> Vec<String> {
+    eventually("the cells are played", async || {
+        let queues = busy_queues(rig).await;
+        let all_claimed = queues.len() == cells && queues.iter().all(|(_, claimed)| *claimed == 1);
+        all_claimed.then(|| queues.into_iter().map(|(queue, _)| queue).collect())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_cell_is_as_published_and_nothing_is_left() {
+    let rig = Rig::start().await;
+    let output = end(start(&rig, &[])).await;
+    let answer = answer(&output);
+    assert_eq!(output.status.code(), Some(0), "{answer:#}{}", stderr(&output));
+    assert_eq!((&answer["asPublished"], &answer["rootUrl"]), (&true.into(), &rig.server.root_url().into()));
+    let cells = answer["cells"].as_array().unwrap();
+    let names: Vec<&str> = cells.iter().filter_map(|cell| cell["cell"].as_str()).collect();
+    let published = [
+        "exit/at-least/0",
+        "exit/at-least/n",
+        "exit/at-most/0",
+        "exit/at-most/n",
+        "slow/at-least/0",
+        "slow/at-least/n",
+        "slow/at-most/0",
+        "slow/at-most/n",
+    ];
+    assert_eq!(names, published);
+    for cell in cells {
+        assert_eq!(cell["differences"], json!([]), "{cell:#}");
+        let queue = cell["taskQueueId"].as_str().filter(|queue| queue.starts_with(PROVISIONER)).unwrap();
+        assert_eq!(rig.call("GET", &policy_path(queue), None).await.status, 404, "{queue}");
+    }
+    assert_eq!(busy_queues(&rig).await, []);
+    rig.server.stop().await;
+}
+
+/// Without its policy, a task whose worker is lost is tried again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_promise_that_is_broken_is_found() {
+    let rig = Rig::start().await;
+    let verifying = start(&rig, &["--cell", "exit/at-most/0"]);
+    let queues = until_played(&rig, 1).await;
+    let deleted = rig.call("DELETE", &policy_path(&queues[0]), None).await;
+    assert_eq!(deleted.status, 200, "{}", deleted.body);
+    let output = end(verifying).await;
+    let answer = answer(&output);
+    assert_eq!(output.status.code(), Some(1), "{answer:#}{}", stderr(&output));
+    assert_eq!(answer["asPublished"], false);
+    let differences = answer["cells"][0]["differences"].to_string();
+    for expected in ["the second worker got a run of the task", "retriesLeft went from 5 to 4"] {
+        assert!(differences.contains(expected), "{differences}");
+    }
+    assert_eq!(busy_queues(&rig).await, [], "what is not as published is cleaned up too");
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_cleans_up_when_it_is_interrupted_and_leaves_everything_if_it_is_to() {
+    let rig = Rig::start().await;
+    for (keep, signal) in [(false, Signal::SIGINT), (false, Signal::SIGTERM), (true, Signal::SIGINT)] {
+        let cells = ["--cell", "slow/at-least/0", "exit/at-most/n"];
+        let verifying =
+            start(&rig, if keep { &["--cell", "slow/at-least/0", "exit/at-most/n", "--keep"] } else { &cells });
+        let queues = until_played(&rig, 2).await;
+        kill(Pid::from_raw(verifying.id().unwrap().try_into().unwrap()), signal).unwrap();
+        let output = end(verifying).await;
+        assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+        assert!(stderr(&output).contains("tenure verify: interrupted"), "{}", stderr(&output));
+        assert_eq!(stdout(&output), "");
+        let expected = if keep { 200 } else { 404 };
+        for queue in &queues {
+            assert_eq!(rig.call("GET", &policy_path(queue), None).await.status, expected, "{queue}");
+        }
+        assert_eq!(busy_queues(&rig).await.len(), if keep { 2 } else { 0 });
+    }
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn credentials_that_lack_a_scope_and_wrong_arguments_say_nothing_of_the_server() {
+    let rig = Rig::start().await;
+    let manage = "tenure:manage-queue:tenure-verify/*";
+    for (name, scopes, lacking) in [
+        ("nothing", &[][..], "tenure:list-events"),
+        ("events", &["tenure:list-events"], "tenure:manage-queue:tenure-verify/"),
+        ("policies", &["tenure:list-events", manage], "queue:create-task:"),
+        (
+            "tasks",
+            &["tenure:list-events", manage, "queue:create-task:tenure-verify/*"],
+            "queue:claim-work:tenure-verify/",
+        ),
+    ] {
+        let who = rig.make_client(name, scopes).await;
+        let env = [
+            account(&rig)[0],
+            ("TASKCLUSTER_CLIENT_ID", name),
+            ("TASKCLUSTER_ACCESS_TOKEN", who.access_token.expose()),
+        ];
+        let output = tenure(&["verify", "delivery", "--cell", "exit/at-most/0"], &env).await;
+        assert_eq!(output.status.code(), Some(2), "{name}: {}{}", stdout(&output), stderr(&output));
+        assert!(stderr(&output).contains(lacking), "{name}: {}", stderr(&output));
+    }
+    let wrong = tenure(&["verify", "delivery", "--cell", "exit/sometimes/0"], &account(&rig)).await;
+    assert!(refusal(&wrong, 2).contains("choose one of exit/at-least/0"), "{}", stderr(&wrong));
+    refusal(&tenure(&["verify"], &account(&rig)).await, 2);
+    let away = [("TASKCLUSTER_ROOT_URL", "http://127.0.0.1:9"), account(&rig)[1], account(&rig)[2]];
+    assert!(refusal(&tenure(&["verify", "delivery"], &away).await, 1).contains("does not answer"));
+    rig.server.stop().await;
+}

@@ -1,0 +1,144 @@
+//! Calls about policies of queues, and what they decide about tasks. The answers stay JSON, as in `tenure.rs`.
+
+use reqwest::Method;
+use serde_json::Value;
+use tenure_api::ids::{RunId, TaskId, TaskQueueId};
+use tenure_api::policy::{PauseRequest, ReleaseRequest};
+
+use crate::client::{Own, TENURE_API, TIMEOUT, parameter};
+use crate::{Client, Error};
+
+impl Client {
+    /// Reads the policy of a queue.
+    ///
+    /// # Errors
+    /// The queue has none (404), the caller lacks the scope, or the server could not be reached.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// println!("{}", client.get_queue_policy(&"proj/linux".parse()?).await?["policy"]);
+    /// # Ok(()) }
+    /// ```
+    pub async fn get_queue_policy(&self, queue: &TaskQueueId) -> Result<Value, Error> {
+        self.own(Method::GET, of_queue(queue, "policy"), None).await
+    }
+
+    /// Replaces the policy of a queue.
+    ///
+    /// # Errors
+    /// The server refused the policy or the caller, or could not be reached.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let policy = serde_json::json!({"delivery": "at-most-once"});
+    /// client.set_queue_policy(&"proj/linux".parse()?, &policy).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn set_queue_policy(&self, queue: &TaskQueueId, policy: &Value) -> Result<Value, Error> {
+        self.own(Method::PUT, of_queue(queue, "policy"), Some(policy.to_string())).await
+    }
+
+    /// Removes the policy of a queue, whether it has one or not.
+    ///
+    /// # Errors
+    /// The caller lacks the scope, or the server could not be reached.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// client.delete_queue_policy(&"proj/linux".parse()?).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn delete_queue_policy(&self, queue: &TaskQueueId) -> Result<Value, Error> {
+        self.own(Method::DELETE, of_queue(queue, "policy"), None).await
+    }
+
+    /// Pauses a queue: until it is resumed, workers get nothing of it.
+    ///
+    /// # Errors
+    /// The server refused, or could not be reached.
+    ///
+    /// ```no_run
+    /// # use tenure_client::PauseRequest;
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let pause = PauseRequest { reason: Some("the disks are full".into()), until: None };
+    /// client.pause_queue(&"proj/linux".parse()?, &pause).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn pause_queue(&self, queue: &TaskQueueId, pause: &PauseRequest) -> Result<Value, Error> {
+        self.own(Method::POST, of_queue(queue, "pause"), Some(text(pause))).await
+    }
+
+    /// Resumes a queue, whether it is paused or not.
+    ///
+    /// # Errors
+    /// The caller lacks the scope, or the server could not be reached.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// client.resume_queue(&"proj/linux".parse()?).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn resume_queue(&self, queue: &TaskQueueId) -> Result<Value, Error> {
+        self.own(Method::POST, of_queue(queue, "resume"), None).await
+    }
+
+    /// Asks why a task is where it is.
+    ///
+    /// # Errors
+    /// There is no such task, or the server could not be reached.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// println!("{}", client.why("9HrBC1jMQ3KlZw4CssPUeQ".parse()?).await?["reasons"]);
+    /// # Ok(()) }
+    /// ```
+    pub async fn why(&self, id: TaskId) -> Result<Value, Error> {
+        self.own(Method::GET, format!("/tasks/{}/why", parameter(&id)), None).await
+    }
+
+    /// Gives a claimed run back: another one follows, now or later, that uses up no retry.
+    ///
+    /// # Errors
+    /// The run is not claimed, or was given back too often (409), the server refused, or could not be reached.
+    ///
+    /// ```no_run
+    /// # use tenure_client::ReleaseRequest;
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let release = ReleaseRequest { delay: Some(30), not_before: None };
+    /// client.release_run("9HrBC1jMQ3KlZw4CssPUeQ".parse()?, "0".parse()?, &release).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn release_run(&self, id: TaskId, run: RunId, release: &ReleaseRequest) -> Result<Value, Error> {
+        let path = format!("/tasks/{}/runs/{}/release", parameter(&id), parameter(&run));
+        self.own(Method::POST, path, Some(text(release))).await
+    }
+
+    /// Reads what the worker of a run, or else of the last one, reported as its result.
+    ///
+    /// # Errors
+    /// There is no result (404), the caller lacks the scope, or the server could not be reached.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// println!("{}", client.get_result("9HrBC1jMQ3KlZw4CssPUeQ".parse()?, None).await?["result"]);
+    /// # Ok(()) }
+    /// ```
+    pub async fn get_result(&self, id: TaskId, run: Option<RunId>) -> Result<Value, Error> {
+        let query = run.map(|run| format!("runId={run}"));
+        let own = Own { api: Some(TENURE_API), query, ..Own::default() };
+        self.send_call(Method::GET, format!("/tasks/{}/result", parameter(&id)), None, TIMEOUT, own).await
+    }
+
+    async fn own(&self, method: Method, path: String, body: Option<String>) -> Result<Value, Error> {
+        let own = Own { api: Some(TENURE_API), ..Own::default() };
+        self.send_call(method, path, body.map(String::into_bytes), TIMEOUT, own).await
+    }
+}
+
+fn of_queue(queue: &TaskQueueId, rest: &str) -> String {
+    format!("/queues/{}/{rest}", parameter(queue))
+}
+
+fn text(body: &impl serde::Serialize) -> String {
+    serde_json::to_string(body).expect("texts, numbers and dates")
+}
