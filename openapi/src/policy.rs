@@ -215,6 +215,38 @@ pub struct TaskResult<'a> {
     pub result: &'a RawValue,
 }
 
+/// A queue as it is now.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct QueueNow {
+    /// The queue.
+    pub task_queue_id: TaskQueueId,
+    /// Its counts.
+    #[serde(flatten)]
+    pub counts: QueueCounts,
+    /// Its pause; absent while it is not paused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause: Option<PauseOfQueue>,
+    /// The version of its policy; absent if it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy_version: Option<i64>,
+}
+
+/// The pause of a queue.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
+pub struct PauseOfQueue {
+    /// Since when.
+    pub since: Timestamp,
+    /// Who paused it.
+    pub by: String,
+    /// Why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// When it resumes by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
+}
+
 /// The counts of a queue.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default, ToSchema)]
 pub struct QueueCounts {

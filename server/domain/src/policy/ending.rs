@@ -6,7 +6,7 @@
 use tenure_api::ids::RunId;
 use tenure_api::states::{Delivery, EndedBy, ExceptionReason, ReasonCreated, ReasonResolved};
 
-use crate::lifecycle::{End, REQUEUES_MAX, Outcome, RUNS_MAX, Report};
+use crate::lifecycle::{End, Outcome, REQUEUES_MAX, RUNS_MAX, Report};
 
 /// How many runs of a task may end without using up a retry: released, or lost under at-least-once.
 pub const FREE_RUNS_MAX: u16 = 200;

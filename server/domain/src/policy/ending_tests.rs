@@ -101,8 +101,7 @@ fn without_traits_it_is_as_the_life_cycle_says() {
         let ending = Ending::from(end);
         assert_eq!((ending.outcome(), ending.retry()), (end.outcome(), end.retry()));
         for had in allowances().into_iter().filter(|had| had.free_runs == 0) {
-            let life =
-                Life { state: State::Running(run(1)), retries_left: had.retries_left, requeues: had.requeues };
+            let life = Life { state: State::Running(run(1)), retries_left: had.retries_left, requeues: had.requeues };
             let expected = lifecycle::apply(life, event);
             match (decide(Delivery::Retries, ending, run(1), had), expected) {
                 (Ok(decision), Ok(step)) => {

@@ -65,7 +65,7 @@ fn every_reason_of_a_pending_run_is_named_exactly_if_it_is_there() {
                 for before in [0, 1, BEFORE_COUNTED_MAX] {
                     for asking in [vec![], vec![worker(); 12]] {
                         for (last_asked, quarantined) in [(None, 0), (Some(at(NOW - 90)), 0), (Some(at(NOW)), 3)] {
-                            let workers = Workers { last_asked, asking: asking.clone(), quarantined };
+                            let workers = Workers { last_asked, asking: asking.clone(), quarantined, more: false };
                             let place = Place::Pending {
                                 run: RunId::FIRST,
                                 delayed,

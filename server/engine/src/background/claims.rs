@@ -1,9 +1,11 @@
 //! Expired claims. A claim has expired when its lease has ended by `tenure_now()` without a renewal; its run ends as
 //! claim-expired and the next one is pending while retries are left. A task past its deadline is left to the deadline pass.
 
+use tenure_api::states::EndedBy;
 use uuid::Uuid;
 
 use super::{PassReport, SLICE};
+use crate::endings;
 use crate::engine::Engine;
 use crate::notifiers::Effects;
 use tenure_domain::lifecycle::End;
@@ -33,5 +35,6 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
         lost_race: due.len() - resolved.len(),
     };
     engine.notifiers.apply(effects);
+    endings::count(EndedBy::Lease, resolved.len());
     Ok(report)
 }

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::{
     PassReport, artifacts, blobs, claims, clocks, counters, deadlines, dependencies, events, expiry, facts, groups,
-    idempotency, low_water_marks, messages, pauses, purge_cache, registrations, removals, replication, servers, workers,
+    idempotency, low_water_marks, messages, pauses, purge_cache, registrations, removals, replication, servers,
+    workers,
 };
 use crate::engine::Engine;
 

@@ -5,7 +5,7 @@ use serde_json::json;
 use sqlx::{Connection, PgConnection};
 use tenure_api::ids::{RunId, TaskId};
 use tenure_api::states::{ExceptionReason, ReasonCreated, ReasonResolved};
-use tenure_domain::lifecycle::{End, Event, REQUEUES_MAX, Life, Outcome, Report, State, apply};
+use tenure_domain::lifecycle::{End, Event, Life, Outcome, REQUEUES_MAX, Report, State, apply};
 use tenure_domain::task::Last;
 use tenure_engine::testing::Queue;
 use tenure_engine::testing::{LEASE, QUEUE, new_task};
