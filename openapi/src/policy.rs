@@ -221,9 +221,16 @@ pub struct TaskResult<'a> {
 pub struct QueueNow {
     /// The queue.
     pub task_queue_id: TaskQueueId,
-    /// Its counts.
-    #[serde(flatten)]
-    pub counts: QueueCounts,
+    /// Pending runs, without the delayed ones.
+    pub pending: i64,
+    /// Runs that workers hold.
+    pub claimed: i64,
+    /// Pending runs that no worker can claim before a certain time.
+    pub delayed: i64,
+    /// Pending runs that nothing holds back but a pause of the queue.
+    pub ready: i64,
+    /// Runs that would start now if there were workers enough; 0 while the queue is paused.
+    pub runnable: i64,
     /// Its pause; absent while it is not paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause: Option<PauseOfQueue>,

@@ -48,6 +48,7 @@ mod under_load;
 mod upstream;
 mod waiting;
 mod who_am_i;
+mod why;
 mod work;
 mod worker_alone;
 mod worker_artifacts;

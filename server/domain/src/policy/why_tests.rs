@@ -227,7 +227,7 @@ fn the_words_say_what_is_there() {
     ] {
         assert_eq!(super::sentence(&reason), sentence);
     }
-    let workers = Workers { last_asked: Some(at(NOW)), asking: vec![worker()], quarantined: 0 };
+    let workers = Workers { last_asked: Some(at(NOW)), asking: vec![worker()], quarantined: 0, more: false };
     let place = Place::Pending { run: RunId::FIRST, delayed: None, reserved_until: None, before: 0, workers };
     let answer = why(&facts(place, None), Names::Hidden);
     assert_eq!(words(&answer), ["Nothing keeps it: the next worker that asks for work gets it."]);

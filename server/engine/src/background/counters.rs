@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use sqlx::PgConnection;
 
 use super::PassReport;
 use crate::engine::Engine;
 use tenure_domain::policy::counts::shown;
 use tenure_store::messages::{self, HiddenCounts};
-use tenure_store::{counters, deadlines, queue_counts, session};
+use tenure_store::queue_counts::{self, ListedQueue};
+use tenure_store::{deadlines, session};
 
 /// An older transaction holds vacuum back, and the operator is warned.
 const OLD_TRANSACTION: Duration = Duration::from_secs(60);
@@ -32,15 +32,16 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
         .into_iter()
         .map(|hidden| (hidden.queue.clone(), hidden))
         .collect();
-    for (queue, count) in counters::list_counts(&mut conn, engine.sequencer.reached()).await? {
+    for queue in queue_counts::list(&mut conn, engine.sequencer.reached()).await? {
+        let (name, count) = (&queue.name, queue.counted);
         open += count.pending + count.claimed;
-        publish("queue_pending_tasks", &queue, count.pending);
-        publish("queue_claimed_tasks", &queue, count.claimed);
-        let hidden = hidden.remove(&queue);
-        publish("tenure_messages_hidden", &queue, hidden.as_ref().map_or(0, |hidden| hidden.hidden));
-        publish("tenure_messages_alarming", &queue, hidden.as_ref().map_or(0, |hidden| hidden.alarming));
+        publish("queue_pending_tasks", name, count.pending);
+        publish("queue_claimed_tasks", name, count.claimed);
+        let hidden = hidden.remove(name);
+        publish("tenure_messages_hidden", name, hidden.as_ref().map_or(0, |hidden| hidden.hidden));
+        publish("tenure_messages_alarming", name, hidden.as_ref().map_or(0, |hidden| hidden.alarming));
+        publish_holds(&queue);
     }
-    publish_holds(&mut conn, engine).await?;
     // A task that waits for others is neither pending nor claimed, but has a deadline.
     if open == 0 && !deadlines::is_near(&mut conn, marks.deadlines, DEADLINE_NEAR).await? {
         engine.notifiers.set_idle(notified);
@@ -58,19 +59,15 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     Ok(PassReport::default())
 }
 
-/// What holds back the runs of each queue.
-async fn publish_holds(conn: &mut PgConnection, engine: &Engine) -> Result<(), sqlx::Error> {
-    for queue in queue_counts::list(conn, engine.sequencer.reached()).await? {
-        let counts = shown(queue.counted, queue.paused.is_some());
-        let now = queue.now;
-        let since = |time: Option<DateTime<Utc>>| time.map_or(0.0, |time| (now - time).as_seconds_f64().max(0.0));
-        let publish = |metric: &'static str, number: f64| {
-            metrics::gauge!(metric, "taskQueueId" => queue.name.clone()).set(number);
-        };
-        publish("tenure_queue_delayed_tasks", counts.delayed as f64);
-        publish("tenure_queue_runnable_tasks", counts.runnable as f64);
-        publish("tenure_queue_paused_seconds", since(queue.paused));
-        publish("tenure_queue_refiling_seconds", since(queue.refiling));
-    }
-    Ok(())
+/// What holds back the runs of a queue.
+fn publish_holds(queue: &ListedQueue) {
+    let counts = shown(queue.counted, queue.paused.is_some());
+    let since = |time: Option<DateTime<Utc>>| time.map_or(0.0, |time| (queue.now - time).as_seconds_f64().max(0.0));
+    let publish = |metric: &'static str, number: f64| {
+        metrics::gauge!(metric, "taskQueueId" => queue.name.clone()).set(number);
+    };
+    publish("tenure_queue_delayed_tasks", counts.delayed as f64);
+    publish("tenure_queue_runnable_tasks", counts.runnable as f64);
+    publish("tenure_queue_paused_seconds", since(queue.paused));
+    publish("tenure_queue_refiling_seconds", since(queue.refiling));
 }

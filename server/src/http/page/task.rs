@@ -37,7 +37,7 @@ pub(super) async fn task(app: App, visit: Arc<Visit>) -> Result<Page, PageError>
     let definition = stored.map(|stored| shown_definition(stored, task.priority));
     let ends = why_store::find_ends(&mut conn, id).await?;
     drop(conn);
-    let known = ops::find(&app.engine, id).await?;
+    let known = ops::find(&app.engine.pool, &app.engine.low_water_marks, id).await?;
     let names = if visit.may(format!("tenure:get-queue:{}", known.queue)) { Names::Shown } else { Names::Hidden };
     let sentences = words(&why(&known.facts, names));
     let metadata = definition.as_deref().and_then(text::metadata);

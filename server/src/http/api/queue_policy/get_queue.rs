@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::response::Response;
 use serde_json::json;
 use tenure_api::dates::Timestamp;
-use tenure_api::policy::{PauseOfQueue, QueueNow};
+use tenure_api::policy::{PauseOfQueue, QueueCounts, QueueNow};
 
 use super::READING;
 use crate::http::api::ok;
@@ -53,9 +53,14 @@ async fn get_queue(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let counted = found.as_ref().map_or(Counted::default(), |found| found.counted);
     let policy_version = found.as_ref().and_then(|found| found.policy_version);
     let pause = found.and_then(|found| found.paused);
+    let QueueCounts { pending, claimed, delayed, ready, runnable } = shown(counted, pause.is_some());
     ok(&QueueNow {
         task_queue_id: queue,
-        counts: shown(counted, pause.is_some()),
+        pending,
+        claimed,
+        delayed,
+        ready,
+        runnable,
         pause: pause.map(|Paused { since, by, reason, until }| PauseOfQueue {
             since: since.into(),
             by,
