@@ -215,6 +215,45 @@ pub struct TaskResult<'a> {
     pub result: &'a RawValue,
 }
 
+/// A queue as it is now.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct QueueNow {
+    /// The queue.
+    pub task_queue_id: TaskQueueId,
+    /// Pending runs, without the delayed ones.
+    pub pending: i64,
+    /// Runs that workers hold.
+    pub claimed: i64,
+    /// Pending runs that no worker can claim before a certain time.
+    pub delayed: i64,
+    /// Pending runs that nothing holds back but a pause of the queue.
+    pub ready: i64,
+    /// Runs that would start now if there were workers enough; 0 while the queue is paused.
+    pub runnable: i64,
+    /// Its pause; absent while it is not paused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause: Option<PauseOfQueue>,
+    /// The version of its policy; absent if it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy_version: Option<i64>,
+}
+
+/// The pause of a queue.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
+pub struct PauseOfQueue {
+    /// Since when.
+    pub since: Timestamp,
+    /// Who paused it.
+    pub by: String,
+    /// Why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// When it resumes by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
+}
+
 /// The counts of a queue.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default, ToSchema)]
 pub struct QueueCounts {

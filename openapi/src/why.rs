@@ -32,7 +32,7 @@ pub struct WhyAnswer {
 
 /// One thing that keeps a task where it is.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
-#[serde(tag = "code", rename_all = "kebab-case", rename_all_fields = "camelCase")]
+#[serde(tag = "code", rename_all = "kebab-case")]
 pub enum Reason {
     /// It waits for other tasks.
     Dependencies {
@@ -71,6 +71,7 @@ pub enum Reason {
         until: Timestamp,
     },
     /// No worker that may have the run has asked for work in the last minute.
+    #[serde(rename_all = "camelCase")]
     NoWorker {
         /// When one asked for the last time, as far as is known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -84,6 +85,7 @@ pub enum Reason {
         runs: u32,
     },
     /// A worker holds its run.
+    #[serde(rename_all = "camelCase")]
     Running {
         /// Who.
         #[serde(flatten)]
@@ -97,6 +99,7 @@ pub enum Reason {
         complete_by: Option<Timestamp>,
     },
     /// It has ended.
+    #[serde(rename_all = "camelCase")]
     Resolved {
         /// How its last run ended.
         outcome: RunState,

@@ -70,10 +70,21 @@ fn describe() {
         "Requests on the blocking path that did not get a lock in time"
     );
     describe_counter!("tenure_claims_undelivered_total", "Claims requeued because their answer was not delivered");
+    describe_counter!("tenure_endings_total", "Claims that ended otherwise than by their worker's report");
     describe_counter!("tenure_pass_total", "What the background passes found and did");
     describe_histogram!("tenure_pass_seconds", "How long a background pass took");
     describe_gauge!("queue_pending_tasks", "Pending runs of a task queue");
     describe_gauge!("queue_claimed_tasks", "Running claims of a task queue");
+    describe_gauge!("tenure_queue_delayed_tasks", "Pending runs of a task queue that no worker can claim yet");
+    describe_gauge!(
+        "tenure_queue_runnable_tasks",
+        "Runs of a task queue that would start now if there were workers enough; 0 while it is paused"
+    );
+    describe_gauge!("tenure_queue_paused_seconds", "For how long a task queue has been paused; 0 if it is not");
+    describe_gauge!(
+        "tenure_queue_refiling_seconds",
+        "For how long runs of a task queue have been brought under its changed policy; 0 if all are"
+    );
     describe_gauge!("queue_workers_total", "Workers of a task queue that were seen within a day, or are quarantined");
     describe_gauge!("queue_running_workers", "Workers that hold a claim");
     describe_gauge!("queue_idle_workers", "Workers that hold no claim");
@@ -110,6 +121,7 @@ fn describe() {
 /// So that the first increment of a counter is seen as one. Those of the passes begin with their driver.
 fn begin_at_zero() {
     metrics::counter!("tenure_claims_undelivered_total").absolute(0);
+    tenure_engine::endings::begin_at_zero();
     metrics::gauge!("tenure_waiting_for_tasks").set(0.0);
     for what in ["got", "updated", "returned", "deleted_unclaimed", "alarming"] {
         metrics::counter!("tenure_messages_total", "what" => what).absolute(0);

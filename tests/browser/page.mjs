@@ -107,6 +107,26 @@ async function showEmpty(tools, size) {
   await look("empty");
 }
 
+// Pauses the queue by its button and form, and resumes it again.
+async function pauseAndResume({ page, look, text, visit }) {
+  const [provisioner, workerType] = QUEUE.split("/");
+  await visit(`/queue/${provisioner}/${workerType}`, "queue");
+  await page.getByRole("link", { name: "Pause…" }).click();
+  await look("pause");
+  await page.getByLabel("Reason").fill(HOSTILE);
+  await page.getByLabel("Until").selectOption({ label: "an hour from now" });
+  await page.getByRole("button", { name: "Pause" }).click();
+  await page.getByText("Paused by root").waitFor();
+  await look("queue-paused");
+  assert.ok((await text()).includes(HOSTILE), "the reason is shown as text");
+  await page.locator('a[href*="/task/"]').first().click();
+  await look("task-paused");
+  assert.match(await text(), /Its queue was paused by root/);
+  await page.getByRole("link", { name: QUEUE, exact: true }).first().click();
+  await page.getByRole("button", { name: "Resume" }).click();
+  await page.getByRole("link", { name: "Pause…" }).waitFor();
+}
+
 async function showFull(tools, size, made) {
   const { page, visit, look, text } = await open(tools, size);
   await visit("/", "overview-anonymous");
@@ -126,6 +146,7 @@ async function showFull(tools, size, made) {
   await visit(`/task/${made.retried}`, "task-retried");
   assert.match(await text(), /made by retry[^]*worker-shutdown/);
   await visit(`/group/${made.group}`, "group");
+  await pauseAndResume({ page, look, text, visit });
   await visit(`/task/${made.hostile}`, "task-hostile");
   assert.ok((await text()).includes(HOSTILE), "what was said is shown as text");
   assert.equal(await page.locator('a[href^="javascript:" i]').count(), 0);

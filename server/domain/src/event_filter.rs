@@ -2,11 +2,12 @@
 
 use std::fmt;
 
+use super::events::note;
 use super::topic::{Pattern, TooLong};
 
-/// Prefix of the name of every exchange.
+/// Prefix of the names of Taskcluster's exchanges; [`note::PREFIX`] is that of ours. No short name is in both.
 const PREFIX: &str = "exchange/taskcluster-queue/v1/";
-/// The short names of all exchanges.
+/// The short names of Taskcluster's exchanges.
 pub const EXCHANGES: [&str; 11] = [
     "task-defined",
     "task-pending",
@@ -23,10 +24,24 @@ pub const EXCHANGES: [&str; 11] = [
 /// Prefix of each of a task's routes in the further routing keys of its events.
 const ROUTE: &str = "route.";
 
-/// An exchange's name without what all of them begin with.
+/// An exchange's name without what those of its kind begin with.
 #[must_use]
 pub fn short_name(exchange: &str) -> &str {
-    exchange.strip_prefix(PREFIX).unwrap_or(exchange)
+    exchange.strip_prefix(PREFIX).or_else(|| exchange.strip_prefix(note::PREFIX)).unwrap_or(exchange)
+}
+
+/// The short names of all exchanges that can be asked for.
+pub fn all_exchanges() -> impl Iterator<Item = &'static str> {
+    EXCHANGES.into_iter().chain(note::EXCHANGES)
+}
+
+/// The exchange of this short or full name. One with the other kind's prefix does not exist.
+fn find_exchange(name: &str) -> Option<&'static str> {
+    let within = |prefix, names: &[&'static str]| {
+        let name = name.strip_prefix(prefix).unwrap_or(name);
+        names.iter().find(|known| **known == name).copied()
+    };
+    within(PREFIX, &EXCHANGES).or_else(|| within(note::PREFIX, &note::EXCHANGES))
 }
 
 /// A filter cannot be understood; the messages complete "must be".
@@ -45,7 +60,7 @@ impl fmt::Display for Unfit {
         match self {
             Self::Exchange(name) => {
                 write!(f, "a list with commas of exchanges; there is none called `{name}`, but ")?;
-                f.write_str(&EXCHANGES.join(", "))
+                f.write_str(&all_exchanges().collect::<Vec<_>>().join(", "))
             }
             Self::Pattern(too_long) => too_long.fmt(f),
             Self::EmptyWord => f.write_str("words with single dots between them; write # as %23 in a URL"),
@@ -64,8 +79,9 @@ pub struct Filter {
 impl Filter {
     /// Only events of these exchanges: short or full names, with commas between them.
     pub fn set_exchanges(&mut self, list: &str) -> Result<(), Unfit> {
-        let known = |name: &str| EXCHANGES.into_iter().find(|known| *known == short_name(name.trim()));
-        let found = list.split(',').map(|name| known(name).ok_or_else(|| Unfit::Exchange(name.trim().to_owned())));
+        let found = list
+            .split(',')
+            .map(|name| find_exchange(name.trim()).ok_or_else(|| Unfit::Exchange(name.trim().to_owned())));
         self.exchanges = Some(found.collect::<Result<_, _>>()?);
         Ok(())
     }
@@ -164,14 +180,24 @@ mod tests {
     }
 
     #[test]
-    fn all_eleven_exchanges_can_be_asked_for_by_either_name_and_no_others() {
-        for name in EXCHANGES {
-            assert_eq!(filter(name, "", ""), filter(&format!("{PREFIX}{name}"), "", ""));
-            assert!(filter(name, "", "").passes(&format!("{PREFIX}{name}"), KEY, &[]));
+    fn every_exchange_can_be_asked_for_by_either_name_and_no_others() {
+        let prefixes = EXCHANGES.map(|name| (PREFIX, name)).into_iter();
+        for (prefix, name) in prefixes.chain(note::EXCHANGES.map(|name| (note::PREFIX, name))) {
+            assert_eq!(filter(name, "", ""), filter(&format!("{prefix}{name}"), "", ""));
+            assert!(filter(name, "", "").passes(&format!("{prefix}{name}"), KEY, &[]));
+            assert_eq!(all_exchanges().filter(|known| *known == name).count(), 1, "{name} is in one of both");
         }
-        for name in ["task-done", "task-running,", ",", "exchange/taskcluster-queue/v2/task-running", "*"] {
+        for name in [
+            "task-done",
+            "task-running,",
+            ",",
+            "exchange/taskcluster-queue/v2/task-running",
+            "exchange/tenure/v1/task-running",
+            "exchange/taskcluster-queue/v1/queue-paused",
+            "*",
+        ] {
             let refused = Filter::default().set_exchanges(name).unwrap_err().to_string();
-            assert!(refused.contains("task-group-priority-changed"), "{refused}");
+            assert!(refused.contains("task-group-priority-changed, task-ready"), "{refused}");
         }
     }
 

@@ -4,6 +4,7 @@ pub mod background;
 pub mod batch;
 pub mod blobs;
 pub mod clock;
+pub mod endings;
 pub mod engine;
 pub mod events;
 pub mod heartbeat;

@@ -35,7 +35,7 @@ use api::events::{list_events, stream_events};
 use api::objects::{create_upload, download, finish_upload, object, start_download};
 use api::purge_cache::{all_purge_requests, purge_requests, request_purge};
 use api::queue_lists::{list_claimed_tasks, list_pending_tasks};
-use api::queue_policy::{delete_policy, get_policy, pause_queue, put_policy, resume_queue};
+use api::queue_policy::{delete_policy, get_policy, get_queue, pause_queue, put_policy, resume_queue};
 use api::queue_views::{
     get_provisioner, get_task_queue, get_worker_type, list_provisioners, list_task_queues, list_worker_types,
 };
@@ -51,7 +51,7 @@ use api::workers::{declare_worker, get_worker, list_workers, quarantine_worker};
 use api::{
     change_task, change_task_group_priority, change_task_priority, claim_task, claim_work, create_task, create_tasks,
     documentation, health, list_dependent_tasks, list_queues, poll_task_urls, reclaim_task, references, report, status,
-    task, task_result, wait_for_task, work,
+    task, task_result, wait_for_task, why, work,
 };
 use app::App;
 use routes::Routes;
@@ -234,6 +234,7 @@ fn own_api() -> Routes {
         .route("/tasks/{taskId}/wait", [wait_for_task::endpoint()])
         .route("/tasks/{taskId}/result", [task_result::endpoint()])
         .route("/tasks/{taskId}/runs/{runId}/release", [report::release_task()])
+        .route("/tasks/{taskId}/why", [why::endpoint()])
         .route("/work", [work::endpoint()])
         .route("/queues", [list_queues::endpoint()])
         .merge(queue_routes())
@@ -243,10 +244,12 @@ fn own_api() -> Routes {
         .route("/clock/advance", [advance_clock::endpoint()])
 }
 
-/// Policies and pauses of queues. A queue's id may come as one escaped segment or as two.
+/// Queues as they are, their policies and pauses. A queue's id may come as one escaped segment or as two.
 fn queue_routes() -> Routes {
     let policy = || [get_policy::endpoint(), put_policy::endpoint(), delete_policy::endpoint()];
     Routes::new()
+        .route("/queues/{taskQueueId}", [get_queue::endpoint()])
+        .route("/queues/{provisionerId}/{workerType}", [get_queue::endpoint()])
         .route("/queues/{taskQueueId}/policy", policy())
         .route("/queues/{provisionerId}/{workerType}/policy", policy())
         .route("/queues/{taskQueueId}/pause", [pause_queue::endpoint()])

@@ -152,13 +152,13 @@ impl Connector {
         pool
     }
 
-    /// A pool of one connection for something that keeps it, with a name of its own in `pg_stat_activity`. It stays with
+    /// A pool of one connection for something that keeps it, which says in `pg_stat_activity` what it is for. It stays with
     /// the host that is good now: make another one when it fails.
     #[must_use]
-    pub fn small_pool(&self, name: &str) -> PgPool {
+    pub fn small_pool(&self, role: &str) -> PgPool {
         let (connector, options) = (self.clone(), self.pool_options(&self.state(), Kind::Cold));
         let pool = checked(session::small_pool_options(), move || Some(connector.clone()));
-        pool.connect_lazy_with(options.application_name(name))
+        pool.connect_lazy_with(options.application_name(&session::application(role)))
     }
 
     /// A session of its own for hot statements: plans are made only from index scans and nested loops, so that no
@@ -194,7 +194,7 @@ impl Connector {
 
     async fn attempt_pipeline(&self, host: usize) -> Result<Pipeline, sqlx::Error> {
         let kind = Kind::Hot(Locks::WaitsBriefly);
-        let options = kind.options(self.shared.hosts.get(host)).application_name(session::TICKS);
+        let options = kind.options(self.shared.hosts.get(host)).application_name(&session::application(session::TICKS));
         let attempt = async {
             let mut pipeline = Pipeline::connect(&options).await?;
             let incarnation = session_check::check_pipeline(&mut pipeline, kind).await?;

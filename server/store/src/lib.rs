@@ -38,6 +38,7 @@ pub mod outage;
 pub mod page;
 pub mod policies;
 pub mod purge_cache;
+pub mod queue_counts;
 pub mod queue_lists;
 pub mod queue_views;
 pub mod queues;
@@ -55,6 +56,7 @@ pub mod tasks;
 #[cfg(feature = "test-util")]
 pub mod testing;
 pub mod transitions;
+pub mod why;
 pub mod worker_manager;
 pub mod worker_removals;
 pub mod workers;

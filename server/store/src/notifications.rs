@@ -7,8 +7,8 @@ use super::worker_removals::Gone;
 
 /// The channel's name.
 pub const CHANNEL: &str = "tenure_bell";
-/// What a session that listens is called in `pg_stat_activity`.
-pub const LISTENER: &str = "tenure-listener";
+/// What a session is for that listens.
+pub const LISTENER: &str = "listener";
 
 /// The first word of a payload about a worker that stops.
 const LEAVING: &str = "leaving";
@@ -18,7 +18,8 @@ pub async fn other_listeners(pool: &PgPool) -> Result<bool, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- other_listeners
         SELECT count(*) > 1 AS "others!" FROM pg_stat_activity
-        WHERE datname = current_database() AND application_name = $1"#,
+        -- Servers of other releases listen too.
+        WHERE datname = current_database() AND application_name LIKE 'tenure/% ' || $1"#,
         LISTENER
     )
     .fetch_one(pool)

@@ -1,13 +1,15 @@
 //! What the operator's page shows. Nothing here reads a big table further than a fixed number of rows from the end of an
 //! index, however long the queues are: a reader of the page must not slow the queue down.
 
+mod groups;
+
 use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, PgPool, Postgres, Transaction};
 use tenure_api::ids::{RunId, TaskId};
 use tenure_api::states::{Priority, ReasonCreated, ReasonResolved, RunState};
-use uuid::Uuid;
 
-use super::decode::{Row, Undecodable};
+pub use self::groups::{GroupRow, MemberRow, MemberState, find_group, list_members};
+use super::decode::Row;
 use super::events::Sequenced;
 
 /// Queues that the page lists, the fullest first.
@@ -55,6 +57,10 @@ pub struct QueueRow {
     pub pending: i64,
     /// Running claims.
     pub claimed: i64,
+    /// Pending runs that are delayed.
+    pub delayed: i64,
+    /// Since when it is paused, if it is.
+    pub paused: Option<DateTime<Utc>>,
     /// When the pending run that has waited longest was scheduled.
     pub oldest: Option<DateTime<Utc>>,
 }
@@ -70,16 +76,16 @@ pub async fn list_queues(
         QueueRow,
         r#"-- page_queues
         WITH summed AS MATERIALIZED (
-            SELECT x.queue, sum(x.pending)::bigint AS pending, sum(x.claimed)::bigint AS claimed
-            FROM (SELECT queue, pending, claimed FROM counters
-                  UNION ALL SELECT d.queue, d.pending, d.claimed
-                  FROM unsequenced($3) n, unnest(n.queues, n.pending, n.claimed) AS d(queue, pending, claimed)
-                  UNION ALL SELECT $2, 0 /* count */, 0 /* count */
-                  UNION ALL (SELECT id, 0 /* count */, 0 /* count */ FROM task_queues ORDER BY id DESC LIMIT $1)) x
+            SELECT x.queue, sum(x.pending)::bigint AS pending, sum(x.claimed)::bigint AS claimed, sum(x.delayed)::bigint AS delayed
+            FROM (SELECT queue, pending, claimed, delayed FROM counters
+                  UNION ALL SELECT d.queue, d.pending, d.claimed, d.delayed
+                  FROM unsequenced($3) n, unnest(n.queues, n.pending, n.claimed, n.delayed) AS d(queue, pending, claimed, delayed)
+                  UNION ALL SELECT $2, 0 /* count */, 0 /* count */, 0 /* count */
+                  UNION ALL (SELECT id, 0 /* count */, 0 /* count */, 0 /* count */ FROM task_queues ORDER BY id DESC LIMIT $1)) x
             WHERE $2::int IS NULL OR x.queue = $2
             GROUP BY x.queue ORDER BY sum(x.pending + x.claimed) DESC, x.queue DESC LIMIT $1
         )
-        SELECT q.id AS key, q.name, s.pending AS "pending!", s.claimed AS "claimed!",
+        SELECT q.id AS key, q.name, s.pending AS "pending!", s.claimed AS "claimed!", COALESCE(s.delayed, 0) AS "delayed!", q.paused,
                CASE WHEN s.pending > 0 THEN (
                    SELECT min(first.scheduled)
                    FROM generate_series(0, 6) /* Priority: all */ AS p(priority)
@@ -398,106 +404,4 @@ pub async fn list_waiting(conn: &mut PgConnection, queue: i32, limit: i64) -> Re
             })
         })
         .collect()
-}
-
-/// A group of tasks.
-#[derive(Debug)]
-pub struct GroupRow {
-    /// Who owns it.
-    pub scheduler: String,
-    /// When it is purged.
-    pub expires: DateTime<Utc>,
-    /// Since when no task may be added.
-    pub sealed: Option<DateTime<Utc>>,
-}
-
-/// A group, if there is one of this id.
-pub async fn find_group(conn: &mut PgConnection, id: Uuid) -> Result<Option<GroupRow>, sqlx::Error> {
-    sqlx::query_as!(
-        GroupRow,
-        r#"-- page_group
-        SELECT scheduler AS "scheduler!", expires AS "expires!", sealed FROM known_groups WHERE id = $1"#,
-        id
-    )
-    .fetch_optional(conn)
-    .await
-}
-
-/// A task of a group.
-#[derive(Debug)]
-pub struct MemberRow {
-    /// The task.
-    pub task: TaskId,
-    /// The queue's name.
-    pub queue: String,
-    /// Its priority.
-    pub priority: Priority,
-    /// Its last run.
-    pub run: Option<RunId>,
-    /// Where it is.
-    pub state: MemberState,
-    /// The definition, unless it is long.
-    pub definition: Option<String>,
-}
-
-/// Where a task is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MemberState {
-    /// It has no run.
-    Unscheduled,
-    /// Its last run is in this state.
-    Run(RunState),
-}
-
-/// The tasks of a group after this one, in order of their ids.
-pub async fn list_members(
-    conn: &mut PgConnection,
-    group: Uuid,
-    after: Uuid,
-    limit: i64,
-) -> Result<Vec<MemberRow>, sqlx::Error> {
-    // The task that a group is named after is found by its id: the index of groups leaves such tasks out.
-    let rows = sqlx::query!(
-        r#"-- page_members
-        WITH members AS MATERIALIZED (
-            SELECT x.* FROM (
-                (SELECT t.* FROM tasks t WHERE t.id = $1 AND t.task_group = $1 AND t.id > $2)
-                UNION ALL
-                (SELECT t.* FROM tasks t WHERE t.task_group = $1 AND t.id <> t.task_group AND t.id > $2
-                 ORDER BY t.id LIMIT $3)
-            ) x ORDER BY x.id LIMIT $3
-        )
-        SELECT m.id AS "id!", q.name AS queue, m.priority AS "priority!", m.run,
-               CASE WHEN m.state = 1 /* State::Unresolved */ AND EXISTS (SELECT FROM claims c WHERE c.seq = m.seq)
-                    THEN 2 /* TaskState::Running */::smallint
-                    ELSE m.state END AS "state!",
-               CASE WHEN octet_length(d.definition) <= $4 THEN d.definition END AS definition
-        FROM members m JOIN task_queues q ON q.id = m.queue JOIN task_definitions d ON d.seq = m.seq
-        ORDER BY m.id"#,
-        group,
-        after,
-        limit,
-        NAMED_DEFINITION_MAX
-    )
-    .fetch_all(conn)
-    .await?;
-    rows.into_iter()
-        .map(|row| {
-            let columns = Row { table: "tasks", task: row.id };
-            let state = match row.state {
-                0 => MemberState::Unscheduled,
-                code => MemberState::Run(columns.state(code)?),
-            };
-            let run = row.run.map(|run| columns.run(run)).transpose()?;
-            Ok(MemberRow {
-                task: columns.slug("id", row.id)?,
-                queue: row.queue,
-                priority: columns.priority(row.priority)?,
-                run,
-                state,
-                definition: row.definition,
-            })
-        })
-        .collect::<Result<_, Undecodable>>()
-        .map_err(sqlx::Error::from)
 }

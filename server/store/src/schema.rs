@@ -10,6 +10,12 @@ static MIGRATIONS: Migrator = Migrator { ignore_missing: true, ..sqlx::migrate!(
 /// migrations it replaces.
 pub const FIRST: i64 = 1;
 
+/// The number of the last migration that this release knows: what its sessions call themselves by.
+#[must_use]
+pub fn version() -> i64 {
+    MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or_default()
+}
+
 /// Whether the database has a schema of Tenure, of whatever release.
 ///
 /// # Errors

@@ -6,6 +6,8 @@ use chrono::{DateTime, Utc};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions, PgConnection};
 
+use super::schema;
+
 /// Connections of the pool.
 const POOL_MAX: u32 = 10;
 /// How long a cold statement waits for a connection of the pool.
@@ -25,10 +27,8 @@ const IDLE_IN_TRANSACTION_TIMEOUT: &str = "10s";
 const LOCK_TIMEOUT: &str = "2s";
 /// The same of a session that others wait for.
 const LOCK_TIMEOUT_BRIEF: &str = "100ms";
-/// What `pg_stat_activity` calls our sessions; low-water marks rely on the beginning.
-const APPLICATION: &str = "tenure";
-/// What it calls those that run ticks.
-pub(crate) const TICKS: &str = "tenure hot";
+/// What sessions that run ticks are for.
+pub(crate) const TICKS: &str = "hot";
 
 /// Settings of all our sessions.
 const SETTINGS: [Setting; 6] = [
@@ -88,8 +88,14 @@ impl Kind {
 
     /// The options of a session.
     pub(crate) fn options(self, options: &PgConnectOptions) -> PgConnectOptions {
-        options.clone().application_name(APPLICATION).options(self.settings()).disable_statement_logging()
+        options.clone().application_name(&application("")).options(self.settings()).disable_statement_logging()
     }
+}
+
+/// What `pg_stat_activity` calls a session: the schema that its server writes, and what it is for; nothing for most. Low-water marks
+/// rely on the beginning. By the number a release whose tables have to be written otherwise can keep out what an older one writes.
+pub(crate) fn application(role: &str) -> String {
+    format!("tenure/{} {role}", schema::version()).trim_end().to_owned()
 }
 
 /// The options of a pool for cold statements.
@@ -238,7 +244,7 @@ mod tests {
     async fn a_caller_that_leaves_while_a_transaction_begins_leaves_none_behind() {
         let database = TestDatabase::create().await;
         sqlx::query("CREATE TABLE written (what TEXT)").execute(database.pool()).await.unwrap();
-        let pool = database.connector().small_pool("tenure");
+        let pool = database.connector().small_pool("test");
         drop(left_at_begin(&pool).await);
         sqlx::query("INSERT INTO written VALUES ('by the next one')").execute(&pool).await.unwrap();
         assert_eq!(rows(&database).await, 1, "an acknowledged write is in a transaction that is never committed");

@@ -27,7 +27,7 @@ pub async fn another_without_fallbacks(rig: &Rig, name: &str) -> Server {
 /// The processes of the database by which servers listen.
 pub async fn listeners(database: &mut PgConnection) -> Vec<i32> {
     let rows = sqlx::query(
-        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'tenure-listener'
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'tenure/% listener'
          AND query LIKE 'LISTEN%'",
     );
     rows.fetch_all(database).await.unwrap().iter().map(|row| row.get(0)).collect()

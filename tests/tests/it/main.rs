@@ -53,6 +53,7 @@ mod upstream;
 mod verify_delivery;
 mod waiting;
 mod who_am_i;
+mod why;
 mod work;
 mod worker_alone;
 mod worker_artifacts;

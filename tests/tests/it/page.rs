@@ -1,6 +1,8 @@
 //! The operator's page as a browser asks for it: who gets in, what they see, and that nothing which a submitter wrote into a
 //! task becomes a part of the page.
 
+mod queues;
+
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};

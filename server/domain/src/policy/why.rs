@@ -93,6 +93,8 @@ pub struct Workers {
     pub asking: Vec<WorkerName>,
     /// How many asked within that time and are quarantined.
     pub quarantined: u32,
+    /// Whether more workers are known than were looked at: then one of them asked who is not among these.
+    pub more: bool,
 }
 
 /// Whether a caller sees the names of other tasks and of workers.
@@ -133,7 +135,8 @@ pub fn why(facts: &Facts, names: Names) -> WhyAnswer {
             let reserved_until = reserved_until.filter(|until| ready && *until > facts.now);
             let reserved = reserved_until.map(|until| Reason::Reserved { until: until.into() });
             let is_paused = paused.is_some();
-            let no_worker = workers.asking.is_empty().then(|| Reason::NoWorker {
+            let is_unasked = workers.asking.is_empty() && !workers.more;
+            let no_worker = is_unasked.then(|| Reason::NoWorker {
                 last_asked: workers.last_asked.map(Timestamp::new),
                 quarantined: workers.quarantined,
             });

@@ -65,7 +65,7 @@ fn every_reason_of_a_pending_run_is_named_exactly_if_it_is_there() {
                 for before in [0, 1, BEFORE_COUNTED_MAX] {
                     for asking in [vec![], vec![worker(); 12]] {
                         for (last_asked, quarantined) in [(None, 0), (Some(at(NOW - 90)), 0), (Some(at(NOW)), 3)] {
-                            let workers = Workers { last_asked, asking: asking.clone(), quarantined };
+                            let workers = Workers { last_asked, asking: asking.clone(), quarantined, more: false };
                             let place = Place::Pending {
                                 run: RunId::FIRST,
                                 delayed,
@@ -227,7 +227,7 @@ fn the_words_say_what_is_there() {
     ] {
         assert_eq!(super::sentence(&reason), sentence);
     }
-    let workers = Workers { last_asked: Some(at(NOW)), asking: vec![worker()], quarantined: 0 };
+    let workers = Workers { last_asked: Some(at(NOW)), asking: vec![worker()], quarantined: 0, more: false };
     let place = Place::Pending { run: RunId::FIRST, delayed: None, reserved_until: None, before: 0, workers };
     let answer = why(&facts(place, None), Names::Hidden);
     assert_eq!(words(&answer), ["Nothing keeps it: the next worker that asks for work gets it."]);

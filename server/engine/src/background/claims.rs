@@ -2,9 +2,11 @@
 //! claim-expired and the next one is pending while retries are left. A task past its deadline is left to the deadline pass.
 
 use sqlx::PgConnection;
+use tenure_api::states::EndedBy;
 use uuid::Uuid;
 
 use super::{PassReport, SLICE};
+use crate::endings;
 use crate::engine::Engine;
 use crate::notifiers::Effects;
 use tenure_domain::policy::ending::Ending;
@@ -42,5 +44,6 @@ pub(super) async fn end_all(
         lost_race: due.len() - resolved.len(),
     };
     engine.notifiers.apply(effects);
+    endings::count(EndedBy::Lease, resolved.len());
     Ok(report)
 }

@@ -3,10 +3,14 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
+
 use super::PassReport;
 use crate::engine::Engine;
+use tenure_domain::policy::counts::shown;
 use tenure_store::messages::{self, HiddenCounts};
-use tenure_store::{counters, deadlines, holds, session};
+use tenure_store::queue_counts::{self, ListedQueue};
+use tenure_store::{deadlines, holds, session};
 
 /// An older transaction holds vacuum back, and the operator is warned.
 const OLD_TRANSACTION: Duration = Duration::from_secs(60);
@@ -28,13 +32,15 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
         .into_iter()
         .map(|hidden| (hidden.queue.clone(), hidden))
         .collect();
-    for (queue, count) in counters::list_counts(&mut conn, engine.sequencer.reached()).await? {
+    for queue in queue_counts::list(&mut conn, engine.sequencer.reached()).await? {
+        let (name, count) = (&queue.name, queue.counted);
         open += count.pending + count.claimed;
-        publish("queue_pending_tasks", &queue, count.pending);
-        publish("queue_claimed_tasks", &queue, count.claimed);
-        let hidden = hidden.remove(&queue);
-        publish("tenure_messages_hidden", &queue, hidden.as_ref().map_or(0, |hidden| hidden.hidden));
-        publish("tenure_messages_alarming", &queue, hidden.as_ref().map_or(0, |hidden| hidden.alarming));
+        publish("queue_pending_tasks", name, count.pending);
+        publish("queue_claimed_tasks", name, count.claimed);
+        let hidden = hidden.remove(name);
+        publish("tenure_messages_hidden", name, hidden.as_ref().map_or(0, |hidden| hidden.hidden));
+        publish("tenure_messages_alarming", name, hidden.as_ref().map_or(0, |hidden| hidden.alarming));
+        publish_holds(&queue);
     }
     // A task that waits for others is neither pending nor claimed, but has a deadline; one that is delayed until tomorrow does not
     // matter today.
@@ -55,4 +61,17 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
         );
     }
     Ok(PassReport::default())
+}
+
+/// What holds back the runs of a queue.
+fn publish_holds(queue: &ListedQueue) {
+    let counts = shown(queue.counted, queue.paused.is_some());
+    let since = |time: Option<DateTime<Utc>>| time.map_or(0.0, |time| (queue.now - time).as_seconds_f64().max(0.0));
+    let publish = |metric: &'static str, number: f64| {
+        metrics::gauge!(metric, "taskQueueId" => queue.name.clone()).set(number);
+    };
+    publish("tenure_queue_delayed_tasks", counts.delayed as f64);
+    publish("tenure_queue_runnable_tasks", counts.runnable as f64);
+    publish("tenure_queue_paused_seconds", since(queue.paused));
+    publish("tenure_queue_refiling_seconds", since(queue.refiling));
 }

@@ -6,12 +6,14 @@
 
 use std::time::{Duration, Instant};
 
+use tenure_api::states::EndedBy;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use super::{BATCH_MEMBERS_MAX, Failure, Session};
+use crate::endings;
 use crate::notifiers::{Effects, Notifiers};
 use tenure_domain::policy::ending::Ending;
 use tenure_store::claims;
@@ -128,6 +130,7 @@ async fn requeue(session: &mut Session, claims: &[UndeliveredClaim], notifiers: 
             .run(async |conn| {
                 let resolved = end::end(conn, &left).await?;
                 notifiers.apply(Effects::claimable(resolved.iter().map(|row| row.queue)));
+                endings::count(EndedBy::Undelivered, resolved.len());
                 let ids: Vec<Uuid> = left.iter().map(|member| member.id).collect();
                 claims::list_returnable(conn, &ids).await
             })

@@ -22,6 +22,7 @@ pub mod status;
 pub mod submit;
 pub mod task_group;
 pub mod wait;
+pub mod why;
 pub mod work;
 pub mod worker_removed;
 pub mod workers;

@@ -8,9 +8,11 @@
 use std::time::{Duration, Instant};
 
 use sqlx::{Connection, PgConnection, PgPool};
+use tenure_api::states::EndedBy;
 use uuid::Uuid;
 
 use super::OpError;
+use crate::endings;
 use crate::notifiers::{Effects, Notifiers};
 use tenure_domain::policy::ending::Ending;
 use tenure_domain::registration::WorkerName;
@@ -108,5 +110,6 @@ pub async fn end(conn: &mut PgConnection, notifiers: &Notifiers, claims: &[(Uuid
     }
     let ended = Ended { runs: resolved.len(), retried: effects.claimable.len() };
     notifiers.apply(effects);
+    endings::count(EndedBy::WorkerRemoved, ended.runs);
     Ok(ended)
 }

@@ -44,8 +44,7 @@ async fn heartbeats_that_are_asked_at_once_share_one_write_and_one_session() {
     assert_eq!(number(database.pool(), "SELECT count(*) FROM servers").await, 0, "not asked, not written");
     assert_eq!(beat_at_once(&queue).await, ASKED_AT_ONCE);
     assert_eq!(beat_at_once(&queue).await, ASKED_AT_ONCE);
-    let sessions =
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'tenure'";
+    let sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name ~ '^tenure/[0-9]+$'";
     assert_eq!(number(database.pool(), sessions).await, 1);
     // The second lot comes too late to share only on a machine that stood still in between.
     let writes = number(database.pool(), "SELECT count(*) FROM writes").await;
@@ -80,7 +79,7 @@ async fn a_session_that_was_ended_in_between_costs_no_heartbeat() {
     let queue = Queue::start(database.options());
     queue.engine.heartbeat.beat().await.unwrap();
     let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
-        WHERE datname = current_database() AND application_name = 'tenure'";
+        WHERE datname = current_database() AND application_name ~ '^tenure/[0-9]+$'";
     assert_eq!(number(database.pool(), end).await, 1);
     tokio::time::sleep(Duration::from_millis(2_100)).await;
     queue.engine.heartbeat.beat().await.unwrap();

@@ -46,7 +46,7 @@ async fn queues_of_all_loops(queue: &Queue) -> Vec<String> {
 const NOTE: &str = "
     CREATE TABLE seen (at bigserial, what text, task uuid, queue int, ord bigint, pid int, tick text,
                        began timestamptz DEFAULT now(), noted timestamptz DEFAULT clock_timestamp(),
-                       in_tick boolean DEFAULT current_setting('application_name') = 'tenure hot');
+                       in_tick boolean DEFAULT (current_setting('application_name') LIKE 'tenure/% hot'));
     CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$
         DECLARE changed jsonb := COALESCE(to_jsonb(NEW), to_jsonb(OLD));
         BEGIN

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::response::Response;
 use serde::Serialize;
 use serde_json::json;
+use tenure_api::dates::Timestamp;
 use utoipa::ToSchema;
 
 use super::ok;
@@ -16,7 +17,8 @@ use crate::http::docs::sample::QUEUE;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
-use tenure_store::counters;
+use tenure_domain::policy::counts::shown;
+use tenure_store::queue_counts::{self, ListedQueue};
 
 /// Every queue.
 #[derive(Serialize, ToSchema)]
@@ -37,9 +39,16 @@ struct QueueBody {
     pending_tasks: i64,
     /// Runs that a worker holds.
     claimed_tasks: i64,
+    /// Pending runs that no worker can claim before a certain time; not among `pendingTasks`.
+    delayed_tasks: i64,
+    /// Runs that would start now if there were workers enough; 0 while the queue is paused.
+    runnable_tasks: i64,
+    /// Since when the queue is paused; absent while it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    paused: Option<Timestamp>,
 }
 
-/// `GET /api/tenure/v1/queues`: every queue that ever had a task pending, by name.
+/// `GET /api/tenure/v1/queues`: every queue that ever had a task pending, or is paused, by name.
 pub fn endpoint() -> Endpoint {
     Endpoint::get("listQueues", list_queues).scopes(SCOPES).described(
         "tenure",
@@ -51,9 +60,11 @@ pub fn endpoint() -> Endpoint {
 const SCOPES: Template = Scope("queue:list-task-queues");
 
 fn describe(operation: Operation, _: &Sample) -> Operation {
-    operation.about("Every queue that ever had a task pending.").answers::<Body>(
+    operation.about("Every queue that ever had a task pending, or is paused.").answers::<Body>(
         "The queues, by name",
-        &json!({"queues": [{"taskQueueId": QUEUE, "pendingTasks": 1, "claimedTasks": 0}]}),
+        &json!({"queues": [
+            {"taskQueueId": QUEUE, "pendingTasks": 1, "claimedTasks": 0, "delayedTasks": 0, "runnableTasks": 1},
+        ]}),
     )
 }
 
@@ -61,12 +72,17 @@ async fn list_queues(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     call.no_query()?;
     let sequenced = app.engine.sequencer.reached();
-    let mut counts = counters::list_counts(&mut *app.engine.pool.acquire().await?, sequenced).await?;
-    counts.sort_by(|(one, _), (other, _)| one.cmp(other));
-    let queue = |(task_queue_id, counts): (String, counters::Counts)| QueueBody {
-        task_queue_id,
-        pending_tasks: counts.pending,
-        claimed_tasks: counts.claimed,
+    let listed = queue_counts::list(&mut *app.engine.pool.acquire().await?, sequenced).await?;
+    let queue = |queue: ListedQueue| {
+        let counts = shown(queue.counted, queue.paused.is_some());
+        QueueBody {
+            task_queue_id: queue.name,
+            pending_tasks: counts.pending,
+            claimed_tasks: counts.claimed,
+            delayed_tasks: counts.delayed,
+            runnable_tasks: counts.runnable,
+            paused: queue.paused.map(Timestamp::new),
+        }
     };
-    ok(&Body { queues: counts.into_iter().map(queue).collect() })
+    ok(&Body { queues: listed.into_iter().map(queue).collect() })
 }

@@ -36,6 +36,7 @@ pub mod task_batches;
 pub mod task_group;
 pub mod task_result;
 pub mod wait_for_task;
+pub mod why;
 pub mod work;
 pub mod worker_manager;
 pub mod workers;

@@ -140,7 +140,7 @@ pub(super) async fn log_out(State(app): State<App>, request: Request) -> Respons
 }
 
 /// The form of a page; none if it is not one, is too large, or finds no room.
-async fn read_form<T: DeserializeOwned + 'static>(app: &App, request: Request) -> Option<T> {
+pub(super) async fn read_form<T: DeserializeOwned + 'static>(app: &App, request: Request) -> Option<T> {
     let (mut parts, body) = request.into_parts();
     let reading = body::read(&app.bodies, Share::Anonymous, FORM_MAX, &parts.headers, body);
     let form = tokio::time::timeout(FORM_TIMEOUT, reading).await.ok()?.ok()?;
@@ -157,16 +157,22 @@ fn cookie(app: &App, ticket: &str, seconds: u64) -> String {
 }
 
 fn redirect(app: &App, place: &str, cookie: &str) -> Response {
+    let mut response = see_other(&format!("{}{place}", app.pages.base));
+    match HeaderValue::from_str(cookie) {
+        Ok(cookie) => drop(response.headers_mut().insert(SET_COOKIE, cookie)),
+        Err(_) => *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR,
+    }
+    response
+}
+
+/// Leads a browser that has sent a form to a page.
+pub(super) fn see_other(location: &str) -> Response {
     let mut response = Response::default();
     *response.status_mut() = StatusCode::SEE_OTHER;
-    let location = format!("{}{place}", app.pages.base);
-    let texts = (HeaderValue::from_str(&location), HeaderValue::from_str(cookie));
-    let (Ok(location), Ok(cookie)) = texts else {
-        *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
-        return secured(response);
-    };
-    response.headers_mut().insert(LOCATION, location);
-    response.headers_mut().insert(SET_COOKIE, cookie);
+    match HeaderValue::from_str(location) {
+        Ok(location) => drop(response.headers_mut().insert(LOCATION, location)),
+        Err(_) => *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR,
+    }
     secured(response)
 }
 
@@ -179,7 +185,7 @@ fn page(visit: &Visit, next: &str, client: &str, wrong: Option<&str>) -> Page {
 }
 
 fn form_body(visit: &Visit, next: &str, client: &str, wrong: Option<&str>) -> Markup {
-    html! { section.panel.login {
+    html! { section.panel.form {
         h1 { "Log in" }
         @if let Some(wrong) = wrong { p.error role="alert" { (wrong) } }
         form method="post" action=(visit.link("/login")) {

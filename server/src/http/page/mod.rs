@@ -1,5 +1,5 @@
 //! The operator's page: the state of the queues, for browsers. Rendered here, from one read of the database, without
-//! scripts; it only shows, and changes nothing but the visitor's own session.
+//! scripts; it changes nothing but the visitor's own session, and the pause of a queue.
 //!
 //! Every text that is not ours goes through maud, which escapes it when the template is compiled. The content security
 //! policy would not let a script run even if one slipped through.
@@ -9,6 +9,7 @@ mod layout;
 mod login;
 mod logins;
 mod overview;
+mod pause;
 mod queue;
 mod rows;
 mod task;
@@ -95,6 +96,8 @@ pub fn router() -> Router<App> {
         .route("/task/{taskId}", get(view(task::task)))
         .route("/group/{taskGroupId}", get(view(group::group)))
         .route("/queue/{provisionerId}/{workerType}", get(view(queue::queue)))
+        .route("/queue/{provisionerId}/{workerType}/pause", get(view(pause::form)).post(pause::pause))
+        .route("/queue/{provisionerId}/{workerType}/resume", post(pause::resume))
         .route("/worker/{workerGroup}/{workerId}", get(view(worker::worker)))
         .route("/login", get(view(login::form)).post(login::log_in))
         .route("/logout", post(login::log_out))
@@ -130,6 +133,8 @@ enum PageError {
     NotFound(String),
     /// The visitor may not see it.
     Denied(Expression),
+    /// What a form says is not acceptable, or it is not a form of ours.
+    Refused(StatusCode, String),
     /// The database did not answer.
     Unavailable,
     /// A fault of the server; the log has the rest.
@@ -151,12 +156,9 @@ impl From<OpError> for PageError {
     fn from(error: OpError) -> Self {
         match error {
             OpError::NotFound(message) => Self::NotFound(message),
+            OpError::Input(message) => Self::Refused(StatusCode::BAD_REQUEST, message),
             OpError::Overloaded(_) | OpError::Unavailable | OpError::StaleQueue => Self::Unavailable,
-            OpError::Expired(_)
-            | OpError::Forbidden(_)
-            | OpError::Conflict(_)
-            | OpError::Input(_)
-            | OpError::Internal(_) => {
+            OpError::Expired(_) | OpError::Forbidden(_) | OpError::Conflict(_) | OpError::Internal(_) => {
                 tracing::error!(%error, "a page could not be rendered");
                 Self::Internal
             }
@@ -169,6 +171,7 @@ impl PageError {
         match self {
             Self::NotFound(_) => StatusCode::NOT_FOUND,
             Self::Denied(_) => StatusCode::FORBIDDEN,
+            Self::Refused(status, _) => *status,
             Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }
@@ -180,6 +183,10 @@ impl PageError {
                 ("Not found", html! { p { (message) } p { a href=(visit.link("/")) { "Back to the overview" } } })
             }
             Self::Denied(required) => ("Not allowed", layout::denied(visit, required)),
+            Self::Refused(_, message) => (
+                "Nothing was changed",
+                html! { p { (message) } p { a href=(visit.link("/")) { "Back to the overview" } } },
+            ),
             Self::Unavailable => (
                 "The database did not answer",
                 html! { p { "Load the page again in a few seconds. Everything that was acknowledged is stored." } },

@@ -117,8 +117,12 @@ fn queues_section(visit: &Visit, queues: &[QueueRow], hidden: &HashMap<i32, i64>
         let pending = may_see_pending(visit, &queue.name);
         let seen = |may: bool, number: i64| if may { layout::number(number) } else { unseen.clone() };
         vec![
-            ("Queue", layout::queue(visit, &queue.name)),
+            (
+                "Queue",
+                html! { (layout::queue(visit, &queue.name)) @if queue.paused.is_some() { " " span.state.exception { "paused" } } },
+            ),
             (">Pending", seen(pending, queue.pending)),
+            (">Delayed", seen(pending, queue.delayed)),
             (">Claimed", seen(may_see_claimed(visit, &queue.name), queue.claimed)),
             (">Hidden", seen(pending, hidden.get(&queue.key).copied().unwrap_or(0))),
             (

@@ -10,19 +10,19 @@ use super::layout::{self, section, table};
 use super::overview::{REFRESH, may_see_claimed, may_see_pending};
 use super::rows::{self, About, ROWS_MAX, claims_scope, workers_scope};
 use super::visit::Visit;
-use super::{Page, PageError};
+use super::{Page, PageError, pause, text};
 use crate::http::app::App;
+use tenure_domain::policy::counts::{Counted, shown};
 use tenure_domain::scopes::Expression;
-use tenure_store::clock;
 use tenure_store::page::{self, Ends, Filter, QueueRow, WaitingRow};
+use tenure_store::policies::StoredPolicy;
+use tenure_store::{clock, policies, queue_counts};
 
 const ABOUT: About = About { queue: true, worker: false };
 
 /// `GET /queue/:provisionerId/:workerType`
 pub(super) async fn queue(app: App, visit: Arc<Visit>) -> Result<Page, PageError> {
-    let name = format!("{}/{}", visit.param("provisionerId"), visit.param("workerType"));
-    let name: TaskQueueId =
-        name.parse().map_err(|_| PageError::NotFound("This is not the name of a queue.".to_owned()))?;
+    let name = pause::queue_of(&visit)?;
     let missing = || PageError::NotFound(format!("No task and no worker has named the queue {name} yet."));
     visit.authorize(Expression::any_of([
         format!("queue:get-task-queue:{name}"),
@@ -37,6 +37,8 @@ pub(super) async fn queue(app: App, visit: Arc<Visit>) -> Result<Page, PageError
     let row = page::list_queues(&mut conn, sequenced, Some(key)).await?.pop().ok_or_else(missing)?;
     let hidden =
         page::list_hidden(&mut conn).await?.into_iter().find(|(of, _)| *of == key).map_or(0, |(_, count)| count);
+    let shown = queue_counts::find(&mut conn, sequenced, &name).await?.ok_or_else(missing)?;
+    let policy = if visit.may(policy_scope(&name)) { policies::find(&mut conn, key).await? } else { None };
     let waiting = page::list_waiting(&mut conn, key, ROWS_MAX).await?;
     let claims = page::list_claims(&mut conn, filter, ROWS_MAX).await?;
     let failures = rows::failures(&mut conn, sequenced, &visit, filter).await?;
@@ -46,6 +48,7 @@ pub(super) async fn queue(app: App, visit: Arc<Visit>) -> Result<Page, PageError
     let (claims_scope, workers_scope) = (claims_scope(&row.name), workers_scope(&row.name));
     let body = html! {
         h1 { span.kind { "Queue" } (row.name) }
+        (pause::shown(&visit, &name, shown.paused.as_ref(), now))
         (figures(&visit, &row, hidden, now))
         div.columns {
             (waiting_section(&visit, &row.name, &waiting, now))
@@ -57,6 +60,7 @@ pub(super) async fn queue(app: App, visit: Arc<Visit>) -> Result<Page, PageError
                 (section("Running claims", &html! { "those that end first" }, &rows::claims(&visit, &claims, now, ABOUT)))
             }
         }
+        (policy_section(&visit, &name, policy.as_ref(), now))
         (rows::failures_section(&visit, &failures, now, ABOUT))
         @if visit.may(workers_scope.clone()) {
             (rows::workers_section(&visit, &work, now, ABOUT))
@@ -70,8 +74,12 @@ pub(super) async fn queue(app: App, visit: Arc<Visit>) -> Result<Page, PageError
 fn figures(visit: &Visit, row: &QueueRow, hidden: i64, now: DateTime<Utc>) -> Markup {
     let unseen = html! { span.dim title="You may not see this." { "–" } };
     let pending = may_see_pending(visit, &row.name);
-    html! { dl.figures {
+    let counts =
+        shown(Counted { pending: row.pending, claimed: row.claimed, delayed: row.delayed }, row.paused.is_some());
+    html! { dl.figures.six {
         div { dt { "Pending" } dd { @if pending { (layout::number(row.pending)) } @else { (unseen) } } }
+        div { dt title="Pending, but not before a certain time" { "Delayed" } dd { @if pending { (layout::number(counts.delayed)) } @else { (unseen) } } }
+        div { dt title="Would start now if there were workers enough" { "Runnable" } dd { @if pending { (layout::number(counts.runnable)) } @else { (unseen) } } }
         div { dt { "Claimed" } dd { @if may_see_claimed(visit, &row.name) { (layout::number(row.claimed)) } @else { (unseen) } } }
         div { dt title="Messages that pollers have got and not deleted yet" { "Hidden messages" }
             dd { @if pending { (layout::number(hidden)) } @else { (unseen) } } }
@@ -103,4 +111,24 @@ fn waiting_section(visit: &Visit, name: &str, waiting: &[WaitingRow], now: DateT
     };
     let rows: Vec<_> = waiting.iter().map(cells).collect();
     section(title, &html! { "in the order of service" }, &table(&rows))
+}
+
+fn policy_scope(name: &TaskQueueId) -> Expression {
+    format!("tenure:get-queue:{name}").into()
+}
+
+fn policy_section(visit: &Visit, name: &TaskQueueId, policy: Option<&StoredPolicy>, now: DateTime<Utc>) -> Markup {
+    let (title, required) = ("Policy", policy_scope(name));
+    if !visit.may(required.clone()) {
+        return section(title, &html! {}, &html! { div.note { (layout::denied(visit, &required)) } });
+    }
+    let Some(policy) = policy else {
+        return section(
+            title,
+            &html! {},
+            &layout::empty(&html! { p { "The queue has none: a lost worker costs its task a retry." } }),
+        );
+    };
+    let note = html! { "version " (policy.version) ", by " (policy.client_id) " " (layout::time(policy.updated, now)) };
+    section(title, &note, &html! { pre.json { (text::pretty(&policy.policy)) } })
 }

@@ -7,7 +7,7 @@ use maud::{Markup, html};
 use tenure_api::bodies::{Metadata, Run, Status};
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::TaskId;
-use tenure_api::states::ReasonCreated;
+use tenure_api::states::{EndedBy, ReasonCreated};
 
 use super::layout::{self, Cells, section, table};
 use super::overview::REFRESH;
@@ -15,7 +15,10 @@ use super::visit::Visit;
 use super::{Page, PageError, text};
 use crate::http::app::App;
 use tenure_domain::create::shown_definition;
+use tenure_domain::policy::why::{Names, why, words};
 use tenure_domain::scopes::Expression;
+use tenure_engine::ops::why as ops;
+use tenure_store::why::{self as why_store, Ends};
 use tenure_store::{clock, tasks};
 
 /// `GET /task/:taskId`
@@ -32,7 +35,11 @@ pub(super) async fn task(app: App, visit: Arc<Visit>) -> Result<Page, PageError>
     let may_read = visit.may(of_definition.clone());
     let stored = if may_read { tasks::find_definition(&mut conn, id.uuid()).await? } else { None };
     let definition = stored.map(|stored| shown_definition(stored, task.priority));
+    let ends = why_store::find_ends(&mut conn, id).await?;
     drop(conn);
+    let known = ops::find(&app.engine.pool, &app.engine.low_water_marks, id).await?;
+    let names = if visit.may(format!("tenure:get-queue:{}", known.queue)) { Names::Shown } else { Names::Hidden };
+    let sentences = words(&why(&known.facts, names));
     let metadata = definition.as_deref().and_then(text::metadata);
     let name = metadata.as_ref().map(|metadata| metadata.name.trim()).filter(|name| !name.is_empty());
     let body = html! {
@@ -40,7 +47,9 @@ pub(super) async fn task(app: App, visit: Arc<Visit>) -> Result<Page, PageError>
         @if visit.may(of_status.clone()) {
             (facts(&visit, &status, now))
             @if let Some(metadata) = &metadata { (about(metadata)) }
-            (runs(&visit, &status, now))
+            (section("Why it is where it is", &html! {}, &html! { ul.why { @for sentence in &sentences { li { (sentence) } } } }))
+            (runs(&visit, &status, &ends, now))
+            (result_section(&visit, &status, &ends))
         } @else {
             (section("Status", &html! {}, &html! { div.note { (layout::denied(&visit, &of_status)) } }))
             @if let Some(metadata) = &metadata { (about(metadata)) }
@@ -85,18 +94,32 @@ fn about(metadata: &Metadata) -> Markup {
     } }
 }
 
-fn runs(visit: &Visit, status: &Status, now: DateTime<Utc>) -> Markup {
+fn runs(visit: &Visit, status: &Status, ends: &Ends, now: DateTime<Utc>) -> Markup {
     if status.runs.is_empty() {
         let note = html! { p { "The task has no run yet: it has not been scheduled." } };
         return section("Runs", &html! {}, &layout::empty(&note));
     }
-    let rows: Vec<_> = status.runs.iter().rev().map(|run| run_cells(visit, run, now)).collect();
+    let ended_by = |run: &Run| ends.ended_by.iter().find(|(number, _)| *number == run.run_id.number().cast_signed());
+    let cells = |run| run_cells(visit, run, ended_by(run).map(|(_, by)| *by), now);
+    let rows: Vec<_> = status.runs.iter().rev().map(cells).collect();
     section("Runs", &html! { "newest first" }, &table(&rows))
 }
 
-fn run_cells(visit: &Visit, run: &Run, now: DateTime<Utc>) -> Cells {
+/// The result of the last run that has one.
+fn result_section(visit: &Visit, status: &Status, ends: &Ends) -> Markup {
+    let Some((run, result)) = &ends.result else { return Markup::default() };
+    let required = Expression::from(format!("tenure:get-result:{}", status.task_queue_id));
+    let note = html! { "of run " (run) };
+    if !visit.may(required.clone()) {
+        return section("Result", &note, &html! { div.note { (layout::denied(visit, &required)) } });
+    }
+    section("Result", &note, &html! { pre.json { (text::pretty(result)) } })
+}
+
+fn run_cells(visit: &Visit, run: &Run, ended_by: Option<EndedBy>, now: DateTime<Utc>) -> Cells {
     let reason = html! {
         @if let Some(reason) = run.reason_resolved.filter(|reason| reason.as_str() != run.state.as_str()) { (reason) " " }
+        @if let Some(by) = ended_by { span.dim { "ended by " (by) " " } }
         @if run.reason_created != ReasonCreated::Scheduled { span.dim { "made by " (run.reason_created) } }
     };
     let worker = run.worker_group.as_deref().zip(run.worker_id.as_deref());

@@ -262,7 +262,8 @@ async fn writes_that_are_given_up_leave_no_more_backends_than_the_pool_has_conne
         // Longer than a connection that was given up is waited for.
         tokio::time::sleep(Duration::from_secs(4)).await;
     }
-    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name = 'tenure'";
+    let waiting =
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name ~ '^tenure/[0-9]+$'";
     let waiting: i64 = sqlx::query_scalar(waiting).fetch_one(&mut admin).await.unwrap();
     // Besides those of the pool, one of the heartbeat.
     assert!((2..=POOL + 1).contains(&waiting), "{waiting} backends wait");

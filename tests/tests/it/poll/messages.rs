@@ -255,7 +255,7 @@ async fn what_one_server_makes_another_one_shows_soon_with_a_notification_and_wi
     let silence = tokio::spawn(async move {
         loop {
             let listeners = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-                             WHERE datname = current_database() AND application_name = 'tenure-listener'";
+                             WHERE datname = current_database() AND application_name LIKE 'tenure/% listener'";
             sqlx::query(listeners).execute(&mut admin).await.unwrap();
             tokio::time::sleep(Duration::from_millis(20)).await;
         }

@@ -32,7 +32,7 @@ async fn a_role_that_was_lost_and_made_again_with_the_same_generation_is_read_ag
         "ALTER TABLE roles DISABLE TRIGGER USER; UPDATE roles SET scopes = array_replace(scopes, 'lost', 'kept');
                  ALTER TABLE roles ENABLE TRIGGER USER;
                  SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-                 WHERE datname = current_database() AND application_name = 'tenure' AND pid <> pg_backend_pid()";
+                 WHERE datname = current_database() AND application_name ~ '^tenure/[0-9]+$' AND pid <> pg_backend_pid()";
     sqlx::raw_sql(other).execute(database.pool()).await.unwrap();
     queue.engine.facts.look().await.unwrap_or_default();
     assert!(gives(&queue, "lost"), "by its generation nothing has changed");

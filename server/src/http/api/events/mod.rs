@@ -13,7 +13,8 @@ use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
-use tenure_domain::event_filter::{EXCHANGES, Filter};
+use tenure_domain::event_filter::{EXCHANGES, Filter, all_exchanges};
+use tenure_domain::events::note;
 use tenure_domain::topic::PATTERN_CHARS_MAX;
 use tenure_engine::events::{Ahead, Start};
 
@@ -91,10 +92,15 @@ fn position() -> Value {
 /// What the log and the stream of events have in common.
 fn reading(operation: Operation, after: &str, example: &Value) -> Operation {
     let position = json!({"oneOf": [position(), {"const": "latest"}]});
-    let one = format!("(exchange/taskcluster-queue/v1/)?({})", EXCHANGES.join("|"));
+    let one = format!(
+        "((exchange/taskcluster-queue/v1/)?({})|(exchange/tenure/v1/)?({}))",
+        EXCHANGES.join("|"),
+        note::EXCHANGES.join("|")
+    );
     let list = json!({"type": "string", "pattern": format!("^{one}(,{one})*$")});
     let words = json!({"type": "string", "pattern": r"^[^.]+(\.[^.]+)*$", "maxLength": PATTERN_CHARS_MAX});
-    let exchanges = format!("Only events of these exchanges, with commas between them: {}", EXCHANGES.join(", "));
+    let names = all_exchanges().collect::<Vec<_>>().join(", ");
+    let exchanges = format!("Only events of these exchanges, with commas between them: {names}");
     let pattern = "words with dots between them; `*` matches one word, `#` (in a URL `%23`) any number";
     operation
         .query("after", after, &position, example)

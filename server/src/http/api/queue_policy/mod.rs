@@ -1,7 +1,8 @@
-//! Policies and pauses of queues.
+//! Policies and pauses of queues, and queues as they are.
 
 pub mod delete_policy;
 pub mod get_policy;
+pub mod get_queue;
 pub mod pause_queue;
 pub mod put_policy;
 pub mod resume_queue;

@@ -1,0 +1,17 @@
+//! Counts the claims that ended otherwise than by their worker's report.
+
+use tenure_api::states::EndedBy;
+
+const ENDINGS: &str = "tenure_endings_total";
+
+/// Claims ended so, by a statement that has committed or may have.
+pub fn count(by: EndedBy, claims: usize) {
+    metrics::counter!(ENDINGS, "ended_by" => by.as_str()).increment(claims as u64);
+}
+
+/// So that the first of each kind is seen as one more.
+pub fn begin_at_zero() {
+    for by in EndedBy::ALL {
+        metrics::counter!(ENDINGS, "ended_by" => by.as_str()).absolute(0);
+    }
+}

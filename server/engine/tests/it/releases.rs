@@ -1,0 +1,53 @@
+//! Sessions call themselves by the schema that their server writes, so that a later release can keep out an older one.
+
+use serde_json::json;
+use sqlx::AssertSqlSafe;
+use tenure_engine::testing::{QUEUE, Queue, new_task};
+use tenure_store::schema;
+use tenure_store::testing::TestDatabase;
+
+/// Keeps what is written by sessions of an older schema than this out of the pending runs.
+const FENCE: &str = "
+    CREATE FUNCTION older_release() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN RAISE EXCEPTION 'this release is older than the schema' USING ERRCODE = '57000'; END $$;
+    CREATE TRIGGER older_release BEFORE INSERT OR UPDATE OR DELETE ON pending FOR EACH STATEMENT
+        WHEN (substring(current_setting('application_name') FROM '^tenure/([0-9]+)')::int < $VERSION)
+        EXECUTE FUNCTION older_release()";
+
+#[tokio::test]
+async fn a_later_release_can_keep_out_what_this_one_writes_and_this_one_an_older_one() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let version = schema::version();
+    let fence = async |version: i64| {
+        let sql = format!(
+            "DROP TRIGGER IF EXISTS older_release ON pending; DROP FUNCTION IF EXISTS older_release; {}",
+            FENCE.replace("$VERSION", &version.to_string())
+        );
+        sqlx::raw_sql(AssertSqlSafe(sql)).execute(database.pool()).await.unwrap();
+    };
+    fence(version).await;
+    queue.create_one(QUEUE).await;
+    fence(version + 1).await;
+    for fields in [json!({}), json!({"taskGroupId": new_task(QUEUE, &json!({})).id})] {
+        assert!(queue.create(&new_task(QUEUE, &fields)).await.is_err(), "by whichever statement and session");
+    }
+    let connector = database.connector();
+    let (hot, pool) = (connector.connect_pipeline().await.unwrap(), connector.small_pool("listener"));
+    let listener = pool.acquire().await.unwrap();
+    let mut all: Vec<String> = sqlx::query_scalar(
+        "SELECT DISTINCT application_name FROM pg_stat_activity
+         WHERE datname = current_database() AND application_name LIKE 'tenure%'",
+    )
+    .fetch_all(database.pool())
+    .await
+    .unwrap();
+    all.sort();
+    assert_eq!(all, ["", " hot", " listener"].map(|role| format!("tenure/{version}{role}")));
+    drop((hot, listener));
+    pool.close().await;
+    fence(version).await;
+    queue.claim_one(QUEUE).await;
+    queue.stop().await;
+    database.finish().await;
+}

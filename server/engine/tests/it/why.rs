@@ -1,0 +1,337 @@
+//! Why tasks are where they are: each code on a real database, and what it costs to ask in a long queue.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use sqlx::{AssertSqlSafe, PgConnection};
+use tenure_api::ids::{RunId, TaskId, TaskQueueId};
+use tenure_api::policy::PauseRequest;
+use tenure_api::states::{ExceptionReason, TaskState};
+use tenure_api::why::WhyAnswer;
+use tenure_domain::lifecycle::Report;
+use tenure_domain::policy::why::{BEFORE_COUNTED_MAX, Names, why, words};
+use tenure_engine::background::counters as counters_pass;
+use tenure_engine::ops::OpError;
+use tenure_engine::ops::queue_policy;
+use tenure_engine::ops::why::find;
+use tenure_engine::ops::workers::write_down;
+use tenure_engine::testing::{QUEUE, Queue, new_task};
+use tenure_store::events::Sequenced;
+use tenure_store::low_water_marks::Marks;
+use tenure_store::queue_counts;
+use tenure_store::testing::TestDatabase;
+use tenure_store::why as store;
+
+async fn start() -> (TestDatabase, Queue) {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    (database, queue)
+}
+
+async fn finish(database: TestDatabase, queue: Queue) {
+    queue.stop().await;
+    database.finish().await;
+}
+
+async fn ask(queue: &Queue, task: TaskId) -> WhyAnswer {
+    let known = find(&queue.engine.pool, &queue.engine.low_water_marks, task).await.unwrap();
+    let answer = why(&known.facts, Names::Shown);
+    assert!(!words(&answer).is_empty());
+    answer
+}
+
+/// The codes of the reasons, and all of them.
+async fn reasons(queue: &Queue, task: TaskId) -> (Vec<String>, Value) {
+    let answer = ask(queue, task).await;
+    let all = serde_json::to_value(&answer.reasons).unwrap();
+    let codes = all.as_array().unwrap().iter().map(|reason| reason["code"].as_str().unwrap().to_owned());
+    (codes.collect(), all)
+}
+
+async fn sql(queue: &Queue, statement: &str) {
+    let mut conn = queue.engine.pool.acquire().await.unwrap();
+    sqlx::raw_sql(AssertSqlSafe(statement.to_owned())).execute(&mut *conn).await.unwrap();
+}
+
+async fn create(queue: &Queue, fields: &Value) -> TaskId {
+    let task = new_task(QUEUE, fields);
+    queue.create(&task).await.unwrap();
+    task.id
+}
+
+async fn create_waiting(queue: &Queue, required: &[TaskId], requires: &str) -> TaskId {
+    create(queue, &json!({"dependencies": required, "requires": requires})).await
+}
+
+#[tokio::test]
+async fn a_task_without_a_run_names_what_it_waits_for_the_hopeless_first() {
+    let (database, queue) = start().await;
+    let failed = queue.create_one(QUEUE).await;
+    let claim = queue.claim_one(QUEUE).await;
+    queue.report(failed, claim.run, Report::Failed).await.unwrap();
+    let running = queue.create_one(QUEUE).await;
+    queue.claim_one(QUEUE).await;
+    let pending = queue.create_one("proj/other").await;
+    let mut others = [running, pending];
+    others.sort_by_key(|id| id.uuid());
+
+    let waits = create_waiting(&queue, &[pending, running, failed], "all-completed").await;
+    let (codes, all) = reasons(&queue, waits).await;
+    assert_eq!(codes, ["dependencies"]);
+    assert_eq!((&all[0]["unsatisfied"], &all[0]["never"]), (&json!(3), &json!(true)));
+    let state = |id: TaskId| if id == running { "running" } else { "pending" };
+    let shown = [json!({"taskId": failed, "state": "failed"})]
+        .into_iter()
+        .chain(others.map(|id| json!({"taskId": id, "state": state(id)})));
+    assert_eq!(all[0]["tasks"], json!(shown.collect::<Vec<_>>()));
+
+    // Any end will do: the failed one does not count.
+    let waits = create_waiting(&queue, &[pending, failed], "all-resolved").await;
+    let (_, all) = reasons(&queue, waits).await;
+    assert_eq!(
+        all,
+        json!([{"code": "dependencies", "unsatisfied": 1, "tasks": [{"taskId": pending, "state": "pending"}]}])
+    );
+
+    let itself = new_task(QUEUE, &json!({}));
+    let itself = tenure_engine::testing::new_task_with_id(itself.id, QUEUE, &json!({"dependencies": [itself.id]}));
+    queue.create(&itself).await.unwrap();
+    let answer = ask(&queue, itself.id).await;
+    assert_eq!((answer.state, answer.run_id, answer.ready), (TaskState::Unscheduled, None, false));
+    let (_, all) = reasons(&queue, itself.id).await;
+    assert_eq!(all[0]["never"], true);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_pending_run_counts_who_is_before_it_and_knows_who_asks() {
+    let (database, queue) = start().await;
+    let first = queue.create_one(QUEUE).await;
+    let second = queue.create_one(QUEUE).await;
+    let (codes, all) = reasons(&queue, second).await;
+    assert_eq!(codes, ["no-worker", "behind"]);
+    assert_eq!(all, json!([{"code": "no-worker", "quarantined": 0}, {"code": "behind", "runs": 1}]));
+    let urgent = create(&queue, &json!({"priority": "high"})).await;
+    assert_eq!(ask(&queue, second).await.position, Some(3));
+    assert_eq!(ask(&queue, first).await.position, Some(2));
+    assert_eq!(ask(&queue, urgent).await.position, Some(1));
+
+    // A poller has the messages of both; the reserved one is out of the way of the other.
+    assert_eq!(queue.get_messages(QUEUE, 1).await.len(), 1);
+    let (codes, _) = reasons(&queue, first).await;
+    assert_eq!(codes, ["reserved", "no-worker", "behind"]);
+    assert_eq!(ask(&queue, second).await.position, Some(2));
+    // When its reservation is over it is first again, although its message is hidden.
+    sql(&queue, "UPDATE pending SET reserved_until = NULL WHERE reserved_until IS NOT NULL").await;
+    assert_eq!(ask(&queue, second).await.position, Some(3));
+
+    // A worker that asks elsewhere says nothing; one that asked here does.
+    let claimed = queue.claim_one(QUEUE).await;
+    assert_eq!(claimed.task.id, urgent);
+    write_down(&queue.engine.pool, &queue.engine.workers).await.unwrap();
+    let answer = ask(&queue, first).await;
+    assert_eq!((answer.reasons.as_slice(), answer.ready), (&[][..], true));
+    assert_eq!(
+        serde_json::to_value(answer.claimable_by).unwrap(),
+        json!([{"workerGroup": "group", "workerId": "worker"}])
+    );
+    sql(&queue, "UPDATE workers SET quarantine_until = now() + interval '1 h'").await;
+    let (codes, all) = reasons(&queue, first).await;
+    assert_eq!((codes.as_slice(), &all[0]["quarantined"]), (&["no-worker".to_owned()][..], &json!(1)));
+    assert!(all[0]["lastAsked"].is_string());
+    sql(&queue, "UPDATE workers SET quarantine_until = NULL, last_seen = now() - interval '2 min'").await;
+    sql(&queue, "UPDATE queue_views SET last_seen = now() - interval '2 min'").await;
+    let (codes, all) = reasons(&queue, first).await;
+    assert_eq!((codes.as_slice(), &all[0]["quarantined"]), (&["no-worker".to_owned()][..], &json!(0)));
+    assert!(all[0]["lastAsked"].is_string());
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_delay_and_a_pause_are_named_together_and_a_delayed_run_has_no_place() {
+    let (database, queue) = start().await;
+    let task = queue.create_one(QUEUE).await;
+    let name: TaskQueueId = QUEUE.parse().unwrap();
+    let request = PauseRequest { reason: Some("disk".to_owned()), until: None };
+    queue_policy::pause(queue.engine.queue_parts(), &name, &request, "ann").await.unwrap();
+    let (codes, all) = reasons(&queue, task).await;
+    assert_eq!(codes, ["paused", "no-worker"]);
+    assert_eq!((&all[0]["by"], &all[0]["reason"]), (&json!("ann"), &json!("disk")));
+    assert!(ask(&queue, task).await.ready, "nothing but the pause holds it");
+    for (traits, by) in [(0, "delay"), (1, "retry-delay"), (2, "backoff"), (3, "release"), (4, "retry-after")] {
+        let hold = format!(
+            "UPDATE pending SET hold = 1, held_until = '2030-01-01T00:00:00Z', traits = {traits} << 5,
+                 hidden_until = '3000-01-01', reserved_until = '3000-01-01'"
+        );
+        sql(&queue, &hold).await;
+        let (codes, all) = reasons(&queue, task).await;
+        assert_eq!(codes, ["delay", "paused", "no-worker"]);
+        assert_eq!(all[0], json!({"code": "delay", "by": by, "until": "2030-01-01T00:00:00.000Z"}));
+        let answer = ask(&queue, task).await;
+        assert_eq!((answer.ready, answer.position, answer.claimable_by), (false, None, None));
+    }
+    sql(
+        &queue,
+        "UPDATE pending SET hold = NULL, held_until = NULL, traits = NULL, hidden_until = NULL, reserved_until = NULL",
+    )
+    .await;
+    queue_policy::resume(queue.engine.queue_parts(), &name, "ann").await.unwrap();
+    assert_eq!(reasons(&queue, task).await.0, ["no-worker"]);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_claimed_run_names_its_worker_and_an_ended_one_what_ended_it() {
+    let (database, queue) = start().await;
+    let task = queue.create_one(QUEUE).await;
+    let claim = queue.claim_one(QUEUE).await;
+    let (codes, all) = reasons(&queue, task).await;
+    assert_eq!((codes.as_slice(), &all[0]["workerId"]), (&["running".to_owned()][..], &json!("worker")));
+    assert!(all[0]["completeBy"].is_null() && all[0]["takenUntil"].is_string());
+    sql(&queue, "UPDATE claims SET complete_by = '2030-01-01T00:00:00Z'").await;
+    assert_eq!(reasons(&queue, task).await.1[0]["completeBy"], "2030-01-01T00:00:00.000Z");
+    sql(&queue, "UPDATE claims SET complete_by = NULL").await;
+    let report = Report::Exception(ExceptionReason::ResourceUnavailable);
+    queue.report(task, claim.run, report).await.unwrap();
+    sql(&queue, "UPDATE runs SET ended_by = 7; UPDATE tasks SET losses = 2, free_runs = 50").await;
+    let expected = json!([{"code": "resolved", "outcome": "exception", "reasonResolved": "resource-unavailable",
+        "endedBy": "complete-time", "losses": 2, "freeRunsLeft": 150}]);
+    assert_eq!(reasons(&queue, task).await.1, expected);
+    let mut conn = queue.engine.pool.acquire().await.unwrap();
+    sqlx::query("INSERT INTO results SELECT seq, 0, '{\"a\": 1}' FROM tasks").execute(&mut *conn).await.unwrap();
+    let ends = store::find_ends(&mut conn, task).await.unwrap();
+    assert_eq!(ends.ended_by, [(0, tenure_api::states::EndedBy::CompleteTime)]);
+    assert_eq!(ends.result, Some((0, "{\"a\": 1}".to_owned())));
+    sqlx::query("DELETE FROM results").execute(&mut *conn).await.unwrap();
+    drop(conn);
+    sql(&queue, "UPDATE runs SET ended_by = NULL; UPDATE tasks SET losses = 0, free_runs = 0").await;
+    assert_eq!(ask(&queue, task).await.run_id, Some(RunId::FIRST));
+    let missing = new_task(QUEUE, &json!({})).id;
+    assert!(matches!(
+        find(&queue.engine.pool, &queue.engine.low_water_marks, missing).await,
+        Err(OpError::NotFound(_))
+    ));
+    finish(database, queue).await;
+}
+
+/// Whole scans and rows by index, of each table, that this session has not published yet.
+async fn reads(conn: &mut PgConnection) -> BTreeMap<String, (i64, i64)> {
+    let rows: Vec<(String, i64, i64)> = sqlx::query_as(
+        "SELECT relname::text, COALESCE(seq_scan, 0), COALESCE(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables
+         WHERE relname IN ('pending', 'claims', 'tasks', 'task_definitions', 'runs', 'dependencies', 'workers')",
+    )
+    .fetch_all(conn)
+    .await
+    .unwrap();
+    rows.into_iter().map(|(table, scans, rows)| (table, (scans, rows))).collect()
+}
+
+/// Pending runs of one queue, and workers of it.
+const CROWD: &str = "
+    INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left)
+        SELECT -n, gen_random_uuid(), 0, $QUEUE, 3 + n % 4, now() + interval '1 h', now(), 0, 5 FROM generate_series(1, 1000000) n;
+    INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left, hold, held_until,
+                         hidden_until, reserved_until)
+        SELECT -1000000 - n, gen_random_uuid(), 0, $QUEUE, 3 + n % 4, now() + interval '1 h', now(), 0, 5, 1,
+               now() + interval '1 h', '3000-01-01', '3000-01-01' FROM generate_series(1, 20000) n;
+    INSERT INTO workers (queue, worker_group, worker_id, first_claim, last_seen, expires, due)
+        SELECT $QUEUE, 'g', 'w' || n, now(), now() - interval '1 h', now() + interval '1 d', now() + interval '1 d'
+        FROM generate_series(1, 30000) n;
+    INSERT INTO queue_views (queue, name, last_seen, expires)
+        SELECT id, name, now(), now() + interval '1 d' FROM task_queues WHERE id = $QUEUE";
+
+#[tokio::test]
+async fn in_a_queue_of_a_million_an_answer_reads_some_thousand_rows() {
+    let (database, queue) = start().await;
+    let key = queue.key(QUEUE).await;
+    sql(&queue, &CROWD.replace("$QUEUE", &key.to_string())).await;
+    let last = queue.create_one(QUEUE).await;
+    let urgent = create(&queue, &json!({"priority": "highest"})).await;
+    for statistics in ["without", "with"] {
+        for (task, position) in [(last, BEFORE_COUNTED_MAX + 1), (urgent, 1)] {
+            // Often enough for a session to change its mind about plans.
+            for _ in 0..7 {
+                let mut snapshot = store::begin(&queue.engine.pool).await.unwrap();
+                let unknown = |_| Marks { epoch: -1, marks: [0; 7] };
+                let before = reads(&mut snapshot).await;
+                let known = store::find(&mut snapshot, task, unknown).await.unwrap().unwrap();
+                let mut read = reads(&mut snapshot).await;
+                snapshot.commit().await.unwrap();
+                assert_eq!(why(&known.facts, Names::Hidden).position, Some(position));
+                // None of the ten thousand workers that were looked at asks, but there are more.
+                assert!(
+                    why(&known.facts, Names::Hidden)
+                        .reasons
+                        .iter()
+                        .all(|reason| !format!("{reason:?}").contains("NoWorker"))
+                );
+                let most = i64::from(BEFORE_COUNTED_MAX) + 10;
+                read.retain(|table, (scans, rows)| {
+                    let (scans_before, rows_before) = before.get(table).copied().unwrap_or_default();
+                    *scans > scans_before || *rows > rows_before + most
+                });
+                assert!(read.is_empty(), "{statistics} statistics: {read:?}, {before:?} before");
+            }
+        }
+        sql(&queue, "ANALYZE").await;
+    }
+    sql(&queue, "DELETE FROM pending WHERE seq < 0; DELETE FROM workers; DELETE FROM queue_views").await;
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_mark_that_a_claim_begins_at_is_where_counting_begins() {
+    let (database, queue) = start().await;
+    let tasks = [queue.create_one(QUEUE).await, queue.create_one(QUEUE).await, queue.create_one(QUEUE).await];
+    let mut snapshot = store::begin(&queue.engine.pool).await.unwrap();
+    let ords: Vec<i64> =
+        sqlx::query_scalar("SELECT ord FROM pending ORDER BY ord").fetch_all(&mut *snapshot).await.unwrap();
+    for (epoch, position) in [(0, 2), (1, 3)] {
+        let marks = |_| Marks { epoch, marks: [ords[0]; 7] };
+        let known = store::find(&mut snapshot, tasks[2], marks).await.unwrap().unwrap();
+        assert_eq!(why(&known.facts, Names::Hidden).position, Some(position), "a mark of another epoch means nothing");
+    }
+    let written = sqlx::query("DELETE FROM pending").execute(&mut *snapshot).await;
+    assert!(written.is_err(), "it reads only");
+    drop(snapshot);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_queue_shows_its_runs_by_what_holds_them() {
+    let (database, queue) = start().await;
+    let name: TaskQueueId = QUEUE.parse().unwrap();
+    let mut conn = queue.engine.pool.acquire().await.unwrap();
+    assert_eq!(queue_counts::find(&mut conn, Sequenced::default(), &name).await.unwrap(), None);
+    for _ in 0..3 {
+        queue.create_one(QUEUE).await;
+    }
+    queue.claim_one(QUEUE).await;
+    // Two more are delayed: one is in the counters, one has not been sequenced.
+    let delayed = format!(
+        "INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, queues, pending, claimed, delayed)
+         SELECT now(), 0, '{{}}', '{{}}', '{{}}', '{{}}', ARRAY[{key}], '{{0}}', '{{0}}', '{{1}}'",
+        key = queue.key(QUEUE).await
+    );
+    let raised = format!("UPDATE counters SET delayed = delayed + 1 WHERE queue = {}", queue.key(QUEUE).await);
+    queue.engine.sequencer.run(&mut conn).await.unwrap();
+    sqlx::raw_sql(AssertSqlSafe(raised)).execute(&mut *conn).await.unwrap();
+    sqlx::raw_sql(AssertSqlSafe(delayed)).execute(&mut *conn).await.unwrap();
+    let shown = queue_counts::find(&mut conn, queue.engine.sequencer.reached(), &name).await.unwrap().unwrap();
+    let counted = (shown.counted.pending, shown.counted.claimed, shown.counted.delayed);
+    assert_eq!((counted, shown.paused, shown.policy_version), ((2, 1, 2), None, None));
+    let request = PauseRequest { reason: None, until: None };
+    let paused = queue_policy::pause(queue.engine.queue_parts(), &name, &request, "ann").await.unwrap();
+    let shown = queue_counts::find(&mut conn, queue.engine.sequencer.reached(), &name).await.unwrap().unwrap();
+    assert_eq!(shown.paused.as_ref(), Some(&paused));
+    let elsewhere: TaskQueueId = "proj/paused".parse().unwrap();
+    queue_policy::pause(queue.engine.queue_parts(), &elsewhere, &request, "ann").await.unwrap();
+    let listed = queue_counts::list(&mut conn, queue.engine.sequencer.reached()).await.unwrap();
+    let listed: Vec<_> = listed.iter().map(|queue| (queue.name.as_str(), queue.counted, queue.paused)).collect();
+    assert_eq!(listed[0].0, "proj/paused");
+    assert_eq!(listed[1], (QUEUE, shown.counted, Some(paused.since)));
+    drop(conn);
+    counters_pass::pass(&queue.engine).await.unwrap();
+    sql(&queue, "DELETE FROM outbox_new WHERE delayed IS NOT NULL; UPDATE counters SET delayed = 0").await;
+    finish(database, queue).await;
+}

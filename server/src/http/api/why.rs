@@ -1,0 +1,64 @@
+//! whyTask: why it is where it is.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use serde_json::json;
+use tenure_api::errors::ErrorCode::ResourceNotFound;
+use tenure_api::ids::TaskQueueId;
+use tenure_api::why::WhyAnswer;
+
+use super::ok;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
+use tenure_domain::policy::why::{Names, why};
+use tenure_domain::scopes::ScopeSet;
+use tenure_engine::ops::why as ops;
+
+/// `GET /api/tenure/v1/tasks/:taskId/why`
+pub fn endpoint() -> Endpoint {
+    Endpoint::get("whyTask", why_task).scopes(SCOPES).described(
+        "tenure",
+        "Ask why a task is not running, or how it ended",
+        describe,
+    )
+}
+
+const SCOPES: Template = Scope("queue:status:<taskId>");
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    operation
+        .about(
+            "Everything that keeps the task where it is, each with a `code`; what must change first stands first. It is read at \
+             one time, and changes nothing. Runs that are claimed before it are counted up to 10,000; who asks for work is known \
+             to within ten seconds. The names of other tasks and of workers are there with the scope \
+             `tenure:get-queue:<taskQueueId>`.",
+        )
+        .answers::<WhyAnswer>(
+            "Why",
+            &json!({"taskId": sample.task, "state": "pending", "runId": 0, "ready": true, "position": 4, "reasons": [
+                {"code": "paused", "by": "root", "since": sample.after(0), "reason": "the build disks are full",
+                    "until": sample.after(60)},
+                {"code": "behind", "runs": 3},
+            ]}),
+        )
+        .refuses(ResourceNotFound, "the task does not exist")
+}
+
+async fn why_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize_by_path()?;
+    let id = call.task_id()?;
+    call.no_query()?;
+    let known = ops::find(&app.engine.pool, &app.engine.low_water_marks, id).await?;
+    ok(&why(&known.facts, names_for(&call.principal()?.scopes, &known.queue)))
+}
+
+/// Whether a caller with these scopes sees names of other tasks and of workers.
+pub fn names_for(held: &ScopeSet, queue: &TaskQueueId) -> Names {
+    if held.allows(&format!("tenure:get-queue:{queue}")) { Names::Shown } else { Names::Hidden }
+}

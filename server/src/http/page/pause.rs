@@ -1,0 +1,190 @@
+//! Pausing and resuming a queue from its page. Only who is logged in may: the form has the token of its session.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::response::Response;
+use chrono::{DateTime, TimeDelta, Utc};
+use http::{HeaderMap, StatusCode};
+use maud::{Markup, html};
+use serde::Deserialize;
+use tenure_api::dates::Timestamp;
+use tenure_api::ids::TaskQueueId;
+use tenure_api::policy::PauseRequest;
+
+use super::login::{read_form, see_other};
+use super::visit::{Visit, is_from_us};
+use super::{Page, PageError, answer, layout};
+use crate::http::app::App;
+use tenure_domain::policy::pause::Paused;
+use tenure_engine::ops::queue_policy as ops;
+use tenure_store::clock;
+
+/// What may be chosen as the time of a pause, in minutes.
+const TIMES: [(i64, &str); 5] = [
+    (15, "15 minutes from now"),
+    (60, "an hour from now"),
+    (240, "4 hours from now"),
+    (1_440, "a day from now"),
+    (10_080, "a week from now"),
+];
+
+#[derive(Deserialize)]
+struct PauseForm {
+    token: String,
+    #[serde(default)]
+    reason: String,
+    /// One of [`TIMES`]; empty for a pause without an end.
+    #[serde(default)]
+    minutes: String,
+}
+
+/// What a form does to a queue.
+enum Change {
+    Pause,
+    Resume,
+}
+
+/// The queue that the path names.
+pub(super) fn queue_of(visit: &Visit) -> Result<TaskQueueId, PageError> {
+    let name = format!("{}/{}", visit.param("provisionerId"), visit.param("workerType"));
+    name.parse().map_err(|_| PageError::NotFound("This is not the name of a queue.".to_owned()))
+}
+
+fn scope(queue: &TaskQueueId) -> String {
+    format!("tenure:manage-queue:{queue}")
+}
+
+fn link(visit: &Visit, queue: &TaskQueueId) -> String {
+    visit.link_to("queue", &[queue.provisioner_id(), queue.worker_type()])
+}
+
+/// `GET /queue/:provisionerId/:workerType/pause`: a page of its own, because that of the queue loads itself again.
+pub(super) async fn form(_: App, visit: Arc<Visit>) -> Result<Page, PageError> {
+    let queue = queue_of(&visit)?;
+    visit.authorize(scope(&queue))?;
+    let Some(session) = &visit.session else {
+        return Err(PageError::Refused(StatusCode::FORBIDDEN, "Log in to pause a queue.".to_owned()));
+    };
+    let back = link(&visit, &queue);
+    let body = html! { section.panel.form {
+        h1 { span.kind { "Pause the queue" } (queue) }
+        p.dim { "Workers get nothing of it then. They go on with what they have, and tasks can be created." }
+        form method="post" action={ (back) "/pause" } {
+            input type="hidden" name="token" value=(session.form_token.as_str());
+            label for="reason" { "Reason" }
+            input #reason name="reason" maxlength="255" autocomplete="off" autofocus;
+            label for="minutes" { "Until" }
+            select #minutes name="minutes" {
+                option value="" { "it is resumed by hand" }
+                @for (minutes, words) in TIMES { option value=(minutes) { (words) } }
+            }
+            button type="submit" { "Pause" }
+        }
+        a.button href=(back) { "Cancel" }
+    } };
+    Ok(Page { title: format!("Pause {queue}"), refresh: None, body })
+}
+
+/// `POST /queue/:provisionerId/:workerType/pause`
+pub(super) async fn pause(State(app): State<App>, request: Request) -> Response {
+    change(&app, request, Change::Pause).await
+}
+
+/// `POST /queue/:provisionerId/:workerType/resume`
+pub(super) async fn resume(State(app): State<App>, request: Request) -> Response {
+    change(&app, request, Change::Resume).await
+}
+
+async fn change(app: &App, request: Request, what: Change) -> Response {
+    let (parts, body) = request.into_parts();
+    let visit = match Visit::read(app, Request::from_parts(parts.clone(), Body::empty())).await {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    let headers = parts.headers.clone();
+    let form = read_form::<PauseForm>(app, Request::from_parts(parts, body)).await;
+    match act(app, &visit, &headers, form, what).await {
+        Ok(queue) => see_other(&link(&visit, &queue)),
+        Err(error) => answer(error.status(), &layout::frame(&visit, &error.page(&visit))),
+    }
+}
+
+async fn act(
+    app: &App,
+    visit: &Visit,
+    headers: &HeaderMap,
+    form: Option<PauseForm>,
+    what: Change,
+) -> Result<TaskQueueId, PageError> {
+    let ours = || {
+        let message = "The form did not come from this page, or is from another session.";
+        PageError::Refused(StatusCode::FORBIDDEN, message.to_owned())
+    };
+    let (Some(form), Some(session), true) = (form, &visit.session, is_from_us(app, headers)) else {
+        return Err(ours());
+    };
+    if !session.form_token.matches(&form.token) {
+        return Err(ours());
+    }
+    let queue = queue_of(visit)?;
+    visit.authorize(scope(&queue))?;
+    let by = visit.client_id().unwrap_or_default();
+    match what {
+        Change::Resume => ops::resume(app.engine.queue_parts(), &queue, by).await?,
+        Change::Pause => {
+            let now = clock::get_now(&mut *app.engine.pool.acquire().await?).await?;
+            let request = PauseRequest { reason: reason(&form.reason), until: until(&form.minutes, now)? };
+            ops::pause(app.engine.queue_parts(), &queue, &request, by).await?;
+        }
+    }
+    Ok(queue)
+}
+
+fn reason(text: &str) -> Option<String> {
+    Some(text.trim()).filter(|text| !text.is_empty()).map(str::to_owned)
+}
+
+/// The end of a pause that begins now.
+fn until(minutes: &str, now: DateTime<Utc>) -> Result<Option<Timestamp>, PageError> {
+    if minutes.is_empty() {
+        return Ok(None);
+    }
+    let chosen = TIMES.iter().find(|(offered, _)| offered.to_string() == minutes);
+    let (minutes, _) = chosen.ok_or_else(|| {
+        PageError::Refused(
+            StatusCode::BAD_REQUEST,
+            "The time of the pause is none of those that were offered.".to_owned(),
+        )
+    })?;
+    Ok(Some(Timestamp::new(now + TimeDelta::minutes(*minutes))))
+}
+
+/// The pause of a queue, or what pauses it, for its page.
+pub(super) fn shown(visit: &Visit, queue: &TaskQueueId, paused: Option<&Paused>, now: DateTime<Utc>) -> Markup {
+    let session = visit.session.as_ref().filter(|_| visit.may(scope(queue)));
+    let link = link(visit, queue);
+    html! {
+        @if let Some(paused) = paused {
+            div.warning.paused {
+                span {
+                    "Paused by " code { (paused.by) } " " (layout::time(paused.since, now)) ", "
+                    @match paused.until {
+                        Some(until) => { "resumes " (layout::time(until, now)) }
+                        None => { "until it is resumed" }
+                    }
+                    "." @if let Some(reason) = &paused.reason { " " q { (reason) } }
+                }
+                @if let Some(session) = session {
+                    form method="post" action={ (link) "/resume" } {
+                        input type="hidden" name="token" value=(session.form_token.as_str());
+                        button type="submit" { "Resume" }
+                    }
+                }
+            }
+        } @else if session.is_some() {
+            div.actions { a.button href={ (link) "/pause" } { "Pause…" } }
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Queues as they are shown: their counts by hold, pauses and policies. [`super::counters`] has the counts that workers' programs
+//! ask for.
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+use tenure_api::ids::TaskQueueId;
+
+use super::events::Sequenced;
+use tenure_domain::policy::counts::Counted;
+use tenure_domain::policy::pause::Paused;
+
+/// A queue at a glance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShownQueue {
+    /// How many runs it has.
+    pub counted: Counted,
+    /// Its pause, if it is paused.
+    pub paused: Option<Paused>,
+    /// The version of its policy, if it has one.
+    pub policy_version: Option<i64>,
+}
+
+/// A queue, if it exists.
+pub async fn find(
+    conn: &mut PgConnection,
+    sequenced: Sequenced,
+    queue: &TaskQueueId,
+) -> Result<Option<ShownQueue>, sqlx::Error> {
+    let row = sqlx::query!(
+        r#"-- find_queue_counts
+        WITH changed AS MATERIALIZED (
+            SELECT sum(d.pending) AS pending, sum(d.claimed) AS claimed, sum(d.delayed) AS delayed
+            FROM unsequenced($2) n, unnest(n.queues, n.pending, n.claimed, n.delayed) AS d(queue, pending, claimed, delayed)
+            WHERE d.queue = (SELECT id FROM task_queues WHERE name = $1)
+        )
+        SELECT q.paused, q.paused_until, q.paused_by, q.pause_reason, p.version AS "policy_version?",
+               COALESCE(b.pending, 0) + COALESCE(c.pending, 0) AS "pending!",
+               COALESCE(b.claimed, 0) + COALESCE(c.claimed, 0) AS "claimed!",
+               COALESCE(b.delayed, 0) + COALESCE(c.delayed, 0) AS "delayed!"
+        FROM task_queues q LEFT JOIN counters b ON b.queue = q.id
+        LEFT JOIN queue_policies p ON p.queue = q.id AND p.policy IS NOT NULL
+        CROSS JOIN changed c
+        WHERE q.name = $1"#,
+        queue.as_str(),
+        sequenced.0
+    )
+    .fetch_optional(conn)
+    .await?;
+    Ok(row.map(|row| ShownQueue {
+        counted: Counted { pending: row.pending, claimed: row.claimed, delayed: row.delayed },
+        paused: row.paused.zip(row.paused_by).map(|(since, by)| Paused {
+            since,
+            by,
+            reason: row.pause_reason,
+            until: row.paused_until,
+        }),
+        policy_version: row.policy_version,
+    }))
+}
+
+/// A queue in the list of all of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListedQueue {
+    /// Its name.
+    pub name: String,
+    /// How many runs it has.
+    pub counted: Counted,
+    /// Since when it is paused, if it is.
+    pub paused: Option<DateTime<Utc>>,
+    /// Since when runs are stamped by its changed policy, if they are.
+    pub refiling: Option<DateTime<Utc>>,
+    /// When that was read.
+    pub now: DateTime<Utc>,
+}
+
+/// Every queue that ever had a pending run, or is paused, or whose runs are brought under a changed policy; by name.
+pub async fn list(conn: &mut PgConnection, sequenced: Sequenced) -> Result<Vec<ListedQueue>, sqlx::Error> {
+    let rows = sqlx::query!(
+        r#"-- list_queue_counts
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
+        summed AS MATERIALIZED (
+            SELECT x.queue, sum(x.pending)::bigint AS pending, sum(x.claimed)::bigint AS claimed, sum(x.delayed)::bigint AS delayed
+            FROM (SELECT queue, pending, claimed, delayed FROM counters
+                  UNION ALL
+                  SELECT d.queue, d.pending, d.claimed, COALESCE(d.delayed, 0)
+                  FROM unsequenced($1) n,
+                       unnest(n.queues, n.pending, n.claimed, n.delayed) AS d(queue, pending, claimed, delayed)) x
+            GROUP BY x.queue
+        )
+        SELECT q.name, COALESCE(s.pending, 0) AS "pending!", COALESCE(s.claimed, 0) AS "claimed!",
+               COALESCE(s.delayed, 0) AS "delayed!", q.paused, p.updated AS "refiling?", db_now.now AS "now!"
+        FROM task_queues q LEFT JOIN summed s ON s.queue = q.id
+        LEFT JOIN queue_policies p ON p.queue = q.id AND p.refile_stage <> 0 /* Stage::Done */
+        CROSS JOIN db_now
+        WHERE s.queue IS NOT NULL OR q.paused IS NOT NULL OR p.queue IS NOT NULL
+        ORDER BY q.name COLLATE "C""#,
+        sequenced.0
+    )
+    .fetch_all(conn)
+    .await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| ListedQueue {
+            name: row.name,
+            counted: Counted { pending: row.pending, claimed: row.claimed, delayed: row.delayed },
+            paused: row.paused,
+            refiling: row.refiling,
+            now: row.now,
+        })
+        .collect())
+}

@@ -1,0 +1,321 @@
+//! What is known of a task, for [`tenure_domain::policy::why`]. One snapshot, and never more rows than the limits say, however
+//! long the queue is.
+
+use chrono::{DateTime, Utc};
+use sqlx::{PgConnection, PgPool, Postgres, Transaction};
+use tenure_api::ids::{TaskId, TaskQueueId};
+use tenure_api::states::{EndedBy, Priority, Requires, RunState, TaskState};
+use tenure_api::why::{AwaitedTask, WorkerName};
+use uuid::Uuid;
+
+use super::codes::State;
+use super::decode::{Row, Undecodable};
+use super::low_water_marks::Marks;
+use super::page;
+use super::transitions::claim::PRIORITIES;
+use tenure_domain::lifecycle::Outcome;
+use tenure_domain::policy::ending::Allowance;
+use tenure_domain::policy::hold::{Delayed, Hold};
+use tenure_domain::policy::pause::Paused;
+use tenure_domain::policy::terms::Traits;
+use tenure_domain::policy::why::{
+    ASKED_WITHIN, AWAITED_SHOWN_MAX, BEFORE_COUNTED_MAX, Facts, Place, WORKERS_SHOWN_MAX, Workers,
+};
+
+/// Workers of a queue that are looked at. The table has those of a day; there is no index by when they asked, because it would
+/// be written each time.
+const WORKERS_READ: i64 = 10_000;
+
+/// A transaction that sees one state of the database, with the plans of [`page::begin`].
+pub async fn begin(pool: &PgPool) -> Result<Transaction<'static, Postgres>, sqlx::Error> {
+    let mut transaction = pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
+    page::set_plans(&mut transaction).await?;
+    Ok(transaction)
+}
+
+/// A task and what is known of it.
+#[derive(Debug)]
+pub struct Known {
+    /// Its queue.
+    pub queue: TaskQueueId,
+    /// What keeps it where it is.
+    pub facts: Facts,
+}
+
+struct TaskRow {
+    queue: i32,
+    name: String,
+    epoch: i64,
+    priority: i16,
+    state: i16,
+    run: Option<i16>,
+    retries_left: i16,
+    requeues: i16,
+    losses: i16,
+    free_runs: i16,
+    paused: Option<DateTime<Utc>>,
+    paused_until: Option<DateTime<Utc>>,
+    paused_by: Option<String>,
+    pause_reason: Option<String>,
+    ord: Option<i64>,
+    hold: Option<i16>,
+    held_until: Option<DateTime<Utc>>,
+    traits: Option<i16>,
+    reserved_until: Option<DateTime<Utc>>,
+    started: Option<DateTime<Utc>>,
+    taken_until: Option<DateTime<Utc>>,
+    complete_by: Option<DateTime<Utc>>,
+    worker_group: Option<String>,
+    worker_id: Option<String>,
+    run_state: Option<i16>,
+    reason_resolved: Option<i16>,
+    ended_by: Option<i16>,
+    now: DateTime<Utc>,
+}
+
+/// What is known of a task, if it exists. `marks` are the low-water marks of a queue.
+pub async fn find(
+    conn: &mut PgConnection,
+    id: TaskId,
+    marks: impl FnOnce(i32) -> Marks,
+) -> Result<Option<Known>, sqlx::Error> {
+    let Some(row) = find_row(conn, id.uuid()).await? else { return Ok(None) };
+    let columns = Row { table: "tasks", task: id.uuid() };
+    let paused = row.paused.zip(row.paused_by.clone()).map(|(since, by)| Paused {
+        since,
+        by,
+        reason: row.pause_reason.clone(),
+        until: row.paused_until,
+    });
+    let place = match row.run {
+        None => list_awaited(conn, id.uuid()).await?,
+        Some(_) if row.state > State::Unresolved.code() => resolved(columns, &row)?,
+        Some(run) => {
+            let run = columns.run(run)?;
+            match running(&row) {
+                Some((worker, since, taken_until)) => {
+                    Place::Running { run, worker, since, taken_until, complete_by: row.complete_by }
+                }
+                None => Place::Pending {
+                    run,
+                    delayed: delayed(columns, &row)?,
+                    reserved_until: row.reserved_until,
+                    before: if row.hold.is_none() { count_before(conn, &row, marks(row.queue)).await? } else { 0 },
+                    workers: find_workers(conn, row.queue, row.now).await?,
+                },
+            }
+        }
+    };
+    let queue = row.name.parse().map_err(|_| Undecodable::queue(id.uuid()))?;
+    Ok(Some(Known { queue, facts: Facts { task: id, place, paused, now: row.now } }))
+}
+
+async fn find_row(conn: &mut PgConnection, id: Uuid) -> Result<Option<TaskRow>, sqlx::Error> {
+    sqlx::query_as!(
+        TaskRow,
+        r#"-- why_task
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
+        SELECT t.queue, q.name, q.cursor_epoch AS epoch, t.priority, t.state, t.run, t.retries_left, t.requeues, t.losses,
+               t.free_runs, q.paused, q.paused_until, q.paused_by, q.pause_reason,
+               p.ord AS "ord?", p.hold, p.held_until, COALESCE(p.traits, c.traits) AS traits, p.reserved_until,
+               c.started AS "started?", c.taken_until AS "taken_until?", c.complete_by, c.worker_group AS "worker_group?",
+               c.worker_id AS "worker_id?", r.state AS "run_state?", r.reason_resolved AS "reason_resolved?", r.ended_by,
+               db_now.now AS "now!"
+        FROM tasks t
+        JOIN task_queues q ON q.id = t.queue
+        LEFT JOIN pending p ON t.state = 1 /* State::Unresolved */ AND p.seq = t.seq
+        LEFT JOIN claims c ON t.state = 1 /* State::Unresolved */ AND c.seq = t.seq
+        LEFT JOIN runs r ON t.state > 1 /* State: resolved */ AND r.seq = t.seq AND r.run = t.run
+        CROSS JOIN db_now
+        WHERE t.id = $1"#,
+        id
+    )
+    .fetch_optional(conn)
+    .await
+}
+
+fn running(row: &TaskRow) -> Option<(WorkerName, DateTime<Utc>, DateTime<Utc>)> {
+    let worker = WorkerName { worker_group: row.worker_group.clone()?, worker_id: row.worker_id.clone()? };
+    Some((worker, row.started?, row.taken_until?))
+}
+
+fn delayed(columns: Row, row: &TaskRow) -> Result<Option<Delayed>, Undecodable> {
+    let Some(code) = row.hold else { return Ok(None) };
+    let hold = Hold::from_code(code).ok_or_else(|| columns.invalid("hold", code))?;
+    let until = row.held_until.ok_or_else(|| columns.invalid("held_until", code))?;
+    let traits = Traits::from_code(row.traits);
+    let traits = traits.ok_or_else(|| columns.invalid("traits", row.traits.unwrap_or_default()))?;
+    match hold {
+        Hold::Delay => Ok(Some(Delayed { until, by: traits.delayed })),
+    }
+}
+
+fn resolved(columns: Row, row: &TaskRow) -> Result<Place, Undecodable> {
+    let number = |column: &'static str, number: i16| u16::try_from(number).map_err(|_| columns.invalid(column, number));
+    let reason = columns.reason_resolved(row.reason_resolved.unwrap_or_default())?;
+    let outcome = match columns.state(row.run_state.unwrap_or_default())? {
+        RunState::Completed => Outcome::Completed,
+        RunState::Failed => Outcome::Failed,
+        RunState::Pending | RunState::Running | RunState::Exception => Outcome::Exception(reason),
+    };
+    let ended_by = |code| EndedBy::from_code(code).ok_or_else(|| columns.invalid("ended_by", code));
+    Ok(Place::Resolved {
+        run: columns.run(row.run.unwrap_or_default())?,
+        outcome,
+        ended_by: row.ended_by.map(ended_by).transpose()?,
+        left: Allowance {
+            retries_left: columns.retries(row.retries_left)?,
+            free_runs: number("free_runs", row.free_runs)?,
+            requeues: number("requeues", row.requeues)?,
+            losses: number("losses", row.losses)?,
+        },
+    })
+}
+
+/// What a task without a run waits for. It has as many edges as a definition may have, which bounds what is read.
+async fn list_awaited(conn: &mut PgConnection, task: Uuid) -> Result<Place, sqlx::Error> {
+    let rows = sqlx::query!(
+        r#"-- why_dependencies
+        WITH edges AS MATERIALIZED (
+            SELECT d.id, d.seq, t.state, e.any_end,
+                   d.id = e.dependent OR (NOT e.any_end AND t.state > 1 /* State: resolved */
+                                          AND t.state <> 3 /* State::Completed */) AS never
+            FROM dependencies e JOIN task_definitions d ON d.seq = e.required JOIN tasks t ON t.id = d.id
+            WHERE e.dependent = $1 AND NOT e.satisfied
+        ),
+        counted AS MATERIALIZED (SELECT count(*) AS unsatisfied FROM edges),
+        shown AS MATERIALIZED (SELECT * FROM edges ORDER BY never DESC, id LIMIT $2)
+        SELECT s.id, s.any_end, c.unsatisfied AS "unsatisfied!",
+               CASE WHEN s.state = 1 /* State::Unresolved */ AND EXISTS (SELECT FROM claims x WHERE x.seq = s.seq)
+                    THEN 2 /* TaskState::Running */::smallint
+                    ELSE s.state END AS "state!"
+        FROM shown s, counted c
+        ORDER BY s.never DESC, s.id"#,
+        task,
+        AWAITED_SHOWN_MAX as i64
+    )
+    .fetch_all(conn)
+    .await?;
+    let unsatisfied = rows.first().map_or(0, |row| u32::try_from(row.unsatisfied).unwrap_or(u32::MAX));
+    let any_end = rows.first().is_some_and(|row| row.any_end);
+    let awaited = rows.into_iter().map(|row| {
+        let columns = Row { table: "tasks", task: row.id };
+        let state = TaskState::from_code(row.state).ok_or_else(|| columns.invalid("state", row.state))?;
+        Ok(AwaitedTask { task_id: columns.slug("id", row.id)?, state: Some(state) })
+    });
+    Ok(Place::Unscheduled {
+        unsatisfied,
+        awaited: awaited.collect::<Result<_, Undecodable>>()?,
+        requires: if any_end { Requires::AllResolved } else { Requires::AllCompleted },
+    })
+}
+
+/// How many ready runs of its queue are claimed before a run, as far as they are counted.
+async fn count_before(conn: &mut PgConnection, row: &TaskRow, marks: Marks) -> Result<u32, sqlx::Error> {
+    let marks = if marks.epoch == row.epoch { marks.marks } else { [0; PRIORITIES] };
+    // All that is more urgent, and what is as urgent and came earlier.
+    let before = Priority::ALL.iter().zip(marks).filter(|(priority, _)| priority.code() <= row.priority);
+    let (mut priorities, mut from, mut to) = (Vec::new(), Vec::new(), Vec::new());
+    for (priority, mark) in before {
+        priorities.push(priority.code());
+        from.push(mark);
+        to.push(row.ord.filter(|_| priority.code() == row.priority).unwrap_or(i64::MAX));
+    }
+    let count = sqlx::query_scalar!(
+        r#"-- why_before
+        SELECT count(*) AS "count!" FROM (
+            SELECT FROM unnest($2::smallint[] /* priorities */, $3::bigint[] /* marks */, $4::bigint[] /* ord */)
+                AS p(priority, mark, ord)
+            CROSS JOIN (VALUES (true), (false)) AS h(hidden)
+            CROSS JOIN LATERAL (
+                SELECT FROM pending w
+                WHERE w.queue = $1 AND w.priority = p.priority AND (w.hidden_until IS NOT NULL) = h.hidden
+                  AND w.reserved_until IS NULL AND w.ord > p.mark AND w.ord < p.ord
+                LIMIT $5
+            ) w
+            LIMIT $5
+        ) x"#,
+        row.queue,
+        &priorities,
+        &from,
+        &to,
+        i64::from(BEFORE_COUNTED_MAX)
+    )
+    .fetch_one(conn)
+    .await?;
+    Ok(u32::try_from(count).unwrap_or(BEFORE_COUNTED_MAX))
+}
+
+/// Who asks for work in a queue, as far as servers have written that down: they do it every ten seconds.
+async fn find_workers(conn: &mut PgConnection, queue: i32, now: DateTime<Utc>) -> Result<Workers, sqlx::Error> {
+    let last_asked = sqlx::query_scalar!("-- why_asked\nSELECT last_seen FROM queue_views WHERE queue = $1", queue)
+        .fetch_optional(&mut *conn)
+        .await?;
+    let since = now - ASKED_WITHIN;
+    if last_asked.is_none_or(|last| last < since) {
+        return Ok(Workers { last_asked, ..Workers::default() });
+    }
+    let found = sqlx::query!(
+        r#"-- why_workers
+        WITH known AS MATERIALIZED (
+            SELECT w.worker_group, w.worker_id, w.last_seen, COALESCE(w.quarantine_until > $2 /* now */, false) AS quarantined
+            FROM workers w WHERE w.queue = $1
+            ORDER BY w.worker_group, w.worker_id LIMIT $4
+        ),
+        asked AS MATERIALIZED (SELECT * FROM known WHERE last_seen >= $3 /* since */),
+        asking AS MATERIALIZED (
+            SELECT worker_group, worker_id FROM asked WHERE NOT quarantined ORDER BY worker_group, worker_id LIMIT $5
+        )
+        SELECT ARRAY(SELECT worker_group FROM asking) AS "groups!", ARRAY(SELECT worker_id FROM asking) AS "ids!",
+               (SELECT count(*) FROM asked WHERE quarantined) AS "quarantined!", (SELECT count(*) FROM known) AS "known!""#,
+        queue,
+        now,
+        since,
+        WORKERS_READ,
+        WORKERS_SHOWN_MAX as i64
+    )
+    .fetch_one(conn)
+    .await?;
+    let names = found.groups.into_iter().zip(found.ids);
+    Ok(Workers {
+        last_asked,
+        asking: names.map(|(worker_group, worker_id)| WorkerName { worker_group, worker_id }).collect(),
+        quarantined: u32::try_from(found.quarantined).unwrap_or(u32::MAX),
+        more: found.known == WORKERS_READ,
+    })
+}
+
+/// What is shown of the runs of a task that have ended, beside its status.
+#[derive(Debug, Default)]
+pub struct Ends {
+    /// What ended them, where the reason does not say it; by run.
+    pub ended_by: Vec<(i16, EndedBy)>,
+    /// The result of the last run that has one, and that run.
+    pub result: Option<(i16, String)>,
+}
+
+/// What ended the runs of a task, and its last result.
+pub async fn find_ends(conn: &mut PgConnection, id: TaskId) -> Result<Ends, sqlx::Error> {
+    let columns = Row { table: "runs", task: id.uuid() };
+    let rows = sqlx::query!(
+        r#"-- run_ends
+        SELECT r.run, r.ended_by AS "ended_by!" FROM tasks t JOIN runs r ON r.seq = t.seq
+        WHERE t.id = $1 AND r.ended_by IS NOT NULL ORDER BY r.run"#,
+        id.uuid()
+    )
+    .fetch_all(&mut *conn)
+    .await?;
+    let ended_by = rows.into_iter().map(|row| {
+        let by = EndedBy::from_code(row.ended_by).ok_or_else(|| columns.invalid("ended_by", row.ended_by))?;
+        Ok((row.run, by))
+    });
+    let ended_by = ended_by.collect::<Result<_, Undecodable>>()?;
+    let result = sqlx::query!(
+        "-- last_result
+        SELECT x.run, x.result FROM tasks t JOIN results x ON x.seq = t.seq WHERE t.id = $1 ORDER BY x.run DESC LIMIT 1",
+        id.uuid()
+    )
+    .fetch_optional(conn)
+    .await?;
+    Ok(Ends { ended_by, result: result.map(|row| (row.run, row.result)) })
+}

@@ -1,0 +1,95 @@
+//! Pauses and policies of queues, and what a task's page says of why it is where it is.
+
+use serde_json::json;
+use tenure_tests::http::TENURE_API;
+
+use super::{HOSTILE, POLICY, QUEUE, create, form, form_token, get, hides, log_in, own_form, report, shows, sql};
+use crate::rig::{Raw, Rig};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_is_paused_and_resumed_by_who_may_and_by_a_form_of_this_page() {
+    let rig = Rig::start().await;
+    let task = create(&rig, |_| {}).await;
+    let (queue, pausing, resuming) = ("/queue/page/queue", "/queue/page/queue/pause", "/queue/page/queue/resume");
+    let root = log_in(&rig, &rig.root).await;
+    let page = get(&rig, queue, Some(&root)).await;
+    shows(&page, &["/queue/page/queue/pause", "Runnable", "The queue has none: a lost worker costs its task a retry."]);
+    hides(&get(&rig, queue, None).await, &[pausing]);
+    shows(&get(&rig, queue, None).await, &["tenure:get-queue:page/queue"]);
+    let form = get(&rig, pausing, Some(&root)).await;
+    shows(&form, &["an hour from now"]);
+    hides(&form, &["http-equiv=\"refresh\""]);
+    let token = form_token(&form.text()).to_owned();
+    let looker = rig.make_client("looker", &["queue:*", "tenure:get-queue:*"]).await;
+    let looker = log_in(&rig, &looker).await;
+    let other = form_token(&get(&rig, "/", Some(&looker)).await.text()).to_owned();
+    for (cookie, path) in [(None, pausing), (Some(&looker), pausing)] {
+        assert_eq!(get(&rig, path, cookie.map(String::as_str)).await.status, 403);
+    }
+    let fields = [("token", token.as_str()), ("reason", HOSTILE), ("minutes", "60")];
+    let refused = [
+        (form_of_other_site(&fields), Some(&root), 403),
+        (own_form(&rig, pausing, &fields), None, 403),
+        (own_form(&rig, pausing, &[("token", other.as_str())]), Some(&root), 403),
+        (own_form(&rig, pausing, &[("token", other.as_str())]), Some(&looker), 403),
+        (own_form(&rig, pausing, &[("token", token.as_str()), ("minutes", "61")]), Some(&root), 400),
+        (own_form(&rig, pausing, &[("token", token.as_str()), ("reason", &"x".repeat(256))]), Some(&root), 400),
+        (Raw::new("POST", pausing).header("Origin", rig.server.root_url()), Some(&root), 403),
+    ];
+    for (number, (raw, cookie, status)) in refused.into_iter().enumerate() {
+        let raw = if let Some(cookie) = cookie { raw.header("Cookie", cookie) } else { raw };
+        let reply = rig.send(&raw).await;
+        assert_eq!(reply.status, status, "{number}: {}", reply.text());
+        assert_eq!(reply.header("content-security-policy"), Some(POLICY));
+    }
+    hides(&get(&rig, queue, Some(&root)).await, &["Paused by"]);
+    let reply = rig.send(&own_form(&rig, pausing, &fields).header("Cookie", &root)).await;
+    assert_eq!((reply.status, reply.header("location")), (303, Some(queue)), "{}", reply.text());
+    let page = get(&rig, queue, Some(&root)).await;
+    shows(&page, &["Paused by <code>root</code>", "resumes", "Resume</button>"]);
+    hides(&page, &["<script", "<img"]);
+    shows(&get(&rig, "/", Some(&root)).await, &[">paused</span>"]);
+    shows(&get(&rig, &format!("/task/{task}"), None).await, &["Its queue was paused by root"]);
+    let path = format!("{TENURE_API}/queues/page%2Fqueue");
+    let shown = rig.call("GET", &path, None).await.body;
+    assert_eq!((&shown["pause"]["reason"], &shown["pause"]["by"]), (&json!(HOSTILE), &json!("root")));
+    assert!(rig.claim(QUEUE, 1).await.is_empty());
+    let reply = rig.send(&own_form(&rig, resuming, &[("token", &token)]).header("Cookie", &root)).await;
+    assert_eq!((reply.status, reply.header("location")), (303, Some(queue)), "{}", reply.text());
+    assert_eq!(rig.claim(QUEUE, 1).await.len(), 1);
+    rig.server.stop().await;
+}
+
+fn form_of_other_site(fields: &[(&str, &str)]) -> Raw {
+    form("/queue/page/queue/pause", fields)
+        .header("Origin", "https://evil.example")
+        .header("Sec-Fetch-Site", "cross-site")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn policies_ends_and_results_are_shown_to_who_may_read_them() {
+    let rig = Rig::start().await;
+    let task = create(&rig, |_| {}).await;
+    let policy = json!({"delivery": "at-least-once", "completeTime": 600});
+    let answer = rig.call("PUT", &format!("{TENURE_API}/queues/page%2Fqueue/policy"), Some(&policy)).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let root = log_in(&rig, &rig.root).await;
+    let page = get(&rig, "/queue/page/queue", Some(&root)).await;
+    shows(&page, &["at-least-once", "completeTime", "version 1, by root"]);
+    hides(&get(&rig, "/queue/page/queue", None).await, &["at-least-once"]);
+    let path = format!("/task/{task}");
+    shows(&get(&rig, &path, None).await, &["No worker that may have it has asked for work in the last minute."]);
+    let claims = rig.claim(QUEUE, 1).await;
+    shows(&get(&rig, &path, None).await, &["Worker group/worker has held it since"]);
+    report(&rig, &claims[0], "exception", Some(&json!({"reason": "worker-shutdown"}))).await;
+    sql(&rig, "UPDATE runs SET ended_by = 7; INSERT INTO results SELECT seq, 0, '{\"answer\": \"<b>\"}' FROM runs")
+        .await;
+    let anonymous = get(&rig, &path, None).await;
+    shows(&anonymous, &["ended by complete-time", "tenure:get-result:page/queue"]);
+    hides(&anonymous, &["answer"]);
+    let page = get(&rig, &path, Some(&root)).await;
+    shows(&page, &["answer", "&lt;b&gt;"]);
+    hides(&page, &["<b>"]);
+    sql(&rig, "DELETE FROM results").await;
+    rig.server.stop().await;
+}

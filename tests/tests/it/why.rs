@@ -1,0 +1,194 @@
+//! Why a task is not running, over HTTP; queues by what holds their runs; notes on the exchanges of our own.
+
+use serde_json::{Value, json};
+use tenure_tests::http::{Answer, TENURE_API};
+
+use crate::rig::{Raw, Rig, call, credentials_of, definition, eventually, minutes_from_now, new_task, run_of, worker};
+
+const QUEUE: &str = "why/linux";
+
+async fn why(rig: &Rig, task: impl std::fmt::Display) -> Answer {
+    rig.call("GET", &format!("{TENURE_API}/tasks/{task}/why"), None).await
+}
+
+fn codes(answer: &Answer) -> Vec<&str> {
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let reasons = answer.body["reasons"].as_array().unwrap();
+    reasons.iter().map(|reason| reason["code"].as_str().unwrap()).collect()
+}
+
+async fn of_queue(rig: &Rig) -> Value {
+    let answer = rig.call("GET", &format!("{TENURE_API}/queues/why%2Flinux"), None).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let elsewhere = rig.call("GET", &format!("{TENURE_API}/queues/why/linux"), None).await;
+    assert_eq!(elsewhere.body, answer.body, "in two segments");
+    answer.body
+}
+
+async fn post(rig: &Rig, rest: &str, body: &Value) -> Answer {
+    let answer = rig.call("POST", &format!("{TENURE_API}/queues/why%2Flinux/{rest}"), Some(body)).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    answer
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_says_at_each_step_why_it_does_not_run_and_then_how_it_ended() {
+    let rig = Rig::start().await;
+    assert_eq!(why(&rig, new_task()).await.code(), "ResourceNotFound");
+    let (first, second, third) = (new_task(), new_task(), new_task());
+    rig.create(first, &definition(QUEUE)).await;
+    rig.create(second, &definition(QUEUE)).await;
+    let mut waits = definition(QUEUE);
+    waits["dependencies"] = json!([second]);
+    rig.create(third, &waits).await;
+
+    let answer = why(&rig, second).await;
+    assert_eq!(codes(&answer), ["no-worker", "behind"]);
+    let expected = json!({"taskId": second, "state": "pending", "runId": 0, "ready": true, "position": 2, "claimableBy": [],
+        "reasons": [{"code": "no-worker", "quarantined": 0}, {"code": "behind", "runs": 1}]});
+    assert_eq!(answer.body, expected);
+    let answer = why(&rig, third).await;
+    assert_eq!(codes(&answer), ["dependencies"]);
+    assert_eq!(answer.body["reasons"][0]["tasks"], json!([{"taskId": second, "state": "pending"}]));
+
+    post(&rig, "pause", &json!({"reason": "disk", "until": minutes_from_now(60)})).await;
+    let answer = why(&rig, second).await;
+    assert_eq!(codes(&answer), ["paused", "no-worker", "behind"]);
+    assert_eq!((&answer.body["ready"], answer.body.get("claimableBy")), (&json!(true), None));
+    assert_eq!(answer.body["reasons"][0]["by"], rig.root.client_id);
+    post(&rig, "resume", &json!({})).await;
+
+    let claims = rig.claim(QUEUE, 1).await;
+    let answer = why(&rig, first).await;
+    assert_eq!(codes(&answer), ["running"]);
+    assert_eq!(answer.body["reasons"][0]["workerId"], "worker");
+    // Who asks is written down every ten seconds.
+    eventually("the worker is known", async || codes(&why(&rig, second).await).is_empty().then_some(())).await;
+    let answer = why(&rig, second).await;
+    assert_eq!(answer.body["claimableBy"], json!([{"workerGroup": "group", "workerId": "worker"}]));
+    let credentials = credentials_of(&claims[0]);
+    let path = format!("{}/failed", run_of(&claims[0]));
+    assert_eq!(call(&mut rig.client(), &credentials, "POST", &path, None).await.status, 200);
+    let answer = why(&rig, first).await;
+    let ended = json!([{"code": "resolved", "outcome": "failed", "reasonResolved": "failed", "losses": 0, "freeRunsLeft": 200}]);
+    assert_eq!((&answer.body["reasons"], &answer.body["state"]), (&ended, &json!("failed")));
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_is_open_as_a_status_is_but_names_of_others_need_a_scope() {
+    let rig = Rig::start().await;
+    let (task, waits) = (new_task(), new_task());
+    rig.create(task, &definition(QUEUE)).await;
+    let mut body = definition(QUEUE);
+    body["dependencies"] = json!([task]);
+    rig.create(waits, &body).await;
+    let path = |task| format!("{TENURE_API}/tasks/{task}/why");
+    let anonymous = async |task| rig.send(&Raw::new("GET", &path(task))).await.json();
+    assert_eq!(anonymous(waits).await["reasons"], json!([{"code": "dependencies", "unsatisfied": 1}]));
+    assert!(anonymous(task).await.get("claimableBy").is_none());
+    for (scope, named) in [("tenure:get-queue:other/linux", false), ("tenure:get-queue:why/linux", true)] {
+        let who = rig.make_client(&format!("client-{named}"), &["queue:status:*", scope]).await;
+        let answer = call(&mut rig.client(), &who, "GET", &path(waits), None).await;
+        assert_eq!(answer.body["reasons"][0].get("tasks").is_some(), named, "{}", answer.body);
+        let answer = call(&mut rig.client(), &who, "GET", &path(task), None).await;
+        assert_eq!(answer.body.get("claimableBy").is_some(), named, "{}", answer.body);
+    }
+    let closed = rig.make_client("closed", &[]).await;
+    rig.call("POST", "/api/auth/v1/roles/anonymous", Some(&json!({"scopes": [], "description": ""}))).await;
+    eventually("reading is closed", async || {
+        let answer = call(&mut rig.client(), &closed, "GET", &path(task), None).await;
+        (answer.status == 403).then_some(())
+    })
+    .await;
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_shows_counts_pause_and_policy_and_has_zeros_before_its_first_task() {
+    let rig = Rig::start().await;
+    let zeros = json!({"taskQueueId": QUEUE, "pending": 0, "claimed": 0, "delayed": 0, "ready": 0, "runnable": 0});
+    assert_eq!(of_queue(&rig).await, zeros);
+    for _ in 0..2 {
+        rig.create(new_task(), &definition(QUEUE)).await;
+    }
+    assert_eq!(rig.claim(QUEUE, 1).await.len(), 1);
+    let mut counted =
+        json!({"taskQueueId": QUEUE, "pending": 1, "claimed": 1, "delayed": 0, "ready": 1, "runnable": 1});
+    assert_eq!(of_queue(&rig).await, counted);
+    let policy = format!("{TENURE_API}/queues/why%2Flinux/policy");
+    assert_eq!(rig.call("PUT", &policy, Some(&json!({"completeTime": 600}))).await.status, 200);
+    let paused = post(&rig, "pause", &json!({"reason": "disk"})).await.body;
+    counted["runnable"] = json!(0);
+    counted["policyVersion"] = json!(1);
+    counted["pause"] = json!({"since": paused["since"], "by": rig.root.client_id, "reason": "disk"});
+    assert_eq!(of_queue(&rig).await, counted);
+    let listed = rig.call("GET", &format!("{TENURE_API}/queues"), None).await;
+    let expected = json!({"taskQueueId": QUEUE, "pendingTasks": 1, "claimedTasks": 1, "delayedTasks": 0, "runnableTasks": 0,
+        "paused": paused["since"]});
+    assert_eq!(listed.body["queues"], json!([expected]));
+    let metrics = eventually("the pause is measured", async || {
+        let text = rig.send(&Raw::new("GET", "/metrics")).await.text();
+        let line = text.lines().find(|line| line.starts_with("tenure_queue_paused_seconds{"))?.to_owned();
+        let seconds: f64 = line.rsplit(' ').next()?.parse().ok()?;
+        (seconds > 0.0).then_some(text)
+    })
+    .await;
+    for line in [
+        "tenure_queue_delayed_tasks{taskQueueId=\"why/linux\"} 0",
+        "tenure_queue_runnable_tasks{taskQueueId=\"why/linux\"} 0",
+        "tenure_endings_total{ended_by=\"complete-time\"} 0",
+    ] {
+        assert!(metrics.lines().any(|found| found == line), "{line} is not in\n{metrics}");
+    }
+    let who = rig.make_client("nothing", &["tenure:get-queue:other/linux"]).await;
+    let path = format!("{TENURE_API}/queues/why%2Flinux");
+    assert_eq!(call(&mut rig.client(), &who, "GET", &path, None).await.status, 403);
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_that_its_worker_lost_is_counted_by_what_ended_it() {
+    let rig = Rig::start_with(|launch| launch.flag("--clock", "manual")).await;
+    rig.create(new_task(), &definition(QUEUE)).await;
+    assert_eq!(rig.claim(QUEUE, 1).await.len(), 1);
+    let advance = json!({"seconds": 1_300});
+    assert_eq!(rig.call("POST", &format!("{TENURE_API}/clock/advance"), Some(&advance)).await.status, 200);
+    let ended = async |line: &'static str| {
+        eventually(line, async || {
+            let text = rig.send(&Raw::new("GET", "/metrics")).await.text();
+            text.lines().any(|found| found == line).then_some(())
+        })
+        .await;
+    };
+    ended("tenure_endings_total{ended_by=\"lease\"} 1").await;
+    let answer = rig.call("POST", "/claim-work/why%2Flinux", Some(&worker(1))).await;
+    assert_eq!(answer.body["tasks"].as_array().unwrap().len(), 1);
+    let removed = format!("{TENURE_API}/workers/why%2Flinux/group/worker/removed");
+    assert_eq!(rig.call("POST", &removed, None).await.status, 200);
+    ended("tenure_endings_total{ended_by=\"worker-removed\"} 1").await;
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn notes_of_queues_are_read_by_exchange_and_by_key() {
+    let rig = Rig::start().await;
+    rig.create(new_task(), &definition(QUEUE)).await;
+    post(&rig, "pause", &json!({"reason": "disk"})).await;
+    post(&rig, "resume", &json!({})).await;
+    let read = async |query: &str| {
+        let answer = rig.call("GET", &format!("{TENURE_API}/events?after=0&{query}"), None).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        let events = answer.body["events"].as_array().unwrap().clone();
+        let names =
+            events.iter().map(|event| event["exchange"].as_str().unwrap().rsplit('/').next().unwrap().to_owned());
+        names.collect::<Vec<_>>()
+    };
+    assert_eq!(read("exchange=queue-paused").await, ["queue-paused"]);
+    assert_eq!(read("exchange=exchange/tenure/v1/queue-resumed").await, ["queue-resumed"]);
+    assert_eq!(read("exchange=task-pending,queue-resumed").await, ["task-pending", "queue-resumed"]);
+    assert_eq!(read("routingKeyPattern=primary.why.linux._").await, ["queue-paused", "queue-resumed"]);
+    let answer = rig.call("GET", &format!("{TENURE_API}/events?exchange=exchange/tenure/v1/task-pending"), None).await;
+    assert_eq!(answer.status, 400, "{}", answer.body);
+    rig.server.stop().await;
+}
