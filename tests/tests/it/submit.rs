@@ -161,7 +161,12 @@ async fn one_task_that_is_refused_is_the_end_of_all() {
         (json!({"taskId": taken}), 409, "RequestConflict", "exists already"),
         (json!({"dependencies": [missing]}), 400, "InputError", "do not exist"),
         (json!({"created": minutes_from_now(-30)}), 400, "InputError", "`created` must be within 15 minutes"),
-        (json!({"deadline": minutes_from_now(60 * 24 * 367)}), 400, "InputError", "`deadline` must be at most 366 days"),
+        (
+            json!({"deadline": minutes_from_now(60 * 24 * 367)}),
+            400,
+            "InputError",
+            "`deadline` must be at most 366 days",
+        ),
         (json!({"schedulerId": "somebody-else"}), 409, "RequestConflict", "belongs to schedulerId -"),
         (json!({"retries": 50}), 400, "InputValidationError", "`retries`"),
         (json!({"dependencies": ["n701", "who"]}), 400, "InputError", "neither a task id nor"),
