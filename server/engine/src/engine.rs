@@ -242,7 +242,7 @@ impl Engine {
     #[must_use]
     pub fn queue_parts(&self) -> queue_policy::Parts<'_> {
         let Self { pool, queues, notifiers, sequencer, .. } = self;
-        queue_policy::Parts { pool, queues, notifiers, sequencer }
+        queue_policy::Parts { pool, queues, notifiers, sequenced: sequencer.reached() }
     }
 
     /// Registers everything that the engine caches from the database. No entry holds the sender of a batcher.

@@ -15,6 +15,7 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut transaction = conn.begin().await?;
     let ready = end_hold::end_holds(&mut transaction, engine.due_marks.get().holds, SLICE).await?;
     if ready.is_empty() {
+        transaction.commit().await?;
         return Ok(PassReport::default());
     }
     engine.notifiers.commit(transaction, Effects::claimable(ready.keys().copied())).await?;

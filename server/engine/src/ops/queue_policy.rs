@@ -5,7 +5,6 @@ use tenure_api::ids::TaskQueueId;
 use tenure_api::policy::{PauseRequest, QueuePolicy};
 
 use super::OpError;
-use crate::events::sequencer::Sequencer;
 use crate::notifiers::{Effects, Notifiers};
 use tenure_domain::create::Unacceptable;
 use tenure_domain::events::note::Note;
@@ -14,6 +13,7 @@ use tenure_domain::policy::pause::{self, Outcome, Paused};
 use tenure_domain::policy::refile::{self, Stage};
 use tenure_store::clock;
 use tenure_store::counters::{self, Counts};
+use tenure_store::events::Sequenced;
 use tenure_store::policies::{self, StoredPolicy};
 use tenure_store::queues::{self, Queues};
 
@@ -26,8 +26,8 @@ pub struct Parts<'a> {
     pub queues: &'a Queues,
     /// Wake who waits for a queue that is resumed.
     pub notifiers: &'a Notifiers,
-    /// Knows from where on the changes of counts are to be read.
-    pub sequencer: &'a Sequencer,
+    /// From where on the changes of counts are to be read.
+    pub sequenced: Sequenced,
 }
 
 /// A policy, and how many runs do not follow it yet.
@@ -63,7 +63,7 @@ async fn with_refiling(
     if stored.stage == Stage::Done {
         return Ok(Current { stored, refiling: 0 });
     }
-    let counts = counters::get_counts(conn, parts.sequencer.reached(), std::slice::from_ref(queue)).await?;
+    let counts = counters::get_counts(conn, parts.sequenced, std::slice::from_ref(queue)).await?;
     let Counts { pending, claimed, delayed } = counts.first().copied().unwrap_or_default();
     let refiling = refile::runs_left(stored.stage, pending, delayed, claimed);
     Ok(Current { stored, refiling })

@@ -43,7 +43,7 @@ async fn pass(queue: &Queue) -> PassReport {
 /// Runs the pass until all runs follow the policy; how many runs it has dealt with.
 async fn follow(queue: &Queue) -> usize {
     let mut done = 0;
-    // A session of the server itself may have a transaction open for a moment, which the pass waits for.
+    // A session of the server itself may have a transaction open briefly, which the pass waits for.
     eventually("all runs follow the policy", async || {
         done += pass(queue).await.done;
         number(&queue.engine.pool, "SELECT count(*) FROM queue_policies WHERE refile_stage <> 0").await == 0

@@ -15,7 +15,7 @@ use crate::queues;
 use crate::session::avoid_scans;
 
 /// Ends the delays that are over, up to `limit`; none is over before `from`. Each run takes a new place, as if it had come now,
-/// and readers of events are told, queue by queue. Answers the queues, and how many runs of each are ready now.
+/// and a note for each queue says so to readers of events. Answers the queues, and how many runs of each are ready now.
 ///
 /// A run whose deadline has passed is left to the deadline pass, because nothing may claim it.
 pub async fn end_holds(

@@ -72,8 +72,7 @@ pub async fn end_open(
                    array_agg(ended.seq) || array_agg(ended.seq) FILTER (WHERE lone),
                    array_agg(ended.run::smallint) || array_agg(ended.run::smallint) FILTER (WHERE lone),
                    array_agg(open.retries_left) || array_agg(open.retries_left) FILTER (WHERE lone),
-                   array_agg(open.priority) || array_agg(open.priority) FILTER (WHERE lone), min(counts.queues), min(counts.pending), min(counts.claimed),
-                   min(counts.delayed)
+                   array_agg(open.priority) || array_agg(open.priority) FILTER (WHERE lone), min(counts.queues), min(counts.pending), min(counts.claimed), min(counts.delayed)
             FROM ended JOIN open ON open.seq = ended.seq, db_now, counts HAVING count(*) > 0
         )
         SELECT open.id FROM ended JOIN open ON open.seq = ended.seq"#,

@@ -104,8 +104,9 @@ pub(super) async fn run(conn: &mut PgConnection, statement: &str) {
             }
         }
         "count_messages" => {
-            for key in [full, other] {
-                let counted = messages::count(conn, key, 0).await.unwrap();
+            // Priorities that have ready runs.
+            for (key, priority) in [(full, 0), (other, 3)] {
+                let counted = messages::count(conn, key, priority).await.unwrap();
                 assert!((1..3_000).contains(&counted), "messages that there are: {counted}");
             }
         }

@@ -234,8 +234,8 @@ async fn send(conn: &mut PgConnection, task: TaskId, event: Event) {
         Event::Cancel => drop(end_open(conn, &[id], ReasonResolved::Canceled).await.unwrap()),
         Event::DeadlinePassed => {
             let sql = "UPDATE task_definitions SET deadline = now() - interval '1 s';
-                       UPDATE pending SET deadline = now() - interval '1 s';
-                       UPDATE due SET deadline = now() - interval '1 s'";
+                       UPDATE due SET deadline = now() - interval '1 s';
+                       UPDATE pending SET deadline = now() - interval '1 s'";
             sqlx::raw_sql(sql).execute(&mut *conn).await.unwrap();
             assert!(end_holds(conn, START, 10).await.unwrap().is_empty());
             end_overdue(conn, START, 10).await.unwrap();
