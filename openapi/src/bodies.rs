@@ -325,7 +325,12 @@ pub struct ReportExceptionRequest {
     /// Why the run ended.
     pub reason: ExceptionReason,
     /// How many seconds the next run waits; only with `intermittent-task`. Default: as `retryDelay` of the task or its queue says.
-    #[serde(default, rename = "retryAfter", deserialize_with = "present_seconds", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        rename = "retryAfter",
+        deserialize_with = "present_seconds",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[schema(minimum = 0, maximum = 86_400)]
     pub retry_after: Option<i64>,
 }

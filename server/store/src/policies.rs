@@ -76,11 +76,7 @@ pub async fn put(
 
 /// Removes the policy of a queue that is locked, and has all its runs refiled; the version that is given to that change, if there
 /// was a policy.
-pub async fn delete(
-    transaction: &mut PgConnection,
-    queue: i32,
-    client_id: &str,
-) -> Result<Option<i64>, sqlx::Error> {
+pub async fn delete(transaction: &mut PgConnection, queue: i32, client_id: &str) -> Result<Option<i64>, sqlx::Error> {
     let removed = sqlx::query!(
         "-- delete_policy
         UPDATE queue_policies SET version = version + 1, policy = NULL, updated = GREATEST(updated, db_now.now), client_id = $2,
@@ -131,11 +127,7 @@ pub async fn find_pause(conn: &mut PgConnection, queue: i32) -> Result<Option<Pa
 }
 
 /// Stores or ends the pause of a queue that is locked.
-pub async fn set_pause(
-    transaction: &mut PgConnection,
-    queue: i32,
-    pause: Option<&Paused>,
-) -> Result<(), sqlx::Error> {
+pub async fn set_pause(transaction: &mut PgConnection, queue: i32, pause: Option<&Paused>) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- set_pause
         UPDATE task_queues SET paused = $2 /* since */, paused_by = $3 /* by */, pause_reason = $4 /* reason */,

@@ -145,12 +145,21 @@ async fn t1_a_lease_is_over_at_its_end_and_not_before() {
         let rig = start_by_hand(json!({"delivery": delivery})).await;
         let task = create(&rig, 1).await[0];
         let first = claim_as(&rig, "w1", 1).await.remove(0);
-        assert_eq!(date(&first["takenUntil"]) - date(&first["status"]["runs"][0]["started"]), TimeDelta::seconds(LEASE));
+        assert_eq!(
+            date(&first["takenUntil"]) - date(&first["status"]["runs"][0]["started"]),
+            TimeDelta::seconds(LEASE)
+        );
         advance(&rig, 5.0).await;
-        assert_eq!((rig.status(task).await["state"].clone(), claim_as(&rig, "w2", 1).await.len()), (json!("running"), 0));
+        assert_eq!(
+            (rig.status(task).await["state"].clone(), claim_as(&rig, "w2", 1).await.len()),
+            (json!("running"), 0)
+        );
         advance(&rig, 5.0).await;
         let second = claim_as(&rig, "w2", 1).await.remove(0);
-        assert!(date(&second["status"]["runs"][0]["resolved"]) >= date(&first["takenUntil"]), "never earlier: {second}");
+        assert!(
+            date(&second["status"]["runs"][0]["resolved"]) >= date(&first["takenUntil"]),
+            "never earlier: {second}"
+        );
         assert_eq!((&second["runId"], &second["status"]["taskId"]), (&json!(1), &json!(task)));
         assert_eq!(second["status"]["retriesLeft"], if delivery == "retries" { 0 } else { 1 }, "{delivery}");
         rig.server.stop().await;

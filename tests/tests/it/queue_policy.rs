@@ -96,7 +96,8 @@ async fn a_policy_is_shown_as_it_was_sent_and_each_change_has_a_version() {
 
     let changes = notes(&rig).await;
     assert!(changes.iter().all(|(name, _)| name == "queue-policy-changed"), "{changes:?}");
-    let seen: Vec<_> = changes.iter().map(|(_, note)| (note["policyVersion"].clone(), note["policy"].clone())).collect();
+    let seen: Vec<_> =
+        changes.iter().map(|(_, note)| (note["policyVersion"].clone(), note["policy"].clone())).collect();
     let all = [(1, first), (2, second.clone()), (3, Value::Null), (4, second)];
     assert_eq!(seen, all.map(|(version, policy)| (json!(version), policy)));
     rig.server.stop().await;

@@ -99,8 +99,7 @@ fn without_traits_it_is_as_the_life_cycle_says() {
     events.extend([(Event::ClaimExpired(run(1)), Ending::LeaseExpired), (Event::Requeue(run(1)), Ending::Undelivered)]);
     for (event, ending) in events {
         for had in allowances().into_iter().filter(|had| had.free_runs == 0) {
-            let life =
-                Life { state: State::Running(run(1)), retries_left: had.retries_left, requeues: had.requeues };
+            let life = Life { state: State::Running(run(1)), retries_left: had.retries_left, requeues: had.requeues };
             let expected = lifecycle::apply(life, event);
             match (decide(Delivery::Retries, ending, run(1), had), expected) {
                 (Ok(decision), Ok(step)) => {

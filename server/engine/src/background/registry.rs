@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::{
     PassReport, artifacts, blobs, claims, clocks, counters, deadlines, dependencies, events, expiry, facts, groups,
-    idempotency, low_water_marks, messages, pauses, purge_cache, registrations, removals, replication, servers, slow, workers,
+    idempotency, low_water_marks, messages, pauses, purge_cache, registrations, removals, replication, servers, slow,
+    workers,
 };
 use crate::engine::Engine;
 

@@ -10,8 +10,8 @@ use tenure_domain::create::Unacceptable;
 use tenure_domain::events::note::Note;
 use tenure_domain::policy::document::{Match, Policy};
 use tenure_domain::policy::pause::{self, Outcome, Paused};
-use tenure_store::policies::{self, StoredPolicy};
 use tenure_store::clock;
+use tenure_store::policies::{self, StoredPolicy};
 use tenure_store::queues::{self, Queues};
 
 /// What changes of queues are done with.

@@ -422,7 +422,10 @@ async fn statements_of_passes_read_only_what_they_need_of_full_tables() {
     let mut filler = database.connect().await;
     fill(&mut filler).await;
     events::sequence(&mut filler, Sequenced::default()).await.unwrap();
-    sqlx::raw_sql("UPDATE claims SET taken_until = now(), complete_by = now() WHERE seq % 20 = 1").execute(&mut filler).await.unwrap();
+    sqlx::raw_sql("UPDATE claims SET taken_until = now(), complete_by = now() WHERE seq % 20 = 1")
+        .execute(&mut filler)
+        .await
+        .unwrap();
     sqlx::raw_sql(
         "UPDATE task_definitions SET deadline = now() WHERE seq % 50 = 2;
          UPDATE due SET deadline = now() WHERE EXISTS (SELECT FROM unnest(seqs) s WHERE s % 50 = 2)",

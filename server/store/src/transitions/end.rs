@@ -13,8 +13,8 @@ use sqlx::{PgConnection, Postgres};
 use tenure_api::ids::TaskQueueId;
 use uuid::Uuid;
 
-pub use self::members::Member;
 use self::members::Columns;
+pub use self::members::Member;
 
 use crate::decode::{Row, Undecodable, task_columns};
 use crate::hot;

@@ -7,7 +7,8 @@ const ROUNDS: usize = 6;
 const TASKS: u16 = 60;
 
 /// Reports that have no result, and results that have no report.
-const TORN: &str = "SELECT (SELECT count(*) FROM runs r LEFT JOIN results x ON x.seq = r.seq AND x.run = r.run WHERE x.seq IS NULL)
+const TORN: &str =
+    "SELECT (SELECT count(*) FROM runs r LEFT JOIN results x ON x.seq = r.seq AND x.run = r.run WHERE x.seq IS NULL)
                          + (SELECT count(*) FROM results x LEFT JOIN runs r ON r.seq = x.seq AND r.run = x.run
                             WHERE r.state IS DISTINCT FROM 3)";
 

@@ -144,7 +144,8 @@ async fn work_takes_what_reports_take() {
     let mut completed = result(returning, "completed");
     completed["result"] = json!({"rows": 3});
     let answer = work(json!([completed, result(released, "released")])).await;
-    let states: Vec<&Value> = answer.body["results"].as_array().unwrap().iter().map(|r| &r["status"]["state"]).collect();
+    let states: Vec<&Value> =
+        answer.body["results"].as_array().unwrap().iter().map(|r| &r["status"]["state"]).collect();
     assert_eq!(states, ["completed", "pending"], "{}", answer.body);
     assert_eq!(read(&rig, returning).await.body["result"], json!({"rows": 3}));
     assert_eq!(of_run(&rig, &claim, "completed", None).await.status, 200, "a repeat by the other way");

@@ -54,9 +54,13 @@ async fn every_claim_lasts_as_the_policy_of_its_queue_and_the_options_of_its_tas
     let mut hot = database.connect_hot().await;
     for by in [By::ClaimWork, By::ClaimWorkOfMany, By::ClaimTask] {
         for &delivery in Delivery::ALL {
-            for (lease, of_policy, own) in
-                [(None, None, None), (Some(10), Some(60), None), (Some(90), Some(60), Some(7)), (None, Some(60), Some(0)), (None, None, Some(7))]
-            {
+            for (lease, of_policy, own) in [
+                (None, None, None),
+                (Some(10), Some(60), None),
+                (Some(90), Some(60), Some(7)),
+                (None, Some(60), Some(0)),
+                (None, None, Some(7)),
+            ] {
                 let case = format!("{by:?} {delivery} {lease:?} {of_policy:?} {own:?}");
                 let task = queue.create_one(QUEUE).await;
                 let complete_time = own.or(of_policy).filter(|time| *time > 0).map(seconds);
@@ -69,7 +73,15 @@ async fn every_claim_lasts_as_the_policy_of_its_queue_and_the_options_of_its_tas
                 };
                 let traits = terms.traits(None).code();
                 let null = |number: Option<i64>| number.map_or("NULL".to_owned(), |number| number.to_string());
-                run_sql(pool, &format!("UPDATE task_queues SET claim_timeout = {}, complete_time = {} WHERE id = {key}", null(lease), null(of_policy))).await;
+                run_sql(
+                    pool,
+                    &format!(
+                        "UPDATE task_queues SET claim_timeout = {}, complete_time = {} WHERE id = {key}",
+                        null(lease),
+                        null(of_policy)
+                    ),
+                )
+                .await;
                 run_sql(pool, &format!("UPDATE pending SET traits = {}", null(traits.map(i64::from)))).await;
                 if let Some(own) = own {
                     run_sql(pool, &format!("INSERT INTO task_options (seq, complete_time) SELECT seq, {own} FROM tasks WHERE id = '{}'", task.uuid())).await;
@@ -78,7 +90,9 @@ async fn every_claim_lasts_as_the_policy_of_its_queue_and_the_options_of_its_tas
                 let (workers, batch) = ([Worker { group: "g", id: "w" }], uuid::Uuid::new_v4());
                 match by {
                     By::ClaimWork => drop(claim(&mut hot, &[want], &workers, LEASE, batch).await.unwrap()),
-                    By::ClaimWorkOfMany => drop(claim_of_many(&mut hot, &[want], &workers, LEASE, batch).await.unwrap()),
+                    By::ClaimWorkOfMany => {
+                        drop(claim_of_many(&mut hot, &[want], &workers, LEASE, batch).await.unwrap())
+                    }
                     By::ClaimTask => drop(queue.claim_task(task, RunId::FIRST, "w").await.unwrap()),
                 }
                 let (started, taken_until, complete_by) = claimed(pool, task).await;
@@ -88,7 +102,8 @@ async fn every_claim_lasts_as_the_policy_of_its_queue_and_the_options_of_its_tas
                 let renewed = queue.reclaim(task, RunId::FIRST).await.unwrap();
                 assert_eq!(renewed.tenancy.taken_until, renewed.now + lease, "{case}");
                 assert_eq!(claimed(pool, task).await.2, complete_by, "{case}: a renewal does not move it");
-                let stored: Option<i16> = sqlx::query_scalar("SELECT traits FROM claims").fetch_one(pool).await.unwrap();
+                let stored: Option<i16> =
+                    sqlx::query_scalar("SELECT traits FROM claims").fetch_one(pool).await.unwrap();
                 assert_eq!(stored, traits, "{case}");
                 queue.report(task, RunId::FIRST, Report::Completed).await.unwrap();
             }
@@ -122,7 +137,8 @@ async fn claims_of_queues_with_different_leases_are_emitted_with_their_own() {
     .fetch_all(pool)
     .await
     .unwrap();
-    let seen: Vec<(Vec<String>, i64, Vec<bool>)> = rows.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect();
+    let seen: Vec<(Vec<String>, i64, Vec<bool>)> =
+        rows.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect();
     let own = (vec!["proj/b".to_owned()], 30, vec![true]);
     let rest = (vec!["proj/a".to_owned(), "proj/c".to_owned()], 1200, vec![true, true]);
     assert_eq!(seen, [own, rest]);
@@ -161,7 +177,8 @@ async fn end_and_wait(database: &TestDatabase, task: TaskId, run: i16, ending: E
     run_sql(pool, "UPDATE claims SET taken_until = now() - interval '1 s'").await;
     let mut conn = database.connect_hot().await;
     assert_eq!(end::end(&mut conn, &[Member::new(task.uuid(), run, ending)]).await.unwrap().len(), 1);
-    let row = sqlx::query("SELECT scheduled, held_until FROM pending WHERE id = $1").bind(task.uuid()).fetch_one(pool).await;
+    let row =
+        sqlx::query("SELECT scheduled, held_until FROM pending WHERE id = $1").bind(task.uuid()).fetch_one(pool).await;
     let row = row.unwrap();
     let (scheduled, held_until): (DateTime<Utc>, Option<DateTime<Utc>>) = (row.get(0), row.get(1));
     run_sql(

@@ -77,7 +77,9 @@ fn events(life: Life) -> Vec<Stated> {
         events.extend(TABLE.map(|(ending, ..)| Event::End(named, ending, None)));
     }
     let mut stated: Vec<Stated> = events.into_iter().map(|event| (event, None)).collect();
-    for start in [Start::After(TimeDelta::seconds(60)), Start::After(TimeDelta::days(400)), Start::At(DateTime::UNIX_EPOCH)] {
+    for start in
+        [Start::After(TimeDelta::seconds(60)), Start::After(TimeDelta::days(400)), Start::At(DateTime::UNIX_EPOCH)]
+    {
         for ending in [Ending::Released, INTERMITTENT] {
             stated.push((Event::End(run(last), ending, None), Some(start)));
         }
@@ -248,7 +250,8 @@ async fn observe(conn: &mut PgConnection, id: TaskId, delivery: Delivery) -> (Li
 
 /// What the pending run of a task is delayed by and until when, and when it became pending.
 async fn delay(conn: &mut PgConnection, id: TaskId) -> (Option<i16>, Option<DateTime<Utc>>, DateTime<Utc>, bool) {
-    let held = "hold IS NOT NULL AND reserved_until = hidden_until AND reserved_until > '2999-01-01' AND receipt IS NULL
+    let held =
+        "hold IS NOT NULL AND reserved_until = hidden_until AND reserved_until > '2999-01-01' AND receipt IS NULL
                 OR hold IS NULL AND held_until IS NULL AND reserved_until IS NULL AND hidden_until IS NULL";
     let sql = format!("SELECT traits, held_until, scheduled, {held} FROM pending WHERE id = $1");
     let row = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(id.uuid()).fetch_one(conn).await.unwrap();

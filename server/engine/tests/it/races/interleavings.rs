@@ -13,10 +13,10 @@ use tenure_engine::ops::OpError;
 use tenure_engine::ops::change_task::{Change, change};
 use tenure_engine::ops::report::RunReport;
 use tenure_engine::testing::{LEASE, QUEUE, Queue};
+use tenure_store::tasks;
 use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::end::{self, Member};
 use tenure_store::transitions::{claim_one, end_open, renew};
-use tenure_store::tasks;
 
 use crate::support::until_a_session_waits;
 

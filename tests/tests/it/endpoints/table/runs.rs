@@ -67,7 +67,11 @@ fn reporting() -> Vec<Entry> {
             )
             .row(succeeds("a result").on(State::Claimed).body(returning.clone()).gives("/status/state", "completed"))
             .row(refused(InputError, "a result that is too large").on(State::Claimed).body(too_large.clone()))
-            .row(refused(RequestConflict, "the same report with another result").on(State::Completed).body(returning.clone())),
+            .row(
+                refused(RequestConflict, "the same report with another result")
+                    .on(State::Completed)
+                    .body(returning.clone()),
+            ),
         report("reportFailed")
             .gives("/status/state", "failed")
             .row(succeeds("a result").on(State::Claimed).body(returning).gives("/status/state", "failed"))
