@@ -168,13 +168,13 @@ async fn every_way_to_become_pending_stamps_what_the_rules_say() {
         (with_options * policies.len() * 3) as i64,
         "what says nothing has no row"
     );
-    let row: (Option<i16>, Option<f64>, Option<f64>, Option<f64>, Option<f64>, Option<f64>) = sqlx::query_as(
-        "SELECT delivery, delay, complete_time, retry_first, retry_factor, retry_most FROM task_options WHERE complete_time > 0 LIMIT 1",
+    let row: (Option<i16>, [Option<f64>; 5]) = sqlx::query_as(
+        "SELECT delivery, ARRAY[delay, complete_time, retry_first, retry_factor, retry_most] FROM task_options WHERE complete_time > 0 LIMIT 1",
     )
     .fetch_one(database.pool())
     .await
     .unwrap();
-    assert_eq!(row, (None, None, Some(5.0), Some(3.0), Some(1.0), Some(86_400.0)));
+    assert_eq!(row, (None, [None, Some(5.0), Some(3.0), Some(1.0), Some(86_400.0)]));
     finish(database, queue).await;
 }
 

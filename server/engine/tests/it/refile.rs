@@ -67,9 +67,15 @@ fn all_options() -> Vec<Value> {
                 [None, Some(json!({"first": 0})), Some(json!({"first": 2, "most": 0})), Some(json!({"first": 2}))]
             {
                 let mut options = json!({});
-                delivery.map(|delivery| options["delivery"] = json!(delivery));
-                complete_time.map(|time| options["completeTime"] = json!(time));
-                retry.map(|retry| options["retryDelay"] = retry);
+                if let Some(delivery) = delivery {
+                    options["delivery"] = json!(delivery);
+                }
+                if let Some(time) = complete_time {
+                    options["completeTime"] = json!(time);
+                }
+                if let Some(retry) = retry {
+                    options["retryDelay"] = retry;
+                }
                 all.push(options);
             }
         }
@@ -90,8 +96,8 @@ async fn store_options(conn: &mut PgConnection, task: TaskId, options: &Options)
          SELECT seq, $2, $3, $4, $5, $6 FROM tasks WHERE id = $1",
     )
     .bind(task.uuid())
-    .bind(delivery.map(|delivery| delivery.code()))
-    .bind(complete_time.map(|time| time.as_seconds_f64()))
+    .bind(delivery.map(tenure_api::states::Delivery::code))
+    .bind(complete_time.map(chrono::TimeDelta::as_seconds_f64))
     .bind(retry_delay.map(|delay| delay.first.as_seconds_f64()))
     .bind(retry_delay.map(|delay| delay.factor))
     .bind(retry_delay.map(|delay| delay.most.as_seconds_f64()))

@@ -40,9 +40,9 @@ async fn claimed(pool: &PgPool, task: TaskId) -> (DateTime<Utc>, DateTime<Utc>, 
 
 #[derive(Clone, Copy, Debug)]
 enum By {
-    ClaimWork,
-    ClaimWorkOfMany,
-    ClaimTask,
+    OneQueue,
+    ManyQueues,
+    Name,
 }
 
 #[tokio::test]
@@ -52,7 +52,7 @@ async fn every_claim_lasts_as_the_policy_of_its_queue_and_the_options_of_its_tas
     let pool = database.pool();
     let key = queue.key(QUEUE).await;
     let mut hot = database.connect_hot().await;
-    for by in [By::ClaimWork, By::ClaimWorkOfMany, By::ClaimTask] {
+    for by in [By::OneQueue, By::ManyQueues, By::Name] {
         for &delivery in Delivery::ALL {
             for (lease, of_policy, own) in [
                 (None, None, None),
@@ -89,11 +89,11 @@ async fn every_claim_lasts_as_the_policy_of_its_queue_and_the_options_of_its_tas
                 let want = Want { queue: key, name: QUEUE, epoch: -1, marks: [0; 7], slots: vec![1] };
                 let (workers, batch) = ([Worker { group: "g", id: "w" }], uuid::Uuid::new_v4());
                 match by {
-                    By::ClaimWork => drop(claim(&mut hot, &[want], &workers, LEASE, batch).await.unwrap()),
-                    By::ClaimWorkOfMany => {
-                        drop(claim_of_many(&mut hot, &[want], &workers, LEASE, batch).await.unwrap())
+                    By::OneQueue => drop(claim(&mut hot, &[want], &workers, LEASE, batch).await.unwrap()),
+                    By::ManyQueues => {
+                        drop(claim_of_many(&mut hot, &[want], &workers, LEASE, batch).await.unwrap());
                     }
-                    By::ClaimTask => drop(queue.claim_task(task, RunId::FIRST, "w").await.unwrap()),
+                    By::Name => drop(queue.claim_task(task, RunId::FIRST, "w").await.unwrap()),
                 }
                 let (started, taken_until, complete_by) = claimed(pool, task).await;
                 let lease = lease.map_or(TimeDelta::from_std(LEASE).unwrap(), seconds);
