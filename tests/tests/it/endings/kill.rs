@@ -4,7 +4,8 @@ use super::*;
 use crate::rig::client_of;
 
 const ROUNDS: usize = 6;
-const TASKS: u16 = 60;
+/// As many as one claimWork may ask for.
+const TASKS: u16 = 32;
 
 /// Reports that have no result, and results that have no report.
 const TORN: &str =
