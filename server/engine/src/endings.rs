@@ -1,12 +1,15 @@
 //! Counts the claims that ended otherwise than by their worker's report.
 
 use tenure_api::states::EndedBy;
+use tenure_domain::policy::ending::Ending;
 
 const ENDINGS: &str = "tenure_endings_total";
 
 /// Claims ended so, by a statement that has committed or may have.
-pub fn count(by: EndedBy, claims: usize) {
-    metrics::counter!(ENDINGS, "ended_by" => by.as_str()).increment(claims as u64);
+pub fn count(ending: Ending, claims: usize) {
+    if let Some(by) = ending.ended_by() {
+        metrics::counter!(ENDINGS, "ended_by" => by.as_str()).increment(claims as u64);
+    }
 }
 
 /// So that the first of each kind is seen as one more.

@@ -53,14 +53,7 @@ async fn create(rig: &Rig, count: usize) -> Vec<SlugId> {
         assert_eq!(rig.create(task, &definition).await.status, 200);
         tasks.push(task);
     }
-    stamp(rig).await;
     tasks
-}
-
-/// The runs that exist have what the policy says.
-async fn stamp(rig: &Rig) {
-    let sql = "UPDATE pending p SET traits = q.traits FROM task_queues q WHERE q.id = p.queue";
-    sqlx::query(sql).execute(&mut rig.database.connect("test").await).await.unwrap();
 }
 
 async fn number(rig: &Rig, sql: &str) -> i64 {

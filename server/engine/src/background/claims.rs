@@ -2,7 +2,6 @@
 //! claim-expired and the next one is pending while retries are left. A task past its deadline is left to the deadline pass.
 
 use sqlx::PgConnection;
-use tenure_api::states::EndedBy;
 use uuid::Uuid;
 
 use super::{PassReport, SLICE};
@@ -44,6 +43,6 @@ pub(super) async fn end_all(
         lost_race: due.len() - resolved.len(),
     };
     engine.notifiers.apply(effects);
-    endings::count(EndedBy::Lease, resolved.len());
+    endings::count(ending, resolved.len());
     Ok(report)
 }

@@ -130,7 +130,7 @@ async fn requeue(session: &mut Session, claims: &[UndeliveredClaim], notifiers: 
             .run(async |conn| {
                 let resolved = end::end(conn, &left).await?;
                 notifiers.apply(Effects::claimable(resolved.iter().map(|row| row.queue)));
-                endings::count(EndedBy::Undelivered, resolved.len());
+                endings::count(Ending::Undelivered, resolved.len());
                 let ids: Vec<Uuid> = left.iter().map(|member| member.id).collect();
                 claims::list_returnable(conn, &ids).await
             })

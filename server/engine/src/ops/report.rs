@@ -11,6 +11,7 @@ use super::worker_removed::WAIT_LIST_TIMEOUT;
 use super::{OpError, refused};
 use crate::batch::tick::Kind;
 use crate::batch::{Operation, Verdict};
+use crate::endings;
 use crate::notifiers::{Effects, Notifiers};
 use tenure_domain::lifecycle::{Event, Refusal, Report, apply};
 use tenure_domain::policy::ending::{Ending, FREE_RUNS_MAX};
@@ -110,6 +111,7 @@ impl Operation for ReportRun {
         for row in resolved {
             let (member, ended) = (row.member(), history.remove(&row.seq).unwrap_or_default());
             let queue = self.queues.get_name(&self.pool, row.queue).await?;
+            endings::count(members[member].ending, 1);
             verdicts[member] = Some(Verdict::Done(row.task(queue, ended)?));
         }
         let missing: Vec<&RunReport> =

@@ -8,7 +8,6 @@
 use std::time::{Duration, Instant};
 
 use sqlx::{Connection, PgConnection, PgPool};
-use tenure_api::states::EndedBy;
 use uuid::Uuid;
 
 use super::OpError;
@@ -110,6 +109,6 @@ pub async fn end(conn: &mut PgConnection, notifiers: &Notifiers, claims: &[(Uuid
     }
     let ended = Ended { runs: resolved.len(), retried: effects.claimable.len() };
     notifiers.apply(effects);
-    endings::count(EndedBy::WorkerRemoved, ended.runs);
+    endings::count(Ending::WorkerRemoved, ended.runs);
     Ok(ended)
 }
