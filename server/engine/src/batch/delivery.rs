@@ -6,7 +6,6 @@
 
 use std::time::{Duration, Instant};
 
-use tenure_api::states::EndedBy;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
