@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use chrono::TimeDelta;
 use serde_json::{Value, json};
 use sqlx::{Connection, PgConnection};
 use tenure_api::ids::{TaskId, TaskQueueId};
 use tenure_api::policy::{QueuePolicy, TaskOptions};
-use tenure_api::states::DelayedBy;
+use tenure_api::states::{DelayedBy, Delivery};
 use tenure_domain::policy::document::{Match, Policy};
 use tenure_domain::policy::hold::Start;
 use tenure_domain::policy::options::Options;
@@ -67,9 +68,16 @@ fn all_options() -> Vec<Value> {
                 [None, Some(json!({"first": 0})), Some(json!({"first": 2, "most": 0})), Some(json!({"first": 2}))]
             {
                 let mut options = json!({});
-                delivery.map(|delivery| options["delivery"] = json!(delivery));
-                complete_time.map(|time| options["completeTime"] = json!(time));
-                retry.map(|retry| options["retryDelay"] = retry);
+                let fields = [
+                    ("delivery", delivery.map(Value::from)),
+                    ("completeTime", complete_time.map(Value::from)),
+                    ("retryDelay", retry),
+                ];
+                for (name, value) in fields {
+                    if let Some(value) = value {
+                        options[name] = value;
+                    }
+                }
                 all.push(options);
             }
         }
@@ -90,8 +98,8 @@ async fn store_options(conn: &mut PgConnection, task: TaskId, options: &Options)
          SELECT seq, $2, $3, $4, $5, $6 FROM tasks WHERE id = $1",
     )
     .bind(task.uuid())
-    .bind(delivery.map(|delivery| delivery.code()))
-    .bind(complete_time.map(|time| time.as_seconds_f64()))
+    .bind(delivery.map(Delivery::code))
+    .bind(complete_time.map(TimeDelta::as_seconds_f64))
     .bind(retry_delay.map(|delay| delay.first.as_seconds_f64()))
     .bind(retry_delay.map(|delay| delay.factor))
     .bind(retry_delay.map(|delay| delay.most.as_seconds_f64()))
