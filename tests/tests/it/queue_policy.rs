@@ -315,8 +315,8 @@ async fn a_pause_holds_for_every_way_to_ask_for_work() {
     // A poller that has a message gets no claim for it either.
     pause(&rig, &json!({})).await;
     let mut claimed = Vec::new();
-    for n in 0..tasks.len() {
-        claimed.push(rig.status(tasks[n]).await["state"] == "running");
+    for task in tasks {
+        claimed.push(rig.status(task).await["state"] == "running");
     }
     let last = claimed.iter().position(|claimed| !claimed).unwrap();
     assert_eq!(by_name(last).await, 409);
