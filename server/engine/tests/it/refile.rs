@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use chrono::TimeDelta;
 use serde_json::{Value, json};
 use sqlx::{Connection, PgConnection};
 use tenure_api::ids::{TaskId, TaskQueueId};
 use tenure_api::policy::{QueuePolicy, TaskOptions};
-use tenure_api::states::{DelayedBy, Delivery};
+use tenure_api::states::DelayedBy;
 use tenure_domain::policy::document::{Match, Policy};
 use tenure_domain::policy::hold::Start;
 use tenure_domain::policy::options::Options;

@@ -1,7 +1,7 @@
 //! Traits of runs that exist, stamped anew because the policy of their queue was changed. The runs stay where they are.
 //!
-//! What the traits have to be is said twice in SQL, by [`restamp`] and by [`list_differing`];
-//! `engine/tests/it/refile.rs` compares both with [`Terms`](tenure_domain::policy::terms::Terms).
+//! What the traits have to be is the SQL function `run_traits`; `engine/tests/it/refile.rs` compares it with
+//! [`Terms`](tenure_domain::policy::terms::Terms).
 
 use sqlx::PgConnection;
 
@@ -12,12 +12,7 @@ pub async fn restamp(transaction: &mut PgConnection, queue: i32, seqs: &[i64]) -
         r#"-- restamp_runs
         WITH wanted AS MATERIALIZED (
             SELECT s.seq,
-                   COALESCE(o.delivery, q.traits & 3 /* Traits::DELIVERY */, 0)
-                   | CASE WHEN o.retry_first IS NULL THEN COALESCE(q.traits & 4 /* Traits::RETRY_DELAY */, 0)
-                          WHEN LEAST(o.retry_first, o.retry_most) > 0 /* count */ THEN 4 /* Traits::RETRY_DELAY */
-                          ELSE 0 /* count */ END
-                   | CASE WHEN o.complete_time IS NULL THEN 0 /* count */
-                          ELSE 8 /* Traits::OWN_COMPLETE_TIME */ END AS traits
+                   COALESCE(run_traits(q.traits, o.delivery, o.complete_time, o.retry_first, o.retry_most), 0) AS traits
             FROM unnest($2::bigint[]) AS s(seq) CROSS JOIN task_queues q LEFT JOIN task_options o ON o.seq = s.seq
             WHERE q.id = $1
         ),
@@ -71,12 +66,7 @@ pub async fn list_differing(transaction: &mut PgConnection, queue: i32, limit: i
         CROSS JOIN task_queues q LEFT JOIN task_options o ON o.seq = r.seq
         WHERE q.id = $1
           AND r.traits <> (
-              COALESCE(o.delivery, q.traits & 3 /* Traits::DELIVERY */, 0)
-              | CASE WHEN o.retry_first IS NULL THEN COALESCE(q.traits & 4 /* Traits::RETRY_DELAY */, 0)
-                     WHEN LEAST(o.retry_first, o.retry_most) > 0 /* count */ THEN 4 /* Traits::RETRY_DELAY */
-                     ELSE 0 /* count */ END
-              | CASE WHEN o.complete_time IS NULL THEN 0 /* count */
-                     ELSE 8 /* Traits::OWN_COMPLETE_TIME */ END
+              COALESCE(run_traits(q.traits, o.delivery, o.complete_time, o.retry_first, o.retry_most), 0)
               | (r.traits & 224 /* Traits::DELAYED */)
           )
         LIMIT $2"#,
