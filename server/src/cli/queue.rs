@@ -20,7 +20,7 @@ pub enum QueueCommand {
     List,
     /// Show the counts of one queue
     Show {
-        /// The queue, <provisionerId>/<workerType>
+        /// The queue, `<provisionerId>/<workerType>`
         #[arg(allow_hyphen_values = true)]
         queue: TaskQueueId,
     },
@@ -31,7 +31,7 @@ pub enum QueueCommand {
     Pause(PauseArgs),
     /// Let workers get the tasks of a queue again
     Resume {
-        /// The queue, <provisionerId>/<workerType>
+        /// The queue, `<provisionerId>/<workerType>`
         #[arg(allow_hyphen_values = true)]
         queue: TaskQueueId,
     },
@@ -42,13 +42,13 @@ pub enum QueueCommand {
 pub enum PolicyCommand {
     /// Show it
     Show {
-        /// The queue, <provisionerId>/<workerType>
+        /// The queue, `<provisionerId>/<workerType>`
         #[arg(allow_hyphen_values = true)]
         queue: TaskQueueId,
     },
     /// Replace it: what the file leaves out has its default
     Set {
-        /// The queue, <provisionerId>/<workerType>
+        /// The queue, `<provisionerId>/<workerType>`
         #[arg(allow_hyphen_values = true)]
         queue: TaskQueueId,
         /// A file with the policy as JSON; a dash is standard input
@@ -56,7 +56,7 @@ pub enum PolicyCommand {
     },
     /// Delete it
     Delete {
-        /// The queue, <provisionerId>/<workerType>
+        /// The queue, `<provisionerId>/<workerType>`
         #[arg(allow_hyphen_values = true)]
         queue: TaskQueueId,
     },
@@ -65,7 +65,7 @@ pub enum PolicyCommand {
 /// How to pause a queue.
 #[derive(Debug, Args)]
 pub struct PauseArgs {
-    /// The queue, <provisionerId>/<workerType>
+    /// The queue, `<provisionerId>/<workerType>`
     #[arg(allow_hyphen_values = true)]
     pub queue: TaskQueueId,
     /// Why, for people

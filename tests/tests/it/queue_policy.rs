@@ -126,7 +126,7 @@ async fn what_a_policy_may_not_say_is_refused_by_name_and_changes_nothing() {
         (json!({"retryDelay": {}}), schema, "first"),
         (json!({"retryDelay": {"first": 1, "last": 2}}), schema, "last"),
         (json!({"unknown": 1}), schema, "unknown"),
-        (json!([]), shape, ""),
+        (json!([]), schema, ""),
         (json!("{}"), shape, ""),
         (json!({"delay": -1}), rule, "`delay` must be from 0 to 432000"),
         (json!({"delay": 432_001}), rule, "`delay`"),

@@ -22,7 +22,7 @@
 //! The same by edge, where one edge has several statements:
 //!
 //! - **A task becomes resolved** in two statements. `resolve_run` ends a run that a worker holds: it never waits for a
-//!   lock, ends many at once, and decides by [`End`](tenure_domain::lifecycle::End) whether another run follows.
+//!   lock, ends many at once, and decides by [`Ending`](tenure_domain::policy::ending::Ending) whether another run follows.
 //!   `end_open` ends a task wherever it is, and nothing follows; its caller has locked the tasks, because a pending run
 //!   and an unscheduled task have no claim that could be found and skipped.
 //! - **A run becomes claimable** in five: `create_task` and `schedule_tasks` make the first run, `resolve_run` the next
