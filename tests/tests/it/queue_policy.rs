@@ -165,7 +165,7 @@ async fn what_a_policy_may_not_say_is_refused_by_name_and_changes_nothing() {
         (json!({"reason": 1}), schema),
         (json!({"until": "soon"}), schema),
         (json!({"why": "x"}), schema),
-        (json!([]), shape),
+        (json!([]), schema),
     ] {
         let answer = rig.call("POST", &path("pause"), Some(&body)).await;
         assert_eq!((answer.status, answer.code()), (400, code), "{body}: {}", answer.body);
