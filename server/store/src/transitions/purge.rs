@@ -143,11 +143,20 @@ async fn purge_edges(transaction: &mut PgConnection, ids: &[Uuid], seqs: &[i64])
     Ok(gone.rows_affected().max(required.len() as u64))
 }
 
-/// Purges tasks that have no edges left, in one statement: nothing is ever seen without its task.
+/// Purges tasks that have no edges left, in one statement: nothing is ever seen without its task. The group of a lone task gets
+/// a row, because a group outlives its tasks.
 async fn purge(transaction: &mut PgConnection, ids: &[Uuid], seqs: &[i64]) -> Result<u64, sqlx::Error> {
     let gone = sqlx::query_scalar!(
         r#"-- purge_tasks
-        WITH history AS (DELETE FROM runs r WHERE r.seq = ANY($2)),
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
+        kept_groups AS (
+            INSERT INTO task_groups (id, scheduler, expires)
+            SELECT t.id, d.scheduler, group_expires(d.expires)
+            FROM tasks t JOIN task_definitions d ON d.seq = t.seq, db_now
+            WHERE t.id = ANY($1) AND t.lone AND group_expires(d.expires) > db_now.now
+            ON CONFLICT (id) DO NOTHING
+        ),
+        history AS (DELETE FROM runs r WHERE r.seq = ANY($2)),
         returned AS (DELETE FROM results r WHERE r.seq = ANY($2)),
         options AS (DELETE FROM task_options o WHERE o.seq = ANY($2)),
         definitions AS (DELETE FROM task_definitions d WHERE d.seq = ANY($2)),
