@@ -23,6 +23,10 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
         for queue in queues {
             let Some(taken) = take_step(&mut conn, queue).await? else { continue };
             report.found += taken.runs;
+            if taken.last {
+                let queue = engine.queues.get_name(&engine.pool, queue).await?;
+                tracing::info!(queue.id = %queue, "the runs of a queue follow its changed policy");
+            }
             if taken.moved {
                 report.done += taken.runs;
                 moving.push(queue);
@@ -39,6 +43,8 @@ struct Step {
     runs: usize,
     /// Whether there is another one to take at once.
     moved: bool,
+    /// Whether it was the last one.
+    last: bool,
 }
 
 /// One step; none if another server has the queue, or it is done.
@@ -49,7 +55,7 @@ async fn take_step(conn: &mut PgConnection, queue: i32) -> Result<Option<Step>, 
         (Stage::Older, None) => {
             refile::begin_to_wait(&mut transaction, queue).await?;
             transaction.commit().await?;
-            return Ok(Some(Step { runs: 0, moved: true }));
+            return Ok(Some(Step { runs: 0, moved: true, last: false }));
         }
         (Stage::Older, Some(since)) => {
             (Found::Older { open: refile::is_any_open(&mut transaction, since).await? }, 0, 0)
@@ -62,10 +68,8 @@ async fn take_step(conn: &mut PgConnection, queue: i32) -> Result<Option<Step>, 
     let next = step(now.place, found);
     refile::go_on(&mut transaction, queue, next).await?;
     transaction.commit().await?;
-    if next == Place::DONE {
-        tracing::info!(queue.key = queue, "the runs of a queue follow its changed policy");
-    }
     // What others have locked is looked for again, but not at once.
-    let moved = next != Place::DONE && (next != now.place || stamped > 0);
-    Ok(Some(Step { runs, moved }))
+    let last = next == Place::DONE;
+    let moved = !last && (next != now.place || stamped > 0);
+    Ok(Some(Step { runs, moved, last }))
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::response::Response;
 use serde_json::json;
-use tenure_api::errors::ErrorCode::RequestConflict;
+use tenure_api::errors::ErrorCode::{InputError, RequestConflict};
 
 use super::{CHANGING, OTHER_VERSION, client_id, if_match, with_if_match};
 use crate::http::api::raw;
@@ -35,6 +35,7 @@ fn describe(operation: Operation, _: &Sample) -> Operation {
             &json!({"type": "object", "maxProperties": 0}),
             &json!({}),
         )
+        .refuses(InputError, "`If-Match` is not a version in quotes")
         .refuses(RequestConflict, OTHER_VERSION)
 }
 
