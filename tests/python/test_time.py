@@ -119,12 +119,12 @@ def test_in_real_time_a_lost_claim_reaches_a_worker_that_is_waiting(hasty_server
 def test_options_in_extra_delay_a_task(timed_server, queue_id):
     """What Tenure can do beyond Taskcluster is asked for in a task's `extra`, with the client as it is."""
     server, queue = timed_server, timed_server.queue()
-    task_id = create_now(server, queue, queue_id, extra={"tenure": {"delay": 30}})
+    task_id = create_now(server, queue, queue_id, extra={"tenure": {"delay": 300}})
     assert queue.status(task_id)["status"]["state"] == "pending"
     assert queue.pendingTasks(queue_id)["pendingTasks"] == 0
-    server.advance(29)
+    server.advance(290)
     assert claim(queue, queue_id) == []
-    server.advance(1)
+    server.advance(10)
     assert claim_one(queue, queue_id)["status"]["taskId"] == task_id
     with pytest.raises(TaskclusterRestFailure) as refusal:
         create_now(server, queue, queue_id, extra={"tenure": {"delai": 30}})
