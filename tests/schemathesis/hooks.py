@@ -288,6 +288,9 @@ def situate(case, name):
             claim(task)
         if "name" in path:
             situate_artifact(case, name, task)
+        if name == "getTaskResult":
+            claim(task)
+            call("POST", f"/api/queue/v1/task/{task}/runs/0/completed", {"result": 1})
         if name == "cancelTaskGroup":
             call("POST", f"/api/queue/v1/task-group/{task}/seal")
     elif "name" in path and name != "finishUpload":
