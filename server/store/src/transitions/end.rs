@@ -163,12 +163,12 @@ pub fn statement(members: &[Member<'_>], holders: &[Option<&Holder>]) -> Stateme
         .with(&columns.reasons)
         .with(&columns.holder_queues)
         .with(&columns.holder_groups)
-        .with(&columns.holder_ids)
-        .with(&columns.results);
+        .with(&columns.holder_ids);
     if for_good {
         return statement;
     }
     statement
+        .with(&columns.results)
         .with(&columns.retries)
         .with(&columns.ended_by)
         .with(&columns.losses)
@@ -192,12 +192,11 @@ fn query_for_good<'a>(
         r#"-- resolve_run_for_good
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         locked AS MATERIALIZED (
-            SELECT i.n, i.state, i.reason, i.result, t.id, t.priority, t.retries_left, t.lone, c.seq, c.run, c.queue, c.scheduled,
+            SELECT i.n, i.state, i.reason, t.id, t.priority, t.retries_left, t.lone, c.seq, c.run, c.queue, c.scheduled,
                    c.reason_created, c.started, c.taken_until, c.worker_group, c.worker_id
             FROM unnest($1::uuid[] /* ids */, $2::smallint[] /* runs */, $3::smallint[] /* states */, $4::smallint[] /* reasons */,
-                        $5::text[] /* queues of holders */, $6::text[] /* their groups */, $7::text[] /* their ids */,
-                        $8::text[] /* results */)
-                WITH ORDINALITY AS i(id, run, state, reason, holder_queue, holder_group, holder_id, result, n)
+                        $5::text[] /* queues of holders */, $6::text[] /* their groups */, $7::text[] /* their ids */)
+                WITH ORDINALITY AS i(id, run, state, reason, holder_queue, holder_group, holder_id, n)
             JOIN tasks t ON t.id = i.id
             JOIN claims c ON c.seq = t.seq AND c.run = i.run
             WHERE t.state = 1 /* State::Unresolved */ AND t.run = i.run
@@ -214,7 +213,6 @@ fn query_for_good<'a>(
                    worker_id
             FROM locked, db_now
         ),
-        stored AS (INSERT INTO results (seq, run, result) SELECT seq, run, result FROM locked WHERE result IS NOT NULL),
         moved AS (UPDATE tasks t SET state = l.state, losses = 0 /* count */ FROM locked l WHERE t.id = l.id),
         counts AS MATERIALIZED (
             SELECT array_agg(queue) AS queues, array_agg(0 /* count */) AS pending, array_agg(-n) AS claimed
@@ -243,7 +241,6 @@ fn query_for_good<'a>(
         &columns.holder_queues as &[Option<&str>],
         &columns.holder_groups as &[Option<&str>],
         &columns.holder_ids as &[Option<&str>],
-        &columns.results as &[Option<&str>],
     )
 }
 

@@ -30,9 +30,9 @@ impl Member<'_> {
         Self { id, run, ending, result: None, start: None }
     }
 
-    /// Whether no run follows, whatever retries are left.
+    /// Whether no run follows, whatever retries are left, and nothing is returned.
     pub(super) fn is_for_good(&self) -> bool {
-        matches!(self.ending, Ending::Reported(_)) && self.ending.retry().is_none()
+        matches!(self.ending, Ending::Reported(_)) && self.ending.retry().is_none() && self.result.is_none()
     }
 
     fn delay_seconds(&self) -> Option<f64> {
