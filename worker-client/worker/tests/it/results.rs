@@ -113,6 +113,8 @@ async fn a_result_that_is_refused_is_lost_and_one_that_had_no_luck_is_reported_b
         let running = start(queue, 1);
         running.queue.wait_for("/work", 1).await;
         running.queue.wait_for("completed", reports).await;
+        // The next claim shows that the answer has arrived: a shutdown that overtakes it reports the result again.
+        running.queue.wait_for("p%2Fw", 2).await;
         let queue = running.queue.clone();
         running.stop().await;
         assert_eq!(queue.reports().len(), reports, "{code}");
