@@ -10,8 +10,8 @@ use utoipa::{PartialSchema, ToSchema};
 use crate::credentials::Credentials;
 use crate::dates::Timestamp;
 use crate::ids::{
-    ProjectId, ProvisionerId, RunId, SchedulerId, SlugId, TaskGroupId, TaskId, TaskQueueId, WorkerGroup, WorkerId,
-    WorkerType,
+    ProjectId, ProvisionerId, RunId, SchedulerId, SessionId, SlugId, TaskGroupId, TaskId, TaskQueueId, WorkerGroup,
+    WorkerId, WorkerType,
 };
 use crate::policy::present_seconds;
 use crate::schema::{Route, Scope, TagValue};
@@ -294,6 +294,9 @@ pub struct ClaimWorkRequest {
     #[serde(default = "one", deserialize_with = "whole")]
     #[schema(minimum = 1, maximum = 32)]
     pub tasks: u16,
+    /// The session that the claims belong to, if the worker has one: they end with it at the latest. Tenure only.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<SessionId>,
 }
 
 fn one() -> u16 {
@@ -308,6 +311,9 @@ pub struct ClaimTaskRequest {
     pub worker_group: WorkerGroup,
     /// See `workerGroup`.
     pub worker_id: WorkerId,
+    /// The session that the claims belong to, if the worker has one: they end with it at the latest. Tenure only.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<SessionId>,
 }
 
 /// The body of changeTaskPriority and changeTaskGroupPriority.

@@ -24,8 +24,14 @@ pub enum ErrorCode {
     MethodNotAllowed,
     /// The state forbids it.
     RequestConflict,
+    /// The worker has a session already.
+    SessionExists,
+    /// The queue has another version of its policy.
+    PolicyMismatch,
     /// It was there and has expired.
     ResourceExpired,
+    /// The session has ended: what it held was given to others.
+    SessionEnded,
     /// The body is over the limit.
     InputTooLarge,
     /// Overloaded, or the database is away; the same call may be sent again.
@@ -46,8 +52,8 @@ impl ErrorCode {
             Self::InsufficientScopes => 403,
             Self::ResourceNotFound => 404,
             Self::MethodNotAllowed => 405,
-            Self::RequestConflict => 409,
-            Self::ResourceExpired => 410,
+            Self::RequestConflict | Self::SessionExists | Self::PolicyMismatch => 409,
+            Self::ResourceExpired | Self::SessionEnded => 410,
             Self::InputTooLarge => 413,
             Self::InternalServerError => 500,
             Self::ServiceUnavailable => 503,
@@ -67,7 +73,10 @@ impl ErrorCode {
             Self::ResourceNotFound => "ResourceNotFound",
             Self::MethodNotAllowed => "MethodNotAllowed",
             Self::RequestConflict => "RequestConflict",
+            Self::SessionExists => "SessionExists",
+            Self::PolicyMismatch => "PolicyMismatch",
             Self::ResourceExpired => "ResourceExpired",
+            Self::SessionEnded => "SessionEnded",
             Self::InputTooLarge => "InputTooLarge",
             Self::ServiceUnavailable => "ServiceUnavailable",
             Self::InternalServerError => "InternalServerError",

@@ -24,6 +24,7 @@ pub mod credentials;
 pub mod hawk;
 pub mod sas;
 mod schema;
+pub mod sessions;
 mod structure;
 mod text;
 pub mod whole;

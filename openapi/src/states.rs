@@ -251,10 +251,42 @@ words! {
         Undelivered = 2 "undelivered",
         /// The worker released the run.
         Released = 3 "released",
+        /// The session that held the run ended.
+        SessionEnded = 4 "session-ended",
         /// The worker was removed.
         WorkerRemoved = 5 "worker-removed",
         /// The worker took longer than the run's `completeTime`.
         CompleteTime = 7 "complete-time",
+    }
+}
+
+words! {
+    /// What ended a session.
+    SessionEnd {
+        /// It was not renewed in time.
+        Expired = 1 "expired",
+        /// Its worker ended it.
+        Closed = 2 "closed",
+        /// Another session of the same worker took its place.
+        Takeover = 3 "takeover",
+        /// The worker was removed.
+        WorkerRemoved = 4 "worker-removed",
+    }
+}
+
+words! {
+    /// What a worker is to do.
+    WorkerCommand {
+        /// Take no more tasks until further notice.
+        Freeze = 1 "freeze",
+        /// Take tasks again.
+        Unfreeze = 2 "unfreeze",
+        /// Give away tasks that other workers have more room for.
+        Balance = 3 "balance",
+        /// Stop working on one task.
+        StopTask = 4 "stop-task",
+        /// Finish, and end.
+        Shutdown = 5 "shutdown",
     }
 }
 
@@ -292,6 +324,12 @@ mod tests {
         }
         for &word in EndedBy::ALL {
             assert_eq!(EndedBy::from_code(word.code()), Some(word));
+        }
+        for &word in SessionEnd::ALL {
+            assert_eq!(SessionEnd::from_code(word.code()), Some(word));
+        }
+        for &word in WorkerCommand::ALL {
+            assert_eq!(WorkerCommand::from_code(word.code()), Some(word));
         }
         for &word in DelayedBy::ALL {
             assert_eq!(DelayedBy::from_code(word.code()), Some(word));

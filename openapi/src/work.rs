@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use crate::bodies::present;
 use crate::dates::Timestamp;
-use crate::ids::{RunId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
+use crate::ids::{RunId, SessionId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
 use crate::policy::present_seconds;
 use crate::states::ExceptionReason;
 use crate::structure::objects;
@@ -41,6 +41,9 @@ pub struct WorkRequest {
     #[serde(default = "wait_default", deserialize_with = "whole")]
     #[schema(maximum = 20, default = 20)]
     pub wait: u16,
+    /// The session that the claims belong to, if the worker has one: they end with it at the latest.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<SessionId>,
 }
 
 fn wait_default() -> u16 {

@@ -13,6 +13,7 @@ pub mod purge_cache;
 pub mod registration;
 pub mod roles;
 pub mod scopes;
+pub mod session;
 pub mod submit;
 pub mod task;
 pub mod topic;

@@ -122,7 +122,7 @@ impl Queue {
     ) -> Result<Answer, OpError> {
         let queue: TaskQueueId = queue.parse().expect("the name of a queue");
         let (group, id) = ("group".to_owned(), worker.to_owned());
-        self.engine.claim_work(&Request { queue, group, id, tasks, wait_timeout }).await
+        self.engine.claim_work(&Request { queue, group, id, session: None, tasks, wait_timeout }).await
     }
 
     /// claimWork for one run that must be there; it counts as delivered.
@@ -160,7 +160,7 @@ impl Queue {
     /// claimTask.
     pub async fn claim_task(&self, task: TaskId, run: RunId, worker: &str) -> Result<Granted, OpError> {
         let (worker_group, worker_id) = ("group".to_owned(), worker.to_owned());
-        let request = ClaimTask { task, run, worker_group, worker_id };
+        let request = ClaimTask { task, run, worker_group, worker_id, session: None };
         claim_task::claim_task(&self.engine.pool, &self.engine.workers, self.engine.settings.claim_timeout, &request)
             .await
             .expect("the database answers")

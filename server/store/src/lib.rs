@@ -59,6 +59,7 @@ pub mod transitions;
 pub mod why;
 pub mod worker_manager;
 pub mod worker_removals;
+pub mod worker_sessions;
 pub mod workers;
 
 /// Advisory locks of the database, each held by one actor at a time among all servers.

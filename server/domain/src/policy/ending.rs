@@ -29,6 +29,8 @@ pub enum Ending {
     TooSlow,
     /// The worker releases the run.
     Released,
+    /// The session that holds the run ended.
+    SessionEnded,
 }
 
 impl Ending {
@@ -38,7 +40,7 @@ impl Ending {
         match self {
             Self::Reported(report) => report.outcome(),
             Self::LeaseExpired | Self::TooSlow => Outcome::Exception(ReasonResolved::ClaimExpired),
-            Self::Undelivered | Self::WorkerRemoved | Self::Released => {
+            Self::Undelivered | Self::WorkerRemoved | Self::Released | Self::SessionEnded => {
                 Outcome::Exception(ReasonResolved::WorkerShutdown)
             }
         }
@@ -49,9 +51,12 @@ impl Ending {
     pub fn retry(self) -> Option<ReasonCreated> {
         match self {
             Self::Reported(report) => report.retry(),
-            Self::LeaseExpired | Self::Undelivered | Self::WorkerRemoved | Self::TooSlow | Self::Released => {
-                Some(ReasonCreated::Retry)
-            }
+            Self::LeaseExpired
+            | Self::Undelivered
+            | Self::WorkerRemoved
+            | Self::TooSlow
+            | Self::Released
+            | Self::SessionEnded => Some(ReasonCreated::Retry),
         }
     }
 
@@ -60,7 +65,7 @@ impl Ending {
     pub fn is_loss(self) -> bool {
         match self {
             Self::Reported(report) => report == Report::Exception(ExceptionReason::WorkerShutdown),
-            Self::LeaseExpired | Self::WorkerRemoved | Self::TooSlow => true,
+            Self::LeaseExpired | Self::WorkerRemoved | Self::TooSlow | Self::SessionEnded => true,
             Self::Undelivered | Self::Released => false,
         }
     }
@@ -73,9 +78,12 @@ impl Ending {
         ended.outcome() == self.outcome()
             && match self {
                 Self::Reported(_) => ended.ended_by != Some(EndedBy::Released),
-                Self::LeaseExpired | Self::Undelivered | Self::WorkerRemoved | Self::TooSlow | Self::Released => {
-                    ended.ended_by == self.ended_by()
-                }
+                Self::LeaseExpired
+                | Self::Undelivered
+                | Self::WorkerRemoved
+                | Self::TooSlow
+                | Self::Released
+                | Self::SessionEnded => ended.ended_by == self.ended_by(),
             }
     }
 
@@ -89,6 +97,7 @@ impl Ending {
             Self::WorkerRemoved => Some(EndedBy::WorkerRemoved),
             Self::TooSlow => Some(EndedBy::CompleteTime),
             Self::Released => Some(EndedBy::Released),
+            Self::SessionEnded => Some(EndedBy::SessionEnded),
         }
     }
 }
@@ -140,7 +149,7 @@ pub fn next(delivery: Delivery, ending: Ending) -> Next {
             Report::Exception(ExceptionReason::IntermittentTask) => Next::ForARetry,
             Report::Exception(ExceptionReason::WorkerShutdown) => after_a_loss(delivery),
         },
-        Ending::LeaseExpired | Ending::WorkerRemoved | Ending::TooSlow => after_a_loss(delivery),
+        Ending::LeaseExpired | Ending::WorkerRemoved | Ending::TooSlow | Ending::SessionEnded => after_a_loss(delivery),
     }
 }
 
@@ -161,7 +170,7 @@ const fn exception(reason: ExceptionReason) -> Ending {
 pub type Row = (Ending, &'static str, [Next; 3]);
 
 /// Every ending under every delivery.
-pub const TABLE: [Row; 12] = {
+pub const TABLE: [Row; 13] = {
     use Next::{ForARetry, ForNothingFirst, ForNothingOrRefused, Never, Requeued};
     [
         (Ending::Reported(Report::Completed), "reported as completed", [Never; 3]),
@@ -177,6 +186,7 @@ pub const TABLE: [Row; 12] = {
         ),
         (Ending::LeaseExpired, "lease over", [ForARetry, ForNothingFirst, Never]),
         (Ending::WorkerRemoved, "worker removed", [ForARetry, ForNothingFirst, Never]),
+        (Ending::SessionEnded, "session ended", [ForARetry, ForNothingFirst, Never]),
         (Ending::TooSlow, "completeTime over", [ForARetry, ForNothingFirst, Never]),
         (Ending::Released, "released", [ForNothingOrRefused; 3]),
         (Ending::Undelivered, "claim not delivered", [Requeued; 3]),

@@ -122,6 +122,7 @@ pub fn of_next_run(before: Before, terms: &Terms, now: DateTime<Utc>, deadline: 
         Ending::Reported(Report::Exception(ExceptionReason::WorkerShutdown))
         | Ending::LeaseExpired
         | Ending::WorkerRemoved
+        | Ending::SessionEnded
         | Ending::TooSlow => {
             let backoff = backoff(terms.delivery, before.losses);
             if backoff > retry_wait {

@@ -27,6 +27,8 @@ pub struct ClaimTask {
     pub worker_group: String,
     /// The worker.
     pub worker_id: String,
+    /// The epoch of the session that the claim belongs to.
+    pub session: Option<i64>,
 }
 
 /// Claims the run. The worker that holds it already gets the same claim again, with its lease unchanged, quarantined or

@@ -22,6 +22,8 @@ pub struct Request {
     pub group: String,
     /// The worker.
     pub id: String,
+    /// The epoch of the session that the claims belong to.
+    pub session: Option<i64>,
     /// Maximum number of runs.
     pub tasks: u16,
     /// How long it waits for the first run.

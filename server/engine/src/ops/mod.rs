@@ -18,6 +18,7 @@ pub mod reclaim;
 pub mod registrations;
 pub mod report;
 pub mod roles;
+pub mod sessions;
 pub mod status;
 pub mod submit;
 pub mod task_group;
@@ -29,6 +30,7 @@ pub mod workers;
 
 use std::sync::Arc;
 
+use tenure_api::states::SessionEnd;
 use tenure_domain::json::Unserializable;
 use tenure_domain::lifecycle::{RUNS_MAX, Refusal};
 
@@ -47,6 +49,15 @@ pub enum OpError {
     /// The state forbids it.
     #[error("{0}")]
     Conflict(String),
+    /// The worker has a session already.
+    #[error("{0}")]
+    SessionExists(String),
+    /// The queue has another version of its policy.
+    #[error("{0}")]
+    PolicyMismatch(String),
+    /// The session has ended.
+    #[error("the session has ended ({0}): what it held was given to others; start another one")]
+    SessionEnded(SessionEnd),
     /// The request breaks a rule.
     #[error("{0}")]
     Input(String),
@@ -74,6 +85,7 @@ impl OpError {
             Self::Forbidden(message) => Self::Forbidden(format!("{place}{message}")),
             Self::Conflict(message) => Self::Conflict(format!("{place}{message}")),
             Self::Input(message) => Self::Input(format!("{place}{message}")),
+            Self::SessionExists(_) | Self::PolicyMismatch(_) | Self::SessionEnded(_) => self,
             Self::Overloaded(_) | Self::Unavailable | Self::StaleQueue | Self::Internal(_) => self,
         }
     }

@@ -36,7 +36,14 @@ async fn ask(queue: &Queue, worker: &str, results: &[Reported], tasks: u16, wait
 }
 
 fn request(worker: &str, tasks: u16, wait_timeout: Duration) -> Request {
-    Request { queue: QUEUE.parse().unwrap(), group: "group".into(), id: worker.into(), tasks, wait_timeout }
+    Request {
+        queue: QUEUE.parse().unwrap(),
+        group: "group".into(),
+        id: worker.into(),
+        tasks,
+        session: None,
+        wait_timeout,
+    }
 }
 
 /// Claims one run for this worker, which gets it.

@@ -164,7 +164,7 @@ fn expected_end(cell: &Cell, seen: &Seen) -> Option<Timestamp> {
     match by {
         EndedBy::Lease => Some(seen.first?.taken_until),
         EndedBy::CompleteTime => Some(Timestamp::new(seen.first_run()?.started?.time() + after)),
-        EndedBy::Undelivered | EndedBy::Released | EndedBy::WorkerRemoved => None,
+        EndedBy::Undelivered | EndedBy::Released | EndedBy::SessionEnded | EndedBy::WorkerRemoved => None,
     }
 }
 

@@ -65,8 +65,13 @@ async fn claim_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
         .text("workerGroup", body.worker_group.as_str())
         .text("workerId", body.worker_id.as_str());
     call.authorize(&values)?;
-    let request =
-        ClaimTask { task, run, worker_group: body.worker_group.to_string(), worker_id: body.worker_id.to_string() };
+    let request = ClaimTask {
+        task,
+        run,
+        worker_group: body.worker_group.to_string(),
+        worker_id: body.worker_id.to_string(),
+        session: None,
+    };
     // The worker can ask for the very same claim again, so that a lost answer needs no guard.
     let granted = claim(&app.engine.pool, &app.engine.workers, app.engine.settings.claim_timeout, &request).await??;
     Ok(raw(claim_json(&app, &granted)?))

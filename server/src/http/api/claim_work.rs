@@ -20,6 +20,7 @@ use crate::http::scopes::Template::{self, AllOf, Scope};
 use crate::http::scopes::Values;
 use tenure_engine::batch::wait_list::Answer;
 use tenure_engine::ops::claim_work::Request;
+use tenure_engine::ops::sessions;
 
 /// A client that was deleted while it waited this long or longer gets nothing.
 pub(super) const REAUTHORIZE_AFTER: Duration = Duration::from_millis(100);
@@ -69,10 +70,18 @@ async fn claim_work(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let asking =
         Values::of_path().text("workerGroup", body.worker_group.as_str()).text("workerId", body.worker_id.as_str());
     call.authorize(&asking)?;
+    let session = match body.session_id {
+        Some(id) => {
+            let (group, worker) = (body.worker_group.as_str(), body.worker_id.as_str());
+            Some(sessions::of_claim(&app.engine, id, &queue, group, worker).await?)
+        }
+        None => None,
+    };
     let request = Request {
         queue,
         group: body.worker_group.to_string(),
         id: body.worker_id.to_string(),
+        session,
         tasks: body.tasks,
         wait_timeout: app.claim_work_wait,
     };

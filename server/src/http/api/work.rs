@@ -28,6 +28,7 @@ use tenure_domain::work::{self as rules, Reported};
 use tenure_engine::batch::wait_list::Answer;
 use tenure_engine::ops::OpError;
 use tenure_engine::ops::claim_work::Request;
+use tenure_engine::ops::sessions;
 use tenure_engine::ops::work::Worked;
 
 /// What came of one result: a status, or an error.
@@ -125,10 +126,18 @@ async fn handle(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
         .text("workerGroup", body.worker_group.as_str())
         .text("workerId", body.worker_id.as_str());
     call.authorize(&asking)?;
+    let session = match body.session_id {
+        Some(id) => {
+            let (group, worker) = (body.worker_group.as_str(), body.worker_id.as_str());
+            Some(sessions::of_claim(&app.engine, id, &body.task_queue_id, group, worker).await?)
+        }
+        None => None,
+    };
     let claim = Request {
         queue: body.task_queue_id.clone(),
         group: body.worker_group.to_string(),
         id: body.worker_id.to_string(),
+        session,
         tasks: body.claim,
         wait_timeout: wait_of(&app, body.wait),
     };

@@ -158,7 +158,13 @@ impl From<OpError> for PageError {
             OpError::NotFound(message) => Self::NotFound(message),
             OpError::Input(message) => Self::Refused(StatusCode::BAD_REQUEST, message),
             OpError::Overloaded(_) | OpError::Unavailable | OpError::StaleQueue => Self::Unavailable,
-            OpError::Expired(_) | OpError::Forbidden(_) | OpError::Conflict(_) | OpError::Internal(_) => {
+            OpError::Expired(_)
+            | OpError::Forbidden(_)
+            | OpError::Conflict(_)
+            | OpError::SessionExists(_)
+            | OpError::PolicyMismatch(_)
+            | OpError::SessionEnded(_)
+            | OpError::Internal(_) => {
                 tracing::error!(%error, "a page could not be rendered");
                 Self::Internal
             }

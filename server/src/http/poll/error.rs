@@ -144,6 +144,9 @@ impl From<OpError> for PollError {
             | OpError::Expired(_)
             | OpError::Forbidden(_)
             | OpError::Conflict(_)
+            | OpError::SessionExists(_)
+            | OpError::PolicyMismatch(_)
+            | OpError::SessionEnded(_)
             | OpError::Input(_)
             | OpError::Internal(_) => internal(&error),
         }
