@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 
 use tenure_api::states::{
-    DelayedBy, Delivery, EndedBy, Priority, ReasonCreated, ReasonResolved, RunState, SessionEnd, StorageType, TaskState,
-    WorkerCommand,
+    DelayedBy, Delivery, EndedBy, Priority, ReasonCreated, ReasonResolved, RunState, SessionEnd, StorageType,
+    TaskState, WorkerCommand,
 };
 
 use super::lexer::{Token, tokens};
@@ -139,7 +139,7 @@ pub(super) fn group(name: &str, group: &str) -> Option<Codes> {
             EndedBy::Undelivered | EndedBy::Released => true,
             EndedBy::Lease | EndedBy::SessionEnded | EndedBy::WorkerRemoved | EndedBy::CompleteTime => false,
         }),
-        // A run that ended so is an item in the inbox of its session: its worker has not asked for it, and the session goes on.
+        // `session::is_item` of the rules.
         ("EndedBy", "unknown to the worker") => codes_where(EndedBy::from_code, |by| match by {
             EndedBy::Lease | EndedBy::CompleteTime => true,
             EndedBy::Undelivered | EndedBy::Released | EndedBy::SessionEnded | EndedBy::WorkerRemoved => false,
