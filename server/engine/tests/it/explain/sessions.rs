@@ -127,7 +127,11 @@ async fn run(conn: &mut PgConnection, statement: &str, queue: i32, epochs: &[i64
         "list_overdue" => assert!(store::list_overdue(conn, 200).await.unwrap().is_empty()),
         "any_recent" => assert!(store::any_recent(conn).await.unwrap()),
         "list_strays" => assert!(store::list_strays(conn).await.unwrap().is_empty()),
-        "tick_clock" => assert_eq!(store::tick_clock(conn).await.unwrap(), 0),
+        "tick_clock" => {
+            // What came before may have taken as long as an outage.
+            sqlx::query("UPDATE session_clock SET at = clock_timestamp()").execute(&mut *conn).await.unwrap();
+            assert_eq!(store::tick_clock(conn).await.unwrap(), 0);
+        }
         "purge" => drop(store::purge(conn, 200).await.unwrap()),
         "share" => assert_eq!(store::share(conn, one).await.unwrap(), Shared::Live),
         "count_live" => assert_eq!(store::count_live(conn).await.unwrap(), LIVE),
