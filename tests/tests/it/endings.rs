@@ -178,6 +178,9 @@ async fn t2_a_run_that_may_not_be_started_twice_ends_as_an_exception_when_its_wo
         assert_eq!(status["runs"].as_array().unwrap().len(), 1, "{status}");
         assert_eq!(status["runs"][0]["reasonResolved"], "claim-expired");
         assert_eq!(resolutions(&rig, task).await, ["task-exception"]);
+        let waited = rig.call("GET", &format!("{TENURE_API}/tasks/{task}/wait?seconds=0"), None).await.body;
+        assert_eq!((&waited["resolved"], &waited["endedBy"]), (&json!(true), &json!("lease")), "{waited}");
+        assert_eq!(waited["status"], status, "which is Taskcluster's");
     }
     assert_eq!(number(&rig, "SELECT count(*) FROM runs WHERE ended_by = 1").await, 10);
     for claim in &lost {

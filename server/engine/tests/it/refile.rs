@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use sqlx::{Connection, PgConnection};
-use tenure_api::ids::{TaskId, TaskQueueId};
+use sqlx::migrate::Migrator;
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use tenure_api::ids::{RunId, TaskId, TaskQueueId};
 use tenure_api::policy::{QueuePolicy, TaskOptions};
-use tenure_api::states::DelayedBy;
+use tenure_api::states::{DelayedBy, ExceptionReason, TaskState};
+use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::document::{Match, Policy};
 use tenure_domain::policy::hold::Start;
 use tenure_domain::policy::options::Options;
@@ -14,8 +16,11 @@ use tenure_domain::policy::terms::Terms;
 use tenure_engine::background::{PassReport, refile};
 use tenure_engine::ops::queue_policy::{self, Put};
 use tenure_engine::testing::{QUEUE, Queue};
+use tenure_store::schema;
 use tenure_store::testing::{TestDatabase, eventually};
+use uuid::Uuid;
 
+use crate::explain::FILL;
 use crate::support::{hold, number};
 
 fn name() -> TaskQueueId {
@@ -299,6 +304,42 @@ async fn a_change_while_runs_are_refiled_begins_again_and_several_slices_are_one
     assert_eq!(traits(&mut conn).await, BTreeMap::from([(Some(1), 450)]));
     assert_eq!(refiling(&queue).await, 0);
     drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
+
+/// The last schema without policies.
+const BEFORE_POLICIES: i64 = 5;
+
+#[tokio::test]
+async fn the_runs_that_a_release_before_policies_left_go_on_and_follow_a_policy() {
+    let database = TestDatabase::create().await;
+    let pool = database.pool();
+    sqlx::raw_sql("DROP SCHEMA public CASCADE; CREATE SCHEMA public").execute(pool).await.unwrap();
+    let all = sqlx::migrate!("../../migrations");
+    let before = all.iter().filter(|migration| migration.version <= BEFORE_POLICIES).cloned().collect();
+    Migrator { migrations: before, ..all }.run(pool).await.unwrap();
+    let left = FILL.replace("$FULL", "100").replace("'fill/q' || n FROM", &format!("'{QUEUE}' || n FROM"));
+    let left = left.replace("q.name = 'fill/q' ||", &format!("q.name = '{QUEUE}' ||"));
+    sqlx::raw_sql(AssertSqlSafe(left)).execute(pool).await.unwrap();
+    let renamed = "UPDATE task_queues SET name = $1 WHERE name = $1 || '1'";
+    sqlx::query(renamed).bind(QUEUE).execute(pool).await.unwrap();
+    schema::migrate(pool).await.unwrap();
+
+    let queue = Queue::start(database.options());
+    let held = "SELECT id FROM claims WHERE queue = (SELECT id FROM task_queues WHERE name = $1) ORDER BY seq";
+    let held: Vec<Uuid> = sqlx::query_scalar(held).bind(QUEUE).fetch_all(pool).await.unwrap();
+    let [first, second, ..] = held[..] else { panic!("the queue has claims: {held:?}") };
+    let (first, second) = (TaskId::from_uuid(first).unwrap(), TaskId::from_uuid(second).unwrap());
+    let report = async |task, report| queue.report(task, RunId::FIRST, report).await.unwrap().status().state;
+    assert_eq!(report(first, Report::Completed).await, TaskState::Completed, "a claim of before");
+    let claimed = queue.claim_one(QUEUE).await.task.id;
+
+    assert!(put(&queue, &json!({"delivery": "at-most-once"})).await > 0);
+    follow(&queue).await;
+    let lost = Report::Exception(ExceptionReason::WorkerShutdown);
+    assert_eq!(report(claimed, lost).await, TaskState::Exception, "a run of before, claimed by this release");
+    assert_eq!(report(second, lost).await, TaskState::Exception, "a claim of before under the policy");
     queue.stop().await;
     database.finish().await;
 }

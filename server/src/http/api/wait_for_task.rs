@@ -9,6 +9,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use tenure_api::bodies::Status;
 use tenure_api::errors::ErrorCode::ResourceNotFound;
+use tenure_api::states::EndedBy;
 use utoipa::ToSchema;
 
 use super::{ok, task_result};
@@ -23,12 +24,16 @@ use tenure_engine::ops::wait::{WAIT_TIMEOUT_DEFAULT, WAIT_TIMEOUT_MAX, wait};
 
 /// A task after the wait.
 #[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
 #[schema(as = Waited)]
 struct Body {
     /// How it is.
     status: Status,
     /// Whether it is resolved; if not, the time was up, or the server is stopping.
     resolved: bool,
+    /// What ended its last run, where `reasonResolved` does not say it; as `why` has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ended_by: Option<EndedBy>,
     /// What its last run returned; absent if it returned nothing, and without the scope `tenure:get-result:<taskQueueId>`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
@@ -72,7 +77,8 @@ async fn wait_for_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> 
     let wait_timeout = wait_timeout(&call)?;
     let waited = wait(&app.engine.status, &app.engine.notifiers, &app.drain, id, wait_timeout).await?;
     let result = if waited.resolved { task_result::for_caller(&app, &call, &waited.task).await? } else { None };
-    ok(&Body { status: waited.task.status(), resolved: waited.resolved, result })
+    let ended_by = waited.task.ended.last().filter(|_| waited.resolved).and_then(|run| run.ended_by);
+    ok(&Body { status: waited.task.status(), resolved: waited.resolved, ended_by, result })
 }
 
 fn wait_timeout(call: &Call) -> Result<Duration, ApiError> {
