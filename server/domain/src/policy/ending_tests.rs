@@ -35,6 +35,7 @@ fn the_table_has_every_ending_once_and_is_the_rule() {
         Ending::TooSlow,
         Ending::Released,
         Ending::Undelivered,
+        Ending::SessionEnded,
     ]);
     assert_eq!(endings.len(), TABLE.len());
     for ending in endings {
@@ -46,7 +47,8 @@ fn the_table_has_every_ending_once_and_is_the_rule() {
             | Ending::Undelivered
             | Ending::WorkerRemoved
             | Ending::TooSlow
-            | Ending::Released => 1,
+            | Ending::Released
+            | Ending::SessionEnded => 1,
         };
         assert_eq!(listed, expected, "{ending:?}");
     }
