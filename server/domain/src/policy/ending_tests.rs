@@ -32,10 +32,10 @@ fn the_table_has_every_ending_once_and_is_the_rule() {
     endings.extend([
         Ending::LeaseExpired,
         Ending::WorkerRemoved,
+        Ending::SessionEnded,
         Ending::TooSlow,
         Ending::Released,
         Ending::Undelivered,
-        Ending::SessionEnded,
     ]);
     assert_eq!(endings.len(), TABLE.len());
     for ending in endings {

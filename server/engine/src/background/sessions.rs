@@ -65,7 +65,10 @@ impl Clock {
     async fn tick(conn: &mut PgConnection) -> Result<Self, sqlx::Error> {
         let extended = worker_sessions::tick_clock(conn).await?;
         if extended > 0 {
-            tracing::warn!(sessions = extended, "no server has looked at sessions for a while: all of them are extended");
+            tracing::warn!(
+                sessions = extended,
+                "no server has looked at sessions for a while: all of them are extended"
+            );
         }
         Ok(Self(Instant::now()))
     }

@@ -22,8 +22,8 @@ use tenure_domain::events::note::Note;
 use tenure_domain::session::{
     COMMANDS_MAX, Identity, Start, StartRefused, Stated, WORKERS_SHOWN_MAX, check_command, may_start,
 };
-use tenure_store::worker_sessions::{self, Begun, Member, Renewal, Renewed, Sent, Stored};
 use tenure_store::policies;
+use tenure_store::worker_sessions::{self, Begun, Member, Renewal, Renewed, Sent, Stored};
 
 /// How often a start is tried that meets another one of the same worker.
 const STARTS_MAX: u32 = 3;
@@ -70,8 +70,7 @@ pub async fn start(engine: &Engine, start: &Start, client_id: &str) -> Result<St
             }
             continue;
         }
-        let Some(Begun { identity, until }) =
-            worker_sessions::begin(&mut transaction, queue, start, client_id).await?
+        let Some(Begun { identity, until }) = worker_sessions::begin(&mut transaction, queue, start, client_id).await?
         else {
             transaction.rollback().await?;
             continue;
@@ -188,8 +187,7 @@ pub async fn close(engine: &Engine, identity: &Identity) -> Result<i64, OpError>
         Attempt::Held => Err(OpError::Unavailable),
         Attempt::NotLive => {
             let stored = worker_sessions::find(&mut conn, identity.epoch).await?;
-            let (_, _, returned) =
-                stored.ok_or_else(|| missing(identity.id))?.ended.ok_or(OpError::Unavailable)?;
+            let (_, _, returned) = stored.ok_or_else(|| missing(identity.id))?.ended.ok_or(OpError::Unavailable)?;
             Ok(returned)
         }
     }

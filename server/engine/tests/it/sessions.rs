@@ -104,18 +104,6 @@ async fn begin(queue: &Queue, worker: &str) -> Identity {
     try_begin(queue, &start_of(worker)).await.unwrap().identity
 }
 
-/// Begins one by taking over, as soon as that is allowed.
-async fn take_over(queue: &Queue, worker: &str) -> Identity {
-    let start = Start { takeover: true, ..start_of(worker) };
-    loop {
-        match try_begin(queue, &start).await {
-            Ok(started) => return started.identity,
-            Err(OpError::SessionExists(_)) => tokio::time::sleep(Duration::from_millis(20)).await,
-            Err(error) => panic!("{error}"),
-        }
-    }
-}
-
 fn claim_of(session: &Identity, tasks: u16, wait_timeout: Duration) -> Request {
     Request {
         queue: session.queue.clone(),

@@ -145,11 +145,7 @@ struct Slice {
 }
 
 /// Ends a slice of what a session holds, as its end says. None: not all of it, so that the transaction is to be undone.
-async fn give_back(
-    transaction: &mut PgConnection,
-    epoch: i64,
-    by: SessionEnd,
-) -> Result<Option<Slice>, sqlx::Error> {
+async fn give_back(transaction: &mut PgConnection, epoch: i64, by: SessionEnd) -> Result<Option<Slice>, sqlx::Error> {
     let held = worker_sessions::lock_held(transaction, epoch, SLICE).await?;
     let endings: Vec<Ending> = held.iter().map(|held| run_ends(by, held.delivery, held.free_runs)).collect();
     let members: Vec<Member<'_>> =

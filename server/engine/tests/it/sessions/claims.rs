@@ -8,7 +8,6 @@ use tenure_engine::batch::wait_list::RUNS_MAX;
 use tenure_engine::ops::claim_task::{ClaimTask, claim_task};
 use tenure_store::testing::eventually;
 
-
 async fn claim_task_of(queue: &Queue, session: &Identity, task: TaskId) -> Result<RunId, OpError> {
     let request = ClaimTask {
         task,
@@ -80,8 +79,7 @@ async fn a_batch_claims_nothing_for_a_session_that_has_ended_and_the_others_get_
     let (got, plain) = (got.unwrap(), plain.unwrap());
     got.delivery.delivered();
     plain.delivery.delivered();
-    let mut claimed: Vec<TaskId> =
-        got.claims.iter().chain(&plain.claims).map(|claim| claim.task.id).collect();
+    let mut claimed: Vec<TaskId> = got.claims.iter().chain(&plain.claims).map(|claim| claim.task.id).collect();
     let mut expected = tasks;
     claimed.sort_unstable();
     expected.sort_unstable();
@@ -139,13 +137,8 @@ async fn results_are_reported_although_the_claim_beside_them_is_refused_because_
     let without = Request { session: None, ..claim_of(&session, 1, LONG) };
     queue.engine.claim_work(&without).await.unwrap().delivery.delivered();
     sessions::close(&queue.engine, &session).await.unwrap();
-    let results = [Reported {
-        task,
-        run: FIRST,
-        ending: Ending::Reported(Report::Completed),
-        result: None,
-        start: None,
-    }];
+    let results =
+        [Reported { task, run: FIRST, ending: Ending::Reported(Report::Completed), result: None, start: None }];
     queue.create_one(QUEUE).await;
     let worked = queue.engine.work(&results, &claim_of(&session, 1, LONG)).await;
     assert_eq!(end_of(worked), Some(SessionEnd::Closed));

@@ -20,7 +20,8 @@ async fn extended(ground: &Ground) -> i64 {
 #[tokio::test]
 async fn an_outage_of_ours_ends_no_session_and_extends_all_of_them() {
     let mut ground = Ground::new().await;
-    let all = [begin(&ground.queue, "one").await, begin(&ground.queue, "two").await, begin(&ground.queue, "three").await];
+    let all =
+        [begin(&ground.queue, "one").await, begin(&ground.queue, "two").await, begin(&ground.queue, "three").await];
     ground.pass().await;
     ground.advance(TTL * 2).await;
     look_back(&ground, 6).await;
@@ -78,7 +79,10 @@ async fn only_one_of_many_servers_extends_after_an_outage_and_none_ends_a_sessio
         for report in futures_util::future::join_all(passes).await {
             assert_eq!(report.unwrap().done, 0);
         }
-        assert_eq!(number(ground.database.pool(), "SELECT count(*) FROM worker_sessions WHERE ended IS NULL").await, 20);
+        assert_eq!(
+            number(ground.database.pool(), "SELECT count(*) FROM worker_sessions WHERE ended IS NULL").await,
+            20
+        );
     }
     for other in others {
         other.stop().await;

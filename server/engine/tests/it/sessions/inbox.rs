@@ -223,9 +223,8 @@ async fn a_command_is_an_item_of_a_live_session_and_no_more_than_may_wait() {
     let ground = Ground::new().await;
     let queue = &ground.queue;
     let session = begin(queue, "one").await;
-    let send = async |command, task_id| {
-        sessions::command(&queue.engine, &session, &CommandRequest { command, task_id }).await
-    };
+    let send =
+        async |command, task_id| sessions::command(&queue.engine, &session, &CommandRequest { command, task_id }).await;
     let task = new_task(QUEUE, &json!({})).id;
     assert!(matches!(send(WorkerCommand::StopTask, None).await, Err(OpError::Input(_))));
     assert!(matches!(send(WorkerCommand::Freeze, Some(task)).await, Err(OpError::Input(_))));

@@ -229,10 +229,8 @@ async fn the_start_and_the_end_of_a_session_are_in_the_log() {
             _ => None,
         })
         .collect();
-    let expected = [
-        Note::session_started(&session, "client".to_owned()),
-        Note::session_ended(&session, SessionEnd::Closed, 1),
-    ];
+    let expected =
+        [Note::session_started(&session, "client".to_owned()), Note::session_ended(&session, SessionEnd::Closed, 1)];
     assert_eq!(notes, expected);
     ground.finish().await;
 }

@@ -41,11 +41,26 @@ impl Race {
         self.ground.database.pool()
     }
 
-    /// Ends the session as a takeover does.
-    async fn end(&self) -> Attempt {
+    async fn end_as(&self, by: SessionEnd) -> Attempt {
         let engine = &self.ground.queue.engine;
         let mut conn = engine.pool.acquire().await.unwrap();
-        sessions::end(&mut conn, &engine.notifiers, self.session.epoch, SessionEnd::Takeover).await.unwrap()
+        sessions::end(&mut conn, &engine.notifiers, self.session.epoch, by).await.unwrap()
+    }
+
+    /// Ends the session as a takeover does.
+    async fn end(&self) -> Attempt {
+        self.end_as(SessionEnd::Takeover).await
+    }
+
+    /// Ends it so while this transaction is open, which is committed when the end waits for it.
+    async fn end_by(&self, by: SessionEnd, held: sqlx::Transaction<'_, sqlx::Postgres>) -> Attempt {
+        let mut end = pin!(self.end_as(by));
+        tokio::select! {
+            attempt = &mut end => panic!("it does not wait: {attempt:?}"),
+            _ = until_a_session_waits(self.pool()) => {}
+        }
+        held.commit().await.unwrap();
+        end.await
     }
 
     /// Ends it while this connection's transaction is open; the transaction is ended when the end waits for it.
@@ -180,19 +195,10 @@ async fn a_session_that_is_renewed_while_it_is_about_to_expire_goes_on() {
     race.ground.advance(TTL + 1).await;
     let renewal = Renewal { epoch: race.session.epoch, stated: Stated::default(), after: 0 };
     assert_eq!(worker_sessions::renew(&mut held, &[renewal]).await.unwrap().len(), 1);
-    let engine = &race.ground.queue.engine;
-    let mut own = engine.pool.acquire().await.unwrap();
-    let mut end = pin!(sessions::end(&mut own, &engine.notifiers, race.session.epoch, SessionEnd::Expired));
-    tokio::select! {
-        // It may pass over a session that is locked as well.
-        attempt = &mut end => assert_ne!(attempt.unwrap(), Attempt::Held),
-        _ = until_a_session_waits(race.pool()) => {
-            held.commit().await.unwrap();
-            assert_eq!(end.await.unwrap(), Attempt::NotLive);
-        }
-    }
+    let attempt = race.end_by(SessionEnd::Expired, held).await;
+    assert_eq!(attempt, Attempt::NotLive);
     assert_eq!(race.ground.ended(&race.session).await, None);
-    drop((own, conn));
+    drop(conn);
     race.ground.finish().await;
 }
 
@@ -203,7 +209,7 @@ async fn what_comes_while_a_session_is_being_ended_changes_nothing_of_it() {
     let queue = &race.ground.queue;
     let free = queue.create_one(QUEUE).await;
     let gate = Gate::close(&race.ground.database, "runs").await;
-    let mut end = pin!(race.end());
+    let mut end = Box::pin(race.end());
     tokio::select! {
         attempt = &mut end => panic!("it is not held: {attempt:?}"),
         _ = until_a_session_waits(race.pool()) => {}
@@ -260,8 +266,7 @@ async fn snapshot(pool: &PgPool, ground: &Ground, queue: i32, session: &Identity
     let mut conn = pool.acquire().await.unwrap();
     let mut transaction = conn.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ").await.unwrap();
     let workers = worker_sessions::list_workers(&mut transaction, queue, &session.queue, 10).await.unwrap();
-    let pending: i64 =
-        sqlx::query_scalar("SELECT count(*) FROM pending").fetch_one(&mut *transaction).await.unwrap();
+    let pending: i64 = sqlx::query_scalar("SELECT count(*) FROM pending").fetch_one(&mut *transaction).await.unwrap();
     transaction.commit().await.unwrap();
     let _ = ground;
     (workers.iter().map(|worker| worker.running).sum(), pending)
