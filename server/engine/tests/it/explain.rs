@@ -69,7 +69,7 @@ const HOT: [&str; 13] = [
 const FULL: i32 = 50_000;
 
 /// Fills the tables with tasks in many groups and a few queues, as the operations would have.
-const FILL: &str = "
+pub const FILL: &str = "
     INSERT INTO task_queues (name) SELECT 'fill/q' || n FROM generate_series(1, 5) n ON CONFLICT DO NOTHING;
     CREATE TEMP TABLE made AS
         SELECT gen_random_uuid() AS id, nextval('task_seq') AS seq, n, q.id AS queue, (n % 7)::smallint AS priority,

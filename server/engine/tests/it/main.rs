@@ -22,6 +22,7 @@ mod releases;
 mod remembered;
 mod removals;
 mod session_store;
+mod sessions;
 mod steady_events;
 mod support;
 mod ticks;
