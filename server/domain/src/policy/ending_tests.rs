@@ -32,6 +32,7 @@ fn the_table_has_every_ending_once_and_is_the_rule() {
     endings.extend([
         Ending::LeaseExpired,
         Ending::WorkerRemoved,
+        Ending::SessionEnded,
         Ending::TooSlow,
         Ending::Released,
         Ending::Undelivered,
@@ -46,7 +47,8 @@ fn the_table_has_every_ending_once_and_is_the_rule() {
             | Ending::Undelivered
             | Ending::WorkerRemoved
             | Ending::TooSlow
-            | Ending::Released => 1,
+            | Ending::Released
+            | Ending::SessionEnded => 1,
         };
         assert_eq!(listed, expected, "{ending:?}");
     }
