@@ -43,6 +43,7 @@ mod reading;
 mod rig;
 mod sealed_artifacts;
 mod serve;
+mod sessions;
 mod signed_urls;
 mod sse;
 mod startup;
