@@ -66,6 +66,16 @@ codes! {
     }
 }
 
+codes! {
+    /// `session_inbox.kind`.
+    Item {
+        /// A run of the session ended.
+        RunEnded = 1,
+        /// A command to the worker.
+        Command = 2,
+    }
+}
+
 #[cfg(test)]
 mod check;
 #[cfg(test)]

@@ -10,7 +10,7 @@ use super::session::avoid_scans;
 use super::transitions::end_open;
 
 /// What became of a slice of overdue tasks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slice {
     /// Deadlines that have passed and were not dealt with.
     pub found: usize,
@@ -18,6 +18,8 @@ pub struct Slice {
     pub dealt_with: usize,
     /// Tasks that ended by it; the others were resolved before.
     pub ended: usize,
+    /// The sessions that held runs of them.
+    pub sessions: Vec<i64>,
 }
 
 /// Ends up to `limit` tasks that are past their deadline and not resolved; no deadline is left before `from`.
@@ -26,7 +28,7 @@ pub async fn end_overdue(conn: &mut PgConnection, from: DateTime<Utc>, limit: i6
     avoid_scans(&mut transaction).await?;
     let due = list_overdue(&mut transaction, from, limit).await?;
     if due.places.is_empty() {
-        return Ok(Slice { found: 0, dealt_with: 0, ended: 0 });
+        return Ok(Slice { found: 0, dealt_with: 0, ended: 0, sessions: Vec::new() });
     }
     // Tasks before their runs, as every writer does; one that another transaction has locked is left to the next pass.
     let locked: Vec<Uuid> = sqlx::query_scalar!(
@@ -35,7 +37,7 @@ pub async fn end_overdue(conn: &mut PgConnection, from: DateTime<Utc>, limit: i6
     )
     .fetch_all(&mut *transaction)
     .await?;
-    let ended = end_open::end_open(&mut transaction, &locked, ReasonResolved::DeadlineExceeded).await?.len();
+    let ended = end_open::end_open(&mut transaction, &locked, ReasonResolved::DeadlineExceeded).await?;
     // What others have locked stays where it is.
     let dealt_with = if locked.is_empty() && !due.ids.is_empty() {
         0
@@ -43,7 +45,7 @@ pub async fn end_overdue(conn: &mut PgConnection, from: DateTime<Utc>, limit: i6
         due::refile_deadlines(&mut transaction, &due.places, &locked).await?
     };
     transaction.commit().await?;
-    Ok(Slice { found: due.ids.len(), dealt_with, ended })
+    Ok(Slice { found: due.ids.len(), dealt_with, ended: ended.tasks.len(), sessions: ended.sessions })
 }
 
 /// Tasks that are past their deadline, and the places of their rows in `due`, which are locked.

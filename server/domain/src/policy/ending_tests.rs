@@ -32,6 +32,7 @@ fn the_table_has_every_ending_once_and_is_the_rule() {
     endings.extend([
         Ending::LeaseExpired,
         Ending::WorkerRemoved,
+        Ending::SessionEnded,
         Ending::TooSlow,
         Ending::Released,
         Ending::Undelivered,
@@ -45,6 +46,7 @@ fn the_table_has_every_ending_once_and_is_the_rule() {
             | Ending::LeaseExpired
             | Ending::Undelivered
             | Ending::WorkerRemoved
+            | Ending::SessionEnded
             | Ending::TooSlow
             | Ending::Released => 1,
         };

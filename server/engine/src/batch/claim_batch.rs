@@ -152,7 +152,7 @@ impl ClaimBatch {
         let mut workers = Vec::with_capacity(requests.len());
         for request in requests {
             let WorkerKey { group, id, .. } = &request.request.worker;
-            workers.push(Worker { group, id });
+            workers.push(Worker { group, id, session: None });
             let position = i32::try_from(workers.len()).unwrap_or(i32::MAX);
             // Members of one queue are adjacent, as the wait list orders them.
             if wants.last().is_none_or(|want| want.queue != request.queue) {

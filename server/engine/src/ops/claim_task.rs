@@ -48,7 +48,7 @@ pub async fn claim_task(
     let (mut paused, mut delayed) = (None, None);
     if !quarantined {
         let (group, name) = (&request.worker_group, &request.worker_id);
-        let claimed = claim_one::claim_one(&mut transaction, id, number, group, name, lease).await?;
+        let claimed = claim_one::claim_one(&mut transaction, id, number, group, name, lease, request.session).await?;
         if let (false, Some(worker)) = (claimed, &worker) {
             paused = policies::find_pause(&mut transaction, worker.queue).await?;
             delayed = holds::find(&mut transaction, id).await?;

@@ -58,8 +58,8 @@ pub async fn cancel(pool: &PgPool, notifiers: &Notifiers, id: TaskGroupId) -> Re
         // A run that is claimed at this moment is found among the claims by the next look.
         for _ in 0..TRIES_MAX {
             let ended = end_open::end_open(&mut transaction, &left, ReasonResolved::Canceled).await?;
-            left.retain(|task| !ended.contains(task));
-            tasks.extend(ended);
+            left.retain(|task| !ended.tasks.contains(task));
+            tasks.extend(ended.tasks);
             if left.is_empty() {
                 break;
             }

@@ -118,7 +118,7 @@ async fn run_hot(conn: &mut PgConnection, queue: &Queue, new: &NewTask, open: &[
     let wanted = dependencies::Wanted { required: open, any_end: true };
     dependencies::list_required(&mut transaction, &[wanted]).await.unwrap();
     let want = claim::Want { queue: key, name: "fill/q1", epoch: -1, marks: [0; 7], slots: vec![1; 5] };
-    let worker = claim::Worker { group: "g", id: "w" };
+    let worker = claim::Worker { group: "g", id: "w", session: None };
     let other = claim::Want { queue: queue.key("fill/q2").await, name: "fill/q2", ..want.clone() };
     claim::claim(&mut transaction, &[want.clone(), other], &[worker], LEASE, Uuid::new_v4()).await.unwrap();
     claim::claim(&mut transaction, &[want], &[worker], LEASE, Uuid::new_v4()).await.unwrap();
@@ -257,7 +257,7 @@ async fn run_cold(conn: &mut PgConnection, statement: &str, open: &[Uuid], waiti
             let expired: Vec<_> = open[..count].iter().map(|&id| Member::new(id, 0, Ending::LeaseExpired)).collect();
             end::end(conn, &expired).await.unwrap();
         }
-        "claim_task" => drop(claim_one::claim_one(conn, waiting[0], 0, "g", "w", LEASE).await.unwrap()),
+        "claim_task" => drop(claim_one::claim_one(conn, waiting[0], 0, "g", "w", LEASE, None).await.unwrap()),
         "load_tasks" => drop(tasks::load(conn, open).await.unwrap()),
         "get_counts" => {
             let name: TaskQueueId = "fill/q1".parse().unwrap();

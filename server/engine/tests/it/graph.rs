@@ -77,7 +77,7 @@ async fn end(database: &TestDatabase, ids: &[TaskId]) {
     let ids: Vec<_> = ids.iter().map(|id| id.uuid()).collect();
     let mut conn = database.connect().await;
     let mut transaction = conn.begin().await.unwrap();
-    let ended = end_open::end_open(&mut transaction, &ids, ReasonResolved::Canceled).await.unwrap();
+    let ended = end_open::end_open(&mut transaction, &ids, ReasonResolved::Canceled).await.unwrap().tasks;
     assert_eq!(ended.len(), ids.len());
     transaction.commit().await.unwrap();
 }

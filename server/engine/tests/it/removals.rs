@@ -173,7 +173,7 @@ async fn a_claim_that_is_being_made_when_its_worker_is_removed_is_ended_when_it_
     let mut conn = database.connect_hot().await;
     let mut claiming = conn.begin().await.unwrap();
     let want = Want { queue: queue.key(QUEUE).await, name: QUEUE, epoch: -1, marks: [0; 7], slots: vec![1] };
-    let worker = Worker { group: "group", id: "gone" };
+    let worker = Worker { group: "group", id: "gone", session: None };
     let made = claim(&mut claiming, &[want], &[worker], LEASE, uuid::Uuid::new_v4()).await.unwrap();
     assert_eq!(made.len(), 1);
     assert_eq!(gone(&queue, "gone").await.ended, 0);

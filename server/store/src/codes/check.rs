@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 
 use tenure_api::states::{
-    DelayedBy, Delivery, EndedBy, Priority, ReasonCreated, ReasonResolved, RunState, StorageType, TaskState,
+    DelayedBy, Delivery, EndedBy, Priority, ReasonCreated, ReasonResolved, RunState, SessionEnd, StorageType, TaskState,
+    WorkerCommand,
 };
 
 use super::lexer::{Token, tokens};
-use super::{Blob, State};
+use super::{Blob, Item, State};
 use tenure_domain::events::{Kind, note};
 use tenure_domain::message::DEQUEUES_ALARMING;
 use tenure_domain::policy::ending::{FREE_RUNS_MAX, RUN_LAST};
@@ -23,9 +24,9 @@ const PLAIN: [&str; 5] = ["run", "seq", "ord", "count", "id"];
 /// Columns that hold numbers and never codes.
 const COUNTS: [&str; 3] = ["retries_left", "looks", "pending"];
 /// Columns with codes, and the enums that they may hold, one for each table.
-pub(super) const COLUMNS: [(&str, &[&str]); 9] = [
+pub(super) const COLUMNS: [(&str, &[&str]); 11] = [
     ("state", &["State", "RunState", "Blob"]),
-    ("kind", &["Kind"]),
+    ("kind", &["Kind", "Item"]),
     ("priority", &["Priority"]),
     ("reason_created", &["ReasonCreated"]),
     ("reason_resolved", &["ReasonResolved"]),
@@ -33,6 +34,8 @@ pub(super) const COLUMNS: [(&str, &[&str]); 9] = [
     ("hold", &["Hold"]),
     ("refile_stage", &["Stage"]),
     ("ended_by", &["EndedBy"]),
+    ("end_reason", &["SessionEnd"]),
+    ("command", &["WorkerCommand"]),
 ];
 pub(super) const COMPARISONS: [&str; 6] = ["=", "<>", "<", ">", "<=", ">="];
 
@@ -86,6 +89,9 @@ pub(super) fn words(name: &str) -> Vec<(String, i64)> {
         "Delivery" => variants(Delivery::from_code),
         "DelayedBy" => variants(DelayedBy::from_code),
         "EndedBy" => variants(EndedBy::from_code),
+        "SessionEnd" => variants(SessionEnd::from_code),
+        "WorkerCommand" => variants(WorkerCommand::from_code),
+        "Item" => variants(Item::from_code),
         "Hold" => variants(Hold::from_code),
         "Traits" => traits(),
         "Stage" => variants(Stage::from_code),
@@ -131,7 +137,12 @@ pub(super) fn group(name: &str, group: &str) -> Option<Codes> {
         // A run that ended so is not counted when the next one is delayed after failures.
         ("EndedBy", "no failure") => codes_where(EndedBy::from_code, |by| match by {
             EndedBy::Undelivered | EndedBy::Released => true,
-            EndedBy::Lease | EndedBy::WorkerRemoved | EndedBy::CompleteTime => false,
+            EndedBy::Lease | EndedBy::SessionEnded | EndedBy::WorkerRemoved | EndedBy::CompleteTime => false,
+        }),
+        // A run that ended so is an item in the inbox of its session: its worker has not asked for it, and the session goes on.
+        ("EndedBy", "unknown to the worker") => codes_where(EndedBy::from_code, |by| match by {
+            EndedBy::Lease | EndedBy::CompleteTime => true,
+            EndedBy::Undelivered | EndedBy::Released | EndedBy::SessionEnded | EndedBy::WorkerRemoved => false,
         }),
         ("State", "open") => codes_where(State::from_code, state_is_open),
         ("State", "resolved") => codes_where(State::from_code, move |state| !state_is_open(state)),

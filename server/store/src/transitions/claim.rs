@@ -1,5 +1,7 @@
 //! Claiming the next runs of queues.
 
+mod columns;
+
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -11,8 +13,8 @@ use tenure_api::ids::TaskQueueId;
 use tenure_api::states::Priority;
 use uuid::Uuid;
 
+use self::columns::Columns;
 use crate::decode::{Row, Undecodable, task_columns};
-use crate::hot;
 use crate::hot::statement::{Rows, Statement, from_row, text};
 use tenure_domain::create::shown_definition;
 use tenure_domain::task::{EndedRun, Granted, Last, Tenancy};
@@ -43,9 +45,11 @@ pub struct Worker<'a> {
     pub group: &'a str,
     /// The worker.
     pub id: &'a str,
+    /// The epoch of the session that its claims belong to.
+    pub session: Option<i64>,
 }
 
-/// A new claim, or a run that was left pending for lack of room.
+/// A new claim, or a run that was left pending: for lack of room, or because the session of its worker has ended.
 #[derive(Debug)]
 pub struct Claimed {
     /// Index into the list of workers, from 1.
@@ -75,8 +79,10 @@ pub struct Claimed {
     scopes: String,
     /// None of a run that was not claimed, and where it is left to be read later.
     definition: Option<String>,
-    /// Whether the run was claimed; otherwise there was no room for its definition, and it is pending still.
+    /// Whether the run was claimed; otherwise it is pending still.
     pub made: bool,
+    /// Whether it was not claimed because the session of its worker has ended.
+    pub session_ended: bool,
 }
 
 from_row!(Claimed {
@@ -100,6 +106,7 @@ from_row!(Claimed {
     scopes,
     definition,
     made,
+    session_ended,
 });
 
 impl Claimed {
@@ -152,47 +159,9 @@ pub const BATCH_BYTES_MAX: i64 = 4 * ANSWER_BYTES_MAX;
 /// that waits for its answer to be taken does not come to the commit.
 pub const TICK_BYTES_MAX: i64 = 4 << 20;
 
-/// What is claimed, as the statement takes it.
-#[derive(Default)]
-struct Columns<'a> {
-    queues: Vec<i32>,
-    names: Vec<&'a str>,
-    epochs: Vec<i64>,
-    marks: [Vec<i64>; PRIORITIES],
-    amounts: Vec<i32>,
-    slots: Vec<i32>,
-    groups: Vec<&'a str>,
-    ids: Vec<&'a str>,
-}
-
-impl<'a> Columns<'a> {
-    fn new(wants: &[Want<'a>], workers: &[Worker<'a>]) -> Self {
-        Self {
-            queues: wants.iter().map(|want| want.queue).collect(),
-            names: wants.iter().map(|want| want.name).collect(),
-            epochs: wants.iter().map(|want| want.epoch).collect(),
-            marks: std::array::from_fn(|priority| wants.iter().map(|want| want.marks[priority]).collect()),
-            amounts: wants.iter().map(|want| hot::int4(want.slots.len())).collect(),
-            slots: wants.iter().flat_map(|want| want.slots.iter().copied()).collect(),
-            groups: workers.iter().map(|worker| worker.group).collect(),
-            ids: workers.iter().map(|worker| worker.id).collect(),
-        }
-    }
-
-    /// The low-water marks of the first queue, by priority.
-    fn marks_of_first(&self) -> Vec<i64> {
-        self.marks.iter().map(|marks| marks.first().copied().unwrap_or_default()).collect()
-    }
-
-    /// How many runs are requested in all.
-    fn amount(&self) -> i64 {
-        i64::from(hot::int4(self.slots.len()))
-    }
-}
-
 /// Claims for `lease`, or for what the policy of its queue says, what is requested, highest priority and oldest first, and assigns it in the order of the slots. What is
 /// claimed of a queue ends before the first run that does not fit into the bytes: that one and what comes after it
-/// stays pending, and is in the answer without its definition.
+/// stays pending, and is in the answer without its definition. So it is with a run whose worker has a session that has ended.
 pub async fn claim(
     conn: &mut PgConnection,
     wants: &[Want<'_>],
@@ -201,12 +170,19 @@ pub async fn claim(
     batch: Uuid,
 ) -> Result<Vec<Claimed>, sqlx::Error> {
     match wants {
-        [_] => query_one(&Columns::new(wants, workers), lease, batch, i64::MAX).fetch_all(conn).await,
+        [_] if !has_sessions(workers) => {
+            query_one(&Columns::new(wants, workers), lease, batch, i64::MAX).fetch_all(conn).await
+        }
         _ => claim_of_many(conn, wants, workers, lease, batch).await,
     }
 }
 
-/// The same for any number of queues.
+/// Whether some of these workers claim for a session: then the statement for any number of queues is used.
+fn has_sessions(workers: &[Worker<'_>]) -> bool {
+    workers.iter().any(|worker| worker.session.is_some())
+}
+
+/// The same for any number of queues, and for workers with sessions.
 pub async fn claim_of_many(
     conn: &mut PgConnection,
     wants: &[Want<'_>],
@@ -225,7 +201,7 @@ pub fn statement(wants: &[Want<'_>], workers: &[Worker<'_>], lease: Duration, ba
     static MANY: LazyLock<String> =
         LazyLock::new(|| text(query_many(&Columns::default(), Duration::ZERO, Uuid::nil(), TICK_BYTES_MAX)));
     let columns = Columns::new(wants, workers);
-    if let [want] = wants {
+    if let ([want], false) = (wants, has_sessions(workers)) {
         return Statement::new(&ONE)
             .with(&want.queue)
             .with(&want.name)
@@ -252,6 +228,7 @@ pub fn statement(wants: &[Want<'_>], workers: &[Worker<'_>], lease: Duration, ba
         .with(&BATCH_BYTES_MAX)
         .with(&columns.names)
         .with(&TICK_BYTES_MAX)
+        .with(&columns.sessions)
 }
 
 /// What it answered with.
@@ -336,7 +313,7 @@ fn query_one<'a>(
                r.taken_until AS "taken_until!", d.scheduler AS "scheduler!", d.project AS "project!",
                d.task_group AS "task_group!", s.deadline AS "deadline!", d.expires AS "expires!", d.scopes AS "scopes!",
                CASE WHEN s.fits AND s.bytes <= $12 /* TICK_BYTES_MAX, or no limit */ THEN d.definition END AS definition,
-               s.fits AS "made!"
+               s.fits AS "made!", false AS "session_ended!"
         FROM fitting s JOIN task_definitions d ON d.seq = s.seq, requested r"#,
         columns.queues.first().copied().unwrap_or_default(),
         columns.names.first().copied().unwrap_or_default(),
@@ -353,7 +330,7 @@ fn query_one<'a>(
     )
 }
 
-/// Claims of several queues.
+/// Claims of several queues, or of workers with sessions.
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
 fn query_many<'a>(
     columns: &'a Columns<'_>,
@@ -410,15 +387,21 @@ fn query_many<'a>(
             FROM selected JOIN task_definitions d ON d.seq = selected.seq
             WINDOW places AS (PARTITION BY selected.queue ORDER BY selected.priority, selected.ord)
         ),
+        -- A scalar subquery is never hashed, which would read all sessions, and runs for workers with a session only.
+        checked AS MATERIALIZED (
+            SELECT a.*, session IS NOT NULL
+                   AND COALESCE((SELECT w.ended IS NOT NULL FROM worker_sessions w WHERE w.epoch = session), true) AS session_ended
+            FROM (SELECT assigned.*, ($20::bigint[] /* sessions */)[worker] AS session FROM assigned) a
+        ),
         -- Bytes of definitions up to and with each run: in its worker's answer, and in all answers.
         sized AS MATERIALIZED (
             SELECT a.*, sum(bytes) OVER (PARTITION BY worker ORDER BY place) AS answer_bytes,
                    sum(bytes) OVER (ORDER BY slots_before, place) AS batch_bytes
-            FROM assigned a
+            FROM checked a
         ),
         -- What is claimed of a queue has no gap, so that a run never goes before one that it should come after.
         fitting AS MATERIALIZED (
-            SELECT s.*, bool_and((answer_bytes <= $16 /* ANSWER_BYTES_MAX */ OR answer_bytes = bytes)
+            SELECT s.*, bool_and(NOT session_ended AND (answer_bytes <= $16 /* ANSWER_BYTES_MAX */ OR answer_bytes = bytes)
                                  AND (batch_bytes <= $17 /* BATCH_BYTES_MAX */ OR batch_bytes = bytes))
                        OVER (PARTITION BY queue ORDER BY place) AS fits
             FROM sized s
@@ -427,14 +410,14 @@ fn query_many<'a>(
         deleted AS (DELETE FROM pending p USING granted WHERE p.seq = granted.seq),
         inserted AS (
             INSERT INTO claims (seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, traits, started,
-                                taken_until, complete_by, worker_group, worker_id, batch)
+                                taken_until, complete_by, worker_group, worker_id, batch, session)
             SELECT seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, traits, db_now.now,
                    db_now.now + make_interval(secs => lease),
                    CASE WHEN traits & 3 /* Traits::DELIVERY */ = 2 /* Delivery::AtMostOnce */ THEN NULL
                         WHEN traits & 8 /* Traits::OWN_COMPLETE_TIME */ <> 0 /* count */ THEN db_now.now + make_interval(secs => (
                             SELECT NULLIF(o.complete_time, 0 /* count */) FROM task_options o WHERE o.seq = g.seq))
                         ELSE db_now.now + make_interval(secs => complete_time) END,
-                   ($12::text[] /* worker groups */)[worker], ($13::text[] /* worker ids */)[worker], $15 /* batch */
+                   ($12::text[] /* worker groups */)[worker], ($13::text[] /* worker ids */)[worker], $15 /* batch */, session
             FROM granted g, db_now
         ),
         -- A row of the outbox has one end of the lease.
@@ -457,7 +440,7 @@ fn query_many<'a>(
                f.project AS "project!", f.task_group AS "task_group!", f.deadline AS "deadline!",
                f.expires AS "expires!", f.scopes AS "scopes!",
                CASE WHEN f.fits AND f.batch_bytes <= $19 /* TICK_BYTES_MAX, or no limit */ THEN f.definition END AS definition,
-               f.fits AS "made!"
+               f.fits AS "made!", f.session_ended AS "session_ended!"
         FROM fitting f, db_now"#,
         &columns.queues,
         &columns.epochs,
@@ -478,5 +461,6 @@ fn query_many<'a>(
         BATCH_BYTES_MAX as _,
         &columns.names as &[&str],
         shown_bytes as _,
+        &columns.sessions as &[Option<i64>],
     )
 }

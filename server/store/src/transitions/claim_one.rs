@@ -13,6 +13,7 @@ pub async fn claim_one(
     worker_group: &str,
     worker_id: &str,
     lease: std::time::Duration,
+    session: Option<i64>,
 ) -> Result<bool, sqlx::Error> {
     let claimed = sqlx::query_scalar!(
         r#"-- claim_task
@@ -26,14 +27,14 @@ pub async fn claim_one(
         ),
         inserted AS (
             INSERT INTO claims (seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, traits, started,
-                                taken_until, complete_by, worker_group, worker_id, batch)
+                                taken_until, complete_by, worker_group, worker_id, batch, session)
             SELECT seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, traits, db_now.now,
                    db_now.now + lease,
                    CASE WHEN traits & 3 /* Traits::DELIVERY */ = 2 /* Delivery::AtMostOnce */ THEN NULL
                         WHEN traits & 8 /* Traits::OWN_COMPLETE_TIME */ <> 0 /* count */ THEN db_now.now + make_interval(secs => (
                             SELECT NULLIF(o.complete_time, 0 /* count */) FROM task_options o WHERE o.seq = deleted.seq))
                         ELSE db_now.now + complete_time END,
-                   $3, $4, gen_random_uuid()
+                   $3, $4, gen_random_uuid(), $6 /* session */
             FROM deleted, db_now
         ),
         emitted AS (
@@ -49,7 +50,8 @@ pub async fn claim_one(
         run,
         worker_group,
         worker_id,
-        lease.as_secs_f64()
+        lease.as_secs_f64(),
+        session
     )
     .fetch_one(conn)
     .await?;

@@ -55,6 +55,8 @@ pub struct Resolved {
     task_group: Uuid,
     deadline: DateTime<Utc>,
     expires: DateTime<Utc>,
+    /// The epoch of the session that held the run; none too if its worker reported it for good.
+    pub session: Option<i64>,
 }
 
 from_row!(Resolved {
@@ -81,6 +83,7 @@ from_row!(Resolved {
     task_group,
     deadline,
     expires,
+    session,
 });
 
 impl Resolved {
@@ -232,7 +235,7 @@ fn query_for_good<'a>(
         SELECT l.n AS "n!", l.seq, l.id, l.run, l.state AS "state!", l.reason AS "reason_resolved!", NULL::smallint AS ended_by,
                l.queue, l.priority, l.scheduled, l.reason_created, l.started, l.taken_until, db_now.now AS "now!", l.worker_group,
                l.worker_id, l.retries_left, NULL::smallint AS next_reason, d.scheduler, d.project, d.task_group,
-               d.deadline, d.expires
+               d.deadline, d.expires, NULL::bigint AS session
         FROM locked l JOIN task_definitions d ON d.seq = l.seq, db_now"#,
         &columns.ids,
         &columns.runs,
@@ -266,7 +269,7 @@ fn query_any<'a>(
             SELECT input.n, input.state, input.reason, input.result, input.retry, input.ended_by, input.loss, input.delay,
                    input.date, t.id, t.priority, t.retries_left, t.requeues, t.losses, t.free_runs, t.lone, c.seq, c.run,
                    c.queue, c.ord, c.deadline, c.scheduled, c.reason_created, c.started, c.taken_until, c.traits,
-                   c.worker_group, c.worker_id
+                   c.worker_group, c.worker_id, c.session
             FROM input
             JOIN tasks t ON t.id = input.id
             JOIN claims c ON c.seq = t.seq AND c.run = input.run
@@ -332,6 +335,12 @@ fn query_any<'a>(
                    worker_id, ended_by
             FROM outcome, db_now
         ),
+        -- What the worker of a session did not do itself it is to know. When the session ends, it ends with all of them.
+        announced AS (
+            INSERT INTO session_inbox (epoch, kind, at, seq, run)
+            SELECT session, 1 /* Item::RunEnded */, db_now.now, seq, run FROM outcome, db_now
+            WHERE session IS NOT NULL AND ended_by IN (1, 7) /* EndedBy: unknown to the worker */
+        ),
         stored AS (INSERT INTO results (seq, run, result) SELECT seq, run, result FROM outcome WHERE result IS NOT NULL),
         moved AS (
             UPDATE tasks t SET state = CASE WHEN o.next_reason IS NULL THEN o.state ELSE 1 /* State::Unresolved */ END,
@@ -385,7 +394,7 @@ fn query_any<'a>(
         SELECT o.n AS "n!", o.seq, o.id, o.run, o.state AS "state!", o.reason AS "reason_resolved!", o.ended_by, o.queue,
                o.priority, o.scheduled, o.reason_created, o.started, o.taken_until, db_now.now AS "now!", o.worker_group,
                o.worker_id, o.retries_after AS "retries_left!", o.next_reason, d.scheduler, d.project, d.task_group,
-               d.deadline, d.expires
+               d.deadline, d.expires, o.session
         FROM outcome o JOIN task_definitions d ON d.seq = o.seq, db_now"#,
         &columns.ids,
         &columns.runs,

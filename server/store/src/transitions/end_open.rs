@@ -4,6 +4,15 @@ use sqlx::PgConnection;
 use tenure_api::states::ReasonResolved;
 use uuid::Uuid;
 
+/// What was ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ended {
+    /// The tasks.
+    pub tasks: Vec<Uuid>,
+    /// The epochs of the sessions that held runs of them, and have an item each in their inboxes.
+    pub sessions: Vec<i64>,
+}
+
 /// Ends these tasks, whose rows are locked by this transaction, as exceptions: from pending, from running, from
 /// unscheduled. Answers those that it ended. A run that was claimed while the statement waited for its row is left out:
 /// the next statement finds it among the claims.
@@ -11,8 +20,8 @@ pub async fn end_open(
     transaction: &mut PgConnection,
     locked: &[Uuid],
     reason: ReasonResolved,
-) -> Result<Vec<Uuid>, sqlx::Error> {
-    sqlx::query_scalar!(
+) -> Result<Ended, sqlx::Error> {
+    let rows = sqlx::query!(
         r#"-- end_open
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         open AS MATERIALIZED (
@@ -26,7 +35,11 @@ pub async fn end_open(
         released AS (
             DELETE FROM claims c USING open WHERE c.seq = open.seq
             RETURNING c.seq, c.run, c.queue, c.scheduled, c.reason_created, c.started, c.taken_until, c.worker_group,
-                      c.worker_id
+                      c.worker_id, c.session
+        ),
+        announced AS (
+            INSERT INTO session_inbox (epoch, kind, at, seq, run)
+            SELECT session, 1 /* Item::RunEnded */, db_now.now, seq, run FROM released, db_now WHERE session IS NOT NULL
         ),
         ended AS (
             SELECT seq, run, queue, scheduled, reason_created, NULL::timestamptz AS started,
@@ -74,10 +87,13 @@ pub async fn end_open(
                    array_agg(open.priority) || array_agg(open.priority) FILTER (WHERE lone), min(counts.queues), min(counts.pending), min(counts.claimed), min(counts.delayed)
             FROM ended JOIN open ON open.seq = ended.seq, db_now, counts HAVING count(*) > 0
         )
-        SELECT open.id FROM ended JOIN open ON open.seq = ended.seq"#,
+        SELECT open.id, released.session FROM ended JOIN open ON open.seq = ended.seq
+        LEFT JOIN released ON released.seq = ended.seq"#,
         locked,
         reason.code()
     )
     .fetch_all(transaction)
-    .await
+    .await?;
+    let sessions = rows.iter().filter_map(|row| row.session).collect();
+    Ok(Ended { tasks: rows.into_iter().map(|row| row.id).collect(), sessions })
 }

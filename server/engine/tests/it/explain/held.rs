@@ -98,7 +98,7 @@ pub(super) async fn run(conn: &mut PgConnection, statement: &str) {
             session::plan_as_hot(conn).await.unwrap();
             for (key, name) in [(full, "fill/q1"), (other, "fill/q2")] {
                 let want = claim::Want { queue: key, name, epoch: -1, marks: [0; 7], slots: vec![1; 5] };
-                let worker = claim::Worker { group: "g", id: "w" };
+                let worker = claim::Worker { group: "g", id: "w", session: None };
                 let found = claim::claim(conn, &[want], &[worker], LEASE, uuid::Uuid::new_v4()).await.unwrap();
                 assert_eq!(found.len(), 5);
             }

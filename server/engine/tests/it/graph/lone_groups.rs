@@ -140,7 +140,7 @@ async fn a_task_that_is_added_while_the_lone_one_ends_waits_and_opens_the_group_
     let first = queue.create_one(QUEUE).await;
     let mut conn = database.connect().await;
     let mut ending = conn.begin().await.unwrap();
-    assert_eq!(end_open(&mut ending, &[first.uuid()], ReasonResolved::Canceled).await.unwrap(), [first.uuid()]);
+    assert_eq!(end_open(&mut ending, &[first.uuid()], ReasonResolved::Canceled).await.unwrap().tasks, [first.uuid()]);
     let committing = async {
         until_a_session_waits(database.pool()).await;
         assert_eq!(number(database.pool(), ROWS).await, 0);

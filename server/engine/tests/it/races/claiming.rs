@@ -56,7 +56,7 @@ async fn workers_in_one_batch_get_different_runs_in_the_order_of_their_slots_wit
     let want = |queue, name, slots| Want { queue, name, epoch: -1, marks: [0; 7], slots };
     let (mine, other) = (queue.key(QUEUE).await, queue.key("proj/other").await);
     let wants = [want(mine, QUEUE, vec![1, 1, 2, 3]), want(other, "proj/other", vec![4, 4])];
-    let workers = ["a", "b", "c", "d"].map(|id| Worker { group: "g", id });
+    let workers = ["a", "b", "c", "d"].map(|id| Worker { group: "g", id, session: None });
     let mut claimed = claim(&mut conn, &wants, &workers, LEASE, uuid::Uuid::new_v4()).await.unwrap();
     claimed.sort_by_key(|row| (row.queue, row.priority, row.ord));
     let got: Vec<_> = claimed.iter().map(|row| (row.worker, row.id)).collect();

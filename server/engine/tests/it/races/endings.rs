@@ -87,7 +87,7 @@ async fn every_claim_lasts_as_the_policy_of_its_queue_and_the_options_of_its_tas
                     run_sql(pool, &format!("INSERT INTO task_options (seq, complete_time) SELECT seq, {own} FROM tasks WHERE id = '{}'", task.uuid())).await;
                 }
                 let want = Want { queue: key, name: QUEUE, epoch: -1, marks: [0; 7], slots: vec![1] };
-                let (workers, batch) = ([Worker { group: "g", id: "w" }], uuid::Uuid::new_v4());
+                let (workers, batch) = ([Worker { group: "g", id: "w", session: None }], uuid::Uuid::new_v4());
                 match by {
                     By::OneQueue => drop(claim(&mut hot, &[want], &workers, LEASE, batch).await.unwrap()),
                     By::ManyQueues => {
@@ -126,7 +126,7 @@ async fn claims_of_queues_with_different_leases_are_emitted_with_their_own() {
     }
     run_sql(pool, "UPDATE task_queues SET claim_timeout = 30 WHERE name = 'proj/b'").await;
     let mut hot = database.connect_hot().await;
-    let workers = [Worker { group: "g", id: "w" }];
+    let workers = [Worker { group: "g", id: "w", session: None }];
     let claims = claim(&mut hot, &wants, &workers, LEASE, uuid::Uuid::new_v4()).await.unwrap();
     assert_eq!(claims.len(), 3);
     let rows = sqlx::query(

@@ -189,7 +189,7 @@ async fn send(conn: &mut PgConnection, id: TaskId, event: Event, start: Option<S
             return;
         }
         Event::Claim(run) => {
-            claim_one::claim_one(conn, id.uuid(), signed(run), "g", "w", LEASE).await.unwrap();
+            claim_one::claim_one(conn, id.uuid(), signed(run), "g", "w", LEASE, None).await.unwrap();
             return;
         }
         Event::Reclaim(run) => {
@@ -367,9 +367,9 @@ async fn a_run_past_its_deadline_is_neither_claimed_nor_renewed() {
     let pending = queue.create_one(QUEUE).await;
     let mut late = conn.begin().await.unwrap();
     sqlx::query("UPDATE clock SET clock_offset = interval '2 h'").execute(&mut *late).await.unwrap();
-    assert!(!claim_one::claim_one(&mut late, pending.uuid(), 0, "g", "w", LEASE).await.unwrap());
+    assert!(!claim_one::claim_one(&mut late, pending.uuid(), 0, "g", "w", LEASE, None).await.unwrap());
     let want = claim::Want { queue: queue.key(QUEUE).await, name: QUEUE, epoch: -1, marks: [0; 7], slots: vec![1] };
-    let worker = claim::Worker { group: "g", id: "w" };
+    let worker = claim::Worker { group: "g", id: "w", session: None };
     let found = claim::claim(&mut late, &[want], &[worker], LEASE, uuid::Uuid::new_v4()).await.unwrap();
     assert!(found.is_empty());
     let member = renew::Member { id: claimed.uuid(), run: 0 };

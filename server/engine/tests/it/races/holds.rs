@@ -245,7 +245,7 @@ async fn send(conn: &mut PgConnection, task: TaskId, event: Event) {
             sqlx::raw_sql(sql).execute(&mut *conn).await.unwrap();
             assert_eq!(end_holds(conn, START, 10).await.unwrap().into_values().sum::<usize>(), 1);
         }
-        Event::Claim(run) => drop(claim_one(conn, id, signed(run), "g", "w", LEASE).await.unwrap()),
+        Event::Claim(run) => drop(claim_one(conn, id, signed(run), "g", "w", LEASE, None).await.unwrap()),
         Event::Reclaim(run) => {
             drop(renew::renew(conn, &[renew::Member { id, run: signed(run) }], LEASE).await.unwrap());
         }

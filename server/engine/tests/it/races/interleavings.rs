@@ -35,7 +35,7 @@ async fn by_hand(conn: &mut PgConnection, task: TaskId, event: Event) {
     let id = task.uuid();
     match event {
         Event::Claim(_) => {
-            claim_one::claim_one(conn, id, 0, "group", "first", LEASE).await.unwrap();
+            claim_one::claim_one(conn, id, 0, "group", "first", LEASE, None).await.unwrap();
         }
         Event::Reclaim(_) => {
             renew::renew(conn, &[renew::Member { id, run: 0 }], LEASE).await.unwrap();

@@ -58,7 +58,7 @@ async fn a_claim_does_not_wait_for_a_cancel_that_has_locked_the_task_and_the_can
     let mut canceller = conn.begin().await.unwrap();
     tasks::lock(&mut canceller, task).await.unwrap();
     let claim = queue.claim_one(QUEUE).await;
-    assert_eq!(end_open(&mut canceller, &[task], ReasonResolved::Canceled).await.unwrap(), [task]);
+    assert_eq!(end_open(&mut canceller, &[task], ReasonResolved::Canceled).await.unwrap().tasks, [task]);
     canceller.commit().await.unwrap();
     let late = queue.report(claim.task.id, claim.run, Report::Completed).await;
     assert!(matches!(late, Err(OpError::Conflict(_))), "{late:?}");
