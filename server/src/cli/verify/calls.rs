@@ -57,8 +57,9 @@ impl<'a> Calls<'a> {
         worker: &str,
         ttl: i64,
     ) -> Result<SessionStarted, CommandError> {
-        let [group, id] = [GROUP, worker].map(|name| name.parse().expect("letters and a dash are a name"));
-        let start = StartSessionRequest { ttl: Some(ttl), ..WorkerName { group, id }.session(queue) };
+        let is_name = "letters and a dash are a name";
+        let me = WorkerName { group: GROUP.parse().expect(is_name), id: worker.parse().expect(is_name) };
+        let start = StartSessionRequest { ttl: Some(ttl), ..me.session(queue) };
         self.server.client.start_session(&start).await.map_err(|error| self.error(&error))
     }
 
