@@ -1,9 +1,10 @@
-//! Counts the claims that ended otherwise than by their worker's report.
+//! Counts the claims that ended otherwise than by their worker's report, and the sessions that ended.
 
-use tenure_api::states::EndedBy;
+use tenure_api::states::{EndedBy, SessionEnd};
 use tenure_domain::policy::ending::Ending;
 
 const ENDINGS: &str = "tenure_endings_total";
+const SESSION_ENDS: &str = "tenure_session_ends_total";
 
 /// Claims ended so, by a statement that has committed or may have.
 pub fn count(ending: Ending, claims: usize) {
@@ -12,9 +13,17 @@ pub fn count(ending: Ending, claims: usize) {
     }
 }
 
+/// A session ended so.
+pub fn count_session(by: SessionEnd) {
+    metrics::counter!(SESSION_ENDS, "reason" => by.as_str()).increment(1);
+}
+
 /// So that the first of each kind is seen as one more.
 pub fn begin_at_zero() {
     for by in EndedBy::ALL {
         metrics::counter!(ENDINGS, "ended_by" => by.as_str()).absolute(0);
+    }
+    for by in SessionEnd::ALL {
+        metrics::counter!(SESSION_ENDS, "reason" => by.as_str()).absolute(0);
     }
 }

@@ -34,11 +34,13 @@ use crate::ops::messages::{DeleteMessages, GetMessages, PolledQueues};
 use crate::ops::queue_policy;
 use crate::ops::reclaim::Reclaim;
 use crate::ops::report::ReportRun;
+use crate::ops::sessions::RenewSession;
 use crate::ops::status::ReadStatus;
 use crate::ops::work::{self, Ways, Worked};
 use crate::remembered::Facts;
 use crate::remembered::registry::Registry;
 use crate::route::HotSessions;
+use crate::sessions::{Activity, Endings, Identities, Inboxes, Sessions};
 use crate::workers::Workers;
 use tenure_domain::create::NewTask;
 use tenure_domain::task::Task;
@@ -128,6 +130,10 @@ pub struct Engine {
     pub report: Batcher<ReportRun>,
     /// status.
     pub status: Batcher<ReadStatus>,
+    /// Renewals of the sessions of workers.
+    pub renew_session: Batcher<RenewSession>,
+    /// What is remembered of them, and the requests that wait for them.
+    pub sessions: Sessions,
     /// claimWork.
     pub wait_list: WaitList,
     /// Getting messages.
@@ -154,6 +160,7 @@ impl Engine {
         let workers = Workers::new(facts.quarantines());
         removals::follow(&facts, &notifiers);
         let requeue = Requeue::start(&connector, notifiers.clone(), tasks, stop.clone());
+        let endings = Endings::default();
         let parts = WaitListParts {
             connector: claim_connector,
             pool: pool.clone(),
@@ -163,7 +170,14 @@ impl Engine {
             requeue: requeue.clone(),
             lease: settings.claim_timeout,
             workers: workers.clone(),
+            endings: endings.clone(),
             ticks: &ticks,
+        };
+        let sessions = Sessions {
+            inboxes: Inboxes::start(pool.clone(), notifiers.clone(), endings.clone(), tasks, drain.clone()),
+            identities: Identities::default(),
+            activity: Activity::default(),
+            endings,
         };
         let lease = settings.claim_timeout;
         let reclaim = Reclaim { queues: queues.clone(), pool: pool.clone(), lease, workers: workers.clone() };
@@ -180,6 +194,8 @@ impl Engine {
             reclaim: Batcher::start(reclaim, &connector, &notifiers, &ticks, tasks),
             report: Batcher::start(report, &connector, &notifiers, &ticks, tasks),
             status: Batcher::start(ReadStatus, &connector, &notifiers, &ticks, tasks),
+            renew_session: Batcher::start(RenewSession, &connector, &notifiers, &ticks, tasks),
+            sessions,
             wait_list: WaitList::start(&parts, tasks, drain),
             messages: MessageQueue::new(
                 Batcher::start(get_messages, &connector, &notifiers, &ticks, tasks),
@@ -258,6 +274,7 @@ impl Engine {
             notifiers,
             polled,
             sequencer,
+            sessions,
             ..
         } = self;
         let empty = self.messages.memory();
@@ -266,6 +283,7 @@ impl Engine {
         remembered.add("low-water marks of times", on(due_marks, DueMarkMemory::drop_all));
         remembered.add("empty message queues", move || empty.drop_all());
         remembered.add("sequenced events", on(sequencer, Sequencer::drop_all));
+        remembered.add("identities of sessions", on(&sessions.identities, Identities::drop_all));
         remembered.add("polled queues", on(polled, PolledQueues::drop_all));
         remembered.add("facts", on(facts, Facts::drop_all));
         remembered.add("unresolved tasks of groups", on(witnesses, groups::GroupMemory::drop_all));

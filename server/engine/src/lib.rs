@@ -12,6 +12,7 @@ pub mod notifiers;
 pub mod ops;
 pub mod remembered;
 pub mod route;
+pub mod sessions;
 #[cfg(feature = "test-util")]
 pub mod testing;
 pub mod workers;

@@ -4,6 +4,7 @@
 //! few milliseconds and only while there are any: a NOTIFY in every transaction would serialise all commits.
 
 use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -51,7 +52,9 @@ struct Shared {
     /// What the wait list has to look at.
     wait_lists: WaitLists,
     /// Queues notified here since they were last forwarded to the other servers.
-    others: QueueSignal,
+    others: Signal<i32>,
+    /// Sessions with a new item in their inbox, and sessions that have ended.
+    inboxes: Signal<i64>,
     /// Notified when there may be new events.
     tail: Notify,
     /// Notified when a pass may have something to do.
@@ -83,27 +86,27 @@ pub struct SendAway {
     pub done: oneshot::Sender<()>,
 }
 
-/// A set of notified queues, and the signal for the one task that takes them.
+/// A set of what was notified, such as queues, and the signal for the one task that takes them.
 #[derive(Default)]
-struct QueueSignal {
-    notified: Mutex<HashSet<i32>>,
+struct Signal<T> {
+    notified: Mutex<HashSet<T>>,
     notify: Notify,
 }
 
-impl QueueSignal {
-    fn notify(&self, queues: impl IntoIterator<Item = i32>) {
+impl<T: Eq + Hash> Signal<T> {
+    fn notify(&self, what: impl IntoIterator<Item = T>) {
         if are_lost() {
             return;
         }
         let mut notified = self.notified.lock().unwrap_or_else(PoisonError::into_inner);
         let before = notified.len();
-        notified.extend(queues);
+        notified.extend(what);
         if notified.len() > before {
             self.notify.notify_one();
         }
     }
 
-    fn take(&self) -> HashSet<i32> {
+    fn take(&self) -> HashSet<T> {
         std::mem::take(&mut *self.notified.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -127,8 +130,11 @@ impl Notifiers {
 
     /// Notifies everything that waits for what a transaction of this server did, which has committed.
     pub fn apply(&self, effects: Effects) {
-        let Effects { claimable, resolved, resolved_unnamed, dependents } = effects;
+        let Effects { claimable, resolved, resolved_unnamed, dependents, inboxes } = effects;
         self.notify(claimable);
+        if !inboxes.is_empty() {
+            self.shared.inboxes.notify(inboxes);
+        }
         if dependents {
             self.notify_dependencies();
         }
@@ -287,6 +293,17 @@ impl Notifiers {
     /// The database may have lost the keys of queues that requests wait with.
     pub fn send_away_for_keys(&self) {
         self.shared.wait_lists.drop_keys();
+    }
+
+    /// Waits until an inbox has a new item, or a session has ended.
+    pub async fn inboxes(&self) {
+        self.shared.inboxes.notify.notified().await;
+    }
+
+    /// The sessions with a new item, and those that have ended, since the last call.
+    #[must_use]
+    pub fn take_inboxes(&self) -> HashSet<i64> {
+        self.shared.inboxes.take()
     }
 
     /// Waits until there is something to forward to the other servers.

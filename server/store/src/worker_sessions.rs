@@ -290,3 +290,9 @@ pub async fn list_held(conn: &mut PgConnection, epoch: i64, limit: i64) -> Resul
     let _ = (conn, epoch, limit);
     todo!()
 }
+
+/// Locks a session, waiting for the transaction that ends it.
+pub async fn lock(transaction: &mut PgConnection, epoch: i64) -> Result<(), sqlx::Error> {
+    let _ = (transaction, epoch);
+    todo!()
+}

@@ -5,13 +5,14 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tenure_api::dates::Timestamp;
-use tenure_api::ids::{RunId, TaskId, TaskQueueId};
+use tenure_api::ids::{RunId, SessionId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
 use tenure_api::policy::QueuePolicy;
-use tenure_api::states::Priority;
+use tenure_api::states::{Priority, SessionEnd};
 use utoipa::ToSchema;
 
 use super::{Event, Payload};
 use crate::json::{self, Unserializable};
+use crate::session::Identity;
 
 /// The number of the kind by which the outbox stores a note.
 pub const KIND: i16 = 14;
@@ -20,7 +21,8 @@ pub const RUNS_MAX: usize = 200;
 /// Prefix of the names of these exchanges.
 pub const PREFIX: &str = "exchange/tenure/v1/";
 /// The short names of these exchanges.
-pub const EXCHANGES: [&str; 4] = ["task-ready", "queue-paused", "queue-resumed", "queue-policy-changed"];
+pub const EXCHANGES: [&str; 6] =
+    ["task-ready", "queue-paused", "queue-resumed", "queue-policy-changed", "session-started", "session-ended"];
 const VERSION: u8 = 1;
 
 /// The message of a note.
@@ -36,6 +38,10 @@ pub enum Note {
     QueueResumed(QueueResumed),
     /// The policy of a queue was changed or removed.
     QueuePolicyChanged(Box<QueuePolicyChanged>),
+    /// A session of a worker has begun.
+    SessionStarted(SessionStarted),
+    /// A session of a worker has ended.
+    SessionEnded(SessionEnded),
 }
 
 /// Runs of a queue can be claimed whose delay has ended.
@@ -112,6 +118,51 @@ pub struct QueuePolicyChanged {
     pub policy: Option<QueuePolicy>,
 }
 
+/// A session of a worker has begun.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schema(as = SessionStartedMessage)]
+pub struct SessionStarted {
+    /// Of the form of this message.
+    version: u8,
+    /// The queue.
+    pub task_queue_id: TaskQueueId,
+    /// The worker.
+    pub worker_group: WorkerGroup,
+    /// See `workerGroup`.
+    pub worker_id: WorkerId,
+    /// The session.
+    pub session_id: SessionId,
+    /// Greater than that of every earlier session.
+    pub epoch: i64,
+    /// Who started it.
+    pub client_id: String,
+}
+
+/// A session of a worker has ended.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schema(as = SessionEndedMessage)]
+pub struct SessionEnded {
+    /// Of the form of this message.
+    version: u8,
+    /// The queue.
+    pub task_queue_id: TaskQueueId,
+    /// The worker.
+    pub worker_group: WorkerGroup,
+    /// See `workerGroup`.
+    pub worker_id: WorkerId,
+    /// The session.
+    pub session_id: SessionId,
+    /// Greater than that of every earlier session.
+    pub epoch: i64,
+    /// What ended it.
+    pub ended_by: SessionEnd,
+    /// How many runs left it with its end. A session with more than 2,000 gives back the others right afterwards, and they are not
+    /// counted here.
+    pub returned: i64,
+}
+
 impl Note {
     /// Runs of a queue are ready.
     #[must_use]
@@ -155,6 +206,41 @@ impl Note {
         }))
     }
 
+    /// A session has begun, by this client.
+    #[must_use]
+    pub fn session_started(session: &Identity, client_id: String) -> Self {
+        let Identity { id, epoch, queue, worker_group, worker_id, .. } = session.clone();
+        let (task_queue_id, session_id) = (queue, id);
+        let version = VERSION;
+        Self::SessionStarted(SessionStarted {
+            version,
+            task_queue_id,
+            worker_group,
+            worker_id,
+            session_id,
+            epoch,
+            client_id,
+        })
+    }
+
+    /// A session has ended, and so many runs have left it.
+    #[must_use]
+    pub fn session_ended(session: &Identity, ended_by: SessionEnd, returned: i64) -> Self {
+        let Identity { id, epoch, queue, worker_group, worker_id, .. } = session.clone();
+        let (task_queue_id, session_id) = (queue, id);
+        let version = VERSION;
+        Self::SessionEnded(SessionEnded {
+            version,
+            task_queue_id,
+            worker_group,
+            worker_id,
+            session_id,
+            epoch,
+            ended_by,
+            returned,
+        })
+    }
+
     /// The exchange's full name.
     #[must_use]
     pub fn exchange(&self) -> &'static str {
@@ -163,6 +249,8 @@ impl Note {
             Self::QueuePaused(_) => "exchange/tenure/v1/queue-paused",
             Self::QueueResumed(_) => "exchange/tenure/v1/queue-resumed",
             Self::QueuePolicyChanged(_) => "exchange/tenure/v1/queue-policy-changed",
+            Self::SessionStarted(_) => "exchange/tenure/v1/session-started",
+            Self::SessionEnded(_) => "exchange/tenure/v1/session-ended",
         }
     }
 
@@ -174,6 +262,8 @@ impl Note {
             Self::QueuePaused(note) => &note.task_queue_id,
             Self::QueueResumed(note) => &note.task_queue_id,
             Self::QueuePolicyChanged(note) => &note.task_queue_id,
+            Self::SessionStarted(note) => &note.task_queue_id,
+            Self::SessionEnded(note) => &note.task_queue_id,
         }
     }
 
@@ -192,6 +282,8 @@ impl Note {
             "queue-paused" => serde_json::from_str(text).ok().map(Self::QueuePaused),
             "queue-resumed" => serde_json::from_str(text).ok().map(Self::QueueResumed),
             "queue-policy-changed" => serde_json::from_str(text).ok().map(Self::QueuePolicyChanged),
+            "session-started" => serde_json::from_str(text).ok().map(Self::SessionStarted),
+            "session-ended" => serde_json::from_str(text).ok().map(Self::SessionEnded),
             _ => None,
         }
     }
@@ -239,6 +331,24 @@ mod tests {
             priority: Priority::High,
         };
         let policy = QueuePolicy { delay: Some(30), ..QueuePolicy::default() };
+        let session = Identity {
+            id: "b4cf1f7d-1b1c-4a8b-9d3f-5f0f4d6f2a10".parse().unwrap(),
+            epoch: 7,
+            queue: queue.clone(),
+            worker_group: "rack-1".parse().unwrap(),
+            worker_id: "worker-1".parse().unwrap(),
+            ttl: 120,
+            started: DateTime::UNIX_EPOCH,
+        };
+        let of_session = |mut fields: serde_json::Value| {
+            fields["version"] = 1.into();
+            fields["taskQueueId"] = "acme/linux".into();
+            fields["workerGroup"] = "rack-1".into();
+            fields["workerId"] = "worker-1".into();
+            fields["sessionId"] = "b4cf1f7d-1b1c-4a8b-9d3f-5f0f4d6f2a10".into();
+            fields["epoch"] = 7.into();
+            fields
+        };
         let (zero, minute) = ("1970-01-01T00:00:00.000Z", "1970-01-01T00:01:00.000Z");
         vec![
             (
@@ -264,6 +374,11 @@ mod tests {
             (
                 Note::queue_policy_changed(queue, "ann".into(), 8, None),
                 json!({"version": 1, "taskQueueId": "acme/linux", "clientId": "ann", "policyVersion": 8}),
+            ),
+            (Note::session_started(&session, "ann".into()), of_session(json!({"clientId": "ann"}))),
+            (
+                Note::session_ended(&session, SessionEnd::Takeover, 3),
+                of_session(json!({"endedBy": "takeover", "returned": 3})),
             ),
         ]
     }
@@ -291,7 +406,9 @@ mod tests {
             let forms = fits::<TaskReady>(&payload)
                 + fits::<QueuePaused>(&payload)
                 + fits::<QueueResumed>(&payload)
-                + fits::<QueuePolicyChanged>(&payload);
+                + fits::<QueuePolicyChanged>(&payload)
+                + fits::<SessionStarted>(&payload)
+                + fits::<SessionEnded>(&payload);
             assert_eq!(forms, 1, "{payload}");
         }
     }

@@ -46,9 +46,9 @@ fn the_table_has_every_ending_once_and_is_the_rule() {
             | Ending::LeaseExpired
             | Ending::Undelivered
             | Ending::WorkerRemoved
-            | Ending::SessionEnded
             | Ending::TooSlow
-            | Ending::Released => 1,
+            | Ending::Released
+            | Ending::SessionEnded => 1,
         };
         assert_eq!(listed, expected, "{ending:?}");
     }

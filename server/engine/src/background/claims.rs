@@ -34,6 +34,7 @@ pub(super) async fn end_all(
     let mut effects = Effects::default();
     for row in &resolved {
         effects.run_ended(row.id, row.queue, row.next_reason.is_some());
+        effects.inboxes.extend(row.session);
     }
     let report = PassReport {
         found: due.len(),

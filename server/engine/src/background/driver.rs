@@ -71,12 +71,13 @@ impl Driver {
 
     fn pause_after(&self, report: PassReport) -> Duration {
         match self.pass.pace {
-            Pace::Due if report.done > 0 => Duration::ZERO,
+            Pace::Due | Pace::Sessions if report.done > 0 => Duration::ZERO,
             Pace::Dependencies(least) | Pace::Groups(least) if report.done + report.lost_race > 0 => least,
             Pace::InSlices(_) if report.done as i64 >= SLICE => Duration::ZERO,
             Pace::Every(interval) | Pace::InSlices(interval) | Pace::Facts(interval) => interval,
             Pace::Due | Pace::Dependencies(_) | Pace::Groups(_) if self.engine.notifiers.is_active() => ACTIVE,
-            Pace::Due | Pace::Dependencies(_) | Pace::Groups(_) => IDLE,
+            Pace::Sessions if self.engine.sessions.activity.any() => ACTIVE,
+            Pace::Due | Pace::Sessions | Pace::Dependencies(_) | Pace::Groups(_) => IDLE,
         }
     }
 
@@ -84,6 +85,10 @@ impl Driver {
         let notified = async {
             match self.pass.pace {
                 Pace::Due => self.engine.notifiers.passes().await,
+                Pace::Sessions => tokio::select! {
+                    () = self.engine.notifiers.passes() => {}
+                    () = self.engine.sessions.activity.begun() => {}
+                },
                 Pace::Dependencies(least) => {
                     tokio::time::sleep(least).await;
                     self.engine.notifiers.dependencies().await;

@@ -27,6 +27,7 @@ mod registry;
 pub mod removals;
 pub mod replication;
 pub mod servers;
+pub mod sessions;
 pub mod slow;
 pub mod watched;
 pub mod workers;

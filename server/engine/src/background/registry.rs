@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::{
     PassReport, artifacts, blobs, claims, clocks, counters, deadlines, dependencies, events, expiry, facts, groups,
     holds, idempotency, low_water_marks, messages, pauses, purge_cache, refile, registrations, removals, replication,
-    servers, slow, workers,
+    servers, sessions, slow, workers,
 };
 use crate::engine::Engine;
 
@@ -17,6 +17,8 @@ use crate::engine::Engine;
 pub enum Pace {
     /// When something may be due.
     Due,
+    /// When something may be due, if there are sessions of workers.
+    Sessions,
     /// When tasks were resolved or wait for others, but not more often than this.
     Dependencies(Duration),
     /// When tasks were resolved, but not more often than this.
@@ -94,6 +96,7 @@ macro_rules! passes {
 pub static PASSES: &[Pass] = passes! {
     "claims", Pace::Due, Waits, claims::pass;
     "slow", Pace::Due, Waits, slow::pass;
+    "sessions", Pace::Sessions, Waits, sessions::pass;
     "deadlines", Pace::Due, Waits, deadlines::pass;
     // After the deadlines, so that no run is ready whose task ends.
     "holds", Pace::Due, Waits, holds::pass;
@@ -110,6 +113,7 @@ pub static PASSES: &[Pass] = passes! {
     "registrations", PURGING, Waits, registrations::pass;
     "blobs", PURGING, Waits, blobs::pass;
     "pauses", Pace::Due, Waits, pauses::pass;
+    "ended_sessions", PURGING, Waits, sessions::purge;
     "servers", PURGING, Waits, servers::pass;
     "refile", REFILING, GoesOn, refile::pass;
     "purge_events", PURGING, GoesOn, events::purge;
@@ -156,6 +160,7 @@ mod tests {
         };
         match pace {
             Pace::Due => "when due".to_owned(),
+            Pace::Sessions => "when due, if there are sessions".to_owned(),
             Pace::Dependencies(least) | Pace::Groups(least) => format!("when notified, at most every {}", time(least)),
             Pace::Facts(interval) => format!("when notified, at least every {}", time(interval)),
             Pace::Every(interval) | Pace::InSlices(interval) => format!("every {}", time(interval)),

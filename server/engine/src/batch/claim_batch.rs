@@ -18,12 +18,13 @@ use super::session::Session;
 use super::tick::{APART, NotDone, Permit, Turn};
 use super::wait_list::{ClaimWork, WaitListParts};
 use crate::ops::OpError;
+use tenure_api::states::SessionEnd;
 use tenure_domain::task::{EndedRun, Granted};
 use tenure_domain::worker::WorkerKey;
 use tenure_store::queues::Queues;
 use tenure_store::session::{self, Backend, LostBackend};
 use tenure_store::transitions::claim::{self, Claimed, Want, Worker};
-use tenure_store::{claims, tasks};
+use tenure_store::{claims, tasks, worker_sessions};
 
 /// How often recovery looks again while the database is unavailable or the lost session is alive.
 const RECOVERY_EVERY: Duration = Duration::from_millis(200);
@@ -46,8 +47,10 @@ struct Guarded {
     made: Vec<Claimed>,
     /// Of these claims, in the same order.
     guard: Delivery,
-    /// Queues with runs that were left because the answers were full.
-    no_room: Vec<i32>,
+    /// Queues with runs that were left because the answers were full, or because the session of their worker has ended.
+    left: Vec<i32>,
+    /// Requests whose session has ended: the queue, and the position in the batch.
+    gone: HashSet<(i32, usize)>,
 }
 
 /// What was claimed from a queue.
@@ -56,25 +59,28 @@ pub(super) struct QueueClaims {
     claims: VecDeque<(usize, Granted)>,
     /// Of these claims, in the same order: dropped, it requeues those that are left.
     guard: Delivery,
-    /// Positions of requests with a claim that could not be described.
-    failed: HashSet<usize>,
-    /// Whether runs were left because the answers were full: the next statement claims them.
+    /// Positions of requests that failed, and why: a claim could not be described, or their session has ended.
+    failed: HashMap<usize, OpError>,
+    /// Whether runs were left that the next statement claims.
     pub(super) more: bool,
 }
 
 impl QueueClaims {
     fn none(requeue: &Requeue) -> Self {
-        Self { claims: VecDeque::new(), guard: requeue.guard(Vec::new()), failed: HashSet::new(), more: false }
+        Self { claims: VecDeque::new(), guard: requeue.guard(Vec::new()), failed: HashMap::new(), more: false }
     }
 
-    /// The claims of the request at this position. An error if there were some and all of them had to be requeued.
+    /// The claims of the request at this position. An error if there were some and all of them had to be requeued, or if its
+    /// session has ended.
     pub(super) fn take(&mut self, position: usize) -> Result<(Vec<Granted>, Delivery), OpError> {
         let mut claims = Vec::new();
         while let Some((_, granted)) = self.claims.pop_front_if(|(of, _)| *of == position) {
             claims.push(granted);
         }
-        if claims.is_empty() && self.failed.contains(&position) {
-            return Err(OpError::Unavailable);
+        if claims.is_empty()
+            && let Some(error) = self.failed.remove(&position)
+        {
+            return Err(error);
         }
         let delivery = self.guard.split_first(claims.len());
         Ok((claims, delivery))
@@ -93,6 +99,11 @@ pub(super) struct ClaimBatch {
     /// Until then its statements are not parts of ticks.
     apart_until: Option<Instant>,
     tracker: TaskTracker,
+}
+
+/// The position of a run's request in the batch, from 1.
+fn position(row: &Claimed) -> usize {
+    usize::try_from(row.worker).unwrap_or_default()
 }
 
 /// What a guard needs to requeue a claim.
@@ -151,8 +162,8 @@ impl ClaimBatch {
         let mut wants: Vec<Want<'a>> = Vec::new();
         let mut workers = Vec::with_capacity(requests.len());
         for request in requests {
-            let WorkerKey { group, id, .. } = &request.request.worker;
-            workers.push(Worker { group, id, session: None });
+            let ClaimWork { worker: WorkerKey { group, id, .. }, session, .. } = request.request;
+            workers.push(Worker { group, id, session: *session });
             let position = i32::try_from(workers.len()).unwrap_or(i32::MAX);
             // Members of one queue are adjacent, as the wait list orders them.
             if wants.last().is_none_or(|want| want.queue != request.queue) {
@@ -227,24 +238,31 @@ impl ClaimBatch {
 
     /// Puts what was claimed into a guard: from here on the statement is never run again for it.
     fn guard(&self, rows: Vec<Claimed>) -> Guarded {
-        let (mut made, left): (Vec<Claimed>, Vec<Claimed>) = rows.into_iter().partition(|row| row.made);
+        let (mut made, rows): (Vec<Claimed>, Vec<Claimed>) = rows.into_iter().partition(|row| row.made);
         made.sort_by_key(|row| (row.queue, row.priority, row.ord));
         let guard = self.requeue.guard(made.iter().map(|row| UndeliveredClaim { id: row.id, run: row.run }).collect());
-        Guarded { made, guard, no_room: left.into_iter().map(|row| row.queue).collect() }
+        let gone = rows.iter().filter(|row| row.session_ended).map(|row| (row.queue, position(row))).collect();
+        Guarded { made, guard, left: rows.into_iter().map(|row| row.queue).collect(), gone }
     }
 
     /// Describes claims as their workers get them. A claim that cannot be described is requeued, and its worker is asked to
     /// try again; the others are delivered.
     async fn describe(&mut self, claimed: Guarded, workers: &[Worker<'_>]) -> HashMap<i32, QueueClaims> {
-        let Guarded { mut made, mut guard, no_room } = claimed;
+        let Guarded { mut made, mut guard, left, gone } = claimed;
         if let Err(failure) = self.add_definitions(&mut made).await {
             // The claims without one are requeued.
             drop(failure.report("describe_claims"));
         }
         let history = self.history(&made).await;
         let mut found: HashMap<i32, QueueClaims> = HashMap::new();
-        for queue in no_room {
+        for queue in left {
             found.entry(queue).or_insert_with(|| QueueClaims::none(&self.requeue)).more = true;
+        }
+        let ended = self.ended(&gone, workers).await;
+        for ((queue, position), by) in gone.into_iter().zip(ended) {
+            if let Some(found) = found.get_mut(&queue) {
+                found.failed.insert(position, OpError::SessionEnded(by));
+            }
         }
         let mut history = history.unwrap_or_else(|failure| {
             // Reported once; the claims of first runs need no history.
@@ -253,7 +271,7 @@ impl ClaimBatch {
         });
         for row in made {
             let own = guard.split_first(1);
-            let (queue, position) = (row.queue, usize::try_from(row.worker).unwrap_or_default());
+            let (queue, position) = (row.queue, position(&row));
             let found = found.entry(queue).or_insert_with(|| QueueClaims::none(&self.requeue));
             match self.describe_one(row, &mut history, workers).await {
                 Ok(granted) => {
@@ -264,11 +282,28 @@ impl ClaimBatch {
                     if let Some(error) = error {
                         tracing::error!(error = %error, "a claim could not be described and is requeued");
                     }
-                    found.failed.insert(position);
+                    found.failed.insert(position, OpError::Unavailable);
                 }
             }
         }
         found
+    }
+
+    /// What ended the sessions of these requests, in their order.
+    async fn ended(&mut self, gone: &HashSet<(i32, usize)>, workers: &[Worker<'_>]) -> Vec<SessionEnd> {
+        if gone.is_empty() {
+            return Vec::new();
+        }
+        let session = |&(_, position): &(i32, usize)| workers.get(position.checked_sub(1)?)?.session;
+        let epochs: Vec<i64> = gone.iter().map(|request| session(request).unwrap_or_default()).collect();
+        let read = async |conn: &mut PgConnection| worker_sessions::list_ended(conn, &epochs).await;
+        let ended = self.session.run(read).await.unwrap_or_else(|failure| {
+            drop(failure.report("describe_claims"));
+            Vec::new()
+        });
+        let ended: HashMap<i64, SessionEnd> = ended.into_iter().collect();
+        // They have ended in any case, and most end so.
+        epochs.iter().map(|epoch| ended.get(epoch).copied().unwrap_or(SessionEnd::Expired)).collect()
     }
 
     /// Reads the definitions for which the statement's answer had no room.

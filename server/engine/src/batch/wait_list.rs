@@ -10,6 +10,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use sqlx::postgres::PgPool;
+use tokio::sync::oneshot::error::RecvError;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -23,6 +24,7 @@ use super::tick::{Kind, Seat, TickLoop, Ticks, Turn};
 use crate::notifiers::{Notifiers, SendAway, fallbacks_are_on};
 use crate::ops::OpError;
 use crate::route::Route;
+use crate::sessions::Endings;
 use crate::workers::Workers;
 use tenure_api::ids::TaskQueueId;
 use tenure_domain::task::Granted;
@@ -47,6 +49,8 @@ pub struct ClaimWork {
     pub worker: WorkerKey,
     /// The queue.
     pub queue: TaskQueueId,
+    /// The epoch of the session that the claims belong to.
+    pub session: Option<i64>,
     /// Maximum number of runs.
     pub tasks: u16,
     /// How long it waits for the first run.
@@ -89,6 +93,7 @@ pub struct WaitList {
     /// One for each task.
     queues: Vec<mpsc::Sender<Waiter>>,
     workers: Workers,
+    endings: Endings,
 }
 
 /// What the wait list needs.
@@ -109,6 +114,8 @@ pub struct WaitListParts<'a> {
     pub lease: Duration,
     /// Notes which workers are seen, and knows which are quarantined.
     pub workers: Workers,
+    /// Ends of the sessions that requests claim for.
+    pub endings: Endings,
     /// Claims are parts of ticks.
     pub ticks: &'a Ticks,
 }
@@ -142,23 +149,44 @@ impl WaitList {
             tasks.spawn(worker.work());
             queue
         };
-        Self { queues: loops.iter().enumerate().map(start).collect(), workers: parts.workers.clone() }
+        let queues = loops.iter().enumerate().map(start).collect();
+        Self { queues, workers: parts.workers.clone(), endings: parts.endings.clone() }
     }
 
-    /// Adds a request to the wait list and waits for its answer.
+    /// Adds a request to the wait list and waits for its answer. A request for a session waits no longer than that.
     pub async fn claim(&self, request: ClaimWork) -> Result<Answer, OpError> {
         let (reply, answer) = oneshot::channel();
         let until = Instant::now() + request.wait_timeout;
-        let worker = request.worker.clone();
+        let (worker, session) = (request.worker.clone(), request.session);
         self.workers.saw(worker.clone(), Sight::ClaimWork);
         let queue = &self.queues[Route::of_queue(worker.queue).among(self.queues.len())];
         let waiter = Waiter { request, turn: 0, reply, until };
         queue.try_send(waiter).map_err(|_| OpError::Overloaded("claimWork"))?;
-        let answer = answer.await.unwrap_or(Err(OpError::Unavailable))?;
+        let answer = match session {
+            None => answer.await,
+            Some(epoch) => self.while_live(epoch, answer).await,
+        };
+        let answer = answer.unwrap_or(Err(OpError::Unavailable))?;
         self.workers.claimed(worker, Sight::ClaimWork, answer.claims.iter().map(claimed));
         Ok(answer)
     }
 }
+
+impl WaitList {
+    /// The answer, unless the session ends first: then the wait list finds that its caller has gone, and what it may have claimed just
+    /// then is requeued.
+    async fn while_live(&self, epoch: i64, answer: Reply) -> Result<Result<Answer, OpError>, RecvError> {
+        let mut watcher = self.endings.watch(epoch);
+        tokio::select! {
+            biased;
+            answer = answer => answer,
+            by = watcher.ended() => Ok(Err(OpError::SessionEnded(by))),
+        }
+    }
+}
+
+/// Where the answer to a request comes.
+type Reply = oneshot::Receiver<Result<Answer, OpError>>;
 
 /// What is noted of a claim as the worker's recent one.
 fn claimed(claim: &Granted) -> Recent {

@@ -16,6 +16,8 @@ pub struct Effects {
     pub resolved_unnamed: bool,
     /// Whether a task was created that waits for others.
     pub dependents: bool,
+    /// Sessions with a new item in their inbox, and sessions that have ended.
+    pub inboxes: Vec<i64>,
 }
 
 impl Effects {

@@ -4,14 +4,14 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::{QueueSignal, SendAway};
+use super::{SendAway, Signal};
 use crate::route::{HotSessions, Route};
 
 /// What one task of the wait list has to look at.
 #[derive(Default)]
 pub struct WaitListNotifier {
     /// Queues notified since it last looked.
-    claimable: QueueSignal,
+    claimable: Signal<i32>,
     /// Workers that are gone, since it last looked.
     gone: Mutex<Vec<SendAway>>,
     /// Whether the keys of queues may have been lost since it last looked.

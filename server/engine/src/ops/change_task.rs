@@ -128,7 +128,7 @@ async fn carry_out(
         }
         Change::Cancel => {
             let ended = end_open::end_open(transaction, &[id], ReasonResolved::Canceled).await?;
-            (!ended.tasks.is_empty()).then(|| Effects::resolved([id]))
+            (!ended.tasks.is_empty()).then(|| Effects { inboxes: ended.sessions, ..Effects::resolved([id]) })
         }
     })
 }

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use sqlx::{Connection, PgPool};
+use sqlx::{Connection, PgConnection, PgPool};
 use tenure_api::ids::{RunId, TaskId};
+use tenure_api::states::SessionEnd;
 use tenure_api::why::Reason;
 
 use super::{OpError, refused};
@@ -14,6 +15,7 @@ use tenure_domain::policy::why;
 use tenure_domain::task::{Granted, Last, Tenancy};
 use tenure_domain::worker::{Recent, Sight, WorkerKey};
 use tenure_store::transitions::claim_one;
+use tenure_store::worker_sessions::{self, Shared};
 use tenure_store::{claims, holds, policies, tasks};
 
 /// A claim of one named run.
@@ -42,6 +44,12 @@ pub async fn claim_task(
     let (id, run) = (request.task.uuid(), request.run);
     let mut conn = pool.acquire().await?;
     let mut transaction = conn.begin().await?;
+    // First the session, so that it does not end meanwhile; its end locks it before the task too.
+    if let Some(epoch) = request.session
+        && let Some(refused) = share(&mut transaction, epoch).await?
+    {
+        return Ok(Err(refused));
+    }
     let worker = tasks::lock_in_queue(&mut transaction, id).await?.map(|queue| request.worker(queue));
     let quarantined = worker.as_ref().is_some_and(|worker| workers.is_quarantined(worker));
     let number = run.number().cast_signed();
@@ -101,6 +109,18 @@ pub async fn claim_task(
         // The run became claimable between the statements.
         Ok(_) => OpError::Unavailable,
     }))
+}
+
+/// Keeps a session live until the transaction ends; why not, if that cannot be.
+async fn share(transaction: &mut PgConnection, epoch: i64) -> Result<Option<OpError>, sqlx::Error> {
+    Ok(match worker_sessions::share(transaction, epoch).await? {
+        Shared::Live => None,
+        Shared::Locked => Some(OpError::Unavailable),
+        Shared::Ended => {
+            let ended = worker_sessions::list_ended(transaction, &[epoch]).await?;
+            Some(OpError::SessionEnded(ended.first().map_or(SessionEnd::Expired, |(_, by)| *by)))
+        }
+    })
 }
 
 impl ClaimTask {

@@ -45,7 +45,8 @@ pub async fn claim_work(
         let queue = queues.get_or_create_key(pool, &request.queue).await?;
         let worker = WorkerKey { queue, group: request.group.clone(), id: request.id.clone() };
         let wait_timeout = until.saturating_duration_since(Instant::now());
-        let claim = ClaimWork { worker, queue: request.queue.clone(), tasks: request.tasks, wait_timeout };
+        let Request { session, tasks, .. } = *request;
+        let claim = ClaimWork { worker, queue: request.queue.clone(), session, tasks, wait_timeout };
         match wait_list.claim(claim).await {
             Err(OpError::StaleQueue) => {}
             answer => return answer,

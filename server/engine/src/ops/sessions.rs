@@ -1,15 +1,32 @@
 //! Sessions of workers: start, renewal, inbox, commands, end.
 
+mod end;
+mod renew;
+
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use sqlx::Connection;
+use tenure_api::dates::Timestamp;
 use tenure_api::ids::{SessionId, TaskQueueId};
 use tenure_api::sessions::{CommandRequest, InboxItem};
-use tenure_domain::session::{Identity, Start, Stated};
-use tenure_store::worker_sessions::{Member, Renewed, Stored};
+use tenure_api::states::SessionEnd;
 
+pub use self::end::{Attempt, Left, end, end_whole, give_back_more};
+pub use self::renew::RenewSession;
 use super::OpError;
 use crate::engine::Engine;
+use crate::notifiers::Effects;
+use tenure_domain::create::Unacceptable;
+use tenure_domain::events::note::Note;
+use tenure_domain::session::{
+    COMMANDS_MAX, Identity, Start, StartRefused, Stated, WORKERS_SHOWN_MAX, check_command, may_start,
+};
+use tenure_store::policies;
+use tenure_store::worker_sessions::{self, Begun, Member, Renewal, Renewed, Sent, Stored};
+
+/// How often a start is tried that meets another one of the same worker.
+const STARTS_MAX: u32 = 3;
 
 /// A session that has begun.
 #[derive(Debug, Clone)]
@@ -36,8 +53,62 @@ pub struct Read {
 /// # Errors
 /// `SessionExists` or `PolicyMismatch`.
 pub async fn start(engine: &Engine, start: &Start, client_id: &str) -> Result<Started, OpError> {
-    let _ = (engine, start, client_id);
-    todo!()
+    let queue = engine.queues.get_or_create_key(&engine.pool, &start.queue).await?;
+    let remembered = engine.sessions.identities.epoch();
+    let mut conn = engine.pool.acquire().await?;
+    for _ in 0..STARTS_MAX {
+        let (group, id) = (start.worker_group.as_str(), start.worker_id.as_str());
+        let mut transaction = conn.begin().await?;
+        let (live, policy_version, now) = worker_sessions::lock_live(&mut transaction, queue, group, id).await?;
+        may_start(start, live.map(|live| (live.started, live.until)), policy_version, now)
+            .map_err(|refused| why_not(start, &refused))?;
+        if let Some(live) = live {
+            transaction.rollback().await?;
+            // In a transaction of its own: what it gives back is there before the new one begins.
+            if end_whole(&mut conn, &engine.notifiers, live.epoch, SessionEnd::Takeover).await? == Attempt::Held {
+                return Err(OpError::Unavailable);
+            }
+            continue;
+        }
+        let Some(Begun { identity, until }) = worker_sessions::begin(&mut transaction, queue, start, client_id).await?
+        else {
+            transaction.rollback().await?;
+            continue;
+        };
+        policies::emit(&mut transaction, &Note::session_started(&identity, client_id.to_owned())).await?;
+        engine.notifiers.commit(transaction, Effects::default()).await?;
+        engine.sessions.identities.note(remembered, identity.clone());
+        engine.sessions.activity.seen();
+        tracing::info!(
+            session.id = %identity.id,
+            worker.id = %format_args!("{group}/{id}"),
+            queue.id = %start.queue,
+            client.id = client_id,
+            "a worker has begun a session"
+        );
+        return Ok(Started { identity, until, policy_version });
+    }
+    // Others of the same worker begin and end meanwhile.
+    Err(OpError::Unavailable)
+}
+
+fn why_not(start: &Start, refused: &StartRefused) -> OpError {
+    let Start { queue, worker_group, worker_id, .. } = start;
+    match refused {
+        StartRefused::Exists(since, until) => OpError::SessionExists(format!(
+            "worker {worker_group}/{worker_id} of queue {queue} has a session since {}, which expires at {} unless it is renewed; \
+             end it, or start with `takeover`",
+            Timestamp::new(*since),
+            Timestamp::new(*until)
+        )),
+        StartRefused::TooSoon(from) => OpError::SessionExists(format!(
+            "worker {worker_group}/{worker_id} of queue {queue} has just begun a session, which may be taken over from {} on",
+            Timestamp::new(*from)
+        )),
+        StartRefused::Policy(version) => OpError::PolicyMismatch(format!(
+            "the policy of queue {queue} has version {version}, and the worker expects another one"
+        )),
+    }
 }
 
 /// Whose session it is, from memory or from the database; also of one that ended within a day.
@@ -45,8 +116,23 @@ pub async fn start(engine: &Engine, start: &Start, client_id: &str) -> Result<St
 /// # Errors
 /// `NotFound`.
 pub async fn identify(engine: &Engine, id: SessionId) -> Result<Identity, OpError> {
-    let _ = (engine, id);
-    todo!()
+    let identities = &engine.sessions.identities;
+    if let Some(identity) = identities.find(id) {
+        return Ok(identity);
+    }
+    // In a box: it is seldom run, and the futures of requests stay small.
+    Box::pin(async {
+        let epoch = identities.epoch();
+        let mut conn = engine.pool.acquire().await?;
+        let identity = worker_sessions::identify(&mut conn, id).await?.ok_or_else(|| missing(id))?;
+        identities.note(epoch, identity.clone());
+        Ok(identity)
+    })
+    .await
+}
+
+fn missing(id: SessionId) -> OpError {
+    OpError::NotFound(format!("session {id} does not exist"))
 }
 
 /// The epoch of the session that claims of this worker are to belong to. Whether it is live is found out by the claim itself.
@@ -60,8 +146,12 @@ pub async fn of_claim(
     worker_group: &str,
     worker_id: &str,
 ) -> Result<i64, OpError> {
-    let _ = (engine, id, queue, worker_group, worker_id);
-    todo!()
+    let identity = identify(engine, id).await?;
+    if identity.is_of(queue, worker_group, worker_id) {
+        return Ok(identity.epoch);
+    }
+    let Identity { queue, worker_group, worker_id, .. } = identity;
+    Err(OpError::Input(format!("session {id} is one of worker {worker_group}/{worker_id} of queue {queue}")))
 }
 
 /// Renews a session.
@@ -69,8 +159,9 @@ pub async fn of_claim(
 /// # Errors
 /// `SessionEnded`.
 pub async fn renew(engine: &Engine, identity: &Identity, stated: Stated) -> Result<Renewed, OpError> {
-    let _ = (engine, identity, stated);
-    todo!()
+    let renewed = engine.renew_session.submit(Renewal { epoch: identity.epoch, stated, after: 0 }).await?;
+    engine.sessions.activity.seen();
+    Ok(renewed)
 }
 
 /// Renews a session, deletes the items of its inbox up to `after`, and waits for others.
@@ -78,8 +169,11 @@ pub async fn renew(engine: &Engine, identity: &Identity, stated: Stated) -> Resu
 /// # Errors
 /// `SessionEnded`, also while it waits.
 pub async fn inbox(engine: &Engine, identity: &Identity, after: i64, wait: Duration) -> Result<Read, OpError> {
-    let _ = (engine, identity, after, wait);
-    todo!()
+    let renewal = Renewal { epoch: identity.epoch, stated: Stated::default(), after };
+    let renewed = engine.renew_session.submit(renewal).await?;
+    engine.sessions.activity.seen();
+    let items = engine.sessions.inboxes.read(identity.epoch, after, wait.min(identity.wait_max())).await?;
+    Ok(Read { renewed, items })
 }
 
 /// Ends a session for its worker: how many runs left it. A repeat answers the same.
@@ -87,8 +181,16 @@ pub async fn inbox(engine: &Engine, identity: &Identity, after: i64, wait: Durat
 /// # Errors
 /// If the database does not answer.
 pub async fn close(engine: &Engine, identity: &Identity) -> Result<i64, OpError> {
-    let _ = (engine, identity);
-    todo!()
+    let mut conn = engine.pool.acquire().await?;
+    match end_whole(&mut conn, &engine.notifiers, identity.epoch, SessionEnd::Closed).await? {
+        Attempt::Ended(left) => Ok(i64::try_from(left.runs).unwrap_or(i64::MAX)),
+        Attempt::Held => Err(OpError::Unavailable),
+        Attempt::NotLive => {
+            let stored = worker_sessions::find(&mut conn, identity.epoch).await?;
+            let (_, _, returned) = stored.ok_or_else(|| missing(identity.id))?.ended.ok_or(OpError::Unavailable)?;
+            Ok(returned)
+        }
+    }
 }
 
 /// A session as it is now.
@@ -96,8 +198,9 @@ pub async fn close(engine: &Engine, identity: &Identity) -> Result<i64, OpError>
 /// # Errors
 /// `NotFound`.
 pub async fn find(engine: &Engine, id: SessionId) -> Result<Stored, OpError> {
-    let _ = (engine, id);
-    todo!()
+    let identity = identify(engine, id).await?;
+    let mut conn = engine.pool.acquire().await?;
+    worker_sessions::find(&mut conn, identity.epoch).await?.ok_or_else(|| missing(id))
 }
 
 /// The live sessions of a queue, in one snapshot.
@@ -105,8 +208,9 @@ pub async fn find(engine: &Engine, id: SessionId) -> Result<Stored, OpError> {
 /// # Errors
 /// If the database does not answer.
 pub async fn list_workers(engine: &Engine, queue: &TaskQueueId) -> Result<Vec<Member>, OpError> {
-    let _ = (engine, queue);
-    todo!()
+    let Some(key) = engine.queues.find_key(&engine.pool, queue).await? else { return Ok(Vec::new()) };
+    let mut conn = engine.pool.acquire().await?;
+    Ok(worker_sessions::list_workers(&mut conn, key, queue, WORKERS_SHOWN_MAX).await?)
 }
 
 /// Puts a command into the inbox of a session: the item's id.
@@ -114,6 +218,26 @@ pub async fn list_workers(engine: &Engine, queue: &TaskQueueId) -> Result<Vec<Me
 /// # Errors
 /// `NotFound` if it has ended, `Conflict` if there are too many.
 pub async fn command(engine: &Engine, identity: &Identity, request: &CommandRequest) -> Result<i64, OpError> {
-    let _ = (engine, identity, request);
-    todo!()
+    check_command(request).map_err(unacceptable)?;
+    let mut conn = engine.pool.acquire().await?;
+    let mut transaction = conn.begin().await?;
+    match worker_sessions::command(&mut transaction, identity.epoch, request.command, request.task_id).await? {
+        Sent::Item(id) => {
+            let effects = Effects { inboxes: vec![identity.epoch], ..Effects::default() };
+            engine.notifiers.commit(transaction, effects).await?;
+            Ok(id)
+        }
+        Sent::Ended => Err(OpError::NotFound(format!("session {} has ended", identity.id))),
+        Sent::TooMany => Err(OpError::Conflict(format!(
+            "session {} has {COMMANDS_MAX} commands that its worker has not acknowledged",
+            identity.id
+        ))),
+    }
+}
+
+fn unacceptable(wrong: Unacceptable) -> OpError {
+    match wrong {
+        Unacceptable::Schema(message) | Unacceptable::Rule(message) => OpError::Input(message),
+        Unacceptable::Unserializable(error) => error.into(),
+    }
 }

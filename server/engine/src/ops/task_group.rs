@@ -54,17 +54,19 @@ pub async fn cancel(pool: &PgPool, notifiers: &Notifiers, id: TaskGroupId) -> Re
         let mut transaction = conn.begin().await?;
         let mut left = groups::lock_open(&mut transaction, id.uuid(), after, SLICE).await?;
         let Some(&last) = left.last() else { break };
-        let before = tasks.len();
+        let (before, mut inboxes) = (tasks.len(), Vec::new());
         // A run that is claimed at this moment is found among the claims by the next look.
         for _ in 0..TRIES_MAX {
             let ended = end_open::end_open(&mut transaction, &left, ReasonResolved::Canceled).await?;
             left.retain(|task| !ended.tasks.contains(task));
             tasks.extend(ended.tasks);
+            inboxes.extend(ended.sessions);
             if left.is_empty() {
                 break;
             }
         }
-        notifiers.commit(transaction, Effects::resolved(tasks[before..].iter().copied())).await?;
+        let effects = Effects { inboxes, ..Effects::resolved(tasks[before..].iter().copied()) };
+        notifiers.commit(transaction, effects).await?;
         after = last;
     }
     let size = groups::count_tasks(&mut conn, id.uuid()).await?;

@@ -8,9 +8,11 @@
 use std::time::{Duration, Instant};
 
 use sqlx::{Connection, PgConnection, PgPool};
+use tenure_api::states::SessionEnd;
 use uuid::Uuid;
 
 use super::OpError;
+use super::sessions::{self, Attempt};
 use crate::endings;
 use crate::notifiers::{Effects, Notifiers};
 use tenure_domain::policy::ending::Ending;
@@ -18,7 +20,7 @@ use tenure_domain::registration::WorkerName;
 use tenure_store::queues::Queues;
 use tenure_store::transitions::end::{self, Member};
 use tenure_store::worker_removals::{self, Gone};
-use tenure_store::{clock, worker_manager};
+use tenure_store::{clock, worker_manager, worker_sessions};
 
 /// Claims that one transaction ends.
 const SLICE: i64 = 200;
@@ -70,10 +72,21 @@ pub async fn remove(
     let mut ended = 0;
     if let Some(gone) = &gone {
         notifiers.stay_active();
-        ended = end_all(&mut conn, notifiers, gone).await?;
+        ended = end_session(&mut conn, notifiers, gone).await? + end_all(&mut conn, notifiers, gone).await?;
     }
     tracing::info!(worker.id = %name, registered = known, claims = ended, "a worker was removed");
     Ok(Removed { known, ended })
+}
+
+/// Ends the live session of the worker, if it has one, with all that it holds. If it cannot be ended now, its claims are ended one by
+/// one, and it expires.
+async fn end_session(conn: &mut PgConnection, notifiers: &Notifiers, gone: &Gone) -> Result<usize, sqlx::Error> {
+    let Gone { queue, worker_group, worker_id } = gone;
+    let Some(epoch) = worker_sessions::find_live(conn, *queue, worker_group, worker_id).await? else { return Ok(0) };
+    match sessions::end_whole(conn, notifiers, epoch, SessionEnd::WorkerRemoved).await? {
+        Attempt::Ended(left) => Ok(left.runs),
+        Attempt::NotLive | Attempt::Held => Ok(0),
+    }
 }
 
 /// Slice by slice, until all remaining claims are locked by others for too long.
@@ -106,6 +119,7 @@ pub async fn end(conn: &mut PgConnection, notifiers: &Notifiers, claims: &[(Uuid
     let mut effects = Effects::default();
     for row in &resolved {
         effects.run_ended(row.id, row.queue, row.next_reason.is_some());
+        effects.inboxes.extend(row.session);
     }
     let ended = Ended { runs: resolved.len(), retried: effects.claimable.len() };
     notifiers.apply(effects);

@@ -21,6 +21,7 @@ mod refile;
 mod releases;
 mod remembered;
 mod removals;
+mod sessions;
 mod steady_events;
 mod support;
 mod ticks;

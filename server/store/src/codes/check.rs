@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 
 use tenure_api::states::{
-    DelayedBy, Delivery, EndedBy, Priority, ReasonCreated, ReasonResolved, RunState, SessionEnd, StorageType, TaskState,
-    WorkerCommand,
+    DelayedBy, Delivery, EndedBy, Priority, ReasonCreated, ReasonResolved, RunState, SessionEnd, StorageType,
+    TaskState, WorkerCommand,
 };
 
 use super::lexer::{Token, tokens};

@@ -5,18 +5,23 @@ use std::pin::pin;
 
 use sqlx::{Connection, PgConnection};
 use tenure_api::ids::{RunId, TaskId};
-use tenure_api::states::{Delivery, ReasonResolved};
+use tenure_api::sessions::StartSessionRequest;
+use tenure_api::states::{Delivery, ReasonResolved, SessionEnd};
 use tenure_domain::lifecycle::{self, Report};
 use tenure_domain::policy::ending::{Allowance, Ending};
 use tenure_domain::policy::life::{Event, Life, State, apply};
+use tenure_domain::session::{Identity, Start};
 use tenure_engine::ops::OpError;
 use tenure_engine::ops::change_task::{Change, change};
+use tenure_engine::ops::claim_task::{ClaimTask, claim_task};
 use tenure_engine::ops::report::RunReport;
+use tenure_engine::ops::sessions::{self, Attempt};
 use tenure_engine::testing::{LEASE, QUEUE, Queue};
-use tenure_store::tasks;
 use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::end::{self, Member};
 use tenure_store::transitions::{claim_one, end_open, renew};
+use tenure_store::worker_sessions::Shared;
+use tenure_store::{tasks, worker_sessions};
 
 use crate::support::until_a_session_waits;
 
@@ -28,14 +33,58 @@ const EVENTS: [Event; 6] = [
     Event::End(RUN, Ending::Reported(Report::Failed), None),
     Event::Cancel,
     Event::End(RUN, Ending::Released, None),
+    Event::End(RUN, Ending::SessionEnded, None),
 ];
 
-/// The event's statement, in the test's transaction.
-async fn by_hand(conn: &mut PgConnection, task: TaskId, event: Event) {
-    let id = task.uuid();
+/// A task, and the session of the worker that claims it first.
+struct Subject {
+    task: TaskId,
+    session: Identity,
+}
+
+impl Subject {
+    async fn new(queue: &Queue) -> Self {
+        let request = StartSessionRequest {
+            task_queue_id: QUEUE.parse().unwrap(),
+            worker_group: "group".parse().unwrap(),
+            // One of its own each time: a session is taken over once a second at most.
+            worker_id: uuid::Uuid::new_v4().to_string().parse().unwrap(),
+            ttl: None,
+            weight: None,
+            capacity: None,
+            takeover: false,
+            policy_version: None,
+        };
+        let start = Start::from_request(request).unwrap();
+        let session = sessions::start(&queue.engine, &start, "client").await.unwrap().identity;
+        Self { task: queue.create_one(QUEUE).await, session }
+    }
+
+    /// Claims the run for the session.
+    async fn claim(&self, queue: &Queue) {
+        let (worker_group, worker_id) = ("group".to_owned(), self.session.worker_id.to_string());
+        let session = Some(self.session.epoch);
+        let request = ClaimTask { task: self.task, run: RUN, worker_group, worker_id, session };
+        claim_task(&queue.engine.pool, &queue.engine.workers, LEASE, &request).await.unwrap().unwrap();
+    }
+}
+
+/// The event's statements, in the test's transaction.
+async fn by_hand(conn: &mut PgConnection, subject: &Subject, event: Event) {
+    let (id, epoch) = (subject.task.uuid(), subject.session.epoch);
     match event {
         Event::Claim(_) => {
-            claim_one::claim_one(conn, id, 0, "group", "first", LEASE, None).await.unwrap();
+            let worker = subject.session.worker_id.as_str();
+            assert_eq!(worker_sessions::share(conn, epoch).await.unwrap(), Shared::Live);
+            claim_one::claim_one(conn, id, 0, "group", worker, LEASE, Some(epoch)).await.unwrap();
+        }
+        Event::End(_, Ending::SessionEnded, _) => {
+            worker_sessions::end(conn, epoch, SessionEnd::Takeover, false).await.unwrap().unwrap();
+            let held = worker_sessions::lock_held(conn, epoch, 10).await.unwrap();
+            let members: Vec<Member<'_>> =
+                held.iter().map(|held| Member::new(held.id, held.run, Ending::SessionEnded)).collect();
+            end::end(conn, &members).await.unwrap();
+            worker_sessions::close(conn, epoch, 0).await.unwrap();
         }
         Event::Reclaim(_) => {
             renew::renew(conn, &[renew::Member { id, run: 0 }], LEASE).await.unwrap();
@@ -49,11 +98,21 @@ async fn by_hand(conn: &mut PgConnection, task: TaskId, event: Event) {
 }
 
 /// The event as a request causes it: whether it was done, or had been.
-async fn by_request(queue: &Queue, task: TaskId, event: Event) -> bool {
+async fn by_request(queue: &Queue, subject: &Subject, event: Event) -> bool {
+    let task = subject.task;
     let answer = match event {
         Event::Claim(run) => queue.claim_task(task, run, "second").await.map(|granted| granted.task),
         Event::Reclaim(run) => queue.reclaim(task, run).await.map(|granted| granted.task),
         Event::Cancel => change(&queue.engine.pool, &queue.engine.notifiers, task, Change::Cancel).await,
+        Event::End(_, Ending::SessionEnded, _) => {
+            let (engine, by) = (&queue.engine, SessionEnd::Takeover);
+            let mut conn = engine.pool.acquire().await.unwrap();
+            return match sessions::end(&mut conn, &engine.notifiers, subject.session.epoch, by).await.unwrap() {
+                Attempt::Ended(left) => left.runs > 0,
+                Attempt::NotLive => false,
+                Attempt::Held => panic!("it waits for the others"),
+            };
+        }
         Event::End(run, ending, _) => {
             let report = RunReport { ending, ..RunReport::plain(task, run, Report::Completed) };
             queue.engine.report.submit(report).await
@@ -93,15 +152,16 @@ fn after(life: Life, event: Event) -> Life {
 
 async fn race(database: &TestDatabase, queue: &Queue, is_claimed: bool, first: Event, second: Event) {
     let case = format!("{first:?}, then {second:?}, claimed before: {is_claimed}");
-    let task = queue.create_one(QUEUE).await;
+    let subject = &Subject::new(queue).await;
+    let task = subject.task;
     if is_claimed {
-        queue.claim_task(task, RUN, "first").await.unwrap();
+        subject.claim(queue).await;
     }
     let before = observe(queue, task).await;
     let mut conn = database.connect_hot().await;
     let mut held = conn.begin().await.unwrap();
-    by_hand(&mut held, task, first).await;
-    let mut request = pin!(by_request(queue, task, second));
+    by_hand(&mut held, subject, first).await;
+    let mut request = pin!(by_request(queue, subject, second));
     let answered = tokio::select! {
         answer = &mut request => Some(answer),
         _ = until_a_session_waits(database.pool()) => None,
@@ -120,7 +180,7 @@ async fn race(database: &TestDatabase, queue: &Queue, is_claimed: bool, first: E
     }
     if let State::Resolved(..) = last.state {
         for event in EVENTS {
-            by_request(queue, task, event).await;
+            by_request(queue, subject, event).await;
             assert_eq!(observe(queue, task).await, last, "{case}: after {event:?}");
         }
     }

@@ -200,7 +200,8 @@ async fn runs_are_claimed_alike() {
     .execute(world.database.pool())
     .await
     .unwrap();
-    let workers = [claim::Worker { group: "g", id: "a", session: None }, claim::Worker { group: "g", id: "b", session: None }];
+    let workers =
+        [claim::Worker { group: "g", id: "a", session: None }, claim::Worker { group: "g", id: "b", session: None }];
     for _ in 0..ROUNDS {
         let place = below(2);
         let want = claim::Want {

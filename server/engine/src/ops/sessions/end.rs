@@ -1,0 +1,174 @@
+//! The end of a session: one transaction gives back everything that it holds, up to a slice, or nothing.
+//!
+//! The session's row is locked first, then the tasks of its runs, then their claims; each of these waits, so that no run is left out
+//! because it is being renewed or reported. A transaction that cannot have all of them is undone, and tried again later. What a session
+//! has more than a slice is given back afterwards, slice by slice, by the caller or by the pass: as is a claim in its name that is
+//! committed after its end.
+
+use sqlx::{Connection, PgConnection};
+use tenure_api::states::SessionEnd;
+
+use crate::endings;
+use crate::notifiers::{Effects, Notifiers};
+use tenure_domain::events::note::Note;
+use tenure_domain::policy::ending::Ending;
+use tenure_domain::session::{SLICE, run_ends};
+use tenure_store::failure::{Class, classify};
+use tenure_store::transitions::end::{self, Member};
+use tenure_store::{policies, worker_sessions};
+
+/// What left a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Left {
+    /// Runs.
+    pub runs: usize,
+    /// How many of them are tried again.
+    pub retried: usize,
+    /// Whether it may hold others still.
+    pub more: bool,
+}
+
+impl Left {
+    fn join(&mut self, other: Self) {
+        self.runs += other.runs;
+        self.retried += other.retried;
+        self.more = other.more;
+    }
+}
+
+/// What came of an attempt to end a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attempt {
+    /// It is ended, and this left it.
+    Ended(Left),
+    /// It is not live, or was renewed in time.
+    NotLive,
+    /// Not all of its runs could be had, and nothing was changed.
+    Held,
+}
+
+/// Ends a session; one that has expired only if it was not renewed meanwhile. Of what it holds a slice goes with it.
+///
+/// # Errors
+/// If the database does not answer.
+pub async fn end(
+    conn: &mut PgConnection,
+    notifiers: &Notifiers,
+    epoch: i64,
+    by: SessionEnd,
+) -> Result<Attempt, sqlx::Error> {
+    match end_now(conn, notifiers, epoch, by).await {
+        // Another transaction holds the session or one of its runs.
+        Err(error) if classify(&error) == Class::Contention => Ok(Attempt::Held),
+        attempt => attempt,
+    }
+}
+
+async fn end_now(
+    conn: &mut PgConnection,
+    notifiers: &Notifiers,
+    epoch: i64,
+    by: SessionEnd,
+) -> Result<Attempt, sqlx::Error> {
+    let mut transaction = conn.begin().await?;
+    let overdue = by == SessionEnd::Expired;
+    let Some(identity) = worker_sessions::end(&mut transaction, epoch, by, overdue).await? else {
+        return Ok(Attempt::NotLive);
+    };
+    let Some(slice) = give_back(&mut transaction, epoch, by).await? else {
+        return Ok(Attempt::Held);
+    };
+    let Slice { left, endings, effects } = slice;
+    policies::emit(&mut transaction, &Note::session_ended(&identity, by, count(left.runs))).await?;
+    notifiers.commit(transaction, effects).await?;
+    endings::count_session(by);
+    count_endings(&endings);
+    tracing::info!(
+        session.id = %identity.id,
+        worker.id = %format_args!("{}/{}", identity.worker_group, identity.worker_id),
+        queue.id = %identity.queue,
+        by = %by,
+        runs = left.runs,
+        retried = left.retried,
+        "the session of a worker has ended"
+    );
+    Ok(Attempt::Ended(left))
+}
+
+/// Ends a session with everything that it holds.
+///
+/// # Errors
+/// As of [`end`]. The session may have ended then, and the pass gives back the rest.
+pub async fn end_whole(
+    conn: &mut PgConnection,
+    notifiers: &Notifiers,
+    epoch: i64,
+    by: SessionEnd,
+) -> Result<Attempt, sqlx::Error> {
+    let mut attempt = end(conn, notifiers, epoch, by).await?;
+    if let Attempt::Ended(left) = &mut attempt {
+        while left.more {
+            left.join(give_back_more(conn, notifiers, epoch, by).await?);
+        }
+    }
+    Ok(attempt)
+}
+
+/// Gives back a slice of what a session holds that has ended.
+///
+/// # Errors
+/// As of [`end`].
+pub async fn give_back_more(
+    conn: &mut PgConnection,
+    notifiers: &Notifiers,
+    epoch: i64,
+    by: SessionEnd,
+) -> Result<Left, sqlx::Error> {
+    let mut transaction = conn.begin().await?;
+    match give_back(&mut transaction, epoch, by).await {
+        Ok(Some(Slice { left, endings, effects })) => {
+            notifiers.commit(transaction, effects).await?;
+            count_endings(&endings);
+            Ok(left)
+        }
+        Ok(None) => Ok(Left::default()),
+        Err(error) if classify(&error) == Class::Contention => Ok(Left::default()),
+        Err(error) => Err(error),
+    }
+}
+
+/// A slice that is about to be committed.
+struct Slice {
+    left: Left,
+    endings: Vec<Ending>,
+    effects: Effects,
+}
+
+/// Ends a slice of what a session holds, as its end says. None: not all of it, so that the transaction is to be undone.
+async fn give_back(transaction: &mut PgConnection, epoch: i64, by: SessionEnd) -> Result<Option<Slice>, sqlx::Error> {
+    let held = worker_sessions::lock_held(transaction, epoch, SLICE).await?;
+    let endings: Vec<Ending> = held.iter().map(|held| run_ends(by, held.delivery, held.free_runs)).collect();
+    let members: Vec<Member<'_>> =
+        held.iter().zip(&endings).map(|(held, &ending)| Member::new(held.id, held.run, ending)).collect();
+    let resolved = if members.is_empty() { Vec::new() } else { end::end(transaction, &members).await? };
+    if resolved.len() < held.len() {
+        return Ok(None);
+    }
+    let mut effects = Effects { inboxes: vec![epoch], ..Effects::default() };
+    for row in &resolved {
+        effects.run_ended(row.id, row.queue, row.next_reason.is_some());
+    }
+    worker_sessions::close(transaction, epoch, count(resolved.len())).await?;
+    let left = Left { runs: resolved.len(), retried: effects.claimable.len(), more: count(held.len()) >= SLICE };
+    Ok(Some(Slice { left, endings, effects }))
+}
+
+fn count(runs: usize) -> i64 {
+    i64::try_from(runs).unwrap_or(i64::MAX)
+}
+
+fn count_endings(endings: &[Ending]) {
+    for &ending in endings {
+        endings::count(ending, 1);
+    }
+}

@@ -1,0 +1,110 @@
+//! Sessions whose end requests of this server wait for: those of claimWork, which get no run afterwards.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tenure_api::states::SessionEnd;
+use tokio::sync::watch;
+
+/// The sessions that are watched. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub struct Endings {
+    watched: Arc<Mutex<HashMap<i64, watch::Sender<Option<SessionEnd>>>>>,
+}
+
+/// Watches a session until it is dropped.
+#[derive(Debug)]
+pub struct Watcher {
+    epoch: i64,
+    ended: watch::Receiver<Option<SessionEnd>>,
+    endings: Endings,
+}
+
+impl Watcher {
+    /// Waits until it is found that the session has ended.
+    pub async fn ended(&mut self) -> SessionEnd {
+        match self.ended.wait_for(Option::is_some).await.map(|by| *by) {
+            Ok(Some(by)) => by,
+            // The sender is dropped with the last watcher.
+            Ok(None) | Err(_) => std::future::pending().await,
+        }
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        let mut watched = self.endings.lock();
+        // This one's receiver is counted too.
+        if watched.get(&self.epoch).is_some_and(|sender| sender.receiver_count() == 1) {
+            watched.remove(&self.epoch);
+        }
+        // Released under the lock, so that two watchers dropped at once do not both count the other one.
+        self.ended = watch::channel(None).1;
+    }
+}
+
+impl Endings {
+    fn lock(&self) -> MutexGuard<'_, HashMap<i64, watch::Sender<Option<SessionEnd>>>> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Watches a session.
+    #[must_use]
+    pub fn watch(&self, epoch: i64) -> Watcher {
+        let ended = self.lock().entry(epoch).or_insert_with(|| watch::channel(None).0).subscribe();
+        Watcher { epoch, ended, endings: self.clone() }
+    }
+
+    /// These sessions have ended.
+    pub fn note(&self, ended: &[(i64, SessionEnd)]) {
+        let watched = self.lock();
+        for (epoch, by) in ended {
+            if let Some(sender) = watched.get(epoch) {
+                sender.send_replace(Some(*by));
+            }
+        }
+    }
+
+    /// The sessions that are watched.
+    #[must_use]
+    pub fn epochs(&self) -> Vec<i64> {
+        self.lock().keys().copied().collect()
+    }
+
+    /// Whether this one is.
+    #[must_use]
+    pub fn is_watched(&self, epoch: i64) -> bool {
+        self.lock().contains_key(&epoch)
+    }
+
+    /// Whether any is.
+    #[must_use]
+    pub fn any(&self) -> bool {
+        !self.lock().is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt as _;
+
+    #[tokio::test]
+    async fn an_end_reaches_all_watchers_of_the_session_and_no_other() {
+        let endings = Endings::default();
+        let (mut one, mut two, mut other) = (endings.watch(1), endings.watch(1), endings.watch(2));
+        endings.note(&[(1, SessionEnd::Takeover), (3, SessionEnd::Expired)]);
+        assert_eq!((one.ended().await, two.ended().await), (SessionEnd::Takeover, SessionEnd::Takeover));
+        assert_eq!(other.ended().now_or_never(), None);
+    }
+
+    #[test]
+    fn a_session_is_watched_until_the_last_watcher_is_dropped() {
+        let endings = Endings::default();
+        let (one, two) = (endings.watch(1), endings.watch(1));
+        drop(one);
+        assert_eq!((endings.epochs(), endings.is_watched(1)), (vec![1], true));
+        drop(two);
+        assert!(!endings.any() && !endings.is_watched(1));
+    }
+}

@@ -1,0 +1,109 @@
+//! Whose sessions are, which never changes: remembered, so that a request that names one costs no query for it.
+
+use std::collections::HashMap;
+use std::mem;
+
+use tenure_api::ids::SessionId;
+use tenure_domain::session::Identity;
+use tenure_store::memory::{Epoch, Memory};
+
+/// Sessions of one generation; two are remembered.
+const GENERATION_MAX: usize = 10_000;
+
+/// The sessions that requests of this server have named. Clones share the memory.
+#[derive(Debug, Clone, Default)]
+pub struct Identities {
+    seen: Memory<Seen>,
+}
+
+/// Two generations: what is named goes into the newer one, and when that is full, the older one is dropped.
+#[derive(Debug, Default)]
+struct Seen {
+    newer: HashMap<SessionId, Identity>,
+    older: HashMap<SessionId, Identity>,
+}
+
+impl Seen {
+    fn insert(&mut self, identity: Identity) {
+        if self.newer.len() >= GENERATION_MAX {
+            self.older = mem::take(&mut self.newer);
+        }
+        self.newer.insert(identity.id, identity);
+    }
+}
+
+impl Identities {
+    /// To be read before the database is asked for what [`Identities::note`] takes in.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.seen.epoch()
+    }
+
+    /// Whose it is, if that is remembered.
+    #[must_use]
+    pub fn find(&self, id: SessionId) -> Option<Identity> {
+        let (found, is_old) = self.seen.read(|seen| {
+            let newer = seen.newer.get(&id).cloned();
+            let is_old = newer.is_none();
+            (newer.or_else(|| seen.older.get(&id).cloned()), is_old)
+        });
+        if let (Some(identity), true) = (&found, is_old) {
+            self.note(self.epoch(), identity.clone());
+        }
+        found
+    }
+
+    /// Remembers it, unless what was read since was dropped.
+    pub fn note(&self, since: Epoch, identity: Identity) {
+        self.seen.note(since, |seen| seen.insert(identity));
+    }
+
+    /// Drops what is remembered.
+    pub fn drop_all(&self) {
+        self.seen.drop_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chrono::DateTime;
+    use uuid::Uuid;
+
+    fn id(n: usize) -> SessionId {
+        SessionId::new(Uuid::from_u128(n as u128))
+    }
+
+    fn identity(n: usize) -> Identity {
+        Identity {
+            id: id(n),
+            epoch: i64::try_from(n).unwrap(),
+            queue: "acme/linux".parse().unwrap(),
+            worker_group: "rack-1".parse().unwrap(),
+            worker_id: "worker-1".parse().unwrap(),
+            ttl: 120,
+            started: DateTime::UNIX_EPOCH,
+        }
+    }
+
+    #[test]
+    fn sessions_that_are_named_are_remembered_and_no_more_than_two_generations_of_them() {
+        let identities = Identities::default();
+        for n in 0..GENERATION_MAX * 3 {
+            identities.note(identities.epoch(), identity(n));
+            assert_eq!(identities.find(id(0)), Some(identity(0)), "it is named again and again");
+        }
+        assert_eq!(identities.find(id(1)), None);
+        let remembered = identities.seen.read(|seen| seen.newer.len() + seen.older.len());
+        assert!(remembered <= 2 * GENERATION_MAX, "{remembered}");
+    }
+
+    #[test]
+    fn what_was_read_before_a_drop_is_not_remembered_after_it() {
+        let identities = Identities::default();
+        let epoch = identities.epoch();
+        identities.drop_all();
+        identities.note(epoch, identity(1));
+        assert_eq!(identities.find(id(1)), None);
+    }
+}

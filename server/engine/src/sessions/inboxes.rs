@@ -1,0 +1,202 @@
+//! Inboxes: one task for all requests of this server that wait for an item of one. It reads at once what it is notified of, and
+//! everything twice a second, because other servers fill inboxes too. With it it finds the sessions that have ended: then what waits for
+//! their inbox or for claims in their name is answered.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sqlx::PgPool;
+use tenure_api::sessions::InboxItem;
+use tenure_api::states::SessionEnd;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::endings::Endings;
+use super::waiters::{Items, Waiter, Waiters};
+use crate::notifiers::{Notifiers, fallbacks_are_on};
+use crate::ops::OpError;
+use tenure_store::worker_sessions;
+
+/// Requests that may wait at one server.
+pub const WAITERS_MAX: usize = 10_000;
+/// How often all inboxes are read that are waited for, in case a notification was lost or the item is another server's.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How often all sessions are looked up that are waited for, for the same reason.
+const ENDED_EVERY: Duration = Duration::from_secs(1);
+/// The least time between two looks, however often one is requested.
+const LOOK_AT_MOST_EVERY: Duration = Duration::from_millis(20);
+/// How long a look may take: the database may have gone silent.
+const LOOK_MAX: Duration = Duration::from_secs(10);
+
+/// The sending side: what request handlers use.
+#[derive(Debug, Clone)]
+pub struct Inboxes {
+    queue: mpsc::UnboundedSender<Waiter>,
+    places: Arc<Semaphore>,
+}
+
+impl Inboxes {
+    /// Starts the task. It ends when the sending side is dropped; when it is stopped, all waiters are answered empty.
+    #[must_use]
+    pub fn start(
+        pool: PgPool,
+        notifiers: Notifiers,
+        endings: Endings,
+        tasks: &TaskTracker,
+        stop: CancellationToken,
+    ) -> Self {
+        // Bounded by the places.
+        let (queue, inbox) = mpsc::unbounded_channel();
+        let now = Instant::now();
+        let reader = Reader {
+            pool,
+            notifiers,
+            endings,
+            stop,
+            inbox,
+            waiters: Waiters::default(),
+            looked: now,
+            all_looked: now,
+            all_ended: now,
+        };
+        tasks.spawn(reader.work());
+        Self { queue, places: Arc::new(Semaphore::new(WAITERS_MAX)) }
+    }
+
+    /// How many requests wait.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        WAITERS_MAX - self.places.available_permits()
+    }
+
+    /// The items of an inbox after this one; none if none came in time.
+    ///
+    /// # Errors
+    /// If the session has ended, too many requests wait, or the database does not answer.
+    pub async fn read(&self, epoch: i64, after: i64, wait: Duration) -> Items {
+        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| OpError::Overloaded("inbox"))?;
+        let (reply, answer) = oneshot::channel();
+        let until = Instant::now() + wait;
+        let waiter = Waiter { epoch, after, until, reply, looked: false, _place: place };
+        self.queue.send(waiter).map_err(|_| OpError::Unavailable)?;
+        answer.await.unwrap_or(Err(OpError::Unavailable))
+    }
+}
+
+struct Reader {
+    pool: PgPool,
+    notifiers: Notifiers,
+    endings: Endings,
+    stop: CancellationToken,
+    inbox: mpsc::UnboundedReceiver<Waiter>,
+    waiters: Waiters,
+    /// When something was looked at last.
+    looked: Instant,
+    /// When all inboxes were read last, or need not have been.
+    all_looked: Instant,
+    /// The same of the ends of all sessions.
+    all_ended: Instant,
+}
+
+/// What a look reads.
+#[derive(Default)]
+struct Plan {
+    /// Inboxes, each after an item.
+    readers: Vec<(i64, i64)>,
+    /// Sessions that may have ended.
+    sessions: Vec<i64>,
+}
+
+impl Reader {
+    async fn work(mut self) {
+        loop {
+            let mut named = HashSet::new();
+            let look_at = self.all_looked + LOOK_EVERY;
+            let wake_at = self.waiters.next().map_or(look_at, |next| next.min(look_at));
+            tokio::select! {
+                arrived = self.inbox.recv() => match arrived {
+                    Some(waiter) => self.enter(waiter, &mut named),
+                    None => break,
+                },
+                () = self.notifiers.inboxes() => {}
+                () = tokio::time::sleep_until(wake_at.into()) => {}
+                () = self.stop.cancelled(), if !self.waiters.is_empty() => {}
+            }
+            // More arrives meanwhile, for the same statement.
+            tokio::time::sleep_until((self.looked + LOOK_AT_MOST_EVERY).into()).await;
+            while let Ok(waiter) = self.inbox.try_recv() {
+                self.enter(waiter, &mut named);
+            }
+            if self.stop.is_cancelled() {
+                self.waiters.answer_all();
+                continue;
+            }
+            let plan = self.plan(&named);
+            self.look(plan).await;
+            self.waiters.answer_timed_out(Instant::now());
+            metrics::gauge!("tenure_inbox_waiters").set(self.waiters.count() as f64);
+        }
+    }
+
+    fn enter(&mut self, waiter: Waiter, named: &mut HashSet<i64>) {
+        named.insert(waiter.epoch);
+        self.waiters.enter(waiter);
+    }
+
+    /// What is to be read now: that of requests that have just come, what was notified, and from time to time everything.
+    fn plan(&mut self, arrived: &HashSet<i64>) -> Plan {
+        let now = Instant::now();
+        let notified = self.notifiers.take_inboxes();
+        let mut plan = Plan::default();
+        if now >= self.all_looked + LOOK_EVERY {
+            self.all_looked = now;
+            self.waiters.drop_closed();
+            if fallbacks_are_on() {
+                plan.readers = self.waiters.readers(self.waiters.epochs());
+            }
+        }
+        if plan.readers.is_empty() {
+            plan.readers = self.waiters.readers(arrived.union(&notified).copied());
+        }
+        if now >= self.all_ended + ENDED_EVERY {
+            self.all_ended = now;
+            if fallbacks_are_on() {
+                let all: HashSet<i64> = self.waiters.epochs().chain(self.endings.epochs()).collect();
+                plan.sessions = all.into_iter().collect();
+            }
+        }
+        if plan.sessions.is_empty() {
+            let is_waited_for = |epoch: &i64| self.waiters.has(*epoch) || self.endings.is_watched(*epoch);
+            plan.sessions = notified.into_iter().filter(is_waited_for).collect();
+        }
+        plan
+    }
+
+    async fn look(&mut self, plan: Plan) {
+        let Plan { readers, sessions } = plan;
+        if readers.is_empty() && sessions.is_empty() {
+            return;
+        }
+        self.looked = Instant::now();
+        let read = tokio::time::timeout(LOOK_MAX, read(&self.pool, &readers, &sessions)).await;
+        match read.unwrap_or(Err(sqlx::Error::PoolTimedOut)) {
+            Ok((items, ended)) => {
+                self.endings.note(&ended);
+                self.waiters.answer_ended(&ended);
+                self.waiters.answer(&readers, items);
+            }
+            Err(error) => tracing::debug!(error = %error, "inboxes could not be read"),
+        }
+    }
+}
+
+type Found = (Vec<(i64, InboxItem)>, Vec<(i64, SessionEnd)>);
+
+async fn read(pool: &PgPool, readers: &[(i64, i64)], sessions: &[i64]) -> Result<Found, sqlx::Error> {
+    let mut conn = pool.acquire().await?;
+    let items = if readers.is_empty() { Vec::new() } else { worker_sessions::read_inboxes(&mut conn, readers).await? };
+    let ended = if sessions.is_empty() { Vec::new() } else { worker_sessions::list_ended(&mut conn, sessions).await? };
+    Ok((items, ended))
+}

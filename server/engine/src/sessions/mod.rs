@@ -1,0 +1,25 @@
+//! What a server remembers of the sessions of workers, and the requests that wait for them. What a session is and how it ends is in
+//! [`crate::ops::sessions`].
+
+mod activity;
+mod endings;
+mod identities;
+mod inboxes;
+mod waiters;
+
+pub use activity::Activity;
+pub use endings::{Endings, Watcher};
+pub use identities::Identities;
+pub use inboxes::{Inboxes, WAITERS_MAX};
+
+/// What a server has of sessions.
+pub struct Sessions {
+    /// Whose they are.
+    pub identities: Identities,
+    /// Requests that wait for an item.
+    pub inboxes: Inboxes,
+    /// Sessions whose end requests wait for.
+    pub endings: Endings,
+    /// Whether there are any.
+    pub activity: Activity,
+}

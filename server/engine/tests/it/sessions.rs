@@ -1,0 +1,162 @@
+//! Sessions of workers. `scripts/with-pg cargo test -p tenure-engine --test it -- sessions`.
+
+mod claims;
+mod clock;
+mod ends;
+mod inbox;
+mod life;
+mod races;
+mod storms;
+
+use std::time::Duration;
+
+use serde_json::json;
+use sqlx::PgConnection;
+use tenure_api::ids::{RunId, TaskId};
+use tenure_api::sessions::StartSessionRequest;
+use tenure_api::states::{EndedBy, ReasonCreated, ReasonResolved, SessionEnd};
+use tenure_domain::lifecycle::Outcome;
+use tenure_domain::session::{Identity, Start, Stated};
+use tenure_domain::task::{Last, Task};
+use tenure_engine::background::{PassReport, sessions as passes};
+use tenure_engine::ops::OpError;
+use tenure_engine::ops::claim_work::Request;
+use tenure_engine::ops::sessions::{self, Started};
+use tenure_engine::testing::{QUEUE, Queue, new_task};
+use tenure_store::clock as store_clock;
+use tenure_store::testing::TestDatabase;
+
+/// What a session lives for here.
+const TTL: i64 = 60;
+/// Longer than any test here takes.
+const LONG: Duration = Duration::from_secs(60);
+/// How soon the end of a session takes effect, by itself; asserted at ten times that.
+const PROMISE: Duration = Duration::from_millis(250);
+
+/// A server and its database.
+struct Ground {
+    database: TestDatabase,
+    queue: Queue,
+    conn: PgConnection,
+}
+
+impl Ground {
+    async fn new() -> Self {
+        let database = TestDatabase::create().await;
+        let (queue, conn) = (Queue::start(database.options()), database.connect().await);
+        Self { database, queue, conn }
+    }
+
+    async fn advance(&mut self, seconds: i64) {
+        store_clock::advance(&mut self.conn, seconds as f64).await.unwrap();
+    }
+
+    async fn pass(&self) -> PassReport {
+        passes::pass(&self.queue.engine).await.unwrap()
+    }
+
+    /// Lets the session's time go by, and runs the pass until it has ended: on a machine that stands still for long, the pass takes
+    /// that for an outage first.
+    async fn expire(&mut self, session: &Identity) {
+        self.pass().await;
+        while self.ended(session).await.is_none() {
+            self.advance(session.ttl + 1).await;
+            self.pass().await;
+        }
+    }
+
+    async fn ended(&self, session: &Identity) -> Option<SessionEnd> {
+        let stored = sessions::find(&self.queue.engine, session.id).await.unwrap();
+        stored.ended.map(|(_, by, _)| by)
+    }
+
+    async fn finish(self) {
+        let Self { database, queue, conn } = self;
+        drop(conn);
+        queue.stop().await;
+        database.finish().await;
+    }
+}
+
+fn start_of(worker: &str) -> Start {
+    Start::from_request(request(worker)).unwrap()
+}
+
+fn request(worker: &str) -> StartSessionRequest {
+    StartSessionRequest {
+        task_queue_id: QUEUE.parse().unwrap(),
+        worker_group: "group".parse().unwrap(),
+        worker_id: worker.parse().unwrap(),
+        ttl: Some(TTL),
+        weight: None,
+        capacity: None,
+        takeover: false,
+        policy_version: None,
+    }
+}
+
+async fn try_begin(queue: &Queue, start: &Start) -> Result<Started, OpError> {
+    sessions::start(&queue.engine, start, "client").await
+}
+
+/// Begins a session of a worker.
+async fn begin(queue: &Queue, worker: &str) -> Identity {
+    try_begin(queue, &start_of(worker)).await.unwrap().identity
+}
+
+fn claim_of(session: &Identity, tasks: u16, wait_timeout: Duration) -> Request {
+    Request {
+        queue: session.queue.clone(),
+        group: session.worker_group.to_string(),
+        id: session.worker_id.to_string(),
+        session: Some(session.epoch),
+        tasks,
+        wait_timeout,
+    }
+}
+
+/// Claims so many runs for a session, which gets them.
+async fn claim(queue: &Queue, session: &Identity, runs: usize) -> Vec<TaskId> {
+    let mut claimed = Vec::new();
+    while claimed.len() < runs {
+        let tasks = u16::try_from(runs - claimed.len()).unwrap().min(32);
+        let answer = queue.engine.claim_work(&claim_of(session, tasks, LONG)).await.unwrap();
+        answer.delivery.delivered();
+        claimed.extend(answer.claims.iter().map(|claim| claim.task.id));
+    }
+    claimed
+}
+
+async fn renew(queue: &Queue, session: &Identity) -> Result<(), OpError> {
+    sessions::renew(&queue.engine, session, Stated::default()).await.map(drop)
+}
+
+/// Creates tasks, with these options.
+async fn create(queue: &Queue, tasks: usize, options: &serde_json::Value) -> Vec<TaskId> {
+    let mut created = Vec::new();
+    for _ in 0..tasks {
+        let task = new_task(QUEUE, &json!({"extra": {"tenure": options}}));
+        queue.create(&task).await.unwrap();
+        created.push(task.id);
+    }
+    created
+}
+
+/// How the only ended run of a task ended, if it is pending again.
+fn tried_again(task: &Task) -> Option<(Outcome, Option<EndedBy>)> {
+    let (Last::Pending(open), [ended]) = (&task.last, task.ended.as_slice()) else { return None };
+    (open.reason == ReasonCreated::Retry).then(|| (ended.outcome(), ended.ended_by))
+}
+
+/// A run that its session's end has ended, as Taskcluster calls it.
+const SHUT_DOWN: Outcome = Outcome::Exception(ReasonResolved::WorkerShutdown);
+
+/// The refusal of whatever names a session that has ended.
+fn end_of<T>(answer: Result<T, OpError>) -> Option<SessionEnd> {
+    match answer {
+        Err(OpError::SessionEnded(by)) => Some(by),
+        Ok(_) | Err(_) => None,
+    }
+}
+
+const FIRST: RunId = RunId::FIRST;

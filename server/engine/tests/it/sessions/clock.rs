@@ -1,0 +1,129 @@
+//! An absence of the servers is no absence of the workers.
+
+use super::*;
+use sqlx::AssertSqlSafe;
+use tenure_store::worker_sessions;
+
+use crate::support::number;
+
+/// As if sessions were looked at last so many seconds ago.
+async fn look_back(ground: &Ground, seconds: i64) {
+    let sql = format!("UPDATE session_clock SET at = clock_timestamp() - interval '{seconds} seconds'");
+    let written = sqlx::query(AssertSqlSafe(sql)).execute(ground.database.pool()).await.unwrap();
+    assert_eq!(written.rows_affected(), 1);
+}
+
+async fn extended(ground: &Ground) -> i64 {
+    number(ground.database.pool(), "SELECT count(*) FROM worker_sessions WHERE extended").await
+}
+
+#[tokio::test]
+async fn an_outage_of_ours_ends_no_session_and_extends_all_of_them() {
+    let mut ground = Ground::new().await;
+    let all =
+        [begin(&ground.queue, "one").await, begin(&ground.queue, "two").await, begin(&ground.queue, "three").await];
+    ground.pass().await;
+    ground.advance(TTL * 2).await;
+    look_back(&ground, 6).await;
+    let report = ground.pass().await;
+    assert_eq!((report.found, report.done), (0, 0));
+    assert_eq!(extended(&ground).await, 3);
+    for session in &all {
+        assert_eq!(ground.ended(session).await, None);
+    }
+    // They go on for their time to live from then on, and one that renews is as before.
+    ground.advance(TTL / 2).await;
+    renew(&ground.queue, &all[0]).await.unwrap();
+    assert_eq!(extended(&ground).await, 2);
+    ground.expire(&all[1]).await;
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn an_outage_never_shortens_a_session() {
+    let mut ground = Ground::new().await;
+    let session = begin(&ground.queue, "one").await;
+    let pool = ground.database.pool().clone();
+    ground.pass().await;
+    sqlx::query("UPDATE worker_sessions SET until = until + interval '1 day'").execute(&pool).await.unwrap();
+    let until = sessions::find(&ground.queue.engine, session.id).await.unwrap().until;
+    look_back(&ground, 6).await;
+    ground.pass().await;
+    assert_eq!(sessions::find(&ground.queue.engine, session.id).await.unwrap().until, until);
+    ground.advance(1).await;
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn the_clock_of_a_test_ends_sessions_although_the_real_one_stands() {
+    let mut ground = Ground::new().await;
+    let session = begin(&ground.queue, "one").await;
+    ground.expire(&session).await;
+    assert_eq!(ground.ended(&session).await, Some(SessionEnd::Expired));
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn only_one_of_many_servers_extends_after_an_outage_and_none_ends_a_session_meanwhile() {
+    let mut ground = Ground::new().await;
+    let others = [Queue::start(ground.database.options()), Queue::start(ground.database.options())];
+    for n in 0..20 {
+        begin(&ground.queue, &format!("worker-{n}")).await;
+    }
+    ground.pass().await;
+    for _ in 0..3 {
+        ground.advance(TTL * 2).await;
+        look_back(&ground, 30).await;
+        let looks = [&ground.queue, &others[0], &others[1], &ground.queue, &others[0], &others[1]];
+        let passes = looks.map(|server| passes::pass(&server.engine));
+        for report in futures_util::future::join_all(passes).await {
+            assert_eq!(report.unwrap().done, 0);
+        }
+        assert_eq!(
+            number(ground.database.pool(), "SELECT count(*) FROM worker_sessions WHERE ended IS NULL").await,
+            20
+        );
+    }
+    for other in others {
+        other.stop().await;
+    }
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn a_fresh_database_extends_nothing_and_a_server_without_sessions_does_not_even_write_the_time() {
+    let ground = Ground::new().await;
+    assert_eq!(ground.pass().await, PassReport::default());
+    let pool = ground.database.pool();
+    assert_eq!(number(pool, "SELECT count(*) FROM session_clock").await, 0);
+    assert!(!ground.queue.engine.sessions.activity.any(), "the pass looks seldom");
+    begin(&ground.queue, "one").await;
+    assert!(ground.queue.engine.sessions.activity.any(), "the pass looks often");
+    ground.pass().await;
+    assert_eq!(number(pool, "SELECT count(*) FROM session_clock").await, 1);
+    assert_eq!(extended(&ground).await, 0);
+    let mut conn = ground.database.connect().await;
+    assert_eq!(worker_sessions::tick_clock(&mut conn).await.unwrap(), 0);
+    drop(conn);
+    ground.finish().await;
+}
+
+/// A server whose clients begin no session finds out that there are some.
+#[tokio::test]
+async fn a_server_takes_over_the_looks_of_one_that_is_gone() {
+    let mut ground = Ground::new().await;
+    let gone = Queue::start(ground.database.options());
+    let session = begin(&gone, "one").await;
+    gone.stop().await;
+    assert!(!ground.queue.engine.sessions.activity.any());
+    ground.pass().await;
+    assert!(ground.queue.engine.sessions.activity.any());
+    ground.expire(&session).await;
+    // For a while it goes on looking, for what is committed in the name of the session.
+    ground.pass().await;
+    assert!(ground.queue.engine.sessions.activity.any());
+    ground.advance(600).await;
+    ground.pass().await;
+    assert!(!ground.queue.engine.sessions.activity.any());
+    ground.finish().await;
+}

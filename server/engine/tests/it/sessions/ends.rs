@@ -1,0 +1,229 @@
+//! What the end of a session does with its runs.
+
+use std::time::Instant;
+
+use super::*;
+use tenure_engine::background::driver;
+use tenure_store::testing::eventually;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::support::{create_on, number};
+
+/// The passes of a server, as they run by themselves.
+struct Passes {
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl Passes {
+    fn start(queue: &Queue) -> Self {
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        driver::start(&queue.engine, &tasks, &stop);
+        Self { tasks, stop }
+    }
+
+    async fn stop(self) {
+        self.stop.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}
+
+/// Lets the session's time go by while the passes run, which end it as soon as they promise. On a machine that stands still for long, the
+/// passes take that for an outage first.
+async fn expires_in_time(ground: &mut Ground, session: &Identity) {
+    loop {
+        ground.advance(session.ttl + 1).await;
+        let since = Instant::now();
+        while since.elapsed() < PROMISE * 10 {
+            if ground.ended(session).await.is_some() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let extended = number(ground.database.pool(), "SELECT count(*) FROM worker_sessions WHERE extended").await;
+        assert!(extended > 0, "it was not ended within ten times the promise");
+    }
+}
+
+#[tokio::test]
+async fn t1_by_session_another_worker_has_all_runs_as_soon_as_the_session_of_the_lost_one_has_expired() {
+    let mut ground = Ground::new().await;
+    let passes = Passes::start(&ground.queue);
+    let (lost, other) = (begin(&ground.queue, "lost").await, begin(&ground.queue, "other").await);
+    let mut tasks = create(&ground.queue, 10, &json!({})).await;
+    claim(&ground.queue, &lost, 10).await;
+    // The other one stays, and waits for work.
+    let server = Queue::start(ground.database.options());
+    let waiting = async {
+        let mut got = Vec::new();
+        while got.len() < 10 {
+            renew(&server, &other).await.unwrap();
+            let answer = server.engine.claim_work(&claim_of(&other, 10, PROMISE)).await.unwrap();
+            answer.delivery.delivered();
+            got.extend(answer.claims.iter().map(|claim| claim.task.id));
+        }
+        got
+    };
+    let (mut got, ()) = tokio::join!(waiting, async {
+        // Only the lost one's time goes by: the other one renews all the time.
+        sqlx::query("UPDATE worker_sessions SET ttl = 3600 WHERE epoch = $1")
+            .bind(other.epoch)
+            .execute(ground.database.pool())
+            .await
+            .unwrap();
+        renew(&ground.queue, &other).await.unwrap();
+        expires_in_time(&mut ground, &lost).await;
+    });
+    tasks.sort_unstable();
+    got.sort_unstable();
+    assert_eq!(got, tasks);
+    for task in tasks {
+        let task = ground.queue.status(task).await;
+        let [ended] = task.ended.as_slice() else { panic!("{task:?}") };
+        assert_eq!((ended.outcome(), ended.ended_by), (SHUT_DOWN, Some(EndedBy::SessionEnded)));
+        assert_eq!(task.retries_left, 4);
+    }
+    passes.stop().await;
+    server.stop().await;
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn t2_by_session_runs_that_may_run_once_end_as_exceptions_and_nothing_follows() {
+    let mut ground = Ground::new().await;
+    let passes = Passes::start(&ground.queue);
+    let session = begin(&ground.queue, "lost").await;
+    let tasks = create(&ground.queue, 10, &json!({"delivery": "at-most-once"})).await;
+    claim(&ground.queue, &session, 10).await;
+    expires_in_time(&mut ground, &session).await;
+    for task in tasks {
+        let task = ground.queue.status(task).await;
+        assert!(matches!(task.last, Last::Ended), "{task:?}");
+        let [ended] = task.ended.as_slice() else { panic!("{task:?}") };
+        assert_eq!((ended.outcome(), ended.ended_by), (SHUT_DOWN, Some(EndedBy::SessionEnded)));
+    }
+    let stored = sessions::find(&ground.queue.engine, session.id).await.unwrap();
+    assert_eq!(stored.ended.map(|(_, by, returned)| (by, returned)), Some((SessionEnd::Expired, 10)));
+    passes.stop().await;
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn t1_t2_by_close_runs_are_released_at_once_for_nothing_but_those_that_may_run_once_end() {
+    let ground = Ground::new().await;
+    let queue = &ground.queue;
+    let session = begin(queue, "leaving").await;
+    let free = create(queue, 5, &json!({})).await;
+    let at_least = create(queue, 5, &json!({"delivery": "at-least-once"})).await;
+    let once = create(queue, 5, &json!({"delivery": "at-most-once"})).await;
+    claim(queue, &session, 15).await;
+    assert_eq!(sessions::close(&queue.engine, &session).await.unwrap(), 15);
+    for &task in free.iter().chain(&at_least) {
+        let task = queue.status(task).await;
+        assert_eq!(tried_again(&task), Some((SHUT_DOWN, Some(EndedBy::Released))));
+        assert_eq!(task.retries_left, 5, "unchanged");
+    }
+    for task in once {
+        let task = queue.status(task).await;
+        assert!(matches!(task.last, Last::Ended), "{task:?}");
+        assert_eq!(task.ended[0].ended_by, Some(EndedBy::SessionEnded));
+    }
+    let other = begin(queue, "other").await;
+    let mut got = claim(queue, &other, 10).await;
+    assert!(queue.claim_work(QUEUE, "third", 1, Duration::ZERO).await.unwrap().claims.is_empty());
+    let mut expected = [free, at_least].concat();
+    got.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(got, expected);
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn a_run_that_ended_for_nothing_too_often_is_lost_with_its_session_even_if_that_is_closed() {
+    let ground = Ground::new().await;
+    let queue = &ground.queue;
+    let session = begin(queue, "leaving").await;
+    let task = create(queue, 1, &json!({})).await[0];
+    sqlx::query("UPDATE tasks SET free_runs = 200").execute(ground.database.pool()).await.unwrap();
+    claim(queue, &session, 1).await;
+    assert_eq!(sessions::close(&queue.engine, &session).await.unwrap(), 1);
+    let task = queue.status(task).await;
+    assert_eq!(tried_again(&task), Some((SHUT_DOWN, Some(EndedBy::SessionEnded))));
+    assert_eq!(task.retries_left, 4);
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn a_task_without_retries_ends_with_the_session_that_holds_its_run() {
+    let mut ground = Ground::new().await;
+    let task = new_task(QUEUE, &json!({"retries": 0}));
+    ground.queue.create(&task).await.unwrap();
+    let session = begin(&ground.queue, "lost").await;
+    claim(&ground.queue, &session, 1).await;
+    ground.expire(&session).await;
+    let status = ground.queue.status(task.id).await;
+    assert!(matches!(status.last, Last::Ended), "{status:?}");
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn a_lease_that_ends_first_ends_the_run_and_the_next_one_is_not_the_session_s() {
+    let mut ground = Ground::new().await;
+    let session = begin(&ground.queue, "slow").await;
+    let task = create(&ground.queue, 1, &json!({})).await[0];
+    claim(&ground.queue, &session, 1).await;
+    sqlx::query("UPDATE claims SET taken_until = now() - interval '1 second'")
+        .execute(ground.database.pool())
+        .await
+        .unwrap();
+    assert_eq!(tenure_engine::background::claims::pass(&ground.queue.engine).await.unwrap().done, 1);
+    let again = ground.queue.claim_one(QUEUE).await;
+    assert_eq!(again.task.id, task);
+    assert_eq!(number(ground.database.pool(), "SELECT count(*) FROM claims WHERE session IS NOT NULL").await, 0);
+    ground.expire(&session).await;
+    assert!(matches!(ground.queue.status(task).await.last, Last::Running(..)), "it is another worker's");
+    ground.finish().await;
+}
+
+/// More than one transaction ends.
+#[tokio::test]
+async fn a_session_with_more_than_a_slice_gives_back_all_of_it() {
+    const RUNS: usize = 2_300;
+    for close in [true, false] {
+        let mut ground = Ground::new().await;
+        let session = begin(&ground.queue, "large").await;
+        for part in [200; RUNS / 200].into_iter().chain([RUNS % 200]) {
+            let tasks: Vec<_> = (0..part).map(|_| new_task(QUEUE, &json!({}))).collect();
+            create_on(&mut ground.conn, &ground.queue, &tasks).await;
+        }
+        sqlx::query(
+            "WITH gone AS (DELETE FROM pending RETURNING *), counted AS (
+                 INSERT INTO counters AS c (queue, pending, claimed) SELECT min(queue), -count(*), count(*) FROM gone
+                 ON CONFLICT (queue) DO UPDATE SET pending = c.pending + EXCLUDED.pending, claimed = c.claimed + EXCLUDED.claimed)
+             INSERT INTO claims (seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, traits, started,
+                                 taken_until, worker_group, worker_id, batch, session)
+             SELECT seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, traits, now(),
+                    now() + interval '1 hour', 'group', 'large', gen_random_uuid(), $1 FROM gone",
+        )
+        .bind(session.epoch)
+        .execute(ground.database.pool())
+        .await
+        .unwrap();
+        if close {
+            assert_eq!(sessions::close(&ground.queue.engine, &session).await.unwrap(), RUNS as i64);
+        } else {
+            ground.expire(&session).await;
+            eventually("the rest is given back", async || {
+                ground.pass().await;
+                number(ground.database.pool(), "SELECT count(*) FROM claims").await == 0
+            })
+            .await;
+        }
+        let pool = ground.database.pool();
+        assert_eq!(number(pool, "SELECT count(*) FROM pending").await, RUNS as i64);
+        assert_eq!(number(pool, "SELECT returned FROM worker_sessions").await, RUNS as i64);
+        ground.finish().await;
+    }
+}

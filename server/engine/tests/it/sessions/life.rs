@@ -1,0 +1,236 @@
+//! How sessions begin, go on, and end.
+
+use super::*;
+use tenure_domain::registration::WorkerName;
+use tenure_engine::ops::worker_removed::remove;
+use tenure_store::worker_sessions::Stored;
+
+use crate::support::number;
+
+async fn find(queue: &Queue, session: &Identity) -> Stored {
+    sessions::find(&queue.engine, session.id).await.unwrap()
+}
+
+#[tokio::test]
+async fn z4_a_session_is_among_the_workers_of_its_queue_with_what_it_holds_and_a_second_one_is_refused() {
+    let ground = Ground::new().await;
+    let queue = &ground.queue;
+    let name = QUEUE.parse().unwrap();
+    assert_eq!(sessions::list_workers(&queue.engine, &name).await.unwrap(), []);
+    let session = begin(queue, "one").await;
+    let workers = sessions::list_workers(&queue.engine, &name).await.unwrap();
+    assert_eq!(workers.len(), 1);
+    assert_eq!((&workers[0].identity, workers[0].running, workers[0].frozen), (&session, 0, false));
+    create(queue, 2, &json!({})).await;
+    claim(queue, &session, 2).await;
+    assert_eq!(sessions::list_workers(&queue.engine, &name).await.unwrap()[0].running, 2);
+    match try_begin(queue, &start_of("one")).await {
+        Err(OpError::SessionExists(message)) => {
+            let until = tenure_api::dates::Timestamp::new(find(queue, &session).await.until).to_string();
+            assert!(message.contains(&until), "{message}");
+        }
+        other => panic!("{other:?}"),
+    }
+    let other = begin(queue, "two").await;
+    assert!(other.epoch > session.epoch);
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn z5_a_takeover_ends_the_session_before_with_all_that_it_holds_and_whatever_names_it_is_refused() {
+    let mut ground = Ground::new().await;
+    let before = begin(&ground.queue, "one").await;
+    let tasks = create(&ground.queue, 2, &json!({})).await;
+    claim(&ground.queue, &before, 2).await;
+    let start = Start { takeover: true, ..start_of("one") };
+    let too_soon = try_begin(&ground.queue, &start).await;
+    assert!(matches!(too_soon, Err(OpError::SessionExists(_))), "at most once a second: {too_soon:?}");
+    ground.advance(2).await;
+    let queue = &ground.queue;
+    let reader = sessions::inbox(&queue.engine, &before, 0, LONG);
+    let (read, after) = tokio::join!(reader, async {
+        tenure_store::testing::eventually("it waits", async || queue.engine.sessions.inboxes.waiting() == 1).await;
+        try_begin(queue, &start).await.unwrap().identity
+    });
+    assert_eq!(end_of(read), Some(SessionEnd::Takeover), "the reader of the old inbox");
+    assert!(after.epoch > before.epoch);
+    let by = Some(SessionEnd::Takeover);
+    assert_eq!(end_of(renew(queue, &before).await), by);
+    assert_eq!(end_of(sessions::inbox(&queue.engine, &before, 0, Duration::ZERO).await), by);
+    assert_eq!(end_of(queue.engine.claim_work(&claim_of(&before, 1, Duration::ZERO)).await), by);
+    for &task in &tasks {
+        assert_eq!(tried_again(&queue.status(task).await), Some((SHUT_DOWN, Some(EndedBy::SessionEnded))));
+        let late = queue.report(task, FIRST, tenure_domain::lifecycle::Report::Completed).await;
+        assert!(matches!(late, Err(OpError::Conflict(_))), "{late:?}");
+    }
+    assert_eq!(claim(queue, &after, 2).await.len(), 2);
+    let stored = find(queue, &before).await;
+    assert_eq!(stored.ended.map(|(_, by, returned)| (by, returned)), Some((SessionEnd::Takeover, 2)));
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn t15_a_session_begins_only_with_the_version_of_the_policy_that_its_worker_expects() {
+    let ground = Ground::new().await;
+    let start = |version| Start { policy_version: Some(version), ..start_of("one") };
+    match try_begin(&ground.queue, &start(1)).await {
+        Err(OpError::PolicyMismatch(message)) => assert!(message.contains("version 0"), "{message}"),
+        other => panic!("{other:?}"),
+    }
+    let started = try_begin(&ground.queue, &start(0)).await.unwrap();
+    assert_eq!(started.policy_version, 0);
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn a_session_that_is_renewed_in_time_goes_on_and_one_that_is_not_ends_by_itself() {
+    let mut ground = Ground::new().await;
+    let (renewed, forgotten) = (begin(&ground.queue, "renewed").await, begin(&ground.queue, "forgotten").await);
+    ground.pass().await;
+    ground.advance(TTL - 5).await;
+    let before = find(&ground.queue, &renewed).await.until;
+    renew(&ground.queue, &renewed).await.unwrap();
+    assert!(find(&ground.queue, &renewed).await.until > before);
+    ground.pass().await;
+    assert_eq!((ground.ended(&renewed).await, ground.ended(&forgotten).await), (None, None));
+    ground.advance(6).await;
+    // Past its time and not ended yet, it may be renewed still.
+    renew(&ground.queue, &renewed).await.unwrap();
+    ground.expire(&forgotten).await;
+    assert_eq!(ground.ended(&forgotten).await, Some(SessionEnd::Expired));
+    assert_eq!(end_of(renew(&ground.queue, &forgotten).await), Some(SessionEnd::Expired));
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn what_a_worker_says_of_itself_is_kept_and_what_it_leaves_out_stays() {
+    let ground = Ground::new().await;
+    let queue = &ground.queue;
+    let session = begin(queue, "one").await;
+    let said = Stated { weight: Some(7), capacity: None, frozen: Some(true) };
+    sessions::renew(&queue.engine, &session, said).await.unwrap();
+    let said = Stated { weight: None, capacity: Some(9), frozen: None };
+    sessions::renew(&queue.engine, &session, said).await.unwrap();
+    sessions::inbox(&queue.engine, &session, 0, Duration::ZERO).await.unwrap();
+    let stored = find(queue, &session).await;
+    assert_eq!((stored.weight, stored.capacity, stored.frozen), (7, 9, true));
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn many_renewals_of_one_session_at_once_are_all_answered() {
+    let ground = Ground::new().await;
+    let (one, two) = (begin(&ground.queue, "one").await, begin(&ground.queue, "two").await);
+    let renewals = (0..50).map(|n| renew(&ground.queue, if n % 2 == 0 { &one } else { &two }));
+    for renewed in futures_util::future::join_all(renewals).await {
+        renewed.unwrap();
+    }
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn a_session_is_closed_once_and_a_repeat_answers_the_same() {
+    let mut ground = Ground::new().await;
+    let session = begin(&ground.queue, "one").await;
+    create(&ground.queue, 3, &json!({})).await;
+    claim(&ground.queue, &session, 3).await;
+    for _ in 0..3 {
+        assert_eq!(sessions::close(&ground.queue.engine, &session).await.unwrap(), 3);
+    }
+    let again = begin(&ground.queue, "one").await;
+    assert!(again.epoch > session.epoch, "the name is free");
+    assert_eq!(sessions::close(&ground.queue.engine, &again).await.unwrap(), 0);
+    // After a day it is not there any more.
+    ground.advance(24 * 3600 + 60).await;
+    while passes::purge(&ground.queue.engine).await.unwrap().done > 0 {}
+    let gone = sessions::find(&ground.queue.engine, session.id).await;
+    assert!(matches!(gone, Err(OpError::NotFound(_))), "{gone:?}");
+    assert!(matches!(sessions::close(&ground.queue.engine, &session).await, Err(OpError::NotFound(_))));
+    assert_eq!(end_of(renew(&ground.queue, &session).await), Some(SessionEnd::Expired));
+    assert_eq!(number(ground.database.pool(), "SELECT count(*) FROM worker_sessions").await, 0);
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn a_worker_that_is_removed_has_no_session_any_more() {
+    let ground = Ground::new().await;
+    let queue = &ground.queue;
+    let session = begin(queue, "one").await;
+    let of_session = create(queue, 2, &json!({})).await;
+    claim(queue, &session, 2).await;
+    // A claim without it, in the same name.
+    let alone = create(queue, 1, &json!({})).await[0];
+    let without = Request { session: None, ..claim_of(&session, 1, LONG) };
+    queue.engine.claim_work(&without).await.unwrap().delivery.delivered();
+    let name =
+        WorkerName { pool: session.queue.clone(), group: session.worker_group.clone(), id: session.worker_id.clone() };
+    let parts = &queue.engine;
+    let removed = remove(&parts.pool, &parts.queues, &parts.notifiers, &name).await.unwrap();
+    assert_eq!(removed.ended, 3);
+    assert_eq!(ground.ended(&session).await, Some(SessionEnd::WorkerRemoved));
+    for task in of_session.into_iter().chain([alone]) {
+        assert_eq!(tried_again(&queue.status(task).await), Some((SHUT_DOWN, Some(EndedBy::WorkerRemoved))));
+    }
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn a_session_that_never_was_is_not_found_and_one_of_another_worker_is_refused() {
+    let ground = Ground::new().await;
+    let engine = &ground.queue.engine;
+    let session = begin(&ground.queue, "one").await;
+    let unknown = tenure_api::ids::SessionId::new(uuid::Uuid::from_u128(1));
+    assert!(matches!(sessions::identify(engine, unknown).await, Err(OpError::NotFound(_))));
+    assert!(matches!(sessions::find(engine, unknown).await, Err(OpError::NotFound(_))));
+    let of = async |queue: &str, group: &str, worker: &str| {
+        sessions::of_claim(engine, session.id, &queue.parse().unwrap(), group, worker).await
+    };
+    assert_eq!(of(QUEUE, "group", "one").await.unwrap(), session.epoch);
+    for (queue, group, worker) in [("proj/other", "group", "one"), (QUEUE, "one", "one"), (QUEUE, "group", "two")] {
+        let refused = of(queue, group, worker).await;
+        assert!(matches!(refused, Err(OpError::Input(_))), "{refused:?}");
+    }
+    ground.finish().await;
+}
+
+/// Where one server remembers whose session it is, another one asks the database.
+#[tokio::test]
+async fn every_server_knows_every_session() {
+    let ground = Ground::new().await;
+    let other = Queue::start(ground.database.options());
+    let session = begin(&ground.queue, "one").await;
+    for server in [&ground.queue, &other, &other] {
+        assert_eq!(sessions::identify(&server.engine, session.id).await.unwrap(), session);
+        renew(server, &session).await.unwrap();
+    }
+    assert_eq!(sessions::close(&other.engine, &session).await.unwrap(), 0);
+    assert_eq!(end_of(renew(&ground.queue, &session).await), Some(SessionEnd::Closed));
+    other.stop().await;
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn the_start_and_the_end_of_a_session_are_in_the_log() {
+    use tenure_domain::events::Payload;
+    use tenure_domain::events::note::Note;
+    use tenure_store::events::{self, Page, Sequenced};
+
+    let mut ground = Ground::new().await;
+    let session = begin(&ground.queue, "one").await;
+    create(&ground.queue, 1, &json!({})).await;
+    claim(&ground.queue, &session, 1).await;
+    sessions::close(&ground.queue.engine, &session).await.unwrap();
+    events::sequence(&mut ground.conn, Sequenced::default()).await.unwrap();
+    let Page::Events(events, _) = events::read(&mut ground.conn, 0, 1000).await.unwrap() else { panic!("it is gone") };
+    let notes: Vec<Note> = events
+        .into_iter()
+        .filter_map(|event| match event.payload {
+            Payload::Note(note) => Some(note),
+            _ => None,
+        })
+        .collect();
+    let expected =
+        [Note::session_started(&session, "client".to_owned()), Note::session_ended(&session, SessionEnd::Closed, 1)];
+    assert_eq!(notes, expected);
+    ground.finish().await;
+}

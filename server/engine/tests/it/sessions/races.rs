@@ -1,0 +1,331 @@
+//! The end of a session beside everything that can happen to it and to its runs, each held open by a lock of the test.
+
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use sqlx::{Connection, PgPool};
+use tenure_domain::lifecycle::Report;
+use tenure_domain::policy::ending::Ending;
+use tenure_engine::ops::change_task::{Change, change};
+use tenure_engine::ops::claim_task::{ClaimTask, claim_task};
+use tenure_engine::ops::sessions::{Attempt, Left};
+use tenure_engine::testing::LEASE;
+use tenure_store::transitions::claim::{Want, Worker, claim as claim_statement};
+use tenure_store::transitions::end::{self, Member};
+use tenure_store::transitions::{end_open, renew as renew_claim};
+use tenure_store::worker_sessions::{self, Renewal, Shared};
+
+use super::*;
+use crate::support::{Gate, number, until_a_session_waits};
+
+/// Runs of the session in these tests.
+const RUNS: usize = 3;
+
+/// A session with its runs.
+struct Race {
+    ground: Ground,
+    session: Identity,
+    tasks: Vec<TaskId>,
+}
+
+impl Race {
+    async fn new() -> Self {
+        let ground = Ground::new().await;
+        let session = begin(&ground.queue, "one").await;
+        let tasks = create(&ground.queue, RUNS, &json!({})).await;
+        claim(&ground.queue, &session, RUNS).await;
+        Self { ground, session, tasks }
+    }
+
+    fn pool(&self) -> &PgPool {
+        self.ground.database.pool()
+    }
+
+    async fn end_as(&self, by: SessionEnd) -> Attempt {
+        let engine = &self.ground.queue.engine;
+        let mut conn = engine.pool.acquire().await.unwrap();
+        sessions::end(&mut conn, &engine.notifiers, self.session.epoch, by).await.unwrap()
+    }
+
+    /// Ends the session as a takeover does.
+    async fn end(&self) -> Attempt {
+        self.end_as(SessionEnd::Takeover).await
+    }
+
+    /// Ends it so while this transaction is open, which is committed when the end waits for it.
+    async fn end_by(&self, by: SessionEnd, held: sqlx::Transaction<'_, sqlx::Postgres>) -> Attempt {
+        let mut end = pin!(self.end_as(by));
+        tokio::select! {
+            attempt = &mut end => panic!("it does not wait: {attempt:?}"),
+            _ = until_a_session_waits(self.pool()) => {}
+        }
+        held.commit().await.unwrap();
+        end.await
+    }
+
+    /// Ends it while this connection's transaction is open; the transaction is ended when the end waits for it.
+    async fn end_beside(&self, held: sqlx::Transaction<'_, sqlx::Postgres>, commit: bool) -> Attempt {
+        let mut end = pin!(self.end());
+        tokio::select! {
+            attempt = &mut end => panic!("it does not wait: {attempt:?}"),
+            _ = until_a_session_waits(self.pool()) => {}
+        }
+        assert_eq!(self.ground.ended(&self.session).await, None, "nothing is seen of it");
+        assert_eq!(number(self.pool(), "SELECT count(*) FROM claims").await, RUNS as i64, "all or nothing");
+        if commit {
+            held.commit().await.unwrap();
+        } else {
+            held.rollback().await.unwrap();
+        }
+        end.await
+    }
+
+    async fn given_back(&self, attempt: Attempt, runs: usize) {
+        assert_eq!(attempt, Attempt::Ended(Left { runs, retried: runs, more: false }));
+        let mut given_back = 0;
+        for &task in &self.tasks {
+            let task = self.ground.queue.status(task).await;
+            given_back += usize::from(tried_again(&task) == Some((SHUT_DOWN, Some(EndedBy::SessionEnded))));
+        }
+        assert_eq!(given_back, runs);
+        assert_eq!(number(self.pool(), "SELECT count(*) FROM claims").await, 0);
+    }
+
+    async fn claim_by_name(&self, task: TaskId) -> Result<(), OpError> {
+        let engine = &self.ground.queue.engine;
+        let (worker_group, worker_id) = ("group".to_owned(), "one".to_owned());
+        let request = ClaimTask { task, run: FIRST, worker_group, worker_id, session: Some(self.session.epoch) };
+        let claimed = claim_task(&engine.pool, &engine.workers, LEASE, &request).await.unwrap();
+        claimed.map(drop)
+    }
+}
+
+#[tokio::test]
+async fn an_end_waits_for_a_renewal_of_a_lease_and_gives_that_run_back_too() {
+    for commit in [true, false] {
+        let race = Race::new().await;
+        let mut conn = race.ground.database.connect_hot().await;
+        let mut held = conn.begin().await.unwrap();
+        let member = renew_claim::Member { id: race.tasks[1].uuid(), run: 0 };
+        assert_eq!(renew_claim::renew(&mut held, &[member], LEASE).await.unwrap().len(), 1);
+        let attempt = race.end_beside(held, commit).await;
+        race.given_back(attempt, RUNS).await;
+        drop(conn);
+        race.ground.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn an_end_waits_for_a_report_and_gives_back_what_was_not_reported() {
+    for commit in [true, false] {
+        let race = Race::new().await;
+        let mut conn = race.ground.database.connect_hot().await;
+        let mut held = conn.begin().await.unwrap();
+        let member = Member::new(race.tasks[1].uuid(), 0, Ending::Reported(Report::Completed));
+        assert_eq!(end::end(&mut held, &[member]).await.unwrap().len(), 1);
+        let attempt = race.end_beside(held, commit).await;
+        race.given_back(attempt, RUNS - usize::from(commit)).await;
+        drop(conn);
+        race.ground.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn an_end_waits_for_a_cancel_and_gives_back_what_was_not_cancelled() {
+    for commit in [true, false] {
+        let race = Race::new().await;
+        let mut conn = race.ground.database.connect().await;
+        let mut held = conn.begin().await.unwrap();
+        let task = race.tasks[1].uuid();
+        tenure_store::tasks::lock(&mut held, task).await.unwrap();
+        let ended = end_open::end_open(&mut held, &[task], ReasonResolved::Canceled).await.unwrap();
+        assert_eq!((ended.tasks, ended.sessions), (vec![task], vec![race.session.epoch]));
+        let attempt = race.end_beside(held, commit).await;
+        race.given_back(attempt, RUNS - usize::from(commit)).await;
+        drop(conn);
+        race.ground.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn an_end_waits_for_a_claim_by_name_that_holds_the_session() {
+    let race = Race::new().await;
+    let mut conn = race.ground.database.connect().await;
+    let mut held = conn.begin().await.unwrap();
+    assert_eq!(worker_sessions::share(&mut held, race.session.epoch).await.unwrap(), Shared::Live);
+    renew(&race.ground.queue, &race.session).await.expect("it does not keep renewals out");
+    let attempt = race.end_beside(held, true).await;
+    race.given_back(attempt, RUNS).await;
+    drop(conn);
+    race.ground.finish().await;
+}
+
+/// Nothing of claimWork waits for the end, nor the end for it: what was claimed meanwhile is found afterwards.
+#[tokio::test]
+async fn a_claim_that_is_committed_after_the_end_of_its_session_is_found_and_given_back() {
+    let race = Race::new().await;
+    let (queue, pool) = (&race.ground.queue, race.pool());
+    let late = queue.create_one(QUEUE).await;
+    let mut conn = race.ground.database.connect_hot().await;
+    let mut held = conn.begin().await.unwrap();
+    let want = Want { queue: queue.key(QUEUE).await, name: QUEUE, epoch: -1, marks: [0; 7], slots: vec![1] };
+    let worker = Worker { group: "group", id: "one", session: Some(race.session.epoch) };
+    let claimed = claim_statement(&mut held, &[want], &[worker], LEASE, uuid::Uuid::new_v4()).await.unwrap();
+    assert!(claimed.len() == 1 && claimed[0].made);
+    let attempt = race.end().await;
+    race.given_back(attempt, RUNS).await;
+    held.commit().await.unwrap();
+    assert_eq!(number(pool, "SELECT count(*) FROM claims").await, 1, "after the end");
+    let report = race.ground.pass().await;
+    assert_eq!((report.found, report.done, report.retried), (1, 1, 1));
+    assert!(tried_again(&queue.status(late).await).is_some());
+    let returned = number(pool, "SELECT returned FROM worker_sessions").await;
+    assert_eq!(returned, RUNS as i64 + 1);
+    assert_eq!(race.ground.pass().await.found, 0);
+    drop(conn);
+    race.ground.finish().await;
+}
+
+#[tokio::test]
+async fn a_session_that_is_renewed_while_it_is_about_to_expire_goes_on() {
+    let mut race = Race::new().await;
+    race.ground.pass().await;
+    let mut conn = race.ground.database.connect_hot().await;
+    let mut held = conn.begin().await.unwrap();
+    race.ground.advance(TTL + 1).await;
+    let renewal = Renewal { epoch: race.session.epoch, stated: Stated::default(), after: 0 };
+    assert_eq!(worker_sessions::renew(&mut held, &[renewal]).await.unwrap().len(), 1);
+    let attempt = race.end_by(SessionEnd::Expired, held).await;
+    assert_eq!(attempt, Attempt::NotLive);
+    assert_eq!(race.ground.ended(&race.session).await, None);
+    drop(conn);
+    race.ground.finish().await;
+}
+
+/// The end is held open at its commit, with everything done: whatever comes then waits for it, or is refused because of it.
+#[tokio::test]
+async fn what_comes_while_a_session_is_being_ended_changes_nothing_of_it() {
+    let race = Race::new().await;
+    let queue = &race.ground.queue;
+    let free = queue.create_one(QUEUE).await;
+    let gate = Gate::close(&race.ground.database, "runs").await;
+    let mut end = Box::pin(race.end());
+    tokio::select! {
+        attempt = &mut end => panic!("it is not held: {attempt:?}"),
+        _ = until_a_session_waits(race.pool()) => {}
+    }
+    // These do not wait.
+    let by_name = race.claim_by_name(free).await;
+    assert!(matches!(by_name, Err(OpError::Unavailable)), "{by_name:?}");
+    let workers = sessions::list_workers(&queue.engine, &race.session.queue).await.unwrap();
+    assert_eq!(workers.iter().map(|worker| worker.running).collect::<Vec<_>>(), [RUNS as i64], "nothing is seen of it");
+    // These wait for its commit.
+    let [first, second, third] = race.tasks[..] else { panic!("three") };
+    let engine = &queue.engine;
+    let cancel = change(&engine.pool, &engine.notifiers, third, Change::Cancel);
+    let commit = async {
+        let all = async || until_a_session_waits(race.pool()).await.len() >= 4;
+        tenure_store::testing::eventually("all wait", all).await;
+        gate.open().await;
+    };
+    let (attempt, renewed, reclaimed, reported, cancelled, ()) = tokio::join!(
+        end,
+        renew(queue, &race.session),
+        queue.reclaim(first, FIRST),
+        queue.report(second, FIRST, Report::Completed),
+        cancel,
+        commit
+    );
+    assert_eq!(attempt, Attempt::Ended(Left { runs: RUNS, retried: RUNS, more: false }));
+    assert_eq!(end_of(renewed), Some(SessionEnd::Takeover));
+    assert!(matches!(reclaimed, Err(OpError::Conflict(_))), "{reclaimed:?}");
+    assert!(matches!(reported, Err(OpError::Conflict(_))), "{reported:?}");
+    // It finds the next run, and ends that one.
+    assert_eq!(cancelled.unwrap().ended.len(), 2);
+    for task in [first, second] {
+        assert!(tried_again(&queue.status(task).await).is_some());
+    }
+    assert_eq!(end_of(race.claim_by_name(free).await), Some(SessionEnd::Takeover));
+    race.ground.finish().await;
+}
+
+/// Two that end the same session at once: one does, and the other one finds it ended.
+#[tokio::test]
+async fn a_session_ends_once_although_many_end_it_at_the_same_time() {
+    let race = Race::new().await;
+    let attempts = futures_util::future::join_all((0..8).map(|_| race.end())).await;
+    let ended: Vec<&Attempt> = attempts.iter().filter(|attempt| matches!(attempt, Attempt::Ended(_))).collect();
+    assert_eq!(ended, [&Attempt::Ended(Left { runs: RUNS, retried: RUNS, more: false })]);
+    assert_eq!(attempts.iter().filter(|attempt| **attempt == Attempt::NotLive).count(), 7);
+    race.given_back(*ended[0], RUNS).await;
+    race.ground.finish().await;
+}
+
+/// What one snapshot has of a queue: how many runs the workers hold, and how many are pending.
+async fn snapshot(pool: &PgPool, ground: &Ground, queue: i32, session: &Identity) -> (i64, i64) {
+    let mut conn = pool.acquire().await.unwrap();
+    let mut transaction = conn.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ").await.unwrap();
+    let workers = worker_sessions::list_workers(&mut transaction, queue, &session.queue, 10).await.unwrap();
+    let pending: i64 = sqlx::query_scalar("SELECT count(*) FROM pending").fetch_one(&mut *transaction).await.unwrap();
+    transaction.commit().await.unwrap();
+    let _ = ground;
+    (workers.iter().map(|worker| worker.running).sum(), pending)
+}
+
+#[tokio::test]
+async fn z7_a_thousand_runs_leave_their_session_all_at_once_for_every_reader() {
+    const ALL: usize = 1_000;
+    let mut ground = Ground::new().await;
+    let session = begin(&ground.queue, "one").await;
+    let key = ground.queue.key(QUEUE).await;
+    let mut tasks = Vec::new();
+    for _ in 0..ALL / 200 {
+        let part: Vec<_> = (0..200).map(|_| new_task(QUEUE, &json!({}))).collect();
+        crate::support::create_on(&mut ground.conn, &ground.queue, &part).await;
+        tasks.extend(part.iter().map(|task| task.id));
+    }
+    claim(&ground.queue, &session, ALL).await;
+    let (pool, queue) = (ground.database.pool(), &ground.queue);
+    let (begun, over) = (AtomicBool::new(false), AtomicBool::new(false));
+    let read = async {
+        let mut seen = Vec::new();
+        while !over.load(Ordering::SeqCst) {
+            let now = snapshot(pool, &ground, key, &session).await;
+            if seen.last() != Some(&now) {
+                seen.push(now);
+            }
+            begun.store(true, Ordering::SeqCst);
+        }
+        seen.push(snapshot(pool, &ground, key, &session).await);
+        seen
+    };
+    let reclaim = async {
+        for task in tasks.iter().cycle() {
+            if over.load(Ordering::SeqCst) {
+                break;
+            }
+            drop(queue.reclaim(*task, FIRST).await);
+        }
+    };
+    let renewals = async {
+        while renew(queue, &session).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    };
+    let end = async {
+        tenure_store::testing::eventually("it is looked at", async || begun.load(Ordering::SeqCst)).await;
+        let mut conn = queue.engine.pool.acquire().await.unwrap();
+        loop {
+            let by = SessionEnd::Takeover;
+            match sessions::end(&mut conn, &queue.engine.notifiers, session.epoch, by).await.unwrap() {
+                Attempt::Held => {}
+                attempt => break assert_eq!(attempt, Attempt::Ended(Left { runs: ALL, retried: ALL, more: false })),
+            }
+        }
+        over.store(true, Ordering::SeqCst);
+    };
+    let (mut seen, (), (), ()) = tokio::join!(read, reclaim, renewals, end);
+    seen.dedup();
+    assert_eq!(seen, [(ALL as i64, 0), (0, ALL as i64)]);
+    ground.finish().await;
+}
