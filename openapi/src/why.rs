@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::dates::Timestamp;
-use crate::ids::{RunId, TaskId};
+use crate::ids::{RunId, SessionId, TaskId};
 use crate::states::{DelayedBy, EndedBy, ReasonResolved, RunState, TaskState};
 
 /// Why a task is where it is.
@@ -97,6 +97,9 @@ pub enum Reason {
         /// When the run ends at the latest, if it has a `completeTime`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         complete_by: Option<Timestamp>,
+        /// The session that the claim belongs to, and ends with at the latest; only with the scope that shows the queue.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        session_id: Option<SessionId>,
     },
     /// It has ended.
     #[serde(rename_all = "camelCase")]
@@ -145,6 +148,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    const SESSION: &str = "b4cf1f7d-1b1c-4a8b-9d3f-5f0f4d6f2a10";
+
     #[test]
     fn a_reason_has_its_code_beside_its_fields() {
         let time: Timestamp = serde_json::from_value(json!("2026-01-31T12:00:00Z")).unwrap();
@@ -160,9 +165,26 @@ mod tests {
                 json!({"code": "delay", "until": date, "by": "retry-delay"}),
             ),
             (
-                Reason::Running { worker, since: time, taken_until: time, complete_by: Some(time) },
+                Reason::Running {
+                    worker: worker.clone(),
+                    since: time,
+                    taken_until: time,
+                    complete_by: Some(time),
+                    session_id: None,
+                },
                 json!({"code": "running", "workerGroup": "g", "workerId": "w", "since": date, "takenUntil": date,
                     "completeBy": date}),
+            ),
+            (
+                Reason::Running {
+                    worker,
+                    since: time,
+                    taken_until: time,
+                    complete_by: None,
+                    session_id: Some(SESSION.parse().unwrap()),
+                },
+                json!({"code": "running", "workerGroup": "g", "workerId": "w", "since": date, "takenUntil": date,
+                    "sessionId": SESSION}),
             ),
             (Reason::NoWorker { last_asked: None, quarantined: 2 }, json!({"code": "no-worker", "quarantined": 2})),
         ] {

@@ -3,7 +3,7 @@ the document cannot promise.
 
 No operation and no check is left out. What is changed here is changed in single requests:
 
-* `situate` makes what paths and secrets name: tasks, artifacts, objects, workers, clients, roles.
+* `situate` makes what paths and secrets name: tasks, artifacts, objects, workers, sessions, clients, roles.
 * `protect` keeps the run's own account, and the public scopes, out of harm's way.
 * `shorten` makes waiting short. `without_long_lists` leaves lists of ten thousand entries to other tests.
 * `complete` brings about that most of the tasks and messages that are acceptable by their schema are acceptable by their
@@ -45,6 +45,8 @@ REMEMBERED = 20
 QUEUE = {"provisionerId": "acme", "workerType": "linux", "taskQueueId": "acme/linux"}
 # The Content-Type of all uploads, which their signature covers.
 BYTES = "application/octet-stream"
+# How long is waited at most, and by which parameter.
+WAITS = {"waitForTask": ("seconds", 60), "sessionInbox": ("wait", 30)}
 # These do not make what their path names: it must be there.
 NEED_WHAT_THEY_PUT = {"finishArtifact", "startDownload"}
 
@@ -126,13 +128,16 @@ def protect(case, name):
 
 
 def shorten(case, name):
-    """waitForTask waits up to a minute: where it would, a second does. What is over its limit stays what it is. And the
-    clock mostly moves so little that tasks are still there afterwards."""
+    """waitForTask waits up to a minute, and an inbox half of one: where they would, a second does. What is over its limit stays
+    what it is. And the clock mostly moves so little that tasks are still there afterwards."""
     query = case.query or {}
-    seconds = query.get("seconds")
-    if name == "waitForTask" and isinstance(seconds, (int, str)) and re.fullmatch("[0-9]+", str(seconds)):
-        if 1 < int(seconds) <= 60:
-            query["seconds"] = type(seconds)(1)
+    if name in WAITS:
+        parameter, most = WAITS[name]
+        seconds = query.get(parameter)
+        if isinstance(seconds, (int, str)) and re.fullmatch("[0-9]+", str(seconds)) and 1 < int(seconds) <= most:
+            query[parameter] = type(seconds)(1)
+        elif seconds is None and name == "sessionInbox" and not is_negative(case, ParameterLocation.QUERY):
+            case.query = {**query, parameter: 1}
     if name == "advanceClock" and is_made_freely(case) and not is_negative(case, ParameterLocation.BODY):
         if isinstance(case.body, dict) and next(turns) % RAW_EVERY:
             case.body = {"seconds": case.body["seconds"] % MINUTE}
@@ -240,6 +245,12 @@ def new_worker():
     return worker, secret
 
 
+def new_session():
+    """A session of a worker of its own: no other request ends it, or is in its way."""
+    worker = {"taskQueueId": QUEUE["taskQueueId"], "workerGroup": "rack-1", "workerId": "made-" + new_task_id()}
+    return call("POST", "/api/tenure/v1/sessions", {**worker, "ttl": 3600}).json()["sessionId"]
+
+
 def situate_artifact(case, name, task):
     path = case.path_parameters
     if name == "finishArtifact":
@@ -268,8 +279,8 @@ def situate_secret(case, name):
 
 
 def situate(case, name):
-    """Makes what a request names: a task, its group, a run that is claimed, its artifact, an object, a worker, a client,
-    a role. Always for the examples of the document, and for every other request of the phase "fuzzing"."""
+    """Makes what a request names: a task, its group, a run that is claimed, its artifact, an object, a worker, a session, a
+    client, a role. Always for the examples of the document, and for every other request of the phase "fuzzing"."""
     phase = case.meta.phase.name.value if case.meta is not None else ""
     if phase not in ("examples", "fuzzing") or is_negative(case, ParameterLocation.PATH):
         return
@@ -298,6 +309,8 @@ def situate(case, name):
         new_object(path["name"], new_task_id())
     if "workerPoolId" in path and "workerId" in path:
         path.update(new_worker()[0])
+    if "sessionId" in path:
+        path["sessionId"] = new_session()
     if "clientId" in path:
         path["clientId"] = "made-" + new_task_id()
         call("PUT", "/api/auth/v1/clients/" + path["clientId"], {"description": "", "expires": date_in(days=1)})
@@ -455,7 +468,7 @@ def excuse(failure, case, response):
     run = str((case.path_parameters or {}).get("runId", "0"))
     if response.status_code == 400 and case.meta and case.meta.phase.name.value == "stateful" and not RUN_ID.fullmatch(run):
         return "a link that Schemathesis infers puts a taskId into the place of a runId, unchecked: no valid data"
-    if response.status_code == 410 and code == "ResourceExpired":
+    if response.status_code == 410 and code in ("ResourceExpired", "SessionEnded"):
         return "contract, section 0.1: what was there and is gone is answered with 410, which the check does not know"
     if response.status_code == 416:
         return "RFC 9110, section 15.5.17: how many bytes there are to ask for, no schema can say"

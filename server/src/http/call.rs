@@ -15,7 +15,8 @@ use std::sync::Arc;
 use tenure_api::errors::ErrorCode;
 use tenure_api::hawk::bewit::split_url;
 use tenure_api::ids::{
-    ArtifactName, InvalidId, ObjectName, ProvisionerId, RunId, TaskGroupId, TaskId, TaskQueueId, WorkerGroup, WorkerId,
+    ArtifactName, InvalidId, ObjectName, ProvisionerId, RunId, SessionId, TaskGroupId, TaskId, TaskQueueId,
+    WorkerGroup, WorkerId,
 };
 
 use super::app::App;
@@ -278,6 +279,11 @@ impl Call {
     /// The parameter `runId`.
     pub fn run_id(&self) -> Result<RunId, ApiError> {
         self.param("runId")
+    }
+
+    /// The parameter `sessionId`.
+    pub fn session_id(&self) -> Result<SessionId, ApiError> {
+        self.param("sessionId")
     }
 
     /// The parameter `name`, of an artifact.

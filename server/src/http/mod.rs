@@ -41,6 +41,9 @@ use api::queue_views::{
 };
 use api::roles::{create_role, delete_role, list_role_ids, list_roles, list_roles2, role, update_role};
 use api::scopes::{authenticate_hawk, current_scopes, expand_scopes, test_authenticate};
+use api::sessions::{
+    command_session, end_session, get_session, list_queue_workers, renew_session, session_inbox, start_session,
+};
 use api::task_batches::{statuses, tasks};
 use api::task_group::{cancel_task_group, get_task_group, list_task_group, seal_task_group};
 use api::worker_manager::{
@@ -236,6 +239,11 @@ fn own_api() -> Routes {
         .route("/tasks/{taskId}/runs/{runId}/release", [report::release_task()])
         .route("/tasks/{taskId}/why", [why::endpoint()])
         .route("/work", [work::endpoint()])
+        .route("/sessions", [start_session::endpoint()])
+        .route("/sessions/{sessionId}", [get_session::endpoint(), end_session::endpoint()])
+        .route("/sessions/{sessionId}/inbox", [session_inbox::endpoint()])
+        .route("/sessions/{sessionId}/renew", [renew_session::endpoint()])
+        .route("/sessions/{sessionId}/commands", [command_session::endpoint()])
         .route("/queues", [list_queues::endpoint()])
         .merge(queue_routes())
         .route("/workers/{taskQueueId}/{workerGroup}/{workerId}/removed", [worker_removed::endpoint()])
@@ -244,7 +252,7 @@ fn own_api() -> Routes {
         .route("/clock/advance", [advance_clock::endpoint()])
 }
 
-/// Queues as they are, their policies and pauses. A queue's id may come as one escaped segment or as two.
+/// Queues as they are, their policies, pauses and sessions. A queue's id may come as one escaped segment or as two.
 fn queue_routes() -> Routes {
     let policy = || [get_policy::endpoint(), put_policy::endpoint(), delete_policy::endpoint()];
     Routes::new()
@@ -256,6 +264,8 @@ fn queue_routes() -> Routes {
         .route("/queues/{provisionerId}/{workerType}/pause", [pause_queue::endpoint()])
         .route("/queues/{taskQueueId}/resume", [resume_queue::endpoint()])
         .route("/queues/{provisionerId}/{workerType}/resume", [resume_queue::endpoint()])
+        .route("/queues/{taskQueueId}/workers", [list_queue_workers::endpoint()])
+        .route("/queues/{provisionerId}/{workerType}/workers", [list_queue_workers::endpoint()])
 }
 
 /// The Taskcluster Worker Manager API, as far as workers of its static provider and the provisioners that create them

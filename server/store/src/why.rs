@@ -94,7 +94,8 @@ pub async fn find(
             let run = columns.run(run)?;
             match running(&row) {
                 Some((worker, since, taken_until)) => {
-                    Place::Running { run, worker, since, taken_until, complete_by: row.complete_by }
+                    let complete_by = row.complete_by;
+                    Place::Running { run, worker, since, taken_until, complete_by, session: None }
                 }
                 None => Place::Pending {
                     run,

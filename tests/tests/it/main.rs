@@ -45,6 +45,7 @@ mod sealed_artifacts;
 mod serve;
 mod session_commands;
 mod session_faults;
+mod sessions;
 mod signed_urls;
 mod sse;
 mod startup;

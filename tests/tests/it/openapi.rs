@@ -93,6 +93,13 @@ const WALK: &[&str] = &[
     "getQueue",
     "resumeQueue",
     "deleteQueuePolicy",
+    "startSession",
+    "getSession",
+    "sessionInbox",
+    "renewSession",
+    "commandSession",
+    "listQueueWorkers",
+    "endSession",
     "listTaskQueues",
     "getTaskQueue",
     "listProvisioners",
@@ -230,6 +237,9 @@ impl Operation {
             "taskGroupId" => parameter(name).or_else(|| parameter("taskId")).unwrap(),
             // The queue of the task, which the path does not name.
             "taskQueueId" => parameter(name).unwrap_or_else(|| "acme/linux".to_owned()),
+            // The worker of the session, which the path does not name.
+            "workerGroup" => parameter(name).unwrap_or_else(|| "rack-1".to_owned()),
+            "workerId" => parameter(name).unwrap_or_else(|| "worker-1".to_owned()),
             _ => parameter(name).unwrap_or_else(|| panic!("{}: no value for <{name}>", self.path)),
         }
     }
@@ -312,9 +322,13 @@ async fn fetch(rig: &Rig) -> Value {
 
 /// The same document with another task in its examples.
 fn with_another_task(document: &Value) -> Value {
-    let path = document.pointer("/paths/~1api~1queue~1v1~1task~1{taskId}/get/parameters/0").expect("task has a path");
-    let task = path["example"].as_str().expect("the parameter has an example");
-    let text = document.to_string().replace(task, &new_task().to_string());
+    with_another(document, "/paths/~1api~1queue~1v1~1task~1{taskId}/get/parameters/0", &new_task().to_string())
+}
+
+/// The same document with another value in the place of the example of this parameter, wherever it stands.
+fn with_another(document: &Value, parameter: &str, value: &str) -> Value {
+    let example = document.pointer(parameter).expect("the document has the parameter")["example"].clone();
+    let text = document.to_string().replace(example.as_str().expect("the parameter has an example"), value);
     serde_json::from_str(&text).expect("a document stays one")
 }
 
@@ -394,6 +408,11 @@ async fn every_operation_does_what_is_documented_for_callers_with_the_described_
         let reply = rig.send(&operation.request().authorization(&caller)).await;
         assert!((200..400).contains(&reply.status), "{name} with {scopes:?}: {}", reply.text());
         fits(&document, name, &operation, &reply);
+        if *name == "startSession" {
+            let session = reply.json()["sessionId"].as_str().unwrap().to_owned();
+            document =
+                with_another(&document, "/paths/~1api~1tenure~1v1~1sessions~1{sessionId}/get/parameters/0", &session);
+        }
     }
     let paths = document["paths"].as_object().unwrap();
     let all = paths.values().flat_map(|methods| methods.as_object().unwrap().values());

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 use tenure_api::dates::Timestamp;
-use tenure_api::ids::{RunId, TaskId};
+use tenure_api::ids::{RunId, SessionId, TaskId};
 use tenure_api::states::{DelayedBy, EndedBy, Requires, TaskState};
 use tenure_api::why::{AwaitedTask, Reason, WhyAnswer, WorkerName};
 
@@ -70,6 +70,8 @@ pub enum Place {
         taken_until: DateTime<Utc>,
         /// When the run is too slow.
         complete_by: Option<DateTime<Utc>>,
+        /// The session that the claim belongs to.
+        session: Option<SessionId>,
     },
     /// It has ended.
     Resolved {
@@ -150,12 +152,13 @@ pub fn why(facts: &Facts, names: Names) -> WhyAnswer {
                 ..answer(TaskState::Pending, Some(*run), reasons)
             }
         }
-        Place::Running { run, worker, since, taken_until, complete_by } => {
+        Place::Running { run, worker, since, taken_until, complete_by, session } => {
             let running = Reason::Running {
                 worker: worker.clone(),
                 since: (*since).into(),
                 taken_until: (*taken_until).into(),
                 complete_by: complete_by.map(Timestamp::new),
+                session_id: session.filter(|_| names == Names::Shown),
             };
             answer(TaskState::Running, Some(*run), vec![running])
         }
@@ -236,10 +239,11 @@ pub fn sentence(reason: &Reason) -> String {
         }
         Reason::Behind { runs: 1 } => "1 other run of its queue is claimed first.".to_owned(),
         Reason::Behind { runs } => format!("{runs} other runs of its queue are claimed first."),
-        Reason::Running { worker, since, taken_until, complete_by } => {
+        Reason::Running { worker, since, taken_until, complete_by, session_id } => {
             let latest = complete_by.map_or_else(String::new, |time| format!(", and at the latest at {time}"));
+            let session = session_id.map_or_else(String::new, |id| format!(" It ends with the session {id}."));
             format!(
-                "Worker {}/{} has held it since {since}; the claim ends at {taken_until} unless it is renewed{latest}.",
+                "Worker {}/{} has held it since {since}; the claim ends at {taken_until} unless it is renewed{latest}.{session}",
                 worker.worker_group, worker.worker_id
             )
         }

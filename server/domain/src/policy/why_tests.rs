@@ -27,6 +27,10 @@ fn paused() -> Paused {
     Paused { since: at(NOW - 5), by: "ann".into(), reason: Some("disk".into()), until: Some(at(NOW + 60)) }
 }
 
+fn session() -> SessionId {
+    "b4cf1f7d-1b1c-4a8b-9d3f-5f0f4d6f2a10".parse().unwrap()
+}
+
 fn worker() -> WorkerName {
     WorkerName { worker_group: "g".into(), worker_id: "w".into() }
 }
@@ -139,16 +143,23 @@ fn an_unscheduled_task_waits_for_others_and_says_if_it_does_so_for_ever() {
 fn a_run_that_is_held_or_has_ended_has_one_reason() {
     for pause in [None, Some(paused())] {
         for complete_by in [None, Some(at(NOW + 3))] {
-            let place = Place::Running {
-                run: RunId::FIRST,
-                worker: worker(),
-                since: at(NOW - 1),
-                taken_until: at(NOW + 1),
-                complete_by,
-            };
-            let answer = why(&facts(place, pause.clone()), Names::Hidden);
-            assert_eq!(codes(&answer), ["running"], "a pause takes nothing away");
-            assert_eq!((answer.state, answer.ready), (TaskState::Running, false));
+            for session in [None, Some(session())] {
+                for names in [Names::Shown, Names::Hidden] {
+                    let place = Place::Running {
+                        run: RunId::FIRST,
+                        worker: worker(),
+                        since: at(NOW - 1),
+                        taken_until: at(NOW + 1),
+                        complete_by,
+                        session,
+                    };
+                    let answer = why(&facts(place, pause.clone()), names);
+                    assert_eq!(codes(&answer), ["running"], "a pause takes nothing away");
+                    assert_eq!((answer.state, answer.ready), (TaskState::Running, false));
+                    let Reason::Running { session_id, .. } = answer.reasons[0] else { panic!("{answer:?}") };
+                    assert_eq!(session_id, session.filter(|_| names == Names::Shown));
+                }
+            }
         }
         for outcome in [Outcome::Completed, Outcome::Failed, Outcome::Exception(ReasonResolved::ClaimExpired)] {
             for ended_by in std::iter::once(None).chain(EndedBy::ALL.iter().copied().map(Some)) {
@@ -210,9 +221,26 @@ fn the_words_say_what_is_there() {
         (Reason::Behind { runs: 1 }, "1 other run of its queue is claimed first."),
         (Reason::Behind { runs: 10_000 }, "At least 10000 other runs of its queue are claimed first."),
         (
-            Reason::Running { worker: worker(), since: time(0), taken_until: time(60), complete_by: Some(time(90)) },
+            Reason::Running {
+                worker: worker(),
+                since: time(0),
+                taken_until: time(60),
+                complete_by: Some(time(90)),
+                session_id: None,
+            },
             "Worker g/w has held it since 1970-01-01T00:00:00.000Z; the claim ends at 1970-01-01T00:01:00.000Z unless it is \
              renewed, and at the latest at 1970-01-01T00:01:30.000Z.",
+        ),
+        (
+            Reason::Running {
+                worker: worker(),
+                since: time(0),
+                taken_until: time(60),
+                complete_by: None,
+                session_id: Some(session()),
+            },
+            "Worker g/w has held it since 1970-01-01T00:00:00.000Z; the claim ends at 1970-01-01T00:01:00.000Z unless it is \
+             renewed. It ends with the session b4cf1f7d-1b1c-4a8b-9d3f-5f0f4d6f2a10.",
         ),
         (
             Reason::Resolved {

@@ -7,6 +7,8 @@ use serde_json::json;
 use tenure_api::bodies::{Claim, ClaimTaskRequest};
 use tenure_api::errors::ErrorCode::{RequestConflict, ResourceNotFound};
 
+use super::claim_work::session_of_claim;
+use super::sessions::of_a_claim;
 use super::{claim_json, raw};
 use crate::http::app::App;
 use crate::http::call::Call;
@@ -34,7 +36,7 @@ const SCOPES: Template = AnyOf(&[
 ]);
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
-    operation
+    of_a_claim(operation)
         .deprecated()
         .about("For workers that found the run on the poll API. The worker that holds the claim gets it again.")
         .takes::<ClaimTaskRequest>(&json!({"workerGroup": "rack-1", "workerId": "worker-1"}))
@@ -47,7 +49,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
             ("workerId", "$response.body#/workerId"),
         ])
         .answers::<Claim<'_>>("The claim", &sample.claim())
-        .refuses(ResourceNotFound, "the task or the run does not exist")
+        .refuses(ResourceNotFound, "the task, the run or the session does not exist")
         .refuses(
             RequestConflict,
             "another worker has claimed the run, it has ended, the task's deadline has passed, or the worker is quarantined",
@@ -65,12 +67,14 @@ async fn claim_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
         .text("workerGroup", body.worker_group.as_str())
         .text("workerId", body.worker_id.as_str());
     call.authorize(&values)?;
+    let worker = (body.worker_group.as_str(), body.worker_id.as_str());
+    let session = session_of_claim(&app, body.session_id, &status.queue, worker).await?;
     let request = ClaimTask {
         task,
         run,
         worker_group: body.worker_group.to_string(),
         worker_id: body.worker_id.to_string(),
-        session: None,
+        session,
     };
     // The worker can ask for the very same claim again, so that a lost answer needs no guard.
     let granted = claim(&app.engine.pool, &app.engine.workers, app.engine.settings.claim_timeout, &request).await??;

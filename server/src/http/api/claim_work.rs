@@ -7,8 +7,10 @@ use axum::response::Response;
 use serde_json::json;
 use tenure_api::bodies::{CLAIM_TASKS, ClaimWorkRequest};
 use tenure_api::errors::ErrorCode;
+use tenure_api::ids::{SessionId, TaskQueueId};
 
 use super::claims_json;
+use super::sessions::of_a_claim;
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::delivery::carry;
@@ -37,12 +39,12 @@ pub(super) const SCOPES: Template =
     AllOf(&[Scope("queue:claim-work:<taskQueueId>"), Scope("queue:worker-id:<workerGroup>/<workerId>")]);
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
-    operation
+    of_a_claim(operation)
         .about(
             "If there is nothing to do, it waits up to 20 seconds for work and then answers with an empty list. Each \
              claim is good until `takenUntil`: renew it with reclaimTask before. A claim whose answer did not reach \
              the worker is requeued. An answer has at most 16 MB of definitions; what has no room stays pending. \
-             The first task is always in it.",
+             The first task is always in it. With `sessionId` the claims end with that session at the latest.",
         )
         .takes::<ClaimWorkRequest>(&json!({"workerGroup": "rack-1", "workerId": "worker-1", "tasks": 1}))
         .names(&[("taskId", "$response.body#/tasks/0/status/taskId"), ("runId", "$response.body#/tasks/0/runId")])
@@ -57,6 +59,20 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
             }),
             &json!({"tasks": [sample.claim()]}),
         )
+        .refuses(ErrorCode::ResourceNotFound, "there is no session of that id")
+}
+
+/// The epoch of the session that a worker's claims are to belong to, if it names one.
+pub(super) async fn session_of_claim(
+    app: &App,
+    session: Option<SessionId>,
+    queue: &TaskQueueId,
+    (group, worker): (&str, &str),
+) -> Result<Option<i64>, ApiError> {
+    match session {
+        Some(id) => Ok(Some(sessions::of_claim(&app.engine, id, queue, group, worker).await?)),
+        None => Ok(None),
+    }
 }
 
 async fn claim_work(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
@@ -70,13 +86,8 @@ async fn claim_work(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let asking =
         Values::of_path().text("workerGroup", body.worker_group.as_str()).text("workerId", body.worker_id.as_str());
     call.authorize(&asking)?;
-    let session = match body.session_id {
-        Some(id) => {
-            let (group, worker) = (body.worker_group.as_str(), body.worker_id.as_str());
-            Some(sessions::of_claim(&app.engine, id, &queue, group, worker).await?)
-        }
-        None => None,
-    };
+    let worker = (body.worker_group.as_str(), body.worker_id.as_str());
+    let session = session_of_claim(&app, body.session_id, &queue, worker).await?;
     let request = Request {
         queue,
         group: body.worker_group.to_string(),

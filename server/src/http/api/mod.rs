@@ -30,6 +30,7 @@ pub mod references;
 pub mod report;
 pub mod roles;
 pub mod scopes;
+pub mod sessions;
 pub mod status;
 pub mod task;
 pub mod task_batches;

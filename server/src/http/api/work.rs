@@ -7,12 +7,13 @@ use axum::response::Response;
 use serde::Serialize;
 use serde_json::json;
 use tenure_api::bodies::Status;
-use tenure_api::errors::ErrorCode::{self, InputError};
+use tenure_api::errors::ErrorCode::{self, InputError, ResourceNotFound};
 use tenure_api::ids::{RunId, TaskId};
 use tenure_api::work::{WAIT_MAX, WorkRequest};
 use utoipa::ToSchema;
 
-use super::claim_work::{REAUTHORIZE_AFTER, SCOPES};
+use super::claim_work::{REAUTHORIZE_AFTER, SCOPES, session_of_claim};
+use super::sessions::of_a_claim;
 use super::{SMALL_ANSWER, into_text, room_for_all, write_claims, write_json};
 use crate::http::app::App;
 use crate::http::call::Call;
@@ -28,7 +29,6 @@ use tenure_domain::work::{self as rules, Reported};
 use tenure_engine::batch::wait_list::Answer;
 use tenure_engine::ops::OpError;
 use tenure_engine::ops::claim_work::Request;
-use tenure_engine::ops::sessions;
 use tenure_engine::ops::work::Worked;
 
 /// What came of one result: a status, or an error.
@@ -77,7 +77,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         "wait": 1,
     });
     let list_of = |name: &str| json!({"type": "array", "items": {"$ref": format!("#/components/schemas/{name}")}});
-    operation
+    of_a_claim(operation)
         .about(
             "One request in the place of many reports and a claimWork. A worker reports so the runs that it has claimed, \
              under its own name, in this queue; a client that may claim for it needs no credentials of the runs. Every \
@@ -86,7 +86,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
              wait for the claims. The answer comes with the first claims or when the wait is over; claims are as \
              those of claimWork: at most 16 MB of definitions, and requeued if the answer does not reach the worker. The \
              request may be repeated: a result that was stored is answered as it was. After an error of the whole \
-             request, such as `ServiceUnavailable`, results may have been stored.",
+             request, such as `ServiceUnavailable` or `SessionEnded`, results may have been stored.",
         )
         .takes::<WorkRequest>(&body)
         .names(&[("taskId", "$response.body#/tasks/0/status/taskId"), ("runId", "$response.body#/tasks/0/runId")])
@@ -110,6 +110,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
             "a reason is missing or too many, a run is named twice, or a result of `worker-shutdown` comes with a claim; \
              nothing was reported",
         )
+        .refuses(ResourceNotFound, "there is no session of that id; nothing was reported")
 }
 
 /// How long this server waits for claims if so many seconds are requested.
@@ -126,13 +127,8 @@ async fn handle(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
         .text("workerGroup", body.worker_group.as_str())
         .text("workerId", body.worker_id.as_str());
     call.authorize(&asking)?;
-    let session = match body.session_id {
-        Some(id) => {
-            let (group, worker) = (body.worker_group.as_str(), body.worker_id.as_str());
-            Some(sessions::of_claim(&app.engine, id, &body.task_queue_id, group, worker).await?)
-        }
-        None => None,
-    };
+    let worker = (body.worker_group.as_str(), body.worker_id.as_str());
+    let session = session_of_claim(&app, body.session_id, &body.task_queue_id, worker).await?;
     let claim = Request {
         queue: body.task_queue_id.clone(),
         group: body.worker_group.to_string(),

@@ -187,7 +187,8 @@ fn describe_one(
         "security": security(operation.access),
     });
     if !operation.names.is_empty() {
-        described["responses"]["200"]["links"] = links(operation, targets).into();
+        let success = operation.answers.first().map_or(200, |(status, _)| *status).to_string();
+        described["responses"][success]["links"] = links(operation, targets).into();
     }
     if let Some(request) = &operation.request {
         described["requestBody"] = request.clone();

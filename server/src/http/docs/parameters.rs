@@ -3,12 +3,12 @@
 use serde_json::{Value, json};
 use tenure_api::errors::ErrorCode::InputError;
 use tenure_api::ids::{
-    ArtifactName, ProvisionerId, RunId, TaskGroupId, TaskId, TaskQueueId, WorkerGroup, WorkerId, WorkerType,
+    ArtifactName, ProvisionerId, RunId, SessionId, TaskGroupId, TaskId, TaskQueueId, WorkerGroup, WorkerId, WorkerType,
 };
 use utoipa::PartialSchema;
 
 use super::operation::Operation;
-use super::sample::{QUEUE, Sample};
+use super::sample::{QUEUE, SESSION, Sample};
 use crate::http::api::pages::PAGE_MAX;
 use tenure_domain::roles::ROLE_ID_MAX;
 use tenure_store::clients::CLIENT_ID_MAX;
@@ -75,6 +75,7 @@ fn one(name: &str, sample: &Sample) -> Value {
     let (about, schema, example) = match name {
         "taskId" => ("The task", of::<TaskId>(), json!(sample.task)),
         "taskGroupId" => ("The group; by default that of its first task's id", of::<TaskGroupId>(), json!(sample.task)),
+        "sessionId" => ("The session, from startSession", of::<SessionId>(), json!(SESSION)),
         "runId" => ("The number of the run, from 0", of::<RunId>(), json!(0)),
         "taskQueueId" => ("The queue; its slash may be written `%2F` or as it is", of::<TaskQueueId>(), json!(QUEUE)),
         "provisionerId" => ("The first half of the queue's id", of::<ProvisionerId>(), json!("acme")),

@@ -17,6 +17,8 @@ pub struct Sample {
 
 /// The queue of the examples.
 pub(in crate::http) const QUEUE: &str = "acme/linux";
+/// The session of the examples.
+pub(in crate::http) const SESSION: &str = "b4cf1f7d-1b1c-4a8b-9d3f-5f0f4d6f2a10";
 
 impl Sample {
     /// That of the document in the repository.

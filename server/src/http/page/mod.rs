@@ -12,6 +12,7 @@ mod overview;
 mod pause;
 mod queue;
 mod rows;
+mod sessions;
 mod task;
 mod text;
 mod visit;

@@ -9,6 +9,7 @@ use tenure_api::ids::TaskQueueId;
 use super::layout::{self, section, table};
 use super::overview::{REFRESH, may_see_claimed, may_see_pending};
 use super::rows::{self, About, ROWS_MAX, claims_scope, workers_scope};
+use super::sessions::{SESSIONS_MAX, sessions_section};
 use super::visit::Visit;
 use super::{Page, PageError, pause, text};
 use crate::http::app::App;
@@ -16,7 +17,7 @@ use tenure_domain::policy::counts::{Counted, shown};
 use tenure_domain::scopes::Expression;
 use tenure_store::page::{self, Ends, Filter, QueueRow, WaitingRow};
 use tenure_store::policies::StoredPolicy;
-use tenure_store::{clock, policies, queue_counts};
+use tenure_store::{clock, policies, queue_counts, worker_sessions};
 
 const ABOUT: About = About { queue: true, worker: false };
 
@@ -38,7 +39,14 @@ pub(super) async fn queue(app: App, visit: Arc<Visit>) -> Result<Page, PageError
     let hidden =
         page::list_hidden(&mut conn).await?.into_iter().find(|(of, _)| *of == key).map_or(0, |(_, count)| count);
     let shown = queue_counts::find(&mut conn, sequenced, &name).await?.ok_or_else(missing)?;
-    let policy = if visit.may(policy_scope(&name)) { policies::find(&mut conn, key).await? } else { None };
+    let may_see = visit.may(policy_scope(&name));
+    let policy = if may_see { policies::find(&mut conn, key).await? } else { None };
+    // One more than is shown, to see whether there are more.
+    let sessions = if may_see {
+        worker_sessions::list_workers(&mut conn, key, &name, SESSIONS_MAX + 1).await?
+    } else {
+        Vec::new()
+    };
     let waiting = page::list_waiting(&mut conn, key, ROWS_MAX).await?;
     let claims = page::list_claims(&mut conn, filter, ROWS_MAX).await?;
     let failures = rows::failures(&mut conn, sequenced, &visit, filter).await?;
@@ -61,6 +69,7 @@ pub(super) async fn queue(app: App, visit: Arc<Visit>) -> Result<Page, PageError
             }
         }
         (policy_section(&visit, &name, policy.as_ref(), now))
+        (sessions_section(&visit, &sessions, now))
         (rows::failures_section(&visit, &failures, now, ABOUT))
         @if visit.may(workers_scope.clone()) {
             (rows::workers_section(&visit, &work, now, ABOUT))

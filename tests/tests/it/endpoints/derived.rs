@@ -51,7 +51,7 @@ fn arguments(operation: &Operation) -> Vec<Row> {
     let mut rows = vec![refused(InvalidRequestArguments, "an unknown query parameter").query("unheard=1")];
     for parameter in operation.parameters("path") {
         let invalid = match parameter.as_str() {
-            "taskId" | "taskGroupId" => "short",
+            "taskId" | "taskGroupId" | "sessionId" => "short",
             "runId" => "-1",
             "taskQueueId" | "workerPoolId" => "no.slash",
             "provisionerId" | "workerType" | "workerGroup" | "workerId" | "clientId" => "a b",

@@ -46,6 +46,10 @@ pub enum State {
     Object,
     /// An object whose time is over.
     OldObject,
+    /// A live session of `group` and `worker`, and a pending task of its queue.
+    Session,
+    /// The same, with a session that its worker has ended.
+    SessionEnded,
     /// A worker that was created and has not registered.
     WorkerCreated,
     /// A worker that has registered.

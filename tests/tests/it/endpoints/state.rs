@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
-use tenure_api::ids::SlugId;
+use tenure_api::ids::{SessionId, SlugId};
 use tenure_tests::clock::{unix_millis, wire_date};
 
 use super::row::{State, Who, a_task, a_task_with, an_upload, an_upload_with};
@@ -18,6 +18,7 @@ const PLAIN: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').
 pub const QUEUE_API: &str = "/api/queue/v1";
 const AUTH_API: &str = "/api/auth/v1";
 const WORKERS_API: &str = "/api/worker-manager/v1";
+const SESSIONS: &str = "/api/tenure/v1/sessions";
 const HOUR_MS: i64 = 3_600_000;
 const MINUTE_MS: i64 = 60_000;
 
@@ -102,6 +103,7 @@ impl Bench {
             ("name", format!("logs/{number}")),
             ("projectId", "endpoints".to_owned()),
             ("uploadId", new_task().to_string()),
+            ("sessionId", SessionId::new(new_task().uuid()).to_string()),
             ("secret", "s".repeat(44)),
             ("clientId", format!("client/{number}")),
             ("roleId", format!("role:{number}")),
@@ -176,6 +178,13 @@ impl Bench {
                 let body = json!({"description": "", "scopes": []});
                 self.must("PUT", &target(&format!("{AUTH_API}/roles/{{roleId}}"), &facts), Some(&body)).await;
             }
+            State::Session | State::SessionEnded => {
+                self.create(&facts, a_task()).await;
+                self.start_session(&mut facts).await;
+                if state == State::SessionEnded {
+                    self.must("DELETE", &target(&format!("{SESSIONS}/{{sessionId}}"), &facts), None).await;
+                }
+            }
             State::WorkerCreated | State::Registered | State::Removed => self.make_worker(&mut facts, state).await,
         }
         facts
@@ -188,6 +197,13 @@ impl Bench {
     async fn claim(&self, facts: &Facts) {
         let worker = json!({"workerGroup": "group", "workerId": "worker"});
         self.must("POST", &run(facts, "claim"), Some(&worker)).await;
+    }
+
+    /// A session that outlives all moves of the clock.
+    async fn start_session(&self, facts: &mut Facts) {
+        let body = json!({"taskQueueId": "<taskQueueId>", "workerGroup": "group", "workerId": "worker", "ttl": 3600});
+        let started = self.must("POST", SESSIONS, Some(&fill(&body, facts))).await;
+        facts.insert("sessionId", started["sessionId"].as_str().unwrap().to_owned());
     }
 
     /// A worker that was created, and what else the state has of it.

@@ -34,7 +34,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .about(
             "A run counts as one of `pending`, `delayed`, `claimed`. `runnable` is what an autoscaler starts machines for: runs \
              that would start now, none while the queue is paused. A queue that does not exist yet has zeros. One whose worker \
-             type is `policy`, `pause` or `resume` is named in one segment here.",
+             type is `policy`, `pause`, `resume` or `workers` is named in one segment here.",
         )
         .answers::<QueueNow>(
             "The queue",

@@ -107,7 +107,8 @@ fn if_match(call: &Call) -> Result<Match, ApiError> {
     Match::from_header(call.header("if-match")).map_err(ApiError::from)
 }
 
-fn client_id(call: &Call) -> Result<&str, ApiError> {
+/// The caller, for what is written down of a change.
+pub(super) fn client_id(call: &Call) -> Result<&str, ApiError> {
     Ok(call.principal()?.client_id.as_deref().unwrap_or(ANONYMOUS))
 }
 

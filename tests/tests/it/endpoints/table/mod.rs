@@ -9,6 +9,7 @@ mod purge_cache;
 mod queues;
 mod runs;
 mod service;
+mod sessions;
 mod tasks;
 mod work;
 mod worker_manager;
@@ -25,6 +26,7 @@ pub fn entries() -> Vec<Entry> {
         work::entries(),
         groups::entries(),
         queues::entries(),
+        sessions::entries(),
         auth::entries(),
         artifacts::entries(),
         objects::entries(),

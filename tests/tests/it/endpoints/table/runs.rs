@@ -1,12 +1,19 @@
 //! Runs: claiming, renewing, reporting.
 
-use serde_json::json;
-use tenure_api::errors::ErrorCode::{InputError, InputValidationError, RequestConflict, ResourceNotFound};
+use serde_json::{Value, json};
+use tenure_api::errors::ErrorCode::{
+    InputError, InputValidationError, RequestConflict, ResourceNotFound, SessionEnded,
+};
 
-use crate::endpoints::row::{Entry, State, operation, refused, succeeds};
+use crate::endpoints::row::{Entry, State, operation, refused, succeeds, with};
 
 pub fn entries() -> Vec<Entry> {
     [claiming(), reporting()].concat()
+}
+
+/// The same with the session of the state.
+fn in_session(body: Value) -> Value {
+    with(body, json!({"sessionId": "<sessionId>"}))
 }
 
 fn claiming() -> Vec<Entry> {
@@ -24,7 +31,19 @@ fn claiming() -> Vec<Entry> {
             .row(succeeds("there is nothing to do").gives("/tasks", json!([])))
             .row(refused(InputValidationError, "no tasks").body(asking(0)))
             .row(refused(InputValidationError, "33 tasks").body(asking(33)))
-            .row(refused(InputValidationError, "no worker").body(json!({"tasks": 1}))),
+            .row(refused(InputValidationError, "no worker").body(json!({"tasks": 1})))
+            .row(
+                succeeds("with its session")
+                    .on(State::Session)
+                    .body(in_session(asking(1)))
+                    .gives("/tasks/0/status/taskId", "<taskId>"),
+            )
+            .row(refused(InputValidationError, "a bad session").body(with(asking(1), json!({"sessionId": "x"}))))
+            .row(refused(ResourceNotFound, "a session that does not exist").body(in_session(asking(1))))
+            .row(
+                refused(InputError, "the session of another worker").on(State::Session).body(in_session(other.clone())),
+            )
+            .row(refused(SessionEnded, "the session has ended").on(State::SessionEnded).body(in_session(asking(1)))),
         operation("claimTask", State::Pending)
             .takes(worker.clone())
             .gives("/status/state", "running")
@@ -32,9 +51,23 @@ fn claiming() -> Vec<Entry> {
             .row(succeeds("the same worker again").on(State::Claimed).gives("/runId", 0))
             .row(refused(ResourceNotFound, "the task does not exist"))
             .row(refused(ResourceNotFound, "the run does not exist").on(State::Pending).with("runId", "1"))
-            .row(refused(RequestConflict, "another worker has it").on(State::Claimed).body(other))
+            .row(refused(RequestConflict, "another worker has it").on(State::Claimed).body(other.clone()))
             .row(refused(RequestConflict, "the run has ended").on(State::Completed))
-            .row(refused(RequestConflict, "the deadline has passed").on(State::Overdue)),
+            .row(refused(RequestConflict, "the deadline has passed").on(State::Overdue))
+            .row(
+                succeeds("with its session")
+                    .on(State::Session)
+                    .body(in_session(worker.clone()))
+                    .gives("/status/state", "running"),
+            )
+            .row(refused(InputValidationError, "a bad session").body(with(worker.clone(), json!({"sessionId": 1}))))
+            .row(
+                refused(ResourceNotFound, "a session that does not exist")
+                    .on(State::Pending)
+                    .body(in_session(worker.clone())),
+            )
+            .row(refused(InputError, "the session of another worker").on(State::Session).body(in_session(other)))
+            .row(refused(SessionEnded, "the session has ended").on(State::SessionEnded).body(in_session(worker))),
         operation("reclaimTask", State::Claimed)
             .gives("/status/state", "running")
             .gives("/task", serde_json::Value::Null)

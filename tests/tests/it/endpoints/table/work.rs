@@ -1,9 +1,9 @@
 //! Results and claims in one request.
 
 use serde_json::{Value, json};
-use tenure_api::errors::ErrorCode::{InputError, InputValidationError};
+use tenure_api::errors::ErrorCode::{InputError, InputValidationError, ResourceNotFound, SessionEnded};
 
-use crate::endpoints::row::{Entry, Row, State, operation, refused, succeeds};
+use crate::endpoints::row::{Entry, Row, State, operation, refused, succeeds, with};
 
 pub fn entries() -> Vec<Entry> {
     vec![not_working(working())]
@@ -123,7 +123,8 @@ fn not_working(entry: Entry) -> Entry {
         ("run 1,001", reporting(json!({"runId": 1_001}))),
         ("a reason of the server's", reporting(json!({"outcome": "exception", "reason": "claim-expired"}))),
         ("an unknown field of a result", reporting(json!({"priority": "high"}))),
-        ("an unknown field", asking(json!({"sessionId": "s"}))),
+        ("a session that cannot be one", asking(json!({"sessionId": "s"}))),
+        ("an unknown field", asking(json!({"unheard": 1}))),
         ("no queue", json!({"workerGroup": "group", "workerId": "worker"})),
         ("no worker", json!({"taskQueueId": "<taskQueueId>", "workerGroup": "group"})),
         ("a queue that cannot be one", json!({"taskQueueId": "q", "workerGroup": "group", "workerId": "worker"})),
@@ -145,5 +146,17 @@ fn not_working(entry: Entry) -> Entry {
     ];
     let rows = of_schema.map(|(case, body)| refused(InputValidationError, case).body(body));
     let rules = of_rules.map(|(case, body)| refused(InputError, case).body(body));
-    rows.into_iter().chain(rules).fold(entry, Entry::row)
+    let session = || asking(json!({"claim": 1, "wait": 0, "sessionId": "<sessionId>"}));
+    let of_sessions = [
+        refused(ResourceNotFound, "a session that does not exist").body(session()),
+        refused(InputError, "the session of another worker")
+            .on(State::Session)
+            .body(with(session(), json!({"workerId": "other"}))),
+        refused(InputError, "the session of another queue")
+            .on(State::Session)
+            .body(with(session(), json!({"taskQueueId": "endpoints/other"}))),
+        refused(SessionEnded, "the session has ended").on(State::SessionEnded).body(session()),
+        succeeds("with its session").on(State::Session).body(session()).gives("/tasks/0/status/taskId", "<taskId>"),
+    ];
+    rows.into_iter().chain(rules).chain(of_sessions).fold(entry, Entry::row)
 }

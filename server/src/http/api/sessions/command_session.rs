@@ -1,0 +1,54 @@
+//! commandSession.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use http::StatusCode;
+use serde_json::json;
+use tenure_api::errors::ErrorCode::{InputError, RequestConflict};
+use tenure_api::sessions::{CommandRequest, CommandSent};
+
+use super::{answer, identify, of_a_session, values};
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
+use tenure_domain::session::{COMMANDS_MAX, check_command};
+use tenure_engine::ops::sessions;
+
+/// `POST /api/tenure/v1/sessions/:sessionId/commands`
+pub fn endpoint() -> Endpoint {
+    Endpoint::post("commandSession", command_session).scopes(SCOPES).described(
+        "tenure",
+        "Send a command to the worker of a session",
+        describe,
+    )
+}
+
+const SCOPES: Template = Scope("tenure:command-worker:<taskQueueId>");
+
+fn describe(operation: Operation, _: &Sample) -> Operation {
+    of_a_session(operation)
+        .about(
+            "The worker finds it in its inbox within a second, and carries it out: `freeze` and `unfreeze`, `balance`, `stop-task` \
+             with a `taskId`, `shutdown`. The server does nothing but deliver it; a quarantine is its own means against a \
+             worker. Commands end with their session, and one that has ended is not found.",
+        )
+        .takes::<CommandRequest>(&json!({"command": "freeze"}))
+        .answers_json::<CommandSent>(202, "The command is in the inbox", &json!({"id": 5}))
+        .refuses(InputError, "`stop-task` comes without a `taskId`, or another command with one")
+        .refuses(RequestConflict, &format!("{COMMANDS_MAX} commands are not acknowledged yet"))
+}
+
+async fn command_session(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    let identity = identify(&app, &call).await?;
+    call.authorize(&values(&identity))?;
+    call.no_query()?;
+    let command: CommandRequest = call.json()?;
+    check_command(&command)?;
+    let id = sessions::command(&app.engine, &identity, &command).await?;
+    answer(StatusCode::ACCEPTED, &CommandSent { id })
+}

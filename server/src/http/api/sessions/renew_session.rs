@@ -1,0 +1,48 @@
+//! renewSession.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use serde_json::json;
+use tenure_api::errors::ErrorCode::InputError;
+use tenure_api::sessions::{RenewSessionRequest, SessionRenewed};
+
+use super::{OWN, of_a_live_session, of_worker};
+use crate::http::api::ok;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use tenure_domain::session::Stated;
+use tenure_engine::ops::sessions;
+
+/// `POST /api/tenure/v1/sessions/:sessionId/renew`
+pub fn endpoint() -> Endpoint {
+    Endpoint::post("renewSession", renew_session).scopes(OWN).described("tenure", "Renew a session", describe)
+}
+
+fn describe(operation: Operation, sample: &Sample) -> Operation {
+    of_a_live_session(operation)
+        .about(
+            "For `ttl` seconds from now, whether its time is over or not, as long as it was not ended. What the body leaves out \
+             stays as it is. A worker that reads its inbox needs this only to say what has changed.",
+        )
+        .takes::<RenewSessionRequest>(&json!({"weight": 5, "frozen": false}))
+        .answers::<SessionRenewed>(
+            "The session is renewed",
+            &json!({"expires": sample.after(1), "serverTime": sample.after(0)}),
+        )
+        .refuses(InputError, "a number is out of its range; the message names it")
+}
+
+async fn renew_session(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    let identity = of_worker(&app, &call).await?;
+    call.no_query()?;
+    // What has not changed needs no body.
+    let request = if call.body.is_empty() { RenewSessionRequest::default() } else { call.json()? };
+    let stated = Stated::from_request(&request)?;
+    let renewed = sessions::renew(&app.engine, &identity, stated).await?;
+    ok(&SessionRenewed { expires: renewed.until.into(), server_time: renewed.now.into() })
+}

@@ -1,0 +1,49 @@
+//! The sessions of a queue's workers, on the queue's page.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use maud::{Markup, html};
+
+use super::layout::{self, section, table};
+use super::visit::Visit;
+use tenure_store::worker_sessions::Member;
+
+/// Sessions in the table.
+pub(super) const SESSIONS_MAX: i64 = 50;
+
+/// The section of the live sessions, of which there are so many; none for a queue without them. What a session holds is on its
+/// worker's page.
+pub(super) fn sessions_section(visit: &Visit, members: &[Member], now: DateTime<Utc>) -> Markup {
+    if members.is_empty() {
+        return html! {};
+    }
+    let cells = |member: &Member| {
+        let Member { identity, weight, capacity, frozen, until, running } = member;
+        let left = html! { span.soon[*until <= now] {
+            @if *until <= now { "over by " }
+            (layout::span(*until, now))
+        } };
+        // It was renewed for its whole time to live.
+        let renewed = *until - TimeDelta::seconds(identity.ttl);
+        let frozen = if *frozen { layout::state("frozen") } else { layout::none() };
+        vec![
+            ("Worker", layout::worker(visit, identity.worker_group.as_str(), identity.worker_id.as_str())),
+            ("Session", html! { code title=(identity.id) { (short(&identity.id.to_string())) } }),
+            (">Running", layout::number(*running)),
+            (">Capacity", layout::number((*capacity).into())),
+            (">Weight", layout::number((*weight).into())),
+            ("Frozen", frozen),
+            (">Live for", layout::span(identity.started, now)),
+            (">Last renewed", layout::time(renewed.max(identity.started), now)),
+            (">Time left", left),
+        ]
+    };
+    let shown = usize::try_from(SESSIONS_MAX).unwrap_or(usize::MAX);
+    let rows: Vec<_> = members.iter().take(shown).map(cells).collect();
+    let note = html! { "their runs go to others when they end" @if members.len() > shown { "; the first " (shown) } };
+    section("Sessions", &note, &table(&rows))
+}
+
+/// The first part of an id, which is enough to tell a few apart.
+fn short(id: &str) -> &str {
+    id.split('-').next().unwrap_or(id)
+}

@@ -1,0 +1,263 @@
+//! The inbox: what comes into it, when, and how it is acknowledged.
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+use tenure_tests::http::TENURE_API;
+
+use super::{claim, command, create, date, end, id, inbox, items, path, refused, report, start, workers};
+use crate::fleet::{NOTIFIED_WITHIN, without_fallbacks};
+use crate::rig::{Rig, call, client_of, eventually, new_task, run_of};
+
+/// Ten times the time between two looks for what other servers did.
+const SEEN_WITHIN: Duration = Duration::from_secs(5);
+/// Inboxes that are read at once.
+const READERS: usize = 60;
+/// Connections of the server that is asked by more.
+const CONNECTIONS: usize = 20;
+
+/// Waits until the inbox has an item; it must have one before the wait is over.
+async fn one_item(rig: &Rig, session: &str, after: i64) -> Value {
+    let answer = inbox(rig, session, &format!("after={after}&wait=30")).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let mut items = answer.body["items"].as_array().unwrap().clone();
+    assert_eq!(items.len(), 1, "{}", answer.body);
+    items.remove(0)
+}
+
+fn ids(items: &[Value]) -> Vec<i64> {
+    items.iter().map(|item| item["id"].as_i64().unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_that_waits_is_notified_of_a_cancel_of_a_command_and_of_the_end() {
+    let rig = Rig::start_with(without_fallbacks).await;
+    let task = create(&rig, 1).await[0];
+    let session = start(&rig, "w1", json!({})).await;
+    let session = id(&session);
+    let held = claim(&rig, "w1", Some(session), 1).await.remove(0);
+    let cancel = async {
+        waits(&rig, session).await;
+        assert_eq!(rig.call("POST", &format!("/task/{task}/cancel"), None).await.status, 200);
+        Instant::now()
+    };
+    let (item, cancelled) = tokio::join!(one_item(&rig, session, 0), cancel);
+    assert!(cancelled.elapsed() < NOTIFIED_WITHIN, "{:?}", cancelled.elapsed());
+    let expected = json!({"id": item["id"], "kind": "run-ended", "taskId": task, "runId": 0, "state": "exception",
+        "reasonResolved": "canceled"});
+    assert_eq!(item, expected);
+    assert_eq!(report(&rig, &held, "completed").await.status, 409);
+
+    let after = item["id"].as_i64().unwrap();
+    let freeze = async {
+        waits(&rig, session).await;
+        assert_eq!(command(&rig, session, json!({"command": "freeze"})).await.status, 202);
+        Instant::now()
+    };
+    let (item, sent) = tokio::join!(one_item(&rig, session, after), freeze);
+    assert!(sent.elapsed() < NOTIFIED_WITHIN, "{:?}", sent.elapsed());
+    assert_eq!((&item["kind"], &item["command"]), (&json!("command"), &json!("freeze")), "{item}");
+    assert!(item["id"].as_i64().unwrap() > after);
+
+    let ending = async {
+        waits(&rig, session).await;
+        assert_eq!(end(&rig, session).await.status, 200);
+        Instant::now()
+    };
+    let query = format!("after={}&wait=30", item["id"]);
+    let (answer, ended) = tokio::join!(inbox(&rig, session, &query), ending);
+    refused(&answer, 410, "SessionEnded");
+    assert!(ended.elapsed() < NOTIFIED_WITHIN, "{:?}", ended.elapsed());
+    rig.server.stop().await;
+}
+
+/// Waits until a request that was sent at the same time has renewed the session, and has had time to begin to wait.
+async fn waits(rig: &Rig, session: &str) {
+    let expires = async || {
+        let shown = workers(rig).await.into_iter().find(|worker| id(worker) == session);
+        shown.map(|worker| date(&worker["expires"]))
+    };
+    let before = expires().await;
+    eventually("the session is renewed", async || (expires().await > before).then_some(())).await;
+    for _ in 0..10 {
+        assert_eq!(rig.call("GET", "/ping", None).await.status, 200);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_another_server_puts_into_an_inbox_is_found_here() {
+    let rig = Rig::start().await;
+    let second = rig.another("second").await;
+    let session = start(&rig, "w1", json!({})).await;
+    let session = id(&session);
+    let send = async {
+        waits(&rig, session).await;
+        let body = json!({"command": "shutdown"});
+        let sent = call(&mut client_of(&second), &rig.root, "POST", &path(session, "/commands"), Some(&body)).await;
+        assert_eq!(sent.status, 202, "{}", sent.body);
+        (Instant::now(), sent.body["id"].clone())
+    };
+    let (item, (sent, number)) = tokio::join!(one_item(&rig, session, 0), send);
+    assert_eq!((&item["id"], &item["command"]), (&number, &json!("shutdown")));
+    assert!(sent.elapsed() < SEEN_WITHIN, "{:?}", sent.elapsed());
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn items_are_answered_until_they_are_acknowledged() {
+    let rig = Rig::start().await;
+    let tasks = create(&rig, 3).await;
+    let session = start(&rig, "w1", json!({})).await;
+    let session = id(&session);
+    let held = claim(&rig, "w1", Some(session), 3).await;
+    for task in &tasks {
+        assert_eq!(rig.call("POST", &format!("/task/{task}/cancel"), None).await.status, 200);
+    }
+    let first = items(&rig, session, 0).await;
+    assert_eq!(first.len(), 3, "{first:?}");
+    let numbers = ids(&first);
+    assert!(numbers.is_sorted() && numbers[0] > 0, "{numbers:?}");
+    assert_eq!(items(&rig, session, 0).await, first, "nothing was acknowledged");
+    assert_eq!(items(&rig, session, numbers[0]).await, first[1..]);
+    assert_eq!(items(&rig, session, 0).await, first[1..], "what was acknowledged is gone");
+    assert_eq!(items(&rig, session, numbers[0]).await, first[1..]);
+    let sent = command(&rig, session, json!({"command": "balance"})).await;
+    assert_eq!(items(&rig, session, numbers[2]).await.len(), 1);
+    assert!(sent.body["id"].as_i64().unwrap() > numbers[2]);
+    assert!(items(&rig, session, i64::MAX).await.is_empty(), "all of them");
+    // A report of the worker itself is no news to it, and a run that another worker has is none of its own.
+    assert_eq!(held.len(), 3);
+    let own = create(&rig, 2).await;
+    let mine = claim(&rig, "w1", Some(session), 1).await.remove(0);
+    let other = claim(&rig, "w2", None, 1).await.remove(0);
+    assert_eq!(report(&rig, &mine, "completed").await.status, 200);
+    assert_eq!(rig.call("POST", &format!("{}/cancel", run_of(&other).replace("/runs/0", "")), None).await.status, 200);
+    assert_eq!(own.len(), 2);
+    assert!(items(&rig, session, 0).await.is_empty());
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_response_that_is_cut_on_the_way_loses_no_item() {
+    let rig = Rig::start().await;
+    let session = start(&rig, "w1", json!({})).await;
+    let session = id(&session);
+    let mut expected = Vec::new();
+    for round in 0..10 {
+        let target = path(session, "/inbox?after=0&wait=30");
+        let mut client = rig.client();
+        client.start(&rig.root, "GET", &target, None).await.unwrap();
+        let sent = command(&rig, session, json!({"command": "stop-task", "taskId": new_task()})).await;
+        assert_eq!(sent.status, 202, "{}", sent.body);
+        expected.push(sent.body["id"].as_i64().unwrap());
+        // At any time before, while, or after the answer is written.
+        tokio::time::sleep(Duration::from_millis(3 * round)).await;
+        client.hang_up();
+        assert_eq!(ids(&items(&rig, session, 0).await), expected, "round {round}");
+    }
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_inbox_waits_for_a_third_of_the_session_at_most_and_not_at_all_if_asked_so() {
+    let rig = Rig::start().await;
+    let session = start(&rig, "w1", json!({"ttl": 15})).await;
+    for (query, least) in [("wait=0", 0), ("wait=1", 1), ("wait=30", 5), ("", 5)] {
+        let asked = Instant::now();
+        let answer = inbox(&rig, id(&session), query).await;
+        assert_eq!((answer.status, &answer.body["items"]), (200, &json!([])), "{}", answer.body);
+        let took = asked.elapsed();
+        assert!(took >= Duration::from_secs(least), "`{query}` took {took:?}");
+        let left = date(&answer.body["expires"]) - date(&answer.body["serverTime"]);
+        let spent = chrono::TimeDelta::seconds(15) - left;
+        assert!(
+            spent >= chrono::TimeDelta::milliseconds(1_000 * i64::try_from(least).unwrap() - 100),
+            "`{query}`: the time of the answer"
+        );
+        assert!(left > chrono::TimeDelta::zero(), "`{query}`: it asks again in time");
+    }
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_commands_wait_for_a_worker_and_no_more() {
+    let rig = Rig::start().await;
+    let session = start(&rig, "w1", json!({})).await;
+    let session = id(&session);
+    let task = new_task();
+    let kinds = [
+        json!({"command": "freeze"}),
+        json!({"command": "unfreeze"}),
+        json!({"command": "balance"}),
+        json!({"command": "stop-task", "taskId": task}),
+        json!({"command": "shutdown"}),
+    ];
+    for body in kinds.iter().cycle().take(100) {
+        let sent = command(&rig, session, body.clone()).await;
+        assert_eq!(sent.status, 202, "{}", sent.body);
+    }
+    for body in &kinds {
+        let why = refused(&command(&rig, session, body.clone()).await, 409, "RequestConflict");
+        assert!(why.contains("100"), "{why}");
+    }
+    let there = items(&rig, session, 0).await;
+    assert_eq!(there.len(), 100);
+    for (item, body) in there.iter().zip(kinds.iter().cycle()) {
+        assert_eq!(item["kind"], "command");
+        assert_eq!((&item["command"], &item["taskId"]), (&body["command"], &body["taskId"]), "{item}");
+    }
+    // One that is acknowledged makes room for one.
+    assert_eq!(items(&rig, session, ids(&there)[0]).await.len(), 99);
+    assert_eq!(command(&rig, session, kinds[0].clone()).await.status, 202);
+    refused(&command(&rig, session, kinds[0].clone()).await, 409, "RequestConflict");
+    // Ended runs are none of them.
+    create(&rig, 1).await;
+    let held = claim(&rig, "w1", Some(session), 1).await.remove(0);
+    assert_eq!(rig.call("POST", &format!("{}/cancel", run_of(&held).replace("/runs/0", "")), None).await.status, 200);
+    assert_eq!(items(&rig, session, 0).await.len(), 101);
+    for (body, code) in [
+        (json!({"command": "stop-task"}), "InputError"),
+        (json!({"command": "freeze", "taskId": task}), "InputError"),
+        (json!({"command": "sleep"}), "InputValidationError"),
+        (json!({"command": "stop-task", "taskId": "x"}), "InputValidationError"),
+        (json!({}), "InputValidationError"),
+    ] {
+        refused(&command(&rig, session, body).await, 400, code);
+    }
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_inboxes_that_wait_at_once_take_connections_and_nothing_else() {
+    let rig = Rig::start_with(|launch| launch.flag("--connections-max", CONNECTIONS.to_string())).await;
+    let mut sessions = Vec::new();
+    for number in 0..READERS {
+        sessions.push(start(&rig, &format!("w{number}"), json!({})).await);
+    }
+    let read = async |session: &Value| {
+        let mut client = rig.client();
+        let answer = client.call(&rig.root, "GET", &path(id(session), "/inbox?wait=1"), None).await;
+        answer.map_or(0, |answer| answer.status)
+    };
+    let statuses = join_all(sessions.iter().map(read)).await;
+    assert!(statuses.contains(&200), "{statuses:?}");
+    let refused = statuses.iter().filter(|status| **status != 200).count();
+    assert!(refused >= READERS - 2 * CONNECTIONS, "they count as any other request that waits: {statuses:?}");
+    assert!(statuses.iter().all(|status| [0, 200, 503].contains(status)), "{statuses:?}");
+    // What a waiting reader costs of the database is nothing: it has no session there.
+    let mut database = rig.database.connect("test").await;
+    let sql =
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'";
+    let open: i64 = sqlx::query_scalar(sql).fetch_one(&mut database).await.unwrap();
+    assert_eq!(open, 0);
+    eventually("places are free again", async || {
+        let answer =
+            rig.client().call(&rig.root, "GET", &format!("{TENURE_API}/queues/sessions%2Flinux/workers"), None).await;
+        answer
+            .is_ok_and(|answer| answer.status == 200 && answer.body["workers"].as_array().unwrap().len() == READERS)
+            .then_some(())
+    })
+    .await;
+    rig.server.stop().await;
+}
