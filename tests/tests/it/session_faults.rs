@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 use sqlx::PgConnection;
 use tenure_tests::http::TENURE_API;
-use tenure_tests::server::Server;
+use tenure_tests::server::{Launch, Server};
 use tokio::process::{Child, Command};
 
 use crate::rig::{Rig, call, claim_path, client_of, credentials_of, eventually, run_of};
@@ -38,9 +38,23 @@ impl Member {
         format!("{TENURE_API}/sessions/{}{rest}", self.session)
     }
 
+    /// What claimWork and claimTask take of it.
+    fn says(&self) -> Value {
+        json!({"workerGroup": "group", "workerId": self.worker, "sessionId": self.session})
+    }
+
+    /// What it gets when it asks once.
+    async fn ask(&self, rig: &Rig, server: &Server) -> Vec<Value> {
+        let mut body = self.says();
+        body["tasks"] = 32.into();
+        let answer = call(&mut client_of(server), &rig.root, "POST", &claim_path(QUEUE), Some(&body)).await;
+        answer.body["tasks"].as_array().unwrap_or_else(|| panic!("{}", answer.body)).clone()
+    }
+
+    /// Claims so many, and no more.
     async fn claim(&self, rig: &Rig, server: &Server, tasks: usize) -> Vec<Value> {
-        let body =
-            json!({"workerGroup": "group", "workerId": self.worker, "tasks": tasks.max(1), "sessionId": self.session});
+        let mut body = self.says();
+        body["tasks"] = tasks.into();
         let answer = call(&mut client_of(server), &rig.root, "POST", &claim_path(QUEUE), Some(&body)).await;
         let claims = answer.body["tasks"].as_array().unwrap_or_else(|| panic!("{}", answer.body)).clone();
         assert_eq!(claims.len(), tasks, "{}", answer.body);
@@ -105,6 +119,12 @@ async fn manual() -> Rig {
     Rig::start_with(|launch| launch.flag("--clock", "manual").flag("--claim-work-wait", "0s")).await
 }
 
+/// Another server on the same database.
+async fn another(rig: &Rig) -> Server {
+    let launch = Launch::on_database(rig.database.url(), &rig.secret_key).flag("--claim-work-wait", "0s");
+    launch.start(rig.folder.path(), "other").await
+}
+
 async fn advance(rig: &Rig, seconds: i64) {
     let answer = rig.call("POST", &format!("{TENURE_API}/clock/advance"), Some(&json!({"seconds": seconds}))).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
@@ -142,26 +162,27 @@ async fn is_noticed_when_it_is_killed(delivery: &str, retries_left: u64) {
     let rig = manual().await;
     let policy = json!({ "delivery": delivery });
     assert_eq!(rig.call("PUT", &format!("{TENURE_API}/queues/{QUEUE}/policy"), Some(&policy)).await.status, 200);
-    let other = rig.another("other").await;
+    let other = another(&rig).await;
     let tasks = create(&rig, 10).await;
     let first = Member::start(&rig, &rig.server, "first").await;
     let claims = first.claim(&rig, &rig.server, 10).await;
     let mut renewing = Renewing::start(&rig, &rig.server, &first).await;
     for _ in 0..3 {
-        advance(&rig, TTL - 2).await;
+        advance(&rig, TTL / 2).await;
         renewing.once_more().await;
     }
     renewing.process.kill().await.unwrap();
-    advance(&rig, TTL - 5).await;
+    advance(&rig, TTL / 2).await;
     let shown = first.read(&rig, &other).await;
     assert_eq!((shown["running"].as_u64(), shown.get("ended")), (Some(10), None), "{shown}");
-    advance(&rig, 5).await;
+    advance(&rig, TTL - TTL / 2).await;
 
     let shown = first.read(&rig, &other).await;
     assert_eq!((shown["running"].as_u64(), &shown["endedBy"]), (Some(0), &"expired".into()), "{shown}");
     let again = delivery != "at-most-once";
     let second = Member::start(&rig, &other, "second").await;
-    let next = second.claim(&rig, &other, if again { 10 } else { 0 }).await;
+    let next = second.ask(&rig, &other).await;
+    assert_eq!(next.len(), if again { 10 } else { 0 });
     for claim in &claims {
         let (path, whose) = (format!("{}/completed", run_of(claim)), credentials_of(claim));
         let late = call(&mut client_of(&other), &whose, "POST", &path, None).await;
@@ -227,19 +248,11 @@ async fn a_worker_that_was_stopped_for_longer_than_its_time_is_refused_when_it_g
     assert_eq!(next[0]["runId"], 1);
     renewing.signal(Signal::SIGCONT);
     renewing.until("it is refused", |statuses| statuses.last().is_some_and(|status| status == "410")).await;
-    let asked = json!({"workerGroup": "group", "workerId": "first", "tasks": 1, "sessionId": first.session});
     for (method, path, body) in [
-        ("POST", claim_path(QUEUE), Some(&asked)),
+        ("POST", claim_path(QUEUE), Some(first.says())),
         ("GET", first.path("/inbox?wait=0"), None),
-        ("POST", format!("/task/{task}/runs/1/claim"), Some(&asked)),
+        ("POST", format!("/task/{task}/runs/1/claim"), Some(first.says())),
     ] {
-        let body = body.map(|body| {
-            let mut body = body.clone();
-            if path.ends_with("/claim") {
-                body.as_object_mut().unwrap().remove("tasks");
-            }
-            body
-        });
         let answer = rig.call(method, &path, body.as_ref()).await;
         assert_eq!((answer.status, answer.code()), (410, "SessionEnded"), "{method} {path}: {}", answer.body);
     }
@@ -270,7 +283,7 @@ async fn a_server_that_is_killed_while_sessions_end_leaves_the_rest_to_the_other
     const SESSIONS: usize = 60;
     const RUNS: usize = 4;
     let mut rig = manual().await;
-    let other = rig.another("other").await;
+    let other = another(&rig).await;
     let tasks = create(&rig, SESSIONS * RUNS).await;
     for n in 0..SESSIONS {
         let member = Member::start(&rig, &rig.server, &format!("worker-{n}")).await;
@@ -289,7 +302,7 @@ async fn a_server_that_is_killed_while_sessions_end_leaves_the_rest_to_the_other
     let asked = tokio::spawn(async move { advancing.call(&root, "POST", &path, Some(body.as_bytes())).await.is_ok() });
     let is_whole = |all: &[(bool, i64)]| {
         for (ended, claims) in all {
-            assert_eq!(*claims, if *ended { 0 } else { 4 }, "half a session: {all:?}");
+            assert_eq!(*claims, if *ended { 0 } else { i64::try_from(RUNS).unwrap() }, "half a session: {all:?}");
         }
     };
     eventually("some have ended", async || {
@@ -331,6 +344,11 @@ async fn no_session_is_ended_by_an_outage_of_ours() {
     let claims = member.claim(&rig, &rig.server, 3).await;
     let before = member.read(&rig, &rig.server).await["expires"].clone();
     let mut conn = rig.database.connect("test").await;
+    let looks = "SELECT EXISTS (SELECT FROM session_clock)";
+    eventually("the server looks at sessions", async || {
+        sqlx::query_scalar(looks).fetch_one(&mut conn).await.unwrap_or(false).then_some(())
+    })
+    .await;
     rig.server.kill().unwrap();
     eventually("no server has looked for more than five seconds", async || {
         let looked = "SELECT clock_timestamp() - at > interval '5.5 s' FROM session_clock";
@@ -346,7 +364,7 @@ async fn no_session_is_ended_by_an_outage_of_ours() {
             .unwrap();
     };
     forward(&mut conn, TTL).await;
-    let other = rig.another("other").await;
+    let other = another(&rig).await;
     eventually("a server looks at sessions again", async || {
         let looked = "SELECT clock_timestamp() - at < interval '5 s' FROM session_clock";
         let again: bool = sqlx::query_scalar(looked).fetch_one(&mut conn).await.unwrap();
