@@ -208,3 +208,19 @@ pub fn run_ends(by: SessionEnd, delivery: Delivery, free_runs: u16) -> Ending {
         SessionEnd::WorkerRemoved => Ending::WorkerRemoved,
     }
 }
+
+/// Whether the end of a run is an item in the inbox of the session that held it. What its worker has asked for itself it knows, an
+/// answer that was not delivered it does not miss, and when its session ends it loses all runs at once.
+#[must_use]
+pub fn is_item(ending: Ending) -> bool {
+    match ending {
+        Ending::LeaseExpired | Ending::TooSlow => true,
+        Ending::Reported(_) | Ending::Released | Ending::Undelivered | Ending::WorkerRemoved | Ending::SessionEnded => {
+            false
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "session_tests.rs"]
+mod tests;

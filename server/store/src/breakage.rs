@@ -30,6 +30,8 @@ pub enum Breakage {
     LeakPause,
     /// Now and then a delay that ended is still counted.
     DelayedOffByOne,
+    /// A session ends and keeps its claims.
+    LeakSession,
 }
 
 /// Every so many chances the breakage strikes, for the first time soon: on a slow machine there are few chances.
@@ -49,6 +51,7 @@ fn chosen() -> Option<Breakage> {
         Ok("lose-hold") => Some(Breakage::LoseHold),
         Ok("leak-pause") => Some(Breakage::LeakPause),
         Ok("delayed-off-by-one") => Some(Breakage::DelayedOffByOne),
+        Ok("leak-session") => Some(Breakage::LeakSession),
         _ => None,
     })
 }

@@ -74,4 +74,6 @@ pub mod advisory {
     pub const BLOB_NAMES: i32 = 0x7465_6e75;
     /// The first half of a lock on the purge-cache requests of a worker pool; the second is the hash of its id.
     pub const PURGE_REQUESTS: i32 = 0x7465_6e76;
+    /// The first half of a lock on the ids of a session's items; the second is the hash of its epoch.
+    pub const INBOXES: i32 = 0x7465_6e77;
 }

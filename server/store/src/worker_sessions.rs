@@ -1,12 +1,25 @@
-//! The tables `worker_sessions`, `session_inbox` and `session_clock`. Runs are moved by [`super::transitions`].
+//! The tables `worker_sessions`, `session_inbox` and `session_clock`. Runs are moved by [`super::transitions`], which also write
+//! into the inboxes what a worker has not asked for itself.
+//!
+//! A session's row is locked in two ways. What ends it locks it `FOR UPDATE`; what gives it a run, or a command, `FOR KEY SHARE`:
+//! so each of these comes before the end or finds that it has ended, and none of them is in the way of a renewal.
+
+mod end;
+mod inbox;
+mod pass;
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
-use tenure_api::ids::{RunId, SessionId, TaskId, TaskQueueId};
-use tenure_api::sessions::InboxItem;
-use tenure_api::states::{Delivery, SessionEnd, WorkerCommand};
-use tenure_domain::session::{Identity, Start, Stated};
+use tenure_api::ids::{InvalidId, RunId, SessionId, TaskId, TaskQueueId};
+use tenure_api::states::SessionEnd;
+use tenure_domain::session::{ENDED_KEPT, Identity, Start, Stated};
 use uuid::Uuid;
+
+pub use self::end::{Held, Shared, close, end, lock, lock_held, share};
+pub use self::inbox::{Sent, command, read_inboxes};
+pub use self::pass::{any_recent, count_live, list_ended, list_overdue, list_strays, purge, tick_clock};
+use crate::decode::{Row, Undecodable};
+use crate::queues::parse_name;
 
 /// A session as it is now.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,16 +60,82 @@ pub struct Begun {
     pub until: DateTime<Utc>,
 }
 
-/// Locks the live session of a worker, waiting for other transactions; the queue's policy version and the time with it. The caller
-/// calls [`begin`] in the same transaction; two that begin at once are kept apart by the unique index on live sessions.
+/// The columns of what never changes of a session.
+struct IdentityRow {
+    id: Uuid,
+    epoch: i64,
+    queue: String,
+    worker_group: String,
+    worker_id: String,
+    ttl: i32,
+    started: DateTime<Utc>,
+}
+
+/// Those columns of a row that has others too.
+macro_rules! identity {
+    ($row:ident) => {
+        $crate::worker_sessions::IdentityRow {
+            id: $row.id,
+            epoch: $row.epoch,
+            queue: $row.queue,
+            worker_group: $row.worker_group,
+            worker_id: $row.worker_id,
+            ttl: $row.ttl,
+            started: $row.started,
+        }
+        .read()
+    };
+}
+use identity;
+
+impl IdentityRow {
+    fn read(self) -> Result<Identity, sqlx::Error> {
+        let undecodable = |error: InvalidId| sqlx::Error::Decode(Box::new(error));
+        Ok(Identity {
+            id: SessionId::new(self.id),
+            epoch: self.epoch,
+            queue: parse_name(&self.queue)?,
+            worker_group: self.worker_group.parse().map_err(undecodable)?,
+            worker_id: self.worker_id.parse().map_err(undecodable)?,
+            ttl: self.ttl.into(),
+            started: self.started,
+        })
+    }
+}
+
+fn read_end(code: i16) -> Result<SessionEnd, Undecodable> {
+    let columns = Row { table: "worker_sessions", task: Uuid::nil() };
+    SessionEnd::from_code(code).ok_or_else(|| columns.invalid("end_reason", code))
+}
+
+/// Locks the live session of a worker against its end, waiting for other transactions; the queue's policy version and the time with
+/// it. The caller calls [`begin`] in the same transaction; two that begin at once are kept apart by the unique index on live sessions.
 pub async fn lock_live(
     transaction: &mut PgConnection,
     queue: i32,
     worker_group: &str,
     worker_id: &str,
 ) -> Result<(Option<Live>, i64, DateTime<Utc>), sqlx::Error> {
-    let _ = (transaction, queue, worker_group, worker_id);
-    todo!()
+    let live = sqlx::query_as!(
+        Live,
+        "-- lock_live_session
+        SELECT epoch, started, until FROM worker_sessions
+        WHERE queue = $1 AND worker_group = $2 AND worker_id = $3 AND ended IS NULL FOR KEY SHARE",
+        queue,
+        worker_group,
+        worker_id
+    )
+    .fetch_optional(&mut *transaction)
+    .await?;
+    // The time is that after the wait.
+    let queue = sqlx::query!(
+        r#"-- get_policy_version
+        SELECT q.policy_version, db_now.now AS "now!" FROM task_queues q, db_now WHERE q.id = $1"#,
+        queue
+    )
+    .fetch_one(transaction)
+    .await?;
+    Ok((live, queue.policy_version, queue.now))
 }
 
 /// Stores a new session. None: another one of the same worker was committed meanwhile.
@@ -66,20 +145,80 @@ pub async fn begin(
     start: &Start,
     client_id: &str,
 ) -> Result<Option<Begun>, sqlx::Error> {
-    let _ = (transaction, queue, start, client_id);
-    todo!()
+    let row = sqlx::query!(
+        "-- begin_session
+        INSERT INTO worker_sessions
+            (id, queue, worker_group, worker_id, client_id, ttl, until, started, weight, capacity)
+        SELECT gen_random_uuid(), $1 /* queue */, $2 /* group */, $3 /* worker */, $4 /* client */, $5::bigint::int /* ttl */,
+               db_now.now + make_interval(secs => $5::bigint /* ttl */), db_now.now, $6 /* weight */, $7 /* capacity */
+        FROM db_now
+        ON CONFLICT (queue, worker_group, worker_id) WHERE ended IS NULL DO NOTHING
+        RETURNING id, epoch, started, until",
+        queue,
+        start.worker_group.as_str(),
+        start.worker_id.as_str(),
+        client_id,
+        start.ttl,
+        start.weight,
+        start.capacity
+    )
+    .fetch_optional(transaction)
+    .await?;
+    Ok(row.map(|row| Begun {
+        identity: Identity {
+            id: SessionId::new(row.id),
+            epoch: row.epoch,
+            queue: start.queue.clone(),
+            worker_group: start.worker_group.clone(),
+            worker_id: start.worker_id.clone(),
+            ttl: start.ttl,
+            started: row.started,
+        },
+        until: row.until,
+    }))
 }
 
 /// What never changes of a session that is live or ended within a day.
 pub async fn identify(conn: &mut PgConnection, id: SessionId) -> Result<Option<Identity>, sqlx::Error> {
-    let _ = (conn, id);
-    todo!()
+    let row = sqlx::query_as!(
+        IdentityRow,
+        "-- identify_session
+        SELECT s.id, s.epoch, q.name AS queue, s.worker_group, s.worker_id, s.ttl, s.started
+        FROM worker_sessions s JOIN task_queues q ON q.id = s.queue
+        WHERE s.id = $1 AND (s.ended IS NULL OR s.ended > (SELECT now FROM db_now) - make_interval(secs => $2 /* ENDED_KEPT */))",
+        id.uuid(),
+        ENDED_KEPT.as_seconds_f64()
+    )
+    .fetch_optional(conn)
+    .await?;
+    row.map(IdentityRow::read).transpose()
 }
 
 /// A session, with the number of its claims.
 pub async fn find(conn: &mut PgConnection, epoch: i64) -> Result<Option<Stored>, sqlx::Error> {
-    let _ = (conn, epoch);
-    todo!()
+    let row = sqlx::query!(
+        r#"-- find_session
+        SELECT s.id, s.epoch, q.name AS queue, s.worker_group, s.worker_id, s.ttl, s.started, s.weight, s.capacity, s.frozen,
+               s.until, s.ended, s.end_reason, s.returned,
+               (SELECT count(*) FROM claims c WHERE c.session = s.epoch) AS "running!"
+        FROM worker_sessions s JOIN task_queues q ON q.id = s.queue
+        WHERE s.epoch = $1 AND (s.ended IS NULL OR s.ended > (SELECT now FROM db_now) - make_interval(secs => $2 /* ENDED_KEPT */))"#,
+        epoch,
+        ENDED_KEPT.as_seconds_f64()
+    )
+    .fetch_optional(conn)
+    .await?;
+    let Some(row) = row else { return Ok(None) };
+    let by = row.end_reason.map(read_end).transpose()?;
+    Ok(Some(Stored {
+        weight: row.weight,
+        capacity: row.capacity,
+        frozen: row.frozen,
+        until: row.until,
+        ended: row.ended.zip(by).map(|(ended, by)| (ended, by, row.returned)),
+        running: row.running,
+        identity: identity!(row)?,
+    }))
 }
 
 /// A renewal.
@@ -108,48 +247,58 @@ pub struct Renewed {
     pub ended: Option<SessionEnd>,
 }
 
-/// Renews sessions, one statement for all of them: `until` is never set back, `extended` becomes false, items up to `after` are
-/// deleted. Sessions that are locked (being ended) or unknown are left out; ended ones are in the answer with `ended`.
+/// Renews sessions, each of which is there once, by one statement: `until` is never set back, `extended` becomes false, items up to
+/// `after` are deleted. Sessions that are locked (being ended) or unknown are left out; ended ones are in the answer with `ended`.
 pub async fn renew(conn: &mut PgConnection, renewals: &[Renewal]) -> Result<Vec<Renewed>, sqlx::Error> {
-    let _ = (conn, renewals);
-    todo!()
-}
-
-/// The items of inboxes after these ids, oldest first, [`tenure_domain::session::INBOX_SHOWN_MAX`] of each session at most.
-pub async fn read_inboxes(
-    conn: &mut PgConnection,
-    readers: &[(i64, i64)],
-) -> Result<Vec<(i64, InboxItem)>, sqlx::Error> {
-    let _ = (conn, readers);
-    todo!()
-}
-
-/// Which of these sessions have ended, and by what; those that are not there any more count as expired.
-pub async fn list_ended(conn: &mut PgConnection, epochs: &[i64]) -> Result<Vec<(i64, SessionEnd)>, sqlx::Error> {
-    let _ = (conn, epochs);
-    todo!()
-}
-
-/// What came of a command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sent {
-    /// It is in the inbox under this id.
-    Item(i64),
-    /// The session has ended or is not there.
-    Ended,
-    /// [`tenure_domain::session::COMMANDS_MAX`] of them are not acknowledged yet.
-    TooMany,
-}
-
-/// Puts a command into the inbox of a session.
-pub async fn command(
-    conn: &mut PgConnection,
-    epoch: i64,
-    command: WorkerCommand,
-    task: Option<TaskId>,
-) -> Result<Sent, sqlx::Error> {
-    let _ = (conn, epoch, command, task);
-    todo!()
+    let epochs: Vec<i64> = renewals.iter().map(|renewal| renewal.epoch).collect();
+    let weights: Vec<Option<i32>> = renewals.iter().map(|renewal| renewal.stated.weight).collect();
+    let capacities: Vec<Option<i32>> = renewals.iter().map(|renewal| renewal.stated.capacity).collect();
+    let frozen: Vec<Option<bool>> = renewals.iter().map(|renewal| renewal.stated.frozen).collect();
+    let afters: Vec<i64> = renewals.iter().map(|renewal| renewal.after).collect();
+    let rows = sqlx::query!(
+        r#"-- renew_sessions
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
+        input AS MATERIALIZED (
+            SELECT * FROM unnest($1::bigint[] /* epochs */, $2::int[] /* weights */, $3::int[] /* capacities */,
+                                 $4::boolean[] /* frozen */, $5::bigint[] /* items up to */)
+                AS i(epoch, weight, capacity, frozen, after)
+        ),
+        locked AS MATERIALIZED (
+            SELECT s.epoch, s.queue, s.until, s.end_reason, i.weight, i.capacity, i.frozen, i.after
+            FROM input i JOIN worker_sessions s ON s.epoch = i.epoch
+            FOR NO KEY UPDATE OF s SKIP LOCKED
+        ),
+        renewed AS (
+            UPDATE worker_sessions s SET until = GREATEST(s.until, db_now.now + make_interval(secs => s.ttl)), extended = false,
+                weight = COALESCE(l.weight, s.weight), capacity = COALESCE(l.capacity, s.capacity),
+                frozen = COALESCE(l.frozen, s.frozen)
+            FROM locked l, db_now WHERE s.epoch = l.epoch AND l.end_reason IS NULL
+            RETURNING s.epoch, s.until
+        ),
+        acknowledged AS (
+            DELETE FROM session_inbox x USING locked l WHERE x.epoch = l.epoch AND x.id <= l.after AND l.end_reason IS NULL
+        )
+        SELECT l.epoch, COALESCE(r.until, l.until) AS "until!", db_now.now AS "now!", q.policy_version, l.end_reason
+        FROM locked l JOIN task_queues q ON q.id = l.queue LEFT JOIN renewed r ON r.epoch = l.epoch, db_now"#,
+        &epochs,
+        &weights as &[Option<i32>],
+        &capacities as &[Option<i32>],
+        &frozen as &[Option<bool>],
+        &afters
+    )
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            Ok(Renewed {
+                epoch: row.epoch,
+                until: row.until,
+                now: row.now,
+                policy_version: row.policy_version,
+                ended: row.end_reason.map(read_end).transpose()?,
+            })
+        })
+        .collect()
 }
 
 /// A worker with a live session.
@@ -176,119 +325,72 @@ pub async fn list_workers(
     name: &TaskQueueId,
     limit: i64,
 ) -> Result<Vec<Member>, sqlx::Error> {
-    let _ = (conn, queue, name, limit);
-    todo!()
+    let rows = sqlx::query!(
+        r#"-- list_session_workers
+        SELECT s.id, s.epoch, s.worker_group, s.worker_id, s.ttl, s.started, s.weight, s.capacity, s.frozen, s.until,
+               (SELECT count(*) FROM claims c WHERE c.session = s.epoch) AS "running!"
+        FROM worker_sessions s WHERE s.queue = $1 AND s.ended IS NULL
+        ORDER BY s.worker_group, s.worker_id LIMIT $2"#,
+        queue,
+        limit
+    )
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            Ok(Member {
+                weight: row.weight,
+                capacity: row.capacity,
+                frozen: row.frozen,
+                until: row.until,
+                running: row.running,
+                identity: IdentityRow {
+                    id: row.id,
+                    epoch: row.epoch,
+                    queue: name.as_str().to_owned(),
+                    worker_group: row.worker_group,
+                    worker_id: row.worker_id,
+                    ttl: row.ttl,
+                    started: row.started,
+                }
+                .read()?,
+            })
+        })
+        .collect()
 }
 
-/// A claim that a session holds, locked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Held {
-    /// The task.
-    pub id: Uuid,
-    /// The run.
-    pub run: i16,
-    /// What its loss costs.
-    pub delivery: Delivery,
-    /// How many runs of the task ended for nothing.
-    pub free_runs: u16,
-}
-
-/// Marks a live session as ended, and locks it: first statement of the transaction that ends it. `overdue`: only if its time is over.
-/// None: it is not live (or was renewed).
-pub async fn end(
-    transaction: &mut PgConnection,
-    epoch: i64,
-    by: SessionEnd,
-    overdue: bool,
-) -> Result<Option<Identity>, sqlx::Error> {
-    let _ = (transaction, epoch, by, overdue);
-    todo!()
-}
-
-/// Locks a slice of the tasks whose runs a session holds by their ids, then the claims by seq, each in a statement of its own that
-/// waits; what is still held then. Fewer than the limit: there are no others.
-pub async fn lock_held(transaction: &mut PgConnection, epoch: i64, limit: i64) -> Result<Vec<Held>, sqlx::Error> {
-    let _ = (transaction, epoch, limit);
-    todo!()
-}
-
-/// Last statement of an end: how many runs left the session is stored, and its inbox is deleted.
-pub async fn close(transaction: &mut PgConnection, epoch: i64, returned: i64) -> Result<(), sqlx::Error> {
-    let _ = (transaction, epoch, returned);
-    todo!()
-}
-
-/// Live sessions whose time is over, earliest first.
-pub async fn list_overdue(conn: &mut PgConnection, limit: i64) -> Result<Vec<i64>, sqlx::Error> {
-    let _ = (conn, limit);
-    todo!()
-}
-
-/// Whether any session is live, or ended within [`tenure_domain::session::STRAYS_LOOKED_FOR`].
-pub async fn any_recent(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
-    let _ = conn;
-    todo!()
-}
-
-/// Sessions that ended a short while ago and hold claims again, which were committed after their end.
-pub async fn list_strays(conn: &mut PgConnection) -> Result<Vec<(i64, SessionEnd)>, sqlx::Error> {
-    let _ = conn;
-    todo!()
-}
-
-/// Writes down, by the real clock, that sessions are being looked at, if that was longer ago than
-/// [`tenure_domain::session::CLOCK_EVERY`]. If it was longer ago than [`tenure_domain::session::OUTAGE`], all live sessions are
-/// extended, in the same transaction; how many.
-pub async fn tick_clock(conn: &mut PgConnection) -> Result<u64, sqlx::Error> {
-    let _ = conn;
-    todo!()
-}
-
-/// Deletes sessions that ended a day ago, and what is left in their inboxes.
-pub async fn purge(conn: &mut PgConnection, limit: i64) -> Result<u64, sqlx::Error> {
-    let _ = (conn, limit);
-    todo!()
-}
-
-/// Locks a live session against its end while a run is given to it, without waiting and without blocking its renewal (`FOR KEY SHARE
-/// SKIP LOCKED`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shared {
-    /// It is live, and stays so until the transaction ends.
-    Live,
-    /// It has ended, or is not there.
-    Ended,
-    /// It is being ended.
-    Locked,
-}
-
-/// See [`Shared`].
-pub async fn share(transaction: &mut PgConnection, epoch: i64) -> Result<Shared, sqlx::Error> {
-    let _ = (transaction, epoch);
-    todo!()
-}
-
-/// Live sessions, for the metric, and by queue for the page.
-pub async fn count_live(conn: &mut PgConnection) -> Result<i64, sqlx::Error> {
-    let _ = conn;
-    todo!()
-}
-
-/// The live session of a worker that was removed, if it has one.
+/// The live session of a worker, if it has one.
 pub async fn find_live(
     conn: &mut PgConnection,
     queue: i32,
     worker_group: &str,
     worker_id: &str,
 ) -> Result<Option<i64>, sqlx::Error> {
-    let _ = (conn, queue, worker_group, worker_id);
-    todo!()
+    sqlx::query_scalar!(
+        "-- find_live_session
+        SELECT epoch FROM worker_sessions WHERE queue = $1 AND worker_group = $2 AND worker_id = $3 AND ended IS NULL",
+        queue,
+        worker_group,
+        worker_id
+    )
+    .fetch_optional(conn)
+    .await
 }
 
 /// The runs that a session holds, for the page: oldest first.
 pub async fn list_held(conn: &mut PgConnection, epoch: i64, limit: i64) -> Result<Vec<(TaskId, RunId)>, sqlx::Error> {
-    let _ = (conn, epoch, limit);
-    todo!()
+    let rows = sqlx::query!(
+        "-- list_session_runs\nSELECT id, run FROM claims WHERE session = $1 ORDER BY ord LIMIT $2",
+        epoch,
+        limit
+    )
+    .fetch_all(conn)
+    .await?;
+    let run = |id, run| {
+        let columns = Row { table: "claims", task: id };
+        Ok((columns.slug("id", id)?, columns.run(run)?))
+    };
+    rows.into_iter().map(|row| run(row.id, row.run)).collect()
 }
 
 /// Locks a session, waiting for the transaction that ends it.

@@ -17,8 +17,8 @@ use tenure_store::testing::{TestDatabase, check_invariants_on, invariants};
 use crate::support::hold;
 
 /// What is broken, and the check that must name it. The database holds a pending task and one that waits for it, one that
-/// is claimed in its second run, one that was completed and whose group event was emitted, one that was scheduled by hand, and one
-/// that is delayed.
+/// is claimed in its second run for a session, one that was completed and whose group event was emitted, one that was scheduled by
+/// hand, and one that is delayed; and a session that has ended, with two items.
 const BREAKAGES: &[(&str, &str)] = &[
     ("DELETE FROM runs WHERE state = 5", "I1: a task's resolved runs are numbered"),
     ("UPDATE runs SET run = 1 WHERE state = 3", "I1: a task's resolved runs are numbered"),
@@ -128,6 +128,21 @@ const BREAKAGES: &[(&str, &str)] = &[
     ("DELETE FROM tasks WHERE state = 0", "I2: no edge without the task that waits"),
     ("UPDATE task_queues SET paused = now() WHERE paused IS NULL", "Pauses: a queue is paused"),
     ("UPDATE task_queues SET paused = NULL WHERE paused IS NOT NULL", "Pauses: a queue is paused"),
+    ("UPDATE claims SET session = session + 1000", "Sessions: no run is held"),
+    (
+        "UPDATE worker_sessions SET ended = now() - interval '6 min', end_reason = 1 WHERE ended IS NULL",
+        "Sessions: no run is held",
+    ),
+    ("UPDATE worker_sessions SET worker_id = 'other' WHERE ended IS NULL", "Sessions: a run is held by a session of its own"),
+    ("UPDATE worker_sessions SET queue = 1 WHERE ended IS NULL", "Sessions: a run is held by a session of its own"),
+    ("UPDATE worker_sessions SET end_reason = 1 WHERE ended IS NULL", "Sessions: a worker has one"),
+    ("UPDATE worker_sessions SET end_reason = NULL WHERE ended IS NOT NULL", "Sessions: a worker has one"),
+    ("DELETE FROM worker_sessions WHERE ended IS NOT NULL", "Sessions: an item of an inbox"),
+    ("UPDATE session_inbox SET kind = 3 - kind", "Sessions: an item of an inbox"),
+    (
+        "UPDATE session_inbox i SET seq = c.seq, run = c.run FROM claims c WHERE i.kind = 1",
+        "Sessions: an item of an inbox",
+    ),
     ("DELETE FROM outbox_new WHERE kinds[1] = 1", "I5: a task's creation is emitted once"),
     ("UPDATE outbox_new SET kinds = '{3}' WHERE kinds = '{8}'", "I5: each run that was made by a schedule or a rerun"),
     ("UPDATE outbox SET kinds = '{8}' WHERE kinds = '{3}'", "I5: each run that was made by a schedule or a rerun"),
@@ -178,6 +193,23 @@ async fn with_some_tasks() -> TestDatabase {
     // One that is delayed.
     let delayed = queue.create_one("proj/later").await;
     hold(&mut database.connect().await, delayed, 600.0).await;
+    let sessions = "
+        WITH s AS (
+            INSERT INTO worker_sessions (id, queue, worker_group, worker_id, client_id, ttl, until, started, weight, capacity)
+            SELECT gen_random_uuid(), queue, worker_group, worker_id, 'ann', 60, now(), now(), 1, 1 FROM claims RETURNING epoch
+        )
+        UPDATE claims SET session = epoch FROM s;
+        WITH s AS (
+            INSERT INTO worker_sessions (id, queue, worker_group, worker_id, client_id, ttl, until, started, ended, end_reason,
+                                         weight, capacity)
+            SELECT gen_random_uuid(), queue, worker_group, worker_id, 'ann', 60, now(), now(), now(), 2, 1, 1 FROM claims
+            RETURNING epoch
+        )
+        INSERT INTO session_inbox (epoch, kind, at, seq, run, command)
+        SELECT s.epoch, i.kind, now(), i.seq, i.run, i.command
+        FROM s, LATERAL (SELECT 1 AS kind, seq, run, NULL::smallint AS command FROM runs WHERE state = 3
+                         UNION ALL SELECT 2, NULL, NULL, 1::smallint) i";
+    sqlx::raw_sql(sessions).execute(database.pool()).await.unwrap();
     queue.stop().await;
     database
 }

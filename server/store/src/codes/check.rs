@@ -139,7 +139,7 @@ pub(super) fn group(name: &str, group: &str) -> Option<Codes> {
             EndedBy::Undelivered | EndedBy::Released => true,
             EndedBy::Lease | EndedBy::SessionEnded | EndedBy::WorkerRemoved | EndedBy::CompleteTime => false,
         }),
-        // A run that ended so is an item in the inbox of its session: its worker has not asked for it, and the session goes on.
+        // `session::is_item` of the rules.
         ("EndedBy", "unknown to the worker") => codes_where(EndedBy::from_code, |by| match by {
             EndedBy::Lease | EndedBy::CompleteTime => true,
             EndedBy::Undelivered | EndedBy::Released | EndedBy::SessionEnded | EndedBy::WorkerRemoved => false,

@@ -112,6 +112,32 @@ pub const CHECKS: &[(&str, &str)] = &[
             OR held_until > deadline",
     ),
     (
+        "Sessions: no run is held by a session that ended five minutes ago or is not there",
+        "SELECT c.id || ' run ' || c.run || ' session ' || c.session FROM claims c
+         LEFT JOIN worker_sessions s ON s.epoch = c.session
+         WHERE c.session IS NOT NULL
+           AND (s.epoch IS NULL OR s.ended < (SELECT now FROM db_now) - make_interval(mins => 5))",
+    ),
+    (
+        "Sessions: a run is held by a session of its own worker and queue",
+        "SELECT c.id || ' run ' || c.run || ' session ' || c.session
+         FROM claims c JOIN worker_sessions s ON s.epoch = c.session
+         WHERE (c.queue, c.worker_group, c.worker_id) <> (s.queue, s.worker_group, s.worker_id)",
+    ),
+    (
+        "Sessions: a worker has one that is live, and each that is not says when it ended and by what",
+        "SELECT queue || ' ' || worker_group || '/' || worker_id FROM worker_sessions
+         GROUP BY queue, worker_group, worker_id
+         HAVING count(*) FILTER (WHERE ended IS NULL) > 1 OR count(*) FILTER (WHERE (ended IS NULL) <> (end_reason IS NULL)) > 0",
+    ),
+    (
+        "Sessions: an item of an inbox has its session, and is a command or about a run that has ended",
+        "SELECT 'epoch ' || i.epoch || ' entry ' || i.entry FROM session_inbox i
+         WHERE NOT EXISTS (SELECT FROM worker_sessions s WHERE s.epoch = i.epoch)
+            OR (i.kind = 2) <> (i.command IS NOT NULL) OR (i.kind = 1) <> (i.seq IS NOT NULL AND i.run IS NOT NULL)
+            OR EXISTS (SELECT FROM tasks t WHERE t.seq = i.seq AND (t.state = 0 OR t.run < i.run OR (t.state = 1 AND t.run = i.run)))",
+    ),
+    (
         "I2: no task waits for nothing",
         "SELECT t.id::text FROM tasks t
          WHERE t.state = 0 AND EXISTS (SELECT FROM dependencies e WHERE e.dependent = t.id)

@@ -10,6 +10,7 @@ use tenure_domain::policy::ending::{Allowance, Ending, FREE_RUNS_MAX, RUN_LAST, 
 use tenure_domain::policy::hold::{Before, Hold, LOSSES_FREE, Start, of_next_run};
 use tenure_domain::policy::life::{Event, Life, State, apply};
 use tenure_domain::policy::terms::{Terms, Traits};
+use tenure_domain::session::is_item;
 use tenure_domain::task::{Last, Task};
 use tenure_engine::testing::Queue;
 use tenure_engine::testing::{LEASE, QUEUE, new_task};
@@ -131,11 +132,15 @@ async fn put(conn: &mut PgConnection, id: TaskId, life: Life) {
         .unwrap();
     if matches!(life.state, State::Running(_)) {
         sqlx::query(
-            "INSERT INTO claims (seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, traits, started,
-                                 taken_until, complete_by, worker_group, worker_id, batch)
+            "WITH s AS (
+                 INSERT INTO worker_sessions (id, queue, worker_group, worker_id, client_id, ttl, until, started, weight, capacity)
+                 SELECT gen_random_uuid(), queue, 'g', 'w', 'c', 60, now(), now(), 1, 1 FROM pending WHERE id = $1 RETURNING epoch
+             )
+             INSERT INTO claims (seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, traits, started,
+                                 taken_until, complete_by, worker_group, worker_id, batch, session)
              SELECT seq, id, run, queue, ord, deadline, scheduled, 0, retries_left, traits, now() - interval '2 s',
-                    now() - interval '1 s', now() - interval '1 s', 'g', 'w', gen_random_uuid()
-             FROM pending WHERE id = $1",
+                    now() - interval '1 s', now() - interval '1 s', 'g', 'w', gen_random_uuid(), epoch
+             FROM pending, s WHERE pending.id = $1",
         )
         .bind(id.uuid())
         .execute(&mut *conn)
@@ -258,6 +263,17 @@ async fn delay(conn: &mut PgConnection, id: TaskId) -> (Option<i16>, Option<Date
     (row.get(0), row.get(1), row.get(2), row.get(3))
 }
 
+/// The runs of which the inbox of a session says that they have ended.
+async fn items(conn: &mut PgConnection) -> Vec<RunId> {
+    let numbers: Vec<i16> = sqlx::query_scalar(
+        "SELECT i.run FROM session_inbox i JOIN worker_sessions s ON s.epoch = i.epoch WHERE i.kind = 1 AND i.id IS NULL",
+    )
+    .fetch_all(conn)
+    .await
+    .unwrap();
+    numbers.into_iter().map(|number| run(number.cast_unsigned())).collect()
+}
+
 /// The event with the hold that the rules give the next run, which is checked to have it, if there is one.
 async fn with_hold(conn: &mut PgConnection, task: &Task, life: Life, (event, stated): Stated) -> Event {
     let Event::End(run, ending, None) = event else { return event };
@@ -280,6 +296,7 @@ async fn compare(conn: &mut PgConnection, id: TaskId, life: Life, (event, start)
     let (after, loaded) = observe(conn, id, life.delivery).await;
     let event = with_hold(conn, &loaded.task, life, (event, start)).await;
     let Ok(step) = apply(life, event) else {
+        assert_eq!(items(conn).await, [], "refused: {case}");
         assert_eq!(after, life, "refused: {case}");
         assert_eq!(loaded.task.ended.len(), earlier.task.ended.len(), "refused: {case}");
         return;
@@ -290,6 +307,16 @@ async fn compare(conn: &mut PgConnection, id: TaskId, life: Life, (event, start)
     if let Event::End(_, ending, _) = event {
         assert_eq!(ended.unwrap().ended_by, ending.ended_by(), "{case}");
     }
+    let unasked = match event {
+        Event::End(_, ending, _) => is_item(ending),
+        Event::Cancel | Event::DeadlinePassed => true,
+        Event::Schedule(_) | Event::Rerun { .. } | Event::Ready(_) | Event::Claim(_) | Event::Reclaim(_) => false,
+    };
+    let expected: Vec<RunId> = match life.state {
+        State::Running(run) if unasked && step.ended.is_some() => vec![run],
+        State::Unscheduled | State::Pending(..) | State::Running(_) | State::Resolved(..) => Vec::new(),
+    };
+    assert_eq!(items(conn).await, expected, "{case}");
     let made = match (&loaded.task.last, ended) {
         (Last::Pending(open), _) => Some((open.run, open.reason)),
         // A task without a run gets one that carries the exception.
@@ -303,7 +330,7 @@ async fn compare(conn: &mut PgConnection, id: TaskId, life: Life, (event, start)
     let violations: Vec<_> = check_invariants_on(conn)
         .await
         .into_iter()
-        .filter(|violation| violation.starts_with("I1") || violation.starts_with("I2"))
+        .filter(|violation| ["I1", "I2", "Sessions"].iter().any(|kind| violation.starts_with(kind)))
         .collect();
     assert_eq!(violations, Vec::<String>::new(), "{case}");
 }

@@ -26,7 +26,7 @@ use tenure_store::{tasks, worker_sessions};
 use crate::support::until_a_session_waits;
 
 const RUN: RunId = RunId::FIRST;
-const EVENTS: [Event; 6] = [
+const EVENTS: [Event; 7] = [
     Event::Claim(RUN),
     Event::Reclaim(RUN),
     Event::End(RUN, Ending::Reported(Report::Completed), None),

@@ -1,0 +1,160 @@
+//! The end of a session, and what it is locked against.
+
+use sqlx::PgConnection;
+use tenure_api::states::{Delivery, SessionEnd};
+use tenure_domain::policy::terms::Traits;
+use tenure_domain::session::{Identity, OUTAGE};
+use uuid::Uuid;
+
+use super::identity;
+#[cfg(feature = "test-util")]
+use crate::breakage::{Breakage, is_on};
+use crate::decode::Row;
+
+/// A claim that a session holds, locked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    /// The task.
+    pub id: Uuid,
+    /// The run.
+    pub run: i16,
+    /// What its loss costs.
+    pub delivery: Delivery,
+    /// How many runs of the task ended for nothing.
+    pub free_runs: u16,
+}
+
+/// Marks a live session as ended, and locks it: first statement of the transaction that ends it, which is undone when its server
+/// is silent for a second. `overdue`: only if its time is over, and sessions have been looked at all the time. None: it is not live
+/// (or was renewed).
+pub async fn end(
+    transaction: &mut PgConnection,
+    epoch: i64,
+    by: SessionEnd,
+    overdue: bool,
+) -> Result<Option<Identity>, sqlx::Error> {
+    sqlx::query!("-- idle_briefly\nSELECT set_config('idle_in_transaction_session_timeout', '1s', true)")
+        .fetch_one(&mut *transaction)
+        .await?;
+    // FOR UPDATE, because an update alone does not wait for those who give the session something.
+    let row = sqlx::query!(
+        "-- end_session
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
+        locked AS MATERIALIZED (
+            SELECT epoch FROM worker_sessions
+            WHERE epoch = $1 AND ended IS NULL
+              AND (NOT $3::boolean /* overdue */ OR until <= (SELECT now FROM db_now)
+                   AND NOT EXISTS (SELECT FROM session_clock
+                                   WHERE at < clock_timestamp() - make_interval(secs => $4 /* OUTAGE */)))
+            FOR UPDATE
+        )
+        UPDATE worker_sessions s SET ended = db_now.now, end_reason = $2 /* by */
+        FROM locked l, task_queues q, db_now WHERE s.epoch = l.epoch AND q.id = s.queue
+        RETURNING s.id, s.epoch, q.name AS queue, s.worker_group, s.worker_id, s.ttl, s.started",
+        epoch,
+        by.code(),
+        overdue,
+        OUTAGE.as_seconds_f64()
+    )
+    .fetch_optional(transaction)
+    .await?;
+    row.map(|row| identity!(row)).transpose()
+}
+
+/// Locks a slice of the tasks whose runs a session holds by their ids, then the claims by seq, each in a statement of its own that
+/// waits; what is still held then. Fewer than the limit: there are no others, unless some ended meanwhile.
+pub async fn lock_held(transaction: &mut PgConnection, epoch: i64, limit: i64) -> Result<Vec<Held>, sqlx::Error> {
+    #[cfg(feature = "test-util")]
+    if is_on(Breakage::LeakSession) {
+        return Ok(Vec::new());
+    }
+    let tasks = sqlx::query_scalar!(
+        "-- lock_session_tasks
+        SELECT t.id FROM tasks t
+        WHERE t.id = ANY(ARRAY(SELECT c.id FROM claims c WHERE c.session = $1 ORDER BY c.ord LIMIT $2))
+        ORDER BY t.id FOR UPDATE",
+        epoch,
+        limit
+    )
+    .fetch_all(&mut *transaction)
+    .await?;
+    if tasks.is_empty() {
+        return Ok(Vec::new());
+    }
+    let claims = sqlx::query!(
+        r#"-- lock_session_claims
+        SELECT c.id, c.run, COALESCE(c.traits & $3 /* Traits::DELIVERY */, 0)::smallint AS "delivery!", t.free_runs
+        FROM claims c JOIN tasks t ON t.id = c.id
+        WHERE c.session = $1 AND t.id = ANY($2)
+        ORDER BY c.seq FOR UPDATE OF c"#,
+        epoch,
+        &tasks,
+        Traits::DELIVERY
+    )
+    .fetch_all(transaction)
+    .await?;
+    claims
+        .into_iter()
+        .map(|claim| {
+            let columns = Row { table: "claims", task: claim.id };
+            let delivery = Delivery::from_code(claim.delivery);
+            Ok(Held {
+                id: claim.id,
+                run: claim.run,
+                delivery: delivery.ok_or_else(|| columns.invalid("traits", claim.delivery))?,
+                free_runs: claim.free_runs.unsigned_abs(),
+            })
+        })
+        .collect()
+}
+
+/// Last statements of an end: how many runs left the session is added to what left it before, and its inbox is deleted.
+pub async fn close(transaction: &mut PgConnection, epoch: i64, returned: i64) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "-- close_session
+        WITH emptied AS (DELETE FROM session_inbox WHERE epoch = $1)
+        UPDATE worker_sessions SET returned = returned + $2 WHERE epoch = $1",
+        epoch,
+        returned
+    )
+    .execute(transaction)
+    .await?;
+    Ok(())
+}
+
+/// Waits until nothing else ends or renews a session.
+pub async fn lock(conn: &mut PgConnection, epoch: i64) -> Result<(), sqlx::Error> {
+    sqlx::query!("-- lock_session\nSELECT FROM worker_sessions WHERE epoch = $1 FOR NO KEY UPDATE", epoch)
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+/// Whether a run may be given to a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shared {
+    /// It is live, and stays so until the transaction ends.
+    Live,
+    /// It has ended, or is not there.
+    Ended,
+    /// It is being ended.
+    Locked,
+}
+
+/// Locks a live session against its end while a run is given to it, without waiting and without blocking its renewal.
+pub async fn share(transaction: &mut PgConnection, epoch: i64) -> Result<Shared, sqlx::Error> {
+    let locked = sqlx::query!(
+        "-- share_session\nSELECT FROM worker_sessions WHERE epoch = $1 AND ended IS NULL FOR KEY SHARE SKIP LOCKED",
+        epoch
+    )
+    .fetch_optional(&mut *transaction)
+    .await?;
+    if locked.is_some() {
+        return Ok(Shared::Live);
+    }
+    let live =
+        sqlx::query!("-- is_session_live\nSELECT FROM worker_sessions WHERE epoch = $1 AND ended IS NULL", epoch)
+            .fetch_optional(transaction)
+            .await?;
+    Ok(if live.is_some() { Shared::Locked } else { Shared::Ended })
+}

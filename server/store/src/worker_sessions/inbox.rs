@@ -1,0 +1,178 @@
+//! The table `session_inbox`.
+//!
+//! A worker acknowledges all items up to an id, and transactions do not commit in the order in which they insert. So what ends a run
+//! inserts an item without an id, and the first reader gives it one, which is higher than any that was given before. Ids of a session
+//! are given under an advisory lock, by statements that begin after it was got: whatever has a lower one has been committed.
+
+use sqlx::{Connection, PgConnection};
+use tenure_api::ids::TaskId;
+use tenure_api::sessions::{InboxEvent, InboxItem};
+use tenure_api::states::WorkerCommand;
+use tenure_domain::session::{COMMANDS_MAX, INBOX_SHOWN_MAX};
+use uuid::Uuid;
+
+use crate::advisory;
+use crate::codes::Item;
+use crate::decode::{Row, Undecodable};
+
+/// What came of a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sent {
+    /// It is in the inbox under this id.
+    Item(i64),
+    /// The session has ended or is not there.
+    Ended,
+    /// [`COMMANDS_MAX`] of them are not acknowledged yet.
+    TooMany,
+}
+
+/// Puts a command into the inbox of a session.
+pub async fn command(
+    transaction: &mut PgConnection,
+    epoch: i64,
+    command: WorkerCommand,
+    task: Option<TaskId>,
+) -> Result<Sent, sqlx::Error> {
+    let live = sqlx::query!(
+        "-- lock_commanded\nSELECT FROM worker_sessions WHERE epoch = $1 AND ended IS NULL FOR KEY SHARE",
+        epoch
+    )
+    .fetch_optional(&mut *transaction)
+    .await?;
+    if live.is_none() {
+        return Ok(Sent::Ended);
+    }
+    lock_ids(transaction, &[epoch]).await?;
+    let id = sqlx::query_scalar!(
+        r#"-- send_command
+        INSERT INTO session_inbox (epoch, id, kind, at, command, task)
+        SELECT $1, nextval('session_inbox_id'), 2 /* Item::Command */, db_now.now, $2 /* command */, $3 /* task */ FROM db_now
+        WHERE (SELECT count(*) FROM session_inbox WHERE epoch = $1 AND command IS NOT NULL) < $4 /* COMMANDS_MAX */
+        RETURNING id AS "id!""#,
+        epoch,
+        command.code(),
+        task.map(TaskId::uuid),
+        COMMANDS_MAX
+    )
+    .fetch_optional(transaction)
+    .await?;
+    Ok(id.map_or(Sent::TooMany, Sent::Item))
+}
+
+/// An item and what is known of the run that it is about.
+struct ItemRow {
+    epoch: i64,
+    id: Option<i64>,
+    kind: i16,
+    run: Option<i16>,
+    command: Option<i16>,
+    task: Option<Uuid>,
+    state: Option<i16>,
+    reason: Option<i16>,
+    ended_by: Option<i16>,
+}
+
+impl ItemRow {
+    /// None of an item about a run that has been purged.
+    fn read(self) -> Result<Option<(i64, InboxItem)>, Undecodable> {
+        let columns = Row { table: "session_inbox", task: self.task.unwrap_or_default() };
+        let kind = Item::from_code(self.kind).ok_or_else(|| columns.invalid("kind", self.kind))?;
+        let what = match kind {
+            Item::RunEnded => {
+                let (Some(id), Some(run), Some(state), Some(reason)) = (self.task, self.run, self.state, self.reason)
+                else {
+                    return Ok(None);
+                };
+                InboxEvent::RunEnded {
+                    task_id: columns.slug("seq", id)?,
+                    run_id: columns.run(run)?,
+                    state: columns.state(state)?,
+                    reason_resolved: columns.reason_resolved(reason)?,
+                    ended_by: columns.ended_by(self.ended_by)?,
+                }
+            }
+            Item::Command => {
+                let code = self.command.unwrap_or_default();
+                InboxEvent::Command {
+                    command: WorkerCommand::from_code(code).ok_or_else(|| columns.invalid("command", code))?,
+                    task_id: self.task.map(|id| columns.slug("task", id)).transpose()?,
+                }
+            }
+        };
+        Ok(self.id.map(|id| (self.epoch, InboxItem { id, what })))
+    }
+}
+
+/// The items of inboxes after these ids, oldest first, [`INBOX_SHOWN_MAX`] of each session at most. Not within a transaction: ids
+/// that it gives are to be committed before they are answered.
+pub async fn read_inboxes(
+    conn: &mut PgConnection,
+    readers: &[(i64, i64)],
+) -> Result<Vec<(i64, InboxItem)>, sqlx::Error> {
+    let mut rows = read(conn, readers).await?;
+    let mut unread: Vec<i64> = rows.iter().filter(|row| row.id.is_none()).map(|row| row.epoch).collect();
+    unread.dedup();
+    if !unread.is_empty() {
+        give_ids(conn, &unread).await?;
+        rows = read(conn, readers).await?;
+    }
+    let items = rows.into_iter().map(ItemRow::read).filter_map(Result::transpose);
+    Ok(items.collect::<Result<_, _>>()?)
+}
+
+async fn read(conn: &mut PgConnection, readers: &[(i64, i64)]) -> Result<Vec<ItemRow>, sqlx::Error> {
+    let (epochs, afters): (Vec<i64>, Vec<i64>) = readers.iter().copied().unzip();
+    sqlx::query_as!(
+        ItemRow,
+        r#"-- read_inboxes
+        SELECT r.epoch AS "epoch!", i.id AS "id?", i.kind AS "kind!", i.run AS "run?", i.command AS "command?",
+               COALESCE(i.task, d.id) AS task, x.state AS "state?", x.reason_resolved AS "reason?", x.ended_by AS "ended_by?"
+        FROM unnest($1::bigint[] /* epochs */, $2::bigint[] /* after */) AS r(epoch, after)
+        CROSS JOIN LATERAL (
+            SELECT i.id, i.kind, i.seq, i.run, i.command, i.task FROM session_inbox i
+            WHERE i.epoch = r.epoch AND (i.id > r.after OR i.id IS NULL)
+            ORDER BY i.id LIMIT $3 /* INBOX_SHOWN_MAX */
+        ) i
+        LEFT JOIN LATERAL (SELECT d.id FROM task_definitions d WHERE d.seq = i.seq LIMIT 1) d ON true
+        LEFT JOIN LATERAL (
+            SELECT x.state, x.reason_resolved, x.ended_by FROM runs x WHERE x.seq = i.seq AND x.run = i.run LIMIT 1
+        ) x ON true
+        ORDER BY r.epoch, i.id"#,
+        &epochs,
+        &afters,
+        INBOX_SHOWN_MAX
+    )
+    .fetch_all(conn)
+    .await
+}
+
+/// Gives ids to the items of these sessions that have none, in the order in which they were inserted.
+async fn give_ids(conn: &mut PgConnection, epochs: &[i64]) -> Result<(), sqlx::Error> {
+    let mut transaction = conn.begin().await?;
+    lock_ids(&mut transaction, epochs).await?;
+    sqlx::query!(
+        "-- number_items
+        UPDATE session_inbox i SET id = n.id
+        FROM (SELECT u.epoch, u.entry, nextval('session_inbox_id') AS id
+              FROM (SELECT epoch, entry FROM session_inbox WHERE epoch = ANY($1) AND id IS NULL ORDER BY entry) u) n
+        WHERE i.epoch = n.epoch AND i.entry = n.entry",
+        epochs
+    )
+    .execute(&mut *transaction)
+    .await?;
+    transaction.commit().await
+}
+
+/// Until the transaction ends no other gives ids to items of these sessions.
+async fn lock_ids(transaction: &mut PgConnection, epochs: &[i64]) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        r#"-- lock_inboxes
+        SELECT pg_advisory_xact_lock($2, e.hash) AS "locked: ()"
+        FROM (SELECT hashint8(epoch) AS hash FROM unnest($1::bigint[]) AS i(epoch) ORDER BY hash) e"#,
+        epochs,
+        advisory::INBOXES
+    )
+    .fetch_all(transaction)
+    .await?;
+    Ok(())
+}

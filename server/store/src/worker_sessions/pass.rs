@@ -1,0 +1,156 @@
+//! What passes and waiting requests ask about many sessions.
+
+use sqlx::{Connection, PgConnection};
+use tenure_api::states::SessionEnd;
+use tenure_domain::session::{CLOCK_EVERY, ENDED_KEPT, OUTAGE, STRAYS_LOOKED_FOR};
+
+use super::read_end;
+#[cfg(feature = "test-util")]
+use crate::breakage::{Breakage, is_on};
+
+/// Which of these sessions have ended, and by what; those that are not there any more count as expired.
+pub async fn list_ended(conn: &mut PgConnection, epochs: &[i64]) -> Result<Vec<(i64, SessionEnd)>, sqlx::Error> {
+    let rows = sqlx::query!(
+        r#"-- list_ended_sessions
+        SELECT i.epoch AS "epoch!", COALESCE(s.end_reason, 1 /* SessionEnd::Expired */::smallint) AS "end_reason!"
+        FROM unnest($1::bigint[]) AS i(epoch)
+        LEFT JOIN LATERAL (SELECT s.epoch, s.end_reason FROM worker_sessions s WHERE s.epoch = i.epoch LIMIT 1) s ON true
+        WHERE s.epoch IS NULL OR s.end_reason IS NOT NULL"#,
+        epochs
+    )
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter().map(|row| Ok((row.epoch, read_end(row.end_reason)?))).collect()
+}
+
+/// Live sessions whose time is over, earliest first.
+pub async fn list_overdue(conn: &mut PgConnection, limit: i64) -> Result<Vec<i64>, sqlx::Error> {
+    sqlx::query_scalar!(
+        "-- list_overdue_sessions
+        SELECT epoch FROM worker_sessions WHERE ended IS NULL AND until <= (SELECT now FROM db_now) ORDER BY until LIMIT $1",
+        limit
+    )
+    .fetch_all(conn)
+    .await
+}
+
+/// Whether any session is live, or ended within [`STRAYS_LOOKED_FOR`].
+pub async fn any_recent(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    // The order has the indexes used: without it the planner may expect to find one soon among all that have ended.
+    sqlx::query_scalar!(
+        r#"-- any_recent_session
+        SELECT EXISTS (SELECT FROM (SELECT FROM worker_sessions WHERE ended IS NULL
+                                    ORDER BY queue, worker_group, worker_id LIMIT 1) live)
+            OR EXISTS (SELECT FROM (SELECT FROM worker_sessions
+                                    WHERE ended > (SELECT now FROM db_now) - make_interval(secs => $1 /* STRAYS_LOOKED_FOR */)
+                                    ORDER BY ended DESC LIMIT 1) recent) AS "any!""#,
+        STRAYS_LOOKED_FOR.as_seconds_f64()
+    )
+    .fetch_one(conn)
+    .await
+}
+
+/// Sessions that ended a short while ago and hold claims again, which were committed after their end.
+pub async fn list_strays(conn: &mut PgConnection) -> Result<Vec<(i64, SessionEnd)>, sqlx::Error> {
+    #[cfg(feature = "test-util")]
+    if is_on(Breakage::LeakSession) {
+        return Ok(Vec::new());
+    }
+    let rows = sqlx::query!(
+        r#"-- list_strays
+        SELECT s.epoch, s.end_reason AS "end_reason!" FROM worker_sessions s
+        CROSS JOIN LATERAL (SELECT FROM claims c WHERE c.session = s.epoch LIMIT 1) c
+        WHERE s.ended > (SELECT now FROM db_now) - make_interval(secs => $1 /* STRAYS_LOOKED_FOR */)"#,
+        STRAYS_LOOKED_FOR.as_seconds_f64()
+    )
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter().map(|row| Ok((row.epoch, read_end(row.end_reason)?))).collect()
+}
+
+/// Writes down, by the real clock, that sessions are being looked at, if that was longer ago than [`CLOCK_EVERY`]. If it was longer
+/// ago than [`OUTAGE`], all live sessions are extended, in the same transaction; how many.
+pub async fn tick_clock(conn: &mut PgConnection) -> Result<u64, sqlx::Error> {
+    // A time in the future, of a clock that was set back, is as good as none.
+    let fresh = sqlx::query_scalar!(
+        r#"-- read_session_clock
+        SELECT at BETWEEN clock_timestamp() - make_interval(secs => $1 /* CLOCK_EVERY */) AND clock_timestamp() AS "fresh!"
+        FROM session_clock"#,
+        CLOCK_EVERY.as_seconds_f64()
+    )
+    .fetch_optional(&mut *conn)
+    .await?;
+    match fresh {
+        Some(true) => Ok(0),
+        Some(false) => set_clock(conn).await,
+        None => {
+            sqlx::query!(
+                "-- start_session_clock\nINSERT INTO session_clock (at) VALUES (clock_timestamp()) ON CONFLICT DO NOTHING"
+            )
+            .execute(conn)
+            .await?;
+            Ok(0)
+        }
+    }
+}
+
+async fn set_clock(conn: &mut PgConnection) -> Result<u64, sqlx::Error> {
+    let mut transaction = conn.begin().await?;
+    // Another server that has the row does the same.
+    let age = sqlx::query_scalar!(
+        r#"-- lock_session_clock
+        SELECT extract(epoch FROM clock_timestamp() - at)::float8 AS "age!" FROM session_clock FOR UPDATE SKIP LOCKED"#
+    )
+    .fetch_optional(&mut *transaction)
+    .await?;
+    let Some(age) = age else { return Ok(0) };
+    if (0.0..=CLOCK_EVERY.as_seconds_f64()).contains(&age) {
+        return Ok(0);
+    }
+    let extended = if age > OUTAGE.as_seconds_f64() { extend(&mut transaction).await? } else { 0 };
+    sqlx::query!("-- set_session_clock\nUPDATE session_clock SET at = clock_timestamp()")
+        .execute(&mut *transaction)
+        .await?;
+    transaction.commit().await?;
+    Ok(extended)
+}
+
+/// Extends all live sessions as if they were renewed now.
+async fn extend(transaction: &mut PgConnection) -> Result<u64, sqlx::Error> {
+    let extended = sqlx::query!(
+        "-- extend_sessions
+        UPDATE worker_sessions s SET until = GREATEST(s.until, db_now.now + make_interval(secs => s.ttl)), extended = true
+        FROM db_now WHERE s.ended IS NULL"
+    )
+    .execute(transaction)
+    .await?;
+    Ok(extended.rows_affected())
+}
+
+/// Deletes sessions that ended a day ago, and what is left in their inboxes.
+pub async fn purge(conn: &mut PgConnection, limit: i64) -> Result<u64, sqlx::Error> {
+    let purged = sqlx::query!(
+        "-- purge_sessions
+        WITH gone AS MATERIALIZED (
+            SELECT epoch FROM worker_sessions
+            WHERE ended <= (SELECT now FROM db_now) - make_interval(secs => $2 /* ENDED_KEPT */)
+            ORDER BY ended LIMIT $1 FOR UPDATE SKIP LOCKED
+        ),
+        emptied AS (DELETE FROM session_inbox i USING gone WHERE i.epoch = gone.epoch)
+        DELETE FROM worker_sessions s USING gone WHERE s.epoch = gone.epoch",
+        limit,
+        ENDED_KEPT.as_seconds_f64()
+    )
+    .execute(conn)
+    .await?;
+    Ok(purged.rows_affected())
+}
+
+/// Live sessions, for the metric.
+pub async fn count_live(conn: &mut PgConnection) -> Result<i64, sqlx::Error> {
+    sqlx::query_scalar!(
+        "-- count_live_sessions\nSELECT count(*) AS \"count!\" FROM worker_sessions WHERE ended IS NULL"
+    )
+    .fetch_one(conn)
+    .await
+}
