@@ -392,9 +392,3 @@ pub async fn list_held(conn: &mut PgConnection, epoch: i64, limit: i64) -> Resul
     };
     rows.into_iter().map(|row| run(row.id, row.run)).collect()
 }
-
-/// Locks a session, waiting for the transaction that ends it.
-pub async fn lock(transaction: &mut PgConnection, epoch: i64) -> Result<(), sqlx::Error> {
-    let _ = (transaction, epoch);
-    todo!()
-}
