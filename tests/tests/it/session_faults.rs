@@ -152,7 +152,7 @@ async fn ends(rig: &Rig, tasks: &[String]) -> Vec<Vec<String>> {
     let of_task = |task: &String| {
         let its = events.as_array().unwrap().iter().filter(|event| event["payload"]["status"]["taskId"] == **task);
         its.map(|event| format!("{} {}", event["payload"]["runId"], event["exchange"].as_str().unwrap_or_default()))
-            .collect()
+            .collect::<Vec<String>>()
     };
     tasks.iter().map(of_task).collect()
 }
