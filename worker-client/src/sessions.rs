@@ -170,7 +170,7 @@ impl Client {
         self.of_sessions(Method::GET, of_session(session, ""), None).await
     }
 
-    /// Reads the live sessions of a queue, all at one moment in time.
+    /// Reads the live sessions of a queue, all in one snapshot.
     ///
     /// # Errors
     /// The caller lacks the scope, or the server could not be reached.
