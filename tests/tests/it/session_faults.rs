@@ -248,6 +248,8 @@ async fn a_worker_that_was_stopped_for_longer_than_its_time_is_refused_when_it_g
     assert_eq!(next[0]["runId"], 1);
     renewing.signal(Signal::SIGCONT);
     renewing.until("it is refused", |statuses| statuses.last().is_some_and(|status| status == "410")).await;
+    // There is something to claim, and it is not given to a session that has ended.
+    let waiting = create(&rig, 1).await.remove(0);
     for (method, path, body) in [
         ("POST", claim_path(QUEUE), Some(first.says())),
         ("GET", first.path("/inbox?wait=0"), None),
@@ -262,6 +264,7 @@ async fn a_worker_that_was_stopped_for_longer_than_its_time_is_refused_when_it_g
     let (path, whose) = (format!("{}/completed", run_of(&next[0])), credentials_of(&next[0]));
     assert_eq!(call(&mut rig.client(), &whose, "POST", &path, None).await.status, 200);
     assert_eq!(status(&rig, &rig.server, &task).await["state"], "completed");
+    assert_eq!(status(&rig, &rig.server, &waiting).await["state"], "pending");
     rig.server.stop().await;
 }
 

@@ -72,7 +72,7 @@ async fn every_cell_is_as_published_and_nothing_is_left() {
         .flat_map(|situation| {
             let by = if *situation == "exit" { &["lease", "session"][..] } else { &["lease"] };
             let cells = ["at-least/0", "at-least/n", "at-most/0", "at-most/n"];
-            cells.iter().flat_map(move |cell| by.iter().map(move |by| format!("\"{situation}/{cell}\" \"{by}\"")))
+            cells.into_iter().flat_map(move |cell| by.iter().map(move |by| format!("\"{situation}/{cell}\" \"{by}\"")))
         })
         .collect();
     assert_eq!((played.len(), played), (12, published));
