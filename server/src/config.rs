@@ -17,6 +17,7 @@ use crate::cli::group::GroupCommand;
 use crate::cli::http::ServerArgs;
 use crate::cli::queue::QueueCommand;
 use crate::cli::role::RoleArgs;
+use crate::cli::session::SessionCommand;
 use crate::cli::task::{TaskCommand, shelter_ids};
 use crate::cli::verify::VerifyCommand;
 use tenure_embedded::EmbeddedSettings;
@@ -129,6 +130,15 @@ pub enum Command {
         /// What to do.
         #[command(subcommand)]
         queue: QueueCommand,
+    },
+    /// List the sessions of workers, end them, and put commands into their inboxes.
+    Session {
+        /// Which server to call.
+        #[command(flatten)]
+        server: ServerArgs,
+        /// What to do.
+        #[command(subcommand)]
+        session: SessionCommand,
     },
     /// Verify that a server does what is published of it.
     Verify {

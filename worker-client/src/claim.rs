@@ -126,7 +126,8 @@ impl Client {
     /// ```
     pub async fn claim_work(&self, queue: &TaskQueueId, me: &WorkerName, most: usize) -> Result<Vec<Claim>, Error> {
         let tasks = most.clamp(1, CLAIMS_MAX);
-        let body = ClaimWorkBody { worker_group: me.group.as_str(), worker_id: me.id.as_str(), tasks };
+        let (worker_group, worker_id) = (me.group.as_str(), me.id.as_str());
+        let body = ClaimWorkBody { worker_group, worker_id, tasks, session_id: self.session() };
         let call = Call {
             method: Method::POST,
             path: format!("/claim-work/{}", parameter(queue)),
@@ -159,7 +160,8 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub async fn claim_task(&self, task_id: TaskId, run_id: RunId, me: &WorkerName) -> Result<Claim, Error> {
-        let body = ClaimTaskBody { worker_group: me.group.as_str(), worker_id: me.id.as_str() };
+        let (worker_group, worker_id) = (me.group.as_str(), me.id.as_str());
+        let body = ClaimTaskBody { worker_group, worker_id, session_id: self.session() };
         let call = Call {
             method: Method::POST,
             path: format!("/task/{}/runs/{}/claim", parameter(&task_id), parameter(&run_id)),

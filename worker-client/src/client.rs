@@ -11,7 +11,9 @@ use reqwest::{Method, StatusCode, Url};
 use serde::de::DeserializeOwned;
 use tenure_api::credentials::Credentials;
 use tenure_api::dates::Timestamp;
+use tenure_api::errors::ErrorCode;
 use tenure_api::hawk::{SignRequest, authorization_header};
+use tenure_api::ids::SessionId;
 use tokio::time::Instant;
 
 use crate::clock::{ServerClock, http_date};
@@ -43,6 +45,8 @@ pub struct Client {
     /// Clones share them, so that those of a claim's client sign with the renewed credentials from then on.
     credentials: Option<Arc<RwLock<Arc<Credentials>>>>,
     retry: RetryPolicy,
+    /// The session that claims belong to.
+    session: Option<SessionId>,
 }
 
 struct Shared {
@@ -125,7 +129,7 @@ impl ClientBuilder {
         let store = http_client(reqwest::redirect::Policy::limited(STORE_REDIRECTS))?;
         let clock = ServerClock::default();
         let shared = Arc::new(Shared { http, store, api, root_url: self.root_url, clock });
-        Ok(Client { shared, credentials: self.credentials.map(place_of), retry: self.retry })
+        Ok(Client { shared, credentials: self.credentials.map(place_of), retry: self.retry, session: None })
     }
 }
 
@@ -256,6 +260,23 @@ impl Client {
         Self { retry, ..self.clone() }
     }
 
+    /// The same client, whose claims belong to this session: they end with it at the latest. The session must be one of the queue
+    /// and the worker that are claimed for.
+    ///
+    /// ```no_run
+    /// # use tenure_client::{Client, WorkerName};
+    /// # async fn example(client: &Client, me: &WorkerName) -> Result<(), tenure_client::Error> {
+    /// let queue = "proj/linux".parse().expect("a queue");
+    /// let session = client.start_session(&me.session(&queue)).await?;
+    /// let claims = client.with_session(session.session_id).claim_work(&queue, me, 4).await?;
+    /// # let _ = claims;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn with_session(&self, session: SessionId) -> Self {
+        Self { session: Some(session), ..self.clone() }
+    }
+
     /// Gives this client, and all of its clones, other credentials.
     pub(crate) fn renew_credentials(&self, credentials: Credentials) {
         if let Some(shared) = &self.credentials {
@@ -267,6 +288,10 @@ impl Client {
     pub(crate) fn credentials(&self) -> Option<Arc<Credentials>> {
         let shared = self.credentials.as_ref()?;
         Some(Arc::clone(&shared.read().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    pub(crate) fn session(&self) -> Option<SessionId> {
+        self.session
     }
 
     pub fn retry_policy(&self) -> &RetryPolicy {
@@ -400,6 +425,12 @@ fn refusal(status: u16, body: &[u8], retry_after: Option<Duration>) -> Error {
 pub(crate) fn refusal_in_words(status: u16, code: String, message: &str, retry_after: Option<Duration>) -> Error {
     // After the first line the server repeats the call, which the log has already.
     let message = message.lines().next().unwrap_or_default().chars().take(MESSAGE_MAX).collect();
+    if code == ErrorCode::SessionExists.as_str() {
+        return Error::SessionExists(message);
+    }
+    if code == ErrorCode::SessionEnded.as_str() {
+        return Error::SessionEnded(message);
+    }
     Error::Refused { status, code, message, retry_after }
 }
 

@@ -3,6 +3,8 @@
 use std::io;
 use std::time::Duration;
 
+use tenure_api::errors::ErrorCode;
+
 /// Why a call got no usable answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -21,6 +23,12 @@ pub enum Error {
         /// How long the server asked to wait before the next try.
         retry_after: Option<Duration>,
     },
+    /// The worker has a session already; the server says since when and until when.
+    #[error("{0}")]
+    SessionExists(String),
+    /// The session has ended: what it held was given to others.
+    #[error("{0}")]
+    SessionEnded(String),
     /// The answer was not what the API promises.
     #[error("the answer of the queue could not be read")]
     BadAnswer(#[source] serde_json::Error),
@@ -71,9 +79,13 @@ impl Error {
             Self::Network(_) | Self::Stalled(_) | Self::Damaged(_) => true,
             Self::Refused { status, .. } => matches!(status, 408 | 429 | 500..),
             Self::Store { status } => matches!(status, 400 | 403 | 408 | 429 | 500..),
-            Self::BadAnswer(_) | Self::BadMessages(_) | Self::SignedUrl(_) | Self::RootUrl(_) | Self::File { .. } => {
-                false
-            }
+            Self::SessionExists(_)
+            | Self::SessionEnded(_)
+            | Self::BadAnswer(_)
+            | Self::BadMessages(_)
+            | Self::SignedUrl(_)
+            | Self::RootUrl(_)
+            | Self::File { .. } => false,
         }
     }
 
@@ -86,7 +98,19 @@ impl Error {
     /// ```
     #[must_use]
     pub fn status(&self) -> Option<u16> {
-        if let Self::Refused { status, .. } | Self::Store { status } = self { Some(*status) } else { None }
+        match self {
+            Self::Refused { status, .. } | Self::Store { status } => Some(*status),
+            Self::SessionExists(_) => Some(ErrorCode::SessionExists.status()),
+            Self::SessionEnded(_) => Some(ErrorCode::SessionEnded.status()),
+            Self::Network(_)
+            | Self::BadAnswer(_)
+            | Self::BadMessages(_)
+            | Self::SignedUrl(_)
+            | Self::Stalled(_)
+            | Self::Damaged(_)
+            | Self::File { .. }
+            | Self::RootUrl(_) => None,
+        }
     }
 
     /// How long the server asked to wait before the next try.

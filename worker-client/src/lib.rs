@@ -15,6 +15,7 @@ mod lease;
 mod messages;
 mod policies;
 pub mod retry;
+mod sessions;
 mod signed_url;
 mod submit;
 mod tenure;
@@ -29,10 +30,16 @@ pub use lease::Lease;
 pub use messages::{Message, MessageQueue, PollUrls, Undecodable};
 pub use reqwest::Method;
 pub use retry::RetryPolicy;
+pub use sessions::{Inbox, InboxItem};
 pub use tenure::{GroupChange, TaskChange};
 pub use tenure_api::credentials::{AccessToken, Credentials};
+pub use tenure_api::ids::SessionId;
 pub use tenure_api::policy::{PauseRequest, ReleaseRequest};
-pub use tenure_api::states::Priority;
+pub use tenure_api::sessions::{
+    CommandRequest, InboxEvent, QueueWorker, QueueWorkers, RenewSessionRequest, Session, SessionRenewed,
+    SessionStarted, StartSessionRequest,
+};
+pub use tenure_api::states::{Priority, SessionEnd, WorkerCommand};
 pub use tenure_api::work::{RunOutcome, RunResult};
 pub use wire::{ExceptionReason, Metadata, NewTask, QueueCounts, RunStatus, State, Task, TaskStatus};
 pub use work::Worked;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use tenure_api::credentials::Credentials;
 use tenure_api::dates::Timestamp;
-use tenure_api::ids::{RunId, TaskGroupId, TaskId, TaskQueueId};
+use tenure_api::ids::{RunId, SessionId, TaskGroupId, TaskId, TaskQueueId};
 use tenure_api::states::Priority;
 
 /// The state of a task or of a run.
@@ -241,6 +241,8 @@ pub(crate) struct ClaimWorkBody<'a> {
     pub worker_group: &'a str,
     pub worker_id: &'a str,
     pub tasks: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<SessionId>,
 }
 
 #[derive(Serialize)]
@@ -248,6 +250,8 @@ pub(crate) struct ClaimWorkBody<'a> {
 pub(crate) struct ClaimTaskBody<'a> {
     pub worker_group: &'a str,
     pub worker_id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<SessionId>,
 }
 
 #[derive(Deserialize)]

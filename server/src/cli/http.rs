@@ -86,6 +86,7 @@ impl CommandError {
                 format!("{root_url} answered {status} {code}: check that --root-url is that of a Tenure server")
             }
             Error::Refused { status, code, message, .. } => format!("{message} ({status} {code})"),
+            Error::SessionExists(message) | Error::SessionEnded(message) => message.clone(),
             Error::BadAnswer(_) | Error::BadMessages(_) | Error::SignedUrl(_) => not_tenure(root_url),
             // Of artifacts' bytes, which no command here moves.
             Error::Store { .. } | Error::Stalled(_) | Error::Damaged(_) | Error::File { .. } => error.to_string(),

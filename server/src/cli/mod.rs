@@ -8,6 +8,7 @@ mod input;
 pub(crate) mod print;
 pub mod queue;
 pub mod role;
+pub mod session;
 mod signals;
 pub mod task;
 pub mod verify;
@@ -72,6 +73,9 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             }
             Command::Queue { server, queue } => {
                 http::call("queue", server, async |server| queue::run(server, queue).await).await
+            }
+            Command::Session { server, session } => {
+                http::call("session", server, async |server| session::run(server, session).await).await
             }
             Command::Verify { server, verify } => {
                 http::call("verify", server, async |server| verify::run(server, verify).await).await

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tenure_api::credentials::Credentials;
 use tenure_api::ids::SlugId;
+use tenure_api::sessions::SessionStarted;
 use tokio::time::{Instant, sleep};
 
 use super::BenchError;
@@ -368,6 +369,28 @@ impl Lane {
         Ok(())
     }
 
+    /// Starts a session of the lane's worker, of this many seconds; its path.
+    pub(crate) async fn start_session(&mut self, ttl: u64) -> Result<String, BenchError> {
+        let (queue, worker) = (&self.queue, &self.worker);
+        let body = format!(r#"{{"taskQueueId":"{queue}","workerGroup":"bench","workerId":"{worker}","ttl":{ttl}}}"#);
+        let path = format!("{TENURE_API}/sessions");
+        let answer = self.call(None, "startSession", None, "POST", &path, Some(body.as_bytes())).await?;
+        let started: SessionStarted = parse("startSession", &answer)?;
+        Ok(format!("{path}/{}", started.session_id))
+    }
+
+    /// Renews the session of this path.
+    pub(crate) async fn renew_session(&mut self, step: usize, session: &str) -> Result<(), BenchError> {
+        self.call(Some(step), "renewSession", None, "POST", &format!("{session}/renew"), None).await?;
+        Ok(())
+    }
+
+    /// Waits in the inbox of the session of this path, for so many seconds.
+    pub(crate) async fn read_inbox(&mut self, step: usize, session: &str, wait: u64) -> Result<(), BenchError> {
+        self.call(Some(step), "sessionInbox", None, "GET", &format!("{session}/inbox?wait={wait}"), None).await?;
+        Ok(())
+    }
+
     /// Reads a task's status.
     pub(crate) async fn status(&mut self, step: usize, task: SlugId) -> Result<(), BenchError> {
         self.call(Some(step), "status", None, "GET", &format!("{QUEUE_API}/task/{task}/status"), None).await?;
@@ -390,7 +413,7 @@ impl Lane {
             None => self.run.service().credentials()?,
         };
         let reply = self.client.exchange(credentials, method, path, body).await?;
-        if reply.status != 200 {
+        if !matches!(reply.status, 200 | 201) {
             return Err(refusal(what, &reply));
         }
         if let Some(step) = step {

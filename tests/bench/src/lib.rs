@@ -169,6 +169,8 @@ pub(crate) async fn measure_mode(settings: &Settings) -> Result<Measured, BenchE
         ModeName::Delete => measure::<mode::Delete>(settings).await,
         ModeName::PutToVisible => measure::<mode::PutToVisible>(settings).await,
         ModeName::IdlePollers => measure::<mode::IdlePollers>(settings).await,
+        ModeName::Sessions => measure::<mode::Sessions<false>>(settings).await,
+        ModeName::Inboxes => measure::<mode::Sessions<true>>(settings).await,
     }
 }
 

@@ -18,6 +18,8 @@ const SHALLOW: u64 = 20_000;
 const CONNECTIONS: usize = 64;
 /// And how many do nothing but wait for work.
 const POLLERS: usize = 500;
+/// And how many workers have a session and nothing to do.
+const MEMBERS: usize = 5_000;
 
 /// Measures a task queue.
 #[derive(Debug, Parser)]
@@ -30,7 +32,8 @@ pub struct Settings {
     /// What to measure.
     #[arg(value_enum)]
     pub mode: ModeName,
-    /// How many connections call at the same time, each one request after the other; 64, or 500 idle pollers.
+    /// How many connections call at the same time, each one request after the other; 64, or 500 idle pollers, or 5,000
+    /// sessions.
     #[arg(long)]
     pub connections: Option<usize>,
     /// How long to measure.
@@ -130,12 +133,20 @@ pub enum ModeName {
     PutToVisible,
     /// Poll the seven empty queues of a task queue once a second on each connection.
     IdlePollers,
+    /// Renew a session of two minutes every 40 seconds on each connection.
+    Sessions,
+    /// Wait in the inbox of such a session, 30 seconds at a time, on each connection.
+    Inboxes,
 }
 
 impl Settings {
     /// How many lanes there are.
     pub(crate) fn connections(&self) -> usize {
-        let default = if self.mode == ModeName::IdlePollers { POLLERS } else { CONNECTIONS };
+        let default = match self.mode {
+            ModeName::IdlePollers => POLLERS,
+            ModeName::Sessions | ModeName::Inboxes => MEMBERS,
+            _ => CONNECTIONS,
+        };
         self.connections.unwrap_or(default).max(1)
     }
 
@@ -186,6 +197,7 @@ mod tests {
         let settings = |words: &[&str]| Settings::parse_from([&["tenure-bench"], words].concat());
         assert_eq!((settings(&["create"]).connections(), settings(&["create"]).depth()), (CONNECTIONS, 0));
         assert_eq!((settings(&["idle-pollers"]).connections(), settings(&["get32"]).depth()), (POLLERS, DEEP));
+        assert_eq!((settings(&["sessions"]).connections(), settings(&["inboxes"]).connections()), (MEMBERS, MEMBERS));
         let given = settings(&["get1", "--connections", "3", "--prefill", "100"]);
         assert_eq!((given.connections(), given.depth()), (3, 100));
         let azure = Azure::new("http://h", "account", "c2VjcmV0").unwrap();

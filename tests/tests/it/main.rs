@@ -43,6 +43,8 @@ mod reading;
 mod rig;
 mod sealed_artifacts;
 mod serve;
+mod session_commands;
+mod session_faults;
 mod sessions;
 mod signed_urls;
 mod sse;

@@ -20,17 +20,17 @@ pub fn account(rig: &Rig) -> [(&str, &str); 3] {
     ]
 }
 
-async fn run(rig: &Rig, args: &[&str]) -> Output {
+pub async fn run(rig: &Rig, args: &[&str]) -> Output {
     tenure(args, &account(rig)).await
 }
 
-async fn done(rig: &Rig, args: &[&str]) -> String {
+pub async fn done(rig: &Rig, args: &[&str]) -> String {
     let output = run(rig, args).await;
     assert!(output.status.success(), "{args:?}: {}{}", stdout(&output), stderr(&output));
     stdout(&output)
 }
 
-async fn answer(rig: &Rig, args: &[&str]) -> Value {
+pub async fn answer(rig: &Rig, args: &[&str]) -> Value {
     serde_json::from_str(&done(rig, &[args, &["--json"]].concat()).await).unwrap()
 }
 

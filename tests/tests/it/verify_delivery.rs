@@ -66,18 +66,16 @@ async fn every_cell_is_as_published_and_nothing_is_left() {
     assert_eq!(output.status.code(), Some(0), "{answer:#}{}", stderr(&output));
     assert_eq!((&answer["asPublished"], &answer["rootUrl"]), (&true.into(), &rig.server.root_url().into()));
     let cells = answer["cells"].as_array().unwrap();
-    let names: Vec<&str> = cells.iter().filter_map(|cell| cell["cell"].as_str()).collect();
-    let published = [
-        "exit/at-least/0",
-        "exit/at-least/n",
-        "exit/at-most/0",
-        "exit/at-most/n",
-        "slow/at-least/0",
-        "slow/at-least/n",
-        "slow/at-most/0",
-        "slow/at-most/n",
-    ];
-    assert_eq!(names, published);
+    let played: Vec<String> = cells.iter().map(|cell| format!("{} {}", cell["cell"], cell["by"])).collect();
+    let published: Vec<String> = ["exit", "slow"]
+        .iter()
+        .flat_map(|situation| {
+            let by = if *situation == "exit" { &["lease", "session"][..] } else { &["lease"] };
+            let cells = ["at-least/0", "at-least/n", "at-most/0", "at-most/n"];
+            cells.into_iter().flat_map(move |cell| by.iter().map(move |by| format!("\"{situation}/{cell}\" \"{by}\"")))
+        })
+        .collect();
+    assert_eq!((played.len(), played), (12, published));
     for cell in cells {
         assert_eq!(cell["differences"], json!([]), "{cell:#}");
         let queue = cell["taskQueueId"].as_str().filter(|queue| queue.starts_with(PROVISIONER)).unwrap();
@@ -92,16 +90,21 @@ async fn every_cell_is_as_published_and_nothing_is_left() {
 async fn a_promise_that_is_broken_is_found() {
     let rig = Rig::start().await;
     let verifying = start(&rig, &["--cell", "exit/at-most/0"]);
-    let queues = until_played(&rig, 1).await;
-    let deleted = rig.call("DELETE", &policy_path(&queues[0]), None).await;
-    assert_eq!(deleted.status, 200, "{}", deleted.body);
+    // Of both a worker whose lease ends and one whose session does.
+    for queue in until_played(&rig, 2).await {
+        let deleted = rig.call("DELETE", &policy_path(&queue), None).await;
+        assert_eq!(deleted.status, 200, "{}", deleted.body);
+    }
     let output = end(verifying).await;
     let answer = answer(&output);
     assert_eq!(output.status.code(), Some(1), "{answer:#}{}", stderr(&output));
     assert_eq!(answer["asPublished"], false);
-    let differences = answer["cells"][0]["differences"].to_string();
-    for expected in ["the second worker got a run of the task", "retriesLeft went from 5 to 4"] {
-        assert!(differences.contains(expected), "{differences}");
+    assert_eq!(answer["cells"].as_array().map(Vec::len), Some(2));
+    for cell in 0..2 {
+        let differences = answer["cells"][cell]["differences"].to_string();
+        for expected in ["the second worker got a run of the task", "retriesLeft went from 5 to 4"] {
+            assert!(differences.contains(expected), "{differences}");
+        }
     }
     assert_eq!(busy_queues(&rig).await, [], "what is not as published is cleaned up too");
     rig.server.stop().await;
@@ -114,7 +117,7 @@ async fn it_cleans_up_when_it_is_interrupted_and_leaves_everything_if_it_is_to()
         let cells = ["--cell", "slow/at-least/0", "exit/at-most/n"];
         let verifying =
             start(&rig, if keep { &["--cell", "slow/at-least/0", "exit/at-most/n", "--keep"] } else { &cells });
-        let queues = until_played(&rig, 2).await;
+        let queues = until_played(&rig, 3).await;
         kill(Pid::from_raw(verifying.id().unwrap().try_into().unwrap()), signal).unwrap();
         let output = end(verifying).await;
         assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
@@ -124,7 +127,7 @@ async fn it_cleans_up_when_it_is_interrupted_and_leaves_everything_if_it_is_to()
         for queue in &queues {
             assert_eq!(rig.call("GET", &policy_path(queue), None).await.status, expected, "{queue}");
         }
-        assert_eq!(busy_queues(&rig).await.len(), if keep { 2 } else { 0 });
+        assert_eq!(busy_queues(&rig).await.len(), if keep { 3 } else { 0 });
     }
     rig.server.stop().await;
 }

@@ -2,7 +2,10 @@
 //! prints it, and `tenure verify delivery` plays every cell against a live deployment.
 
 use chrono::TimeDelta;
-use tenure_api::states::{Delivery, EndedBy, TaskState};
+use tenure_api::states::{Delivery, SessionEnd, TaskState};
+
+use super::ending::Ending;
+use crate::session;
 
 /// What happens to a run in a worker's hands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -11,6 +14,15 @@ pub enum Situation {
     Exit,
     /// The worker renews its claim for ever and does not report, until it reports after all.
     Slow,
+}
+
+/// What notices that a worker is gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NoticedBy {
+    /// The lease of the run.
+    Lease,
+    /// The session that the run belongs to, whose time is over before the lease is.
+    Session,
 }
 
 /// What becomes of the run.
@@ -27,11 +39,11 @@ pub enum Follows {
 /// When a run ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum After {
-    /// When the lease is over.
-    Lease,
+    /// When it is noticed that the worker is gone.
+    Noticed,
     /// When the completeTime is over.
     CompleteTime,
-    /// When the first of both is over.
+    /// When the first of both is so.
     TheEarlier,
 }
 
@@ -54,15 +66,15 @@ const fn cell(situation: Situation, delivery: Delivery, has_complete_time: bool,
 
 /// Every cell that is true, row by row.
 pub const CELLS: [Cell; 8] = {
-    use After::{CompleteTime, Lease, TheEarlier};
+    use After::{CompleteTime, Noticed, TheEarlier};
     use Delivery::{AtLeastOnce, AtMostOnce};
     use Follows::{AnotherRun, Ends, Waits};
     use Situation::{Exit, Slow};
     [
-        cell(Exit, AtLeastOnce, false, AnotherRun(Lease)),
+        cell(Exit, AtLeastOnce, false, AnotherRun(Noticed)),
         cell(Exit, AtLeastOnce, true, AnotherRun(TheEarlier)),
-        cell(Exit, AtMostOnce, false, Ends(Lease)),
-        cell(Exit, AtMostOnce, true, Ends(Lease)),
+        cell(Exit, AtMostOnce, false, Ends(Noticed)),
+        cell(Exit, AtMostOnce, true, Ends(Noticed)),
         cell(Slow, AtLeastOnce, false, Waits),
         cell(Slow, AtLeastOnce, true, AnotherRun(CompleteTime)),
         cell(Slow, AtMostOnce, false, Waits),
@@ -93,6 +105,17 @@ impl Situation {
     }
 }
 
+impl NoticedBy {
+    /// The word for it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Lease => "lease",
+            Self::Session => "session",
+        }
+    }
+}
+
 impl Cell {
     /// The cell's name, as `--cell` takes it: `exit/at-least/0`.
     #[must_use]
@@ -105,19 +128,34 @@ impl Cell {
         format!("{}/{delivery}/{}", self.situation.as_str(), if self.has_complete_time { "n" } else { "0" })
     }
 
-    /// When the run ends, from its claim or the last renewal of it, and by what; none if its worker is waited for.
+    /// All that may notice it, so that the cell is true for each.
     #[must_use]
-    pub fn end(&self, lease: TimeDelta, complete_time: TimeDelta) -> Option<(TimeDelta, EndedBy)> {
-        let (by_lease, by_time) = ((lease, EndedBy::Lease), (complete_time, EndedBy::CompleteTime));
+    pub fn noticed_by(&self) -> &'static [NoticedBy] {
+        match self.situation {
+            Situation::Exit => &[NoticedBy::Lease, NoticedBy::Session],
+            // Its worker renews whatever it has.
+            Situation::Slow => &[NoticedBy::Lease],
+        }
+    }
+
+    /// When the run ends, and as what; none if its worker is waited for. The silence is how long a worker may be silent that is
+    /// noticed by this: it counts from the last renewal, of the lease or of the session, and the completeTime from the claim.
+    #[must_use]
+    pub fn end(&self, by: NoticedBy, silence: TimeDelta, complete_time: TimeDelta) -> Option<(TimeDelta, Ending)> {
+        let noticed = match by {
+            NoticedBy::Lease => Ending::LeaseExpired,
+            NoticedBy::Session => session::run_ends(SessionEnd::Expired, self.delivery, 0),
+        };
+        let (noticed, by_time) = ((silence, noticed), (complete_time, Ending::TooSlow));
         let after = match self.follows {
             Follows::Waits => return None,
             Follows::AnotherRun(after) | Follows::Ends(after) => after,
         };
         Some(match after {
-            After::Lease => by_lease,
+            After::Noticed => noticed,
             After::CompleteTime => by_time,
-            After::TheEarlier if complete_time < lease => by_time,
-            After::TheEarlier => by_lease,
+            After::TheEarlier if complete_time < silence => by_time,
+            After::TheEarlier => noticed,
         })
     }
 
@@ -152,9 +190,9 @@ impl Cell {
     #[must_use]
     pub fn words(&self) -> String {
         let time = |after| match after {
-            After::Lease => "when its lease is over",
+            After::Noticed => "when its lease or its session is over",
             After::CompleteTime => "`completeTime` after it was claimed",
-            After::TheEarlier => "when its lease or its `completeTime` is over",
+            After::TheEarlier => "when its lease, its session or its `completeTime` is over",
         };
         match self.follows {
             Follows::Waits => "waits for it for ever; one run".to_owned(),
@@ -183,7 +221,7 @@ pub fn markdown() -> String {
 #[cfg(test)]
 mod tests {
     use super::super::document::tests::policy;
-    use super::super::ending::{Allowance, Ending, decide};
+    use super::super::ending::{Allowance, decide};
     use super::super::options::Options;
     use super::super::terms::Terms;
     use super::*;
@@ -191,33 +229,35 @@ mod tests {
     use serde_json::json;
     use tenure_api::ids::RunId;
 
-    const LEASE: TimeDelta = TimeDelta::seconds(10);
+    const SILENCE: TimeDelta = TimeDelta::seconds(10);
     const COMPLETE_TIME: TimeDelta = TimeDelta::seconds(3);
 
-    /// What the rules say of a cell: when its run ends and by what, and whether another run follows.
-    fn by_the_rules(cell: &Cell, complete_time: TimeDelta) -> Option<(TimeDelta, EndedBy, bool)> {
+    /// What the rules say of a cell: when its run ends and as what, and whether another run follows.
+    fn by_the_rules(cell: &Cell, by: NoticedBy, complete_time: TimeDelta) -> Option<(TimeDelta, Ending, bool)> {
         let seconds = if cell.has_complete_time { complete_time.num_seconds() } else { 0 };
         let policy = policy(&json!({"delivery": cell.delivery, "completeTime": seconds})).unwrap();
         let start = DateTime::UNIX_EPOCH;
         let too_slow = Terms::of(&policy, &Options::default()).complete_by(start);
         let too_slow = too_slow.map(|time| (time - start, Ending::TooSlow));
-        let lease = match cell.situation {
-            Situation::Exit => Some((LEASE, Ending::LeaseExpired)),
-            Situation::Slow => None,
+        let noticed = match (cell.situation, by) {
+            (Situation::Exit, NoticedBy::Lease) => Some((SILENCE, Ending::LeaseExpired)),
+            (Situation::Exit, NoticedBy::Session) => Some((SILENCE, Ending::SessionEnded)),
+            (Situation::Slow, _) => None,
         };
-        let (time, ending) = [too_slow, lease].into_iter().flatten().min_by_key(|(time, _)| *time)?;
+        let (time, ending) = [too_slow, noticed].into_iter().flatten().min_by_key(|(time, _)| *time)?;
         let had = Allowance { retries_left: 5, free_runs: 0, requeues: 0, losses: 0 };
         let decision = decide(cell.delivery, ending, RunId::FIRST, had).unwrap();
         assert_eq!(decision.left.retries_left, 5, "no cell costs a retry");
-        Some((time, ending.ended_by().unwrap(), decision.next.is_some()))
+        Some((time, ending, decision.next.is_some()))
     }
 
     #[test]
     fn every_cell_is_what_the_rules_say() {
-        for cell in &CELLS {
+        for (cell, by) in CELLS.iter().flat_map(|cell| cell.noticed_by().iter().map(move |by| (cell, *by))) {
             for complete_time in [COMPLETE_TIME, TimeDelta::seconds(60)] {
-                let expected = by_the_rules(cell, complete_time);
-                assert_eq!(cell.end(LEASE, complete_time), expected.map(|(time, by, _)| (time, by)), "{}", cell.name());
+                let expected = by_the_rules(cell, by, complete_time);
+                let ends = expected.map(|(time, ending, _)| (time, ending));
+                assert_eq!(cell.end(by, SILENCE, complete_time), ends, "{} {by:?}", cell.name());
                 match (cell.follows, expected) {
                     (Follows::Waits, None)
                     | (Follows::AnotherRun(_), Some((.., true)))
@@ -247,10 +287,21 @@ mod tests {
     #[test]
     fn what_is_seen_of_a_cell_agrees_with_itself() {
         for cell in CELLS {
-            let ended = cell.end(LEASE, COMPLETE_TIME).is_some();
-            assert_eq!(cell.takes_late_report(), !ended);
-            assert_eq!(cell.runs() == 2, matches!(cell.follows, Follows::AnotherRun(_)));
-            assert_eq!(cell.task_ends() == TaskState::Exception, ended && cell.runs() == 1);
+            for by in cell.noticed_by() {
+                let ended = cell.end(*by, SILENCE, COMPLETE_TIME).is_some();
+                assert_eq!(cell.takes_late_report(), !ended);
+                assert_eq!(cell.runs() == 2, matches!(cell.follows, Follows::AnotherRun(_)));
+                assert_eq!(cell.task_ends() == TaskState::Exception, ended && cell.runs() == 1);
+            }
+        }
+    }
+
+    #[test]
+    fn a_worker_that_exits_is_noticed_by_its_lease_and_by_its_session() {
+        for cell in CELLS {
+            let by: Vec<&str> = cell.noticed_by().iter().map(|by| by.as_str()).collect();
+            let expected = if cell.situation == Situation::Exit { &["lease", "session"][..] } else { &["lease"] };
+            assert_eq!(by, expected, "{}", cell.name());
         }
     }
 

@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 use tenure_api::bodies::Status;
 use tenure_api::dates::Timestamp;
-use tenure_api::ids::{RunId, TaskId, TaskQueueId};
+use tenure_api::ids::{RunId, SessionId, TaskId, TaskQueueId};
 use tenure_api::states::EndedBy;
 use tenure_api::why::{Reason, WhyAnswer};
-use tenure_client::{Error, Method, TaskChange};
+use tenure_client::{Error, Method, SessionStarted, StartSessionRequest, TaskChange, WorkerName};
 
 use super::seen::Resolution;
 use crate::cli::http::{CommandError, Server, entries};
@@ -50,10 +50,36 @@ impl<'a> Calls<'a> {
         self.read(answer["tasks"][0]["status"].clone())
     }
 
-    /// Asks for work as this worker: a run, and when its claim ends.
-    pub async fn claim(&self, queue: &TaskQueueId, worker: &str) -> Result<Option<(RunId, Timestamp)>, CommandError> {
+    /// Starts a session for this worker that goes on for so many seconds.
+    pub async fn start_session(
+        &self,
+        queue: &TaskQueueId,
+        worker: &str,
+        ttl: i64,
+    ) -> Result<SessionStarted, CommandError> {
+        let is_name = "letters and a dash are a name";
+        let me = WorkerName { group: GROUP.parse().expect(is_name), id: worker.parse().expect(is_name) };
+        let start = StartSessionRequest { ttl: Some(ttl), ..me.session(queue) };
+        self.server.client.start_session(&start).await.map_err(|error| self.error(&error))
+    }
+
+    /// Ends a session, whether it has ended or not.
+    pub async fn close_session(&self, session: SessionId) -> Result<(), CommandError> {
+        self.server.client.close_session(session).await.map(drop).map_err(|error| self.error(&error))
+    }
+
+    /// Asks for work as this worker, in its session if it has one: a run, and when its claim ends.
+    pub async fn claim(
+        &self,
+        queue: &TaskQueueId,
+        worker: &str,
+        session: Option<SessionId>,
+    ) -> Result<Option<(RunId, Timestamp)>, CommandError> {
         let path = format!("{QUEUE_API}/claim-work/{}", queue.as_str().replace('/', "%2F"));
-        let body = json!({"workerGroup": GROUP, "workerId": worker, "tasks": 1});
+        let mut body = json!({"workerGroup": GROUP, "workerId": worker, "tasks": 1});
+        if let Some(session) = session {
+            body["sessionId"] = json!(session);
+        }
         let answer = self.send(Method::POST, &path, Some(&body)).await?;
         let Some(claim) = entries(&answer, "tasks").first() else { return Ok(None) };
         Ok(Some((self.read(claim["runId"].clone())?, self.read(claim["takenUntil"].clone())?)))

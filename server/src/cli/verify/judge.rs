@@ -7,14 +7,12 @@ use chrono::TimeDelta;
 use tenure_api::bodies::Run;
 use tenure_api::dates::Timestamp;
 use tenure_api::states::{EndedBy, ReasonResolved, RunState, TaskState};
-use tenure_domain::policy::cells::{Cell, Follows, Situation};
+use tenure_domain::policy::cells::{Follows, Situation};
+use tenure_domain::policy::ending::Ending;
 
+use super::part::Part;
 use super::seen::Seen;
 
-/// The lease of the queues that are played: the shortest that a policy may set.
-pub const LEASE: TimeDelta = TimeDelta::seconds(10);
-/// Their completeTime, where the cell has one.
-pub const COMPLETE_TIME: TimeDelta = TimeDelta::seconds(3);
 /// How late a run may end or start by what is promised. More is shown.
 pub const LATE_PROMISED: TimeDelta = TimeDelta::seconds(1);
 /// How late it must be to be a difference: ten times as much, so that a machine with much else to do is not judged by that.
@@ -38,7 +36,7 @@ pub enum Difference {
     /// Renewals were sent too late by this machine, so that the lease may have ended rightly.
     NotJudged(Duration),
     /// The lease is not that of the policy.
-    Lease(TimeDelta),
+    Lease(TimeDelta, TimeDelta),
     /// The first run was another worker's.
     FirstWorker(Option<String>),
     /// No other worker got the run.
@@ -98,7 +96,9 @@ impl fmt::Display for Difference {
                 "not judged: this machine sent no renewal for {:.1} s, longer than the lease; try again when it has less to do",
                 silence.as_secs_f64()
             ),
-            Self::Lease(found) => write!(f, "the lease is {} instead of {}", seconds(*found), seconds(LEASE)),
+            Self::Lease(expected, found) => {
+                write!(f, "the lease is {} instead of {}", seconds(*found), seconds(*expected))
+            }
             Self::FirstWorker(found) => write!(f, "run 0 was that of {} instead of worker {FIRST}", name(found)),
             Self::NoOtherRun(watched) => {
                 write!(f, "no other worker got the task, {:.1} s after it was claimed", watched.as_secs_f64())
@@ -133,46 +133,54 @@ impl fmt::Display for Difference {
 
 /// Everything in which a cell differs from what is published; nothing if it is as it should be.
 #[must_use]
-pub fn judge(cell: &Cell, seen: &Seen) -> Vec<Difference> {
+pub fn judge(part: &Part, seen: &Seen) -> Vec<Difference> {
     let (Some(first), Some(run)) = (&seen.first, seen.first_run()) else { return vec![Difference::NoClaim] };
-    if cell.situation == Situation::Slow && time(seen.silence) >= LEASE {
+    let expected = part.lease();
+    if part.cell.situation == Situation::Slow && time(seen.silence) >= expected {
         return vec![Difference::NotJudged(seen.silence)];
     }
     let mut found = Vec::new();
     let lease = run.started.map(|started| first.taken_until.time() - started.time());
-    found.extend(lease.filter(|lease| (*lease - LEASE).abs() > LEASE_TOLERANCE).map(Difference::Lease));
-    who(cell, seen, run, &mut found);
-    when(cell, seen, run, &mut found);
-    what(cell, seen, &mut found);
+    let other = lease.filter(|lease| (*lease - expected).abs() > LEASE_TOLERANCE);
+    found.extend(other.map(|lease| Difference::Lease(expected, lease)));
+    who(part, seen, run, &mut found);
+    when(part, seen, run, &mut found);
+    what(part, seen, &mut found);
     found
 }
 
 /// How late what follows came: the next run, or else the end. None if nothing is to follow, or nothing did.
 #[must_use]
-pub fn lateness(cell: &Cell, seen: &Seen) -> Option<TimeDelta> {
-    let followed = match cell.follows {
+pub fn lateness(part: &Part, seen: &Seen) -> Option<TimeDelta> {
+    let followed = match part.cell.follows {
         Follows::Waits => None,
         Follows::AnotherRun(_) => seen.status.runs.get(1)?.started,
         Follows::Ends(_) => seen.first_run()?.resolved,
     };
-    Some(followed?.time() - expected_end(cell, seen)?.time())
+    Some(followed?.time() - expected_end(part, seen)?.time())
 }
 
 /// When the first run is to end, by the server's dates.
-fn expected_end(cell: &Cell, seen: &Seen) -> Option<Timestamp> {
-    let (after, by) = cell.end(LEASE, COMPLETE_TIME)?;
-    match by {
-        EndedBy::Lease => Some(seen.first?.taken_until),
-        EndedBy::CompleteTime => Some(Timestamp::new(seen.first_run()?.started?.time() + after)),
-        EndedBy::Undelivered | EndedBy::Released | EndedBy::SessionEnded | EndedBy::WorkerRemoved => None,
+fn expected_end(part: &Part, seen: &Seen) -> Option<Timestamp> {
+    let (after, ending) = part.end()?;
+    match ending {
+        Ending::LeaseExpired => Some(seen.first?.taken_until),
+        Ending::SessionEnded => Some(seen.session?.expires),
+        Ending::TooSlow => Some(Timestamp::new(seen.first_run()?.started?.time() + after)),
+        Ending::Reported(_) | Ending::Undelivered | Ending::Released | Ending::WorkerRemoved => None,
     }
 }
 
-fn who(cell: &Cell, seen: &Seen, run: &Run, found: &mut Vec<Difference>) {
+/// Before the request went out from which the time of the first run counts, by this machine's clock.
+fn counts_from(ending: Ending, seen: &Seen) -> Option<Duration> {
+    if ending == Ending::SessionEnded { Some(seen.session?.sent) } else { Some(seen.first?.sent) }
+}
+
+fn who(part: &Part, seen: &Seen, run: &Run, found: &mut Vec<Difference>) {
     if run.worker_id.as_deref() != Some(FIRST) {
         found.push(Difference::FirstWorker(run.worker_id.clone()));
     }
-    match (cell.follows, &seen.second) {
+    match (part.cell.follows, &seen.second) {
         (Follows::AnotherRun(_), Some(_)) => {
             let next = seen.status.runs.get(1).and_then(|run| run.worker_id.clone());
             if next.as_deref() != Some(SECOND) {
@@ -185,8 +193,8 @@ fn who(cell: &Cell, seen: &Seen, run: &Run, found: &mut Vec<Difference>) {
     }
 }
 
-fn when(cell: &Cell, seen: &Seen, run: &Run, found: &mut Vec<Difference>) {
-    let (Some((after, _)), Some(expected)) = (cell.end(LEASE, COMPLETE_TIME), expected_end(cell, seen)) else { return };
+fn when(part: &Part, seen: &Seen, run: &Run, found: &mut Vec<Difference>) {
+    let (Some((after, ending)), Some(expected)) = (part.end(), expected_end(part, seen)) else { return };
     let Some(ended) = run.resolved.filter(|_| run.state == RunState::Exception) else {
         found.push(Difference::NotEnded(seen.watched));
         return;
@@ -195,13 +203,13 @@ fn when(cell: &Cell, seen: &Seen, run: &Run, found: &mut Vec<Difference>) {
         found.push(Difference::Early(expected.time() - ended.time()));
     }
     let noticed = seen.second.map(|claim| claim.received).or(seen.ended);
-    let passed = noticed.zip(seen.first).map(|(noticed, first)| time(noticed.saturating_sub(first.sent)));
+    let passed = noticed.zip(counts_from(ending, seen)).map(|(noticed, sent)| time(noticed.saturating_sub(sent)));
     found.extend(passed.filter(|passed| *passed < after).map(|passed| Difference::EarlyHere(after - passed)));
-    found.extend(lateness(cell, seen).filter(|late| *late > LATE_MAX).map(Difference::Late));
+    found.extend(lateness(part, seen).filter(|late| *late > LATE_MAX).map(Difference::Late));
 }
 
-fn what(cell: &Cell, seen: &Seen, found: &mut Vec<Difference>) {
-    let states = expected_states(cell);
+fn what(part: &Part, seen: &Seen, found: &mut Vec<Difference>) {
+    let (cell, states) = (&part.cell, expected_states(part));
     let (expected, runs) = (Ends(states.iter().map(run_in_words).collect()), runs_in_words(&seen.status.runs));
     if expected != runs {
         found.push(Difference::Runs(expected, runs));
@@ -219,7 +227,8 @@ fn what(cell: &Cell, seen: &Seen, found: &mut Vec<Difference>) {
     if matches!(cell.follows, Follows::AnotherRun(_)) && seen.second_report != Some(TAKEN) {
         found.push(Difference::SecondReport(TAKEN, seen.second_report));
     }
-    if let (Follows::Ends(_), Some((_, by))) = (cell.follows, cell.end(LEASE, COMPLETE_TIME))
+    let by = part.end().and_then(|(_, ending)| ending.ended_by());
+    if let (Follows::Ends(_), Some(by)) = (cell.follows, by)
         && seen.ended_by != Some(by)
     {
         found.push(Difference::EndedBy(by, seen.ended_by));
@@ -235,10 +244,10 @@ fn what(cell: &Cell, seen: &Seen, found: &mut Vec<Difference>) {
 type RunEnd = (RunState, Option<ReasonResolved>);
 
 /// How the runs are to end, in their order.
-fn expected_states(cell: &Cell) -> Vec<RunEnd> {
-    let lost = (RunState::Exception, Some(ReasonResolved::ClaimExpired));
+fn expected_states(part: &Part) -> Vec<RunEnd> {
+    let lost = (RunState::Exception, part.end().map(|(_, ending)| ending.outcome().reason()));
     let done = (RunState::Completed, Some(ReasonResolved::Completed));
-    match cell.follows {
+    match part.cell.follows {
         Follows::Waits => vec![done],
         Follows::AnotherRun(_) => vec![lost, done],
         Follows::Ends(_) => vec![lost],

@@ -1,7 +1,8 @@
 use serde_json::{Value, json};
-use tenure_domain::policy::cells::CELLS;
+use tenure_domain::policy::cells::NoticedBy;
 
-use super::super::seen::{Claimed, Resolution};
+use super::super::part::TTL;
+use super::super::seen::{Began, Claimed, Resolution};
 use super::*;
 
 const TASK: &str = "9HrBC1jMQ3KlZw4CssPUeQ";
@@ -18,8 +19,12 @@ fn run(id: u16, worker: &str, started: i64, ended: i64, state: &str, reason: &st
         "resolved": at(ended)})
 }
 
-fn lost(ended: i64) -> Value {
-    run(0, FIRST, 0, ended, "exception", "claim-expired")
+/// The first run, lost.
+fn lost(part: &Part, ended: i64) -> Value {
+    let reason = part.end().unwrap().1.outcome().reason();
+    let mut run = run(0, FIRST, 0, ended, "exception", &reason.to_string());
+    run["takenUntil"] = json!(at(part.lease().num_milliseconds()));
+    run
 }
 
 fn status(runs: &[Value], state: &str) -> tenure_api::bodies::Status {
@@ -34,20 +39,29 @@ fn claimed(run: &str, sent_ms: u64, received_ms: u64) -> Claimed {
     Claimed { run: run.parse().unwrap(), taken_until: at(10_000), sent, received }
 }
 
+/// How long the session had been there when it claimed.
+const SESSION_AGE_MS: i64 = 500;
+
 fn end(run: u64, exchange: &str) -> Resolution {
     Resolution { run, exchange: exchange.to_owned() }
 }
 
-fn cell(name: &str) -> Cell {
-    CELLS.into_iter().find(|cell| cell.name() == name).unwrap()
+fn part(name: &str) -> Part {
+    Part::all().find(|part| part.name() == name).unwrap()
 }
 
 /// A cell as it is published, with what follows so many milliseconds late.
-pub fn published(cell: &Cell, late_ms: i64) -> Seen {
-    let first = claimed("0", 1_000, 1_005);
-    let ended_ms = cell.end(LEASE, COMPLETE_TIME).map(|(after, _)| after.num_milliseconds() + late_ms);
+pub fn published(part: &Part, late_ms: i64) -> Seen {
+    let first = Claimed { taken_until: at(part.lease().num_milliseconds()), ..claimed("0", 1_000, 1_005) };
+    let expires = at(TTL.num_milliseconds() - SESSION_AGE_MS);
+    let session = (part.by == NoticedBy::Session).then_some(Began { expires, sent: Duration::from_millis(500) });
+    let ended_ms = part.end().map(|(after, ending)| {
+        let age_ms = if ending == Ending::SessionEnded { SESSION_AGE_MS } else { 0 };
+        after.num_milliseconds() - age_ms + late_ms
+    });
     let noticed_ms = ended_ms.map_or(0, |ended| u64::try_from(ended).unwrap() + 1_010);
     let seen = Seen {
+        session,
         first: Some(first),
         second: None,
         ended: None,
@@ -60,18 +74,21 @@ pub fn published(cell: &Cell, late_ms: i64) -> Seen {
         ended_by: None,
         resolutions: Vec::new(),
     };
-    match (cell.follows, ended_ms) {
+    match (part.cell.follows, ended_ms) {
         (Follows::AnotherRun(_), Some(ended)) => Seen {
             second: Some(claimed("1", 1_020, noticed_ms)),
             second_report: Some(200),
-            status: status(&[lost(ended), run(1, SECOND, ended, ended + 50, "completed", "completed")], "completed"),
+            status: status(
+                &[lost(part, ended), run(1, SECOND, ended, ended + 50, "completed", "completed")],
+                "completed",
+            ),
             resolutions: vec![end(0, "task-exception"), end(1, "task-completed")],
             ..seen
         },
         (Follows::Ends(_), Some(ended)) => Seen {
             ended: Some(Duration::from_millis(noticed_ms)),
-            status: status(&[lost(ended)], "exception"),
-            ended_by: Some(EndedBy::Lease),
+            status: status(&[lost(part, ended)], "exception"),
+            ended_by: part.end().unwrap().1.ended_by(),
             resolutions: vec![end(0, "task-exception")],
             ..seen
         },
@@ -87,12 +104,12 @@ pub fn published(cell: &Cell, late_ms: i64) -> Seen {
 
 #[test]
 fn what_is_published_is_no_difference_in_time_or_up_to_ten_seconds_late() {
-    for cell in &CELLS {
+    for part in Part::all() {
         for late_ms in [0, 1, 999, 1_500, 10_000] {
-            let seen = published(cell, late_ms);
-            assert_eq!(judge(cell, &seen), [], "{} {late_ms}", cell.name());
-            let expected = cell.end(LEASE, COMPLETE_TIME).map(|_| TimeDelta::milliseconds(late_ms));
-            assert_eq!(lateness(cell, &seen), expected, "{}", cell.name());
+            let seen = published(&part, late_ms);
+            assert_eq!(judge(&part, &seen), [], "{} {late_ms}", part.name());
+            let expected = part.end().map(|_| TimeDelta::milliseconds(late_ms));
+            assert_eq!(lateness(&part, &seen), expected, "{}", part.name());
         }
     }
 }
@@ -100,10 +117,10 @@ fn what_is_published_is_no_difference_in_time_or_up_to_ten_seconds_late() {
 /// Spoils a cell, and finds exactly this.
 #[track_caller]
 fn found(name: &str, spoil: impl FnOnce(&mut Seen), expected: &[Difference]) {
-    let cell = cell(name);
-    let mut seen = published(&cell, 20);
+    let part = part(name);
+    let mut seen = published(&part, 20);
     spoil(&mut seen);
-    assert_eq!(judge(&cell, &seen), expected, "{name}");
+    assert_eq!(judge(&part, &seen), expected, "{name}");
     for difference in expected {
         assert!(!difference.to_string().contains('\n'), "{difference}");
     }
@@ -117,6 +134,9 @@ const AGAIN: &str = "exit/at-least/0";
 const SLOW: &str = "slow/at-least/n";
 const ONCE: &str = "exit/at-most/n";
 const WAITS: &str = "slow/at-most/n";
+const AGAIN_BY_SESSION: &str = "exit/at-least/0 by session";
+const ONCE_BY_SESSION: &str = "exit/at-most/0 by session";
+const SLOW_BY_SESSION: &str = "exit/at-least/n by session";
 
 #[test]
 fn a_worker_that_gets_nothing_or_is_silent_for_too_long_is_judged_by_nothing_else() {
@@ -161,7 +181,7 @@ fn an_end_that_is_late_or_does_not_come_is_found() {
     let watched = Duration::from_secs(15);
     found(
         SLOW,
-        |seen| *seen = Seen { ended_by: None, ..published(&cell(WAITS), 0) },
+        |seen| *seen = Seen { ended_by: None, ..published(&part(WAITS), 0) },
         &[
             Difference::NoOtherRun(watched),
             Difference::NotEnded(watched),
@@ -182,8 +202,29 @@ fn an_end_that_is_late_or_does_not_come_is_found() {
 #[test]
 fn a_lease_that_is_not_the_policys_is_found() {
     let long = |seen: &mut Seen| seen.first.as_mut().unwrap().taken_until = at(1_200_000);
-    found(WAITS, long, &[Difference::Lease(TimeDelta::minutes(20))]);
+    found(WAITS, long, &[Difference::Lease(TimeDelta::seconds(10), TimeDelta::minutes(20))]);
+    found(AGAIN_BY_SESSION, long, &[Difference::Lease(TimeDelta::minutes(2), TimeDelta::minutes(20))]);
     found(WAITS, |seen| seen.first.as_mut().unwrap().taken_until = at(10_999), &[]);
+}
+
+#[test]
+fn the_time_of_a_session_counts_from_its_start_and_its_end_is_one_of_its_own() {
+    let early = |ms| Difference::Early(TimeDelta::milliseconds(ms));
+    found(AGAIN_BY_SESSION, |seen| seen.status.runs[0].resolved = Some(at(14_499)), &[early(1)]);
+    found(ONCE_BY_SESSION, |seen| seen.status.runs[0].resolved = Some(at(10_000)), &[early(4_500)]);
+    let here = |ms| Difference::EarlyHere(TimeDelta::milliseconds(ms));
+    found(AGAIN_BY_SESSION, |seen| seen.second = Some(claimed("1", 0, 15_499)), &[here(1)]);
+    found(AGAIN_BY_SESSION, |seen| seen.second = Some(claimed("1", 0, 15_500)), &[]);
+    found(SLOW_BY_SESSION, |seen| seen.second = Some(claimed("1", 0, 3_999)), &[here(1)]);
+    let late = Difference::Late(TimeDelta::milliseconds(10_001));
+    found(AGAIN_BY_SESSION, |seen| seen.status.runs[1].started = Some(at(24_501)), &[late]);
+    let by_lease = |seen: &mut Seen| {
+        seen.status.runs[0].reason_resolved = Some(ReasonResolved::ClaimExpired);
+        seen.ended_by = Some(EndedBy::Lease);
+    };
+    let runs = Difference::Runs(ends(&["exception (worker-shutdown)"]), ends(&["exception (claim-expired)"]));
+    let by = Difference::EndedBy(EndedBy::SessionEnded, Some(EndedBy::Lease));
+    found(ONCE_BY_SESSION, by_lease, &[runs, by]);
 }
 
 #[test]

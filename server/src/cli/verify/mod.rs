@@ -6,6 +6,7 @@
 //! | file | what it does |
 //! |---|---|
 //! | `calls` | the calls, as one client |
+//! | `part` | what is played: a cell, and what notices that its worker is gone |
 //! | `play` | a cell: its queue, its task, its two workers |
 //! | `seen` | what was seen of it |
 //! | `judge` | what of that is not as published: pure |
@@ -13,6 +14,7 @@
 
 mod calls;
 mod judge;
+mod part;
 mod play;
 mod report;
 mod seen;
@@ -29,6 +31,7 @@ use super::print::complain;
 use super::signals::drain_on_signals;
 use calls::Calls;
 use judge::judge;
+use part::Part;
 use play::{PROVISIONER, Stage};
 use report::Judged;
 use seen::{Resolution, Seen};
@@ -65,7 +68,7 @@ pub async fn run(server: &Server, command: VerifyCommand) -> Result<ExitCode, Co
     let stop = CancellationToken::new();
     drain_on_signals(stop.clone())
         .map_err(|error| CommandError::Refused(format!("signals cannot be waited for: {error}")))?;
-    let played = CELLS.into_iter().filter(|cell| cells.is_empty() || cells.contains(cell));
+    let played = Part::all().filter(|part| cells.is_empty() || cells.contains(&part.cell));
     let stages: Vec<Stage> = played.map(Stage::new).collect();
     let calls = Calls::new(server);
     let seen = tokio::select! {
@@ -85,8 +88,8 @@ pub async fn run(server: &Server, command: VerifyCommand) -> Result<ExitCode, Co
 }
 
 fn judged(stage: &Stage, seen: Seen) -> Judged<'_> {
-    let differences = judge(&stage.cell, &seen);
-    Judged { cell: &stage.cell, queue: &stage.queue, task: stage.task, seen, differences }
+    let differences = judge(&stage.part, &seen);
+    Judged { part: &stage.part, queue: &stage.queue, task: stage.task, seen, differences }
 }
 
 /// Plays all cells side by side, and reads from the log what it has of them.
@@ -95,7 +98,10 @@ async fn play_all(server: &Server, calls: &Calls<'_>, stages: &[Stage]) -> Resul
     for stage in stages {
         stage.set_up(calls, server.client.now()).await?;
     }
-    complain(&format!("{} cells are played side by side; that takes about 20 seconds", stages.len()));
+    complain(&format!(
+        "{} tasks are lost or worked on slowly, side by side; that takes about 20 seconds",
+        stages.len()
+    ));
     let mut all = try_join_all(stages.iter().map(|stage| stage.play(calls))).await?;
     let log = calls.resolutions(PROVISIONER, start, calls.log_end().await?).await?;
     for (stage, seen) in stages.iter().zip(&mut all) {

@@ -6,14 +6,15 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use serde_json::{Value, json};
 use tenure_api::dates::Timestamp;
-use tenure_api::ids::{RunId, TaskId, TaskQueueId};
+use tenure_api::ids::{RunId, SessionId, TaskId, TaskQueueId};
 use tenure_api::states::TaskState;
-use tenure_domain::policy::cells::{Cell, Situation};
+use tenure_domain::policy::cells::{NoticedBy, Situation};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::calls::{Calls, OK};
-use super::judge::{COMPLETE_TIME, FIRST, LATE_MAX, LEASE, SECOND};
-use super::seen::{Claimed, Seen};
+use super::judge::{FIRST, LATE_MAX, SECOND};
+use super::part::{COMPLETE_TIME, Part, TTL};
+use super::seen::{Began, Claimed, Seen};
 use crate::cli::http::CommandError;
 
 /// The first half of the names of all queues that are played.
@@ -38,74 +39,83 @@ const EXPIRES: TimeDelta = TimeDelta::hours(1);
 
 /// A queue with one task, in which a cell is played.
 pub struct Stage {
-    /// The cell.
-    pub cell: Cell,
+    /// What is played.
+    pub part: Part,
     /// Its queue.
     pub queue: TaskQueueId,
     /// Its task.
     pub task: TaskId,
     retries: Shared<u16>,
+    session: Shared<Option<SessionId>>,
     is_set_up: Shared<bool>,
 }
 
 impl Stage {
     /// One of a name that nothing else has.
     #[must_use]
-    pub fn new(cell: Cell) -> Self {
+    pub fn new(part: Part) -> Self {
         let name = format!("{PROVISIONER}/v{}", uuid::Uuid::new_v4().simple());
         let queue = name.parse().expect("a letter and 32 digits are a worker type");
         let task = TaskId::from_random(uuid::Uuid::new_v4().into_bytes());
-        Self { cell, queue, task, retries: Shared::default(), is_set_up: Shared::default() }
+        Self { part, queue, task, retries: Shared::default(), session: Shared::default(), is_set_up: Shared::default() }
     }
 
     /// Sets the policy and creates the task.
     pub async fn set_up(&self, calls: &Calls<'_>, now: Timestamp) -> Result<(), CommandError> {
         self.is_set_up.set(true);
-        calls.set_policy(&self.queue, &policy(&self.cell)).await?;
+        calls.set_policy(&self.queue, &policy(&self.part)).await?;
         let task = json!({
             "taskId": self.task,
             "taskQueueId": self.queue,
             "deadline": Timestamp::new(now.time() + DEADLINE),
             "expires": Timestamp::new(now.time() + EXPIRES),
-            "metadata": {"name": self.cell.name(), "description": "Made by `tenure verify delivery`, which cancels it."},
+            "metadata": {"name": self.part.name(), "description": "Made by `tenure verify delivery`, which cancels it."},
         });
         self.retries.set(calls.create(&task).await?.retries_left);
         Ok(())
     }
 
-    /// Cancels the task, if it is not resolved, and deletes the policy.
+    /// Ends the session, cancels the task, if it is not resolved, and deletes the policy.
     pub async fn clean_up(&self, calls: &Calls<'_>) -> Result<(), CommandError> {
         if !self.is_set_up.get() {
             return Ok(());
         }
         let cancelled = calls.cancel(self.task).await;
-        calls.delete_policy(&self.queue).await.and(cancelled)
+        let closed = match self.session.get() {
+            Some(session) => calls.close_session(session).await,
+            None => Ok(()),
+        };
+        calls.delete_policy(&self.queue).await.and(cancelled).and(closed)
     }
 
     /// Plays the cell. What the event log has is not looked for.
     pub async fn play(&self, calls: &Calls<'_>) -> Result<Seen, CommandError> {
         let scene = Scene { stage: self, calls, start: Instant::now() };
-        let Ok(first) = timeout(CLAIM_WITHIN, scene.next_claim(FIRST)).await else {
-            return scene.end(None, Watched::default()).await;
+        let session = match self.part.by {
+            NoticedBy::Lease => None,
+            NoticedBy::Session => Some(scene.begin_session().await?),
         };
-        let first = first?;
-        let watched = scene.watch(first).await?;
-        scene.end(Some(first), watched).await
+        let first = timeout(CLAIM_WITHIN, scene.next_claim(FIRST, self.session.get())).await.ok().transpose()?;
+        let watched = match first {
+            Some(first) => scene.watch(first).await?,
+            None => Watched::default(),
+        };
+        scene.end(session, first, watched).await
     }
 }
 
-fn policy(cell: &Cell) -> Value {
-    let complete_time = if cell.has_complete_time { COMPLETE_TIME } else { TimeDelta::zero() };
+fn policy(part: &Part) -> Value {
+    let complete_time = if part.cell.has_complete_time { COMPLETE_TIME } else { TimeDelta::zero() };
     json!({
-        "delivery": cell.delivery,
+        "delivery": part.cell.delivery,
         "completeTime": complete_time.num_seconds(),
-        "claimTimeout": LEASE.num_seconds(),
+        "claimTimeout": part.lease().num_seconds(),
     })
 }
 
 /// For how long a run is watched: until what is to follow must have, or as long as its worker is slow.
-fn watch_for(cell: &Cell) -> Duration {
-    let latest = cell.end(LEASE, COMPLETE_TIME).and_then(|(after, _)| (after + LATE_MAX).to_std().ok());
+fn watch_for(part: &Part) -> Duration {
+    let latest = part.end().and_then(|(after, _)| (after + LATE_MAX).to_std().ok());
     latest.map_or(SLOW_FOR, |latest| latest + MARGIN)
 }
 
@@ -139,11 +149,19 @@ impl Renewals {
 }
 
 impl Scene<'_> {
+    /// Starts a session for the first worker.
+    async fn begin_session(&self) -> Result<Began, CommandError> {
+        let sent = self.start.elapsed();
+        let started = self.calls.start_session(&self.stage.queue, FIRST, TTL.num_seconds()).await?;
+        self.stage.session.set(Some(started.session_id));
+        Ok(Began { expires: started.expires, sent })
+    }
+
     /// Asks for work until there is some.
-    async fn next_claim(&self, worker: &str) -> Result<Claimed, CommandError> {
+    async fn next_claim(&self, worker: &str, session: Option<SessionId>) -> Result<Claimed, CommandError> {
         loop {
             let sent = self.start.elapsed();
-            if let Some((run, taken_until)) = self.calls.claim(&self.stage.queue, worker).await? {
+            if let Some((run, taken_until)) = self.calls.claim(&self.stage.queue, worker, session).await? {
                 return Ok(Claimed { run, taken_until, sent, received: self.start.elapsed() });
             }
             sleep(PAUSE).await;
@@ -160,7 +178,7 @@ impl Scene<'_> {
 
     /// Does what the first worker does until its run has ended; never ends itself but by an error.
     async fn hold(&self, run: RunId, renewals: &Renewals) -> CommandError {
-        match self.stage.cell.situation {
+        match self.stage.part.cell.situation {
             Situation::Exit => std::future::pending().await,
             Situation::Slow => self.renew(run, renewals).await,
         }
@@ -186,7 +204,7 @@ impl Scene<'_> {
     async fn watch(&self, first: Claimed) -> Result<Watched, CommandError> {
         let sent = self.start + first.sent;
         let renewals = Renewals { last_sent: Shared::new(sent), silence: Shared::default() };
-        let second = self.next_claim(SECOND);
+        let second = self.next_claim(SECOND, None);
         tokio::pin!(second);
         let mut watched = Watched::default();
         tokio::select! {
@@ -196,7 +214,7 @@ impl Scene<'_> {
                 watched.second = timeout(AFTERWARDS, second).await.ok().transpose()?;
             }
             error = self.hold(first.run, &renewals) => return Err(error),
-            () = sleep(watch_for(&self.stage.cell)) => {}
+            () = sleep(watch_for(&self.stage.part)) => {}
         }
         watched.silence = renewals.silence.get();
         watched.last_word = Some(renewals.last_sent.get());
@@ -204,7 +222,12 @@ impl Scene<'_> {
     }
 
     /// Both workers report, and the task is looked at.
-    async fn end(&self, first: Option<Claimed>, watched: Watched) -> Result<Seen, CommandError> {
+    async fn end(
+        &self,
+        session: Option<Began>,
+        first: Option<Claimed>,
+        watched: Watched,
+    ) -> Result<Seen, CommandError> {
         let Watched { second, ended, mut silence, last_word } = watched;
         let (calls, task) = (self.calls, self.stage.task);
         let watched = first.map_or(Duration::ZERO, |first| self.start.elapsed().saturating_sub(first.received));
@@ -221,6 +244,7 @@ impl Scene<'_> {
         let status = calls.status(task).await?;
         let ended_by = if status.state == TaskState::Exception { calls.ended_by(task).await? } else { None };
         Ok(Seen {
+            session,
             first,
             second,
             ended,

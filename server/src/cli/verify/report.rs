@@ -3,16 +3,16 @@
 use chrono::TimeDelta;
 use serde_json::{Value, json};
 use tenure_api::ids::{TaskId, TaskQueueId};
-use tenure_domain::policy::cells::Cell;
 
 use super::judge::{Difference, LATE_MAX, LATE_PROMISED, lateness, seconds};
+use super::part::Part;
 use super::seen::Seen;
 use crate::cli::print::table;
 
 /// A cell that was played and judged.
 pub struct Judged<'a> {
-    /// The cell.
-    pub cell: &'a Cell,
+    /// What was played.
+    pub part: &'a Part,
     /// Where it was played.
     pub queue: &'a TaskQueueId,
     /// With which task.
@@ -37,15 +37,16 @@ pub fn answer(root_url: &str, cells: &[Judged<'_>]) -> Value {
 }
 
 fn entry(judged: &Judged<'_>) -> Value {
-    let Judged { cell, queue, task, seen, differences } = judged;
+    let Judged { part, queue, task, seen, differences } = judged;
     let log: Vec<Value> =
         seen.resolutions.iter().map(|end| json!({"runId": end.run, "exchange": end.exchange})).collect();
     json!({
-        "cell": cell.name(),
-        "published": cell.words(),
+        "cell": part.cell.name(),
+        "by": part.by.as_str(),
+        "published": part.cell.words(),
         "asPublished": judged.is_as_published(),
         "differences": differences.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "lateSeconds": lateness(cell, seen).map(TimeDelta::as_seconds_f64),
+        "lateSeconds": lateness(part, seen).map(TimeDelta::as_seconds_f64),
         "taskQueueId": queue,
         "taskId": task,
         "firstReport": seen.first_report,
@@ -59,28 +60,29 @@ fn entry(judged: &Judged<'_>) -> Value {
 /// The same for people.
 pub fn text(cells: &[Judged<'_>]) -> String {
     let row = |judged: &Judged<'_>| {
-        let Judged { cell, queue, seen, .. } = judged;
+        let Judged { part, queue, seen, .. } = judged;
         [
-            cell.name(),
+            part.cell.name(),
+            part.by.as_str().to_owned(),
             if judged.is_as_published() { "yes" } else { "NO" }.to_owned(),
-            lateness(cell, seen).map_or_else(|| "-".to_owned(), seconds),
+            lateness(part, seen).map_or_else(|| "-".to_owned(), seconds),
             seen.status.runs.len().to_string(),
             seen.status.state.to_string(),
             seen.first_report.map_or_else(|| "-".to_owned(), |status| status.to_string()),
             queue.to_string(),
         ]
     };
-    let head = ["CELL", "AS PUBLISHED", "LATE BY", "RUNS", "STATE", "FIRST REPORT", "QUEUE"];
+    let head = ["CELL", "BY", "AS PUBLISHED", "LATE BY", "RUNS", "STATE", "FIRST REPORT", "QUEUE"];
     let mut text = table(head, cells.iter().map(row));
-    for Judged { cell, seen, differences, .. } in cells {
+    for Judged { part, seen, differences, .. } in cells {
         for difference in differences {
-            text.push_str(&format!("{}: {difference}\n", cell.name()));
+            text.push_str(&format!("{}: {difference}\n", part.name()));
         }
-        let late = lateness(cell, seen).filter(|late| *late > LATE_PROMISED && *late <= LATE_MAX);
+        let late = lateness(part, seen).filter(|late| *late > LATE_PROMISED && *late <= LATE_MAX);
         if let Some(late) = late {
             text.push_str(&format!(
                 "{}: {} late; promised is {}, and a difference is more than {}\n",
-                cell.name(),
+                part.name(),
                 seconds(late),
                 seconds(LATE_PROMISED),
                 seconds(LATE_MAX)
@@ -89,8 +91,8 @@ pub fn text(cells: &[Judged<'_>]) -> String {
     }
     let differ = cells.iter().filter(|judged| !judged.is_as_published()).count();
     text.push_str(&match differ {
-        0 => format!("All {} cells are as published.\n", cells.len()),
-        differ => format!("{differ} of {} cells are not as published.\n", cells.len()),
+        0 => format!("All {} are as published.\n", cells.len()),
+        differ => format!("{differ} of {} are not as published.\n", cells.len()),
     });
     text
 }

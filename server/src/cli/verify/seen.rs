@@ -20,6 +20,15 @@ pub struct Claimed {
     pub received: Duration,
 }
 
+/// A session that a worker began.
+#[derive(Debug, Clone, Copy)]
+pub struct Began {
+    /// When it ends unless it is renewed, by the server's clock.
+    pub expires: Timestamp,
+    /// Before the request went out, by this machine's clock, from the beginning of the cell.
+    pub sent: Duration,
+}
+
 /// The end of a run in the event log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resolution {
@@ -32,6 +41,8 @@ pub struct Resolution {
 /// A cell as it was played.
 #[derive(Debug, Clone)]
 pub struct Seen {
+    /// The session of the worker that exits, if it has one.
+    pub session: Option<Began>,
     /// The claim of the worker that exits or is slow.
     pub first: Option<Claimed>,
     /// What the worker got that asked for work all the while.

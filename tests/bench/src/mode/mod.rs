@@ -13,6 +13,7 @@ mod overload;
 mod pickup;
 mod put_to_visible;
 mod reclaim;
+mod sessions;
 mod status;
 mod work;
 
@@ -29,6 +30,7 @@ pub(crate) use overload::Overload;
 pub(crate) use pickup::Pickup;
 pub(crate) use put_to_visible::PutToVisible;
 pub(crate) use reclaim::Reclaim;
+pub(crate) use sessions::Sessions;
 pub(crate) use status::Status;
 pub(crate) use work::Work;
 

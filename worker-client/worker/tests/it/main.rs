@@ -14,6 +14,7 @@ mod processes;
 mod queue;
 mod results;
 mod secrets;
+mod sessions;
 mod store;
 mod uploads;
 mod worker;

@@ -1,0 +1,47 @@
+//! Workers that have a session each and nothing to do: a third of its time to live after each renewal they renew it, or else they
+//! wait in their inboxes, which renews too. Their first renewals are spread over that time.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+
+use super::Mode;
+use crate::BenchError;
+use crate::lane::Lane;
+
+/// For how many seconds a session goes on after a renewal: the default.
+const TTL: u64 = 120;
+const PERIOD: Duration = Duration::from_secs(TTL / 3);
+/// The longest that an inbox can be waited in.
+const WAIT: Duration = Duration::from_secs(30);
+
+/// One worker.
+pub(crate) struct Sessions<const INBOX: bool> {
+    session: String,
+    next: Option<Instant>,
+}
+
+impl<const INBOX: bool> Mode for Sessions<INBOX> {
+    const STEPS: &'static [&'static str] = if INBOX { &["inbox"] } else { &["renew"] };
+    const COUNTS: &'static str = "renewals";
+
+    async fn prepare(lane: &mut Lane) -> Result<Self, BenchError> {
+        Ok(Self { session: lane.start_session(TTL).await?, next: None })
+    }
+
+    async fn turn(&mut self, lane: &mut Lane) -> Result<u64, BenchError> {
+        let period = if INBOX { WAIT } else { PERIOD };
+        let begin = self.next.unwrap_or_else(|| Instant::now() + period.mul_f64(lane.place()));
+        sleep_until(begin).await;
+        if INBOX {
+            lane.read_inbox(0, &self.session, WAIT.as_secs()).await?;
+            // It has waited already.
+            self.next = Some(Instant::now());
+        } else {
+            lane.renew_session(0, &self.session).await?;
+            self.next = Some(Instant::now().max(begin + PERIOD));
+        }
+        lane.count(1);
+        Ok(0)
+    }
+}

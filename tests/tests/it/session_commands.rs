@@ -1,0 +1,97 @@
+//! `tenure session list|end|command` as people run them, with a real server.
+
+use serde_json::{Value, json};
+use tenure_tests::http::TENURE_API;
+
+use crate::policy_commands::{account, answer, done, run};
+use crate::rig::{Rig, definition, new_task, refusal, stderr};
+
+const QUEUE: &str = "session/commands";
+
+/// Starts a session of this worker.
+async fn start(rig: &Rig, worker: &str) -> String {
+    let body = json!({"taskQueueId": QUEUE, "workerGroup": "group", "workerId": worker, "ttl": 600, "capacity": 4});
+    let started = rig.call("POST", &format!("{TENURE_API}/sessions"), Some(&body)).await;
+    assert_eq!(started.status, 201, "{}", started.body);
+    started.body["sessionId"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sessions_are_listed_with_what_they_hold_and_ended() {
+    let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "0s")).await;
+    let head = "WORKER  RUNNING  CAPACITY  WEIGHT  FROZEN  STARTED  EXPIRES  SESSION\n";
+    assert_eq!(done(&rig, &["session", "list", QUEUE]).await, head);
+    let (session, other) = (start(&rig, "w1").await, start(&rig, "w2").await);
+    let tasks = [new_task(), new_task()];
+    for task in tasks {
+        assert_eq!(rig.create(task, &definition(QUEUE)).await.status, 200);
+    }
+    let body = json!({"workerGroup": "group", "workerId": "w1", "tasks": 2, "sessionId": session});
+    let claimed = rig.call("POST", &crate::rig::claim_path(QUEUE), Some(&body)).await;
+    assert_eq!(claimed.body["tasks"].as_array().map(Vec::len), Some(2), "{}", claimed.body);
+    let text = done(&rig, &["session", "list", QUEUE]).await;
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 3, "{text}");
+    assert!(lines[1].starts_with("group/w1  2        4         1       no      20"), "{text}");
+    assert!(lines[1].ends_with(&session) && lines[2].ends_with(&other), "{text}");
+    let listed = answer(&rig, &["session", "list", QUEUE]).await;
+    let direct = rig.call("GET", &format!("{TENURE_API}/queues/{QUEUE}/workers"), None).await;
+    assert_eq!(listed, direct.body);
+
+    for _ in 0..2 {
+        let text = format!("Session {session} has ended; 2 runs have left it.\n");
+        assert_eq!(done(&rig, &["session", "end", &session]).await, text, "again it is the same");
+    }
+    for task in tasks {
+        let status = rig.status(task).await;
+        assert_eq!((&status["state"], &status["retriesLeft"]), (&"pending".into(), &5.into()), "{status}");
+    }
+    assert_eq!(answer(&rig, &["session", "end", &other]).await, json!({"returned": 0}));
+    assert_eq!(done(&rig, &["session", "list", QUEUE]).await, head);
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_come_into_the_inbox() {
+    let rig = Rig::start().await;
+    let session = start(&rig, "w1").await;
+    let task = new_task().to_string();
+    let sent = done(&rig, &["session", "command", &session, "freeze"]).await;
+    assert!(sent.ends_with(&format!(" of the inbox of session {session} is freeze.\n")), "{sent}");
+    let stop = answer(&rig, &["session", "command", &session, "stop-task", "--task", &task]).await;
+    let inbox = rig.call("GET", &format!("{TENURE_API}/sessions/{session}/inbox?wait=0"), None).await;
+    let items: Vec<Value> = inbox.body["items"].as_array().unwrap().clone();
+    assert_eq!((items.len(), &items[0]["command"]), (2, &"freeze".into()), "{}", inbox.body);
+    assert_eq!(items[1], json!({"id": stop["id"], "kind": "command", "command": "stop-task", "taskId": task}));
+
+    let wrong = run(&rig, &["session", "command", &session, "freeze", "--task", &task]).await;
+    assert!(refusal(&wrong, 1).contains("`taskId` is for `stop-task` only"), "{}", stderr(&wrong));
+    let wrong = run(&rig, &["session", "command", &session, "dance"]).await;
+    assert_eq!(wrong.status.code(), Some(2), "{}", stderr(&wrong));
+    done(&rig, &["session", "end", &session]).await;
+    let late = run(&rig, &["session", "command", &session, "shutdown"]).await;
+    assert!(refusal(&late, 1).contains("(404 ResourceNotFound)"), "{}", stderr(&late));
+    let unknown = "b4cf1f7d-1b1c-4a8b-9d3f-5f0f4d6f2a10";
+    let missing = run(&rig, &["session", "end", unknown]).await;
+    assert!(refusal(&missing, 1).contains("(404 ResourceNotFound)"), "{}", stderr(&missing));
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_end_needs_the_scopes_of_the_worker_and_a_command_its_own() {
+    let rig = Rig::start().await;
+    let session = start(&rig, "w1").await;
+    let command = "tenure:command-worker:session/commands";
+    let who = rig.make_client("operator", &[command, "queue:claim-work:session/*"]).await;
+    let as_operator = [
+        account(&rig)[0],
+        ("TASKCLUSTER_CLIENT_ID", "operator"),
+        ("TASKCLUSTER_ACCESS_TOKEN", who.access_token.expose()),
+    ];
+    let freeze = crate::rig::tenure(&["session", "command", &session, "freeze"], &as_operator).await;
+    assert!(freeze.status.success(), "{}", stderr(&freeze));
+    let end = crate::rig::tenure(&["session", "end", &session], &as_operator).await;
+    assert!(refusal(&end, 1).contains("queue:worker-id:group/w1"), "{}", stderr(&end));
+    assert_eq!(answer(&rig, &["session", "list", QUEUE]).await["workers"][0]["sessionId"], session.as_str());
+    rig.server.stop().await;
+}

@@ -1,0 +1,270 @@
+//! Sessions of workers: a membership that is renewed as a whole, and whose end gives back whatever it holds.
+//!
+//! A worker starts one with [`Client::start_session`], claims with [`Client::with_session`], and reads its inbox, which renews
+//! the session too. From its end on, each of these calls fails with [`Error::SessionEnded`].
+
+use std::time::Duration;
+
+use reqwest::Method;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tenure_api::dates::Timestamp;
+use tenure_api::ids::{SessionId, TaskQueueId};
+use tenure_api::sessions::{
+    CommandRequest, CommandSent, InboxEvent, QueueWorkers, RenewSessionRequest, Session, SessionRenewed,
+    SessionReturned, SessionStarted, StartSessionRequest,
+};
+
+use crate::client::{Call, Own, TENURE_API, TIMEOUT, parameter};
+use crate::{Client, Error, WorkerName};
+
+/// The longest that a server waits for an item.
+const INBOX_WAIT_MAX: u64 = 30;
+
+/// What a session is to know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inbox {
+    /// Until when the session is live, unless it is renewed again: reading the inbox has renewed it.
+    pub expires: Timestamp,
+    /// The server's time.
+    pub server_time: Timestamp,
+    /// The version of the queue's policy; 0 if it never had one.
+    pub policy_version: i64,
+    /// Oldest first. Each comes again until one is acknowledged whose id is not smaller.
+    pub items: Vec<InboxItem>,
+}
+
+/// One thing that a session is to know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InboxItem {
+    /// Grows within the session; acknowledges this item and all before it.
+    pub id: i64,
+    /// What it is; none if a newer server says something that this client does not know. It is acknowledged like the others.
+    pub what: Option<InboxEvent>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct InboxAnswer {
+    expires: Timestamp,
+    server_time: Timestamp,
+    policy_version: i64,
+    items: Vec<ItemAnswer>,
+}
+
+#[derive(Deserialize)]
+struct ItemAnswer {
+    id: i64,
+    #[serde(flatten)]
+    what: Value,
+}
+
+impl From<ItemAnswer> for InboxItem {
+    fn from(ItemAnswer { id, what }: ItemAnswer) -> Self {
+        Self { id, what: serde_json::from_value(what).ok() }
+    }
+}
+
+impl Client {
+    /// Starts a session. If an earlier try began one and its answer was lost, this is refused as if another process had done so;
+    /// `takeover` ends that one.
+    ///
+    /// # Errors
+    /// [`Error::SessionExists`]: the worker has one that is live. Or the queue has another version of its policy (409), the
+    /// server refused the request, or could not be reached.
+    ///
+    /// ```no_run
+    /// # use tenure_client::{Client, StartSessionRequest, WorkerName};
+    /// # async fn example(client: &Client, me: &WorkerName) -> Result<(), Box<dyn std::error::Error>> {
+    /// let start = StartSessionRequest { ttl: Some(60), takeover: true, ..me.session(&"proj/linux".parse()?) };
+    /// println!("until {}", client.start_session(&start).await?.expires);
+    /// # Ok(()) }
+    /// ```
+    pub async fn start_session(&self, start: &StartSessionRequest) -> Result<SessionStarted, Error> {
+        self.of_sessions(Method::POST, "/sessions".to_owned(), Some(text(start))).await
+    }
+
+    /// Renews a session, and says what has changed of its worker. A session whose time is over is renewed too, if it was not
+    /// ended yet.
+    ///
+    /// # Errors
+    /// [`Error::SessionEnded`], or the server refused, or could not be reached.
+    ///
+    /// ```no_run
+    /// # use tenure_client::{Client, RenewSessionRequest, SessionId};
+    /// # async fn example(client: &Client, session: SessionId) -> Result<(), tenure_client::Error> {
+    /// let changed = RenewSessionRequest { frozen: Some(true), ..RenewSessionRequest::default() };
+    /// println!("until {}", client.renew_session(session, &changed).await?.expires);
+    /// # Ok(()) }
+    /// ```
+    pub async fn renew_session(
+        &self,
+        session: SessionId,
+        changed: &RenewSessionRequest,
+    ) -> Result<SessionRenewed, Error> {
+        self.of_sessions(Method::POST, of_session(session, "/renew"), Some(text(changed))).await
+    }
+
+    /// Renews a session, acknowledges the items of its inbox up to this one (0: none), and waits for others: this long, at most
+    /// 30 s and a third of the session's time to live.
+    ///
+    /// # Errors
+    /// [`Error::SessionEnded`], also while it waits; or the server refused, or could not be reached.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use tenure_client::{Client, InboxEvent, SessionId};
+    /// # async fn example(client: &Client, session: SessionId) -> Result<(), tenure_client::Error> {
+    /// let mut read = 0;
+    /// loop {
+    ///     for item in client.inbox(session, read, Duration::from_secs(30)).await?.items {
+    ///         if let Some(InboxEvent::RunEnded { task_id, .. }) = item.what {
+    ///             println!("stop working on {task_id}");
+    ///         }
+    ///         read = item.id;
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    pub async fn inbox(&self, session: SessionId, after: i64, wait: Duration) -> Result<Inbox, Error> {
+        let wait = wait.as_secs().min(INBOX_WAIT_MAX);
+        let query = Some(format!("after={after}&wait={wait}"));
+        let call = Call {
+            method: Method::GET,
+            path: of_session(session, "/inbox"),
+            body: None,
+            timeout: TIMEOUT + Duration::from_secs(wait),
+            own: Own { api: Some(TENURE_API), query, ..Own::default() },
+        };
+        let InboxAnswer { expires, server_time, policy_version, items } = self.call(&call).await?.value;
+        Ok(Inbox { expires, server_time, policy_version, items: items.into_iter().map(InboxItem::from).collect() })
+    }
+
+    /// Ends a session: whatever it holds is released. How many runs that were; a repeat answers the same.
+    ///
+    /// # Errors
+    /// There is no such session (404), the server refused, or could not be reached.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client, session: tenure_client::SessionId) -> Result<(), tenure_client::Error> {
+    /// println!("{} runs go to others", client.close_session(session).await?);
+    /// # Ok(()) }
+    /// ```
+    pub async fn close_session(&self, session: SessionId) -> Result<i64, Error> {
+        let answer: SessionReturned = self.of_sessions(Method::DELETE, of_session(session, ""), None).await?;
+        Ok(answer.returned)
+    }
+
+    /// Reads a session, which may have ended within a day.
+    ///
+    /// # Errors
+    /// There is no such session (404), the caller lacks the scope, or the server could not be reached.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client, session: tenure_client::SessionId) -> Result<(), tenure_client::Error> {
+    /// println!("{} runs", client.get_session(session).await?.running);
+    /// # Ok(()) }
+    /// ```
+    pub async fn get_session(&self, session: SessionId) -> Result<Session, Error> {
+        self.of_sessions(Method::GET, of_session(session, ""), None).await
+    }
+
+    /// Reads the live sessions of a queue, all in one snapshot.
+    ///
+    /// # Errors
+    /// The caller lacks the scope, or the server could not be reached.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// for worker in client.list_workers(&"proj/linux".parse()?).await?.workers {
+    ///     println!("{}/{} holds {}", worker.worker_group, worker.worker_id, worker.running);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn list_workers(&self, queue: &TaskQueueId) -> Result<QueueWorkers, Error> {
+        self.of_sessions(Method::GET, format!("/queues/{}/workers", parameter(queue)), None).await
+    }
+
+    /// Puts a command into the inbox of a session, and gives the item's id.
+    ///
+    /// # Errors
+    /// The session has ended, or there is none (404); it has 100 commands that it has not acknowledged (409); the server refused,
+    /// or could not be reached.
+    ///
+    /// ```no_run
+    /// # use tenure_client::{Client, CommandRequest, SessionId, WorkerCommand};
+    /// # async fn example(client: &Client, session: SessionId) -> Result<(), tenure_client::Error> {
+    /// client.command_session(session, &CommandRequest { command: WorkerCommand::Freeze, task_id: None }).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn command_session(&self, session: SessionId, command: &CommandRequest) -> Result<i64, Error> {
+        let path = of_session(session, "/commands");
+        let answer: CommandSent = self.of_sessions(Method::POST, path, Some(text(command))).await?;
+        Ok(answer.id)
+    }
+
+    async fn of_sessions<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: String,
+        body: Option<Vec<u8>>,
+    ) -> Result<T, Error> {
+        let own = Own { api: Some(TENURE_API), ..Own::default() };
+        Ok(self.call(&Call { method, path, body, timeout: TIMEOUT, own }).await?.value)
+    }
+}
+
+impl WorkerName {
+    /// What this worker says when it starts a session in this queue, with the server's defaults.
+    ///
+    /// ```
+    /// # use tenure_client::WorkerName;
+    /// let me = WorkerName { group: "home".parse()?, id: "worker-1".parse()? };
+    /// assert!(!me.session(&"proj/linux".parse()?).takeover);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn session(&self, queue: &TaskQueueId) -> StartSessionRequest {
+        StartSessionRequest {
+            task_queue_id: queue.clone(),
+            worker_group: self.group.clone(),
+            worker_id: self.id.clone(),
+            ttl: None,
+            weight: None,
+            capacity: None,
+            takeover: false,
+            policy_version: None,
+        }
+    }
+}
+
+fn of_session(session: SessionId, rest: &str) -> String {
+    format!("/sessions/{}{rest}", parameter(&session))
+}
+
+fn text(body: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(body).expect("texts and numbers")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tenure_api::states::WorkerCommand;
+
+    use super::*;
+
+    #[test]
+    fn an_item_that_is_not_known_keeps_its_id() {
+        let answer = json!({"expires": "2026-01-31T12:02:00.000Z", "serverTime": "2026-01-31T12:00:00.000Z",
+            "policyVersion": 3, "items": [
+                {"id": 4, "kind": "command", "command": "freeze"},
+                {"id": 5, "kind": "assigned", "taskId": "9HrBC1jMQ3KlZw4CssPUeQ"},
+                {"id": 6, "kind": "command", "command": "dance"}]});
+        let answer: InboxAnswer = serde_json::from_value(answer).unwrap();
+        let items: Vec<InboxItem> = answer.items.into_iter().map(InboxItem::from).collect();
+        let freeze = InboxEvent::Command { command: WorkerCommand::Freeze, task_id: None };
+        let expected = [(4, Some(freeze)), (5, None), (6, None)].map(|(id, what)| InboxItem { id, what });
+        assert_eq!(items, expected);
+    }
+}

@@ -1,0 +1,150 @@
+//! Sessions as the client library sees them.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tenure_client::{
+    AccessToken, Client, CommandRequest, Credentials, Error, InboxEvent, RenewSessionRequest, RetryPolicy, SessionEnd,
+    SessionId, StartSessionRequest, WorkerCommand, WorkerName,
+};
+
+use crate::queue::{Queue, Reply, TASK_IDS, TOKEN, claim, ok, refuse};
+
+const SESSION: &str = "b4cf1f7d-1b1c-4a8b-9d3f-5f0f4d6f2a10";
+const NOW: &str = "2026-01-31T12:00:00.000Z";
+const LATER: &str = "2026-01-31T12:02:00.000Z";
+
+fn client(queue: &Queue) -> Client {
+    let access_token = AccessToken::new(TOKEN.into());
+    let credentials = Credentials { client_id: "worker".into(), access_token, certificate: None };
+    Client::builder()
+        .root_url(&queue.root_url())
+        .credentials(credentials)
+        .retry_policy(RetryPolicy::default().first_pause(Duration::from_millis(1)))
+        .build()
+        .unwrap()
+}
+
+fn me() -> WorkerName {
+    WorkerName { group: "g".parse().unwrap(), id: "w".parse().unwrap() }
+}
+
+fn session() -> SessionId {
+    SESSION.parse().unwrap()
+}
+
+fn refusal(status: u16, code: &str) -> Reply {
+    Reply { body: json!({"code": code, "message": "the server says why\n---\nmore"}), ..refuse(status) }
+}
+
+#[tokio::test]
+async fn a_session_is_started_renewed_read_and_closed() {
+    let queue = Queue::start().await;
+    let client = client(&queue);
+    let start = StartSessionRequest { ttl: Some(60), takeover: true, ..me().session(&"p/w".parse().unwrap()) };
+    let started = json!({"sessionId": SESSION, "epoch": 7, "started": NOW, "expires": LATER, "serverTime": NOW, "policyVersion": 2});
+    queue.on("/sessions", move |_| Reply { status: 201, ..ok(started.clone()) });
+    let answer = client.start_session(&start).await.unwrap();
+    assert_eq!((answer.session_id, answer.epoch, answer.policy_version), (session(), 7, 2));
+    let request = &queue.requests("/sessions")[0];
+    assert_eq!((request.call.as_str(), request.signed_by.as_str()), ("POST /api/tenure/v1/sessions", "worker"));
+    let body = json!({"taskQueueId": "p/w", "workerGroup": "g", "workerId": "w", "ttl": 60, "takeover": true});
+    assert_eq!(request.body, body);
+
+    queue.on("/renew", |_| ok(json!({"expires": LATER, "serverTime": NOW})));
+    let changed = RenewSessionRequest { frozen: Some(true), ..RenewSessionRequest::default() };
+    assert_eq!(client.renew_session(session(), &changed).await.unwrap().expires.to_string(), LATER);
+    let request = &queue.requests("/renew")[0];
+    assert_eq!(request.call, format!("POST /api/tenure/v1/sessions/{SESSION}/renew"));
+    assert_eq!(request.body, json!({"frozen": true}));
+
+    let items = json!([
+        {"id": 4, "kind": "run-ended", "taskId": TASK_IDS[0], "runId": 1, "state": "exception", "reasonResolved": "canceled"},
+        {"id": 6, "kind": "something new", "which": 1}]);
+    let inbox = json!({"expires": LATER, "serverTime": NOW, "policyVersion": 2, "items": items});
+    queue.on("/inbox", move |_| ok(inbox.clone()));
+    let inbox = client.inbox(session(), 3, Duration::from_secs(90)).await.unwrap();
+    let ids: Vec<(i64, bool)> = inbox.items.iter().map(|item| (item.id, item.what.is_some())).collect();
+    assert_eq!(ids, [(4, true), (6, false)], "what is not known is acknowledged too");
+    assert!(
+        matches!(&inbox.items[0].what, Some(InboxEvent::RunEnded { task_id, .. }) if task_id.to_string() == TASK_IDS[0])
+    );
+    let request = &queue.requests("/inbox")[0];
+    assert_eq!(request.call, format!("GET /api/tenure/v1/sessions/{SESSION}/inbox"));
+    assert_eq!(request.query, "after=3&wait=30");
+
+    queue.once(SESSION, ok(json!({"returned": 12})));
+    assert_eq!(client.close_session(session()).await.unwrap(), 12);
+    assert_eq!(queue.requests(SESSION)[0].call, format!("DELETE /api/tenure/v1/sessions/{SESSION}"));
+}
+
+#[tokio::test]
+async fn claims_say_which_session_they_belong_to() {
+    let queue = Queue::start().await;
+    let client = client(&queue).with_session(session());
+    let lease = Duration::from_secs(60);
+    let one = claim(TASK_IDS[0], lease, &json!({}));
+    queue.hand_out(std::slice::from_ref(&one));
+    let work = client.claim_work(&"p/w".parse().unwrap(), &me(), 1).await.unwrap();
+    assert_eq!(work.len(), 1);
+    queue.on("/claim", move |_| ok(one.clone()));
+    let (task, run) = (TASK_IDS[0].parse().unwrap(), "0".parse().unwrap());
+    drop(client.claim_task(task, run, &me()).await.unwrap());
+    queue.on("/work", |_| ok(json!({"results": [], "tasks": []})));
+    client.work(&"p/w".parse().unwrap(), &me(), &[], 1, Duration::ZERO).await.unwrap();
+    for call in ["p%2Fw", "/claim", "/work"] {
+        assert_eq!(queue.requests(call)[0].body["sessionId"], SESSION, "{call}");
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_exists_or_has_ended_is_an_error_of_its_own() {
+    let queue = Queue::start().await;
+    let client = client(&queue);
+    let start = me().session(&"p/w".parse().unwrap());
+    queue.on("/sessions", |_| refusal(409, "SessionExists"));
+    let error = client.start_session(&start).await.unwrap_err();
+    assert!(matches!(&error, Error::SessionExists(message) if message == "the server says why"), "{error:?}");
+    assert_eq!((error.status(), error.is_transient()), (Some(409), false));
+    queue.on("/sessions", |_| refusal(409, "PolicyMismatch"));
+    let error = client.start_session(&start).await.unwrap_err();
+    assert!(matches!(&error, Error::Refused { status: 409, code, .. } if code == "PolicyMismatch"), "{error:?}");
+
+    queue.on("/inbox", |_| refusal(410, "SessionEnded"));
+    queue.on("/renew", |_| refusal(410, "SessionEnded"));
+    queue.on("p%2Fw", |_| refusal(410, "SessionEnded"));
+    let mine = client.with_session(session());
+    for error in [
+        client.inbox(session(), 0, Duration::ZERO).await.unwrap_err(),
+        client.renew_session(session(), &RenewSessionRequest::default()).await.unwrap_err(),
+        mine.claim_work(&"p/w".parse().unwrap(), &me(), 1).await.unwrap_err(),
+    ] {
+        assert!(matches!(&error, Error::SessionEnded(message) if message == "the server says why"), "{error:?}");
+        assert_eq!((error.status(), error.is_transient()), (Some(410), false));
+    }
+    for call in ["/sessions", "/inbox", "/renew", "p%2Fw"] {
+        assert!(queue.requests(call).len() <= 2, "{call} is not repeated");
+    }
+}
+
+#[tokio::test]
+async fn operators_see_sessions_and_command_them() {
+    let queue = Queue::start().await;
+    let client = client(&queue);
+    let shown = json!({"sessionId": SESSION, "epoch": 7, "taskQueueId": "p/w", "workerGroup": "g", "workerId": "w",
+        "ttl": 60, "weight": 1, "capacity": 2, "frozen": false, "started": NOW, "expires": LATER, "running": 0,
+        "ended": LATER, "endedBy": "expired"});
+    queue.on(SESSION, move |_| ok(shown.clone()));
+    assert_eq!(client.get_session(session()).await.unwrap().ended_by, Some(SessionEnd::Expired));
+    let worker = json!({"workerGroup": "g", "workerId": "w", "sessionId": SESSION, "running": 3, "assigned": 0,
+        "capacity": 4, "weight": 1, "frozen": false, "started": NOW, "expires": LATER});
+    queue.on("/workers", move |_| ok(json!({ "workers": [worker] })));
+    let workers = client.list_workers(&"p/w".parse().unwrap()).await.unwrap().workers;
+    assert_eq!((workers.len(), workers[0].session_id, workers[0].running), (1, session(), 3));
+    assert_eq!(queue.requests("/workers")[0].call, "GET /api/tenure/v1/queues/p%2Fw/workers");
+    queue.on("/commands", |_| Reply { status: 202, ..ok(json!({"id": 9})) });
+    let stop = CommandRequest { command: WorkerCommand::StopTask, task_id: Some(TASK_IDS[1].parse().unwrap()) };
+    assert_eq!(client.command_session(session(), &stop).await.unwrap(), 9);
+    let request = &queue.requests("/commands")[0];
+    assert_eq!(request.body, json!({"command": "stop-task", "taskId": TASK_IDS[1]}));
+}
