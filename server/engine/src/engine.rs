@@ -34,7 +34,7 @@ use crate::ops::messages::{DeleteMessages, GetMessages, PolledQueues};
 use crate::ops::queue_policy;
 use crate::ops::reclaim::Reclaim;
 use crate::ops::report::ReportRun;
-use crate::ops::sessions::RenewSession;
+use crate::ops::sessions::{self, RenewSession};
 use crate::ops::status::ReadStatus;
 use crate::ops::work::{self, Ways, Worked};
 use crate::remembered::Facts;
@@ -151,6 +151,7 @@ pub struct Engine {
 impl Engine {
     /// Starts the operations. No pass runs before [`run_passes`].
     #[must_use]
+    #[expect(clippy::too_many_lines, reason = "each part once")]
     pub fn start(database: Database, settings: EngineSettings, blobs: Blobs, lifetime: &Lifetime) -> Arc<Self> {
         let Database { connector, claim_connector, pool } = database;
         let Lifetime { tasks, stop, drain } = lifetime;
@@ -253,6 +254,13 @@ impl Engine {
     pub fn queue_parts(&self) -> queue_policy::Parts<'_> {
         let Self { pool, queues, notifiers, sequencer, .. } = self;
         queue_policy::Parts { pool, queues, notifiers, sequenced: sequencer.reached() }
+    }
+
+    /// What sessions of workers are handled with.
+    #[must_use]
+    pub fn session_parts(&self) -> sessions::Parts<'_> {
+        let Self { pool, queues, notifiers, sessions, renew_session: renew, .. } = self;
+        sessions::Parts { pool, queues, notifiers, sessions, renew }
     }
 
     /// Registers everything that the engine caches from the database. No entry holds the sender of a batcher.

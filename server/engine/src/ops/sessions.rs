@@ -6,7 +6,7 @@ mod renew;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use sqlx::Connection;
+use sqlx::{Connection, PgPool};
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::{SessionId, TaskQueueId};
 use tenure_api::sessions::{CommandRequest, InboxItem};
@@ -15,18 +15,36 @@ use tenure_api::states::SessionEnd;
 pub use self::end::{Attempt, Left, end, end_whole, give_back_more};
 pub use self::renew::RenewSession;
 use super::OpError;
-use crate::engine::Engine;
-use crate::notifiers::Effects;
+
+use crate::batch::Batcher;
+use crate::notifiers::{Effects, Notifiers};
+use crate::sessions::Sessions;
 use tenure_domain::create::Unacceptable;
 use tenure_domain::events::note::Note;
 use tenure_domain::session::{
     COMMANDS_MAX, Identity, Start, StartRefused, Stated, WORKERS_SHOWN_MAX, check_command, may_start,
 };
 use tenure_store::policies;
+use tenure_store::queues::Queues;
 use tenure_store::worker_sessions::{self, Begun, Member, Renewal, Renewed, Sent, Stored};
 
 /// How often a start is tried that meets another one of the same worker.
 const STARTS_MAX: u32 = 3;
+
+/// What sessions are handled with.
+#[derive(Clone, Copy)]
+pub struct Parts<'a> {
+    /// For the transactions.
+    pub pool: &'a PgPool,
+    /// Caches the keys of queues.
+    pub queues: &'a Queues,
+    /// Wake whatever waits for the runs that a session gives back.
+    pub notifiers: &'a Notifiers,
+    /// What this server knows of sessions.
+    pub sessions: &'a Sessions,
+    /// Renewals.
+    pub renew: &'a Batcher<RenewSession>,
+}
 
 /// A session that has begun.
 #[derive(Debug, Clone)]
@@ -52,10 +70,10 @@ pub struct Read {
 ///
 /// # Errors
 /// `SessionExists` or `PolicyMismatch`.
-pub async fn start(engine: &Engine, start: &Start, client_id: &str) -> Result<Started, OpError> {
-    let queue = engine.queues.get_or_create_key(&engine.pool, &start.queue).await?;
-    let remembered = engine.sessions.identities.epoch();
-    let mut conn = engine.pool.acquire().await?;
+pub async fn start(parts: Parts<'_>, start: &Start, client_id: &str) -> Result<Started, OpError> {
+    let queue = parts.queues.get_or_create_key(parts.pool, &start.queue).await?;
+    let remembered = parts.sessions.identities.epoch();
+    let mut conn = parts.pool.acquire().await?;
     for _ in 0..STARTS_MAX {
         let (group, id) = (start.worker_group.as_str(), start.worker_id.as_str());
         let mut transaction = conn.begin().await?;
@@ -65,7 +83,7 @@ pub async fn start(engine: &Engine, start: &Start, client_id: &str) -> Result<St
         if let Some(live) = live {
             transaction.rollback().await?;
             // In a transaction of its own: what it gives back is there before the new one begins.
-            if end_whole(&mut conn, &engine.notifiers, live.epoch, SessionEnd::Takeover).await? == Attempt::Held {
+            if end_whole(&mut conn, parts.notifiers, live.epoch, SessionEnd::Takeover).await? == Attempt::Held {
                 return Err(OpError::Unavailable);
             }
             continue;
@@ -76,9 +94,9 @@ pub async fn start(engine: &Engine, start: &Start, client_id: &str) -> Result<St
             continue;
         };
         policies::emit(&mut transaction, &Note::session_started(&identity, client_id.to_owned())).await?;
-        engine.notifiers.commit(transaction, Effects::default()).await?;
-        engine.sessions.identities.note(remembered, identity.clone());
-        engine.sessions.activity.seen();
+        parts.notifiers.commit(transaction, Effects::default()).await?;
+        parts.sessions.identities.note(remembered, identity.clone());
+        parts.sessions.activity.seen();
         tracing::info!(
             session.id = %identity.id,
             worker.id = %format_args!("{group}/{id}"),
@@ -115,15 +133,15 @@ fn why_not(start: &Start, refused: &StartRefused) -> OpError {
 ///
 /// # Errors
 /// `NotFound`.
-pub async fn identify(engine: &Engine, id: SessionId) -> Result<Identity, OpError> {
-    let identities = &engine.sessions.identities;
+pub async fn identify(parts: Parts<'_>, id: SessionId) -> Result<Identity, OpError> {
+    let identities = &parts.sessions.identities;
     if let Some(identity) = identities.find(id) {
         return Ok(identity);
     }
     // In a box: it is seldom run, and the futures of requests stay small.
     Box::pin(async {
         let epoch = identities.epoch();
-        let mut conn = engine.pool.acquire().await?;
+        let mut conn = parts.pool.acquire().await?;
         let identity = worker_sessions::identify(&mut conn, id).await?.ok_or_else(|| missing(id))?;
         identities.note(epoch, identity.clone());
         Ok(identity)
@@ -140,13 +158,13 @@ fn missing(id: SessionId) -> OpError {
 /// # Errors
 /// `NotFound`; `Input` if it is the session of another worker or of another queue.
 pub async fn of_claim(
-    engine: &Engine,
+    parts: Parts<'_>,
     id: SessionId,
     queue: &TaskQueueId,
     worker_group: &str,
     worker_id: &str,
 ) -> Result<i64, OpError> {
-    let identity = identify(engine, id).await?;
+    let identity = identify(parts, id).await?;
     if identity.is_of(queue, worker_group, worker_id) {
         return Ok(identity.epoch);
     }
@@ -158,9 +176,9 @@ pub async fn of_claim(
 ///
 /// # Errors
 /// `SessionEnded`.
-pub async fn renew(engine: &Engine, identity: &Identity, stated: Stated) -> Result<Renewed, OpError> {
-    let renewed = engine.renew_session.submit(Renewal { epoch: identity.epoch, stated, after: 0 }).await?;
-    engine.sessions.activity.seen();
+pub async fn renew(parts: Parts<'_>, identity: &Identity, stated: Stated) -> Result<Renewed, OpError> {
+    let renewed = parts.renew.submit(Renewal { epoch: identity.epoch, stated, after: 0 }).await?;
+    parts.sessions.activity.seen();
     Ok(renewed)
 }
 
@@ -168,11 +186,11 @@ pub async fn renew(engine: &Engine, identity: &Identity, stated: Stated) -> Resu
 ///
 /// # Errors
 /// `SessionEnded`, also while it waits.
-pub async fn inbox(engine: &Engine, identity: &Identity, after: i64, wait: Duration) -> Result<Read, OpError> {
+pub async fn inbox(parts: Parts<'_>, identity: &Identity, after: i64, wait: Duration) -> Result<Read, OpError> {
     let renewal = Renewal { epoch: identity.epoch, stated: Stated::default(), after };
-    let renewed = engine.renew_session.submit(renewal).await?;
-    engine.sessions.activity.seen();
-    let items = engine.sessions.inboxes.read(identity.epoch, after, wait.min(identity.wait_max())).await?;
+    let renewed = parts.renew.submit(renewal).await?;
+    parts.sessions.activity.seen();
+    let items = parts.sessions.inboxes.read(identity.epoch, after, wait.min(identity.wait_max())).await?;
     Ok(Read { renewed, items })
 }
 
@@ -180,9 +198,9 @@ pub async fn inbox(engine: &Engine, identity: &Identity, after: i64, wait: Durat
 ///
 /// # Errors
 /// If the database does not answer.
-pub async fn close(engine: &Engine, identity: &Identity) -> Result<i64, OpError> {
-    let mut conn = engine.pool.acquire().await?;
-    match end_whole(&mut conn, &engine.notifiers, identity.epoch, SessionEnd::Closed).await? {
+pub async fn close(parts: Parts<'_>, identity: &Identity) -> Result<i64, OpError> {
+    let mut conn = parts.pool.acquire().await?;
+    match end_whole(&mut conn, parts.notifiers, identity.epoch, SessionEnd::Closed).await? {
         Attempt::Ended(left) => Ok(i64::try_from(left.runs).unwrap_or(i64::MAX)),
         Attempt::Held => Err(OpError::Unavailable),
         Attempt::NotLive => {
@@ -197,9 +215,9 @@ pub async fn close(engine: &Engine, identity: &Identity) -> Result<i64, OpError>
 ///
 /// # Errors
 /// `NotFound`.
-pub async fn find(engine: &Engine, id: SessionId) -> Result<Stored, OpError> {
-    let identity = identify(engine, id).await?;
-    let mut conn = engine.pool.acquire().await?;
+pub async fn find(parts: Parts<'_>, id: SessionId) -> Result<Stored, OpError> {
+    let identity = identify(parts, id).await?;
+    let mut conn = parts.pool.acquire().await?;
     worker_sessions::find(&mut conn, identity.epoch).await?.ok_or_else(|| missing(id))
 }
 
@@ -207,9 +225,9 @@ pub async fn find(engine: &Engine, id: SessionId) -> Result<Stored, OpError> {
 ///
 /// # Errors
 /// If the database does not answer.
-pub async fn list_workers(engine: &Engine, queue: &TaskQueueId) -> Result<Vec<Member>, OpError> {
-    let Some(key) = engine.queues.find_key(&engine.pool, queue).await? else { return Ok(Vec::new()) };
-    let mut conn = engine.pool.acquire().await?;
+pub async fn list_workers(parts: Parts<'_>, queue: &TaskQueueId) -> Result<Vec<Member>, OpError> {
+    let Some(key) = parts.queues.find_key(parts.pool, queue).await? else { return Ok(Vec::new()) };
+    let mut conn = parts.pool.acquire().await?;
     Ok(worker_sessions::list_workers(&mut conn, key, queue, WORKERS_SHOWN_MAX).await?)
 }
 
@@ -217,14 +235,14 @@ pub async fn list_workers(engine: &Engine, queue: &TaskQueueId) -> Result<Vec<Me
 ///
 /// # Errors
 /// `NotFound` if it has ended, `Conflict` if there are too many.
-pub async fn command(engine: &Engine, identity: &Identity, request: &CommandRequest) -> Result<i64, OpError> {
+pub async fn command(parts: Parts<'_>, identity: &Identity, request: &CommandRequest) -> Result<i64, OpError> {
     check_command(request).map_err(unacceptable)?;
-    let mut conn = engine.pool.acquire().await?;
+    let mut conn = parts.pool.acquire().await?;
     let mut transaction = conn.begin().await?;
     match worker_sessions::command(&mut transaction, identity.epoch, request.command, request.task_id).await? {
         Sent::Item(id) => {
             let effects = Effects { inboxes: vec![identity.epoch], ..Effects::default() };
-            engine.notifiers.commit(transaction, effects).await?;
+            parts.notifiers.commit(transaction, effects).await?;
             Ok(id)
         }
         Sent::Ended => Err(OpError::NotFound(format!("session {} has ended", identity.id))),

@@ -66,7 +66,7 @@ impl Ground {
     }
 
     async fn ended(&self, session: &Identity) -> Option<SessionEnd> {
-        let stored = sessions::find(&self.queue.engine, session.id).await.unwrap();
+        let stored = sessions::find(self.queue.engine.session_parts(), session.id).await.unwrap();
         stored.ended.map(|(_, by, _)| by)
     }
 
@@ -96,7 +96,7 @@ fn request(worker: &str) -> StartSessionRequest {
 }
 
 async fn try_begin(queue: &Queue, start: &Start) -> Result<Started, OpError> {
-    sessions::start(&queue.engine, start, "client").await
+    sessions::start(queue.engine.session_parts(), start, "client").await
 }
 
 /// Begins a session of a worker.
@@ -128,7 +128,7 @@ async fn claim(queue: &Queue, session: &Identity, runs: usize) -> Vec<TaskId> {
 }
 
 async fn renew(queue: &Queue, session: &Identity) -> Result<(), OpError> {
-    sessions::renew(&queue.engine, session, Stated::default()).await.map(drop)
+    sessions::renew(queue.engine.session_parts(), session, Stated::default()).await.map(drop)
 }
 
 /// Creates tasks, with these options.

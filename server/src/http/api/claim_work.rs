@@ -70,7 +70,7 @@ pub(super) async fn session_of_claim(
     (group, worker): (&str, &str),
 ) -> Result<Option<i64>, ApiError> {
     match session {
-        Some(id) => Ok(Some(sessions::of_claim(&app.engine, id, queue, group, worker).await?)),
+        Some(id) => Ok(Some(sessions::of_claim(app.engine.session_parts(), id, queue, group, worker).await?)),
         None => Ok(None),
     }
 }

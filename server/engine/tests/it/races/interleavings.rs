@@ -62,7 +62,7 @@ impl Subject {
             policy_version: None,
         };
         let start = Start::from_request(request).unwrap();
-        let session = sessions::start(&queue.engine, &start, "client").await.unwrap().identity;
+        let session = sessions::start(queue.engine.session_parts(), &start, "client").await.unwrap().identity;
         Self { task: queue.create_one(QUEUE).await, session }
     }
 

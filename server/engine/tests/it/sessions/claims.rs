@@ -24,7 +24,7 @@ async fn claim_task_of(queue: &Queue, session: &Identity, task: TaskId) -> Resul
 /// Ends it without anything that this server would notice: as another server does.
 async fn close_elsewhere(ground: &Ground, session: &Identity) {
     let other = Queue::start(ground.database.options());
-    sessions::close(&other.engine, session).await.unwrap();
+    sessions::close(other.engine.session_parts(), session).await.unwrap();
     other.stop().await;
 }
 
@@ -42,7 +42,7 @@ async fn a_claim_that_waits_is_refused_when_its_session_ends_here_or_elsewhere_a
             if elsewhere {
                 close_elsewhere(&ground, &session).await;
             } else {
-                sessions::close(&queue.engine, &session).await.unwrap();
+                sessions::close(queue.engine.session_parts(), &session).await.unwrap();
             }
         };
         let waiting = async {
@@ -122,7 +122,7 @@ async fn a_run_that_is_claimed_by_name_belongs_to_the_session_and_not_to_one_tha
     let (task, other) = (queue.create_one(QUEUE).await, queue.create_one(QUEUE).await);
     assert_eq!(claim_task_of(queue, &session, task).await.unwrap(), FIRST);
     assert_eq!(claim_task_of(queue, &session, task).await.unwrap(), FIRST, "the same claim again");
-    assert_eq!(sessions::close(&queue.engine, &session).await.unwrap(), 1);
+    assert_eq!(sessions::close(queue.engine.session_parts(), &session).await.unwrap(), 1);
     assert_eq!(end_of(claim_task_of(queue, &session, other).await), Some(SessionEnd::Closed));
     assert!(matches!(queue.status(other).await.last, Last::Pending(_)));
     ground.finish().await;
@@ -136,7 +136,7 @@ async fn results_are_reported_although_the_claim_beside_them_is_refused_because_
     let task = queue.create_one(QUEUE).await;
     let without = Request { session: None, ..claim_of(&session, 1, LONG) };
     queue.engine.claim_work(&without).await.unwrap().delivery.delivered();
-    sessions::close(&queue.engine, &session).await.unwrap();
+    sessions::close(queue.engine.session_parts(), &session).await.unwrap();
     let results =
         [Reported { task, run: FIRST, ending: Ending::Reported(Report::Completed), result: None, start: None }];
     queue.create_one(QUEUE).await;

@@ -46,10 +46,10 @@ async fn an_outage_never_shortens_a_session() {
     let pool = ground.database.pool().clone();
     ground.pass().await;
     sqlx::query("UPDATE worker_sessions SET until = until + interval '1 day'").execute(&pool).await.unwrap();
-    let until = sessions::find(&ground.queue.engine, session.id).await.unwrap().until;
+    let until = sessions::find(ground.queue.engine.session_parts(), session.id).await.unwrap().until;
     look_back(&ground, 6).await;
     ground.pass().await;
-    assert_eq!(sessions::find(&ground.queue.engine, session.id).await.unwrap().until, until);
+    assert_eq!(sessions::find(ground.queue.engine.session_parts(), session.id).await.unwrap().until, until);
     ground.advance(1).await;
     ground.finish().await;
 }

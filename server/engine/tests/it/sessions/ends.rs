@@ -104,7 +104,7 @@ async fn t2_by_session_runs_that_may_run_once_end_as_exceptions_and_nothing_foll
         let [ended] = task.ended.as_slice() else { panic!("{task:?}") };
         assert_eq!((ended.outcome(), ended.ended_by), (SHUT_DOWN, Some(EndedBy::SessionEnded)));
     }
-    let stored = sessions::find(&ground.queue.engine, session.id).await.unwrap();
+    let stored = sessions::find(ground.queue.engine.session_parts(), session.id).await.unwrap();
     assert_eq!(stored.ended.map(|(_, by, returned)| (by, returned)), Some((SessionEnd::Expired, 10)));
     passes.stop().await;
     ground.finish().await;
@@ -119,7 +119,7 @@ async fn t1_t2_by_close_runs_are_released_at_once_for_nothing_but_those_that_may
     let at_least = create(queue, 5, &json!({"delivery": "at-least-once"})).await;
     let once = create(queue, 5, &json!({"delivery": "at-most-once"})).await;
     claim(queue, &session, 15).await;
-    assert_eq!(sessions::close(&queue.engine, &session).await.unwrap(), 15);
+    assert_eq!(sessions::close(queue.engine.session_parts(), &session).await.unwrap(), 15);
     for &task in free.iter().chain(&at_least) {
         let task = queue.status(task).await;
         assert_eq!(tried_again(&task), Some((SHUT_DOWN, Some(EndedBy::Released))));
@@ -148,7 +148,7 @@ async fn a_run_that_ended_for_nothing_too_often_is_lost_with_its_session_even_if
     let task = create(queue, 1, &json!({})).await[0];
     sqlx::query("UPDATE tasks SET free_runs = 200").execute(ground.database.pool()).await.unwrap();
     claim(queue, &session, 1).await;
-    assert_eq!(sessions::close(&queue.engine, &session).await.unwrap(), 1);
+    assert_eq!(sessions::close(queue.engine.session_parts(), &session).await.unwrap(), 1);
     let task = queue.status(task).await;
     assert_eq!(tried_again(&task), Some((SHUT_DOWN, Some(EndedBy::SessionEnded))));
     assert_eq!(task.retries_left, 4);
@@ -200,7 +200,7 @@ async fn a_session_with_more_than_a_slice_gives_back_all_of_it() {
         }
         assert_eq!(claim(&ground.queue, &session, RUNS).await.len(), RUNS);
         if close {
-            assert_eq!(sessions::close(&ground.queue.engine, &session).await.unwrap(), RUNS as i64);
+            assert_eq!(sessions::close(ground.queue.engine.session_parts(), &session).await.unwrap(), RUNS as i64);
         } else {
             ground.expire(&session).await;
             eventually("the rest is given back", async || {

@@ -15,7 +15,7 @@ use tenure_store::testing::eventually;
 const KNOWN_WITHIN: Duration = Duration::from_secs(1);
 
 async fn read(queue: &Queue, session: &Identity, after: i64, wait: Duration) -> Vec<InboxItem> {
-    sessions::inbox(&queue.engine, session, after, wait).await.unwrap().items
+    sessions::inbox(queue.engine.session_parts(), session, after, wait).await.unwrap().items
 }
 
 async fn now(queue: &Queue, session: &Identity, after: i64) -> Vec<InboxItem> {
@@ -176,7 +176,7 @@ async fn a_request_that_waits_is_answered_empty_after_its_time_and_at_once_when_
     assert_eq!(read(&queue, &session, 0, Duration::from_millis(30)).await, []);
     let engine = std::sync::Arc::clone(&queue.engine);
     let of = session.clone();
-    let waiting = tokio::spawn(async move { sessions::inbox(&engine, &of, 0, LONG).await });
+    let waiting = tokio::spawn(async move { sessions::inbox(engine.session_parts(), &of, 0, LONG).await });
     eventually("it waits", async || queue.engine.sessions.inboxes.waiting() == 1).await;
     queue.stop().await;
     assert_eq!(waiting.await.unwrap().unwrap().items, []);
@@ -188,7 +188,9 @@ async fn a_request_whose_client_has_gone_makes_room_for_others() {
     let ground = Ground::new().await;
     let session = begin(&ground.queue, "one").await;
     let engine = &ground.queue.engine;
-    let gone = tokio::time::timeout(Duration::from_millis(50), sessions::inbox(engine, &session, 0, LONG)).await;
+    let gone =
+        tokio::time::timeout(Duration::from_millis(50), sessions::inbox(engine.session_parts(), &session, 0, LONG))
+            .await;
     assert!(gone.is_err());
     eventually("it is dropped", async || engine.sessions.inboxes.waiting() == 0).await;
     ground.finish().await;
@@ -223,8 +225,9 @@ async fn a_command_is_an_item_of_a_live_session_and_no_more_than_may_wait() {
     let ground = Ground::new().await;
     let queue = &ground.queue;
     let session = begin(queue, "one").await;
-    let send =
-        async |command, task_id| sessions::command(&queue.engine, &session, &CommandRequest { command, task_id }).await;
+    let send = async |command, task_id| {
+        sessions::command(queue.engine.session_parts(), &session, &CommandRequest { command, task_id }).await
+    };
     let task = new_task(QUEUE, &json!({})).id;
     assert!(matches!(send(WorkerCommand::StopTask, None).await, Err(OpError::Input(_))));
     assert!(matches!(send(WorkerCommand::Freeze, Some(task)).await, Err(OpError::Input(_))));
@@ -239,7 +242,7 @@ async fn a_command_is_an_item_of_a_live_session_and_no_more_than_may_wait() {
     assert!(matches!(send(WorkerCommand::Freeze, None).await, Err(OpError::Conflict(_))));
     assert_eq!(now(queue, &session, ids[1]).await.len(), ids.len() - 2);
     send(WorkerCommand::Shutdown, None).await.unwrap();
-    sessions::close(&queue.engine, &session).await.unwrap();
+    sessions::close(queue.engine.session_parts(), &session).await.unwrap();
     assert!(matches!(send(WorkerCommand::Freeze, None).await, Err(OpError::NotFound(_))));
     ground.finish().await;
 }

@@ -8,7 +8,7 @@ use tenure_store::worker_sessions::Stored;
 use crate::support::number;
 
 async fn find(queue: &Queue, session: &Identity) -> Stored {
-    sessions::find(&queue.engine, session.id).await.unwrap()
+    sessions::find(queue.engine.session_parts(), session.id).await.unwrap()
 }
 
 #[tokio::test]
@@ -16,14 +16,14 @@ async fn z4_a_session_is_among_the_workers_of_its_queue_with_what_it_holds_and_a
     let ground = Ground::new().await;
     let queue = &ground.queue;
     let name = QUEUE.parse().unwrap();
-    assert_eq!(sessions::list_workers(&queue.engine, &name).await.unwrap(), []);
+    assert_eq!(sessions::list_workers(queue.engine.session_parts(), &name).await.unwrap(), []);
     let session = begin(queue, "one").await;
-    let workers = sessions::list_workers(&queue.engine, &name).await.unwrap();
+    let workers = sessions::list_workers(queue.engine.session_parts(), &name).await.unwrap();
     assert_eq!(workers.len(), 1);
     assert_eq!((&workers[0].identity, workers[0].running, workers[0].frozen), (&session, 0, false));
     create(queue, 2, &json!({})).await;
     claim(queue, &session, 2).await;
-    assert_eq!(sessions::list_workers(&queue.engine, &name).await.unwrap()[0].running, 2);
+    assert_eq!(sessions::list_workers(queue.engine.session_parts(), &name).await.unwrap()[0].running, 2);
     match try_begin(queue, &start_of("one")).await {
         Err(OpError::SessionExists(message)) => {
             let until = tenure_api::dates::Timestamp::new(find(queue, &session).await.until).to_string();
@@ -47,7 +47,7 @@ async fn z5_a_takeover_ends_the_session_before_with_all_that_it_holds_and_whatev
     assert!(matches!(too_soon, Err(OpError::SessionExists(_))), "at most once a second: {too_soon:?}");
     ground.advance(2).await;
     let queue = &ground.queue;
-    let reader = sessions::inbox(&queue.engine, &before, 0, LONG);
+    let reader = sessions::inbox(queue.engine.session_parts(), &before, 0, LONG);
     let (read, after) = tokio::join!(reader, async {
         tenure_store::testing::eventually("it waits", async || queue.engine.sessions.inboxes.waiting() == 1).await;
         try_begin(queue, &start).await.unwrap().identity
@@ -56,7 +56,7 @@ async fn z5_a_takeover_ends_the_session_before_with_all_that_it_holds_and_whatev
     assert!(after.epoch > before.epoch);
     let by = Some(SessionEnd::Takeover);
     assert_eq!(end_of(renew(queue, &before).await), by);
-    assert_eq!(end_of(sessions::inbox(&queue.engine, &before, 0, Duration::ZERO).await), by);
+    assert_eq!(end_of(sessions::inbox(queue.engine.session_parts(), &before, 0, Duration::ZERO).await), by);
     assert_eq!(end_of(queue.engine.claim_work(&claim_of(&before, 1, Duration::ZERO)).await), by);
     for &task in &tasks {
         assert_eq!(tried_again(&queue.status(task).await), Some((SHUT_DOWN, Some(EndedBy::SessionEnded))));
@@ -108,10 +108,10 @@ async fn what_a_worker_says_of_itself_is_kept_and_what_it_leaves_out_stays() {
     let queue = &ground.queue;
     let session = begin(queue, "one").await;
     let said = Stated { weight: Some(7), capacity: None, frozen: Some(true) };
-    sessions::renew(&queue.engine, &session, said).await.unwrap();
+    sessions::renew(queue.engine.session_parts(), &session, said).await.unwrap();
     let said = Stated { weight: None, capacity: Some(9), frozen: None };
-    sessions::renew(&queue.engine, &session, said).await.unwrap();
-    sessions::inbox(&queue.engine, &session, 0, Duration::ZERO).await.unwrap();
+    sessions::renew(queue.engine.session_parts(), &session, said).await.unwrap();
+    sessions::inbox(queue.engine.session_parts(), &session, 0, Duration::ZERO).await.unwrap();
     let stored = find(queue, &session).await;
     assert_eq!((stored.weight, stored.capacity, stored.frozen), (7, 9, true));
     ground.finish().await;
@@ -135,17 +135,17 @@ async fn a_session_is_closed_once_and_a_repeat_answers_the_same() {
     create(&ground.queue, 3, &json!({})).await;
     claim(&ground.queue, &session, 3).await;
     for _ in 0..3 {
-        assert_eq!(sessions::close(&ground.queue.engine, &session).await.unwrap(), 3);
+        assert_eq!(sessions::close(ground.queue.engine.session_parts(), &session).await.unwrap(), 3);
     }
     let again = begin(&ground.queue, "one").await;
     assert!(again.epoch > session.epoch, "the name is free");
-    assert_eq!(sessions::close(&ground.queue.engine, &again).await.unwrap(), 0);
+    assert_eq!(sessions::close(ground.queue.engine.session_parts(), &again).await.unwrap(), 0);
     // After a day it is not there any more.
     ground.advance(24 * 3600 + 60).await;
     while passes::purge(&ground.queue.engine).await.unwrap().done > 0 {}
-    let gone = sessions::find(&ground.queue.engine, session.id).await;
+    let gone = sessions::find(ground.queue.engine.session_parts(), session.id).await;
     assert!(matches!(gone, Err(OpError::NotFound(_))), "{gone:?}");
-    assert!(matches!(sessions::close(&ground.queue.engine, &session).await, Err(OpError::NotFound(_))));
+    assert!(matches!(sessions::close(ground.queue.engine.session_parts(), &session).await, Err(OpError::NotFound(_))));
     assert_eq!(end_of(renew(&ground.queue, &session).await), Some(SessionEnd::Expired));
     assert_eq!(number(ground.database.pool(), "SELECT count(*) FROM worker_sessions").await, 0);
     ground.finish().await;
@@ -180,10 +180,10 @@ async fn a_session_that_never_was_is_not_found_and_one_of_another_worker_is_refu
     let engine = &ground.queue.engine;
     let session = begin(&ground.queue, "one").await;
     let unknown = tenure_api::ids::SessionId::new(uuid::Uuid::from_u128(1));
-    assert!(matches!(sessions::identify(engine, unknown).await, Err(OpError::NotFound(_))));
-    assert!(matches!(sessions::find(engine, unknown).await, Err(OpError::NotFound(_))));
+    assert!(matches!(sessions::identify(engine.session_parts(), unknown).await, Err(OpError::NotFound(_))));
+    assert!(matches!(sessions::find(engine.session_parts(), unknown).await, Err(OpError::NotFound(_))));
     let of = async |queue: &str, group: &str, worker: &str| {
-        sessions::of_claim(engine, session.id, &queue.parse().unwrap(), group, worker).await
+        sessions::of_claim(engine.session_parts(), session.id, &queue.parse().unwrap(), group, worker).await
     };
     assert_eq!(of(QUEUE, "group", "one").await.unwrap(), session.epoch);
     for (queue, group, worker) in [("proj/other", "group", "one"), (QUEUE, "one", "one"), (QUEUE, "group", "two")] {
@@ -200,10 +200,10 @@ async fn every_server_knows_every_session() {
     let other = Queue::start(ground.database.options());
     let session = begin(&ground.queue, "one").await;
     for server in [&ground.queue, &other, &other] {
-        assert_eq!(sessions::identify(&server.engine, session.id).await.unwrap(), session);
+        assert_eq!(sessions::identify(server.engine.session_parts(), session.id).await.unwrap(), session);
         renew(server, &session).await.unwrap();
     }
-    assert_eq!(sessions::close(&other.engine, &session).await.unwrap(), 0);
+    assert_eq!(sessions::close(other.engine.session_parts(), &session).await.unwrap(), 0);
     assert_eq!(end_of(renew(&ground.queue, &session).await), Some(SessionEnd::Closed));
     other.stop().await;
     ground.finish().await;
@@ -219,7 +219,7 @@ async fn the_start_and_the_end_of_a_session_are_in_the_log() {
     let session = begin(&ground.queue, "one").await;
     create(&ground.queue, 1, &json!({})).await;
     claim(&ground.queue, &session, 1).await;
-    sessions::close(&ground.queue.engine, &session).await.unwrap();
+    sessions::close(ground.queue.engine.session_parts(), &session).await.unwrap();
     events::sequence(&mut ground.conn, Sequenced::default()).await.unwrap();
     let Page::Events(events, _) = events::read(&mut ground.conn, 0, 1000).await.unwrap() else { panic!("it is gone") };
     let notes: Vec<Note> = events

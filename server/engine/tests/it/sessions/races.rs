@@ -217,7 +217,7 @@ async fn what_comes_while_a_session_is_being_ended_changes_nothing_of_it() {
     // These do not wait.
     let by_name = race.claim_by_name(free).await;
     assert!(matches!(by_name, Err(OpError::Unavailable)), "{by_name:?}");
-    let workers = sessions::list_workers(&queue.engine, &race.session.queue).await.unwrap();
+    let workers = sessions::list_workers(queue.engine.session_parts(), &race.session.queue).await.unwrap();
     assert_eq!(workers.iter().map(|worker| worker.running).collect::<Vec<_>>(), [RUNS as i64], "nothing is seen of it");
     // These wait for its commit.
     let [first, second, third] = race.tasks[..] else { panic!("three") };

@@ -48,6 +48,6 @@ async fn command_session(app: App, call: Arc<Call>) -> Result<Response, ApiError
     call.authorize(&values(&identity))?;
     call.no_query()?;
     let command: CommandRequest = call.json()?;
-    let id = sessions::command(&app.engine, &identity, &command).await?;
+    let id = sessions::command(app.engine.session_parts(), &identity, &command).await?;
     answer(StatusCode::ACCEPTED, &CommandSent { id })
 }

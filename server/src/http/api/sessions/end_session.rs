@@ -38,6 +38,6 @@ fn describe(operation: Operation, _: &Sample) -> Operation {
 async fn end_session(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let identity = of_worker(&app, &call).await?;
     call.no_query()?;
-    let returned = sessions::close(&app.engine, &identity).await?;
+    let returned = sessions::close(app.engine.session_parts(), &identity).await?;
     ok(&SessionReturned { returned })
 }

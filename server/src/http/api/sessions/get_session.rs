@@ -43,7 +43,7 @@ fn example(sample: &Sample) -> Value {
 }
 
 async fn get_session(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
-    let found = sessions::find(&app.engine, call.session_id()?).await?;
+    let found = sessions::find(app.engine.session_parts(), call.session_id()?).await?;
     call.authorize(&values(&found.identity))?;
     call.no_query()?;
     ok(&body(found))

@@ -39,7 +39,7 @@ async fn list_queue_workers(app: App, call: Arc<Call>) -> Result<Response, ApiEr
     call.authorize_by_path()?;
     let queue = call.task_queue_id()?;
     call.no_query()?;
-    let workers = sessions::list_workers(&app.engine, &queue).await?.into_iter().map(body).collect();
+    let workers = sessions::list_workers(app.engine.session_parts(), &queue).await?.into_iter().map(body).collect();
     ok(&QueueWorkers { workers })
 }
 

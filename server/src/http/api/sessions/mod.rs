@@ -35,7 +35,7 @@ const READING: Template = Scope("tenure:get-queue:<taskQueueId>");
 
 /// What the path names.
 async fn identify(app: &App, call: &Call) -> Result<Identity, ApiError> {
-    Ok(sessions::identify(&app.engine, call.session_id()?).await?)
+    Ok(sessions::identify(app.engine.session_parts(), call.session_id()?).await?)
 }
 
 /// The queue and the worker of a session, for scopes.

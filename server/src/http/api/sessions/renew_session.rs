@@ -43,6 +43,6 @@ async fn renew_session(app: App, call: Arc<Call>) -> Result<Response, ApiError> 
     // What has not changed needs no body.
     let request = if call.body.is_empty() { RenewSessionRequest::default() } else { call.json()? };
     let stated = Stated::from_request(&request)?;
-    let renewed = sessions::renew(&app.engine, &identity, stated).await?;
+    let renewed = sessions::renew(app.engine.session_parts(), &identity, stated).await?;
     ok(&SessionRenewed { expires: renewed.until.into(), server_time: renewed.now.into() })
 }

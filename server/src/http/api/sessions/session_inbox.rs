@@ -55,7 +55,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 async fn session_inbox(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let identity = of_worker(&app, &call).await?;
     let (after, wait) = read_query(&call)?;
-    let sessions::Read { renewed, items } = sessions::inbox(&app.engine, &identity, after, wait).await?;
+    let sessions::Read { renewed, items } = sessions::inbox(app.engine.session_parts(), &identity, after, wait).await?;
     // A worker counts what is left of its session from here, and the renewal was before the wait.
     let now = DateTime::from_timestamp_millis(app.now().await?.server_ms).unwrap_or(renewed.now).max(renewed.now);
     ok(&Inbox {

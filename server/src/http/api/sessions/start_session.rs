@@ -65,7 +65,7 @@ async fn start_session(app: App, call: Arc<Call>) -> Result<Response, ApiError> 
     call.authorize(&asking)?;
     let start = Start::from_request(body)?;
     let sessions::Started { identity, until, policy_version } =
-        sessions::start(&app.engine, &start, client_id(&call)?).await?;
+        sessions::start(app.engine.session_parts(), &start, client_id(&call)?).await?;
     let started = SessionStarted {
         session_id: identity.id,
         epoch: identity.epoch,
