@@ -6,9 +6,9 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tenure_tests::http::TENURE_API;
 
-use super::{claim, command, create, date, end, id, inbox, items, path, refused, report, start, workers};
+use super::{claim, command, create, date, end, id, inbox, items, path, refused, report, start};
 use crate::fleet::{NOTIFIED_WITHIN, without_fallbacks};
-use crate::rig::{Rig, call, client_of, eventually, new_task, run_of};
+use crate::rig::{Raw, Rig, call, client_of, eventually, new_task, run_of};
 
 /// Ten times the time between two looks for what other servers did.
 const SEEN_WITHIN: Duration = Duration::from_secs(5);
@@ -38,7 +38,7 @@ async fn a_reader_that_waits_is_notified_of_a_cancel_of_a_command_and_of_the_end
     let session = id(&session);
     let held = claim(&rig, "w1", Some(session), 1).await.remove(0);
     let cancel = async {
-        waits(&rig, session).await;
+        until_one_waits(&rig).await;
         assert_eq!(rig.call("POST", &format!("/task/{task}/cancel"), None).await.status, 200);
         Instant::now()
     };
@@ -51,7 +51,7 @@ async fn a_reader_that_waits_is_notified_of_a_cancel_of_a_command_and_of_the_end
 
     let after = item["id"].as_i64().unwrap();
     let freeze = async {
-        waits(&rig, session).await;
+        until_one_waits(&rig).await;
         assert_eq!(command(&rig, session, json!({"command": "freeze"})).await.status, 202);
         Instant::now()
     };
@@ -61,7 +61,7 @@ async fn a_reader_that_waits_is_notified_of_a_cancel_of_a_command_and_of_the_end
     assert!(item["id"].as_i64().unwrap() > after);
 
     let ending = async {
-        waits(&rig, session).await;
+        until_one_waits(&rig).await;
         assert_eq!(end(&rig, session).await.status, 200);
         Instant::now()
     };
@@ -72,17 +72,13 @@ async fn a_reader_that_waits_is_notified_of_a_cancel_of_a_command_and_of_the_end
     rig.server.stop().await;
 }
 
-/// Waits until a request that was sent at the same time has renewed the session, and has had time to begin to wait.
-async fn waits(rig: &Rig, session: &str) {
-    let expires = async || {
-        let shown = workers(rig).await.into_iter().find(|worker| id(worker) == session);
-        shown.map(|worker| date(&worker["expires"]))
-    };
-    let before = expires().await;
-    eventually("the session is renewed", async || (expires().await > before).then_some(())).await;
-    for _ in 0..10 {
-        assert_eq!(rig.call("GET", "/ping", None).await.status, 200);
-    }
+/// Waits until the rig's server knows of a request that waits for an inbox.
+async fn until_one_waits(rig: &Rig) {
+    eventually("it waits", async || {
+        let metrics = rig.send(&Raw::new("GET", "/metrics")).await;
+        metrics.text().lines().any(|line| line == "tenure_inbox_waiters 1").then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -92,7 +88,7 @@ async fn what_another_server_puts_into_an_inbox_is_found_here() {
     let session = start(&rig, "w1", json!({})).await;
     let session = id(&session);
     let send = async {
-        waits(&rig, session).await;
+        until_one_waits(&rig).await;
         let body = json!({"command": "shutdown"});
         let sent = call(&mut client_of(&second), &rig.root, "POST", &path(session, "/commands"), Some(&body)).await;
         assert_eq!(sent.status, 202, "{}", sent.body);

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 use tenure_api::errors::ErrorCode::{
-    InputError, InputValidationError, InvalidRequestArguments, PolicyMismatch, ResourceNotFound, SessionEnded,
-    SessionExists,
+    InputError, InputValidationError, InvalidRequestArguments, PolicyMismatch, RequestConflict, ResourceNotFound,
+    SessionEnded, SessionExists,
 };
 
 use crate::endpoints::row::{Entry, Row, State, operation, refused, succeeds, with};
@@ -147,7 +147,8 @@ fn commanding() -> Entry {
     let entry = of_a_session(operation("commandSession", State::Session))
         .takes(json!({"command": "freeze"}))
         .row(succeeds("a task to stop").on(State::Session).body(json!({"command": "stop-task", "taskId": "<taskId>"})))
-        .row(refused(ResourceNotFound, "the session has ended").on(State::SessionEnded));
+        .row(refused(ResourceNotFound, "the session has ended").on(State::SessionEnded))
+        .elsewhere(RequestConflict, "a_hundred_commands_wait_for_a_worker_and_no_more");
     let entry = ["unfreeze", "balance", "shutdown"]
         .map(|command| succeeds(format!("`{command}`")).on(State::Session).body(json!({"command": command})))
         .into_iter()
