@@ -48,8 +48,10 @@ async function fill(api) {
     extra: { [HOSTILE]: [HOSTILE] },
     priority: "highest",
   });
-  const claim = async (tasks, workerId) =>
-    (await call("POST", `/claim-work/${encodeURIComponent(QUEUE)}`, { workerGroup: "frankfurt", workerId, tasks })).tasks;
+  const claim = async (tasks, workerId, more = {}) =>
+    (await call("POST", `/claim-work/${encodeURIComponent(QUEUE)}`, { workerGroup: "frankfurt", workerId, tasks, ...more })).tasks;
+  const begin = (workerId, more) =>
+    api("POST", "/api/tenure/v1/sessions", { taskQueueId: QUEUE, workerGroup: "frankfurt", workerId, ttl: 3600, ...more });
   const end = (claimed, how, body) => call("POST", `/task/${claimed.status.taskId}/runs/${claimed.runId}/${how}`, body);
   const [hostile, completed, failed, broken, shut] = await claim(5, "worker-01");
   assert.equal(hostile.status.taskId, ids.hostile);
@@ -58,7 +60,10 @@ async function fill(api) {
   await end(failed, "failed");
   await end(broken, "exception", { reason: "malformed-payload" });
   await end(shut, "exception", { reason: "worker-shutdown" });
-  const [running] = await claim(1, "worker-02");
+  const { sessionId } = await begin("worker-02", { capacity: 4 });
+  const [running] = await claim(1, "worker-02", { sessionId });
+  const idle = await begin("worker-03", { weight: 65535, capacity: 1000 });
+  await api("POST", `/api/tenure/v1/sessions/${idle.sessionId}/renew`, { frozen: true });
   for (let i = 1; i <= 6; i += 1) await create(`nightly-${i}`, { taskQueueId: i % 2 ? QUEUE : "proj-browser/windows", priority: i % 3 ? "low" : "medium" });
   return { group, hostile: ids.hostile, running: running.status.taskId, retried: shut.status.taskId };
 }
@@ -138,6 +143,7 @@ async function showFull(tools, size, made) {
   await page.getByRole("link", { name: QUEUE, exact: true }).first().click();
   await look("queue");
   assert.match(await text(), /Next to be claimed/);
+  assert.match(await text(), /Sessions[^]*frankfurt\/worker-03[^]*frozen/i);
   await page.locator(`a[href$="/task/${made.running}"]`).first().click();
   await look("task-running");
   assert.match(await text(), /running/);

@@ -3,7 +3,7 @@
 
 use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, PgPool, Postgres, Transaction};
-use tenure_api::ids::{TaskId, TaskQueueId};
+use tenure_api::ids::{SessionId, TaskId, TaskQueueId};
 use tenure_api::states::{EndedBy, Priority, Requires, RunState, TaskState};
 use tenure_api::why::{AwaitedTask, WorkerName};
 use uuid::Uuid;
@@ -67,6 +67,7 @@ struct TaskRow {
     complete_by: Option<DateTime<Utc>>,
     worker_group: Option<String>,
     worker_id: Option<String>,
+    session: Option<Uuid>,
     run_state: Option<i16>,
     reason_resolved: Option<i16>,
     ended_by: Option<i16>,
@@ -94,8 +95,8 @@ pub async fn find(
             let run = columns.run(run)?;
             match running(&row) {
                 Some((worker, since, taken_until)) => {
-                    let complete_by = row.complete_by;
-                    Place::Running { run, worker, since, taken_until, complete_by, session: None }
+                    let session = row.session.map(SessionId::new);
+                    Place::Running { run, worker, since, taken_until, complete_by: row.complete_by, session }
                 }
                 None => Place::Pending {
                     run,
@@ -120,12 +121,13 @@ async fn find_row(conn: &mut PgConnection, id: Uuid) -> Result<Option<TaskRow>, 
                t.free_runs, q.paused, q.paused_until, q.paused_by, q.pause_reason,
                p.ord AS "ord?", p.hold, p.held_until, COALESCE(p.traits, c.traits) AS traits, p.reserved_until,
                c.started AS "started?", c.taken_until AS "taken_until?", c.complete_by, c.worker_group AS "worker_group?",
-               c.worker_id AS "worker_id?", r.state AS "run_state?", r.reason_resolved AS "reason_resolved?", r.ended_by,
+               c.worker_id AS "worker_id?", s.id AS "session?", r.state AS "run_state?", r.reason_resolved AS "reason_resolved?", r.ended_by,
                db_now.now AS "now!"
         FROM tasks t
         JOIN task_queues q ON q.id = t.queue
         LEFT JOIN pending p ON t.state = 1 /* State::Unresolved */ AND p.seq = t.seq
         LEFT JOIN claims c ON t.state = 1 /* State::Unresolved */ AND c.seq = t.seq
+        LEFT JOIN worker_sessions s ON s.epoch = c.session
         LEFT JOIN runs r ON t.state > 1 /* State: resolved */ AND r.seq = t.seq AND r.run = t.run
         CROSS JOIN db_now
         WHERE t.id = $1"#,

@@ -198,7 +198,7 @@ async fn z5_a_takeover_gives_the_runs_of_the_old_session_back_at_once() {
     let held = claim(&rig, "w1", Some(id(&old)), 3).await;
     assert_eq!(held.len(), 3);
     let why = refused(&try_to_start(&rig, "w1", json!({"takeover": true})).await, 409, "SessionExists");
-    assert!(why.contains("second"), "one takeover a second: {why}");
+    assert!(why.contains("may be taken over from"), "one takeover a second: {why}");
     advance(&rig, 1.0).await;
     let new = start(&rig, "w1", json!({"takeover": true})).await;
     assert_ne!(id(&new), id(&old));
@@ -276,6 +276,25 @@ async fn each_call_takes_the_scopes_of_the_session_s_own_queue_and_worker() {
             refused(&unknown, 404, "ResourceNotFound");
         }
     }
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn why_a_task_runs_names_its_session_to_callers_that_may_see_the_queue() {
+    let rig = Rig::start().await;
+    let tasks = create(&rig, 2).await;
+    let session = start(&rig, "w1", json!({})).await;
+    assert_eq!(claim(&rig, "w1", Some(id(&session)), 1).await.len(), 1);
+    assert_eq!(claim(&rig, "w1", None, 1).await.len(), 1);
+    let nobody = rig.make_client("nobody", &[]).await;
+    let why = async |who: &Credentials, task: SlugId| {
+        let answer = call(&mut rig.client(), who, "GET", &format!("{TENURE_API}/tasks/{task}/why"), None).await;
+        assert_eq!(answer.body["reasons"][0]["code"], "running", "{}", answer.body);
+        answer.body["reasons"][0]["sessionId"].clone()
+    };
+    assert_eq!(why(&rig.root, tasks[0]).await, session["sessionId"]);
+    assert_eq!(why(&nobody, tasks[0]).await, Value::Null);
+    assert_eq!(why(&rig.root, tasks[1]).await, Value::Null, "it was claimed without one");
     rig.server.stop().await;
 }
 

@@ -4,6 +4,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use maud::{Markup, html};
 
 use super::layout::{self, section, table};
+use super::text;
 use super::visit::Visit;
 use tenure_store::worker_sessions::Member;
 
@@ -27,7 +28,7 @@ pub(super) fn sessions_section(visit: &Visit, members: &[Member], now: DateTime<
         let frozen = if *frozen { layout::state("frozen") } else { layout::none() };
         vec![
             ("Worker", layout::worker(visit, identity.worker_group.as_str(), identity.worker_id.as_str())),
-            ("Session", html! { code title=(identity.id) { (short(&identity.id.to_string())) } }),
+            ("Session", html! { code title=(identity.id) { (text::short(&identity.id.to_string())) } }),
             (">Running", layout::number(*running)),
             (">Capacity", layout::number((*capacity).into())),
             (">Weight", layout::number((*weight).into())),
@@ -41,9 +42,4 @@ pub(super) fn sessions_section(visit: &Visit, members: &[Member], now: DateTime<
     let rows: Vec<_> = members.iter().take(shown).map(cells).collect();
     let note = html! { "their runs go to others when they end" @if members.len() > shown { "; the first " (shown) } };
     section("Sessions", &note, &table(&rows))
-}
-
-/// The first part of an id, which is enough to tell a few apart.
-fn short(id: &str) -> &str {
-    id.split('-').next().unwrap_or(id)
 }

@@ -93,3 +93,38 @@ async fn policies_ends_and_results_are_shown_to_who_may_read_them() {
     sql(&rig, "DELETE FROM results").await;
     rig.server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sessions_are_shown_with_what_they_hold_to_who_may_see_the_queue() {
+    let rig = Rig::start().await;
+    for _ in 0..3 {
+        create(&rig, |_| ()).await;
+    }
+    let page = "/queue/page/queue";
+    let cookie = log_in(&rig, &rig.root).await;
+    hides(&get(&rig, page, Some(&cookie)).await, &["Sessions"]);
+    let mut sessions = Vec::new();
+    for (worker, weight) in [("w1", 5), ("w2", 65_535)] {
+        let body =
+            json!({"taskQueueId": QUEUE, "workerGroup": "group", "workerId": worker, "weight": weight, "capacity": 17});
+        let started = rig.call("POST", &format!("{TENURE_API}/sessions"), Some(&body)).await;
+        assert_eq!(started.status, 201, "{}", started.body);
+        sessions.push(started.body["sessionId"].as_str().unwrap().to_owned());
+    }
+    let claiming = json!({"workerGroup": "group", "workerId": "w1", "tasks": 3, "sessionId": sessions[0]});
+    let claimed = rig.call("POST", &crate::rig::claim_path(QUEUE), Some(&claiming)).await;
+    assert_eq!(claimed.body["tasks"].as_array().map(Vec::len), Some(3), "{}", claimed.body);
+    let shown = get(&rig, page, Some(&cookie)).await;
+    shows(&shown, &["Sessions", "group/w1", "group/w2", "65\u{202f}535", "17", &sessions[0], &sessions[1]]);
+    hides(&shown, &["frozen\""]);
+    let anonymous = get(&rig, page, None).await;
+    hides(&anonymous, &["Sessions", &sessions[0]]);
+    let renewing = format!("{TENURE_API}/sessions/{}/renew", sessions[1]);
+    assert_eq!(rig.call("POST", &renewing, Some(&json!({"frozen": true}))).await.status, 200);
+    shows(&get(&rig, page, Some(&cookie)).await, &["state frozen"]);
+    for session in &sessions {
+        assert_eq!(rig.call("DELETE", &format!("{TENURE_API}/sessions/{session}"), None).await.status, 200);
+    }
+    hides(&get(&rig, page, Some(&cookie)).await, &["Sessions", &sessions[0]]);
+    rig.server.stop().await;
+}

@@ -16,7 +16,7 @@ use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
-use tenure_domain::session::{COMMANDS_MAX, check_command};
+use tenure_domain::session::COMMANDS_MAX;
 use tenure_engine::ops::sessions;
 
 /// `POST /api/tenure/v1/sessions/:sessionId/commands`
@@ -48,7 +48,6 @@ async fn command_session(app: App, call: Arc<Call>) -> Result<Response, ApiError
     call.authorize(&values(&identity))?;
     call.no_query()?;
     let command: CommandRequest = call.json()?;
-    check_command(&command)?;
     let id = sessions::command(&app.engine, &identity, &command).await?;
     answer(StatusCode::ACCEPTED, &CommandSent { id })
 }
