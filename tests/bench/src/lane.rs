@@ -372,7 +372,9 @@ impl Lane {
     /// Starts a session of the lane's worker, of this many seconds; its path.
     pub(crate) async fn start_session(&mut self, ttl: u64) -> Result<String, BenchError> {
         let (queue, worker) = (&self.queue, &self.worker);
-        let body = format!(r#"{{"taskQueueId":"{queue}","workerGroup":"bench","workerId":"{worker}","ttl":{ttl}}}"#);
+        let body = format!(
+            r#"{{"taskQueueId":"{queue}","workerGroup":"bench","workerId":"{worker}","ttl":{ttl},"takeover":true}}"#
+        );
         let path = format!("{TENURE_API}/sessions");
         let answer = self.call(None, "startSession", None, "POST", &path, Some(body.as_bytes())).await?;
         let started: SessionStarted = parse("startSession", &answer)?;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::Mode;
 use crate::BenchError;
@@ -14,6 +14,10 @@ const TTL: u64 = 120;
 const PERIOD: Duration = Duration::from_secs(TTL / 3);
 /// The longest that an inbox can be waited in.
 const WAIT: Duration = Duration::from_secs(30);
+
+/// How often a start is tried again that was refused, and after how long.
+const TRIES: u32 = 30;
+const PAUSE: Duration = Duration::from_secs(2);
 
 /// One worker.
 pub(crate) struct Sessions<const INBOX: bool> {
@@ -26,7 +30,16 @@ impl<const INBOX: bool> Mode for Sessions<INBOX> {
     const COUNTS: &'static str = "renewals";
 
     async fn prepare(lane: &mut Lane) -> Result<Self, BenchError> {
-        Ok(Self { session: lane.start_session(TTL).await?, next: None })
+        // Thousands that start at once are more than a server takes at a time.
+        let mut tries = 0;
+        let session = loop {
+            match lane.start_session(TTL).await {
+                Err(BenchError::Refused { .. }) if tries < TRIES => sleep(PAUSE).await,
+                started => break started?,
+            }
+            tries += 1;
+        };
+        Ok(Self { session, next: None })
     }
 
     async fn turn(&mut self, lane: &mut Lane) -> Result<u64, BenchError> {
