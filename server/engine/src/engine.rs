@@ -151,7 +151,6 @@ pub struct Engine {
 impl Engine {
     /// Starts the operations. No pass runs before [`run_passes`].
     #[must_use]
-    #[expect(clippy::too_many_lines, reason = "each part once")]
     pub fn start(database: Database, settings: EngineSettings, blobs: Blobs, lifetime: &Lifetime) -> Arc<Self> {
         let Database { connector, claim_connector, pool } = database;
         let Lifetime { tasks, stop, drain } = lifetime;

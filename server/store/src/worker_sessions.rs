@@ -10,7 +10,7 @@ mod pass;
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
-use tenure_api::ids::{InvalidId, RunId, SessionId, TaskId, TaskQueueId};
+use tenure_api::ids::{InvalidId, SessionId, TaskQueueId};
 use tenure_api::states::SessionEnd;
 use tenure_domain::session::{ENDED_KEPT, Identity, Start, Stated};
 use uuid::Uuid;
@@ -375,20 +375,4 @@ pub async fn find_live(
     )
     .fetch_optional(conn)
     .await
-}
-
-/// The runs that a session holds, for the page: oldest first.
-pub async fn list_held(conn: &mut PgConnection, epoch: i64, limit: i64) -> Result<Vec<(TaskId, RunId)>, sqlx::Error> {
-    let rows = sqlx::query!(
-        "-- list_session_runs\nSELECT id, run FROM claims WHERE session = $1 ORDER BY ord LIMIT $2",
-        epoch,
-        limit
-    )
-    .fetch_all(conn)
-    .await?;
-    let run = |id, run| {
-        let columns = Row { table: "claims", task: id };
-        Ok((columns.slug("id", id)?, columns.run(run)?))
-    };
-    rows.into_iter().map(|row| run(row.id, row.run)).collect()
 }

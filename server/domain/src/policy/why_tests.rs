@@ -182,6 +182,7 @@ fn a_run_that_is_held_or_has_ended_has_one_reason() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one reason after the other")]
 fn the_words_say_what_is_there() {
     let time = |seconds| Timestamp::new(at(seconds));
     let awaited = |task_id, state| AwaitedTask { task_id, state };

@@ -80,7 +80,6 @@ const STATEMENTS: [&str; 17] = [
     "purge",
     "share",
     "count_live",
-    "list_held",
 ];
 
 async fn run(conn: &mut PgConnection, statement: &str, queue: i32, epochs: &[i64]) {
@@ -135,7 +134,6 @@ async fn run(conn: &mut PgConnection, statement: &str, queue: i32, epochs: &[i64
         "purge" => drop(store::purge(conn, 200).await.unwrap()),
         "share" => assert_eq!(store::share(conn, one).await.unwrap(), Shared::Live),
         "count_live" => assert_eq!(store::count_live(conn).await.unwrap(), LIVE),
-        "list_held" => assert_eq!(store::list_held(conn, one, 25).await.unwrap().len(), 1),
         other => unreachable!("{other}"),
     }
 }
