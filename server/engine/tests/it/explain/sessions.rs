@@ -63,7 +63,7 @@ async fn live(conn: &mut PgConnection) -> Vec<i64> {
         .unwrap()
 }
 
-const STATEMENTS: [&str; 17] = [
+const STATEMENTS: [&str; 16] = [
     "lock_live",
     "identify",
     "find",
