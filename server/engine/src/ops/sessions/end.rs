@@ -98,7 +98,7 @@ async fn end_now(
 /// Ends a session with everything that it holds.
 ///
 /// # Errors
-/// As of [`end`]. The session may have ended then, and the pass gives back the rest.
+/// As of [`end()`]. The session may have ended then, and the pass gives back the rest.
 pub async fn end_whole(
     conn: &mut PgConnection,
     notifiers: &Notifiers,
@@ -117,7 +117,7 @@ pub async fn end_whole(
 /// Gives back a slice of what a session holds that has ended.
 ///
 /// # Errors
-/// As of [`end`].
+/// As of [`end()`].
 pub async fn give_back_more(
     conn: &mut PgConnection,
     notifiers: &Notifiers,
