@@ -40,7 +40,7 @@ use crate::ops::work::{self, Ways, Worked};
 use crate::remembered::Facts;
 use crate::remembered::registry::Registry;
 use crate::route::HotSessions;
-use crate::sessions::{Activity, Endings, Identities, Inboxes, Sessions};
+use crate::sessions::{Identities, Sessions};
 use crate::workers::Workers;
 use tenure_domain::create::NewTask;
 use tenure_domain::task::Task;
@@ -160,7 +160,7 @@ impl Engine {
         let workers = Workers::new(facts.quarantines());
         removals::follow(&facts, &notifiers);
         let requeue = Requeue::start(&connector, notifiers.clone(), tasks, stop.clone());
-        let endings = Endings::default();
+        let sessions = Sessions::start(&pool, &notifiers, tasks, drain);
         let parts = WaitListParts {
             connector: claim_connector,
             pool: pool.clone(),
@@ -170,14 +170,8 @@ impl Engine {
             requeue: requeue.clone(),
             lease: settings.claim_timeout,
             workers: workers.clone(),
-            endings: endings.clone(),
+            endings: sessions.endings.clone(),
             ticks: &ticks,
-        };
-        let sessions = Sessions {
-            inboxes: Inboxes::start(pool.clone(), notifiers.clone(), endings.clone(), tasks, drain.clone()),
-            identities: Identities::default(),
-            activity: Activity::default(),
-            endings,
         };
         let lease = settings.claim_timeout;
         let reclaim = Reclaim { queues: queues.clone(), pool: pool.clone(), lease, workers: workers.clone() };

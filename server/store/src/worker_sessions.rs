@@ -276,7 +276,7 @@ pub async fn renew(conn: &mut PgConnection, renewals: &[Renewal]) -> Result<Vec<
             RETURNING s.epoch, s.until
         ),
         acknowledged AS (
-            DELETE FROM session_inbox x USING locked l WHERE x.epoch = l.epoch AND x.id <= l.after AND l.end_reason IS NULL
+            DELETE FROM session_inbox x USING locked l WHERE x.epoch = l.epoch AND x.id <= l.after AND l.after > 0 /* id */ AND l.end_reason IS NULL
         )
         SELECT l.epoch, COALESCE(r.until, l.until) AS "until!", db_now.now AS "now!", q.policy_version, l.end_reason
         FROM locked l JOIN task_queues q ON q.id = l.queue LEFT JOIN renewed r ON r.epoch = l.epoch, db_now"#,

@@ -7,6 +7,11 @@ mod identities;
 mod inboxes;
 mod waiters;
 
+use sqlx::PgPool;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::notifiers::Notifiers;
 pub use activity::Activity;
 pub use endings::{Endings, Watcher};
 pub use identities::Identities;
@@ -22,4 +27,18 @@ pub struct Sessions {
     pub endings: Endings,
     /// Whether there are any.
     pub activity: Activity,
+}
+
+impl Sessions {
+    /// Starts the task that reads inboxes; when it is stopped, all requests that wait are answered.
+    #[must_use]
+    pub fn start(pool: &PgPool, notifiers: &Notifiers, tasks: &TaskTracker, stop: &CancellationToken) -> Self {
+        let endings = Endings::default();
+        Self {
+            inboxes: Inboxes::start(pool.clone(), notifiers.clone(), endings.clone(), tasks, stop.clone()),
+            identities: Identities::default(),
+            activity: Activity::default(),
+            endings,
+        }
+    }
 }

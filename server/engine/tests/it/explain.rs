@@ -1,6 +1,7 @@
 //! Plans of the hot statements: made while the tables are empty, and still right when they are full.
 
 mod held;
+mod sessions;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -33,7 +34,7 @@ use uuid::Uuid;
 use crate::support::create_on;
 
 /// Tables that grow with the number of tasks.
-const BIG: [&str; 11] = [
+const BIG: [&str; 13] = [
     "tasks",
     "pending",
     "claims",
@@ -45,6 +46,8 @@ const BIG: [&str; 11] = [
     "outbox_new",
     "outbox_order",
     "dependencies",
+    "worker_sessions",
+    "session_inbox",
 ];
 /// Statements that run in hot sessions.
 const HOT: [&str; 13] = [

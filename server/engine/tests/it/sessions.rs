@@ -153,9 +153,9 @@ const SHUT_DOWN: Outcome = Outcome::Exception(ReasonResolved::WorkerShutdown);
 
 /// The refusal of whatever names a session that has ended.
 fn end_of<T>(answer: Result<T, OpError>) -> Option<SessionEnd> {
-    match answer {
-        Err(OpError::SessionEnded(by)) => Some(by),
-        Ok(_) | Err(_) => None,
+    match answer.err()? {
+        OpError::SessionEnded(by) => Some(by),
+        _ => None,
     }
 }
 

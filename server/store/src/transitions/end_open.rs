@@ -16,6 +16,7 @@ pub struct Ended {
 /// Ends these tasks, whose rows are locked by this transaction, as exceptions: from pending, from running, from
 /// unscheduled. Answers those that it ended. A run that was claimed while the statement waited for its row is left out:
 /// the next statement finds it among the claims.
+#[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
 pub async fn end_open(
     transaction: &mut PgConnection,
     locked: &[Uuid],

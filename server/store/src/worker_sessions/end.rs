@@ -36,7 +36,7 @@ pub async fn end(
     sqlx::query!("-- idle_briefly\nSELECT set_config('idle_in_transaction_session_timeout', '1s', true)")
         .fetch_one(&mut *transaction)
         .await?;
-    // FOR UPDATE, because an update alone does not wait for those who give the session something.
+    // FOR UPDATE, because an update alone does not wait for what gives the session something.
     let row = sqlx::query!(
         "-- end_session
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),

@@ -145,9 +145,10 @@ async fn observe(queue: &Queue, task: TaskId) -> Life {
     Life { state, delivery: Delivery::Retries, left }
 }
 
-/// The life after an event, which is the same if the rules refuse it.
+/// The life after an event, which is the same if the rules refuse it. Losses in a row are not looked at here.
 fn after(life: Life, event: Event) -> Life {
-    apply(life, event).map_or(life, |step| step.life)
+    let after = apply(life, event).map_or(life, |step| step.life);
+    Life { left: Allowance { losses: 0, ..after.left }, ..after }
 }
 
 async fn race(database: &TestDatabase, queue: &Queue, is_claimed: bool, first: Event, second: Event) {

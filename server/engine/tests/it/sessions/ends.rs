@@ -198,19 +198,7 @@ async fn a_session_with_more_than_a_slice_gives_back_all_of_it() {
             let tasks: Vec<_> = (0..part).map(|_| new_task(QUEUE, &json!({}))).collect();
             create_on(&mut ground.conn, &ground.queue, &tasks).await;
         }
-        sqlx::query(
-            "WITH gone AS (DELETE FROM pending RETURNING *), counted AS (
-                 INSERT INTO counters AS c (queue, pending, claimed) SELECT min(queue), -count(*), count(*) FROM gone
-                 ON CONFLICT (queue) DO UPDATE SET pending = c.pending + EXCLUDED.pending, claimed = c.claimed + EXCLUDED.claimed)
-             INSERT INTO claims (seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, traits, started,
-                                 taken_until, worker_group, worker_id, batch, session)
-             SELECT seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, traits, now(),
-                    now() + interval '1 hour', 'group', 'large', gen_random_uuid(), $1 FROM gone",
-        )
-        .bind(session.epoch)
-        .execute(ground.database.pool())
-        .await
-        .unwrap();
+        assert_eq!(claim(&ground.queue, &session, RUNS).await.len(), RUNS);
         if close {
             assert_eq!(sessions::close(&ground.queue.engine, &session).await.unwrap(), RUNS as i64);
         } else {

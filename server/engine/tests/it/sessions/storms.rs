@@ -33,7 +33,7 @@ async fn of_many_takeovers_at_once_exactly_one_is_live_afterwards_and_all_runs_a
     let tasks = create(&ground.queue, 20, &json!({"delivery": "at-least-once"})).await;
     let mut session = begin(&ground.queue, "one").await;
     let start = Start { takeover: true, ..start_of("one") };
-    for round in 0..5 {
+    for round in 0..3 {
         claim(&ground.queue, &session, tasks.len()).await;
         ground.advance(2).await;
         let starts = (0..30).map(|n| try_begin(if n % 2 == 0 { &ground.queue } else { &other }, &start));

@@ -29,9 +29,10 @@ impl<'a> Columns<'a> {
             slots: wants.iter().flat_map(|want| want.slots.iter().copied()).collect(),
             groups: workers.iter().map(|worker| worker.group).collect(),
             ids: workers.iter().map(|worker| worker.id).collect(),
-            sessions: match workers.iter().any(|worker| worker.session.is_some()) {
-                true => workers.iter().map(|worker| worker.session).collect(),
-                false => Vec::new(),
+            sessions: if workers.iter().any(|worker| worker.session.is_some()) {
+                workers.iter().map(|worker| worker.session).collect()
+            } else {
+                Vec::new()
             },
         }
     }

@@ -1,0 +1,217 @@
+//! The statements about sessions, when there are many: live ones, those that ended within a day, and claims of both kinds.
+
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use tenure_api::states::{SessionEnd, WorkerCommand};
+use tenure_domain::session::{Stated, WORKERS_SHOWN_MAX};
+use tenure_engine::testing::Queue;
+use tenure_store::testing::TestDatabase;
+use tenure_store::transitions::claim;
+use tenure_store::worker_sessions::{self as store, Renewal, Sent, Shared};
+
+use super::{LEASE, fill, plan};
+
+/// How many sessions have ended within a day, and how many claims have no session.
+const ROWS: &str = "TENURE_ENDED_SESSIONS";
+/// For every run of the tests.
+const ROWS_DEFAULT: i32 = 30_000;
+/// Live sessions of one queue; a run of each is claimed.
+const LIVE: i64 = 1_000;
+/// Tables that no statement may scan, nor read much of.
+const BIG: [&str; 7] =
+    ["worker_sessions", "session_inbox", "claims", "tasks", "task_definitions", "runs", "task_queues"];
+
+/// Sessions, and claims of tasks that are no matter here.
+const FILL: &str = "
+    INSERT INTO worker_sessions (id, queue, worker_group, worker_id, client_id, ttl, until, started, ended, end_reason, weight, capacity)
+        SELECT gen_random_uuid(), q.id, 'g', 'w' || n, 'c', 60, now(), now() - interval '20 h', now() - n * interval '1 s', 1, 1, 1
+        FROM generate_series(100, 100 + $ROWS) n, task_queues q WHERE q.name = 'fill/q1';
+    WITH s AS (
+        INSERT INTO worker_sessions (id, queue, worker_group, worker_id, client_id, ttl, until, started, weight, capacity)
+        SELECT gen_random_uuid(), q.id, 'g', 'w' || n, 'c', 60, now() + interval '1 min', now(), 1, 1
+        FROM generate_series(1, $LIVE) n, task_queues q WHERE q.name = 'fill/q1' RETURNING epoch, worker_id
+    ), c AS (SELECT seq, row_number() OVER (ORDER BY seq) AS n FROM claims WHERE queue = (SELECT id FROM task_queues WHERE name = 'fill/q1'))
+    UPDATE claims SET session = s.epoch, worker_id = s.worker_id FROM (SELECT epoch, worker_id, row_number() OVER (ORDER BY epoch) AS n FROM s) s, c
+    WHERE c.n = s.n AND claims.seq = c.seq;
+    INSERT INTO claims
+        SELECT 100000000 + n, gen_random_uuid(), 0, 1, n, now() + interval '1 h', now(), 0, 5, now(), now() + interval '20 min',
+               'g', 'w', gen_random_uuid() FROM generate_series(1, $ROWS) n;
+    INSERT INTO session_inbox (epoch, kind, at, seq, run)
+        SELECT epoch, 1, now(), r.seq, r.run FROM worker_sessions s, LATERAL (SELECT seq, run FROM runs LIMIT 20) r WHERE ended IS NULL;
+    INSERT INTO session_clock (at) VALUES (clock_timestamp());";
+
+/// Takes away the claims that belong to no task.
+async fn take_away(conn: &mut PgConnection) {
+    sqlx::query("DELETE FROM claims WHERE seq > 100000000").execute(conn).await.unwrap();
+}
+
+/// Scans of whole tables, and rows read, by table in this transaction.
+async fn reads(conn: &mut PgConnection) -> Vec<(String, i64, i64)> {
+    sqlx::query_as(
+        "SELECT relname::text, COALESCE(seq_scan, 0), seq_tup_read + COALESCE(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables
+         WHERE relname = ANY($1) ORDER BY relname",
+    )
+    .bind(BIG.map(str::to_owned).to_vec())
+    .fetch_all(conn)
+    .await
+    .unwrap()
+}
+
+async fn live(conn: &mut PgConnection) -> Vec<i64> {
+    sqlx::query_scalar("SELECT epoch FROM worker_sessions WHERE ended IS NULL ORDER BY epoch")
+        .fetch_all(conn)
+        .await
+        .unwrap()
+}
+
+const STATEMENTS: [&str; 17] = [
+    "lock_live",
+    "identify",
+    "find",
+    "renew",
+    "read_inboxes",
+    "list_ended",
+    "command",
+    "list_workers",
+    "end",
+    "list_overdue",
+    "any_recent",
+    "list_strays",
+    "tick_clock",
+    "purge",
+    "share",
+    "count_live",
+    "list_held",
+];
+
+async fn run(conn: &mut PgConnection, statement: &str, queue: i32, epochs: &[i64]) {
+    let one = epochs[7];
+    match statement {
+        "lock_live" => {
+            let (live, ..) = store::lock_live(conn, queue, "g", "w3").await.unwrap();
+            assert!(live.is_some());
+            assert_eq!(store::find_live(conn, queue, "g", "w3").await.unwrap(), live.map(|live| live.epoch));
+        }
+        "identify" => {
+            let id: uuid::Uuid = sqlx::query_scalar("SELECT id FROM worker_sessions WHERE epoch = $1")
+                .bind(one)
+                .fetch_one(&mut *conn)
+                .await
+                .unwrap();
+            assert!(store::identify(conn, tenure_api::ids::SessionId::new(id)).await.unwrap().is_some());
+        }
+        "find" => assert_eq!(store::find(conn, one).await.unwrap().unwrap().running, 1),
+        "renew" => {
+            let renewal = |&epoch| Renewal { epoch, stated: Stated::default(), after: 0 };
+            let renewals: Vec<Renewal> = epochs[..200].iter().map(renewal).collect();
+            assert_eq!(store::renew(conn, &renewals).await.unwrap().len(), 200);
+        }
+        "read_inboxes" => {
+            let readers: Vec<(i64, i64)> = epochs[..20].iter().map(|&epoch| (epoch, 0)).collect();
+            assert_eq!(store::read_inboxes(conn, &readers).await.unwrap().len(), 400);
+        }
+        "list_ended" => assert!(store::list_ended(conn, &epochs[..200]).await.unwrap().is_empty()),
+        "command" => {
+            let sent = store::command(conn, one, WorkerCommand::Freeze, None).await.unwrap();
+            assert!(matches!(sent, Sent::Item(_)));
+        }
+        "list_workers" => {
+            let name = "fill/q1".parse().unwrap();
+            let listed = store::list_workers(conn, queue, &name, WORKERS_SHOWN_MAX).await.unwrap();
+            assert_eq!(listed.iter().map(|worker| worker.running).sum::<i64>(), LIVE);
+        }
+        "end" => {
+            assert!(store::end(conn, one, SessionEnd::Closed, false).await.unwrap().is_some());
+            assert_eq!(store::lock_held(conn, one, 2_000).await.unwrap().len(), 1);
+            store::close(conn, one, 1).await.unwrap();
+        }
+        "list_overdue" => assert!(store::list_overdue(conn, 200).await.unwrap().is_empty()),
+        "any_recent" => assert!(store::any_recent(conn).await.unwrap()),
+        "list_strays" => assert!(store::list_strays(conn).await.unwrap().is_empty()),
+        "tick_clock" => {
+            // What came before may have taken as long as an outage.
+            sqlx::query("UPDATE session_clock SET at = clock_timestamp()").execute(&mut *conn).await.unwrap();
+            assert_eq!(store::tick_clock(conn).await.unwrap(), 0);
+        }
+        "purge" => drop(store::purge(conn, 200).await.unwrap()),
+        "share" => assert_eq!(store::share(conn, one).await.unwrap(), Shared::Live),
+        "count_live" => assert_eq!(store::count_live(conn).await.unwrap(), LIVE),
+        "list_held" => assert_eq!(store::list_held(conn, one, 25).await.unwrap().len(), 1),
+        other => unreachable!("{other}"),
+    }
+}
+
+#[tokio::test]
+async fn statements_about_sessions_read_neither_those_that_ended_nor_the_claims_of_others() {
+    let rows: i32 = std::env::var(ROWS).map_or(ROWS_DEFAULT, |rows| rows.parse().unwrap());
+    let database = TestDatabase::create().await;
+    let server = Queue::start(database.options());
+    let mut filler = database.connect().await;
+    fill(&mut filler).await;
+    let sql = FILL.replace("$ROWS", &rows.to_string()).replace("$LIVE", &LIVE.to_string());
+    sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut filler).await.unwrap();
+    let (queue, epochs) = (server.key("fill/q1").await, live(&mut filler).await);
+    let mut faults = Vec::new();
+    for statistics in ["without", "with"] {
+        let mut conn = server.engine.pool.acquire().await.unwrap();
+        for statement in STATEMENTS {
+            let mut took = std::time::Duration::MAX;
+            // Often enough for a session to change its mind about plans.
+            for _ in 0..7 {
+                let mut transaction = conn.begin().await.unwrap();
+                let before = reads(&mut transaction).await;
+                let started = std::time::Instant::now();
+                run(&mut transaction, statement, queue, &epochs).await;
+                took = took.min(started.elapsed());
+                for (table, scans, rows) in reads(&mut transaction).await {
+                    let earlier = before.iter().find(|(name, ..)| *name == table);
+                    let (scans_before, rows_before) = earlier.map_or((0, 0), |(_, scans, rows)| (*scans, *rows));
+                    // The queues are a handful, and one row is all that there is of the clock.
+                    let scans = if table == "task_queues" { 0 } else { scans - scans_before };
+                    if scans > 0 || rows > rows_before + 3 * LIVE {
+                        faults.push(format!(
+                            "{statement}, {statistics} statistics: {scans} scans of {table}, {rows} rows"
+                        ));
+                    }
+                }
+                transaction.rollback().await.unwrap();
+            }
+            println!("{statement:24} {took:?} {statistics} statistics");
+        }
+        drop(conn);
+        sqlx::raw_sql("ANALYZE").execute(&mut filler).await.unwrap();
+    }
+    faults.dedup();
+    assert!(faults.is_empty(), "reads too much: {faults:#?}");
+    take_away(&mut filler).await;
+    drop(filler);
+    server.stop().await;
+    database.finish().await;
+}
+
+/// One probe by the epoch, whatever the tables have.
+#[tokio::test]
+async fn a_claim_finds_the_session_of_its_worker_by_its_epoch() {
+    let database = TestDatabase::create().await;
+    let server = Queue::start(database.options());
+    let mut filler = database.connect().await;
+    fill(&mut filler).await;
+    let sql = FILL.replace("$ROWS", "2000").replace("$LIVE", "100");
+    sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut filler).await.unwrap();
+    sqlx::raw_sql("ANALYZE").execute(&mut filler).await.unwrap();
+    let (queue, epochs) = (server.key("fill/q1").await, live(&mut filler).await);
+    let mut hot = database.connect_hot().await;
+    let mut transaction = hot.begin().await.unwrap();
+    let want = claim::Want { queue, name: "fill/q1", epoch: -1, marks: [0; 7], slots: vec![1; 5] };
+    let worker = claim::Worker { group: "g", id: "w1", session: epochs.first().copied() };
+    let claimed = claim::claim(&mut transaction, &[want], &[worker], LEASE, uuid::Uuid::new_v4()).await.unwrap();
+    assert!(claimed.len() == 5 && claimed.iter().all(|row| row.made));
+    let plan = plan(&mut transaction, "claim_work").await;
+    let at = plan.iter().position(|line| line.contains(" on worker_sessions ")).expect("it looks at the session");
+    assert!(plan[at].contains("Index Scan using worker_sessions_pkey"), "{}", plan.join("\n"));
+    assert!(plan[at + 1].contains("Index Cond: (epoch = "), "{}", plan.join("\n"));
+    transaction.rollback().await.unwrap();
+    take_away(&mut filler).await;
+    drop((hot, filler));
+    server.stop().await;
+    database.finish().await;
+}
