@@ -1,7 +1,7 @@
 //! Coalescing: requests that arrive together share a statement, and statements that are due together a transaction.
 //!
 //! A [`Batcher`] is a bounded queue and one task, for each loop of ticks. The task takes everything that is waiting, runs it as
-//! one batch, and answers each caller. There is no timer: a batch is whatever arrived while the last
+//! one batch, and answers each caller. There is no timer, but for what is in no hurry: a batch is whatever arrived while the last
 //! one was in flight, so that a lone request does not wait. Members whose rows are locked, and members that are large, go
 //! to the blocking path, one per transaction.
 //!
@@ -29,7 +29,7 @@ use std::collections::{HashSet, VecDeque};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use sqlx::PgConnection;
 use tokio::sync::{mpsc, oneshot};
@@ -72,6 +72,8 @@ pub trait Operation: Send + Sync + 'static {
     const NAME: &'static str;
     /// Members that may wait. Under overload creates are shed before reports, so that claimed runs are finished.
     const WAITING_MAX: usize;
+    /// How long a batch waits for others after its first member has come. For what is frequent and in no hurry.
+    const GATHER: Duration = Duration::ZERO;
     /// Whether it only reads, so that it may be run again when the connection was lost under it.
     const READ_ONLY: bool = false;
 
@@ -367,6 +369,9 @@ impl<O: Operation> Worker<O> {
             match self.inbox.recv().await {
                 Some(job) => self.held_over.push_back(job),
                 None => return false,
+            }
+            if O::GATHER > Duration::ZERO {
+                tokio::time::sleep(O::GATHER).await;
             }
         }
         true

@@ -1,6 +1,7 @@
 //! Renewals of sessions: many in one statement.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -22,6 +23,8 @@ impl Operation for RenewSession {
     type Answer = Renewed;
     const NAME: &'static str = "renew_session";
     const WAITING_MAX: usize = 16_000;
+    /// A renewal is early by much more, and thousands of sessions are renewed with few commits.
+    const GATHER: Duration = Duration::from_millis(50);
     type Found = Vec<Renewed>;
 
     fn weight(_: &Renewal) -> usize {

@@ -234,3 +234,24 @@ async fn the_start_and_the_end_of_a_session_are_in_the_log() {
     assert_eq!(notes, expected);
     ground.finish().await;
 }
+
+#[tokio::test]
+async fn renewals_that_come_shortly_after_each_other_share_a_transaction() {
+    let ground = Ground::new().await;
+    let queue = &ground.queue;
+    let (first, second) = (begin(queue, "first").await, begin(queue, "second").await);
+    let later = async || {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        renew(queue, &second).await.unwrap();
+    };
+    let mut shared = false;
+    // A machine that stands still for a while parts them.
+    for _ in 0..20 {
+        let (renewed, ()) = tokio::join!(renew(queue, &first), later());
+        renewed.unwrap();
+        let transactions = "SELECT count(DISTINCT xmin::text) FROM worker_sessions";
+        shared |= number(ground.database.pool(), transactions).await == 1;
+    }
+    assert!(shared, "each renewal has a transaction of its own");
+    ground.finish().await;
+}
