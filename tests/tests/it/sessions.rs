@@ -278,7 +278,7 @@ async fn each_call_takes_the_scopes_of_the_session_s_own_queue_and_worker() {
         rig.send(&anonymous.authorization("Basic dzE6d3Jvbmc=")).await.refused(401, "AuthenticationFailed");
         let answer = call(&mut rig.client(), who, method, &target, body).await;
         assert_eq!(answer.status, status, "{method} {target}: {}", answer.body);
-        // Whose session it would be is not known: whoever may call the API at all learns no more than that.
+        // Whose session it would be is not known: a caller without scopes learns no more than that.
         if target.contains(session) {
             let unknown = call(&mut rig.client(), &w2, method, &target.replace(session, UNKNOWN), body).await;
             refused(&unknown, 404, "ResourceNotFound");
@@ -294,14 +294,14 @@ async fn why_a_task_runs_names_its_session_to_callers_that_may_see_the_queue() {
     let session = start(&rig, "w1", json!({})).await;
     assert_eq!(claim(&rig, "w1", Some(id(&session)), 1).await.len(), 1);
     assert_eq!(claim(&rig, "w1", None, 1).await.len(), 1);
-    let nobody = rig.make_client("nobody", &[]).await;
+    let unscoped = rig.make_client("unscoped", &[]).await;
     let why = async |who: &Credentials, task: SlugId| {
         let answer = call(&mut rig.client(), who, "GET", &format!("{TENURE_API}/tasks/{task}/why"), None).await;
         assert_eq!(answer.body["reasons"][0]["code"], "running", "{}", answer.body);
         answer.body["reasons"][0]["sessionId"].clone()
     };
     assert_eq!(why(&rig.root, tasks[0]).await, session["sessionId"]);
-    assert_eq!(why(&nobody, tasks[0]).await, Value::Null);
+    assert_eq!(why(&unscoped, tasks[0]).await, Value::Null);
     assert_eq!(why(&rig.root, tasks[1]).await, Value::Null, "it was claimed without one");
     rig.server.stop().await;
 }
