@@ -127,7 +127,8 @@ async fn extend(transaction: &mut PgConnection) -> Result<u64, sqlx::Error> {
     Ok(extended.rows_affected())
 }
 
-/// Deletes sessions that ended a day ago, and what is left in their inboxes.
+/// Deletes sessions that ended a day ago, and what is left in their inboxes. By arrays, because a join of a limited list may be
+/// planned as one with the whole table: PostgreSQL 18 does so.
 pub async fn purge(conn: &mut PgConnection, limit: i64) -> Result<u64, sqlx::Error> {
     let purged = sqlx::query!(
         "-- purge_sessions
@@ -136,8 +137,8 @@ pub async fn purge(conn: &mut PgConnection, limit: i64) -> Result<u64, sqlx::Err
             WHERE ended <= (SELECT now FROM db_now) - make_interval(secs => $2 /* ENDED_KEPT */)
             ORDER BY ended LIMIT $1 FOR UPDATE SKIP LOCKED
         ),
-        emptied AS (DELETE FROM session_inbox i USING gone WHERE i.epoch = gone.epoch)
-        DELETE FROM worker_sessions s USING gone WHERE s.epoch = gone.epoch",
+        emptied AS (DELETE FROM session_inbox WHERE epoch = ANY(ARRAY(SELECT epoch FROM gone)))
+        DELETE FROM worker_sessions WHERE epoch = ANY(ARRAY(SELECT epoch FROM gone))",
         limit,
         ENDED_KEPT.as_seconds_f64()
     )
