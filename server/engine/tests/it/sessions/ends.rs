@@ -3,7 +3,6 @@
 use std::time::Instant;
 
 use super::*;
-use tenure_domain::events::note::Note;
 use tenure_engine::background::driver;
 use tenure_store::testing::eventually;
 use tokio_util::sync::CancellationToken;

@@ -44,10 +44,11 @@ fn of_sessions(read: &Reads) -> i64 {
 
 #[tokio::test]
 async fn live_sessions_are_not_read_while_none_can_have_expired_however_many_there_are() {
-    let mut ground = Ground::new().await;
-    plan_once(&mut ground.conn).await;
-    without_autovacuum(&mut ground.conn).await;
-    let server = Queue::start(ground.database.options());
+    let database = TestDatabase::create().await;
+    let mut conn = database.connect().await;
+    plan_once(&mut conn).await;
+    without_autovacuum(&mut conn).await;
+    let server = Queue::start(database.options());
     let key = server.key(QUEUE).await;
     sqlx::query(
         "INSERT INTO worker_sessions (id, queue, worker_group, worker_id, client_id, ttl, until, started, weight, capacity)
@@ -55,37 +56,34 @@ async fn live_sessions_are_not_read_while_none_can_have_expired_however_many_the
     )
     .bind(key)
     .bind(LIVE)
-    .execute(&mut ground.conn)
+    .execute(&mut conn)
     .await
     .unwrap();
     // From now on no dead row can be removed.
-    let mut old = ground.database.connect().await;
+    let mut old = database.connect().await;
     sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM tasks").execute(&mut old).await.unwrap();
     for _ in 0..RENEWED {
-        sqlx::query("UPDATE worker_sessions SET until = until + interval '1 s'")
-            .execute(&mut ground.conn)
-            .await
-            .unwrap();
+        sqlx::query("UPDATE worker_sessions SET until = until + interval '1 s'").execute(&mut conn).await.unwrap();
     }
     let look = async || assert_eq!(passes::pass(&server.engine).await.unwrap().found, 0);
-    let before = reads(&mut ground.conn, &server).await;
+    let before = reads(&mut conn, &server).await;
     look().await;
-    let all = of_sessions(&difference(&before, &reads(&mut ground.conn, &server).await));
+    let all = of_sessions(&difference(&before, &reads(&mut conn, &server).await));
     assert!(all > BLOCKS_OF_A_LOOK * LOOKS, "the first look reads all of them: {all} blocks");
     let mut least = i64::MAX;
     // On a machine that stands still it may be time to read them all again.
     for _ in 0..3 {
-        let before = reads(&mut ground.conn, &server).await;
+        let before = reads(&mut conn, &server).await;
         for _ in 0..LOOKS {
             look().await;
         }
-        least = least.min(of_sessions(&difference(&before, &reads(&mut ground.conn, &server).await)));
+        least = least.min(of_sessions(&difference(&before, &reads(&mut conn, &server).await)));
     }
     println!("{all} blocks to read all sessions, {least} blocks for {LOOKS} looks");
     assert!(least <= BLOCKS_OF_A_LOOK * LOOKS, "{least} blocks for {LOOKS} looks");
-    drop(old);
+    drop((conn, old));
     server.stop().await;
-    ground.finish().await;
+    database.finish().await;
 }
 
 /// As the passes of a server that looks five times a second: whatever the look before has seen.
