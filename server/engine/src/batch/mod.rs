@@ -72,10 +72,14 @@ pub trait Operation: Send + Sync + 'static {
     const NAME: &'static str;
     /// Members that may wait. Under overload creates are shed before reports, so that claimed runs are finished.
     const WAITING_MAX: usize;
-    /// How long a batch waits for others after its first member has come. For what is frequent and in no hurry.
-    const GATHER: Duration = Duration::ZERO;
     /// Whether it only reads, so that it may be run again when the connection was lost under it.
     const READ_ONLY: bool = false;
+
+    /// How long a member waits for others to share its batch. For what is frequent and in no hurry.
+    fn gather(member: &Self::Member) -> Duration {
+        let _ = member;
+        Duration::ZERO
+    }
 
     /// Bytes that a member counts for.
     fn weight(member: &Self::Member) -> usize;
@@ -367,14 +371,22 @@ impl<O: Operation> Worker<O> {
     async fn has_members(&mut self) -> bool {
         if self.held_over.is_empty() {
             match self.inbox.recv().await {
-                Some(job) => self.held_over.push_back(job),
+                Some(job) => self.gather(job).await,
                 None => return false,
-            }
-            if O::GATHER > Duration::ZERO {
-                tokio::time::sleep(O::GATHER).await;
             }
         }
         true
+    }
+
+    /// Waits for others to share the batch of this member, for as long as none of them is in more of a hurry.
+    async fn gather(&mut self, first: Job<O>) {
+        let mut until = tokio::time::Instant::now() + O::gather(&first.member);
+        self.held_over.push_back(first);
+        while tokio::time::Instant::now() < until && self.held_over.len() < BATCH_MEMBERS_MAX {
+            let Ok(Some(job)) = tokio::time::timeout_at(until, self.inbox.recv()).await else { return };
+            until = until.min(tokio::time::Instant::now() + O::gather(&job.member));
+            self.held_over.push_back(job);
+        }
     }
 
     /// Everything that is waiting and may share a statement, and a tick.

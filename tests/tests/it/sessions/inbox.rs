@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tenure_tests::http::TENURE_API;
 
-use super::{claim, command, create, date, end, id, inbox, items, path, refused, report, start};
+use super::{claim, command, create, date, end, id, inbox, items, path, refused, renew, report, start};
 use crate::fleet::{NOTIFIED_WITHIN, without_fallbacks};
 use crate::rig::{Raw, Rig, call, client_of, eventually, new_task, run_of};
 
@@ -79,6 +79,57 @@ async fn until_one_waits(rig: &Rig) {
         metrics.text().lines().any(|line| line == "tenure_inbox_waiters 1").then_some(())
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_more_inboxes_wait_than_may_and_those_whose_wait_is_over_make_room() {
+    let rig = Rig::start_with(|launch| launch.env("TENURE_INBOX_WAITERS", "2")).await;
+    let all =
+        [start(&rig, "w1", json!({})).await, start(&rig, "w2", json!({})).await, start(&rig, "w3", json!({})).await];
+    let [first, second, third] = all.each_ref().map(id);
+    let (mut one, mut two) = (rig.client(), rig.client());
+    one.start(&rig.root, "GET", &path(first, "/inbox?wait=30"), None).await.unwrap();
+    two.start(&rig.root, "GET", &path(second, "/inbox?wait=30"), None).await.unwrap();
+    let is_full = async || {
+        eventually("no place is left", async || {
+            let answer = inbox(&rig, third, "wait=0").await;
+            (answer.status == 503).then_some(answer)
+        })
+        .await
+    };
+    let why = refused(&is_full().await, 503, "ServiceUnavailable");
+    assert!(why.contains("inbox"), "{why}");
+    assert_eq!(renew(&rig, third, json!({})).await.status, 200, "nothing else is refused");
+    // A client that hangs up, an item that comes, and an end make room for one each.
+    let is_free = async || {
+        eventually("a place is free", async || {
+            let answer = inbox(&rig, third, "wait=0").await;
+            assert!([200, 503].contains(&answer.status), "{}", answer.body);
+            (answer.status == 200).then_some(())
+        })
+        .await;
+    };
+    one.hang_up();
+    is_free().await;
+    for by in ["an item", "an end"] {
+        one = rig.client();
+        one.start(&rig.root, "GET", &path(first, "/inbox?wait=30"), None).await.unwrap();
+        is_full().await;
+        if by == "an item" {
+            assert_eq!(command(&rig, first, json!({"command": "freeze"})).await.status, 202);
+        } else {
+            assert_eq!(end(&rig, first).await.status, 200);
+        }
+        is_free().await;
+        let reply = one.finish().await.unwrap();
+        let text = String::from_utf8_lossy(&reply.body).into_owned();
+        assert!(text.contains(if by == "an item" { "freeze" } else { "SessionEnded" }), "{by}: {text}");
+        // Acknowledged, so that the next request waits.
+        if by == "an item" {
+            assert!(items(&rig, first, i64::MAX).await.is_empty());
+        }
+    }
+    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
