@@ -31,6 +31,7 @@ fn forget(event: &mut Event) {
         | Event::Report { answer, .. }
         | Event::Change { answer, .. } => doubt(answer),
         Event::ClaimWork { answer, .. } => doubt(answer),
+        Event::Session(call) => call.act.doubt(),
         Event::RowsLocked | Event::SessionsKilled | Event::DatabaseFault | Event::TailLost => {}
     }
 }

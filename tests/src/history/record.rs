@@ -2,6 +2,8 @@
 
 use tenure_api::ids::SlugId;
 
+use super::sessions::SessionCall;
+
 /// Microseconds since the history began, by one monotonic clock for all actors.
 pub type Stamp = u64;
 
@@ -102,6 +104,8 @@ pub enum Event {
         /// Whether it was done.
         answer: Answer<()>,
     },
+    /// A call of a worker for its session.
+    Session(SessionCall),
     /// A foreign transaction held locks on rows of tasks for this time.
     RowsLocked,
     /// Sessions of a server were killed.

@@ -3,7 +3,10 @@
 use std::collections::HashMap;
 
 use serde::Deserialize;
+use tenure_api::dates::Timestamp;
 use tenure_api::ids::SlugId;
+
+use super::sessions::ShownSessions;
 
 /// The state of everything at one quiet time.
 #[derive(Debug, Clone, Default)]
@@ -12,6 +15,8 @@ pub struct Snapshot {
     pub tasks: HashMap<SlugId, Status>,
     /// The counts of each queue, by number.
     pub counts: Vec<Counts>,
+    /// What was said of sessions before the tasks were read.
+    pub sessions: ShownSessions,
 }
 
 /// As much of a status structure as the checker reads.
@@ -61,6 +66,9 @@ pub struct Run {
     /// Who claimed it.
     #[serde(default)]
     pub worker_id: Option<String>,
+    /// Until when the last claim of it was good.
+    #[serde(default)]
+    pub taken_until: Option<Timestamp>,
 }
 
 /// The answer of taskQueueCounts.

@@ -27,8 +27,8 @@ const DRAIN_LIMIT: u64 = 32;
 
 /// A claim that the worker holds, or thinks it holds.
 #[derive(Debug, Clone)]
-struct HeldClaim {
-    run: RunKey,
+pub(super) struct HeldClaim {
+    pub(super) run: RunKey,
     queue: String,
     credentials: Credentials,
 }
@@ -58,8 +58,8 @@ impl From<Claim> for HeldClaim {
 /// One worker.
 #[derive(Debug)]
 pub(super) struct Worker {
-    actor: Actor,
-    number: usize,
+    pub(super) actor: Actor,
+    pub(super) number: usize,
     /// Claims that it never reported; some are reported late.
     unreported: Vec<HeldClaim>,
 }
@@ -168,7 +168,7 @@ impl Worker {
         }
     }
 
-    async fn end(&mut self, held: HeldClaim) {
+    pub(super) async fn end(&mut self, held: HeldClaim) {
         let verdict = match self.actor.random.below(100) {
             0..65 => Verdict::Completed,
             65..75 => Verdict::Failed,
@@ -193,7 +193,7 @@ impl Worker {
         }
     }
 
-    async fn reclaim(&mut self, held: &HeldClaim) {
+    pub(super) async fn reclaim(&mut self, held: &HeldClaim) {
         let start = self.actor.world.stamp();
         let answer = self.actor.call_as(&held.credentials, "POST", &run_path(held.run, "reclaim"), None).await;
         self.actor.world.write(start, Event::Reclaim { run: held.run, answer: without_content(&answer) });
@@ -244,7 +244,7 @@ impl Worker {
         claims
     }
 
-    async fn report(&mut self, held: &HeldClaim, verdict: Verdict) {
+    pub(super) async fn report(&mut self, held: &HeldClaim, verdict: Verdict) {
         let (state, reason) = verdict.wire();
         let body = (state == "exception").then(|| format!(r#"{{"reason":"{reason}"}}"#));
         let as_root = self.actor.random.percent(AS_ROOT_PERCENT);
@@ -288,7 +288,7 @@ fn without_content(answer: &Answer<Value>) -> Answer<()> {
 /// # Panics
 ///
 /// If it is not what claimWork answers: a run that was handed out in a form that cannot be read is lost.
-fn read_claims(answer: &Value) -> Vec<HeldClaim> {
+pub(super) fn read_claims(answer: &Value) -> Vec<HeldClaim> {
     let claims: Vec<Claim> =
         serde_json::from_value(answer["tasks"].clone()).expect("claimWork answers with a list of claims");
     claims.into_iter().map(HeldClaim::from).collect()

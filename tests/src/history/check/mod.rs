@@ -11,6 +11,7 @@ mod handouts;
 mod ledger;
 mod priority;
 mod resolutions;
+mod sessions;
 #[cfg(test)]
 mod tests;
 
@@ -56,6 +57,12 @@ pub enum Rule {
     Dependencies,
     /// What was cancelled is not handed out any more.
     Cancelled,
+    /// A session that has ended is never live again, and none ends before its time.
+    SessionOver,
+    /// What a session held leaves it with its end, goes on, and is counted.
+    SessionLeak,
+    /// An inbox answers each item until it is acknowledged, and not longer.
+    SessionInbox,
     /// The counts of a queue equal a recount.
     Counts,
     /// An event never changes while it can be read.
@@ -99,6 +106,7 @@ pub fn check(history: &History) -> Vec<Violation> {
     handouts::check(history, &ledger, &mut findings);
     priority::check(history, &ledger, &mut findings);
     dependencies::check(history, &ledger, &mut findings);
+    sessions::check(history, &ledger, &mut findings);
     counts::check(history, &mut findings);
     for answer in &history.internal_errors {
         findings.add(Rule::NoInternalError, answer.clone());

@@ -1,6 +1,7 @@
 //! Each rule on histories made by hand: one that obeys it, and each way to break it.
 
 mod dependencies;
+mod sessions;
 
 use super::*;
 use crate::history::record::{Answer, Change, Event, PRIORITIES, RunKey, Stamp, TaskSpec, Verdict};
@@ -102,6 +103,7 @@ fn run(place: usize, worker: usize, verdict: Verdict) -> Run {
         reason_created: if place == 0 { "scheduled" } else { "retry" }.to_owned(),
         reason_resolved: Some(reason.to_owned()),
         worker_id: Some(worker_id(worker)),
+        taken_until: None,
     }
 }
 
@@ -166,6 +168,7 @@ fn a_task_that_is_never_worked_off_is_found() {
         reason_created: "retry".to_owned(),
         reason_resolved: None,
         worker_id: None,
+        taken_until: None,
     };
     status.runs[0] = run(0, 0, Verdict::WorkerShutdown);
     status.runs.push(next);
