@@ -20,9 +20,9 @@ const TTL: i64 = 15;
 const LONGER: i64 = 300;
 /// So often a session that is silent may be extended, because no server was looking.
 const EXPIRES_WITHIN: usize = 8;
-/// What is committed in the name of a session after its end is given back five times a second; ten times that, and time for what is
-/// being done for clients that have hung up.
-const STRAYS_WITHIN: Duration = Duration::from_secs(10);
+/// What is committed in the name of a session after its end is given back five times a second. It gets this part of the time in which
+/// all must be quiet, ten seconds: far less than its claims are good for.
+const STRAYS_SHARE: u32 = 12;
 const LOOK: Duration = Duration::from_millis(100);
 /// More than any session has, in seconds.
 const LONG: u64 = 3_601;
@@ -33,9 +33,11 @@ pub(super) async fn play(world: &Arc<World>) {
     let (mut taken_over, mut silent) = (Vec::new(), Vec::new());
     for queue in 0..world.queues.len() {
         let [closes, is_taken_over, falls_silent] = &mut members;
-        if let Some(mut mine) = claimed(closes, queue, TTL).await {
-            closes.leave(&mut mine).await;
-        }
+        let Some(mut mine) = claimed(closes, queue, TTL).await else {
+            // The others would wait there in vain.
+            continue;
+        };
+        closes.leave(&mut mine).await;
         if claimed(is_taken_over, queue, LONGER).await.is_some() {
             taken_over.push(queue);
         }
@@ -61,7 +63,7 @@ async fn claimed(member: &mut Member, queue: usize, ttl: i64) -> Option<Membersh
 
 /// What is said of all sessions, once those that have ended hold nothing any more, or after some time.
 pub(super) async fn read(world: &Arc<World>, limit: Duration) -> ShownSessions {
-    let deadline = Instant::now() + limit.min(STRAYS_WITHIN);
+    let deadline = Instant::now() + limit / STRAYS_SHARE;
     loop {
         let shown = look(world).await;
         let left = shown.values().any(|shown| shown.ended.is_some() && shown.running > 0);

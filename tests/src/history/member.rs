@@ -1,6 +1,8 @@
 //! A worker with sessions: it begins them, claims in their name and reads their inboxes. Sometimes it ends one with runs in hand,
 //! falls silent, or is started again and takes its own session over; and then its former self goes on for a while.
 
+use std::time::Duration;
+
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tenure_api::ids::SessionId;
@@ -25,6 +27,8 @@ const WAIT_PERCENT: u64 = 5;
 const READ_AGAIN_PERCENT: u64 = 20;
 /// How many ends in a hundred are said once more.
 const CLOSE_AGAIN_PERCENT: u64 = 40;
+/// After a start that was refused.
+const PAUSE: Duration = Duration::from_millis(50);
 /// How many sessions that are over a member goes on to use.
 const PAST_MAX: usize = 6;
 
@@ -110,6 +114,10 @@ impl Member {
         let queue = self.below(QUEUES) as usize;
         let takeover = self.percent(TAKEOVER_PERCENT);
         self.current = self.begin(queue, takeover).await;
+        if self.current.is_none() {
+            // Beside another session, or too soon after it began: both are over when the clock has moved.
+            tokio::time::sleep(PAUSE).await;
+        }
     }
 
     async fn begin(&mut self, queue: usize, takeover: bool) -> Option<Membership> {
