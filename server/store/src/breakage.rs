@@ -69,6 +69,13 @@ pub fn fallbacks_are_on() -> bool {
     *ON.get_or_init(|| std::env::var("TENURE_FALLBACKS").as_deref() != Ok("off"))
 }
 
+/// How many requests of workers may wait that watch their runs, if a test wants fewer: `TENURE_WATCHES_MAX`.
+#[must_use]
+pub fn watches_max() -> Option<usize> {
+    static MOST: OnceLock<Option<usize>> = OnceLock::new();
+    *MOST.get_or_init(|| std::env::var("TENURE_WATCHES_MAX").ok()?.parse().ok())
+}
+
 /// Whether this breakage strikes now.
 #[must_use]
 pub fn strikes(breakage: Breakage) -> bool {

@@ -156,7 +156,7 @@ async fn give_back(transaction: &mut PgConnection, epoch: i64, by: SessionEnd) -
     }
     let mut effects = Effects { inboxes: vec![epoch], ..Effects::default() };
     for row in &resolved {
-        effects.run_ended(row.id, row.queue, row.next_reason.is_some());
+        effects.run_taken_away(row.id, row.queue, row.next_reason.is_some());
     }
     worker_sessions::close(transaction, epoch, count(resolved.len())).await?;
     let left = Left { runs: resolved.len(), retried: effects.claimable.len(), more: count(held.len()) >= SLICE };
