@@ -6,7 +6,7 @@ import pytest
 import taskcluster
 from taskcluster.exceptions import TaskclusterRestFailure
 
-from tasks import claim, claim_one, create, definition, instant
+from tasks import WORKER, claim, claim_one, create, definition, instant
 
 PAST_THE_CLAIM = 61
 
@@ -129,3 +129,27 @@ def test_options_in_extra_delay_a_task(timed_server, queue_id):
     with pytest.raises(TaskclusterRestFailure) as refusal:
         create_now(server, queue, queue_id, extra={"tenure": {"delai": 30}})
     assert refusal.value.status_code == 400 and "delai" in refusal.value.body["message"]
+
+
+def test_a_task_with_options_is_held_and_its_definition_stays_as_it_is(timed_server, queue_id):
+    server, queue = timed_server, timed_server.queue()
+    task_id = taskcluster.slugId()
+    extra = {"note": [1, {"b": None}], "tenure": {"delay": 2, "delivery": "at-least-once"}}
+    task = definition(queue_id, now=server.now(), extra=extra)
+    status = queue.createTask(task_id, task)["status"]
+    assert (status["state"], [run["state"] for run in status["runs"]]) == ("pending", ["pending"])
+    assert_conflict(queue.claimTask, task_id, 0, WORKER)
+    assert claim(queue, queue_id) == []
+    stored = queue.task(task_id)
+    for name in ("extra", "payload", "metadata"):
+        assert stored[name] == task[name]
+    assert queue.createTask(task_id, task)["status"] == status, "an exact repeat"
+    server.advance(2)
+    claimed = claim_one(queue, queue_id)
+    assert (claimed["status"]["taskId"], claimed["runId"]) == (task_id, 0)
+    assert claimed["task"] == stored == queue.task(task_id)
+    # A lost worker costs such a task no retry.
+    server.advance(PAST_THE_CLAIM)
+    status = queue.status(task_id)["status"]
+    assert ([run["state"] for run in status["runs"]], status["retriesLeft"]) == (["exception", "pending"], 5)
+    assert claim_one(queue, queue_id)["task"] == stored

@@ -54,6 +54,8 @@ session = requests.Session()
 session.trust_env = False
 turns = itertools.count(1)
 tasks = collections.deque(maxlen=REMEMBERED)
+# Whether the queue may be paused, or have a policy by which tasks wait.
+is_queue_changed = False
 # How far the manual clock is ahead of ours.
 ahead = datetime.timedelta()
 tally = collections.defaultdict(collections.Counter)
@@ -115,7 +117,9 @@ def before_load_schema(context, raw_schema):
 
 
 def is_for_everybody(role_id):
-    """Whether a role of this id gives something to callers without credentials, who then could not be refused."""
+    """Whether a role of this id gives something to callers without credentials, who then could not be refused. Some ids come as
+    they are sent, with `%2A` for a star."""
+    role_id = urllib.parse.unquote(role_id)
     return role_id == "anonymous" or (role_id.endswith("*") and "anonymous".startswith(role_id[:-1]))
 
 
@@ -195,7 +199,18 @@ def complete(case, name):
     case.body = body
 
 
+def let_queue_run():
+    """Ends a pause, and a policy by which tasks wait: what is made for a request could not be claimed."""
+    global is_queue_changed
+    if is_queue_changed:
+        path = "/api/tenure/v1/queues/" + quoted(QUEUE["taskQueueId"])
+        call("PUT", path + "/policy", {})
+        call("POST", path + "/resume")
+        is_queue_changed = False
+
+
 def new_task():
+    let_queue_run()
     task = {**QUEUE, "priority": "lowest", "created": date_in(), "deadline": date_in(hours=1), "payload": {}}
     texts = {"name": "made for a request", "description": "", "owner": "", "source": "https://example.com"}
     task_id = new_task_id()
@@ -349,9 +364,11 @@ def after_call(context, case, response):
 
 def learn(name, response):
     """What other requests need of an answer."""
-    global ahead
+    global ahead, is_queue_changed
     if name in ("createTask", "createTasks"):
         remember(response.json())
+    elif name in ("putQueuePolicy", "pauseQueue"):
+        is_queue_changed = True
     elif name in ("getClock", "advanceClock"):
         now = datetime.datetime.fromisoformat(response.json()["now"])
         ahead = now - datetime.datetime.now(datetime.timezone.utc)

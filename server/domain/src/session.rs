@@ -12,6 +12,8 @@ use crate::policy::ending::{Ending, FREE_RUNS_MAX};
 
 /// The least and the greatest time to live, and the one that is meant if none is said, in seconds.
 const TTL: (i64, i64, i64) = (15, 3_600, 120);
+/// The least time to live: no session that begins, or is renewed, after a look expires within it.
+pub const TTL_LEAST: TimeDelta = TimeDelta::seconds(TTL.0);
 /// The greatest weight.
 const WEIGHT_MAX: i64 = 65_535;
 /// The greatest capacity.
@@ -28,6 +30,8 @@ pub const WAIT_MAX: Duration = Duration::from_secs(30);
 pub const ENDED_KEPT: TimeDelta = TimeDelta::days(1);
 /// How long claims are looked for that were committed after their session ended.
 pub const STRAYS_LOOKED_FOR: TimeDelta = TimeDelta::minutes(5);
+/// How long they are looked for all the time, and not every few seconds: nearly all transactions are shorter.
+pub const STRAYS_EXPECTED: TimeDelta = TimeDelta::seconds(10);
 /// An outage of ours: no server has looked at sessions for so long.
 pub const OUTAGE: TimeDelta = TimeDelta::seconds(5);
 /// How often the time is written at which sessions were looked at.
@@ -190,7 +194,10 @@ pub fn may_start(
     match live {
         None => Ok(()),
         Some((since, until)) if !start.takeover => Err(StartRefused::Exists(since, until)),
-        Some((since, _)) if now < since + TAKEOVER_AFTER => Err(StartRefused::TooSoon(since + TAKEOVER_AFTER)),
+        // A time that is still to come is that of a clock that was set back since.
+        Some((since, _)) if since <= now && now < since + TAKEOVER_AFTER => {
+            Err(StartRefused::TooSoon(since + TAKEOVER_AFTER))
+        }
         Some(_) => Ok(()),
     }
 }

@@ -122,6 +122,8 @@ fn a_session_begins_unless_the_policy_or_a_live_one_is_in_the_way() {
         (None, 0, live, false, 500, Err(StartRefused::Exists(at(100), at(220)))),
         (None, 0, live, true, 100, Err(StartRefused::TooSoon(at(101)))),
         (None, 0, live, true, 101, Ok(())),
+        // The clock was set back.
+        (None, 0, live, true, 99, Ok(())),
         (None, 0, live, true, 500, Ok(())),
     ] {
         let start = Start { policy_version: expected, takeover, ..start() };

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 use super::account::Account;
 use super::binaries::Binaries;
 use super::error::{EmbeddedError, io_error};
-use super::postmaster::{PidFile, Postmaster, clear_reused_pid};
+use super::postmaster::{PID_FILE, PidFile, Postmaster, clear_reused_pid};
 use super::tuning::Machine;
 use super::{files, socket};
 use tenure_store::cluster;
@@ -95,7 +95,7 @@ impl Cluster {
         &self.data_dir
     }
 
-    /// Where the socket of an adopted PostgreSQL is.
+    /// Where the socket of the PostgreSQL is that runs.
     pub(super) fn use_socket_dir(&mut self, socket_dir: PathBuf) {
         self.socket_dir = socket_dir;
     }
@@ -175,7 +175,7 @@ impl Cluster {
     }
 
     /// Takes over a PostgreSQL that runs on this cluster already, and returns its socket.
-    pub(super) async fn adopt(&self) -> Result<Option<(Postmaster, PathBuf)>, EmbeddedError> {
+    async fn adopt(&self) -> Result<Option<(Postmaster, PathBuf)>, EmbeddedError> {
         let Some(file) = PidFile::find_running(&self.pg_dir) else { return Ok(None) };
         let mut postmaster = Postmaster::adopted(file.pid, &self.pg_dir);
         if self.wait_until_ready(&mut postmaster).await? == Wait::Exited {
@@ -188,23 +188,29 @@ impl Cluster {
         Ok(Some((postmaster, socket_dir.unwrap_or_else(|| self.socket_dir.clone()))))
     }
 
-    /// Starts PostgreSQL and waits until it takes connections. The process is in `slot` from its start on, so
-    /// that it is not lost when this future is dropped.
-    pub(super) async fn start(&self, slot: &mut Option<Postmaster>) -> Result<(), EmbeddedError> {
+    /// Takes over a PostgreSQL that runs on this cluster already, or starts one and waits until it takes connections: where its
+    /// socket is. The process is in `slot` from its start on, so that it is not lost when this future is dropped.
+    pub(super) async fn start(&self, slot: &mut Option<Postmaster>) -> Result<PathBuf, EmbeddedError> {
         let deadline = Instant::now() + LEFTOVER_TIMEOUT;
         loop {
+            if let Some((postmaster, socket_dir)) = self.adopt().await? {
+                *slot = Some(postmaster);
+                return Ok(socket_dir);
+            }
             clear_reused_pid(&self.pg_dir, &self.socket_dir);
             self.write_settings().await?;
             let (mut log, log_start) = self.open_log()?;
             let postmaster = slot.insert(Postmaster::of_child(self.launch(&log)?, &self.pg_dir));
             if self.wait_until_ready(postmaster).await? == Wait::Ready {
                 tracing::info!(postgres.pid = postmaster.pid(), version = self.binaries.major, "PostgreSQL runs");
-                return Ok(());
+                return Ok(self.socket_dir.clone());
             }
             let how = postmaster.exited().await;
             *slot = None;
             let reason = complaint_since(&mut log, log_start).unwrap_or(how);
-            if !reason.contains("shared memory block") || Instant::now() > deadline {
+            // Sessions that outlived their postmaster, or a postmaster whose server was killed before it wrote its pid file.
+            let is_left_over = ["shared memory block", PID_FILE].iter().any(|mark| reason.contains(mark));
+            if !is_left_over || Instant::now() > deadline {
                 let program = self.binaries.postgres.display();
                 let reason = format!("{reason} (more in {})", self.data_dir.join(LOG).display());
                 return Err(EmbeddedError::Failed { program: program.to_string(), reason });

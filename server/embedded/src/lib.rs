@@ -89,13 +89,8 @@ impl Embedded {
         let cluster = Cluster::prepare(data_dir, settings.pg_bin.as_deref()).await?;
         let mut embedded =
             Self { cluster, postmaster: Mutex::default(), stopping: CancellationToken::new(), _lock: lock };
-        let slot = embedded.postmaster.get_mut();
-        if let Some((postmaster, socket_dir)) = embedded.cluster.adopt().await? {
-            embedded.cluster.use_socket_dir(socket_dir);
-            *slot = Some(postmaster);
-        } else {
-            embedded.cluster.start(slot).await?;
-        }
+        let socket_dir = embedded.cluster.start(embedded.postmaster.get_mut()).await?;
+        embedded.cluster.use_socket_dir(socket_dir);
         embedded.cluster.ensure_database().await?;
         Ok(embedded)
     }
@@ -153,10 +148,7 @@ impl Embedded {
 
     async fn start_again(&self, slot: &mut Option<Postmaster>) -> Result<(), EmbeddedError> {
         *slot = None;
-        match self.cluster.adopt().await? {
-            Some((postmaster, _)) => *slot = Some(postmaster),
-            None => self.cluster.start(slot).await?,
-        }
+        self.cluster.start(slot).await?;
         Ok(())
     }
 

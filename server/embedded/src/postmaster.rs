@@ -11,7 +11,7 @@ use tokio::process::Child;
 use tokio::time::{sleep, timeout};
 
 /// In the cluster's directory.
-const PID_FILE: &str = "postmaster.pid";
+pub(super) const PID_FILE: &str = "postmaster.pid";
 /// How often a process that is not our child is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// A fast shutdown writes everything out; after this long it is cut short, and the next start recovers.

@@ -40,7 +40,7 @@ use crate::ops::work::{self, Ways, Worked};
 use crate::remembered::Facts;
 use crate::remembered::registry::Registry;
 use crate::route::HotSessions;
-use crate::sessions::{Identities, Sessions};
+use crate::sessions::{Identities, Outlook, Sessions};
 use crate::workers::Workers;
 use tenure_domain::create::NewTask;
 use tenure_domain::task::Task;
@@ -285,6 +285,7 @@ impl Engine {
         remembered.add("empty message queues", move || empty.drop_all());
         remembered.add("sequenced events", on(sequencer, Sequencer::drop_all));
         remembered.add("identities of sessions", on(&sessions.identities, Identities::drop_all));
+        remembered.add("ends of sessions", on(&sessions.outlook, Outlook::drop_all));
         remembered.add("polled queues", on(polled, PolledQueues::drop_all));
         remembered.add("facts", on(facts, Facts::drop_all));
         remembered.add("unresolved tasks of groups", on(witnesses, groups::GroupMemory::drop_all));

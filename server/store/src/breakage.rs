@@ -69,6 +69,13 @@ pub fn fallbacks_are_on() -> bool {
     *ON.get_or_init(|| std::env::var("TENURE_FALLBACKS").as_deref() != Ok("off"))
 }
 
+/// How many requests may wait for inboxes: with `TENURE_INBOX_WAITERS` so few that a test can have them all.
+#[must_use]
+pub fn inbox_waiters_max(otherwise: usize) -> usize {
+    let given = std::env::var("TENURE_INBOX_WAITERS").ok().and_then(|given| given.parse().ok());
+    given.unwrap_or(otherwise)
+}
+
 /// Whether this breakage strikes now.
 #[must_use]
 pub fn strikes(breakage: Breakage) -> bool {

@@ -1,4 +1,8 @@
 //! Runs that are held: what holds one, and whether a hold ends soon. [`super::transitions::end_hold`] ends them.
+//!
+//! A statement that looks for held runs by something else than their place says `hold IS NOT DISTINCT FROM`. From `hold = 1` the
+//! planner infers that `pending_held` has them all, and with statistics from before there were any it would rather read that index
+//! from end to end than look up one row.
 
 use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgConnection};
@@ -7,14 +11,14 @@ use tenure_domain::policy::terms::Traits;
 use uuid::Uuid;
 
 use super::decode::Row;
-use super::session::avoid_scans;
+use super::session::plan_as_hot;
 
 /// The delay of a task's pending run, if it has one.
 pub async fn find(conn: &mut PgConnection, task: Uuid) -> Result<Option<Delayed>, sqlx::Error> {
     let row = sqlx::query!(
         r#"-- find_hold
         SELECT p.held_until AS "until!", p.traits FROM tasks t JOIN pending p ON p.seq = t.seq
-        WHERE t.id = $1 AND p.hold = 1 /* Hold::Delay */"#,
+        WHERE t.id = $1 AND p.hold IS NOT DISTINCT FROM 1 /* Hold::Delay */"#,
         task
     )
     .fetch_optional(conn)
@@ -30,14 +34,14 @@ pub async fn find(conn: &mut PgConnection, task: Uuid) -> Result<Option<Delayed>
 /// Whether a delay is over that was not ended, even if its row is locked, such as by a pass that has not committed.
 pub async fn is_due(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
     let mut transaction = conn.begin().await?;
-    avoid_scans(&mut transaction).await?;
+    plan_as_hot(&mut transaction).await?;
     let due = sqlx::query_scalar!(
         r#"-- is_hold_due
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         SELECT EXISTS (
             SELECT FROM pending
             WHERE held_until <= (SELECT now FROM db_now) AND deadline > (SELECT now FROM db_now)
-              AND hold = 1 /* Hold::Delay */
+              AND hold IS NOT DISTINCT FROM 1 /* Hold::Delay */
         ) AS "due!""#
     )
     .fetch_one(&mut *transaction)

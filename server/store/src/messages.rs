@@ -182,7 +182,8 @@ pub async fn show_due(conn: &mut PgConnection, marks: &DueMarks, limit: i64) -> 
         released AS MATERIALIZED (
             SELECT p.seq FROM pending p
             WHERE p.reserved_until >= $3 /* reserved */ AND p.reserved_until <= (SELECT now FROM db_now)
-              AND p.hidden_until > (SELECT now FROM db_now)
+              -- Not by the index on hidden_until, in which all runs are that are held.
+              AND (p.hidden_until > (SELECT now FROM db_now)) IS TRUE
             ORDER BY p.reserved_until LIMIT $1 FOR UPDATE SKIP LOCKED
         ),
         due AS (SELECT seq FROM visible UNION ALL SELECT seq FROM released),
@@ -225,7 +226,7 @@ pub async fn is_due(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
         SELECT EXISTS (SELECT FROM pending WHERE hidden_until <= (SELECT now FROM db_now))
             OR EXISTS (
                 SELECT FROM pending
-                WHERE reserved_until <= (SELECT now FROM db_now) AND hidden_until > (SELECT now FROM db_now)
+                WHERE reserved_until <= (SELECT now FROM db_now) AND (hidden_until > (SELECT now FROM db_now)) IS TRUE
             ) AS "due!""#
     )
     .fetch_one(&mut *transaction)

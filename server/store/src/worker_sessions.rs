@@ -17,7 +17,9 @@ use uuid::Uuid;
 
 pub use self::end::{Held, Shared, close, end, lock, lock_held, share};
 pub use self::inbox::{Sent, command, read_inboxes};
-pub use self::pass::{any_recent, count_live, list_ended, list_overdue, list_strays, purge, tick_clock};
+pub use self::pass::{
+    Expiring, Glance, any_recent, count_live, glance, list_ended, list_expiring, list_strays, purge, tick_clock,
+};
 use crate::decode::{Row, Undecodable};
 use crate::queues::parse_name;
 
@@ -108,14 +110,26 @@ fn read_end(code: i16) -> Result<SessionEnd, Undecodable> {
     SessionEnd::from_code(code).ok_or_else(|| columns.invalid("end_reason", code))
 }
 
-/// Locks the live session of a worker against its end, waiting for other transactions; the queue's policy version and the time with
-/// it. The caller calls [`begin`] in the same transaction; two that begin at once are kept apart by the unique index on live sessions.
+/// What a session that is to begin finds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Before {
+    /// The live session of the same worker, whose row is locked.
+    pub live: Option<Live>,
+    /// The version of the queue's policy.
+    pub policy_version: i64,
+    /// The time.
+    pub now: DateTime<Utc>,
+}
+
+/// Locks the live session of a worker against its end, waiting for other transactions. None: the queue of this name has another key,
+/// or is lost. The caller calls [`begin`] in the same transaction; two that begin at once are kept apart by the unique index on live
+/// sessions.
 pub async fn lock_live(
     transaction: &mut PgConnection,
-    queue: i32,
+    (queue, name): (i32, &TaskQueueId),
     worker_group: &str,
     worker_id: &str,
-) -> Result<(Option<Live>, i64, DateTime<Utc>), sqlx::Error> {
+) -> Result<Option<Before>, sqlx::Error> {
     let live = sqlx::query_as!(
         Live,
         "-- lock_live_session
@@ -130,12 +144,13 @@ pub async fn lock_live(
     // The time is that after the wait.
     let queue = sqlx::query!(
         r#"-- get_policy_version
-        SELECT q.policy_version, db_now.now AS "now!" FROM task_queues q, db_now WHERE q.id = $1"#,
-        queue
+        SELECT q.policy_version, db_now.now AS "now!" FROM task_queues q, db_now WHERE q.id = $1 AND q.name = $2"#,
+        queue,
+        name.as_str()
     )
-    .fetch_one(transaction)
+    .fetch_optional(transaction)
     .await?;
-    Ok((live, queue.policy_version, queue.now))
+    Ok(queue.map(|queue| Before { live, policy_version: queue.policy_version, now: queue.now }))
 }
 
 /// Stores a new session. None: another one of the same worker was committed meanwhile.

@@ -114,6 +114,41 @@ async fn a_policy_is_shown_as_it_was_sent_and_each_change_has_a_version() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_that_is_called_like_the_end_of_a_path_is_reached_by_one_segment() {
+    let rig = Rig::start().await;
+    for word in ["policy", "pause", "resume", "workers"] {
+        let queue = format!("acme/{word}");
+        let of = |segments: &str, rest: &str| format!("{TENURE_API}/queues/{segments}{rest}");
+        let (one, two) = (format!("acme%2F{word}"), format!("acme/{word}"));
+        for (segments, version) in [(&one, 1), (&two, 2)] {
+            let delay = json!({"delay": 30 * version});
+            let put = rig.call("PUT", &of(segments, "/policy"), Some(&delay)).await;
+            assert_eq!((put.status, &put.body["taskQueueId"]), (200, &json!(queue)), "{segments}: {}", put.body);
+            let get = rig.call("GET", &of(segments, "/policy"), None).await.body;
+            assert_eq!((&get["policy"], &get["version"]), (&delay, &json!(version)), "{segments}: {get}");
+            let paused = rig.call("POST", &of(segments, "/pause"), Some(&json!({"reason": "night"}))).await;
+            assert_eq!(
+                (paused.status, &paused.body["taskQueueId"]),
+                (200, &json!(queue)),
+                "{segments}: {}",
+                paused.body
+            );
+            let now = rig.call("GET", &of(&one, ""), None).await.body;
+            assert_eq!((&now["taskQueueId"], &now["pause"]["reason"]), (&json!(queue), &json!("night")), "{now}");
+            let resumed = rig.call("POST", &of(segments, "/resume"), None).await;
+            assert_eq!(resumed.body, json!({"taskQueueId": queue, "paused": false}), "{segments}");
+            let workers = rig.call("GET", &of(segments, "/workers"), None).await;
+            assert_eq!((workers.status, workers.body), (200, json!({"workers": []})), "{segments}");
+        }
+        // In two segments the queue itself is not found, and nothing else is taken for it.
+        let taken = rig.call("GET", &of(&two, ""), None).await.status;
+        assert_eq!(taken, if matches!(word, "pause" | "resume") { 405 } else { 400 }, "{word}");
+        assert_eq!(rig.call("DELETE", &of(&one, "/policy"), None).await.body, json!({}));
+    }
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_policy_may_not_say_is_refused_by_name_and_changes_nothing() {
     let rig = Rig::start().await;
     let (shape, schema, rule) = ("MalformedPayload", "InputValidationError", "InputError");

@@ -80,7 +80,7 @@ async fn what_options_may_not_say_is_refused_by_name_and_nothing_is_stored() {
         (json!({"worker": {"workerGroup": "g", "workerId": "w", "wait": 1}}), rule, ".worker` is not built yet"),
         // At the deadline or later it would never run.
         (json!({"delay": 3_700}), rule, ".delay`, 3700 seconds from now, must end before `deadline`"),
-        (json!({"notBefore": minutes_from_now(61)}), rule, ".notBefore`"),
+        (json!({"notBefore": minutes_from_now(61)}), rule, "; state a later `deadline`"),
     ] {
         let task = new_task();
         let created = rig.create(task, &with(&options)).await;
@@ -95,12 +95,24 @@ async fn what_options_may_not_say_is_refused_by_name_and_nothing_is_stored() {
         }
         assert_eq!(rig.call("GET", &format!("/task/{task}/status"), None).await.status, 404);
     }
+    // The deadline that a task has which states none.
+    let night = |more: &Value| {
+        let mut task = json!({"taskQueueId": QUEUE, "options": {"notBefore": minutes_from_now(2 * DAY_MINUTES)}});
+        task.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        task
+    };
+    let refused = submit(&rig, &night(&json!({}))).await;
+    let why = refused.body["message"].as_str().unwrap_or_default();
+    assert_eq!((refused.status, refused.code()), (400, rule), "{}", refused.body);
+    assert!(why.starts_with("`options.notBefore`, ") && why.contains("; state a later `deadline`"), "{why}");
     let mut both = with(&json!({}));
     both["options"] = json!({});
     let answer = submit(&rig, &both).await;
     assert_eq!((answer.status, answer.code()), (400, rule));
     assert!(answer.body["message"].as_str().unwrap().contains("`options` and `extra.tenure` must not both be given"));
     assert_eq!(rows(&rig).await, before);
+    let fixed = submit(&rig, &night(&json!({"deadline": minutes_from_now(3 * DAY_MINUTES)}))).await;
+    assert_eq!(fixed.status, 200, "{}", fixed.body);
     rig.server.stop().await;
 }
 

@@ -158,8 +158,7 @@ pub struct SessionEnded {
     pub epoch: i64,
     /// What ended it.
     pub ended_by: SessionEnd,
-    /// How many runs left it with its end. A session with more than 2,000 gives back the others right afterwards, and they are not
-    /// counted here.
+    /// How many runs it held when it ended: all of them leave it. Of more than 2,000 some are given back right afterwards.
     pub returned: i64,
 }
 
@@ -223,7 +222,7 @@ impl Note {
         })
     }
 
-    /// A session has ended, and so many runs have left it.
+    /// A session has ended that held so many runs.
     #[must_use]
     pub fn session_ended(session: &Identity, ended_by: SessionEnd, returned: i64) -> Self {
         let Identity { id, epoch, queue, worker_group, worker_id, .. } = session.clone();

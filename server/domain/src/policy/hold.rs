@@ -175,10 +175,11 @@ pub fn start_refusal(start: Start, field: &str, now: DateTime<Utc>, deadline: Da
     let ready = start.time(now);
     (ready >= deadline && start != Start::After(TimeDelta::zero())).then(|| match start {
         Start::At(ready) => {
-            format!("`{field}`, {}, must be before `deadline`, {}", Timestamp::new(ready), Timestamp::new(deadline))
+            let (ready, deadline) = (Timestamp::new(ready), Timestamp::new(deadline));
+            format!("`{field}`, {ready}, must be before `deadline`, {deadline}; state a later `deadline`")
         }
         Start::After(delay) => format!(
-            "`{field}`, {} seconds from now, must end before `deadline`, {}; it is now {}",
+            "`{field}`, {} seconds from now, must end before `deadline`, {}; it is now {}; state a later `deadline`",
             delay.num_seconds(),
             Timestamp::new(deadline),
             Timestamp::new(now)

@@ -73,7 +73,12 @@ fn a_task_that_could_never_run_is_refused_by_name() {
     assert_eq!(
         start_refusal(after(100), "options.delay", now, deadline).unwrap(),
         "`options.delay`, 100 seconds from now, must end before `deadline`, 1970-01-01T00:03:20.000Z; it is now \
-         1970-01-01T00:01:40.000Z"
+         1970-01-01T00:01:40.000Z; state a later `deadline`"
+    );
+    assert_eq!(
+        start_refusal(Start::At(at(201)), "options.notBefore", now, deadline).unwrap(),
+        "`options.notBefore`, 1970-01-01T00:03:21.000Z, must be before `deadline`, 1970-01-01T00:03:20.000Z; state a later \
+         `deadline`"
     );
 }
 

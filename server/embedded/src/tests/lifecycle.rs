@@ -1,5 +1,6 @@
 //! Starting, stopping, dying.
 
+use super::super::binaries::Binaries;
 use super::*;
 use tenure_api::credentials::AccessToken;
 
@@ -136,6 +137,33 @@ async fn a_first_start_can_be_killed_at_any_time() {
         remember(&embedded.connect_options()).await;
         embedded.stop().await;
     }
+}
+
+/// Its server was killed before it had written its pid file, so that the next start did not find it.
+#[tokio::test]
+async fn a_postgresql_that_is_quicker_than_the_one_just_started_is_adopted() {
+    let folder = TestFolder::new();
+    let first = folder.start().await;
+    remember(&first.connect_options()).await;
+    first.stop().await;
+    drop(first);
+    let account = Account::choose(&folder.pg_dir()).unwrap();
+    let real = Binaries::find(test_pg_bin().as_deref(), None, &account).await.unwrap();
+    let pg_bin = folder.base.path().join("bin");
+    fs::create_dir(&pg_bin).unwrap();
+    std::os::unix::fs::symlink(&real.initdb, pg_bin.join("initdb")).unwrap();
+    // Once, another one is started before, and has its pid file first.
+    let script = "#!/bin/sh\ncase $* in\n*listen_addresses*)\n    if mkdir \"$2/another\"; then\n        REAL \"$@\" &\n        \
+                  while [ ! -s \"$2/postmaster.pid\" ]; do sleep 0.02; done\n    fi ;;\nesac\nexec REAL \"$@\"\n";
+    fs::write(pg_bin.join("postgres"), script.replace("REAL", real.postgres.to_str().unwrap())).unwrap();
+    for path in [pg_bin.clone(), pg_bin.join("postgres")] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let settings = EmbeddedSettings { pg_bin: Some(pg_bin), ..folder.settings() };
+    let second = Embedded::start(&settings).await.unwrap_or_else(|error| panic!("{error}"));
+    assert!(folder.pg_dir().join("another").exists(), "there was no other");
+    assert_remembered(&second.connect_options()).await;
+    second.stop().await;
 }
 
 #[tokio::test]

@@ -4,37 +4,81 @@
 //! An absence of ours is no absence of theirs: while sessions are looked at, the real time is written each second. If it is older
 //! than [`OUTAGE`](tenure_domain::session::OUTAGE), no server could renew any, and all of them go on as if they were renewed now.
 //!
-//! While there are no sessions, the pass does nothing but look whether there are some, and seldom.
+//! While there are no sessions, the pass does nothing but look whether there are some, and seldom. While there are, it reads the time
+//! each time that it looks, and the live sessions only when one may have expired ([`Outlook`]).
 
 use std::time::Instant;
 
+use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
 use tenure_api::states::SessionEnd;
 
 use super::{PassReport, SLICE};
 use crate::engine::Engine;
 use crate::ops::sessions::{Attempt, Left, end, give_back_more};
-use tenure_domain::session::CLOCK_EVERY;
+use crate::sessions::{Outlook, Sessions};
+use tenure_domain::session::{STRAYS_EXPECTED, STRAYS_LOOKED_FOR, TTL_LEAST};
 use tenure_store::failure::{Class, classify};
-use tenure_store::worker_sessions;
+use tenure_store::memory::Epoch;
+use tenure_store::worker_sessions::{self, Expiring, Glance};
 
 /// Ends a slice of the sessions that have expired, and gives back what sessions hold that have ended.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
+    let sessions = &engine.sessions;
+    let (since, at) = (sessions.outlook.epoch(), Instant::now());
     let mut conn = engine.pool.acquire().await?;
-    let any = worker_sessions::any_recent(&mut conn).await?;
-    engine.sessions.activity.set(any);
-    if !any {
+    if !sessions.activity.any() && !look_for_any(sessions, &mut conn).await? {
         return Ok(PassReport::default());
     }
-    let mut clock = Clock::tick(&mut conn).await?;
-    let (mut report, mut failed) = (PassReport::default(), None);
-    for epoch in worker_sessions::list_overdue(&mut conn, SLICE).await? {
+    let Glance { now, ended_recently } = worker_sessions::glance(&mut conn).await?;
+    let is_due = sessions.outlook.is_due(now, at);
+    if is_due && !look_for_any(sessions, &mut conn).await? {
+        return Ok(PassReport::default());
+    }
+    let clock = Clock { outlook: &sessions.outlook, since };
+    let mut report = PassReport::default();
+    if !is_due {
         clock.go_on(&mut conn).await?;
+        if ended_recently {
+            give_back_strays(engine, &mut conn, &clock, STRAYS_EXPECTED, &mut report).await?;
+        }
+        return Ok(report);
+    }
+    // Before any of them ends.
+    clock.tick(&mut conn).await?;
+    let ended = end_expired(engine, &mut conn, &clock, (now, at), &mut report).await;
+    if ended.as_ref().is_err_and(|error| classify(error) == Class::Unavailable) {
+        return ended.map(|()| report);
+    }
+    give_back_strays(engine, &mut conn, &clock, STRAYS_LOOKED_FOR, &mut report).await?;
+    ended.map(|()| report)
+}
+
+async fn look_for_any(sessions: &Sessions, conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    let any = worker_sessions::any_recent(conn).await?;
+    sessions.activity.set(any);
+    Ok(any)
+}
+
+/// Ends a slice of those that have expired. If none is left of them, the next ones are looked for when they may expire, and otherwise at
+/// once.
+async fn end_expired(
+    engine: &Engine,
+    conn: &mut PgConnection,
+    clock: &Clock<'_>,
+    (now, at): (DateTime<Utc>, Instant),
+    report: &mut PassReport,
+) -> Result<(), sqlx::Error> {
+    let listed = worker_sessions::list_expiring(conn, now + TTL_LEAST, SLICE).await?;
+    let overdue = listed.partition_point(|session| session.until <= now);
+    let mut failed = None;
+    for Expiring { epoch, .. } in &listed[..overdue] {
+        clock.go_on(conn).await?;
         report.found += 1;
-        match end(&mut conn, &engine.notifiers, epoch, SessionEnd::Expired).await {
+        match end(conn, &engine.notifiers, *epoch, SessionEnd::Expired).await {
             Ok(Attempt::Ended(left)) => {
                 report.done += 1;
-                count(&mut report, left);
+                count(report, left);
             }
             Ok(Attempt::NotLive | Attempt::Held) => report.lost_race += 1,
             Err(error) if classify(&error) == Class::Unavailable => return Err(error),
@@ -42,15 +86,33 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
             Err(error) => failed = Some(error),
         }
     }
-    for (epoch, by) in worker_sessions::list_strays(&mut conn).await? {
-        clock.go_on(&mut conn).await?;
-        let left = give_back_more(&mut conn, &engine.notifiers, epoch, by).await?;
+    if report.done == overdue && (overdue as i64) < SLICE {
+        clock.outlook.note(clock.since, (now, at), listed.get(overdue).map(|session| session.until));
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+/// Gives back what sessions hold that ended within this time.
+async fn give_back_strays(
+    engine: &Engine,
+    conn: &mut PgConnection,
+    clock: &Clock<'_>,
+    within: TimeDelta,
+    report: &mut PassReport,
+) -> Result<(), sqlx::Error> {
+    for (epoch, by) in worker_sessions::list_strays(conn, within).await? {
+        clock.go_on(conn).await?;
+        let left = give_back_more(conn, &engine.notifiers, epoch, by).await?;
         report.found += left.runs;
         report.done += left.runs;
         report.lost_race += usize::from(left.runs == 0);
-        count(&mut report, left);
+        count(report, left);
+        if left.more || left.runs == 0 {
+            // However long ago the session ended, the rest is looked for at once.
+            clock.outlook.expect(clock.since);
+        }
     }
-    failed.map_or(Ok(report), Err)
+    Ok(())
 }
 
 fn count(report: &mut PassReport, left: Left) {
@@ -59,23 +121,28 @@ fn count(report: &mut PassReport, left: Left) {
 }
 
 /// The time at which sessions are looked at. It is written while many of them are ended too, which takes long.
-struct Clock(Instant);
+struct Clock<'a> {
+    outlook: &'a Outlook,
+    since: Epoch,
+}
 
-impl Clock {
-    async fn tick(conn: &mut PgConnection) -> Result<Self, sqlx::Error> {
+impl Clock<'_> {
+    async fn tick(&self, conn: &mut PgConnection) -> Result<(), sqlx::Error> {
+        let at = Instant::now();
         let extended = worker_sessions::tick_clock(conn).await?;
+        self.outlook.note_tick(self.since, at);
         if extended > 0 {
             tracing::warn!(
                 sessions = extended,
                 "no server has looked at sessions for a while: all of them are extended"
             );
         }
-        Ok(Self(Instant::now()))
+        Ok(())
     }
 
-    async fn go_on(&mut self, conn: &mut PgConnection) -> Result<(), sqlx::Error> {
-        if self.0.elapsed() >= CLOCK_EVERY.to_std().unwrap_or_default() {
-            *self = Self::tick(conn).await?;
+    async fn go_on(&self, conn: &mut PgConnection) -> Result<(), sqlx::Error> {
+        if self.outlook.is_tick_due(Instant::now()) {
+            self.tick(conn).await?;
         }
         Ok(())
     }

@@ -20,6 +20,7 @@ mod safe_position;
 pub mod session;
 pub mod tick;
 pub mod wait_list;
+mod waiting;
 pub mod watch;
 
 pub use failure::Failure;
@@ -28,7 +29,7 @@ pub use session::Session;
 use std::collections::{HashSet, VecDeque};
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use sqlx::PgConnection;
@@ -45,6 +46,7 @@ use tenure_store::failure::is_lost_connection;
 use tenure_store::hot::statement::{Rows, Statement};
 use tenure_store::outage;
 use tick::{APART, Kind, NotDone, Permit, Seat, TickLoop, Ticks, Turn};
+use waiting::{Waiting, Weight};
 
 /// The error for the caller of an ordinary transaction that failed.
 #[must_use]
@@ -59,6 +61,9 @@ pub const BATCH_BYTES_MAX: usize = 4 << 20;
 /// Bytes of the bodies that one operation may hold, from the request to its answer, in the blocking path too.
 pub const WAITING_BYTES_MAX: usize = 128 << 20;
 
+/// A batch with so many ordinary members is divided in a tick, so that they do without the clauses for the others. For fewer a
+/// statement more costs as much as it saves.
+pub const DIVIDED_MIN: usize = 20;
 /// Dependencies of the members of one batch; a member with more goes alone.
 pub const BATCH_EDGES_MAX: usize = 2_000;
 
@@ -72,10 +77,14 @@ pub trait Operation: Send + Sync + 'static {
     const NAME: &'static str;
     /// Members that may wait. Under overload creates are shed before reports, so that claimed runs are finished.
     const WAITING_MAX: usize;
-    /// How long a batch waits for others after its first member has come. For what is frequent and in no hurry.
-    const GATHER: Duration = Duration::ZERO;
     /// Whether it only reads, so that it may be run again when the connection was lost under it.
     const READ_ONLY: bool = false;
+
+    /// How long a member waits for others to share its batch. For what is frequent and in no hurry.
+    fn gather(member: &Self::Member) -> Duration {
+        let _ = member;
+        Duration::ZERO
+    }
 
     /// Bytes that a member counts for.
     fn weight(member: &Self::Member) -> usize;
@@ -104,6 +113,12 @@ pub trait Operation: Send + Sync + 'static {
     fn statement(&self, members: &[&Self::Member]) -> Option<Statement> {
         let _ = members;
         None
+    }
+
+    /// Whether a statement with this member takes more time for each of its members.
+    fn is_special(&self, member: &Self::Member) -> bool {
+        let _ = member;
+        false
     }
 
     /// A queue in which a member makes a run claimable, if nothing speaks against it.
@@ -162,48 +177,10 @@ struct Job<O: Operation> {
     _weight: Weight,
 }
 
-/// Bytes that are counted until this is dropped.
-struct Weight {
-    bytes: usize,
-    all: Arc<AtomicUsize>,
-}
-
-impl Weight {
-    /// Counts them, unless there are too many already.
-    fn take(bytes: usize, all: &Arc<AtomicUsize>) -> Option<Self> {
-        let before = all.fetch_add(bytes, Ordering::Relaxed);
-        let weight = Self { bytes, all: Arc::clone(all) };
-        (before <= WAITING_BYTES_MAX).then_some(weight)
-    }
-}
-
-impl Drop for Weight {
-    fn drop(&mut self) {
-        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
-
 impl<O: Operation> Job<O> {
     fn answer(self, result: Result<O::Answer, OpError>) {
         // The caller may have disconnected: the change is committed, and a repeat gets the same answer.
         drop(self.reply.send(result));
-    }
-}
-
-/// Members of an operation that wait, in all loops.
-#[derive(Clone, Default)]
-struct Waiting {
-    all: Arc<AtomicUsize>,
-    /// Those of this loop, when it counted last.
-    own: usize,
-}
-
-impl Waiting {
-    /// So many wait in this loop.
-    fn count(&mut self, own: usize, operation: &'static str) {
-        let more = own.wrapping_sub(std::mem::replace(&mut self.own, own));
-        let all = self.all.fetch_add(more, Ordering::Relaxed).wrapping_add(more);
-        metrics::gauge!("tenure_batch_waiting", "operation" => operation).set(all as f64);
     }
 }
 
@@ -316,40 +293,63 @@ impl<O: Operation> Worker<O> {
 
     /// Runs a batch as a part of a tick, or by itself if it cannot be one or the tick was undone.
     async fn run_in_tick(&mut self, turn: Turn, batch: Vec<Job<O>>, permit: &Permit) {
-        let members: Vec<&O::Member> = batch.iter().map(|job| &job.member).collect();
-        let Some(statement) = self.operation.statement(&members) else {
+        let parts = self.divide(batch);
+        let statements: Option<Vec<Statement>> =
+            parts.iter().map(|part| self.operation.statement(&members(part))).collect();
+        let Some(statements) = statements else {
             // The others do not wait for it.
             drop(turn);
-            self.run_apart(batch, permit).await;
+            self.run_apart(parts.into_iter().flatten().collect(), permit).await;
             return;
         };
-        turn.add_claimable(members.iter().filter_map(|member| O::claimable(member)));
-        match turn.run(statement).await {
+        turn.add_claimable(parts.iter().flatten().filter_map(|job| O::claimable(&job.member)));
+        match turn.run_all(statements).await {
             Ok(rows) => {
-                let mut effects = Effects::default();
-                let found = self.operation.decode(&members, &rows, &mut effects);
-                self.notifiers.apply(effects);
-                let verdicts = match found {
-                    Ok(found) => {
-                        let operation = Arc::clone(&self.operation);
-                        self.session.run(async |conn| operation.judge(conn, &members, found).await).await
-                    }
-                    Err(error) => Err(Failure::new(error)),
-                };
-                match verdicts {
-                    Ok(verdicts) => {
-                        let again = self.answer(batch, verdicts);
-                        self.run_apart(again, permit).await;
-                    }
-                    Err(failure) => fail(batch, failure),
+                let mut again = Vec::new();
+                for (part, rows) in parts.into_iter().zip(rows) {
+                    again.extend(self.conclude(part, &rows).await);
                 }
+                self.run_apart(again, permit).await;
             }
-            Err(NotDone::Unknown(failure, _)) => fail(batch, failure),
+            Err(NotDone::Unknown(failure, _)) => fail(parts.into_iter().flatten().collect(), failure),
             Err(why @ (NotDone::Undone | NotDone::Spoiled)) => {
                 if matches!(why, NotDone::Spoiled) {
                     self.apart_until = Some(Instant::now() + APART);
                 }
-                self.run_apart(batch, permit).await;
+                self.run_apart(parts.into_iter().flatten().collect(), permit).await;
+            }
+        }
+    }
+
+    /// The parts of a batch that have a statement each: the ordinary members first, if they are many and there are others.
+    fn divide(&self, batch: Vec<Job<O>>) -> Vec<Vec<Job<O>>> {
+        let is_special = |job: &Job<O>| self.operation.is_special(&job.member);
+        let special = batch.iter().filter(|job| is_special(job)).count();
+        if special == 0 || batch.len() - special < DIVIDED_MIN {
+            return vec![batch];
+        }
+        let (special, ordinary) = batch.into_iter().partition(is_special);
+        vec![ordinary, special]
+    }
+
+    /// Answers the members of a statement that was committed; those that are to be run again.
+    async fn conclude(&mut self, part: Vec<Job<O>>, rows: &Rows) -> Vec<Job<O>> {
+        let members = members(&part);
+        let mut effects = Effects::default();
+        let found = self.operation.decode(&members, rows, &mut effects);
+        self.notifiers.apply(effects);
+        let verdicts = match found {
+            Ok(found) => {
+                let operation = Arc::clone(&self.operation);
+                self.session.run(async |conn| operation.judge(conn, &members, found).await).await
+            }
+            Err(error) => Err(Failure::new(error)),
+        };
+        match verdicts {
+            Ok(verdicts) => self.answer(part, verdicts),
+            Err(failure) => {
+                fail(part, failure);
+                Vec::new()
             }
         }
     }
@@ -367,14 +367,22 @@ impl<O: Operation> Worker<O> {
     async fn has_members(&mut self) -> bool {
         if self.held_over.is_empty() {
             match self.inbox.recv().await {
-                Some(job) => self.held_over.push_back(job),
+                Some(job) => self.gather(job).await,
                 None => return false,
-            }
-            if O::GATHER > Duration::ZERO {
-                tokio::time::sleep(O::GATHER).await;
             }
         }
         true
+    }
+
+    /// Waits for others to share the batch of this member, for as long as none of them is in more of a hurry.
+    async fn gather(&mut self, first: Job<O>) {
+        let mut until = tokio::time::Instant::now() + O::gather(&first.member);
+        self.held_over.push_back(first);
+        while tokio::time::Instant::now() < until && self.held_over.len() < BATCH_MEMBERS_MAX {
+            let Ok(Some(job)) = tokio::time::timeout_at(until, self.inbox.recv()).await else { return };
+            until = until.min(tokio::time::Instant::now() + O::gather(&job.member));
+            self.held_over.push_back(job);
+        }
     }
 
     /// Everything that is waiting and may share a statement, and a tick.
@@ -429,7 +437,7 @@ impl<O: Operation> Worker<O> {
 
     /// One attempt, and a second one if the database asks for it or a read has lost its connection.
     async fn attempt(&mut self, part: &[Job<O>]) -> Result<Vec<Verdict<O::Answer>>, Failure> {
-        let members: Vec<&O::Member> = part.iter().map(|job| &job.member).collect();
+        let members = members(part);
         let operation = Arc::clone(&self.operation);
         let mut effects = Effects::default();
         let mut result = self.session.run(async |conn| operation.run(conn, &members, &mut effects).await).await;
@@ -461,6 +469,10 @@ impl<O: Operation> Worker<O> {
         self.blocking_path.take(locked);
         again
     }
+}
+
+fn members<O: Operation>(batch: &[Job<O>]) -> Vec<&O::Member> {
+    batch.iter().map(|job| &job.member).collect()
 }
 
 /// Answers all of them with what their batch failed by.

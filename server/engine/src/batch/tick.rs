@@ -209,8 +209,14 @@ pub(super) struct Turn {
 }
 
 struct Part {
-    statement: Statement,
-    reply: oneshot::Sender<Result<Rows, NotDone>>,
+    statements: Vec<Statement>,
+    reply: oneshot::Sender<Result<Vec<Rows>, NotDone>>,
+}
+
+/// Who waits for the rows of the statements before this end, and after those of the reply before it.
+struct Reply {
+    reply: oneshot::Sender<Result<Vec<Rows>, NotDone>>,
+    end: usize,
 }
 
 /// Why there are no rows.
@@ -246,8 +252,14 @@ impl Turn {
 
     /// Hands over a statement; its rows after the commit.
     pub(super) async fn run(self, statement: Statement) -> Result<Rows, NotDone> {
+        let rows = self.run_all(vec![statement]).await?;
+        Ok(rows.into_iter().next().expect("each statement has its rows"))
+    }
+
+    /// The same for several, one after the other.
+    pub(super) async fn run_all(self, statements: Vec<Statement>) -> Result<Vec<Rows>, NotDone> {
         let (reply, answer) = oneshot::channel();
-        if self.hand_over.send(Part { statement, reply }).is_err() {
+        if self.hand_over.send(Part { statements, reply }).is_err() {
             return Err(NotDone::Undone);
         }
         answer.await.unwrap_or_else(|_| Err(NotDone::Unknown(Failure::Lost(sqlx::Error::WorkerCrashed), None)))
@@ -268,9 +280,9 @@ impl Ticker {
             tokio::task::yield_now().await;
             let permit = self.permit.clone();
             let held = permit.take().await;
-            let (statements, replies) = self.gather().await;
-            if !statements.is_empty() {
-                self.tick(&statements, replies).await;
+            let parts = self.gather().await;
+            if !parts.is_empty() {
+                self.tick(parts).await;
             }
             drop(held);
         }
@@ -278,7 +290,7 @@ impl Ticker {
     }
 
     /// The parts of this tick, in order.
-    async fn gather(&self) -> (Vec<Statement>, Vec<oneshot::Sender<Result<Rows, NotDone>>>) {
+    async fn gather(&self) -> Vec<Part> {
         let common = Arc::<Mutex<Common>>::default();
         let mut parts = Vec::new();
         for kind in Kind::ALL {
@@ -286,12 +298,12 @@ impl Ticker {
             let turn = Turn { common: Arc::clone(&common), hand_over };
             if self.invite(kind, turn)
                 // It answers at once; one that has changed its mind drops its turn.
-                && let Ok(Part { statement, reply }) = part.await
+                && let Ok(part) = part.await
             {
-                parts.push((statement, reply));
+                parts.push(part);
             }
         }
-        parts.into_iter().unzip()
+        parts
     }
 
     /// Whether there was something to invite.
@@ -306,13 +318,17 @@ impl Ticker {
         }
     }
 
-    async fn tick(&mut self, statements: &[Statement], replies: Vec<oneshot::Sender<Result<Rows, NotDone>>>) {
+    async fn tick(&mut self, parts: Vec<Part>) {
         let started = Instant::now();
-        let mut spoiler = None;
+        let (mut statements, mut replies, mut spoiler) = (Vec::new(), Vec::with_capacity(parts.len()), None);
+        for Part { statements: own, reply } in parts {
+            statements.extend(own);
+            replies.push(Reply { reply, end: statements.len() });
+        }
         let ran = self
             .session
             .run(async |pipeline: &mut Pipeline| {
-                pipeline.run(statements).await.map_err(|undone| {
+                pipeline.run(&statements).await.map_err(|undone| {
                     spoiler = undone.at;
                     undone.error
                 })
@@ -322,30 +338,33 @@ impl Ticker {
         metrics::histogram!("tenure_tick_seconds").record(started.elapsed());
         match ran {
             Ok(rows) => {
-                for (reply, rows) in replies.into_iter().zip(rows) {
+                let mut rows = rows.into_iter().enumerate().peekable();
+                for Reply { reply, end } in replies {
+                    let own = std::iter::from_fn(|| rows.next_if(|(place, _)| *place < end)).map(|(_, rows)| rows);
                     // An operation that is gone has no callers left.
-                    drop(reply.send(Ok(rows)));
+                    drop(reply.send(Ok(own.collect())));
                 }
             }
             Err(failure) => self.fail(&failure, spoiler, replies),
         }
     }
 
-    fn fail(&self, failure: &Failure, spoiler: Option<usize>, replies: Vec<oneshot::Sender<Result<Rows, NotDone>>>) {
+    fn fail(&self, failure: &Failure, spoiler: Option<usize>, replies: Vec<Reply>) {
         let alone = replies.len() == 1;
         if !alone {
             tracing::debug!(error = %failure.error(), spoiler, "a tick was not committed");
         }
-        for (place, reply) in replies.into_iter().enumerate() {
+        let mut start = 0;
+        for Reply { reply, end } in replies {
+            let is_spoiler = spoiler.is_some_and(|place| (start..end).contains(&place));
+            start = end;
             let why = match failure {
                 Failure::NotRun(_) | Failure::Lost(_) => NotDone::Unknown(failure.repeat(), self.session.backend()),
                 // What the database did not say itself is no word on whether it was committed.
                 Failure::Fault(error) if error.as_database_error().is_none() => {
                     NotDone::Unknown(failure.repeat(), self.session.backend())
                 }
-                Failure::BadData(_) | Failure::Again(_) | Failure::Fault(_) if spoiler == Some(place) && !alone => {
-                    NotDone::Spoiled
-                }
+                Failure::BadData(_) | Failure::Again(_) | Failure::Fault(_) if is_spoiler && !alone => NotDone::Spoiled,
                 Failure::BadData(_) | Failure::Again(_) | Failure::Fault(_) => NotDone::Undone,
             };
             drop(reply.send(Err(why)));

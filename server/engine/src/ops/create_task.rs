@@ -107,6 +107,11 @@ impl Operation for CreateTask {
         (!waits && bytes <= TICK_BYTES_MAX).then(|| create::statement(&self.without_dependencies(members)))
     }
 
+    fn is_special(&self, member: &NewTaskInQueue) -> bool {
+        !member.task.dependencies.is_empty()
+            || self.without_dependencies(&[member]).iter().any(|member| !member.is_alone())
+    }
+
     fn claimable(member: &NewTaskInQueue) -> Option<i32> {
         let starts_later = member.task.options.is_some_and(|options| options.start.is_some());
         (!starts_later).then_some(member.queue)

@@ -13,9 +13,8 @@ use tenure_api::sessions::{CommandRequest, InboxItem};
 use tenure_api::states::SessionEnd;
 
 pub use self::end::{Attempt, Left, end, end_whole, give_back_more};
-pub use self::renew::RenewSession;
+pub use self::renew::{RenewSession, Renewing};
 use super::OpError;
-
 use crate::batch::Batcher;
 use crate::notifiers::{Effects, Notifiers};
 use crate::sessions::Sessions;
@@ -26,9 +25,9 @@ use tenure_domain::session::{
 };
 use tenure_store::policies;
 use tenure_store::queues::Queues;
-use tenure_store::worker_sessions::{self, Begun, Member, Renewal, Renewed, Sent, Stored};
+use tenure_store::worker_sessions::{self, Before, Begun, Member, Renewal, Renewed, Sent, Stored};
 
-/// How often a start is tried that meets another one of the same worker.
+/// How often a start is tried that meets another one of the same worker, or a queue whose key was lost.
 const STARTS_MAX: u32 = 3;
 
 /// What sessions are handled with.
@@ -71,43 +70,53 @@ pub struct Read {
 /// # Errors
 /// `SessionExists` or `PolicyMismatch`.
 pub async fn start(parts: Parts<'_>, start: &Start, client_id: &str) -> Result<Started, OpError> {
-    let queue = parts.queues.get_or_create_key(parts.pool, &start.queue).await?;
-    let remembered = parts.sessions.identities.epoch();
-    let mut conn = parts.pool.acquire().await?;
     for _ in 0..STARTS_MAX {
-        let (group, id) = (start.worker_group.as_str(), start.worker_id.as_str());
-        let mut transaction = conn.begin().await?;
-        let (live, policy_version, now) = worker_sessions::lock_live(&mut transaction, queue, group, id).await?;
-        may_start(start, live.map(|live| (live.started, live.until)), policy_version, now)
-            .map_err(|refused| why_not(start, &refused))?;
-        if let Some(live) = live {
-            transaction.rollback().await?;
-            // In a transaction of its own: what it gives back is there before the new one begins.
-            if end_whole(&mut conn, parts.notifiers, live.epoch, SessionEnd::Takeover).await? == Attempt::Held {
-                return Err(OpError::Unavailable);
-            }
-            continue;
+        let queue = parts.queues.get_or_create_key(parts.pool, &start.queue).await?;
+        if let Some(started) = try_start(parts, start, queue, client_id).await? {
+            tracing::info!(
+                session.id = %started.identity.id,
+                worker.id = %format_args!("{}/{}", start.worker_group, start.worker_id),
+                queue.id = %start.queue,
+                client.id = client_id,
+                "a worker has begun a session"
+            );
+            return Ok(started);
         }
-        let Some(Begun { identity, until }) = worker_sessions::begin(&mut transaction, queue, start, client_id).await?
-        else {
-            transaction.rollback().await?;
-            continue;
-        };
-        policies::emit(&mut transaction, &Note::session_started(&identity, client_id.to_owned())).await?;
-        parts.notifiers.commit(transaction, Effects::default()).await?;
-        parts.sessions.identities.note(remembered, identity.clone());
-        parts.sessions.activity.seen();
-        tracing::info!(
-            session.id = %identity.id,
-            worker.id = %format_args!("{group}/{id}"),
-            queue.id = %start.queue,
-            client.id = client_id,
-            "a worker has begun a session"
-        );
-        return Ok(Started { identity, until, policy_version });
     }
     // Others of the same worker begin and end meanwhile.
     Err(OpError::Unavailable)
+}
+
+/// None: once more. The session before was ended, another one began meanwhile, or the key of the queue was lost.
+async fn try_start(parts: Parts<'_>, start: &Start, queue: i32, client_id: &str) -> Result<Option<Started>, OpError> {
+    let remembered = parts.sessions.identities.epoch();
+    let mut conn = parts.pool.acquire().await?;
+    let (group, id) = (start.worker_group.as_str(), start.worker_id.as_str());
+    let mut transaction = conn.begin().await?;
+    let before = worker_sessions::lock_live(&mut transaction, (queue, &start.queue), group, id).await?;
+    let Some(Before { live, policy_version, now }) = before else {
+        parts.queues.drop_key(&start.queue);
+        return Ok(None);
+    };
+    may_start(start, live.map(|live| (live.started, live.until)), policy_version, now)
+        .map_err(|refused| why_not(start, &refused))?;
+    if let Some(live) = live {
+        transaction.rollback().await?;
+        // In a transaction of its own: what it gives back is there before the new one begins.
+        return match end_whole(&mut conn, parts.notifiers, live.epoch, SessionEnd::Takeover).await? {
+            Attempt::Held => Err(OpError::Unavailable),
+            Attempt::Ended(_) | Attempt::NotLive => Ok(None),
+        };
+    }
+    let Some(Begun { identity, until }) = worker_sessions::begin(&mut transaction, queue, start, client_id).await?
+    else {
+        return Ok(None);
+    };
+    policies::emit(&mut transaction, &Note::session_started(&identity, client_id.to_owned())).await?;
+    parts.notifiers.commit(transaction, Effects::default()).await?;
+    parts.sessions.identities.note(remembered, identity.clone());
+    parts.sessions.activity.seen();
+    Ok(Some(Started { identity, until, policy_version }))
 }
 
 fn why_not(start: &Start, refused: &StartRefused) -> OpError {
@@ -172,12 +181,33 @@ pub async fn of_claim(
     Err(OpError::Input(format!("session {id} is one of worker {worker_group}/{worker_id} of queue {queue}")))
 }
 
+/// The same answer, but that a session which ended more than a day ago is not found, on servers that remember whose it was as on all
+/// others.
+///
+/// # Errors
+/// Those of the answer.
+pub async fn unless_gone<T>(parts: Parts<'_>, id: Option<SessionId>, answer: Result<T, OpError>) -> Result<T, OpError> {
+    let (Some(id), Err(OpError::SessionEnded(_))) = (id, &answer) else { return answer };
+    // In a box, as in `identify`.
+    Box::pin(async {
+        let mut conn = parts.pool.acquire().await?;
+        if worker_sessions::identify(&mut conn, id).await?.is_none() {
+            parts.sessions.identities.remove(id);
+            return Err(missing(id));
+        }
+        answer
+    })
+    .await
+}
+
 /// Renews a session.
 ///
 /// # Errors
-/// `SessionEnded`.
+/// `SessionEnded`, or `NotFound` if that was more than a day ago.
 pub async fn renew(parts: Parts<'_>, identity: &Identity, stated: Stated) -> Result<Renewed, OpError> {
-    let renewed = parts.renew.submit(Renewal { epoch: identity.epoch, stated, after: 0 }).await?;
+    let renewal = Renewal { epoch: identity.epoch, stated, after: 0 };
+    let renewed = parts.renew.submit(Renewing::in_no_hurry(renewal)).await;
+    let renewed = unless_gone(parts, Some(identity.id), renewed).await?;
     parts.sessions.activity.seen();
     Ok(renewed)
 }
@@ -185,10 +215,11 @@ pub async fn renew(parts: Parts<'_>, identity: &Identity, stated: Stated) -> Res
 /// Renews a session, deletes the items of its inbox up to `after`, and waits for others.
 ///
 /// # Errors
-/// `SessionEnded`, also while it waits.
+/// `SessionEnded`, also while it waits, or `NotFound` if that was more than a day ago.
 pub async fn inbox(parts: Parts<'_>, identity: &Identity, after: i64, wait: Duration) -> Result<Read, OpError> {
     let renewal = Renewal { epoch: identity.epoch, stated: Stated::default(), after };
-    let renewed = parts.renew.submit(renewal).await?;
+    let renewed = parts.renew.submit(Renewing::within(renewal, wait)).await;
+    let renewed = unless_gone(parts, Some(identity.id), renewed).await?;
     parts.sessions.activity.seen();
     let items = parts.sessions.inboxes.read(identity.epoch, after, wait.min(identity.wait_max())).await?;
     Ok(Read { renewed, items })

@@ -58,6 +58,11 @@ impl Identities {
         self.seen.note(since, |seen| seen.insert(identity));
     }
 
+    /// Drops one that is not there any more.
+    pub fn remove(&self, id: SessionId) {
+        self.seen.note(self.seen.epoch(), |seen| (seen.newer.remove(&id), seen.older.remove(&id)));
+    }
+
     /// Drops what is remembered.
     pub fn drop_all(&self) {
         self.seen.drop_all();

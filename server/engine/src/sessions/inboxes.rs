@@ -35,6 +35,15 @@ const LOOK_MAX: Duration = Duration::from_secs(10);
 pub struct Inboxes {
     queue: mpsc::UnboundedSender<Waiter>,
     places: Arc<Semaphore>,
+    places_max: usize,
+}
+
+/// [`WAITERS_MAX`], unless a test has fewer.
+fn waiters_max() -> usize {
+    #[cfg(feature = "test-util")]
+    return tenure_store::breakage::inbox_waiters_max(WAITERS_MAX);
+    #[cfg(not(feature = "test-util"))]
+    WAITERS_MAX
 }
 
 impl Inboxes {
@@ -62,13 +71,14 @@ impl Inboxes {
             all_ended: now,
         };
         tasks.spawn(reader.work());
-        Self { queue, places: Arc::new(Semaphore::new(WAITERS_MAX)) }
+        let places_max = waiters_max();
+        Self { queue, places: Arc::new(Semaphore::new(places_max)), places_max }
     }
 
     /// How many requests wait.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        WAITERS_MAX - self.places.available_permits()
+        self.places_max - self.places.available_permits()
     }
 
     /// The items of an inbox after this one; none if none came in time.

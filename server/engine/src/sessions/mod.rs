@@ -5,6 +5,7 @@ mod activity;
 mod endings;
 mod identities;
 mod inboxes;
+mod outlook;
 mod waiters;
 
 use sqlx::PgPool;
@@ -16,6 +17,7 @@ pub use activity::Activity;
 pub use endings::{Endings, Watcher};
 pub use identities::Identities;
 pub use inboxes::{Inboxes, WAITERS_MAX};
+pub use outlook::Outlook;
 
 /// What a server has of sessions.
 pub struct Sessions {
@@ -27,6 +29,8 @@ pub struct Sessions {
     pub endings: Endings,
     /// Whether there are any.
     pub activity: Activity,
+    /// When one may expire next.
+    pub outlook: Outlook,
 }
 
 impl Sessions {
@@ -38,6 +42,7 @@ impl Sessions {
             inboxes: Inboxes::start(pool.clone(), notifiers.clone(), endings.clone(), tasks, stop.clone()),
             identities: Identities::default(),
             activity: Activity::default(),
+            outlook: Outlook::default(),
             endings,
         }
     }

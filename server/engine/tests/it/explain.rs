@@ -1,10 +1,10 @@
 //! Plans of the hot statements: made while the tables are empty, and still right when they are full.
 
 mod held;
+mod measure;
 mod sessions;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::collections::BTreeMap;
 
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
@@ -32,6 +32,7 @@ use tenure_store::{
 use uuid::Uuid;
 
 use crate::support::create_on;
+use measure::measure;
 
 /// Tables that grow with the number of tasks.
 const BIG: [&str; 13] = [
@@ -116,7 +117,7 @@ async fn run_hot(conn: &mut PgConnection, queue: &Queue, new: &NewTask, open: &[
     let key = queue.key("fill/q1").await;
     let mut transaction = conn.begin().await.unwrap();
     create_on(&mut transaction, queue, std::slice::from_ref(new)).await;
-    let in_group = new_task(QUEUE, &json!({"taskGroupId": new.id}));
+    let in_group = new_task(new.queue.as_str(), &json!({"taskGroupId": new.id}));
     create_on(&mut transaction, queue, &[in_group]).await;
     let wanted = dependencies::Wanted { required: open, any_end: true };
     dependencies::list_required(&mut transaction, &[wanted]).await.unwrap();
@@ -231,19 +232,6 @@ async fn the_plans_of_hot_statements_are_right_on_empty_tables_and_stay_when_the
     drop((hot, late, filler));
     queue.stop().await;
     database.finish().await;
-}
-
-/// What a transaction has read of the big tables so far: whole scans, and rows through indexes.
-async fn reads(conn: &mut PgConnection) -> BTreeMap<String, (i64, i64)> {
-    let rows: Vec<(String, i64, i64)> = sqlx::query_as(
-        "SELECT relname::text, COALESCE(seq_scan, 0), COALESCE(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables
-         WHERE relname = ANY($1)",
-    )
-    .bind(BIG.map(str::to_owned).to_vec())
-    .fetch_all(conn)
-    .await
-    .unwrap();
-    rows.into_iter().map(|(table, scans, rows)| (table, (scans, rows))).collect()
 }
 
 #[expect(clippy::too_many_lines, reason = "one arm for each statement")]
@@ -442,53 +430,14 @@ async fn fill_with_what_is_due(filler: &mut PgConnection) {
     sqlx::raw_sql(due).execute(filler).await.unwrap();
 }
 
-/// Which of these statements read too much, without statistics and with them, and what they read.
-async fn faults_of_cold(database: &TestDatabase, filler: &mut PgConnection, statements: &[&str]) -> BTreeSet<String> {
-    let pool = database.connector().pool();
-    let (open, waiting) = (ids(filler, "claims", 200).await, ids(filler, "pending WHERE hold IS NULL", 5).await);
-    let mut faults = BTreeSet::new();
-    for statistics in ["without", "with"] {
-        let mut conn = pool.acquire().await.unwrap();
-        for &statement in statements {
-            let mut took = Duration::MAX;
-            // Often enough for a session to change its mind about plans.
-            for _ in 0..7 {
-                let mut transaction = conn.begin().await.unwrap();
-                let before = reads(&mut transaction).await;
-                let started = Instant::now();
-                if held::STATEMENTS.contains(&statement) {
-                    held::run(&mut transaction, statement).await;
-                } else {
-                    run_cold(&mut transaction, statement, &open, &waiting).await;
-                }
-                took = took.min(started.elapsed());
-                let mut read = reads(&mut transaction).await;
-                read.retain(|table, (scans, rows)| {
-                    let (scans_before, rows_before) = before.get(table).copied().unwrap_or_default();
-                    // A few thousand: a slice of 200, several times. The tables have ten thousand rows and more.
-                    let most = if statement == "list_of_claimed" && table == "claims" { i64::from(FULL) } else { 3000 };
-                    *scans > scans_before || *rows > rows_before + most
-                });
-                if !read.is_empty() {
-                    faults.insert(format!("{statement}, {statistics} statistics: {read:?}"));
-                }
-                transaction.rollback().await.unwrap();
-            }
-            println!("{statement:24} {took:?} {statistics} statistics");
-        }
-        drop(conn);
-        sqlx::raw_sql("ANALYZE").execute(&mut *filler).await.unwrap();
-    }
-    pool.close().await;
-    faults
-}
-
 #[tokio::test]
 async fn statements_of_passes_read_only_what_they_need_of_full_tables() {
     let database = TestDatabase::create().await;
     let mut filler = database.connect().await;
     fill_with_what_is_due(&mut filler).await;
-    let faults = faults_of_cold(&database, &mut filler, &COLD).await;
+    let mut faults = measure(&database, &mut filler, &COLD, "without").await.faults;
+    sqlx::raw_sql("ANALYZE").execute(&mut filler).await.unwrap();
+    faults.extend(measure(&database, &mut filler, &COLD, "with").await.faults);
     assert!(faults.is_empty(), "reads too much: {faults:#?}");
     drop(filler);
     database.finish().await;

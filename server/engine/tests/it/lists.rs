@@ -1,10 +1,12 @@
 //! Lists of tasks: those of a queue, and those that the caller names.
 
+use std::collections::HashMap;
+
 use serde_json::json;
 use sqlx::PgConnection;
 use tenure_api::ids::{RunId, TaskId, TaskQueueId};
 use tenure_api::states::{ExceptionReason, Priority};
-use tenure_domain::lifecycle::Report;
+use tenure_domain::lifecycle::{REQUEUES_MAX, Report};
 use tenure_domain::task::{Granted, Last};
 use tenure_engine::background::holds;
 use tenure_engine::ops::change_task::{self, Change};
@@ -57,6 +59,8 @@ struct Walk {
     held: Vec<Granted>,
     got: Vec<Got>,
     tasks_created: Vec<TaskId>,
+    /// How often a claim of each was not delivered.
+    requeued: HashMap<TaskId, u16>,
     bits: u64,
     conn: PgConnection,
 }
@@ -95,9 +99,15 @@ impl Walk {
                     answer.delivery.delivered();
                     self.held.append(&mut answer.claims);
                 } else {
-                    // An answer that is not delivered is requeued.
+                    // A claim that is not delivered is requeued, but not for ever.
                     drop(answer.delivery);
                     for granted in answer.claims {
+                        let times = self.requeued.entry(granted.task.id).or_default();
+                        *times += 1;
+                        if *times > REQUEUES_MAX {
+                            self.held.push(granted);
+                            continue;
+                        }
                         eventually("the claim is requeued", async || {
                             !matches!(self.queue.status(granted.task.id).await.last, Last::Running(..))
                         })
@@ -150,7 +160,15 @@ async fn the_pages_of_a_queue_have_what_its_counts_count_whatever_has_happened()
     let seed = u64::from_le_bytes(secrets::random()) | 1;
     println!("seed {seed}");
     let conn = database.connect().await;
-    let mut walk = Walk { queue, held: Vec::new(), got: Vec::new(), tasks_created: Vec::new(), bits: seed, conn };
+    let mut walk = Walk {
+        queue,
+        held: Vec::new(),
+        got: Vec::new(),
+        tasks_created: Vec::new(),
+        requeued: HashMap::new(),
+        bits: seed,
+        conn,
+    };
     let (key, name): (_, TaskQueueId) = (walk.queue.key(QUEUE).await, QUEUE.parse().unwrap());
     for step in 0..STEPS {
         walk.step().await;

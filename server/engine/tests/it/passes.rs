@@ -22,13 +22,13 @@ const SIZE_DEFAULT: i32 = 20_000;
 const SMALL: i32 = 4_000;
 
 /// Blocks of a table and of its indexes, and scans of the whole table.
-type Reads = BTreeMap<String, (i64, i64)>;
+pub type Reads = BTreeMap<String, (i64, i64)>;
 
 /// Has a session publish what it has read when this statement ends; by itself it would a second later.
 const FLUSH: &str = "SELECT pg_stat_force_next_flush()";
 
 /// What all sessions have read so far.
-async fn reads(conn: &mut PgConnection, queue: &Queue) -> Reads {
+pub async fn reads(conn: &mut PgConnection, queue: &Queue) -> Reads {
     publish(queue).await;
     sqlx::raw_sql(FLUSH).execute(&mut *conn).await.unwrap();
     let rows: Vec<(String, i64, i64)> = sqlx::query_as(
@@ -73,7 +73,7 @@ async fn publish(queue: &Queue) {
     assert_eq!(unknown, Vec::<String>::new(), "a session that is not known here");
 }
 
-fn difference(before: &Reads, after: &Reads) -> Reads {
+pub fn difference(before: &Reads, after: &Reads) -> Reads {
     let mut read = Reads::new();
     for (table, &(blocks, scans)) in after {
         let (blocks_before, scans_before) = before.get(table).copied().unwrap_or_default();
@@ -84,8 +84,22 @@ fn difference(before: &Reads, after: &Reads) -> Reads {
     read
 }
 
+/// Closes all sessions of the pool but one. They take turns, and the first time that a statement runs on one, it is planned there, which
+/// reads the ends of indexes.
+async fn close_others(queue: &Queue) {
+    let pool = &queue.engine.pool;
+    let mut all = Vec::new();
+    while all.len() < pool.size() as usize {
+        all.push(pool.acquire().await.unwrap());
+    }
+    for conn in all.drain(1..) {
+        conn.close().await.unwrap();
+    }
+}
+
 /// What each pass reads when nothing is due, on a server that has run for a while.
 async fn read_by_passes(conn: &mut PgConnection, queue: &Queue) -> BTreeMap<&'static str, Reads> {
+    close_others(queue).await;
     for _ in 0..3 {
         for pass in PASSES {
             pass.run(&queue.engine).await.unwrap();
@@ -109,7 +123,7 @@ async fn read_by_passes(conn: &mut PgConnection, queue: &Queue) -> BTreeMap<&'st
 }
 
 /// Every table, with autovacuum off: what it reads would be counted.
-async fn without_autovacuum(conn: &mut PgConnection) {
+pub async fn without_autovacuum(conn: &mut PgConnection) {
     let tables: Vec<String> =
         sqlx::query_scalar("SELECT relname::text FROM pg_stat_user_tables").fetch_all(&mut *conn).await.unwrap();
     for table in tables {
@@ -120,7 +134,7 @@ async fn without_autovacuum(conn: &mut PgConnection) {
 
 /// Each session plans a statement once. As a rule it plans the first five times for the values that it gets, and then looks at the
 /// ends of indexes, past all that is dead there: with some sessions in the pool, that would be each time that is measured here.
-async fn plan_once(conn: &mut PgConnection) {
+pub async fn plan_once(conn: &mut PgConnection) {
     let sql = "DO $$ BEGIN
         EXECUTE format('ALTER DATABASE %I SET plan_cache_mode = force_generic_plan', current_database());
     END $$";

@@ -6,7 +6,7 @@ use tenure_api::ids::TaskId;
 use tenure_api::sessions::{InboxEvent, InboxItem};
 use tenure_api::states::{Delivery, EndedBy, ReasonResolved, RunState, SessionEnd, WorkerCommand};
 use tenure_domain::policy::ending::Ending;
-use tenure_domain::session::{COMMANDS_MAX, Start, Stated};
+use tenure_domain::session::{COMMANDS_MAX, STRAYS_LOOKED_FOR, Start, Stated};
 use tenure_engine::testing::{LEASE, QUEUE, Queue};
 use tenure_store::testing::{TestDatabase, check_invariants_on};
 use tenure_store::transitions::end::{self, Member};
@@ -284,6 +284,13 @@ async fn a_renewal_changes_only_what_it_says_and_nothing_of_a_session_that_has_e
     ground.finish().await;
 }
 
+/// The sessions whose time is over.
+async fn overdue(conn: &mut PgConnection) -> Vec<i64> {
+    let now = store::glance(conn).await.unwrap().now;
+    let found = store::list_expiring(conn, now, 10).await.unwrap();
+    found.into_iter().map(|session| session.epoch).collect()
+}
+
 /// A renewal is left out while its session is being ended; one that came first keeps it from expiring.
 #[tokio::test]
 async fn an_end_and_a_renewal_come_one_after_the_other() {
@@ -297,7 +304,7 @@ async fn an_end_and_a_renewal_come_one_after_the_other() {
     ending.rollback().await.unwrap();
     assert_eq!(store::share(&mut ground.conn, session).await.unwrap(), Shared::Live);
     sqlx::query("UPDATE worker_sessions SET until = now() - interval '1 s'").execute(&mut ground.conn).await.unwrap();
-    assert_eq!(store::list_overdue(&mut ground.conn, 10).await.unwrap(), [session]);
+    assert_eq!(overdue(&mut ground.conn).await, [session]);
     assert!(renew(&mut ground.conn, session, 0).await.unwrap().ended.is_none(), "it is live until it is ended");
     assert!(store::end(&mut ground.conn, session, SessionEnd::Expired, true).await.unwrap().is_none());
     sqlx::query("UPDATE worker_sessions SET until = now() - interval '1 s'").execute(&mut ground.conn).await.unwrap();
@@ -306,7 +313,7 @@ async fn an_end_and_a_renewal_come_one_after_the_other() {
     sqlx::query(silent).execute(&mut ground.conn).await.unwrap();
     assert!(store::end(&mut ground.conn, session, SessionEnd::Expired, true).await.unwrap().is_none());
     assert_eq!(store::tick_clock(&mut ground.conn).await.unwrap(), 1);
-    assert!(store::list_overdue(&mut ground.conn, 10).await.unwrap().is_empty());
+    assert_eq!(overdue(&mut ground.conn).await, [] as [i64; 0]);
     sqlx::query("UPDATE worker_sessions SET until = now() - interval '1 s'").execute(&mut ground.conn).await.unwrap();
     let identity = store::end(&mut ground.conn, session, SessionEnd::Expired, true).await.unwrap().unwrap();
     assert!(identity.epoch == session && identity.is_of(&QUEUE.parse().unwrap(), "g", "w"));
@@ -335,8 +342,8 @@ async fn what_a_session_holds_is_locked_with_what_its_loss_costs() {
     assert_eq!(costs, [(tasks[0], 0, retries, 0), (tasks[1], 0, Delivery::AtMostOnce, 0), (tasks[2], 0, retries, 9)]);
     let members: Vec<_> = held.iter().map(|held| Member::new(held.id, held.run, Ending::SessionEnded)).collect();
     assert_eq!(end::end(&mut transaction, &members).await.unwrap().len(), 3);
-    store::close(&mut transaction, session, 3).await.unwrap();
-    store::close(&mut transaction, session, 2).await.unwrap();
+    assert_eq!(store::close(&mut transaction, session, 3).await.unwrap(), 0);
+    assert_eq!(store::close(&mut transaction, session, 2).await.unwrap(), 0);
     transaction.commit().await.unwrap();
     let (.., returned) = store::find(&mut ground.conn, session).await.unwrap().unwrap().ended.unwrap();
     assert_eq!(returned, 5);
@@ -353,11 +360,11 @@ async fn a_run_that_a_session_keeps_after_its_end_is_found_by_the_look_for_stray
     ground.held(session).await;
     assert!(store::any_recent(&mut ground.conn).await.unwrap());
     store::end(&mut ground.conn, session, SessionEnd::Closed, false).await.unwrap().unwrap();
-    assert_eq!(store::list_strays(&mut ground.conn).await.unwrap(), [(session, SessionEnd::Closed)]);
+    assert_eq!(store::list_strays(&mut ground.conn, STRAYS_LOOKED_FOR).await.unwrap(), [(session, SessionEnd::Closed)]);
     let mut transaction = ground.conn.begin().await.unwrap();
     assert_eq!(check_invariants_on(&mut transaction).await, Vec::<String>::new());
     sqlx::query("UPDATE clock SET clock_offset = interval '6 min'").execute(&mut *transaction).await.unwrap();
-    assert_eq!(store::list_strays(&mut transaction).await.unwrap(), []);
+    assert_eq!(store::list_strays(&mut transaction, STRAYS_LOOKED_FOR).await.unwrap(), []);
     assert!(!store::any_recent(&mut transaction).await.unwrap());
     let violations = check_invariants_on(&mut transaction).await;
     assert!(violations.iter().any(|violation| violation.starts_with("Sessions: no run is held")), "{violations:?}");
@@ -405,12 +412,18 @@ async fn a_worker_has_one_live_session() {
     let first = ground.begin("w").await;
     let queue = ground.server.key(QUEUE).await;
     assert!(store::begin(&mut ground.conn, queue, &start("w"), "ann").await.unwrap().is_none());
-    assert_eq!(store::lock_live(&mut ground.conn, queue, "g", "w").await.unwrap().0.unwrap().epoch, first);
+    let name = QUEUE.parse().unwrap();
+    let before = store::lock_live(&mut ground.conn, (queue, &name), "g", "w").await.unwrap().unwrap();
+    assert_eq!(before.live.map(|live| live.epoch), Some(first));
     store::end(&mut ground.conn, first, SessionEnd::Takeover, false).await.unwrap().unwrap();
-    assert!(store::lock_live(&mut ground.conn, queue, "g", "w").await.unwrap().0.is_none());
+    let before = store::lock_live(&mut ground.conn, (queue, &name), "g", "w").await.unwrap().unwrap();
+    assert_eq!(before.live, None);
+    // A key that another queue has, or none.
+    for stale in [(queue, &"other/queue".parse().unwrap()), (queue.wrapping_add(1), &name)] {
+        assert_eq!(store::lock_live(&mut ground.conn, stale, "g", "w").await.unwrap(), None);
+    }
     let second = ground.begin("w").await;
     assert!(second > first);
-    let name = QUEUE.parse().unwrap();
     let listed = store::list_workers(&mut ground.conn, queue, &name, 10).await.unwrap();
     assert_eq!(listed.iter().map(|worker| worker.identity.epoch).collect::<Vec<_>>(), [second]);
     assert_eq!(store::find_live(&mut ground.conn, queue, "g", "w").await.unwrap(), Some(second));
@@ -431,7 +444,7 @@ async fn no_run_is_held_long_after_the_end_of_its_session() {
     let members: Vec<_> = held.iter().map(|held| Member::new(held.id, held.run, Ending::Released)).collect();
     end::end(&mut transaction, &members).await.unwrap();
     transaction.commit().await.unwrap();
-    let strays = store::list_strays(&mut ground.conn).await.unwrap();
+    let strays = store::list_strays(&mut ground.conn, STRAYS_LOOKED_FOR).await.unwrap();
     let mut transaction = ground.conn.begin().await.unwrap();
     sqlx::query("UPDATE clock SET clock_offset = interval '6 min'").execute(&mut *transaction).await.unwrap();
     let violations = check_invariants_on(&mut transaction).await;

@@ -5,6 +5,7 @@ mod clock;
 mod ends;
 mod inbox;
 mod life;
+mod looks;
 mod races;
 mod storms;
 
@@ -15,6 +16,8 @@ use sqlx::PgConnection;
 use tenure_api::ids::{RunId, TaskId};
 use tenure_api::sessions::StartSessionRequest;
 use tenure_api::states::{EndedBy, ReasonCreated, ReasonResolved, SessionEnd};
+use tenure_domain::events::note::Note;
+use tenure_domain::events::{Event, Payload};
 use tenure_domain::lifecycle::Outcome;
 use tenure_domain::session::{Identity, Start, Stated};
 use tenure_domain::task::{Last, Task};
@@ -24,6 +27,7 @@ use tenure_engine::ops::claim_work::Request;
 use tenure_engine::ops::sessions::{self, Started};
 use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::clock as store_clock;
+use tenure_store::events::{self, Page, Sequenced};
 use tenure_store::testing::TestDatabase;
 
 /// What a session lives for here.
@@ -140,6 +144,17 @@ async fn create(queue: &Queue, tasks: usize, options: &serde_json::Value) -> Vec
         created.push(task.id);
     }
     created
+}
+
+/// The notes in the log.
+async fn notes(conn: &mut PgConnection) -> Vec<Note> {
+    events::sequence(conn, Sequenced::default()).await.unwrap();
+    let Page::Events(events, _) = events::read(conn, 0, 100_000).await.unwrap() else { panic!("it is gone") };
+    let note = |event: Event| match event.payload {
+        Payload::Note(note) => Some(note),
+        _ => None,
+    };
+    events.into_iter().filter_map(note).collect()
 }
 
 /// How the only ended run of a task ended, if it is pending again.

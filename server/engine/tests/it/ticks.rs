@@ -5,13 +5,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use serde_json::json;
 use sqlx::{Connection, PgConnection};
 use tenure_api::ids::TaskId;
 use tenure_domain::create::NewTask;
 use tenure_domain::task::Last;
 use tenure_engine::batch::tick::{Kind, Ticks};
-use tenure_engine::batch::{Batcher, Operation, Verdict};
+use tenure_engine::batch::{Batcher, DIVIDED_MIN, Operation, Verdict};
 use tenure_engine::notifiers::{Effects, Notifiers};
 use tenure_engine::ops::OpError;
 use tenure_engine::ops::create_task::{CreateTask, NewTaskInQueue};
@@ -59,6 +60,10 @@ impl<const SECOND: bool> Operation for Note<SECOND> {
 
     fn task(member: &Number) -> Option<Uuid> {
         Some(member.task)
+    }
+
+    fn is_special(&self, member: &Number) -> bool {
+        member.value <= 0
     }
 
     fn statement(&self, members: &[&Number]) -> Option<Statement> {
@@ -280,6 +285,67 @@ async fn a_create_that_waits_for_another_transaction_lets_the_others_of_its_tick
     tokio::time::timeout(LONG, waiting).await.expect("an answer").unwrap();
     drop((creates, notes, ticks));
     queue.stop().await;
+    rig.finish().await;
+}
+
+/// Answers for members that have all waited for the same tick.
+async fn submit_together<O: Operation>(
+    ticks: &Ticks,
+    batcher: &Batcher<O>,
+    members: Vec<O::Member>,
+) -> Vec<Result<O::Answer, OpError>> {
+    let held = ticks.hold().await;
+    let mut all = Box::pin(join_all(members.into_iter().map(|member| batcher.submit(member))));
+    assert!(futures_util::poll!(all.as_mut()).is_pending());
+    // On, to where the operation waits to be invited.
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    drop(held);
+    tokio::time::timeout(LONG, all).await.expect("all are answered")
+}
+
+#[tokio::test]
+async fn tasks_without_options_are_not_created_by_the_statement_for_those_that_have_some() {
+    let database = TestDatabase::create().await;
+    let (connector, tasks) = (database.connector(), TaskTracker::new());
+    let ticks = Ticks::start(&connector, HotSessions::MIN, &tasks);
+    let operation = CreateTask { queues: Queues::default() };
+    let creates = Batcher::start(operation, &connector, &Notifiers::default(), &ticks, &tasks);
+    let queue = Queue::start(database.options());
+    let key = queue.key(QUEUE).await;
+    let delayed = || new_task(QUEUE, &json!({"extra": {"tenure": {"delay": 60}}}));
+    // Each statement leaves a row in `due`, with the tasks that it has created.
+    let left = "SELECT cardinality(seqs)::bigint, xmin::text FROM due ORDER BY ctid OFFSET $1";
+    let mut seen = 0_i64;
+    for (plain, rows) in [(50, vec![50, 1]), (DIVIDED_MIN, vec![20, 1]), (DIVIDED_MIN - 1, vec![20])] {
+        let mut new: Vec<NewTask> = (0..plain).map(|_| new_task(QUEUE, &json!({}))).collect();
+        new.insert(plain / 2, delayed());
+        let members = new.iter().map(|task| NewTaskInQueue { task: Arc::new(task.clone()), queue: key }).collect();
+        for (answer, task) in submit_together(&ticks, &creates, members).await.into_iter().zip(&new) {
+            assert_eq!(answer.unwrap().id, task.id);
+        }
+        let found: Vec<(i64, String)> = sqlx::query_as(left).bind(seen).fetch_all(database.pool()).await.unwrap();
+        seen += i64::try_from(found.len()).unwrap();
+        assert_eq!(found.iter().map(|(tasks, _)| *tasks).collect::<Vec<_>>(), rows, "{plain} without options");
+        assert!(found.iter().all(|(_, by)| *by == found[0].1), "by two transactions");
+    }
+    let held = "SELECT count(*) FROM pending p JOIN task_options o USING (seq) WHERE p.hold = 1";
+    assert_eq!(number(database.pool(), held).await, 3);
+    drop((creates, ticks));
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_batch_of_which_a_part_fails_is_undone_and_the_others_are_done_once() {
+    let rig = Rig::start().await;
+    let values = (1..=25).chain([0]).chain([-7]);
+    let answers = submit_together(&rig.ticks, &rig.second, values.map(value).collect()).await;
+    let failed: Vec<usize> = (0..answers.len()).filter(|&place| answers[place].is_err()).collect();
+    assert_eq!(failed, [25], "{answers:?}");
+    let pool = rig.database.pool();
+    // The first was stored when the rig started, too.
+    assert_eq!(number(pool, "SELECT count(*) FROM notes WHERE value > 1").await, 24, "lost, or run twice");
+    assert_eq!(number(pool, "SELECT count(*) FROM notes WHERE value = -7").await, 1);
     rig.finish().await;
 }
 

@@ -19,6 +19,7 @@ use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, AllOf, AnyOf, Scope};
 use crate::http::scopes::Values;
 use tenure_engine::ops::claim_task::{ClaimTask, claim_task as claim};
+use tenure_engine::ops::sessions;
 
 /// `POST /task/:taskId/runs/:runId/claim`
 pub fn endpoint() -> Endpoint {
@@ -77,6 +78,7 @@ async fn claim_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
         session,
     };
     // The worker can ask for the very same claim again, so that a lost answer needs no guard.
-    let granted = claim(&app.engine.pool, &app.engine.workers, app.engine.settings.claim_timeout, &request).await??;
+    let granted = claim(&app.engine.pool, &app.engine.workers, app.engine.settings.claim_timeout, &request).await?;
+    let granted = sessions::unless_gone(app.engine.session_parts(), body.session_id, granted).await?;
     Ok(raw(claim_json(&app, &granted)?))
 }

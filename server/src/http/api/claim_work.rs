@@ -97,7 +97,8 @@ async fn claim_work(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
         wait_timeout: app.claim_work_wait,
     };
     let started = Instant::now();
-    let answer = app.engine.claim_work(&request).await?;
+    let answer = app.engine.claim_work(&request).await;
+    let answer = sessions::unless_gone(app.engine.session_parts(), body.session_id, answer).await?;
     // An error from here on drops the answer, and with it requeues the claims.
     if !answer.claims.is_empty() && started.elapsed() >= REAUTHORIZE_AFTER {
         call.authorize_again(&app, &asking).await?;

@@ -29,6 +29,7 @@ use tenure_domain::work::{self as rules, Reported};
 use tenure_engine::batch::wait_list::Answer;
 use tenure_engine::ops::OpError;
 use tenure_engine::ops::claim_work::Request;
+use tenure_engine::ops::sessions;
 use tenure_engine::ops::work::Worked;
 
 /// What came of one result: a status, or an error.
@@ -138,7 +139,9 @@ async fn handle(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
         wait_timeout: wait_of(&app, body.wait),
     };
     let started = Instant::now();
-    let Worked { results: verdicts, answer } = app.engine.work(&results, &claim).await?;
+    let worked = app.engine.work(&results, &claim).await;
+    let worked = sessions::unless_gone(app.engine.session_parts(), body.session_id, worked).await?;
+    let Worked { results: verdicts, answer } = worked;
     let Answer { claims, delivery } = answer;
     // An error from here on drops the delivery, and with it requeues the claims.
     if !claims.is_empty() && started.elapsed() >= REAUTHORIZE_AFTER {

@@ -36,6 +36,15 @@ pub struct Member<'a> {
     pub ruled: bool,
 }
 
+impl Member<'_> {
+    /// Whether a task is alone in a group with its own id, waits for nothing, and nothing is said of its runs: the ordinary case,
+    /// in which nothing is there that could conflict.
+    #[must_use]
+    pub fn is_alone(&self) -> bool {
+        !self.waits && !self.ruled && self.task.options.is_none() && self.task.group.uuid() == self.task.id.uuid()
+    }
+}
+
 /// What became of the members of a statement.
 #[derive(Debug, Default)]
 pub struct Outcome {
@@ -87,16 +96,10 @@ impl Created {
     }
 }
 
-/// Whether a task is alone in a group with its own id, waits for nothing, and nothing is said of its runs: the ordinary case, in
-/// which nothing is there that could conflict.
-fn is_alone(member: &Member<'_>) -> bool {
-    !member.waits && !member.ruled && member.task.options.is_none() && member.task.group.uuid() == member.task.id.uuid()
-}
-
 /// Whether the statement for tasks that are alone may store them.
 fn are_alone(members: &[Member<'_>]) -> bool {
     let one_limit = members.windows(2).all(|pair| pair[0].task.deadline_limit == pair[1].task.deadline_limit);
-    one_limit && members.iter().all(is_alone)
+    one_limit && members.iter().all(Member::is_alone)
 }
 
 /// Stores the tasks that do not exist yet, whose dates are valid, whose group accepts them, and whose queue has this key.

@@ -12,7 +12,7 @@ use tenure_domain::policy::hold::Hold;
 use crate::breakage::{self, Breakage};
 use crate::decode::Row;
 use crate::queues;
-use crate::session::avoid_scans;
+use crate::session::plan_as_hot;
 
 /// Ends the delays that are over, up to `limit`; none is over before `from`. Each run takes a new place, as if it had come now,
 /// and a note for each queue says so to readers of events. Answers the queues, and how many runs of each are ready now.
@@ -23,7 +23,8 @@ pub async fn end_holds(
     from: DateTime<Utc>,
     limit: i64,
 ) -> Result<BTreeMap<i32, usize>, sqlx::Error> {
-    avoid_scans(transaction).await?;
+    // With a bitmap of all that is due, each slice would read all of it.
+    plan_as_hot(transaction).await?;
     #[cfg(feature = "test-util")]
     perhaps_forget_one(transaction).await?;
     let rows = sqlx::query!(
@@ -33,7 +34,7 @@ pub async fn end_holds(
         due AS MATERIALIZED (
             SELECT p.seq, p.held_until, p.ord FROM pending p
             WHERE p.held_until >= $2 /* holds */ AND p.held_until <= (SELECT now FROM db_now)
-              AND p.deadline > (SELECT now FROM db_now) AND p.hold = 1 /* Hold::Delay */
+              AND p.deadline > (SELECT now FROM db_now) AND p.hold IS NOT DISTINCT FROM 1 /* Hold::Delay */
             ORDER BY p.held_until LIMIT $1 FOR UPDATE SKIP LOCKED
         ),
         placed AS MATERIALIZED (

@@ -108,18 +108,20 @@ pub async fn lock_held(transaction: &mut PgConnection, epoch: i64, limit: i64) -
         .collect()
 }
 
-/// Last statements of an end: how many runs left the session is added to what left it before, and its inbox is deleted.
-pub async fn close(transaction: &mut PgConnection, epoch: i64, returned: i64) -> Result<(), sqlx::Error> {
-    sqlx::query!(
-        "-- close_session
+/// Last statement of an end: how many runs left the session is added to what left it before, and its inbox is deleted. How many it
+/// holds still.
+pub async fn close(transaction: &mut PgConnection, epoch: i64, returned: i64) -> Result<i64, sqlx::Error> {
+    let held = sqlx::query_scalar!(
+        r#"-- close_session
         WITH emptied AS (DELETE FROM session_inbox WHERE epoch = $1)
-        UPDATE worker_sessions SET returned = returned + $2 WHERE epoch = $1",
+        UPDATE worker_sessions SET returned = returned + $2 WHERE epoch = $1
+        RETURNING (SELECT count(*) FROM claims c WHERE c.session = $1) AS "held!""#,
         epoch,
         returned
     )
-    .execute(transaction)
+    .fetch_optional(transaction)
     .await?;
-    Ok(())
+    Ok(held.unwrap_or_default())
 }
 
 /// Waits until nothing else ends or renews a session.

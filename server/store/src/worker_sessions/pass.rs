@@ -1,8 +1,9 @@
 //! What passes and waiting requests ask about many sessions.
 
+use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::{Connection, PgConnection};
 use tenure_api::states::SessionEnd;
-use tenure_domain::session::{CLOCK_EVERY, ENDED_KEPT, OUTAGE, STRAYS_LOOKED_FOR};
+use tenure_domain::session::{CLOCK_EVERY, ENDED_KEPT, OUTAGE, STRAYS_EXPECTED, STRAYS_LOOKED_FOR};
 
 use super::read_end;
 #[cfg(feature = "test-util")]
@@ -23,11 +24,52 @@ pub async fn list_ended(conn: &mut PgConnection, epochs: &[i64]) -> Result<Vec<(
     rows.into_iter().map(|row| Ok((row.epoch, read_end(row.end_reason)?))).collect()
 }
 
-/// Live sessions whose time is over, earliest first.
-pub async fn list_overdue(conn: &mut PgConnection, limit: i64) -> Result<Vec<i64>, sqlx::Error> {
-    sqlx::query_scalar!(
-        "-- list_overdue_sessions
-        SELECT epoch FROM worker_sessions WHERE ended IS NULL AND until <= (SELECT now FROM db_now) ORDER BY until LIMIT $1",
+/// What the pass reads each time: as little as there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Glance {
+    /// The time.
+    pub now: DateTime<Utc>,
+    /// Whether a session ended within [`STRAYS_EXPECTED`].
+    pub ended_recently: bool,
+}
+
+/// Reads no live session.
+pub async fn glance(conn: &mut PgConnection) -> Result<Glance, sqlx::Error> {
+    // The order has the index used, from its newest end.
+    sqlx::query_as!(
+        Glance,
+        r#"-- glance_at_sessions
+        SELECT db_now.now AS "now!",
+               EXISTS (SELECT FROM (SELECT FROM worker_sessions
+                                    WHERE ended > db_now.now - make_interval(secs => $1 /* STRAYS_EXPECTED */)
+                                    ORDER BY ended DESC LIMIT 1) recent) AS "ended_recently!"
+        FROM db_now"#,
+        STRAYS_EXPECTED.as_seconds_f64()
+    )
+    .fetch_one(conn)
+    .await
+}
+
+/// A live session, and when its time is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Expiring {
+    /// The session.
+    pub epoch: i64,
+    /// Until when it is live, unless it is renewed.
+    pub until: DateTime<Utc>,
+}
+
+/// Live sessions whose time is over by this date, earliest first. Reads all live ones.
+pub async fn list_expiring(
+    conn: &mut PgConnection,
+    by: DateTime<Utc>,
+    limit: i64,
+) -> Result<Vec<Expiring>, sqlx::Error> {
+    sqlx::query_as!(
+        Expiring,
+        "-- list_expiring_sessions
+        SELECT epoch, until FROM worker_sessions WHERE ended IS NULL AND until <= $1 ORDER BY until LIMIT $2",
+        by,
         limit
     )
     .fetch_all(conn)
@@ -50,8 +92,8 @@ pub async fn any_recent(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
     .await
 }
 
-/// Sessions that ended a short while ago and hold claims again, which were committed after their end.
-pub async fn list_strays(conn: &mut PgConnection) -> Result<Vec<(i64, SessionEnd)>, sqlx::Error> {
+/// Sessions that ended within this time and hold claims again, which were committed after their end.
+pub async fn list_strays(conn: &mut PgConnection, within: TimeDelta) -> Result<Vec<(i64, SessionEnd)>, sqlx::Error> {
     #[cfg(feature = "test-util")]
     if is_on(Breakage::LeakSession) {
         return Ok(Vec::new());
@@ -60,8 +102,8 @@ pub async fn list_strays(conn: &mut PgConnection) -> Result<Vec<(i64, SessionEnd
         r#"-- list_strays
         SELECT s.epoch, s.end_reason AS "end_reason!" FROM worker_sessions s
         CROSS JOIN LATERAL (SELECT FROM claims c WHERE c.session = s.epoch LIMIT 1) c
-        WHERE s.ended > (SELECT now FROM db_now) - make_interval(secs => $1 /* STRAYS_LOOKED_FOR */)"#,
-        STRAYS_LOOKED_FOR.as_seconds_f64()
+        WHERE s.ended > (SELECT now FROM db_now) - make_interval(secs => $1 /* within */)"#,
+        within.as_seconds_f64()
     )
     .fetch_all(conn)
     .await?;
@@ -97,30 +139,36 @@ pub async fn tick_clock(conn: &mut PgConnection) -> Result<u64, sqlx::Error> {
 async fn set_clock(conn: &mut PgConnection) -> Result<u64, sqlx::Error> {
     let mut transaction = conn.begin().await?;
     // Another server that has the row does the same.
-    let age = sqlx::query_scalar!(
+    let clock = sqlx::query!(
         r#"-- lock_session_clock
-        SELECT extract(epoch FROM clock_timestamp() - at)::float8 AS "age!" FROM session_clock FOR UPDATE SKIP LOCKED"#
+        WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now)
+        SELECT clock.now AS "now!", extract(epoch FROM clock.now - s.at)::float8 AS "age!"
+        FROM session_clock s, clock FOR UPDATE OF s SKIP LOCKED"#
     )
     .fetch_optional(&mut *transaction)
     .await?;
-    let Some(age) = age else { return Ok(0) };
-    if (0.0..=CLOCK_EVERY.as_seconds_f64()).contains(&age) {
+    let Some(clock) = clock else { return Ok(0) };
+    if (0.0..=CLOCK_EVERY.as_seconds_f64()).contains(&clock.age) {
         return Ok(0);
     }
-    let extended = if age > OUTAGE.as_seconds_f64() { extend(&mut transaction).await? } else { 0 };
-    sqlx::query!("-- set_session_clock\nUPDATE session_clock SET at = clock_timestamp()")
+    let extended = if clock.age > OUTAGE.as_seconds_f64() { extend(&mut transaction).await? } else { 0 };
+    // The time that was judged, and not that of this statement: an outage may lie between them, and is found by the next look.
+    sqlx::query!("-- set_session_clock\nUPDATE session_clock SET at = $1", clock.now)
         .execute(&mut *transaction)
         .await?;
     transaction.commit().await?;
     Ok(extended)
 }
 
-/// Extends all live sessions as if they were renewed now.
+/// Extends all live sessions as if they were renewed now, but those that were started or renewed within the time of an outage: they
+/// had a server. The first one after none had been looked at for long is such a one.
 async fn extend(transaction: &mut PgConnection) -> Result<u64, sqlx::Error> {
     let extended = sqlx::query!(
         "-- extend_sessions
-        UPDATE worker_sessions s SET until = GREATEST(s.until, db_now.now + make_interval(secs => s.ttl)), extended = true
-        FROM db_now WHERE s.ended IS NULL"
+        UPDATE worker_sessions s SET until = db_now.now + make_interval(secs => s.ttl), extended = true
+        FROM db_now
+        WHERE s.ended IS NULL AND s.until < db_now.now + make_interval(secs => s.ttl - $1::float8 /* OUTAGE */)",
+        OUTAGE.as_seconds_f64()
     )
     .execute(transaction)
     .await?;

@@ -7,10 +7,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use sqlx::{Connection as _, PgConnection};
 use tempfile::TempDir;
-use tenure_tests::postgres::{INITDB, children, command, free_port, make, new_folder};
+use tenure_tests::postgres::{INITDB, children, command, free_port, make, new_folder, runs};
 
 use super::RECOVERED_WITHIN;
-use crate::rig::LOOK_EVERY;
+use crate::rig::{LOOK_EVERY, eventually};
 
 /// A running cluster; it does not flush, because nothing in it outlives its processes' host.
 pub struct Cluster {
@@ -42,7 +42,7 @@ impl Cluster {
         cluster
     }
 
-    /// Starts the PostgreSQL that was killed.
+    /// Starts the PostgreSQL that was killed or stopped.
     pub async fn start_again(&mut self) {
         let deadline = Instant::now() + RECOVERED_WITHIN;
         // Sessions of a killed PostgreSQL live on for a short time; until then the new one refuses to start.
@@ -91,6 +91,12 @@ impl Cluster {
     /// Kills the postmaster without warning.
     pub fn kill(&self) {
         kill(self.postmaster, Signal::SIGKILL).expect("the postmaster runs");
+    }
+
+    /// Stops it as `pg_ctl stop -m fast` does: open transactions are rolled back, and everything is written.
+    pub async fn stop(&self) {
+        kill(self.postmaster, Signal::SIGINT).expect("the postmaster runs");
+        eventually("PostgreSQL has stopped", async || (!runs(self.postmaster)).then_some(())).await;
     }
 
     /// Stops all its processes where they are: connections stay open, and nothing is answered.

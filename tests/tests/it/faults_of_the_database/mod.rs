@@ -10,6 +10,7 @@ mod hosts;
 mod notifications;
 mod outages;
 mod positions;
+mod sessions;
 mod standby;
 mod tls;
 

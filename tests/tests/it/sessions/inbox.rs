@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tenure_tests::http::TENURE_API;
 
-use super::{claim, command, create, date, end, id, inbox, items, path, refused, report, start};
+use super::{claim, command, create, date, end, id, inbox, items, path, refused, renew, report, start};
 use crate::fleet::{NOTIFIED_WITHIN, without_fallbacks};
 use crate::rig::{Raw, Rig, call, client_of, eventually, new_task, run_of};
 
@@ -38,7 +38,7 @@ async fn a_reader_that_waits_is_notified_of_a_cancel_of_a_command_and_of_the_end
     let session = id(&session);
     let held = claim(&rig, "w1", Some(session), 1).await.remove(0);
     let cancel = async {
-        until_one_waits(&rig).await;
+        until_waiting(&rig, 1).await;
         assert_eq!(rig.call("POST", &format!("/task/{task}/cancel"), None).await.status, 200);
         Instant::now()
     };
@@ -51,7 +51,7 @@ async fn a_reader_that_waits_is_notified_of_a_cancel_of_a_command_and_of_the_end
 
     let after = item["id"].as_i64().unwrap();
     let freeze = async {
-        until_one_waits(&rig).await;
+        until_waiting(&rig, 1).await;
         assert_eq!(command(&rig, session, json!({"command": "freeze"})).await.status, 202);
         Instant::now()
     };
@@ -61,7 +61,7 @@ async fn a_reader_that_waits_is_notified_of_a_cancel_of_a_command_and_of_the_end
     assert!(item["id"].as_i64().unwrap() > after);
 
     let ending = async {
-        until_one_waits(&rig).await;
+        until_waiting(&rig, 1).await;
         assert_eq!(end(&rig, session).await.status, 200);
         Instant::now()
     };
@@ -72,13 +72,63 @@ async fn a_reader_that_waits_is_notified_of_a_cancel_of_a_command_and_of_the_end
     rig.server.stop().await;
 }
 
-/// Waits until the rig's server knows of a request that waits for an inbox.
-async fn until_one_waits(rig: &Rig) {
-    eventually("it waits", async || {
+/// Waits until the rig's server knows of so many requests that wait for inboxes.
+async fn until_waiting(rig: &Rig, requests: usize) {
+    let line = format!("tenure_inbox_waiters {requests}");
+    eventually(&line, async || {
         let metrics = rig.send(&Raw::new("GET", "/metrics")).await;
-        metrics.text().lines().any(|line| line == "tenure_inbox_waiters 1").then_some(())
+        metrics.text().lines().any(|found| found == line).then_some(())
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_more_inboxes_wait_than_may_and_those_whose_wait_is_over_make_room() {
+    let rig = Rig::start_with(|launch| launch.env("TENURE_INBOX_WAITERS", "2")).await;
+    let all =
+        [start(&rig, "w1", json!({})).await, start(&rig, "w2", json!({})).await, start(&rig, "w3", json!({})).await];
+    let [first, second, third] = all.each_ref().map(id);
+    let (mut one, mut two) = (rig.client(), rig.client());
+    one.start(&rig.root, "GET", &path(first, "/inbox?wait=30"), None).await.unwrap();
+    two.start(&rig.root, "GET", &path(second, "/inbox?wait=30"), None).await.unwrap();
+    // It takes a place for as long as its inbox is read: that one may be missing for those that are still to come.
+    let is_full = async || {
+        until_waiting(&rig, 2).await;
+        inbox(&rig, third, "wait=0").await
+    };
+    let why = refused(&is_full().await, 503, "ServiceUnavailable");
+    assert!(why.contains("inbox"), "{why}");
+    assert_eq!(renew(&rig, third, json!({})).await.status, 200, "nothing else is refused");
+    // A client that hangs up, an item that comes, and an end make room for one each.
+    let is_free = async || {
+        eventually("a place is free", async || {
+            let answer = inbox(&rig, third, "wait=0").await;
+            assert!([200, 503].contains(&answer.status), "{}", answer.body);
+            (answer.status == 200).then_some(())
+        })
+        .await;
+    };
+    one.hang_up();
+    is_free().await;
+    for by in ["an item", "an end"] {
+        one = rig.client();
+        one.start(&rig.root, "GET", &path(first, "/inbox?wait=30"), None).await.unwrap();
+        assert_eq!(is_full().await.status, 503);
+        if by == "an item" {
+            assert_eq!(command(&rig, first, json!({"command": "freeze"})).await.status, 202);
+        } else {
+            assert_eq!(end(&rig, first).await.status, 200);
+        }
+        is_free().await;
+        let reply = one.finish().await.unwrap();
+        let text = String::from_utf8_lossy(&reply.body).into_owned();
+        assert!(text.contains(if by == "an item" { "freeze" } else { "SessionEnded" }), "{by}: {text}");
+        // Acknowledged, so that the next request waits.
+        if by == "an item" {
+            assert!(items(&rig, first, i64::MAX).await.is_empty());
+        }
+    }
+    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -88,7 +138,7 @@ async fn what_another_server_puts_into_an_inbox_is_found_here() {
     let session = start(&rig, "w1", json!({})).await;
     let session = id(&session);
     let send = async {
-        until_one_waits(&rig).await;
+        until_waiting(&rig, 1).await;
         let body = json!({"command": "shutdown"});
         let sent = call(&mut client_of(&second), &rig.root, "POST", &path(session, "/commands"), Some(&body)).await;
         assert_eq!(sent.status, 202, "{}", sent.body);

@@ -78,8 +78,9 @@ async fn end_now(
     let Some(slice) = give_back(&mut transaction, epoch, by).await? else {
         return Ok(Attempt::Held);
     };
-    let Slice { left, endings, effects } = slice;
-    policies::emit(&mut transaction, &Note::session_ended(&identity, by, count(left.runs))).await?;
+    let Slice { left, held, endings, effects } = slice;
+    // Whether there are other slices or not, what hears of the end hears of all of them, once.
+    policies::emit(&mut transaction, &Note::session_ended(&identity, by, count(left.runs) + held)).await?;
     notifiers.commit(transaction, effects).await?;
     endings::count_session(by);
     count_endings(&endings);
@@ -126,7 +127,7 @@ pub async fn give_back_more(
 ) -> Result<Left, sqlx::Error> {
     let mut transaction = conn.begin().await?;
     match give_back(&mut transaction, epoch, by).await {
-        Ok(Some(Slice { left, endings, effects })) => {
+        Ok(Some(Slice { left, endings, effects, .. })) => {
             notifiers.commit(transaction, effects).await?;
             count_endings(&endings);
             Ok(left)
@@ -140,6 +141,8 @@ pub async fn give_back_more(
 /// A slice that is about to be committed.
 struct Slice {
     left: Left,
+    /// How many runs the session holds after it.
+    held: i64,
     endings: Vec<Ending>,
     effects: Effects,
 }
@@ -158,9 +161,9 @@ async fn give_back(transaction: &mut PgConnection, epoch: i64, by: SessionEnd) -
     for row in &resolved {
         effects.run_ended(row.id, row.queue, row.next_reason.is_some());
     }
-    worker_sessions::close(transaction, epoch, count(resolved.len())).await?;
-    let left = Left { runs: resolved.len(), retried: effects.claimable.len(), more: count(held.len()) >= SLICE };
-    Ok(Some(Slice { left, endings, effects }))
+    let held = worker_sessions::close(transaction, epoch, count(resolved.len())).await?;
+    let left = Left { runs: resolved.len(), retried: effects.claimable.len(), more: held > 0 && !resolved.is_empty() };
+    Ok(Some(Slice { left, held, endings, effects }))
 }
 
 fn count(runs: usize) -> i64 {

@@ -17,26 +17,53 @@ pub struct RenewSession;
 
 /// Bytes that a member without a body counts for.
 const SMALL: usize = 64;
+/// How long renewals wait for others: each is early by much more, and thousands of sessions are renewed with few commits.
+const GATHER: Duration = Duration::from_millis(250);
+/// The same of a worker that does not wait for items either.
+const GATHER_LEAST: Duration = Duration::from_millis(50);
+
+/// A renewal that waits for others.
+#[derive(Debug, Clone, Copy)]
+pub struct Renewing {
+    renewal: Renewal,
+    gather: Duration,
+}
+
+impl Renewing {
+    /// Its worker does nothing but renew.
+    #[must_use]
+    pub fn in_no_hurry(renewal: Renewal) -> Self {
+        Self { renewal, gather: GATHER }
+    }
+
+    /// Its worker waits so long for items.
+    #[must_use]
+    pub fn within(renewal: Renewal, wait: Duration) -> Self {
+        Self { renewal, gather: wait.clamp(GATHER_LEAST, GATHER) }
+    }
+}
 
 impl Operation for RenewSession {
-    type Member = Renewal;
+    type Member = Renewing;
     type Answer = Renewed;
     const NAME: &'static str = "renew_session";
     const WAITING_MAX: usize = 16_000;
-    /// A renewal is early by much more, and thousands of sessions are renewed with few commits.
-    const GATHER: Duration = Duration::from_millis(50);
     type Found = Vec<Renewed>;
 
-    fn weight(_: &Renewal) -> usize {
+    fn gather(member: &Renewing) -> Duration {
+        member.gather
+    }
+
+    fn weight(_: &Renewing) -> usize {
         SMALL
     }
 
     /// No batch has two renewals of a session: the statement changes each row once.
-    fn task(member: &Renewal) -> Option<Uuid> {
-        Some(Uuid::from_u128(u128::from(member.epoch.cast_unsigned())))
+    fn task(member: &Renewing) -> Option<Uuid> {
+        Some(Uuid::from_u128(u128::from(member.renewal.epoch.cast_unsigned())))
     }
 
-    fn decode(&self, _: &[&Renewal], _: &Rows, _: &mut Effects) -> Result<Vec<Renewed>, sqlx::Error> {
+    fn decode(&self, _: &[&Renewing], _: &Rows, _: &mut Effects) -> Result<Vec<Renewed>, sqlx::Error> {
         // It is no part of ticks.
         Ok(Vec::new())
     }
@@ -44,37 +71,38 @@ impl Operation for RenewSession {
     async fn judge(
         &self,
         conn: &mut PgConnection,
-        members: &[&Renewal],
+        members: &[&Renewing],
         renewed: Vec<Renewed>,
     ) -> Result<Vec<Verdict<Renewed>>, sqlx::Error> {
         let mut renewed: HashMap<i64, Renewed> = renewed.into_iter().map(|row| (row.epoch, row)).collect();
         let left: Vec<i64> =
-            members.iter().map(|member| member.epoch).filter(|epoch| !renewed.contains_key(epoch)).collect();
+            members.iter().map(|member| member.renewal.epoch).filter(|epoch| !renewed.contains_key(epoch)).collect();
         let ended = if left.is_empty() { Vec::new() } else { worker_sessions::list_ended(conn, &left).await? };
         let ended: HashMap<i64, _> = ended.into_iter().collect();
-        let verdict = |member: &&Renewal| match (renewed.remove(&member.epoch), ended.get(&member.epoch)) {
-            (Some(Renewed { ended: Some(by), .. }), _) | (None, Some(&by)) => {
-                Verdict::Refused(OpError::SessionEnded(by))
-            }
-            (Some(renewed), _) => Verdict::Done(renewed),
-            // It is being ended.
-            (None, None) => Verdict::Locked,
-        };
+        let verdict =
+            |member: &&Renewing| match (renewed.remove(&member.renewal.epoch), ended.get(&member.renewal.epoch)) {
+                (Some(Renewed { ended: Some(by), .. }), _) | (None, Some(&by)) => {
+                    Verdict::Refused(OpError::SessionEnded(by))
+                }
+                (Some(renewed), _) => Verdict::Done(renewed),
+                // It is being ended.
+                (None, None) => Verdict::Locked,
+            };
         Ok(members.iter().map(verdict).collect())
     }
 
     async fn run(
         &self,
         conn: &mut PgConnection,
-        members: &[&Renewal],
+        members: &[&Renewing],
         _: &mut Effects,
     ) -> Result<Vec<Verdict<Renewed>>, sqlx::Error> {
-        let renewals: Vec<Renewal> = members.iter().map(|&&renewal| renewal).collect();
+        let renewals: Vec<Renewal> = members.iter().map(|member| member.renewal).collect();
         let renewed = worker_sessions::renew(conn, &renewals).await?;
         self.judge(conn, members, renewed).await
     }
 
-    async fn wait(&self, conn: &mut PgConnection, member: &Renewal) -> Result<(), sqlx::Error> {
-        worker_sessions::lock(conn, member.epoch).await
+    async fn wait(&self, conn: &mut PgConnection, member: &Renewing) -> Result<(), sqlx::Error> {
+        worker_sessions::lock(conn, member.renewal.epoch).await
     }
 }

@@ -1,22 +1,30 @@
 //! Many delayed runs in one queue: what they cost everything else.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
+use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tenure_domain::policy::refile::{Place, Stage};
-use tenure_engine::testing::Queue;
+use tenure_engine::testing::{LEASE, Queue, new_task};
 use tenure_store::due_marks::START;
-use tenure_store::events::{self, Sequenced};
 use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::{claim, end_hold, restamp};
 use tenure_store::{holds, messages, queue_lists, refile, session};
 
-use super::{COLD, LEASE, faults_of_cold, fill_with_what_is_due};
+use uuid::Uuid;
+
+use super::measure::{measure, pages};
+use super::{COLD, fill_with_what_is_due, ids, run_hot};
 
 /// How many runs are delayed.
 const RUNS: &str = "TENURE_DELAYED_RUNS";
 /// For every run of the tests.
 const RUNS_DEFAULT: i32 = 20_000;
+/// Pages that a statement may read besides twice as many as without the delayed runs.
+const PAGES_MORE: i64 = 40;
+/// Reads events of the delayed tasks, whose rows are not there in the first measurement.
+const OF_NEW_TASKS: &str = "read_events";
 
 /// Statements about what is held, and those that look for what pollers hold.
 pub(super) const STATEMENTS: [&str; 9] = [
@@ -31,11 +39,19 @@ pub(super) const STATEMENTS: [&str; 9] = [
     "claim_beside_delayed",
 ];
 
-/// The tasks of the first queue, of which a few are due, and the policy of the second one.
-const FILL: &str = "
+/// The events of tasks that are delayed, the first that there are: what the operator's page reads is newer.
+const EVENTS: &str = "
+    INSERT INTO task_queues (name) VALUES ('fill/q1');
     CREATE TEMP TABLE delayed AS
         SELECT gen_random_uuid() AS id, nextval('task_seq') AS seq, n, q.id AS queue, now() + interval '2 days' AS deadline
         FROM generate_series(1, $RUNS) n, task_queues q WHERE q.name = 'fill/q1';
+    INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, queues, pending, claimed, delayed)
+        SELECT now(), 2 * count(*), array_agg(1::smallint), array_agg(seq), array_agg(0::smallint), array_agg(5::smallint),
+               ARRAY[queue], '{0}', '{0}', ARRAY[count(*)::int]
+        FROM delayed GROUP BY queue, n / 100 ORDER BY n / 100;";
+
+/// Those tasks, of which a few are due, and the policy of another queue.
+const FILL: &str = "
     INSERT INTO tasks (id, seq, queue, task_group, state, priority, retries_left, run, lone)
         SELECT id, seq, queue, id, 1, (n % 7)::smallint, 5, 0, true FROM delayed;
     INSERT INTO task_definitions
@@ -47,12 +63,15 @@ const FILL: &str = "
                CASE WHEN n <= 300 THEN now() - interval '1 s' ELSE now() + interval '1 day' + n * interval '1 ms' END,
                '3000-01-01', '3000-01-01'
         FROM delayed ORDER BY n;
-    INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, queues, pending, claimed, delayed)
-        SELECT now(), 2 * count(*), array_agg(1::smallint), array_agg(seq), array_agg(0::smallint), array_agg(5::smallint),
-               ARRAY[queue], '{0}', '{0}', ARRAY[count(*)::int]
-        FROM delayed GROUP BY queue, n / 100 ORDER BY n / 100;
     INSERT INTO queue_policies (queue, version, policy, updated, client_id, refile_stage)
         SELECT id, 1, '{}', now(), 'ann', 2 FROM task_queues WHERE name = 'fill/q2';";
+
+/// Statistics change only where the test says so, and nothing else reads.
+const AUTOVACUUM_OFF: &str = "DO $$ DECLARE name text; BEGIN
+        FOR name IN SELECT relname FROM pg_stat_user_tables LOOP
+            EXECUTE format('ALTER TABLE %I SET (autovacuum_enabled = off)', name);
+        END LOOP;
+    END $$";
 
 async fn queue(conn: &mut PgConnection, name: &str) -> i32 {
     sqlx::query_scalar("SELECT id FROM task_queues WHERE name = $1").bind(name).fetch_one(conn).await.unwrap()
@@ -73,7 +92,9 @@ pub(super) async fn run(conn: &mut PgConnection, statement: &str) {
             assert!(!holds::is_near(conn, now, std::time::Duration::from_secs(10)).await.unwrap());
         }
         "find_hold" => {
-            let task = sqlx::query_scalar("SELECT id FROM pending ORDER BY seq DESC LIMIT 1");
+            let task = sqlx::query_scalar(
+                "SELECT id FROM pending WHERE held_until IS NOT NULL ORDER BY held_until DESC LIMIT 1",
+            );
             let task = task.fetch_one(&mut *conn).await.unwrap();
             assert!(holds::find(conn, task).await.unwrap().is_some());
         }
@@ -81,8 +102,8 @@ pub(super) async fn run(conn: &mut PgConnection, statement: &str) {
         "list_of_delayed" => {
             session::plan_as_hot(conn).await.unwrap();
             let rows = queue_lists::list_pending(conn, full, 0, 101).await.unwrap();
-            let last = sqlx::query_scalar("SELECT ord FROM pending ORDER BY seq DESC LIMIT 1");
-            let last: i64 = last.fetch_one(&mut *conn).await.unwrap();
+            let last = "SELECT ord FROM pending WHERE hold IS NOT NULL AND queue = $1 ORDER BY ord DESC LIMIT 1";
+            let last: i64 = sqlx::query_scalar(last).bind(full).fetch_one(&mut *conn).await.unwrap();
             let rest = queue_lists::list_pending(conn, full, last - 5_000, 101).await.unwrap();
             assert_eq!((rows.len(), rest.len()), (101, 101));
         }
@@ -99,7 +120,7 @@ pub(super) async fn run(conn: &mut PgConnection, statement: &str) {
             for (key, name) in [(full, "fill/q1"), (other, "fill/q2")] {
                 let want = claim::Want { queue: key, name, epoch: -1, marks: [0; 7], slots: vec![1; 5] };
                 let worker = claim::Worker { group: "g", id: "w", session: None };
-                let found = claim::claim(conn, &[want], &[worker], LEASE, uuid::Uuid::new_v4()).await.unwrap();
+                let found = claim::claim(conn, &[want], &[worker], LEASE, Uuid::new_v4()).await.unwrap();
                 assert_eq!(found.len(), 5);
             }
         }
@@ -111,19 +132,64 @@ pub(super) async fn run(conn: &mut PgConnection, statement: &str) {
     }
 }
 
-#[tokio::test]
-async fn nothing_reads_the_delayed_runs_of_a_queue_that_is_not_about_them() {
+/// Which statements read more pages than without the delayed runs. Indexes are some levels higher, of each page that is read.
+fn grown(before: &BTreeMap<&'static str, i64>, after: &BTreeMap<&'static str, i64>) -> Vec<String> {
+    let grown = |(statement, pages): (&&'static str, &i64)| {
+        let before = before[statement];
+        (*pages > 2 * before + PAGES_MORE).then(|| format!("{statement}: {pages} pages instead of {before}"))
+    };
+    let compared = |statement: &str| before.contains_key(statement) && statement != OF_NEW_TASKS;
+    after.iter().filter(|(statement, _)| compared(statement)).filter_map(grown).collect()
+}
+
+/// The pages that one round of the hot statements reads at least.
+async fn pages_of_hot(conn: &mut PgConnection, server: &Queue, open: &[Uuid]) -> i64 {
+    let mut least = i64::MAX;
+    for _ in 0..7 {
+        let before = pages(conn).await;
+        run_hot(conn, server, &new_task("fill/q1", &json!({})), open).await;
+        least = least.min(pages(conn).await - before);
+    }
+    least
+}
+
+/// Statistics from before there was a delayed run.
+#[derive(Clone, Copy, PartialEq)]
+enum OfBefore {
+    Taken,
+    None,
+}
+
+async fn delayed_runs_are_read_by_nothing_that_is_not_about_them(statistics: OfBefore) {
     let runs: i32 = std::env::var(RUNS).map_or(RUNS_DEFAULT, |runs| runs.parse().unwrap());
     let database = TestDatabase::create().await;
     let server = Queue::start(database.options());
-    let mut filler = database.connect().await;
+    let (mut filler, mut hot) = (database.connect().await, database.connect_hot().await);
+    sqlx::raw_sql(AUTOVACUUM_OFF).execute(&mut filler).await.unwrap();
+    sqlx::raw_sql(AssertSqlSafe(EVENTS.replace("$RUNS", &runs.to_string()))).execute(&mut filler).await.unwrap();
     fill_with_what_is_due(&mut filler).await;
-    let fill = FILL.replace("$RUNS", &runs.to_string());
-    sqlx::raw_sql(AssertSqlSafe(fill)).execute(&mut filler).await.unwrap();
-    events::sequence(&mut filler, Sequenced::default()).await.unwrap();
+    if statistics == OfBefore::Taken {
+        sqlx::raw_sql("ANALYZE").execute(&mut filler).await.unwrap();
+    }
+    let open = ids(&mut filler, "claims", 200).await;
+    let before = measure(&database, &mut filler, &COLD, "small").await;
+    let mut hot_before = BTreeMap::new();
+    hot_before.insert("hot", pages_of_hot(&mut hot, &server, &open).await);
+    sqlx::raw_sql(FILL).execute(&mut filler).await.unwrap();
     let all: Vec<&str> = STATEMENTS.iter().chain(&COLD).copied().collect();
-    let faults = faults_of_cold(&database, &mut filler, &all).await;
-    assert!(faults.is_empty(), "reads too much: {faults:#?}");
+    let mut faults = before.faults;
+    let hot_after = BTreeMap::from([("hot", pages_of_hot(&mut hot, &server, &open).await)]);
+    let mut wrong = grown(&hot_before, &hot_after);
+    for (place, name) in [if statistics == OfBefore::Taken { "old" } else { "without" }, "with"].into_iter().enumerate()
+    {
+        if place == 1 {
+            sqlx::raw_sql("ANALYZE").execute(&mut filler).await.unwrap();
+        }
+        let measured = measure(&database, &mut filler, &all, name).await;
+        faults.extend(measured.faults);
+        wrong.extend(grown(&before.pages, &measured.pages));
+    }
+    assert!(faults.is_empty() && wrong.is_empty(), "reads too much: {faults:#?}, {wrong:#?}");
     // The last stage of refiling reads the whole queue, and nothing else does.
     let key = server.key("fill/q1").await;
     let mut transaction = filler.begin().await.unwrap();
@@ -132,7 +198,17 @@ async fn nothing_reads_the_delayed_runs_of_a_queue_that_is_not_about_them() {
     assert!(restamp::list_differing(&mut transaction, key, 200).await.unwrap().is_empty());
     println!("list_to_restamp          {:?}", started.elapsed());
     transaction.rollback().await.unwrap();
-    drop(filler);
+    drop((filler, hot));
     server.stop().await;
     database.finish().await;
+}
+
+#[tokio::test]
+async fn nothing_reads_the_delayed_runs_of_a_queue_that_is_not_about_them() {
+    delayed_runs_are_read_by_nothing_that_is_not_about_them(OfBefore::None).await;
+}
+
+#[tokio::test]
+async fn that_is_so_with_statistics_from_before_there_was_one() {
+    delayed_runs_are_read_by_nothing_that_is_not_about_them(OfBefore::Taken).await;
 }

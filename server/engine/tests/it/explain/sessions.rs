@@ -2,7 +2,7 @@
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tenure_api::states::{SessionEnd, WorkerCommand};
-use tenure_domain::session::{Stated, WORKERS_SHOWN_MAX};
+use tenure_domain::session::{STRAYS_LOOKED_FOR, Stated, WORKERS_SHOWN_MAX};
 use tenure_engine::testing::Queue;
 use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::claim;
@@ -63,7 +63,7 @@ async fn live(conn: &mut PgConnection) -> Vec<i64> {
         .unwrap()
 }
 
-const STATEMENTS: [&str; 16] = [
+const STATEMENTS: [&str; 17] = [
     "lock_live",
     "identify",
     "find",
@@ -73,7 +73,8 @@ const STATEMENTS: [&str; 16] = [
     "command",
     "list_workers",
     "end",
-    "list_overdue",
+    "glance",
+    "list_expiring",
     "any_recent",
     "list_strays",
     "tick_clock",
@@ -83,12 +84,13 @@ const STATEMENTS: [&str; 16] = [
 ];
 
 async fn run(conn: &mut PgConnection, statement: &str, queue: i32, epochs: &[i64]) {
-    let one = epochs[7];
+    let (one, name) = (epochs[7], "fill/q1".parse().unwrap());
     match statement {
         "lock_live" => {
-            let (live, ..) = store::lock_live(conn, queue, "g", "w3").await.unwrap();
-            assert!(live.is_some());
-            assert_eq!(store::find_live(conn, queue, "g", "w3").await.unwrap(), live.map(|live| live.epoch));
+            let before = store::lock_live(conn, (queue, &name), "g", "w3").await.unwrap().unwrap();
+            assert!(before.live.is_some());
+            let epoch = before.live.map(|live| live.epoch);
+            assert_eq!(store::find_live(conn, queue, "g", "w3").await.unwrap(), epoch);
         }
         "identify" => {
             let id: uuid::Uuid = sqlx::query_scalar("SELECT id FROM worker_sessions WHERE epoch = $1")
@@ -114,18 +116,21 @@ async fn run(conn: &mut PgConnection, statement: &str, queue: i32, epochs: &[i64
             assert!(matches!(sent, Sent::Item(_)));
         }
         "list_workers" => {
-            let name = "fill/q1".parse().unwrap();
             let listed = store::list_workers(conn, queue, &name, WORKERS_SHOWN_MAX).await.unwrap();
             assert_eq!(listed.iter().map(|worker| worker.running).sum::<i64>(), LIVE);
         }
         "end" => {
             assert!(store::end(conn, one, SessionEnd::Closed, false).await.unwrap().is_some());
             assert_eq!(store::lock_held(conn, one, 2_000).await.unwrap().len(), 1);
-            store::close(conn, one, 1).await.unwrap();
+            assert_eq!(store::close(conn, one, 1).await.unwrap(), 1);
         }
-        "list_overdue" => assert!(store::list_overdue(conn, 200).await.unwrap().is_empty()),
+        "glance" => assert!(!store::glance(conn).await.unwrap().ended_recently),
+        "list_expiring" => {
+            let long_ago = chrono::DateTime::UNIX_EPOCH;
+            assert_eq!(store::list_expiring(conn, long_ago, 200).await.unwrap(), []);
+        }
         "any_recent" => assert!(store::any_recent(conn).await.unwrap()),
-        "list_strays" => assert!(store::list_strays(conn).await.unwrap().is_empty()),
+        "list_strays" => assert!(store::list_strays(conn, STRAYS_LOOKED_FOR).await.unwrap().is_empty()),
         "tick_clock" => {
             // What came before may have taken as long as an outage.
             sqlx::query("UPDATE session_clock SET at = clock_timestamp()").execute(&mut *conn).await.unwrap();

@@ -13,6 +13,12 @@ async fn look_back(ground: &Ground, seconds: i64) {
     assert_eq!(written.rows_affected(), 1);
 }
 
+/// Whether a server has looked at sessions just now.
+async fn looked(ground: &Ground) -> i64 {
+    let just_now = "SELECT count(*) FROM session_clock WHERE at > clock_timestamp() - interval '5 s'";
+    number(ground.database.pool(), just_now).await
+}
+
 async fn extended(ground: &Ground) -> i64 {
     number(ground.database.pool(), "SELECT count(*) FROM worker_sessions WHERE extended").await
 }
@@ -48,9 +54,11 @@ async fn an_outage_never_shortens_a_session() {
     sqlx::query("UPDATE worker_sessions SET until = until + interval '1 day'").execute(&pool).await.unwrap();
     let until = sessions::find(ground.queue.engine.session_parts(), session.id).await.unwrap().until;
     look_back(&ground, 6).await;
+    // It looks at the time again when everything may have expired.
+    ground.advance(TTL).await;
     ground.pass().await;
     assert_eq!(sessions::find(ground.queue.engine.session_parts(), session.id).await.unwrap().until, until);
-    ground.advance(1).await;
+    assert_eq!(looked(&ground).await, 1, "it was an outage");
     ground.finish().await;
 }
 
@@ -125,5 +133,50 @@ async fn a_server_takes_over_the_looks_of_one_that_is_gone() {
     ground.advance(600).await;
     ground.pass().await;
     assert!(!ground.queue.engine.sessions.activity.any());
+    ground.finish().await;
+}
+
+/// While there are none, the time is not written: that is no outage for the session that begins next.
+#[tokio::test]
+async fn the_first_session_after_a_long_time_without_any_is_not_extended() {
+    let ground = Ground::new().await;
+    begin(&ground.queue, "before").await;
+    ground.pass().await;
+    look_back(&ground, 600).await;
+    let other = Queue::start(ground.database.options());
+    sqlx::query("UPDATE worker_sessions SET until = now() - interval '1 s'")
+        .execute(ground.database.pool())
+        .await
+        .unwrap();
+    begin(&other, "first").await;
+    passes::pass(&other.engine).await.unwrap();
+    let marked = "SELECT count(*) FROM worker_sessions WHERE extended AND worker_id = $1";
+    let of = async |worker: &str| {
+        let count: i64 = sqlx::query_scalar(marked).bind(worker).fetch_one(ground.database.pool()).await.unwrap();
+        count
+    };
+    assert_eq!((of("before").await, of("first").await), (1, 0));
+    assert_eq!(looked(&ground).await, 1);
+    other.stop().await;
+    ground.finish().await;
+}
+
+/// Everything stands still between the look at the time and its writing.
+#[tokio::test]
+async fn an_outage_that_begins_while_the_time_is_written_is_found_by_the_next_look() {
+    let ground = Ground::new().await;
+    begin(&ground.queue, "one").await;
+    ground.pass().await;
+    look_back(&ground, 2).await;
+    let still = "CREATE FUNCTION stand_still() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN PERFORM pg_sleep(1.5); RETURN NULL; END $$;
+         CREATE TRIGGER stand_still BEFORE UPDATE ON session_clock FOR EACH STATEMENT EXECUTE FUNCTION stand_still()";
+    sqlx::raw_sql(still).execute(ground.database.pool()).await.unwrap();
+    let other = Queue::start(ground.database.options());
+    passes::pass(&other.engine).await.unwrap();
+    let age = "SELECT (extract(epoch FROM clock_timestamp() - at) * 1000)::bigint FROM session_clock";
+    let age = number(ground.database.pool(), age).await;
+    assert!(age >= 1_500, "the time of the look, and not that of the writing: {age} ms ago");
+    other.stop().await;
     ground.finish().await;
 }

@@ -212,6 +212,15 @@ async fn a_session_with_more_than_a_slice_gives_back_all_of_it() {
         let pool = ground.database.pool();
         assert_eq!(number(pool, "SELECT count(*) FROM pending").await, RUNS as i64);
         assert_eq!(number(pool, "SELECT returned FROM worker_sessions").await, RUNS as i64);
+        let ends: Vec<i64> = notes(&mut ground.conn).await.into_iter().filter_map(returned).collect();
+        assert_eq!(ends, [RUNS as i64], "the event names all of them, once");
         ground.finish().await;
+    }
+}
+
+fn returned(note: Note) -> Option<i64> {
+    match note {
+        Note::SessionEnded(ended) => Some(ended.returned),
+        _ => None,
     }
 }

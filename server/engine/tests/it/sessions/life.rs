@@ -146,7 +146,7 @@ async fn a_session_is_closed_once_and_a_repeat_answers_the_same() {
     let gone = sessions::find(ground.queue.engine.session_parts(), session.id).await;
     assert!(matches!(gone, Err(OpError::NotFound(_))), "{gone:?}");
     assert!(matches!(sessions::close(ground.queue.engine.session_parts(), &session).await, Err(OpError::NotFound(_))));
-    assert_eq!(end_of(renew(&ground.queue, &session).await), Some(SessionEnd::Expired));
+    assert!(matches!(renew(&ground.queue, &session).await, Err(OpError::NotFound(_))));
     assert_eq!(number(ground.database.pool(), "SELECT count(*) FROM worker_sessions").await, 0);
     ground.finish().await;
 }
@@ -211,27 +211,79 @@ async fn every_server_knows_every_session() {
 
 #[tokio::test]
 async fn the_start_and_the_end_of_a_session_are_in_the_log() {
-    use tenure_domain::events::Payload;
-    use tenure_domain::events::note::Note;
-    use tenure_store::events::{self, Page, Sequenced};
-
     let mut ground = Ground::new().await;
     let session = begin(&ground.queue, "one").await;
     create(&ground.queue, 1, &json!({})).await;
     claim(&ground.queue, &session, 1).await;
     sessions::close(ground.queue.engine.session_parts(), &session).await.unwrap();
-    events::sequence(&mut ground.conn, Sequenced::default()).await.unwrap();
-    let Page::Events(events, _) = events::read(&mut ground.conn, 0, 1000).await.unwrap() else { panic!("it is gone") };
-    let notes: Vec<Note> = events
-        .into_iter()
-        .filter_map(|event| match event.payload {
-            Payload::Note(note) => Some(note),
-            _ => None,
-        })
-        .collect();
     let expected =
         [Note::session_started(&session, "client".to_owned()), Note::session_ended(&session, SessionEnd::Closed, 1)];
-    assert_eq!(notes, expected);
+    assert_eq!(notes(&mut ground.conn).await, expected);
+    ground.finish().await;
+}
+
+/// As after a failover that lost the queue, which another server made again or not.
+#[tokio::test]
+async fn a_session_begins_in_a_queue_whose_key_was_lost() {
+    for is_made_again in [true, false] {
+        let mut ground = Ground::new().await;
+        let lost = ground.queue.key(QUEUE).await;
+        sqlx::query("DELETE FROM task_queues").execute(&mut ground.conn).await.unwrap();
+        if is_made_again {
+            let made = "INSERT INTO task_queues (id, name) OVERRIDING SYSTEM VALUE VALUES ($1, $2)";
+            sqlx::query(made).bind(lost.wrapping_add(100)).bind(QUEUE).execute(&mut ground.conn).await.unwrap();
+        }
+        let session = begin(&ground.queue, "one").await;
+        assert_ne!(ground.queue.key(QUEUE).await, lost);
+        create(&ground.queue, 1, &json!({})).await;
+        assert_eq!(claim(&ground.queue, &session, 1).await.len(), 1);
+        ground.finish().await;
+    }
+}
+
+/// On a server that remembers whose it was, as on one that never knew.
+#[tokio::test]
+async fn a_session_that_ended_more_than_a_day_ago_is_not_found_by_any_server() {
+    let mut ground = Ground::new().await;
+    let session = begin(&ground.queue, "one").await;
+    create(&ground.queue, 1, &json!({})).await;
+    sessions::close(ground.queue.engine.session_parts(), &session).await.unwrap();
+    let ask = async |server: &Queue, id: tenure_api::ids::SessionId| {
+        let parts = server.engine.session_parts();
+        let session = sessions::identify(parts, id).await?;
+        let claimed = server.engine.claim_work(&claim_of(&session, 1, LONG)).await.map(drop);
+        Ok::<_, OpError>([
+            sessions::renew(parts, &session, Stated::default()).await.map(drop),
+            sessions::inbox(parts, &session, 0, Duration::ZERO).await.map(drop),
+            sessions::unless_gone(parts, Some(id), claimed).await,
+        ])
+    };
+    ground.advance(24 * 3600 - 60).await;
+    let other = Queue::start(ground.database.options());
+    for server in [&ground.queue, &other] {
+        for answer in ask(server, session.id).await.unwrap() {
+            assert_eq!(end_of(answer), Some(SessionEnd::Closed));
+        }
+    }
+    ground.advance(120).await;
+    let stranger = Queue::start(ground.database.options());
+    for purged in [false, true] {
+        if purged {
+            while passes::purge(&ground.queue.engine).await.unwrap().done > 0 {}
+        }
+        // The second one remembers it still when it is purged.
+        let remembering = if purged { &other } else { &ground.queue };
+        for answer in ask(remembering, session.id).await.unwrap() {
+            assert!(matches!(answer, Err(OpError::NotFound(_))), "purged: {purged}: {answer:?}");
+        }
+        for server in [remembering, &stranger] {
+            let answer = ask(server, session.id).await;
+            assert!(matches!(answer, Err(OpError::NotFound(_))), "it is remembered no longer: {answer:?}");
+        }
+    }
+    for server in [other, stranger] {
+        server.stop().await;
+    }
     ground.finish().await;
 }
 
@@ -241,7 +293,7 @@ async fn renewals_that_come_shortly_after_each_other_share_a_transaction() {
     let queue = &ground.queue;
     let (first, second) = (begin(queue, "first").await, begin(queue, "second").await);
     let later = async || {
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
         renew(queue, &second).await.unwrap();
     };
     let mut shared = false;

@@ -1,0 +1,95 @@
+//! What statements read of full tables: rows, as their transaction counts them, and pages.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use sqlx::{Connection, PgConnection};
+use tenure_store::testing::TestDatabase;
+use uuid::Uuid;
+
+use super::{BIG, FULL, held, ids, run_cold};
+
+/// Often enough for a session to change its mind about plans.
+const TIMES: usize = 7;
+/// Rows that a statement may read of a big table: a slice of 200, several times. The tables have ten thousand rows and more.
+const ROWS_MAX: i64 = 3_000;
+
+/// What statements read.
+#[derive(Default)]
+pub struct Measured {
+    /// Which of them read too much, and what.
+    pub faults: BTreeSet<String>,
+    /// The pages that each of them read at least.
+    pub pages: BTreeMap<&'static str, i64>,
+}
+
+/// What a transaction has read of the big tables so far: whole scans, and rows through indexes.
+async fn reads(conn: &mut PgConnection) -> BTreeMap<String, (i64, i64)> {
+    let rows: Vec<(String, i64, i64)> = sqlx::query_as(
+        "SELECT relname::text, COALESCE(seq_scan, 0), COALESCE(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables
+         WHERE relname = ANY($1)",
+    )
+    .bind(BIG.map(str::to_owned).to_vec())
+    .fetch_all(conn)
+    .await
+    .unwrap();
+    rows.into_iter().map(|(table, scans, rows)| (table, (scans, rows))).collect()
+}
+
+/// The pages of the big tables and of their indexes that this session has read so far, and all others that have said so.
+pub async fn pages(conn: &mut PgConnection) -> i64 {
+    // By itself a session says it a second later.
+    sqlx::raw_sql("SELECT pg_stat_force_next_flush()").execute(&mut *conn).await.unwrap();
+    let sum =
+        "SELECT COALESCE(sum(heap_blks_read + heap_blks_hit + COALESCE(idx_blks_read + idx_blks_hit, 0)), 0)::bigint
+               FROM pg_statio_user_tables WHERE relname = ANY($1)";
+    sqlx::query_scalar(sum).bind(BIG.map(str::to_owned).to_vec()).fetch_one(conn).await.unwrap()
+}
+
+/// Measures these statements in a session of the pool, each in a transaction that is rolled back.
+pub async fn measure(
+    database: &TestDatabase,
+    filler: &mut PgConnection,
+    statements: &[&'static str],
+    statistics: &str,
+) -> Measured {
+    let pool = database.connector().pool();
+    let (open, waiting) = (ids(filler, "claims", 200).await, ids(filler, "pending WHERE hold IS NULL", 5).await);
+    let mut measured = Measured::default();
+    let mut conn = pool.acquire().await.unwrap();
+    for &statement in statements {
+        let (mut took, mut least) = (Duration::MAX, i64::MAX);
+        for _ in 0..TIMES {
+            let pages_before = pages(&mut conn).await;
+            let mut transaction = conn.begin().await.unwrap();
+            let before = reads(&mut transaction).await;
+            let started = Instant::now();
+            run(&mut transaction, statement, &open, &waiting).await;
+            took = took.min(started.elapsed());
+            let mut read = reads(&mut transaction).await;
+            read.retain(|table, (scans, rows)| {
+                let (scans_before, rows_before) = before.get(table).copied().unwrap_or_default();
+                let most = if statement == "list_of_claimed" && table == "claims" { i64::from(FULL) } else { ROWS_MAX };
+                *scans > scans_before || *rows > rows_before + most
+            });
+            if !read.is_empty() {
+                measured.faults.insert(format!("{statement}, {statistics} statistics: {read:?}"));
+            }
+            transaction.rollback().await.unwrap();
+            least = least.min(pages(&mut conn).await - pages_before);
+        }
+        println!("{statement:24} {took:?}, {least} pages, {statistics} statistics");
+        measured.pages.insert(statement, least);
+    }
+    drop(conn);
+    pool.close().await;
+    measured
+}
+
+async fn run(conn: &mut PgConnection, statement: &str, open: &[Uuid], waiting: &[Uuid]) {
+    if held::STATEMENTS.contains(&statement) {
+        held::run(conn, statement).await;
+    } else {
+        run_cold(conn, statement, open, waiting).await;
+    }
+}

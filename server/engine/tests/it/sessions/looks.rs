@@ -1,0 +1,198 @@
+//! What the pass reads while sessions go on, and that it is in time all the same.
+
+use super::*;
+use tenure_domain::session::TTL_LEAST;
+
+use crate::passes::{Reads, difference, plan_once, reads, without_autovacuum};
+use crate::support::number;
+
+/// Sessions of workers that renew long before their time is over.
+const LIVE: i32 = 2_000;
+/// How often each of them was renewed while nothing could be vacuumed.
+const RENEWED: usize = 5;
+/// Looks that are measured.
+const LOOKS: i64 = 20;
+/// Blocks that a look may read of the sessions, indexes included: the newest end of those that have ended.
+const BLOCKS_OF_A_LOOK: i64 = 3;
+
+/// The shortest that a session lives for.
+fn shortest() -> i64 {
+    TTL_LEAST.num_seconds()
+}
+
+async fn begin_for(queue: &Queue, worker: &str, ttl: i64) -> Identity {
+    try_begin(queue, &Start { ttl, ..start_of(worker) }).await.unwrap().identity
+}
+
+/// Its time goes by, and the next look ends it; one more only if the machine stood still for so long that it was taken for an outage.
+async fn ends_at_the_next_look(ground: &mut Ground, session: &Identity) {
+    for _ in 0..3 {
+        ground.advance(session.ttl + 1).await;
+        ground.pass().await;
+        if ground.ended(session).await.is_some() {
+            return;
+        }
+        let extended = number(ground.database.pool(), "SELECT count(*) FROM worker_sessions WHERE extended").await;
+        assert!(extended > 0, "the look did not see it");
+    }
+    panic!("the machine stands still");
+}
+
+fn of_sessions(read: &Reads) -> i64 {
+    read.get("worker_sessions").map_or(0, |(blocks, _)| *blocks)
+}
+
+#[tokio::test]
+async fn live_sessions_are_not_read_while_none_can_have_expired_however_many_there_are() {
+    let database = TestDatabase::create().await;
+    let mut conn = database.connect().await;
+    plan_once(&mut conn).await;
+    without_autovacuum(&mut conn).await;
+    let server = Queue::start(database.options());
+    let key = server.key(QUEUE).await;
+    sqlx::query(
+        "INSERT INTO worker_sessions (id, queue, worker_group, worker_id, client_id, ttl, until, started, weight, capacity)
+         SELECT gen_random_uuid(), $1, 'g', 'w' || n, 'c', 3600, now() + interval '1 h', now(), 1, 1 FROM generate_series(1, $2) n",
+    )
+    .bind(key)
+    .bind(LIVE)
+    .execute(&mut conn)
+    .await
+    .unwrap();
+    // From now on no dead row can be removed.
+    let mut old = database.connect().await;
+    sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM tasks").execute(&mut old).await.unwrap();
+    for _ in 0..RENEWED {
+        sqlx::query("UPDATE worker_sessions SET until = until + interval '1 s'").execute(&mut conn).await.unwrap();
+    }
+    let look = async || assert_eq!(passes::pass(&server.engine).await.unwrap().found, 0);
+    let before = reads(&mut conn, &server).await;
+    look().await;
+    let all = of_sessions(&difference(&before, &reads(&mut conn, &server).await));
+    assert!(all > BLOCKS_OF_A_LOOK * LOOKS, "the first look reads all of them: {all} blocks");
+    let mut least = i64::MAX;
+    // On a machine that stands still it may be time to read them all again.
+    for _ in 0..3 {
+        let before = reads(&mut conn, &server).await;
+        for _ in 0..LOOKS {
+            look().await;
+        }
+        least = least.min(of_sessions(&difference(&before, &reads(&mut conn, &server).await)));
+    }
+    println!("{all} blocks to read all sessions, {least} blocks for {LOOKS} looks");
+    assert!(least <= BLOCKS_OF_A_LOOK * LOOKS, "{least} blocks for {LOOKS} looks");
+    drop((conn, old));
+    server.stop().await;
+    database.finish().await;
+}
+
+/// As the passes of a server that looks five times a second: whatever the look before has seen.
+#[tokio::test]
+async fn a_session_ends_when_its_time_is_over_although_the_look_before_saw_a_later_one() {
+    let mut ground = Ground::new().await;
+    let other = Queue::start(ground.database.options());
+    let long = begin_for(&ground.queue, "long", 3_600).await;
+    assert_eq!(ground.pass().await, PassReport::default());
+    // Another server has it begin, and this one hears nothing of that.
+    let short = begin_for(&other, "short", shortest()).await;
+    ends_at_the_next_look(&mut ground, &short).await;
+    assert_eq!((ground.ended(&short).await, ground.ended(&long).await), (Some(SessionEnd::Expired), None));
+    other.stop().await;
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn a_session_that_was_renewed_ends_a_whole_time_later_and_no_later_than_that() {
+    let mut ground = Ground::new().await;
+    let session = begin(&ground.queue, "one").await;
+    ground.pass().await;
+    for _ in 0..3 {
+        ground.advance(TTL - 20).await;
+        renew(&ground.queue, &session).await.unwrap();
+        assert_eq!(ground.pass().await.done, 0);
+    }
+    ground.advance(TTL - 20).await;
+    assert_eq!(ground.pass().await.done, 0, "before its time");
+    ends_at_the_next_look(&mut ground, &session).await;
+    ground.finish().await;
+}
+
+/// Many of them at times of their own: each look finds when the next one is.
+#[tokio::test]
+async fn sessions_that_expire_one_after_the_other_end_one_after_the_other() {
+    const SESSIONS: i64 = 6;
+    let mut ground = Ground::new().await;
+    let mut all = Vec::new();
+    for n in 0..SESSIONS {
+        all.push(begin_for(&ground.queue, &format!("worker-{n}"), shortest() + 10 * n).await);
+    }
+    ground.pass().await;
+    // A second more than the machine may take.
+    ground.advance(shortest() - 9).await;
+    for n in 0..SESSIONS {
+        ground.pass().await;
+        let mut ended = 0;
+        for session in &all {
+            ended += i64::from(ground.ended(session).await.is_some());
+        }
+        let extended = number(ground.database.pool(), "SELECT count(*) FROM worker_sessions WHERE extended").await;
+        assert!(ended == n || extended > 0, "{ended} after {n}");
+        ground.advance(10).await;
+    }
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn a_session_that_cannot_be_ended_now_is_looked_for_again_at_once() {
+    let mut ground = Ground::new().await;
+    let session = begin(&ground.queue, "one").await;
+    create(&ground.queue, 1, &json!({})).await;
+    claim(&ground.queue, &session, 1).await;
+    ground.pass().await;
+    let mut holder = ground.database.connect().await;
+    sqlx::raw_sql("BEGIN; SELECT FROM claims FOR UPDATE").execute(&mut holder).await.unwrap();
+    loop {
+        ground.advance(TTL + 1).await;
+        // After an outage, for which a machine that stands still is taken, nothing is tried.
+        if ground.pass().await.lost_race > 0 {
+            break;
+        }
+    }
+    assert_eq!(ground.ended(&session).await, None);
+    sqlx::raw_sql("ROLLBACK").execute(&mut holder).await.unwrap();
+    let extended = "SELECT count(*) FROM worker_sessions WHERE extended";
+    assert!(ground.pass().await.done == 1 || number(ground.database.pool(), extended).await > 0);
+    drop(holder);
+    ground.finish().await;
+}
+
+/// A database that has taken its place may have earlier times than those that were seen.
+#[tokio::test]
+async fn what_was_seen_of_the_ends_of_sessions_is_dropped_with_everything_else() {
+    let ground = Ground::new().await;
+    let session = begin(&ground.queue, "one").await;
+    ground.pass().await;
+    let earlier = "UPDATE worker_sessions SET until = now() - interval '1 s'";
+    sqlx::query(earlier).execute(ground.database.pool()).await.unwrap();
+    assert_eq!(ground.pass().await.found, 0, "it was read a moment ago");
+    ground.queue.engine.remembered.drop_all();
+    assert_eq!(ground.pass().await.done, 1);
+    assert_eq!(ground.ended(&session).await, Some(SessionEnd::Expired));
+    ground.finish().await;
+}
+
+/// As if a transaction had been open for longer than they are.
+#[tokio::test]
+async fn a_claim_that_is_committed_long_after_the_end_of_its_session_is_found_too() {
+    let mut ground = Ground::new().await;
+    let session = begin(&ground.queue, "one").await;
+    create(&ground.queue, 1, &json!({})).await;
+    claim(&ground.queue, &session, 1).await;
+    let ended = "UPDATE worker_sessions SET ended = now() - interval '2 min', end_reason = 1";
+    sqlx::query(ended).execute(ground.database.pool()).await.unwrap();
+    ground.pass().await;
+    ground.advance(shortest()).await;
+    ground.pass().await;
+    assert_eq!(number(ground.database.pool(), "SELECT count(*) FROM claims").await, 0);
+    ground.finish().await;
+}
