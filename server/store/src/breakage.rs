@@ -26,6 +26,10 @@ pub enum Breakage {
     LoseNotifications,
     /// Now and then a delay is forgotten: the run stays delayed, and nothing ends it.
     LoseHold,
+    /// Now and then a delay ends long before its time.
+    EndHoldEarly,
+    /// Now and then a report is accepted and its result is not stored.
+    LoseResult,
     /// Now and then a pause is acknowledged and not stored.
     LeakPause,
     /// Now and then a delay that ended is still counted.
@@ -49,6 +53,8 @@ fn chosen() -> Option<Breakage> {
         Ok("lose-dependent") => Some(Breakage::LoseDependent),
         Ok("lose-notifications") => Some(Breakage::LoseNotifications),
         Ok("lose-hold") => Some(Breakage::LoseHold),
+        Ok("end-hold-early") => Some(Breakage::EndHoldEarly),
+        Ok("lose-result") => Some(Breakage::LoseResult),
         Ok("leak-pause") => Some(Breakage::LeakPause),
         Ok("delayed-off-by-one") => Some(Breakage::DelayedOffByOne),
         Ok("leak-session") => Some(Breakage::LeakSession),
@@ -90,4 +96,15 @@ pub fn perhaps_twice<T: Clone>(mut claims: Vec<T>) -> Vec<T> {
         claims.extend(claims.first().cloned());
     }
     claims
+}
+
+/// The results of reports, without one of them when that breakage strikes.
+#[must_use]
+pub fn perhaps_without_one<T>(mut results: Vec<Option<T>>) -> Vec<Option<T>> {
+    if let Some(result) = results.iter_mut().find(|result| result.is_some())
+        && strikes(Breakage::LoseResult)
+    {
+        *result = None;
+    }
+    results
 }

@@ -165,7 +165,7 @@ pub(super) async fn take_snapshot(accounts: &Arc<Accounts>) -> Snapshot {
         let page: StatusPage = serde_json::from_value(answer).expect("statuses answers with statuses");
         tasks.extend(page.statuses.into_iter().map(|entry| (entry.task_id, entry.status)));
     }
-    Snapshot { tasks, counts: read_counts(accounts).await }
+    Snapshot { tasks, counts: read_counts(accounts).await, ..Snapshot::default() }
 }
 
 /// The counts of each queue, by its number.

@@ -8,6 +8,7 @@ use super::accounts::Accounts;
 use super::calls::{Caller, map};
 use crate::clock::unix_millis;
 use crate::definition::Definition;
+use crate::history::policy::Options;
 use crate::history::record::{Answer, Event, PRIORITIES, TaskSpec};
 use crate::http::QUEUE_API;
 
@@ -61,6 +62,7 @@ fn invent(caller: &mut Caller) -> (TaskSpec, String) {
         content: 0,
         dependencies: Vec::new(),
         any_end: false,
+        options: Options::default(),
     };
     let created = unix_millis();
     let definition = Definition {

@@ -29,8 +29,15 @@ fn forget(event: &mut Event) {
         | Event::ClaimTask { answer, .. }
         | Event::Reclaim { answer, .. }
         | Event::Report { answer, .. }
-        | Event::Change { answer, .. } => doubt(answer),
+        | Event::Change { answer, .. }
+        | Event::Release { answer, .. }
+        | Event::Returned { answer, .. }
+        | Event::Policy { answer, .. }
+        | Event::Pause { answer, .. }
+        | Event::Resume { answer, .. } => doubt(answer),
         Event::ClaimWork { answer, .. } => doubt(answer),
+        // Nothing moves the clock at such a time, and what a poller saw is no one's for good.
+        Event::Poll { .. } | Event::Clock(_) => {}
         Event::RowsLocked | Event::SessionsKilled | Event::DatabaseFault | Event::TailLost => {}
     }
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 use tenure_api::ids::SlugId;
 
 use super::POLLED_QUEUE;
-use super::record::RunKey;
+use super::record::{Event, RunKey};
 use super::world::Actor;
 use crate::http::QUEUE_API;
 
@@ -44,11 +44,15 @@ pub(super) async fn poll(actor: &mut Actor) -> Vec<RunKey> {
     let Some(urls) = ask_for_urls(actor).await else { return Vec::new() };
     let count = 1 + actor.random.below(MESSAGES_MAX);
     let poll = urls.poll.replace("visibilitytimeout=300", &format!("visibilitytimeout={HIDDEN_SECONDS}"));
+    let start = actor.world.stamp();
     let Some((200, list)) = actor.fetch("GET", &format!("{poll}&numofmessages={count}")).await else {
         return Vec::new();
     };
+    let messages: Vec<Message> = list.split("<QueueMessage>").skip(1).map(read).collect();
+    let polled = messages.iter().map(|message| message.run).collect();
+    actor.world.write(start, Event::Poll { queue: POLLED_QUEUE, runs: polled });
     let mut runs = Vec::new();
-    for mut message in list.split("<QueueMessage>").skip(1).map(read) {
+    for mut message in messages {
         if actor.random.percent(UPDATE_PERCENT) {
             update(actor, &urls, &mut message).await;
         }

@@ -2,6 +2,8 @@
 
 use tenure_api::ids::SlugId;
 
+use super::policy::{Options, Policy, Start};
+
 /// Microseconds since the history began, by one monotonic clock for all actors.
 pub type Stamp = u64;
 
@@ -37,6 +39,15 @@ impl<T> Answer<T> {
         match self {
             Self::Done(what) => Some(what),
             Self::Refused(_) | Self::Unknown => None,
+        }
+    }
+
+    /// Whether it was done, without what.
+    pub fn without_content(self) -> Answer<()> {
+        match self {
+            Self::Done(_) => Answer::Done(()),
+            Self::Refused(status) => Answer::Refused(status),
+            Self::Unknown => Answer::Unknown,
         }
     }
 
@@ -102,6 +113,58 @@ pub enum Event {
         /// Whether it was done.
         answer: Answer<()>,
     },
+    /// A run that its worker releases.
+    Release {
+        /// The run.
+        run: RunKey,
+        /// When the next run may start.
+        start: Option<Start>,
+        /// Whether it was released.
+        answer: Answer<()>,
+    },
+    /// The result that came with a report, which has a record of its own.
+    Returned {
+        /// The run that was reported.
+        run: RunKey,
+        /// What it returned.
+        result: u64,
+        /// Whether the report was accepted.
+        answer: Answer<()>,
+    },
+    /// A policy was put in the place of the one before, or removed.
+    Policy {
+        /// Number of the queue.
+        queue: usize,
+        /// As it is to be.
+        policy: Policy,
+        /// Whether it was changed.
+        answer: Answer<()>,
+    },
+    /// A queue was paused.
+    Pause {
+        /// Number of the queue.
+        queue: usize,
+        /// When it resumes by itself, in milliseconds since 1970 of the server's clock.
+        until: Option<i64>,
+        /// Whether it was.
+        answer: Answer<()>,
+    },
+    /// A queue was resumed.
+    Resume {
+        /// Number of the queue.
+        queue: usize,
+        /// Whether it was.
+        answer: Answer<()>,
+    },
+    /// Messages of these runs were given to a poller.
+    Poll {
+        /// Number of the queue.
+        queue: usize,
+        /// Their runs.
+        runs: Vec<RunKey>,
+    },
+    /// The server's clock showed this, in milliseconds since 1970.
+    Clock(i64),
     /// A foreign transaction held locks on rows of tasks for this time.
     RowsLocked,
     /// Sessions of a server were killed.
@@ -142,6 +205,8 @@ pub struct TaskSpec {
     pub dependencies: Vec<SlugId>,
     /// Whether any end of them will do, or only that they are completed.
     pub any_end: bool,
+    /// What it says itself in the place of its queue's policy.
+    pub options: Options,
 }
 
 /// What a worker reports about a run.

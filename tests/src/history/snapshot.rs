@@ -1,8 +1,9 @@
 //! What the server answers about its tasks and queues when nothing is in flight.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde::Deserialize;
+use tenure_api::dates::Timestamp;
 use tenure_api::ids::SlugId;
 
 /// The state of everything at one quiet time.
@@ -10,8 +11,27 @@ use tenure_api::ids::SlugId;
 pub struct Snapshot {
     /// The status of every task that exists, of all that any client tried to create.
     pub tasks: HashMap<SlugId, Status>,
+    /// Those of the pending ones whose run is delayed.
+    pub delayed: HashSet<SlugId>,
     /// The counts of each queue, by number.
     pub counts: Vec<Counts>,
+}
+
+impl Snapshot {
+    /// What the counts of a queue should be.
+    #[must_use]
+    pub fn recount(&self, queue: &str) -> Counts {
+        let mut counts = Counts::default();
+        for (task, status) in self.tasks.iter().filter(|(_, status)| status.task_queue_id == queue) {
+            match status.state.as_str() {
+                "pending" if self.delayed.contains(task) => counts.delayed += 1,
+                "pending" => counts.pending_tasks += 1,
+                "running" => counts.claimed_tasks += 1,
+                _ => {}
+            }
+        }
+        counts
+    }
 }
 
 /// As much of a status structure as the checker reads.
@@ -45,7 +65,7 @@ impl Status {
 }
 
 /// As much of a run as the checker reads.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Run {
     /// Its number, which is also its place.
@@ -61,14 +81,26 @@ pub struct Run {
     /// Who claimed it.
     #[serde(default)]
     pub worker_id: Option<String>,
+    /// When it became pending.
+    #[serde(default)]
+    pub scheduled: Option<Timestamp>,
+    /// When it was claimed.
+    #[serde(default)]
+    pub started: Option<Timestamp>,
+    /// When it ended.
+    #[serde(default)]
+    pub resolved: Option<Timestamp>,
 }
 
-/// The answer of taskQueueCounts.
+/// The answer of taskQueueCounts, and one number of getQueue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Counts {
-    /// Runs that wait.
+    /// Runs that wait and are not delayed.
     pub pending_tasks: u64,
     /// Runs that a worker holds.
     pub claimed_tasks: u64,
+    /// Runs that are delayed, as getQueue counts them.
+    #[serde(default)]
+    pub delayed: u64,
 }

@@ -1,6 +1,6 @@
 //! Runs a storm: two servers on one database, all the actors, then silence, then working off what is left.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,9 @@ use tokio::task::JoinSet;
 use super::check::History;
 use super::ground::Ground;
 use super::log_reader::LogReader;
-use super::record::Answer;
+use super::operator::{operate, resume};
+use super::policy::DELAY_MAX;
+use super::record::{Answer, Event, RunKey};
 use super::saboteur::sabotage;
 use super::snapshot::{Counts, Snapshot, Status};
 use super::submitter::{UNHURRIED_MILLIS, submit};
@@ -41,7 +43,7 @@ const QUIET_WITHIN_WHEN_BROKEN: Duration = Duration::from_secs(8);
 /// The least number of looks, since one at many tasks can take long.
 const LOOKS_MIN: u32 = 5;
 const QUIET_POLL: Duration = Duration::from_millis(250);
-/// So many times the claims may run out before tasks that are left count as stuck.
+/// So many times the claims may run out, and delays end, before tasks that are left count as stuck.
 const DRAIN_ROUNDS: usize = 12;
 
 /// What kind of storm.
@@ -82,6 +84,7 @@ pub async fn run(plan: &Plan) -> History {
     }
     let mut trouble = JoinSet::new();
     trouble.spawn(move_clock(Actor::patient(Arc::clone(&world), 200)));
+    trouble.spawn(operate(Actor::patient(Arc::clone(&world), 203)));
     let sabotaged = tokio::spawn(sabotage(Arc::clone(&world), ground, 201));
     let log = tokio::spawn(LogReader::new(Actor::patient(Arc::clone(&world), 202)).follow());
     while let Some(ended) = actors.join_next().await {
@@ -98,12 +101,13 @@ pub async fn run(plan: &Plan) -> History {
     let quiet = take_snapshot(&world, limit).await;
     let settled = drain(&world, limit).await;
     let drained = take_snapshot(&world, limit).await;
+    let results = read_results(&world).await;
     log.read_all_again().await;
     for server in servers.running {
         assert!(server.stop().await.success(), "a server that is asked to stop ends with success");
     }
-    ground.finish().await;
-    History { quiet, settled, drained, ..world.history() }
+    ground.finish(plan.breakage.is_some()).await;
+    History { quiet, settled, drained, results, ..world.history() }
 }
 
 struct Servers {
@@ -145,11 +149,13 @@ async fn advance_clock(actor: &mut Actor, seconds: u64) {
 }
 
 async fn read_clock(actor: &mut Actor) {
+    let start = actor.world.stamp();
     let answer = until_answered(actor, "GET", &format!("{TENURE_API}/clock"), None).await;
     let answer = answer.expect("the clock can be read");
     let now = answer["now"].as_str().and_then(|now| chrono::DateTime::parse_from_rfc3339(now).ok());
     let now = now.expect("the clock shows a date").timestamp_millis();
     actor.world.set_server_millis(now);
+    actor.world.write(start, Event::Clock(now));
 }
 
 /// Asks until there is an answer, at most for some time. None is 404.
@@ -178,24 +184,48 @@ async fn take_snapshot(world: &Arc<World>, limit: Duration) -> Snapshot {
         looks += 1;
         let before = read_counts(&mut reader).await;
         let tasks = read_tasks(world).await;
+        let delayed = read_delayed(&mut reader, &tasks).await;
         let counts = read_counts(&mut reader).await;
+        let snapshot = Snapshot { tasks, delayed, counts };
         // The clock runs on: a claim that expires while the statuses are read makes them and the counts differ.
-        let settled = before == counts && counts == count(&tasks);
+        let settled = before == snapshot.counts && snapshot.counts == count(&snapshot);
         if settled || (Instant::now() > deadline && looks >= LOOKS_MIN) {
-            return Snapshot { tasks, counts };
+            return snapshot;
         }
         tokio::time::sleep(QUIET_POLL).await;
     }
 }
 
 /// What the counts should be, by the statuses.
-fn count(tasks: &HashMap<SlugId, Status>) -> Vec<Counts> {
-    let in_state = |queue: &str, state: &str| {
-        tasks.values().filter(|status| status.task_queue_id == queue && status.state == state).count() as u64
-    };
-    let counts =
-        |queue| Counts { pending_tasks: in_state(queue, "pending"), claimed_tasks: in_state(queue, "running") };
-    QUEUES.map(counts).to_vec()
+fn count(snapshot: &Snapshot) -> Vec<Counts> {
+    QUEUES.iter().map(|queue| snapshot.recount(queue)).collect()
+}
+
+/// Which of the pending tasks are delayed, in the server's words.
+async fn read_delayed(reader: &mut Actor, tasks: &HashMap<SlugId, Status>) -> HashSet<SlugId> {
+    let mut delayed = HashSet::new();
+    for (task, _) in tasks.iter().filter(|(_, status)| status.state == "pending") {
+        let path = format!("{TENURE_API}/tasks/{task}/why");
+        let why = until_answered(reader, "GET", &path, None).await.unwrap_or_default();
+        let reasons = why["reasons"].as_array().map_or(&[][..], Vec::as_slice);
+        if reasons.iter().any(|reason| reason["code"] == "delay") {
+            delayed.insert(*task);
+        }
+    }
+    delayed
+}
+
+/// The results of all runs that may have one.
+async fn read_results(world: &Arc<World>) -> HashMap<RunKey, Value> {
+    let mut reader = Actor::patient(Arc::clone(world), 320);
+    let mut results = HashMap::new();
+    for run in world.returned() {
+        let path = format!("{TENURE_API}/tasks/{}/result?runId={}", run.0, run.1);
+        if let Some(answer) = until_answered(&mut reader, "GET", &path, None).await {
+            results.insert(run, answer["result"].clone());
+        }
+    }
+    results
 }
 
 async fn read_counts(reader: &mut Actor) -> Vec<Counts> {
@@ -203,7 +233,11 @@ async fn read_counts(reader: &mut Actor) -> Vec<Counts> {
     for queue in QUEUES {
         let path = format!("{QUEUE_API}/task-queues/{}/counts", queue_segment(queue));
         let answer = until_answered(reader, "GET", &path, None).await.unwrap_or_default();
-        all.push(Counts::deserialize(answer).expect("taskQueueCounts answers with two counts"));
+        let counts = Counts::deserialize(answer).expect("taskQueueCounts answers with two counts");
+        let path = format!("{TENURE_API}/queues/{}", queue_segment(queue));
+        let answer = until_answered(reader, "GET", &path, None).await.unwrap_or_default();
+        let delayed = answer["delayed"].as_u64().expect("getQueue answers with counts");
+        all.push(Counts { delayed, ..counts });
     }
     all
 }
@@ -234,13 +268,16 @@ struct StatusEntry {
     status: Status,
 }
 
-/// Lets the claims of workers that are gone run out and completes what comes back, until nothing is left but what waits
-/// in vain; gives that back, and lets its deadline pass.
+/// Lets the claims of workers that are gone run out, and delays end, and completes what comes back, until nothing is left but
+/// what waits in vain; gives that back, and lets its deadline pass.
 async fn drain(world: &Arc<World>, limit: Duration) -> Snapshot {
     let mut clock = Actor::patient(Arc::clone(world), 400);
+    for queue in 0..QUEUES.len() {
+        assert!(resume(&mut clock, queue).await, "{} resumes when all is quiet", QUEUES[queue]);
+    }
     let mut worker = Worker::new(Actor::patient(Arc::clone(world), 401), WORKERS);
     for _ in 0..DRAIN_ROUNDS {
-        advance_clock(&mut clock, CLAIM_TERM_SECONDS + 1).await;
+        advance_clock(&mut clock, CLAIM_TERM_SECONDS + DELAY_MAX + 1).await;
         for queue in 0..QUEUES.len() {
             worker.drain(queue).await;
         }

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::policy::Options;
 use super::record::{Answer, Change, Event, PRIORITIES, TaskSpec};
 use super::world::{Actor, Tried};
 use crate::definition::Definition;
-use crate::http::QUEUE_API;
+use crate::http::{QUEUE_API, TENURE_API};
 use tenure_api::ids::SlugId;
 
 /// Beyond this many unresolved tasks submitters wait for the workers.
@@ -17,6 +18,8 @@ const WAIT: Duration = Duration::from_millis(5);
 const RECENT: usize = 40;
 const REPEAT_PERCENT: u64 = 8;
 const CONFLICT_PERCENT: u64 = 5;
+/// How many tasks in a hundred are submitted instead of created, which also goes for repeats.
+const SUBMIT_PERCENT: u64 = 15;
 /// How many operations in a hundred change a task that is there.
 const CHANGE_PERCENT: u64 = 12;
 /// How many tasks in a hundred wait for others, and for how many at most.
@@ -59,14 +62,28 @@ pub(super) async fn submit(mut actor: Actor) {
 }
 
 async fn create(actor: &mut Actor, tried: Tried) {
+    let submits = actor.random.percent(SUBMIT_PERCENT);
     let start = actor.world.stamp();
-    let path = format!("{QUEUE_API}/task/{}", tried.spec.task);
-    let answer = match actor.call("PUT", &path, Some(&tried.body)).await {
-        Answer::Done(_) => Answer::Done(()),
-        Answer::Refused(status) => Answer::Refused(status),
-        Answer::Unknown => Answer::Unknown,
+    let answer = if submits {
+        let body = with_field(&tried.body, "taskId", &format!(r#""{}""#, tried.spec.task));
+        let body = match tried.spec.options.json() {
+            Some(options) => with_field(&body, "options", &options.to_string()),
+            None => body,
+        };
+        actor.call("POST", &format!("{TENURE_API}/tasks"), Some(&body)).await
+    } else {
+        let body = match tried.spec.options.json() {
+            Some(options) => with_field(&tried.body, "extra", &format!(r#"{{"tenure":{options}}}"#)).into(),
+            None => Arc::clone(&tried.body),
+        };
+        actor.call("PUT", &format!("{QUEUE_API}/task/{}", tried.spec.task), Some(&body)).await
     };
-    actor.world.write(start, Event::Create { task: tried.spec, answer });
+    actor.world.write(start, Event::Create { task: tried.spec, answer: answer.without_content() });
+}
+
+/// A JSON object with one more field.
+fn with_field(body: &str, name: &str, value: &str) -> String {
+    format!(r#"{{"{name}":{value},{}"#, &body[1..])
 }
 
 async fn change(actor: &mut Actor, tried: &Tried) {
@@ -108,6 +125,8 @@ fn invent(actor: &mut Actor) -> Tried {
     let world = Arc::clone(&actor.world);
     let dependencies = pick_dependencies(actor);
     let random = &mut actor.random;
+    let created = world.server_millis();
+    let hurried = random.percent(HURRIED_PERCENT);
     let spec = TaskSpec {
         task: random.task_id(),
         queue: random.below(world.queues.len() as u64) as usize,
@@ -116,14 +135,15 @@ fn invent(actor: &mut Actor) -> Tried {
         content: 0,
         any_end: random.percent(ANY_END_PERCENT),
         dependencies,
+        // One that must start before its deadline could be refused.
+        options: if hurried { Options::default() } else { Options::invent(random, created) },
     };
-    let created = world.server_millis();
     let definition = Definition {
         queue: &world.queues[spec.queue],
         priority: PRIORITIES[spec.priority],
         retries: spec.retries,
         created,
-        deadline: created + if random.percent(HURRIED_PERCENT) { HURRIED_MILLIS } else { UNHURRIED_MILLIS },
+        deadline: created + if hurried { HURRIED_MILLIS } else { UNHURRIED_MILLIS },
         group: None,
         note: "first",
         dependencies: &spec.dependencies,

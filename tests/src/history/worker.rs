@@ -8,7 +8,8 @@ use tenure_api::credentials::Credentials;
 use tenure_api::errors::ErrorCode;
 use tenure_api::ids::SlugId;
 
-use super::record::{Answer, Event, RunKey, Verdict};
+use super::policy::{invent_release, release_json};
+use super::record::{Answer, Event, RunKey, Stamp, Verdict};
 use super::world::Actor;
 use super::{poller, worker_id};
 use crate::http::{QUEUE_API, TENURE_API, queue_segment};
@@ -22,6 +23,10 @@ const POLL_PERCENT: u64 = 15;
 const AS_ROOT_PERCENT: u64 = 10;
 /// How many claims in a hundred end by a result that comes with a claim for more.
 const WORK_PERCENT: u64 = 15;
+/// How many reports in a hundred come with a result, where there may be one.
+const RESULT_PERCENT: u64 = 40;
+/// How many claims in a hundred are released, by a request of their own or by one that claims more.
+const RELEASE_PERCENT: u64 = 8;
 const LIMIT_MAX: u64 = 5;
 const DRAIN_LIMIT: u64 = 32;
 
@@ -78,7 +83,8 @@ impl Worker {
             } else if roll < CLAIM_TASK_PERCENT + LATE_PERCENT && !self.unreported.is_empty() {
                 let index = self.actor.random.below(self.unreported.len() as u64) as usize;
                 let late = self.unreported.swap_remove(index);
-                self.report(&late, Verdict::Completed).await;
+                let result = self.draw_result(Verdict::Completed);
+                self.report(&late, Verdict::Completed, result).await;
             } else if roll >= 100 - POLL_PERCENT {
                 for run in poller::poll(&mut self.actor).await {
                     let held = self.claim_task(run).await;
@@ -103,9 +109,16 @@ impl Worker {
             }
             completed += claims.len();
             for held in claims {
-                self.report(&held, Verdict::Completed).await;
+                self.report(&held, Verdict::Completed, None).await;
             }
         }
+    }
+
+    /// What a run returns, if it returns something.
+    fn draw_result(&mut self, verdict: Verdict) -> Option<u64> {
+        let may = matches!(verdict, Verdict::Completed | Verdict::Failed);
+        // As large as a number of JSON can be that everything reads alike.
+        (may && self.actor.random.percent(RESULT_PERCENT)).then(|| self.actor.random.below(1 << 53))
     }
 
     async fn claim(&mut self, queue: usize, limit: u64) -> Vec<HeldClaim> {
@@ -160,7 +173,9 @@ impl Worker {
     async fn live(&mut self, claims: impl IntoIterator<Item = HeldClaim>) {
         let mut claims: Vec<HeldClaim> = claims.into_iter().collect();
         while let Some(held) = claims.pop() {
-            if self.actor.random.percent(WORK_PERCENT) {
+            if self.actor.random.percent(RELEASE_PERCENT) {
+                self.release(&held).await;
+            } else if self.actor.random.percent(WORK_PERCENT) {
                 claims.extend(self.exchange(&held).await);
             } else {
                 self.end(held).await;
@@ -174,22 +189,37 @@ impl Worker {
             65..75 => Verdict::Failed,
             _ => self.actor.random.pick(&Verdict::ALL).copied().unwrap_or(Verdict::Completed),
         };
+        let result = self.draw_result(verdict);
         match self.actor.random.below(100) {
-            0..75 => self.report(&held, verdict).await,
+            0..75 => self.report(&held, verdict, result).await,
             75..83 => {
                 self.reclaim(&held).await;
-                self.report(&held, verdict).await;
+                self.report(&held, verdict, result).await;
             }
             83..88 => {
-                self.report(&held, verdict).await;
-                self.report(&held, verdict).await;
+                self.report(&held, verdict, result).await;
+                self.report(&held, verdict, result).await;
             }
             88..94 => {
                 let other = self.actor.random.pick(&Verdict::ALL).copied().unwrap_or(Verdict::Failed);
-                self.report(&held, verdict).await;
-                self.report(&held, other).await;
+                let other_result = self.draw_result(other);
+                self.report(&held, verdict, result).await;
+                self.report(&held, other, other_result).await;
             }
             _ => self.unreported.push(held),
+        }
+    }
+
+    /// Gives up a run, sometimes for a while, and sometimes asks twice.
+    async fn release(&mut self, held: &HeldClaim) {
+        let begin = invent_release(&mut self.actor.random, self.actor.world.server_millis());
+        let body = serde_json::Value::Object(release_json(begin)).to_string();
+        let path = format!("{TENURE_API}/tasks/{}/runs/{}/release", held.run.0, held.run.1);
+        for _ in 0..if self.actor.random.percent(10) { 2 } else { 1 } {
+            let start = self.actor.world.stamp();
+            let answer = self.actor.call_as(&held.credentials, "POST", &path, Some(&body)).await;
+            let event = Event::Release { run: held.run, start: begin, answer: answer.without_content() };
+            self.actor.world.write(start, event);
         }
     }
 
@@ -206,6 +236,10 @@ impl Worker {
         let mut result = json!({"taskId": held.run.0, "runId": held.run.1, "outcome": outcome});
         if outcome == "exception" {
             result["reason"] = reason.into();
+        }
+        let returned = self.draw_result(verdict);
+        if let Some(returned) = returned {
+            result["result"] = returned.into();
         }
         let limit = if verdict == Verdict::WorkerShutdown { 0 } else { self.actor.random.below(LIMIT_MAX) };
         let body = json!({
@@ -226,7 +260,7 @@ impl Worker {
         if reported.done().is_some() && !verdict.retries() {
             self.actor.world.backlog.fetch_sub(1, Ordering::Relaxed);
         }
-        self.actor.world.write(start, Event::Report { run: held.run, verdict, answer: reported });
+        self.note_report(start, held.run, verdict, returned, reported);
         let Some(queue) = self.actor.world.queues.iter().position(|queue| *queue == held.queue) else {
             return Vec::new();
         };
@@ -244,9 +278,12 @@ impl Worker {
         claims
     }
 
-    async fn report(&mut self, held: &HeldClaim, verdict: Verdict) {
+    async fn report(&mut self, held: &HeldClaim, verdict: Verdict, result: Option<u64>) {
         let (state, reason) = verdict.wire();
-        let body = (state == "exception").then(|| format!(r#"{{"reason":"{reason}"}}"#));
+        let body = match result {
+            Some(result) => Some(format!(r#"{{"result":{result}}}"#)),
+            None => (state == "exception").then(|| format!(r#"{{"reason":"{reason}"}}"#)),
+        };
         let as_root = self.actor.random.percent(AS_ROOT_PERCENT);
         let credentials = if as_root { self.actor.world.root.clone() } else { held.credentials.clone() };
         let start = self.actor.world.stamp();
@@ -256,7 +293,14 @@ impl Worker {
         if answer.done().is_some() && !verdict.retries() {
             self.actor.world.backlog.fetch_sub(1, Ordering::Relaxed);
         }
-        self.actor.world.write(start, Event::Report { run: held.run, verdict, answer });
+        self.note_report(start, held.run, verdict, result, answer);
+    }
+
+    fn note_report(&self, start: Stamp, run: RunKey, verdict: Verdict, result: Option<u64>, answer: Answer<()>) {
+        if let Some(result) = result {
+            self.actor.world.write(start, Event::Returned { run, result, answer: answer.clone() });
+        }
+        self.actor.world.write(start, Event::Report { run, verdict, answer });
     }
 }
 

@@ -1,5 +1,6 @@
 //! What the actors of a storm share, and what each of them needs to make a call and write it down.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,7 +10,7 @@ use tenure_api::credentials::Credentials;
 
 use super::check::History;
 use super::lost::{forget_lost, times_of_loss};
-use super::record::{Answer, Event, Record, Stamp, TaskSpec};
+use super::record::{Answer, Event, Record, RunKey, Stamp, TaskSpec};
 use crate::clock::unix_millis;
 use crate::http::Client;
 use crate::random::Random;
@@ -22,7 +23,7 @@ const CUT_OFF_WITHIN: u64 = 4_000;
 const MOVE_PERCENT: u64 = 3;
 const INTERNAL_ERROR: u16 = 500;
 
-/// A task that was tried to create: its id and its body.
+/// A task that was tried to create: its id and its body, without options.
 #[derive(Debug, Clone)]
 pub(super) struct Tried {
     pub(super) spec: TaskSpec,
@@ -125,6 +126,16 @@ impl World {
 
     pub(super) fn note_changed_event(&self, what: String) {
         self.history.lock().unwrap_or_else(PoisonError::into_inner).changed_events.push(what);
+    }
+
+    /// The runs of which a worker may have reported a result, each once.
+    pub(super) fn returned(&self) -> BTreeSet<RunKey> {
+        let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        let returned = history.records.iter().filter_map(|record| match &record.event {
+            Event::Returned { run, answer, .. } if answer.may_be_done() => Some(*run),
+            _ => None,
+        });
+        returned.collect()
     }
 
     /// When the database lost the end of its log, so far.

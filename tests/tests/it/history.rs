@@ -60,6 +60,31 @@ async fn the_checker_catches_an_event_that_changes() {
     assert_caught("event-drift", Rule::EventsSteady).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_checker_catches_a_delay_that_never_ends() {
+    assert_caught("lose-hold", Rule::WorkedOff).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_checker_catches_a_delay_that_ends_too_early() {
+    assert_caught("end-hold-early", Rule::NotBefore).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_checker_catches_a_lost_result() {
+    assert_caught("lose-result", Rule::Results).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_checker_catches_a_pause_that_is_not_stored() {
+    assert_caught("leak-pause", Rule::Paused).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_checker_catches_a_wrong_count_of_delayed_runs() {
+    assert_caught("delayed-off-by-one", Rule::Counts).await;
+}
+
 /// Some breakages show only when two operations meet, as a change of a priority and a second look at the same event: rarely
 /// not once in a history. Not in several of them is a fault of the checker.
 async fn assert_caught(breakage: &'static str, rule: Rule) {
@@ -98,7 +123,7 @@ fn write_down(plan: &Plan, history: &History) -> PathBuf {
     let mut lines: Vec<String> = records.iter().map(|record| format!("{record:?}")).collect();
     lines.extend(history.internal_errors.iter().chain(&history.changed_events).cloned());
     for (when, snapshot) in [("quiet", &history.quiet), ("drained", &history.drained)] {
-        lines.push(format!("{when}: {:?}", snapshot.counts));
+        lines.push(format!("{when}: {:?}, delayed: {:?}", snapshot.counts, snapshot.delayed));
         lines.extend(snapshot.tasks.iter().map(|(task, status)| format!("{when}: {task} {status:?}")));
     }
     std::fs::write(&file, lines.join("\n")).expect("the build folder can be written");

@@ -26,7 +26,10 @@ pub async fn end_holds(
     // With a bitmap of all that is due, each slice would read all of it.
     plan_as_hot(transaction).await?;
     #[cfg(feature = "test-util")]
-    perhaps_forget_one(transaction).await?;
+    {
+        perhaps_forget_one(transaction).await?;
+        perhaps_hurry_one(transaction).await?;
+    }
     let rows = sqlx::query!(
         r#"-- end_holds
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
@@ -74,6 +77,22 @@ async fn perhaps_forget_one(transaction: &mut PgConnection) -> Result<(), sqlx::
     let over: Option<i64> = sqlx::query_scalar(over).fetch_optional(&mut *transaction).await?;
     if let Some(seq) = over.filter(|_| breakage::strikes(Breakage::LoseHold)) {
         sqlx::query("UPDATE pending SET held_until = NULL WHERE seq = $1").bind(seq).execute(transaction).await?;
+    }
+    Ok(())
+}
+
+/// Has a delay end now that would end long after it, if that breakage is on and strikes.
+#[cfg(feature = "test-util")]
+async fn perhaps_hurry_one(transaction: &mut PgConnection) -> Result<(), sqlx::Error> {
+    if !breakage::is_on(Breakage::EndHoldEarly) {
+        return Ok(());
+    }
+    let last = "SELECT seq FROM pending WHERE held_until > (SELECT now FROM db_now) + interval '1 minute'
+         ORDER BY held_until DESC LIMIT 1 FOR UPDATE SKIP LOCKED";
+    let last: Option<i64> = sqlx::query_scalar(last).fetch_optional(&mut *transaction).await?;
+    if let Some(seq) = last.filter(|_| breakage::strikes(Breakage::EndHoldEarly)) {
+        let hurried = "UPDATE pending SET held_until = (SELECT now FROM db_now) WHERE seq = $1";
+        sqlx::query(hurried).bind(seq).execute(transaction).await?;
     }
     Ok(())
 }

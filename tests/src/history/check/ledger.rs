@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use tenure_api::ids::SlugId;
 
 use super::History;
+use super::queues::Queues;
 use crate::history::record::{Answer, Change, Event, Record, RunKey, Stamp, TaskSpec, Verdict};
 
 /// From one time to another.
@@ -61,6 +62,8 @@ pub(super) struct Ledger<'a> {
     /// sessions and servers in trouble. A caller of claimWork that hung up is none of these: what its claim has taken
     /// stays taken.
     pub(super) disturbances: Vec<Span>,
+    /// What was said about queues, delays and results.
+    pub(super) queues: Queues<'a>,
 }
 
 impl<'a> Ledger<'a> {
@@ -69,6 +72,7 @@ impl<'a> Ledger<'a> {
         for record in &history.records {
             ledger.enter(record);
         }
+        ledger.queues = Queues::of(&history.records);
         ledger
     }
 
@@ -104,6 +108,13 @@ impl<'a> Ledger<'a> {
                 self.disturbances.push(span);
             }
             Event::ClaimWork { .. } | Event::ClaimTask { .. } | Event::Reclaim { .. } => {}
+            Event::Release { .. }
+            | Event::Returned { .. }
+            | Event::Policy { .. }
+            | Event::Pause { .. }
+            | Event::Resume { .. }
+            | Event::Poll { .. }
+            | Event::Clock(_) => {}
             Event::Report { run, verdict, answer } => {
                 self.reports.entry(*run).or_default().push(Report { span, verdict: *verdict, answer });
             }
@@ -123,6 +134,14 @@ impl<'a> Ledger<'a> {
     /// Whether a request may have changed the task's priority.
     pub(super) fn was_reprioritised(&self, task: SlugId) -> bool {
         self.changes(task).iter().any(|(_, change, _)| matches!(change, Change::Priority(_)))
+    }
+
+    /// When a task with this content came into being: from the first call that may have created it to the first that says so.
+    pub(super) fn created(&self, task: SlugId) -> Option<Span> {
+        let (spec, end) = self.acknowledged(task)?;
+        let may = |creation: &&Creation<'_>| creation.answer.may_be_done() && creation.spec.content == spec.content;
+        let start = self.creations.get(&task)?.iter().filter(may).map(|creation| creation.span.start).min()?;
+        Some(Span { start, end })
     }
 
     /// The content that a task was acknowledged with, and when that was first acknowledged.

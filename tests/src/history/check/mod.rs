@@ -6,17 +6,25 @@
 
 mod accounted;
 mod counts;
+mod deliveries;
 mod dependencies;
 mod handouts;
 mod ledger;
+mod pauses;
 mod priority;
+mod queues;
 mod resolutions;
+mod results;
+mod starts;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashMap;
 use std::fmt;
 
-use super::record::Record;
+use serde_json::Value;
+
+use super::record::{Record, RunKey};
 use super::snapshot::Snapshot;
 use ledger::Ledger;
 
@@ -37,6 +45,8 @@ pub struct History {
     pub settled: Snapshot,
     /// The state when the remaining tasks had been worked off, and the deadlines of the others had passed.
     pub drained: Snapshot,
+    /// The results that were read at the end, of the runs that may have one.
+    pub results: HashMap<RunKey, Value>,
 }
 
 /// The rules.
@@ -56,6 +66,18 @@ pub enum Rule {
     Dependencies,
     /// What was cancelled is not handed out any more.
     Cancelled,
+    /// A run that is delayed, by its task, its queue or a release, is not given to a worker or poller before its time.
+    NotBefore,
+    /// And then it is: when nothing is left to do, nothing is pending.
+    WorkedOff,
+    /// A queue whose pause was acknowledged gives nothing to those who ask after that, until it is resumed.
+    Paused,
+    /// What is at-most-once is not tried again when its worker is lost.
+    AtMostOnce,
+    /// A release is followed by another run and costs no retry.
+    Released,
+    /// A result whose report was acknowledged can be read at the end, and no other.
+    Results,
     /// The counts of a queue equal a recount.
     Counts,
     /// An event never changes while it can be read.
@@ -99,6 +121,10 @@ pub fn check(history: &History) -> Vec<Violation> {
     handouts::check(history, &ledger, &mut findings);
     priority::check(history, &ledger, &mut findings);
     dependencies::check(history, &ledger, &mut findings);
+    starts::check(history, &ledger, &mut findings);
+    pauses::check(history, &ledger, &mut findings);
+    deliveries::check(history, &ledger, &mut findings);
+    results::check(history, &ledger, &mut findings);
     counts::check(history, &mut findings);
     for answer in &history.internal_errors {
         findings.add(Rule::NoInternalError, answer.clone());

@@ -49,12 +49,16 @@ impl Waits {
             if spec.queue == POLLED_QUEUE || ledger.asked_in_vain.contains(run) {
                 continue;
             }
-            // It is unknown when it became pending, or from when on it had which priority.
+            // It is unknown when it became pending or ready, or from when on it had which priority.
             if !spec.dependencies.is_empty() || ledger.reruns(run.0) > 0 || ledger.was_reprioritised(run.0) {
                 continue;
             }
             let Some(start) = waiting_since(*run, created, ledger) else { continue };
             let Some(end) = waiting_until(handouts) else { continue };
+            let life = Span { start: ledger.created(run.0).map_or(start, |created| created.start), end };
+            if ledger.queues.may_be_delayed(spec, life) {
+                continue;
+            }
             let wait = Wait { run: *run, waiting: Span { start, end } };
             sorted.entry((spec.queue, spec.priority)).or_default().push((start, wait));
         }

@@ -1,8 +1,10 @@
 //! Each rule on histories made by hand: one that obeys it, and each way to break it.
 
 mod dependencies;
+mod queues;
 
 use super::*;
+use crate::history::policy::Options;
 use crate::history::record::{Answer, Change, Event, PRIORITIES, RunKey, Stamp, TaskSpec, Verdict};
 use crate::history::snapshot::{Counts, Run, Status};
 use crate::history::worker_id;
@@ -45,6 +47,7 @@ impl Story {
             content: 0,
             dependencies: Vec::new(),
             any_end: false,
+            options: Options::default(),
         }
     }
 
@@ -102,6 +105,7 @@ fn run(place: usize, worker: usize, verdict: Verdict) -> Run {
         reason_created: if place == 0 { "scheduled" } else { "retry" }.to_owned(),
         reason_resolved: Some(reason.to_owned()),
         worker_id: Some(worker_id(worker)),
+        ..Run::default()
     }
 }
 
@@ -164,8 +168,7 @@ fn a_task_that_is_never_worked_off_is_found() {
         run_id: 1,
         state: "pending".to_owned(),
         reason_created: "retry".to_owned(),
-        reason_resolved: None,
-        worker_id: None,
+        ..Run::default()
     };
     status.runs[0] = run(0, 0, Verdict::WorkerShutdown);
     status.runs.push(next);
@@ -415,7 +418,7 @@ fn an_internal_error_is_a_violation_by_itself() {
 #[test]
 fn counts_that_differ_from_a_recount_are_found() {
     let (mut story, _) = one_life();
-    story.history.drained.counts = vec![Counts { pending_tasks: 1, claimed_tasks: 0 }];
+    story.history.drained.counts = vec![Counts { pending_tasks: 1, ..Counts::default() }];
     assert_eq!(story.broken(), [Rule::Counts]);
     story.history.drained.counts = vec![Counts::default()];
     assert_eq!(story.broken(), []);
@@ -425,7 +428,7 @@ fn counts_that_differ_from_a_recount_are_found() {
     status.runs[0].state = "running".to_owned();
     story.history.quiet.tasks.insert(waiting, status);
     story.ends_later(waiting);
-    story.history.quiet.counts = vec![Counts { pending_tasks: 0, claimed_tasks: 1 }];
+    story.history.quiet.counts = vec![Counts { claimed_tasks: 1, ..Counts::default() }];
     assert_eq!(story.broken(), []);
     story.history.quiet.counts = vec![Counts::default()];
     assert_eq!(story.broken(), [Rule::Counts]);

@@ -73,6 +73,9 @@ impl<'a> Columns<'a> {
     pub(super) fn new(members: &[Member<'a>], holders: &[Option<&'a Holder>]) -> Self {
         let named = holders.iter().any(Option::is_some);
         let holders = if named { holders } else { &[] };
+        let results = few(members, |member| member.result.map(TaskResult::text));
+        #[cfg(feature = "test-util")]
+        let results = crate::breakage::perhaps_without_one(results);
         Self {
             ids: members.iter().map(|member| member.id).collect(),
             runs: members.iter().map(|member| member.run).collect(),
@@ -81,7 +84,7 @@ impl<'a> Columns<'a> {
             holder_queues: holders.iter().map(|holder| holder.map(|holder| holder.queue.as_str())).collect(),
             holder_groups: holders.iter().map(|holder| holder.map(|holder| holder.group.as_str())).collect(),
             holder_ids: holders.iter().map(|holder| holder.map(|holder| holder.id.as_str())).collect(),
-            results: few(members, |member| member.result.map(TaskResult::text)),
+            results,
             retries: members.iter().map(|member| member.ending.retry().map(ReasonCreated::code)).collect(),
             ended_by: few(members, |member| member.ending.ended_by().map(EndedBy::code)),
             losses: members.iter().map(|member| member.ending.is_loss()).collect(),

@@ -1,0 +1,132 @@
+//! A delayed run starts no earlier than it may, and it does start.
+//!
+//! Two clocks say so. By the server's own dates a delay is exact to the millisecond. By the readings of its clock that a client
+//! took, before the request that begins a delay and after the answer that hands the run out, it is as exact as they are close;
+//! but there is nothing that the server could have written wrongly.
+
+use tenure_api::dates::Timestamp;
+use tenure_api::ids::SlugId;
+
+use super::ledger::{Ledger, Span};
+use super::{Findings, History, Rule};
+use crate::history::policy::Start;
+use crate::history::record::{RunKey, Stamp, TaskSpec};
+use crate::history::snapshot::{Run, Status};
+
+/// Why the server made a run because another one had ended.
+const NEXT: [&str; 2] = ["retry", "task-retry"];
+
+pub(super) fn check(history: &History, ledger: &Ledger<'_>, findings: &mut Findings) {
+    for task in ledger.creations.keys() {
+        let Some((spec, _)) = ledger.acknowledged(*task) else { continue };
+        let Some(status) = history.drained.tasks.get(task) else { continue };
+        check_first(spec, status, ledger, findings);
+        for pair in status.runs.windows(2) {
+            check_next(spec, &pair[0], &pair[1], ledger, findings);
+        }
+    }
+    for (task, status) in history.settled.tasks.iter().filter(|(_, status)| status.state == "pending") {
+        findings.add(Rule::WorkedOff, format!("{task} is pending when nothing is left to do: {status:?}"));
+    }
+}
+
+/// What is known of when a run may start.
+struct Wait {
+    start: Start,
+    /// The server's date from which a delay counts.
+    since: Option<Timestamp>,
+    /// When the request began that leads to it, at the earliest.
+    asked: Stamp,
+}
+
+fn check_first(spec: &TaskSpec, status: &Status, ledger: &Ledger<'_>, findings: &mut Findings) {
+    let Some(first) = status.runs.first().filter(|run| run.reason_created == "scheduled") else { return };
+    let Some(created) = ledger.created(spec.task) else { return };
+    let known = spec.options.start.or_else(|| start_by_policy(spec, created, ledger));
+    if let Some(start) = known {
+        check_wait(spec.task, first, &Wait { start, since: first.scheduled, asked: created.start }, ledger, findings);
+    }
+}
+
+/// The shortest delay of all policies that may have been in force when the first run became pending.
+fn start_by_policy(spec: &TaskSpec, created: Span, ledger: &Ledger<'_>) -> Option<Start> {
+    let pending = if spec.dependencies.is_empty() {
+        created
+    } else {
+        // By its dependencies at some time before it was handed out.
+        let end = ledger.handouts.get(&(spec.task, 0))?.iter().map(|handout| handout.span.end).min()?;
+        Span { start: created.start, end }
+    };
+    let least = ledger.queues.policies(spec.queue, pending).iter().map(|policy| policy.delay).min()?;
+    (least > 0).then_some(Start::After(least))
+}
+
+/// A run that follows one that was released, or that is to be tried again.
+fn check_next(spec: &TaskSpec, before: &Run, next: &Run, ledger: &Ledger<'_>, findings: &mut Findings) {
+    if !NEXT.contains(&next.reason_created.as_str()) {
+        return;
+    }
+    let released = ledger.queues.releases.get(&(spec.task, before.run_id)).filter(|all| !all.is_empty());
+    if let Some(released) = released {
+        if released.iter().all(|release| !release.certain) {
+            return;
+        }
+        // Which one of them it was is unknown.
+        let asked = released.iter().map(|release| release.acts.start).min().unwrap_or_default();
+        let since = before.resolved;
+        let counted_from = since.map_or(0, millis);
+        let Some(starts) = released.iter().map(|release| release.what).collect::<Option<Vec<_>>>() else { return };
+        let earliest = starts.into_iter().min_by_key(|start| start.earliest(counted_from));
+        if let Some(start) = earliest {
+            check_wait(spec.task, next, &Wait { start, since, asked }, ledger, findings);
+        }
+    } else if matches!(before.reason_resolved.as_deref(), Some("intermittent-task" | "claim-expired")) {
+        let Some(start) = start_of_retry(spec, next, ledger) else { return };
+        let Some(handout) = ledger.handouts.get(&(spec.task, before.run_id)).and_then(|all| all.first()) else { return };
+        let wait = Wait { start, since: before.resolved, asked: handout.span.start };
+        check_wait(spec.task, next, &wait, ledger, findings);
+    }
+}
+
+/// The shortest wait of a retry under all policies that may have been in force since its task is there.
+fn start_of_retry(spec: &TaskSpec, next: &Run, ledger: &Ledger<'_>) -> Option<Start> {
+    if let Some(delay) = spec.options.retry_delay {
+        return Some(Start::After(delay.least()));
+    }
+    let created = ledger.created(spec.task)?;
+    let end = ledger.handouts.get(&(spec.task, next.run_id))?.iter().map(|handout| handout.span.end).min()?;
+    let policies = ledger.queues.policies(spec.queue, Span { start: created.start, end });
+    let waits = policies.iter().map(|policy| policy.retry_delay.map(|delay| delay.least()));
+    Some(Start::After(waits.min().flatten()?))
+}
+
+fn check_wait(task: SlugId, run: &Run, wait: &Wait, ledger: &Ledger<'_>, findings: &mut Findings) {
+    if let (Some(started), Some(since)) = (run.started, wait.since) {
+        let earliest = wait.start.earliest(millis(since));
+        if millis(started) < earliest {
+            let early = earliest - millis(started);
+            let detail = format!("run {} of {task} started {early} ms before {:?} by its dates: {run:?}", run.run_id, wait.start);
+            findings.add(Rule::NotBefore, detail);
+        }
+    }
+    let Some(asked) = ledger.queues.clock_at_least(wait.asked) else { return };
+    let earliest = wait.start.earliest(asked);
+    for span in given(ledger, (task, run.run_id)) {
+        if let Some(now) = ledger.queues.clock_at_most(span.end).filter(|now| *now < earliest) {
+            let early = earliest - now;
+            let detail = format!("run {} of {task} was given in {span:?}, {early} ms before {:?}", run.run_id, wait.start);
+            findings.add(Rule::NotBefore, detail);
+        }
+    }
+}
+
+/// When a run was given to a worker, or its message to a poller.
+fn given(ledger: &Ledger<'_>, run: RunKey) -> impl Iterator<Item = Span> {
+    let handouts = ledger.handouts.get(&run).map_or(&[][..], Vec::as_slice).iter().map(|handout| handout.span);
+    let polled = ledger.queues.polled.get(&run).map_or(&[][..], Vec::as_slice).iter().copied();
+    handouts.chain(polled)
+}
+
+fn millis(date: Timestamp) -> i64 {
+    date.time().timestamp_millis()
+}
