@@ -27,6 +27,8 @@ const WORK_PERCENT: u64 = 15;
 const RESULT_PERCENT: u64 = 40;
 /// How many claims in a hundred are released, by a request of their own or by one that claims more.
 const RELEASE_PERCENT: u64 = 8;
+/// How many releases in a hundred are requested twice.
+const REPEAT_PERCENT: u64 = 10;
 const LIMIT_MAX: u64 = 5;
 const DRAIN_LIMIT: u64 = 32;
 
@@ -215,7 +217,8 @@ impl Worker {
         let begin = invent_release(&mut self.actor.random, self.actor.world.server_millis());
         let body = serde_json::Value::Object(release_json(begin)).to_string();
         let path = format!("{TENURE_API}/tasks/{}/runs/{}/release", held.run.0, held.run.1);
-        for _ in 0..if self.actor.random.percent(10) { 2 } else { 1 } {
+        let times = if self.actor.random.percent(REPEAT_PERCENT) { 2 } else { 1 };
+        for _ in 0..times {
             let start = self.actor.world.stamp();
             let answer = self.actor.call_as(&held.credentials, "POST", &path, Some(&body)).await;
             let event = Event::Release { run: held.run, start: begin, answer: answer.without_content() };

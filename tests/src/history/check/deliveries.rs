@@ -31,7 +31,8 @@ fn check_once(spec: &TaskSpec, lost: &Run, next: &Run, ledger: &Ledger<'_>, find
     let end = handouts.into_iter().flatten().map(|handout| handout.span.end).min().unwrap_or(Stamp::MAX);
     let deliveries = ledger.queues.deliveries(spec, Span { start: created.start, end });
     if deliveries.iter().all(|delivery| *delivery == Delivery::AtMostOnce) {
-        let detail = format!("{} is at-most-once, lost its worker and is tried again: {lost:?} and {next:?}", spec.task);
+        let detail =
+            format!("{} is at-most-once, lost its worker and is tried again: {lost:?} and {next:?}", spec.task);
         findings.add(Rule::AtMostOnce, detail);
     }
 }

@@ -14,7 +14,10 @@ pub(super) fn check(history: &History, ledger: &Ledger<'_>, findings: &mut Findi
     }
     for (span, queue, runs) in &ledger.queues.polls {
         if let Some(pause) = ledger.queues.pause_during(*queue, *span) {
-            findings.add(Rule::Paused, format!("messages of {runs:?} were given in {span:?}, while paused since {pause:?}"));
+            findings.add(
+                Rule::Paused,
+                format!("messages of {runs:?} were given in {span:?}, while paused since {pause:?}"),
+            );
         }
     }
     for (run, handouts) in &ledger.handouts {
@@ -35,7 +38,8 @@ fn check_claim_task(run: RunKey, handout: &Handout, history: &History, ledger: &
     if let (Some(started), Some(paused)) = (started, paused)
         && started.time().timestamp_millis() > paused
     {
-        let detail = format!("run {} of {} was claimed in {:?}, while paused since {pause:?}", run.1, run.0, handout.span);
+        let detail =
+            format!("run {} of {} was claimed in {:?}, while paused since {pause:?}", run.1, run.0, handout.span);
         findings.add(Rule::Paused, detail);
     }
 }

@@ -149,7 +149,8 @@ impl<'a> Queues<'a> {
     pub(super) fn may_be_delayed(&self, spec: &TaskSpec, life: Span) -> bool {
         let options = &spec.options;
         let by_policy = |policy: Policy| {
-            (policy.delay > 0 && options.start.is_none()) || (policy.retry_delay.is_some() && options.retry_delay.is_none())
+            (policy.delay > 0 && options.start.is_none())
+                || (policy.retry_delay.is_some() && options.retry_delay.is_none())
         };
         options.start.is_some()
             || options.retry_delay.is_some()

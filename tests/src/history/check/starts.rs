@@ -82,7 +82,9 @@ fn check_next(spec: &TaskSpec, before: &Run, next: &Run, ledger: &Ledger<'_>, fi
         }
     } else if matches!(before.reason_resolved.as_deref(), Some("intermittent-task" | "claim-expired")) {
         let Some(start) = start_of_retry(spec, next, ledger) else { return };
-        let Some(handout) = ledger.handouts.get(&(spec.task, before.run_id)).and_then(|all| all.first()) else { return };
+        let Some(handout) = ledger.handouts.get(&(spec.task, before.run_id)).and_then(|all| all.first()) else {
+            return;
+        };
         let wait = Wait { start, since: before.resolved, asked: handout.span.start };
         check_wait(spec.task, next, &wait, ledger, findings);
     }
@@ -105,7 +107,10 @@ fn check_wait(task: SlugId, run: &Run, wait: &Wait, ledger: &Ledger<'_>, finding
         let earliest = wait.start.earliest(millis(since));
         if millis(started) < earliest {
             let early = earliest - millis(started);
-            let detail = format!("run {} of {task} started {early} ms before {:?} by its dates: {run:?}", run.run_id, wait.start);
+            let detail = format!(
+                "run {} of {task} started {early} ms before {:?} by its dates: {run:?}",
+                run.run_id, wait.start
+            );
             findings.add(Rule::NotBefore, detail);
         }
     }
@@ -114,7 +119,8 @@ fn check_wait(task: SlugId, run: &Run, wait: &Wait, ledger: &Ledger<'_>, finding
     for span in given(ledger, (task, run.run_id)) {
         if let Some(now) = ledger.queues.clock_at_most(span.end).filter(|now| *now < earliest) {
             let early = earliest - now;
-            let detail = format!("run {} of {task} was given in {span:?}, {early} ms before {:?}", run.run_id, wait.start);
+            let detail =
+                format!("run {} of {task} was given in {span:?}, {early} ms before {:?}", run.run_id, wait.start);
             findings.add(Rule::NotBefore, detail);
         }
     }

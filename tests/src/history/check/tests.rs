@@ -164,12 +164,7 @@ fn a_task_that_is_never_worked_off_is_found() {
     let (mut story, task) = one_life();
     let status = story.history.drained.tasks.get_mut(&task).unwrap();
     status.state = "pending".to_owned();
-    let next = Run {
-        run_id: 1,
-        state: "pending".to_owned(),
-        reason_created: "retry".to_owned(),
-        ..Run::default()
-    };
+    let next = Run { run_id: 1, state: "pending".to_owned(), reason_created: "retry".to_owned(), ..Run::default() };
     status.runs[0] = run(0, 0, Verdict::WorkerShutdown);
     status.runs.push(next);
     assert!(story.broken().contains(&Rule::Accounted));

@@ -90,9 +90,16 @@ fn a_message_that_a_poller_got_before_the_delay_was_over_is_found() {
     let spec = TaskSpec { options: starting(Start::After(60)), ..story.spec(LOW) };
     story.create(&spec, Answer::Done(()));
     story.next(Event::Poll { queue: QUEUE, runs: vec![(spec.task, 0)] });
-    story.clock(30);
-    story.ends(spec.task, LOW, &[]);
+    story.clock(59);
+    story.clock(60);
+    story.claimed(0, &[(spec.task, 0)]);
+    story.clock(61);
+    story.reported((spec.task, 0), Verdict::Completed, Answer::Done(()));
+    story.ends(spec.task, LOW, &[(0, Verdict::Completed)]);
+    story.dates((spec.task, 0), [0, 60, 60]);
     assert_eq!(story.broken(), [Rule::NotBefore]);
+    story.history.records.retain(|record| !matches!(record.event, Event::Poll { .. }));
+    assert_eq!(story.broken(), []);
 }
 
 #[test]
