@@ -41,6 +41,9 @@ pub enum Breakage {
 /// Every so many chances the breakage strikes, for the first time soon: on a slow machine there are few chances.
 const EVERY: u64 = 20;
 const FIRST: u64 = 3;
+/// The same of what few chances come for: ends of delays, and pauses.
+const EVERY_OF_FEW: u64 = 3;
+const FIRST_OF_FEW: u64 = 1;
 
 fn chosen() -> Option<Breakage> {
     static CHOSEN: OnceLock<Option<Breakage>> = OnceLock::new();
@@ -86,7 +89,13 @@ pub fn inbox_waiters_max(otherwise: usize) -> usize {
 #[must_use]
 pub fn strikes(breakage: Breakage) -> bool {
     static CHANCES: AtomicU64 = AtomicU64::new(0);
-    is_on(breakage) && CHANCES.fetch_add(1, Ordering::Relaxed) % EVERY == FIRST - 1
+    let (first, every) = match breakage {
+        Breakage::LoseHold | Breakage::EndHoldEarly | Breakage::LeakPause | Breakage::DelayedOffByOne => {
+            (FIRST_OF_FEW, EVERY_OF_FEW)
+        }
+        _ => (FIRST, EVERY),
+    };
+    is_on(breakage) && CHANCES.fetch_add(1, Ordering::Relaxed) % every == first - 1
 }
 
 /// Claims, of which the first is there twice when that breakage strikes.

@@ -10,6 +10,8 @@ use tenure_tests::history::{Plan, Violation, check, run, seed};
 const OPERATIONS: u64 = 6_000;
 /// Enough for every kind of operation to happen many times.
 const OPERATIONS_WHEN_BROKEN: u64 = 1_500;
+/// The same where the breakage strikes at every third chance.
+const OPERATIONS_WHEN_OFTEN_BROKEN: u64 = 1_000;
 /// In how many histories a breakage must be caught once.
 const HISTORIES_WHEN_BROKEN: usize = 4;
 /// How many violations a failure quotes.
@@ -62,12 +64,12 @@ async fn the_checker_catches_an_event_that_changes() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_checker_catches_a_delay_that_never_ends() {
-    assert_caught("lose-hold", Rule::WorkedOff).await;
+    assert_caught_in(OPERATIONS_WHEN_OFTEN_BROKEN, "lose-hold", Rule::WorkedOff).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_checker_catches_a_delay_that_ends_too_early() {
-    assert_caught("end-hold-early", Rule::NotBefore).await;
+    assert_caught_in(OPERATIONS_WHEN_OFTEN_BROKEN, "end-hold-early", Rule::NotBefore).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -77,21 +79,24 @@ async fn the_checker_catches_a_lost_result() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_checker_catches_a_pause_that_is_not_stored() {
-    assert_caught("leak-pause", Rule::Paused).await;
+    assert_caught_in(OPERATIONS_WHEN_OFTEN_BROKEN, "leak-pause", Rule::Paused).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_checker_catches_a_wrong_count_of_delayed_runs() {
-    assert_caught("delayed-off-by-one", Rule::Counts).await;
+    assert_caught_in(OPERATIONS_WHEN_OFTEN_BROKEN, "delayed-off-by-one", Rule::Counts).await;
 }
 
 /// Some breakages show only when two operations meet, as a change of a priority and a second look at the same event: rarely
 /// not once in a history. Not in several of them is a fault of the checker.
 async fn assert_caught(breakage: &'static str, rule: Rule) {
+    assert_caught_in(OPERATIONS_WHEN_BROKEN, breakage, rule).await;
+}
+
+async fn assert_caught_in(operations: u64, breakage: &'static str, rule: Rule) {
     let mut missed = Vec::new();
     for _ in 0..HISTORIES_WHEN_BROKEN {
-        let plan =
-            Plan { seed: seed(), operations: OPERATIONS_WHEN_BROKEN, breakage: Some(breakage), failovers: false };
+        let plan = Plan { seed: seed(), operations, breakage: Some(breakage), failovers: false };
         let history = run(&plan).await;
         let violations = check(&history);
         if violations.iter().any(|violation| violation.rule == rule) {
