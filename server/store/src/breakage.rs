@@ -24,7 +24,7 @@ pub enum Breakage {
     LoseDependent,
     /// No notification arrives: of claimable runs, of visible messages, of tasks that are waited for.
     LoseNotifications,
-    /// Now and then a delay is forgotten: the run stays delayed, and nothing ends it.
+    /// Now and then a delay that is over goes on: the run stays delayed, and nothing but its deadline ends it.
     LoseHold,
     /// Now and then a delay ends long before its time.
     EndHoldEarly,

@@ -27,7 +27,7 @@ pub async fn end_holds(
     plan_as_hot(transaction).await?;
     #[cfg(feature = "test-util")]
     {
-        perhaps_forget_one(transaction).await?;
+        perhaps_prolong_one(transaction).await?;
         perhaps_hurry_one(transaction).await?;
     }
     let rows = sqlx::query!(
@@ -66,9 +66,9 @@ pub async fn end_holds(
     Ok(counted)
 }
 
-/// Forgets the delay that is over for the longest time, if that breakage is on and strikes.
+/// Has the delay that is over for the longest time last for ever, if that breakage is on and strikes.
 #[cfg(feature = "test-util")]
-async fn perhaps_forget_one(transaction: &mut PgConnection) -> Result<(), sqlx::Error> {
+async fn perhaps_prolong_one(transaction: &mut PgConnection) -> Result<(), sqlx::Error> {
     if !breakage::is_on(Breakage::LoseHold) {
         return Ok(());
     }
@@ -76,7 +76,8 @@ async fn perhaps_forget_one(transaction: &mut PgConnection) -> Result<(), sqlx::
         "SELECT seq FROM pending WHERE held_until <= (SELECT now FROM db_now) ORDER BY held_until LIMIT 1 FOR UPDATE";
     let over: Option<i64> = sqlx::query_scalar(over).fetch_optional(&mut *transaction).await?;
     if let Some(seq) = over.filter(|_| breakage::strikes(Breakage::LoseHold)) {
-        sqlx::query("UPDATE pending SET held_until = NULL WHERE seq = $1").bind(seq).execute(transaction).await?;
+        let forever = "UPDATE pending SET held_until = '3000-01-01' WHERE seq = $1";
+        sqlx::query(forever).bind(seq).execute(transaction).await?;
     }
     Ok(())
 }
