@@ -38,6 +38,7 @@ fn forget(event: &mut Event) {
         Event::ClaimWork { answer, .. } => doubt(answer),
         // Nothing moves the clock at such a time, and what a poller saw is no one's for good.
         Event::Poll { .. } | Event::Clock(_) => {}
+        Event::Session(call) => call.act.doubt(),
         Event::RowsLocked | Event::SessionsKilled | Event::DatabaseFault | Event::TailLost => {}
     }
 }

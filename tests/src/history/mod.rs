@@ -3,16 +3,20 @@
 //!
 //! `record` is what is written down, `check` the rules (pure, proven on hand-made histories), `snapshot` what the
 //! server answers when all is quiet. The rest makes the history: `world` is what the actors share, `submitter`, `worker`
-//! (with `poller`), `operator` and `saboteur` are the actors, `storm` runs them and then drains the queues.
+//! (with `poller`), `member` (a worker with a session), `operator` and `saboteur` are the actors, `storm` runs them and then
+//! drains the queues.
 
 pub mod check;
 pub mod lost;
 pub mod policy;
 pub mod record;
+pub mod sessions;
 pub mod snapshot;
 
 mod ground;
+mod last_sessions;
 mod log_reader;
+mod member;
 mod operator;
 mod poller;
 mod saboteur;

@@ -4,6 +4,8 @@ use tenure_api::ids::SlugId;
 
 use super::policy::{Options, Policy, Start};
 
+use super::sessions::SessionCall;
+
 /// Microseconds since the history began, by one monotonic clock for all actors.
 pub type Stamp = u64;
 
@@ -165,6 +167,8 @@ pub enum Event {
     },
     /// The server's clock showed this, in milliseconds since 1970.
     Clock(i64),
+    /// A call of a worker for its session.
+    Session(SessionCall),
     /// A foreign transaction held locks on rows of tasks for this time.
     RowsLocked,
     /// Sessions of a server were killed.

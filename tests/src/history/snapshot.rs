@@ -6,6 +6,8 @@ use serde::Deserialize;
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::SlugId;
 
+use super::sessions::ShownSessions;
+
 /// The state of everything at one quiet time.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
@@ -15,6 +17,8 @@ pub struct Snapshot {
     pub delayed: HashSet<SlugId>,
     /// The counts of each queue, by number.
     pub counts: Vec<Counts>,
+    /// What was said of sessions before the tasks were read.
+    pub sessions: ShownSessions,
 }
 
 impl Snapshot {
@@ -90,6 +94,9 @@ pub struct Run {
     /// When it ended.
     #[serde(default)]
     pub resolved: Option<Timestamp>,
+    /// Until when the last claim of it was good.
+    #[serde(default)]
+    pub taken_until: Option<Timestamp>,
 }
 
 /// The answer of taskQueueCounts, and one number of getQueue.

@@ -11,7 +11,9 @@ use tokio::task::JoinSet;
 
 use super::check::History;
 use super::ground::Ground;
+use super::last_sessions;
 use super::log_reader::LogReader;
+use super::member::Member;
 use super::operator::{operate, resume};
 use super::policy::DELAY_MAX;
 use super::record::{Answer, Event, RunKey};
@@ -26,13 +28,15 @@ use crate::server::{Launch, Server, create_root_client, fresh_secret_key};
 
 const SUBMITTERS: u64 = 4;
 const WORKERS: usize = 8;
+/// The numbers of workers with sessions. Two processes that share one end each other's sessions.
+const MEMBERS: [usize; 3] = [20, 21, 21];
 /// How many tasks one call asks about: what statuses answers on one page.
 const TASKS_PER_CALL: usize = 1_000;
 const QUEUES: [&str; 4] = ["storm/alpha", "storm/beta", "storm/gamma", "storm/polled"];
 const CLAIM_TERM_SECONDS: u64 = 60;
 /// Longest pause between two moves of the clock, in milliseconds, and longest move, in seconds.
 const CLOCK_PAUSE_MAX: u64 = 200;
-const CLOCK_MOVE_MAX: u64 = 15;
+pub(super) const CLOCK_MOVE_MAX: u64 = 15;
 /// A server whose sessions were killed answers reads again within this time.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(30);
 /// What a client that hung up had asked for may still be going on in the server, and on a slow machine some claim or
@@ -82,6 +86,10 @@ pub async fn run(plan: &Plan) -> History {
         let actor = Actor::new(Arc::clone(&world), 100 + number as u64);
         actors.spawn(Worker::new(actor, number).work());
     }
+    for (place, number) in MEMBERS.into_iter().enumerate() {
+        let actor = Actor::new(Arc::clone(&world), 120 + place as u64);
+        actors.spawn(Member::new(actor, number).work());
+    }
     let mut trouble = JoinSet::new();
     trouble.spawn(move_clock(Actor::patient(Arc::clone(&world), 200)));
     trouble.spawn(operate(Actor::patient(Arc::clone(&world), 203)));
@@ -98,9 +106,13 @@ pub async fn run(plan: &Plan) -> History {
     let ground = sabotaged.await.expect("an actor does its work without failing");
     let mut log = log.await.expect("an actor does its work without failing");
     let limit = if plan.breakage.is_some() { QUIET_WITHIN_WHEN_BROKEN } else { QUIET_WITHIN };
-    let quiet = take_snapshot(&world, limit).await;
+    resume_all(&world).await;
+    last_sessions::play(&world).await;
+    let sessions = last_sessions::read(&world, limit).await;
+    let quiet = Snapshot { sessions, ..take_snapshot(&world, limit).await };
     let settled = drain(&world, limit).await;
-    let drained = take_snapshot(&world, limit).await;
+    let sessions = last_sessions::let_expire(&world, limit).await;
+    let drained = Snapshot { sessions, ..take_snapshot(&world, limit).await };
     let results = read_results(&world).await;
     log.read_all_again().await;
     for server in servers.running {
@@ -141,7 +153,7 @@ async fn move_clock(mut actor: Actor) {
     }
 }
 
-async fn advance_clock(actor: &mut Actor, seconds: u64) {
+pub(super) async fn advance_clock(actor: &mut Actor, seconds: u64) {
     let body = format!(r#"{{"seconds":{seconds}}}"#);
     // Without an answer it is unknown whether it moved, so it is read in any case.
     let _ = actor.call("POST", &format!("{TENURE_API}/clock/advance"), Some(&body)).await;
@@ -159,7 +171,7 @@ async fn read_clock(actor: &mut Actor) {
 }
 
 /// Asks until there is an answer, at most for some time. None is 404.
-async fn until_answered(actor: &mut Actor, method: &str, path: &str, body: Option<&str>) -> Option<Value> {
+pub(super) async fn until_answered(actor: &mut Actor, method: &str, path: &str, body: Option<&str>) -> Option<Value> {
     let deadline = Instant::now() + ANSWERED_WITHIN;
     loop {
         match actor.call(method, path, body).await {
@@ -186,7 +198,7 @@ async fn take_snapshot(world: &Arc<World>, limit: Duration) -> Snapshot {
         let tasks = read_tasks(world).await;
         let delayed = read_delayed(&mut reader, &tasks).await;
         let counts = read_counts(&mut reader).await;
-        let snapshot = Snapshot { tasks, delayed, counts };
+        let snapshot = Snapshot { tasks, delayed, counts, ..Snapshot::default() };
         // The clock runs on: a claim that expires while the statuses are read makes them and the counts differ.
         let settled = before == snapshot.counts && snapshot.counts == count(&snapshot);
         if settled || (Instant::now() > deadline && looks >= LOOKS_MIN) {
@@ -269,11 +281,12 @@ struct StatusEntry {
 }
 
 /// Resumes what the storm has left paused.
-async fn resume_all(actor: &mut Actor) {
+async fn resume_all(world: &Arc<World>) {
+    let mut actor = Actor::patient(Arc::clone(world), 330);
     let deadline = Instant::now() + ANSWERED_WITHIN;
-    for queue in 0..QUEUES.len() {
-        while !resume(actor, queue).await {
-            assert!(Instant::now() < deadline, "{} was not resumed within {ANSWERED_WITHIN:?}", QUEUES[queue]);
+    for (queue, name) in QUEUES.iter().enumerate() {
+        while !resume(&mut actor, queue).await {
+            assert!(Instant::now() < deadline, "{name} was not resumed within {ANSWERED_WITHIN:?}");
             tokio::time::sleep(QUIET_POLL).await;
         }
     }
@@ -283,7 +296,6 @@ async fn resume_all(actor: &mut Actor) {
 /// what waits in vain; gives that back, and lets its deadline pass.
 async fn drain(world: &Arc<World>, limit: Duration) -> Snapshot {
     let mut clock = Actor::patient(Arc::clone(world), 400);
-    resume_all(&mut clock).await;
     let mut worker = Worker::new(Actor::patient(Arc::clone(world), 401), WORKERS);
     for _ in 0..DRAIN_ROUNDS {
         advance_clock(&mut clock, CLAIM_TERM_SECONDS + DELAY_MAX + 1).await;

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tenure_api::credentials::Credentials;
 use tenure_api::errors::ErrorCode;
-use tenure_api::ids::SlugId;
+use tenure_api::ids::{SessionId, SlugId};
 
 use super::policy::{invent_release, release_json};
 use super::record::{Answer, Event, RunKey, Stamp, Verdict};
@@ -29,13 +29,15 @@ const RESULT_PERCENT: u64 = 40;
 const RELEASE_PERCENT: u64 = 8;
 /// How many releases in a hundred are requested twice.
 const REPEAT_PERCENT: u64 = 10;
+/// The session has ended.
+const GONE: u16 = 410;
 const LIMIT_MAX: u64 = 5;
 const DRAIN_LIMIT: u64 = 32;
 
 /// A claim that the worker holds, or thinks it holds.
 #[derive(Debug, Clone)]
-struct HeldClaim {
-    run: RunKey,
+pub(super) struct HeldClaim {
+    pub(super) run: RunKey,
     queue: String,
     credentials: Credentials,
 }
@@ -62,11 +64,19 @@ impl From<Claim> for HeldClaim {
     }
 }
 
+/// What came of a request that reports and claims.
+#[derive(Debug, Default)]
+pub(super) struct Exchanged {
+    pub(super) claims: Vec<HeldClaim>,
+    /// When it claimed, if it did, and the runs.
+    pub(super) claim: Option<(Stamp, Answer<Vec<RunKey>>)>,
+}
+
 /// One worker.
 #[derive(Debug)]
 pub(super) struct Worker {
-    actor: Actor,
-    number: usize,
+    pub(super) actor: Actor,
+    pub(super) number: usize,
     /// Claims that it never reported; some are reported late.
     unreported: Vec<HeldClaim>,
 }
@@ -178,14 +188,14 @@ impl Worker {
             if self.actor.random.percent(RELEASE_PERCENT) {
                 self.release(&held).await;
             } else if self.actor.random.percent(WORK_PERCENT) {
-                claims.extend(self.exchange(&held).await);
+                claims.extend(self.exchange(&held, None).await.claims);
             } else {
                 self.end(held).await;
             }
         }
     }
 
-    async fn end(&mut self, held: HeldClaim) {
+    pub(super) async fn end(&mut self, held: HeldClaim) {
         let verdict = match self.actor.random.below(100) {
             0..65 => Verdict::Completed,
             65..75 => Verdict::Failed,
@@ -213,7 +223,7 @@ impl Worker {
     }
 
     /// Gives up a run, sometimes for a while, and sometimes asks twice.
-    async fn release(&mut self, held: &HeldClaim) {
+    pub(super) async fn release(&mut self, held: &HeldClaim) {
         let begin = invent_release(&mut self.actor.random, self.actor.world.server_millis());
         let body = serde_json::Value::Object(release_json(begin)).to_string();
         let path = format!("{TENURE_API}/tasks/{}/runs/{}/release", held.run.0, held.run.1);
@@ -226,14 +236,14 @@ impl Worker {
         }
     }
 
-    async fn reclaim(&mut self, held: &HeldClaim) {
+    pub(super) async fn reclaim(&mut self, held: &HeldClaim) {
         let start = self.actor.world.stamp();
         let answer = self.actor.call_as(&held.credentials, "POST", &run_path(held.run, "reclaim"), None).await;
         self.actor.world.write(start, Event::Reclaim { run: held.run, answer: without_content(&answer) });
     }
 
-    /// Reports a run by the worker's name, and claims more in the same request.
-    async fn exchange(&mut self, held: &HeldClaim) -> Vec<HeldClaim> {
+    /// Reports a run by the worker's name, and claims more in the same request, perhaps in the name of a session.
+    pub(super) async fn exchange(&mut self, held: &HeldClaim, session: Option<SessionId>) -> Exchanged {
         let verdict = self.actor.random.pick(&Verdict::ALL).copied().unwrap_or(Verdict::Completed);
         let (outcome, reason) = verdict.wire();
         let mut result = json!({"taskId": held.run.0, "runId": held.run.1, "outcome": outcome});
@@ -245,7 +255,7 @@ impl Worker {
             result["result"] = returned.into();
         }
         let limit = if verdict == Verdict::WorkerShutdown { 0 } else { self.actor.random.below(LIMIT_MAX) };
-        let body = json!({
+        let mut body = json!({
             "taskQueueId": held.queue,
             "workerGroup": "storm",
             "workerId": worker_id(self.number),
@@ -253,10 +263,15 @@ impl Worker {
             "claim": limit,
             "wait": self.actor.random.below(2),
         });
+        if let Some(session) = session {
+            body["sessionId"] = json!(session);
+        }
         let start = self.actor.world.stamp();
         let answer = self.actor.call("POST", &format!("{TENURE_API}/work"), Some(&body.to_string())).await;
         let (reported, claims) = match &answer {
             Answer::Done(answer) => (verdict_of(&answer["results"][0]), Answer::Done(read_claims(answer))),
+            // Its session has ended, and what it reported may have been stored nevertheless.
+            Answer::Refused(GONE) => (Answer::Unknown, Answer::Refused(GONE)),
             Answer::Refused(status) => (Answer::Refused(*status), Answer::Refused(*status)),
             Answer::Unknown => (Answer::Unknown, Answer::Unknown),
         };
@@ -265,7 +280,7 @@ impl Worker {
         }
         self.note_report(start, held.run, verdict, returned, reported);
         let Some(queue) = self.actor.world.queues.iter().position(|queue| *queue == held.queue) else {
-            return Vec::new();
+            return Exchanged::default();
         };
         let (claims, answer) = match claims {
             Answer::Done(claims) => {
@@ -275,13 +290,14 @@ impl Worker {
             Answer::Refused(status) => (Vec::new(), Answer::Refused(status)),
             Answer::Unknown => (Vec::new(), Answer::Unknown),
         };
-        if limit > 0 {
-            self.actor.world.write(start, Event::ClaimWork { queue, worker: self.number, answer });
+        if limit == 0 {
+            return Exchanged::default();
         }
-        claims
+        self.actor.world.write(start, Event::ClaimWork { queue, worker: self.number, answer: answer.clone() });
+        Exchanged { claims, claim: Some((start, answer)) }
     }
 
-    async fn report(&mut self, held: &HeldClaim, verdict: Verdict, result: Option<u64>) {
+    pub(super) async fn report(&mut self, held: &HeldClaim, verdict: Verdict, result: Option<u64>) {
         let (state, reason) = verdict.wire();
         let body = match result {
             Some(result) => Some(format!(r#"{{"result":{result}}}"#)),
@@ -335,7 +351,7 @@ fn without_content(answer: &Answer<Value>) -> Answer<()> {
 /// # Panics
 ///
 /// If it is not what claimWork answers: a run that was handed out in a form that cannot be read is lost.
-fn read_claims(answer: &Value) -> Vec<HeldClaim> {
+pub(super) fn read_claims(answer: &Value) -> Vec<HeldClaim> {
     let claims: Vec<Claim> =
         serde_json::from_value(answer["tasks"].clone()).expect("claimWork answers with a list of claims");
     claims.into_iter().map(HeldClaim::from).collect()

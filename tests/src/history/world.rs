@@ -7,10 +7,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tenure_api::credentials::Credentials;
+use tenure_api::ids::SessionId;
 
 use super::check::History;
 use super::lost::{forget_lost, times_of_loss};
 use super::record::{Answer, Event, Record, RunKey, Stamp, TaskSpec};
+use super::sessions::{Act, SessionCall};
+use super::storm::CLOCK_MOVE_MAX;
 use crate::clock::unix_millis;
 use crate::http::Client;
 use crate::random::Random;
@@ -22,6 +25,8 @@ const CUT_OFF_WITHIN: u64 = 4_000;
 /// How often an actor goes to the other server, in a hundred calls.
 const MOVE_PERCENT: u64 = 3;
 const INTERNAL_ERROR: u16 = 500;
+/// How far the server's clock may be ahead of the last time that was read of it, and a little more.
+const CLOCK_UNREAD_MILLIS: i64 = (CLOCK_MOVE_MAX as i64 + 1) * 1_000;
 
 /// A task that was tried to create: its id and its body, without options.
 #[derive(Debug, Clone)]
@@ -96,6 +101,11 @@ impl World {
         unix_millis() + self.clock_ahead_millis.load(Ordering::Relaxed)
     }
 
+    /// A time that the server's clock has not reached: of what moves it, one move may not have been read yet.
+    pub(super) fn server_millis_max(&self) -> i64 {
+        self.server_millis() + CLOCK_UNREAD_MILLIS
+    }
+
     /// Takes over the time of the server's clock.
     pub(super) fn set_server_millis(&self, millis: i64) {
         self.clock_ahead_millis.store(millis - unix_millis(), Ordering::Relaxed);
@@ -136,6 +146,16 @@ impl World {
             _ => None,
         });
         returned.collect()
+    }
+
+    /// The sessions that have begun, as far as their ids are known.
+    pub(super) fn sessions(&self) -> Vec<SessionId> {
+        let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        let begun = history.records.iter().filter_map(|record| match &record.event {
+            Event::Session(SessionCall { act: act @ Act::Start { .. }, .. }) => act.session(),
+            _ => None,
+        });
+        begun.collect()
     }
 
     /// When the database lost the end of its log, so far.

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use tenure_api::states::SessionEnd;
 use tenure_tests::history::check::{History, Rule};
 use tenure_tests::history::{Plan, Violation, check, run, seed};
 
@@ -30,6 +31,10 @@ async fn every_answer_of_a_stormy_history_can_be_true() {
     // A history in which nothing happened would prove nothing.
     let completed = history.drained.tasks.values().filter(|status| status.state == "completed").count() as u64;
     assert!(completed > operations / 20, "only {completed} tasks were completed in {operations} operations");
+    let ends: Vec<SessionEnd> = history.quiet.sessions.values().filter_map(|shown| Some(shown.ended?.1)).collect();
+    for by in [SessionEnd::Closed, SessionEnd::Takeover, SessionEnd::Expired] {
+        assert!(ends.contains(&by), "no session ended as {by}, of {}", ends.len());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -87,6 +92,11 @@ async fn the_checker_catches_a_wrong_count_of_delayed_runs() {
     assert_caught_in(OPERATIONS_WHEN_OFTEN_BROKEN, "delayed-off-by-one", Rule::Counts).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_checker_catches_a_session_that_ends_and_keeps_its_runs() {
+    assert_caught("leak-session", Rule::SessionLeak).await;
+}
+
 /// Some breakages show only when two operations meet, as a change of a priority and a second look at the same event: rarely
 /// not once in a history. Not in several of them is a fault of the checker.
 async fn assert_caught(breakage: &'static str, rule: Rule) {
@@ -129,6 +139,7 @@ fn write_down(plan: &Plan, history: &History) -> PathBuf {
     lines.extend(history.internal_errors.iter().chain(&history.changed_events).cloned());
     for (when, snapshot) in [("quiet", &history.quiet), ("drained", &history.drained)] {
         lines.push(format!("{when}: {:?}, delayed: {:?}", snapshot.counts, snapshot.delayed));
+        lines.extend(snapshot.sessions.iter().map(|(session, shown)| format!("{when}: {session} {shown:?}")));
         lines.extend(snapshot.tasks.iter().map(|(task, status)| format!("{when}: {task} {status:?}")));
     }
     std::fs::write(&file, lines.join("\n")).expect("the build folder can be written");

@@ -58,8 +58,8 @@ fn check_exists(
     // A rerun renews the retries.
     let earlier = ledger.reruns(task) as u32 * (1 + spec.retries);
     let used = spec.retries.saturating_sub(status.retries_left);
-    let free = ledger.queues.free_runs(spec, status);
-    if status.runs.len() as u32 > earlier + 1 + used + HANDED_BACK_MAX + free {
+    let free = HANDED_BACK_MAX + ledger.queues.free_runs(spec, status) + ledger.releases(status) as u32;
+    if status.runs.len() as u32 > earlier + 1 + used + free {
         findings.add(Rule::Accounted, format!("{task} has more runs than retries used: {status:?} {when}"));
     }
 }

@@ -64,7 +64,7 @@ fn check_cost(spec: &TaskSpec, status: &Status, ledger: &Ledger<'_>, findings: &
     let costly = ended.iter().filter(|run| {
         let released = is_released((spec.task, run.run_id), ledger);
         let lost = matches!(run.reason_resolved.as_deref(), Some("claim-expired" | "worker-shutdown"));
-        !released && !(lost && free_losses)
+        !(released || lost && free_losses)
     });
     let used = spec.retries.saturating_sub(status.retries_left) as usize;
     let costly = costly.count();

@@ -7,6 +7,8 @@ use tenure_api::ids::SlugId;
 use super::History;
 use super::queues::Queues;
 use crate::history::record::{Answer, Change, Event, Record, RunKey, Stamp, TaskSpec, Verdict};
+use crate::history::snapshot::{Run, Status};
+use crate::history::worker_id;
 
 /// From one time to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +60,8 @@ pub(super) struct Ledger<'a> {
     pub(super) asked_in_vain: HashSet<RunKey>,
     /// What was asked for about each task and not refused: when, what, and whether it was done for certain.
     pub(super) changes: HashMap<SlugId, Vec<(Span, Change, bool)>>,
+    /// Workers that have begun sessions.
+    pub(super) members: HashSet<String>,
     /// Times in which rows may have been locked by a claim that then came to nothing: foreign locks, killed
     /// sessions and servers in trouble. A caller of claimWork that hung up is none of these: what its claim has taken
     /// stays taken.
@@ -107,6 +111,9 @@ impl<'a> Ledger<'a> {
             Event::RowsLocked | Event::SessionsKilled | Event::DatabaseFault | Event::TailLost => {
                 self.disturbances.push(span);
             }
+            Event::Session(call) => {
+                self.members.insert(worker_id(call.worker));
+            }
             Event::ClaimWork { .. } | Event::ClaimTask { .. } | Event::Reclaim { .. } => {}
             Event::Release { .. }
             | Event::Returned { .. }
@@ -124,6 +131,13 @@ impl<'a> Ledger<'a> {
     /// What was asked for about a task and may have been done.
     pub(super) fn changes(&self, task: SlugId) -> &[(Span, Change, bool)] {
         self.changes.get(&task).map_or(&[], Vec::as_slice)
+    }
+
+    /// How many runs of a task may have been released: what a worker gives back with its session costs no retry.
+    pub(super) fn releases(&self, status: &Status) -> usize {
+        let of_member = |run: &&Run| run.worker_id.as_ref().is_some_and(|worker| self.members.contains(worker));
+        let gone = |run: &&Run| run.reason_resolved.as_deref() == Some("worker-shutdown");
+        status.runs.iter().filter(of_member).filter(gone).count()
     }
 
     /// How often a task may have been rerun.

@@ -15,6 +15,7 @@ mod priority;
 mod queues;
 mod resolutions;
 mod results;
+mod sessions;
 mod starts;
 #[cfg(test)]
 mod tests;
@@ -78,6 +79,12 @@ pub enum Rule {
     Released,
     /// A result whose report was acknowledged can be read at the end, and no other.
     Results,
+    /// A session that has ended is never live again, and none ends before its time.
+    SessionOver,
+    /// What a session held leaves it with its end, goes on, and is counted.
+    SessionLeak,
+    /// An inbox answers each item until it is acknowledged, and not longer.
+    SessionInbox,
     /// The counts of a queue equal a recount.
     Counts,
     /// An event never changes while it can be read.
@@ -125,6 +132,7 @@ pub fn check(history: &History) -> Vec<Violation> {
     pauses::check(history, &ledger, &mut findings);
     deliveries::check(history, &ledger, &mut findings);
     results::check(history, &ledger, &mut findings);
+    sessions::check(history, &ledger, &mut findings);
     counts::check(history, &mut findings);
     for answer in &history.internal_errors {
         findings.add(Rule::NoInternalError, answer.clone());

@@ -9,7 +9,7 @@ use tenure_api::ids::SlugId;
 
 use super::ledger::{Ledger, Span};
 use super::{Findings, History, Rule};
-use crate::history::policy::Start;
+use crate::history::policy::{RetryDelay, Start};
 use crate::history::record::{RunKey, Stamp, TaskSpec};
 use crate::history::snapshot::{Run, Status};
 
@@ -98,7 +98,7 @@ fn start_of_retry(spec: &TaskSpec, next: &Run, ledger: &Ledger<'_>) -> Option<St
     let created = ledger.created(spec.task)?;
     let end = ledger.handouts.get(&(spec.task, next.run_id))?.iter().map(|handout| handout.span.end).min()?;
     let policies = ledger.queues.policies(spec.queue, Span { start: created.start, end });
-    let waits = policies.iter().map(|policy| policy.retry_delay.map(|delay| delay.least()));
+    let waits = policies.iter().map(|policy| policy.retry_delay.map(RetryDelay::least));
     Some(Start::After(waits.min().flatten()?))
 }
 

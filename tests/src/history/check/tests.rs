@@ -2,6 +2,7 @@
 
 mod dependencies;
 mod queues;
+mod sessions;
 
 use super::*;
 use crate::history::policy::Options;
