@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use tenure_api::sessions::Session;
 
 use super::member::{Member, Membership};
@@ -27,30 +28,42 @@ const LOOK: Duration = Duration::from_millis(100);
 /// More than any session has, in seconds.
 const LONG: u64 = 3_601;
 
-/// Plays them.
+/// Plays them, in all queues at once: the answer that a queue is empty takes a second.
 pub(super) async fn play(world: &Arc<World>) {
-    let mut members = LAST.map(|number| Member::new(Actor::patient(Arc::clone(world), 500 + number as u64), number));
-    let (mut taken_over, mut silent) = (Vec::new(), Vec::new());
-    for queue in 0..world.queues.len() {
-        let [closes, is_taken_over, falls_silent] = &mut members;
-        let Some(mut mine) = claimed(closes, queue, TTL).await else {
-            // The others would wait there in vain.
-            continue;
-        };
-        closes.leave(&mut mine).await;
-        if claimed(is_taken_over, queue, LONGER).await.is_some() {
-            taken_over.push(queue);
-        }
-        silent.extend(claimed(falls_silent, queue, TTL).await);
-    }
+    let mut queues = join_all((0..world.queues.len()).map(|queue| Last::begin(world, queue))).await;
     // A session is not taken over in its first second, by the same clock.
     let mut clock = Actor::patient(Arc::clone(world), 540);
     advance_clock(&mut clock, TTL.unsigned_abs() + 1).await;
-    for queue in taken_over {
-        members[1].begin_for(queue, true, LONGER).await;
+    for (queue, last) in queues.iter_mut().enumerate() {
+        if last.is_taken_over {
+            last.members[1].begin_for(queue, true, LONGER).await;
+        }
+        if let Some(mine) = &last.silent {
+            last.members[2].renew(mine).await;
+        }
     }
-    for mine in &silent {
-        members[2].renew(mine).await;
+}
+
+/// The last ones of a queue.
+struct Last {
+    members: [Member; 3],
+    is_taken_over: bool,
+    silent: Option<Membership>,
+}
+
+impl Last {
+    async fn begin(world: &Arc<World>, queue: usize) -> Self {
+        let actor = |number: usize| Actor::patient(Arc::clone(world), 500 + (10 * queue + number) as u64);
+        let mut members = LAST.map(|number| Member::new(actor(number), number));
+        let [closes, is_taken_over, falls_silent] = &mut members;
+        let Some(mut mine) = claimed(closes, queue, TTL).await else {
+            // The others would wait there in vain.
+            return Self { members, is_taken_over: false, silent: None };
+        };
+        closes.leave(&mut mine).await;
+        let is_taken_over = claimed(is_taken_over, queue, LONGER).await.is_some();
+        let silent = claimed(falls_silent, queue, TTL).await;
+        Self { members, is_taken_over, silent }
     }
 }
 

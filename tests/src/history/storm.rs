@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tenure_api::ids::SlugId;
@@ -296,12 +297,12 @@ async fn resume_all(world: &Arc<World>) {
 /// what waits in vain; gives that back, and lets its deadline pass.
 async fn drain(world: &Arc<World>, limit: Duration) -> Snapshot {
     let mut clock = Actor::patient(Arc::clone(world), 400);
-    let mut worker = Worker::new(Actor::patient(Arc::clone(world), 401), WORKERS);
+    // One for each queue: the answer that a queue is empty takes a second.
+    let worker = |queue: usize| Worker::new(Actor::patient(Arc::clone(world), 410 + queue as u64), WORKERS + queue);
+    let mut workers: Vec<Worker> = (0..QUEUES.len()).map(worker).collect();
     for _ in 0..DRAIN_ROUNDS {
         advance_clock(&mut clock, CLAIM_TERM_SECONDS + DELAY_MAX + 1).await;
-        for queue in 0..QUEUES.len() {
-            worker.drain(queue).await;
-        }
+        join_all(workers.iter_mut().enumerate().map(|(queue, worker)| worker.drain(queue))).await;
         if read_tasks(world).await.values().all(|status| status.is_resolved() || status.is_unscheduled()) {
             break;
         }
