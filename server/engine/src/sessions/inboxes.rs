@@ -141,6 +141,9 @@ impl Reader {
             }
             if self.stop.is_cancelled() {
                 self.waiters.answer_all();
+                // Nothing is read any more: what would wake it for that is put off, so that it only answers who still comes.
+                (self.looked, self.all_looked) = (Instant::now(), Instant::now());
+                drop(self.notifiers.take_inboxes());
                 continue;
             }
             let plan = self.plan(&named);
@@ -209,4 +212,54 @@ async fn read(pool: &PgPool, readers: &[(i64, i64)], sessions: &[i64]) -> Result
     let items = if readers.is_empty() { Vec::new() } else { worker_sessions::read_inboxes(&mut conn, readers).await? };
     let ended = if sessions.is_empty() { Vec::new() } else { worker_sessions::list_ended(&mut conn, sessions).await? };
     Ok((items, ended))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{Future, poll_fn};
+    use std::pin::pin;
+    use std::task::Poll;
+
+    use super::*;
+
+    /// Far longer than the time after which all inboxes are read again.
+    const STOPPED_FOR: Duration = Duration::from_secs(1);
+
+    #[tokio::test]
+    async fn a_stopped_reader_answers_late_requests_and_rests_between_them() {
+        let (queue, inbox) = mpsc::unbounded_channel();
+        let pool = sqlx::postgres::PgPoolOptions::new().connect_lazy("postgres://nowhere.invalid").unwrap();
+        let (stop, now) = (CancellationToken::new(), Instant::now());
+        let reader = Reader {
+            pool,
+            notifiers: Notifiers::default(),
+            endings: Endings::default(),
+            stop: stop.clone(),
+            inbox,
+            waiters: Waiters::default(),
+            looked: now,
+            all_looked: now,
+            all_ended: now,
+        };
+        let places = Arc::new(Semaphore::new(1));
+        let inboxes = Inboxes { queue, places, places_max: 1 };
+        stop.cancel();
+        let mut work = pin!(reader.work());
+        let mut polls = 0;
+        let counted = poll_fn(|context| -> Poll<()> {
+            polls += 1;
+            work.as_mut().poll(context)
+        });
+        let served = async {
+            tokio::time::sleep(STOPPED_FOR).await;
+            let items = inboxes.read(1, 0, STOPPED_FOR * 100).await;
+            assert!(items.is_ok_and(|items| items.is_empty()), "a stopped reader answers with nothing");
+        };
+        tokio::select! {
+            () = counted => panic!("it ends with the sending side"),
+            () = served => {}
+        }
+        let most = STOPPED_FOR.as_millis() / LOOK_AT_MOST_EVERY.as_millis();
+        assert!(polls < most, "it was polled {polls} times in {STOPPED_FOR:?}");
+    }
 }
