@@ -76,6 +76,13 @@ pub fn inbox_waiters_max(otherwise: usize) -> usize {
     given.unwrap_or(otherwise)
 }
 
+/// How many requests of workers may wait that watch their runs, if a test wants fewer: `TENURE_WATCHES_MAX`.
+#[must_use]
+pub fn watches_max() -> Option<usize> {
+    static MOST: OnceLock<Option<usize>> = OnceLock::new();
+    *MOST.get_or_init(|| std::env::var("TENURE_WATCHES_MAX").ok()?.parse().ok())
+}
+
 /// Whether this breakage strikes now.
 #[must_use]
 pub fn strikes(breakage: Breakage) -> bool {
