@@ -76,11 +76,11 @@ pub fn inbox_waiters_max(otherwise: usize) -> usize {
     given.unwrap_or(otherwise)
 }
 
-/// How many requests of workers may wait that watch their runs, if a test wants fewer: `TENURE_WATCHES_MAX`.
+/// How many requests may wait that watch runs, for the same reason: with `TENURE_WATCHES_MAX`.
 #[must_use]
-pub fn watches_max() -> Option<usize> {
-    static MOST: OnceLock<Option<usize>> = OnceLock::new();
-    *MOST.get_or_init(|| std::env::var("TENURE_WATCHES_MAX").ok()?.parse().ok())
+pub fn watches_max(otherwise: usize) -> usize {
+    let given = std::env::var("TENURE_WATCHES_MAX").ok().and_then(|given| given.parse().ok());
+    given.unwrap_or(otherwise)
 }
 
 /// Whether this breakage strikes now.

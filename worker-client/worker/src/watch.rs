@@ -12,11 +12,14 @@ use std::time::Duration;
 use tenure_api::ids::{RunId, TaskId};
 use tenure_api::states::{ReasonResolved, RunState};
 use tokio::sync::{Notify, oneshot};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use tenure_client::error::chain;
 use tenure_client::{Client, EndedClaim, Error, RetryPolicy, WatchedRun, retry};
 
-/// The least time between two requests, and how long a task runs before it is watched.
+/// How long a task runs before it is watched: most are done by then, and cost no request.
+const WATCHED_AFTER: Duration = Duration::from_millis(250);
+/// The least time between two requests.
 const ASK_AT_MOST_EVERY: Duration = Duration::from_millis(250);
 /// How long the queue is asked to wait.
 const WAIT: Duration = Duration::from_secs(30);
@@ -36,7 +39,13 @@ struct Shared {
     changed: Notify,
 }
 
-type Runs = BTreeMap<(TaskId, RunId), oneshot::Sender<EndedClaim>>;
+type Runs = BTreeMap<(TaskId, RunId), Entry>;
+
+struct Entry {
+    /// When the run is old enough to be watched.
+    from: Instant,
+    sender: oneshot::Sender<EndedClaim>,
+}
 
 /// A run that is watched for as long as this is kept.
 pub(super) struct Watching {
@@ -71,7 +80,7 @@ impl Watch {
     pub(super) fn begin(&self, task_id: TaskId, run_id: RunId) -> Watching {
         let run = (task_id, run_id);
         let (sender, ended) = oneshot::channel();
-        self.lock().insert(run, sender);
+        self.lock().insert(run, Entry { from: Instant::now() + WATCHED_AFTER, sender });
         self.0.changed.notify_one();
         Watching { run, ended, watch: self.clone() }
     }
@@ -79,16 +88,18 @@ impl Watch {
     /// Asks the queue again and again. Never returns.
     pub(super) async fn ask(&self, client: &Client) {
         let client = client.with_retry_policy(RetryPolicy::never());
-        let mut failures = 0;
+        let (mut runs, mut failures) = (Vec::new(), 0);
         loop {
-            let runs = self.settled().await;
             if runs.is_empty() {
-                self.0.changed.notified().await;
-                continue;
+                runs = self.other_than(&runs, Instant::now()).await;
             }
+            let next = Instant::now() + ASK_AT_MOST_EVERY;
             let answer = tokio::select! {
                 answer = client.watch_claims(&runs, WAIT) => answer,
-                () = self.other_than(&runs) => continue,
+                others = self.other_than(&runs, next) => {
+                    runs = others;
+                    continue;
+                }
             };
             match answer {
                 Ok(ended) => {
@@ -100,40 +111,49 @@ impl Watch {
                         error = chain(&error),
                         "the queue cannot be asked whether runs have ended: that is noticed at their renewals"
                     );
-                    tokio::time::sleep(ASK_AGAIN_AFTER).await;
+                    sleep(ASK_AGAIN_AFTER).await;
                 }
                 Err(error) => {
                     failures += 1;
                     tracing::debug!(failures, error = chain(&error), "the runs of this worker could not be watched");
                     let pause = client.retry_policy().pause_of(failures, &error, retry::jitter());
-                    tokio::time::sleep(pause.min(PAUSE_MAX)).await;
+                    sleep(pause.min(PAUSE_MAX)).await;
                 }
             }
+            sleep_until(next).await;
+            runs = self.old_enough().0;
         }
     }
 
-    /// The runs that are there when nothing more comes for the moment.
-    async fn settled(&self) -> Vec<WatchedRun> {
-        tokio::time::sleep(ASK_AT_MOST_EVERY).await;
-        self.lock().keys().map(|&(task_id, run_id)| WatchedRun { task_id, run_id }).collect()
-    }
-
-    /// Returns when there is a run that is none of these, or none at all.
-    async fn other_than(&self, runs: &[WatchedRun]) {
+    /// The runs to be watched, from this time on at the earliest, when one has come that is none of these, or none is left.
+    async fn other_than(&self, runs: &[WatchedRun], earliest: Instant) -> Vec<WatchedRun> {
+        sleep_until(earliest).await;
         loop {
-            self.0.changed.notified().await;
-            let now = self.settled().await;
-            if now.is_empty() || now.iter().any(|run| !runs.contains(run)) {
-                return;
+            let (now, next) = self.old_enough();
+            if now.iter().any(|run| !runs.contains(run)) || now.is_empty() != runs.is_empty() {
+                return now;
+            }
+            match next {
+                Some(next) => sleep_until(next).await,
+                None => self.0.changed.notified().await,
             }
         }
+    }
+
+    /// The runs that are old enough to be watched, and when the next one is.
+    fn old_enough(&self) -> (Vec<WatchedRun>, Option<Instant>) {
+        let now = Instant::now();
+        let runs = self.lock();
+        let (old, young): (Vec<_>, Vec<_>) = runs.iter().partition(|(_, entry)| entry.from <= now);
+        let watched = old.into_iter().map(|(&(task_id, run_id), _)| WatchedRun { task_id, run_id });
+        (watched.collect(), young.into_iter().map(|(_, entry)| entry.from).min())
     }
 
     /// A run has ended; one that the worker has just reported itself is not watched any more.
     fn tell(&self, ended: EndedClaim) {
         if let Some(watching) = self.lock().remove(&(ended.task_id, ended.run_id)) {
             // Its handler may have ended just now.
-            let _gone = watching.send(ended);
+            let _gone = watching.sender.send(ended);
         }
     }
 

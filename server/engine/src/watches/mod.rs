@@ -2,29 +2,27 @@
 //! theirs ends. It looks at once at what has just come and at what it is notified of, and twice a second at everything, because a
 //! notification may be lost.
 
+mod room;
 mod waiters;
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sqlx::PgPool;
 use tenure_api::ids::RunId;
 use tenure_api::watch::EndedClaim;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::notifiers::{Notifiers, fallbacks_are_on};
 use crate::ops::OpError;
+use room::Rooms;
+pub use room::{Caller, WATCHED_RUNS_MAX, WATCHES_MAX};
 use tenure_domain::watch::Watch;
 use tenure_store::watched_claims::{self, Held, LOOKED_AT_MAX, Seen};
 use waiters::{Plan, Request, Waiters};
 
-/// Requests that may wait at one server.
-pub const WATCHES_MAX: usize = 10_000;
-/// Runs that all of them may watch together, each look at which costs the database.
-pub const WATCHED_RUNS_MAX: usize = 100_000;
 /// How often all runs are looked at, in case a notification was lost.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// The same while other servers take away more runs than they name.
@@ -38,53 +36,40 @@ const LOOK_MAX: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone)]
 pub struct Watches {
     queue: mpsc::UnboundedSender<Request>,
-    places: Arc<Semaphore>,
-    runs: Arc<Semaphore>,
-}
-
-/// The room that a request takes while it waits.
-#[derive(Debug)]
-struct Room {
-    _place: OwnedSemaphorePermit,
-    _runs: OwnedSemaphorePermit,
+    rooms: Rooms,
 }
 
 impl Watches {
     /// Starts the task. It ends when the sending side is dropped; when it is stopped, all requests are answered empty.
     #[must_use]
     pub fn start(pool: PgPool, notifiers: Notifiers, tasks: &TaskTracker, stop: CancellationToken) -> Self {
-        // Bounded by the places.
+        // Bounded by the room that there is.
         let (queue, arriving) = mpsc::unbounded_channel();
         let now = Instant::now();
         let waiters = Waiters::default();
         let reader = Reader { pool, notifiers, stop, arriving, waiters, looked: now, all_looked: now, many: false };
         tasks.spawn(reader.work());
-        Self { queue, places: Arc::new(Semaphore::new(places_max())), runs: Arc::new(Semaphore::new(WATCHED_RUNS_MAX)) }
+        Self { queue, rooms: Rooms::new(watches_max(), WATCHED_RUNS_MAX) }
     }
 
     /// Those of these runs that no worker holds, as soon as there are some; none if there are none in time.
     ///
     /// # Errors
     /// If too many requests wait, or watch too many runs, or the database does not answer.
-    pub async fn watch(&self, watch: Watch) -> Result<Vec<EndedClaim>, OpError> {
-        let room = self.room(watch.runs.len()).ok_or(OpError::Overloaded("watchClaims"))?;
+    pub async fn watch(&self, watch: Watch, caller: Caller) -> Result<Vec<EndedClaim>, OpError> {
+        let room = self.rooms.enter(watch.runs.len(), caller).ok_or(OpError::Overloaded("watchClaims"))?;
         let (reply, answer) = oneshot::channel();
         let runs = watch.runs.into_iter().map(|(task, run)| (task.uuid(), number(run))).collect();
         let request = Request { runs, until: Instant::now() + watch.wait, reply, _room: room };
         self.queue.send(request).map_err(|_| OpError::Unavailable)?;
         answer.await.unwrap_or(Err(OpError::Unavailable))
     }
-
-    fn room(&self, runs: usize) -> Option<Room> {
-        let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
-        let runs = Arc::clone(&self.runs).try_acquire_many_owned(u32::try_from(runs).ok()?).ok()?;
-        Some(Room { _place: place, _runs: runs })
-    }
 }
 
-fn places_max() -> usize {
+/// [`WATCHES_MAX`], unless a test has fewer.
+fn watches_max() -> usize {
     #[cfg(feature = "test-util")]
-    return tenure_store::breakage::watches_max().unwrap_or(WATCHES_MAX);
+    return tenure_store::breakage::watches_max(WATCHES_MAX);
     #[cfg(not(feature = "test-util"))]
     WATCHES_MAX
 }

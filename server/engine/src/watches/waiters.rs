@@ -7,7 +7,8 @@ use tenure_api::watch::EndedClaim;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use super::{Room, number};
+use super::number;
+use super::room::Room;
 use crate::ops::OpError;
 use tenure_store::watched_claims::{Held, Seen};
 
@@ -196,26 +197,25 @@ impl Waiters {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::time::Duration;
 
     use tenure_api::ids::{RunId, TaskId};
     use tenure_api::states::{ReasonResolved, RunState};
     use tenure_domain::watch::Fate;
-    use tokio::sync::Semaphore;
 
     use super::*;
+    use crate::watches::room::{Caller, Rooms};
 
     fn task(n: u8) -> TaskId {
         TaskId::from_random([n; 16])
     }
 
     fn enter(waiters: &mut Waiters, runs: &[(u8, i16)], wait: u64) -> oneshot::Receiver<Answer> {
-        let places = || Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+        let room = Rooms::new(1, runs.len()).enter(runs.len(), Caller::Authenticated).unwrap();
         let (reply, answer) = oneshot::channel();
         let runs = runs.iter().map(|&(n, run)| (task(n).uuid(), run)).collect();
         let until = Instant::now() + Duration::from_secs(wait);
-        waiters.enter(Request { runs, until, reply, _room: Room { _place: places(), _runs: places() } });
+        waiters.enter(Request { runs, until, reply, _room: room });
         answer
     }
 
