@@ -14,7 +14,7 @@ const QUEUE: &str = "stops/linux";
 /// Ten times the second within which a task is stopped. Its claim would be renewed after minutes.
 const STOPPED_WITHIN: Duration = Duration::from_secs(10);
 /// Seconds until a deadline that comes before the end of a lease.
-const SOON: i64 = 900;
+const SOON: i64 = 600;
 /// Seconds until one that does not come.
 const LATE: i64 = 7_200;
 
