@@ -15,6 +15,7 @@ pub mod policy;
 pub mod purge_cache;
 pub mod states;
 pub mod submit;
+pub mod watch;
 pub mod why;
 pub mod work;
 pub mod worker_manager;

@@ -132,9 +132,12 @@ def protect(case, name):
 
 
 def shorten(case, name):
-    """waitForTask waits up to a minute, and an inbox half of one: where they would, a second does. What is over its limit stays
+    """waitForTask waits up to a minute, an inbox and watched claims half of one: where they would, a second does. What is over its limit stays
     what it is. And the clock mostly moves so little that tasks are still there afterwards."""
     query = case.query or {}
+    if name == "watchClaims" and not is_negative(case, ParameterLocation.BODY) and isinstance(case.body, dict):
+        # Most of what is made up is not held, and answered at once.
+        case.body = {**case.body, "wait": min(case.body.get("wait", 1), 1)}
     if name in WAITS:
         parameter, most = WAITS[name]
         seconds = query.get(parameter)
@@ -280,6 +283,15 @@ def situate_artifact(case, name, task):
         path["name"], _ = new_stored_artifact(task)
 
 
+def situate_watch(case, name):
+    """Runs that are held, and mostly not waited for."""
+    if name != "watchClaims" or is_negative(case, ParameterLocation.BODY):
+        return
+    task = new_task()
+    claim(task)
+    case.body = {"runs": [{"taskId": task, "runId": 0}], "wait": int(next(turns) % 8 == 1)}
+
+
 def situate_secret(case, name):
     """Bodies with the secret of a worker."""
     if name not in ("registerWorker", "reregisterWorker") or is_negative(case, ParameterLocation.BODY):
@@ -304,6 +316,7 @@ def situate(case, name):
     if phase == "fuzzing" and next(turns) % 2:
         return
     situate_secret(case, name)
+    situate_watch(case, name)
     path = case.path_parameters or {}
     if "taskId" in path or "taskGroupId" in path:
         task = new_task()

@@ -19,6 +19,7 @@ mod sessions;
 mod signed_url;
 mod submit;
 mod tenure;
+mod watch;
 mod wire;
 mod work;
 
@@ -40,6 +41,7 @@ pub use tenure_api::sessions::{
     SessionStarted, StartSessionRequest,
 };
 pub use tenure_api::states::{Priority, SessionEnd, WorkerCommand};
+pub use tenure_api::watch::{EndedClaim, WatchedRun};
 pub use tenure_api::work::{RunOutcome, RunResult};
 pub use wire::{ExceptionReason, Metadata, NewTask, QueueCounts, RunStatus, State, Task, TaskStatus};
 pub use work::Worked;

@@ -17,5 +17,6 @@ pub mod session;
 pub mod submit;
 pub mod task;
 pub mod topic;
+pub mod watch;
 pub mod work;
 pub mod worker;

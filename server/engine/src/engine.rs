@@ -41,6 +41,7 @@ use crate::remembered::Facts;
 use crate::remembered::registry::Registry;
 use crate::route::HotSessions;
 use crate::sessions::{Identities, Outlook, Sessions};
+use crate::watches::Watches;
 use crate::workers::Workers;
 use tenure_domain::create::NewTask;
 use tenure_domain::task::Task;
@@ -134,6 +135,8 @@ pub struct Engine {
     pub renew_session: Batcher<RenewSession>,
     /// What is remembered of them, and the requests that wait for them.
     pub sessions: Sessions,
+    /// Requests that wait until a run ends that their worker holds.
+    pub watches: Watches,
     /// claimWork.
     pub wait_list: WaitList,
     /// Getting messages.
@@ -190,6 +193,7 @@ impl Engine {
             status: Batcher::start(ReadStatus, &connector, &notifiers, &ticks, tasks),
             renew_session: Batcher::start(RenewSession, &connector, &notifiers, &ticks, tasks),
             sessions,
+            watches: Watches::start(pool.clone(), notifiers.clone(), tasks, drain.clone()),
             wait_list: WaitList::start(&parts, tasks, drain),
             messages: MessageQueue::new(
                 Batcher::start(get_messages, &connector, &notifiers, &ticks, tasks),

@@ -15,4 +15,5 @@ pub mod route;
 pub mod sessions;
 #[cfg(feature = "test-util")]
 pub mod testing;
+pub mod watches;
 pub mod workers;

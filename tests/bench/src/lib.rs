@@ -171,6 +171,7 @@ pub(crate) async fn measure_mode(settings: &Settings) -> Result<Measured, BenchE
         ModeName::IdlePollers => measure::<mode::IdlePollers>(settings).await,
         ModeName::Sessions => measure::<mode::Sessions<false>>(settings).await,
         ModeName::Inboxes => measure::<mode::Sessions<true>>(settings).await,
+        ModeName::Watches => measure::<mode::Watches>(settings).await,
     }
 }
 

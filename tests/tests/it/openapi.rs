@@ -66,6 +66,7 @@ const WALK: &[&str] = &[
     "new task",
     "createTask",
     "claimTask",
+    "watchClaims",
     "work",
     "new task",
     "createTask",

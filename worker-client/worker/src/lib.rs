@@ -32,6 +32,7 @@ mod source;
 mod task;
 mod user;
 mod verdict;
+mod watch;
 mod work_directory;
 
 use std::num::NonZeroUsize;
@@ -51,6 +52,7 @@ use process::Guards;
 use results::{Ended, Results, Waiting};
 use source::{Offer, Source};
 pub use user::TaskUser;
+use watch::Watch;
 
 use tenure_api::work::RESULTS_MAX;
 use tenure_client::artifacts::blocking;
@@ -138,6 +140,7 @@ pub struct Worker {
     settings: Arc<Settings>,
     guards: Guards,
     health: Health,
+    watch: Watch,
 }
 
 /// Tasks under way; each ends with an error if the worker turns out not to be allowed to claim.
@@ -154,7 +157,12 @@ impl Worker {
     /// ```
     #[must_use]
     pub fn new(settings: Settings) -> Self {
-        Self { settings: Arc::new(settings), guards: Guards::default(), health: Health::default() }
+        Self {
+            settings: Arc::new(settings),
+            guards: Guards::default(),
+            health: Health::default(),
+            watch: Watch::default(),
+        }
     }
 
     /// Works until `shutdown` is cancelled and everything that was claimed has been reported. Processes and directories
@@ -174,6 +182,10 @@ impl Worker {
         if let Err(error) = blocking(move || leftovers::clear(&work_dir, keep)).await {
             tracing::error!(%error, "what an earlier worker left could not be cleared away");
         }
+        // Ends with this function.
+        let mut asking = JoinSet::new();
+        let (watch, client) = (self.watch.clone(), self.settings.client.clone());
+        asking.spawn(async move { watch.ask(&client).await });
         let mut source = Source::new(&self.settings, &shutdown);
         let mut tasks = JoinSet::new();
         let worked = self.work(&mut source, &mut tasks, &shutdown).await;
@@ -290,6 +302,7 @@ impl Worker {
             results: results.clone(),
             guards: self.guards.clone(),
             health: self.health.clone(),
+            watch: self.watch.clone(),
             shutdown: shutdown.clone(),
         };
         tasks.spawn(async move {

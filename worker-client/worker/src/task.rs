@@ -1,8 +1,9 @@
 //! One claimed task from the claim to the report.
 //!
-//! Two things go on at the same time: the work is done, and the claim is renewed. If the claim is lost the work
-//! is stopped and nothing is reported, because the run is no longer ours to judge.
+//! Three things go on at the same time: the work is done, the claim is renewed, and the queue is asked whether the run has ended.
+//! If the claim is lost the work is stopped and nothing is reported, because the run is no longer ours to judge.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,13 +13,18 @@ use tokio_util::sync::CancellationToken;
 use super::Settings;
 use super::health::{Health, no_space};
 use super::job::Job;
+use super::outputs::upload_log;
 use super::process::Guards;
 use super::results::Results;
 use super::verdict::Outcome;
+use super::watch::{InWords, Watch};
 use super::work_directory::WorkDirectory;
+use tenure_api::states::RunState;
 use tenure_client::artifacts::blocking;
 use tenure_client::error::chain;
-use tenure_client::{Claim, ExceptionReason, Lost, NotReported, Renewal, Reported, RunOutcome, RunResult, retry};
+use tenure_client::{
+    Claim, EndedClaim, ExceptionReason, Lost, NotReported, Renewal, Reported, RunOutcome, RunResult, retry,
+};
 
 /// Even when the lease is nearly over, renewals are at least this far apart.
 const RENEWAL_INTERVAL: Duration = Duration::from_millis(100);
@@ -32,7 +38,16 @@ pub(super) struct Context {
     pub results: Results,
     pub guards: Guards,
     pub health: Health,
+    pub watch: Watch,
     pub shutdown: CancellationToken,
+}
+
+/// Why a run is not ours any more.
+enum Gone {
+    /// Its claim was not renewed.
+    Lost(Lost),
+    /// The queue says that it has ended.
+    Ended(EndedClaim),
 }
 
 /// Does the work of a claimed task and reports how it went.
@@ -40,7 +55,7 @@ pub(super) async fn run(mut claim: Claim, context: &Context) {
     tracing::info!("task claimed");
     let begun = Instant::now();
     let (verdict, directory) = match open(&claim, context) {
-        Ok(job) => (work(&mut claim, &job).await, Some(job.directory)),
+        Ok(job) => (work(&mut claim, &job, context).await, Some(job.directory)),
         Err(error) => {
             tracing::error!(%error, "the task's directory could not be made");
             let out_of_space = no_space(&error);
@@ -54,7 +69,7 @@ pub(super) async fn run(mut claim: Claim, context: &Context) {
             context.health.ended(outcome, begun.elapsed());
             report(claim, outcome, context).await;
         }
-        Err(lost) => log_lost(&lost),
+        Err(gone) => tracing::warn!(because = %gone, "claim lost; nothing is reported"),
     }
     if let Some(directory) = directory {
         let keep = context.settings.keep;
@@ -79,21 +94,39 @@ fn open(claim: &Claim, context: &Context) -> std::io::Result<Job> {
 }
 
 /// Does the work while the claim holds.
-async fn work(claim: &mut Claim, job: &Job) -> Result<Outcome, Lost> {
+async fn work(claim: &mut Claim, job: &Job, context: &Context) -> Result<Outcome, Gone> {
+    let mut watching = context.watch.begin(claim.task_id(), claim.run_id());
     let work = job.perform();
     tokio::pin!(work);
-    tokio::select! {
-        outcome = &mut work => Ok(outcome.unwrap_or_else(|| {
+    let gone = tokio::select! {
+        outcome = &mut work => return Ok(outcome.unwrap_or_else(|| {
             job.directory.note("the worker shuts down");
             Outcome::Stopped
         })),
-        lost = keep(claim) => {
-            job.directory.note(&format!("the claim is lost ({}); stopping", lost.because));
-            job.stop.cancel();
-            work.await;
-            Err(lost)
-        }
+        lost = keep(claim) => Gone::Lost(lost),
+        ended = watching.ended() => Gone::Ended(ended),
+    };
+    job.directory.note(&format!("the claim is lost ({gone}); stopping"));
+    job.stop.cancel();
+    work.await;
+    if let Gone::Ended(EndedClaim { state: Some(RunState::Exception), .. }) = gone {
+        keep_log(claim, job, &context.shutdown).await;
     }
+    Err(gone)
+}
+
+/// A run that has ended as an exception still takes artifacts for a while: what its commands printed until they were stopped is
+/// uploaded, if that can be done while its credentials are good.
+async fn keep_log(claim: &Claim, job: &Job, shutdown: &CancellationToken) {
+    let why = tokio::select! {
+        uploaded = upload_log(job) => match uploaded {
+            Ok(()) => return,
+            Err(problem) => problem.why,
+        },
+        () = tokio::time::sleep_until(claim.lease().ends()) => "the lease is over".to_owned(),
+        () = last_call(shutdown) => "the worker shuts down".to_owned(),
+    };
+    tracing::warn!(why, "the log of a task that was ended was not uploaded");
 }
 
 /// Renews the claim for as long as that is possible.
@@ -190,6 +223,15 @@ fn result_of(claim: &Claim, outcome: Outcome) -> Option<RunResult> {
         Outcome::Failed => Some(claim.result(RunOutcome::Failed, None)),
         Outcome::Exception(ExceptionReason::WorkerShutdown) | Outcome::NoSpace | Outcome::Stopped => None,
         Outcome::Exception(reason) => Some(claim.result(RunOutcome::Exception, Some(reason))),
+    }
+}
+
+impl fmt::Display for Gone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lost(lost) => write!(f, "{}", lost.because),
+            Self::Ended(ended) => write!(f, "{}", InWords(ended)),
+        }
     }
 }
 

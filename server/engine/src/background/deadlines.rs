@@ -11,7 +11,8 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.pool.acquire().await?;
     let slice = deadlines::end_overdue(&mut conn, engine.due_marks.get().deadlines, SLICE).await?;
     if slice.ended > 0 {
-        let effects = Effects { resolved_unnamed: true, inboxes: slice.sessions, ..Effects::default() };
+        let effects =
+            Effects { resolved_unnamed: true, inboxes: slice.sessions, taken_away: slice.held, ..Effects::default() };
         engine.notifiers.apply(effects);
     }
     Ok(PassReport {

@@ -128,7 +128,9 @@ async fn requeue(session: &mut Session, claims: &[UndeliveredClaim], notifiers: 
         let attempt = session
             .run(async |conn| {
                 let resolved = end::end(conn, &left).await?;
-                notifiers.apply(Effects::claimable(resolved.iter().map(|row| row.queue)));
+                let taken_away = resolved.iter().map(|row| row.id).collect();
+                let claimable = Effects::claimable(resolved.iter().map(|row| row.queue));
+                notifiers.apply(Effects { taken_away, ..claimable });
                 endings::count(Ending::Undelivered, resolved.len());
                 let ids: Vec<Uuid> = left.iter().map(|member| member.id).collect();
                 claims::list_returnable(conn, &ids).await

@@ -18,6 +18,8 @@ pub struct Effects {
     pub dependents: bool,
     /// Sessions with a new item in their inbox, and sessions that have ended.
     pub inboxes: Vec<i64>,
+    /// Tasks of which a run that a worker held was ended by something else than its report.
+    pub taken_away: Vec<Uuid>,
 }
 
 impl Effects {
@@ -38,5 +40,11 @@ impl Effects {
         } else {
             self.resolved.push(task);
         }
+    }
+
+    /// The same of a run that was ended otherwise than by its worker.
+    pub fn run_taken_away(&mut self, task: Uuid, queue: i32, retried: bool) {
+        self.run_ended(task, queue, retried);
+        self.taken_away.push(task);
     }
 }

@@ -128,7 +128,9 @@ async fn carry_out(
         }
         Change::Cancel => {
             let ended = end_open::end_open(transaction, &[id], ReasonResolved::Canceled).await?;
-            (!ended.tasks.is_empty()).then(|| Effects { inboxes: ended.sessions, ..Effects::resolved([id]) })
+            let end_open::Ended { tasks, held, sessions } = ended;
+            let effects = || Effects { inboxes: sessions, taken_away: held, ..Effects::resolved([id]) };
+            (!tasks.is_empty()).then(effects)
         }
     })
 }

@@ -9,6 +9,8 @@ use uuid::Uuid;
 pub struct Ended {
     /// The tasks.
     pub tasks: Vec<Uuid>,
+    /// Those of them whose runs workers held.
+    pub held: Vec<Uuid>,
     /// The epochs of the sessions that held runs of them, and have an item each in their inboxes.
     pub sessions: Vec<i64>,
 }
@@ -88,7 +90,7 @@ pub async fn end_open(
                    array_agg(open.priority) || array_agg(open.priority) FILTER (WHERE lone), min(counts.queues), min(counts.pending), min(counts.claimed), min(counts.delayed)
             FROM ended JOIN open ON open.seq = ended.seq, db_now, counts HAVING count(*) > 0
         )
-        SELECT open.id, released.session FROM ended JOIN open ON open.seq = ended.seq
+        SELECT open.id, released.session, released.seq IS NOT NULL AS "held!" FROM ended JOIN open ON open.seq = ended.seq
         LEFT JOIN released ON released.seq = ended.seq"#,
         locked,
         reason.code()
@@ -96,5 +98,6 @@ pub async fn end_open(
     .fetch_all(transaction)
     .await?;
     let sessions = rows.iter().filter_map(|row| row.session).collect();
-    Ok(Ended { tasks: rows.into_iter().map(|row| row.id).collect(), sessions })
+    let held = rows.iter().filter(|row| row.held).map(|row| row.id).collect();
+    Ok(Ended { tasks: rows.into_iter().map(|row| row.id).collect(), held, sessions })
 }

@@ -132,7 +132,7 @@ async fn no_more_inboxes_wait_than_may_and_those_whose_wait_is_over_make_room() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_another_server_puts_into_an_inbox_is_found_here() {
+async fn commands_and_ends_of_runs_that_come_from_another_server_are_found_here() {
     let rig = Rig::start().await;
     let second = rig.another("second").await;
     let session = start(&rig, "w1", json!({})).await;
@@ -147,6 +147,19 @@ async fn what_another_server_puts_into_an_inbox_is_found_here() {
     let (item, (sent, number)) = tokio::join!(one_item(&rig, session, 0), send);
     assert_eq!((&item["id"], &item["command"]), (&number, &json!("shutdown")));
     assert!(sent.elapsed() < SEEN_WITHIN, "{:?}", sent.elapsed());
+
+    let task = create(&rig, 1).await[0];
+    claim(&rig, "w1", Some(session), 1).await.remove(0);
+    let cancel = async {
+        until_waiting(&rig, 1).await;
+        let path = format!("/task/{task}/cancel");
+        assert_eq!(call(&mut client_of(&second), &rig.root, "POST", &path, None).await.status, 200);
+        Instant::now()
+    };
+    let (item, cancelled) = tokio::join!(one_item(&rig, session, number.as_i64().unwrap()), cancel);
+    assert_eq!((&item["kind"], &item["taskId"]), (&json!("run-ended"), &json!(task)));
+    assert!(cancelled.elapsed() < SEEN_WITHIN, "{:?}", cancelled.elapsed());
+    second.stop().await;
     rig.server.stop().await;
 }
 

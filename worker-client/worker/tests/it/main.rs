@@ -17,4 +17,5 @@ mod secrets;
 mod sessions;
 mod store;
 mod uploads;
+mod watch;
 mod worker;

@@ -90,6 +90,7 @@ impl Queue {
         }
         // As any other server that speaks the Queue API.
         queue.on("/work", |_| refuse(404));
+        queue.on("/claims/watch", |_| refuse(404));
         let serving = queue.clone();
         tokio::spawn(async move {
             loop {

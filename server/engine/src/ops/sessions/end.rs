@@ -159,7 +159,7 @@ async fn give_back(transaction: &mut PgConnection, epoch: i64, by: SessionEnd) -
     }
     let mut effects = Effects { inboxes: vec![epoch], ..Effects::default() };
     for row in &resolved {
-        effects.run_ended(row.id, row.queue, row.next_reason.is_some());
+        effects.run_taken_away(row.id, row.queue, row.next_reason.is_some());
     }
     let held = worker_sessions::close(transaction, epoch, count(resolved.len())).await?;
     let left = Left { runs: resolved.len(), retried: effects.claimable.len(), more: held > 0 && !resolved.is_empty() };

@@ -6,6 +6,7 @@ use tenure_domain::session::{STRAYS_LOOKED_FOR, Stated, WORKERS_SHOWN_MAX};
 use tenure_engine::testing::Queue;
 use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::claim;
+use tenure_store::watched_claims::{self, Held, Seen};
 use tenure_store::worker_sessions::{self as store, Renewal, Sent, Shared};
 
 use super::{LEASE, fill, plan};
@@ -63,7 +64,7 @@ async fn live(conn: &mut PgConnection) -> Vec<i64> {
         .unwrap()
 }
 
-const STATEMENTS: [&str; 17] = [
+const STATEMENTS: [&str; 19] = [
     "lock_live",
     "identify",
     "find",
@@ -81,6 +82,8 @@ const STATEMENTS: [&str; 17] = [
     "purge",
     "share",
     "count_live",
+    "look_up_claims",
+    "list_let_go",
 ];
 
 async fn run(conn: &mut PgConnection, statement: &str, queue: i32, epochs: &[i64]) {
@@ -139,6 +142,16 @@ async fn run(conn: &mut PgConnection, statement: &str, queue: i32, epochs: &[i64
         "purge" => drop(store::purge(conn, 200).await.unwrap()),
         "share" => assert_eq!(store::share(conn, one).await.unwrap(), Shared::Live),
         "count_live" => assert_eq!(store::count_live(conn).await.unwrap(), LIVE),
+        "look_up_claims" => {
+            let held = held(conn, &epochs[..200]).await;
+            let watched: Vec<_> = held.iter().map(|held| (held.task, held.run)).collect();
+            let seen = watched_claims::look_up(conn, &watched).await.unwrap();
+            assert!(seen.len() == 200 && seen.iter().all(|seen| matches!(seen, Seen::Held { .. })));
+        }
+        "list_let_go" => {
+            let held = held(conn, &epochs[..200]).await;
+            assert!(watched_claims::list_let_go(conn, &held).await.unwrap().is_empty());
+        }
         other => unreachable!("{other}"),
     }
 }
@@ -189,6 +202,13 @@ async fn statements_about_sessions_read_neither_those_that_ended_nor_the_claims_
     drop(filler);
     server.stop().await;
     database.finish().await;
+}
+
+/// The runs that these sessions hold.
+async fn held(conn: &mut PgConnection, epochs: &[i64]) -> Vec<Held> {
+    let sql = "SELECT id, seq, run FROM claims WHERE session = ANY($1)";
+    let rows: Vec<(uuid::Uuid, i64, i16)> = sqlx::query_as(sql).bind(epochs).fetch_all(conn).await.unwrap();
+    rows.into_iter().map(|(task, seq, run)| Held { task, seq, run }).collect()
 }
 
 /// One probe by the epoch, whatever the tables have.

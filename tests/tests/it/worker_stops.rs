@@ -1,0 +1,122 @@
+//! A real `tenure-worker` whose task ends without it: the task's processes are stopped, and its log is there.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tenure_api::ids::SlugId;
+use tenure_tests::clock::{unix_millis, wire_date};
+use tenure_tests::http::TENURE_API;
+use tenure_tests::server::{Launch, Server};
+
+use crate::rig::{Rig, call, client_of, definition, eventually, new_task, worker_program};
+
+const QUEUE: &str = "stops/linux";
+/// Ten times the second within which a task is stopped. Its claim would be renewed after minutes.
+const STOPPED_WITHIN: Duration = Duration::from_secs(10);
+/// Seconds until a deadline that comes before the end of a lease.
+const SOON: i64 = 600;
+/// Seconds until one that does not come.
+const LATE: i64 = 7_200;
+
+/// A task that says so when it is asked to end.
+fn waiting(deadline_s: i64) -> Value {
+    let script = "echo begun; trap 'echo asked; echo asked > ../$TASK_ID; exit 0' TERM; echo $$ > ../running-$TASK_ID; \
+                  while :; do sleep 0.05; done";
+    let mut task = definition(QUEUE);
+    task["payload"] = json!({"command": [["sh", "-c", script]]});
+    task["deadline"] = wire_date(unix_millis() + deadline_s * 1_000).into();
+    // It is not tried again, so that nothing is left running.
+    task["retries"] = 0.into();
+    task
+}
+
+/// Creates such a task, and waits until it runs.
+async fn run(rig: &Rig, deadline_s: i64) -> SlugId {
+    let task = new_task();
+    assert_eq!(rig.create(task, &waiting(deadline_s)).await.status, 200);
+    let file = rig.folder.path().join("work").join(format!("running-{task}"));
+    eventually("the task runs", async || file.exists().then_some(())).await;
+    task
+}
+
+/// Waits until the task's command was asked to end, which must be soon.
+async fn until_asked(rig: &Rig, task: SlugId, began: Instant) {
+    let file = rig.folder.path().join("work").join(task.to_string());
+    eventually("the task is asked to end", async || file.exists().then_some(())).await;
+    let took = began.elapsed();
+    assert!(took < STOPPED_WITHIN, "{took:?}");
+}
+
+/// The log of run 0, as far as it was uploaded.
+async fn log(rig: &Rig, task: SlugId) -> String {
+    let path = format!("/task/{task}/runs/0/artifacts");
+    eventually("the log is uploaded", async || {
+        let artifacts = rig.call("GET", &path, None).await;
+        let names = artifacts.body["artifacts"].as_array()?;
+        names.iter().any(|artifact| artifact["name"] == "public/logs/live.log").then_some(())
+    })
+    .await;
+    let url = format!("{}/api/queue/v1/task/{task}/runs/0/artifacts/public/logs/live.log", rig.server.root_url());
+    let mut curl = std::process::Command::new("curl");
+    curl.args(["-sSfL", "--compressed", &url]);
+    let output = crate::rig::finish(curl).await;
+    assert!(output.status.success(), "{}", crate::rig::stderr(&output));
+    crate::rig::stdout(&output)
+}
+
+/// Two servers on one database, and a worker of the first.
+async fn start(settings: impl Fn(Launch) -> Launch) -> (Rig, Server, tokio::process::Child) {
+    let rig = Rig::start_with(&settings).await;
+    let launch = settings(Launch::on_database(rig.database.url(), &rig.secret_key));
+    let second = launch.start(rig.folder.path(), "second").await;
+    let mut program = worker_program(rig.server.root_url(), &rig.root, QUEUE, "stops", rig.folder.path());
+    let worker = program.spawn().expect("it is built");
+    (rig, second, worker)
+}
+
+/// Cancels a task at this server, and waits until its processes are stopped and its log is there.
+async fn cancel(rig: &Rig, server: &Server) {
+    let cancelled = run(rig, LATE).await;
+    let began = Instant::now();
+    let path = format!("/task/{cancelled}/cancel");
+    assert_eq!(call(&mut client_of(server), &rig.root, "POST", &path, None).await.status, 200);
+    until_asked(rig, cancelled, began).await;
+    let log = log(rig, cancelled).await;
+    assert!(log.contains("begun\n") && log.contains("asked\n") && log.contains("the task was cancelled"), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_that_is_cancelled_overdue_or_taken_away_is_stopped_within_seconds_and_its_log_is_kept() {
+    let (rig, second, mut worker) = start(|launch| launch.flag("--clock", "manual")).await;
+    for server in [&rig.server, &second] {
+        cancel(&rig, server).await;
+    }
+
+    let overdue = run(&rig, SOON).await;
+    let began = Instant::now();
+    let body = json!({"seconds": SOON + 1});
+    assert_eq!(rig.call("POST", &format!("{TENURE_API}/clock/advance"), Some(&body)).await.status, 200);
+    until_asked(&rig, overdue, began).await;
+    assert!(log(&rig, overdue).await.contains("the deadline of the task has passed"));
+
+    let removed = run(&rig, LATE).await;
+    let began = Instant::now();
+    let path = format!("{TENURE_API}/workers/stops%2Flinux/group/stops/removed");
+    assert_eq!(rig.call("POST", &path, None).await.status, 200);
+    until_asked(&rig, removed, began).await;
+    assert!(log(&rig, removed).await.contains("worker-shutdown, by worker-removed"));
+    worker.kill().await.expect("it runs");
+    second.stop().await;
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_is_stopped_within_seconds_also_where_no_notification_arrives() {
+    let (rig, second, mut worker) = start(|launch| launch.env("TENURE_BREAK", "lose-notifications")).await;
+    for server in [&rig.server, &second] {
+        cancel(&rig, server).await;
+    }
+    worker.kill().await.expect("it runs");
+    second.stop().await;
+    rig.server.stop().await;
+}
