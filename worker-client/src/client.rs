@@ -9,7 +9,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, DATE, HeaderMap, RETRY_AFTER};
 use reqwest::{Method, StatusCode, Url};
 use serde::de::DeserializeOwned;
-use tenure_api::credentials::Credentials;
+use tenure_api::credentials::{AccessToken, Credentials};
 use tenure_api::dates::Timestamp;
 use tenure_api::errors::ErrorCode;
 use tenure_api::hawk::{SignRequest, authorization_header};
@@ -204,6 +204,28 @@ impl Client {
     #[must_use]
     pub fn builder() -> ClientBuilder {
         ClientBuilder::default()
+    }
+
+    /// The client that the environment describes, as for all clients of Taskcluster: `TASKCLUSTER_ROOT_URL`, and if its requests are
+    /// to be signed `TASKCLUSTER_CLIENT_ID`, `TASKCLUSTER_ACCESS_TOKEN`, `TASKCLUSTER_CERTIFICATE`.
+    ///
+    /// # Errors
+    /// A variable is missing, or the root URL is not one.
+    ///
+    /// ```no_run
+    /// # use tenure_client::Client;
+    /// let client = Client::from_env()?;
+    /// # let _ = client;
+    /// # Ok::<(), tenure_client::Error>(())
+    /// ```
+    pub fn from_env() -> Result<Self, Error> {
+        let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let needed = |name| variable(name).ok_or(Error::NotInEnvironment(name));
+        let builder = Self::builder().root_url(&needed("TASKCLUSTER_ROOT_URL")?);
+        let Some(client_id) = variable("TASKCLUSTER_CLIENT_ID") else { return builder.build() };
+        let access_token = AccessToken::new(needed("TASKCLUSTER_ACCESS_TOKEN")?);
+        let certificate = variable("TASKCLUSTER_CERTIFICATE");
+        builder.credentials(Credentials { client_id, access_token, certificate }).build()
     }
 
     /// The root URL, without a slash at its end.

@@ -10,6 +10,7 @@ pub mod artifacts;
 mod claim;
 mod client;
 mod clock;
+pub mod consumer;
 pub mod error;
 mod lease;
 mod messages;
@@ -33,7 +34,7 @@ pub use retry::RetryPolicy;
 pub use sessions::{Inbox, InboxItem};
 pub use tenure::{GroupChange, TaskChange};
 pub use tenure_api::credentials::{AccessToken, Credentials};
-pub use tenure_api::ids::SessionId;
+pub use tenure_api::ids::{RunId, SessionId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
 pub use tenure_api::policy::{PauseRequest, ReleaseRequest};
 pub use tenure_api::sessions::{
     CommandRequest, InboxEvent, QueueWorker, QueueWorkers, RenewSessionRequest, Session, SessionRenewed,
