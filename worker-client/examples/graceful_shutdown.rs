@@ -36,7 +36,8 @@ async fn say_what_is_left(handle: ConsumerHandle) {
     loop {
         let status = handle.status();
         if status.shutting_down {
-            let tasks: Vec<String> = status.tasks.iter().map(|job| format!("{} {:?}", job.task_id, job.state)).collect();
+            let tasks: Vec<String> =
+                status.tasks.iter().map(|job| format!("{} {:?}", job.task_id, job.state)).collect();
             eprintln!("waiting for {} jobs: {}", tasks.len(), tasks.join(", "));
         }
         tokio::time::sleep(SAY_EVERY).await;
