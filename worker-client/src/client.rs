@@ -389,6 +389,18 @@ impl Client {
         (outcome, clock_moved)
     }
 
+    /// Sends a call once, whose answer is read while it comes.
+    pub(crate) async fn open(&self, call: &Call) -> Result<reqwest::Response, Error> {
+        let response = self.send(call).await?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let retry_after = header(response.headers(), RETRY_AFTER.as_str()).and_then(|s| s.trim().parse().ok());
+        let body = response.bytes().await.map_err(|error| Error::Network(error.without_url()))?;
+        Err(refusal(status.as_u16(), &body, retry_after.map(Duration::from_secs)))
+    }
+
     async fn send(&self, call: &Call) -> Result<reqwest::Response, Error> {
         let mut url = self.shared.api.clone();
         let queue_api = self.shared.api.path();

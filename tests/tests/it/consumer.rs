@@ -1,6 +1,7 @@
-//! The consumer of the client library against a real server: rows M1 to M7, M13, M16, Q15 and Q16 of the seed's behaviours. Leases and
-//! sessions are as short as a server allows, so that what takes a lease takes ten seconds.
+//! The consumer of the client library against a real server: rows M1 to M8, M10, M12 to M16, Q15 and Q16 of the behaviours to show; the others are unit
+//! tests beside the code. Leases and sessions are as short as a busy machine allows, because what takes a lease takes that long.
 
+mod balance;
 mod clocks;
 mod commands;
 mod losses;
@@ -24,8 +25,8 @@ const QUEUE: &str = "consumer/jobs";
 /// The shortest lease, and the shortest session.
 const LEASE: u64 = 10;
 const TTL: Duration = Duration::from_secs(15);
-/// What a promise of the library about time may be missed by: between a claim and its answer, or a stop and its note here.
-const NOTED_WITHIN: Duration = Duration::from_millis(500);
+/// What a promise of the library about time may be missed by on a machine that is busy with other tests.
+const NOTED_WITHIN: Duration = Duration::from_millis(2500);
 
 /// A server with a queue of short leases.
 struct Office {

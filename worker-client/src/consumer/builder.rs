@@ -6,6 +6,8 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use tenure_api::ids::{InvalidId, TaskQueueId};
 
+use super::balance::BALANCE_EVERY;
+use super::balancer::Balancer;
 use super::handler::{Handler, Run, Typed};
 use super::outcome::OnPanic;
 use super::shared::{SessionSettings, Settings, Shared};
@@ -35,6 +37,8 @@ pub struct ConsumerBuilder {
     grace: Option<Duration>,
     heartbeat: f64,
     on_panic: OnPanic,
+    balancer: Option<Arc<dyn Balancer>>,
+    balance_every: Duration,
     handler: Option<Arc<dyn Run>>,
 }
 
@@ -68,6 +72,8 @@ impl ConsumerBuilder {
             grace: None,
             heartbeat: HEARTBEAT,
             on_panic: OnPanic::default(),
+            balancer: None,
+            balance_every: BALANCE_EVERY,
             handler: None,
         }
     }
@@ -177,6 +183,34 @@ impl ConsumerBuilder {
         Self { on_panic, ..self }
     }
 
+    /// Sets what decides which tasks the consumer takes, and which it gives away again. It then takes them one at a time by name, for
+    /// which the client needs `queue:claim-task:<queue>`, `queue:pending-list:<queue>`, `tenure:list-events` and `tenure:get-queue:<queue>`.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::ConsumerBuilder;
+    /// # use tenure_client::consumer::balancer::Fair;
+    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
+    /// builder.balancer(Fair::default())
+    /// # }
+    /// ```
+    pub fn balancer(self, balancer: impl Balancer) -> Self {
+        Self { balancer: Some(Arc::new(balancer)), ..self }
+    }
+
+    /// Sets how often the consumer balances without a command: every quarter of an hour by default. Each time is up to 10 s later, for
+    /// workers that began together not to balance together.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tenure_client::consumer::ConsumerBuilder;
+    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
+    /// builder.balance_every(Duration::from_secs(300))
+    /// # }
+    /// ```
+    pub fn balance_every(self, every: Duration) -> Self {
+        Self { balance_every: every, ..self }
+    }
+
     /// Sets what does the jobs: an async closure, or a [`Handler`]. A task whose payload is not a `P` ends as malformed-payload.
     ///
     /// ```
@@ -214,7 +248,7 @@ impl ConsumerBuilder {
     /// # Ok(()) }
     /// ```
     pub fn build(self) -> Result<Consumer, BuildError> {
-        let Self { client, queue, capacity, session, wait, heartbeat, on_panic, .. } = self;
+        let Self { client, queue, capacity, session, wait, heartbeat, on_panic, balancer, balance_every, .. } = self;
         let (group, id) = self.name.ok_or(BuildError::NoName)?;
         let name = WorkerName { group: group.parse()?, id: id.parse()? };
         let handler = self.handler.ok_or(BuildError::NoHandler)?;
@@ -229,7 +263,22 @@ impl ConsumerBuilder {
         }
         let grace_most = session.map_or(GRACE, |session| GRACE.min(session.ttl / GRACE_SHARE));
         let grace = self.grace.unwrap_or(grace_most);
-        let settings = Settings { client, queue, name, capacity, session, wait, grace, heartbeat, on_panic };
+        if balance_every.is_zero() {
+            return Err(BuildError::OutOfRange("a consumer cannot balance all the time"));
+        }
+        let settings = Settings {
+            client,
+            queue,
+            name,
+            capacity,
+            session,
+            wait,
+            grace,
+            heartbeat,
+            on_panic,
+            balancer,
+            balance_every,
+        };
         let (reports, waiting) = report::channel();
         Ok(Consumer::new(Arc::new(Shared::new(settings, handler, reports)), waiting))
     }
@@ -262,6 +311,7 @@ mod tests {
             builder().heartbeat(0.0),
             builder().heartbeat(1.0),
             builder().heartbeat(f64::NAN),
+            builder().balance_every(Duration::ZERO),
         ] {
             assert!(matches!(refusal(wrong), BuildError::OutOfRange(_)));
         }

@@ -1,4 +1,4 @@
-//! Claiming: one request for as many tasks as there is room for, which waits until there are some.
+//! Claiming: one request for as many tasks as there is room for, which waits until there are some. With a balancer it is [`by_name`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use super::handler::StopReason;
-use super::keep;
+use super::{by_name, keep};
 use super::report::give_back;
 use super::shared::{Membership, Settings, Shared};
 use crate::error::chain;
@@ -22,7 +22,10 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// Claims and starts jobs until the shutdown, then waits for all of them.
 pub(super) async fn run(shared: &Arc<Shared>) -> Result<(), Error> {
     let mut jobs = JoinSet::new();
-    let worked = claim_all(shared, &mut jobs).await;
+    let worked = match &shared.settings.balancer {
+        Some(balancer) => by_name::claim_all(shared, balancer.as_ref(), &mut jobs).await,
+        None => claim_all(shared, &mut jobs).await,
+    };
     shared.shutdown.cancel();
     for job in shared.under_way() {
         job.ask_to_stop(StopReason::Shutdown);
@@ -63,7 +66,7 @@ async fn claim_all(shared: &Arc<Shared>, jobs: &mut JoinSet<()>) -> Result<(), E
 }
 
 /// Waits until there is room and leave to claim, and gives the terms; none at a shutdown.
-async fn may_claim(shared: &Shared, jobs: &mut JoinSet<()>) -> Option<Membership> {
+pub(super) async fn may_claim(shared: &Shared, jobs: &mut JoinSet<()>) -> Option<Membership> {
     let (mut frozen, mut membership) = (shared.frozen.subscribe(), shared.membership.subscribe());
     loop {
         while let Some(ended) = jobs.try_join_next() {
@@ -106,14 +109,14 @@ async fn call_for_work(shared: &Shared, terms: Membership, room: usize) -> Optio
     }
 }
 
-fn on_terms(client: &Client, terms: Membership) -> Client {
+pub(super) fn on_terms(client: &Client, terms: Membership) -> Client {
     match terms {
         Membership::Live(session) => client.with_session(session),
         Membership::Alone | Membership::Waiting => client.clone(),
     }
 }
 
-fn start(shared: &Arc<Shared>, jobs: &mut JoinSet<()>, terms: Membership, claim: Claim) {
+pub(super) fn start(shared: &Arc<Shared>, jobs: &mut JoinSet<()>, terms: Membership, claim: Claim) {
     let span = tracing::info_span!("job", task.id = %claim.task_id(), run.id = %claim.run_id());
     let shared = Arc::clone(shared);
     if !shared.may_start(terms) {

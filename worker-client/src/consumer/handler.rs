@@ -238,7 +238,8 @@ impl<P, H> Typed<P, H> {
 impl<P: DeserializeOwned + Send + 'static, H: Handler<P>> Run for Typed<P, H> {
     fn run(self: Arc<Self>, given: Given, stop: Stop) -> Pin<Box<dyn Future<Output = Outcome> + Send>> {
         Box::pin(async move {
-            match P::deserialize(&given.task.payload) {
+            // From its text, where every digit of a number is: read from the value, some numbers would be other texts.
+            match serde_json::from_str(&given.task.payload.to_string()) {
                 Ok(payload) => self.handler.run(Job { payload, given }, stop).await,
                 Err(error) => {
                     tracing::warn!(%error, "the payload is not one of this handler's");

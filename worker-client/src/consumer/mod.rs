@@ -32,21 +32,27 @@
 //!   nothing more is sent for it. A handler that goes on all the same is counted ([`Status::claims_overrun`]); its report is fenced.
 //! - **Every outcome is reported** until it is answered or the lease is over. Those of short jobs share requests.
 //! - **A shutdown** asks all handlers to stop and waits for them, however long they take; then the session is closed.
-//! - **Commands** from operators arrive by the session's inbox: freeze, unfreeze, stop a task, shut down.
+//! - **Commands** from operators arrive by the session's inbox: freeze, unfreeze, balance, stop a task, shut down.
+//! - **Balance**, if it has a [`balancer`]: long tasks move from workers that have many to those that have few.
 //!
 //! What is left to the handler: to stop when it is asked to. Nothing is ever aborted, because only the handler knows how.
 //!
 //! It needs a Tenure server: others have neither results nor sessions.
 
+mod balance;
+pub mod balancer;
 mod builder;
+mod by_name;
 mod claims;
 mod handler;
 mod keep;
+mod offers;
 mod outcome;
 mod report;
 mod session;
 mod shared;
 mod status;
+mod watch;
 
 use std::fmt;
 use std::future::Future;
@@ -147,6 +153,7 @@ impl Consumer {
         let (claimed, attended) = tokio::select! {
             worked = both => worked,
             () = report::run(&shared.settings, waiting) => unreachable!("`shared` has a sender of reports"),
+            () = balance::run(&shared) => unreachable!("it has no end"),
         };
         drop(ends);
         attended.and(claimed)
@@ -204,6 +211,16 @@ impl ConsumerHandle {
     /// ```
     pub fn unfreeze(&self) {
         self.shared.freeze(false);
+    }
+
+    /// Balances now, frozen or not; without a [balancer](ConsumerBuilder::balancer) that is nothing. Returns at once.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::ConsumerHandle;
+    /// # fn example(handle: &ConsumerHandle) { handle.balance(); }
+    /// ```
+    pub fn balance(&self) {
+        self.shared.balance.notify_one();
     }
 
     /// Asks the job of a task to stop, for [`StopReason::Command`]; false if there is none. May be called any number of times.

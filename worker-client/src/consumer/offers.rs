@@ -1,4 +1,4 @@
-//! What may be claimed, and what is hidden for a while: from this consumer only.
+//! What may be claimed by name, and what is hidden for a while: from this consumer only.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet, VecDeque};
@@ -60,8 +60,8 @@ impl Offers {
         self.hidden.peek().map(|Reverse((until, _))| *until)
     }
 
-    pub(super) fn is_waiting(&self) -> bool {
-        !self.waiting.is_empty()
+    pub(super) fn len(&self) -> usize {
+        self.known.len()
     }
 }
 

@@ -229,7 +229,7 @@ impl Member<'_> {
                         }
                     }
                     (WorkerCommand::StopTask, None) => tracing::warn!("a command to stop a task names none"),
-                    (WorkerCommand::Balance, _) => tracing::info!("there is no balancer"),
+                    (WorkerCommand::Balance, _) => self.shared.balance.notify_one(),
                 }
             }
             None => tracing::warn!(item.id = id, "an item of the inbox is of a kind that this version does not know"),

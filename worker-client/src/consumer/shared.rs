@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::{RunId, SessionId, TaskId, TaskQueueId};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::balancer::Balancer;
 use super::handler::{Run, Stop, StopReason};
 use super::outcome::OnPanic;
 use super::report::Reports;
@@ -29,6 +30,9 @@ pub(super) struct Settings {
     /// After this share of a lease it is renewed.
     pub heartbeat: f64,
     pub on_panic: OnPanic,
+    /// With one, runs are claimed by name.
+    pub balancer: Option<Arc<dyn Balancer>>,
+    pub balance_every: Duration,
 }
 
 /// The settings of its sessions.
@@ -74,6 +78,10 @@ pub(super) struct Shared {
     pub started: OnceLock<Timestamp>,
     /// How many handlers went on when their runs were ours no longer.
     pub claims_overrun: AtomicU64,
+    /// Asked to balance.
+    pub balance: Notify,
+    /// How many runs each worker of the queue had when the consumer balanced last.
+    workers: Mutex<Option<Vec<usize>>>,
     jobs: Mutex<HashMap<(TaskId, RunId), Arc<Control>>>,
 }
 
@@ -104,6 +112,8 @@ impl Shared {
             closing: CancellationToken::new(),
             started: OnceLock::new(),
             claims_overrun: AtomicU64::new(0),
+            balance: Notify::new(),
+            workers: Mutex::new(None),
             jobs: Mutex::new(HashMap::new()),
         }
     }
@@ -111,6 +121,14 @@ impl Shared {
     /// Each change is one call, so that a panic elsewhere leaves nothing half done.
     fn jobs(&self) -> MutexGuard<'_, HashMap<(TaskId, RunId), Arc<Control>>> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn workers(&self) -> Option<Vec<usize>> {
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn learn_workers(&self, workers: Option<Vec<usize>>) {
+        *self.workers.lock().unwrap_or_else(PoisonError::into_inner) = workers;
     }
 
     /// Enters a claim as a job.
@@ -188,6 +206,11 @@ impl Control {
 
     pub(super) fn hold(&self) -> Hold {
         *self.hold.borrow()
+    }
+
+    /// Whether its handler was asked to stop, or has ended.
+    pub(super) fn is_ending(&self) -> bool {
+        self.reason().is_some() || self.reporting.load(Ordering::Relaxed)
     }
 
     /// Returns when the run is ours no longer, or cannot be renewed.

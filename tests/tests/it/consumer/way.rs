@@ -1,4 +1,4 @@
-//! A way between a worker and its server that a test can silence, and that keeps what the worker sent.
+//! A way between a worker and its server that a test can silence or cut, and that keeps what the worker sent.
 
 use std::sync::{Arc, Mutex};
 
@@ -19,6 +19,7 @@ pub struct Way {
 struct Shared {
     behind: String,
     silent: watch::Sender<bool>,
+    cuts: watch::Sender<u32>,
     sent: Mutex<Vec<(Instant, String)>>,
 }
 
@@ -28,7 +29,7 @@ impl Way {
         let behind = root_url.strip_prefix("http://").expect("a test's server has no TLS").to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("http://{}", listener.local_addr().expect("a bound port"));
-        let shared = Arc::new(Shared { behind, silent: watch::Sender::new(false), sent: Mutex::default() });
+        let shared = Arc::new(Shared { behind, silent: watch::Sender::new(false), cuts: watch::Sender::new(0), sent: Mutex::default() });
         let accepting = tokio::spawn(accept(listener, Arc::clone(&shared)));
         Self { url, shared, accepting }
     }
@@ -39,6 +40,11 @@ impl Way {
 
     pub fn silence(&self) {
         self.shared.silent.send_replace(true);
+    }
+
+    /// Cuts the connections that there are; new ones are made.
+    pub fn cut(&self) {
+        self.shared.cuts.send_modify(|cuts| *cuts += 1);
     }
 
     pub fn mend(&self) {
@@ -65,13 +71,14 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 }
 
 async fn pass(mut here: TcpStream, shared: Arc<Shared>) {
-    let mut silent = shared.silent.subscribe();
+    let (mut silent, mut cuts) = (shared.silent.subscribe(), shared.cuts.subscribe());
     let mut behind = None;
     if !*silent.borrow() {
         let there = behind.insert(TcpStream::connect(&shared.behind).await.expect("the server listens"));
         tokio::select! {
             biased;
             _ = silent.wait_for(|silent| *silent) => {}
+            _cut = cuts.changed() => return,
             _ended = copy(&mut here, there, &shared) => return,
         }
     }
