@@ -83,7 +83,11 @@ impl Office {
         let events = self.rig.call("GET", &path, None).await.body["events"].clone();
         let its =
             events.as_array().unwrap().iter().filter(|event| event["payload"]["status"]["taskId"] == task.to_string());
-        its.map(|event| format!("{} {}", event["payload"]["runId"], event["exchange"].as_str().unwrap())).collect()
+        let end = |event: &Value| {
+            let exchange = event["exchange"].as_str().unwrap().rsplit('/').next().unwrap().to_owned();
+            format!("{} {exchange}", event["payload"]["runId"])
+        };
+        its.map(end).collect()
     }
 }
 
@@ -137,7 +141,7 @@ struct Pen(mpsc::UnboundedSender<(TaskId, Note, Instant)>);
 impl Pen {
     fn note(&self, task: TaskId, note: Note) {
         // A test that has ended reads no more.
-        drop(self.0.send((task, note, Instant::now())));
+        let _unread = self.0.send((task, note, Instant::now()));
     }
 }
 

@@ -228,7 +228,11 @@ impl<Used: Fn() -> f64 + Send + Sync + 'static> Resource<Used> {
 
 impl<Used: Fn() -> f64 + Send + Sync + 'static> Balancer for Resource<Used> {
     fn can_claim(&self, _offer: &Offer, cluster: &Cluster) -> CanClaim {
-        if (self.used)() < f64::from(self.claim_limit) { CanClaim::Yes } else { CanClaim::No(Some(cluster.now + BUSY_FOR)) }
+        if (self.used)() < f64::from(self.claim_limit) {
+            CanClaim::Yes
+        } else {
+            CanClaim::No(Some(cluster.now + BUSY_FOR))
+        }
     }
 
     fn balance(&self, cluster: &Cluster) -> Vec<TaskId> {

@@ -8,9 +8,9 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use super::handler::StopReason;
-use super::{by_name, keep};
 use super::report::give_back;
 use super::shared::{Membership, Settings, Shared};
+use super::{by_name, keep};
 use crate::error::chain;
 use crate::{Claim, Client, Error, RetryPolicy, Worked, retry};
 

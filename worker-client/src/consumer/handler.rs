@@ -89,7 +89,10 @@ impl<P> Job<P> {
     ///
     /// ```
     /// # use tenure_client::consumer::Job;
-    /// # fn example(job: Job<String>) { let greeting: String = job.into_payload(); # drop(greeting); }
+    /// # fn example(job: Job<String>) {
+    /// let greeting: String = job.into_payload();
+    /// # drop(greeting);
+    /// # }
     /// ```
     #[must_use]
     pub fn into_payload(self) -> P {

@@ -90,7 +90,10 @@ mod tests {
         assert_eq!((offers.next(now), offers.next_due()), (None, Some(now + second)));
         assert_eq!(offers.next(now + second), Some(offer(1)));
         let later = now + 10 * second;
-        assert_eq!([offers.next(later), offers.next(later), offers.next(later)], [Some(offer(2)), Some(offer(0)), None]);
+        assert_eq!(
+            [offers.next(later), offers.next(later), offers.next(later)],
+            [Some(offer(2)), Some(offer(0)), None]
+        );
     }
 
     #[test]

@@ -260,7 +260,8 @@ mod tests {
 
     #[test]
     fn events_are_read_however_their_bytes_come() {
-        let text = "retry: 1000\nid: 4\n\nid: 5\nevent: task-ready\ndata: {\"a\":\"é\"}\n\n: keep-alive\nid: 7\n\nid: 8\n";
+        let text =
+            "retry: 1000\nid: 4\n\nid: 5\nevent: task-ready\ndata: {\"a\":\"é\"}\n\n: keep-alive\nid: 7\n\nid: 8\n";
         let mut blocks = Blocks::default();
         let mut read = Vec::new();
         for byte in text.bytes() {
@@ -277,7 +278,8 @@ mod tests {
     fn events_of_the_queue_are_offers_and_what_they_cannot_tell_is_listed() {
         let queue: TaskQueueId = "acme/mail".parse().unwrap();
         let pending = |queue: &str| json!({"payload": {"status": {"taskId": TASK, "taskQueueId": queue}, "runId": 2}});
-        let runs = json!([{"taskId": TASK, "runId": 0, "priority": "low"}, {"taskId": TASK, "runId": 1, "priority": "low"}]);
+        let runs =
+            json!([{"taskId": TASK, "runId": 0, "priority": "low"}, {"taskId": TASK, "runId": 1, "priority": "low"}]);
         let ready = |runs: Value| json!({"payload": {"taskQueueId": "acme/mail", "runs": runs}});
         for (kind, data, expected) in [
             ("task-pending", pending("acme/mail"), Some(vec![offer("2")])),

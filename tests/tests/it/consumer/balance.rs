@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::json;
+use sqlx::Connection as _;
 use tenure_client::TaskId;
 use tenure_client::consumer::balancer::{Balancer, CanClaim, Cluster, Fair, Offer, Sleep};
 use tenure_client::consumer::{ConsumerBuilder, Job, Outcome, Stop, StopReason};
 use tenure_tests::http::TENURE_API;
-use sqlx::Connection as _;
 use tokio::time::Instant;
 
 use super::way::Way;

@@ -12,8 +12,8 @@ use tenure_tests::http::TENURE_API;
 use tokio::process::Command;
 use tokio::time::Instant;
 
-use super::way::Way;
 use super::Office;
+use super::way::Way;
 use crate::rig::eventually;
 
 /// Set in the environment of the other process: which queue it takes tasks of.

@@ -29,7 +29,12 @@ impl Way {
         let behind = root_url.strip_prefix("http://").expect("a test's server has no TLS").to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("http://{}", listener.local_addr().expect("a bound port"));
-        let shared = Arc::new(Shared { behind, silent: watch::Sender::new(false), cuts: watch::Sender::new(0), sent: Mutex::default() });
+        let shared = Arc::new(Shared {
+            behind,
+            silent: watch::Sender::new(false),
+            cuts: watch::Sender::new(0),
+            sent: Mutex::default(),
+        });
         let accepting = tokio::spawn(accept(listener, Arc::clone(&shared)));
         Self { url, shared, accepting }
     }
