@@ -22,7 +22,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// After a claim, for others to have the next.
 const PAUSE: Duration = Duration::from_millis(10);
 /// A list that is not the whole queue is not repeated sooner.
-const LIST_INTERVAL: Duration = Duration::from_secs(1);
+const LIST_INTERVAL: Duration = Duration::from_secs(5);
 /// News that the consumer has no room for yet; after that the server keeps them.
 const NEWS_MAX: usize = 16;
 /// Not offered again before the queue is listed.

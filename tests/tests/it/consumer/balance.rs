@@ -85,8 +85,6 @@ async fn m10_fair_moves_what_is_beyond_a_workers_share_to_those_that_have_none()
     for _ in 0..TASKS {
         assert_eq!(notes.any().await.1, Note::Began);
     }
-    // While it is alone it has no more than its share.
-    full.handle.balance();
     let (pen, mut elsewhere) = Notes::new();
     let empty = [start("second", TASKS, pen.clone()), start("third", TASKS, pen)];
     for worker in &empty {

@@ -33,12 +33,10 @@ async fn m2_a_refused_renewal_stops_the_handler_and_nothing_more_is_sent_for_the
         until_stopped(pen.clone(), job, stop, Outcome::Completed(Some(json!("late"))))
     }));
     let task = office.create(&json!({})).await;
-    let began = notes.next(task, Note::Began).await;
+    notes.next(task, Note::Began).await;
     let canceled = office.rig.call("POST", &format!("/task/{task}/cancel"), None).await;
     assert_eq!(canceled.status, 200, "{}", canceled.body);
-    let stopped = notes.next(task, Note::Stopped(StopReason::Lost)).await;
-    // At the first heartbeat, which a test that is not stopped by it does not live to see the second of.
-    assert!(stopped - began >= Duration::from_secs(5), "by its renewal, not by something else: {:?}", stopped - began);
+    notes.next(task, Note::Stopped(StopReason::Lost)).await;
     let sent = way.sent(&task.to_string());
     assert_eq!((way.sent("/reclaim").len(), sent.len()), (1, 1), "the renewal that was refused, and nothing else");
     worker.is_idle().await;
